@@ -1,0 +1,179 @@
+import { randomBytes } from 'node:crypto';
+import { accessSync, chownSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
+import { chmod, chown, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { dirname, join, parse } from 'node:path';
+import { KernelError } from '@boxcar/kernel';
+import { serverEnvironment } from './config.js';
+import type { NativePostgres } from './native.js';
+import { codeOf, isAlive, isRoot, run, serverAccount } from './process.js';
+
+/**
+ * The folder of one server.
+ *
+ * ```
+ * <folder>/cluster/data       the Postgres data folder, owned by the account that runs the server
+ * <folder>/cluster/password   of the role `boxcar`, readable by the owner of the folder alone
+ * <folder>/port               the port of the last start, tried first by the next
+ * <folder>/server.log         what the server says
+ * <folder>/users, leaving     see users.ts
+ * ```
+ */
+export interface Cluster {
+  readonly folder: string;
+  readonly dataDir: string;
+  readonly password: string;
+}
+
+export const ROLE = 'boxcar';
+
+const OURS: ReadonlySet<string> = new Set(['users', 'cluster', 'native']);
+
+/** Makes the folder, and refuses one that the server's account could not reach. */
+export async function prepareFolder(folder: string): Promise<void> {
+  try {
+    const created = await mkdir(folder, { recursive: true, mode: 0o700 });
+    if (isRoot()) await letPass(folder, created);
+    accessSync(folder, constants.W_OK);
+  } catch (cause) {
+    throw new KernelError('bad_config', {
+      message: `The folder ${folder} for the embedded Postgres cannot be written; set BOXCAR_DATA_DIR to one that can, or DATABASE_URL.`,
+      details: { folder },
+      cause,
+    });
+  }
+  const closed = isRoot() ? closedAncestor(folder) : undefined;
+  if (closed !== undefined) {
+    throw new KernelError('bad_config', {
+      message: `Root runs Postgres as \`nobody\`, which cannot enter ${closed}; set BOXCAR_DATA_DIR to a folder outside it, or DATABASE_URL.`,
+      details: { folder, closed },
+    });
+  }
+}
+
+/**
+ * Root's server runs as another account, which must pass through our folders but need not list them. The mode of a
+ * folder that was there before and holds other things is left alone.
+ */
+async function letPass(folder: string, created: string | undefined): Promise<void> {
+  if (created === undefined) {
+    const names = await readdir(folder);
+    if (names.length === 0 || names.some((name) => OURS.has(name))) await chmod(folder, 0o711);
+    return;
+  }
+  for (let current = folder; current !== dirname(created); current = dirname(current))
+    await chmod(current, 0o711);
+}
+
+/** The nearest folder on the way to `path` that other users cannot enter. */
+export function closedAncestor(path: string): string | undefined {
+  for (let current = path; current !== parse(current).root; current = dirname(current)) {
+    if (existsSync(current) && (statSync(current).mode & 0o001) === 0) return current;
+  }
+  return undefined;
+}
+
+/**
+ * Opens the cluster of `folder`, creating it first when there is none. It is built beside its place and renamed, so
+ * that of several processes one wins and the others use its cluster, password included.
+ */
+export async function openCluster(
+  folder: string,
+  native: NativePostgres,
+  options: { readonly isDurable: boolean },
+): Promise<Cluster> {
+  const place = join(folder, 'cluster');
+  if (!existsSync(place)) await createCluster(folder, place, native, options);
+
+  const dataDir = join(place, 'data');
+  const major = (await readFile(join(dataDir, 'PG_VERSION'), 'utf8')).trim();
+  if (major !== native.major) {
+    throw new KernelError('bad_config', {
+      message: `The data in ${folder} is of Postgres ${major}, the embedded server is ${native.major}; move that folder away, or set DATABASE_URL.`,
+      details: { folder },
+    });
+  }
+  return { folder, dataDir, password: (await readFile(join(place, 'password'), 'utf8')).trim() };
+}
+
+async function createCluster(
+  folder: string,
+  place: string,
+  native: NativePostgres,
+  options: { readonly isDurable: boolean },
+): Promise<void> {
+  const draft = join(folder, `.cluster-${randomBytes(6).toString('hex')}`);
+  const dataDir = join(draft, 'data');
+  const passwordFile = join(draft, 'password');
+  const account = serverAccount();
+  try {
+    await mkdir(dataDir, { recursive: true, mode: 0o700 });
+    if (isRoot()) await chmod(draft, 0o711);
+    await writeFile(passwordFile, `${randomBytes(24).toString('base64url')}\n`, { mode: 0o600 });
+    if (account) {
+      await chown(dataDir, account.uid, account.gid);
+      await chown(passwordFile, account.uid, account.gid);
+    }
+    const { code, output } = await run(
+      native.initdb,
+      [
+        `--pgdata=${dataDir}`,
+        `--username=${ROLE}`,
+        `--pwfile=${passwordFile}`,
+        '--auth=scram-sha-256',
+        // The password is random; iterations, which slow down guessing of poor ones, would only slow each connection.
+        '--set=scram_iterations=1',
+        '--encoding=UTF8',
+        // Only Linux is sure to know this locale; elsewhere Postgres brings its own.
+        ...(process.platform === 'linux'
+          ? ['--locale=C.UTF-8']
+          : ['--locale=C', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']),
+        ...(options.isDurable ? [] : ['--no-sync']),
+      ],
+      { env: serverEnvironment(), cwd: draft, ...account },
+    );
+    if (code !== 0) {
+      throw new KernelError('database_unavailable', {
+        message: `The embedded Postgres could not create its data folder in ${folder}: ${lastLine(output)}.`,
+        details: { folder, output },
+      });
+    }
+    if (account) chownSync(passwordFile, process.getuid?.() ?? 0, process.getgid?.() ?? 0);
+    await rename(draft, place);
+  } catch (error) {
+    // The other side of a race has put its cluster there; ours is thrown away.
+    if (!existsSync(place)) throw error;
+  } finally {
+    await rm(draft, { recursive: true, force: true });
+  }
+}
+
+export interface Postmaster {
+  readonly pid: number;
+  readonly port: number;
+  readonly status: string;
+}
+
+/** What the running server, or one that died without cleaning up, has written about itself. */
+export function readPostmaster(dataDir: string): Postmaster | undefined {
+  let lines: string[];
+  try {
+    lines = readFileSync(join(dataDir, 'postmaster.pid'), 'utf8').split('\n');
+  } catch (error) {
+    if (codeOf(error) === 'ENOENT') return undefined;
+    throw error;
+  }
+  const pid = Number(lines[0]);
+  if (!Number.isInteger(pid) || pid <= 0) return undefined;
+  return { pid, port: Number(lines[3]), status: lines[7]?.trim() ?? '' };
+}
+
+/** The server of this data folder when one runs, in whatever state. */
+export function runningPostmaster(dataDir: string): Postmaster | undefined {
+  const postmaster = readPostmaster(dataDir);
+  return postmaster && isAlive(postmaster.pid) ? postmaster : undefined;
+}
+
+export function lastLine(text: string): string {
+  const lines = text.split('\n').filter((line) => line.trim() !== '');
+  return (lines.at(-1) ?? 'it said nothing').trim().replace(/\.$/, '');
+}

@@ -1,0 +1,6 @@
+export {
+  defaultDataDir,
+  type EmbeddedPostgres,
+  type EmbeddedPostgresOptions,
+  startEmbeddedPostgres,
+} from './server.js';

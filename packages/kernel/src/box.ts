@@ -1,0 +1,58 @@
+/**
+ * Boxes: ordered lists of cards. A tape grows at its end; a context box is sealed when it is made.
+ *
+ * A context box keeps its own card ids once and describes itself by segments: ranges of its own ids, or ranges of
+ * another box (the *leaf*). A segment never points to a segment: packing flattens, so expanding a box is one join, however
+ * deep the delegation. The segments are the box's manifest: what is in it, from where, by which rule, and what was left out.
+ */
+import type { BoxId, CardId } from './ids.js';
+
+export type SegmentRule = 'pack_arguments' | 'inherit' | 'parent' | 'create_box' | 'snapshot';
+
+export interface Segment {
+  readonly rule: SegmentRule;
+  /** The argument that carried the value or named the box. */
+  readonly argument?: string;
+  /** The box the caller named; differs from `source` when that box itself refers to another. */
+  readonly via?: BoxId;
+  /** The leaf whose positions follow; absent = the box's own card ids. */
+  readonly source?: BoxId;
+  /** First and last position in the leaf, from 1, both included. */
+  readonly from: number;
+  readonly to: number;
+  /** Positions inside the range that are not part of the box: duplicates of earlier cards, calls of an open step. */
+  readonly skip?: readonly number[];
+  readonly count: number;
+  readonly tokens: number;
+  /** True when the cards are the reader's own history (a clone): calls and results keep their form. */
+  readonly native?: true;
+}
+
+/** A sealed box before it is stored. */
+export interface ContextBoxDraft {
+  readonly cardIds: readonly CardId[];
+  readonly cardTokens: readonly number[];
+  readonly segments: readonly Segment[];
+  readonly count: number;
+  readonly tokens: number;
+}
+
+/** One leaf range of a box, with its cards: three parallel lists in position order. Positions of events are in none of them. */
+export interface LeafRange {
+  readonly source: BoxId;
+  readonly from: number;
+  readonly to: number;
+  /** Positions with cards inside the range that the box had already left out. */
+  readonly skip: readonly number[];
+  readonly positions: readonly number[];
+  readonly cardIds: readonly CardId[];
+  readonly tokens: readonly number[];
+  /** True for history of the agent that read it; a clone keeps it so, any other heir does not. */
+  readonly native: boolean;
+}
+
+/** A box as packing reads it: its leaf ranges in order. */
+export interface ExpandedBox {
+  readonly boxId: BoxId;
+  readonly ranges: readonly LeafRange[];
+}

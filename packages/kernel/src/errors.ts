@@ -1,0 +1,105 @@
+/**
+ * The error catalogue: every code a caller can meet, what it means, its HTTP status, whether a retry can help, and what
+ * to do next. Codes are never reused. `docs/errors.md` lists the same codes; a test keeps the two equal.
+ */
+
+export interface ErrorEntry {
+  readonly message: string;
+  readonly httpStatus: number;
+  /** True when the same call can succeed later without being changed. */
+  readonly canRetry: boolean;
+  readonly next: string;
+}
+
+const entry = (httpStatus: number, canRetry: boolean, message: string, next: string): ErrorEntry => ({
+  message,
+  httpStatus,
+  canRetry,
+  next,
+});
+
+export const ERROR_CATALOGUE = {
+  bad_request: entry(400, false, 'The input is not valid.', 'Correct the named field and send it again.'),
+  unknown_primitive: entry(400, false, 'No primitive of this name is registered.', 'Use a listed name, or register a handler or load its plugin.'),
+  not_found: entry(404, false, 'A named thing does not exist in this project.', 'Check the name or id and the project.'),
+  box_not_authorized: entry(403, false, 'The source agent may not use this box.', 'Grant the box with grantBox, or name one the agent owns.'),
+  delegation_denied: entry(403, false, "The delegation policy of the caller's profile does not allow this target.", 'Add the target to target_profiles or give both a common tag.'),
+  delegation_cycle: entry(409, false, 'The target already waits for the caller.', 'Delegate to another agent, or do not wait.'),
+  depth_exceeded: entry(409, false, 'The tree of turns is too deep.', 'Raise the project limit max_depth, or flatten the delegation.'),
+  payload_too_large: entry(413, false, 'A part of the input is larger than its limit.', 'Shorten it, or raise the limit named in the details.'),
+  idempotency_conflict: entry(409, false, 'This idempotency key was used with other arguments.', 'Use a new key for a new request.'),
+  conflict: entry(409, true, 'The row changed meanwhile.', 'Read the current state and decide again.'),
+  turn_ended: entry(409, false, 'The calling turn has already ended or is held by another worker.', 'Nothing was done; start a new turn.'),
+  profile_invalid: entry(400, false, 'The profile is not valid.', 'Correct the named field and apply it again.'),
+  immutable: entry(409, false, 'Cards, context boxes and tape entries never change.', 'Write a new card or box instead.'),
+  database_unavailable: entry(503, true, 'Postgres cannot be reached.', 'Check DATABASE_URL and that the server runs; the call may be repeated under the same key.'),
+  database_auth_failed: entry(503, false, 'Postgres refused the user or the password.', 'Correct the credentials in DATABASE_URL.'),
+  redis_unavailable: entry(503, true, 'Redis cannot be reached.', 'Check REDIS_URL and that the server runs, or unset it to keep the queues in Postgres.'),
+  schema_outdated: entry(503, false, 'The database schema is older than this program.', 'Run `boxcar migrate`.'),
+  schema_too_new: entry(503, false, 'The database schema is too new for this program.', 'Upgrade Boxcar on this machine.'),
+  migration_failed: entry(500, false, 'A migration could not be applied.', 'Read the cause; the failed migration left nothing behind.'),
+  port_in_use: entry(503, false, 'The port is taken.', 'Stop the other program or choose another port.'),
+  bad_config: entry(500, false, 'The configuration is not valid.', 'Correct the listed settings.'),
+  plugin_failed: entry(500, false, 'A plugin could not be loaded.', 'Check its path and that its default export is a function of the runtime.'),
+  model_unknown: entry(400, false, 'No adapter serves this model name.', 'Use a known prefix such as `scripted`, or register the adapter.'),
+  model_failed: entry(502, false, 'The model call failed.', "Read the provider's message in the details."),
+  model_timeout: entry(504, true, 'The model did not answer in time.', 'Raise limits.model_timeout_seconds of the profile.'),
+  script_mismatch: entry(500, false, 'The scripted model met a prompt its script does not foresee.', 'Correct the step named in the details.'),
+  context_overflow: entry(413, false, "The prompt exceeds the model's context window.", 'Pack less context, or hand off before this point.'),
+  invalid_reply: entry(502, false, 'The model answered nothing usable too often.', 'Check the model and the instructions of the profile.'),
+  tool_unknown: entry(404, false, 'No tool of this name exists.', 'Use one of the listed tools.'),
+  tool_not_allowed: entry(403, false, "The tool is not in the profile's allow-list.", 'Use one of the listed tools, or add it to `tools` of the profile.'),
+  tool_arguments_invalid: entry(400, false, "The arguments do not fit the tool's schema.", 'Correct the named fields and call again.'),
+  tool_failed: entry(500, false, 'The tool failed.', 'Read its message; change the arguments or go on without it.'),
+  tool_timeout: entry(504, false, 'The tool did not answer before its deadline.', 'Try a smaller request, or go on without it.'),
+  outcome_unknown: entry(500, false, 'The tool was interrupted and it is not known whether it took effect.', 'Check the effect before calling it again.'),
+  wait_timeout: entry(504, false, 'The awaited turn did not end before the deadline of the wait.', 'Go on without it, or ask again with a longer deadline_seconds.'),
+  step_limit: entry(409, false, 'The turn used all its steps.', 'Raise limits.max_steps of the profile, or give a smaller instruction.'),
+  deadline_exceeded: entry(504, false, 'The turn did not end before its deadline.', 'Give a longer deadline_seconds or a smaller instruction.'),
+  child_failed: entry(502, false, 'The delegated turn did not end in success.', 'Read its deliverable and decide how to go on.'),
+  attempts_exhausted: entry(500, false, 'The turn lost its worker too often.', 'Look for what kills the workers (memory, a crashing tool), then submit again.'),
+  internal_error: entry(500, false, 'An unexpected failure inside the kernel.', 'Report it with the ids in the details.'),
+} as const satisfies Record<string, ErrorEntry>;
+
+export type ErrorCode = keyof typeof ERROR_CATALOGUE;
+
+export type ErrorDetails = Readonly<Record<string, unknown>>;
+
+/** How an error looks on the wire, in results and in rows. */
+export interface ErrorBody {
+  readonly code: string;
+  readonly message: string;
+  readonly details?: ErrorDetails;
+}
+
+/** The one error class: a code of the catalogue, the ids involved, and the cause. */
+export class KernelError extends Error {
+  override readonly name = 'KernelError';
+  readonly code: ErrorCode;
+  readonly details: ErrorDetails;
+
+  constructor(code: ErrorCode, options: { message?: string; details?: ErrorDetails; cause?: unknown } = {}) {
+    const known = ERROR_CATALOGUE[code];
+    super(`${options.message ?? known.message} ${known.next}`, 'cause' in options ? { cause: options.cause } : undefined);
+    this.code = code;
+    this.details = options.details ?? {};
+  }
+
+  get entry(): ErrorEntry {
+    return ERROR_CATALOGUE[this.code];
+  }
+
+  toJSON(): ErrorBody {
+    return {
+      code: this.code,
+      message: this.message,
+      ...(Object.keys(this.details).length > 0 ? { details: this.details } : {}),
+    };
+  }
+}
+
+/** Any thrown value as an error body; foreign errors become `fallback` with their own words. */
+export function toErrorBody(error: unknown, fallback: ErrorCode = 'internal_error'): ErrorBody {
+  if (error instanceof KernelError) return error.toJSON();
+  return { code: fallback, message: error instanceof Error ? error.message : String(error) };
+}

@@ -1,0 +1,113 @@
+import { createHash } from 'node:crypto';
+import { KernelError } from './errors.js';
+
+export type JsonValue = string | number | boolean | null | readonly JsonValue[] | JsonObject;
+export interface JsonObject {
+  readonly [key: string]: JsonValue;
+}
+
+export function isJsonObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** RFC 8785 text of a JSON value: keys sorted by UTF-16 code units, numbers and strings as ECMAScript prints them. */
+export function canonicalJson(value: JsonValue): string {
+  if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item)).join(',')}]`;
+  if (isJsonObject(value)) {
+    const members = Object.keys(value)
+      .sort()
+      .map((key) => `${JSON.stringify(key)}:${canonicalJson(value[key] ?? null)}`);
+    return `{${members.join(',')}}`;
+  }
+  return JSON.stringify(value);
+}
+
+/** sha256 as lower-case hex. */
+export function sha256(text: string): string {
+  return createHash('sha256').update(text).digest('hex');
+}
+
+const isCleanText = (text: string): boolean => !text.includes('\u0000') && text.isWellFormed();
+
+/**
+ * Checks that a value from a caller is plain JSON that Postgres can keep: no NUL, no lone surrogate, no NaN, no
+ * function, no undefined member, not nested deeper than 200 levels.
+ *
+ * @throws KernelError `bad_request` naming the path.
+ */
+export function parseJsonValue(value: unknown, path: string, depth = 0): JsonValue {
+  const refuse = (why: string): never => {
+    throw new KernelError('bad_request', { message: `${path}: ${why}.`, details: { field: path } });
+  };
+  if (depth > 200) return refuse('is nested deeper than 200 levels');
+  switch (typeof value) {
+    case 'string':
+      return isCleanText(value) ? value : refuse('contains a NUL character or a lone surrogate');
+    case 'boolean':
+      return value;
+    case 'number':
+      return Number.isFinite(value) ? value : refuse('is not a finite number');
+    case 'object':
+      break;
+    default:
+      return refuse(`a ${typeof value} is not JSON`);
+  }
+  if (value === null) return null;
+  if (Array.isArray(value)) return value.map((item, index) => parseJsonValue(item, `${path}.${index}`, depth + 1));
+  const prototype: unknown = Object.getPrototypeOf(value);
+  if (prototype !== Object.prototype && prototype !== null) return refuse('is not a plain object');
+  const result: Record<string, JsonValue> = {};
+  for (const [key, member] of Object.entries(value)) {
+    if (!isCleanText(key)) refuse('has a key with a NUL character or a lone surrogate');
+    if (member === undefined) continue;
+    Object.defineProperty(result, key, {
+      value: parseJsonValue(member, `${path}.${key}`, depth + 1),
+      enumerable: true,
+      configurable: true,
+      writable: true,
+    });
+  }
+  return result;
+}
+
+export interface Sanitized<T> {
+  readonly value: T;
+  /** True when something was replaced; the card that keeps the value says so in its metadata. */
+  readonly isChanged: boolean;
+}
+
+/** Replaces NUL and lone surrogates by U+FFFD: for what models and tools hand out, which cannot be sent back. */
+export function sanitizeText(text: string): Sanitized<string> {
+  if (isCleanText(text)) return { value: text, isChanged: false };
+  return { value: text.toWellFormed().replaceAll('\u0000', '\uFFFD'), isChanged: true };
+}
+
+/**
+ * Turns whatever a tool returned into JSON that can be stored; what JSON cannot say becomes its string form or null.
+ * Circular references and BigInt become text.
+ */
+export function sanitizeJson(value: unknown): Sanitized<JsonValue> {
+  let text: string | undefined;
+  try {
+    text = JSON.stringify(value, (_key, member: unknown) => (typeof member === 'bigint' ? member.toString() : member));
+  } catch {
+    text = JSON.stringify(String(value));
+  }
+  const plain: unknown = text === undefined ? null : JSON.parse(text);
+  let isChanged = false;
+  const clean = (part: unknown): JsonValue => {
+    if (typeof part === 'string') {
+      const sanitized = sanitizeText(part);
+      isChanged ||= sanitized.isChanged;
+      return sanitized.value;
+    }
+    if (Array.isArray(part)) return part.map(clean);
+    if (typeof part === 'object' && part !== null) {
+      return Object.fromEntries(
+        Object.entries(part).map(([key, member]) => [clean(key) as string, clean(member)] as const),
+      );
+    }
+    return part as number | boolean | null;
+  };
+  return { value: clean(plain), isChanged };
+}

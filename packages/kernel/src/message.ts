@@ -1,0 +1,28 @@
+import type { JsonValue } from './json.js';
+
+/** A tool call as a model sees it in its own history: the kernel's id, so it is unique in any prompt. */
+export interface MessageToolCall {
+  readonly id: string;
+  readonly name: string;
+  readonly arguments: JsonValue;
+}
+
+/** The neutral form of a prompt; adapters translate it to a provider's wire format. */
+export type Message =
+  | { readonly role: 'system'; readonly content: string }
+  | { readonly role: 'user'; readonly content: string }
+  | { readonly role: 'assistant'; readonly content: string; readonly toolCalls?: readonly MessageToolCall[] }
+  | {
+      readonly role: 'tool';
+      readonly toolCallId: string;
+      readonly name: string;
+      readonly content: string;
+      readonly isError: boolean;
+    };
+
+/** A tool as it is offered to a model; `parameters` is a JSON schema of an object. */
+export interface ToolSchema {
+  readonly name: string;
+  readonly description: string;
+  readonly parameters: JsonValue;
+}

@@ -1,0 +1,26 @@
+import { KernelError } from './errors.js';
+import type { DelegationPolicy } from './profile.js';
+
+export interface DelegationTarget {
+  readonly profileName: string;
+  readonly tags: readonly string[];
+}
+
+/** May a caller with this policy reach this target? No policy = nobody; names are exact; tags must intersect. */
+export function mayDelegate(policy: DelegationPolicy | undefined, target: DelegationTarget): boolean {
+  if (policy === undefined) return false;
+  if (policy.target_profiles !== null && !policy.target_profiles.includes(target.profileName)) return false;
+  return policy.target_tags.length === 0 || policy.target_tags.some((tag) => target.tags.includes(tag));
+}
+
+/** @throws KernelError `delegation_denied` with caller and target. */
+export function checkDelegation(
+  caller: { readonly agentId: string; readonly isOperator: boolean; readonly policy: DelegationPolicy | undefined },
+  target: DelegationTarget,
+): void {
+  if (caller.isOperator || mayDelegate(caller.policy, target)) return;
+  throw new KernelError('delegation_denied', {
+    message: `Agent ${caller.agentId} may not reach profile '${target.profileName}'.`,
+    details: { source_agent_id: caller.agentId, target_profile: target.profileName, delegation_policy: caller.policy ?? null },
+  });
+}

@@ -1,0 +1,110 @@
+/** The ports of the kernel: what its rules need from outside, each with more than one implementation. */
+import type { ErrorBody } from './errors.js';
+import type { TurnId } from './ids.js';
+import type { JsonValue } from './json.js';
+import type { Message, ToolSchema } from './message.js';
+
+export interface ModelRequest {
+  readonly messages: readonly Message[];
+  readonly tools: readonly ToolSchema[];
+  /** The profile's model name, for example `scripted` or `openai:<model>`. */
+  readonly model: string;
+  readonly settings: { readonly temperature?: number | undefined; readonly max_output_tokens?: number | undefined };
+  /** The profile's script; only scripted models read it. */
+  readonly script?: readonly JsonValue[] | undefined;
+  /** Where in the world this call stands. A model keeps no state of its own, so that a takeover can continue. */
+  readonly turn: {
+    readonly turnId: TurnId;
+    readonly step: number;
+    readonly attempt: number;
+    readonly epoch: number;
+    /** Index in `messages` of the first message of this turn (its inherited context, then its arguments). */
+    readonly firstMessage: number;
+    /** This turn's own instruction: text, or the JSON it was given. Null when its context holds none. */
+    readonly instruction: JsonValue;
+  };
+}
+
+export interface ModelToolCall {
+  /** The provider's id; may repeat, may be empty. */
+  readonly id: string;
+  readonly name: string;
+  /** The arguments as the model wrote them: JSON text, possibly broken. */
+  readonly arguments: string;
+}
+
+export interface ModelUsage {
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+}
+
+export interface ModelReply {
+  readonly text: string;
+  readonly toolCalls: readonly ModelToolCall[];
+  readonly usage: ModelUsage;
+  readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
+}
+
+/** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
+export interface Model {
+  generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;
+  /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
+  checkProfile?(profile: { readonly model: string; readonly script?: readonly JsonValue[] | undefined }): void;
+}
+
+/** A failed model call, typed by what the caller may do about it. */
+export class ModelError extends Error {
+  override readonly name = 'ModelError';
+  readonly code: 'model_failed' | 'model_timeout' | 'script_mismatch' | 'context_overflow' | 'model_unknown';
+  readonly canRetry: boolean;
+  readonly retryAfterMs: number | undefined;
+  readonly details: Readonly<Record<string, unknown>>;
+
+  constructor(
+    code: ModelError['code'],
+    message: string,
+    options: { canRetry?: boolean; retryAfterMs?: number; details?: Readonly<Record<string, unknown>>; cause?: unknown } = {},
+  ) {
+    super(message, 'cause' in options ? { cause: options.cause } : undefined);
+    this.code = code;
+    this.canRetry = options.canRetry ?? false;
+    this.retryAfterMs = options.retryAfterMs;
+    this.details = options.details ?? {};
+  }
+
+  toJSON(): ErrorBody {
+    return { code: this.code, message: this.message, details: this.details };
+  }
+}
+
+/** One ring: this turn became `dispatched` at this epoch. */
+export interface Ring {
+  readonly turnId: TurnId;
+  readonly epoch: number;
+  readonly workerTarget: string;
+}
+
+/**
+ * Tells workers that turns are ready. Best effort by contract: `ring` never throws and never takes longer than its
+ * limit, because the rows say everything again and the sweep reads them.
+ */
+export interface Doorbell {
+  ring(rings: readonly Ring[]): Promise<void>;
+  /** Which of these rings no longer stand in the queue in any state that leads to a delivery; `undefined` = cannot tell. */
+  findLost(rings: readonly Ring[]): Promise<readonly Ring[] | undefined>;
+  /** Wakes jobs at the queue door whose turn has ended; those that are no longer there are returned. */
+  knock(jobIds: readonly string[]): Promise<readonly string[]>;
+  /** Delivers rings to `handle` until the subscription is closed; at most `concurrency` at a time. */
+  listen(options: {
+    readonly workerTarget: string;
+    readonly concurrency: number;
+    readonly handle: (ring: Ring) => Promise<void>;
+    readonly onError: (error: unknown) => void;
+  }): Promise<DoorbellSubscription>;
+  close(): Promise<void>;
+}
+
+export interface DoorbellSubscription {
+  /** Stops taking new rings and waits for those in hand. */
+  close(): Promise<void>;
+}

@@ -1,0 +1,58 @@
+import { z } from 'zod';
+import { toBadRequest } from './card.js';
+import { type JsonValue, parseJsonValue } from './json.js';
+
+const name = z.string().trim().min(1).max(200);
+const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
+
+/** Who the agents of a profile may reach. No policy = nobody; `target_profiles: null` = every profile, `[]` = none. */
+export const delegationPolicySchema = z.strictObject({
+  target_profiles: z.array(name).nullable(),
+  /** When not empty, the target must carry at least one of these tags as well. */
+  target_tags: z.array(name).default([]),
+});
+export type DelegationPolicy = z.infer<typeof delegationPolicySchema>;
+
+export const profileLimitsSchema = z.strictObject({
+  max_steps: z.number().int().min(1).max(10_000).default(50),
+  tool_timeout_seconds: z.number().positive().max(86_400).default(120),
+  model_timeout_seconds: z.number().positive().max(86_400).default(600),
+});
+
+/** A profile: the named, versioned template of agents. Source: `docs/profiles.md`. */
+export const profileSchema = z.strictObject({
+  name,
+  description: z.string().optional(),
+  instructions: z.string(),
+  /** `scripted`, `scripted:<name>`, or `<provider>:<model>`. */
+  model: z.string().trim().min(1),
+  model_settings: z
+    .strictObject({
+      temperature: z.number().min(0).max(2).optional(),
+      max_output_tokens: z.number().int().positive().optional(),
+    })
+    .prefault({}),
+  /** The script of the `scripted` model; the adapter checks its inside when the profile is applied. */
+  script: z.array(jsonValue).optional(),
+  /** Tools and primitives its agents may call. None listed = none allowed. */
+  tools: z.array(name).default([]),
+  delegation_policy: delegationPolicySchema.optional(),
+  /** A turn may end only by a successful call of one of these tools; empty = plain text ends it. */
+  must_end_with: z.array(name).default([]),
+  tags: z.array(name).default([]),
+  /** Which workers run its turns; empty = the default pool. */
+  worker_target: z
+    .string()
+    .regex(/^[a-z0-9_-]{0,64}$/, 'lower-case letters, digits, - and _ only')
+    .default(''),
+  limits: profileLimitsSchema.prefault({}),
+});
+export type Profile = z.infer<typeof profileSchema>;
+export type ProfileInput = z.input<typeof profileSchema>;
+
+/** @throws KernelError `profile_invalid` naming every wrong field. */
+export function parseProfile(input: unknown): Profile {
+  const parsed = profileSchema.safeParse(parseJsonValue(input, 'profile'));
+  if (!parsed.success) throw toBadRequest(parsed.error, '', 'profile_invalid');
+  return parsed.data;
+}

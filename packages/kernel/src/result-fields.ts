@@ -1,0 +1,33 @@
+import type { Field } from './card.js';
+import { KernelError } from './errors.js';
+import { isJsonObject, type JsonValue } from './json.js';
+
+const typeOf = (value: JsonValue): string => (Array.isArray(value) ? 'array' : value === null ? 'null' : typeof value);
+
+/**
+ * Checks a submitted result against the fields this turn was asked for: an object with those names, no others, each of
+ * its type, required ones present. Without fields any JSON is a result.
+ *
+ * @throws KernelError `tool_arguments_invalid` listing every finding.
+ */
+export function checkResult(result: JsonValue, fields: readonly Field[] | undefined): void {
+  if (fields === undefined) return;
+  const findings: string[] = [];
+  if (!isJsonObject(result)) {
+    findings.push(`result must be an object with the fields ${fields.map((field) => field.name).join(', ')}`);
+  } else {
+    for (const field of fields) {
+      const value = result[field.name];
+      if (value === undefined || value === null) {
+        if (field.required ?? true) findings.push(`result.${field.name} is missing`);
+      } else if (field.type !== undefined && typeOf(value) !== field.type) {
+        findings.push(`result.${field.name} must be of type ${field.type}, not ${typeOf(value)}`);
+      }
+    }
+    const names = new Set(fields.map((field) => field.name));
+    for (const key of Object.keys(result)) {
+      if (!names.has(key)) findings.push(`result.${key} is not one of the fields ${[...names].join(', ')}`);
+    }
+  }
+  if (findings.length > 0) throw new KernelError('tool_arguments_invalid', { message: `${findings.join('; ')}.`, details: { findings } });
+}

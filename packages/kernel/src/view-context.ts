@@ -1,0 +1,107 @@
+/** A context box as a model reads it, and what its packed arguments mean for the turn. */
+import { CARD_TYPES, type Card, type Field } from './card.js';
+import type { BoxId } from './ids.js';
+import type { JsonValue } from './json.js';
+import type { Profile } from './profile.js';
+import { stepNotice } from './turn.js';
+import type { ContextRule } from './view-manifest.js';
+import {
+  isHidden,
+  type Placed,
+  type Prompt,
+  push,
+  pushNotice,
+  take,
+  writeCard,
+  writeStep,
+} from './view-prompt.js';
+import { renderFields } from './view-render.js';
+import { groupInherited } from './view-steps.js';
+
+export interface ContextCard {
+  readonly card: Card;
+  readonly rule: ContextRule;
+  /** True for an inherited card that a clone's source saw as its own history: calls and results keep their form. */
+  readonly native?: true;
+}
+
+type ToolLists = Pick<Profile, 'tools' | 'must_end_with'>;
+
+const SUBMIT_RESULT = 'submit_result';
+
+/** Whether turns of this profile may end by `submit_result`. */
+export const canSubmitResult = (profile: ToolLists): boolean =>
+  profile.tools.includes(SUBMIT_RESULT) || profile.must_end_with.includes(SUBMIT_RESULT);
+
+/** The tools whose calls keep their form in histories of other turns. */
+export const toolsOf = (profile: ToolLists): ReadonlySet<string> =>
+  new Set([...profile.tools, ...profile.must_end_with, SUBMIT_RESULT]);
+
+/** Writes a context in the model's order: inherited cards, parent line, packed arguments, notice of few steps left. */
+export function writeContextCards(
+  prompt: Prompt,
+  context: {
+    readonly boxId: BoxId;
+    readonly cards: readonly ContextCard[];
+    readonly stepsLeft: number | null;
+    readonly profile: ToolLists;
+  },
+): void {
+  const { boxId, cards, stepsLeft, profile } = context;
+  const byRule: Record<ContextRule, { placed: Placed; isNative: boolean }[]> = {
+    argument: [],
+    inherited: [],
+    parent: [],
+  };
+  for (const [index, { card, rule, native }] of cards.entries()) {
+    const position = index + 1;
+    const placed: Placed = { card, source: { kind: 'context', boxId, rule, from: position, to: position } };
+    byRule[rule].push({ placed, isNative: native ?? false });
+  }
+  const tools = toolsOf(profile);
+  for (const item of groupInherited(byRule.inherited)) {
+    if (item.kind === 'card') writeCard(prompt, item.placed);
+    else writeStep(prompt, item.step, (name) => tools.has(name));
+  }
+  for (const { placed } of byRule.parent) writeCard(prompt, placed);
+  const canSubmit = canSubmitResult(profile);
+  const argumentCards = byRule.argument.map(({ placed }) => placed);
+  writeArguments(prompt, argumentCards, canSubmit);
+  const notice = stepsLeft === null ? undefined : stepNotice(stepsLeft, canSubmit);
+  if (notice !== undefined) pushNotice(prompt, notice, 'steps_left');
+}
+
+/** Packed arguments in their order, but the binding result fields right after the instruction. */
+function writeArguments(prompt: Prompt, placed: readonly Placed[], canSubmit: boolean): void {
+  const binding = placed.find(({ card }) => bindingFields(card) !== undefined);
+  const instruction = placed.find(({ card }) => card.type === CARD_TYPES.instruction);
+  const last = instruction ?? binding;
+  for (const item of placed) {
+    if (item !== binding) writeCard(prompt, item);
+    if (item !== last || binding === undefined || !take(prompt, binding)) continue;
+    const content = renderFields(bindingFields(binding.card) ?? [], canSubmit);
+    push(prompt, { role: 'user', content }, binding.source, [binding.card]);
+  }
+}
+
+/** The fields of a card that binds when it was packed as an argument; what the model cannot see cannot bind it. */
+function bindingFields(card: Card): readonly Field[] | undefined {
+  if (card.type !== CARD_TYPES.resultFields || card.content.kind !== 'fields_schema' || isHidden(card))
+    return undefined;
+  return card.content.fields;
+}
+
+/** The result fields that bind the turn of this context: its own packed ones, the first when there are several. */
+export function resultFieldsOf(context: readonly ContextCard[]): readonly Field[] | undefined {
+  const binding = context.find(({ card, rule }) => rule === 'argument' && bindingFields(card) !== undefined);
+  return binding === undefined ? undefined : bindingFields(binding.card);
+}
+
+/** The instruction of the turn of this context: text, or the JSON it was given. Null when it holds none. */
+export function instructionOf(context: readonly ContextCard[]): JsonValue {
+  const isInstruction = ({ card, rule }: ContextCard): boolean =>
+    rule === 'argument' && card.type === CARD_TYPES.instruction;
+  const content = context.find(isInstruction)?.card.content;
+  if (content?.kind === 'text') return content.text;
+  return content?.kind === 'json' ? content.data : null;
+}

@@ -1,0 +1,113 @@
+/** How a card reads in a prompt. Texts here are fixed: the same card gives the same bytes in every view. */
+import type { Card, CardContent, ContentOf, Field } from './card.js';
+import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+
+/** Stands where a provider wants a user message and the rows have none. */
+export const CONTEXT_NOTICE = '[context]';
+export const CONTINUE_NOTICE = '[continue]';
+export const NOT_AVAILABLE = JSON.stringify({
+  error: { code: 'not_available', message: 'The result of this call is not available.' },
+});
+
+const EMPTY = '(empty)';
+
+/** Blank to every provider: JavaScript's white space and what Python and Rust count as such besides. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the control characters are the point
+const visible = /[^\s\u0085\u001c-\u001f]/;
+export const isBlank = (text: string): boolean => !visible.test(text);
+
+const orEmpty = (text: string): string => (isBlank(text) ? EMPTY : text);
+const textOf = (value: JsonValue): string =>
+  orEmpty(typeof value === 'string' ? value : JSON.stringify(value));
+
+function fileLine(file: ContentOf<'file'>): string {
+  const facts = [file.content_type, file.size_bytes === undefined ? undefined : `${file.size_bytes} bytes`];
+  const known = facts.filter((fact) => fact !== undefined);
+  const head = `[file ${file.uri}${known.length > 0 ? ` (${known.join(', ')})` : ''}]`;
+  return file.preview === undefined ? head : `${head} ${JSON.stringify(file.preview)}`;
+}
+
+const fieldLine = (field: Field): string => {
+  const head = `- ${field.name} (${field.type ?? 'any'}, ${(field.required ?? true) ? 'required' : 'optional'})`;
+  return field.description === undefined || isBlank(field.description)
+    ? head
+    : `${head}: ${field.description}`;
+};
+
+/** The result fields that bind a turn, with the way to deliver them. */
+export function renderFields(fields: readonly Field[], canSubmitResult: boolean): string {
+  const last = canSubmitResult
+    ? 'End this task by calling submit_result; its `result` is an object with exactly these fields.'
+    : 'End this task by answering with one JSON object with exactly these fields, and nothing else.';
+  return ['Result fields:', ...fields.map(fieldLine), last].join('\n');
+}
+
+/** Result fields that bound another turn: to be read, not to be delivered. */
+export const renderForeignFields = (fields: readonly Field[]): string =>
+  ['[result fields of another task]', ...fields.map(fieldLine)].join('\n');
+
+/** The words of a card, never blank. */
+export function renderBody(content: CardContent): string {
+  switch (content.kind) {
+    case 'text':
+      return orEmpty(content.text);
+    case 'json':
+      return JSON.stringify(content.data);
+    case 'fields_schema':
+      return orEmpty(content.fields.map(fieldLine).join('\n'));
+    case 'file':
+      return fileLine(content);
+    case 'tool_call':
+      return JSON.stringify(content.arguments);
+    case 'tool_result':
+      return renderResult(content);
+    default:
+      return content satisfies never;
+  }
+}
+
+/** A success is its result; anything else names status and error, and keeps what result there is (reference W1). */
+export function renderResult(content: ContentOf<'tool_result'>): string {
+  const { status, error, result } = content;
+  if (status === 'success') return textOf(result ?? null);
+  return JSON.stringify({ status, error: error ?? null, ...(result === undefined ? {} : { result }) });
+}
+
+/** Providers take only objects as arguments; what the model sent instead stays readable under `_raw`. */
+export const callArguments = (value: JsonValue): JsonObject =>
+  isJsonObject(value) ? value : { _raw: value };
+
+/** Names the author of a quoted call to the agent that reads it. */
+const named = (authorId: string, readerId: string): string =>
+  authorId === readerId ? 'you' : `agent ${authorId}`;
+
+export const quoteCall = (call: ContentOf<'tool_call'>, authorId: string, readerId: string): string =>
+  `[${named(authorId, readerId)} called ${call.name}] ${JSON.stringify(call.arguments)}`;
+
+export const quoteResult = (
+  result: ContentOf<'tool_result'>,
+  callerId: string | undefined,
+  readerId: string,
+): string => {
+  const caller = callerId === undefined ? '' : ` for ${named(callerId, readerId)}`;
+  return `[result of ${result.name}${caller}: ${result.status}] ${renderResult(result)}`;
+};
+
+export function renderParent(content: CardContent): string {
+  const data = content.kind === 'json' ? content.data : null;
+  const id = isJsonObject(data) ? data.parent_agent_id : undefined;
+  return `Parent agent: ${typeof id === 'string' && !isBlank(id) ? id : 'unknown'}`;
+}
+
+/** The state an anchor carries; its name comes from the entry or, in a context box, from the card's metadata. */
+export function renderAnchor(card: Card, anchorName: string | null): string {
+  const fromMetadata = card.metadata.name;
+  const name = anchorName ?? (typeof fromMetadata === 'string' ? fromMetadata : '');
+  const head = isBlank(name) ? '[Anchor]' : `[Anchor ${name}]`;
+  const isStateless = card.content.kind === 'json' && card.content.data === null;
+  return isStateless ? head : `${head} ${renderBody(card.content)}`;
+}
+
+/** A role that may not stand in the middle of a prompt, as user text that names it. */
+export const renderNote = (role: 'system' | 'tool', card: Card): string =>
+  `[${role} note from ${card.authorId}] ${renderBody(card.content)}`;

@@ -1,0 +1,182 @@
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import type { Card } from './card.js';
+import { checkMessages } from './check-messages.js';
+import type { Message, ToolSchema } from './message.js';
+import { promptHash } from './prompt-hash.js';
+import type { TapeEntry } from './tape.js';
+import { type History, historyPlan, OUTSIDE_STEP, play } from './testing/view-history.js';
+import { buildView, type View, type ViewRows } from './view.js';
+import { isBlank } from './view-render.js';
+
+/** Five properties: more than 10,000 histories in CI, each with a prompt per moment; 1,000 elsewhere. */
+const numRuns = process.env.CI ? 2_500 : 200;
+
+const NOTICES = [
+  '[context]',
+  '[continue]',
+  'Two steps are left for this task. Prepare your answer.',
+  'This is the last step. Call submit_result now.',
+  'This is the last step. Give your answer now, without calling tools.',
+  '{"error":{"code":"not_available","message":"The result of this call is not available."}}',
+];
+
+const tools: readonly ToolSchema[] = ['list', 'read', 'tape.handoff', 'submit_result'].map((name) => ({
+  name,
+  description: name,
+  parameters: { type: 'object' },
+}));
+
+const texts = (messages: readonly Message[]): readonly string[] =>
+  messages.map((message) => JSON.stringify(message));
+
+/** Runs `check` on every prompt of many histories. */
+function forEveryPrompt(check: (rows: ViewRows, view: View, history: History) => void): void {
+  fc.assert(
+    fc.property(historyPlan, (plan) => {
+      const history = play(plan);
+      for (const rows of history.prompts) check(rows, buildView(rows), history);
+    }),
+    { numRuns },
+  );
+}
+
+/** Every card that could enter, once per place where it stands: entries, and contexts that begin behind the anchor. */
+function cardsInReach({ turn, entries, lastAnchorPosition, contexts }: ViewRows): readonly Card[] {
+  const boxes = new Set([turn.contextBoxId]);
+  for (const { kind, position, payload } of entries) {
+    if (kind !== 'event' || position <= lastAnchorPosition) continue;
+    for (const boxId of contexts.keys()) if (JSON.stringify(payload).includes(boxId)) boxes.add(boxId);
+  }
+  const fromContexts = [...boxes].flatMap((boxId) => (contexts.get(boxId) ?? []).map(({ card }) => card));
+  return [...entries.flatMap(({ card }) => (card === null ? [] : [card])), ...fromContexts];
+}
+
+const isHidden = (card: Card): boolean => card.metadata.context === false;
+const shownOf = (view: View): readonly string[] => view.origins.flatMap(({ cardIds }) => cardIds);
+
+test('every prompt of every history is taken by OpenAI and Anthropic', { timeout: 300_000 }, () => {
+  forEveryPrompt((_rows, view) => {
+    expect(checkMessages(view.messages, tools)).toEqual([]);
+  });
+});
+
+test('the same rows give the same bytes, and are left as they were', { timeout: 300_000 }, () => {
+  forEveryPrompt((rows, view) => {
+    const copy = structuredClone(rows);
+    const again = buildView(copy);
+    expect(JSON.stringify(again)).toBe(JSON.stringify(view));
+    expect(promptHash(again.messages, tools)).toBe(promptHash(view.messages, tools));
+    expect(copy).toEqual(rows);
+  });
+});
+
+test('a prompt is a prefix of the next one until an anchor is written', { timeout: 300_000 }, () => {
+  fc.assert(
+    fc.property(historyPlan, (plan) => {
+      const { prompts } = play(plan);
+      for (const [index, rows] of prompts.entries()) {
+        const next = prompts[index + 1];
+        if (next === undefined || next.lastAnchorPosition !== rows.lastAnchorPosition) continue;
+        const [before, after] = [texts(buildView(rows).messages), texts(buildView(next).messages)];
+        expect(after.slice(0, before.length)).toEqual(before);
+        expect(buildView(next).firstMessage).toBe(buildView(rows).firstMessage);
+      }
+    }),
+    { numRuns },
+  );
+});
+
+test('nothing enters but cards of the rows and fixed texts, and no card twice', { timeout: 300_000 }, () => {
+  forEveryPrompt((rows, view, { marks }) => {
+    const reach = cardsInReach(rows);
+    const visible = new Set<string>(reach.filter((card) => !isHidden(card)).map(({ id }) => id));
+    const shown = shownOf(view);
+    expect(new Set(shown).size).toBe(shown.length);
+    expect(shown.filter((id) => !visible.has(id))).toEqual([]);
+    for (const [index, { source, cardIds }] of view.origins.entries()) {
+      const message = view.messages[index];
+      if (message === undefined) throw new Error(`no message ${index}`);
+      if (source.kind === 'profile')
+        expect(message).toEqual({ role: 'system', content: rows.profile.instructions });
+      else if (source.kind === 'notice') expect(NOTICES).toContain(message.content);
+      else expect(cardIds).not.toEqual([]);
+      const said = new Set(JSON.stringify(message).match(/§\d+§/g) ?? []);
+      const due = new Set(cardIds.flatMap((id) => marks.get(id) ?? []));
+      expect(said).toEqual(due);
+    }
+  });
+});
+
+test('every card is shown or left out for a reason that holds; no visible result is lost', {
+  timeout: 300_000,
+}, () => {
+  forEveryPrompt((rows, view) => {
+    const reach = cardsInReach(rows);
+    const shown = new Set(shownOf(view));
+    const omitted = view.manifest.omitted.flatMap((range) => ('to' in range ? range.to - range.from + 1 : 0));
+    expect(shown.size + omitted.reduce((sum, count) => sum + count, 0)).toBe(reach.length);
+
+    let first = 0;
+    for (const range of view.manifest.messages) {
+      expect(range.first).toBe(first);
+      first += range.count;
+      for (const { source } of view.origins.slice(range.first, first)) {
+        expect(source.kind).toBe(range.kind);
+        if ('to' in source && 'to' in range)
+          expect(range.from <= source.from && source.to <= range.to).toBe(true);
+      }
+    }
+    expect(first).toBe(view.messages.length);
+
+    if (hasRepeatedCallIds(rows)) return;
+    for (const entry of rows.entries) {
+      if (entry.card === null || isHidden(entry.card) || shown.has(entry.card.id)) continue;
+      const calls = reach.filter((other) => isCallOf(other, entry.card));
+      const isTooOld = entry.position <= rows.lastAnchorPosition && !isCutStep(rows, entry);
+      const isExcused = isTooOld || calls.some(isHidden) || new Set(calls.map(({ id }) => id)).size > 1;
+      if (isExcused) continue;
+      // V3, W1: what is left out is blank, said already, or a result whose call is not shown before it.
+      const { content, type } = entry.card;
+      const hasCall = rows.entries.some(
+        (other) => other.position < entry.position && isCallOf(other.card, entry.card),
+      );
+      if (content.kind === 'tool_result') expect(hasCall).toBe(false);
+      else if (type === 'agent.thought') expect(content.kind === 'text' && isBlank(content.text)).toBe(true);
+      else expect(type === 'task.deliverable').toBe(true);
+    }
+  });
+});
+
+/** True for the thought, calls and results of a step of this turn that reaches behind the anchor. */
+function isCutStep(
+  { turn, entries, lastAnchorPosition }: ViewRows,
+  { card, turnId, step }: TapeEntry,
+): boolean {
+  const isStep =
+    card?.type === 'agent.thought' ||
+    card?.content.kind === 'tool_call' ||
+    card?.content.kind === 'tool_result';
+  const reaches = (other: TapeEntry): boolean =>
+    other.turnId === turnId &&
+    other.step === step &&
+    other.position > lastAnchorPosition &&
+    other.kind === 'tool_result';
+  return isStep && turnId === turn.turnId && step !== null && step < OUTSIDE_STEP && entries.some(reaches);
+}
+
+/** Kernel ids never repeat; the properties above hold even so, but then no result can be told from its twin. */
+function hasRepeatedCallIds({ entries }: ViewRows): boolean {
+  const ids = entries.flatMap(({ card }) =>
+    card?.content.kind === 'tool_call' ? [card.content.tool_call_id] : [],
+  );
+  return new Set(ids).size < ids.length;
+}
+
+function isCallOf(call: Card | null, result: Card | null): boolean {
+  return (
+    call?.content.kind === 'tool_call' &&
+    result?.content.kind === 'tool_result' &&
+    call.content.tool_call_id === result.content.tool_call_id
+  );
+}

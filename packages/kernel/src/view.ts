@@ -1,0 +1,274 @@
+/**
+ * The view: what a model sees of its turn. A pure function from rows to messages; the same rows give the same bytes.
+ * Source: docs/views.md (design §5, "View").
+ *
+ * V1  Order: the profile's instructions · the state of the last anchor (none for the bootstrap anchor) · this turn's
+ *     context, if its `turn.started` lies before that anchor · the entries after the anchor in tape order, each
+ *     `turn.started` replaced by its context: inherited cards, parent line, packed arguments, notice of few steps left.
+ * V2  A card enters once, where it stands first; `metadata.context === false` hides it. Only the card's role counts.
+ * V3  A step (thought, calls, results of this agent) is one unit. It stands where it began, its results directly after
+ *     its calls, so that whatever was written meanwhile, an anchor too, comes after the results. If any of it lies
+ *     after the anchor, all of it is shown. An anchor written while calls are open therefore follows the step it cut:
+ *     first that step, then the anchor's state, then this turn's context.
+ * V4  Only this agent's steps and its clone source's keep the form of calls and results; earlier turns and clones only
+ *     for tools of the profile. Other calls and results are quoted user text that names the author.
+ * V5  A call without result is answered by a fixed text; a result whose call is not shown before it is left out. A
+ *     body is never dropped for its status. What another turn adds after this turn began is quoted where it stands: no pairing, no moving.
+ * V6  Every prompt satisfies the strictest provider (see `checkMessages`). Fillers are fixed texts: `[context]` before
+ *     a first assistant message, `[continue]` before a step's output that would follow assistant text, and, once this
+ *     turn has begun, after any assistant text behind which a prompt may have ended.
+ * V7  Within a turn prompt n is a prefix of prompt n + 1, element by element, until an anchor is written between them:
+ *     what is written for an entry depends on this turn's start and on earlier entries alone; an open step of this
+ *     turn is never in a prompt.
+ */
+import { estimateTokens } from './card.js';
+import { KernelError } from './errors.js';
+import { type AgentId, type BoxId, type TurnId, tryParseId } from './ids.js';
+import { isJsonObject, type JsonValue } from './json.js';
+import type { Message } from './message.js';
+import type { Profile } from './profile.js';
+import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from './tape.js';
+import { type ContextCard, instructionOf, toolsOf, writeContextCards } from './view-context.js';
+import { buildManifest, type MessageOrigin, type ViewManifest } from './view-manifest.js';
+import {
+  hasNoTurns,
+  isResult,
+  omit,
+  type Placed,
+  type Prompt,
+  push,
+  pushContinue,
+  pushNotice,
+  startPrompt,
+  take,
+  writeCard,
+  writeStep,
+} from './view-prompt.js';
+import { CONTEXT_NOTICE, isBlank, renderAnchor } from './view-render.js';
+import { findSteps, isSplitAt, placeOnTape, type TapeStep } from './view-steps.js';
+
+/** The rows of a view, as the store loads them in one statement. */
+export interface ViewRows {
+  readonly turn: { readonly turnId: TurnId; readonly agentId: AgentId; readonly contextBoxId: BoxId };
+  readonly profile: Pick<Profile, 'instructions' | 'tools' | 'must_end_with'>;
+  /**
+   * The tape in order, without gaps, up to the head that this prompt reads; it begins at the last anchor, or earlier,
+   * at the first entry of a step of which an entry lies after that anchor: the least position among the last anchor's
+   * and those of entries whose (turnId, step) also occurs behind it.
+   */
+  readonly entries: readonly TapeEntry[];
+  /** Its entry is in `entries`, unless it is the bootstrap anchor; 0 on a tape without anchor. */
+  readonly lastAnchorPosition: number;
+  /** The cards of this turn's context box and of each box a `turn.started` in `entries` names, in stored order. */
+  readonly contexts: ReadonlyMap<BoxId, readonly ContextCard[]>;
+}
+
+export interface View {
+  readonly messages: readonly Message[];
+  /** Where each message comes from, by index: exact, for `why` and tests. The manifest is the form to store. */
+  readonly origins: readonly MessageOrigin[];
+  readonly manifest: ViewManifest;
+  /** Of the messages alone, without the tools. */
+  readonly estimateTokens: number;
+  /** Index of the first message of this turn's context. */
+  readonly firstMessage: number;
+  /** This turn's own instruction: text, or the JSON it was given. Null when its context holds none. */
+  readonly instruction: JsonValue;
+}
+
+interface Writer {
+  readonly rows: ViewRows;
+  readonly prompt: Prompt;
+  /** By index of the entries: the step each belongs to. */
+  readonly steps: readonly (TapeStep | undefined)[];
+  readonly profileTools: ReadonlySet<string>;
+  readonly begunTurns: Set<string>;
+  /** True once this turn's context is written: from there on prompts of this turn end. */
+  hasBegun: boolean;
+  firstMessage: number;
+  /** The step written last; undefined when something else was. */
+  lastStep: TapeStep | undefined;
+}
+
+/** @throws KernelError `internal_error` when the rows lack the last anchor or a named context box. */
+export function buildView(rows: ViewRows): View {
+  const { turn, profile, entries, lastAnchorPosition } = rows;
+  const startPosition = startOf(turn.turnId, entries);
+  const writer: Writer = {
+    rows,
+    prompt: startPrompt(turn.agentId),
+    steps: findSteps(entries, { ...turn, startPosition }),
+    profileTools: toolsOf(profile),
+    begunTurns: new Set(),
+    hasBegun: false,
+    firstMessage: 0,
+    lastStep: undefined,
+  };
+  const { prompt } = writer;
+  if (!isBlank(profile.instructions)) {
+    push(prompt, { role: 'system', content: profile.instructions }, { kind: 'profile' }, []);
+  }
+  const next = writeUntilAnchor(writer);
+  if (startPosition <= lastAnchorPosition) writeContext(writer, { ...turn, stepsLeft: null });
+  for (let at = next; at < entries.length; at += 1) writeEntry(writer, at);
+  pushContinue(prompt);
+
+  const { messages, origins, omissions } = prompt;
+  const range = { anchor: lastAnchorPosition, head: entries.at(-1)?.position ?? lastAnchorPosition };
+  return {
+    messages,
+    origins,
+    manifest: buildManifest(range, origins, omissions),
+    estimateTokens: estimateMessages(messages),
+    firstMessage: writer.firstMessage,
+    instruction: instructionOf(contextOf(rows, turn.contextBoxId)),
+  };
+}
+
+/** Writes the steps that the last anchor cut, then its state (V3). Returns the index of the first entry behind it. */
+function writeUntilAnchor(writer: Writer): number {
+  const { prompt, steps } = writer;
+  const { entries, lastAnchorPosition } = writer.rows;
+  let at = 0;
+  for (; at < entries.length; at += 1) {
+    const entry = entries[at];
+    if (entry === undefined || entry.position >= lastAnchorPosition) break;
+    const step = steps[at];
+    if (step !== undefined && isSplitAt(step, lastAnchorPosition)) {
+      if (step.first === entry.position) writeTapeStep(writer, step);
+    } else if (entry.card !== null) omit(prompt, placeOnTape(entry, entry.card), 'before_anchor');
+  }
+  const anchor = entries[at];
+  if (anchor?.position === lastAnchorPosition && anchor.kind === 'anchor') {
+    writeAnchor(prompt, anchor);
+    return at + 1;
+  }
+  if (lastAnchorPosition > 1) {
+    throw new KernelError('internal_error', {
+      message: `The rows of the view lack the last anchor, at position ${lastAnchorPosition}.`,
+      details: { turnId: writer.rows.turn.turnId, lastAnchorPosition },
+    });
+  }
+  return at;
+}
+
+function writeAnchor(prompt: Prompt, entry: TapeEntry): void {
+  if (entry.card === null) return;
+  const placed = placeOnTape(entry, entry.card);
+  if (entry.position === 1 && entry.anchorName === BOOTSTRAP_ANCHOR) omit(prompt, placed, 'anchor');
+  else if (take(prompt, placed)) {
+    const content = renderAnchor(entry.card, entry.anchorName);
+    push(prompt, { role: 'user', content }, placed.source, [entry.card]);
+  }
+}
+
+function writeEntry(writer: Writer, at: number): void {
+  const { prompt, steps, rows } = writer;
+  const entry = rows.entries[at];
+  if (entry === undefined) return;
+  if (entry.kind === 'event') writeEvent(writer, entry);
+  if (entry.card === null) return;
+  const step = steps[at];
+  if (step !== undefined && step.first !== entry.position) return; // its step has written it
+  closeBefore(writer, entry);
+  const placed = placeOnTape(entry, entry.card);
+  if (step !== undefined) writeTapeStep(writer, step);
+  else if (entry.kind === 'anchor') omit(prompt, placed, 'anchor');
+  else writeLoneCard(prompt, placed);
+  writer.lastStep = step;
+}
+
+/**
+ * V7: once this turn has begun, a prompt may have ended after any assistant text, and then with `[continue]`. Not so
+ * between an answer without calls and the reminder committed with it, in the same step.
+ */
+function closeBefore({ prompt, hasBegun, lastStep }: Writer, entry: TapeEntry): void {
+  const isSameStep = lastStep?.turnId === entry.turnId && lastStep?.number === entry.step;
+  const isReminder = isSameStep && lastStep?.calls.length === 0;
+  if (hasBegun && !isReminder) pushContinue(prompt);
+}
+
+function writeTapeStep({ prompt, profileTools, rows }: Writer, step: TapeStep): void {
+  const isOwnTurn = step.turnId === rows.turn.turnId;
+  writeStep(prompt, step, (name) => isOwnTurn || profileTools.has(name));
+}
+
+/** A card outside any step; a result only when its call was shown before it (V5). */
+function writeLoneCard(prompt: Prompt, placed: Placed): void {
+  const isOrphan = isResult(placed) && !prompt.callers.has(placed.card.content.tool_call_id);
+  if (isOrphan) omit(prompt, placed, 'orphan_result');
+  else writeCard(prompt, placed);
+}
+
+function writeEvent(writer: Writer, { payload }: TapeEntry): void {
+  const started = readTurnStarted(payload);
+  if (started === undefined || writer.begunTurns.has(started.turnId)) return;
+  const { turn } = writer.rows;
+  const contextBoxId = started.turnId === turn.turnId ? turn.contextBoxId : started.contextBoxId;
+  writeContext(writer, { ...started, contextBoxId });
+}
+
+interface TurnStarted {
+  readonly turnId: TurnId;
+  readonly contextBoxId: BoxId;
+  readonly stepsLeft: number | null;
+}
+
+/** Reads the payload of a `turn.started` event; undefined for any other event. */
+function readTurnStarted(payload: JsonValue | null): TurnStarted | undefined {
+  if (!isJsonObject(payload) || payload.name !== TURN_STARTED || !isJsonObject(payload.data))
+    return undefined;
+  const { turn_id: turn, context_box_id: box, steps_left: stepsLeft } = payload.data;
+  const turnId = typeof turn === 'string' ? tryParseId<'turn'>(turn) : undefined;
+  const contextBoxId = typeof box === 'string' ? tryParseId<'box'>(box) : undefined;
+  if (turnId === undefined || contextBoxId === undefined) return undefined;
+  return { turnId, contextBoxId, stepsLeft: typeof stepsLeft === 'number' ? stepsLeft : null };
+}
+
+/** The position where a turn begins; before everything when its `turn.started` is not among the entries. */
+function startOf(turnId: TurnId, entries: readonly TapeEntry[]): number {
+  const start = entries.find(
+    ({ kind, payload }) => kind === 'event' && readTurnStarted(payload)?.turnId === turnId,
+  );
+  return start?.position ?? Number.NEGATIVE_INFINITY;
+}
+
+function contextOf(rows: ViewRows, boxId: BoxId): readonly ContextCard[] {
+  const context = rows.contexts.get(boxId);
+  if (context !== undefined) return context;
+  throw new KernelError('internal_error', {
+    message: `The rows of the view lack the context box ${boxId}.`,
+    details: { turnId: rows.turn.turnId, boxId },
+  });
+}
+
+/** Writes the context of a turn where it begins; behind this turn's own a prompt may end. */
+function writeContext(writer: Writer, started: TurnStarted): void {
+  const { prompt, rows } = writer;
+  const isOwnTurn = started.turnId === rows.turn.turnId;
+  if (writer.hasBegun) pushContinue(prompt);
+  if (isOwnTurn) writer.firstMessage = prompt.messages.length;
+  writer.begunTurns.add(started.turnId);
+  writer.lastStep = undefined;
+  const { contextBoxId: boxId, stepsLeft } = started;
+  writeContextCards(prompt, { boxId, stepsLeft, cards: contextOf(rows, boxId), profile: rows.profile });
+  if (!isOwnTurn) return;
+  writer.hasBegun = true;
+  pushContinue(prompt);
+  if (hasNoTurns(prompt)) pushNotice(prompt, CONTEXT_NOTICE, 'context');
+}
+
+/** What a message costs besides its words, in bytes; about four tokens. */
+const MESSAGE_BYTES = 16;
+
+function estimateMessages(messages: readonly Message[]): number {
+  let bytes = 0;
+  for (const message of messages) {
+    bytes += MESSAGE_BYTES + Buffer.byteLength(message.content);
+    if (message.role !== 'assistant') continue;
+    for (const call of message.toolCalls ?? []) {
+      bytes += MESSAGE_BYTES + call.name.length + Buffer.byteLength(JSON.stringify(call.arguments));
+    }
+  }
+  return estimateTokens(bytes);
+}

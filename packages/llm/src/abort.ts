@@ -1,0 +1,25 @@
+/**
+ * The outcome of `work`, or the signal's reason as soon as it aborts. The work itself has to see the signal
+ * too: what it does after the abort is not waited for, and how it ends is not reported.
+ */
+export function raceAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
+  return new Promise<T>((resolve, reject) => {
+    const abort = (): void => reject(signal.reason);
+    if (signal.aborted) abort();
+    else signal.addEventListener('abort', abort, { once: true });
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', abort));
+  });
+}
+
+/** Waits; an abort ends the wait at once with the signal's reason and leaves no timer and no listener. */
+export async function pause(delayMs: number, signal: AbortSignal): Promise<void> {
+  let timer: NodeJS.Timeout | undefined;
+  const elapsed = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, delayMs);
+  });
+  try {
+    await raceAbort(elapsed, signal);
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,9 @@
+export { createModelRouter, type ModelRouterOptions } from './router.js';
+export { type ScriptStep, scriptSchema } from './script.js';
+export {
+  createScriptedModel,
+  type ScriptedFunction,
+  type ScriptedHelpers,
+  type ScriptedModelOptions,
+  type ScriptedReply,
+} from './scripted.js';

@@ -1,0 +1,42 @@
+import { type Model, ModelError } from '@boxcar/kernel';
+import { createScriptedModel, type ScriptedModelOptions, toProfileInvalid } from './scripted.js';
+
+export interface ModelRouterOptions {
+  readonly scripted?: ScriptedModelOptions;
+  /** Adapters by the prefix of their model names: `openai` serves `openai:<model>`. */
+  readonly adapters?: Readonly<Record<string, Model>>;
+}
+
+/**
+ * One `Model` over several: the part of the profile's model name before the first `:` picks the adapter,
+ * which gets the request as it is. `scripted` is always there.
+ *
+ * @returns A `Model` that throws ModelError `model_unknown` for an unknown prefix; its `checkProfile`
+ * throws KernelError `profile_invalid` for it, and else what the adapter's own check throws.
+ */
+export function createModelRouter({ scripted, adapters = {} }: ModelRouterOptions = {}): Model {
+  const models = new Map<string, Model>([
+    ['scripted', createScriptedModel(scripted)],
+    ...Object.entries(adapters),
+  ]);
+  const findModel = (name: string): Model | undefined => models.get(name.split(':', 1)[0] ?? '');
+  const explain = (name: string): string =>
+    `no adapter serves '${name}'; known prefixes are ${[...models.keys()].join(', ')}`;
+
+  return {
+    async generate(request, options) {
+      const model = findModel(request.model);
+      if (model !== undefined) return model.generate(request, options);
+      const { turnId, step } = request.turn;
+      throw new ModelError('model_unknown', `Turn ${turnId}, step ${step}: ${explain(request.model)}.`, {
+        details: { turnId, step, model: request.model, known: [...models.keys()] },
+      });
+    },
+
+    checkProfile(profile) {
+      const model = findModel(profile.model);
+      if (model !== undefined) return model.checkProfile?.(profile);
+      throw toProfileInvalid('model', explain(profile.model));
+    },
+  };
+}

@@ -1,0 +1,169 @@
+/**
+ * The script of the `scripted` model: a list of steps, one per model call of a turn. This file owns the
+ * shape and every check that can be made before a turn runs; `scripted.ts` follows it.
+ *
+ * S1  A step foresees an answer (`calls`, `say`, both, or `empty`), a failure (`fail`, `overflow`), or a
+ *     failure first and then the answer.
+ * S2  Every template of a script can be parsed, and reads results only of tools that an earlier step calls.
+ * S3  `item` and `index` stand only in the calls of a `forEach`.
+ */
+import { isJsonObject, type JsonValue, ROLES } from '@boxcar/kernel';
+import { z } from 'zod';
+import { exactTemplate, parseTemplates } from './template.js';
+
+const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
+
+const expectSchema = z.strictObject({
+  /** The role of the prompt's last message. */
+  lastRole: z.enum(ROLES).optional(),
+  /** Must (not) stand in what is new since this turn's last answer: at step 1 in all of its context. */
+  contains: z.string().min(1).optional(),
+  notContains: z.string().min(1).optional(),
+});
+
+const callSchema = z
+  .strictObject({
+    /** The provider's id; may repeat. Templates allowed. Default: `call_<step>_<n>`. */
+    id: z.string().optional(),
+    tool: z.string().min(1),
+    /** Templates allowed in every string. Default: `{}`. */
+    arguments: jsonValue.optional(),
+    /** The arguments exactly as this text, which need not be JSON; no templates. */
+    raw: z.string().optional(),
+  })
+  .superRefine((call, context) => {
+    if (call.arguments !== undefined && call.raw !== undefined) {
+      context.addIssue({ code: 'custom', path: ['raw'], message: 'cannot stand beside arguments' });
+    }
+  });
+
+const failSchema = z.strictObject({
+  /** The HTTP status of the provider; 429 and 5xx can be retried. */
+  status: z.number().int().min(400).max(599),
+  /** Seconds, as in the HTTP header. */
+  retryAfter: z.number().nonnegative().max(86_400).optional(),
+  message: z.string().optional(),
+  /** Fails while the attempt is at most this. Default 1; a step without an answer fails always. */
+  times: z.number().int().positive().optional(),
+});
+
+const usageSchema = z.strictObject({
+  inputTokens: z.number().int().nonnegative().optional(),
+  outputTokens: z.number().int().nonnegative().optional(),
+});
+
+const stepShape = z.strictObject({
+  expect: expectSchema.optional(),
+  calls: z.array(callSchema).min(1).optional(),
+  /** One template that yields a list; `calls` is repeated for each item. No item makes an empty answer. */
+  forEach: z.string().optional(),
+  /** The answer's text, alone or beside calls. Templates allowed. */
+  say: z.string().min(1).optional(),
+  /** An answer with neither text nor calls. */
+  empty: z.literal(true).optional(),
+  fail: failSchema.optional(),
+  /** The prompt exceeds the window: at the first attempt, or always when the step has no answer. */
+  overflow: z.literal(true).optional(),
+  delayMs: z.number().int().nonnegative().max(86_400_000).optional(),
+  /** The number of pauses `delayMs` is divided into; the parts of a stream, once the port streams. */
+  chunks: z.number().int().min(1).max(10_000).optional(),
+  usage: usageSchema.optional(),
+  finishReason: z.enum(['stop', 'tool_calls', 'length', 'content_filter', 'other']).optional(),
+});
+type StepShape = z.infer<typeof stepShape>;
+
+/** True when the step has something to answer once it no longer fails. */
+export const hasAnswer = (step: StepShape): boolean =>
+  step.calls !== undefined || step.say !== undefined || step.empty === true;
+
+interface TemplateText {
+  readonly path: readonly (string | number)[];
+  readonly text: string;
+  readonly isRepeated: boolean;
+}
+
+function textsOf(value: JsonValue, path: readonly (string | number)[], isRepeated: boolean): TemplateText[] {
+  if (typeof value === 'string') return [{ path, text: value, isRepeated }];
+  if (typeof value !== 'object' || value === null) return [];
+  const members: readonly (readonly [string | number, JsonValue])[] = isJsonObject(value)
+    ? Object.entries(value)
+    : [...value.entries()];
+  return members.flatMap(([key, member]) => textsOf(member, [...path, key], isRepeated));
+}
+
+/** Every text of a step in which templates are filled in. */
+function templateTextsOf(step: StepShape): readonly TemplateText[] {
+  const isRepeated = step.forEach !== undefined;
+  return [
+    ...textsOf(step.forEach ?? null, ['forEach'], false),
+    ...textsOf(step.say ?? null, ['say'], false),
+    ...(step.calls ?? []).flatMap((call, index) => [
+      ...textsOf(call.id ?? null, ['calls', index, 'id'], isRepeated),
+      ...textsOf(call.arguments ?? null, ['calls', index, 'arguments'], isRepeated),
+    ]),
+  ];
+}
+
+/** One step of a script, checked on its own. */
+export const scriptStepSchema = stepShape.superRefine((step, context) => {
+  const refuse = (path: readonly (string | number)[], message: string): void => {
+    context.addIssue({ code: 'custom', path: [...path], message });
+  };
+  const answers = hasAnswer(step);
+  if (!answers && step.fail === undefined && step.overflow === undefined) {
+    refuse([], 'a step needs calls, say, empty, fail or overflow');
+  }
+  if (step.empty && (step.calls ?? step.say) !== undefined)
+    refuse(['empty'], 'cannot stand beside calls or say');
+  if (step.fail && step.overflow) refuse(['overflow'], 'cannot stand beside fail');
+  if (step.fail?.times !== undefined && !answers) {
+    refuse(
+      ['fail', 'times'],
+      'needs an answer beside it, for the attempts after these; without it every attempt fails',
+    );
+  }
+  for (const key of ['usage', 'finishReason'] as const) {
+    if (step[key] !== undefined && !answers) refuse([key], 'needs an answer beside it');
+  }
+  if (step.forEach !== undefined) {
+    if (step.calls === undefined) refuse(['forEach'], 'repeats calls, which are missing');
+    if (exactTemplate(step.forEach) === undefined)
+      refuse(['forEach'], 'must be one template, such as {{results/x/y}}');
+  }
+  for (const { path, text, isRepeated } of templateTextsOf(step)) {
+    for (const parsed of parseTemplates(text)) {
+      if (parsed.outcome === 'refused') {
+        refuse(path, parsed.why);
+        continue;
+      }
+      const { root } = parsed.template.pointer;
+      if ((root === 'item' || root === 'index') && !isRepeated) {
+        refuse(path, `${root} stands only in the calls of a forEach`);
+      }
+    }
+  }
+});
+export type ScriptStep = z.infer<typeof scriptStepSchema>;
+
+/** A whole script: its steps, and what each may read of those before it (S2). */
+export const scriptSchema = z
+  .array(scriptStepSchema)
+  .min(1, 'a script needs at least one step')
+  .superRefine((steps, context) => {
+    const called = new Set<string>();
+    for (const [index, step] of steps.entries()) {
+      for (const { path, text } of templateTextsOf(step)) {
+        for (const parsed of parseTemplates(text)) {
+          if (parsed.outcome === 'refused' || parsed.template.pointer.root !== 'results') continue;
+          const tool = parsed.template.pointer.segments[0] ?? '';
+          if (called.has(tool)) continue;
+          context.addIssue({
+            code: 'custom',
+            path: [index, ...path],
+            message: `results/${tool}: no earlier step calls ${tool}`,
+          });
+        }
+      }
+      for (const call of step.calls ?? []) called.add(call.tool);
+    }
+  });

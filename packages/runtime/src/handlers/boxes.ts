@@ -1,0 +1,31 @@
+import { type CreateBox, createBoxSchema, type GrantBox, grantBoxSchema } from '@boxcar/kernel';
+import type { Handler } from '../handler.js';
+
+export const createBox: Handler<CreateBox> = {
+  description: 'Make a sealed box of new cards and of existing ones, to be named as context later.',
+  input: createBoxSchema,
+  handle: async (input, { packer, ctx }) => ({
+    box_id: await packer.createBox({
+      projectId: ctx.projectId,
+      sourceAgentId: ctx.source.agentId,
+      ...(input.cards === undefined ? {} : { cards: input.cards }),
+      ...(input.card_ids === undefined ? {} : { cardIds: input.card_ids }),
+    }),
+  }),
+};
+
+export const grantBox: Handler<GrantBox> = {
+  description: 'Let another agent read (or append to) a box.',
+  input: grantBoxSchema,
+  handle: async (input, { packer, ctx }) => {
+    await packer.grantBox({
+      projectId: ctx.projectId,
+      sourceAgentId: ctx.source.agentId,
+      boxId: input.box_id,
+      grantee: input.grantee,
+      ...(input.mode === undefined ? {} : { mode: input.mode }),
+      ...(input.until === undefined ? {} : { until: input.until }),
+    });
+    return { granted: true };
+  },
+};

@@ -1,0 +1,352 @@
+/**
+ * The HandoverPacker: packs an explicit context box for the next agent's turn. The rules are the kernel's
+ * (`decidePacking`); this file loads what they need and writes what they decide.
+ *
+ * However many boxes and cards: one statement for project and actor, one for profiles, one for boxes, one for the write.
+ */
+import {
+  buildCard,
+  type AgentId,
+  type BoxId,
+  type CardId,
+  decideListedBox,
+  decideNamedBoxes,
+  decidePacking,
+  decideTargetProfile,
+  type HandoverInput,
+  type InheritedBox,
+  instructionHandover,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  KernelError,
+  type NewId,
+  parseCardInput,
+  parseHandover,
+  parseId,
+  parseJsonValue,
+  type ProjectId,
+  tryParseId,
+} from '@boxcar/kernel';
+import {
+  emptySubmission,
+  findActor,
+  findCards,
+  findProfiles,
+  findReadableCards,
+  loadBoxes,
+  type ProfileRow,
+  type Queryable,
+  type Submission,
+  writeSubmission,
+} from '@boxcar/store';
+import { uuidv7 } from 'uuidv7';
+
+export const newId: NewId = <K extends string>() => parseId<K>(uuidv7(), 'id');
+
+export interface PackLimits {
+  readonly maxCardBytes?: number;
+  readonly maxInstructionBytes?: number;
+  readonly maxContextCards?: number;
+}
+
+/** Where a packer reads, and where its rows go: at once, or into a submission that is written later as a whole. */
+export interface PackerIo {
+  readonly db: Queryable;
+  readonly limits?: PackLimits;
+  write(submission: Submission, db: Queryable): Promise<void>;
+}
+
+export interface PackRequest {
+  /** Id or name of the project. */
+  readonly projectId: string;
+  /** Author of the packed cards, for example the name of the tool or primitive. */
+  readonly toolSuffix: string;
+  /** Id or name of the agent in whose name the context is packed. */
+  readonly sourceAgentId: string;
+  readonly arguments: unknown;
+  readonly handover: HandoverInput;
+  /** `actor` (default): every inherited box must be readable by the source agent. `trusted`: the caller has checked. */
+  readonly access?: 'actor' | 'trusted';
+  /** Joins the caller's transaction: a rollback leaves nothing. */
+  readonly tx?: Queryable;
+}
+
+export interface PackedContext {
+  readonly contextBoxId: BoxId;
+  readonly targetProfileBoxId: BoxId;
+  /** Every card id of the box, in stored order. */
+  readonly attachedCardIds: readonly CardId[];
+}
+
+/** A spec whose project, actor, profile and boxes are known. */
+export interface ResolvedSpec {
+  readonly projectId: ProjectId;
+  readonly actorId: AgentId;
+  readonly toolSuffix: string;
+  readonly arguments: JsonObject;
+  readonly handover: ReturnType<typeof parseHandover>;
+  readonly profile: ProfileRow;
+  readonly access: 'actor' | 'trusted';
+  /** Boxes that come after the named ones without an argument of their own: what a clone saw. */
+  readonly extra?: readonly InheritedBox[];
+}
+
+function parseArguments(input: unknown): JsonObject {
+  const value = parseJsonValue(input, 'arguments');
+  if (!isJsonObject(value)) throw new KernelError('bad_request', { message: 'arguments: must be an object.', details: { field: 'arguments' } });
+  return value;
+}
+
+export class HandoverPacker {
+  readonly #io: PackerIo;
+
+  /** @param options.db - A pool, or a client of the caller. */
+  constructor(options: { readonly db: Queryable; readonly limits?: PackLimits } | PackerIo) {
+    this.#io = 'write' in options ? options : { ...options, write: async (submission, db) => void (await writeSubmission(db, submission)) };
+  }
+
+  /**
+   * Packs one context box. Rules and order: docs/packing.md.
+   *
+   * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`, `payload_too_large`; then nothing was written.
+   */
+  async packContext(request: PackRequest): Promise<PackedContext> {
+    const [packed] = await this.packMany([request]);
+    if (packed === undefined) throw new KernelError('internal_error', { message: 'Packing one context gave none.' });
+    return packed;
+  }
+
+  /** Packs several context boxes of one project and actor at once; all or none. */
+  async packMany(requests: readonly PackRequest[]): Promise<readonly PackedContext[]> {
+    const first = requests[0];
+    if (first === undefined) return [];
+    const parsed = requests.map((request) => {
+      if (request.projectId !== first.projectId || request.sourceAgentId !== first.sourceAgentId || request.tx !== first.tx) {
+        throw new KernelError('bad_request', { message: 'packMany: all requests must share projectId, sourceAgentId and tx.' });
+      }
+      const args = parseArguments(request.arguments);
+      const handover = parseHandover(request.handover);
+      return { request, args, handover, profileName: decideTargetProfile(args, handover) };
+    });
+    const db = first.tx ?? this.#io.db;
+    const actor = await this.#findActor(db, first.projectId, first.sourceAgentId);
+    const profiles = await findProfiles(db, actor.projectId, [...new Set(parsed.map((item) => item.profileName))]);
+    const specs = parsed.map(({ request, args, handover, profileName }): ResolvedSpec => {
+      const profile = profiles.get(profileName);
+      if (profile === undefined) {
+        throw new KernelError('not_found', {
+          message: `No profile '${profileName}' in project ${request.projectId}.`,
+          details: { profile_name: profileName, project_id: actor.projectId },
+        });
+      }
+      return { projectId: actor.projectId, actorId: actor.agentId, toolSuffix: request.toolSuffix, arguments: args, handover, profile, access: request.access ?? 'actor' };
+    });
+    return this.packResolved(specs, db);
+  }
+
+  /**
+   * The fixed recipe of delegation: `instruction`, optional `result_fields`, the boxes of `input_box_ids`, the parent pointer.
+   */
+  packContextWithInstruction(
+    request: Omit<PackRequest, 'handover' | 'arguments'> & {
+      readonly profileName: string;
+      readonly instruction: JsonValue;
+      readonly inputBoxIds?: readonly string[];
+      readonly resultFields?: JsonValue;
+    },
+  ): Promise<PackedContext> {
+    const { profileName, instruction, inputBoxIds, resultFields, ...rest } = request;
+    return this.packContext({
+      ...rest,
+      arguments: {
+        instruction,
+        ...(resultFields === undefined ? {} : { result_fields: resultFields }),
+        ...(inputBoxIds === undefined ? {} : { input_box_ids: inputBoxIds }),
+      },
+      handover: instructionHandover(profileName),
+    });
+  }
+
+  /** Packs specs whose project, actor and profile the caller has loaded. @internal */
+  async packResolved(specs: readonly ResolvedSpec[], db: Queryable = this.#io.db): Promise<readonly PackedContext[]> {
+    const first = specs[0];
+    if (first === undefined) return [];
+    const named = specs.map((spec) => decideNamedBoxes(spec.arguments, spec.handover));
+    const boxes = await loadBoxes(db, named.flat().map((item) => item.boxId), { projectId: first.projectId, actorId: first.actorId });
+    const submission = emptySubmission();
+    const packed = specs.map((spec, index): PackedContext => {
+      const inherited = (named[index] ?? []).map(({ argument, boxId }): InheritedBox => {
+        const box = boxes.get(boxId);
+        if (box === undefined) {
+          throw new KernelError('not_found', { message: `arguments.${argument}: no box ${boxId} in this project.`, details: { field: `arguments.${argument}`, box_id: boxId } });
+        }
+        if (spec.access === 'actor' && !box.isReadable) {
+          throw new KernelError('box_not_authorized', {
+            message: `arguments.${argument}: agent ${spec.actorId} may not read box ${boxId}.`,
+            details: { field: `arguments.${argument}`, box_id: boxId, source_agent_id: spec.actorId },
+          });
+        }
+        return { argument, boxId, box };
+      });
+      const packing = decidePacking({
+        projectId: spec.projectId,
+        toolSuffix: spec.toolSuffix,
+        sourceAgentId: spec.actorId,
+        arguments: spec.arguments,
+        handover: spec.handover,
+        inherited: [...inherited, ...(spec.extra ?? [])],
+        newId,
+        ...(this.#io.limits?.maxCardBytes === undefined ? {} : { maxCardBytes: this.#io.limits.maxCardBytes }),
+        ...(this.#io.limits?.maxInstructionBytes === undefined ? {} : { maxInstructionBytes: this.#io.limits.maxInstructionBytes }),
+        ...(this.#io.limits?.maxContextCards === undefined ? {} : { maxCards: this.#io.limits.maxContextCards }),
+      });
+      const contextBoxId = newId<'box'>();
+      submission.cards.push(...packing.cards);
+      submission.contextBoxes.push({ ...packing.box, id: contextBoxId, projectId: spec.projectId, ownerAgentId: null, makerAgentId: spec.actorId });
+      return { contextBoxId, targetProfileBoxId: spec.profile.boxId, attachedCardIds: packing.attachedCardIds };
+    });
+    await this.#io.write(submission, db);
+    return packed;
+  }
+
+  /** Seals what an agent saw as a box of its own, whose id can be passed on like any other. @internal */
+  async sealSnapshot(owner: { readonly projectId: ProjectId; readonly source: { readonly agentId: AgentId } }, inherited: readonly InheritedBox[]): Promise<BoxId> {
+    const packing = decidePacking({
+      projectId: owner.projectId,
+      toolSuffix: 'snapshot',
+      sourceAgentId: owner.source.agentId,
+      arguments: {},
+      handover: {},
+      inherited,
+      newId,
+      ...(this.#io.limits?.maxContextCards === undefined ? {} : { maxCards: this.#io.limits.maxContextCards }),
+    });
+    const boxId = newId<'box'>();
+    const submission = emptySubmission();
+    submission.contextBoxes.push({ ...packing.box, id: boxId, projectId: owner.projectId, ownerAgentId: owner.source.agentId, makerAgentId: owner.source.agentId });
+    await this.#io.write(submission, this.#io.db);
+    return boxId;
+  }
+
+  /**
+   * Writes cards. They belong to their author and can then be listed in a box.
+   *
+   * @returns Their ids, in order.
+   */
+  async createCards(request: { readonly projectId: string; readonly authorId: string; readonly cards: readonly unknown[]; readonly tx?: Queryable }): Promise<readonly CardId[]> {
+    const db = request.tx ?? this.#io.db;
+    const actor = await this.#findActor(db, request.projectId, request.authorId);
+    const submission = emptySubmission();
+    const ids = this.#addCards(submission, actor, request.cards);
+    await this.#io.write(submission, db);
+    return ids;
+  }
+
+  /**
+   * Makes a sealed box of new cards and of existing ones, in this order: `cards`, then `cardIds`. Existing cards must stand
+   * in a box that the maker may read, or be its own.
+   */
+  async createBox(request: {
+    readonly projectId: string;
+    readonly sourceAgentId: string;
+    readonly cards?: readonly unknown[];
+    readonly cardIds?: readonly string[];
+    readonly tx?: Queryable;
+  }): Promise<BoxId> {
+    const db = request.tx ?? this.#io.db;
+    const actor = await this.#findActor(db, request.projectId, request.sourceAgentId);
+    const submission = emptySubmission();
+    this.#addCards(submission, actor, request.cards ?? []);
+    const listed = submission.cards.map((card) => ({ id: card.id, tokens: card.tokenEstimate }));
+    const cardIds = (request.cardIds ?? []).map((id, index) => parseId<'card'>(id, `card_ids.${index}`));
+    if (cardIds.length > 0) {
+      const known = await findCards(db, cardIds, actor.projectId);
+      const foreign = cardIds.filter((id) => known.get(id)?.authorId !== actor.agentId);
+      const readable = actor.agentId === actor.operatorId ? undefined : await findReadableCards(db, foreign, { projectId: actor.projectId, actorId: actor.agentId });
+      cardIds.forEach((id, index) => {
+        const card = known.get(id);
+        if (card === undefined) {
+          throw new KernelError('not_found', { message: `card_ids.${index}: no card ${id} in this project.`, details: { field: `card_ids.${index}`, card_id: id } });
+        }
+        if (card.authorId !== actor.agentId && readable !== undefined && !readable.has(id)) {
+          throw new KernelError('box_not_authorized', {
+            message: `card_ids.${index}: card ${id} stands in no box that agent ${actor.agentId} may read.`,
+            details: { field: `card_ids.${index}`, card_id: id, source_agent_id: actor.agentId },
+          });
+        }
+        listed.push({ id, tokens: card.tokens });
+      });
+    }
+    const boxId = newId<'box'>();
+    const limit = this.#io.limits?.maxContextCards ?? 10_000;
+    if (listed.length > limit) throw new KernelError('payload_too_large', { message: `The box would hold ${listed.length} cards; the limit is ${limit}.`, details: { cards: listed.length, limitCards: limit } });
+    submission.contextBoxes.push({ ...decideListedBox(listed), id: boxId, projectId: actor.projectId, ownerAgentId: actor.agentId, makerAgentId: actor.agentId });
+    await this.#io.write(submission, db);
+    return boxId;
+  }
+
+  /**
+   * Lets an agent read (or append to) a box. Who gives must be able to do it itself.
+   *
+   * @throws KernelError `not_found` for the box or the grantee, `box_not_authorized` when the giver may not read the box.
+   */
+  async grantBox(request: {
+    readonly projectId: string;
+    readonly sourceAgentId: string;
+    readonly boxId: string;
+    readonly grantee: string;
+    readonly mode?: 'read' | 'append';
+    /** When the grant ends; none = never. */
+    readonly until?: string | Date;
+    readonly tx?: Queryable;
+  }): Promise<void> {
+    const db = request.tx ?? this.#io.db;
+    const actor = await this.#findActor(db, request.projectId, request.sourceAgentId);
+    const grantee = await this.#findActor(db, request.projectId, request.grantee);
+    const boxId = parseId<'box'>(request.boxId, 'box_id');
+    const box = (await loadBoxes(db, [boxId], { projectId: actor.projectId, actorId: actor.agentId })).get(boxId);
+    if (box === undefined) throw new KernelError('not_found', { message: `No box ${boxId} in this project.`, details: { box_id: boxId } });
+    if (!box.isReadable) {
+      throw new KernelError('box_not_authorized', { message: `Agent ${actor.agentId} may not read box ${boxId}.`, details: { box_id: boxId, source_agent_id: actor.agentId } });
+    }
+    const until = request.until === undefined ? null : new Date(request.until);
+    if (until !== null && Number.isNaN(until.getTime())) throw new KernelError('bad_request', { message: 'until: is no date.', details: { field: 'until' } });
+    const submission = emptySubmission();
+    submission.grants.push({
+      projectId: actor.projectId,
+      agentId: grantee.agentId,
+      boxId,
+      mode: request.mode ?? 'read',
+      source: actor.agentId,
+      expiresAt: until?.toISOString() ?? null,
+    });
+    await this.#io.write(submission, db);
+  }
+
+  #addCards(submission: Submission, actor: { projectId: ProjectId; agentId: AgentId }, inputs: readonly unknown[]): CardId[] {
+    return inputs.map((input, index) => {
+      const parsed = parseCardInput(input, `cards.${index}`);
+      const card = buildCard(
+        {
+          type: parsed.type,
+          role: parsed.role ?? null,
+          content: parsed.content,
+          metadata: { ...parsed.metadata, ...(parsed.role === undefined ? {} : { role: parsed.role }) },
+          authorId: actor.agentId,
+        },
+        { id: newId<'card'>(), projectId: actor.projectId },
+        this.#io.limits?.maxCardBytes,
+      );
+      submission.cards.push(card);
+      return card.id;
+    });
+  }
+
+  async #findActor(db: Queryable, project: string, agent: string): Promise<{ projectId: ProjectId; operatorId: AgentId; agentId: AgentId }> {
+    const found = await findActor(db, { project, projectId: tryParseId(project), agent, agentId: tryParseId(agent) });
+    if (found === undefined) throw new KernelError('not_found', { message: `No project '${project}'.`, details: { project_id: project } });
+    if (found.agentId === null) throw new KernelError('not_found', { message: `No agent '${agent}' in project '${project}'.`, details: { agent_id: agent, project_id: found.projectId } });
+    return { projectId: found.projectId, operatorId: found.operatorId, agentId: found.agentId };
+  }
+}

@@ -1,0 +1,292 @@
+import {
+  buildCard,
+  CARD_TYPES,
+  type Doorbell,
+  type ErrorBody,
+  isFinal,
+  type JsonValue,
+  KernelError,
+  type Model,
+  parseProfile,
+  type Profile,
+  type Ring,
+  tryParseId,
+  type TurnId,
+} from '@boxcar/kernel';
+import { emptySubmission, findActor, findDoorsOf, findProfileHash, insertProfile, loadTurnStates, lockProfileName, promote, transaction, type TurnState, writeSubmission } from '@boxcar/store';
+import type pg from 'pg';
+import type { Handler } from './handler.js';
+import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
+import { createBox, grantBox } from './handlers/boxes.js';
+import { submitResult } from './handlers/submit-result.js';
+import { type Log, silentLog } from './log.js';
+import { HandoverPacker, newId, type PackLimits } from './packer.js';
+import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
+import type { Tool } from './tool.js';
+import { TurnWatcher } from './turn-watcher.js';
+
+export interface RuntimeOptions {
+  /** The caller's pool; the runtime never ends it. */
+  readonly pool: pg.Pool;
+  readonly doorbell: Doorbell;
+  readonly model: Model;
+  /** A direct connection (not through a transaction pooler) for LISTEN and session locks. */
+  readonly directUrl: string;
+  readonly limits?: PackLimits;
+  readonly log?: Log;
+}
+
+/** What the parts of the runtime share. */
+export interface RuntimeCore {
+  readonly pool: pg.Pool;
+  readonly doorbell: Doorbell;
+  readonly model: Model;
+  readonly directUrl: string;
+  readonly limits: PackLimits;
+  readonly log: Log;
+  readonly handlers: ReadonlyMap<string, Handler>;
+  readonly tools: ReadonlyMap<string, Tool>;
+  readonly watcher: TurnWatcher;
+  /** Rings after a commit: at once, in the background, never failing. */
+  ring(rings: readonly Ring[]): void;
+  accept(primitive: string, args: unknown, options?: SubmitOptions & DoorOptions): Promise<Accepted>;
+  /** Looks soon whether queued turns of this target have room. */
+  promoteSoon(workerTarget: string): void;
+}
+
+/** The end of a turn, as its caller gets it. */
+export interface TurnResult {
+  readonly status: TurnState['status'];
+  readonly turn_id: TurnId;
+  readonly agent_id: string;
+  readonly context_box_id: string;
+  readonly output_box_id: string;
+  /** The deliverable: text, or the JSON that was submitted. Null while the turn is under way. */
+  readonly result: JsonValue;
+  readonly error?: ErrorBody;
+}
+
+/** The deliverable inside a card's content. */
+export function deliverableOf(content: JsonValue): JsonValue {
+  if (typeof content !== 'object' || content === null || Array.isArray(content)) return null;
+  const tagged = content as { kind?: string; text?: JsonValue; data?: JsonValue };
+  return (tagged.kind === 'text' ? tagged.text : tagged.data) ?? null;
+}
+
+export const toTurnResult = (state: TurnState): TurnResult => ({
+  status: state.status,
+  turn_id: state.turn_id,
+  agent_id: state.agent_id,
+  context_box_id: state.context_box_id,
+  output_box_id: state.output_box_id,
+  result: deliverableOf(state.content),
+  ...(state.error === null ? {} : { error: state.error }),
+});
+
+export interface AppliedProfile {
+  readonly name: string;
+  readonly version: number;
+  readonly profile_id: string;
+  readonly profile_box_id: string;
+  /** False when the current version already had this content. */
+  readonly changed: boolean;
+}
+
+const NAME = /^[a-zA-Z0-9_.-]{1,64}$/;
+
+export class Runtime implements RuntimeCore {
+  readonly pool: pg.Pool;
+  readonly doorbell: Doorbell;
+  readonly model: Model;
+  readonly directUrl: string;
+  readonly limits: PackLimits;
+  readonly log: Log;
+  readonly watcher: TurnWatcher;
+  /** Packs contexts from anywhere: `packContext`, `packMany`, `createBox`, `grantBox`, `createCards`. */
+  readonly packer: HandoverPacker;
+  readonly #handlers = new Map<string, Handler>();
+  readonly #tools = new Map<string, Tool>();
+  readonly #background = new Set<Promise<void>>();
+  readonly #promoting = new Map<string, { again: boolean }>();
+
+  constructor(options: RuntimeOptions) {
+    this.pool = options.pool;
+    this.doorbell = options.doorbell;
+    this.model = options.model;
+    this.directUrl = options.directUrl;
+    this.limits = options.limits ?? {};
+    this.log = options.log ?? silentLog;
+    this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
+    this.packer = new HandoverPacker({ db: options.pool, limits: this.limits });
+    this.registerHandler('delegate_async', delegateAsync);
+    this.registerHandler('launch_principal', launchPrincipal);
+    this.registerHandler('ask_expert', askExpert);
+    this.registerHandler('submit_result', submitResult);
+    this.registerHandler('create_box', createBox);
+    this.registerHandler('grant_box', grantBox);
+  }
+
+  get handlers(): ReadonlyMap<string, Handler> {
+    return this.#handlers;
+  }
+
+  get tools(): ReadonlyMap<string, Tool> {
+    return this.#tools;
+  }
+
+  #checkName(name: string): void {
+    if (!NAME.test(name)) throw new KernelError('bad_request', { message: `'${name}' is no name for a tool or primitive: letters, digits, _ . - only, 64 at most.`, details: { name } });
+    if (this.#handlers.has(name) || this.#tools.has(name)) throw new KernelError('conflict', { message: `'${name}' is registered already.`, details: { name } });
+  }
+
+  /** Adds a primitive, with the same guarantees and at the same doors as the built-in ones. */
+  registerHandler<I>(name: string, handler: Handler<I>): void {
+    this.#checkName(name);
+    this.#handlers.set(name, handler as Handler);
+  }
+
+  /** Adds a tool that models may call once a profile lists it. */
+  registerTool<I>(tool: Tool<I>): void {
+    this.#checkName(tool.name);
+    this.#tools.set(tool.name, tool as Tool);
+  }
+
+  /**
+   * Accepts a primitive and returns at once, with the receipt of a waiting one.
+   *
+   * @throws KernelError of the catalogue; then nothing was written.
+   */
+  accept(primitive: string, args: unknown, options: SubmitOptions & DoorOptions = {}): Promise<Accepted> {
+    return accept(this, primitive, args, options);
+  }
+
+  /**
+   * Submits a primitive and returns its answer; when it waits for a turn, that turn's result.
+   *
+   * @throws KernelError of the catalogue; then nothing was written.
+   */
+  async submit(primitive: string, args: unknown, options: SubmitOptions & { readonly signal?: AbortSignal } = {}): Promise<JsonValue> {
+    const { signal, ...rest } = options;
+    const accepted = await this.accept(primitive, args, rest);
+    if (accepted.awaitedTurnId === null) return accepted.answer;
+    const result = await this.waitForTurn(accepted.awaitedTurnId, signal === undefined ? {} : { signal });
+    return { ...result } as unknown as JsonValue;
+  }
+
+  /** Waits for the end of a turn, read from its row. */
+  async waitForTurn(turnId: string, options: { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {}): Promise<TurnResult> {
+    const id = tryParseId<'turn'>(turnId);
+    if (id === undefined) throw new KernelError('not_found', { message: `No turn '${turnId}'.`, details: { turn_id: turnId } });
+    return toTurnResult(await this.watcher.wait(id, options));
+  }
+
+  /** Where a turn stands. @throws KernelError `not_found`. */
+  async getTurn(turnId: string): Promise<TurnResult> {
+    const id = tryParseId<'turn'>(turnId);
+    const [state] = id === undefined ? [] : await loadTurnStates(this.pool, [id]);
+    if (state === undefined) throw new KernelError('not_found', { message: `No turn '${turnId}'.`, details: { turn_id: turnId } });
+    return toTurnResult(state);
+  }
+
+  /**
+   * Makes a profile the current version of its name; the same content again changes nothing. Agents keep the version they
+   * were made with.
+   *
+   * @throws KernelError `profile_invalid` naming every wrong field, `not_found` for the project.
+   */
+  async applyProfile(input: unknown, options: { readonly projectId?: string } = {}): Promise<AppliedProfile> {
+    const profile: Profile = parseProfile(input);
+    this.model.checkProfile?.(profile);
+    const project = options.projectId ?? 'default';
+    const actor = await findActor(this.pool, { project, projectId: tryParseId(project), agent: 'operator', agentId: undefined });
+    if (actor === undefined) throw new KernelError('not_found', { message: `No project '${project}'.`, details: { project_id: project } });
+    const { projectId, operatorId } = actor;
+    return transaction(this.pool, async (tx) => {
+      await lockProfileName(tx, projectId, profile.name);
+      const card = buildCard(
+        { type: CARD_TYPES.profile, role: 'system', content: { kind: 'json', data: profile as unknown as JsonValue }, authorId: operatorId },
+        { id: newId<'card'>(), projectId },
+      );
+      const current = await findProfileHash(tx, projectId, profile.name);
+      if (current?.contentHash === card.contentHash) {
+        return { name: profile.name, version: current.version, profile_id: current.profileId, profile_box_id: current.boxId, changed: false };
+      }
+      const boxId = newId<'box'>();
+      const id = newId<'profile'>();
+      const submission = emptySubmission();
+      submission.cards.push(card);
+      submission.contextBoxes.push({
+        id: boxId,
+        projectId,
+        ownerAgentId: operatorId,
+        makerAgentId: operatorId,
+        cardIds: [card.id],
+        cardTokens: [card.tokenEstimate],
+        segments: [{ rule: 'create_box', from: 1, to: 1, count: 1, tokens: card.tokenEstimate }],
+        count: 1,
+        tokens: card.tokenEstimate,
+      });
+      await writeSubmission(tx, submission);
+      const version = await insertProfile(tx, { id, projectId, boxId, cardId: card.id, profile });
+      return { name: profile.name, version, profile_id: id, profile_box_id: boxId, changed: true };
+    });
+  }
+
+  ring(rings: readonly Ring[]): void {
+    if (rings.length > 0) this.#inBackground(this.doorbell.ring(rings));
+  }
+
+  promoteSoon(workerTarget: string): void {
+    const running = this.#promoting.get(workerTarget);
+    if (running !== undefined) {
+      running.again = true;
+      return;
+    }
+    const state = { again: false };
+    this.#promoting.set(workerTarget, state);
+    this.#inBackground(
+      (async () => {
+        try {
+          do {
+            state.again = false;
+            this.ring(await promote(this.pool, workerTarget));
+          } while (state.again);
+        } catch (error) {
+          this.log('warn', 'queue.promote_failed', { worker_target: workerTarget, error });
+        } finally {
+          this.#promoting.delete(workerTarget);
+        }
+      })(),
+    );
+  }
+
+  /** Wakes the jobs at the queue door that wait for these turns. */
+  knockSoon(turnIds: readonly TurnId[]): void {
+    this.#inBackground(
+      (async () => {
+        const doors = await findDoorsOf(this.pool, turnIds);
+        await this.doorbell.knock(doors.map((door) => door.job_id));
+      })(),
+    );
+  }
+
+  #inBackground(work: Promise<void>): void {
+    const tracked = work
+      .catch((error: unknown) => this.log('warn', 'background.failed', { error }))
+      .finally(() => {
+        this.#background.delete(tracked);
+      });
+    this.#background.add(tracked);
+  }
+
+  /** Waits for rings and promotions under way, then closes the doorbell and the watcher. The pool stays the caller's. */
+  async close(): Promise<void> {
+    while (this.#background.size > 0) await Promise.all(this.#background);
+    await Promise.all([this.doorbell.close(), this.watcher.close()]);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+

@@ -1,0 +1,339 @@
+/**
+ * The one way in: every door parses its input and calls `accept`.
+ *
+ * One read (caller, policy, first answer under the key), the handler's reads, one write. After the commit the doorbell rings.
+ */
+import {
+  type AgentId,
+  canonicalJson,
+  checkDelegation,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  parseJsonValue,
+  sha256,
+  type ToolCallId,
+  toBadRequest,
+  tryParseId,
+  type TurnId,
+  type WorkerId,
+} from '@boxcar/kernel';
+import { type ChainLink, findAgent, findProfiles, loadOpening, lockAgent, type Opening, type Queryable, type SubmittedTurn, ringsOf, type Tx } from '@boxcar/store';
+import type { CallerContext, Handler, HandlerTools, SubmitTurnRequest, TurnRef } from './handler.js';
+import { HandoverPacker, newId } from './packer.js';
+import type { RuntimeCore } from './runtime.js';
+import { UnitOfWork } from './unit-of-work.js';
+
+export const DEFAULT_WAIT_SECONDS = 3600;
+const DEFAULT_MAX_DEPTH = 20;
+
+/** A submission as a door hands it over. */
+export interface SubmitOptions {
+  /** Id or name; default `default`. */
+  readonly projectId?: string | undefined;
+  /** Id or name of the agent in whose name it comes; default: the project's operator. */
+  readonly sourceAgentId?: string | undefined;
+  /** The second submission under a key changes nothing and returns the first answer. */
+  readonly idempotencyKey?: string | undefined;
+  readonly channelId?: string | undefined;
+  readonly traceparent?: string | undefined;
+}
+
+/** How the kernel's own doors call: a turn's tool call, or a job that waits for the answer. */
+export interface DoorOptions {
+  /** The tool call of a running turn that asks. Its result commits with the effect. */
+  readonly call?: {
+    readonly turnId: TurnId;
+    readonly epoch: number;
+    readonly holderId: WorkerId;
+    readonly toolCallId: ToolCallId;
+    /** Records the answer in the same transaction, when the primitive does not wait. */
+    readonly settle: (tx: Tx, answer: JsonValue) => Promise<void>;
+    /** Gives the call the deadline of what it waits for, in the same transaction. */
+    readonly extend: (tx: Tx, timeoutMs: number) => Promise<void>;
+  };
+  readonly doorJobId?: string;
+}
+
+export interface Accepted {
+  /** The answer, or the receipt while a turn is awaited. */
+  readonly answer: JsonValue;
+  /** The turn whose end is the final answer. */
+  readonly awaitedTurnId: TurnId | null;
+  /** True when this key had been accepted before. */
+  readonly isReplay: boolean;
+  /** What the calling turn ends with, when the primitive ends it. Nothing was written then. */
+  readonly ending: { readonly deliverable: JsonValue } | null;
+}
+
+function parseInput<I>(primitive: string, handler: Handler<I>, args: unknown): { input: I; plain: JsonValue } {
+  const plain = parseJsonValue(args, 'arguments');
+  if (!isJsonObject(plain)) throw new KernelError('bad_request', { message: `${primitive}: arguments must be an object.`, details: { primitive } });
+  const parsed = handler.input.safeParse(plain);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
+  return { input: parsed.data, plain };
+}
+
+const checkText = (value: string | undefined, field: string, maxLength: number): void => {
+  if (value === undefined) return;
+  parseJsonValue(value, field);
+  if (value.trim() === '' || value.length > maxLength) {
+    throw new KernelError('bad_request', { message: `${field}: must have 1 to ${maxLength} characters.`, details: { field } });
+  }
+};
+
+/** @throws KernelError `not_found` for project or source agent, `turn_ended` for a calling turn that is gone. */
+async function open(runtime: RuntimeCore, options: SubmitOptions & DoorOptions, key: string): Promise<Opening & { source: NonNullable<Opening['source']> }> {
+  checkText(options.projectId, 'project_id', 200);
+  checkText(options.sourceAgentId, 'source_agent_id', 200);
+  checkText(options.channelId, 'channel_id', 200);
+  checkText(options.traceparent, 'traceparent', 200);
+  const project = options.projectId ?? 'default';
+  const opening = await loadOpening(runtime.pool, {
+    project: tryParseId(project) ?? project,
+    sourceAgentId: options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
+    sourceAgentName: options.sourceAgentId,
+    idempotencyKey: key,
+    parentTurnId: options.call?.turnId,
+  });
+  if (opening === undefined) throw new KernelError('not_found', { message: `No project '${project}'.`, details: { project_id: project } });
+  const { source } = opening;
+  if (source === undefined) {
+    throw new KernelError('not_found', {
+      message: `No agent '${options.sourceAgentId ?? ''}' in project '${project}'.`,
+      details: { source_agent_id: options.sourceAgentId, project_id: opening.projectId },
+    });
+  }
+  if (options.call !== undefined && opening.parent === undefined) {
+    throw new KernelError('turn_ended', { details: { turn_id: options.call.turnId } });
+  }
+  return { ...opening, source };
+}
+
+class Primitive implements HandlerTools {
+  readonly #runtime: RuntimeCore;
+  readonly #opening: Opening;
+  readonly #unit: UnitOfWork;
+  readonly #call: DoorOptions['call'];
+  readonly ctx: CallerContext;
+  readonly packer: HandoverPacker;
+  awaited: { readonly turn: TurnRef; readonly deadlineMs: number } | undefined;
+  ending: { readonly deliverable: JsonValue } | undefined;
+
+  constructor(runtime: RuntimeCore, opening: Opening, ctx: CallerContext, unit: UnitOfWork, call: DoorOptions['call']) {
+    this.#runtime = runtime;
+    this.#opening = opening;
+    this.#unit = unit;
+    this.#call = call;
+    this.ctx = ctx;
+    this.packer = new HandoverPacker({
+      db: unit.db,
+      limits: runtime.limits,
+      write: async (submission) => {
+        unit.submission.cards.push(...submission.cards);
+        unit.submission.contextBoxes.push(...submission.contextBoxes);
+        unit.submission.grants.push(...submission.grants);
+      },
+    });
+  }
+
+  get db(): Queryable {
+    return this.#unit.db;
+  }
+
+  get tx(): Tx {
+    return this.#unit.tx;
+  }
+
+  async findProfile(name: string): ReturnType<HandlerTools['findProfile']> {
+    const profile = (await findProfiles(this.db, this.ctx.projectId, [name])).get(name);
+    if (profile === undefined) throw new KernelError('not_found', { message: `No profile '${name}' in this project.`, details: { profile_name: name, project_id: this.ctx.projectId } });
+    return profile;
+  }
+
+  async findAgent(ref: string): ReturnType<HandlerTools['findAgent']> {
+    const agent = await findAgent(this.db, this.ctx.projectId, { id: tryParseId<'agent'>(ref), name: ref });
+    if (agent === undefined) throw new KernelError('not_found', { message: `No agent '${ref}' in this project.`, details: { agent: ref, project_id: this.ctx.projectId } });
+    return agent;
+  }
+
+  checkDelegation(target: { profileName: string; tags: readonly string[] }): void {
+    checkDelegation(this.ctx.source, target);
+  }
+
+  /** A waiting delegation to an agent that waits for the caller would never end. */
+  #checkCycle(agentId: AgentId): void {
+    const { parent } = this.ctx;
+    if (parent === undefined) return;
+    const links: ChainLink[] = [];
+    for (const link of parent.chain) {
+      links.push(link);
+      if (!link.is_awaited) break;
+    }
+    if (links.every((link) => link.agent_id !== agentId)) return;
+    const chain = links.map((link) => ({ turn_id: link.turn_id, agent_id: link.agent_id, agent: link.agent_name }));
+    throw new KernelError('delegation_cycle', {
+      message: `Agent ${agentId} already waits for this turn: ${[...chain.map((link) => link.agent), chain.find((link) => link.agent_id === agentId)?.agent].join(' ← ')}.`,
+      details: { agent_id: agentId, chain },
+    });
+  }
+
+  async submitTurn(request: SubmitTurnRequest): Promise<TurnRef> {
+    const { target } = request;
+    const { parent, projectId } = this.ctx;
+    const profile = target.kind === 'new' ? target.profile : target.agent.profile;
+    const maxDepth = this.#opening.limits.max_depth ?? DEFAULT_MAX_DEPTH;
+    const depth = parent === undefined ? 0 : parent.depth + 1;
+    if (depth > maxDepth) {
+      throw new KernelError('depth_exceeded', { message: `The turn would stand at depth ${depth}; the limit is ${maxDepth}.`, details: { depth, max_depth: maxDepth, turn_id: parent?.turnId } });
+    }
+    const isAwaited = request.wait ?? false;
+    if (isAwaited && this.awaited !== undefined) {
+      throw new KernelError('bad_request', { message: 'A primitive can wait for one turn only.' });
+    }
+    const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
+    const turn: TurnRef = {
+      turnId: newId<'turn'>(),
+      agentId: target.kind === 'new' ? newId<'agent'>() : target.agent.agentId,
+      contextBoxId: request.contextBoxId,
+      outputBoxId: target.kind === 'new' ? newId<'box'>() : target.agent.tapeBoxId,
+    };
+    const { submission } = this.#unit;
+    if (target.kind === 'new') {
+      submission.tapes.push({ id: turn.outputBoxId, projectId, ownerAgentId: turn.agentId });
+      submission.agents.push({
+        id: turn.agentId,
+        projectId,
+        name: `${profile.name}-${turn.agentId.slice(-12)}`,
+        profileId: profile.profileId,
+        ownerAgentId: this.ctx.source.agentId,
+        derivedFrom: target.derivedFrom ?? null,
+        tapeBoxId: turn.outputBoxId,
+      });
+    } else {
+      if (isAwaited) this.#checkCycle(turn.agentId);
+      // Whether the agent is free is decided under its lock: an end and a submit can then not miss each other.
+      await lockAgent(this.tx, turn.agentId);
+    }
+    const index = submission.contextBoxes.findIndex((box) => box.id === request.contextBoxId);
+    const box = submission.contextBoxes[index];
+    if (box !== undefined) submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
+    const runId = parent?.runId ?? newId<'run'>();
+    if (parent === undefined) submission.runs.push({ id: runId, projectId, rootTurnId: turn.turnId, traceparent: this.ctx.traceparent });
+    submission.turns.push({
+      id: turn.turnId,
+      projectId,
+      runId,
+      agentId: turn.agentId,
+      profileId: profile.profileId,
+      parentTurnId: parent?.turnId ?? null,
+      parentToolCallId: this.#call?.toolCallId ?? null,
+      isAwaited: isAwaited && this.#call !== undefined,
+      depth,
+      primitive: this.ctx.primitive,
+      channelId: this.ctx.channelId,
+      maxSteps: profile.maxSteps,
+      contextBoxId: turn.contextBoxId,
+      outputBoxId: turn.outputBoxId,
+      workerTarget: profile.workerTarget,
+      deadlineMs,
+      traceparent: this.ctx.traceparent,
+      isReuse: target.kind === 'reuse',
+    });
+    if (isAwaited) this.awaited = { turn, deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000 };
+    return turn;
+  }
+
+  endTurn(deliverable: JsonValue): void {
+    if (this.#call === undefined) {
+      throw new KernelError('bad_request', { message: `${this.ctx.primitive} ends the turn that calls it; it cannot be submitted from outside.`, details: { primitive: this.ctx.primitive } });
+    }
+    this.ending = { deliverable };
+  }
+}
+
+function replay(opening: Opening, key: string, requestHash: string): Accepted | undefined {
+  const { operation } = opening;
+  if (operation === undefined) return undefined;
+  if (operation.requestHash !== requestHash) {
+    throw new KernelError('idempotency_conflict', { message: `Key '${key}' was used with other arguments.`, details: { idempotency_key: key, project_id: opening.projectId } });
+  }
+  return { answer: operation.response, awaitedTurnId: operation.awaitedTurnId, isReplay: true, ending: null };
+}
+
+/**
+ * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.
+ *
+ * @returns The answer, or the receipt when a turn is awaited.
+ * @throws KernelError of the catalogue; then nothing was written.
+ * Rule: docs/primitives.md, "Accepting".
+ */
+export async function accept(runtime: RuntimeCore, primitive: string, args: unknown, options: SubmitOptions & DoorOptions = {}): Promise<Accepted> {
+  const handler = runtime.handlers.get(primitive);
+  if (handler === undefined) {
+    throw new KernelError('unknown_primitive', {
+      message: `No primitive '${String(primitive).slice(0, 80)}'; known are ${[...runtime.handlers.keys()].sort().join(', ')}.`,
+      details: { primitive },
+    });
+  }
+  const { input, plain } = parseInput(primitive, handler, args);
+  checkText(options.idempotencyKey, 'idempotency_key', 500);
+  const key = options.call === undefined ? (options.idempotencyKey ?? `auto:${newId()}`) : `call:${options.call.toolCallId}`;
+  const opening = await open(runtime, options, key);
+  const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
+  const known = replay(opening, key, requestHash);
+  if (known !== undefined) return known;
+
+  const { source, parent } = opening;
+  const ctx: CallerContext = {
+    projectId: opening.projectId,
+    primitive,
+    source,
+    channelId: options.channelId ?? parent?.channelId ?? 'public',
+    traceparent: options.traceparent ?? null,
+    parent: parent === undefined ? undefined : { ...parent },
+  };
+  const unit = new UnitOfWork(runtime.pool);
+  try {
+    const tools = new Primitive(runtime, opening, ctx, unit, options.call);
+    const answer = await handler.handle(input, tools);
+    if (tools.ending !== undefined) {
+      if (!unit.isEmpty) throw new KernelError('internal_error', { message: `${primitive}: endTurn cannot be combined with other effects.` });
+      return { answer, awaitedTurnId: null, isReplay: false, ending: tools.ending };
+    }
+    const awaitedTurnId = tools.awaited?.turn.turnId ?? null;
+    const { call } = options;
+    const deadlineMs = tools.awaited?.deadlineMs;
+    const result = await unit.commit(
+      {
+        operation: {
+          projectId: opening.projectId,
+          idempotencyKey: key,
+          primitive,
+          requestHash,
+          response: answer,
+          awaitedTurnId,
+          doorJobId: awaitedTurnId === null ? null : (options.doorJobId ?? null),
+        },
+        ...(call === undefined ? {} : { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId } }),
+      },
+      call === undefined ? undefined : (tx) => (deadlineMs === undefined ? call.settle(tx, answer) : call.extend(tx, deadlineMs)),
+    );
+    if (result.outcome === 'refused') {
+      // Someone else used the key meanwhile, or the calling turn is gone.
+      const again = replay(await open(runtime, options, key), key, requestHash);
+      if (again !== undefined) return again;
+      throw new KernelError('turn_ended', { details: { turn_id: call?.turnId } });
+    }
+    announce(runtime, result.turns);
+    return { answer, awaitedTurnId, isReplay: false, ending: null };
+  } finally {
+    await unit.abandon();
+  }
+}
+
+/** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */
+function announce(runtime: RuntimeCore, turns: readonly SubmittedTurn[]): void {
+  runtime.ring(ringsOf(turns));
+  for (const target of new Set(turns.filter((turn) => turn.status === 'queued').map((turn) => turn.worker_target))) runtime.promoteSoon(target);
+}

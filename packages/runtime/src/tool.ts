@@ -1,0 +1,36 @@
+import type { AgentId, JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
+import { z } from 'zod';
+
+export interface ToolContext {
+  /** Use it as idempotency key for effects outside: a call may run again after a crash. */
+  readonly toolCallId: ToolCallId;
+  readonly turnId: TurnId;
+  readonly agentId: AgentId;
+  readonly projectId: ProjectId;
+  /** Fires at the call's deadline, when the worker shuts down, and when it has lost its lease. */
+  readonly signal: AbortSignal;
+}
+
+/** A function that models may call, run inside the worker. */
+export interface Tool<I = unknown> {
+  readonly name: string;
+  readonly description: string;
+  /** Arguments are parsed with it before `run` sees them. An object schema. */
+  readonly input: z.ZodType<I>;
+  /** What it returns is shown to the model as JSON; what it throws, as an error. */
+  run(input: I, context: ToolContext): unknown;
+  /** True when it changes nothing outside. */
+  readonly isReadOnly?: boolean;
+  /** May it run again when a crash left its outcome unknown? Default: `safe` for read-only tools, else `never`. */
+  readonly retry?: 'safe' | 'never';
+  /** Overrides the profile's `tool_timeout_seconds`. */
+  readonly timeoutMs?: number;
+}
+
+export const retryOf = (tool: Pick<Tool, 'retry' | 'isReadOnly'>): 'safe' | 'never' => tool.retry ?? (tool.isReadOnly === true ? 'safe' : 'never');
+
+/** The JSON schema of a zod object, as models get it. */
+export function toParameters(input: z.ZodType): JsonValue {
+  const { $schema: _dialect, ...schema } = z.toJSONSchema(input, { io: 'input', unrepresentable: 'any' }) as Record<string, JsonValue>;
+  return schema;
+}

@@ -1,0 +1,86 @@
+import { emptySubmission, type Fence, type NewOperation, type Queryable, type Submission, type SubmissionResult, toDatabaseError, type Tx, writeSubmission } from '@boxcar/store';
+import type pg from 'pg';
+
+/**
+ * The effects of one primitive, written as one.
+ *
+ * A primitive that only gathers rows costs a single statement, which is its own transaction. The first statement a handler
+ * runs on `tx` opens a real one: what was gathered so far is written into it first, so the handler can read it back.
+ */
+export class UnitOfWork {
+  readonly submission: Submission = emptySubmission();
+  readonly #pool: pg.Pool;
+  #client: pg.PoolClient | undefined;
+  readonly tx: Tx;
+  /** The transaction once there is something to see in it, else the pool. */
+  readonly db: Queryable;
+
+  constructor(pool: pg.Pool) {
+    this.#pool = pool;
+    this.tx = {
+      query: async <R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> => {
+        const client = await this.#open();
+        await this.#flush(client);
+        return client.query<R>(config);
+      },
+    };
+    this.db = { query: (config) => (this.isEmpty ? pool.query(config) : this.tx.query(config)) };
+  }
+
+  /** True when nothing was gathered and no transaction is open. */
+  get isEmpty(): boolean {
+    return this.#client === undefined && Object.values(this.submission).every((rows: readonly unknown[]) => rows.length === 0);
+  }
+
+  async #open(): Promise<pg.PoolClient> {
+    if (this.#client !== undefined) return this.#client;
+    try {
+      const client = await this.#pool.connect();
+      this.#client = client;
+      await client.query('begin');
+      return client;
+    } catch (error) {
+      throw toDatabaseError(error);
+    }
+  }
+
+  /** Writes cards, boxes, agents and grants gathered so far; turns wait for the end, where they are decided. */
+  async #flush(client: pg.PoolClient): Promise<void> {
+    const { cards, contextBoxes, tapes, agents, grants } = this.submission;
+    if (cards.length + contextBoxes.length + tapes.length + agents.length + grants.length === 0) return;
+    await writeSubmission(client, { ...this.submission, runs: [], turns: [] });
+    for (const rows of [cards, contextBoxes, tapes, agents, grants]) rows.length = 0;
+  }
+
+  /**
+   * Writes everything under the operation's key and the fence; `then` runs in the same transaction after an acceptance.
+   * A refusal undoes all of it.
+   */
+  async commit(options: { operation: NewOperation; fence?: Fence }, then?: (tx: Tx) => Promise<void>): Promise<SubmissionResult> {
+    if (this.#client === undefined && then === undefined) return writeSubmission(this.#pool, this.submission, options);
+    const client = await this.#open();
+    const result = await writeSubmission(client, this.submission, options);
+    if (result.outcome === 'accepted') {
+      await then?.(client);
+      await client.query('commit');
+    } else {
+      await client.query('rollback');
+    }
+    this.#client = undefined;
+    client.release();
+    return result;
+  }
+
+  /** Undoes what was begun. Safe to call after `commit`. */
+  async abandon(): Promise<void> {
+    const client = this.#client;
+    if (client === undefined) return;
+    this.#client = undefined;
+    try {
+      await client.query('rollback');
+      client.release();
+    } catch (error) {
+      client.release(error instanceof Error ? error : new Error(String(error)));
+    }
+  }
+}

@@ -1,0 +1,124 @@
+import {
+  type AgentId,
+  type BoxId,
+  buildCard,
+  CARD_TYPES,
+  type CardContent,
+  type ErrorBody,
+  type FinalStatus,
+  type JsonObject,
+  type JsonValue,
+  MAX_CARD_BYTES,
+  type NewCard,
+  type ProjectId,
+  type ToolCallId,
+  type TurnId,
+} from '@boxcar/kernel';
+import type { CallSettlement, NewEntry, StepCommit, TurnEnding } from '@boxcar/store';
+import { newId } from '../packer.js';
+import { deliverableOf } from '../runtime.js';
+
+/** What an end needs to know of its turn. */
+export interface EndingTurn {
+  readonly turnId: TurnId;
+  readonly projectId: ProjectId;
+  readonly agentId: AgentId;
+  readonly parentTurnId: TurnId | null;
+  readonly parentToolCallId: ToolCallId | null;
+  readonly isAwaited: boolean;
+  readonly primitive: string;
+  readonly contextBoxId: BoxId;
+  readonly outputBoxId: BoxId;
+}
+
+export interface Ending {
+  readonly status: FinalStatus;
+  readonly deliverable: Extract<CardContent, { kind: 'text' | 'json' }>;
+  readonly error: ErrorBody | null;
+  readonly metadata?: JsonObject;
+}
+
+export const entryOf = (kind: NewEntry['kind'], card: NewCard): NewEntry => ({ kind, cardId: card.id, tokens: card.tokenEstimate });
+
+/** A result card wraps a deliverable that may itself be as large as a card may be. */
+const MAX_RESULT_BYTES = MAX_CARD_BYTES + 64 * 1024;
+
+/** Builds the result card of a call. */
+export function buildResult(
+  call: { readonly toolCallId: ToolCallId; readonly turnId: TurnId; readonly name: string; readonly projectId: ProjectId },
+  outcome: { readonly status: CallSettlement['status']; readonly result?: JsonValue; readonly error?: ErrorBody },
+  options: { readonly authorId: string; readonly isSanitized?: boolean; readonly maxBytes?: number },
+): CallSettlement {
+  const card = buildCard(
+    {
+      type: CARD_TYPES.toolResult,
+      role: 'tool',
+      content: {
+        kind: 'tool_result',
+        tool_call_id: call.toolCallId,
+        name: call.name,
+        status: outcome.status,
+        ...(outcome.result === undefined ? {} : { result: outcome.result }),
+        ...(outcome.error === undefined ? {} : { error: outcome.error as { code: string; message: string; details?: Record<string, JsonValue> } }),
+      },
+      metadata: { role: 'tool', ...(options.isSanitized === true ? { sanitized: true } : {}) },
+      authorId: options.authorId,
+      toolCallId: call.toolCallId,
+    },
+    { id: newId<'card'>(), projectId: call.projectId },
+    options.maxBytes ?? MAX_RESULT_BYTES,
+  );
+  return { toolCallId: call.toolCallId, turnId: call.turnId, status: outcome.status, card };
+}
+
+/** How the call that awaited a turn sees its end. A partial end is an answer; the status inside says so. */
+const CALL_STATUS: Readonly<Record<FinalStatus, CallSettlement['status']>> = {
+  success: 'success',
+  partial: 'success',
+  failed: 'failed',
+  timeout: 'timeout',
+  canceled: 'canceled',
+};
+
+function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
+  if (!turn.isAwaited || turn.parentToolCallId === null || turn.parentTurnId === null) return null;
+  const status = CALL_STATUS[ending.status];
+  const error = ending.error ?? { code: 'child_failed', message: `The delegated turn ended as ${ending.status}.` };
+  const call = { toolCallId: turn.parentToolCallId, turnId: turn.parentTurnId, name: turn.primitive, projectId: turn.projectId };
+  const result: JsonValue = {
+    status: ending.status,
+    turn_id: turn.turnId,
+    agent_id: turn.agentId,
+    context_box_id: turn.contextBoxId,
+    output_box_id: turn.outputBoxId,
+    result: deliverableOf(ending.deliverable as JsonValue),
+  };
+  return buildResult(call, { status, result, ...(status === 'success' ? {} : { error }) }, { authorId: turn.agentId });
+}
+
+/** The cards, entry and settlement of an end: every end leaves exactly one deliverable. */
+export function buildEnd(turn: EndingTurn, ending: Ending): Pick<StepCommit, 'cards' | 'entries'> & { readonly end: TurnEnding } {
+  const card = buildCard(
+    {
+      type: CARD_TYPES.deliverable,
+      role: 'assistant',
+      content: ending.deliverable,
+      metadata: { role: 'assistant', status: ending.status, ...ending.metadata },
+      authorId: turn.agentId,
+    },
+    { id: newId<'card'>(), projectId: turn.projectId },
+  );
+  return {
+    cards: [card],
+    entries: [entryOf('message', card)],
+    end: { status: ending.status, deliverableCardId: card.id, error: ending.error, settles: settlementOf(turn, ending) },
+  };
+}
+
+/** The deliverable of a turn that did not come to its own end: what there is, and why there is no more. */
+export function fallbackDeliverable(error: ErrorBody, stepCount: number, lastText: string | null): Ending['deliverable'] {
+  return {
+    kind: 'json',
+    data: { error: { code: error.code, message: error.message }, steps: stepCount, last_text: lastText },
+  };
+}

@@ -1,0 +1,429 @@
+/**
+ * The step loop of one turn in a worker's hands. No object here is the truth: everything that follows from a step is
+ * committed under the turn's epoch before the next begins, so another worker can go on from any point.
+ */
+import {
+  buildCard,
+  buildView,
+  CARD_TYPES,
+  type CardContent,
+  type CardDraft,
+  decideStep,
+  type ErrorBody,
+  type JsonValue,
+  KernelError,
+  MAX_CARD_BYTES,
+  MAX_EMPTY_REPLIES,
+  ModelError,
+  type ModelReply,
+  type NewCard,
+  promptHash,
+  resultFieldsOf,
+  sanitizeText,
+  stepNotice,
+  type ToolSchema,
+  toErrorBody,
+  type View,
+  type WorkerId,
+} from '@boxcar/kernel';
+import type { Advance, AdvanceOutcome, ClaimedTurn, NewEntry, NewToolCall, PendingCall, StepCommit } from '@boxcar/store';
+import { loadCallsOfStep, loadPendingCalls } from '@boxcar/store';
+import { newId } from '../packer.js';
+import type { RuntimeCore } from '../runtime.js';
+import { buildToolbox, parseCallArguments, routeCall, runCall, type Toolbox } from './call-tools.js';
+import { buildEnd, type Ending, entryOf, fallbackDeliverable } from './ending.js';
+import type { TurnLoader } from './loader.js';
+
+/** A claimed turn with what guards it. */
+export interface HeldTurn {
+  readonly turn: ClaimedTurn;
+  readonly holderId: WorkerId;
+  /** Fires when the worker may no longer act for the turn: lease lost, or shutdown out of patience. */
+  readonly signal: AbortSignal;
+}
+
+/** What a turn uses of its worker. */
+export interface TurnHost {
+  readonly runtime: RuntimeCore;
+  readonly loader: TurnLoader;
+  commit(commit: StepCommit): Promise<'committed' | 'fenced'>;
+  advance(advance: Advance): Promise<AdvanceOutcome>;
+  /** @throws when the worker's last renewal is older than its lease. */
+  checkLease(): void;
+  /** True once the worker hands its turns back at their next step. */
+  isDraining(): boolean;
+}
+
+export type TurnRun = 'ended' | 'suspended' | 'fenced' | 'released';
+
+/** Attempts at one step before the turn is ended: what kills its workers again and again would go on doing so. */
+export const MAX_ATTEMPTS = 10;
+const NAME_OUTSIDE = /[^a-zA-Z0-9_.-]/g;
+
+/** Progress inside the loop; the rows hold the same. */
+interface Progress {
+  step: number;
+  attempt: number;
+  emptyReplies: number;
+  pending: readonly PendingCall[] | 'unknown' | 'none';
+}
+
+export async function runTurn(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
+  const { turn } = held;
+  const profile = await host.loader.profile(turn.profileId);
+  const progress: Progress = {
+    step: turn.stepCount,
+    attempt: turn.attempt,
+    emptyReplies: turn.emptyReplies,
+    pending: turn.pendingCalls > 0 ? 'unknown' : 'none',
+  };
+  const run = new TurnLoop(host, held, profile, progress);
+  return run.run();
+}
+
+type Profile = Awaited<ReturnType<TurnLoader['profile']>>;
+
+interface Bound {
+  readonly toolbox: Toolbox;
+  readonly mustEndWith: readonly string[];
+}
+
+class TurnLoop {
+  readonly #host: TurnHost;
+  readonly #held: HeldTurn;
+  readonly #profile: Profile;
+  readonly #progress: Progress;
+  #binding: Bound | undefined;
+
+  constructor(host: TurnHost, held: HeldTurn, profile: Profile, progress: Progress) {
+    this.#host = host;
+    this.#held = held;
+    this.#profile = profile;
+    this.#progress = progress;
+  }
+
+  /** What the turn may call and must end with; known once its context is. */
+  get #bound(): Bound {
+    return this.#binding ?? this.#bind(false);
+  }
+
+  #bind(hasResultFields: boolean): Bound {
+    this.#binding ??= {
+      toolbox: buildToolbox(this.#host.runtime, this.#profile, hasResultFields),
+      mustEndWith: [...new Set([...this.#profile.must_end_with, ...(hasResultFields ? ['submit_result'] : [])])],
+    };
+    return this.#binding;
+  }
+
+  async run(): Promise<TurnRun> {
+    const { turn } = this.#held;
+    const progress = this.#progress;
+    if (progress.attempt > MAX_ATTEMPTS) {
+      const error = new KernelError('attempts_exhausted', { details: { turn_id: turn.turnId, step: progress.step + 1, attempts: progress.attempt - 1 } }).toJSON();
+      return this.#endWithout(error, 'failed');
+    }
+    // A turn resumed after its calls: one of them may be what it must end with.
+    let mayHaveEnded = progress.step > 0 && progress.pending === 'none';
+    for (;;) {
+      this.#held.signal.throwIfAborted();
+      if (progress.pending !== 'none') {
+        if (this.#binding === undefined) this.#bind(await this.#host.loader.hasResultFields(turn.contextBoxId));
+        const outcome = await this.#runCalls();
+        if (outcome !== 'open') return outcome;
+        mayHaveEnded = true;
+      }
+      if (mayHaveEnded && this.#profile.must_end_with.some((name) => name !== 'submit_result')) {
+        const ended = await this.#endByCall();
+        if (ended !== undefined) return ended;
+      }
+      mayHaveEnded = false;
+      if (this.#host.isDraining()) return 'released';
+      const outcome = await this.#step();
+      if (outcome !== 'next') return outcome;
+    }
+  }
+
+  /** Runs the open calls side by side; then either the next step is open, or the turn waits, or it has ended. */
+  async #runCalls(): Promise<TurnRun | 'open'> {
+    const { turn, holderId } = this.#held;
+    const progress = this.#progress;
+    const calls = progress.pending === 'unknown' || progress.pending === 'none' ? await loadPendingCalls(this.#host.runtime.pool, turn.turnId) : progress.pending;
+    this.#host.checkLease();
+    const isAlone = calls.length === 1 && calls[0]?.ordinal === 1 && progress.pending !== 'unknown' ? true : await this.#isAlone(calls);
+    let runs: Awaited<ReturnType<typeof runCall>>[];
+    try {
+      runs = await Promise.all(calls.map((call) => runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, isAlone)));
+    } catch (error) {
+      if (error instanceof KernelError && error.code === 'turn_ended') return 'fenced';
+      throw error;
+    }
+    const results = runs.flatMap((run) => (run.kind === 'elsewhere' ? [] : [run.settlement]));
+    const ending = runs.find((run) => run.kind === 'ending');
+    if (ending !== undefined) {
+      return this.#commitEnd({ status: 'success', deliverable: asContent(ending.deliverable), error: null }, { results });
+    }
+    const advanced = await this.#host.advance({ turnId: turn.turnId, epoch: turn.epoch, holderId, results });
+    switch (advanced.outcome) {
+      case 'fenced':
+        return 'fenced';
+      case 'suspended':
+        return 'suspended';
+      case 'open':
+        progress.attempt = advanced.attempt;
+        progress.pending = 'none';
+        return 'open';
+      default:
+        return advanced satisfies never;
+    }
+  }
+
+  async #isAlone(calls: readonly PendingCall[]): Promise<boolean> {
+    const step = calls[0]?.step;
+    return step !== undefined && (await loadCallsOfStep(this.#host.runtime.pool, this.#held.turn.turnId, step)).length === 1;
+  }
+
+  /** Ends the turn when a call of its last step was one that it must end with, and succeeded. */
+  async #endByCall(): Promise<TurnRun | undefined> {
+    const calls = await loadCallsOfStep(this.#host.runtime.pool, this.#held.turn.turnId, this.#progress.step);
+    const ender = calls.find((call) => this.#profile.must_end_with.includes(call.name) && call.status === 'success');
+    if (ender === undefined) return undefined;
+    const content = ender.content as { result?: JsonValue } | null;
+    return this.#commitEnd({ status: 'success', deliverable: asContent(content?.result ?? null), error: null });
+  }
+
+  async #step(): Promise<TurnRun | 'next'> {
+    const { turn } = this.#held;
+    const step = this.#progress.step + 1;
+    const isLast = step >= turn.maxSteps;
+    const rows = await this.#host.loader.view(turn);
+    const { toolbox, mustEndWith } = this.#bind(resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []) !== undefined);
+    const tools = isLast ? toolbox.schemas.filter((tool) => tool.name === 'submit_result') : toolbox.schemas;
+    const view = buildView({ ...rows, turn, profile: { ...this.#profile, must_end_with: [...mustEndWith] } });
+    const hash = promptHash(view.messages, tools);
+    this.#host.checkLease();
+    const startedAt = performance.now();
+    let reply: ModelReply;
+    try {
+      reply = await this.#generate(view, tools, step);
+    } catch (error) {
+      if (this.#held.signal.aborted) throw error;
+      const body = describeModelFailure(error);
+      const closed = this.#closeStep({ step, view, hash, modelMs: performance.now() - startedAt, error: body });
+      return this.#commitEnd({ status: body.code === 'model_timeout' ? 'timeout' : 'failed', deliverable: fallbackDeliverable(body, step - 1, null), error: body }, { step: closed });
+    }
+    const closed = this.#closeStep({ step, view, hash, modelMs: performance.now() - startedAt, reply });
+    return this.#commitReply({ reply, step, isLast, closed });
+  }
+
+  async #generate(view: View, tools: readonly ToolSchema[], step: number): Promise<ModelReply> {
+    const { turn, signal } = this.#held;
+    const timeoutMs = this.#profile.limits.model_timeout_seconds * 1000;
+    const deadline = new AbortController();
+    const timer = setTimeout(() => deadline.abort(new ModelError('model_timeout', `The model did not answer within ${timeoutMs / 1000} s.`, { canRetry: true })), timeoutMs);
+    const combined = AbortSignal.any([signal, deadline.signal]);
+    let onAbort: (() => void) | undefined;
+    try {
+      const aborted = new Promise<never>((_resolve, reject) => {
+        onAbort = () => reject(combined.reason);
+        combined.addEventListener('abort', onAbort, { once: true });
+      });
+      const answer = this.#host.runtime.model.generate(
+        {
+          messages: view.messages,
+          tools,
+          model: this.#profile.model,
+          settings: this.#profile.model_settings,
+          script: this.#profile.script,
+          turn: { turnId: turn.turnId, step, attempt: this.#progress.attempt, epoch: turn.epoch, firstMessage: view.firstMessage, instruction: view.instruction },
+        },
+        { signal: combined },
+      );
+      // An adapter that ignores its signal must not hold the turn.
+      return await Promise.race([answer, aborted]);
+    } finally {
+      clearTimeout(timer);
+      if (onAbort !== undefined) combined.removeEventListener('abort', onAbort);
+    }
+  }
+
+  #closeStep(done: { step: number; view: View; hash: string; modelMs: number; reply?: ModelReply; error?: ErrorBody }): NonNullable<StepCommit['step']> {
+    return {
+      step: done.step,
+      attempt: this.#progress.attempt,
+      model: this.#profile.model,
+      promptHash: done.hash,
+      manifest: done.view.manifest as unknown as JsonValue,
+      thoughtCardId: null,
+      usage: done.reply === undefined ? null : { input_tokens: done.reply.usage.inputTokens, output_tokens: done.reply.usage.outputTokens },
+      finishReason: done.reply?.finishReason ?? 'error',
+      modelMs: Math.round(done.modelMs),
+      error: done.error ?? null,
+    };
+  }
+
+  async #commitReply(answer: {
+    reply: ModelReply;
+    step: number;
+    isLast: boolean;
+    closed: NonNullable<StepCommit['step']>;
+  }): Promise<TurnRun | 'next'> {
+    const { reply, step, isLast, closed } = answer;
+    const { turn } = this.#held;
+    const { toolbox, mustEndWith } = this.#bound;
+    const text = limitText(sanitizeText(reply.text));
+    const decided = decideStep({ text: text.value, toolCalls: reply.toolCalls }, { must_end_with: mustEndWith });
+    const mayCall = !isLast || (reply.toolCalls.length === 1 && reply.toolCalls[0]?.name === 'submit_result' && toolbox.allowed.has('submit_result'));
+
+    if (decided.kind === 'end') {
+      const deliverable = { kind: 'text' as const, text: decided.text };
+      return this.#commitEnd({ status: 'success', deliverable, error: null, ...(text.isChanged ? { metadata: { sanitized: true } } : {}) }, { step: closed });
+    }
+    const thought = text.value.trim() === '' && decided.kind === 'remind' ? undefined : this.#thought(text);
+    if (isLast && (decided.kind === 'remind' || !mayCall)) {
+      const error = new KernelError('step_limit', { message: `The turn used all its ${turn.maxSteps} steps.`, details: { turn_id: turn.turnId, max_steps: turn.maxSteps } }).toJSON();
+      const deliverable = decided.kind === 'remind' && text.value.trim() !== '' ? { kind: 'text' as const, text: text.value } : fallbackDeliverable(error, step, text.value);
+      return this.#commitEnd({ status: 'partial', deliverable, error }, { step: closed });
+    }
+    if (decided.kind === 'remind') {
+      const isEmpty = text.value.trim() === '';
+      const emptyReplies = isEmpty ? this.#progress.emptyReplies + 1 : 0;
+      if (emptyReplies >= MAX_EMPTY_REPLIES) {
+        const error = new KernelError('invalid_reply', { message: `The model gave ${emptyReplies} empty answers in a row.`, details: { turn_id: turn.turnId, step } }).toJSON();
+        return this.#commitEnd({ status: 'failed', deliverable: fallbackDeliverable(error, step, null), error }, { step: closed });
+      }
+      return this.#commitNext({ step, closed, thought, calls: [], reminder: decided.reminder, emptyReplies });
+    }
+    return this.#commitNext({ step, closed, thought, calls: reply.toolCalls, reminder: undefined, emptyReplies: 0 });
+  }
+
+  #thought(text: { value: string; isChanged: boolean }): NewCard {
+    return this.#card({
+      type: CARD_TYPES.thought,
+      role: 'assistant',
+      content: { kind: 'text', text: text.value },
+      metadata: { role: 'assistant', ...(text.isChanged ? { sanitized: true } : {}) },
+      authorId: this.#held.turn.agentId,
+    });
+  }
+
+  #card(draft: CardDraft): NewCard {
+    return buildCard(draft, { id: newId<'card'>(), projectId: this.#held.turn.projectId }, MAX_CARD_BYTES + 64 * 1024);
+  }
+
+  #notice(text: string): NewCard {
+    return this.#card({ type: CARD_TYPES.notice, role: 'user', content: { kind: 'text', text }, metadata: { role: 'user' }, authorId: 'kernel' });
+  }
+
+  async #commitNext(next: {
+    step: number;
+    closed: NonNullable<StepCommit['step']>;
+    thought: NewCard | undefined;
+    calls: ModelReply['toolCalls'];
+    reminder: string | undefined;
+    emptyReplies: number;
+  }): Promise<TurnRun | 'next'> {
+    const { turn } = this.#held;
+    const cards: NewCard[] = [];
+    const entries: NewEntry[] = [];
+    const add = (kind: NewEntry['kind'], card: NewCard): void => {
+      cards.push(card);
+      entries.push(entryOf(kind, card));
+    };
+    if (next.thought !== undefined) add('message', next.thought);
+    const calls = next.calls.map((call, index) => this.#buildCall(call, index + 1));
+    for (const call of calls) add('tool_call', call.card);
+    if (next.reminder !== undefined) add('message', this.#notice(next.reminder));
+    const notice = stepNotice(turn.maxSteps - next.step, this.#bound.toolbox.allowed.has('submit_result'));
+    if (notice !== undefined) add('message', this.#notice(notice));
+    const outcome = await this.#host.commit({
+      ...this.#fence(),
+      step: { ...next.closed, thoughtCardId: next.thought?.id ?? null },
+      cards,
+      entries,
+      calls: calls.map((call) => call.row),
+      emptyReplies: next.emptyReplies,
+      results: [],
+      end: null,
+    });
+    if (outcome === 'fenced') return 'fenced';
+    this.#progress.step = next.step;
+    this.#progress.attempt = calls.length > 0 ? 0 : 1;
+    this.#progress.emptyReplies = next.emptyReplies;
+    this.#progress.pending = calls.length > 0 ? calls.map((call) => this.#toPending(call.row, next.step)) : 'none';
+    return 'next';
+  }
+
+  #buildCall(call: ModelReply['toolCalls'][number], ordinal: number): { row: NewToolCall; card: NewCard } {
+    const id = newId<'tool_call'>();
+    const parsed = parseCallArguments(limitText({ value: call.arguments, isChanged: false }).value);
+    const name = sanitizeText(call.name).value.replace(NAME_OUTSIDE, '_').slice(0, 64) || 'unnamed';
+    const providerCallId = sanitizeText(call.id).value.slice(0, 200);
+    const route = routeCall(this.#host.runtime, name, this.#bound.toolbox, this.#profile);
+    const content: CardContent = { kind: 'tool_call', tool_call_id: id, provider_call_id: providerCallId, name, arguments: parsed.value };
+    const card = this.#card({
+      type: CARD_TYPES.toolCall,
+      role: 'assistant',
+      content,
+      metadata: { ...(parsed.isSanitized ? { sanitized: true } : {}) },
+      authorId: this.#held.turn.agentId,
+      toolCallId: id,
+    });
+    return { row: { id, ordinal, providerCallId, name, arguments: parsed.value, ...route }, card };
+  }
+
+  #toPending(row: NewToolCall, step: number): PendingCall {
+    return {
+      id: row.id,
+      turn_id: this.#held.turn.turnId,
+      step,
+      ordinal: row.ordinal,
+      provider_call_id: row.providerCallId,
+      name: row.name,
+      arguments: row.arguments,
+      route: row.route,
+      retry: row.retry,
+      epoch: this.#held.turn.epoch,
+      remaining_ms: row.timeoutMs,
+      is_awaiting: false,
+    };
+  }
+
+  #fence(): Pick<StepCommit, 'turnId' | 'projectId' | 'agentId' | 'epoch' | 'holderId' | 'hasParent'> {
+    const { turn, holderId } = this.#held;
+    return { turnId: turn.turnId, projectId: turn.projectId, agentId: turn.agentId, epoch: turn.epoch, holderId, hasParent: turn.parentTurnId !== null };
+  }
+
+  /** Commits the end of the turn; closing `step` and recording `results` in the same transaction. */
+  async #commitEnd(ending: Ending, also: { step?: NonNullable<StepCommit['step']>; results?: StepCommit['results'] } = {}): Promise<TurnRun> {
+    const built = buildEnd(this.#held.turn, ending);
+    const outcome = await this.#host.commit({
+      ...this.#fence(),
+      step: also.step === undefined ? null : { ...also.step, thoughtCardId: built.end.deliverableCardId },
+      cards: built.cards,
+      entries: built.entries,
+      calls: [],
+      emptyReplies: 0,
+      results: also.results ?? [],
+      end: built.end,
+    });
+    return outcome === 'committed' ? 'ended' : 'fenced';
+  }
+
+  #endWithout(error: ErrorBody, status: Ending['status']): Promise<TurnRun> {
+    return this.#commitEnd({ status, deliverable: fallbackDeliverable(error, this.#progress.step, null), error });
+  }
+}
+
+const asContent = (value: JsonValue): Ending['deliverable'] => (typeof value === 'string' ? { kind: 'text', text: value } : { kind: 'json', data: value });
+
+/** A model can write more than a card may hold; the rest is cut and the card says so. */
+function limitText(text: { readonly value: string; readonly isChanged: boolean }): { value: string; isChanged: boolean } {
+  if (Buffer.byteLength(text.value) <= MAX_CARD_BYTES) return text;
+  return { value: `${Buffer.from(text.value).subarray(0, MAX_CARD_BYTES - 64).toString('utf8').replace(/\uFFFD+$/, '')} … (cut)`, isChanged: true };
+}
+
+function describeModelFailure(error: unknown): ErrorBody {
+  if (error instanceof ModelError) return error.toJSON();
+  return toErrorBody(error, 'model_failed');
+}
+

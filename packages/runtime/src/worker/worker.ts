@@ -1,0 +1,382 @@
+/**
+ * A worker: takes dispatched turns, runs them, and proves that it lives.
+ *
+ * W1  It holds turns only while its lease lives: before each model and tool call it checks, by its own monotonic clock,
+ *     that the last renewal is younger than the lease; later renewals or none, it stops on its own.
+ * W2  Its direct connection holds a session lock for as long as it lives, so a peer can notice a death at once.
+ * W3  It never runs more turns than its concurrency, whichever way they come: ring, or straight from the rows.
+ * W4  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
+ */
+import { randomInt } from 'node:crypto';
+import { hostname } from 'node:os';
+import { KernelError, type Ring, type TurnId, type WorkerId } from '@boxcar/kernel';
+import {
+  type Advance,
+  type AdvanceOutcome,
+  advanceTurns,
+  claim,
+  type ClaimOutcome,
+  checkSchemaVersion,
+  type CommitOutcome,
+  commitSteps,
+  findHeldTurns,
+  findReady,
+  registerWorker,
+  releaseTurns,
+  removeWorker,
+  renewLease,
+  type StepCommit,
+} from '@boxcar/store';
+import pg from 'pg';
+import { newId } from '../packer.js';
+import type { Runtime } from '../runtime.js';
+import { ENDED_CHANNEL, IDS_PER_NOTICE } from '../turn-watcher.js';
+import { Batcher } from './batcher.js';
+import { TurnLoader } from './loader.js';
+import { type HeldTurn, runTurn, type TurnHost } from './run-turn.js';
+import { Sweeper } from './sweeper.js';
+
+export interface WorkerOptions {
+  /** Turns at once. Default 10. */
+  readonly concurrency?: number;
+  /** Worker targets it serves; `''` is the default pool. */
+  readonly targets?: readonly string[];
+  /** How long its turns stay its own without a renewal. Default 10,000. */
+  readonly leaseMs?: number;
+  readonly heartbeatMs?: number;
+  readonly sweepMs?: number;
+  /** After how long a dispatched turn that nobody claimed is looked into. */
+  readonly lostRingMs?: number;
+}
+
+interface Active {
+  readonly controller: AbortController;
+  readonly done: Promise<void>;
+}
+
+const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+export class Worker implements AsyncDisposable {
+  readonly #runtime: Runtime;
+  readonly #options: Required<WorkerOptions>;
+  readonly #active = new Map<TurnId, Active>();
+  readonly #claims: Batcher<{ ring: Pick<Ring, 'turnId' | 'epoch'>; holderId: WorkerId }, ClaimOutcome>;
+  readonly #commits: Batcher<StepCommit, CommitOutcome>;
+  readonly #advances: Batcher<Advance, AdvanceOutcome>;
+  readonly #loader: TurnLoader;
+  readonly #sweeper: Sweeper;
+  readonly #subscriptions: { close(): Promise<void> }[] = [];
+  #id: WorkerId = newId<'worker'>();
+  #direct: pg.Client | undefined;
+  #renewedAt = 0;
+  #heartbeat: NodeJS.Timeout | undefined;
+  #isBeating = false;
+  #suspects = new Set<TurnId>();
+  #endedIds: TurnId[] = [];
+  #isNotifying = false;
+  #slots: number;
+  readonly #slotWaiters: (() => void)[] = [];
+  #state: 'starting' | 'running' | 'draining' | 'closed' = 'starting';
+
+  /** @internal Use `createWorker`. */
+  constructor(runtime: Runtime, options: WorkerOptions) {
+    const leaseMs = options.leaseMs ?? 10_000;
+    this.#runtime = runtime;
+    this.#options = {
+      concurrency: options.concurrency ?? 10,
+      targets: options.targets ?? [''],
+      leaseMs,
+      heartbeatMs: options.heartbeatMs ?? Math.max(Math.floor(leaseMs / 4), 50),
+      sweepMs: options.sweepMs ?? 1_000,
+      lostRingMs: options.lostRingMs ?? 2_000,
+    };
+    if (this.#options.concurrency < 1 || !Number.isInteger(this.#options.concurrency)) {
+      throw new KernelError('bad_config', { message: 'concurrency: must be a whole number of at least 1.', details: { concurrency: this.#options.concurrency } });
+    }
+    this.#slots = this.#options.concurrency;
+    this.#loader = new TurnLoader(runtime.pool);
+    this.#claims = new Batcher(
+      async (items) => {
+        const holderId = items[0]?.holderId ?? this.#id;
+        return claim(runtime.pool, items.map((item) => item.ring), holderId);
+      },
+      { maxItems: 64, maxInFlight: 2 },
+    );
+    this.#commits = new Batcher(
+      async (commits) => {
+        const result = await commitSteps(runtime.pool, commits);
+        runtime.ring(result.rings);
+        this.#announceEnds(result);
+        return result.outcomes;
+      },
+      { maxItems: 64, maxInFlight: 2 },
+    );
+    this.#advances = new Batcher(
+      async (advances) => {
+        const result = await advanceTurns(runtime.pool, advances);
+        runtime.ring(result.rings);
+        return result.outcomes;
+      },
+      { maxItems: 64, maxInFlight: 2 },
+    );
+    this.#sweeper = new Sweeper(runtime, {
+      lostRingMs: this.#options.lostRingMs,
+      announceEnds: (ends) => this.#announceEnds(ends),
+      claimFromRows: () => this.#claimFromRows(),
+    });
+  }
+
+  get id(): WorkerId {
+    return this.#id;
+  }
+
+  /** Turns in hand. */
+  get activeCount(): number {
+    return this.#active.size;
+  }
+
+  /** @internal */
+  async start(): Promise<this> {
+    await checkSchemaVersion(this.#runtime.pool);
+    await this.#register();
+    this.#state = 'running';
+    this.#heartbeat = setInterval(() => void this.#beat(), this.#options.heartbeatMs);
+    for (const workerTarget of this.#options.targets) {
+      this.#subscriptions.push(
+        await this.#runtime.doorbell.listen({
+          workerTarget,
+          concurrency: this.#options.concurrency,
+          handle: (ring) => this.#handle(ring),
+          onError: (error) => this.#runtime.log('warn', 'doorbell.error', { error: errorText(error) }),
+        }),
+      );
+    }
+    this.#sweeper.start(this.#options.sweepMs);
+    this.#runtime.log('info', 'worker.started', { worker_id: this.#id, concurrency: this.#options.concurrency, targets: this.#options.targets });
+    return this;
+  }
+
+  /** A new incarnation: its own id, its own lock, its own lease. */
+  async #register(): Promise<void> {
+    const id = newId<'worker'>();
+    const lockKey = randomInt(2 ** 47).toString();
+    const direct = new pg.Client({ connectionString: this.#runtime.directUrl, application_name: 'boxcar-worker', keepAlive: true });
+    direct.on('error', () => undefined);
+    await direct.connect();
+    await direct.query('select pg_advisory_lock($1)', [lockKey]);
+    await registerWorker(this.#runtime.pool, {
+      id,
+      lockKey,
+      targets: this.#options.targets,
+      concurrency: this.#options.concurrency,
+      leaseMs: this.#options.leaseMs,
+      info: { hostname: hostname(), pid: process.pid },
+    });
+    this.#renewedAt = performance.now();
+    this.#id = id;
+    this.#direct = direct;
+    direct.on('end', () => {
+      if (this.#direct === direct) this.#direct = undefined;
+    });
+  }
+
+  async #beat(): Promise<void> {
+    if (this.#isBeating || this.#state === 'closed') return;
+    this.#isBeating = true;
+    try {
+      const sentAt = performance.now();
+      const isRenewed = await renewLease(this.#runtime.pool, this.#id, this.#options.leaseMs);
+      if (isRenewed) {
+        // From before the statement: the server's clock started no earlier.
+        this.#renewedAt = sentAt;
+        if (this.#direct === undefined) await this.#relock();
+        await this.#releaseOrphans();
+      } else {
+        this.#runtime.log('warn', 'worker.lease_lost', { worker_id: this.#id });
+        this.#abortAll(new KernelError('turn_ended', { message: 'The worker has lost its lease.' }));
+        await this.#direct?.end().catch(() => undefined);
+        await this.#register();
+      }
+    } catch (error) {
+      this.#runtime.log('warn', 'worker.heartbeat_failed', { worker_id: this.#id, error: errorText(error) });
+    } finally {
+      this.#isBeating = false;
+      if (this.#isStale()) this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
+    }
+  }
+
+  /** The direct connection broke while the lease lives: take the lock again on a new one. */
+  async #relock(): Promise<void> {
+    const direct = new pg.Client({ connectionString: this.#runtime.directUrl, application_name: 'boxcar-worker', keepAlive: true });
+    direct.on('error', () => undefined);
+    direct.on('end', () => {
+      if (this.#direct === direct) this.#direct = undefined;
+    });
+    try {
+      await direct.connect();
+      await direct.query('select pg_advisory_lock(w.lock_key) from boxcar.workers w where w.id = $1', [this.#id]);
+      this.#direct = direct;
+    } catch (error) {
+      await direct.end().catch(() => undefined);
+      throw error;
+    }
+  }
+
+  /**
+   * Turns that the rows give to this worker but that it does not run: the answer to a claim or a commit was lost. Seen
+   * twice in a row, they are handed back.
+   */
+  async #releaseOrphans(): Promise<void> {
+    const held = await findHeldTurns(this.#runtime.pool, this.#id);
+    const orphans = held.filter((id) => !this.#active.has(id));
+    const confirmed = orphans.filter((id) => this.#suspects.has(id));
+    this.#suspects = new Set(orphans);
+    if (confirmed.length === 0) return;
+    this.#runtime.log('warn', 'worker.orphans_released', { worker_id: this.#id, turn_ids: confirmed });
+    this.#runtime.ring(await releaseTurns(this.#runtime.pool, this.#id, confirmed));
+  }
+
+  #isStale(): boolean {
+    return performance.now() - this.#renewedAt >= this.#options.leaseMs;
+  }
+
+  #abortAll(reason: KernelError): void {
+    for (const { controller } of this.#active.values()) controller.abort(reason);
+  }
+
+  async #takeSlot(): Promise<void> {
+    if (this.#slots > 0) {
+      this.#slots--;
+      return;
+    }
+    await new Promise<void>((resolve) => this.#slotWaiters.push(resolve));
+  }
+
+  #freeSlot(): void {
+    const next = this.#slotWaiters.shift();
+    if (next === undefined) this.#slots++;
+    else next();
+  }
+
+  /** Runs the turn of a ring, if it is still to be had. Never throws: a doorbell does not care how turns end. */
+  async #handle(ring: Pick<Ring, 'turnId' | 'epoch'>): Promise<void> {
+    if (this.#state !== 'running' || this.#active.has(ring.turnId)) return;
+    await this.#takeSlot();
+    try {
+      if (this.#state !== 'running' || this.#isStale()) return;
+      const holderId = this.#id;
+      const outcome = await this.#claims.add({ ring, holderId });
+      if (outcome.outcome === 'stale') return;
+      await this.#runClaimed(outcome.turn, holderId);
+    } catch (error) {
+      this.#runtime.log('error', 'turn.failed_to_run', { turn_id: ring.turnId, epoch: ring.epoch, error: errorText(error) });
+    } finally {
+      this.#freeSlot();
+    }
+  }
+
+  async #runClaimed(turn: HeldTurn['turn'], holderId: WorkerId): Promise<void> {
+    const controller = new AbortController();
+    const host: TurnHost = {
+      runtime: this.#runtime,
+      loader: this.#loader,
+      commit: async (commit) => (await this.#commits.add(commit)).outcome,
+      advance: (advance) => this.#advances.add(advance),
+      checkLease: () => {
+        if (this.#isStale()) controller.abort(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
+        controller.signal.throwIfAborted();
+      },
+      isDraining: () => this.#state !== 'running',
+    };
+    const done = (async () => {
+      try {
+        const outcome = await runTurn(host, { turn, holderId, signal: controller.signal });
+        if (outcome === 'released') this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn.turnId]));
+        this.#runtime.log('debug', 'turn.left', { turn_id: turn.turnId, epoch: turn.epoch, outcome });
+      } catch (error) {
+        this.#runtime.log(controller.signal.aborted ? 'info' : 'error', 'turn.interrupted', { turn_id: turn.turnId, epoch: turn.epoch, error: errorText(error) });
+      } finally {
+        this.#active.delete(turn.turnId);
+      }
+    })();
+    this.#active.set(turn.turnId, { controller, done });
+    await done;
+  }
+
+  /** Dispatched turns straight from the rows, as many as there are free slots: for when no doorbell can be heard. */
+  async #claimFromRows(): Promise<void> {
+    if (this.#state !== 'running' || this.#slots === 0) return;
+    const rings = await findReady(this.#runtime.pool, this.#options.targets, this.#slots);
+    for (const ring of rings) void this.#handle(ring);
+  }
+
+  /** Tells those who wait: callers in this process, in others, and jobs at the queue door. After the commit; hints only. */
+  #announceEnds(ends: { endedTurnIds: readonly TurnId[]; doorTurnIds: readonly TurnId[]; backlogTargets: readonly string[] }): void {
+    for (const target of ends.backlogTargets) this.#runtime.promoteSoon(target);
+    if (ends.endedTurnIds.length === 0) return;
+    this.#runtime.watcher.hint(ends.endedTurnIds);
+    this.#endedIds.push(...ends.endedTurnIds);
+    void this.#notify();
+    if (ends.doorTurnIds.length > 0) this.#runtime.knockSoon(ends.doorTurnIds);
+  }
+
+  async #notify(): Promise<void> {
+    if (this.#isNotifying) return;
+    this.#isNotifying = true;
+    try {
+      while (this.#endedIds.length > 0 && this.#direct !== undefined) {
+        const ids = this.#endedIds.splice(0, IDS_PER_NOTICE);
+        await this.#direct.query({ name: 'boxcar_notify', text: 'select pg_notify($1, $2)', values: [ENDED_CHANNEL, ids.join(',')] });
+      }
+    } catch (error) {
+      this.#runtime.log('debug', 'worker.notify_failed', { error: errorText(error) });
+    } finally {
+      this.#endedIds = this.#direct === undefined ? [] : this.#endedIds;
+      this.#isNotifying = false;
+    }
+  }
+
+  /**
+   * Stops: takes nothing new, lets turns reach their next commit for `graceMs`, aborts the rest and hands them back.
+   *
+   * @throws AggregateError when parts of the shutdown failed; everything was tried.
+   */
+  async close(options: { readonly graceMs?: number } = {}): Promise<void> {
+    if (this.#state === 'closed' || this.#state === 'draining') return;
+    this.#state = 'draining';
+    const failures: unknown[] = [];
+    const attempt = async (work: Promise<unknown> | undefined): Promise<void> => {
+      try {
+        await work;
+      } catch (error) {
+        failures.push(error);
+      }
+    };
+    await attempt(this.#sweeper.stop());
+    for (const wake of this.#slotWaiters.splice(0)) wake();
+    const grace = setTimeout(() => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })), options.graceMs ?? 10_000);
+    await Promise.all([...this.#active.values()].map((active) => active.done));
+    clearTimeout(grace);
+    await attempt(Promise.all(this.#subscriptions.map((subscription) => subscription.close())));
+    await Promise.all([...this.#active.values()].map((active) => active.done));
+    clearInterval(this.#heartbeat);
+    await attempt(releaseTurns(this.#runtime.pool, this.#id, null).then((rings) => this.#runtime.doorbell.ring(rings)));
+    await attempt(removeWorker(this.#runtime.pool, this.#id));
+    await this.#notify();
+    const direct = this.#direct;
+    this.#direct = undefined;
+    await attempt(direct?.end());
+    this.#state = 'closed';
+    this.#runtime.log('info', 'worker.stopped', { worker_id: this.#id });
+    if (failures.length > 0) throw new AggregateError(failures, 'The worker did not shut down cleanly.');
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}
+
+/** Starts a worker in this process. */
+export function createWorker(runtime: Runtime, options: WorkerOptions = {}): Promise<Worker> {
+  return new Worker(runtime, options).start();
+}

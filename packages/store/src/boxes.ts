@@ -1,0 +1,232 @@
+import type { AgentId, BoxId, Card, CardId, ExpandedBox, LeafRange, ProjectId, Segment } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement } from './db.js';
+import { CARD_READ, type CardRow, readCard } from './records.js';
+
+/** The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. */
+const SEGMENTS = `
+  select b.id as box_id, b.card_ids, b.card_tokens, s.ordinality as ord, x.*
+  from want_boxes b, jsonb_array_elements(b.segments) with ordinality s,
+    jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean)
+  where b.kind = 'context'`;
+
+/**
+ * The cards of the segments in `seg`, by leaf: own cards, those of another sealed box, those of a tape. Three joins and no
+ * recursion, because a segment never points to a segment.
+ */
+const LEAVES = `
+  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens
+  from seg g, unnest(g.card_ids[g."from":g."to"], g.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
+  where g.source is null
+  union all
+  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens
+  from seg g join boxcar.boxes l on l.id = g.source and l.kind = 'context',
+    unnest(l.card_ids[g."from":g."to"], l.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
+  where g.skip is null or not (g."from" - 1 + u.n = any (g.skip))
+  union all
+  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
+  from seg g join boxcar.boxes l on l.id = g.source and l.kind = 'tape'
+    join boxcar.tape_entries e on e.box_id = l.id and e.position between g."from" and g."to" and e.card_id is not null
+  where g.skip is null or not (e.position = any (g.skip))`;
+
+export interface LoadBoxesOptions {
+  readonly projectId: ProjectId;
+  /** Whose right to read is looked up. */
+  readonly actorId: AgentId;
+}
+
+export interface LoadedBox extends ExpandedBox {
+  readonly kind: 'context' | 'tape';
+  readonly isReadable: boolean;
+}
+
+/** Who may read box `b` as agent $3, and up to which position. Fails closed: no row, no right. */
+const ACCESS = `
+  (p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3
+    or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id)) as is_own,
+  (select json_build_object('upto', g.upto_position) from boxcar.grants g
+    where g.agent_id = $3 and g.box_id = b.id and (g.expires_at is null or g.expires_at > now())
+    order by g.upto_position desc nulls first limit 1) as granted`;
+
+const LOAD_BOXES = statement(`
+  with want_boxes as (
+    select b.*, ${ACCESS} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+    where b.id = any ($1::uuid[]) and b.project_id = $2
+  ),
+  seg as (${SEGMENTS}),
+  leaf as (${LEAVES}
+    union all
+    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
+    from want_boxes b join boxcar.tape_entries e on e.box_id = b.id and e.card_id is not null
+      and e.position <= b.head_position and (b.is_own or e.position <= coalesce((b.granted->>'upto')::int, b.head_position))
+    where b.kind = 'tape'
+  ),
+  ranges as (
+    select box_id, ord, array_to_string(array_agg(position order by position), ',') as positions,
+      array_to_string(array_agg(card_id order by position), ',') as card_ids,
+      array_to_string(array_agg(tokens order by position), ',') as tokens
+    from leaf group by box_id, ord
+  )
+  select b.id as box_id, b.kind, b.is_own, b.granted, b.head_position,
+    g.ord::int, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", r.positions, r.card_ids, r.tokens
+  from want_boxes b left join seg g on g.box_id = b.id
+    left join ranges r on r.box_id = b.id and r.ord = coalesce(g.ord, 0)
+  order by b.id, g.ord`);
+
+interface RangeRow extends pg.QueryResultRow {
+  box_id: BoxId;
+  kind: 'context' | 'tape';
+  is_own: boolean;
+  granted: { upto: number | null } | null;
+  head_position: number | null;
+  ord: number | null;
+  source: BoxId | null;
+  from: number | null;
+  to: number | null;
+  skip: string | null;
+  native: boolean | null;
+  positions: string | null;
+  card_ids: string | null;
+  tokens: string | null;
+}
+
+// Comma-joined text, split here, is several times faster to read than arrays parsed item by item.
+const numbers = (text: string | null): number[] => (text === null || text === '' ? [] : text.split(',').map(Number));
+
+function readRange(row: RangeRow): LeafRange | undefined {
+  if (row.kind === 'context' && (row.ord === null || row.from === null || row.to === null)) return undefined;
+  return {
+    source: row.source ?? row.box_id,
+    from: row.from ?? 1,
+    to: row.to ?? Math.min(row.head_position ?? 0, row.is_own ? Infinity : (row.granted?.upto ?? Infinity)),
+    skip: numbers(row.skip),
+    positions: numbers(row.positions),
+    cardIds: (row.card_ids === null || row.card_ids === '' ? [] : row.card_ids.split(',')) as CardId[],
+    tokens: numbers(row.tokens),
+    native: row.native ?? false,
+  };
+}
+
+/** Loads boxes for packing: leaf ranges with card ids and tokens, and whether the actor may read them. One statement. */
+export async function loadBoxes(db: Queryable, boxIds: readonly BoxId[], options: LoadBoxesOptions): Promise<Map<BoxId, LoadedBox>> {
+  const boxes = new Map<BoxId, LoadedBox & { ranges: LeafRange[] }>();
+  if (boxIds.length === 0) return boxes;
+  const rows = await run<RangeRow>(db, LOAD_BOXES, [[...new Set(boxIds)], options.projectId, options.actorId]);
+  for (const row of rows) {
+    const box = boxes.get(row.box_id) ?? { boxId: row.box_id, kind: row.kind, isReadable: row.is_own || row.granted !== null, ranges: [] };
+    boxes.set(row.box_id, box);
+    const range = readRange(row);
+    if (range !== undefined) box.ranges.push(range);
+  }
+  return boxes;
+}
+
+const EXPAND_CONTEXTS = statement(`
+  with want_boxes as (select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'),
+  seg as (${SEGMENTS}),
+  leaf as (${LEAVES})
+  select l.box_id, l.rule, l."native", ${CARD_READ}
+  from leaf l join boxcar.cards c on c.id = l.card_id
+  order by l.box_id, l.ord, l.position`);
+
+export interface ExpandedCard {
+  readonly card: Card;
+  readonly rule: Segment['rule'];
+  readonly native: boolean;
+}
+
+interface ExpandedRow extends CardRow, pg.QueryResultRow {
+  box_id: BoxId;
+  rule: Segment['rule'];
+  native: boolean | null;
+}
+
+/** The cards of context boxes in stored order, by box id. One statement, however many boxes and segments. */
+export async function expandContexts(db: Queryable, boxIds: readonly BoxId[]): Promise<Map<BoxId, readonly ExpandedCard[]>> {
+  const expanded = new Map<BoxId, ExpandedCard[]>(boxIds.map((id) => [id, []]));
+  if (boxIds.length === 0) return expanded;
+  for (const row of await run<ExpandedRow>(db, EXPAND_CONTEXTS, [[...expanded.keys()]])) {
+    const card = readCard(row);
+    if (card !== null) expanded.get(row.box_id)?.push({ card, rule: row.rule, native: row.native ?? false });
+  }
+  return expanded;
+}
+
+const FIND_CARDS = statement(`
+  select id, token_estimate as tokens, author_id from boxcar.cards where id = any ($1::uuid[]) and project_id = $2`);
+
+/** The named cards of a project that exist, with what a box needs to list them. */
+export async function findCards(
+  db: Queryable,
+  cardIds: readonly CardId[],
+  projectId: ProjectId,
+): Promise<ReadonlyMap<CardId, { readonly id: CardId; readonly tokens: number; readonly authorId: string }>> {
+  const rows = await run<{ id: CardId; tokens: number; author_id: string }>(db, FIND_CARDS, [cardIds, projectId]);
+  return new Map(rows.map((row) => [row.id, { id: row.id, tokens: row.tokens, authorId: row.author_id }]));
+}
+
+const READABLE_CARDS = statement(`
+  with want_boxes as (
+    select b.*, ${ACCESS} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+    where b.project_id = $2 and (b.owner_agent_id = $3 or b.maker_agent_id = $3
+      or b.id in (select g.box_id from boxcar.grants g where g.agent_id = $3))
+  ),
+  seg as (${SEGMENTS} and (is_own or granted is not null)),
+  leaf as (${LEAVES}
+    union all
+    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
+    from want_boxes b join boxcar.tape_entries e on e.box_id = b.id and e.card_id = any ($1::uuid[])
+      and (b.is_own or e.position <= coalesce((b.granted->>'upto')::int, b.head_position))
+    where b.kind = 'tape' and (b.is_own or b.granted is not null)
+  )
+  select distinct card_id from leaf where card_id = any ($1::uuid[])`);
+
+/** Which of these cards stand in a box the actor may read. Looks through all its boxes: for listing cards by id only. */
+export async function findReadableCards(db: Queryable, cardIds: readonly CardId[], options: LoadBoxesOptions): Promise<ReadonlySet<CardId>> {
+  if (cardIds.length === 0) return new Set();
+  const rows = await run<{ card_id: CardId }>(db, READABLE_CARDS, [cardIds, options.projectId, options.actorId]);
+  return new Set(rows.map((row) => row.card_id));
+}
+
+const SNAPSHOT = statement(`
+  with want_boxes as (
+    select a.id as agent_id, b.* from boxcar.agents a join boxcar.boxes b on b.id = a.tape_box_id
+    where a.id = $1 and a.project_id = $2
+  ),
+  tape as (select * from want_boxes),
+  open_turn as (select t.id, t.step_count, t.start_position, t.context_box_id from boxcar.turns t join tape b on b.agent_id = t.agent_id
+    where t.status in ('running', 'suspended', 'dispatched')),
+  entries as (
+    select e.position, e.kind, e.card_id, e.tokens, e.payload,
+      exists (select from open_turn o join boxcar.tool_calls k on k.turn_id = o.id and k.step = o.step_count
+        where e.turn_id = o.id and e.step = o.step_count
+          and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
+    from tape b join boxcar.tape_entries e on e.box_id = b.id
+      and e.position >= case when $3 then 1 else b.view_position end and e.position <= b.head_position
+  )
+  select b.id as tape_id, b.last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
+    case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
+    (select o.context_box_id from open_turn o where o.start_position < b.last_anchor_position) as early_context_box_id
+  from tape b left join entries e on true
+  order by e.position`);
+
+export interface SnapshotEntry extends pg.QueryResultRow {
+  readonly tape_id: BoxId;
+  readonly last_anchor_position: number;
+  readonly position: number | null;
+  readonly kind: string;
+  readonly card_id: CardId | null;
+  readonly tokens: number;
+  readonly is_open: boolean;
+  readonly context_box_id: BoxId | null;
+  readonly early_context_box_id: BoxId | null;
+}
+
+/**
+ * What an agent sees now, as entries of its tape: since its last anchor, or all of it. Entries of an open step (calls
+ * without results) are marked, and each turn's start names its context box.
+ */
+export function loadSnapshot(db: Queryable, agentId: AgentId, projectId: ProjectId, isFull: boolean): Promise<SnapshotEntry[]> {
+  return run<SnapshotEntry>(db, SNAPSHOT, [agentId, projectId, isFull]);
+}
+

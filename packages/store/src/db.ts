@@ -1,0 +1,150 @@
+import { createHash } from 'node:crypto';
+import { KernelError } from '@boxcar/kernel';
+import pg from 'pg';
+
+/** Anything that runs one statement: a pool, a client, or a transaction. */
+export interface Queryable {
+  query<R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>>;
+}
+
+/** A connection inside a transaction. */
+export type Tx = Queryable;
+
+/** A named prepared statement: parsed and planned once per connection. Two texts never share a name. */
+export interface Statement {
+  readonly name: string;
+  readonly text: string;
+}
+
+export function statement(text: string): Statement {
+  return { name: `bx_${createHash('sha256').update(text).digest('hex').slice(0, 24)}`, text };
+}
+
+/** Runs a prepared statement and returns its rows; connection failures come back as `KernelError`. */
+export async function run<R extends pg.QueryResultRow>(db: Queryable, prepared: Statement, values: unknown[]): Promise<R[]> {
+  try {
+    return (await db.query<R>({ name: prepared.name, text: prepared.text, values })).rows;
+  } catch (error) {
+    throw toDatabaseError(error);
+  }
+}
+
+export interface PoolOptions {
+  readonly connectionString: string;
+  /** Connections at most. */
+  readonly max?: number;
+  readonly applicationName?: string;
+}
+
+/** A pool with the kernel's settings; the caller ends it. Idle connection errors never crash the process. */
+export function createPool(options: PoolOptions): pg.Pool {
+  const pool = new pg.Pool({
+    connectionString: options.connectionString,
+    max: options.max ?? 6,
+    application_name: options.applicationName ?? 'boxcar',
+    connectionTimeoutMillis: 10_000,
+    keepAlive: true,
+  });
+  // A server restart breaks idle connections; the pool replaces them on the next use.
+  pool.on('error', () => undefined);
+  return pool;
+}
+
+const CONNECTION_CODES = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENOENT']);
+/** Serialization failure and deadlock: the transaction left nothing and may run again. */
+const RETRY_STATES = new Set(['40001', '40P01']);
+
+function readCode(error: unknown): string {
+  if (error instanceof AggregateError) return error.errors.map(readCode).find((code) => code !== '') ?? '';
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
+}
+
+const isConnectionLoss = (error: unknown): boolean => {
+  const code = readCode(error);
+  if (CONNECTION_CODES.has(code)) return true;
+  // Class 08: connection exception; 57P01..03: shutdown, crash, starting up; 53300: too many connections.
+  if (code.startsWith('08') || /^57P0[1-5]$/.test(code) || code === '53300') return true;
+  return error instanceof Error && /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error|not queryable/i.test(error.message);
+};
+
+/** True when the whole transaction may run again: it lost its connection, a deadlock or a serialization race. */
+export const isTransient = (error: unknown): boolean =>
+  (error instanceof KernelError && error.code === 'database_unavailable') ||
+  RETRY_STATES.has(readCode(error)) ||
+  (error instanceof KernelError && error.cause !== undefined && RETRY_STATES.has(readCode(error.cause)));
+
+/** Names what the caller can act on; everything else stays as Postgres said it. */
+export function toDatabaseError(error: unknown): unknown {
+  if (error instanceof KernelError) return error;
+  const code = readCode(error);
+  const message = error instanceof Error ? error.message : String(error);
+  if (code === '28P01' || code === '28000' || code === '3D000') {
+    return new KernelError('database_auth_failed', { message: `Postgres: ${message}.`, cause: error });
+  }
+  if (code === 'BX001') return new KernelError('immutable', { message: `${message}.`, cause: error });
+  if (code === '42P01' || code === '3F000' || code === '42703') {
+    return new KernelError('schema_outdated', { message: `Postgres: ${message}.`, cause: error });
+  }
+  if (isConnectionLoss(error)) {
+    return new KernelError('database_unavailable', { message: `Postgres: ${message || code}.`, details: { code }, cause: error });
+  }
+  return error;
+}
+
+/** How often a transaction is tried as a whole when it lost a race or its connection. */
+const TRANSACTION_ATTEMPTS = 5;
+
+/**
+ * Runs `body` in one transaction on one connection of the pool. Deadlocks, serialization failures and lost connections
+ * repeat the whole of it, so `body` must be free of other effects.
+ *
+ * @throws KernelError `database_unavailable` after the last attempt.
+ */
+export async function transaction<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Promise<T> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await transactOnce(pool, body);
+    } catch (error) {
+      if (attempt === TRANSACTION_ATTEMPTS || !isTransient(error)) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 2 ** attempt * 5 * (1 + Math.random())));
+    }
+  }
+}
+
+async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Promise<T> {
+  let client: pg.PoolClient;
+  try {
+    client = await pool.connect();
+  } catch (error) {
+    throw toDatabaseError(error);
+  }
+  let broken: Error | undefined;
+  try {
+    await client.query('begin');
+    const result = await body(client);
+    await client.query('commit');
+    return result;
+  } catch (error) {
+    try {
+      await client.query('rollback');
+    } catch (failure) {
+      // The connection is gone, and the transaction with it.
+      broken = failure instanceof Error ? failure : new Error(String(failure));
+    }
+    throw toDatabaseError(error);
+  } finally {
+    client.release(broken);
+  }
+}
+
+/** Like `transaction` for a single statement, which is its own transaction: retried as a whole, no begin and commit. */
+export async function runRetrying<R extends pg.QueryResultRow>(pool: pg.Pool, prepared: Statement, values: unknown[]): Promise<R[]> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await run<R>(pool, prepared, values);
+    } catch (error) {
+      if (attempt === TRANSACTION_ATTEMPTS || !isTransient(error)) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 2 ** attempt * 5 * (1 + Math.random())));
+    }
+  }
+}

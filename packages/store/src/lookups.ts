@@ -1,0 +1,268 @@
+import type { AgentId, BoxId, DelegationPolicy, JsonValue, Profile, ProfileId, ProjectId, RunId, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement } from './db.js';
+
+/** A turn on the caller's path to the root, nearest first. */
+export interface ChainLink {
+  readonly turn_id: TurnId;
+  readonly agent_id: AgentId;
+  readonly agent_name: string;
+  readonly is_awaited: boolean;
+}
+
+export interface Opening {
+  readonly projectId: ProjectId;
+  readonly limits: { readonly max_depth?: number };
+  readonly operatorId: AgentId;
+  /** The agent in whose name the submission comes; undefined = the named one does not exist. */
+  readonly source: { readonly agentId: AgentId; readonly isOperator: boolean; readonly policy: DelegationPolicy | undefined } | undefined;
+  /** The first answer given under this key, if any. */
+  readonly operation: { readonly requestHash: string; readonly response: JsonValue; readonly awaitedTurnId: TurnId | null } | undefined;
+  readonly parent:
+    | {
+        readonly turnId: TurnId;
+        readonly runId: RunId;
+        readonly agentId: AgentId;
+        readonly channelId: string;
+        readonly depth: number;
+        readonly contextBoxId: BoxId;
+        readonly outputBoxId: BoxId;
+        readonly chain: readonly ChainLink[];
+      }
+    | undefined;
+}
+
+const OPENING = statement(`
+  with recursive p as (
+    select * from boxcar.projects where id::text = $1 or name = $1 order by (id::text = $1) desc limit 1
+  ),
+  source as (
+    select a.id, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
+    from p join boxcar.agents a on a.project_id = p.id
+      and a.id = coalesce($2::uuid, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = $3), case when $3::text is null then p.operator_agent_id end)
+    left join boxcar.profiles f on f.id = a.profile_id
+    left join boxcar.cards c on c.id = f.card_id
+  ),
+  parent as (select t.* from boxcar.turns t join p on p.id = t.project_id where t.id = $5),
+  chain as (
+    select t.id as turn_id, t.agent_id, t.is_awaited, t.parent_turn_id, 0 as n from parent t
+    union all
+    select t.id, t.agent_id, t.is_awaited, t.parent_turn_id, c.n + 1 from chain c join boxcar.turns t on t.id = c.parent_turn_id
+    where c.n < 1000
+  )
+  select p.id as project_id, p.limits, p.operator_agent_id,
+    (select row_to_json(s) from source s) as source,
+    (select json_build_object('request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id)
+       from boxcar.operations o where o.project_id = p.id and o.idempotency_key = $4) as operation,
+    (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'depth', t.depth,
+       'context_box_id', t.context_box_id, 'output_box_id', t.output_box_id) from parent t) as parent,
+    (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
+       from chain c join boxcar.agents a on a.id = c.agent_id) as chain
+  from p`);
+
+interface OpeningRow extends pg.QueryResultRow {
+  project_id: ProjectId;
+  limits: { max_depth?: number };
+  operator_agent_id: AgentId;
+  source: { id: AgentId; is_operator: boolean; policy: DelegationPolicy | null } | null;
+  operation: { request_hash: string; response: JsonValue; awaited_turn_id: TurnId | null } | null;
+  parent: { turn_id: TurnId; run_id: RunId; agent_id: AgentId; channel_id: string; depth: number; context_box_id: BoxId; output_box_id: BoxId } | null;
+  chain: ChainLink[] | null;
+}
+
+export interface OpeningRequest {
+  /** Id or name. */
+  readonly project: string;
+  readonly sourceAgentId?: AgentId | undefined;
+  readonly sourceAgentName?: string | undefined;
+  readonly idempotencyKey: string | null;
+  readonly parentTurnId?: TurnId | undefined;
+}
+
+/** Everything about the caller that a submission needs, in one statement; undefined = no such project. */
+export async function loadOpening(db: Queryable, request: OpeningRequest): Promise<Opening | undefined> {
+  const [row] = await run<OpeningRow>(db, OPENING, [
+    request.project,
+    request.sourceAgentId ?? null,
+    request.sourceAgentName ?? null,
+    request.idempotencyKey,
+    request.parentTurnId ?? null,
+  ]);
+  if (row === undefined) return undefined;
+  const { source, operation, parent } = row;
+  return {
+    projectId: row.project_id,
+    limits: row.limits,
+    operatorId: row.operator_agent_id,
+    source: source === null ? undefined : { agentId: source.id, isOperator: source.is_operator, policy: source.policy ?? undefined },
+    operation:
+      operation === null
+        ? undefined
+        : { requestHash: operation.request_hash, response: operation.response, awaitedTurnId: operation.awaited_turn_id },
+    parent:
+      parent === null
+        ? undefined
+        : {
+            turnId: parent.turn_id,
+            runId: parent.run_id,
+            agentId: parent.agent_id,
+            channelId: parent.channel_id,
+            depth: parent.depth,
+            contextBoxId: parent.context_box_id,
+            outputBoxId: parent.output_box_id,
+            chain: row.chain ?? [],
+          },
+  };
+}
+
+/** A profile as delegation needs it. */
+export interface ProfileRow {
+  readonly profileId: ProfileId;
+  readonly name: string;
+  readonly version: number;
+  readonly boxId: BoxId;
+  readonly tags: readonly string[];
+  readonly workerTarget: string;
+  readonly maxSteps: number;
+}
+
+interface ProfileDbRow extends pg.QueryResultRow {
+  profile_id: ProfileId;
+  name: string;
+  version: number;
+  box_id: BoxId;
+  tags: string[];
+  worker_target: string;
+  max_steps: number;
+}
+
+const PROFILE_COLUMNS = 'f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps';
+
+const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
+  profileId: row.profile_id,
+  name: row.name,
+  version: row.version,
+  boxId: row.box_id,
+  tags: row.tags,
+  workerTarget: row.worker_target,
+  maxSteps: row.max_steps,
+});
+
+const FIND_PROFILES = statement(`
+  select ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
+
+/** The current versions of profiles by their exact names. */
+export async function findProfiles(db: Queryable, projectId: ProjectId, names: readonly string[]): Promise<ReadonlyMap<string, ProfileRow>> {
+  const rows = await run<ProfileDbRow>(db, FIND_PROFILES, [projectId, names]);
+  return new Map(rows.map((row) => [row.name, toProfileRow(row)]));
+}
+
+const FIND_ACTOR = statement(`
+  select p.id as project_id, p.operator_agent_id, a.id as agent_id
+  from boxcar.projects p left join boxcar.agents a on a.project_id = p.id and (a.id = $3 or a.name = $4)
+  where p.id = $1 or p.name = $2
+  order by (p.id = $1) desc, (a.id = $3) desc limit 1`);
+
+/** A project and one of its agents, each by id or name; undefined = no such project, `agentId` null = no such agent. */
+export async function findActor(
+  db: Queryable,
+  ref: { readonly project: string; readonly projectId: ProjectId | undefined; readonly agent: string; readonly agentId: AgentId | undefined },
+): Promise<{ readonly projectId: ProjectId; readonly operatorId: AgentId; readonly agentId: AgentId | null } | undefined> {
+  const [row] = await run<{ project_id: ProjectId; operator_agent_id: AgentId; agent_id: AgentId | null }>(db, FIND_ACTOR, [
+    ref.projectId ?? null,
+    ref.project,
+    ref.agentId ?? null,
+    ref.agent,
+  ]);
+  return row === undefined ? undefined : { projectId: row.project_id, operatorId: row.operator_agent_id, agentId: row.agent_id };
+}
+
+export interface AgentRow {
+  readonly agentId: AgentId;
+  readonly name: string;
+  readonly tapeBoxId: BoxId;
+  /** The version the agent was made with; agents keep theirs. */
+  readonly profile: ProfileRow;
+}
+
+const FIND_AGENT = statement(`
+  select a.id as agent_id, a.name as agent_name, a.tape_box_id, ${PROFILE_COLUMNS}
+  from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
+  where a.project_id = $1 and (a.id = $2 or a.name = $3)
+  order by (a.id = $2) desc limit 1`);
+
+/** An agent by id or name, with its profile; the operator is none. */
+export async function findAgent(
+  db: Queryable,
+  projectId: ProjectId,
+  ref: { readonly id: AgentId | undefined; readonly name: string },
+): Promise<AgentRow | undefined> {
+  const [row] = await run<ProfileDbRow & { agent_id: AgentId; agent_name: string; tape_box_id: BoxId }>(db, FIND_AGENT, [
+    projectId,
+    ref.id ?? null,
+    ref.name,
+  ]);
+  if (row === undefined) return undefined;
+  return { agentId: row.agent_id, name: row.agent_name, tapeBoxId: row.tape_box_id, profile: toProfileRow(row) };
+}
+
+const LOCK_AGENT = statement('select id from boxcar.agents where id = $1 for update');
+
+/** Serialises queue-or-dispatch decisions about one agent. */
+export async function lockAgent(tx: Queryable, agentId: AgentId): Promise<void> {
+  await run(tx, LOCK_AGENT, [agentId]);
+}
+
+const INSERT_PROFILE = statement(`
+  with old as (
+    update boxcar.profiles set is_current = false where project_id = $1 and name = $2 and is_current returning version
+  )
+  insert into boxcar.profiles (id, project_id, name, version, box_id, card_id, tags, worker_target, max_steps, is_current)
+  select $3, $1, $2, coalesce((select max(version) from boxcar.profiles where project_id = $1 and name = $2), 0) + 1, $4, $5, $6, $7, $8, true
+  from (select count(*) from old) after_old
+  returning version`);
+
+export interface NewProfile {
+  readonly id: ProfileId;
+  readonly projectId: ProjectId;
+  readonly boxId: BoxId;
+  readonly cardId: string;
+  readonly profile: Profile;
+}
+
+/** Makes a profile the current version of its name; its box and card must be written in the same transaction. */
+export async function insertProfile(tx: Queryable, profile: NewProfile): Promise<number> {
+  const [row] = await run<{ version: number }>(tx, INSERT_PROFILE, [
+    profile.projectId,
+    profile.profile.name,
+    profile.id,
+    profile.boxId,
+    profile.cardId,
+    profile.profile.tags,
+    profile.profile.worker_target,
+    profile.profile.limits.max_steps,
+  ]);
+  return row?.version ?? 0;
+}
+
+const CURRENT_PROFILE = statement(`
+  select ${PROFILE_COLUMNS}, encode(c.content_hash, 'hex') as content_hash
+  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.project_id = $1 and f.name = $2 and f.is_current`);
+
+/** The current version with the hash of its content, for "new version on change". */
+export async function findProfileHash(
+  db: Queryable,
+  projectId: ProjectId,
+  name: string,
+): Promise<(ProfileRow & { readonly contentHash: string }) | undefined> {
+  const [row] = await run<ProfileDbRow & { content_hash: string }>(db, CURRENT_PROFILE, [projectId, name]);
+  return row === undefined ? undefined : { ...toProfileRow(row), contentHash: row.content_hash };
+}
+
+const LOCK_PROFILE_NAME = statement('select pg_advisory_xact_lock(hashtextextended($1, 7))');
+
+/** Serialises versions of one profile name until the transaction ends. */
+export async function lockProfileName(tx: Queryable, projectId: ProjectId, name: string): Promise<void> {
+  await run(tx, LOCK_PROFILE_NAME, [`${projectId}/${name}`]);
+}
+

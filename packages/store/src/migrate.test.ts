@@ -1,0 +1,197 @@
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import pg from 'pg';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { checkSchemaVersion, loadMigrations, migrate } from './migrate.js';
+
+let migrationsDir: string;
+let database: TestDatabase;
+
+beforeEach(async () => {
+  migrationsDir = mkdtempSync(join(tmpdir(), 'boxcar-migrations-'));
+  database = await testDatabase({ empty: true });
+});
+
+afterEach(async () => {
+  rmSync(migrationsDir, { recursive: true, force: true });
+  await database.close();
+});
+
+function file(name: string, sql: string): void {
+  writeFileSync(join(migrationsDir, name), sql);
+}
+
+const run = (options: { lockDeadlineMs?: number; log?: (line: string) => void } = {}) =>
+  migrate(database.url, { migrationsDir, ...options });
+
+async function versions(): Promise<unknown[]> {
+  const { rows } = await database.pool.query(
+    'select version, name, min_compatible from boxcar.schema_version order by version',
+  );
+  return rows;
+}
+
+describe('migrate', () => {
+  it('applies what is missing, in order, and nothing the second time', async () => {
+    file('0001_first.sql', '-- min_compatible: 1\ncreate table boxcar.a (n int);');
+    expect(await run()).toEqual({ from: 0, to: 1, applied: ['0001_first.sql'] });
+    file('0002_second.sql', '-- min_compatible: 1\nalter table boxcar.a add m int;');
+    file('0003_third.sql', 'alter table boxcar.a drop n;');
+    expect(await run()).toEqual({ from: 1, to: 3, applied: ['0002_second.sql', '0003_third.sql'] });
+    expect(await run()).toEqual({ from: 3, to: 3, applied: [] });
+    expect(await versions()).toEqual([
+      { version: 1, name: '0001_first.sql', min_compatible: 1 },
+      { version: 2, name: '0002_second.sql', min_compatible: 1 },
+      { version: 3, name: '0003_third.sql', min_compatible: 3 },
+    ]);
+  });
+
+  it('a file that fails leaves nothing behind and is named with its line', async () => {
+    file('0001_first.sql', 'create table boxcar.a (n int);');
+    file('0002_second.sql', 'create table boxcar.b (n int);\nselect wrong;\n');
+    const failure = run();
+    await expect(failure).rejects.toMatchObject({ code: 'migration_failed', details: { version: 2 } });
+    await expect(failure).rejects.toThrow(/^0002_second\.sql:2: column "wrong" does not exist\. /);
+    expect(await versions()).toHaveLength(1);
+    expect((await database.pool.query(`select to_regclass('boxcar.b') as b`)).rows).toEqual([{ b: null }]);
+    file('0002_second.sql', 'create table boxcar.b (n int);');
+    expect(await run()).toEqual({ from: 1, to: 2, applied: ['0002_second.sql'] });
+  });
+
+  it('refuses a file that was edited after it was applied', async () => {
+    file('0001_first.sql', 'create table boxcar.a (n int);');
+    await run();
+    file('0001_first.sql', 'create table boxcar.a (n bigint);');
+    await expect(run()).rejects.toMatchObject({ code: 'migration_failed', details: { version: 1 } });
+    file('0001_first.sql', 'create table boxcar.a (n int);'.replaceAll('\n', '\r\n'));
+    expect(await run()).toMatchObject({ applied: [] });
+  });
+
+  it('refuses gaps and doubles in the numbers', async () => {
+    file('0002_second.sql', 'select 1;');
+    await expect(run()).rejects.toThrow('0002_second.sql should begin with 0001');
+    file('0001_first.sql', 'select 1;');
+    file('0001_again.sql', 'select 1;');
+    await expect(run()).rejects.toMatchObject({ code: 'migration_failed' });
+  });
+
+  it('processes that migrate at once apply each file once', async () => {
+    file('0001_first.sql', 'create table boxcar.a (n int); select pg_sleep(0.3);');
+    file('0002_second.sql', 'create table boxcar.b (n int);');
+    const results = await Promise.all([run(), run(), run(), run()]);
+    expect(results.flatMap((result) => result.applied).sort()).toEqual(['0001_first.sql', '0002_second.sql']);
+    expect(new Set(results.map((result) => result.to))).toEqual(new Set([2]));
+  });
+
+  it('whoever waits for another migration holds no snapshot, and gives up at its deadline', async () => {
+    file('0001_first.sql', 'select 1;');
+    const holder = new pg.Client({ connectionString: database.url });
+    await holder.connect();
+    await holder.query('select pg_advisory_lock(7205129001)');
+    const lines: string[] = [];
+    const waiting = run({ lockDeadlineMs: 500, log: (line) => lines.push(line) });
+    const seen = (async () => {
+      for (;;) {
+        const { rows } = await holder.query<{ state: string; backend_xmin: string | null }>(
+          `select state, backend_xmin from pg_stat_activity where application_name = 'boxcar migrate' and datname = current_database()`,
+        );
+        if (rows[0]?.state === 'idle') return rows[0];
+      }
+    })();
+    await expect(waiting).rejects.toMatchObject({ code: 'migration_failed' });
+    expect(await seen).toEqual({ state: 'idle', backend_xmin: null });
+    expect(lines).toEqual(['another process is migrating this database; waiting for it']);
+    await holder.end();
+    expect(await run()).toMatchObject({ applied: ['0001_first.sql'] });
+  });
+
+  it('gives way to a long transaction on the same table instead of blocking those behind it', async () => {
+    file('0001_first.sql', 'create table boxcar.a (n int);');
+    await run();
+    file('0002_second.sql', 'alter table boxcar.a add m int;');
+    const reader = await database.pool.connect();
+    await reader.query('begin');
+    await reader.query('select * from boxcar.a');
+    const migrating = run();
+    // The migration asks for its lock and gives up after 3 s; a reader behind it is let through by then.
+    await expect(database.pool.query('select * from boxcar.a')).resolves.toMatchObject({ rows: [] });
+    await reader.query('select pg_sleep(3.5)');
+    await database.pool.query('select * from boxcar.a');
+    await reader.query('commit');
+    reader.release();
+    expect(await migrating).toMatchObject({ applied: ['0002_second.sql'] });
+  });
+
+  it('settings of one file do not reach the next', async () => {
+    file('0001_first.sql', 'set search_path = boxcar; create table a (n int);');
+    file('0002_second.sql', `do $$ begin assert current_setting('search_path') not like 'boxcar%'; end $$;`);
+    expect(await run()).toMatchObject({ to: 2 });
+  });
+
+  it('says what to do when there is no way in', async () => {
+    file('0001_first.sql', 'select 1;');
+    const wrong = new URL(database.url);
+    wrong.port = '1';
+    await expect(migrate(wrong.href, { migrationsDir })).rejects.toMatchObject({
+      code: 'database_unavailable',
+    });
+    wrong.port = new URL(database.url).port;
+    wrong.password = 'wrong';
+    await expect(migrate(wrong.href, { migrationsDir })).rejects.toMatchObject({
+      code: 'database_auth_failed',
+    });
+  });
+});
+
+describe('checkSchemaVersion', () => {
+  const check = (min: number, max: number) => checkSchemaVersion(database.pool, { supported: { min, max } });
+
+  it('an empty database is outdated', async () => {
+    await expect(check(1, 1)).rejects.toMatchObject({ code: 'schema_outdated', details: { version: 0 } });
+    await expect(check(1, 1)).rejects.toThrow('boxcar migrate');
+  });
+
+  it('accepts what the program supports and names what it does not', async () => {
+    file('0001_first.sql', 'select 1;');
+    file('0002_expand.sql', '-- min_compatible: 1\nselect 1;');
+    await run();
+    expect(await check(2, 2)).toBe(2);
+    await expect(check(3, 3)).rejects.toMatchObject({ code: 'schema_outdated' });
+    // An older program goes on working on an expanded schema …
+    expect(await check(1, 1)).toBe(2);
+    file('0003_contract.sql', '-- min_compatible: 2\nselect 1;');
+    file('0004_expand.sql', '-- min_compatible: 1\nselect 1;');
+    await run();
+    // … until it is contracted; a later file cannot take that back.
+    expect(await check(2, 2)).toBe(4);
+    await expect(check(1, 1)).rejects.toMatchObject({ code: 'schema_too_new' });
+  });
+
+  it('an older program leaves a newer database alone while it is compatible', async () => {
+    file('0001_first.sql', 'select 1;');
+    file('0002_expand.sql', '-- min_compatible: 1\nselect 1;');
+    await run();
+    rmSync(join(migrationsDir, '0002_expand.sql'));
+    expect(await run()).toEqual({ from: 2, to: 2, applied: [] });
+    file('0002_expand.sql', '-- min_compatible: 1\nselect 1;');
+    file('0003_contract.sql', 'select 1;');
+    await run();
+    for (const name of ['0002_expand.sql', '0003_contract.sql']) rmSync(join(migrationsDir, name));
+    await expect(run()).rejects.toMatchObject({ code: 'schema_too_new' });
+  });
+});
+
+describe('the shipped migrations', () => {
+  it('are found, numbered, and bring an empty database to what this program supports', async () => {
+    const shipped = await loadMigrations();
+    expect(shipped.map((migration) => migration.name)).toEqual(
+      readdirSync(new URL('../../../migrations/', import.meta.url))
+        .filter((name) => /^\d{4}_/.test(name))
+        .sort(),
+    );
+    await migrate(database.url);
+    expect(await checkSchemaVersion(database.pool)).toBe(shipped.length);
+  });
+});

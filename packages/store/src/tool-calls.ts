@@ -1,0 +1,223 @@
+/**
+ * Tool calls: results by compare-and-set, and what follows when the last one is in.
+ *
+ * R1  The first result of a call wins; later ones are reported as duplicates and change nothing.
+ * R2  Whether calls are still out is read from `turns.pending_calls` in the UPDATE that lowers it, never from a sub-select.
+ * R3  The transaction that lowers it to zero appends all results of the step to the tape, in call order, and resumes the turn.
+ */
+import type { JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, statement, transaction, type Tx } from './db.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+
+export interface CallSettlement {
+  readonly toolCallId: ToolCallId;
+  readonly turnId: TurnId;
+  readonly status: 'success' | 'failed' | 'timeout' | 'canceled';
+  readonly card: NewCard;
+}
+
+export interface SettledTurns {
+  /** Turns that were resumed. */
+  readonly rings: readonly Ring[];
+  /** Calls that had a result already. */
+  readonly duplicates: readonly ToolCallId[];
+}
+
+const RECORD = statement(`
+  with r as (
+    select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, ${CARD_COLUMNS})
+  ),
+  lk as (select t.id from boxcar.turns t where t.id = any ($2::uuid[]) order by t.id for update),
+  locked as (
+    select k.id from boxcar.tool_calls k join r on r.call_id = k.id and r.turn_id = k.turn_id where k.turn_id in (select id from lk)
+    order by k.id for update of k
+  ),
+  won as (
+    update boxcar.tool_calls k set status = r.status, result_card_id = r.id, ended_at = now()
+    from r, locked where k.id = locked.id and r.call_id = k.id and k.status = 'pending'
+    returning k.id, k.turn_id
+  ),
+  cards as (
+    insert into ${CARD_TARGET} select ${CARD_VALUES} from r x where x.call_id in (select id from won)
+  ),
+  lowered as (
+    update boxcar.turns t set pending_calls = t.pending_calls - w.n
+    from (select turn_id, count(*)::int as n from won group by turn_id) w where t.id = w.turn_id
+    returning t.id, t.pending_calls, t.status
+  )
+  select (select coalesce(json_agg(id), '[]') from won) as won,
+    (select coalesce(json_agg(id), '[]') from lowered where pending_calls = 0 and status in ('dispatched', 'running', 'suspended')) as complete`);
+
+const ADVANCE = statement(`
+  with holders as (select * from json_to_recordset($2) as h(turn_id uuid, epoch int, holder_id uuid)),
+  lk as (
+    select t.*, t.id = any ($1::uuid[]) as is_complete,
+      h.turn_id is not null and t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id as is_held
+    from boxcar.turns t left join holders h on h.turn_id = t.id
+    where (t.id = any ($1::uuid[]) or t.id in (select turn_id from holders))
+      and t.status in ('dispatched', 'running', 'suspended')
+    order by t.id for update of t
+  ),
+  results as (
+    select lk.id as turn_id, lk.output_box_id, lk.step_count, lk.agent_id, k.result_card_id, row_number() over (partition by lk.id order by k.ordinal) as n
+    from lk join boxcar.tool_calls k on k.turn_id = lk.id and k.step = lk.step_count where lk.is_complete
+  ),
+  counts as (select output_box_id, count(*)::int as n from results group by output_box_id),
+  heads as (select b.id from boxcar.boxes b join counts on counts.output_box_id = b.id order by b.id for update of b),
+  hd as (
+    update boxcar.boxes b set head_position = b.head_position + counts.n from counts, heads where b.id = heads.id and counts.output_box_id = b.id
+    returning b.id, b.head_position, b.head_position - counts.n as base, b.view_position
+  ),
+  entries as (
+    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
+    select hd.id, hd.base + r.n, 'tool_result', r.result_card_id, c.token_estimate, r.turn_id, r.step_count, c.author_id
+    from results r join hd on hd.id = r.output_box_id join boxcar.cards c on c.id = r.result_card_id
+  ),
+  up as (
+    update boxcar.turns t set
+      status = case when t.pending_calls = 0 and t.status = 'suspended' then 'dispatched' when t.pending_calls > 0 and lk.is_held then 'suspended' else t.status end,
+      epoch = case when t.pending_calls = 0 and t.status = 'suspended' then t.epoch + 1 else t.epoch end,
+      dispatched_at = case when t.pending_calls = 0 and t.status = 'suspended' then now() else t.dispatched_at end,
+      holder_id = case when t.pending_calls > 0 and lk.is_held then null else t.holder_id end,
+      attempt = case when t.pending_calls = 0 and lk.is_held then t.attempt + 1 else t.attempt end
+    from lk where t.id = lk.id
+    returning t.id, t.project_id, t.epoch, t.status, t.holder_id, t.step_count, t.attempt, t.worker_target, t.output_box_id, lk.is_held, lk.status as old_status
+  ),
+  opened as (
+    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
+    select up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id, coalesce(hd.view_position, b.view_position), coalesce(hd.head_position, b.head_position)
+    from up join boxcar.boxes b on b.id = up.output_box_id left join hd on hd.id = b.id
+    where up.is_held and up.status = 'running'
+  )
+  select up.id as turn_id, up.epoch, up.status, up.worker_target, up.attempt, up.is_held, up.old_status from up`);
+
+interface AdvanceRow extends pg.QueryResultRow {
+  turn_id: TurnId;
+  epoch: number;
+  status: 'dispatched' | 'running' | 'suspended';
+  worker_target: string;
+  attempt: number;
+  is_held: boolean;
+  old_status: string;
+}
+
+async function record(tx: Tx, settlements: readonly CallSettlement[]): Promise<{ won: Set<ToolCallId>; complete: TurnId[] }> {
+  if (settlements.length === 0) return { won: new Set(), complete: [] };
+  const records = settlements.map((item) => ({ call_id: item.toolCallId, turn_id: item.turnId, status: item.status, ...cardRecord(item.card) }));
+  const [row] = await run<{ won: ToolCallId[]; complete: TurnId[] }>(tx, RECORD, [JSON.stringify(records), [...new Set(settlements.map((item) => item.turnId))]]);
+  return { won: new Set(row?.won), complete: row?.complete ?? [] };
+}
+
+const ringsOf = (rows: readonly AdvanceRow[]): Ring[] =>
+  rows
+    .filter((row) => row.status === 'dispatched' && row.old_status === 'suspended')
+    .map((row) => ({ turnId: row.turn_id, epoch: row.epoch, workerTarget: row.worker_target }));
+
+/** Keeps one settlement per call; two of one call in a batch are a duplicate like any other. */
+function distinct(settlements: readonly CallSettlement[]): { first: CallSettlement[]; repeated: ToolCallId[] } {
+  const first = new Map<ToolCallId, CallSettlement>();
+  const repeated: ToolCallId[] = [];
+  for (const item of settlements) {
+    if (first.has(item.toolCallId)) repeated.push(item.toolCallId);
+    else first.set(item.toolCallId, item);
+  }
+  return { first: [...first.values()], repeated };
+}
+
+/** Records results inside the caller's transaction; turns whose last call this was are resumed. Two statements. */
+export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
+  const { first, repeated } = distinct(settlements);
+  const { won, complete } = await record(tx, first);
+  const duplicates = [...repeated, ...first.filter((item) => !won.has(item.toolCallId)).map((item) => item.toolCallId)];
+  if (complete.length === 0) return { rings: [], duplicates };
+  const rows = await run<AdvanceRow>(tx, ADVANCE, [complete, '[]']);
+  return { rings: ringsOf(rows), duplicates };
+}
+
+/**
+ * Records results from anyone entitled, before, during or after the suspend of their turn, without its epoch.
+ *
+ * @returns Rings of the turns that were resumed, and the calls that had a result already.
+ */
+export function recordResults(pool: pg.Pool, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
+  return transaction(pool, (tx) => settleCalls(tx, settlements));
+}
+
+/** A turn in its worker's hands whose own calls have all been run. */
+export interface Advance {
+  readonly turnId: TurnId;
+  readonly epoch: number;
+  readonly holderId: WorkerId;
+  readonly results: readonly CallSettlement[];
+}
+
+export type AdvanceOutcome =
+  /** All calls are answered; the next step is open. */
+  | { readonly outcome: 'open'; readonly attempt: number }
+  /** Calls are still out; the turn is suspended and in nobody's hands. */
+  | { readonly outcome: 'suspended' }
+  | { readonly outcome: 'fenced' };
+
+/** Records a worker's results and either opens the next step or suspends the turn, in one transaction of two statements. */
+export function advanceTurns(pool: pg.Pool, advances: readonly Advance[]): Promise<{ outcomes: readonly AdvanceOutcome[]; rings: readonly Ring[] }> {
+  return transaction(pool, async (tx) => {
+    const { complete } = await record(tx, distinct(advances.flatMap((item) => item.results)).first);
+    const holders = advances.map((item) => ({ turn_id: item.turnId, epoch: item.epoch, holder_id: item.holderId }));
+    const rows = await run<AdvanceRow>(tx, ADVANCE, [complete, JSON.stringify(holders)]);
+    const byTurn = new Map(rows.filter((row) => row.is_held).map((row) => [row.turn_id, row]));
+    return {
+      outcomes: advances.map((item): AdvanceOutcome => {
+        const row = byTurn.get(item.turnId);
+        if (row === undefined) return { outcome: 'fenced' };
+        return row.status === 'running' ? { outcome: 'open', attempt: row.attempt } : { outcome: 'suspended' };
+      }),
+      rings: ringsOf(rows),
+    };
+  });
+}
+
+const PENDING = statement(`
+  select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.retry, k.epoch,
+    extract(epoch from k.deadline_at - now()) * 1000 as remaining_ms,
+    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) as is_awaiting
+  from boxcar.tool_calls k where k.turn_id = $1 and k.status = 'pending' order by k.ordinal`);
+
+export interface PendingCall extends pg.QueryResultRow {
+  readonly id: ToolCallId;
+  readonly turn_id: TurnId;
+  readonly step: number;
+  readonly ordinal: number;
+  readonly provider_call_id: string;
+  readonly name: string;
+  readonly arguments: JsonValue;
+  readonly route: 'function' | 'primitive' | 'none';
+  readonly retry: 'safe' | 'never';
+  readonly epoch: number;
+  readonly remaining_ms: number;
+  /** A child turn exists whose end will be the result. */
+  readonly is_awaiting: boolean;
+}
+
+/** The calls of a turn that have no result yet, in call order. */
+export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<PendingCall[]> {
+  const rows = await run<PendingCall>(db, PENDING, [turnId]);
+  return rows.map((row) => ({ ...row, remaining_ms: Number(row.remaining_ms) }));
+}
+
+const EXTEND = statement(`
+  update boxcar.tool_calls set deadline_at = now() + $2 * interval '1 millisecond' where id = $1 and status = 'pending'`);
+
+/** Gives a waiting call the deadline of what it waits for. */
+export async function extendDeadline(db: Queryable, toolCallId: ToolCallId, timeoutMs: number): Promise<void> {
+  await run(db, EXTEND, [toolCallId, timeoutMs]);
+}
+
+const CALLS_OF_STEP = statement(`
+  select k.name, k.status, c.content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
+  where k.turn_id = $1 and k.step = $2 order by k.ordinal`);
+
+/** The calls of a committed step with their results. */
+export function loadCallsOfStep(db: Queryable, turnId: TurnId, step: number): Promise<{ name: string; status: string; content: JsonValue }[]> {
+  return run(db, CALLS_OF_STEP, [turnId, step]);
+}

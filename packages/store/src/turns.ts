@@ -1,0 +1,426 @@
+/**
+ * The turn's life in rows: claim, commit of a step, end.
+ *
+ * C1  A claim wins only on `dispatched` at its epoch, and leaves the epoch as it is.
+ * C2  A commit writes only while the turn is `running` at its epoch in its holder's hands (or, for the sweep, as it saw it).
+ * C3  Tape positions are taken under the lock of the tape's head row, so they are gapless.
+ * C4  Turns are locked before tapes, tapes before tool calls, each class in id order, whatever the batch.
+ */
+import type { AgentId, BoxId, CardId, EntryKind, ErrorBody, FinalStatus, JsonValue, NewCard, ProfileId, ProjectId, Ring, RunId, ToolCallId, TurnId, TurnStatus, WorkerId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, runRetrying, statement, transaction, type Tx } from './db.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
+
+export interface ClaimedTurn {
+  readonly turnId: TurnId;
+  readonly projectId: ProjectId;
+  readonly runId: RunId;
+  readonly agentId: AgentId;
+  readonly profileId: ProfileId;
+  readonly epoch: number;
+  readonly parentTurnId: TurnId | null;
+  readonly parentToolCallId: ToolCallId | null;
+  readonly isAwaited: boolean;
+  readonly primitive: string;
+  readonly contextBoxId: BoxId;
+  readonly outputBoxId: BoxId;
+  readonly channelId: string;
+  readonly workerTarget: string;
+  readonly traceparent: string | null;
+  readonly maxSteps: number;
+  readonly deadlineAt: Date | null;
+  /** Committed steps. */
+  readonly stepCount: number;
+  readonly emptyReplies: number;
+  readonly pendingCalls: number;
+  /** Claims since the last committed step, this one included. */
+  readonly attempt: number;
+}
+
+export type ClaimOutcome = { readonly outcome: 'claimed'; readonly turn: ClaimedTurn } | { readonly outcome: 'stale' };
+
+const CLAIM = statement(`
+  with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
+  lk as (
+    select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
+    where t.status = 'dispatched' order by t.id for update of t
+  ),
+  heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.start_position is null order by b.id for update of b),
+  hd as (
+    update boxcar.boxes b set head_position = b.head_position + 1 from heads where b.id = heads.id
+    returning b.id, b.head_position, b.view_position
+  ),
+  started as (
+    insert into boxcar.tape_entries (box_id, position, kind, payload, turn_id, author_id)
+    select hd.id, hd.head_position, 'event', json_build_object('name', 'turn.started', 'data',
+        json_strip_nulls(json_build_object('turn_id', lk.id, 'context_box_id', lk.context_box_id, 'steps_left', case when lk.max_steps <= 2 then lk.max_steps end))),
+      lk.id, lk.agent_id::text
+    from lk join hd on hd.id = lk.output_box_id
+  ),
+  cl as (
+    update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1,
+      start_position = coalesce(t.start_position, (select hd.head_position from hd where hd.id = t.output_box_id))
+    from lk where t.id = lk.id and t.status = 'dispatched' and t.epoch = lk.epoch
+    returning t.*
+  ),
+  opened as (
+    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
+    select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2,
+      coalesce(hd.view_position, b.view_position), coalesce(hd.head_position, b.head_position)
+    from cl join boxcar.boxes b on b.id = cl.output_box_id left join hd on hd.id = b.id
+    where cl.pending_calls = 0
+  )
+  select cl.id, cl.project_id, cl.run_id, cl.agent_id, cl.profile_id, cl.epoch, cl.parent_turn_id, cl.parent_tool_call_id, cl.is_awaited, cl.primitive,
+    cl.context_box_id, cl.output_box_id, cl.channel_id, cl.worker_target, cl.traceparent, cl.max_steps, cl.deadline_at, cl.step_count,
+    cl.empty_replies, cl.pending_calls, cl.attempt
+  from cl`);
+
+interface ClaimRow extends pg.QueryResultRow {
+  id: TurnId;
+  project_id: ProjectId;
+  run_id: RunId;
+  agent_id: AgentId;
+  profile_id: ProfileId;
+  epoch: number;
+  parent_turn_id: TurnId | null;
+  parent_tool_call_id: ToolCallId | null;
+  is_awaited: boolean;
+  primitive: string;
+  context_box_id: BoxId;
+  output_box_id: BoxId;
+  channel_id: string;
+  worker_target: string;
+  traceparent: string | null;
+  max_steps: number;
+  deadline_at: Date | null;
+  step_count: number;
+  empty_replies: number;
+  pending_calls: number;
+  attempt: number;
+}
+
+/**
+ * Takes dispatched turns for a worker; opens the next step of those that wait for no call.
+ *
+ * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error.
+ */
+export async function claim(pool: pg.Pool, rings: readonly Pick<Ring, 'turnId' | 'epoch'>[], holderId: WorkerId): Promise<readonly ClaimOutcome[]> {
+  const wanted = [...new Map(rings.map((ring) => [ring.turnId, { turn_id: ring.turnId, epoch: ring.epoch }])).values()];
+  const rows = await runRetrying<ClaimRow>(pool, CLAIM, [JSON.stringify(wanted), holderId]);
+  const claimed = new Map(rows.map((row) => [row.id, row]));
+  return rings.map((ring) => {
+    const row = claimed.get(ring.turnId);
+    if (row === undefined || row.epoch !== ring.epoch) return { outcome: 'stale' };
+    // A ring that came twice in one batch wins once.
+    claimed.delete(ring.turnId);
+    return {
+      outcome: 'claimed',
+      turn: {
+        turnId: row.id,
+        projectId: row.project_id,
+        runId: row.run_id,
+        agentId: row.agent_id,
+        profileId: row.profile_id,
+        epoch: row.epoch,
+        parentTurnId: row.parent_turn_id,
+        parentToolCallId: row.parent_tool_call_id,
+        isAwaited: row.is_awaited,
+        primitive: row.primitive,
+        contextBoxId: row.context_box_id,
+        outputBoxId: row.output_box_id,
+        channelId: row.channel_id,
+        workerTarget: row.worker_target,
+        traceparent: row.traceparent,
+        maxSteps: row.max_steps,
+        deadlineAt: row.deadline_at,
+        stepCount: row.step_count,
+        emptyReplies: row.empty_replies,
+        pendingCalls: row.pending_calls,
+        attempt: row.attempt,
+      },
+    };
+  });
+}
+
+export interface NewEntry {
+  readonly kind: EntryKind;
+  readonly cardId: CardId;
+  readonly tokens: number;
+}
+
+export interface NewToolCall {
+  readonly id: ToolCallId;
+  readonly ordinal: number;
+  readonly providerCallId: string;
+  readonly name: string;
+  readonly arguments: JsonValue;
+  readonly route: 'function' | 'primitive' | 'none';
+  readonly retry: 'safe' | 'never';
+  readonly timeoutMs: number;
+}
+
+export interface TurnEnding {
+  readonly status: FinalStatus;
+  readonly deliverableCardId: CardId;
+  readonly error: ErrorBody | null;
+  /** The result of the call that awaits this turn, if one does. */
+  readonly settles: { readonly toolCallId: ToolCallId; readonly turnId: TurnId; readonly status: CallSettlement['status']; readonly card: NewCard } | null;
+}
+
+/** What one commit writes about one turn. */
+export interface StepCommit {
+  readonly turnId: TurnId;
+  readonly projectId: ProjectId;
+  readonly agentId: AgentId;
+  readonly epoch: number;
+  /** True when a parent turn gets to read the output box at the end. */
+  readonly hasParent: boolean;
+  /** Who must hold it; null = the sweep, which ends turns nobody holds. */
+  readonly holderId: WorkerId | null;
+  /** The step this commit closes; null when it closes none (an end between steps). */
+  readonly step: {
+    readonly step: number;
+    readonly attempt: number;
+    readonly model: string;
+    readonly promptHash: string;
+    readonly manifest: JsonValue;
+    readonly thoughtCardId: CardId | null;
+    readonly usage: JsonValue;
+    readonly finishReason: string;
+    readonly modelMs: number;
+    readonly error: ErrorBody | null;
+  } | null;
+  readonly cards: readonly NewCard[];
+  readonly entries: readonly NewEntry[];
+  readonly calls: readonly NewToolCall[];
+  readonly emptyReplies: number;
+  /** Results of this turn's own calls, recorded first. */
+  readonly results: readonly CallSettlement[];
+  readonly end: TurnEnding | null;
+}
+
+export type CommitOutcome =
+  | { readonly outcome: 'committed' }
+  /** The turn is in other hands or has ended: nothing of this commit took effect. */
+  | { readonly outcome: 'fenced' };
+
+export interface CommitResult extends SettledTurns {
+  readonly outcomes: readonly CommitOutcome[];
+  /** Targets where a turn ended while others are queued: there may be room for them now. */
+  readonly backlogTargets: readonly string[];
+  readonly endedTurnIds: readonly TurnId[];
+  /** Ended turns that a job at the queue door waits for. */
+  readonly doorTurnIds: readonly TurnId[];
+}
+
+const LOCK_TURNS = statement('select id from boxcar.turns where id = any ($1::uuid[]) order by id for update');
+
+const COMMIT = statement(`
+  with d as (
+    select * from json_to_recordset($1::json->'turns') as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
+      step int, attempt int, model text, prompt_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
+      end_status text, deliverable_card_id uuid, error jsonb, agent_id uuid)
+  ),
+  lk as (
+    select t.id, t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
+    where t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+      and t.holder_id is not distinct from d.holder_id and (d.holder_id is null or t.status = 'running')
+    order by t.id for update of t
+  ),
+  cards as (
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES} from json_to_recordset($1::json->'cards') as x(turn_id uuid, ${CARD_COLUMNS}) join lk on lk.id = x.turn_id
+  ),
+  heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.entry_count > 0 order by b.id for update of b),
+  hd as (
+    update boxcar.boxes b set head_position = b.head_position + lk.entry_count from lk, heads
+    where b.id = heads.id and lk.output_box_id = b.id
+    returning b.id, b.head_position, b.head_position - lk.entry_count as base, b.view_position
+  ),
+  entries as (
+    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
+    select hd.id, hd.base + x.n, x.kind, x.card_id, x.tokens, lk.id, lk.step, lk.agent_id::text
+    from json_to_recordset($1::json->'entries') as x(turn_id uuid, n int, kind text, card_id uuid, tokens int)
+    join lk on lk.id = x.turn_id join hd on hd.id = lk.output_box_id
+  ),
+  calls as (
+    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, retry, epoch, status, deadline_at)
+    select x.id, x.project_id, lk.id, lk.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.retry, lk.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond'
+    from json_to_recordset($1::json->'calls') as x(turn_id uuid, id uuid, project_id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, retry text, timeout_ms float8)
+    join lk on lk.id = x.turn_id
+  ),
+  closed as (
+    update boxcar.steps s set model = lk.model, prompt_hash = decode(lk.prompt_hash, 'hex'), manifest = lk.manifest, thought_card_id = lk.thought_card_id,
+      usage = lk.usage, finish_reason = lk.finish_reason, model_ms = lk.model_ms, error = lk.step_error, committed_at = now()
+    from lk where s.turn_id = lk.id and s.step = lk.step and s.attempt = lk.attempt
+  ),
+  up as (
+    update boxcar.turns t set
+      step_count = coalesce(lk.step, t.step_count), empty_replies = lk.empty_replies, pending_calls = t.pending_calls + lk.call_count,
+      attempt = case when lk.step is null then t.attempt when lk.end_status is null and lk.call_count = 0 then 1 else 0 end,
+      status = coalesce(lk.end_status, t.status), holder_id = case when lk.end_status is null then t.holder_id end,
+      ended_at = case when lk.end_status is not null then now() end, deliverable_card_id = lk.deliverable_card_id, error = lk.error
+    from lk where t.id = lk.id
+    returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.output_box_id, t.worker_target, t.ended_at, lk.call_count
+  ),
+  opened as (
+    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
+    select up.id, up.step_count + 1, 1, up.project_id, up.epoch, up.holder_id, hd.view_position, hd.head_position
+    from up join hd on hd.id = up.output_box_id where up.status = 'running' and up.call_count = 0
+  )
+  select up.id as turn_id, up.worker_target,
+    up.ended_at is not null as is_ended,
+    up.ended_at is not null and exists (select from boxcar.turns q where q.status = 'queued' and q.worker_target = up.worker_target) as has_backlog,
+    up.ended_at is not null and exists (select from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null) as has_door
+  from up`);
+
+interface CommitRow extends pg.QueryResultRow {
+  turn_id: TurnId;
+  worker_target: string;
+  is_ended: boolean;
+  has_backlog: boolean;
+  has_door: boolean;
+}
+
+const GRANT_OUTPUTS = statement(`
+  insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
+  select t.project_id, p.agent_id, t.output_box_id, 'read', b.head_position, 'turn:' || t.id
+  from boxcar.turns t join boxcar.turns p on p.id = t.parent_turn_id join boxcar.boxes b on b.id = t.output_box_id
+  where t.id = any ($1::uuid[]) and p.agent_id <> t.agent_id
+  on conflict (agent_id, box_id, mode) do update
+    set upto_position = case when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end`);
+
+function commitPayload(commits: readonly StepCommit[]): string {
+  return JSON.stringify({
+    turns: commits.map((commit) => ({
+      turn_id: commit.turnId,
+      agent_id: commit.agentId,
+      epoch: commit.epoch,
+      holder_id: commit.holderId,
+      entry_count: commit.entries.length,
+      call_count: commit.calls.length,
+      empty_replies: commit.emptyReplies,
+      step: commit.step?.step ?? null,
+      attempt: commit.step?.attempt ?? null,
+      model: commit.step?.model ?? null,
+      prompt_hash: commit.step?.promptHash ?? null,
+      manifest: commit.step?.manifest ?? null,
+      thought_card_id: commit.step?.thoughtCardId ?? null,
+      usage: commit.step?.usage ?? null,
+      finish_reason: commit.step?.finishReason ?? null,
+      model_ms: commit.step?.modelMs ?? null,
+      step_error: commit.step?.error ?? null,
+      end_status: commit.end?.status ?? null,
+      deliverable_card_id: commit.end?.deliverableCardId ?? null,
+      error: commit.end?.error ?? null,
+    })),
+    cards: commits.flatMap((commit) => commit.cards.map((card) => ({ turn_id: commit.turnId, ...cardRecord(card) }))),
+    entries: commits.flatMap((commit) =>
+      commit.entries.map((entry, index) => ({ turn_id: commit.turnId, n: index + 1, kind: entry.kind, card_id: entry.cardId, tokens: entry.tokens })),
+    ),
+    calls: commits.flatMap((commit) =>
+      commit.calls.map((call) => ({
+        turn_id: commit.turnId,
+        id: call.id,
+        project_id: commit.projectId,
+        ordinal: call.ordinal,
+        provider_call_id: call.providerCallId,
+        name: call.name,
+        arguments: JSON.stringify(call.arguments),
+        route: call.route,
+        retry: call.retry,
+        timeout_ms: call.timeoutMs,
+      })),
+    ),
+  });
+}
+
+/**
+ * Commits steps and ends of turns. A commit without calls and without an end opens the next step; an end settles the call
+ * that awaits it, grants the parent the output box, and may resume the parent: all in one transaction.
+ */
+export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
+  const needsTransaction = commits.some((commit) => commit.results.length > 0 || (commit.end !== null && commit.hasParent));
+  if (!needsTransaction) return readResult(commits, await runRetrying<CommitRow>(pool, COMMIT, [commitPayload(commits)]));
+  return transaction(pool, async (tx) => {
+    // Children and parents are locked together, by id: two ends of one family never wait for each other in a circle.
+    const ids = commits.flatMap((commit) => [commit.turnId, ...(commit.end?.settles ? [commit.end.settles.turnId] : [])]);
+    await run(tx, LOCK_TURNS, [ids]);
+    const results = commits.flatMap((commit) => commit.results);
+    if (results.length > 0) await settleCalls(tx, results);
+    const rows = await run<CommitRow>(tx, COMMIT, [commitPayload(commits)]);
+    return { ...readResult(commits, rows), ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))) };
+  });
+}
+
+function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]): CommitResult {
+  const committed = new Set(rows.map((row) => row.turn_id));
+  return {
+    outcomes: commits.map((commit) => ({ outcome: committed.has(commit.turnId) ? 'committed' : 'fenced' })),
+    backlogTargets: [...new Set(rows.filter((row) => row.has_backlog).map((row) => row.worker_target))],
+    endedTurnIds: rows.filter((row) => row.is_ended).map((row) => row.turn_id),
+    doorTurnIds: rows.filter((row) => row.has_door).map((row) => row.turn_id),
+    rings: [],
+    duplicates: [],
+  };
+}
+
+async function settleParents(tx: Tx, commits: readonly StepCommit[], committed: ReadonlySet<TurnId>): Promise<SettledTurns> {
+  const ended = commits.filter((commit) => commit.end !== null && committed.has(commit.turnId));
+  const children = ended.filter((commit) => commit.hasParent);
+  if (children.length > 0) await run(tx, GRANT_OUTPUTS, [children.map((commit) => commit.turnId)]);
+  const settlements = ended.flatMap((commit) => (commit.end?.settles ? [commit.end.settles] : []));
+  return settlements.length === 0 ? { rings: [], duplicates: [] } : settleCalls(tx, settlements);
+}
+
+const TURN_ENDS = statement(`
+  select t.id as turn_id, t.status, t.agent_id, t.context_box_id, t.output_box_id, t.error, t.run_id, t.step_count, c.content
+  from boxcar.turns t left join boxcar.cards c on c.id = t.deliverable_card_id
+  where t.id = any ($1::uuid[])`);
+
+export interface TurnState extends pg.QueryResultRow {
+  readonly turn_id: TurnId;
+  readonly run_id: RunId;
+  readonly status: TurnStatus;
+  readonly agent_id: AgentId;
+  readonly context_box_id: BoxId;
+  readonly output_box_id: BoxId;
+  readonly step_count: number;
+  readonly error: ErrorBody | null;
+  /** The deliverable's content once the turn has ended. */
+  readonly content: JsonValue | null;
+}
+
+/** Where turns stand, and what they delivered. */
+export function loadTurnStates(db: Queryable, turnIds: readonly TurnId[]): Promise<TurnState[]> {
+  return run<TurnState>(db, TURN_ENDS, [turnIds]);
+}
+
+const HELD = statement("select id as turn_id from boxcar.turns where holder_id = $1 and status = 'running'");
+
+/** The turns that the rows say a worker holds. */
+export async function findHeldTurns(db: Queryable, holderId: WorkerId): Promise<readonly TurnId[]> {
+  return (await run<{ turn_id: TurnId }>(db, HELD, [holderId])).map((row) => row.turn_id);
+}
+
+const RELEASE = statement(`
+  with lk as (
+    select t.id from boxcar.turns t where t.holder_id = $1 and t.status = 'running' and ($2::uuid[] is null or t.id = any ($2)) order by t.id for update
+  )
+  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now()
+  from lk where t.id = lk.id
+  returning t.id as turn_id, t.epoch, t.worker_target`);
+
+interface RingRow extends pg.QueryResultRow {
+  turn_id: TurnId;
+  epoch: number;
+  worker_target: string;
+}
+
+export const toRing = (row: RingRow): Ring => ({ turnId: row.turn_id, epoch: row.epoch, workerTarget: row.worker_target });
+
+/** Hands turns back: a worker that shuts down gives them to the others. */
+export async function releaseTurns(pool: pg.Pool, holderId: WorkerId, turnIds: readonly TurnId[] | null): Promise<readonly Ring[]> {
+  return (await runRetrying<RingRow>(pool, RELEASE, [holderId, turnIds])).map(toRing);
+}

@@ -1,0 +1,91 @@
+import type { Ring, WorkerId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, runRetrying, statement, transaction } from './db.js';
+import { WINDOW_FACTOR } from './submission.js';
+import { toRing } from './turns.js';
+
+export interface NewWorker {
+  readonly id: WorkerId;
+  /** Key of the session advisory lock the worker's direct connection holds while it lives. */
+  readonly lockKey: string;
+  readonly targets: readonly string[];
+  readonly concurrency: number;
+  readonly leaseMs: number;
+  readonly info: Readonly<Record<string, unknown>>;
+}
+
+const REGISTER = statement(`
+  insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info)
+  values ($1, $2, now() + $3 * interval '1 millisecond', $4, $5, $6)`);
+
+export async function registerWorker(db: Queryable, worker: NewWorker): Promise<void> {
+  await run(db, REGISTER, [worker.id, worker.lockKey, worker.leaseMs, worker.targets, worker.concurrency, JSON.stringify(worker.info)]);
+}
+
+const RENEW = statement(`
+  update boxcar.workers set lease_until = now() + $2 * interval '1 millisecond' where id = $1 returning id`);
+
+/** Renews the lease of a worker and with it of every turn it holds. False = its row is gone and its turns with it. */
+export async function renewLease(db: Queryable, workerId: WorkerId, leaseMs: number): Promise<boolean> {
+  return (await run(db, RENEW, [workerId, leaseMs])).length === 1;
+}
+
+const REMOVE = statement('delete from boxcar.workers where id = $1');
+
+export async function removeWorker(db: Queryable, workerId: WorkerId): Promise<void> {
+  await run(db, REMOVE, [workerId]);
+}
+
+const CANDIDATES = statement(`
+  with recursive room as (
+    select greatest(${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w where w.lease_until > now() and w.targets @> array[$1])
+      - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = $1), 0)::int as free
+  ),
+  waiting as (
+    (select t.project_id from boxcar.turns t where t.status = 'queued' and t.worker_target = $1 order by t.project_id limit 1)
+    union all
+    select (select t.project_id from boxcar.turns t where t.status = 'queued' and t.worker_target = $1 and t.project_id > w.project_id order by t.project_id limit 1)
+    from waiting w where w.project_id is not null
+  )
+  select c.id, c.agent_id from room, waiting w cross join lateral (
+    select t.id, t.agent_id, row_number() over (order by t.priority desc, t.id) as place
+    from boxcar.turns t
+    where t.status = 'queued' and t.worker_target = $1 and t.project_id = w.project_id
+      and not exists (select from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended'))
+      and not exists (select from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id)
+    order by t.priority desc, t.id limit (select free from room)
+  ) c
+  where w.project_id is not null and pg_try_advisory_xact_lock(hashtextextended('boxcar:promote:' || $1, 0))
+  order by c.place, c.id limit (select free from room)`);
+
+const LOCK_AGENTS = statement('select id from boxcar.agents where id = any ($1::uuid[]) order by id for update');
+
+const PROMOTE = statement(`
+  with lk as (select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'queued' order by t.id for update)
+  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
+  from lk where t.id = lk.id
+    and not exists (select from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended'))
+  returning t.id as turn_id, t.epoch, t.worker_target`);
+
+/**
+ * Fills the window of a target from its queue: round robin over projects, then priority, then age; the oldest queued turn
+ * of an agent that has none in hand. One promoter per target at a time; the others find nothing and leave.
+ */
+export function promote(pool: pg.Pool, workerTarget: string): Promise<readonly Ring[]> {
+  return transaction(pool, async (tx) => {
+    const candidates = await run<{ id: string; agent_id: string }>(tx, CANDIDATES, [workerTarget]);
+    if (candidates.length === 0) return [];
+    await run(tx, LOCK_AGENTS, [candidates.map((row) => row.agent_id)]);
+    const rows = await run<Parameters<typeof toRing>[0]>(tx, PROMOTE, [candidates.map((row) => row.id)]);
+    return rows.map(toRing);
+  });
+}
+
+const READY = statement(`
+  select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t
+  where t.status = 'dispatched' and t.worker_target = any ($1::text[]) order by t.dispatched_at limit $2`);
+
+/** Dispatched turns straight from the rows, for when no doorbell can be heard. */
+export async function findReady(pool: pg.Pool, targets: readonly string[], limit: number): Promise<readonly Ring[]> {
+  return (await runRetrying<Parameters<typeof toRing>[0]>(pool, READY, [targets, limit])).map(toRing);
+}

@@ -1,0 +1,183 @@
+import { randomBytes } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { startEmbeddedPostgres } from '@boxcar/embedded';
+import { migrate } from '@boxcar/store';
+import pg from 'pg';
+import type { TestProject } from 'vitest/node';
+import type { TestContext } from './context.js';
+import { findProgram, hasContainerEngine } from './engine.js';
+
+interface Server {
+  readonly adminUrl: string;
+  /** For a person: which server this run uses. */
+  readonly description: string;
+  /** Says where the kept databases can be found, having stopped what was started. */
+  stop(kept: readonly string[]): Promise<string>;
+}
+
+/**
+ * Runs once before all test files: finds a Postgres server, migrates one database that the others are cloned from, and
+ * finds out which queue backends can be tested.
+ */
+export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const hasEngine = await hasContainerEngine();
+  const redis = findRedis(hasEngine);
+  if (redis.kind === 'none' && process.env.BOXCAR_REQUIRE_BACKENDS === '1') {
+    throw new Error(
+      `BOXCAR_REQUIRE_BACKENDS is set, but the redis backend cannot be tested: ${redis.reason}`,
+    );
+  }
+  const server = await findServer(hasEngine);
+  const runId = `${Date.now().toString(36)}${randomBytes(3).toString('hex')}`;
+  const template = `boxcar_template_${runId}`;
+  const templateError = await makeTemplate(server.adminUrl, template);
+  project.provide('boxcar', {
+    postgres: {
+      adminUrl: server.adminUrl,
+      template,
+      runId,
+      ...(templateError === undefined ? {} : { templateError }),
+    },
+    redis,
+  });
+  say(`Postgres: ${server.description}; Redis: ${describeRedis(redis)}`);
+
+  return async () => {
+    const kept = await dropAllBut(server.adminUrl, template, `boxcar_test_${runId}_%`);
+    const place = await server.stop(kept);
+    if (kept.length > 0) say(`kept for inspection: ${kept.join(', ')} (${place})`);
+    report(redis.kind === 'none' ? [`redis (${redis.reason})`] : []);
+  };
+}
+
+async function findServer(hasEngine: boolean): Promise<Server> {
+  const external = process.env.TEST_DATABASE_URL;
+  if (external !== undefined && external !== '') {
+    return {
+      adminUrl: external,
+      description: 'TEST_DATABASE_URL',
+      stop: async () => 'on the server of TEST_DATABASE_URL',
+    };
+  }
+  if (hasEngine) {
+    const container = await startContainer();
+    if (container) return container;
+  }
+  const embedded = await startEmbeddedPostgres({ ephemeral: true });
+  return {
+    adminUrl: embedded.url,
+    description: 'embedded',
+    stop: async (kept) => {
+      await embedded.stop({ keepData: kept.length > 0 });
+      return `until the next run; open them with: pnpm db:open ${embedded.dataDir}`;
+    },
+  };
+}
+
+async function startContainer(): Promise<Server | undefined> {
+  const { GenericContainer, Wait } = await import('testcontainers');
+  const image = 'postgres:18-alpine';
+  try {
+    const container = await new GenericContainer(image)
+      .withEnvironment({ POSTGRES_USER: 'boxcar', POSTGRES_PASSWORD: 'boxcar', POSTGRES_DB: 'boxcar' })
+      .withCommand([
+        'postgres',
+        '-c',
+        'fsync=off',
+        '-c',
+        'synchronous_commit=off',
+        '-c',
+        'max_connections=200',
+      ])
+      .withExposedPorts(5432)
+      // The image starts the server twice: once to set it up, then for good.
+      .withWaitStrategy(Wait.forLogMessage(/database system is ready to accept connections/, 2))
+      .start();
+    return {
+      adminUrl: `postgres://boxcar:boxcar@${container.getHost()}:${container.getMappedPort(5432)}/boxcar`,
+      description: `container ${image}`,
+      stop: async (kept) => {
+        if (kept.length === 0) await container.stop();
+        return `in container ${container.getId().slice(0, 12)}, for as long as the engine keeps it`;
+      },
+    };
+  } catch (error) {
+    say(
+      `the container engine answers but ${image} does not start (${messageOf(error)}); using the embedded server`,
+    );
+    return undefined;
+  }
+}
+
+function findRedis(hasEngine: boolean): TestContext['redis'] {
+  const external = process.env.TEST_REDIS_URL;
+  if (external !== undefined && external !== '') return { kind: 'external', url: external };
+  const path = findProgram('redis-server');
+  if (path !== undefined) return { kind: 'program', path };
+  if (hasEngine) return { kind: 'container' };
+  return { kind: 'none', reason: 'no redis-server on the PATH, no TEST_REDIS_URL, no container engine' };
+}
+
+function describeRedis(redis: TestContext['redis']): string {
+  switch (redis.kind) {
+    case 'program':
+      return redis.path;
+    case 'external':
+      return 'TEST_REDIS_URL';
+    case 'container':
+      return 'containers';
+    case 'none':
+      return 'none';
+  }
+}
+
+/** @returns Why the template could not be made, when it could not. */
+async function makeTemplate(adminUrl: string, template: string): Promise<string | undefined> {
+  await withAdmin(adminUrl, (admin) => admin.query(`create database ${template}`));
+  const url = new URL(adminUrl);
+  url.pathname = `/${template}`;
+  try {
+    await migrate(url.href);
+    return undefined;
+  } catch (error) {
+    say(`the migrations fail, so every test with a database will: ${messageOf(error)}`);
+    return messageOf(error);
+  }
+}
+
+/** Drops the template and lists the databases that tests have left: those of failed ones. */
+async function dropAllBut(adminUrl: string, template: string, pattern: string): Promise<string[]> {
+  return withAdmin(adminUrl, async (admin) => {
+    await admin.query(`drop database if exists ${template} with (force)`);
+    const { rows } = await admin.query<{ datname: string }>(
+      'select datname from pg_database where datname like $1 order by datname',
+      [pattern],
+    );
+    return rows.map((row) => row.datname);
+  });
+}
+
+async function withAdmin<T>(adminUrl: string, use: (admin: pg.Client) => Promise<T>): Promise<T> {
+  const admin = new pg.Client({ connectionString: adminUrl });
+  await admin.connect();
+  try {
+    return await use(admin);
+  } finally {
+    await admin.end();
+  }
+}
+
+/** Skipped backends belong into the last lines of the run: `scripts/test.mjs` prints them there when it runs the tests. */
+function report(skippedBackends: readonly string[]): void {
+  const file = process.env.BOXCAR_TEST_REPORT;
+  if (file !== undefined) writeFileSync(file, JSON.stringify({ skippedBackends }));
+  else for (const backend of skippedBackends) say(`skipped backend: ${backend}`);
+}
+
+function say(line: string): void {
+  console.error(`boxcar tests: ${line}`);
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

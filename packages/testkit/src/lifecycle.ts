@@ -1,0 +1,46 @@
+/**
+ * What a test file has opened, so that its end closes it whatever the file does. The setup file drives this module; the
+ * helpers register with it.
+ */
+type Close = () => Promise<void>;
+
+const open = new Set<Close>();
+let failed = false;
+
+/** Whether a test of this file has failed so far. */
+export function hasFailed(): boolean {
+  return failed;
+}
+
+export function markFailed(): void {
+  failed = true;
+}
+
+/**
+ * Registers something to be closed at the end of the file.
+ *
+ * @returns The function to close it earlier; only the first call has an effect.
+ */
+export function closeAtEnd(close: Close): Close {
+  let closing: Promise<void> | undefined;
+  const once = (): Promise<void> => {
+    open.delete(once);
+    closing ??= close();
+    return closing;
+  };
+  open.add(once);
+  return once;
+}
+
+/** Closes all that is still open, the newest first: what was opened later may use what was opened before. */
+export async function closeAll(): Promise<void> {
+  const errors: unknown[] = [];
+  for (const close of [...open].reverse()) {
+    try {
+      await close();
+    } catch (error) {
+      errors.push(error);
+    }
+  }
+  if (errors.length > 0) throw new AggregateError(errors, 'could not close what the tests had opened');
+}

@@ -1,0 +1,109 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { createRequire } from 'node:module';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { closeAtEnd } from './lifecycle.js';
+import { waitFor } from './wait-for.js';
+
+export interface NodeChild extends AsyncDisposable {
+  readonly pid: number;
+  /** All of stdout so far. */
+  readonly stdout: string;
+  /** All of stderr so far. */
+  readonly stderr: string;
+  /** Settles when the process has ended. */
+  readonly exited: Promise<{ readonly code: number | null; readonly signal: NodeJS.Signals | null }>;
+  /** Writes one line to its stdin. */
+  writeLine(line: string): void;
+  /** Waits for a line of stdout that matches, old ones included, and returns it. Fails when the process ends first. */
+  line(pattern: RegExp, options?: { readonly deadlineMs?: number }): Promise<string>;
+  /** Sends a signal, `SIGKILL` when none is given, and waits for the end. */
+  kill(signal?: NodeJS.Signals): Promise<void>;
+}
+
+const alive = new Set<ChildProcess>();
+const loader = pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href;
+
+process.on('exit', () => {
+  for (const child of alive) child.kill('SIGKILL');
+});
+
+/** Sees to it that the child does not outlive this process. */
+export function trackChild<C extends ChildProcess>(child: C): C {
+  alive.add(child);
+  child.once('exit', () => alive.delete(child));
+  return child;
+}
+
+/**
+ * Runs a TypeScript file in a process of its own, from the sources of the workspace: no build needed. A child that is
+ * still running when the test file ends is killed.
+ *
+ * @param script - Path or file URL.
+ * @param env - Added to the environment of this process; `undefined` removes a variable.
+ */
+export function spawnNode(
+  script: string | URL,
+  args: readonly string[] = [],
+  env: Readonly<Record<string, string | undefined>> = {},
+): NodeChild {
+  const file = typeof script === 'string' && !script.startsWith('file:') ? script : fileURLToPath(script);
+  const child = trackChild(
+    spawn(process.execPath, ['--conditions=@boxcar/source', `--import=${loader}`, file, ...args], {
+      env: withoutUndefined({ ...process.env, ...env }),
+      stdio: ['pipe', 'pipe', 'pipe'],
+    }),
+  );
+  let stdout = '';
+  let stderr = '';
+  child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
+    stdout += chunk;
+  });
+  child.stderr.setEncoding('utf8').on('data', (chunk: string) => {
+    stderr += chunk;
+  });
+  // A child that dies while it is written to says so by its end.
+  child.stdin.on('error', () => {});
+  let hasEnded = false;
+  const exited = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((settle) => {
+    child.once('close', (code, signal) => {
+      hasEnded = true;
+      settle({ code, signal });
+    });
+  });
+  const kill = async (signal: NodeJS.Signals = 'SIGKILL'): Promise<void> => {
+    child.kill(signal);
+    await exited;
+  };
+  const close = closeAtEnd(() => (hasEnded ? Promise.resolve() : kill()));
+  return {
+    pid: child.pid ?? -1,
+    get stdout() {
+      return stdout;
+    },
+    get stderr() {
+      return stderr;
+    },
+    exited,
+    writeLine: (line) => {
+      child.stdin.write(`${line}\n`);
+    },
+    line: (pattern, options = {}) =>
+      waitFor(
+        () => {
+          const complete = stdout.split('\n').slice(0, hasEnded ? undefined : -1);
+          const found = complete.find((line) => pattern.test(line));
+          if (found === undefined && hasEnded) {
+            throw new Error(`${file} ended without a line like ${pattern}\n${stdout}${stderr}`);
+          }
+          return found;
+        },
+        { message: `${file} prints a line like ${pattern}`, ...options },
+      ),
+    kill,
+    [Symbol.asyncDispose]: close,
+  };
+}
+
+function withoutUndefined(env: Readonly<Record<string, string | undefined>>): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(env).filter(([, value]) => value !== undefined));
+}

@@ -1,0 +1,87 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Redis } from 'ioredis';
+import { afterAll, describe, expect, it } from 'vitest';
+import { queueBackends, spawnNode, testDatabase, testRedis, waitFor } from './index.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'boxcar-testkit-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+describe('testDatabase', () => {
+  it('two databases are migrated and share nothing', async () => {
+    await using first = await testDatabase();
+    await using second = await testDatabase();
+    await first.pool.query('create table only_here (n int)');
+    const tables = 'select to_regclass($1) is not null as known';
+    expect((await first.pool.query(tables, ['boxcar.schema_version'])).rows).toEqual([{ known: true }]);
+    expect((await second.pool.query(tables, ['boxcar.schema_version'])).rows).toEqual([{ known: true }]);
+    expect((await second.pool.query(tables, ['only_here'])).rows).toEqual([{ known: false }]);
+  });
+
+  it('is dropped when closed', async () => {
+    const observer = await testDatabase();
+    const database = await testDatabase({ empty: true });
+    const exists = async () =>
+      (await observer.pool.query('select 1 from pg_database where datname = $1', [database.name])).rowCount;
+    expect(await exists()).toBe(1);
+    await database.close();
+    expect(await exists()).toBe(0);
+  });
+});
+
+describe.runIf(queueBackends().includes('redis'))('testRedis', () => {
+  it('flushes, dies and comes back empty on the same port', async () => {
+    await using redis = await testRedis();
+    const client = new Redis(redis.url, { retryStrategy: () => 20, maxRetriesPerRequest: null });
+    client.on('error', () => {});
+    await client.set('a', '1');
+    await redis.flush();
+    expect(await client.get('a')).toBeNull();
+    await client.set('a', '2');
+    await redis.stop();
+    await redis.start();
+    expect(await client.get('a')).toBeNull();
+    client.disconnect();
+  });
+});
+
+describe('spawnNode', () => {
+  it('runs TypeScript from the sources of the workspace and ends with the handle', async () => {
+    const script = join(folder, 'child.ts');
+    writeFileSync(
+      script,
+      `const greeting: string = process.env.GREETING ?? '';
+       console.log(greeting + ' ' + process.argv[2]);
+       process.stdin.on('data', (line) => console.log('heard ' + String(line)));`,
+    );
+    const child = spawnNode(script, ['world'], { GREETING: 'hello' });
+    expect(await child.line(/^hello/)).toBe('hello world');
+    child.writeLine('you');
+    expect(await child.line(/^heard/)).toBe('heard you');
+    await child[Symbol.asyncDispose]();
+    expect(await child.exited).toEqual({ code: null, signal: 'SIGKILL' });
+  });
+
+  it('says what a child printed that ended too early', async () => {
+    const script = join(folder, 'broken.ts');
+    writeFileSync(script, `console.error('the reason'); process.exit(3);`);
+    const child = spawnNode(script);
+    await expect(child.line(/never/)).rejects.toThrow('the reason');
+    expect(await child.exited).toEqual({ code: 3, signal: null });
+  });
+});
+
+describe('waitFor', () => {
+  it('returns the first settled value', async () => {
+    let calls = 0;
+    const value = await waitFor(() => (++calls === 3 ? { calls } : undefined), { message: 'the third call' });
+    expect(value).toEqual({ calls: 3 });
+  });
+
+  it('names what it waited for', async () => {
+    await expect(waitFor(() => false, { message: 'pigs fly', deadlineMs: 30 })).rejects.toThrow(
+      'waited 30 ms in vain until pigs fly',
+    );
+  });
+});

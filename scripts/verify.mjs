@@ -1,0 +1,28 @@
+// Everything that must hold before a change lands. `--static` leaves out the tests. All steps run, so that one look shows
+// all that is wrong; the exit code tells whether anything is.
+import { spawnSync } from 'node:child_process';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const bin = (name) => join(root, 'node_modules', '.bin', name);
+const source = ['--conditions=@boxcar/source', '--import', 'tsx'];
+
+/** @type {[title: string, command: string, ...args: string[]][]} */
+const steps = [
+  ['install and build', process.execPath, 'scripts/bootstrap.mjs'],
+  ['format, lint and import arrows', bin('biome'), 'check', '--error-on-warnings', '.'],
+  ['types, tests included', bin('tsc'), '-p', 'tsconfig.test.json'],
+  ['unused files, exports and dependencies', bin('knip')],
+  ['schema dump', process.execPath, ...source, 'scripts/db-dump.ts', '--check'],
+];
+if (!process.argv.includes('--static')) steps.push(['tests', process.execPath, 'scripts/test.mjs']);
+
+const failures = [];
+for (const [title, command, ...args] of steps) {
+  console.error(`\n== ${title}`);
+  const { status } = spawnSync(command, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });
+  if (status !== 0) failures.push(title);
+}
+console.error(failures.length === 0 ? '\nverified' : `\nfailed: ${failures.join('; ')}`);
+process.exitCode = failures.length === 0 ? 0 : 1;

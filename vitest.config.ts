@@ -1,0 +1,25 @@
+import { defineConfig } from 'vitest/config';
+
+export default defineConfig({
+  // Workspace packages resolve to their sources, so tests need no build. Exactly this condition: adding the usual
+  // ones here makes vite load the ES module entry of pg, which breaks `class … extends`.
+  ssr: { resolve: { conditions: ['@boxcar/source'] } },
+  // The global setup is loaded by an environment of vitest's own.
+  environments: { __vitest__: { resolve: { conditions: ['@boxcar/source'] } } },
+  test: {
+    include: [
+      '{packages,services,examples}/*/src/**/*.test.ts',
+      'bench/src/**/*.test.ts',
+      'scripts/**/*.test.ts',
+    ],
+    exclude: ['**/node_modules/**', '**/dist/**', '**/fixtures/**'],
+    globalSetup: ['packages/testkit/src/global-setup.ts'],
+    setupFiles: ['packages/testkit/src/setup.ts'],
+    // Child processes are real, so a worker of the pool is a process of its own, never a thread.
+    pool: 'forks',
+    maxWorkers: 2,
+    testTimeout: 30_000,
+    hookTimeout: 60_000,
+    teardownTimeout: 30_000,
+  },
+});
