@@ -40,7 +40,10 @@ export type Field = z.infer<typeof fieldSchema>;
 /** A list of result fields with distinct names. */
 export const fieldsSchema = z
   .array(fieldSchema)
-  .refine((fields) => new Set(fields.map((field) => field.name)).size === fields.length, 'field names must differ');
+  .refine(
+    (fields) => new Set(fields.map((field) => field.name)).size === fields.length,
+    'field names must differ',
+  );
 
 export const OUTCOMES = ['success', 'failed', 'timeout', 'canceled'] as const;
 
@@ -122,7 +125,11 @@ export const estimateTokens = (sizeBytes: number): number => Math.ceil(sizeBytes
  *
  * @throws KernelError `payload_too_large` above `maxBytes`.
  */
-export function buildCard(draft: CardDraft, ids: { id: CardId; projectId: ProjectId }, maxBytes = MAX_CARD_BYTES): NewCard {
+export function buildCard(
+  draft: CardDraft,
+  ids: { id: CardId; projectId: ProjectId },
+  maxBytes = MAX_CARD_BYTES,
+): NewCard {
   const contentText = JSON.stringify(draft.content);
   const sizeBytes = Buffer.byteLength(contentText);
   if (sizeBytes > maxBytes) {
@@ -165,14 +172,21 @@ export function parseCardInput(input: unknown, field: string): CardInput {
 }
 
 /** A zod failure as `bad_request` with the first finding in the message and all of them in the details. */
-export function toBadRequest(error: z.ZodError, field: string, code: 'bad_request' | 'profile_invalid' = 'bad_request'): KernelError {
+export function toBadRequest(
+  error: z.ZodError,
+  field: string,
+  code: 'bad_request' | 'profile_invalid' = 'bad_request',
+): KernelError {
   const issues = error.issues.map((issue) => ({
     path: [field, ...issue.path.map(String)].filter((part) => part !== '').join('.'),
     message: issue.message,
   }));
   const first = issues[0];
   return new KernelError(code, {
-    message: first === undefined ? 'The input is not valid.' : `${first.path === '' ? 'input' : first.path}: ${first.message}.`,
+    message:
+      first === undefined
+        ? 'The input is not valid.'
+        : `${first.path === '' ? 'input' : first.path}: ${first.message}.`,
     details: { issues },
   });
 }

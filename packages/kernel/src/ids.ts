@@ -26,7 +26,13 @@ export function tryParseId<K extends string>(text: string): Id<K> | undefined {
   const lower = text.toLowerCase();
   if (dashed.test(lower)) return lower as Id<K>;
   if (!bare.test(lower)) return undefined;
-  const parts = [lower.slice(0, 8), lower.slice(8, 12), lower.slice(12, 16), lower.slice(16, 20), lower.slice(20)];
+  const parts = [
+    lower.slice(0, 8),
+    lower.slice(8, 12),
+    lower.slice(12, 16),
+    lower.slice(16, 20),
+    lower.slice(20),
+  ];
   return parts.join('-') as Id<K>;
 }
 

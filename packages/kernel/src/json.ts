@@ -53,7 +53,8 @@ export function parseJsonValue(value: unknown, path: string, depth = 0): JsonVal
       return refuse(`a ${typeof value} is not JSON`);
   }
   if (value === null) return null;
-  if (Array.isArray(value)) return value.map((item, index) => parseJsonValue(item, `${path}.${index}`, depth + 1));
+  if (Array.isArray(value))
+    return value.map((item, index) => parseJsonValue(item, `${path}.${index}`, depth + 1));
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype !== Object.prototype && prototype !== null) return refuse('is not a plain object');
   const result: Record<string, JsonValue> = {};
@@ -89,7 +90,9 @@ export function sanitizeText(text: string): Sanitized<string> {
 export function sanitizeJson(value: unknown): Sanitized<JsonValue> {
   let text: string | undefined;
   try {
-    text = JSON.stringify(value, (_key, member: unknown) => (typeof member === 'bigint' ? member.toString() : member));
+    text = JSON.stringify(value, (_key, member: unknown) =>
+      typeof member === 'bigint' ? member.toString() : member,
+    );
   } catch {
     text = JSON.stringify(String(value));
   }

@@ -8,7 +8,17 @@
  */
 import { z } from 'zod';
 import type { ContextBoxDraft, ExpandedBox, Segment, SegmentRule } from './box.js';
-import { buildCard, CARD_TYPES, type CardContent, type CardDraft, fieldsSchema, type NewCard, ROLES, type Role, toBadRequest } from './card.js';
+import {
+  buildCard,
+  CARD_TYPES,
+  type CardContent,
+  type CardDraft,
+  fieldsSchema,
+  type NewCard,
+  ROLES,
+  type Role,
+  toBadRequest,
+} from './card.js';
 import { KernelError } from './errors.js';
 import { type BoxId, type CardId, type NewId, type ProjectId, tryParseId } from './ids.js';
 import { isJsonObject, type JsonObject, type JsonValue, parseJsonValue } from './json.js';
@@ -16,7 +26,12 @@ import { isJsonObject, type JsonObject, type JsonValue, parseJsonValue } from '.
 const packRuleSchema = z.strictObject({
   arg_key: z.string().min(1),
   as_card_type: z.string().trim().min(1).default(CARD_TYPES.instruction),
-  card_metadata: z.record(z.string(), z.custom<JsonValue>((value) => value !== undefined)).default({}),
+  card_metadata: z
+    .record(
+      z.string(),
+      z.custom<JsonValue>((value) => value !== undefined),
+    )
+    .default({}),
 });
 export type PackRule = z.infer<typeof packRuleSchema>;
 
@@ -27,7 +42,10 @@ export const handoverSchema = z.strictObject({
     .strictObject({
       /** Items that are no objects are ignored, as the PMO document says. */
       pack_arguments: z
-        .preprocess((items) => (Array.isArray(items) ? items.filter(isJsonObject) : items), z.array(packRuleSchema))
+        .preprocess(
+          (items) => (Array.isArray(items) ? items.filter(isJsonObject) : items),
+          z.array(packRuleSchema),
+        )
         .optional(),
       inherit_context: z
         .strictObject({
@@ -52,12 +70,16 @@ export function parseHandover(input: unknown): Handover {
 export function decideTargetProfile(args: JsonObject, handover: Handover): string {
   const fromArguments = args['profile_name'];
   if (fromArguments !== undefined && fromArguments !== null && typeof fromArguments !== 'string') {
-    throw new KernelError('bad_request', { message: 'arguments.profile_name: must be a string.', details: { field: 'arguments.profile_name' } });
+    throw new KernelError('bad_request', {
+      message: 'arguments.profile_name: must be a string.',
+      details: { field: 'arguments.profile_name' },
+    });
   }
   const name = fromArguments?.trim() || handover.target_profile_config?.profile_name?.trim() || '';
   if (name === '') {
     throw new KernelError('bad_request', {
-      message: 'No target profile: give arguments.profile_name or handover.target_profile_config.profile_name.',
+      message:
+        'No target profile: give arguments.profile_name or handover.target_profile_config.profile_name.',
       details: { field: 'arguments.profile_name' },
     });
   }
@@ -89,7 +111,10 @@ export function decideNamedBoxes(args: JsonObject, handover: Handover): readonly
       }
       const boxId = tryParseId<'box'>(String(item));
       if (boxId === undefined) {
-        throw new KernelError('not_found', { message: `${field}: no box '${String(item).slice(0, 80)}'.`, details: { field, box_id: item } });
+        throw new KernelError('not_found', {
+          message: `${field}: no box '${String(item).slice(0, 80)}'.`,
+          details: { field, box_id: item },
+        });
       }
       named.push({ argument, boxId });
     });
@@ -145,7 +170,13 @@ function argumentDraft(rule: PackRule, value: JsonValue, toolSuffix: string): Ca
       details: { field: 'card_metadata.role', arg_key: rule.arg_key },
     });
   }
-  return { type: rule.as_card_type, role: role satisfies Role, content: argumentContent(rule, value), metadata, authorId: toolSuffix };
+  return {
+    type: rule.as_card_type,
+    role: role satisfies Role,
+    content: argumentContent(rule, value),
+    metadata,
+    authorId: toolSuffix,
+  };
 }
 
 /**
@@ -160,7 +191,11 @@ export function decidePacking(input: PackInput): Packing {
   const attached: CardId[] = [];
   const maxCards = input.maxCards ?? MAX_CONTEXT_CARDS;
 
-  const addOwn = (draft: CardDraft, segment: Pick<Segment, 'rule' | 'argument'>, maxBytes = input.maxCardBytes): void => {
+  const addOwn = (
+    draft: CardDraft,
+    segment: Pick<Segment, 'rule' | 'argument'>,
+    maxBytes = input.maxCardBytes,
+  ): void => {
     const card = buildCard(draft, { id: input.newId<'card'>(), projectId: input.projectId }, maxBytes);
     cards.push(card);
     segments.push({ ...segment, from: cards.length, to: cards.length, count: 1, tokens: card.tokenEstimate });
@@ -170,8 +205,14 @@ export function decidePacking(input: PackInput): Packing {
     const value = Object.hasOwn(input.arguments, rule.arg_key) ? input.arguments[rule.arg_key] : undefined;
     if (value === undefined) continue;
     const isInstruction = rule.as_card_type === CARD_TYPES.instruction;
-    const maxBytes = isInstruction ? (input.maxInstructionBytes ?? MAX_INSTRUCTION_BYTES) : input.maxCardBytes;
-    addOwn(argumentDraft(rule, value, input.toolSuffix), { rule: 'pack_arguments', argument: rule.arg_key }, maxBytes);
+    const maxBytes = isInstruction
+      ? (input.maxInstructionBytes ?? MAX_INSTRUCTION_BYTES)
+      : input.maxCardBytes;
+    addOwn(
+      argumentDraft(rule, value, input.toolSuffix),
+      { rule: 'pack_arguments', argument: rule.arg_key },
+      maxBytes,
+    );
     attached.push(cards[cards.length - 1]!.id);
   }
 
@@ -240,13 +281,18 @@ export function decidePacking(input: PackInput): Packing {
 }
 
 /** The segments of a box made of cards named one by one. */
-export function decideListedBox(cards: readonly { readonly id: CardId; readonly tokens: number }[]): ContextBoxDraft {
+export function decideListedBox(
+  cards: readonly { readonly id: CardId; readonly tokens: number }[],
+): ContextBoxDraft {
   const distinct = [...new Map(cards.map((card) => [card.id, card])).values()];
   const tokens = distinct.reduce((sum, card) => sum + card.tokens, 0);
   return {
     cardIds: distinct.map((card) => card.id),
     cardTokens: distinct.map((card) => card.tokens),
-    segments: distinct.length === 0 ? [] : [{ rule: 'create_box', from: 1, to: distinct.length, count: distinct.length, tokens }],
+    segments:
+      distinct.length === 0
+        ? []
+        : [{ rule: 'create_box', from: 1, to: distinct.length, count: distinct.length, tokens }],
     count: distinct.length,
     tokens,
   };

@@ -15,12 +15,20 @@ export function mayDelegate(policy: DelegationPolicy | undefined, target: Delega
 
 /** @throws KernelError `delegation_denied` with caller and target. */
 export function checkDelegation(
-  caller: { readonly agentId: string; readonly isOperator: boolean; readonly policy: DelegationPolicy | undefined },
+  caller: {
+    readonly agentId: string;
+    readonly isOperator: boolean;
+    readonly policy: DelegationPolicy | undefined;
+  },
   target: DelegationTarget,
 ): void {
   if (caller.isOperator || mayDelegate(caller.policy, target)) return;
   throw new KernelError('delegation_denied', {
     message: `Agent ${caller.agentId} may not reach profile '${target.profileName}'.`,
-    details: { source_agent_id: caller.agentId, target_profile: target.profileName, delegation_policy: caller.policy ?? null },
+    details: {
+      source_agent_id: caller.agentId,
+      target_profile: target.profileName,
+      delegation_policy: caller.policy ?? null,
+    },
   });
 }

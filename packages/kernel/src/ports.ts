@@ -9,7 +9,10 @@ export interface ModelRequest {
   readonly tools: readonly ToolSchema[];
   /** The profile's model name, for example `scripted` or `openai:<model>`. */
   readonly model: string;
-  readonly settings: { readonly temperature?: number | undefined; readonly max_output_tokens?: number | undefined };
+  readonly settings: {
+    readonly temperature?: number | undefined;
+    readonly max_output_tokens?: number | undefined;
+  };
   /** The profile's script; only scripted models read it. */
   readonly script?: readonly JsonValue[] | undefined;
   /** Where in the world this call stands. A model keeps no state of its own, so that a takeover can continue. */
@@ -49,7 +52,10 @@ export interface ModelReply {
 export interface Model {
   generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;
   /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
-  checkProfile?(profile: { readonly model: string; readonly script?: readonly JsonValue[] | undefined }): void;
+  checkProfile?(profile: {
+    readonly model: string;
+    readonly script?: readonly JsonValue[] | undefined;
+  }): void;
 }
 
 /** A failed model call, typed by what the caller may do about it. */
@@ -63,7 +69,12 @@ export class ModelError extends Error {
   constructor(
     code: ModelError['code'],
     message: string,
-    options: { canRetry?: boolean; retryAfterMs?: number; details?: Readonly<Record<string, unknown>>; cause?: unknown } = {},
+    options: {
+      canRetry?: boolean;
+      retryAfterMs?: number;
+      details?: Readonly<Record<string, unknown>>;
+      cause?: unknown;
+    } = {},
   ) {
     super(message, 'cause' in options ? { cause: options.cause } : undefined);
     this.code = code;

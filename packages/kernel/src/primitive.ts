@@ -5,23 +5,39 @@ import type { JsonValue } from './json.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().trim().min(1).max(200);
-const boxIds = z.union([z.string().min(1), z.array(z.string().min(1))]).describe('One box id or a list of them.');
-const deadlineSeconds = z.number().positive().max(30 * 86_400);
+const boxIds = z
+  .union([z.string().min(1), z.array(z.string().min(1))])
+  .describe('One box id or a list of them.');
+const deadlineSeconds = z
+  .number()
+  .positive()
+  .max(30 * 86_400);
 
 const optional = {
   context_box_id: boxIds.optional(),
-  result_fields: fieldsSchema.optional().describe('What the result must contain: a list of {name, description?, type?, required?}.'),
+  result_fields: fieldsSchema
+    .optional()
+    .describe('What the result must contain: a list of {name, description?, type?, required?}.'),
   wait: z.boolean().optional(),
-  deadline_seconds: deadlineSeconds.optional().describe('How long to wait at most, in seconds; default 3600.'),
+  deadline_seconds: deadlineSeconds
+    .optional()
+    .describe('How long to wait at most, in seconds; default 3600.'),
 };
 
 export const delegateAsyncSchema = z
   .strictObject({
-    target_strategy: z.enum(['new', 'reuse', 'clone']).describe('new: a fresh agent of a profile; reuse: an existing agent; clone: a fresh agent that also sees what an existing one sees.'),
+    target_strategy: z
+      .enum(['new', 'reuse', 'clone'])
+      .describe(
+        'new: a fresh agent of a profile; reuse: an existing agent; clone: a fresh agent that also sees what an existing one sees.',
+      ),
     target_ref: name.describe('new: a profile name; reuse and clone: an agent id or name.'),
     instruction: text,
     ...optional,
-    history: z.enum(['view', 'full']).optional().describe('clone only: its view since the last anchor (default), or everything.'),
+    history: z
+      .enum(['view', 'full'])
+      .optional()
+      .describe('clone only: its view since the last anchor (default), or everything.'),
   })
   .refine((input) => input.history === undefined || input.target_strategy === 'clone', {
     path: ['history'],
@@ -40,7 +56,9 @@ export const askExpertSchema = z.strictObject({
 });
 export type AskExpert = z.infer<typeof askExpertSchema>;
 
-export const submitResultSchema = z.strictObject({ result: z.custom<JsonValue>((value) => value !== undefined, 'is required') });
+export const submitResultSchema = z.strictObject({
+  result: z.custom<JsonValue>((value) => value !== undefined, 'is required'),
+});
 export type SubmitResult = z.infer<typeof submitResultSchema>;
 
 export const createBoxSchema = z
@@ -48,7 +66,10 @@ export const createBoxSchema = z
     cards: z.array(cardInputSchema).max(10_000).optional(),
     card_ids: z.array(z.string().min(1)).max(10_000).optional(),
   })
-  .refine((input) => (input.cards?.length ?? 0) + (input.card_ids?.length ?? 0) > 0, 'give cards or card_ids');
+  .refine(
+    (input) => (input.cards?.length ?? 0) + (input.card_ids?.length ?? 0) > 0,
+    'give cards or card_ids',
+  );
 export type CreateBox = z.infer<typeof createBoxSchema>;
 
 export const grantBoxSchema = z.strictObject({

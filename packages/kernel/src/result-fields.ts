@@ -2,7 +2,8 @@ import type { Field } from './card.js';
 import { KernelError } from './errors.js';
 import { isJsonObject, type JsonValue } from './json.js';
 
-const typeOf = (value: JsonValue): string => (Array.isArray(value) ? 'array' : value === null ? 'null' : typeof value);
+const typeOf = (value: JsonValue): string =>
+  Array.isArray(value) ? 'array' : value === null ? 'null' : typeof value;
 
 /**
  * Checks a submitted result against the fields this turn was asked for: an object with those names, no others, each of
@@ -29,5 +30,9 @@ export function checkResult(result: JsonValue, fields: readonly Field[] | undefi
       if (!names.has(key)) findings.push(`result.${key} is not one of the fields ${[...names].join(', ')}`);
     }
   }
-  if (findings.length > 0) throw new KernelError('tool_arguments_invalid', { message: `${findings.join('; ')}.`, details: { findings } });
+  if (findings.length > 0)
+    throw new KernelError('tool_arguments_invalid', {
+      message: `${findings.join('; ')}.`,
+      details: { findings },
+    });
 }

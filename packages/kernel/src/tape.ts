@@ -3,7 +3,15 @@ import type { Card } from './card.js';
 import type { TurnId } from './ids.js';
 import type { JsonValue } from './json.js';
 
-export const ENTRY_KINDS = ['message', 'system', 'anchor', 'tool_call', 'tool_result', 'error', 'event'] as const;
+export const ENTRY_KINDS = [
+  'message',
+  'system',
+  'anchor',
+  'tool_call',
+  'tool_result',
+  'error',
+  'event',
+] as const;
 export type EntryKind = (typeof ENTRY_KINDS)[number];
 
 /** The anchor every tape begins with, at position 1; its event stands at position 2. */
@@ -31,4 +39,3 @@ export function tapeName(workspace: string, session: string): string {
   const part = (text: string): string => createHash('md5').update(text).digest('hex').slice(0, 16);
   return `${part(workspace)}__${part(session)}`;
 }
-

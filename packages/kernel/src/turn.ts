@@ -14,7 +14,17 @@ import type { ErrorBody } from './errors.js';
 import type { JsonValue } from './json.js';
 import type { ModelReply } from './ports.js';
 
-export const TURN_STATUSES = ['queued', 'dispatched', 'running', 'suspended', 'success', 'partial', 'failed', 'timeout', 'canceled'] as const;
+export const TURN_STATUSES = [
+  'queued',
+  'dispatched',
+  'running',
+  'suspended',
+  'success',
+  'partial',
+  'failed',
+  'timeout',
+  'canceled',
+] as const;
 export type TurnStatus = (typeof TURN_STATUSES)[number];
 
 export const FINAL_STATUSES = ['success', 'partial', 'failed', 'timeout', 'canceled'] as const;
@@ -64,13 +74,19 @@ export const MAX_EMPTY_REPLIES = 3;
  * What follows from a reply: calls are run; text ends the turn when nothing else must; otherwise the model is reminded.
  * Source: docs/turns.md, "Ends".
  */
-export function decideStep(reply: Pick<ModelReply, 'text' | 'toolCalls'>, profile: { readonly must_end_with: readonly string[] }): StepOutcome {
+export function decideStep(
+  reply: Pick<ModelReply, 'text' | 'toolCalls'>,
+  profile: { readonly must_end_with: readonly string[] },
+): StepOutcome {
   if (reply.toolCalls.length > 0) return { kind: 'calls' };
   if (reply.text.trim() === '') {
     return { kind: 'remind', reminder: 'Your last answer was empty. Answer with text or call a tool.' };
   }
   if (profile.must_end_with.length > 0) {
-    return { kind: 'remind', reminder: `This task ends only with a call of ${profile.must_end_with.join(' or ')}. Call it when you are done.` };
+    return {
+      kind: 'remind',
+      reminder: `This task ends only with a call of ${profile.must_end_with.join(' or ')}. Call it when you are done.`,
+    };
   }
   return { kind: 'end', text: reply.text };
 }
@@ -79,7 +95,9 @@ export function decideStep(reply: Pick<ModelReply, 'text' | 'toolCalls'>, profil
 export function stepNotice(stepsLeft: number, canSubmitResult: boolean): string | undefined {
   if (stepsLeft === 2) return 'Two steps are left for this task. Prepare your answer.';
   if (stepsLeft === 1) {
-    return canSubmitResult ? 'This is the last step. Call submit_result now.' : 'This is the last step. Give your answer now, without calling tools.';
+    return canSubmitResult
+      ? 'This is the last step. Call submit_result now.'
+      : 'This is the last step. Give your answer now, without calling tools.';
   }
   return undefined;
 }

@@ -138,8 +138,11 @@ test('every card is shown or left out for a reason that holds; no visible result
       if (isExcused) continue;
       // V3, W1: what is left out is blank, said already, or a result whose call is not shown before it.
       const { content, type } = entry.card;
-      const hasCall = rows.entries.some(
-        (other) => other.position < entry.position && isCallOf(other.card, entry.card),
+      const hasCall = view.origins.some(
+        ({ source, cardIds }) =>
+          source.kind === 'tape' &&
+          source.from < entry.position &&
+          calls.some(({ id }) => cardIds.includes(id)),
       );
       if (content.kind === 'tool_result') expect(hasCall).toBe(false);
       else if (type === 'agent.thought') expect(content.kind === 'text' && isBlank(content.text)).toBe(true);

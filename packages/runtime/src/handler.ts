@@ -1,4 +1,13 @@
-import type { AgentId, BoxId, DelegationPolicy, DelegationTarget, JsonValue, ProjectId, RunId, TurnId } from '@boxcar/kernel';
+import type {
+  AgentId,
+  BoxId,
+  DelegationPolicy,
+  DelegationTarget,
+  JsonValue,
+  ProjectId,
+  RunId,
+  TurnId,
+} from '@boxcar/kernel';
 import type { AgentRow, ChainLink, ProfileRow, Queryable, Tx } from '@boxcar/store';
 import type { z } from 'zod';
 import type { HandoverPacker } from './packer.js';
@@ -7,7 +16,11 @@ import type { HandoverPacker } from './packer.js';
 export interface CallerContext {
   readonly projectId: ProjectId;
   readonly primitive: string;
-  readonly source: { readonly agentId: AgentId; readonly isOperator: boolean; readonly policy: DelegationPolicy | undefined };
+  readonly source: {
+    readonly agentId: AgentId;
+    readonly isOperator: boolean;
+    readonly policy: DelegationPolicy | undefined;
+  };
   readonly channelId: string;
   readonly traceparent: string | null;
   /** The turn that calls, when the caller is an agent at work. */
@@ -34,7 +47,9 @@ export interface TurnRef {
 
 export interface SubmitTurnRequest {
   /** A fresh agent of a profile, or an existing agent. */
-  readonly target: { readonly kind: 'new'; readonly profile: ProfileRow; readonly derivedFrom?: AgentId } | { readonly kind: 'reuse'; readonly agent: AgentRow };
+  readonly target:
+    | { readonly kind: 'new'; readonly profile: ProfileRow; readonly derivedFrom?: AgentId }
+    | { readonly kind: 'reuse'; readonly agent: AgentRow };
   /** A sealed box made by `packer`. */
   readonly contextBoxId: BoxId;
   /** True: the end of the turn is the answer of this primitive. At most one turn of a primitive can be awaited. */

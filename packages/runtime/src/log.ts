@@ -4,14 +4,17 @@ export type Log = (level: LogLevel, event: string, fields?: Readonly<Record<stri
 
 const RANK: Readonly<Record<LogLevel, number>> = { debug: 0, info: 1, warn: 2, error: 3 };
 
-const plain = (value: unknown): unknown => (value instanceof Error && !('toJSON' in value) ? { name: value.name, message: value.message } : value);
+const plain = (value: unknown): unknown =>
+  value instanceof Error && !('toJSON' in value) ? { name: value.name, message: value.message } : value;
 
 /** Logs JSON lines of at least `level` to stderr. */
 export function createLog(level: LogLevel): Log {
   return (of, event, fields = {}) => {
     if (RANK[of] < RANK[level]) return;
     const record = Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, plain(value)]));
-    process.stderr.write(`${JSON.stringify({ time: new Date().toISOString(), level: of, event, ...record })}\n`);
+    process.stderr.write(
+      `${JSON.stringify({ time: new Date().toISOString(), level: of, event, ...record })}\n`,
+    );
   };
 }
 

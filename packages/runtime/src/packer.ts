@@ -94,7 +94,11 @@ export interface ResolvedSpec {
 
 function parseArguments(input: unknown): JsonObject {
   const value = parseJsonValue(input, 'arguments');
-  if (!isJsonObject(value)) throw new KernelError('bad_request', { message: 'arguments: must be an object.', details: { field: 'arguments' } });
+  if (!isJsonObject(value))
+    throw new KernelError('bad_request', {
+      message: 'arguments: must be an object.',
+      details: { field: 'arguments' },
+    });
   return value;
 }
 
@@ -103,7 +107,10 @@ export class HandoverPacker {
 
   /** @param options.db - A pool, or a client of the caller. */
   constructor(options: { readonly db: Queryable; readonly limits?: PackLimits } | PackerIo) {
-    this.#io = 'write' in options ? options : { ...options, write: async (submission, db) => void (await writeSubmission(db, submission)) };
+    this.#io =
+      'write' in options
+        ? options
+        : { ...options, write: async (submission, db) => void (await writeSubmission(db, submission)) };
   }
 
   /**
@@ -113,7 +120,8 @@ export class HandoverPacker {
    */
   async packContext(request: PackRequest): Promise<PackedContext> {
     const [packed] = await this.packMany([request]);
-    if (packed === undefined) throw new KernelError('internal_error', { message: 'Packing one context gave none.' });
+    if (packed === undefined)
+      throw new KernelError('internal_error', { message: 'Packing one context gave none.' });
     return packed;
   }
 
@@ -122,8 +130,14 @@ export class HandoverPacker {
     const first = requests[0];
     if (first === undefined) return [];
     const parsed = requests.map((request) => {
-      if (request.projectId !== first.projectId || request.sourceAgentId !== first.sourceAgentId || request.tx !== first.tx) {
-        throw new KernelError('bad_request', { message: 'packMany: all requests must share projectId, sourceAgentId and tx.' });
+      if (
+        request.projectId !== first.projectId ||
+        request.sourceAgentId !== first.sourceAgentId ||
+        request.tx !== first.tx
+      ) {
+        throw new KernelError('bad_request', {
+          message: 'packMany: all requests must share projectId, sourceAgentId and tx.',
+        });
       }
       const args = parseArguments(request.arguments);
       const handover = parseHandover(request.handover);
@@ -131,7 +145,9 @@ export class HandoverPacker {
     });
     const db = first.tx ?? this.#io.db;
     const actor = await this.#findActor(db, first.projectId, first.sourceAgentId);
-    const profiles = await findProfiles(db, actor.projectId, [...new Set(parsed.map((item) => item.profileName))]);
+    const profiles = await findProfiles(db, actor.projectId, [
+      ...new Set(parsed.map((item) => item.profileName)),
+    ]);
     const specs = parsed.map(({ request, args, handover, profileName }): ResolvedSpec => {
       const profile = profiles.get(profileName);
       if (profile === undefined) {
@@ -140,7 +156,15 @@ export class HandoverPacker {
           details: { profile_name: profileName, project_id: actor.projectId },
         });
       }
-      return { projectId: actor.projectId, actorId: actor.agentId, toolSuffix: request.toolSuffix, arguments: args, handover, profile, access: request.access ?? 'actor' };
+      return {
+        projectId: actor.projectId,
+        actorId: actor.agentId,
+        toolSuffix: request.toolSuffix,
+        arguments: args,
+        handover,
+        profile,
+        access: request.access ?? 'actor',
+      };
     });
     return this.packResolved(specs, db);
   }
@@ -169,17 +193,27 @@ export class HandoverPacker {
   }
 
   /** Packs specs whose project, actor and profile the caller has loaded. @internal */
-  async packResolved(specs: readonly ResolvedSpec[], db: Queryable = this.#io.db): Promise<readonly PackedContext[]> {
+  async packResolved(
+    specs: readonly ResolvedSpec[],
+    db: Queryable = this.#io.db,
+  ): Promise<readonly PackedContext[]> {
     const first = specs[0];
     if (first === undefined) return [];
     const named = specs.map((spec) => decideNamedBoxes(spec.arguments, spec.handover));
-    const boxes = await loadBoxes(db, named.flat().map((item) => item.boxId), { projectId: first.projectId, actorId: first.actorId });
+    const boxes = await loadBoxes(
+      db,
+      named.flat().map((item) => item.boxId),
+      { projectId: first.projectId, actorId: first.actorId },
+    );
     const submission = emptySubmission();
     const packed = specs.map((spec, index): PackedContext => {
       const inherited = (named[index] ?? []).map(({ argument, boxId }): InheritedBox => {
         const box = boxes.get(boxId);
         if (box === undefined) {
-          throw new KernelError('not_found', { message: `arguments.${argument}: no box ${boxId} in this project.`, details: { field: `arguments.${argument}`, box_id: boxId } });
+          throw new KernelError('not_found', {
+            message: `arguments.${argument}: no box ${boxId} in this project.`,
+            details: { field: `arguments.${argument}`, box_id: boxId },
+          });
         }
         if (spec.access === 'actor' && !box.isReadable) {
           throw new KernelError('box_not_authorized', {
@@ -197,21 +231,40 @@ export class HandoverPacker {
         handover: spec.handover,
         inherited: [...inherited, ...(spec.extra ?? [])],
         newId,
-        ...(this.#io.limits?.maxCardBytes === undefined ? {} : { maxCardBytes: this.#io.limits.maxCardBytes }),
-        ...(this.#io.limits?.maxInstructionBytes === undefined ? {} : { maxInstructionBytes: this.#io.limits.maxInstructionBytes }),
-        ...(this.#io.limits?.maxContextCards === undefined ? {} : { maxCards: this.#io.limits.maxContextCards }),
+        ...(this.#io.limits?.maxCardBytes === undefined
+          ? {}
+          : { maxCardBytes: this.#io.limits.maxCardBytes }),
+        ...(this.#io.limits?.maxInstructionBytes === undefined
+          ? {}
+          : { maxInstructionBytes: this.#io.limits.maxInstructionBytes }),
+        ...(this.#io.limits?.maxContextCards === undefined
+          ? {}
+          : { maxCards: this.#io.limits.maxContextCards }),
       });
       const contextBoxId = newId<'box'>();
       submission.cards.push(...packing.cards);
-      submission.contextBoxes.push({ ...packing.box, id: contextBoxId, projectId: spec.projectId, ownerAgentId: null, makerAgentId: spec.actorId });
-      return { contextBoxId, targetProfileBoxId: spec.profile.boxId, attachedCardIds: packing.attachedCardIds };
+      submission.contextBoxes.push({
+        ...packing.box,
+        id: contextBoxId,
+        projectId: spec.projectId,
+        ownerAgentId: null,
+        makerAgentId: spec.actorId,
+      });
+      return {
+        contextBoxId,
+        targetProfileBoxId: spec.profile.boxId,
+        attachedCardIds: packing.attachedCardIds,
+      };
     });
     await this.#io.write(submission, db);
     return packed;
   }
 
   /** Seals what an agent saw as a box of its own, whose id can be passed on like any other. @internal */
-  async sealSnapshot(owner: { readonly projectId: ProjectId; readonly source: { readonly agentId: AgentId } }, inherited: readonly InheritedBox[]): Promise<BoxId> {
+  async sealSnapshot(
+    owner: { readonly projectId: ProjectId; readonly source: { readonly agentId: AgentId } },
+    inherited: readonly InheritedBox[],
+  ): Promise<BoxId> {
     const packing = decidePacking({
       projectId: owner.projectId,
       toolSuffix: 'snapshot',
@@ -220,11 +273,19 @@ export class HandoverPacker {
       handover: {},
       inherited,
       newId,
-      ...(this.#io.limits?.maxContextCards === undefined ? {} : { maxCards: this.#io.limits.maxContextCards }),
+      ...(this.#io.limits?.maxContextCards === undefined
+        ? {}
+        : { maxCards: this.#io.limits.maxContextCards }),
     });
     const boxId = newId<'box'>();
     const submission = emptySubmission();
-    submission.contextBoxes.push({ ...packing.box, id: boxId, projectId: owner.projectId, ownerAgentId: owner.source.agentId, makerAgentId: owner.source.agentId });
+    submission.contextBoxes.push({
+      ...packing.box,
+      id: boxId,
+      projectId: owner.projectId,
+      ownerAgentId: owner.source.agentId,
+      makerAgentId: owner.source.agentId,
+    });
     await this.#io.write(submission, this.#io.db);
     return boxId;
   }
@@ -234,7 +295,12 @@ export class HandoverPacker {
    *
    * @returns Their ids, in order.
    */
-  async createCards(request: { readonly projectId: string; readonly authorId: string; readonly cards: readonly unknown[]; readonly tx?: Queryable }): Promise<readonly CardId[]> {
+  async createCards(request: {
+    readonly projectId: string;
+    readonly authorId: string;
+    readonly cards: readonly unknown[];
+    readonly tx?: Queryable;
+  }): Promise<readonly CardId[]> {
     const db = request.tx ?? this.#io.db;
     const actor = await this.#findActor(db, request.projectId, request.authorId);
     const submission = emptySubmission();
@@ -263,11 +329,17 @@ export class HandoverPacker {
     if (cardIds.length > 0) {
       const known = await findCards(db, cardIds, actor.projectId);
       const foreign = cardIds.filter((id) => known.get(id)?.authorId !== actor.agentId);
-      const readable = actor.agentId === actor.operatorId ? undefined : await findReadableCards(db, foreign, { projectId: actor.projectId, actorId: actor.agentId });
+      const readable =
+        actor.agentId === actor.operatorId
+          ? undefined
+          : await findReadableCards(db, foreign, { projectId: actor.projectId, actorId: actor.agentId });
       cardIds.forEach((id, index) => {
         const card = known.get(id);
         if (card === undefined) {
-          throw new KernelError('not_found', { message: `card_ids.${index}: no card ${id} in this project.`, details: { field: `card_ids.${index}`, card_id: id } });
+          throw new KernelError('not_found', {
+            message: `card_ids.${index}: no card ${id} in this project.`,
+            details: { field: `card_ids.${index}`, card_id: id },
+          });
         }
         if (card.authorId !== actor.agentId && readable !== undefined && !readable.has(id)) {
           throw new KernelError('box_not_authorized', {
@@ -280,8 +352,18 @@ export class HandoverPacker {
     }
     const boxId = newId<'box'>();
     const limit = this.#io.limits?.maxContextCards ?? 10_000;
-    if (listed.length > limit) throw new KernelError('payload_too_large', { message: `The box would hold ${listed.length} cards; the limit is ${limit}.`, details: { cards: listed.length, limitCards: limit } });
-    submission.contextBoxes.push({ ...decideListedBox(listed), id: boxId, projectId: actor.projectId, ownerAgentId: actor.agentId, makerAgentId: actor.agentId });
+    if (listed.length > limit)
+      throw new KernelError('payload_too_large', {
+        message: `The box would hold ${listed.length} cards; the limit is ${limit}.`,
+        details: { cards: listed.length, limitCards: limit },
+      });
+    submission.contextBoxes.push({
+      ...decideListedBox(listed),
+      id: boxId,
+      projectId: actor.projectId,
+      ownerAgentId: actor.agentId,
+      makerAgentId: actor.agentId,
+    });
     await this.#io.write(submission, db);
     return boxId;
   }
@@ -305,13 +387,23 @@ export class HandoverPacker {
     const actor = await this.#findActor(db, request.projectId, request.sourceAgentId);
     const grantee = await this.#findActor(db, request.projectId, request.grantee);
     const boxId = parseId<'box'>(request.boxId, 'box_id');
-    const box = (await loadBoxes(db, [boxId], { projectId: actor.projectId, actorId: actor.agentId })).get(boxId);
-    if (box === undefined) throw new KernelError('not_found', { message: `No box ${boxId} in this project.`, details: { box_id: boxId } });
+    const box = (await loadBoxes(db, [boxId], { projectId: actor.projectId, actorId: actor.agentId })).get(
+      boxId,
+    );
+    if (box === undefined)
+      throw new KernelError('not_found', {
+        message: `No box ${boxId} in this project.`,
+        details: { box_id: boxId },
+      });
     if (!box.isReadable) {
-      throw new KernelError('box_not_authorized', { message: `Agent ${actor.agentId} may not read box ${boxId}.`, details: { box_id: boxId, source_agent_id: actor.agentId } });
+      throw new KernelError('box_not_authorized', {
+        message: `Agent ${actor.agentId} may not read box ${boxId}.`,
+        details: { box_id: boxId, source_agent_id: actor.agentId },
+      });
     }
     const until = request.until === undefined ? null : new Date(request.until);
-    if (until !== null && Number.isNaN(until.getTime())) throw new KernelError('bad_request', { message: 'until: is no date.', details: { field: 'until' } });
+    if (until !== null && Number.isNaN(until.getTime()))
+      throw new KernelError('bad_request', { message: 'until: is no date.', details: { field: 'until' } });
     const submission = emptySubmission();
     submission.grants.push({
       projectId: actor.projectId,
@@ -324,7 +416,11 @@ export class HandoverPacker {
     await this.#io.write(submission, db);
   }
 
-  #addCards(submission: Submission, actor: { projectId: ProjectId; agentId: AgentId }, inputs: readonly unknown[]): CardId[] {
+  #addCards(
+    submission: Submission,
+    actor: { projectId: ProjectId; agentId: AgentId },
+    inputs: readonly unknown[],
+  ): CardId[] {
     return inputs.map((input, index) => {
       const parsed = parseCardInput(input, `cards.${index}`);
       const card = buildCard(
@@ -343,10 +439,27 @@ export class HandoverPacker {
     });
   }
 
-  async #findActor(db: Queryable, project: string, agent: string): Promise<{ projectId: ProjectId; operatorId: AgentId; agentId: AgentId }> {
-    const found = await findActor(db, { project, projectId: tryParseId(project), agent, agentId: tryParseId(agent) });
-    if (found === undefined) throw new KernelError('not_found', { message: `No project '${project}'.`, details: { project_id: project } });
-    if (found.agentId === null) throw new KernelError('not_found', { message: `No agent '${agent}' in project '${project}'.`, details: { agent_id: agent, project_id: found.projectId } });
+  async #findActor(
+    db: Queryable,
+    project: string,
+    agent: string,
+  ): Promise<{ projectId: ProjectId; operatorId: AgentId; agentId: AgentId }> {
+    const found = await findActor(db, {
+      project,
+      projectId: tryParseId(project),
+      agent,
+      agentId: tryParseId(agent),
+    });
+    if (found === undefined)
+      throw new KernelError('not_found', {
+        message: `No project '${project}'.`,
+        details: { project_id: project },
+      });
+    if (found.agentId === null)
+      throw new KernelError('not_found', {
+        message: `No agent '${agent}' in project '${project}'.`,
+        details: { agent_id: agent, project_id: found.projectId },
+      });
     return { projectId: found.projectId, operatorId: found.operatorId, agentId: found.agentId };
   }
 }

@@ -13,7 +13,19 @@ import {
   tryParseId,
   type TurnId,
 } from '@boxcar/kernel';
-import { emptySubmission, findActor, findDoorsOf, findProfileHash, insertProfile, loadTurnStates, lockProfileName, promote, transaction, type TurnState, writeSubmission } from '@boxcar/store';
+import {
+  emptySubmission,
+  findActor,
+  findDoorsOf,
+  findProfileHash,
+  insertProfile,
+  loadTurnStates,
+  lockProfileName,
+  promote,
+  transaction,
+  type TurnState,
+  writeSubmission,
+} from '@boxcar/store';
 import type pg from 'pg';
 import type { Handler } from './handler.js';
 import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
@@ -135,8 +147,13 @@ export class Runtime implements RuntimeCore {
   }
 
   #checkName(name: string): void {
-    if (!NAME.test(name)) throw new KernelError('bad_request', { message: `'${name}' is no name for a tool or primitive: letters, digits, _ . - only, 64 at most.`, details: { name } });
-    if (this.#handlers.has(name) || this.#tools.has(name)) throw new KernelError('conflict', { message: `'${name}' is registered already.`, details: { name } });
+    if (!NAME.test(name))
+      throw new KernelError('bad_request', {
+        message: `'${name}' is no name for a tool or primitive: letters, digits, _ . - only, 64 at most.`,
+        details: { name },
+      });
+    if (this.#handlers.has(name) || this.#tools.has(name))
+      throw new KernelError('conflict', { message: `'${name}' is registered already.`, details: { name } });
   }
 
   /** Adds a primitive, with the same guarantees and at the same doors as the built-in ones. */
@@ -165,7 +182,11 @@ export class Runtime implements RuntimeCore {
    *
    * @throws KernelError of the catalogue; then nothing was written.
    */
-  async submit(primitive: string, args: unknown, options: SubmitOptions & { readonly signal?: AbortSignal } = {}): Promise<JsonValue> {
+  async submit(
+    primitive: string,
+    args: unknown,
+    options: SubmitOptions & { readonly signal?: AbortSignal } = {},
+  ): Promise<JsonValue> {
     const { signal, ...rest } = options;
     const accepted = await this.accept(primitive, args, rest);
     if (accepted.awaitedTurnId === null) return accepted.answer;
@@ -174,9 +195,13 @@ export class Runtime implements RuntimeCore {
   }
 
   /** Waits for the end of a turn, read from its row. */
-  async waitForTurn(turnId: string, options: { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {}): Promise<TurnResult> {
+  async waitForTurn(
+    turnId: string,
+    options: { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {},
+  ): Promise<TurnResult> {
     const id = tryParseId<'turn'>(turnId);
-    if (id === undefined) throw new KernelError('not_found', { message: `No turn '${turnId}'.`, details: { turn_id: turnId } });
+    if (id === undefined)
+      throw new KernelError('not_found', { message: `No turn '${turnId}'.`, details: { turn_id: turnId } });
     return toTurnResult(await this.watcher.wait(id, options));
   }
 
@@ -184,7 +209,8 @@ export class Runtime implements RuntimeCore {
   async getTurn(turnId: string): Promise<TurnResult> {
     const id = tryParseId<'turn'>(turnId);
     const [state] = id === undefined ? [] : await loadTurnStates(this.pool, [id]);
-    if (state === undefined) throw new KernelError('not_found', { message: `No turn '${turnId}'.`, details: { turn_id: turnId } });
+    if (state === undefined)
+      throw new KernelError('not_found', { message: `No turn '${turnId}'.`, details: { turn_id: turnId } });
     return toTurnResult(state);
   }
 
@@ -198,18 +224,38 @@ export class Runtime implements RuntimeCore {
     const profile: Profile = parseProfile(input);
     this.model.checkProfile?.(profile);
     const project = options.projectId ?? 'default';
-    const actor = await findActor(this.pool, { project, projectId: tryParseId(project), agent: 'operator', agentId: undefined });
-    if (actor === undefined) throw new KernelError('not_found', { message: `No project '${project}'.`, details: { project_id: project } });
+    const actor = await findActor(this.pool, {
+      project,
+      projectId: tryParseId(project),
+      agent: 'operator',
+      agentId: undefined,
+    });
+    if (actor === undefined)
+      throw new KernelError('not_found', {
+        message: `No project '${project}'.`,
+        details: { project_id: project },
+      });
     const { projectId, operatorId } = actor;
     return transaction(this.pool, async (tx) => {
       await lockProfileName(tx, projectId, profile.name);
       const card = buildCard(
-        { type: CARD_TYPES.profile, role: 'system', content: { kind: 'json', data: profile as unknown as JsonValue }, authorId: operatorId },
+        {
+          type: CARD_TYPES.profile,
+          role: 'system',
+          content: { kind: 'json', data: profile as unknown as JsonValue },
+          authorId: operatorId,
+        },
         { id: newId<'card'>(), projectId },
       );
       const current = await findProfileHash(tx, projectId, profile.name);
       if (current?.contentHash === card.contentHash) {
-        return { name: profile.name, version: current.version, profile_id: current.profileId, profile_box_id: current.boxId, changed: false };
+        return {
+          name: profile.name,
+          version: current.version,
+          profile_id: current.profileId,
+          profile_box_id: current.boxId,
+          changed: false,
+        };
       }
       const boxId = newId<'box'>();
       const id = newId<'profile'>();
@@ -289,4 +335,3 @@ export class Runtime implements RuntimeCore {
     await this.close();
   }
 }
-

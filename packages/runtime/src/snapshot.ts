@@ -13,14 +13,31 @@ export async function expandSnapshot(
 ): Promise<readonly InheritedBox[]> {
   const first = entries[0];
   if (first === undefined) return [];
-  const contextIds = new Set(entries.flatMap((entry) => [entry.context_box_id, options.isFull ? null : entry.early_context_box_id].filter((id) => id !== null)));
-  const contexts = await loadBoxes(tools.db, [...contextIds], { projectId: tools.ctx.projectId, actorId: tools.ctx.source.agentId });
+  const contextIds = new Set(
+    entries.flatMap((entry) =>
+      [entry.context_box_id, options.isFull ? null : entry.early_context_box_id].filter((id) => id !== null),
+    ),
+  );
+  const contexts = await loadBoxes(tools.db, [...contextIds], {
+    projectId: tools.ctx.projectId,
+    actorId: tools.ctx.source.agentId,
+  });
   const parts: InheritedBox[] = [];
   const add = (boxId: BoxId, ranges: readonly LeafRange[]): void => {
-    if (ranges.length > 0) parts.push({ argument: options.argument, boxId, rule: 'snapshot', box: { boxId, ranges } });
+    if (ranges.length > 0)
+      parts.push({ argument: options.argument, boxId, rule: 'snapshot', box: { boxId, ranges } });
   };
 
-  let open: { positions: number[]; cardIds: LeafRange['cardIds'][number][]; tokens: number[]; skip: number[]; from: number; to: number } | undefined;
+  let open:
+    | {
+        positions: number[];
+        cardIds: LeafRange['cardIds'][number][];
+        tokens: number[];
+        skip: number[];
+        from: number;
+        to: number;
+      }
+    | undefined;
   const close = (): void => {
     if (open !== undefined) add(first.tape_id, [{ source: first.tape_id, native: true, ...open }]);
     open = undefined;

@@ -7,10 +7,13 @@ import {
   type AgentId,
   canonicalJson,
   checkDelegation,
+  isFinal,
   isJsonObject,
   type JsonValue,
   KernelError,
+  parseId,
   parseJsonValue,
+  type ProjectId,
   sha256,
   type ToolCallId,
   toBadRequest,
@@ -18,7 +21,18 @@ import {
   type TurnId,
   type WorkerId,
 } from '@boxcar/kernel';
-import { type ChainLink, findAgent, findProfiles, loadOpening, lockAgent, type Opening, type Queryable, type SubmittedTurn, ringsOf, type Tx } from '@boxcar/store';
+import {
+  type ChainLink,
+  findAgent,
+  findProfiles,
+  loadOpening,
+  lockAgent,
+  type Opening,
+  type Queryable,
+  type SubmittedTurn,
+  ringsOf,
+  type Tx,
+} from '@boxcar/store';
 import type { CallerContext, Handler, HandlerTools, SubmitTurnRequest, TurnRef } from './handler.js';
 import { HandoverPacker, newId } from './packer.js';
 import type { RuntimeCore } from './runtime.js';
@@ -35,6 +49,8 @@ export interface SubmitOptions {
   readonly sourceAgentId?: string | undefined;
   /** The second submission under a key changes nothing and returns the first answer. */
   readonly idempotencyKey?: string | undefined;
+  /** A turn under which new turns are filed: its run, its depth, its lineage. It must not have ended. */
+  readonly parentTurnId?: string | undefined;
   readonly channelId?: string | undefined;
   readonly traceparent?: string | undefined;
 }
@@ -56,6 +72,7 @@ export interface DoorOptions {
 }
 
 export interface Accepted {
+  readonly projectId: ProjectId;
   /** The answer, or the receipt while a turn is awaited. */
   readonly answer: JsonValue;
   /** The turn whose end is the final answer. */
@@ -66,9 +83,17 @@ export interface Accepted {
   readonly ending: { readonly deliverable: JsonValue } | null;
 }
 
-function parseInput<I>(primitive: string, handler: Handler<I>, args: unknown): { input: I; plain: JsonValue } {
+function parseInput<I>(
+  primitive: string,
+  handler: Handler<I>,
+  args: unknown,
+): { input: I; plain: JsonValue } {
   const plain = parseJsonValue(args, 'arguments');
-  if (!isJsonObject(plain)) throw new KernelError('bad_request', { message: `${primitive}: arguments must be an object.`, details: { primitive } });
+  if (!isJsonObject(plain))
+    throw new KernelError('bad_request', {
+      message: `${primitive}: arguments must be an object.`,
+      details: { primitive },
+    });
   const parsed = handler.input.safeParse(plain);
   if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
   return { input: parsed.data, plain };
@@ -78,12 +103,19 @@ const checkText = (value: string | undefined, field: string, maxLength: number):
   if (value === undefined) return;
   parseJsonValue(value, field);
   if (value.trim() === '' || value.length > maxLength) {
-    throw new KernelError('bad_request', { message: `${field}: must have 1 to ${maxLength} characters.`, details: { field } });
+    throw new KernelError('bad_request', {
+      message: `${field}: must have 1 to ${maxLength} characters.`,
+      details: { field },
+    });
   }
 };
 
 /** @throws KernelError `not_found` for project or source agent, `turn_ended` for a calling turn that is gone. */
-async function open(runtime: RuntimeCore, options: SubmitOptions & DoorOptions, key: string): Promise<Opening & { source: NonNullable<Opening['source']> }> {
+async function open(
+  runtime: RuntimeCore,
+  options: SubmitOptions & DoorOptions,
+  key: string,
+): Promise<Opening & { source: NonNullable<Opening['source']> }> {
   checkText(options.projectId, 'project_id', 200);
   checkText(options.sourceAgentId, 'source_agent_id', 200);
   checkText(options.channelId, 'channel_id', 200);
@@ -91,12 +123,21 @@ async function open(runtime: RuntimeCore, options: SubmitOptions & DoorOptions, 
   const project = options.projectId ?? 'default';
   const opening = await loadOpening(runtime.pool, {
     project: tryParseId(project) ?? project,
-    sourceAgentId: options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
+    sourceAgentId:
+      options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
     sourceAgentName: options.sourceAgentId,
     idempotencyKey: key,
-    parentTurnId: options.call?.turnId,
+    parentTurnId:
+      options.call?.turnId ??
+      (options.parentTurnId === undefined
+        ? undefined
+        : parseId<'turn'>(options.parentTurnId, 'parent_turn_id')),
   });
-  if (opening === undefined) throw new KernelError('not_found', { message: `No project '${project}'.`, details: { project_id: project } });
+  if (opening === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
   const { source } = opening;
   if (source === undefined) {
     throw new KernelError('not_found', {
@@ -104,8 +145,18 @@ async function open(runtime: RuntimeCore, options: SubmitOptions & DoorOptions, 
       details: { source_agent_id: options.sourceAgentId, project_id: opening.projectId },
     });
   }
-  if (options.call !== undefined && opening.parent === undefined) {
-    throw new KernelError('turn_ended', { details: { turn_id: options.call.turnId } });
+  const parentTurnId = options.call?.turnId ?? options.parentTurnId;
+  if (parentTurnId !== undefined && opening.parent === undefined) {
+    throw new KernelError('not_found', {
+      message: `No turn '${parentTurnId}' in project '${project}'.`,
+      details: { parent_turn_id: parentTurnId, project_id: opening.projectId },
+    });
+  }
+  if (opening.parent !== undefined && isFinal(opening.parent.status)) {
+    throw new KernelError('turn_ended', {
+      message: `Turn ${opening.parent.turnId} has ended as ${opening.parent.status}.`,
+      details: { turn_id: opening.parent.turnId },
+    });
   }
   return { ...opening, source };
 }
@@ -120,7 +171,13 @@ class Primitive implements HandlerTools {
   awaited: { readonly turn: TurnRef; readonly deadlineMs: number } | undefined;
   ending: { readonly deliverable: JsonValue } | undefined;
 
-  constructor(runtime: RuntimeCore, opening: Opening, ctx: CallerContext, unit: UnitOfWork, call: DoorOptions['call']) {
+  constructor(
+    runtime: RuntimeCore,
+    opening: Opening,
+    ctx: CallerContext,
+    unit: UnitOfWork,
+    call: DoorOptions['call'],
+  ) {
     this.#runtime = runtime;
     this.#opening = opening;
     this.#unit = unit;
@@ -147,13 +204,21 @@ class Primitive implements HandlerTools {
 
   async findProfile(name: string): ReturnType<HandlerTools['findProfile']> {
     const profile = (await findProfiles(this.db, this.ctx.projectId, [name])).get(name);
-    if (profile === undefined) throw new KernelError('not_found', { message: `No profile '${name}' in this project.`, details: { profile_name: name, project_id: this.ctx.projectId } });
+    if (profile === undefined)
+      throw new KernelError('not_found', {
+        message: `No profile '${name}' in this project.`,
+        details: { profile_name: name, project_id: this.ctx.projectId },
+      });
     return profile;
   }
 
   async findAgent(ref: string): ReturnType<HandlerTools['findAgent']> {
     const agent = await findAgent(this.db, this.ctx.projectId, { id: tryParseId<'agent'>(ref), name: ref });
-    if (agent === undefined) throw new KernelError('not_found', { message: `No agent '${ref}' in this project.`, details: { agent: ref, project_id: this.ctx.projectId } });
+    if (agent === undefined)
+      throw new KernelError('not_found', {
+        message: `No agent '${ref}' in this project.`,
+        details: { agent: ref, project_id: this.ctx.projectId },
+      });
     return agent;
   }
 
@@ -171,7 +236,11 @@ class Primitive implements HandlerTools {
       if (!link.is_awaited) break;
     }
     if (links.every((link) => link.agent_id !== agentId)) return;
-    const chain = links.map((link) => ({ turn_id: link.turn_id, agent_id: link.agent_id, agent: link.agent_name }));
+    const chain = links.map((link) => ({
+      turn_id: link.turn_id,
+      agent_id: link.agent_id,
+      agent: link.agent_name,
+    }));
     throw new KernelError('delegation_cycle', {
       message: `Agent ${agentId} already waits for this turn: ${[...chain.map((link) => link.agent), chain.find((link) => link.agent_id === agentId)?.agent].join(' ← ')}.`,
       details: { agent_id: agentId, chain },
@@ -185,7 +254,10 @@ class Primitive implements HandlerTools {
     const maxDepth = this.#opening.limits.max_depth ?? DEFAULT_MAX_DEPTH;
     const depth = parent === undefined ? 0 : parent.depth + 1;
     if (depth > maxDepth) {
-      throw new KernelError('depth_exceeded', { message: `The turn would stand at depth ${depth}; the limit is ${maxDepth}.`, details: { depth, max_depth: maxDepth, turn_id: parent?.turnId } });
+      throw new KernelError('depth_exceeded', {
+        message: `The turn would stand at depth ${depth}; the limit is ${maxDepth}.`,
+        details: { depth, max_depth: maxDepth, turn_id: parent?.turnId },
+      });
     }
     const isAwaited = request.wait ?? false;
     if (isAwaited && this.awaited !== undefined) {
@@ -219,7 +291,13 @@ class Primitive implements HandlerTools {
     const box = submission.contextBoxes[index];
     if (box !== undefined) submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
     const runId = parent?.runId ?? newId<'run'>();
-    if (parent === undefined) submission.runs.push({ id: runId, projectId, rootTurnId: turn.turnId, traceparent: this.ctx.traceparent });
+    if (parent === undefined)
+      submission.runs.push({
+        id: runId,
+        projectId,
+        rootTurnId: turn.turnId,
+        traceparent: this.ctx.traceparent,
+      });
     submission.turns.push({
       id: turn.turnId,
       projectId,
@@ -246,7 +324,10 @@ class Primitive implements HandlerTools {
 
   endTurn(deliverable: JsonValue): void {
     if (this.#call === undefined) {
-      throw new KernelError('bad_request', { message: `${this.ctx.primitive} ends the turn that calls it; it cannot be submitted from outside.`, details: { primitive: this.ctx.primitive } });
+      throw new KernelError('bad_request', {
+        message: `${this.ctx.primitive} ends the turn that calls it; it cannot be submitted from outside.`,
+        details: { primitive: this.ctx.primitive },
+      });
     }
     this.ending = { deliverable };
   }
@@ -256,9 +337,18 @@ function replay(opening: Opening, key: string, requestHash: string): Accepted | 
   const { operation } = opening;
   if (operation === undefined) return undefined;
   if (operation.requestHash !== requestHash) {
-    throw new KernelError('idempotency_conflict', { message: `Key '${key}' was used with other arguments.`, details: { idempotency_key: key, project_id: opening.projectId } });
+    throw new KernelError('idempotency_conflict', {
+      message: `Key '${key}' was used with other arguments.`,
+      details: { idempotency_key: key, project_id: opening.projectId },
+    });
   }
-  return { answer: operation.response, awaitedTurnId: operation.awaitedTurnId, isReplay: true, ending: null };
+  return {
+    projectId: opening.projectId,
+    answer: operation.response,
+    awaitedTurnId: operation.awaitedTurnId,
+    isReplay: true,
+    ending: null,
+  };
 }
 
 /**
@@ -268,7 +358,12 @@ function replay(opening: Opening, key: string, requestHash: string): Accepted | 
  * @throws KernelError of the catalogue; then nothing was written.
  * Rule: docs/primitives.md, "Accepting".
  */
-export async function accept(runtime: RuntimeCore, primitive: string, args: unknown, options: SubmitOptions & DoorOptions = {}): Promise<Accepted> {
+export async function accept(
+  runtime: RuntimeCore,
+  primitive: string,
+  args: unknown,
+  options: SubmitOptions & DoorOptions = {},
+): Promise<Accepted> {
   const handler = runtime.handlers.get(primitive);
   if (handler === undefined) {
     throw new KernelError('unknown_primitive', {
@@ -278,7 +373,10 @@ export async function accept(runtime: RuntimeCore, primitive: string, args: unkn
   }
   const { input, plain } = parseInput(primitive, handler, args);
   checkText(options.idempotencyKey, 'idempotency_key', 500);
-  const key = options.call === undefined ? (options.idempotencyKey ?? `auto:${newId()}`) : `call:${options.call.toolCallId}`;
+  const key =
+    options.call === undefined
+      ? (options.idempotencyKey ?? `auto:${newId()}`)
+      : `call:${options.call.toolCallId}`;
   const opening = await open(runtime, options, key);
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
@@ -298,8 +396,17 @@ export async function accept(runtime: RuntimeCore, primitive: string, args: unkn
     const tools = new Primitive(runtime, opening, ctx, unit, options.call);
     const answer = await handler.handle(input, tools);
     if (tools.ending !== undefined) {
-      if (!unit.isEmpty) throw new KernelError('internal_error', { message: `${primitive}: endTurn cannot be combined with other effects.` });
-      return { answer, awaitedTurnId: null, isReplay: false, ending: tools.ending };
+      if (!unit.isEmpty)
+        throw new KernelError('internal_error', {
+          message: `${primitive}: endTurn cannot be combined with other effects.`,
+        });
+      return {
+        projectId: opening.projectId,
+        answer,
+        awaitedTurnId: null,
+        isReplay: false,
+        ending: tools.ending,
+      };
     }
     const awaitedTurnId = tools.awaited?.turn.turnId ?? null;
     const { call } = options;
@@ -315,9 +422,13 @@ export async function accept(runtime: RuntimeCore, primitive: string, args: unkn
           awaitedTurnId,
           doorJobId: awaitedTurnId === null ? null : (options.doorJobId ?? null),
         },
-        ...(call === undefined ? {} : { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId } }),
+        ...(call === undefined
+          ? {}
+          : { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId } }),
       },
-      call === undefined ? undefined : (tx) => (deadlineMs === undefined ? call.settle(tx, answer) : call.extend(tx, deadlineMs)),
+      call === undefined
+        ? undefined
+        : (tx) => (deadlineMs === undefined ? call.settle(tx, answer) : call.extend(tx, deadlineMs)),
     );
     if (result.outcome === 'refused') {
       // Someone else used the key meanwhile, or the calling turn is gone.
@@ -326,7 +437,7 @@ export async function accept(runtime: RuntimeCore, primitive: string, args: unkn
       throw new KernelError('turn_ended', { details: { turn_id: call?.turnId } });
     }
     announce(runtime, result.turns);
-    return { answer, awaitedTurnId, isReplay: false, ending: null };
+    return { projectId: opening.projectId, answer, awaitedTurnId, isReplay: false, ending: null };
   } finally {
     await unit.abandon();
   }
@@ -335,5 +446,8 @@ export async function accept(runtime: RuntimeCore, primitive: string, args: unkn
 /** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */
 function announce(runtime: RuntimeCore, turns: readonly SubmittedTurn[]): void {
   runtime.ring(ringsOf(turns));
-  for (const target of new Set(turns.filter((turn) => turn.status === 'queued').map((turn) => turn.worker_target))) runtime.promoteSoon(target);
+  for (const target of new Set(
+    turns.filter((turn) => turn.status === 'queued').map((turn) => turn.worker_target),
+  ))
+    runtime.promoteSoon(target);
 }

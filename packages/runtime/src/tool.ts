@@ -27,10 +27,14 @@ export interface Tool<I = unknown> {
   readonly timeoutMs?: number;
 }
 
-export const retryOf = (tool: Pick<Tool, 'retry' | 'isReadOnly'>): 'safe' | 'never' => tool.retry ?? (tool.isReadOnly === true ? 'safe' : 'never');
+export const retryOf = (tool: Pick<Tool, 'retry' | 'isReadOnly'>): 'safe' | 'never' =>
+  tool.retry ?? (tool.isReadOnly === true ? 'safe' : 'never');
 
 /** The JSON schema of a zod object, as models get it. */
 export function toParameters(input: z.ZodType): JsonValue {
-  const { $schema: _dialect, ...schema } = z.toJSONSchema(input, { io: 'input', unrepresentable: 'any' }) as Record<string, JsonValue>;
+  const { $schema: _dialect, ...schema } = z.toJSONSchema(input, {
+    io: 'input',
+    unrepresentable: 'any',
+  }) as Record<string, JsonValue>;
   return schema;
 }

@@ -3,7 +3,6 @@ import { loadTurnStates, type TurnState } from '@boxcar/store';
 import pg from 'pg';
 import type { Log } from './log.js';
 
-
 /** Ended turns are announced here, as comma-separated ids. A hint only: the rows decide. */
 export const ENDED_CHANNEL = 'boxcar_ended';
 /** A NOTIFY payload must stay below 8,000 bytes, or it aborts its transaction. */
@@ -34,8 +33,12 @@ export class TurnWatcher {
   }
 
   /** @throws KernelError `not_found`, `wait_timeout`, or the signal's reason. */
-  wait(turnId: TurnId, options: { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {}): Promise<TurnState> {
-    if (this.#isClosed) return Promise.reject(new KernelError('internal_error', { message: 'The runtime is closed.' }));
+  wait(
+    turnId: TurnId,
+    options: { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {},
+  ): Promise<TurnState> {
+    if (this.#isClosed)
+      return Promise.reject(new KernelError('internal_error', { message: 'The runtime is closed.' }));
     options.signal?.throwIfAborted();
     return new Promise<TurnState>((resolve, reject) => {
       const done = (): void => {
@@ -60,7 +63,15 @@ export class TurnWatcher {
       const timeout =
         options.timeoutMs === undefined
           ? undefined
-          : setTimeout(() => waiter.reject(new KernelError('wait_timeout', { details: { turn_id: turnId, timeout_ms: options.timeoutMs } })), options.timeoutMs);
+          : setTimeout(
+              () =>
+                waiter.reject(
+                  new KernelError('wait_timeout', {
+                    details: { turn_id: turnId, timeout_ms: options.timeoutMs },
+                  }),
+                ),
+              options.timeoutMs,
+            );
       options.signal?.addEventListener('abort', onAbort, { once: true });
       const waiters = this.#waiters.get(turnId) ?? new Set();
       this.#waiters.set(turnId, waiters.add(waiter));
@@ -79,13 +90,19 @@ export class TurnWatcher {
   async #listen(): Promise<void> {
     if (this.#listener !== undefined || this.#connecting || this.#isClosed) return;
     this.#connecting = true;
-    const client = new pg.Client({ connectionString: this.#options.directUrl, application_name: 'boxcar-listen', keepAlive: true });
+    const client = new pg.Client({
+      connectionString: this.#options.directUrl,
+      application_name: 'boxcar-listen',
+      keepAlive: true,
+    });
     const drop = (): void => {
       if (this.#listener === client) this.#listener = undefined;
     };
     client.on('error', drop);
     client.on('end', drop);
-    client.on('notification', (notice) => this.hint((notice.payload ?? '').split(',').flatMap((id) => tryParseId<'turn'>(id) ?? [])));
+    client.on('notification', (notice) =>
+      this.hint((notice.payload ?? '').split(',').flatMap((id) => tryParseId<'turn'>(id) ?? [])),
+    );
     try {
       await client.connect();
       await client.query(`listen ${ENDED_CHANNEL}`);
@@ -110,7 +127,9 @@ export class TurnWatcher {
         const ids = [...this.#readAgain].filter((id) => this.#waiters.has(id));
         this.#readAgain = new Set();
         if (ids.length === 0) continue;
-        const states = new Map((await loadTurnStates(this.#options.pool, ids)).map((state) => [state.turn_id, state]));
+        const states = new Map(
+          (await loadTurnStates(this.#options.pool, ids)).map((state) => [state.turn_id, state]),
+        );
         for (const id of ids) this.#settle(id, states.get(id));
       }
       void this.#listen();
@@ -124,7 +143,9 @@ export class TurnWatcher {
 
   #settle(id: TurnId, state: TurnState | undefined): void {
     const waiters = [...(this.#waiters.get(id) ?? [])];
-    if (state === undefined) for (const waiter of waiters) waiter.reject(new KernelError('not_found', { message: `No turn ${id}.`, details: { turn_id: id } }));
+    if (state === undefined)
+      for (const waiter of waiters)
+        waiter.reject(new KernelError('not_found', { message: `No turn ${id}.`, details: { turn_id: id } }));
     else if (isFinal(state.status)) for (const waiter of waiters) waiter.resolve(state);
   }
 
@@ -137,7 +158,10 @@ export class TurnWatcher {
     this.#isClosed = true;
     this.#stopTimer();
     for (const waiters of [...this.#waiters.values()]) {
-      for (const waiter of [...waiters]) waiter.reject(new KernelError('internal_error', { message: 'The runtime was closed while waiting.' }));
+      for (const waiter of [...waiters])
+        waiter.reject(
+          new KernelError('internal_error', { message: 'The runtime was closed while waiting.' }),
+        );
     }
     const listener = this.#listener;
     this.#listener = undefined;

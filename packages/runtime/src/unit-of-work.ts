@@ -1,4 +1,14 @@
-import { emptySubmission, type Fence, type NewOperation, type Queryable, type Submission, type SubmissionResult, toDatabaseError, type Tx, writeSubmission } from '@boxcar/store';
+import {
+  emptySubmission,
+  type Fence,
+  type NewOperation,
+  type Queryable,
+  type Submission,
+  type SubmissionResult,
+  toDatabaseError,
+  type Tx,
+  writeSubmission,
+} from '@boxcar/store';
 import type pg from 'pg';
 
 /**
@@ -29,7 +39,10 @@ export class UnitOfWork {
 
   /** True when nothing was gathered and no transaction is open. */
   get isEmpty(): boolean {
-    return this.#client === undefined && Object.values(this.submission).every((rows: readonly unknown[]) => rows.length === 0);
+    return (
+      this.#client === undefined &&
+      Object.values(this.submission).every((rows: readonly unknown[]) => rows.length === 0)
+    );
   }
 
   async #open(): Promise<pg.PoolClient> {
@@ -56,8 +69,12 @@ export class UnitOfWork {
    * Writes everything under the operation's key and the fence; `then` runs in the same transaction after an acceptance.
    * A refusal undoes all of it.
    */
-  async commit(options: { operation: NewOperation; fence?: Fence }, then?: (tx: Tx) => Promise<void>): Promise<SubmissionResult> {
-    if (this.#client === undefined && then === undefined) return writeSubmission(this.#pool, this.submission, options);
+  async commit(
+    options: { operation: NewOperation; fence?: Fence },
+    then?: (tx: Tx) => Promise<void>,
+  ): Promise<SubmissionResult> {
+    if (this.#client === undefined && then === undefined)
+      return writeSubmission(this.#pool, this.submission, options);
     const client = await this.#open();
     const result = await writeSubmission(client, this.submission, options);
     if (result.outcome === 'accepted') {

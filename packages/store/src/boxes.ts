@@ -1,4 +1,13 @@
-import type { AgentId, BoxId, Card, CardId, ExpandedBox, LeafRange, ProjectId, Segment } from '@boxcar/kernel';
+import type {
+  AgentId,
+  BoxId,
+  Card,
+  CardId,
+  ExpandedBox,
+  LeafRange,
+  ProjectId,
+  Segment,
+} from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
@@ -91,7 +100,8 @@ interface RangeRow extends pg.QueryResultRow {
 }
 
 // Comma-joined text, split here, is several times faster to read than arrays parsed item by item.
-const numbers = (text: string | null): number[] => (text === null || text === '' ? [] : text.split(',').map(Number));
+const numbers = (text: string | null): number[] =>
+  text === null || text === '' ? [] : text.split(',').map(Number);
 
 function readRange(row: RangeRow): LeafRange | undefined {
   if (row.kind === 'context' && (row.ord === null || row.from === null || row.to === null)) return undefined;
@@ -108,12 +118,25 @@ function readRange(row: RangeRow): LeafRange | undefined {
 }
 
 /** Loads boxes for packing: leaf ranges with card ids and tokens, and whether the actor may read them. One statement. */
-export async function loadBoxes(db: Queryable, boxIds: readonly BoxId[], options: LoadBoxesOptions): Promise<Map<BoxId, LoadedBox>> {
+export async function loadBoxes(
+  db: Queryable,
+  boxIds: readonly BoxId[],
+  options: LoadBoxesOptions,
+): Promise<Map<BoxId, LoadedBox>> {
   const boxes = new Map<BoxId, LoadedBox & { ranges: LeafRange[] }>();
   if (boxIds.length === 0) return boxes;
-  const rows = await run<RangeRow>(db, LOAD_BOXES, [[...new Set(boxIds)], options.projectId, options.actorId]);
+  const rows = await run<RangeRow>(db, LOAD_BOXES, [
+    [...new Set(boxIds)],
+    options.projectId,
+    options.actorId,
+  ]);
   for (const row of rows) {
-    const box = boxes.get(row.box_id) ?? { boxId: row.box_id, kind: row.kind, isReadable: row.is_own || row.granted !== null, ranges: [] };
+    const box = boxes.get(row.box_id) ?? {
+      boxId: row.box_id,
+      kind: row.kind,
+      isReadable: row.is_own || row.granted !== null,
+      ranges: [],
+    };
     boxes.set(row.box_id, box);
     const range = readRange(row);
     if (range !== undefined) box.ranges.push(range);
@@ -142,7 +165,10 @@ interface ExpandedRow extends CardRow, pg.QueryResultRow {
 }
 
 /** The cards of context boxes in stored order, by box id. One statement, however many boxes and segments. */
-export async function expandContexts(db: Queryable, boxIds: readonly BoxId[]): Promise<Map<BoxId, readonly ExpandedCard[]>> {
+export async function expandContexts(
+  db: Queryable,
+  boxIds: readonly BoxId[],
+): Promise<Map<BoxId, readonly ExpandedCard[]>> {
   const expanded = new Map<BoxId, ExpandedCard[]>(boxIds.map((id) => [id, []]));
   if (boxIds.length === 0) return expanded;
   for (const row of await run<ExpandedRow>(db, EXPAND_CONTEXTS, [[...expanded.keys()]])) {
@@ -161,7 +187,10 @@ export async function findCards(
   cardIds: readonly CardId[],
   projectId: ProjectId,
 ): Promise<ReadonlyMap<CardId, { readonly id: CardId; readonly tokens: number; readonly authorId: string }>> {
-  const rows = await run<{ id: CardId; tokens: number; author_id: string }>(db, FIND_CARDS, [cardIds, projectId]);
+  const rows = await run<{ id: CardId; tokens: number; author_id: string }>(db, FIND_CARDS, [
+    cardIds,
+    projectId,
+  ]);
   return new Map(rows.map((row) => [row.id, { id: row.id, tokens: row.tokens, authorId: row.author_id }]));
 }
 
@@ -182,9 +211,17 @@ const READABLE_CARDS = statement(`
   select distinct card_id from leaf where card_id = any ($1::uuid[])`);
 
 /** Which of these cards stand in a box the actor may read. Looks through all its boxes: for listing cards by id only. */
-export async function findReadableCards(db: Queryable, cardIds: readonly CardId[], options: LoadBoxesOptions): Promise<ReadonlySet<CardId>> {
+export async function findReadableCards(
+  db: Queryable,
+  cardIds: readonly CardId[],
+  options: LoadBoxesOptions,
+): Promise<ReadonlySet<CardId>> {
   if (cardIds.length === 0) return new Set();
-  const rows = await run<{ card_id: CardId }>(db, READABLE_CARDS, [cardIds, options.projectId, options.actorId]);
+  const rows = await run<{ card_id: CardId }>(db, READABLE_CARDS, [
+    cardIds,
+    options.projectId,
+    options.actorId,
+  ]);
   return new Set(rows.map((row) => row.card_id));
 }
 
@@ -226,7 +263,11 @@ export interface SnapshotEntry extends pg.QueryResultRow {
  * What an agent sees now, as entries of its tape: since its last anchor, or all of it. Entries of an open step (calls
  * without results) are marked, and each turn's start names its context box.
  */
-export function loadSnapshot(db: Queryable, agentId: AgentId, projectId: ProjectId, isFull: boolean): Promise<SnapshotEntry[]> {
+export function loadSnapshot(
+  db: Queryable,
+  agentId: AgentId,
+  projectId: ProjectId,
+  isFull: boolean,
+): Promise<SnapshotEntry[]> {
   return run<SnapshotEntry>(db, SNAPSHOT, [agentId, projectId, isFull]);
 }
-

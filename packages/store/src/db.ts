@@ -21,7 +21,11 @@ export function statement(text: string): Statement {
 }
 
 /** Runs a prepared statement and returns its rows; connection failures come back as `KernelError`. */
-export async function run<R extends pg.QueryResultRow>(db: Queryable, prepared: Statement, values: unknown[]): Promise<R[]> {
+export async function run<R extends pg.QueryResultRow>(
+  db: Queryable,
+  prepared: Statement,
+  values: unknown[],
+): Promise<R[]> {
   try {
     return (await db.query<R>({ name: prepared.name, text: prepared.text, values })).rows;
   } catch (error) {
@@ -50,7 +54,16 @@ export function createPool(options: PoolOptions): pg.Pool {
   return pool;
 }
 
-const CONNECTION_CODES = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENOENT']);
+const CONNECTION_CODES = new Set([
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'EPIPE',
+  'ETIMEDOUT',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  'EHOSTUNREACH',
+  'ENOENT',
+]);
 /** Serialization failure and deadlock: the transaction left nothing and may run again. */
 const RETRY_STATES = new Set(['40001', '40P01']);
 
@@ -64,7 +77,12 @@ const isConnectionLoss = (error: unknown): boolean => {
   if (CONNECTION_CODES.has(code)) return true;
   // Class 08: connection exception; 57P01..03: shutdown, crash, starting up; 53300: too many connections.
   if (code.startsWith('08') || /^57P0[1-5]$/.test(code) || code === '53300') return true;
-  return error instanceof Error && /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error|not queryable/i.test(error.message);
+  return (
+    error instanceof Error &&
+    /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error|not queryable/i.test(
+      error.message,
+    )
+  );
 };
 
 /** True when the whole transaction may run again: it lost its connection, a deadlock or a serialization race. */
@@ -86,7 +104,11 @@ export function toDatabaseError(error: unknown): unknown {
     return new KernelError('schema_outdated', { message: `Postgres: ${message}.`, cause: error });
   }
   if (isConnectionLoss(error)) {
-    return new KernelError('database_unavailable', { message: `Postgres: ${message || code}.`, details: { code }, cause: error });
+    return new KernelError('database_unavailable', {
+      message: `Postgres: ${message || code}.`,
+      details: { code },
+      cause: error,
+    });
   }
   return error;
 }
@@ -138,7 +160,11 @@ async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Pro
 }
 
 /** Like `transaction` for a single statement, which is its own transaction: retried as a whole, no begin and commit. */
-export async function runRetrying<R extends pg.QueryResultRow>(pool: pg.Pool, prepared: Statement, values: unknown[]): Promise<R[]> {
+export async function runRetrying<R extends pg.QueryResultRow>(
+  pool: pg.Pool,
+  prepared: Statement,
+  values: unknown[],
+): Promise<R[]> {
   for (let attempt = 1; ; attempt++) {
     try {
       return await run<R>(pool, prepared, values);

@@ -1,4 +1,15 @@
-import type { AgentId, BoxId, DelegationPolicy, JsonValue, Profile, ProfileId, ProjectId, RunId, TurnId } from '@boxcar/kernel';
+import type {
+  AgentId,
+  BoxId,
+  DelegationPolicy,
+  JsonValue,
+  Profile,
+  ProfileId,
+  ProjectId,
+  RunId,
+  TurnId,
+  TurnStatus,
+} from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 
@@ -15,15 +26,24 @@ export interface Opening {
   readonly limits: { readonly max_depth?: number };
   readonly operatorId: AgentId;
   /** The agent in whose name the submission comes; undefined = the named one does not exist. */
-  readonly source: { readonly agentId: AgentId; readonly isOperator: boolean; readonly policy: DelegationPolicy | undefined } | undefined;
+  readonly source:
+    | {
+        readonly agentId: AgentId;
+        readonly isOperator: boolean;
+        readonly policy: DelegationPolicy | undefined;
+      }
+    | undefined;
   /** The first answer given under this key, if any. */
-  readonly operation: { readonly requestHash: string; readonly response: JsonValue; readonly awaitedTurnId: TurnId | null } | undefined;
+  readonly operation:
+    | { readonly requestHash: string; readonly response: JsonValue; readonly awaitedTurnId: TurnId | null }
+    | undefined;
   readonly parent:
     | {
         readonly turnId: TurnId;
         readonly runId: RunId;
         readonly agentId: AgentId;
         readonly channelId: string;
+        readonly status: TurnStatus;
         readonly depth: number;
         readonly contextBoxId: BoxId;
         readonly outputBoxId: BoxId;
@@ -54,7 +74,7 @@ const OPENING = statement(`
     (select row_to_json(s) from source s) as source,
     (select json_build_object('request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id)
        from boxcar.operations o where o.project_id = p.id and o.idempotency_key = $4) as operation,
-    (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'depth', t.depth,
+    (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status, 'depth', t.depth,
        'context_box_id', t.context_box_id, 'output_box_id', t.output_box_id) from parent t) as parent,
     (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
        from chain c join boxcar.agents a on a.id = c.agent_id) as chain
@@ -66,7 +86,16 @@ interface OpeningRow extends pg.QueryResultRow {
   operator_agent_id: AgentId;
   source: { id: AgentId; is_operator: boolean; policy: DelegationPolicy | null } | null;
   operation: { request_hash: string; response: JsonValue; awaited_turn_id: TurnId | null } | null;
-  parent: { turn_id: TurnId; run_id: RunId; agent_id: AgentId; channel_id: string; depth: number; context_box_id: BoxId; output_box_id: BoxId } | null;
+  parent: {
+    turn_id: TurnId;
+    run_id: RunId;
+    agent_id: AgentId;
+    channel_id: string;
+    status: TurnStatus;
+    depth: number;
+    context_box_id: BoxId;
+    output_box_id: BoxId;
+  } | null;
   chain: ChainLink[] | null;
 }
 
@@ -94,11 +123,18 @@ export async function loadOpening(db: Queryable, request: OpeningRequest): Promi
     projectId: row.project_id,
     limits: row.limits,
     operatorId: row.operator_agent_id,
-    source: source === null ? undefined : { agentId: source.id, isOperator: source.is_operator, policy: source.policy ?? undefined },
+    source:
+      source === null
+        ? undefined
+        : { agentId: source.id, isOperator: source.is_operator, policy: source.policy ?? undefined },
     operation:
       operation === null
         ? undefined
-        : { requestHash: operation.request_hash, response: operation.response, awaitedTurnId: operation.awaited_turn_id },
+        : {
+            requestHash: operation.request_hash,
+            response: operation.response,
+            awaitedTurnId: operation.awaited_turn_id,
+          },
     parent:
       parent === null
         ? undefined
@@ -107,6 +143,7 @@ export async function loadOpening(db: Queryable, request: OpeningRequest): Promi
             runId: parent.run_id,
             agentId: parent.agent_id,
             channelId: parent.channel_id,
+            status: parent.status,
             depth: parent.depth,
             contextBoxId: parent.context_box_id,
             outputBoxId: parent.output_box_id,
@@ -136,7 +173,8 @@ interface ProfileDbRow extends pg.QueryResultRow {
   max_steps: number;
 }
 
-const PROFILE_COLUMNS = 'f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps';
+const PROFILE_COLUMNS =
+  'f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps';
 
 const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
   profileId: row.profile_id,
@@ -152,7 +190,11 @@ const FIND_PROFILES = statement(`
   select ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
 
 /** The current versions of profiles by their exact names. */
-export async function findProfiles(db: Queryable, projectId: ProjectId, names: readonly string[]): Promise<ReadonlyMap<string, ProfileRow>> {
+export async function findProfiles(
+  db: Queryable,
+  projectId: ProjectId,
+  names: readonly string[],
+): Promise<ReadonlyMap<string, ProfileRow>> {
   const rows = await run<ProfileDbRow>(db, FIND_PROFILES, [projectId, names]);
   return new Map(rows.map((row) => [row.name, toProfileRow(row)]));
 }
@@ -166,15 +208,24 @@ const FIND_ACTOR = statement(`
 /** A project and one of its agents, each by id or name; undefined = no such project, `agentId` null = no such agent. */
 export async function findActor(
   db: Queryable,
-  ref: { readonly project: string; readonly projectId: ProjectId | undefined; readonly agent: string; readonly agentId: AgentId | undefined },
-): Promise<{ readonly projectId: ProjectId; readonly operatorId: AgentId; readonly agentId: AgentId | null } | undefined> {
-  const [row] = await run<{ project_id: ProjectId; operator_agent_id: AgentId; agent_id: AgentId | null }>(db, FIND_ACTOR, [
-    ref.projectId ?? null,
-    ref.project,
-    ref.agentId ?? null,
-    ref.agent,
-  ]);
-  return row === undefined ? undefined : { projectId: row.project_id, operatorId: row.operator_agent_id, agentId: row.agent_id };
+  ref: {
+    readonly project: string;
+    readonly projectId: ProjectId | undefined;
+    readonly agent: string;
+    readonly agentId: AgentId | undefined;
+  },
+): Promise<
+  | { readonly projectId: ProjectId; readonly operatorId: AgentId; readonly agentId: AgentId | null }
+  | undefined
+> {
+  const [row] = await run<{ project_id: ProjectId; operator_agent_id: AgentId; agent_id: AgentId | null }>(
+    db,
+    FIND_ACTOR,
+    [ref.projectId ?? null, ref.project, ref.agentId ?? null, ref.agent],
+  );
+  return row === undefined
+    ? undefined
+    : { projectId: row.project_id, operatorId: row.operator_agent_id, agentId: row.agent_id };
 }
 
 export interface AgentRow {
@@ -197,13 +248,18 @@ export async function findAgent(
   projectId: ProjectId,
   ref: { readonly id: AgentId | undefined; readonly name: string },
 ): Promise<AgentRow | undefined> {
-  const [row] = await run<ProfileDbRow & { agent_id: AgentId; agent_name: string; tape_box_id: BoxId }>(db, FIND_AGENT, [
-    projectId,
-    ref.id ?? null,
-    ref.name,
-  ]);
+  const [row] = await run<ProfileDbRow & { agent_id: AgentId; agent_name: string; tape_box_id: BoxId }>(
+    db,
+    FIND_AGENT,
+    [projectId, ref.id ?? null, ref.name],
+  );
   if (row === undefined) return undefined;
-  return { agentId: row.agent_id, name: row.agent_name, tapeBoxId: row.tape_box_id, profile: toProfileRow(row) };
+  return {
+    agentId: row.agent_id,
+    name: row.agent_name,
+    tapeBoxId: row.tape_box_id,
+    profile: toProfileRow(row),
+  };
 }
 
 const LOCK_AGENT = statement('select id from boxcar.agents where id = $1 for update');
@@ -265,4 +321,3 @@ const LOCK_PROFILE_NAME = statement('select pg_advisory_xact_lock(hashtextextend
 export async function lockProfileName(tx: Queryable, projectId: ProjectId, name: string): Promise<void> {
   await run(tx, LOCK_PROFILE_NAME, [`${projectId}/${name}`]);
 }
-

@@ -8,7 +8,20 @@
  * S2  A turn that has ended or changed hands cannot submit.
  * S3  A turn is dispatched only while the window of its target has room and none is queued before it.
  */
-import type { AgentId, BoxId, ContextBoxDraft, JsonValue, NewCard, ProfileId, ProjectId, Ring, RunId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import type {
+  AgentId,
+  BoxId,
+  ContextBoxDraft,
+  JsonValue,
+  NewCard,
+  ProfileId,
+  ProjectId,
+  Ring,
+  RunId,
+  ToolCallId,
+  TurnId,
+  WorkerId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, type Statement, statement } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord, contextBoxRecord } from './records.js';
@@ -102,7 +115,15 @@ export interface Submission {
   readonly grants: NewGrant[];
 }
 
-export const emptySubmission = (): Submission => ({ cards: [], contextBoxes: [], tapes: [], agents: [], runs: [], turns: [], grants: [] });
+export const emptySubmission = (): Submission => ({
+  cards: [],
+  contextBoxes: [],
+  tapes: [],
+  agents: [],
+  runs: [],
+  turns: [],
+  grants: [],
+});
 
 export interface SubmittedTurn {
   readonly turn_id: TurnId;
@@ -148,7 +169,9 @@ function buildSubmissionText(parts: { operation: boolean; fence: boolean; submis
     ctes.push('no_operation as (select $2::json)');
   }
   if (submission.cards.length > 0) {
-    ctes.push(`new_cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_recordset($3::json->'cards') as x(${CARD_COLUMNS}) ${gate} returning 1)`);
+    ctes.push(
+      `new_cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_recordset($3::json->'cards') as x(${CARD_COLUMNS}) ${gate} returning 1)`,
+    );
   }
   if (submission.contextBoxes.length > 0) {
     ctes.push(`new_boxes as (insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, card_ids, card_tokens, segments, card_count, token_estimate)
@@ -198,16 +221,25 @@ function buildSubmissionText(parts: { operation: boolean; fence: boolean; submis
   }
   if (submission.turns.length === 0) ctes.push('rest as (select $3::json)');
   const accepted = operation ? 'exists (select from op)' : fence ? 'exists (select from fence)' : 'true';
-  const turns = submission.turns.length > 0 ? '(select coalesce(json_agg(t), \'[]\') from turns t)' : "'[]'::json";
+  const turns =
+    submission.turns.length > 0 ? "(select coalesce(json_agg(t), '[]') from turns t)" : "'[]'::json";
   return `with ${ctes.join(',\n')}\nselect ${accepted} as accepted, ${turns} as turns`;
 }
 
 const variants = new Map<string, Statement>();
 
 /** One text per combination of parts, so that a connection prepares each once. */
-function submissionStatement(parts: { operation: boolean; fence: boolean; submission: Submission }): Statement {
+function submissionStatement(parts: {
+  operation: boolean;
+  fence: boolean;
+  submission: Submission;
+}): Statement {
   const { submission } = parts;
-  const key = [parts.operation, parts.fence, ...Object.values(submission).map((rows: readonly unknown[]) => rows.length > 0)].join();
+  const key = [
+    parts.operation,
+    parts.fence,
+    ...Object.values(submission).map((rows: readonly unknown[]) => rows.length > 0),
+  ].join();
   const known = variants.get(key);
   if (known !== undefined) return known;
   const built = statement(buildSubmissionText(parts));
@@ -216,7 +248,12 @@ function submissionStatement(parts: { operation: boolean; fence: boolean; submis
 }
 
 const snake = (record: object): Record<string, unknown> =>
-  Object.fromEntries(Object.entries(record).map(([key, value]) => [key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`), value]));
+  Object.fromEntries(
+    Object.entries(record).map(([key, value]) => [
+      key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+      value,
+    ]),
+  );
 
 /**
  * Writes a submission in one statement. Rule: docs/primitives.md, "Accepting".
@@ -228,7 +265,11 @@ export async function writeSubmission(
   submission: Submission,
   options: { operation?: NewOperation; fence?: Fence } = {},
 ): Promise<SubmissionResult> {
-  const prepared = submissionStatement({ operation: options.operation !== undefined, fence: options.fence !== undefined, submission });
+  const prepared = submissionStatement({
+    operation: options.operation !== undefined,
+    fence: options.fence !== undefined,
+    submission,
+  });
   const values = [
     options.fence === undefined ? null : JSON.stringify(snake(options.fence)),
     options.operation === undefined
@@ -250,7 +291,11 @@ export async function writeSubmission(
       grants: submission.grants.map(snake),
     }),
   ];
-  const [row] = await run<{ accepted: boolean; turns: SubmittedTurn[] } & pg.QueryResultRow>(db, prepared, values);
+  const [row] = await run<{ accepted: boolean; turns: SubmittedTurn[] } & pg.QueryResultRow>(
+    db,
+    prepared,
+    values,
+  );
   return row?.accepted === true ? { outcome: 'accepted', turns: row.turns } : { outcome: 'refused' };
 }
 
@@ -259,4 +304,3 @@ export const ringsOf = (turns: readonly SubmittedTurn[]): Ring[] =>
   turns
     .filter((turn) => turn.status === 'dispatched')
     .map((turn) => ({ turnId: turn.turn_id, epoch: turn.epoch, workerTarget: turn.worker_target }));
-

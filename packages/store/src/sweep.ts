@@ -36,15 +36,30 @@ export interface SweepClock {
   readonly now?: Date;
 }
 
-const NOTHING: SweepFindings = { lost_rings: false, dead_leases: false, overdue_turns: false, overdue_calls: false, queued: false, waiting_doors: false };
+const NOTHING: SweepFindings = {
+  lost_rings: false,
+  dead_leases: false,
+  overdue_turns: false,
+  overdue_calls: false,
+  queued: false,
+  waiting_doors: false,
+};
 
 /** Is there anything to do? One statement, the whole cost of an idle sweep. */
-export async function probe(db: Queryable, options: SweepClock & { readonly lostRingMs: number }): Promise<SweepFindings> {
-  const [row] = await run<SweepFindings & pg.QueryResultRow>(db, PROBE, [options.now ?? null, options.lostRingMs]);
+export async function probe(
+  db: Queryable,
+  options: SweepClock & { readonly lostRingMs: number },
+): Promise<SweepFindings> {
+  const [row] = await run<SweepFindings & pg.QueryResultRow>(db, PROBE, [
+    options.now ?? null,
+    options.lostRingMs,
+  ]);
   return row ?? NOTHING;
 }
 
-const ELECT = statement("select pg_try_advisory_xact_lock(hashtextextended('boxcar:sweep', 0)) as is_elected");
+const ELECT = statement(
+  "select pg_try_advisory_xact_lock(hashtextextended('boxcar:sweep', 0)) as is_elected",
+);
 
 /** Runs `body` if no other process sweeps at this moment; false = another one does. */
 export function elected(pool: pg.Pool, body: () => Promise<void>): Promise<boolean> {
@@ -65,8 +80,15 @@ const TAKE_OVER = statement(`
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
 /** Takes turns from holders whose lease has passed; they continue from their last committed step. */
-export async function takeOver(pool: pg.Pool, options: SweepClock & { maxAttempts: number; limit: number }): Promise<readonly Ring[]> {
-  const rows = await runRetrying<Parameters<typeof toRing>[0]>(pool, TAKE_OVER, [options.now ?? null, options.maxAttempts, options.limit]);
+export async function takeOver(
+  pool: pg.Pool,
+  options: SweepClock & { maxAttempts: number; limit: number },
+): Promise<readonly Ring[]> {
+  const rows = await runRetrying<Parameters<typeof toRing>[0]>(pool, TAKE_OVER, [
+    options.now ?? null,
+    options.maxAttempts,
+    options.limit,
+  ]);
   return rows.map(toRing);
 }
 
@@ -76,8 +98,15 @@ const STALE_RINGS = statement(`
   order by t.dispatched_at limit $3`);
 
 /** Turns dispatched a while ago that nobody has claimed: their ring may be lost. */
-export async function findStaleRings(pool: pg.Pool, options: SweepClock & { lostRingMs: number; limit: number }): Promise<readonly Ring[]> {
-  const rows = await runRetrying<Parameters<typeof toRing>[0]>(pool, STALE_RINGS, [options.now ?? null, options.lostRingMs, options.limit]);
+export async function findStaleRings(
+  pool: pg.Pool,
+  options: SweepClock & { lostRingMs: number; limit: number },
+): Promise<readonly Ring[]> {
+  const rows = await runRetrying<Parameters<typeof toRing>[0]>(pool, STALE_RINGS, [
+    options.now ?? null,
+    options.lostRingMs,
+    options.limit,
+  ]);
   return rows.map(toRing);
 }
 
@@ -92,7 +121,9 @@ const RING_AGAIN = statement(`
 /** Raises the epoch of dispatched turns, so that their new ring has a job id that was never used. */
 export async function ringAgain(pool: pg.Pool, rings: readonly Ring[]): Promise<readonly Ring[]> {
   const wanted = rings.map((ring) => ({ turn_id: ring.turnId, epoch: ring.epoch }));
-  return (await runRetrying<Parameters<typeof toRing>[0]>(pool, RING_AGAIN, [JSON.stringify(wanted)])).map(toRing);
+  return (await runRetrying<Parameters<typeof toRing>[0]>(pool, RING_AGAIN, [JSON.stringify(wanted)])).map(
+    toRing,
+  );
 }
 
 export interface EndableTurn extends pg.QueryResultRow {
@@ -114,18 +145,32 @@ export interface EndableTurn extends pg.QueryResultRow {
 const ENDABLE =
   't.id as turn_id, t.project_id, t.agent_id, t.epoch, t.holder_id, t.parent_turn_id, t.parent_tool_call_id, t.is_awaited, t.primitive, t.context_box_id, t.output_box_id, t.step_count, t.attempt';
 
-const OVERDUE_TURNS = statement(`select ${ENDABLE} from boxcar.turns t where ${OVERDUE_TURN} order by t.deadline_at limit $2`);
+const OVERDUE_TURNS = statement(
+  `select ${ENDABLE} from boxcar.turns t where ${OVERDUE_TURN} order by t.deadline_at limit $2`,
+);
 
 /** Turns past their deadline, in whatever status that is not final. */
-export function findOverdueTurns(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<EndableTurn[]> {
+export function findOverdueTurns(
+  pool: pg.Pool,
+  options: SweepClock & { limit: number },
+): Promise<EndableTurn[]> {
   return runRetrying<EndableTurn>(pool, OVERDUE_TURNS, [options.now ?? null, options.limit]);
 }
 
-const EXHAUSTED_TURNS = statement(`select ${ENDABLE} from boxcar.turns t where ${DEAD} and t.attempt >= $2 order by t.id limit $3`);
+const EXHAUSTED_TURNS = statement(
+  `select ${ENDABLE} from boxcar.turns t where ${DEAD} and t.attempt >= $2 order by t.id limit $3`,
+);
 
 /** Turns that lost their worker too often at the same step. */
-export function findExhaustedTurns(pool: pg.Pool, options: SweepClock & { maxAttempts: number; limit: number }): Promise<EndableTurn[]> {
-  return runRetrying<EndableTurn>(pool, EXHAUSTED_TURNS, [options.now ?? null, options.maxAttempts, options.limit]);
+export function findExhaustedTurns(
+  pool: pg.Pool,
+  options: SweepClock & { maxAttempts: number; limit: number },
+): Promise<EndableTurn[]> {
+  return runRetrying<EndableTurn>(pool, EXHAUSTED_TURNS, [
+    options.now ?? null,
+    options.maxAttempts,
+    options.limit,
+  ]);
 }
 
 export interface OverdueCall extends pg.QueryResultRow {
@@ -142,7 +187,10 @@ const OVERDUE_CALLS = statement(`
   from boxcar.tool_calls k where ${OVERDUE_CALL} order by k.deadline_at limit $2`);
 
 /** Calls without a result past their deadline. */
-export function findOverdueCalls(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<OverdueCall[]> {
+export function findOverdueCalls(
+  pool: pg.Pool,
+  options: SweepClock & { limit: number },
+): Promise<OverdueCall[]> {
   return runRetrying<OverdueCall>(pool, OVERDUE_CALLS, [options.now ?? null, options.limit]);
 }
 
@@ -157,7 +205,9 @@ const QUEUED_TARGETS = statement(`
 
 /** Targets that have queued turns. */
 export async function findQueuedTargets(pool: pg.Pool): Promise<readonly string[]> {
-  return (await runRetrying<{ worker_target: string }>(pool, QUEUED_TARGETS, [])).map((row) => row.worker_target);
+  return (await runRetrying<{ worker_target: string }>(pool, QUEUED_TARGETS, [])).map(
+    (row) => row.worker_target,
+  );
 }
 
 export interface Door extends pg.QueryResultRow {
@@ -187,6 +237,9 @@ const CLOSE_DOOR = statement(`
   update boxcar.operations set door_job_id = null where project_id = $1 and idempotency_key = $2 and door_job_id = $3`);
 
 /** The job has its answer, or is gone. */
-export async function closeDoor(db: Queryable, door: { project_id: ProjectId; idempotency_key: string; job_id: string }): Promise<void> {
+export async function closeDoor(
+  db: Queryable,
+  door: { project_id: ProjectId; idempotency_key: string; job_id: string },
+): Promise<void> {
   await run(db, CLOSE_DOOR, [door.project_id, door.idempotency_key, door.job_id]);
 }

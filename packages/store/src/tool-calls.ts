@@ -102,10 +102,21 @@ interface AdvanceRow extends pg.QueryResultRow {
   old_status: string;
 }
 
-async function record(tx: Tx, settlements: readonly CallSettlement[]): Promise<{ won: Set<ToolCallId>; complete: TurnId[] }> {
+async function record(
+  tx: Tx,
+  settlements: readonly CallSettlement[],
+): Promise<{ won: Set<ToolCallId>; complete: TurnId[] }> {
   if (settlements.length === 0) return { won: new Set(), complete: [] };
-  const records = settlements.map((item) => ({ call_id: item.toolCallId, turn_id: item.turnId, status: item.status, ...cardRecord(item.card) }));
-  const [row] = await run<{ won: ToolCallId[]; complete: TurnId[] }>(tx, RECORD, [JSON.stringify(records), [...new Set(settlements.map((item) => item.turnId))]]);
+  const records = settlements.map((item) => ({
+    call_id: item.toolCallId,
+    turn_id: item.turnId,
+    status: item.status,
+    ...cardRecord(item.card),
+  }));
+  const [row] = await run<{ won: ToolCallId[]; complete: TurnId[] }>(tx, RECORD, [
+    JSON.stringify(records),
+    [...new Set(settlements.map((item) => item.turnId))],
+  ]);
   return { won: new Set(row?.won), complete: row?.complete ?? [] };
 }
 
@@ -115,7 +126,10 @@ const ringsOf = (rows: readonly AdvanceRow[]): Ring[] =>
     .map((row) => ({ turnId: row.turn_id, epoch: row.epoch, workerTarget: row.worker_target }));
 
 /** Keeps one settlement per call; two of one call in a batch are a duplicate like any other. */
-function distinct(settlements: readonly CallSettlement[]): { first: CallSettlement[]; repeated: ToolCallId[] } {
+function distinct(settlements: readonly CallSettlement[]): {
+  first: CallSettlement[];
+  repeated: ToolCallId[];
+} {
   const first = new Map<ToolCallId, CallSettlement>();
   const repeated: ToolCallId[] = [];
   for (const item of settlements) {
@@ -129,7 +143,10 @@ function distinct(settlements: readonly CallSettlement[]): { first: CallSettleme
 export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
   const { first, repeated } = distinct(settlements);
   const { won, complete } = await record(tx, first);
-  const duplicates = [...repeated, ...first.filter((item) => !won.has(item.toolCallId)).map((item) => item.toolCallId)];
+  const duplicates = [
+    ...repeated,
+    ...first.filter((item) => !won.has(item.toolCallId)).map((item) => item.toolCallId),
+  ];
   if (complete.length === 0) return { rings: [], duplicates };
   const rows = await run<AdvanceRow>(tx, ADVANCE, [complete, '[]']);
   return { rings: ringsOf(rows), duplicates };
@@ -160,17 +177,26 @@ export type AdvanceOutcome =
   | { readonly outcome: 'fenced' };
 
 /** Records a worker's results and either opens the next step or suspends the turn, in one transaction of two statements. */
-export function advanceTurns(pool: pg.Pool, advances: readonly Advance[]): Promise<{ outcomes: readonly AdvanceOutcome[]; rings: readonly Ring[] }> {
+export function advanceTurns(
+  pool: pg.Pool,
+  advances: readonly Advance[],
+): Promise<{ outcomes: readonly AdvanceOutcome[]; rings: readonly Ring[] }> {
   return transaction(pool, async (tx) => {
     const { complete } = await record(tx, distinct(advances.flatMap((item) => item.results)).first);
-    const holders = advances.map((item) => ({ turn_id: item.turnId, epoch: item.epoch, holder_id: item.holderId }));
+    const holders = advances.map((item) => ({
+      turn_id: item.turnId,
+      epoch: item.epoch,
+      holder_id: item.holderId,
+    }));
     const rows = await run<AdvanceRow>(tx, ADVANCE, [complete, JSON.stringify(holders)]);
     const byTurn = new Map(rows.filter((row) => row.is_held).map((row) => [row.turn_id, row]));
     return {
       outcomes: advances.map((item): AdvanceOutcome => {
         const row = byTurn.get(item.turnId);
         if (row === undefined) return { outcome: 'fenced' };
-        return row.status === 'running' ? { outcome: 'open', attempt: row.attempt } : { outcome: 'suspended' };
+        return row.status === 'running'
+          ? { outcome: 'open', attempt: row.attempt }
+          : { outcome: 'suspended' };
       }),
       rings: ringsOf(rows),
     };
@@ -209,7 +235,11 @@ const EXTEND = statement(`
   update boxcar.tool_calls set deadline_at = now() + $2 * interval '1 millisecond' where id = $1 and status = 'pending'`);
 
 /** Gives a waiting call the deadline of what it waits for. */
-export async function extendDeadline(db: Queryable, toolCallId: ToolCallId, timeoutMs: number): Promise<void> {
+export async function extendDeadline(
+  db: Queryable,
+  toolCallId: ToolCallId,
+  timeoutMs: number,
+): Promise<void> {
   await run(db, EXTEND, [toolCallId, timeoutMs]);
 }
 
@@ -218,6 +248,10 @@ const CALLS_OF_STEP = statement(`
   where k.turn_id = $1 and k.step = $2 order by k.ordinal`);
 
 /** The calls of a committed step with their results. */
-export function loadCallsOfStep(db: Queryable, turnId: TurnId, step: number): Promise<{ name: string; status: string; content: JsonValue }[]> {
+export function loadCallsOfStep(
+  db: Queryable,
+  turnId: TurnId,
+  step: number,
+): Promise<{ name: string; status: string; content: JsonValue }[]> {
   return run(db, CALLS_OF_STEP, [turnId, step]);
 }

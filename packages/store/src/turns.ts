@@ -6,7 +6,24 @@
  * C3  Tape positions are taken under the lock of the tape's head row, so they are gapless.
  * C4  Turns are locked before tapes, tapes before tool calls, each class in id order, whatever the batch.
  */
-import type { AgentId, BoxId, CardId, EntryKind, ErrorBody, FinalStatus, JsonValue, NewCard, ProfileId, ProjectId, Ring, RunId, ToolCallId, TurnId, TurnStatus, WorkerId } from '@boxcar/kernel';
+import type {
+  AgentId,
+  BoxId,
+  CardId,
+  EntryKind,
+  ErrorBody,
+  FinalStatus,
+  JsonValue,
+  NewCard,
+  ProfileId,
+  ProjectId,
+  Ring,
+  RunId,
+  ToolCallId,
+  TurnId,
+  TurnStatus,
+  WorkerId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement, transaction, type Tx } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
@@ -38,7 +55,9 @@ export interface ClaimedTurn {
   readonly attempt: number;
 }
 
-export type ClaimOutcome = { readonly outcome: 'claimed'; readonly turn: ClaimedTurn } | { readonly outcome: 'stale' };
+export type ClaimOutcome =
+  | { readonly outcome: 'claimed'; readonly turn: ClaimedTurn }
+  | { readonly outcome: 'stale' };
 
 const CLAIM = statement(`
   with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
@@ -105,8 +124,14 @@ interface ClaimRow extends pg.QueryResultRow {
  *
  * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error.
  */
-export async function claim(pool: pg.Pool, rings: readonly Pick<Ring, 'turnId' | 'epoch'>[], holderId: WorkerId): Promise<readonly ClaimOutcome[]> {
-  const wanted = [...new Map(rings.map((ring) => [ring.turnId, { turn_id: ring.turnId, epoch: ring.epoch }])).values()];
+export async function claim(
+  pool: pg.Pool,
+  rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+  holderId: WorkerId,
+): Promise<readonly ClaimOutcome[]> {
+  const wanted = [
+    ...new Map(rings.map((ring) => [ring.turnId, { turn_id: ring.turnId, epoch: ring.epoch }])).values(),
+  ];
   const rows = await runRetrying<ClaimRow>(pool, CLAIM, [JSON.stringify(wanted), holderId]);
   const claimed = new Map(rows.map((row) => [row.id, row]));
   return rings.map((ring) => {
@@ -165,7 +190,12 @@ export interface TurnEnding {
   readonly deliverableCardId: CardId;
   readonly error: ErrorBody | null;
   /** The result of the call that awaits this turn, if one does. */
-  readonly settles: { readonly toolCallId: ToolCallId; readonly turnId: TurnId; readonly status: CallSettlement['status']; readonly card: NewCard } | null;
+  readonly settles: {
+    readonly toolCallId: ToolCallId;
+    readonly turnId: TurnId;
+    readonly status: CallSettlement['status'];
+    readonly card: NewCard;
+  } | null;
 }
 
 /** What one commit writes about one turn. */
@@ -214,7 +244,9 @@ export interface CommitResult extends SettledTurns {
   readonly doorTurnIds: readonly TurnId[];
 }
 
-const LOCK_TURNS = statement('select id from boxcar.turns where id = any ($1::uuid[]) order by id for update');
+const LOCK_TURNS = statement(
+  'select id from boxcar.turns where id = any ($1::uuid[]) order by id for update',
+);
 
 const COMMIT = statement(`
   with d as (
@@ -315,9 +347,17 @@ function commitPayload(commits: readonly StepCommit[]): string {
       deliverable_card_id: commit.end?.deliverableCardId ?? null,
       error: commit.end?.error ?? null,
     })),
-    cards: commits.flatMap((commit) => commit.cards.map((card) => ({ turn_id: commit.turnId, ...cardRecord(card) }))),
+    cards: commits.flatMap((commit) =>
+      commit.cards.map((card) => ({ turn_id: commit.turnId, ...cardRecord(card) })),
+    ),
     entries: commits.flatMap((commit) =>
-      commit.entries.map((entry, index) => ({ turn_id: commit.turnId, n: index + 1, kind: entry.kind, card_id: entry.cardId, tokens: entry.tokens })),
+      commit.entries.map((entry, index) => ({
+        turn_id: commit.turnId,
+        n: index + 1,
+        kind: entry.kind,
+        card_id: entry.cardId,
+        tokens: entry.tokens,
+      })),
     ),
     calls: commits.flatMap((commit) =>
       commit.calls.map((call) => ({
@@ -341,16 +381,25 @@ function commitPayload(commits: readonly StepCommit[]): string {
  * that awaits it, grants the parent the output box, and may resume the parent: all in one transaction.
  */
 export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
-  const needsTransaction = commits.some((commit) => commit.results.length > 0 || (commit.end !== null && commit.hasParent));
-  if (!needsTransaction) return readResult(commits, await runRetrying<CommitRow>(pool, COMMIT, [commitPayload(commits)]));
+  const needsTransaction = commits.some(
+    (commit) => commit.results.length > 0 || (commit.end !== null && commit.hasParent),
+  );
+  if (!needsTransaction)
+    return readResult(commits, await runRetrying<CommitRow>(pool, COMMIT, [commitPayload(commits)]));
   return transaction(pool, async (tx) => {
     // Children and parents are locked together, by id: two ends of one family never wait for each other in a circle.
-    const ids = commits.flatMap((commit) => [commit.turnId, ...(commit.end?.settles ? [commit.end.settles.turnId] : [])]);
+    const ids = commits.flatMap((commit) => [
+      commit.turnId,
+      ...(commit.end?.settles ? [commit.end.settles.turnId] : []),
+    ]);
     await run(tx, LOCK_TURNS, [ids]);
     const results = commits.flatMap((commit) => commit.results);
     if (results.length > 0) await settleCalls(tx, results);
     const rows = await run<CommitRow>(tx, COMMIT, [commitPayload(commits)]);
-    return { ...readResult(commits, rows), ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))) };
+    return {
+      ...readResult(commits, rows),
+      ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))),
+    };
   });
 }
 
@@ -366,7 +415,11 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
   };
 }
 
-async function settleParents(tx: Tx, commits: readonly StepCommit[], committed: ReadonlySet<TurnId>): Promise<SettledTurns> {
+async function settleParents(
+  tx: Tx,
+  commits: readonly StepCommit[],
+  committed: ReadonlySet<TurnId>,
+): Promise<SettledTurns> {
   const ended = commits.filter((commit) => commit.end !== null && committed.has(commit.turnId));
   const children = ended.filter((commit) => commit.hasParent);
   if (children.length > 0) await run(tx, GRANT_OUTPUTS, [children.map((commit) => commit.turnId)]);
@@ -418,9 +471,17 @@ interface RingRow extends pg.QueryResultRow {
   worker_target: string;
 }
 
-export const toRing = (row: RingRow): Ring => ({ turnId: row.turn_id, epoch: row.epoch, workerTarget: row.worker_target });
+export const toRing = (row: RingRow): Ring => ({
+  turnId: row.turn_id,
+  epoch: row.epoch,
+  workerTarget: row.worker_target,
+});
 
 /** Hands turns back: a worker that shuts down gives them to the others. */
-export async function releaseTurns(pool: pg.Pool, holderId: WorkerId, turnIds: readonly TurnId[] | null): Promise<readonly Ring[]> {
+export async function releaseTurns(
+  pool: pg.Pool,
+  holderId: WorkerId,
+  turnIds: readonly TurnId[] | null,
+): Promise<readonly Ring[]> {
   return (await runRetrying<RingRow>(pool, RELEASE, [holderId, turnIds])).map(toRing);
 }

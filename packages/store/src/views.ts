@@ -43,7 +43,10 @@ export async function loadViews(
 ): Promise<ReadonlyMap<TurnId, LoadedView>> {
   const rows = await run<EntryRow>(db, ENTRIES, [turns.map((turn) => turn.turnId)]);
   const byTurn = new Map<TurnId, { entries: TapeEntry[]; lastAnchorPosition: number; boxIds: Set<BoxId> }>(
-    turns.map((turn) => [turn.turnId, { entries: [], lastAnchorPosition: 1, boxIds: new Set([turn.contextBoxId]) }]),
+    turns.map((turn) => [
+      turn.turnId,
+      { entries: [], lastAnchorPosition: 1, boxIds: new Set([turn.contextBoxId]) },
+    ]),
   );
   for (const row of rows) {
     const view = byTurn.get(row.turn_id);
@@ -66,7 +69,11 @@ export async function loadViews(
   return new Map(
     [...byTurn].map(([turnId, view]) => [
       turnId,
-      { entries: view.entries, lastAnchorPosition: view.lastAnchorPosition, contexts: new Map([...view.boxIds].map((id) => [id, contexts.get(id) ?? []])) },
+      {
+        entries: view.entries,
+        lastAnchorPosition: view.lastAnchorPosition,
+        contexts: new Map([...view.boxIds].map((id) => [id, contexts.get(id) ?? []])),
+      },
     ]),
   );
 }
@@ -75,8 +82,10 @@ const PROFILE_CARDS = statement(`
   select f.id as profile_id, c.content->'data' as profile from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.id = any ($1::uuid[])`);
 
 /** Profile versions by id; they never change, so callers may keep them. */
-export async function loadProfiles(db: Queryable, profileIds: readonly ProfileId[]): Promise<ReadonlyMap<ProfileId, Profile>> {
+export async function loadProfiles(
+  db: Queryable,
+  profileIds: readonly ProfileId[],
+): Promise<ReadonlyMap<ProfileId, Profile>> {
   const rows = await run<{ profile_id: ProfileId; profile: Profile }>(db, PROFILE_CARDS, [profileIds]);
   return new Map(rows.map((row) => [row.profile_id, row.profile]));
 }
-

@@ -19,7 +19,14 @@ const REGISTER = statement(`
   values ($1, $2, now() + $3 * interval '1 millisecond', $4, $5, $6)`);
 
 export async function registerWorker(db: Queryable, worker: NewWorker): Promise<void> {
-  await run(db, REGISTER, [worker.id, worker.lockKey, worker.leaseMs, worker.targets, worker.concurrency, JSON.stringify(worker.info)]);
+  await run(db, REGISTER, [
+    worker.id,
+    worker.lockKey,
+    worker.leaseMs,
+    worker.targets,
+    worker.concurrency,
+    JSON.stringify(worker.info),
+  ]);
 }
 
 const RENEW = statement(`
@@ -58,7 +65,9 @@ const CANDIDATES = statement(`
   where w.project_id is not null and pg_try_advisory_xact_lock(hashtextextended('boxcar:promote:' || $1, 0))
   order by c.place, c.id limit (select free from room)`);
 
-const LOCK_AGENTS = statement('select id from boxcar.agents where id = any ($1::uuid[]) order by id for update');
+const LOCK_AGENTS = statement(
+  'select id from boxcar.agents where id = any ($1::uuid[]) order by id for update',
+);
 
 const PROMOTE = statement(`
   with lk as (select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'queued' order by t.id for update)
@@ -86,6 +95,10 @@ const READY = statement(`
   where t.status = 'dispatched' and t.worker_target = any ($1::text[]) order by t.dispatched_at limit $2`);
 
 /** Dispatched turns straight from the rows, for when no doorbell can be heard. */
-export async function findReady(pool: pg.Pool, targets: readonly string[], limit: number): Promise<readonly Ring[]> {
+export async function findReady(
+  pool: pg.Pool,
+  targets: readonly string[],
+  limit: number,
+): Promise<readonly Ring[]> {
   return (await runRetrying<Parameters<typeof toRing>[0]>(pool, READY, [targets, limit])).map(toRing);
 }

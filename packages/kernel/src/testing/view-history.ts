@@ -75,7 +75,7 @@ type ContextPlan = typeof contextPlan extends fc.Arbitrary<infer T> ? T : never;
 const outsidePlan = fc.oneof(
   {
     weight: 4,
-    arbitrary: fc.record({ kind: fc.constant('card'), card: cardPlan, inTurn: fc.constantFrom(0, 1, 90) }),
+    arbitrary: fc.record({ kind: fc.constant('card'), card: cardPlan, inTurn: fc.constantFrom(0, 1, 2, 90) }),
   },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('anchor'), state: json, isHidden }) },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('event') }) },
@@ -152,10 +152,12 @@ class Player {
     readonly step: number;
   }[] = [];
   readonly #profile: HistoryPlan['profile'];
+  readonly #lastTurn: number;
   #count = 0;
 
-  constructor(profile: HistoryPlan['profile']) {
-    this.#profile = profile;
+  constructor(plan: HistoryPlan) {
+    this.#profile = plan.profile;
+    this.#lastTurn = plan.turns.length;
   }
 
   #mark(): string {
@@ -275,7 +277,9 @@ class Player {
     switch (plan.kind) {
       case 'card': {
         const card = this.card(plan.card);
-        const options = plan.inTurn === 0 ? {} : { turnId: testId('turn', plan.inTurn), step: OUTSIDE_STEP };
+        // Nobody else writes in the name of the turn whose prompts are built.
+        const isOutside = plan.inTurn === 0 || plan.inTurn === this.#lastTurn;
+        const options = isOutside ? {} : { turnId: testId('turn', plan.inTurn), step: OUTSIDE_STEP };
         if (card !== undefined) this.tape.add(card, options);
         return;
       }
@@ -343,7 +347,8 @@ class Player {
       );
   }
 
-  turn(plan: TurnPlan, number: number, isLastTurn: boolean): void {
+  turn(plan: TurnPlan, number: number): void {
+    const isLastTurn = number === this.#lastTurn;
     const turnId = this.tape.begin(number, this.#context(plan.context), plan.context.stepsLeft);
     const capture = (): void => {
       if (isLastTurn) this.prompts.push(this.tape.rows(this.#profile));
@@ -365,8 +370,7 @@ class Player {
 }
 
 export function play(plan: HistoryPlan): History {
-  const player = new Player(plan.profile);
-  for (const [index, turn] of plan.turns.entries())
-    player.turn(turn, index + 1, index === plan.turns.length - 1);
+  const player = new Player(plan);
+  for (const [index, turn] of plan.turns.entries()) player.turn(turn, index + 1);
   return { prompts: player.prompts, marks: player.marks };
 }

@@ -15,7 +15,10 @@ import { loadSnapshot } from '@boxcar/store';
 import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
 import { expandSnapshot } from '../snapshot.js';
 
-async function resolveTarget(input: DelegateAsync, tools: HandlerTools): Promise<SubmitTurnRequest['target'] & { kind: 'new' | 'reuse' }> {
+async function resolveTarget(
+  input: DelegateAsync,
+  tools: HandlerTools,
+): Promise<SubmitTurnRequest['target'] & { kind: 'new' | 'reuse' }> {
   if (input.target_strategy === 'new') {
     const profile = await tools.findProfile(input.target_ref);
     tools.checkDelegation({ profileName: profile.name, tags: profile.tags });
@@ -33,12 +36,20 @@ async function delegate(input: DelegateAsync, tools: HandlerTools): Promise<Json
   const profile = target.kind === 'new' ? target.profile : target.agent.profile;
   const extra: InheritedBox[] = [];
   if (target.kind === 'new' && target.derivedFrom !== undefined) {
-    const entries = await loadSnapshot(tools.db, target.derivedFrom, tools.ctx.projectId, input.history === 'full');
-    extra.push(...(await expandSnapshot(tools, entries, { argument: 'target_ref', isFull: input.history === 'full' })));
+    const entries = await loadSnapshot(
+      tools.db,
+      target.derivedFrom,
+      tools.ctx.projectId,
+      input.history === 'full',
+    );
+    extra.push(
+      ...(await expandSnapshot(tools, entries, { argument: 'target_ref', isFull: input.history === 'full' })),
+    );
   }
   const boxIds = input.context_box_id === undefined ? undefined : [input.context_box_id].flat();
   const args: Record<string, JsonValue> = { instruction: input.instruction };
-  if (input.result_fields !== undefined) args['result_fields'] = input.result_fields as unknown as JsonObject[];
+  if (input.result_fields !== undefined)
+    args['result_fields'] = input.result_fields as unknown as JsonObject[];
   if (boxIds !== undefined) args['input_box_ids'] = boxIds;
   const [packed] = await tools.packer.packResolved([
     {
@@ -78,21 +89,34 @@ export const delegateAsync: Handler<DelegateAsync> = {
 export const launchPrincipal: Handler<LaunchPrincipal> = {
   description: 'Start a fresh agent of a profile on a task.',
   input: launchPrincipalSchema,
-  handle: ({ profile_name, ...rest }, tools) => delegate({ ...rest, target_strategy: 'new', target_ref: profile_name }, tools),
+  handle: ({ profile_name, ...rest }, tools) =>
+    delegate({ ...rest, target_strategy: 'new', target_ref: profile_name }, tools),
 };
 
 export const askExpert: Handler<AskExpert> = {
   description: 'Ask a fresh agent of an expert profile a question and get its answer.',
   input: askExpertSchema,
   handle: async ({ expert_profile, question, include_history, ...rest }, tools) => {
-    const args = { ...rest, wait: rest.wait ?? true, target_strategy: 'new' as const, target_ref: expert_profile, instruction: question };
+    const args = {
+      ...rest,
+      wait: rest.wait ?? true,
+      target_strategy: 'new' as const,
+      target_ref: expert_profile,
+      instruction: question,
+    };
     if (include_history !== true) return delegate(args, tools);
     if (tools.ctx.parent === undefined) {
-      throw new KernelError('bad_request', { message: 'ask_expert: include_history needs a calling turn with an output box.', details: { field: 'arguments.include_history' } });
+      throw new KernelError('bad_request', {
+        message: 'ask_expert: include_history needs a calling turn with an output box.',
+        details: { field: 'arguments.include_history' },
+      });
     }
     const entries = await loadSnapshot(tools.db, tools.ctx.source.agentId, tools.ctx.projectId, false);
     const inherited = await expandSnapshot(tools, entries, { argument: 'include_history', isFull: false });
     const snapshotBoxId = await tools.packer.sealSnapshot(tools.ctx, inherited);
-    return delegate({ ...args, context_box_id: [...[rest.context_box_id ?? []].flat(), snapshotBoxId] }, tools);
+    return delegate(
+      { ...args, context_box_id: [...[rest.context_box_id ?? []].flat(), snapshotBoxId] },
+      tools,
+    );
   },
 };

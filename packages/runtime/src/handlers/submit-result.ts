@@ -9,8 +9,13 @@ export const submitResult: Handler<SubmitResult> = {
     const { parent } = tools.ctx;
     if (parent !== undefined) {
       const cards = (await expandContexts(tools.db, [parent.contextBoxId])).get(parent.contextBoxId) ?? [];
-      const bound = cards.find(({ card, rule }) => rule === 'pack_arguments' && card.content.kind === 'fields_schema');
-      checkResult(result, bound?.card.content.kind === 'fields_schema' ? bound.card.content.fields : undefined);
+      const bound = cards.find(
+        ({ card, rule }) => rule === 'pack_arguments' && card.content.kind === 'fields_schema',
+      );
+      checkResult(
+        result,
+        bound?.card.content.kind === 'fields_schema' ? bound.card.content.fields : undefined,
+      );
     }
     tools.endTurn(result);
     return { status: 'accepted' };

@@ -1,4 +1,14 @@
-import { type ErrorBody, isJsonObject, type JsonValue, KernelError, type Profile, sanitizeJson, sanitizeText, toErrorBody, type ToolSchema } from '@boxcar/kernel';
+import {
+  type ErrorBody,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  type Profile,
+  sanitizeJson,
+  sanitizeText,
+  toErrorBody,
+  type ToolSchema,
+} from '@boxcar/kernel';
 import { type CallSettlement, extendDeadline, type PendingCall, settleCalls } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
@@ -24,19 +34,37 @@ function schemaOf(runtime: RuntimeCore, name: string): ToolSchema | undefined {
 }
 
 /** The tools of a turn: those the profile lists, those it must end with, and submit_result when fields bind its result. */
-export function buildToolbox(runtime: RuntimeCore, profile: Pick<Profile, 'tools' | 'must_end_with'>, hasResultFields: boolean): Toolbox {
-  const allowed = new Set([...profile.tools, ...profile.must_end_with, ...(hasResultFields ? ['submit_result'] : [])]);
+export function buildToolbox(
+  runtime: RuntimeCore,
+  profile: Pick<Profile, 'tools' | 'must_end_with'>,
+  hasResultFields: boolean,
+): Toolbox {
+  const allowed = new Set([
+    ...profile.tools,
+    ...profile.must_end_with,
+    ...(hasResultFields ? ['submit_result'] : []),
+  ]);
   return { allowed, schemas: [...allowed].flatMap((name) => schemaOf(runtime, name) ?? []) };
 }
 
 /** How a call will be answered: by a function, by a primitive, or by nobody because it is refused. */
-export type CallRoute = { readonly route: 'function' | 'primitive' | 'none'; readonly retry: 'safe' | 'never'; readonly timeoutMs: number };
+export type CallRoute = {
+  readonly route: 'function' | 'primitive' | 'none';
+  readonly retry: 'safe' | 'never';
+  readonly timeoutMs: number;
+};
 
-export function routeCall(runtime: RuntimeCore, name: string, toolbox: Toolbox, profile: Pick<Profile, 'limits'>): CallRoute {
+export function routeCall(
+  runtime: RuntimeCore,
+  name: string,
+  toolbox: Toolbox,
+  profile: Pick<Profile, 'limits'>,
+): CallRoute {
   const timeoutMs = profile.limits.tool_timeout_seconds * 1000;
   if (!toolbox.allowed.has(name)) return { route: 'none', retry: 'safe', timeoutMs };
   const tool = runtime.tools.get(name);
-  if (tool !== undefined) return { route: 'function', retry: retryOf(tool), timeoutMs: tool.timeoutMs ?? timeoutMs };
+  if (tool !== undefined)
+    return { route: 'function', retry: retryOf(tool), timeoutMs: tool.timeoutMs ?? timeoutMs };
   return { route: runtime.handlers.has(name) ? 'primitive' : 'none', retry: 'safe', timeoutMs };
 }
 
@@ -47,27 +75,42 @@ function refusal(runtime: RuntimeCore, name: string, toolbox: Toolbox): ErrorBod
   const list = [...toolbox.allowed].sort().join(', ') || '(none)';
   const isKnown = runtime.tools.has(name) || runtime.handlers.has(name);
   const code = isKnown ? 'tool_not_allowed' : 'tool_unknown';
-  return new KernelError(code, { message: `${isKnown ? `The tool '${name}' is not allowed here` : `There is no tool '${name}'`}. Tools you may call: ${list}.` }).toJSON();
+  return new KernelError(code, {
+    message: `${isKnown ? `The tool '${name}' is not allowed here` : `There is no tool '${name}'`}. Tools you may call: ${list}.`,
+  }).toJSON();
 }
 
 /** Arguments as the model wrote them: an object, or the text it sent instead. */
-export function parseCallArguments(text: string): { readonly value: JsonValue; readonly isSanitized: boolean } {
+export function parseCallArguments(text: string): {
+  readonly value: JsonValue;
+  readonly isSanitized: boolean;
+} {
   const clean = sanitizeText(text);
   if (clean.value.trim() === '') return { value: {}, isSanitized: clean.isChanged };
   try {
     const parsed = sanitizeJson(JSON.parse(clean.value));
-    if (isJsonObject(parsed.value)) return { value: parsed.value, isSanitized: clean.isChanged || parsed.isChanged };
+    if (isJsonObject(parsed.value))
+      return { value: parsed.value, isSanitized: clean.isChanged || parsed.isChanged };
   } catch {
     // Kept as text: the model is shown what it wrote.
   }
   return { value: clean.value, isSanitized: clean.isChanged };
 }
 
-async function runFunction(tool: Tool, call: PendingCall, turn: HeldTurn): Promise<{ result: JsonValue; isSanitized: boolean }> {
+async function runFunction(
+  tool: Tool,
+  call: PendingCall,
+  turn: HeldTurn,
+): Promise<{ result: JsonValue; isSanitized: boolean }> {
   const parsed = tool.input.safeParse(call.arguments);
   if (!parsed.success) {
-    const findings = parsed.error.issues.map((issue) => `${issue.path.join('.') || 'arguments'}: ${issue.message}`);
-    throw new KernelError('tool_arguments_invalid', { message: `${findings.join('; ')}.`, details: { findings } });
+    const findings = parsed.error.issues.map(
+      (issue) => `${issue.path.join('.') || 'arguments'}: ${issue.message}`,
+    );
+    throw new KernelError('tool_arguments_invalid', {
+      message: `${findings.join('; ')}.`,
+      details: { findings },
+    });
   }
   const deadline = new AbortController();
   const signal = AbortSignal.any([deadline.signal, turn.signal]);
@@ -77,14 +120,29 @@ async function runFunction(tool: Tool, call: PendingCall, turn: HeldTurn): Promi
     const aborted = new Promise<never>((_resolve, reject) => {
       onAbort = () => reject(turn.signal.reason);
       turn.signal.addEventListener('abort', onAbort, { once: true });
-      timer = setTimeout(() => {
-        const error = new KernelError('tool_timeout', { message: `${call.name} did not answer in time.`, details: { tool: call.name, tool_call_id: call.id } });
-        deadline.abort(error);
-        reject(error);
-      }, Math.max(call.remaining_ms, 0));
+      timer = setTimeout(
+        () => {
+          const error = new KernelError('tool_timeout', {
+            message: `${call.name} did not answer in time.`,
+            details: { tool: call.name, tool_call_id: call.id },
+          });
+          deadline.abort(error);
+          reject(error);
+        },
+        Math.max(call.remaining_ms, 0),
+      );
     });
-    const context = { toolCallId: call.id, turnId: turn.turn.turnId, agentId: turn.turn.agentId, projectId: turn.turn.projectId, signal };
-    const output = await Promise.race([Promise.resolve().then(() => tool.run(parsed.data, context)), aborted]);
+    const context = {
+      toolCallId: call.id,
+      turnId: turn.turn.turnId,
+      agentId: turn.turn.agentId,
+      projectId: turn.turn.projectId,
+      signal,
+    };
+    const output = await Promise.race([
+      Promise.resolve().then(() => tool.run(parsed.data, context)),
+      aborted,
+    ]);
     const { value, isChanged } = sanitizeJson(output);
     return { result: value, isSanitized: isChanged };
   } finally {
@@ -104,8 +162,19 @@ export type CallRun =
  * Runs one pending call. Whatever the tool does, the model gets a readable result; only the loss of the turn or of the
  * database is thrown.
  */
-export async function runCall(runtime: RuntimeCore, turn: HeldTurn, call: PendingCall, toolbox: Toolbox, isAlone: boolean): Promise<CallRun> {
-  const target = { toolCallId: call.id, turnId: call.turn_id, name: call.name, projectId: turn.turn.projectId };
+export async function runCall(
+  runtime: RuntimeCore,
+  turn: HeldTurn,
+  call: PendingCall,
+  toolbox: Toolbox,
+  isAlone: boolean,
+): Promise<CallRun> {
+  const target = {
+    toolCallId: call.id,
+    turnId: call.turn_id,
+    name: call.name,
+    projectId: turn.turn.projectId,
+  };
   const settle = (outcome: Parameters<typeof buildResult>[1], isSanitized = false): CallSettlement => {
     const authorId = call.route === 'function' ? `tool:${call.name}` : turn.turn.agentId;
     try {
@@ -116,15 +185,25 @@ export async function runCall(runtime: RuntimeCore, turn: HeldTurn, call: Pendin
   };
   if (call.is_awaiting) return { kind: 'elsewhere' };
   try {
-    if (call.route === 'none') return { kind: 'result', settlement: settle(failure(refusal(runtime, call.name, toolbox))) };
+    if (call.route === 'none')
+      return { kind: 'result', settlement: settle(failure(refusal(runtime, call.name, toolbox))) };
     if (!isJsonObject(call.arguments)) {
-      throw new KernelError('tool_arguments_invalid', { message: 'The arguments are not a JSON object.', details: { received: String(call.arguments).slice(0, 200) } });
+      throw new KernelError('tool_arguments_invalid', {
+        message: 'The arguments are not a JSON object.',
+        details: { received: String(call.arguments).slice(0, 200) },
+      });
     }
     if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { isAlone, settle });
     const tool = runtime.tools.get(call.name);
-    if (tool === undefined) throw new KernelError('tool_unknown', { message: `This worker has no tool '${call.name}'; load its plugin.` });
+    if (tool === undefined)
+      throw new KernelError('tool_unknown', {
+        message: `This worker has no tool '${call.name}'; load its plugin.`,
+      });
     if (call.epoch !== turn.turn.epoch && call.retry === 'never') {
-      throw new KernelError('outcome_unknown', { message: `${call.name} was interrupted.`, details: { tool: call.name, tool_call_id: call.id } });
+      throw new KernelError('outcome_unknown', {
+        message: `${call.name} was interrupted.`,
+        details: { tool: call.name, tool_call_id: call.id },
+      });
     }
     const { result, isSanitized } = await runFunction(tool, call, turn);
     return { kind: 'result', settlement: settle({ status: 'success', result }, isSanitized) };
@@ -132,20 +211,29 @@ export async function runCall(runtime: RuntimeCore, turn: HeldTurn, call: Pendin
     if (turn.signal.aborted || isFatal(error)) throw error;
     const body = toErrorBody(error, 'tool_failed');
     const clean = sanitizeJson(body).value as unknown as ErrorBody;
-    return { kind: 'result', settlement: settle({ status: clean.code === 'tool_timeout' ? 'timeout' : 'failed', error: clean }) };
+    return {
+      kind: 'result',
+      settlement: settle({ status: clean.code === 'tool_timeout' ? 'timeout' : 'failed', error: clean }),
+    };
   }
 }
 
-const isFatal = (error: unknown): boolean => error instanceof KernelError && (error.code === 'turn_ended' || error.code === 'database_unavailable');
+const isFatal = (error: unknown): boolean =>
+  error instanceof KernelError && (error.code === 'turn_ended' || error.code === 'database_unavailable');
 
 async function runPrimitive(
   runtime: RuntimeCore,
   { turn, holderId }: HeldTurn,
   call: PendingCall,
-  options: { readonly isAlone: boolean; readonly settle: (outcome: Parameters<typeof buildResult>[1]) => CallSettlement },
+  options: {
+    readonly isAlone: boolean;
+    readonly settle: (outcome: Parameters<typeof buildResult>[1]) => CallSettlement;
+  },
 ): Promise<CallRun> {
   if (call.name === 'submit_result' && !options.isAlone) {
-    throw new KernelError('tool_arguments_invalid', { message: 'submit_result must be the only call of its message.' });
+    throw new KernelError('tool_arguments_invalid', {
+      message: 'submit_result must be the only call of its message.',
+    });
   }
   let rings: Parameters<RuntimeCore['ring']>[0] = [];
   const accepted = await runtime.accept(call.name, call.arguments, {
@@ -166,6 +254,9 @@ async function runPrimitive(
   });
   runtime.ring(rings);
   if (accepted.ending === null) return { kind: 'elsewhere' };
-  return { kind: 'ending', settlement: options.settle({ status: 'success', result: accepted.answer }), deliverable: accepted.ending.deliverable };
+  return {
+    kind: 'ending',
+    settlement: options.settle({ status: 'success', result: accepted.answer }),
+    deliverable: accepted.ending.deliverable,
+  };
 }
-

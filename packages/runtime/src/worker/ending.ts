@@ -38,15 +38,28 @@ export interface Ending {
   readonly metadata?: JsonObject;
 }
 
-export const entryOf = (kind: NewEntry['kind'], card: NewCard): NewEntry => ({ kind, cardId: card.id, tokens: card.tokenEstimate });
+export const entryOf = (kind: NewEntry['kind'], card: NewCard): NewEntry => ({
+  kind,
+  cardId: card.id,
+  tokens: card.tokenEstimate,
+});
 
 /** A result card wraps a deliverable that may itself be as large as a card may be. */
 const MAX_RESULT_BYTES = MAX_CARD_BYTES + 64 * 1024;
 
 /** Builds the result card of a call. */
 export function buildResult(
-  call: { readonly toolCallId: ToolCallId; readonly turnId: TurnId; readonly name: string; readonly projectId: ProjectId },
-  outcome: { readonly status: CallSettlement['status']; readonly result?: JsonValue; readonly error?: ErrorBody },
+  call: {
+    readonly toolCallId: ToolCallId;
+    readonly turnId: TurnId;
+    readonly name: string;
+    readonly projectId: ProjectId;
+  },
+  outcome: {
+    readonly status: CallSettlement['status'];
+    readonly result?: JsonValue;
+    readonly error?: ErrorBody;
+  },
   options: { readonly authorId: string; readonly isSanitized?: boolean; readonly maxBytes?: number },
 ): CallSettlement {
   const card = buildCard(
@@ -59,7 +72,11 @@ export function buildResult(
         name: call.name,
         status: outcome.status,
         ...(outcome.result === undefined ? {} : { result: outcome.result }),
-        ...(outcome.error === undefined ? {} : { error: outcome.error as { code: string; message: string; details?: Record<string, JsonValue> } }),
+        ...(outcome.error === undefined
+          ? {}
+          : {
+              error: outcome.error as { code: string; message: string; details?: Record<string, JsonValue> },
+            }),
       },
       metadata: { role: 'tool', ...(options.isSanitized === true ? { sanitized: true } : {}) },
       authorId: options.authorId,
@@ -83,8 +100,16 @@ const CALL_STATUS: Readonly<Record<FinalStatus, CallSettlement['status']>> = {
 function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
   if (!turn.isAwaited || turn.parentToolCallId === null || turn.parentTurnId === null) return null;
   const status = CALL_STATUS[ending.status];
-  const error = ending.error ?? { code: 'child_failed', message: `The delegated turn ended as ${ending.status}.` };
-  const call = { toolCallId: turn.parentToolCallId, turnId: turn.parentTurnId, name: turn.primitive, projectId: turn.projectId };
+  const error = ending.error ?? {
+    code: 'child_failed',
+    message: `The delegated turn ended as ${ending.status}.`,
+  };
+  const call = {
+    toolCallId: turn.parentToolCallId,
+    turnId: turn.parentTurnId,
+    name: turn.primitive,
+    projectId: turn.projectId,
+  };
   const result: JsonValue = {
     status: ending.status,
     turn_id: turn.turnId,
@@ -93,11 +118,18 @@ function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
     output_box_id: turn.outputBoxId,
     result: deliverableOf(ending.deliverable as JsonValue),
   };
-  return buildResult(call, { status, result, ...(status === 'success' ? {} : { error }) }, { authorId: turn.agentId });
+  return buildResult(
+    call,
+    { status, result, ...(status === 'success' ? {} : { error }) },
+    { authorId: turn.agentId },
+  );
 }
 
 /** The cards, entry and settlement of an end: every end leaves exactly one deliverable. */
-export function buildEnd(turn: EndingTurn, ending: Ending): Pick<StepCommit, 'cards' | 'entries'> & { readonly end: TurnEnding } {
+export function buildEnd(
+  turn: EndingTurn,
+  ending: Ending,
+): Pick<StepCommit, 'cards' | 'entries'> & { readonly end: TurnEnding } {
   const card = buildCard(
     {
       type: CARD_TYPES.deliverable,
@@ -111,12 +143,21 @@ export function buildEnd(turn: EndingTurn, ending: Ending): Pick<StepCommit, 'ca
   return {
     cards: [card],
     entries: [entryOf('message', card)],
-    end: { status: ending.status, deliverableCardId: card.id, error: ending.error, settles: settlementOf(turn, ending) },
+    end: {
+      status: ending.status,
+      deliverableCardId: card.id,
+      error: ending.error,
+      settles: settlementOf(turn, ending),
+    },
   };
 }
 
 /** The deliverable of a turn that did not come to its own end: what there is, and why there is no more. */
-export function fallbackDeliverable(error: ErrorBody, stepCount: number, lastText: string | null): Ending['deliverable'] {
+export function fallbackDeliverable(
+  error: ErrorBody,
+  stepCount: number,
+  lastText: string | null,
+): Ending['deliverable'] {
   return {
     kind: 'json',
     data: { error: { code: error.code, message: error.message }, steps: stepCount, last_text: lastText },

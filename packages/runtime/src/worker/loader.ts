@@ -1,5 +1,21 @@
-import { type BoxId, type ContextCard, KernelError, type Profile, type ProfileId, resultFieldsOf, type TurnId, type ViewRows } from '@boxcar/kernel';
-import { type ClaimedTurn, expandContexts, type ExpandedCard, type LoadedView, loadProfiles, loadViews } from '@boxcar/store';
+import {
+  type BoxId,
+  type ContextCard,
+  KernelError,
+  type Profile,
+  type ProfileId,
+  resultFieldsOf,
+  type TurnId,
+  type ViewRows,
+} from '@boxcar/kernel';
+import {
+  type ClaimedTurn,
+  expandContexts,
+  type ExpandedCard,
+  type LoadedView,
+  loadProfiles,
+  loadViews,
+} from '@boxcar/store';
 import type pg from 'pg';
 import { Batcher } from './batcher.js';
 
@@ -28,7 +44,11 @@ export class TurnLoader {
     if (this.#profiles.size >= MAX_PROFILES) this.#profiles.clear();
     const loading = loadProfiles(this.#pool, [id]).then((profiles) => {
       const profile = profiles.get(id);
-      if (profile === undefined) throw new KernelError('internal_error', { message: `Profile ${id} has no row.`, details: { profile_id: id } });
+      if (profile === undefined)
+        throw new KernelError('internal_error', {
+          message: `Profile ${id} has no row.`,
+          details: { profile_id: id },
+        });
       return profile;
     });
     this.#profiles.set(id, loading);
@@ -55,15 +75,21 @@ const RULES: Readonly<Record<ExpandedCard['rule'], ContextCard['rule']>> = {
   snapshot: 'inherited',
 };
 
-const toContextCard = ({ card, rule, native }: ExpandedCard): ContextCard => ({ card, rule: RULES[rule], ...(native ? { native: true } : {}) });
+const toContextCard = ({ card, rule, native }: ExpandedCard): ContextCard => ({
+  card,
+  rule: RULES[rule],
+  ...(native ? { native: true } : {}),
+});
 
 function toRows(view: LoadedView | undefined, turnId: TurnId): Omit<ViewRows, 'turn' | 'profile'> {
-  if (view === undefined) throw new KernelError('internal_error', { message: `Turn ${turnId} has no tape.`, details: { turn_id: turnId } });
+  if (view === undefined)
+    throw new KernelError('internal_error', {
+      message: `Turn ${turnId} has no tape.`,
+      details: { turn_id: turnId },
+    });
   return {
     entries: view.entries,
     lastAnchorPosition: view.lastAnchorPosition,
-    contexts: new Map(
-      [...view.contexts].map(([boxId, cards]) => [boxId, cards.map(toContextCard)]),
-    ),
+    contexts: new Map([...view.contexts].map(([boxId, cards]) => [boxId, cards.map(toContextCard)])),
   };
 }

@@ -26,7 +26,15 @@ import {
   type View,
   type WorkerId,
 } from '@boxcar/kernel';
-import type { Advance, AdvanceOutcome, ClaimedTurn, NewEntry, NewToolCall, PendingCall, StepCommit } from '@boxcar/store';
+import type {
+  Advance,
+  AdvanceOutcome,
+  ClaimedTurn,
+  NewEntry,
+  NewToolCall,
+  PendingCall,
+  StepCommit,
+} from '@boxcar/store';
 import { loadCallsOfStep, loadPendingCalls } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
@@ -110,7 +118,9 @@ class TurnLoop {
   #bind(hasResultFields: boolean): Bound {
     this.#binding ??= {
       toolbox: buildToolbox(this.#host.runtime, this.#profile, hasResultFields),
-      mustEndWith: [...new Set([...this.#profile.must_end_with, ...(hasResultFields ? ['submit_result'] : [])])],
+      mustEndWith: [
+        ...new Set([...this.#profile.must_end_with, ...(hasResultFields ? ['submit_result'] : [])]),
+      ],
     };
     return this.#binding;
   }
@@ -119,7 +129,9 @@ class TurnLoop {
     const { turn } = this.#held;
     const progress = this.#progress;
     if (progress.attempt > MAX_ATTEMPTS) {
-      const error = new KernelError('attempts_exhausted', { details: { turn_id: turn.turnId, step: progress.step + 1, attempts: progress.attempt - 1 } }).toJSON();
+      const error = new KernelError('attempts_exhausted', {
+        details: { turn_id: turn.turnId, step: progress.step + 1, attempts: progress.attempt - 1 },
+      }).toJSON();
       return this.#endWithout(error, 'failed');
     }
     // A turn resumed after its calls: one of them may be what it must end with.
@@ -127,7 +139,8 @@ class TurnLoop {
     for (;;) {
       this.#held.signal.throwIfAborted();
       if (progress.pending !== 'none') {
-        if (this.#binding === undefined) this.#bind(await this.#host.loader.hasResultFields(turn.contextBoxId));
+        if (this.#binding === undefined)
+          this.#bind(await this.#host.loader.hasResultFields(turn.contextBoxId));
         const outcome = await this.#runCalls();
         if (outcome !== 'open') return outcome;
         mayHaveEnded = true;
@@ -147,12 +160,20 @@ class TurnLoop {
   async #runCalls(): Promise<TurnRun | 'open'> {
     const { turn, holderId } = this.#held;
     const progress = this.#progress;
-    const calls = progress.pending === 'unknown' || progress.pending === 'none' ? await loadPendingCalls(this.#host.runtime.pool, turn.turnId) : progress.pending;
+    const calls =
+      progress.pending === 'unknown' || progress.pending === 'none'
+        ? await loadPendingCalls(this.#host.runtime.pool, turn.turnId)
+        : progress.pending;
     this.#host.checkLease();
-    const isAlone = calls.length === 1 && calls[0]?.ordinal === 1 && progress.pending !== 'unknown' ? true : await this.#isAlone(calls);
+    const isAlone =
+      calls.length === 1 && calls[0]?.ordinal === 1 && progress.pending !== 'unknown'
+        ? true
+        : await this.#isAlone(calls);
     let runs: Awaited<ReturnType<typeof runCall>>[];
     try {
-      runs = await Promise.all(calls.map((call) => runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, isAlone)));
+      runs = await Promise.all(
+        calls.map((call) => runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, isAlone)),
+      );
     } catch (error) {
       if (error instanceof KernelError && error.code === 'turn_ended') return 'fenced';
       throw error;
@@ -160,7 +181,10 @@ class TurnLoop {
     const results = runs.flatMap((run) => (run.kind === 'elsewhere' ? [] : [run.settlement]));
     const ending = runs.find((run) => run.kind === 'ending');
     if (ending !== undefined) {
-      return this.#commitEnd({ status: 'success', deliverable: asContent(ending.deliverable), error: null }, { results });
+      return this.#commitEnd(
+        { status: 'success', deliverable: asContent(ending.deliverable), error: null },
+        { results },
+      );
     }
     const advanced = await this.#host.advance({ turnId: turn.turnId, epoch: turn.epoch, holderId, results });
     switch (advanced.outcome) {
@@ -179,16 +203,25 @@ class TurnLoop {
 
   async #isAlone(calls: readonly PendingCall[]): Promise<boolean> {
     const step = calls[0]?.step;
-    return step !== undefined && (await loadCallsOfStep(this.#host.runtime.pool, this.#held.turn.turnId, step)).length === 1;
+    return (
+      step !== undefined &&
+      (await loadCallsOfStep(this.#host.runtime.pool, this.#held.turn.turnId, step)).length === 1
+    );
   }
 
   /** Ends the turn when a call of its last step was one that it must end with, and succeeded. */
   async #endByCall(): Promise<TurnRun | undefined> {
     const calls = await loadCallsOfStep(this.#host.runtime.pool, this.#held.turn.turnId, this.#progress.step);
-    const ender = calls.find((call) => this.#profile.must_end_with.includes(call.name) && call.status === 'success');
+    const ender = calls.find(
+      (call) => this.#profile.must_end_with.includes(call.name) && call.status === 'success',
+    );
     if (ender === undefined) return undefined;
     const content = ender.content as { result?: JsonValue } | null;
-    return this.#commitEnd({ status: 'success', deliverable: asContent(content?.result ?? null), error: null });
+    return this.#commitEnd({
+      status: 'success',
+      deliverable: asContent(content?.result ?? null),
+      error: null,
+    });
   }
 
   async #step(): Promise<TurnRun | 'next'> {
@@ -196,7 +229,9 @@ class TurnLoop {
     const step = this.#progress.step + 1;
     const isLast = step >= turn.maxSteps;
     const rows = await this.#host.loader.view(turn);
-    const { toolbox, mustEndWith } = this.#bind(resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []) !== undefined);
+    const { toolbox, mustEndWith } = this.#bind(
+      resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []) !== undefined,
+    );
     const tools = isLast ? toolbox.schemas.filter((tool) => tool.name === 'submit_result') : toolbox.schemas;
     const view = buildView({ ...rows, turn, profile: { ...this.#profile, must_end_with: [...mustEndWith] } });
     const hash = promptHash(view.messages, tools);
@@ -208,8 +243,21 @@ class TurnLoop {
     } catch (error) {
       if (this.#held.signal.aborted) throw error;
       const body = describeModelFailure(error);
-      const closed = this.#closeStep({ step, view, hash, modelMs: performance.now() - startedAt, error: body });
-      return this.#commitEnd({ status: body.code === 'model_timeout' ? 'timeout' : 'failed', deliverable: fallbackDeliverable(body, step - 1, null), error: body }, { step: closed });
+      const closed = this.#closeStep({
+        step,
+        view,
+        hash,
+        modelMs: performance.now() - startedAt,
+        error: body,
+      });
+      return this.#commitEnd(
+        {
+          status: body.code === 'model_timeout' ? 'timeout' : 'failed',
+          deliverable: fallbackDeliverable(body, step - 1, null),
+          error: body,
+        },
+        { step: closed },
+      );
     }
     const closed = this.#closeStep({ step, view, hash, modelMs: performance.now() - startedAt, reply });
     return this.#commitReply({ reply, step, isLast, closed });
@@ -219,7 +267,15 @@ class TurnLoop {
     const { turn, signal } = this.#held;
     const timeoutMs = this.#profile.limits.model_timeout_seconds * 1000;
     const deadline = new AbortController();
-    const timer = setTimeout(() => deadline.abort(new ModelError('model_timeout', `The model did not answer within ${timeoutMs / 1000} s.`, { canRetry: true })), timeoutMs);
+    const timer = setTimeout(
+      () =>
+        deadline.abort(
+          new ModelError('model_timeout', `The model did not answer within ${timeoutMs / 1000} s.`, {
+            canRetry: true,
+          }),
+        ),
+      timeoutMs,
+    );
     const combined = AbortSignal.any([signal, deadline.signal]);
     let onAbort: (() => void) | undefined;
     try {
@@ -234,7 +290,14 @@ class TurnLoop {
           model: this.#profile.model,
           settings: this.#profile.model_settings,
           script: this.#profile.script,
-          turn: { turnId: turn.turnId, step, attempt: this.#progress.attempt, epoch: turn.epoch, firstMessage: view.firstMessage, instruction: view.instruction },
+          turn: {
+            turnId: turn.turnId,
+            step,
+            attempt: this.#progress.attempt,
+            epoch: turn.epoch,
+            firstMessage: view.firstMessage,
+            instruction: view.instruction,
+          },
         },
         { signal: combined },
       );
@@ -246,7 +309,14 @@ class TurnLoop {
     }
   }
 
-  #closeStep(done: { step: number; view: View; hash: string; modelMs: number; reply?: ModelReply; error?: ErrorBody }): NonNullable<StepCommit['step']> {
+  #closeStep(done: {
+    step: number;
+    view: View;
+    hash: string;
+    modelMs: number;
+    reply?: ModelReply;
+    error?: ErrorBody;
+  }): NonNullable<StepCommit['step']> {
     return {
       step: done.step,
       attempt: this.#progress.attempt,
@@ -254,7 +324,10 @@ class TurnLoop {
       promptHash: done.hash,
       manifest: done.view.manifest as unknown as JsonValue,
       thoughtCardId: null,
-      usage: done.reply === undefined ? null : { input_tokens: done.reply.usage.inputTokens, output_tokens: done.reply.usage.outputTokens },
+      usage:
+        done.reply === undefined
+          ? null
+          : { input_tokens: done.reply.usage.inputTokens, output_tokens: done.reply.usage.outputTokens },
       finishReason: done.reply?.finishReason ?? 'error',
       modelMs: Math.round(done.modelMs),
       error: done.error ?? null,
@@ -271,29 +344,63 @@ class TurnLoop {
     const { turn } = this.#held;
     const { toolbox, mustEndWith } = this.#bound;
     const text = limitText(sanitizeText(reply.text));
-    const decided = decideStep({ text: text.value, toolCalls: reply.toolCalls }, { must_end_with: mustEndWith });
-    const mayCall = !isLast || (reply.toolCalls.length === 1 && reply.toolCalls[0]?.name === 'submit_result' && toolbox.allowed.has('submit_result'));
+    const decided = decideStep(
+      { text: text.value, toolCalls: reply.toolCalls },
+      { must_end_with: mustEndWith },
+    );
+    const mayCall =
+      !isLast ||
+      (reply.toolCalls.length === 1 &&
+        reply.toolCalls[0]?.name === 'submit_result' &&
+        toolbox.allowed.has('submit_result'));
 
     if (decided.kind === 'end') {
       const deliverable = { kind: 'text' as const, text: decided.text };
-      return this.#commitEnd({ status: 'success', deliverable, error: null, ...(text.isChanged ? { metadata: { sanitized: true } } : {}) }, { step: closed });
+      return this.#commitEnd(
+        {
+          status: 'success',
+          deliverable,
+          error: null,
+          ...(text.isChanged ? { metadata: { sanitized: true } } : {}),
+        },
+        { step: closed },
+      );
     }
     const thought = text.value.trim() === '' && decided.kind === 'remind' ? undefined : this.#thought(text);
     if (isLast && (decided.kind === 'remind' || !mayCall)) {
-      const error = new KernelError('step_limit', { message: `The turn used all its ${turn.maxSteps} steps.`, details: { turn_id: turn.turnId, max_steps: turn.maxSteps } }).toJSON();
-      const deliverable = decided.kind === 'remind' && text.value.trim() !== '' ? { kind: 'text' as const, text: text.value } : fallbackDeliverable(error, step, text.value);
+      const error = new KernelError('step_limit', {
+        message: `The turn used all its ${turn.maxSteps} steps.`,
+        details: { turn_id: turn.turnId, max_steps: turn.maxSteps },
+      }).toJSON();
+      const deliverable =
+        decided.kind === 'remind' && text.value.trim() !== ''
+          ? { kind: 'text' as const, text: text.value }
+          : fallbackDeliverable(error, step, text.value);
       return this.#commitEnd({ status: 'partial', deliverable, error }, { step: closed });
     }
     if (decided.kind === 'remind') {
       const isEmpty = text.value.trim() === '';
       const emptyReplies = isEmpty ? this.#progress.emptyReplies + 1 : 0;
       if (emptyReplies >= MAX_EMPTY_REPLIES) {
-        const error = new KernelError('invalid_reply', { message: `The model gave ${emptyReplies} empty answers in a row.`, details: { turn_id: turn.turnId, step } }).toJSON();
-        return this.#commitEnd({ status: 'failed', deliverable: fallbackDeliverable(error, step, null), error }, { step: closed });
+        const error = new KernelError('invalid_reply', {
+          message: `The model gave ${emptyReplies} empty answers in a row.`,
+          details: { turn_id: turn.turnId, step },
+        }).toJSON();
+        return this.#commitEnd(
+          { status: 'failed', deliverable: fallbackDeliverable(error, step, null), error },
+          { step: closed },
+        );
       }
       return this.#commitNext({ step, closed, thought, calls: [], reminder: decided.reminder, emptyReplies });
     }
-    return this.#commitNext({ step, closed, thought, calls: reply.toolCalls, reminder: undefined, emptyReplies: 0 });
+    return this.#commitNext({
+      step,
+      closed,
+      thought,
+      calls: reply.toolCalls,
+      reminder: undefined,
+      emptyReplies: 0,
+    });
   }
 
   #thought(text: { value: string; isChanged: boolean }): NewCard {
@@ -307,11 +414,21 @@ class TurnLoop {
   }
 
   #card(draft: CardDraft): NewCard {
-    return buildCard(draft, { id: newId<'card'>(), projectId: this.#held.turn.projectId }, MAX_CARD_BYTES + 64 * 1024);
+    return buildCard(
+      draft,
+      { id: newId<'card'>(), projectId: this.#held.turn.projectId },
+      MAX_CARD_BYTES + 64 * 1024,
+    );
   }
 
   #notice(text: string): NewCard {
-    return this.#card({ type: CARD_TYPES.notice, role: 'user', content: { kind: 'text', text }, metadata: { role: 'user' }, authorId: 'kernel' });
+    return this.#card({
+      type: CARD_TYPES.notice,
+      role: 'user',
+      content: { kind: 'text', text },
+      metadata: { role: 'user' },
+      authorId: 'kernel',
+    });
   }
 
   async #commitNext(next: {
@@ -349,7 +466,8 @@ class TurnLoop {
     this.#progress.step = next.step;
     this.#progress.attempt = calls.length > 0 ? 0 : 1;
     this.#progress.emptyReplies = next.emptyReplies;
-    this.#progress.pending = calls.length > 0 ? calls.map((call) => this.#toPending(call.row, next.step)) : 'none';
+    this.#progress.pending =
+      calls.length > 0 ? calls.map((call) => this.#toPending(call.row, next.step)) : 'none';
     return 'next';
   }
 
@@ -359,7 +477,13 @@ class TurnLoop {
     const name = sanitizeText(call.name).value.replace(NAME_OUTSIDE, '_').slice(0, 64) || 'unnamed';
     const providerCallId = sanitizeText(call.id).value.slice(0, 200);
     const route = routeCall(this.#host.runtime, name, this.#bound.toolbox, this.#profile);
-    const content: CardContent = { kind: 'tool_call', tool_call_id: id, provider_call_id: providerCallId, name, arguments: parsed.value };
+    const content: CardContent = {
+      kind: 'tool_call',
+      tool_call_id: id,
+      provider_call_id: providerCallId,
+      name,
+      arguments: parsed.value,
+    };
     const card = this.#card({
       type: CARD_TYPES.toolCall,
       role: 'assistant',
@@ -390,11 +514,21 @@ class TurnLoop {
 
   #fence(): Pick<StepCommit, 'turnId' | 'projectId' | 'agentId' | 'epoch' | 'holderId' | 'hasParent'> {
     const { turn, holderId } = this.#held;
-    return { turnId: turn.turnId, projectId: turn.projectId, agentId: turn.agentId, epoch: turn.epoch, holderId, hasParent: turn.parentTurnId !== null };
+    return {
+      turnId: turn.turnId,
+      projectId: turn.projectId,
+      agentId: turn.agentId,
+      epoch: turn.epoch,
+      holderId,
+      hasParent: turn.parentTurnId !== null,
+    };
   }
 
   /** Commits the end of the turn; closing `step` and recording `results` in the same transaction. */
-  async #commitEnd(ending: Ending, also: { step?: NonNullable<StepCommit['step']>; results?: StepCommit['results'] } = {}): Promise<TurnRun> {
+  async #commitEnd(
+    ending: Ending,
+    also: { step?: NonNullable<StepCommit['step']>; results?: StepCommit['results'] } = {},
+  ): Promise<TurnRun> {
     const built = buildEnd(this.#held.turn, ending);
     const outcome = await this.#host.commit({
       ...this.#fence(),
@@ -410,20 +544,33 @@ class TurnLoop {
   }
 
   #endWithout(error: ErrorBody, status: Ending['status']): Promise<TurnRun> {
-    return this.#commitEnd({ status, deliverable: fallbackDeliverable(error, this.#progress.step, null), error });
+    return this.#commitEnd({
+      status,
+      deliverable: fallbackDeliverable(error, this.#progress.step, null),
+      error,
+    });
   }
 }
 
-const asContent = (value: JsonValue): Ending['deliverable'] => (typeof value === 'string' ? { kind: 'text', text: value } : { kind: 'json', data: value });
+const asContent = (value: JsonValue): Ending['deliverable'] =>
+  typeof value === 'string' ? { kind: 'text', text: value } : { kind: 'json', data: value };
 
 /** A model can write more than a card may hold; the rest is cut and the card says so. */
-function limitText(text: { readonly value: string; readonly isChanged: boolean }): { value: string; isChanged: boolean } {
+function limitText(text: { readonly value: string; readonly isChanged: boolean }): {
+  value: string;
+  isChanged: boolean;
+} {
   if (Buffer.byteLength(text.value) <= MAX_CARD_BYTES) return text;
-  return { value: `${Buffer.from(text.value).subarray(0, MAX_CARD_BYTES - 64).toString('utf8').replace(/\uFFFD+$/, '')} … (cut)`, isChanged: true };
+  return {
+    value: `${Buffer.from(text.value)
+      .subarray(0, MAX_CARD_BYTES - 64)
+      .toString('utf8')
+      .replace(/\uFFFD+$/, '')} … (cut)`,
+    isChanged: true,
+  };
 }
 
 function describeModelFailure(error: unknown): ErrorBody {
   if (error instanceof ModelError) return error.toJSON();
   return toErrorBody(error, 'model_failed');
 }
-

@@ -26,7 +26,9 @@ const LIMIT = 500;
 
 export interface SweeperOptions {
   readonly lostRingMs: number;
-  readonly announceEnds: (ends: Pick<CommitResult, 'endedTurnIds' | 'doorTurnIds' | 'backlogTargets'>) => void;
+  readonly announceEnds: (
+    ends: Pick<CommitResult, 'endedTurnIds' | 'doorTurnIds' | 'backlogTargets'>,
+  ) => void;
   readonly claimFromRows: () => Promise<void>;
 }
 
@@ -50,7 +52,11 @@ export class Sweeper {
     const next = (): void => {
       if (this.#isStopped) return;
       this.#running = this.sweep()
-        .catch((error: unknown) => this.#runtime.log('warn', 'sweep.failed', { error: error instanceof Error ? error.message : String(error) }))
+        .catch((error: unknown) =>
+          this.#runtime.log('warn', 'sweep.failed', {
+            error: error instanceof Error ? error.message : String(error),
+          }),
+        )
         .finally(() => {
           this.#running = undefined;
           // Spread over the pool: workers that started together do not sweep together.
@@ -73,7 +79,8 @@ export class Sweeper {
     if (!Object.values(found).some(Boolean)) return;
     await elected(pool, () => this.#sweepFound(found, options));
     // Not elected or not heard: every worker with free hands takes what stands ready, when no doorbell can say so.
-    if (found.lost_rings && (await this.#runtime.doorbell.findLost([])) === undefined) await this.#options.claimFromRows();
+    if (found.lost_rings && (await this.#runtime.doorbell.findLost([])) === undefined)
+      await this.#options.claimFromRows();
   }
 
   async #sweepFound(found: SweepFindings, options: { readonly now?: Date }): Promise<void> {
@@ -92,17 +99,23 @@ export class Sweeper {
         await work();
       } catch (error) {
         // One kind of trouble does not keep the others waiting.
-        this.#runtime.log('warn', 'sweep.part_failed', { part, error: error instanceof Error ? error.message : String(error) });
+        this.#runtime.log('warn', 'sweep.part_failed', {
+          part,
+          error: error instanceof Error ? error.message : String(error),
+        });
       }
     }
   }
 
   async #takeOver(clock: { now?: Date; limit: number }): Promise<void> {
     const exhausted = await findExhaustedTurns(this.#runtime.pool, { ...clock, maxAttempts: MAX_ATTEMPTS });
-    const lost = new KernelError('attempts_exhausted', { message: `The turn lost its worker ${MAX_ATTEMPTS} times at the same step.` }).toJSON();
+    const lost = new KernelError('attempts_exhausted', {
+      message: `The turn lost its worker ${MAX_ATTEMPTS} times at the same step.`,
+    }).toJSON();
     await this.#end(exhausted, 'failed', lost);
     const rings = await takeOver(this.#runtime.pool, { ...clock, maxAttempts: MAX_ATTEMPTS });
-    if (rings.length > 0) this.#runtime.log('info', 'sweep.taken_over', { turn_ids: rings.map((ring) => ring.turnId) });
+    if (rings.length > 0)
+      this.#runtime.log('info', 'sweep.taken_over', { turn_ids: rings.map((ring) => ring.turnId) });
     this.#runtime.ring(rings);
   }
 
@@ -125,7 +138,11 @@ export class Sweeper {
         contextBoxId: turn.context_box_id,
         outputBoxId: turn.output_box_id,
       };
-      const built = buildEnd(target, { status, deliverable: fallbackDeliverable(withIds, turn.step_count, null), error: withIds });
+      const built = buildEnd(target, {
+        status,
+        deliverable: fallbackDeliverable(withIds, turn.step_count, null),
+        error: withIds,
+      });
       try {
         const result = await commitSteps(this.#runtime.pool, [
           {
@@ -148,14 +165,19 @@ export class Sweeper {
         this.#options.announceEnds(result);
       } catch (failure) {
         // A poison row must not keep the others from their end.
-        this.#runtime.log('error', 'sweep.end_failed', { turn_id: turn.turn_id, error: failure instanceof Error ? failure.message : String(failure) });
+        this.#runtime.log('error', 'sweep.end_failed', {
+          turn_id: turn.turn_id,
+          error: failure instanceof Error ? failure.message : String(failure),
+        });
       }
     }
   }
 
   async #answerOverdue(clock: { now?: Date; limit: number }): Promise<void> {
     for (const call of await findOverdueCalls(this.#runtime.pool, clock)) {
-      const error = new KernelError(call.is_awaiting ? 'wait_timeout' : 'tool_timeout', { details: { tool: call.name, tool_call_id: call.id } }).toJSON();
+      const error = new KernelError(call.is_awaiting ? 'wait_timeout' : 'tool_timeout', {
+        details: { tool: call.name, tool_call_id: call.id },
+      }).toJSON();
       const settlement = buildResult(
         { toolCallId: call.id, turnId: call.turn_id, name: call.name, projectId: call.project_id },
         { status: 'timeout', error },
@@ -164,13 +186,19 @@ export class Sweeper {
       try {
         this.#runtime.ring((await recordResults(this.#runtime.pool, [settlement])).rings);
       } catch (failure) {
-        this.#runtime.log('error', 'sweep.call_failed', { tool_call_id: call.id, error: failure instanceof Error ? failure.message : String(failure) });
+        this.#runtime.log('error', 'sweep.call_failed', {
+          tool_call_id: call.id,
+          error: failure instanceof Error ? failure.message : String(failure),
+        });
       }
     }
   }
 
   async #ringLost(clock: { now?: Date; limit: number }): Promise<void> {
-    const stale = await findStaleRings(this.#runtime.pool, { ...clock, lostRingMs: this.#options.lostRingMs });
+    const stale = await findStaleRings(this.#runtime.pool, {
+      ...clock,
+      lostRingMs: this.#options.lostRingMs,
+    });
     const lost = await this.#runtime.doorbell.findLost(stale);
     if (lost === undefined || lost.length === 0) return;
     const again = await ringAgain(this.#runtime.pool, lost);
@@ -188,4 +216,3 @@ export class Sweeper {
     for (const door of doors) if (gone.has(door.job_id)) await closeDoor(this.#runtime.pool, door);
   }
 }
-

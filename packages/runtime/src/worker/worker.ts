@@ -91,14 +91,21 @@ export class Worker implements AsyncDisposable {
       lostRingMs: options.lostRingMs ?? 2_000,
     };
     if (this.#options.concurrency < 1 || !Number.isInteger(this.#options.concurrency)) {
-      throw new KernelError('bad_config', { message: 'concurrency: must be a whole number of at least 1.', details: { concurrency: this.#options.concurrency } });
+      throw new KernelError('bad_config', {
+        message: 'concurrency: must be a whole number of at least 1.',
+        details: { concurrency: this.#options.concurrency },
+      });
     }
     this.#slots = this.#options.concurrency;
     this.#loader = new TurnLoader(runtime.pool);
     this.#claims = new Batcher(
       async (items) => {
         const holderId = items[0]?.holderId ?? this.#id;
-        return claim(runtime.pool, items.map((item) => item.ring), holderId);
+        return claim(
+          runtime.pool,
+          items.map((item) => item.ring),
+          holderId,
+        );
       },
       { maxItems: 64, maxInFlight: 2 },
     );
@@ -152,7 +159,11 @@ export class Worker implements AsyncDisposable {
       );
     }
     this.#sweeper.start(this.#options.sweepMs);
-    this.#runtime.log('info', 'worker.started', { worker_id: this.#id, concurrency: this.#options.concurrency, targets: this.#options.targets });
+    this.#runtime.log('info', 'worker.started', {
+      worker_id: this.#id,
+      concurrency: this.#options.concurrency,
+      targets: this.#options.targets,
+    });
     return this;
   }
 
@@ -160,7 +171,11 @@ export class Worker implements AsyncDisposable {
   async #register(): Promise<void> {
     const id = newId<'worker'>();
     const lockKey = randomInt(2 ** 47).toString();
-    const direct = new pg.Client({ connectionString: this.#runtime.directUrl, application_name: 'boxcar-worker', keepAlive: true });
+    const direct = new pg.Client({
+      connectionString: this.#runtime.directUrl,
+      application_name: 'boxcar-worker',
+      keepAlive: true,
+    });
     direct.on('error', () => undefined);
     await direct.connect();
     await direct.query('select pg_advisory_lock($1)', [lockKey]);
@@ -201,20 +216,27 @@ export class Worker implements AsyncDisposable {
       this.#runtime.log('warn', 'worker.heartbeat_failed', { worker_id: this.#id, error: errorText(error) });
     } finally {
       this.#isBeating = false;
-      if (this.#isStale()) this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
+      if (this.#isStale())
+        this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
     }
   }
 
   /** The direct connection broke while the lease lives: take the lock again on a new one. */
   async #relock(): Promise<void> {
-    const direct = new pg.Client({ connectionString: this.#runtime.directUrl, application_name: 'boxcar-worker', keepAlive: true });
+    const direct = new pg.Client({
+      connectionString: this.#runtime.directUrl,
+      application_name: 'boxcar-worker',
+      keepAlive: true,
+    });
     direct.on('error', () => undefined);
     direct.on('end', () => {
       if (this.#direct === direct) this.#direct = undefined;
     });
     try {
       await direct.connect();
-      await direct.query('select pg_advisory_lock(w.lock_key) from boxcar.workers w where w.id = $1', [this.#id]);
+      await direct.query('select pg_advisory_lock(w.lock_key) from boxcar.workers w where w.id = $1', [
+        this.#id,
+      ]);
       this.#direct = direct;
     } catch (error) {
       await direct.end().catch(() => undefined);
@@ -269,7 +291,11 @@ export class Worker implements AsyncDisposable {
       if (outcome.outcome === 'stale') return;
       await this.#runClaimed(outcome.turn, holderId);
     } catch (error) {
-      this.#runtime.log('error', 'turn.failed_to_run', { turn_id: ring.turnId, epoch: ring.epoch, error: errorText(error) });
+      this.#runtime.log('error', 'turn.failed_to_run', {
+        turn_id: ring.turnId,
+        epoch: ring.epoch,
+        error: errorText(error),
+      });
     } finally {
       this.#freeSlot();
     }
@@ -283,7 +309,10 @@ export class Worker implements AsyncDisposable {
       commit: async (commit) => (await this.#commits.add(commit)).outcome,
       advance: (advance) => this.#advances.add(advance),
       checkLease: () => {
-        if (this.#isStale()) controller.abort(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
+        if (this.#isStale())
+          controller.abort(
+            new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }),
+          );
         controller.signal.throwIfAborted();
       },
       isDraining: () => this.#state !== 'running',
@@ -291,10 +320,15 @@ export class Worker implements AsyncDisposable {
     const done = (async () => {
       try {
         const outcome = await runTurn(host, { turn, holderId, signal: controller.signal });
-        if (outcome === 'released') this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn.turnId]));
+        if (outcome === 'released')
+          this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn.turnId]));
         this.#runtime.log('debug', 'turn.left', { turn_id: turn.turnId, epoch: turn.epoch, outcome });
       } catch (error) {
-        this.#runtime.log(controller.signal.aborted ? 'info' : 'error', 'turn.interrupted', { turn_id: turn.turnId, epoch: turn.epoch, error: errorText(error) });
+        this.#runtime.log(controller.signal.aborted ? 'info' : 'error', 'turn.interrupted', {
+          turn_id: turn.turnId,
+          epoch: turn.epoch,
+          error: errorText(error),
+        });
       } finally {
         this.#active.delete(turn.turnId);
       }
@@ -311,7 +345,11 @@ export class Worker implements AsyncDisposable {
   }
 
   /** Tells those who wait: callers in this process, in others, and jobs at the queue door. After the commit; hints only. */
-  #announceEnds(ends: { endedTurnIds: readonly TurnId[]; doorTurnIds: readonly TurnId[]; backlogTargets: readonly string[] }): void {
+  #announceEnds(ends: {
+    endedTurnIds: readonly TurnId[];
+    doorTurnIds: readonly TurnId[];
+    backlogTargets: readonly string[];
+  }): void {
     for (const target of ends.backlogTargets) this.#runtime.promoteSoon(target);
     if (ends.endedTurnIds.length === 0) return;
     this.#runtime.watcher.hint(ends.endedTurnIds);
@@ -326,7 +364,11 @@ export class Worker implements AsyncDisposable {
     try {
       while (this.#endedIds.length > 0 && this.#direct !== undefined) {
         const ids = this.#endedIds.splice(0, IDS_PER_NOTICE);
-        await this.#direct.query({ name: 'boxcar_notify', text: 'select pg_notify($1, $2)', values: [ENDED_CHANNEL, ids.join(',')] });
+        await this.#direct.query({
+          name: 'boxcar_notify',
+          text: 'select pg_notify($1, $2)',
+          values: [ENDED_CHANNEL, ids.join(',')],
+        });
       }
     } catch (error) {
       this.#runtime.log('debug', 'worker.notify_failed', { error: errorText(error) });
@@ -354,13 +396,18 @@ export class Worker implements AsyncDisposable {
     };
     await attempt(this.#sweeper.stop());
     for (const wake of this.#slotWaiters.splice(0)) wake();
-    const grace = setTimeout(() => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })), options.graceMs ?? 10_000);
+    const grace = setTimeout(
+      () => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
+      options.graceMs ?? 10_000,
+    );
     await Promise.all([...this.#active.values()].map((active) => active.done));
     clearTimeout(grace);
     await attempt(Promise.all(this.#subscriptions.map((subscription) => subscription.close())));
     await Promise.all([...this.#active.values()].map((active) => active.done));
     clearInterval(this.#heartbeat);
-    await attempt(releaseTurns(this.#runtime.pool, this.#id, null).then((rings) => this.#runtime.doorbell.ring(rings)));
+    await attempt(
+      releaseTurns(this.#runtime.pool, this.#id, null).then((rings) => this.#runtime.doorbell.ring(rings)),
+    );
     await attempt(removeWorker(this.#runtime.pool, this.#id));
     await this.#notify();
     const direct = this.#direct;

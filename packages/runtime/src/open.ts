@@ -1,0 +1,58 @@
+import type { Model } from '@boxcar/kernel';
+import { createPool } from '@boxcar/store';
+import { BullMqDoorbell } from './doorbell/bullmq.js';
+import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
+import { type Log, silentLog } from './log.js';
+import type { PackLimits } from './packer.js';
+import { openQueues, type QueueConnection } from './queues.js';
+import { Runtime } from './runtime.js';
+
+export interface OpenRuntimeOptions {
+  readonly databaseUrl: string;
+  /** A connection that no transaction pooler sits on. Default: `databaseUrl`. */
+  readonly directUrl?: string | undefined;
+  /** Without it the queues live in the database. */
+  readonly redisUrl?: string | undefined;
+  readonly model: Model;
+  readonly limits?: PackLimits;
+  readonly log?: Log;
+  /** Connections of the pool at most. Default 6: with the worker's and the watcher's own, eight in all. */
+  readonly maxConnections?: number;
+}
+
+/** A runtime with the pool and the queues it was opened with. */
+export interface OpenRuntime extends AsyncDisposable {
+  readonly runtime: Runtime;
+  /** Serves `boxcar-primitives` in this process. */
+  serveQueueDoor(options?: QueueDoorOptions): QueueDoor;
+  close(): Promise<void>;
+}
+
+/** Opens pool, queues and runtime from URLs. Nothing is connected yet; the first use does it. */
+export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
+  const log = options.log ?? silentLog;
+  const connection: QueueConnection =
+    options.redisUrl === undefined
+      ? { kind: 'postgres', url: options.databaseUrl }
+      : { kind: 'redis', url: options.redisUrl };
+  const queues = openQueues(connection);
+  const pool = createPool({ connectionString: options.databaseUrl, max: options.maxConnections ?? 6 });
+  const runtime = new Runtime({
+    pool,
+    directUrl: options.directUrl ?? options.databaseUrl,
+    doorbell: new BullMqDoorbell(queues, log),
+    model: options.model,
+    log,
+    ...(options.limits === undefined ? {} : { limits: options.limits }),
+  });
+  const close = async (): Promise<void> => {
+    await runtime.close();
+    await pool.end();
+  };
+  return {
+    runtime,
+    serveQueueDoor: (doorOptions) => createQueueDoor(runtime, queues, doorOptions),
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
