@@ -15,7 +15,9 @@ const folder = mkdtempSync(join(tmpdir(), 'boxcar-outside-'));
 
 /** The example, copied out of the workspace, with the packages installed from their tarballs. */
 beforeAll(async () => {
-  const { packageManager } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { packageManager: string };
+  const { packageManager } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+    packageManager: string;
+  };
   await run(process.execPath, ['scripts/bootstrap.mjs'], { cwd: root });
   const tarballs = join(folder, 'tarballs');
   for (const name of shipped) {
@@ -26,21 +28,28 @@ beforeAll(async () => {
     recursive: true,
     filter: (path) => !path.includes('node_modules'),
   });
-  const { catalog } = parse(readFileSync(join(root, 'pnpm-workspace.yaml'), 'utf8')) as { catalog: Record<string, string> };
-  const manifest = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as { dependencies: Record<string, string> };
+  const { catalog } = parse(readFileSync(join(root, 'pnpm-workspace.yaml'), 'utf8')) as {
+    catalog: Record<string, string>;
+  };
+  const manifest = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as {
+    dependencies: Record<string, string>;
+  };
   const outside = Object.keys(manifest.dependencies).filter((name) => !name.startsWith('@boxcar/'));
   manifest.dependencies = {
     ...Object.fromEntries(outside.map((name) => [name, catalog[name] ?? '*'])),
     ...Object.fromEntries(
       shipped.map((name) => {
         const file = readdirSync(tarballs).find((entry) => entry.startsWith(`boxcar-${name}-`));
-        if (file === undefined) throw new Error(`no tarball of ${name} in ${readdirSync(tarballs).join(', ')}`);
+        if (file === undefined)
+          throw new Error(`no tarball of ${name} in ${readdirSync(tarballs).join(', ')}`);
         return [`@boxcar/${name}`, `file:tarballs/${file}`];
       }),
     ),
   };
   writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest));
-  await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', '--loglevel=error'], { cwd: folder });
+  await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', '--loglevel=error'], {
+    cwd: folder,
+  });
 }, 300_000);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -57,15 +66,24 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
   test('packs in its own transaction, adds a primitive, and two worker processes run it', async () => {
     const database = await testDatabase({ empty: true });
     const redis = backend === 'redis' ? await testRedis() : undefined;
-    const env = { ...process.env, DATABASE_URL: database.url, REDIS_URL: redis?.url ?? '', DATABASE_DIRECT_URL: '' };
+    const env = {
+      ...process.env,
+      DATABASE_URL: database.url,
+      REDIS_URL: redis?.url ?? '',
+      DATABASE_DIRECT_URL: '',
+    };
     const options = { cwd: folder, env };
     await run('npx', ['boxcar', 'migrate'], options);
     await run('npx', ['boxcar', 'profiles', 'apply', '-f', 'profiles.yaml'], options);
     const bin = join(folder, 'node_modules/@boxcar/cli/bin/boxcar.mjs');
-    const workers = [1, 2].map(() => spawn(process.execPath, [bin, 'worker', '--plugin', './plugin.js'], { ...options, stdio: 'ignore' }));
+    const workers = [1, 2].map(() =>
+      spawn(process.execPath, [bin, 'worker', '--plugin', './plugin.js'], { ...options, stdio: 'ignore' }),
+    );
     try {
       await waitFor(
-        async () => (await database.pool.query<{ n: number }>('select count(*)::int as n from boxcar.workers')).rows[0]?.n === 2,
+        async () =>
+          (await database.pool.query<{ n: number }>('select count(*)::int as n from boxcar.workers')).rows[0]
+            ?.n === 2,
         { deadlineMs: 30_000, message: 'two workers registered' },
       );
       const { stdout } = await run(process.execPath, ['program.js'], options);
@@ -81,9 +99,13 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
       ]);
     } finally {
       for (const worker of workers) worker.kill('SIGTERM');
-      await Promise.all(workers.map((worker) => worker.exitCode ?? new Promise((resolve) => worker.once('exit', resolve))));
+      await Promise.all(
+        workers.map((worker) => worker.exitCode ?? new Promise((resolve) => worker.once('exit', resolve))),
+      );
     }
-    const { rows } = await database.pool.query("select count(*)::int as n from boxcar.turns where status = 'success'");
+    const { rows } = await database.pool.query(
+      "select count(*)::int as n from boxcar.turns where status = 'success'",
+    );
     expect(rows).toEqual([{ n: 4 }]);
   }, 120_000);
 });

@@ -12,8 +12,15 @@ export default function plugin(runtime) {
 
   runtime.registerHandler('review_change', {
     description: 'Have a change reviewed by a fresh reviewer, with the house rules as context.',
-    input: z.strictObject({ path: z.string().min(1), rules_box_id: z.string().optional(), wait: z.boolean().default(true) }),
-    handle: async ({ path, rules_box_id, wait }, { packer, ctx, findProfile, checkDelegation, submitTurn }) => {
+    input: z.strictObject({
+      path: z.string().min(1),
+      rules_box_id: z.string().optional(),
+      wait: z.boolean().default(true),
+    }),
+    handle: async (
+      { path, rules_box_id, wait },
+      { packer, ctx, findProfile, checkDelegation, submitTurn },
+    ) => {
       const profile = await findProfile('reviewer');
       checkDelegation({ profileName: profile.name, tags: profile.tags });
       const { contextBoxId } = await packer.packContext({

@@ -9,7 +9,9 @@ const pool = new pg.Pool({ connectionString: DATABASE_URL, max: 2 });
 const packer = new HandoverPacker({ db: pool });
 
 async function countRows() {
-  const { rows } = await pool.query('select (select count(*)::int from boxcar.cards) as cards, (select count(*)::int from boxcar.boxes) as boxes');
+  const { rows } = await pool.query(
+    'select (select count(*)::int from boxcar.cards) as cards, (select count(*)::int from boxcar.boxes) as boxes',
+  );
   return rows[0];
 }
 
@@ -50,7 +52,9 @@ const afterRollback = await countRows();
 const { rulesBoxId, packed } = await packInOwnTransaction('commit');
 const afterCommit = await countRows();
 
-const connection = REDIS_URL ? new Redis(REDIS_URL, { maxRetriesPerRequest: null }) : { connectionString: DATABASE_URL, max: 3 };
+const connection = REDIS_URL
+  ? new Redis(REDIS_URL, { maxRetriesPerRequest: null })
+  : { connectionString: DATABASE_URL, max: 3 };
 const { Queue } = withBackend(REDIS_URL ? createRedisBackend : createPostgresBackend);
 const queue = new Queue('boxcar-primitives', { connection });
 const jobs = await Promise.all(
@@ -75,4 +79,6 @@ const answers = await Promise.all(jobs.map(answerOf));
 await queue.close();
 if (REDIS_URL) connection.disconnect();
 await pool.end();
-console.log(JSON.stringify({ before, afterRollback, afterCommit, attached: packed.attachedCardIds.length, answers }));
+console.log(
+  JSON.stringify({ before, afterRollback, afterCommit, attached: packed.attachedCardIds.length, answers }),
+);

@@ -45,7 +45,7 @@ export const fieldsSchema = z
     'field names must differ',
   );
 
-export const OUTCOMES = ['success', 'failed', 'timeout', 'canceled'] as const;
+const OUTCOMES = ['success', 'failed', 'timeout', 'canceled'] as const;
 
 const errorBody = z.strictObject({
   code: z.string().min(1),

@@ -7,7 +7,8 @@ const rows = page.split('\n').filter((line) => line.startsWith('| `'));
 
 test('docs/errors.md lists every code of the catalogue, with its status, its words and its next step', () => {
   const expected = Object.entries(ERROR_CATALOGUE).map(
-    ([code, entry]) => `| \`${code}\` | ${entry.httpStatus} | ${entry.canRetry ? 'yes' : 'no'} | ${entry.message} ${entry.next} |`,
+    ([code, entry]) =>
+      `| \`${code}\` | ${entry.httpStatus} | ${entry.canRetry ? 'yes' : 'no'} | ${entry.message} ${entry.next} |`,
   );
   expect(rows).toEqual(expected);
 });

@@ -1,18 +1,25 @@
+export type { ContextBoxDraft, ExpandedBox, LeafRange, Segment, SegmentRule } from './box.js';
 export {
-  type BoxId,
-  type AgentId,
-  type CardId,
-  type Id,
-  type NewId,
-  parseId,
-  type ProfileId,
-  type ProjectId,
-  type RunId,
-  type ToolCallId,
-  tryParseId,
-  type TurnId,
-  type WorkerId,
-} from './ids.js';
+  buildCard,
+  CARD_TYPES,
+  type Card,
+  type CardContent,
+  type CardDraft,
+  type CardInput,
+  type ContentOf,
+  cardInputSchema,
+  contentSchema,
+  estimateTokens,
+  type Field,
+  fieldsSchema,
+  MAX_CARD_BYTES,
+  type NewCard,
+  parseCardInput,
+  ROLES,
+  type Role,
+  toBadRequest,
+} from './card.js';
+export { checkMessages } from './check-messages.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,
@@ -21,6 +28,21 @@ export {
   KernelError,
   toErrorBody,
 } from './errors.js';
+export {
+  type AgentId,
+  type BoxId,
+  type CardId,
+  type Id,
+  type NewId,
+  type ProfileId,
+  type ProjectId,
+  parseId,
+  type RunId,
+  type ToolCallId,
+  type TurnId,
+  tryParseId,
+  type WorkerId,
+} from './ids.js';
 export {
   canonicalJson,
   isJsonObject,
@@ -32,27 +54,7 @@ export {
   sanitizeText,
   sha256,
 } from './json.js';
-export {
-  buildCard,
-  type Card,
-  CARD_TYPES,
-  type CardContent,
-  type CardDraft,
-  type CardInput,
-  cardInputSchema,
-  type ContentOf,
-  contentSchema,
-  estimateTokens,
-  type Field,
-  fieldsSchema,
-  MAX_CARD_BYTES,
-  type NewCard,
-  parseCardInput,
-  type Role,
-  ROLES,
-  toBadRequest,
-} from './card.js';
-export type { ContextBoxDraft, ExpandedBox, LeafRange, Segment, SegmentRule } from './box.js';
+export type { Message, MessageToolCall, ToolSchema } from './message.js';
 export {
   decideListedBox,
   decideNamedBoxes,
@@ -66,18 +68,22 @@ export {
   MAX_CONTEXT_CARDS,
   MAX_INSTRUCTION_BYTES,
   type NamedBox,
-  type Packing,
   type PackInput,
+  type Packing,
   parseHandover,
 } from './packer.js';
-export {
-  type DelegationPolicy,
-  parseProfile,
-  type Profile,
-  type ProfileInput,
-  profileSchema,
-} from './profile.js';
 export { checkDelegation, type DelegationTarget, mayDelegate } from './policy.js';
+export {
+  type Doorbell,
+  type DoorbellSubscription,
+  type Model,
+  ModelError,
+  type ModelReply,
+  type ModelRequest,
+  type ModelToolCall,
+  type ModelUsage,
+  type Ring,
+} from './ports.js';
 export {
   type AskExpert,
   askExpertSchema,
@@ -92,6 +98,14 @@ export {
   type SubmitResult,
   submitResultSchema,
 } from './primitive.js';
+export {
+  type DelegationPolicy,
+  type Profile,
+  type ProfileInput,
+  parseProfile,
+  profileSchema,
+} from './profile.js';
+export { promptHash } from './prompt-hash.js';
 export { checkResult } from './result-fields.js';
 export {
   BOOTSTRAP_ANCHOR,
@@ -100,8 +114,8 @@ export {
   ENTRY_KINDS,
   type EntryKind,
   type TapeEntry,
-  tapeName,
   TURN_STARTED,
+  tapeName,
 } from './tape.js';
 export {
   type CallOutcome,
@@ -112,25 +126,11 @@ export {
   type FinalStatus,
   isFinal,
   MAX_EMPTY_REPLIES,
-  stepNotice,
   type StepOutcome,
+  stepNotice,
   TURN_STATUSES,
   type TurnEnd,
   type TurnStatus,
 } from './turn.js';
-export type { Message, MessageToolCall, ToolSchema } from './message.js';
-export {
-  type Doorbell,
-  type DoorbellSubscription,
-  type Model,
-  ModelError,
-  type ModelReply,
-  type ModelRequest,
-  type ModelToolCall,
-  type ModelUsage,
-  type Ring,
-} from './ports.js';
 export { buildView, type View, type ViewRows } from './view.js';
 export { type ContextCard, resultFieldsOf } from './view-context.js';
-export { promptHash } from './prompt-hash.js';
-export { checkMessages } from './check-messages.js';

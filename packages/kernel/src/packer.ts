@@ -68,7 +68,7 @@ export function parseHandover(input: unknown): Handover {
 
 /** The profile a handover targets: the argument wins over the configuration; both are trimmed. */
 export function decideTargetProfile(args: JsonObject, handover: Handover): string {
-  const fromArguments = args['profile_name'];
+  const { profile_name: fromArguments } = args;
   if (fromArguments !== undefined && fromArguments !== null && typeof fromArguments !== 'string') {
     throw new KernelError('bad_request', {
       message: 'arguments.profile_name: must be a string.',
@@ -198,6 +198,7 @@ export function decidePacking(input: PackInput): Packing {
   ): void => {
     const card = buildCard(draft, { id: input.newId<'card'>(), projectId: input.projectId }, maxBytes);
     cards.push(card);
+    attached.push(card.id);
     segments.push({ ...segment, from: cards.length, to: cards.length, count: 1, tokens: card.tokenEstimate });
   };
 
@@ -213,7 +214,6 @@ export function decidePacking(input: PackInput): Packing {
       { rule: 'pack_arguments', argument: rule.arg_key },
       maxBytes,
     );
-    attached.push(cards[cards.length - 1]!.id);
   }
 
   const seen = new Set<CardId>(attached);
@@ -222,16 +222,16 @@ export function decidePacking(input: PackInput): Packing {
       const skip = [...range.skip];
       let tokens = 0;
       let count = 0;
-      range.cardIds.forEach((cardId, index) => {
+      for (const [index, cardId] of range.cardIds.entries()) {
         if (seen.has(cardId)) {
-          skip.push(range.positions[index]!);
-          return;
+          skip.push(range.positions[index] ?? 0);
+          continue;
         }
         seen.add(cardId);
         attached.push(cardId);
-        tokens += range.tokens[index]!;
+        tokens += range.tokens[index] ?? 0;
         count++;
-      });
+      }
       segments.push({
         rule,
         argument,
@@ -258,7 +258,6 @@ export function decidePacking(input: PackInput): Packing {
       },
       { rule: 'parent' },
     );
-    attached.push(cards[cards.length - 1]!.id);
   }
 
   if (attached.length > maxCards) {

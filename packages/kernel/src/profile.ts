@@ -13,7 +13,7 @@ export const delegationPolicySchema = z.strictObject({
 });
 export type DelegationPolicy = z.infer<typeof delegationPolicySchema>;
 
-export const profileLimitsSchema = z.strictObject({
+const profileLimitsSchema = z.strictObject({
   max_steps: z.number().int().min(1).max(10_000).default(50),
   tool_timeout_seconds: z.number().positive().max(86_400).default(120),
   model_timeout_seconds: z.number().positive().max(86_400).default(600),

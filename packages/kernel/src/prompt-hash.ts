@@ -24,18 +24,24 @@ function canonicalMessage(message: Message): string {
   }
 }
 
+/** Characters hashed at once: enough to make calls rare, few enough to copy no whole prompt. */
+const CHUNK = 65_536;
+
 /** sha256 over the RFC 8785 text of `{ messages, tools }`: equal hashes, equal prompts. */
 export function promptHash(messages: readonly Message[], tools: readonly ToolSchema[]): string {
   const hash = createHash('sha256');
-  hash.update('{"messages":[');
+  let chunk = '{"messages":[';
   for (const [index, message] of messages.entries()) {
-    hash.update(index === 0 ? canonicalMessage(message) : `,${canonicalMessage(message)}`);
+    chunk += index === 0 ? canonicalMessage(message) : `,${canonicalMessage(message)}`;
+    if (chunk.length < CHUNK) continue;
+    hash.update(chunk);
+    chunk = '';
   }
   const schemas: JsonValue = tools.map(({ name, description, parameters }) => ({
     name,
     description,
     parameters,
   }));
-  hash.update(`],"tools":${canonicalJson(schemas)}}`);
+  hash.update(`${chunk}],"tools":${canonicalJson(schemas)}}`);
   return hash.digest('hex');
 }

@@ -48,25 +48,20 @@ export function writeContextCards(
   },
 ): void {
   const { boxId, cards, stepsLeft, profile } = context;
-  const byRule: Record<ContextRule, { placed: Placed; isNative: boolean }[]> = {
-    argument: [],
-    inherited: [],
-    parent: [],
-  };
+  const byRule: Record<ContextRule, Placed[]> = { argument: [], inherited: [], parent: [] };
   for (const [index, { card, rule, native }] of cards.entries()) {
     const position = index + 1;
-    const placed: Placed = { card, source: { kind: 'context', boxId, rule, from: position, to: position } };
-    byRule[rule].push({ placed, isNative: native ?? false });
+    const source = { kind: 'context', boxId, rule, from: position, to: position } as const;
+    byRule[rule].push({ card, source, isNative: native ?? false });
   }
   const tools = toolsOf(profile);
   for (const item of groupInherited(byRule.inherited)) {
-    if (item.kind === 'card') writeCard(prompt, item.placed);
-    else writeStep(prompt, item.step, (name) => tools.has(name));
+    if ('card' in item) writeCard(prompt, item);
+    else writeStep(prompt, item, (name) => tools.has(name));
   }
-  for (const { placed } of byRule.parent) writeCard(prompt, placed);
+  for (const placed of byRule.parent) writeCard(prompt, placed);
   const canSubmit = canSubmitResult(profile);
-  const argumentCards = byRule.argument.map(({ placed }) => placed);
-  writeArguments(prompt, argumentCards, canSubmit);
+  writeArguments(prompt, byRule.argument, canSubmit);
   const notice = stepsLeft === null ? undefined : stepNotice(stepsLeft, canSubmit);
   if (notice !== undefined) pushNotice(prompt, notice, 'steps_left');
 }

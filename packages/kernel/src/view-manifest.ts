@@ -29,15 +29,15 @@ export interface MessageOrigin {
 }
 
 /**
- * Why a card is not in a prompt: hidden by its metadata; shown before; older than the last anchor; an anchor that is
- * not the last, or the bootstrap one; a result whose call is unknown or hidden; a thought without words or calls; a
+ * Why a card is not in a prompt: hidden by its metadata; shown before; older than the last anchor; the bootstrap
+ * anchor; a result whose call is not shown before it, or hidden; a thought without words or calls; a
  * deliverable that repeats the text before it.
  */
 export type OmissionReason =
   | 'hidden'
   | 'duplicate'
   | 'before_anchor'
-  | 'anchor'
+  | 'bootstrap'
   | 'orphan_result'
   | 'call_hidden'
   | 'blank'
@@ -65,36 +65,55 @@ export type ViewManifest = {
   readonly omitted: readonly OmittedRange[];
 };
 
-/** `next` right behind `last` as one source, or undefined when they do not touch. */
-function joinSources(last: ViewSource, next: ViewSource): ViewSource | undefined {
-  if (last.kind === 'tape' && next.kind === 'tape') {
-    return next.from === last.to + 1 ? { ...last, to: next.to } : undefined;
-  }
-  if (last.kind === 'context' && next.kind === 'context') {
-    const isSameList = last.boxId === next.boxId && last.rule === next.rule;
-    return isSameList && next.from === last.to + 1 ? { ...last, to: next.to } : undefined;
-  }
-  return undefined;
+/** True when `next` is the same list, right behind position `to`. */
+function isBehind(last: ViewSource, to: number, next: ViewSource): boolean {
+  if (last.kind === 'tape') return next.kind === 'tape' && next.from === to + 1;
+  if (last.kind !== 'context' || next.kind !== 'context') return false;
+  return last.boxId === next.boxId && last.rule === next.rule && next.from === to + 1;
 }
+
+interface OpenRange {
+  readonly source: ViewSource;
+  readonly reason: OmissionReason | undefined;
+  readonly first: number;
+  to: number;
+  count: number;
+}
+
+function compact(
+  items: readonly { readonly source: ViewSource; readonly reason?: OmissionReason }[],
+): readonly OpenRange[] {
+  const ranges: OpenRange[] = [];
+  let last: OpenRange | undefined;
+  let first = 0;
+  for (const { source, reason } of items) {
+    const to = 'to' in source ? source.to : 0;
+    if (last !== undefined && last.reason === reason && isBehind(last.source, last.to, source)) {
+      last.to = to;
+      last.count += 1;
+    } else {
+      last = { source, reason, first, to, count: 1 };
+      ranges.push(last);
+    }
+    first += 1;
+  }
+  return ranges;
+}
+
+const sourceOf = ({ source, to }: OpenRange): ViewSource => ('to' in source ? { ...source, to } : source);
 
 export function buildManifest(
   range: { readonly anchor: number; readonly head: number },
   origins: readonly MessageOrigin[],
   omissions: readonly Omission[],
 ): ViewManifest {
-  const messages: ManifestRange[] = [];
-  for (const [index, { source }] of origins.entries()) {
-    const last = messages.at(-1);
-    const joined = last === undefined ? undefined : joinSources(last, source);
-    if (last === undefined || joined === undefined) messages.push({ ...source, first: index, count: 1 });
-    else messages[messages.length - 1] = { ...joined, first: last.first, count: last.count + 1 };
-  }
-  const omitted: OmittedRange[] = [];
-  for (const { source, reason } of omissions) {
-    const last = omitted.at(-1);
-    const joined = last?.reason === reason ? joinSources(last, source) : undefined;
-    if (joined === undefined) omitted.push({ ...source, reason });
-    else omitted[omitted.length - 1] = { ...joined, reason };
-  }
+  const messages = compact(origins).map((open) => ({
+    ...sourceOf(open),
+    first: open.first,
+    count: open.count,
+  }));
+  const omitted = compact(omissions).flatMap((open) =>
+    open.reason === undefined ? [] : [{ ...sourceOf(open), reason: open.reason }],
+  );
   return { v: 1, ...range, messages, omitted };
 }

@@ -26,6 +26,8 @@ import {
 export interface Placed<C extends Card = Card> {
   readonly card: C;
   readonly source: Extract<ViewSource, { kind: 'tape' | 'context' }>;
+  /** In a context box: part of the history of a clone's source. */
+  readonly isNative?: boolean;
 }
 
 export type CallCard = Card & { readonly content: ContentOf<'tool_call'> };

@@ -12,14 +12,14 @@ import {
   type Step,
 } from './view-prompt.js';
 
-interface OpenCall {
-  readonly call: Placed<CallCard>;
-  result: Placed<ResultCard> | undefined;
-}
-
 interface OpenStep extends Step {
   readonly calls: OpenCall[];
-  readonly openCalls: Map<string, OpenCall>;
+}
+
+interface OpenCall {
+  readonly step: OpenStep;
+  readonly call: Placed<CallCard>;
+  result: Placed<ResultCard> | undefined;
 }
 
 /** A step on the tape: whose it is, its number, and the positions of its first and last entry. */
@@ -32,6 +32,24 @@ export interface TapeStep extends Step {
 
 interface OpenTapeStep extends OpenStep, Omit<TapeStep, 'calls' | 'last'> {
   last: number;
+}
+
+/** The calls that may still be answered, by id; of two calls with one id the later. */
+type OpenCalls = Map<string, OpenCall>;
+
+function addCall(openCalls: OpenCalls, step: OpenStep, call: Placed<CallCard>): void {
+  const open: OpenCall = { step, call, result: undefined };
+  step.calls.push(open);
+  openCalls.set(call.card.content.tool_call_id, open);
+}
+
+/** Answers the call that the result names; false when there is none that waits, or none in this step. */
+function addResult(openCalls: OpenCalls, result: Placed<ResultCard>, step?: OpenStep): boolean {
+  const open = openCalls.get(result.card.content.tool_call_id);
+  if (open === undefined || open.result !== undefined) return false;
+  if (step !== undefined && open.step !== step) return false;
+  open.result = result;
+  return true;
 }
 
 export const placeOnTape = ({ position }: TapeEntry, card: Card): Placed => ({
@@ -53,6 +71,7 @@ export function findSteps(
   reader: { readonly turnId: TurnId; readonly agentId: AgentId; readonly startPosition: number },
 ): readonly (TapeStep | undefined)[] {
   const steps = new Map<string, OpenTapeStep>();
+  const openCalls: OpenCalls = new Map();
   return entries.map((entry) => {
     const { card, position, turnId, step: number } = entry;
     if (card === null || turnId === null || number === null) return undefined;
@@ -60,17 +79,23 @@ export function findSteps(
     const placed = placeOnTape(entry, card);
     const key = `${turnId}:${number}`;
     const known = steps.get(key);
-    if (isResult(placed))
-      return known !== undefined && addResult(known, placed) ? extend(known, position) : undefined;
+    if (isResult(placed)) {
+      const isAnswer = known !== undefined && addResult(openCalls, placed, known);
+      return isAnswer ? extend(known, position) : undefined;
+    }
     if (card.authorId !== reader.agentId) return undefined;
-    const hasThought = known === undefined && isThought(placed);
-    if (!isCall(placed) && !hasThought) return undefined;
+    const thought = known === undefined && isThought(placed) ? placed : undefined;
+    if (thought === undefined && !isCall(placed)) return undefined;
     const step = known ?? {
-      ...{ turnId, number, first: position, last: position },
-      ...{ thought: hasThought ? placed : undefined, calls: [], openCalls: new Map() },
+      turnId,
+      number,
+      first: position,
+      last: position,
+      thought,
+      calls: [],
     };
     steps.set(key, step);
-    if (isCall(placed)) addCall(step, placed);
+    if (isCall(placed)) addCall(openCalls, step, placed);
     return extend(step, position);
   });
 }
@@ -80,50 +105,27 @@ function extend(step: OpenTapeStep, position: number): TapeStep {
   return step;
 }
 
-function addCall(step: OpenStep, call: Placed<CallCard>): void {
-  const open: OpenCall = { call, result: undefined };
-  step.calls.push(open);
-  step.openCalls.set(call.card.content.tool_call_id, open);
-}
-
-/** Answers the call that the result names; false when the step has none that still waits. */
-function addResult(step: OpenStep, result: Placed<ResultCard>): boolean {
-  const open = step.openCalls.get(result.card.content.tool_call_id);
-  if (open === undefined || open.result !== undefined) return false;
-  open.result = result;
-  return true;
-}
-
-export type ContextItem =
-  | { readonly kind: 'card'; readonly placed: Placed }
-  | { readonly kind: 'step'; readonly step: Step };
-
-/** The steps of a clone's source among its inherited cards: a thought, the calls behind it, results wherever they are. */
-export function groupInherited(
-  cards: readonly { readonly placed: Placed; readonly isNative: boolean }[],
-): readonly ContextItem[] {
-  const items: ContextItem[] = [];
-  const stepOfCall = new Map<string, OpenStep>();
+/**
+ * Finds the steps of a clone's source among its inherited cards: a thought, the calls behind it, their results wherever
+ * they stand. The other cards stay between them.
+ */
+export function groupInherited(cards: readonly Placed[]): readonly (Placed | Step)[] {
+  const items: (Placed | Step)[] = [];
+  const openCalls: OpenCalls = new Map();
   let current: OpenStep | undefined;
-  const begin = (thought: Placed | undefined): OpenStep => {
-    const step: OpenStep = { thought, calls: [], openCalls: new Map() };
-    items.push({ kind: 'step', step });
-    return step;
-  };
-  for (const { placed, isNative } of cards) {
-    if (isNative && isCall(placed)) {
-      current ??= begin(undefined);
-      addCall(current, placed);
-      stepOfCall.set(placed.card.content.tool_call_id, current);
-    } else if (isNative && isThought(placed)) {
-      current = begin(placed);
-    } else {
-      current = undefined;
-      const step =
-        isNative && isResult(placed) ? stepOfCall.get(placed.card.content.tool_call_id) : undefined;
-      const isAnswer = step !== undefined && isResult(placed) && addResult(step, placed);
-      if (!isAnswer) items.push({ kind: 'card', placed });
+  for (const placed of cards) {
+    const isNative = placed.isNative === true;
+    if (isNative && (isCall(placed) || isThought(placed))) {
+      if (current === undefined || !isCall(placed)) {
+        current = { thought: isCall(placed) ? undefined : placed, calls: [] };
+        items.push(current);
+      }
+      if (isCall(placed)) addCall(openCalls, current, placed);
+      continue;
     }
+    current = undefined;
+    const isAnswer = isNative && isResult(placed) && addResult(openCalls, placed);
+    if (!isAnswer) items.push(placed);
   }
   return items;
 }

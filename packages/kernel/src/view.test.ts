@@ -284,7 +284,9 @@ describe('steps', () => {
       'user: Count.',
       'user: shown: after the anchor',
     ]);
-    expect(reasonsOf(buildView(rows))).toEqual(['before_anchor']);
+    const view = buildView(rows);
+    expect(reasonsOf(view)).toEqual(['before_anchor']);
+    expect(view.firstMessage).toBe(1);
   });
 
   test('a step of an earlier turn that an anchor cut is shown before the anchor, too', () => {
@@ -328,6 +330,23 @@ describe('steps', () => {
     const { messages } = buildView(tape.rows());
     expect(messages.slice(0, before.length)).toEqual(before);
     expect(messages.slice(before.length).map(line)).toEqual(['user: [result of list for you: success] late']);
+  });
+
+  test('only a result of the same step answers a call; any other that names it is quoted', () => {
+    const { cards, tape } = setup();
+    const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
+    tape.add(cards.call('k1', 'list', {}), { turnId, step: 1 });
+    tape.add(cards.result('k1', 'list', 'one'), { turnId, step: 1 });
+    tape.add(cards.call('k2', 'list', {}), { turnId, step: 2 });
+    tape.add(cards.result('k2', 'list', 'from outside', { authorId: OTHER }));
+    tape.add(cards.result('k2', 'list', 'of another step'), { turnId, step: 1 });
+    tape.add(cards.result('k2', 'list', 'two'), { turnId, step: 2 });
+    expect(linesOf(tape.rows()).slice(3)).toEqual([
+      'assistant:  | list(k2)',
+      'tool k2: two',
+      'user: [result of list for you: success] from outside',
+      'user: [result of list for you: success] of another step',
+    ]);
   });
 
   test('a result without call is left out, with its reason', () => {
@@ -426,6 +445,76 @@ describe('steps', () => {
     ]);
   });
 
+  test("another agent's step is quoted on a tape that this agent goes on with, too", () => {
+    const { cards, tape } = setup();
+    const first = tape.begin(1, [argument(cards.instruction('First.'))]);
+    tape.add(cards.call('k1', 'list', {}, { authorId: OTHER }), { turnId: first, step: 1 });
+    tape.add(cards.result('k1', 'list', 'one'), { turnId: first, step: 1 });
+    tape.begin(2, [argument(cards.instruction('Second.'))]);
+    expect(linesOf(tape.rows())).toEqual([
+      'user: First.',
+      `user: [agent ${OTHER} called list] {}`,
+      `user: [result of list for agent ${OTHER}: success] one`,
+      'user: Second.',
+    ]);
+  });
+
+  test('outputs of earlier turns and of a clone source never follow each other directly', () => {
+    const { cards, tape } = setup();
+    const first = tape.begin(1, [
+      argument(cards.instruction('First.')),
+      native(cards.thought('One.')),
+      native(cards.thought('Two.')),
+      native(cards.thought('Three.')),
+      native(cards.call('k0', 'list', {})),
+    ]);
+    tape.add(cards.thought('Four.'), { turnId: first, step: 1 });
+    tape.add(cards.call('k1', 'list', {}), { turnId: first, step: 2 });
+    tape.begin(2, [argument(cards.instruction('Second.'))]);
+    const lines = linesOf(tape.rows()).filter((text) => !text.startsWith('tool'));
+    expect(lines).toEqual([
+      'user: [context]',
+      'assistant: One.',
+      'user: [continue]',
+      'assistant: Two.',
+      'user: [continue]',
+      'assistant: Three. | list(k0)',
+      'user: First.',
+      'assistant: Four.',
+      'user: [continue]',
+      'assistant:  | list(k1)',
+      'user: Second.',
+    ]);
+  });
+
+  test('a prompt that ended with assistant text keeps its end when others write behind it', () => {
+    const { cards, tape } = setup();
+    const metadata = { context: false };
+    const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
+    const written: (() => void)[] = [
+      () => tape.add(cards.text('assistant', 'said by others', { authorId: OTHER })),
+      () => tape.add(cards.text('user', 'more')),
+      () => {
+        tape.add(cards.thought('All my calls are hidden.'), { turnId, step: 1 });
+        tape.add(cards.call('k1', 'list', {}, { metadata }), { turnId, step: 1 });
+        tape.add(cards.result('k1', 'list', 'one'), { turnId, step: 1 });
+      },
+      () => tape.add(cards.text('user', 'a notice'), { turnId, step: 1 }),
+      () => tape.add(cards.text('assistant', 'again', { authorId: OTHER })),
+      () => tape.begin(2, [argument(cards.instruction('of another turn on this tape'))]),
+    ];
+    let before = buildView(tape.rows());
+    const { turn } = tape.rows();
+    for (const write of written) {
+      write();
+      const view = buildView({ ...tape.rows(), turn });
+      expect(view.messages.slice(0, before.messages.length)).toEqual(before.messages);
+      expect(view.messages.length).toBeGreaterThan(before.messages.length);
+      before = view;
+    }
+    expect(before.messages.filter(({ content }) => content === '[continue]')).toHaveLength(3);
+  });
+
   test('[continue] stands between two outputs, not between an answer and its reminder', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
@@ -489,6 +578,7 @@ describe('context boxes', () => {
       native(cards.result('k2', 'gone', 'two')),
       native(cards.call('k3', 'read', {}, by)),
       native(cards.result('k8', 'read', 'orphan')),
+      inherited(cards.result('k3', 'read', 'from another box')),
     ]);
     expect(linesOf(tape.rows())).toEqual([
       'user: [context]',
@@ -500,6 +590,7 @@ describe('context boxes', () => {
       'assistant:  | read(k3)',
       `tool k3 error: ${NOT_AVAILABLE}`,
       'user: [result of read: success] orphan',
+      `user: [result of read for agent ${OTHER}: success] from another box`,
       'user: Go on.',
     ]);
   });

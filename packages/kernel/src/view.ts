@@ -12,8 +12,8 @@
  *     first that step, then the anchor's state, then this turn's context.
  * V4  Only this agent's steps and its clone source's keep the form of calls and results; earlier turns and clones only
  *     for tools of the profile. Other calls and results are quoted user text that names the author.
- * V5  A call without result is answered by a fixed text; a result whose call is not shown before it is left out. A
- *     body is never dropped for its status. What another turn adds after this turn began is quoted where it stands: no pairing, no moving.
+ * V5  A call without result is answered by a fixed text; a result whose call is not shown before it is left out. No
+ *     body is dropped for its status. What other turns add once this turn has begun is quoted where it stands.
  * V6  Every prompt satisfies the strictest provider (see `checkMessages`). Fillers are fixed texts: `[context]` before
  *     a first assistant message, `[continue]` before a step's output that would follow assistant text, and, once this
  *     turn has begun, after any assistant text behind which a prompt may have ended.
@@ -70,7 +70,7 @@ export interface View {
   readonly manifest: ViewManifest;
   /** Of the messages alone, without the tools. */
   readonly estimateTokens: number;
-  /** Index of the first message of this turn's context. */
+  /** Index of the first message of this turn: of its context, or of a step that the last anchor cut (V3). */
   readonly firstMessage: number;
   /** This turn's own instruction: text, or the JSON it was given. Null when its context holds none. */
   readonly instruction: JsonValue;
@@ -85,7 +85,7 @@ interface Writer {
   readonly begunTurns: Set<string>;
   /** True once this turn's context is written: from there on prompts of this turn end. */
   hasBegun: boolean;
-  firstMessage: number;
+  firstMessage: number | undefined;
   /** The step written last; undefined when something else was. */
   lastStep: TapeStep | undefined;
 }
@@ -101,7 +101,7 @@ export function buildView(rows: ViewRows): View {
     profileTools: toolsOf(profile),
     begunTurns: new Set(),
     hasBegun: false,
-    firstMessage: 0,
+    firstMessage: undefined,
     lastStep: undefined,
   };
   const { prompt } = writer;
@@ -120,7 +120,7 @@ export function buildView(rows: ViewRows): View {
     origins,
     manifest: buildManifest(range, origins, omissions),
     estimateTokens: estimateMessages(messages),
-    firstMessage: writer.firstMessage,
+    firstMessage: writer.firstMessage ?? messages.length,
     instruction: instructionOf(contextOf(rows, turn.contextBoxId)),
   };
 }
@@ -135,7 +135,9 @@ function writeUntilAnchor(writer: Writer): number {
     if (entry === undefined || entry.position >= lastAnchorPosition) break;
     const step = steps[at];
     if (step !== undefined && isSplitAt(step, lastAnchorPosition)) {
-      if (step.first === entry.position) writeTapeStep(writer, step);
+      if (step.first !== entry.position) continue;
+      if (step.turnId === writer.rows.turn.turnId) writer.firstMessage ??= prompt.messages.length;
+      writeTapeStep(writer, step);
     } else if (entry.card !== null) omit(prompt, placeOnTape(entry, entry.card), 'before_anchor');
   }
   const anchor = entries[at];
@@ -155,7 +157,7 @@ function writeUntilAnchor(writer: Writer): number {
 function writeAnchor(prompt: Prompt, entry: TapeEntry): void {
   if (entry.card === null) return;
   const placed = placeOnTape(entry, entry.card);
-  if (entry.position === 1 && entry.anchorName === BOOTSTRAP_ANCHOR) omit(prompt, placed, 'anchor');
+  if (entry.position === 1 && entry.anchorName === BOOTSTRAP_ANCHOR) omit(prompt, placed, 'bootstrap');
   else if (take(prompt, placed)) {
     const content = renderAnchor(entry.card, entry.anchorName);
     push(prompt, { role: 'user', content }, placed.source, [entry.card]);
@@ -163,8 +165,8 @@ function writeAnchor(prompt: Prompt, entry: TapeEntry): void {
 }
 
 function writeEntry(writer: Writer, at: number): void {
-  const { prompt, steps, rows } = writer;
-  const entry = rows.entries[at];
+  const { prompt, steps } = writer;
+  const entry = writer.rows.entries[at];
   if (entry === undefined) return;
   if (entry.kind === 'event') writeEvent(writer, entry);
   if (entry.card === null) return;
@@ -173,7 +175,6 @@ function writeEntry(writer: Writer, at: number): void {
   closeBefore(writer, entry);
   const placed = placeOnTape(entry, entry.card);
   if (step !== undefined) writeTapeStep(writer, step);
-  else if (entry.kind === 'anchor') omit(prompt, placed, 'anchor');
   else writeLoneCard(prompt, placed);
   writer.lastStep = step;
 }
@@ -183,8 +184,8 @@ function writeEntry(writer: Writer, at: number): void {
  * between an answer without calls and the reminder committed with it, in the same step.
  */
 function closeBefore({ prompt, hasBegun, lastStep }: Writer, entry: TapeEntry): void {
-  const isSameStep = lastStep?.turnId === entry.turnId && lastStep?.number === entry.step;
-  const isReminder = isSameStep && lastStep?.calls.length === 0;
+  const answer = lastStep?.calls.length === 0 ? lastStep : undefined;
+  const isReminder = answer?.turnId === entry.turnId && answer?.number === entry.step;
   if (hasBegun && !isReminder) pushContinue(prompt);
 }
 
@@ -247,14 +248,12 @@ function writeContext(writer: Writer, started: TurnStarted): void {
   const { prompt, rows } = writer;
   const isOwnTurn = started.turnId === rows.turn.turnId;
   if (writer.hasBegun) pushContinue(prompt);
-  if (isOwnTurn) writer.firstMessage = prompt.messages.length;
+  if (isOwnTurn) writer.firstMessage ??= prompt.messages.length;
   writer.begunTurns.add(started.turnId);
-  writer.lastStep = undefined;
   const { contextBoxId: boxId, stepsLeft } = started;
   writeContextCards(prompt, { boxId, stepsLeft, cards: contextOf(rows, boxId), profile: rows.profile });
   if (!isOwnTurn) return;
   writer.hasBegun = true;
-  pushContinue(prompt);
   if (hasNoTurns(prompt)) pushNotice(prompt, CONTEXT_NOTICE, 'context');
 }
 

@@ -28,6 +28,7 @@ export interface CallerContext {
     | {
         readonly turnId: TurnId;
         readonly runId: RunId;
+        readonly agentId: AgentId;
         readonly depth: number;
         readonly contextBoxId: BoxId;
         readonly outputBoxId: BoxId;
@@ -82,5 +83,9 @@ export interface HandlerTools {
 export interface Handler<I = unknown> {
   readonly description: string;
   readonly input: z.ZodType<I>;
+  /**
+   * Its effects are what it gathers and writes through its tools. It may run again when its transaction lost a race or its
+   * connection, so it must have no other effect.
+   */
   handle(input: I, tools: HandlerTools): Promise<JsonValue>;
 }

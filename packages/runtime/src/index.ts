@@ -1,9 +1,9 @@
+export { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 export { BullMqDoorbell } from './doorbell/bullmq.js';
 export { InProcessDoorbell } from './doorbell/in-process.js';
-export { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 export type { CallerContext, Handler, HandlerTools, SubmitTurnRequest, TurnRef } from './handler.js';
 export { createLog, type Log, type LogLevel, silentLog } from './log.js';
-export { type OpenRuntime, openRuntime, type OpenRuntimeOptions } from './open.js';
+export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
 export { HandoverPacker, newId, type PackedContext, type PackLimits, type PackRequest } from './packer.js';
 export { loadPlugins, type Plugin } from './plugin.js';
 export { migrateQueues, openQueues, type QueueConnection, type Queues } from './queues.js';

@@ -1,7 +1,7 @@
 import type { Model } from '@boxcar/kernel';
 import { createPool } from '@boxcar/store';
-import { BullMqDoorbell } from './doorbell/bullmq.js';
 import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
+import { BullMqDoorbell } from './doorbell/bullmq.js';
 import { type Log, silentLog } from './log.js';
 import type { PackLimits } from './packer.js';
 import { openQueues, type QueueConnection } from './queues.js';

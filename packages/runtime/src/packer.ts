@@ -5,9 +5,9 @@
  * However many boxes and cards: one statement for project and actor, one for profiles, one for boxes, one for the write.
  */
 import {
-  buildCard,
   type AgentId,
   type BoxId,
+  buildCard,
   type CardId,
   decideListedBox,
   decideNamedBoxes,
@@ -21,11 +21,13 @@ import {
   type JsonValue,
   KernelError,
   type NewId,
+  type ProjectId,
   parseCardInput,
   parseHandover,
   parseId,
   parseJsonValue,
-  type ProjectId,
+  ROLES,
+  type Role,
   tryParseId,
 } from '@boxcar/kernel';
 import {
@@ -100,6 +102,17 @@ function parseArguments(input: unknown): JsonObject {
       details: { field: 'arguments' },
     });
   return value;
+}
+
+/** The role a card's metadata names; null when it names none. */
+function parseRole(value: JsonValue | undefined, field: string): Role | null {
+  if (value === undefined) return null;
+  const role = ROLES.find((known) => known === value);
+  if (role !== undefined) return role;
+  throw new KernelError('bad_request', {
+    message: `${field}: must be one of ${ROLES.join(', ')}.`,
+    details: { field },
+  });
 }
 
 export class HandoverPacker {
@@ -369,9 +382,11 @@ export class HandoverPacker {
   }
 
   /**
-   * Lets an agent read (or append to) a box. Who gives must be able to do it itself.
+   * Lets an agent read (or append to) a box. Who gives must be able to do it itself; a right that was given with bounds (a
+   * last position, an end) is passed on within them.
    *
-   * @throws KernelError `not_found` for the box or the grantee, `box_not_authorized` when the giver may not read the box.
+   * @throws KernelError `not_found` for the box or the grantee, `box_not_authorized` when the giver may not do it itself,
+   * `bad_request` for appending to a sealed box.
    */
   async grantBox(request: {
     readonly projectId: string;
@@ -395,23 +410,35 @@ export class HandoverPacker {
         message: `No box ${boxId} in this project.`,
         details: { box_id: boxId },
       });
-    if (!box.isReadable) {
+    const mode = request.mode ?? 'read';
+    if (mode === 'append' && box.kind === 'context')
+      throw new KernelError('bad_request', {
+        message: `mode: box ${boxId} is sealed, nobody can append to it.`,
+        details: { field: 'mode', box_id: boxId },
+      });
+    const held = mode === 'read' ? box.readGrant : box.appendGrant;
+    if (!box.isOwn && held === null) {
       throw new KernelError('box_not_authorized', {
-        message: `Agent ${actor.agentId} may not read box ${boxId}.`,
+        message: `Agent ${actor.agentId} may not ${mode === 'read' ? 'read' : 'append to'} box ${boxId}.`,
         details: { box_id: boxId, source_agent_id: actor.agentId },
       });
     }
     const until = request.until === undefined ? null : new Date(request.until);
     if (until !== null && Number.isNaN(until.getTime()))
       throw new KernelError('bad_request', { message: 'until: is no date.', details: { field: 'until' } });
+    // What was given with bounds is passed on within them.
+    const bounds = box.isOwn ? null : held;
+    const isBound =
+      bounds?.until != null && (until === null || until.getTime() > new Date(bounds.until).getTime());
     const submission = emptySubmission();
     submission.grants.push({
       projectId: actor.projectId,
       agentId: grantee.agentId,
       boxId,
-      mode: request.mode ?? 'read',
+      mode,
+      uptoPosition: bounds?.upto ?? null,
       source: actor.agentId,
-      expiresAt: until?.toISOString() ?? null,
+      expiresAt: isBound ? (bounds?.until ?? null) : (until?.toISOString() ?? null),
     });
     await this.#io.write(submission, db);
   }
@@ -423,12 +450,13 @@ export class HandoverPacker {
   ): CardId[] {
     return inputs.map((input, index) => {
       const parsed = parseCardInput(input, `cards.${index}`);
+      const role = parsed.role ?? parseRole(parsed.metadata?.role, `cards.${index}.metadata.role`);
       const card = buildCard(
         {
           type: parsed.type,
-          role: parsed.role ?? null,
+          role,
           content: parsed.content,
-          metadata: { ...parsed.metadata, ...(parsed.role === undefined ? {} : { role: parsed.role }) },
+          metadata: { ...parsed.metadata, ...(role === null ? {} : { role }) },
           authorId: actor.agentId,
         },
         { id: newId<'card'>(), projectId: actor.projectId },

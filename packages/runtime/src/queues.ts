@@ -1,12 +1,23 @@
-/** BullMQ on Redis or on Postgres, behind one code path. */
+/**
+ * BullMQ on Redis or on Postgres, behind one code path. It owns what BullMQ leaves open when a server goes away:
+ *
+ * B1  A queue or worker whose first connection failed is made anew; BullMQ would keep that failure for good.
+ * B2  What a worker asks of the server waits until the server is back. Otherwise BullMQ asks again without a pause, and
+ *     a job whose answer could not be stored at the first try is failed.
+ * B3  What a queue asks fails while the server is away: the rows know better than a backlog in memory.
+ * B4  A worker that closes waits for the jobs in hand; the goodbyes to the server end in bounded time.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel';
+import { isTransient, toDatabaseError } from '@boxcar/store';
 import {
   createPostgresBackend,
   createRedisBackend,
   type IQueueBackend,
-  runMigrations,
   type Processor,
+  type Queue,
   type QueueOptions,
+  runMigrations,
   type WorkerOptions,
   withBackend,
 } from 'bullmq';
@@ -23,11 +34,6 @@ export const QUEUE_SCHEMA = 'bullmq';
 
 /** What we use of a BullMQ queue. */
 export interface JobQueue<D> {
-  add(
-    name: string,
-    data: D,
-    options?: { jobId?: string; removeOnComplete?: boolean; removeOnFail?: boolean },
-  ): Promise<unknown>;
   addBulk(
     jobs: {
       name: string;
@@ -37,11 +43,11 @@ export interface JobQueue<D> {
   ): Promise<unknown>;
   getJobState(jobId: string): Promise<string>;
   getJob(jobId: string): Promise<{ promote(): Promise<void> } | undefined>;
-  close(): Promise<void>;
 }
 
 export interface JobWorker {
-  close(force?: boolean): Promise<void>;
+  /** Takes no more jobs, waits for those in hand. */
+  close(): Promise<void>;
 }
 
 export interface WorkerSettings {
@@ -58,37 +64,231 @@ export interface Queues {
   close(): Promise<void>;
 }
 
-/** A worker whose query fails asks again at once; BullMQ has no pause of its own there. */
+const RETRY_MIN_MS = 50;
+const RETRY_MAX_MS = 1_000;
+/** How long saying goodbye to a server may take. */
+const GOODBYE_MS = 2_000;
+
+/** Settles like `work`, or rejects after `ms`; a late failure of `work` is nobody's any more. */
+export async function within<T>(work: Promise<T>, ms: number): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  work.catch(() => undefined);
+  try {
+    return await Promise.race([
+      work,
+      new Promise<never>((_resolve, reject) => {
+        timer = setTimeout(() => reject(new Error(`the queue did not answer within ${ms} ms`)), ms);
+      }),
+    ]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 const workerOptions = (settings: WorkerSettings): Omit<WorkerOptions, 'connection'> => ({
+  autorun: false,
   concurrency: settings.concurrency,
-  // A job that was in hand when its process died is given again; it must never fail for that.
+  // A job that was in hand when its process died is given again, soon; it must never fail for that.
   maxStalledCount: 1_000_000,
+  lockDuration: 10_000,
+  stalledInterval: 5_000,
+  runRetryDelay: RETRY_MAX_MS,
   ...(settings.keepCompleted
     ? { removeOnComplete: { age: 3600, count: 10_000 }, removeOnFail: { age: 24 * 3600, count: 10_000 } }
     : { removeOnComplete: { count: 0 }, removeOnFail: { count: 0 } }),
 });
 
-function openOn<B extends IQueueBackend, C>(
-  classes: ReturnType<typeof withBackend<B, C>>,
-  connect: { queue: () => C; worker: () => C; close: () => Promise<void> },
+/** Where BullMQ's connections come from: one for all queues, and one for each worker. */
+interface Connector<C> {
+  queue(): C;
+  worker(isClosed: () => boolean): C;
+  close(): Promise<void>;
+}
+
+type Classes<C> = ReturnType<typeof withBackend<IQueueBackend, C>>;
+
+/** A queue that is made at its first use, and again after its first connection failed (B1). */
+class LazyQueue<D> implements JobQueue<D> {
+  readonly #make: () => Queue<D>;
+  #queue: Queue<D> | undefined;
+
+  constructor(make: () => Queue<D>) {
+    this.#make = make;
+  }
+
+  get #open(): Queue<D> {
+    if (this.#queue !== undefined) return this.#queue;
+    const queue = this.#make();
+    this.#queue = queue;
+    queue.on('error', () => undefined);
+    queue.waitUntilReady().catch(() => {
+      if (this.#queue === queue) this.#queue = undefined;
+      queue.close().catch(() => undefined);
+    });
+    return queue;
+  }
+
+  addBulk(jobs: Parameters<JobQueue<D>['addBulk']>[0]): Promise<unknown> {
+    return this.#open.addBulk(jobs as unknown as Parameters<Queue<D>['addBulk']>[0]);
+  }
+
+  getJobState(jobId: string): Promise<string> {
+    return this.#open.getJobState(jobId);
+  }
+
+  getJob(jobId: string): ReturnType<JobQueue<D>['getJob']> {
+    return this.#open.getJob(jobId);
+  }
+}
+
+function openWorker<D, R, C>(
+  classes: Classes<C>,
+  connector: Connector<C>,
+  job: { readonly name: string; readonly processor: Processor<D, R>; readonly settings: WorkerSettings },
+): JobWorker {
+  const { name, processor, settings } = job;
+  let isClosing = false;
+  let isClosed = false;
+  const connection = connector.worker(() => isClosed);
+  const inHand = new Set<Promise<R>>();
+  const make = () => {
+    const worker = new classes.Worker<D, R>(
+      name,
+      (next, token) => {
+        const work = processor(next, token);
+        inHand.add(work);
+        const forget = (): void => void inHand.delete(work);
+        work.then(forget, forget);
+        return work;
+      },
+      { ...workerOptions(settings), connection } as WorkerOptions<C>,
+    );
+    worker.on('error', settings.onError);
+    return worker;
+  };
+  let worker = make();
+  const run = async (): Promise<void> => {
+    for (;;) {
+      try {
+        await worker.waitUntilReady();
+        if (!isClosing) await worker.run();
+        return;
+      } catch (error) {
+        if (isClosing) return;
+        settings.onError(error);
+        await worker.close().catch(settings.onError);
+        await delay(RETRY_MAX_MS, undefined, { ref: false });
+        if (isClosing) return;
+        worker = make();
+      }
+    }
+  };
+  void run();
+  return {
+    close: async () => {
+      isClosing = true;
+      const closing = worker.close();
+      // Closing a worker whose server is away can hang, so what counts is waited for here.
+      while (inHand.size > 0) await Promise.allSettled(inHand);
+      await within(closing, GOODBYE_MS).catch(settings.onError);
+      isClosed = true;
+    },
+  };
+}
+
+function openOn<C>(
   kind: QueueConnection['kind'],
+  classes: Classes<C>,
+  connector: Connector<C>,
 ): Queues {
   return {
     kind,
-    queue: <D>(name: string): JobQueue<D> => {
-      const queue = new classes.Queue<D>(name, { connection: connect.queue() } as QueueOptions<C>);
-      queue.on('error', () => undefined);
-      return queue as unknown as JobQueue<D>;
+    queue: <D>(name: string): JobQueue<D> =>
+      new LazyQueue<D>(
+        () =>
+          new classes.Queue<D>(name, { connection: connector.queue() } as QueueOptions<C>) as unknown as Queue<D>,
+      ),
+    worker: (name, processor, settings) => openWorker(classes, connector, { name, processor, settings }),
+    close: () => connector.close(),
+  };
+}
+
+/** A pool whose statements are repeated while the server is away (B2), until their worker is closed. */
+function toPatient(pool: pg.Pool, isClosed: () => boolean): pg.Pool {
+  const query = async (text: string, values: unknown[]): Promise<pg.QueryResult> => {
+    for (let pauseMs = RETRY_MIN_MS; ; pauseMs = Math.min(pauseMs * 2, RETRY_MAX_MS)) {
+      try {
+        return await pool.query(text, values);
+      } catch (error) {
+        if (isClosed() || !isTransient(toDatabaseError(error))) throw error;
+        await delay(pauseMs, undefined, { ref: false });
+      }
+    }
+  };
+  const patient = {
+    query,
+    connect: () => pool.connect(),
+    end: async () => undefined,
+    on: (event: 'error', listener: (error: Error) => void) => pool.on(event, listener),
+    options: pool.options,
+  };
+  return patient as unknown as pg.Pool;
+}
+
+function connectPostgres(url: string): Connector<pg.Pool> {
+  // One pool for all queues of the process; each worker keeps one of its connections for LISTEN.
+  const pool = new pg.Pool({
+    connectionString: url,
+    max: 8,
+    options: `-c search_path=${QUEUE_SCHEMA}`,
+    keepAlive: true,
+    connectionTimeoutMillis: 5_000,
+    application_name: 'boxcar-queues',
+  });
+  // Each queue and worker listens for errors of its own.
+  pool.setMaxListeners(0).on('error', () => undefined);
+  const clients = new Set<pg.PoolClient>();
+  pool.on('connect', (client) => clients.add(client));
+  pool.on('remove', (client) => clients.delete(client));
+  return {
+    queue: () => pool,
+    worker: (isClosed) => toPatient(pool, isClosed),
+    close: async () => {
+      const ended = pool.end();
+      await within(ended, GOODBYE_MS).catch(() => {
+        // A worker that could not say goodbye has kept its connections.
+        for (const client of clients) (client as unknown as pg.Client).end().catch(() => undefined);
+      });
     },
-    worker: <D, R>(name: string, processor: Processor<D, R>, settings: WorkerSettings): JobWorker => {
-      const worker = new classes.Worker<D, R>(name, processor, {
-        ...workerOptions(settings),
-        connection: connect.worker(),
-      } as WorkerOptions<C>);
-      worker.on('error', settings.onError);
-      return worker;
+  };
+}
+
+function connectRedis(url: string): Connector<Redis> {
+  const clients = new Set<Redis>();
+  const track = (client: Redis): Redis => {
+    client.on('error', () => undefined);
+    clients.add(client);
+    // BullMQ opens a second connection for each worker by itself.
+    const duplicate = client.duplicate.bind(client);
+    client.duplicate = (options) => track(duplicate(options));
+    return client;
+  };
+  const open = (options: RedisOptions): Redis =>
+    track(
+      new Redis(url, {
+        ...options,
+        replyMapping: 'legacy',
+        retryStrategy: (times: number) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
+      }),
+    );
+  let shared: Redis | undefined;
+  return {
+    queue: () =>
+      (shared ??= open({ enableOfflineQueue: false, maxRetriesPerRequest: 1, commandTimeout: 5_000 })),
+    worker: () => open({ maxRetriesPerRequest: null }),
+    close: async () => {
+      for (const client of clients) client.disconnect();
     },
-    close: connect.close,
   };
 }
 
@@ -98,52 +298,14 @@ function openOn<B extends IQueueBackend, C>(
  * @throws KernelError `bad_config` for a URL of neither kind.
  */
 export function openQueues(connection: QueueConnection): Queues {
-  if (connection.kind === 'postgres') {
-    // One pool for all queues of the process; each worker keeps one of its connections for LISTEN.
-    const pool = new pg.Pool({
-      connectionString: connection.url,
-      max: 8,
-      options: `-c search_path=${QUEUE_SCHEMA}`,
-      keepAlive: true,
-      application_name: 'boxcar-queues',
-    });
-    pool.on('error', () => undefined);
-    const own = (): pg.Pool => pool;
-    return openOn(
-      withBackend(createPostgresBackend) as unknown as ReturnType<typeof withBackend<IQueueBackend, pg.Pool>>,
-      { queue: own, worker: own, close: () => pool.end() },
-      'postgres',
-    );
+  const { kind, url } = connection;
+  if (kind === 'postgres') {
+    const classes = withBackend(createPostgresBackend) as unknown as Classes<pg.Pool>;
+    return openOn('postgres', classes, connectPostgres(url));
   }
-  if (!/^rediss?:\/\//.test(connection.url))
-    throw new KernelError('bad_config', {
-      message: `REDIS_URL: '${connection.url}' is no redis:// or rediss:// URL.`,
-    });
-  const clients: Redis[] = [];
-  const open = (options: RedisOptions): Redis => {
-    const client = new Redis(connection.url, {
-      ...options,
-      replyMapping: 'legacy',
-      retryStrategy: (times: number) => Math.min(times * 100, 2_000),
-    });
-    client.on('error', () => undefined);
-    clients.push(client);
-    return client;
-  };
-  let ringer: Redis | undefined;
-  return openOn(
-    withBackend(createRedisBackend) as unknown as ReturnType<typeof withBackend<IQueueBackend, Redis>>,
-    {
-      // Rings fail at once while Redis is away: the rows know better than a backlog in memory.
-      queue: () =>
-        (ringer ??= open({ enableOfflineQueue: false, maxRetriesPerRequest: 1, commandTimeout: 5_000 })),
-      worker: () => open({ maxRetriesPerRequest: null }),
-      close: async () => {
-        for (const client of clients) client.disconnect();
-      },
-    },
-    'redis',
-  );
+  if (!/^rediss?:\/\//.test(url))
+    throw new KernelError('bad_config', { message: `REDIS_URL: '${url}' is no redis:// or rediss:// URL.` });
+  return openOn('redis', withBackend(createRedisBackend) as unknown as Classes<Redis>, connectRedis(url));
 }
 
 /** Creates or updates BullMQ's own tables in Postgres. Idempotent; run on every deploy. */

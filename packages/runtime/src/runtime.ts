@@ -3,15 +3,14 @@ import {
   CARD_TYPES,
   type Doorbell,
   type ErrorBody,
-  isFinal,
   type JsonValue,
   KernelError,
   type Model,
-  parseProfile,
   type Profile,
+  parseProfile,
   type Ring,
-  tryParseId,
   type TurnId,
+  tryParseId,
 } from '@boxcar/kernel';
 import {
   emptySubmission,
@@ -22,14 +21,14 @@ import {
   loadTurnStates,
   lockProfileName,
   promote,
-  transaction,
   type TurnState,
+  transaction,
   writeSubmission,
 } from '@boxcar/store';
 import type pg from 'pg';
 import type { Handler } from './handler.js';
-import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
 import { createBox, grantBox } from './handlers/boxes.js';
+import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
 import { submitResult } from './handlers/submit-result.js';
 import { type Log, silentLog } from './log.js';
 import { HandoverPacker, newId, type PackLimits } from './packer.js';

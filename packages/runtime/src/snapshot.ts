@@ -1,27 +1,35 @@
-import type { BoxId, InheritedBox, LeafRange } from '@boxcar/kernel';
-import { loadBoxes, type SnapshotEntry } from '@boxcar/store';
+import { type AgentId, type BoxId, type InheritedBox, KernelError, type LeafRange } from '@boxcar/kernel';
+import { loadBoxes, loadSnapshot } from '@boxcar/store';
 import type { HandlerTools } from './handler.js';
 
 /**
  * What an agent sees, as boxes to inherit: the state of its last anchor, then its tape since, with each turn's context in
  * its place. Calls of an open step are left out: nobody has answered them yet.
+ *
+ * @throws KernelError `box_not_authorized` when the caller may not read the agent's tape.
  */
-export async function expandSnapshot(
+export async function takeSnapshot(
   tools: Pick<HandlerTools, 'db' | 'ctx'>,
-  entries: readonly SnapshotEntry[],
+  agentId: AgentId,
   options: { readonly argument: string; readonly isFull: boolean },
 ): Promise<readonly InheritedBox[]> {
+  const { projectId, source } = tools.ctx;
+  const actor = { projectId, actorId: source.agentId };
+  const entries = await loadSnapshot(tools.db, agentId, { ...actor, isFull: options.isFull });
   const first = entries[0];
   if (first === undefined) return [];
+  if (!first.is_readable) {
+    throw new KernelError('box_not_authorized', {
+      message: `arguments.${options.argument}: agent ${source.agentId} may not see what agent ${agentId} sees.`,
+      details: { agent_id: agentId, box_id: first.tape_id, source_agent_id: source.agentId },
+    });
+  }
   const contextIds = new Set(
     entries.flatMap((entry) =>
       [entry.context_box_id, options.isFull ? null : entry.early_context_box_id].filter((id) => id !== null),
     ),
   );
-  const contexts = await loadBoxes(tools.db, [...contextIds], {
-    projectId: tools.ctx.projectId,
-    actorId: tools.ctx.source.agentId,
-  });
+  const contexts = await loadBoxes(tools.db, [...contextIds], actor);
   const parts: InheritedBox[] = [];
   const add = (boxId: BoxId, ranges: readonly LeafRange[]): void => {
     if (ranges.length > 0)

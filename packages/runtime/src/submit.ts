@@ -11,26 +11,29 @@ import {
   isJsonObject,
   type JsonValue,
   KernelError,
+  type ProjectId,
   parseId,
   parseJsonValue,
-  type ProjectId,
+  sanitizeJson,
   sha256,
   type ToolCallId,
+  type TurnId,
   toBadRequest,
   tryParseId,
-  type TurnId,
   type WorkerId,
 } from '@boxcar/kernel';
 import {
   type ChainLink,
   findAgent,
   findProfiles,
+  hasContextBox,
   loadOpening,
   lockAgent,
   type Opening,
   type Queryable,
-  type SubmittedTurn,
+  retryTransient,
   ringsOf,
+  type SubmittedTurn,
   type Tx,
 } from '@boxcar/store';
 import type { CallerContext, Handler, HandlerTools, SubmitTurnRequest, TurnRef } from './handler.js';
@@ -38,7 +41,7 @@ import { HandoverPacker, newId } from './packer.js';
 import type { RuntimeCore } from './runtime.js';
 import { UnitOfWork } from './unit-of-work.js';
 
-export const DEFAULT_WAIT_SECONDS = 3600;
+const DEFAULT_WAIT_SECONDS = 3600;
 const DEFAULT_MAX_DEPTH = 20;
 
 /** A submission as a door hands it over. */
@@ -110,7 +113,7 @@ const checkText = (value: string | undefined, field: string, maxLength: number):
   }
 };
 
-/** @throws KernelError `not_found` for project or source agent, `turn_ended` for a calling turn that is gone. */
+/** @throws KernelError `not_found` for project, source agent or calling turn. */
 async function open(
   runtime: RuntimeCore,
   options: SubmitOptions & DoorOptions,
@@ -152,17 +155,19 @@ async function open(
       details: { parent_turn_id: parentTurnId, project_id: opening.projectId },
     });
   }
-  if (opening.parent !== undefined && isFinal(opening.parent.status)) {
-    throw new KernelError('turn_ended', {
-      message: `Turn ${opening.parent.turnId} has ended as ${opening.parent.status}.`,
-      details: { turn_id: opening.parent.turnId },
-    });
-  }
   return { ...opening, source };
 }
 
+/** @throws KernelError `turn_ended` for a calling turn that is gone. Not asked of a replay, which changes nothing. */
+function checkParent({ parent }: Opening): void {
+  if (parent === undefined || !isFinal(parent.status)) return;
+  throw new KernelError('turn_ended', {
+    message: `Turn ${parent.turnId} has ended as ${parent.status}.`,
+    details: { turn_id: parent.turnId },
+  });
+}
+
 class Primitive implements HandlerTools {
-  readonly #runtime: RuntimeCore;
   readonly #opening: Opening;
   readonly #unit: UnitOfWork;
   readonly #call: DoorOptions['call'];
@@ -178,7 +183,6 @@ class Primitive implements HandlerTools {
     unit: UnitOfWork,
     call: DoorOptions['call'],
   ) {
-    this.#runtime = runtime;
     this.#opening = opening;
     this.#unit = unit;
     this.#call = call;
@@ -271,6 +275,7 @@ class Primitive implements HandlerTools {
       outputBoxId: target.kind === 'new' ? newId<'box'>() : target.agent.tapeBoxId,
     };
     const { submission } = this.#unit;
+    await this.#own(turn);
     if (target.kind === 'new') {
       submission.tapes.push({ id: turn.outputBoxId, projectId, ownerAgentId: turn.agentId });
       submission.agents.push({
@@ -287,9 +292,6 @@ class Primitive implements HandlerTools {
       // Whether the agent is free is decided under its lock: an end and a submit can then not miss each other.
       await lockAgent(this.tx, turn.agentId);
     }
-    const index = submission.contextBoxes.findIndex((box) => box.id === request.contextBoxId);
-    const box = submission.contextBoxes[index];
-    if (box !== undefined) submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
     const runId = parent?.runId ?? newId<'run'>();
     if (parent === undefined)
       submission.runs.push({
@@ -320,6 +322,33 @@ class Primitive implements HandlerTools {
     });
     if (isAwaited) this.awaited = { turn, deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000 };
     return turn;
+  }
+
+  /** The agent holds its turn's context: as owner of a box made here, by a grant for one that was written before. */
+  async #own({ contextBoxId, agentId }: TurnRef): Promise<void> {
+    const { submission } = this.#unit;
+    const { projectId, source } = this.ctx;
+    const index = submission.contextBoxes.findIndex((box) => box.id === contextBoxId);
+    const box = submission.contextBoxes[index];
+    if (box !== undefined) {
+      submission.contextBoxes[index] = { ...box, ownerAgentId: agentId };
+      return;
+    }
+    if (!(await hasContextBox(this.db, contextBoxId, projectId))) {
+      throw new KernelError('not_found', {
+        message: `submitTurn: no context box ${contextBoxId} in this project.`,
+        details: { context_box_id: contextBoxId, project_id: projectId },
+      });
+    }
+    submission.grants.push({
+      projectId,
+      agentId,
+      boxId: contextBoxId,
+      mode: 'read',
+      uptoPosition: null,
+      source: source.agentId,
+      expiresAt: null,
+    });
   }
 
   endTurn(deliverable: JsonValue): void {
@@ -377,10 +406,28 @@ export async function accept(
     options.call === undefined
       ? (options.idempotencyKey ?? `auto:${newId()}`)
       : `call:${options.call.toolCallId}`;
+  // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
+  return retryTransient(() => acceptOnce(runtime, { primitive, handler, input, plain, key, options }));
+}
+
+interface Attempt {
+  readonly primitive: string;
+  readonly handler: Handler;
+  readonly input: unknown;
+  readonly plain: JsonValue;
+  readonly key: string;
+  readonly options: SubmitOptions & DoorOptions;
+}
+
+async function acceptOnce(
+  runtime: RuntimeCore,
+  { primitive, handler, input, plain, key, options }: Attempt,
+): Promise<Accepted> {
   const opening = await open(runtime, options, key);
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
   if (known !== undefined) return known;
+  checkParent(opening);
 
   const { source, parent } = opening;
   const ctx: CallerContext = {
@@ -394,7 +441,8 @@ export async function accept(
   const unit = new UnitOfWork(runtime.pool);
   try {
     const tools = new Primitive(runtime, opening, ctx, unit, options.call);
-    const answer = await handler.handle(input, tools);
+    // Handlers are outside code: whatever they return, rows and cards can hold it.
+    const answer = sanitizeJson(await handler.handle(input, tools)).value;
     if (tools.ending !== undefined) {
       if (!unit.isEmpty)
         throw new KernelError('internal_error', {
@@ -432,8 +480,10 @@ export async function accept(
     );
     if (result.outcome === 'refused') {
       // Someone else used the key meanwhile, or the calling turn is gone.
-      const again = replay(await open(runtime, options, key), key, requestHash);
+      const now = await open(runtime, options, key);
+      const again = replay(now, key, requestHash);
       if (again !== undefined) return again;
+      checkParent(now);
       throw new KernelError('turn_ended', { details: { turn_id: call?.turnId } });
     }
     announce(runtime, result.turns);

@@ -1,3 +1,4 @@
+import { KernelError } from '@boxcar/kernel';
 import {
   emptySubmission,
   type Fence,
@@ -5,8 +6,8 @@ import {
   type Queryable,
   type Submission,
   type SubmissionResult,
-  toDatabaseError,
   type Tx,
+  toDatabaseError,
   writeSubmission,
 } from '@boxcar/store';
 import type pg from 'pg';
@@ -20,7 +21,9 @@ import type pg from 'pg';
 export class UnitOfWork {
   readonly submission: Submission = emptySubmission();
   readonly #pool: pg.Pool;
-  #client: pg.PoolClient | undefined;
+  /** Set by the first statement, so that statements that come together share one transaction. */
+  #client: Promise<pg.PoolClient> | undefined;
+  #isOver = false;
   readonly tx: Tx;
   /** The transaction once there is something to see in it, else the pool. */
   readonly db: Queryable;
@@ -46,13 +49,22 @@ export class UnitOfWork {
   }
 
   async #open(): Promise<pg.PoolClient> {
-    if (this.#client !== undefined) return this.#client;
+    // A statement that a handler forgot to wait for must not open a transaction that nobody ends.
+    if (this.#isOver)
+      throw new KernelError('internal_error', { message: 'The transaction of this primitive is over.' });
+    this.#client ??= this.#begin();
+    return this.#client;
+  }
+
+  async #begin(): Promise<pg.PoolClient> {
+    let client: pg.PoolClient | undefined;
     try {
-      const client = await this.#pool.connect();
-      this.#client = client;
+      client = await this.#pool.connect();
       await client.query('begin');
       return client;
     } catch (error) {
+      this.#client = undefined;
+      client?.release(true);
       throw toDatabaseError(error);
     }
   }
@@ -61,8 +73,16 @@ export class UnitOfWork {
   async #flush(client: pg.PoolClient): Promise<void> {
     const { cards, contextBoxes, tapes, agents, grants } = this.submission;
     if (cards.length + contextBoxes.length + tapes.length + agents.length + grants.length === 0) return;
-    await writeSubmission(client, { ...this.submission, runs: [], turns: [] });
-    for (const rows of [cards, contextBoxes, tapes, agents, grants]) rows.length = 0;
+    // Taken out before the write: what is gathered meanwhile belongs to the next one.
+    await writeSubmission(client, {
+      cards: cards.splice(0),
+      contextBoxes: contextBoxes.splice(0),
+      tapes: tapes.splice(0),
+      agents: agents.splice(0),
+      grants: grants.splice(0),
+      runs: [],
+      turns: [],
+    });
   }
 
   /**
@@ -73,15 +93,22 @@ export class UnitOfWork {
     options: { operation: NewOperation; fence?: Fence },
     then?: (tx: Tx) => Promise<void>,
   ): Promise<SubmissionResult> {
-    if (this.#client === undefined && then === undefined)
+    if (this.#client === undefined && then === undefined) {
+      this.#isOver = true;
       return writeSubmission(this.#pool, this.submission, options);
+    }
     const client = await this.#open();
+    this.#isOver = true;
     const result = await writeSubmission(client, this.submission, options);
-    if (result.outcome === 'accepted') {
-      await then?.(client);
-      await client.query('commit');
-    } else {
-      await client.query('rollback');
+    try {
+      if (result.outcome === 'accepted') {
+        await then?.(client);
+        await client.query('commit');
+      } else {
+        await client.query('rollback');
+      }
+    } catch (error) {
+      throw toDatabaseError(error);
     }
     this.#client = undefined;
     client.release();
@@ -90,9 +117,16 @@ export class UnitOfWork {
 
   /** Undoes what was begun. Safe to call after `commit`. */
   async abandon(): Promise<void> {
-    const client = this.#client;
-    if (client === undefined) return;
+    this.#isOver = true;
+    const opening = this.#client;
+    if (opening === undefined) return;
     this.#client = undefined;
+    let client: pg.PoolClient;
+    try {
+      client = await opening;
+    } catch {
+      return;
+    }
     try {
       await client.query('rollback');
       client.release();

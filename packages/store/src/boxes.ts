@@ -44,22 +44,35 @@ export interface LoadBoxesOptions {
   readonly actorId: AgentId;
 }
 
+/** A right that was given, with its bounds: null = without. */
+export interface BoxGrant {
+  readonly upto: number | null;
+  readonly until: string | null;
+}
+
 export interface LoadedBox extends ExpandedBox {
   readonly kind: 'context' | 'tape';
   readonly isReadable: boolean;
+  /** The actor owns or made it, or is the operator. */
+  readonly isOwn: boolean;
+  readonly readGrant: BoxGrant | null;
+  readonly appendGrant: BoxGrant | null;
 }
 
-/** Who may read box `b` as agent $3, and up to which position. Fails closed: no row, no right. */
+const grantOf = (mode: 'read' | 'append'): string => `
+  (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
+    where g.agent_id = $3 and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()))`;
+
+/** Who may read box `b` as agent $3, and up to which position. Fails closed: no row, no right; to append is not to read. */
 const ACCESS = `
   (p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3
     or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id)) as is_own,
-  (select json_build_object('upto', g.upto_position) from boxcar.grants g
-    where g.agent_id = $3 and g.box_id = b.id and (g.expires_at is null or g.expires_at > now())
-    order by g.upto_position desc nulls first limit 1) as granted`;
+  ${grantOf('read')} as granted`;
 
 const LOAD_BOXES = statement(`
   with want_boxes as (
-    select b.*, ${ACCESS} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+    select b.*, ${ACCESS}, ${grantOf('append')} as append_grant
+    from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.id = any ($1::uuid[]) and b.project_id = $2
   ),
   seg as (${SEGMENTS}),
@@ -76,7 +89,7 @@ const LOAD_BOXES = statement(`
       array_to_string(array_agg(tokens order by position), ',') as tokens
     from leaf group by box_id, ord
   )
-  select b.id as box_id, b.kind, b.is_own, b.granted, b.head_position,
+  select b.id as box_id, b.kind, b.is_own, b.granted, b.append_grant, b.head_position,
     g.ord::int, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", r.positions, r.card_ids, r.tokens
   from want_boxes b left join seg g on g.box_id = b.id
     left join ranges r on r.box_id = b.id and r.ord = coalesce(g.ord, 0)
@@ -86,7 +99,8 @@ interface RangeRow extends pg.QueryResultRow {
   box_id: BoxId;
   kind: 'context' | 'tape';
   is_own: boolean;
-  granted: { upto: number | null } | null;
+  granted: BoxGrant | null;
+  append_grant: BoxGrant | null;
   head_position: number | null;
   ord: number | null;
   source: BoxId | null;
@@ -135,6 +149,9 @@ export async function loadBoxes(
       boxId: row.box_id,
       kind: row.kind,
       isReadable: row.is_own || row.granted !== null,
+      isOwn: row.is_own,
+      readGrant: row.granted,
+      appendGrant: row.append_grant,
       ranges: [],
     };
     boxes.set(row.box_id, box);
@@ -142,6 +159,15 @@ export async function loadBoxes(
     if (range !== undefined) box.ranges.push(range);
   }
   return boxes;
+}
+
+const HAS_CONTEXT = statement(
+  "select id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'context'",
+);
+
+/** Is this a sealed box of the project? */
+export async function hasContextBox(db: Queryable, boxId: BoxId, projectId: ProjectId): Promise<boolean> {
+  return (await run(db, HAS_CONTEXT, [boxId, projectId])).length === 1;
 }
 
 const EXPAND_CONTEXTS = statement(`
@@ -227,10 +253,15 @@ export async function findReadableCards(
 
 const SNAPSHOT = statement(`
   with want_boxes as (
-    select a.id as agent_id, b.* from boxcar.agents a join boxcar.boxes b on b.id = a.tape_box_id
+    select a.id as agent_id, a.owner_agent_id = $3 as is_ward, b.*, ${ACCESS}
+    from boxcar.agents a join boxcar.boxes b on b.id = a.tape_box_id join boxcar.projects p on p.id = b.project_id
     where a.id = $1 and a.project_id = $2
   ),
-  tape as (select * from want_boxes),
+  tape as (
+    select *, is_own or is_ward or granted is not null as is_readable,
+      case when is_own or is_ward then head_position else least(head_position, coalesce((granted->>'upto')::int, head_position)) end as last_position
+    from want_boxes
+  ),
   open_turn as (select t.id, t.step_count, t.start_position, t.context_box_id from boxcar.turns t join tape b on b.agent_id = t.agent_id
     where t.status in ('running', 'suspended', 'dispatched')),
   entries as (
@@ -239,9 +270,10 @@ const SNAPSHOT = statement(`
         where e.turn_id = o.id and e.step = o.step_count
           and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
     from tape b join boxcar.tape_entries e on e.box_id = b.id
-      and e.position >= case when $3 then 1 else b.view_position end and e.position <= b.head_position
+      and e.position >= case when $4 then 1 else b.view_position end and e.position <= b.last_position
+    where b.is_readable
   )
-  select b.id as tape_id, b.last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
+  select b.id as tape_id, b.is_readable, b.last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
     (select o.context_box_id from open_turn o where o.start_position < b.last_anchor_position) as early_context_box_id
   from tape b left join entries e on true
@@ -249,6 +281,8 @@ const SNAPSHOT = statement(`
 
 export interface SnapshotEntry extends pg.QueryResultRow {
   readonly tape_id: BoxId;
+  /** False: the actor may not see what this agent sees; then there are no entries. */
+  readonly is_readable: boolean;
   readonly last_anchor_position: number;
   readonly position: number | null;
   readonly kind: string;
@@ -261,13 +295,13 @@ export interface SnapshotEntry extends pg.QueryResultRow {
 
 /**
  * What an agent sees now, as entries of its tape: since its last anchor, or all of it. Entries of an open step (calls
- * without results) are marked, and each turn's start names its context box.
+ * without results) are marked, and each turn's start names its context box. Who may see it: the agent itself, who
+ * launched it, who holds a grant on its tape (up to its last position), the operator.
  */
 export function loadSnapshot(
   db: Queryable,
   agentId: AgentId,
-  projectId: ProjectId,
-  isFull: boolean,
+  options: LoadBoxesOptions & { readonly isFull: boolean },
 ): Promise<SnapshotEntry[]> {
-  return run<SnapshotEntry>(db, SNAPSHOT, [agentId, projectId, isFull]);
+  return run<SnapshotEntry>(db, SNAPSHOT, [agentId, options.projectId, options.actorId, options.isFull]);
 }

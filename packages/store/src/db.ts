@@ -122,10 +122,19 @@ const TRANSACTION_ATTEMPTS = 5;
  *
  * @throws KernelError `database_unavailable` after the last attempt.
  */
-export async function transaction<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Promise<T> {
+export function transaction<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Promise<T> {
+  return retryTransient(() => transactOnce(pool, body));
+}
+
+/**
+ * Runs `work` again, a few times, while what it throws says that it left nothing behind or cannot know.
+ *
+ * @throws KernelError `database_unavailable` after the last attempt.
+ */
+export async function retryTransient<T>(work: () => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
     try {
-      return await transactOnce(pool, body);
+      return await work();
     } catch (error) {
       if (attempt === TRANSACTION_ATTEMPTS || !isTransient(error)) throw error;
       await new Promise((resolve) => setTimeout(resolve, 2 ** attempt * 5 * (1 + Math.random())));
@@ -160,17 +169,10 @@ async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Pro
 }
 
 /** Like `transaction` for a single statement, which is its own transaction: retried as a whole, no begin and commit. */
-export async function runRetrying<R extends pg.QueryResultRow>(
+export function runRetrying<R extends pg.QueryResultRow>(
   pool: pg.Pool,
   prepared: Statement,
   values: unknown[],
 ): Promise<R[]> {
-  for (let attempt = 1; ; attempt++) {
-    try {
-      return await run<R>(pool, prepared, values);
-    } catch (error) {
-      if (attempt === TRANSACTION_ATTEMPTS || !isTransient(error)) throw error;
-      await new Promise((resolve) => setTimeout(resolve, 2 ** attempt * 5 * (1 + Math.random())));
-    }
-  }
+  return retryTransient(() => run<R>(pool, prepared, values));
 }

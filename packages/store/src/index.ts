@@ -1,14 +1,34 @@
 export {
-  expandContexts,
   type ExpandedCard,
+  expandContexts,
   findCards,
   findReadableCards,
-  loadBoxes,
+  hasContextBox,
   type LoadedBox,
+  loadBoxes,
   loadSnapshot,
-  type SnapshotEntry,
 } from './boxes.js';
-export { createPool, isTransient, type Queryable, toDatabaseError, transaction, type Tx } from './db.js';
+export {
+  createPool,
+  isTransient,
+  type Queryable,
+  retryTransient,
+  type Tx,
+  toDatabaseError,
+  transaction,
+} from './db.js';
+export {
+  type CallLine,
+  type CardLine,
+  findLiveWorkers,
+  hasQueueTables,
+  inspectTurn,
+  type LiveWorker,
+  type StepLine,
+  type TurnLine,
+  type TurnReport,
+  type Usage,
+} from './inspect.js';
 export {
   type AgentRow,
   type ChainLink,
@@ -32,6 +52,7 @@ export {
   migrate,
   type SchemaRange,
 } from './migrate.js';
+export { tables } from './schema.js';
 export {
   emptySubmission,
   type Fence,
@@ -49,8 +70,8 @@ export {
 export {
   closeDoor,
   type Door,
-  elected,
   type EndableTurn,
+  elected,
   findDoorsOf,
   findExhaustedTurns,
   findOverdueCalls,
@@ -59,6 +80,7 @@ export {
   findStaleRings,
   findWaitingDoors,
   type OverdueCall,
+  openDoor,
   probe,
   ringAgain,
   type SweepFindings,
@@ -74,15 +96,15 @@ export {
   loadPendingCalls,
   type PendingCall,
   recordResults,
-  settleCalls,
   type SettledTurns,
+  settleCalls,
 } from './tool-calls.js';
 export {
-  claim,
   type ClaimedTurn,
   type ClaimOutcome,
   type CommitOutcome,
   type CommitResult,
+  claim,
   commitSteps,
   findHeldTurns,
   loadTurnStates,

@@ -1,14 +1,15 @@
-import type {
-  AgentId,
-  BoxId,
-  DelegationPolicy,
-  JsonValue,
-  Profile,
-  ProfileId,
-  ProjectId,
-  RunId,
-  TurnId,
-  TurnStatus,
+import {
+  type AgentId,
+  type BoxId,
+  type DelegationPolicy,
+  type JsonValue,
+  type Profile,
+  type ProfileId,
+  type ProjectId,
+  type RunId,
+  type TurnId,
+  type TurnStatus,
+  tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
@@ -54,7 +55,7 @@ export interface Opening {
 
 const OPENING = statement(`
   with recursive p as (
-    select * from boxcar.projects where id::text = $1 or name = $1 order by (id::text = $1) desc limit 1
+    select * from boxcar.projects where id = $6 or name = $1 order by (id = $6) desc nulls last limit 1
   ),
   source as (
     select a.id, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
@@ -116,6 +117,7 @@ export async function loadOpening(db: Queryable, request: OpeningRequest): Promi
     request.sourceAgentName ?? null,
     request.idempotencyKey,
     request.parentTurnId ?? null,
+    tryParseId<'project'>(request.project) ?? null,
   ]);
   if (row === undefined) return undefined;
   const { source, operation, parent } = row;
@@ -262,7 +264,8 @@ export async function findAgent(
   };
 }
 
-const LOCK_AGENT = statement('select id from boxcar.agents where id = $1 for update');
+// No key update: rows that refer to the agent (grants, turns of others) are written meanwhile.
+const LOCK_AGENT = statement('select id from boxcar.agents where id = $1 for no key update');
 
 /** Serialises queue-or-dispatch decisions about one agent. */
 export async function lockAgent(tx: Queryable, agentId: AgentId): Promise<void> {

@@ -83,6 +83,8 @@ export interface NewGrant {
   readonly agentId: AgentId;
   readonly boxId: BoxId;
   readonly mode: 'read' | 'append';
+  /** The last readable position of a tape; null = all, also what comes later. */
+  readonly uptoPosition: number | null;
   readonly source: string;
   readonly expiresAt: string | null;
 }
@@ -149,6 +151,12 @@ const ROOM = `
     exists (select from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target) as has_backlog
   from (select distinct worker_target from new_turns) g`;
 
+// Who holds a box may widen and narrow what others hold; who was only given it cannot take from another what he has.
+const IS_WIDER = `((excluded.upto_position is null or grants.upto_position <= excluded.upto_position)
+          and (excluded.expires_at is null or grants.expires_at <= excluded.expires_at))`;
+const IS_BY_OWNER = `exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+          where b.id = excluded.box_id and excluded.source in (b.owner_agent_id::text, b.maker_agent_id::text, p.operator_agent_id::text))`;
+
 function buildSubmissionText(parts: { operation: boolean; fence: boolean; submission: Submission }): string {
   const { operation, fence, submission } = parts;
   const gate = operation ? 'where exists (select from op)' : fence ? 'where exists (select from fence)' : '';
@@ -200,17 +208,19 @@ function buildSubmissionText(parts: { operation: boolean; fence: boolean; submis
       from json_to_recordset($3::json->'runs') as x(id uuid, project_id uuid, root_turn_id uuid, traceparent text) ${gate} returning 1)`);
   }
   if (submission.grants.length > 0) {
-    ctes.push(`new_grants as (insert into boxcar.grants (project_id, agent_id, box_id, mode, source, expires_at)
-      select x.project_id, x.agent_id, x.box_id, x.mode, x.source, x.expires_at
-      from json_to_recordset($3::json->'grants') as x(project_id uuid, agent_id uuid, box_id uuid, mode text, source text, expires_at timestamptz) ${gate}
-      on conflict (agent_id, box_id, mode) do update set expires_at = excluded.expires_at, upto_position = null, source = excluded.source returning 1)`);
+    ctes.push(`new_grants as (insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source, expires_at)
+      select x.project_id, x.agent_id, x.box_id, x.mode, x.upto_position, x.source, x.expires_at
+      from json_to_recordset($3::json->'grants') as x(project_id uuid, agent_id uuid, box_id uuid, mode text, upto_position int, source text, expires_at timestamptz) ${gate}
+      on conflict (agent_id, box_id, mode) do update set expires_at = excluded.expires_at, upto_position = excluded.upto_position, source = excluded.source
+        where grants.expires_at <= now() or ${IS_WIDER} or ${IS_BY_OWNER} returning 1)`);
   }
   if (submission.turns.length > 0) {
-    ctes.push(`new_turns as (select row_number() over (partition by x.worker_target order by x.ord) as rank, x.*
+    ctes.push(`new_turns as (select row_number() over (partition by x.worker_target order by x.ord) as rank,
+        row_number() over (partition by x.agent_id order by x.ord) as place, x.*
       from rows from (json_to_recordset($3::json->'turns') as (id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean)) with ordinality
         as x(id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_ms, traceparent, is_reuse, ord) ${gate}),
     room as (${ROOM}),
-    decided as (select n.*, r.free >= n.rank and not r.has_backlog
+    decided as (select n.*, r.free >= n.rank and not r.has_backlog and n.place = 1
         and not (n.is_reuse and exists (select from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('queued', 'dispatched', 'running', 'suspended'))) as is_ready
       from new_turns n join room r using (worker_target)),
     turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, status, epoch, dispatched_at)
@@ -288,7 +298,12 @@ export async function writeSubmission(
       agents: submission.agents.map(snake),
       runs: submission.runs.map(snake),
       turns: submission.turns.map(snake),
-      grants: submission.grants.map(snake),
+      // One row per key: a statement cannot touch a row twice.
+      grants: [
+        ...new Map(
+          submission.grants.map((grant) => [`${grant.agentId} ${grant.boxId} ${grant.mode}`, snake(grant)]),
+        ).values(),
+      ],
     }),
   ];
   const [row] = await run<{ accepted: boolean; turns: SubmittedTurn[] } & pg.QueryResultRow>(

@@ -212,34 +212,48 @@ export async function findQueuedTargets(pool: pg.Pool): Promise<readonly string[
 
 export interface Door extends pg.QueryResultRow {
   readonly project_id: ProjectId;
-  readonly idempotency_key: string;
+  /** The turn whose end the job waits for. */
+  readonly turn_id: TurnId;
   readonly job_id: string;
 }
 
+const DOOR = 'o.project_id, o.awaited_turn_id as turn_id, o.door_job_id as job_id';
+
 const DOORS_OF = statement(`
-  select o.project_id, o.idempotency_key, o.door_job_id as job_id from boxcar.operations o
-  where o.awaited_turn_id = any ($1::uuid[]) and o.door_job_id is not null`);
+  select ${DOOR} from boxcar.operations o where o.awaited_turn_id = any ($1::uuid[]) and o.door_job_id is not null`);
 
 /** Jobs at the queue door that wait for the end of these turns. */
 export function findDoorsOf(db: Queryable, turnIds: readonly TurnId[]): Promise<Door[]> {
   return run<Door>(db, DOORS_OF, [turnIds]);
 }
 
-const WAITING_DOORS = statement(`
-  select o.project_id, o.idempotency_key, o.door_job_id as job_id from boxcar.operations o where ${WAITING_DOOR} limit $2`);
+const WAITING_DOORS = statement(
+  `select ${DOOR} from boxcar.operations o where ${WAITING_DOOR} limit $2`,
+);
 
 /** Jobs at the queue door whose turn ended a while ago and that have not been answered. */
 export function findWaitingDoors(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<Door[]> {
   return runRetrying<Door>(pool, WAITING_DOORS, [options.now ?? null, options.limit]);
 }
 
+const OPEN_DOOR = statement(`
+  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
+  select o.project_id, $3, o.primitive, o.request_hash, o.response, o.awaited_turn_id, $4
+  from boxcar.operations o where o.project_id = $1 and o.idempotency_key = $2 and o.door_job_id is distinct from $4
+  on conflict (project_id, idempotency_key) do update set door_job_id = excluded.door_job_id`);
+
+/** Another job waits for the turn of an operation: it gets a record of its own, under `own_key`. Once is enough. */
+export async function openDoor(
+  db: Queryable,
+  door: { project_id: ProjectId; idempotency_key: string; own_key: string; job_id: string },
+): Promise<void> {
+  await run(db, OPEN_DOOR, [door.project_id, door.idempotency_key, door.own_key, door.job_id]);
+}
+
 const CLOSE_DOOR = statement(`
-  update boxcar.operations set door_job_id = null where project_id = $1 and idempotency_key = $2 and door_job_id = $3`);
+  update boxcar.operations set door_job_id = null where project_id = $1 and awaited_turn_id = $2 and door_job_id = $3`);
 
 /** The job has its answer, or is gone. */
-export async function closeDoor(
-  db: Queryable,
-  door: { project_id: ProjectId; idempotency_key: string; job_id: string },
-): Promise<void> {
-  await run(db, CLOSE_DOOR, [door.project_id, door.idempotency_key, door.job_id]);
+export async function closeDoor(db: Queryable, door: Door): Promise<void> {
+  await run(db, CLOSE_DOOR, [door.project_id, door.turn_id, door.job_id]);
 }

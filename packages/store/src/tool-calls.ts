@@ -7,7 +7,7 @@
  */
 import type { JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, transaction, type Tx } from './db.js';
+import { type Queryable, run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
 export interface CallSettlement {
@@ -64,7 +64,7 @@ const ADVANCE = statement(`
     from lk join boxcar.tool_calls k on k.turn_id = lk.id and k.step = lk.step_count where lk.is_complete
   ),
   counts as (select output_box_id, count(*)::int as n from results group by output_box_id),
-  heads as (select b.id from boxcar.boxes b join counts on counts.output_box_id = b.id order by b.id for update of b),
+  heads as (select b.id from boxcar.boxes b join counts on counts.output_box_id = b.id order by b.id for no key update of b),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + counts.n from counts, heads where b.id = heads.id and counts.output_box_id = b.id
     returning b.id, b.head_position, b.head_position - counts.n as base, b.view_position
@@ -102,9 +102,11 @@ interface AdvanceRow extends pg.QueryResultRow {
   old_status: string;
 }
 
+/** `turnIds` are locked first, all at once and by id; among them the turns of the settlements. */
 async function record(
   tx: Tx,
   settlements: readonly CallSettlement[],
+  turnIds: readonly TurnId[],
 ): Promise<{ won: Set<ToolCallId>; complete: TurnId[] }> {
   if (settlements.length === 0) return { won: new Set(), complete: [] };
   const records = settlements.map((item) => ({
@@ -115,7 +117,7 @@ async function record(
   }));
   const [row] = await run<{ won: ToolCallId[]; complete: TurnId[] }>(tx, RECORD, [
     JSON.stringify(records),
-    [...new Set(settlements.map((item) => item.turnId))],
+    [...new Set(turnIds)],
   ]);
   return { won: new Set(row?.won), complete: row?.complete ?? [] };
 }
@@ -142,7 +144,11 @@ function distinct(settlements: readonly CallSettlement[]): {
 /** Records results inside the caller's transaction; turns whose last call this was are resumed. Two statements. */
 export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
   const { first, repeated } = distinct(settlements);
-  const { won, complete } = await record(tx, first);
+  const { won, complete } = await record(
+    tx,
+    first,
+    first.map((item) => item.turnId),
+  );
   const duplicates = [
     ...repeated,
     ...first.filter((item) => !won.has(item.toolCallId)).map((item) => item.toolCallId),
@@ -182,7 +188,11 @@ export function advanceTurns(
   advances: readonly Advance[],
 ): Promise<{ outcomes: readonly AdvanceOutcome[]; rings: readonly Ring[] }> {
   return transaction(pool, async (tx) => {
-    const { complete } = await record(tx, distinct(advances.flatMap((item) => item.results)).first);
+    const { complete } = await record(
+      tx,
+      distinct(advances.flatMap((item) => item.results)).first,
+      advances.map((item) => item.turnId),
+    );
     const holders = advances.map((item) => ({
       turn_id: item.turnId,
       epoch: item.epoch,

@@ -6,26 +6,27 @@
  * C3  Tape positions are taken under the lock of the tape's head row, so they are gapless.
  * C4  Turns are locked before tapes, tapes before tool calls, each class in id order, whatever the batch.
  */
-import type {
-  AgentId,
-  BoxId,
-  CardId,
-  EntryKind,
-  ErrorBody,
-  FinalStatus,
-  JsonValue,
-  NewCard,
-  ProfileId,
-  ProjectId,
-  Ring,
-  RunId,
-  ToolCallId,
-  TurnId,
-  TurnStatus,
-  WorkerId,
+import {
+  type AgentId,
+  type BoxId,
+  type CardId,
+  type EntryKind,
+  type ErrorBody,
+  type FinalStatus,
+  isFinal,
+  type JsonValue,
+  type NewCard,
+  type ProfileId,
+  type ProjectId,
+  type Ring,
+  type RunId,
+  type ToolCallId,
+  type TurnId,
+  type TurnStatus,
+  type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, transaction, type Tx } from './db.js';
+import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import { type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
 
@@ -65,7 +66,7 @@ const CLAIM = statement(`
     select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
     where t.status = 'dispatched' order by t.id for update of t
   ),
-  heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.start_position is null order by b.id for update of b),
+  heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.start_position is null order by b.id for no key update of b),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + 1 from heads where b.id = heads.id
     returning b.id, b.head_position, b.view_position
@@ -79,8 +80,8 @@ const CLAIM = statement(`
   ),
   cl as (
     update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1,
-      start_position = coalesce(t.start_position, (select hd.head_position from hd where hd.id = t.output_box_id))
-    from lk where t.id = lk.id and t.status = 'dispatched' and t.epoch = lk.epoch
+      start_position = coalesce(t.start_position, hd.head_position)
+    from lk left join hd on hd.id = lk.output_box_id where t.id = lk.id and t.status = 'dispatched' and t.epoch = lk.epoch
     returning t.*
   ),
   opened as (
@@ -237,7 +238,10 @@ export type CommitOutcome =
 
 export interface CommitResult extends SettledTurns {
   readonly outcomes: readonly CommitOutcome[];
-  /** Targets where a turn ended while others are queued: there may be room for them now. */
+  /**
+   * Targets where a turn ended: there may be room for queued turns now. Whoever ends a turn and whoever queues one look
+   * after their own commit (`promote`), so the later of the two sees both.
+   */
   readonly backlogTargets: readonly string[];
   readonly endedTurnIds: readonly TurnId[];
   /** Ended turns that a job at the queue door waits for. */
@@ -245,8 +249,23 @@ export interface CommitResult extends SettledTurns {
 }
 
 const LOCK_TURNS = statement(
-  'select id from boxcar.turns where id = any ($1::uuid[]) order by id for update',
+  'select id, status, epoch, holder_id from boxcar.turns where id = any ($1::uuid[]) order by id for update',
 );
+
+interface LockedTurn extends pg.QueryResultRow {
+  id: TurnId;
+  status: TurnStatus;
+  epoch: number;
+  holder_id: WorkerId | null;
+}
+
+/** C2, read under the lock of the turn: the same condition as in COMMIT. */
+const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean =>
+  turn !== undefined &&
+  !isFinal(turn.status) &&
+  turn.epoch === commit.epoch &&
+  turn.holder_id === commit.holderId &&
+  (commit.holderId === null || turn.status === 'running');
 
 const COMMIT = statement(`
   with d as (
@@ -264,7 +283,7 @@ const COMMIT = statement(`
     insert into ${CARD_TARGET}
     select ${CARD_VALUES} from json_to_recordset($1::json->'cards') as x(turn_id uuid, ${CARD_COLUMNS}) join lk on lk.id = x.turn_id
   ),
-  heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.entry_count > 0 order by b.id for update of b),
+  heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.entry_count > 0 order by b.id for no key update of b),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + lk.entry_count from lk, heads
     where b.id = heads.id and lk.output_box_id = b.id
@@ -284,7 +303,8 @@ const COMMIT = statement(`
   ),
   closed as (
     update boxcar.steps s set model = lk.model, prompt_hash = decode(lk.prompt_hash, 'hex'), manifest = lk.manifest, thought_card_id = lk.thought_card_id,
-      usage = lk.usage, finish_reason = lk.finish_reason, model_ms = lk.model_ms, error = lk.step_error, committed_at = now()
+      usage = lk.usage, finish_reason = lk.finish_reason, model_ms = lk.model_ms, error = lk.step_error, committed_at = now(),
+      to_position = coalesce((lk.manifest->>'head')::int, s.to_position)
     from lk where s.turn_id = lk.id and s.step = lk.step and s.attempt = lk.attempt
   ),
   up as (
@@ -303,7 +323,6 @@ const COMMIT = statement(`
   )
   select up.id as turn_id, up.worker_target,
     up.ended_at is not null as is_ended,
-    up.ended_at is not null and exists (select from boxcar.turns q where q.status = 'queued' and q.worker_target = up.worker_target) as has_backlog,
     up.ended_at is not null and exists (select from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null) as has_door
   from up`);
 
@@ -311,7 +330,6 @@ interface CommitRow extends pg.QueryResultRow {
   turn_id: TurnId;
   worker_target: string;
   is_ended: boolean;
-  has_backlog: boolean;
   has_door: boolean;
 }
 
@@ -320,8 +338,11 @@ const GRANT_OUTPUTS = statement(`
   select t.project_id, p.agent_id, t.output_box_id, 'read', b.head_position, 'turn:' || t.id
   from boxcar.turns t join boxcar.turns p on p.id = t.parent_turn_id join boxcar.boxes b on b.id = t.output_box_id
   where t.id = any ($1::uuid[]) and p.agent_id <> t.agent_id
-  on conflict (agent_id, box_id, mode) do update
-    set upto_position = case when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end`);
+  on conflict (agent_id, box_id, mode) do update set
+    upto_position = case when grants.expires_at <= now() then excluded.upto_position
+      when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end,
+    expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
+    source = case when grants.expires_at <= now() then excluded.source else grants.source end`);
 
 function commitPayload(commits: readonly StepCommit[]): string {
   return JSON.stringify({
@@ -392,8 +413,11 @@ export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[])
       commit.turnId,
       ...(commit.end?.settles ? [commit.end.settles.turnId] : []),
     ]);
-    await run(tx, LOCK_TURNS, [ids]);
-    const results = commits.flatMap((commit) => commit.results);
+    const turns = new Map((await run<LockedTurn>(tx, LOCK_TURNS, [ids])).map((turn) => [turn.id, turn]));
+    // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
+    const results = commits.flatMap((commit) =>
+      isFenceOpen(commit, turns.get(commit.turnId)) ? commit.results : [],
+    );
     if (results.length > 0) await settleCalls(tx, results);
     const rows = await run<CommitRow>(tx, COMMIT, [commitPayload(commits)]);
     return {
@@ -407,7 +431,7 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
   const committed = new Set(rows.map((row) => row.turn_id));
   return {
     outcomes: commits.map((commit) => ({ outcome: committed.has(commit.turnId) ? 'committed' : 'fenced' })),
-    backlogTargets: [...new Set(rows.filter((row) => row.has_backlog).map((row) => row.worker_target))],
+    backlogTargets: [...new Set(rows.filter((row) => row.is_ended).map((row) => row.worker_target))],
     endedTurnIds: rows.filter((row) => row.is_ended).map((row) => row.turn_id),
     doorTurnIds: rows.filter((row) => row.has_door).map((row) => row.turn_id),
     rings: [],

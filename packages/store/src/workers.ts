@@ -43,6 +43,10 @@ export async function removeWorker(db: Queryable, workerId: WorkerId): Promise<v
   await run(db, REMOVE, [workerId]);
 }
 
+const HAS_QUEUED = statement(
+  "select exists (select from boxcar.turns where status = 'queued' and worker_target = $1) as has_queued",
+);
+
 const CANDIDATES = statement(`
   with recursive room as (
     select greatest(${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w where w.lease_until > now() and w.targets @> array[$1])
@@ -66,7 +70,7 @@ const CANDIDATES = statement(`
   order by c.place, c.id limit (select free from room)`);
 
 const LOCK_AGENTS = statement(
-  'select id from boxcar.agents where id = any ($1::uuid[]) order by id for update',
+  'select id from boxcar.agents where id = any ($1::uuid[]) order by id for no key update',
 );
 
 const PROMOTE = statement(`
@@ -78,9 +82,12 @@ const PROMOTE = statement(`
 
 /**
  * Fills the window of a target from its queue: round robin over projects, then priority, then age; the oldest queued turn
- * of an agent that has none in hand. One promoter per target at a time; the others find nothing and leave.
+ * of an agent that has none in hand. One promoter per target at a time; the others find nothing and leave. An empty queue
+ * costs one statement.
  */
-export function promote(pool: pg.Pool, workerTarget: string): Promise<readonly Ring[]> {
+export async function promote(pool: pg.Pool, workerTarget: string): Promise<readonly Ring[]> {
+  const [queue] = await runRetrying<{ has_queued: boolean }>(pool, HAS_QUEUED, [workerTarget]);
+  if (queue?.has_queued !== true) return [];
   return transaction(pool, async (tx) => {
     const candidates = await run<{ id: string; agent_id: string }>(tx, CANDIDATES, [workerTarget]);
     if (candidates.length === 0) return [];

@@ -1,133 +1,31 @@
 /**
  * Histories for the properties of the view: several turns on one tape, each with a context box, steps, and entries from
- * outside at any place. A plan is plain data that fast-check makes and shrinks; `play` writes it and takes the rows at
- * every moment at which a prompt of the last turn may be built.
+ * outside at any place. `play` writes a plan and takes the rows at every moment at which a prompt of the last turn may
+ * be built.
  */
-import fc from 'fast-check';
 import type { Card, Role } from '../card.js';
 import type { TurnId } from '../ids.js';
 import type { JsonObject, JsonValue } from '../json.js';
 import type { ViewRows } from '../view.js';
 import type { ContextCard } from '../view-context.js';
 import { isBlank } from '../view-render.js';
+import type {
+  CardPlan,
+  ContextPlan,
+  HistoryPlan,
+  InheritedStep,
+  OutsidePlan,
+  StepPlan,
+  statuses,
+  TurnPlan,
+} from './view-plan.js';
 import { CardMaker, OTHER, READER, TestTape, testId } from './view-rows.js';
 
 /** Every card says its own mark, so that a text in a prompt can be traced without the view's help. */
-export const markOf = (index: number): string => `§${index}§`;
+const markOf = (index: number): string => `§${index}§`;
 
 /** The step of entries that others write in some turn's name. */
 export const OUTSIDE_STEP = 77;
-
-const tools = ['list', 'read', 'tape.handoff', 'submit_result', 'gone', 'no name!'] as const;
-const statuses = ['success', 'failed', 'timeout', 'canceled'] as const;
-const roles = ['user', 'assistant', 'system', 'tool', null] as const;
-
-const text = fc.oneof(
-  { weight: 6, arbitrary: fc.constant('word') },
-  { weight: 2, arbitrary: fc.constantFrom('', ' \n', '\u0085', '\u001f') },
-  {
-    weight: 2,
-    arbitrary: fc.string({ unit: 'grapheme', maxLength: 8 }).filter((value) => !value.includes('\u0000')),
-  },
-);
-const json: fc.Arbitrary<JsonValue> = fc.oneof(
-  fc.constantFrom<JsonValue>(null, '', ' ', 0, true, '{broken'),
-  fc.dictionary(fc.constantFrom('a', 'b', '1'), fc.constantFrom<JsonValue>(1, 'x', null, ['y']), {
-    maxKeys: 2,
-  }),
-);
-const isHidden = fc.nat(9).map((number) => number === 0);
-const isOwn = fc.boolean();
-const tool = fc.constantFrom(...tools);
-
-const cardPlan = fc.oneof(
-  fc.record({ kind: fc.constant('text'), role: fc.constantFrom(...roles), text, isOwn, isHidden }),
-  fc.record({ kind: fc.constant('thought'), text, isOwn, isHidden }),
-  fc.record({ kind: fc.constant('json'), role: fc.constantFrom(...roles), json, isOwn, isHidden }),
-  fc.record({ kind: fc.constant('call'), tool, json, isOwn, isHidden, idKind: fc.nat(9) }),
-  fc.record({
-    kind: fc.constant('result'),
-    of: fc.nat(),
-    status: fc.constantFrom(...statuses),
-    json,
-    isOwn,
-    isHidden,
-  }),
-  fc.record({ kind: fc.constant('fields'), isHidden, isOwn }),
-  fc.record({ kind: fc.constant('pointer'), isHidden, isOwn }),
-  fc.record({ kind: fc.constant('deliverable'), text, isOwn, isHidden }),
-  fc.record({ kind: fc.constant('file'), isOwn, isHidden, role: fc.constantFrom(...roles) }),
-  fc.record({ kind: fc.constant('again'), of: fc.nat() }),
-);
-type CardPlan = typeof cardPlan extends fc.Arbitrary<infer T> ? T : never;
-
-const contextPlan = fc.record({
-  inherited: fc.array(fc.record({ card: cardPlan, isNative: fc.boolean() }), { maxLength: 6 }),
-  arguments: fc.array(cardPlan, { maxLength: 2 }),
-  hasInstruction: fc.nat(4).map((number) => number > 0),
-  hasParent: fc.boolean(),
-  hasFields: fc.boolean(),
-  stepsLeft: fc.constantFrom(undefined, 1, 2, 3),
-});
-type ContextPlan = typeof contextPlan extends fc.Arbitrary<infer T> ? T : never;
-
-/** Something that is written to the tape by somebody else. */
-const outsidePlan = fc.oneof(
-  {
-    weight: 4,
-    arbitrary: fc.record({ kind: fc.constant('card'), card: cardPlan, inTurn: fc.constantFrom(0, 1, 2, 90) }),
-  },
-  { weight: 2, arbitrary: fc.record({ kind: fc.constant('anchor'), state: json, isHidden }) },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant('event') }) },
-  { weight: 1, arbitrary: fc.record({ kind: fc.constant('late'), json, of: fc.nat() }) },
-);
-type OutsidePlan = typeof outsidePlan extends fc.Arbitrary<infer T> ? T : never;
-
-const outsides = fc.oneof(
-  { weight: 2, arbitrary: fc.constant<OutsidePlan[]>([]) },
-  { weight: 1, arbitrary: fc.array(outsidePlan, { maxLength: 3 }) },
-);
-
-const stepPlan = fc.record({
-  text,
-  hasThought: fc.nat(5).map((number) => number > 0),
-  isThoughtHidden: isHidden,
-  calls: fc.array(
-    fc.record({
-      tool,
-      json,
-      idKind: fc.nat(12),
-      isHidden,
-      isResultHidden: isHidden,
-      isAnswered: fc.nat(3).map((number) => number > 0),
-      status: fc.constantFrom(...statuses),
-      body: json,
-    }),
-    { maxLength: 3 },
-  ),
-  before: outsides,
-  afterThought: outsides,
-  whileOpen: outsides,
-  betweenResults: outsides,
-});
-type StepPlan = typeof stepPlan extends fc.Arbitrary<infer T> ? T : never;
-
-const turnPlan = fc.record({
-  context: contextPlan,
-  steps: fc.array(stepPlan, { maxLength: 4 }),
-  after: outsides,
-});
-type TurnPlan = typeof turnPlan extends fc.Arbitrary<infer T> ? T : never;
-
-export const historyPlan = fc.record({
-  turns: fc.array(turnPlan, { minLength: 1, maxLength: 3 }),
-  profile: fc.record({
-    instructions: fc.constantFrom('You work.', '', ' '),
-    tools: fc.subarray(['list', 'read', 'tape.handoff', 'submit_result']),
-    must_end_with: fc.subarray(['submit_result']),
-  }),
-});
-export type HistoryPlan = typeof historyPlan extends fc.Arbitrary<infer T> ? T : never;
 
 /** What `play` wrote: the rows of each prompt of the last turn, and the mark of every card that says one. */
 export interface History {
@@ -265,12 +163,28 @@ class Player {
     for (const card of plan.arguments) add(this.card(card), { rule: 'argument' });
     if (plan.hasFields)
       add(this.card({ kind: 'fields', isHidden: false, isOwn: true }), { rule: 'argument' });
-    for (const { card, isNative } of plan.inherited) {
-      add(this.card(card), { rule: 'inherited', ...(isNative ? { native: true } : {}) });
+    for (const item of plan.inherited) {
+      const rest = { rule: 'inherited' as const, ...(item.isNative ? { native: true as const } : {}) };
+      const cards = item.kind === 'step' ? this.#inheritedStep(item) : [this.card(item.card)];
+      for (const card of cards) add(card, rest);
     }
     if (plan.hasParent)
       add(this.card({ kind: 'pointer', isHidden: false, isOwn: false }), { rule: 'parent' });
     return context;
+  }
+
+  #inheritedStep(plan: InheritedStep): readonly (Card | undefined)[] {
+    const options = { authorId: OTHER, metadata: {} };
+    const thought = this.#say(plan.text, (words) => this.cards.thought(words, options));
+    const calls: Card[] = [];
+    const results: Card[] = [];
+    for (const call of plan.calls) {
+      const made = { id: this.#callId(9), name: call.tool };
+      this.#calls.push(made);
+      calls.push(this.#json(call.json, (args) => this.cards.call(made.id, made.name, args, options)));
+      if (call.isAnswered) results.push(this.#result(made, 'success', call.json, options));
+    }
+    return [thought, ...calls, plan.between && this.card(plan.between), ...results];
   }
 
   #outside(plan: OutsidePlan): void {
@@ -311,13 +225,8 @@ class Player {
     const outside = (list: readonly OutsidePlan[]): void => {
       for (const item of list) this.#outside(item);
     };
-    if (plan.hasThought) {
-      const metadata = metadataOf(plan.isThoughtHidden);
-      this.tape.add(
-        this.#say(plan.text, (words) => this.cards.thought(words, { metadata })),
-        at,
-      );
-    }
+    const thought = plan.hasThought ? this.#thought(plan) : undefined;
+    if (thought !== undefined) this.tape.add(thought, at);
     if (plan.calls.length > 0) outside(plan.afterThought);
     const calls = plan.calls.map((call) => {
       const id = this.#callId(call.idKind);
@@ -340,11 +249,19 @@ class Player {
         );
       } else this.#unanswered.push({ id: call.id, name: call.tool, turnId, step });
     }
-    if (calls.length === 0)
-      this.tape.add(
-        this.#say('reminder', (words) => this.cards.text('user', words)),
-        at,
-      );
+    if (calls.length > 0) return;
+    if (isLastTurn || !plan.isDelivered || thought === undefined) {
+      const reminder = this.#say('reminder', (words) => this.cards.text('user', words));
+      this.tape.add(reminder, at);
+    } else {
+      const deliverable = this.cards.card('task.deliverable', 'assistant', thought.content);
+      this.tape.add(this.#keep(deliverable, this.marks.get(thought.id)), at);
+    }
+  }
+
+  #thought({ text: words, isThoughtHidden }: StepPlan): Card {
+    const metadata = metadataOf(isThoughtHidden);
+    return this.#say(words, (said) => this.cards.thought(said, { metadata }));
   }
 
   turn(plan: TurnPlan, number: number): void {

@@ -12,10 +12,11 @@ import {
   KernelError,
   parseJsonValue,
   sha256,
+  type TurnId,
   toBadRequest,
   toErrorBody,
 } from '@boxcar/kernel';
-import { closeDoor, isTransient, loadTurnStates } from '@boxcar/store';
+import { closeDoor, isTransient, loadTurnStates, openDoor, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
 import { z } from 'zod';
 import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
@@ -38,6 +39,7 @@ export interface QueueDoorOptions {
 }
 
 export interface QueueDoor extends AsyncDisposable {
+  /** Takes no more jobs and waits for those in hand. */
   close(): Promise<void>;
 }
 
@@ -45,28 +47,30 @@ export interface QueueDoor extends AsyncDisposable {
 const LOOK_AGAIN_MS = 60_000;
 const RETRY_MS = 1_000;
 
-async function answer(
-  runtime: Runtime,
-  job: Job<unknown, JsonValue>,
-  token: string | undefined,
-): Promise<JsonValue> {
-  const data: unknown = parseJsonValue(job.data, 'data');
+type Reply =
+  | { readonly kind: 'answer'; readonly answer: JsonValue }
+  | { readonly kind: 'wait'; readonly turnId: TurnId };
+
+const defaultKey = (job: Job, data: JsonValue): string =>
+  `job:${sha256(canonicalJson([PRIMITIVES_QUEUE, job.id ?? '', job.timestamp, data]))}`;
+
+/** The result of the awaited turn; undefined while it is under way. */
+async function look(runtime: Runtime, turnId: TurnId): Promise<JsonValue | undefined> {
+  const [state] = await loadTurnStates(runtime.pool, [turnId]);
+  return state !== undefined && isFinal(state.status)
+    ? ({ ...toTurnResult(state) } as unknown as JsonValue)
+    : undefined;
+}
+
+async function reply(runtime: Runtime, job: Job): Promise<Reply> {
+  const data = parseJsonValue(job.data, 'data');
   const parsed = jobSchema.safeParse(data);
   if (!parsed.success) throw toBadRequest(parsed.error, 'data');
-  const {
-    project_id,
-    arguments: args,
-    source_agent_id,
-    parent_turn_id,
-    channel_id,
-    idempotency_key,
-    traceparent,
-  } = parsed.data;
+  const { project_id, source_agent_id, parent_turn_id, channel_id, traceparent } = parsed.data;
   const jobId = job.id ?? '';
-  const key =
-    idempotency_key ??
-    `job:${sha256(canonicalJson([PRIMITIVES_QUEUE, jobId, job.timestamp, data as JsonValue]))}`;
-  const accepted = await runtime.accept(job.name, args, {
+  const ownKey = defaultKey(job, data);
+  const key = parsed.data.idempotency_key ?? ownKey;
+  const accepted = await runtime.accept(job.name, parsed.data.arguments, {
     projectId: project_id,
     sourceAgentId: source_agent_id,
     parentTurnId: parent_turn_id,
@@ -76,46 +80,71 @@ async function answer(
     doorJobId: jobId,
   });
   const { awaitedTurnId } = accepted;
-  if (awaitedTurnId === null) return accepted.answer;
-  const look = async (): Promise<JsonValue | undefined> => {
-    const [state] = await loadTurnStates(runtime.pool, [awaitedTurnId]);
-    return state !== undefined && isFinal(state.status)
-      ? ({ ...toTurnResult(state) } as unknown as JsonValue)
-      : undefined;
-  };
-  const result = await look();
-  if (result !== undefined) {
-    await closeDoor(runtime.pool, { project_id: accepted.projectId, idempotency_key: key, job_id: jobId });
-    return result;
+  if (awaitedTurnId === null) return { kind: 'answer', answer: accepted.answer };
+  const door = { project_id: accepted.projectId, turn_id: awaitedTurnId, job_id: jobId };
+  const answer = await look(runtime, awaitedTurnId);
+  if (answer !== undefined) {
+    await closeDoor(runtime.pool, door);
+    return { kind: 'answer', answer };
   }
-  await job.moveToDelayed(Date.now() + LOOK_AGAIN_MS, token);
-  // The turn may have ended between the look and the move, when its knock found the job still active.
-  if ((await look()) !== undefined) await job.promote().catch(() => undefined);
-  throw new DelayedError();
+  // The operation knows the job it was accepted from; another one that waits for the same turn is recorded beside it.
+  if (accepted.isReplay) await openDoor(runtime.pool, { ...door, idempotency_key: key, own_key: ownKey });
+  return { kind: 'wait', turnId: awaitedTurnId };
+}
+
+/** Trouble that the caller has no part in: the job waits until it is over. */
+function isOurTrouble(error: unknown): boolean {
+  const known = toDatabaseError(error);
+  return (
+    isTransient(known) ||
+    (known instanceof KernelError && (known.entry.canRetry || known.code === 'database_auth_failed'))
+  );
 }
 
 /** Serves the queue door in this process. */
 export function createQueueDoor(runtime: Runtime, queues: Queues, options: QueueDoorOptions = {}): QueueDoor {
+  const logTrouble = (event: string, job: Job, error: unknown): void =>
+    runtime.log('warn', event, {
+      job_id: job.id,
+      primitive: job.name,
+      error: error instanceof Error ? error.message : String(error),
+    });
+  /** Gives the slot back. A job that cannot be moved stays active until its lock ends, and is given again then. */
+  const postpone = async (job: Job, token: string | undefined, ms: number): Promise<void> => {
+    try {
+      await job.moveToDelayed(Date.now() + ms, token);
+    } catch (error) {
+      logTrouble('door.postpone_failed', job, error);
+    }
+  };
+  /** The turn may have ended between the look and the move, when its knock found the job still active. */
+  const lookOnce = async (job: Job, turnId: TurnId): Promise<void> => {
+    try {
+      if ((await look(runtime, turnId)) !== undefined) await job.promote();
+    } catch (error) {
+      // Promoted by that knock after all, or the database is away: the sweep knocks again.
+      logTrouble('door.look_failed', job, error);
+    }
+  };
   const worker = queues.worker<unknown, JsonValue>(
     PRIMITIVES_QUEUE,
     async (job, token) => {
+      let replied: Reply;
       try {
-        return await answer(runtime, job, token);
+        replied = await reply(runtime, job);
       } catch (error) {
-        if (error instanceof DelayedError) throw error;
-        const isOurs = isTransient(error) || (error instanceof KernelError && error.entry.canRetry);
-        if (!isOurs) {
+        if (!isOurTrouble(error)) {
           const { code, message } = toErrorBody(error);
           throw new UnrecoverableError(`${code}: ${message}`);
         }
-        runtime.log('warn', 'door.retry', {
-          job_id: job.id,
-          primitive: job.name,
-          error: error instanceof Error ? error.message : String(error),
-        });
-        await job.moveToDelayed(Date.now() + RETRY_MS, token);
+        logTrouble('door.retry', job, error);
+        await postpone(job, token, RETRY_MS);
         throw new DelayedError();
       }
+      if (replied.kind === 'answer') return replied.answer;
+      await postpone(job, token, LOOK_AGAIN_MS);
+      await lookOnce(job, replied.turnId);
+      throw new DelayedError();
     },
     {
       concurrency: options.concurrency ?? 20,

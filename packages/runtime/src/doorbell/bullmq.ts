@@ -1,6 +1,6 @@
-import type { Doorbell, DoorbellSubscription, Ring, TurnId } from '@boxcar/kernel';
+import { type Doorbell, type DoorbellSubscription, type Ring, type TurnId, tryParseId } from '@boxcar/kernel';
 import type { Log } from '../log.js';
-import type { JobQueue, Queues } from '../queues.js';
+import { type JobQueue, type JobWorker, type Queues, within } from '../queues.js';
 
 /** What a job of a turns queue says: which turn, at which epoch. Nothing else; the rows know the rest. */
 export interface TurnJob {
@@ -15,25 +15,26 @@ export const turnsQueue = (workerTarget: string): string =>
 /** A ring that takes longer is lost; the sweep rings again. */
 const RING_LIMIT_MS = 500;
 const RINGS_PER_CALL = 500;
+/** How long one question to the queue may take. */
+const ASK_LIMIT_MS = 5_000;
+const QUESTIONS_AT_ONCE = 50;
 /** States from which BullMQ will deliver the job. */
 const ON_ITS_WAY = new Set(['waiting', 'prioritized', 'delayed', 'active', 'waiting-children']);
 
 const jobId = (ring: Pick<Ring, 'turnId' | 'epoch'>): string => `${ring.turnId}-${ring.epoch}`;
+const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
-/** Settles like `work`, or rejects after `ms`; a late failure of `work` is nobody's any more. */
-async function within<T>(work: Promise<T>, ms: number): Promise<T> {
-  let timer: NodeJS.Timeout | undefined;
-  work.catch(() => undefined);
-  try {
-    return await Promise.race([
-      work,
-      new Promise<never>((_resolve, reject) => {
-        timer = setTimeout(() => reject(new Error(`the queue did not answer within ${ms} ms`)), ms);
-      }),
-    ]);
-  } finally {
-    clearTimeout(timer);
-  }
+function* chunks<T>(items: readonly T[], size: number): Generator<readonly T[]> {
+  for (let from = 0; from < items.length; from += size) yield items.slice(from, from + size);
+}
+
+/** Anyone may put jobs into a queue; what is no ring is left alone. */
+function parseRing(data: unknown, workerTarget: string): Ring | undefined {
+  const { turn_id, epoch } = (data ?? {}) as Partial<Record<keyof TurnJob, unknown>>;
+  const turnId = typeof turn_id === 'string' ? tryParseId<'turn'>(turn_id) : undefined;
+  return turnId === undefined || !Number.isInteger(epoch)
+    ? undefined
+    : { turnId, epoch: Number(epoch), workerTarget };
 }
 
 /** Rings by BullMQ jobs: `boxcar-turns` and `boxcar-turns-<target>`. */
@@ -42,7 +43,7 @@ export class BullMqDoorbell implements Doorbell {
   readonly #log: Log;
   readonly #turnQueues = new Map<string, JobQueue<TurnJob>>();
   readonly #primitives: JobQueue<unknown>;
-  readonly #workers = new Set<{ close(force?: boolean): Promise<void> }>();
+  readonly #workers = new Set<JobWorker>();
 
   constructor(queues: Queues, log: Log) {
     this.#queues = queues;
@@ -59,73 +60,75 @@ export class BullMqDoorbell implements Doorbell {
   }
 
   async ring(rings: readonly Ring[]): Promise<void> {
-    const byTarget = groupByTarget(rings);
-    try {
-      for (const [target, group] of byTarget) {
-        for (let from = 0; from < group.length; from += RINGS_PER_CALL) {
-          const jobs = group.slice(from, from + RINGS_PER_CALL).map((ring) => ({
-            name: 'turn',
-            data: { turn_id: ring.turnId, epoch: ring.epoch },
-            opts: { jobId: jobId(ring), removeOnComplete: true, removeOnFail: true },
-          }));
-          await within(this.#queue(target).addBulk(jobs), RING_LIMIT_MS);
-        }
+    const add = async (target: string, group: readonly Ring[]): Promise<void> => {
+      const jobs = group.map((ring) => ({
+        name: 'turn',
+        data: { turn_id: ring.turnId, epoch: ring.epoch },
+        opts: { jobId: jobId(ring), removeOnComplete: true, removeOnFail: true },
+      }));
+      try {
+        // All calls at once, so that the limit holds however many there are.
+        await within(this.#queue(target).addBulk(jobs), RING_LIMIT_MS);
+      } catch (error) {
+        this.#log('warn', 'doorbell.ring_lost', { rings: group.length, error: errorText(error) });
       }
-    } catch (error) {
-      this.#log('warn', 'doorbell.ring_lost', {
-        rings: rings.length,
-        error: error instanceof Error ? error.message : String(error),
-      });
-    }
+    };
+    await Promise.all(
+      [...groupByTarget(rings)].flatMap(([target, group]) =>
+        [...chunks(group, RINGS_PER_CALL)].map((part) => add(target, part)),
+      ),
+    );
   }
 
   async findLost(rings: readonly Ring[]): Promise<readonly Ring[] | undefined> {
     try {
       if (rings.length === 0) await within(this.#queue('').getJobState('none'), RING_LIMIT_MS);
       const lost: Ring[] = [];
-      for (let from = 0; from < rings.length; from += 50) {
-        const part = rings.slice(from, from + 50);
+      for (const part of chunks(rings, QUESTIONS_AT_ONCE)) {
         const states = await within(
           Promise.all(part.map((ring) => this.#queue(ring.workerTarget).getJobState(jobId(ring)))),
-          5_000,
+          ASK_LIMIT_MS,
         );
         lost.push(...part.filter((_ring, index) => !ON_ITS_WAY.has(states[index] ?? 'unknown')));
       }
       return lost;
     } catch (error) {
-      this.#log('warn', 'doorbell.unreachable', {
-        error: error instanceof Error ? error.message : String(error),
-      });
+      this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });
       return undefined;
     }
   }
 
   async knock(jobIds: readonly string[]): Promise<readonly string[]> {
     const gone: string[] = [];
-    for (const id of jobIds) {
-      try {
-        const state = await within(this.#primitives.getJobState(id), RING_LIMIT_MS);
-        if (state === 'delayed') await (await this.#primitives.getJob(id))?.promote();
-        else if (!ON_ITS_WAY.has(state)) gone.push(id);
-      } catch (error) {
-        // Promoted by someone else in this moment, or the queue is away: the job asks again by itself.
-        this.#log('debug', 'doorbell.knock_failed', {
-          job_id: id,
-          error: error instanceof Error ? error.message : String(error),
-        });
-      }
+    const knockAt = async (id: string): Promise<void> => {
+      const state = await this.#primitives.getJobState(id);
+      if (state === 'delayed') await (await this.#primitives.getJob(id))?.promote();
+      else if (!ON_ITS_WAY.has(state)) gone.push(id);
+    };
+    for (const part of chunks(jobIds, QUESTIONS_AT_ONCE)) {
+      await Promise.all(
+        part.map((id) =>
+          within(knockAt(id), ASK_LIMIT_MS).catch((error: unknown) => {
+            // Promoted by someone else in this moment, or the queue is away: the sweep knocks again.
+            this.#log('debug', 'doorbell.knock_failed', { job_id: id, error: errorText(error) });
+          }),
+        ),
+      );
     }
     return gone;
   }
 
   async listen(options: Parameters<Doorbell['listen']>[0]): Promise<DoorbellSubscription> {
-    const worker = this.#queues.worker<TurnJob, void>(
+    const worker = this.#queues.worker<unknown, void>(
       turnsQueue(options.workerTarget),
       async (job) => {
+        const ring = parseRing(job.data, options.workerTarget);
+        if (ring === undefined) {
+          this.#log('warn', 'doorbell.no_ring', { job_id: job.id, worker_target: options.workerTarget });
+          return;
+        }
         // Never throws: what becomes of the turn is in its row, a failed job would say nothing.
-        await options
-          .handle({ turnId: job.data.turn_id, epoch: job.data.epoch, workerTarget: options.workerTarget })
-          .catch(options.onError);
+        await options.handle(ring).catch(options.onError);
       },
       { concurrency: options.concurrency, onError: options.onError, keepCompleted: false },
     );
@@ -133,14 +136,14 @@ export class BullMqDoorbell implements Doorbell {
     return {
       close: async () => {
         this.#workers.delete(worker);
-        await within(worker.close(), 5_000).catch(() => worker.close(true));
+        await worker.close();
       },
     };
   }
 
   async close(): Promise<void> {
-    const open = [...this.#workers, ...this.#turnQueues.values(), this.#primitives];
-    await Promise.all(open.map((part) => within(part.close(), 2_000).catch(() => undefined)));
+    await Promise.all([...this.#workers].map((worker) => worker.close()));
+    this.#workers.clear();
     await this.#queues.close();
   }
 }

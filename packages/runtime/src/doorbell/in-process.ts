@@ -16,9 +16,14 @@ export class InProcessDoorbell implements Doorbell {
   readonly #waiting = new Map<string, Ring>();
   readonly #active = new Set<string>();
   readonly #listeners = new Set<Listener>();
+  #isClosed = false;
 
   async ring(rings: readonly Ring[]): Promise<void> {
-    for (const ring of rings) this.#waiting.set(keyOf(ring), ring);
+    if (this.#isClosed) return;
+    for (const ring of rings) {
+      // A ring that is being answered is not rung a second time.
+      if (!this.#active.has(keyOf(ring))) this.#waiting.set(keyOf(ring), ring);
+    }
     for (const listener of this.#listeners) this.#deliver(listener);
   }
 
@@ -26,21 +31,22 @@ export class InProcessDoorbell implements Doorbell {
     return rings.filter((ring) => !this.#waiting.has(keyOf(ring)) && !this.#active.has(keyOf(ring)));
   }
 
-  async knock(jobIds: readonly string[]): Promise<readonly string[]> {
-    return jobIds;
+  /** Jobs stand in a queue that this doorbell does not know, so it cannot say of any that it is gone. */
+  async knock(): Promise<readonly string[]> {
+    return [];
   }
 
   async listen(options: Parameters<Doorbell['listen']>[0]): Promise<DoorbellSubscription> {
     const listener: Listener = { ...options, running: new Set(), isOpen: true };
     this.#listeners.add(listener);
     this.#deliver(listener);
-    return {
-      close: async () => {
-        listener.isOpen = false;
-        this.#listeners.delete(listener);
-        await Promise.all(listener.running);
-      },
-    };
+    return { close: () => this.#closeListener(listener) };
+  }
+
+  async #closeListener(listener: Listener): Promise<void> {
+    listener.isOpen = false;
+    this.#listeners.delete(listener);
+    await Promise.all(listener.running);
   }
 
   #deliver(listener: Listener): void {
@@ -63,8 +69,8 @@ export class InProcessDoorbell implements Doorbell {
   }
 
   async close(): Promise<void> {
-    for (const listener of this.#listeners) listener.isOpen = false;
-    this.#listeners.clear();
+    this.#isClosed = true;
+    await Promise.all([...this.#listeners].map((listener) => this.#closeListener(listener)));
     this.#waiting.clear();
   }
 }

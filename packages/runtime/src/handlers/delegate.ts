@@ -11,9 +11,8 @@ import {
   type LaunchPrincipal,
   launchPrincipalSchema,
 } from '@boxcar/kernel';
-import { loadSnapshot } from '@boxcar/store';
 import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
-import { expandSnapshot } from '../snapshot.js';
+import { takeSnapshot } from '../snapshot.js';
 
 async function resolveTarget(
   input: DelegateAsync,
@@ -36,21 +35,21 @@ async function delegate(input: DelegateAsync, tools: HandlerTools): Promise<Json
   const profile = target.kind === 'new' ? target.profile : target.agent.profile;
   const extra: InheritedBox[] = [];
   if (target.kind === 'new' && target.derivedFrom !== undefined) {
-    const entries = await loadSnapshot(
-      tools.db,
-      target.derivedFrom,
-      tools.ctx.projectId,
-      input.history === 'full',
-    );
     extra.push(
-      ...(await expandSnapshot(tools, entries, { argument: 'target_ref', isFull: input.history === 'full' })),
+      ...(await takeSnapshot(tools, target.derivedFrom, {
+        argument: 'target_ref',
+        isFull: input.history === 'full',
+      })),
     );
   }
   const boxIds = input.context_box_id === undefined ? undefined : [input.context_box_id].flat();
-  const args: Record<string, JsonValue> = { instruction: input.instruction };
-  if (input.result_fields !== undefined)
-    args['result_fields'] = input.result_fields as unknown as JsonObject[];
-  if (boxIds !== undefined) args['input_box_ids'] = boxIds;
+  const args: JsonObject = {
+    instruction: input.instruction,
+    ...(input.result_fields === undefined
+      ? {}
+      : { result_fields: input.result_fields as unknown as JsonObject[] }),
+    ...(boxIds === undefined ? {} : { input_box_ids: boxIds }),
+  };
   const [packed] = await tools.packer.packResolved([
     {
       projectId: tools.ctx.projectId,
@@ -105,14 +104,16 @@ export const askExpert: Handler<AskExpert> = {
       instruction: question,
     };
     if (include_history !== true) return delegate(args, tools);
-    if (tools.ctx.parent === undefined) {
+    if (tools.ctx.parent?.agentId !== tools.ctx.source.agentId) {
       throw new KernelError('bad_request', {
         message: 'ask_expert: include_history needs a calling turn with an output box.',
         details: { field: 'arguments.include_history' },
       });
     }
-    const entries = await loadSnapshot(tools.db, tools.ctx.source.agentId, tools.ctx.projectId, false);
-    const inherited = await expandSnapshot(tools, entries, { argument: 'include_history', isFull: false });
+    const inherited = await takeSnapshot(tools, tools.ctx.source.agentId, {
+      argument: 'include_history',
+      isFull: false,
+    });
     const snapshotBoxId = await tools.packer.sealSnapshot(tools.ctx, inherited);
     return delegate(
       { ...args, context_box_id: [...[rest.context_box_id ?? []].flat(), snapshotBoxId] },

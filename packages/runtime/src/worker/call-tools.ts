@@ -3,11 +3,12 @@ import {
   isJsonObject,
   type JsonValue,
   KernelError,
+  MAX_CARD_BYTES,
   type Profile,
   sanitizeJson,
   sanitizeText,
-  toErrorBody,
   type ToolSchema,
+  toErrorBody,
 } from '@boxcar/kernel';
 import { type CallSettlement, extendDeadline, type PendingCall, settleCalls } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
@@ -72,7 +73,11 @@ const failure = (error: ErrorBody): { status: 'failed'; error: ErrorBody } => ({
 
 /** Why a call with route `none` is refused, in words the model can use. */
 function refusal(runtime: RuntimeCore, name: string, toolbox: Toolbox): ErrorBody {
-  const list = [...toolbox.allowed].sort().join(', ') || '(none)';
+  const list =
+    toolbox.schemas
+      .map((schema) => schema.name)
+      .sort()
+      .join(', ') || '(none)';
   const isKnown = runtime.tools.has(name) || runtime.handlers.has(name);
   const code = isKnown ? 'tool_not_allowed' : 'tool_unknown';
   return new KernelError(code, {
@@ -178,7 +183,11 @@ export async function runCall(
   const settle = (outcome: Parameters<typeof buildResult>[1], isSanitized = false): CallSettlement => {
     const authorId = call.route === 'function' ? `tool:${call.name}` : turn.turn.agentId;
     try {
-      return buildResult(target, outcome, { authorId, isSanitized });
+      return buildResult(target, outcome, {
+        authorId,
+        isSanitized,
+        maxBytes: runtime.limits.maxCardBytes ?? MAX_CARD_BYTES,
+      });
     } catch (error) {
       return buildResult(target, failure(toErrorBody(error)), { authorId });
     }
@@ -208,7 +217,7 @@ export async function runCall(
     const { result, isSanitized } = await runFunction(tool, call, turn);
     return { kind: 'result', settlement: settle({ status: 'success', result }, isSanitized) };
   } catch (error) {
-    if (turn.signal.aborted || isFatal(error)) throw error;
+    if (turn.signal.aborted || (call.route === 'primitive' && isFatal(error, turn))) throw error;
     const body = toErrorBody(error, 'tool_failed');
     const clean = sanitizeJson(body).value as unknown as ErrorBody;
     return {
@@ -218,8 +227,11 @@ export async function runCall(
   }
 }
 
-const isFatal = (error: unknown): boolean =>
-  error instanceof KernelError && (error.code === 'turn_ended' || error.code === 'database_unavailable');
+/** Ours to act on: the database is away, or this very turn is no longer in these hands. */
+const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
+  error instanceof KernelError &&
+  (error.code === 'database_unavailable' ||
+    (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
 async function runPrimitive(
   runtime: RuntimeCore,

@@ -8,7 +8,6 @@ import {
   type FinalStatus,
   type JsonObject,
   type JsonValue,
-  MAX_CARD_BYTES,
   type NewCard,
   type ProjectId,
   type ToolCallId,
@@ -44,8 +43,8 @@ export const entryOf = (kind: NewEntry['kind'], card: NewCard): NewEntry => ({
   tokens: card.tokenEstimate,
 });
 
-/** A result card wraps a deliverable that may itself be as large as a card may be. */
-const MAX_RESULT_BYTES = MAX_CARD_BYTES + 64 * 1024;
+/** For cards of the kernel's own making: their parts were limited where they came in, and an end must never fail for size. */
+export const UNLIMITED = Number.POSITIVE_INFINITY;
 
 /** Builds the result card of a call. */
 export function buildResult(
@@ -83,7 +82,7 @@ export function buildResult(
       toolCallId: call.toolCallId,
     },
     { id: newId<'card'>(), projectId: call.projectId },
-    options.maxBytes ?? MAX_RESULT_BYTES,
+    options.maxBytes ?? UNLIMITED,
   );
   return { toolCallId: call.toolCallId, turnId: call.turnId, status: outcome.status, card };
 }
@@ -117,6 +116,7 @@ function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
     context_box_id: turn.contextBoxId,
     output_box_id: turn.outputBoxId,
     result: deliverableOf(ending.deliverable as JsonValue),
+    ...(ending.error === null ? {} : { error: { code: ending.error.code, message: ending.error.message } }),
   };
   return buildResult(
     call,
@@ -139,6 +139,7 @@ export function buildEnd(
       authorId: turn.agentId,
     },
     { id: newId<'card'>(), projectId: turn.projectId },
+    UNLIMITED,
   );
   return {
     cards: [card],

@@ -10,8 +10,8 @@ import {
 } from '@boxcar/kernel';
 import {
   type ClaimedTurn,
-  expandContexts,
   type ExpandedCard,
+  expandContexts,
   type LoadedView,
   loadProfiles,
   loadViews,

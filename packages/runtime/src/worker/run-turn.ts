@@ -22,7 +22,6 @@ import {
   sanitizeText,
   stepNotice,
   type ToolSchema,
-  toErrorBody,
   type View,
   type WorkerId,
 } from '@boxcar/kernel';
@@ -39,8 +38,9 @@ import { loadCallsOfStep, loadPendingCalls } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
 import { buildToolbox, parseCallArguments, routeCall, runCall, type Toolbox } from './call-tools.js';
-import { buildEnd, type Ending, entryOf, fallbackDeliverable } from './ending.js';
+import { buildEnd, type Ending, entryOf, fallbackDeliverable, UNLIMITED } from './ending.js';
 import type { TurnLoader } from './loader.js';
+import { describeModelFailure, parseReply } from './reply.js';
 
 /** A claimed turn with what guards it. */
 export interface HeldTurn {
@@ -150,6 +150,8 @@ class TurnLoop {
         if (ended !== undefined) return ended;
       }
       mayHaveEnded = false;
+      // The last step may still call submit_result; when that was refused, there is no step left to try again.
+      if (progress.step >= turn.maxSteps) return this.#endAtLimit(progress.step, null);
       if (this.#host.isDraining()) return 'released';
       const outcome = await this.#step();
       if (outcome !== 'next') return outcome;
@@ -302,7 +304,7 @@ class TurnLoop {
         { signal: combined },
       );
       // An adapter that ignores its signal must not hold the turn.
-      return await Promise.race([answer, aborted]);
+      return parseReply(await Promise.race([answer, aborted]));
     } finally {
       clearTimeout(timer);
       if (onAbort !== undefined) combined.removeEventListener('abort', onAbort);
@@ -368,15 +370,8 @@ class TurnLoop {
     }
     const thought = text.value.trim() === '' && decided.kind === 'remind' ? undefined : this.#thought(text);
     if (isLast && (decided.kind === 'remind' || !mayCall)) {
-      const error = new KernelError('step_limit', {
-        message: `The turn used all its ${turn.maxSteps} steps.`,
-        details: { turn_id: turn.turnId, max_steps: turn.maxSteps },
-      }).toJSON();
-      const deliverable =
-        decided.kind === 'remind' && text.value.trim() !== ''
-          ? { kind: 'text' as const, text: text.value }
-          : fallbackDeliverable(error, step, text.value);
-      return this.#commitEnd({ status: 'partial', deliverable, error }, { step: closed });
+      const isAnswer = decided.kind === 'remind' && text.value.trim() !== '';
+      return this.#endAtLimit(step, text.value, { closed, isAnswer });
     }
     if (decided.kind === 'remind') {
       const isEmpty = text.value.trim() === '';
@@ -403,6 +398,27 @@ class TurnLoop {
     });
   }
 
+  /** Ends the turn that has used its steps, as partial: with its last text where that is an answer. */
+  #endAtLimit(
+    step: number,
+    lastText: string | null,
+    last?: { readonly closed: NonNullable<StepCommit['step']>; readonly isAnswer: boolean },
+  ): Promise<TurnRun> {
+    const { turn } = this.#held;
+    const error = new KernelError('step_limit', {
+      message: `The turn used all its ${turn.maxSteps} steps.`,
+      details: { turn_id: turn.turnId, max_steps: turn.maxSteps },
+    }).toJSON();
+    const deliverable =
+      last?.isAnswer === true && lastText !== null
+        ? { kind: 'text' as const, text: lastText }
+        : fallbackDeliverable(error, step, lastText);
+    return this.#commitEnd(
+      { status: 'partial', deliverable, error },
+      last === undefined ? {} : { step: last.closed },
+    );
+  }
+
   #thought(text: { value: string; isChanged: boolean }): NewCard {
     return this.#card({
       type: CARD_TYPES.thought,
@@ -414,11 +430,7 @@ class TurnLoop {
   }
 
   #card(draft: CardDraft): NewCard {
-    return buildCard(
-      draft,
-      { id: newId<'card'>(), projectId: this.#held.turn.projectId },
-      MAX_CARD_BYTES + 64 * 1024,
-    );
+    return buildCard(draft, { id: newId<'card'>(), projectId: this.#held.turn.projectId }, UNLIMITED);
   }
 
   #notice(text: string): NewCard {
@@ -475,7 +487,8 @@ class TurnLoop {
     const id = newId<'tool_call'>();
     const parsed = parseCallArguments(limitText({ value: call.arguments, isChanged: false }).value);
     const name = sanitizeText(call.name).value.replace(NAME_OUTSIDE, '_').slice(0, 64) || 'unnamed';
-    const providerCallId = sanitizeText(call.id).value.slice(0, 200);
+    // Cut first: a cut may leave half a character.
+    const providerCallId = sanitizeText(call.id.slice(0, 200)).value;
     const route = routeCall(this.#host.runtime, name, this.#bound.toolbox, this.#profile);
     const content: CardContent = {
       kind: 'tool_call',
@@ -568,9 +581,4 @@ function limitText(text: { readonly value: string; readonly isChanged: boolean }
       .replace(/\uFFFD+$/, '')} … (cut)`,
     isChanged: true,
   };
-}
-
-function describeModelFailure(error: unknown): ErrorBody {
-  if (error instanceof ModelError) return error.toJSON();
-  return toErrorBody(error, 'model_failed');
 }

@@ -14,10 +14,10 @@ import {
   type Advance,
   type AdvanceOutcome,
   advanceTurns,
-  claim,
   type ClaimOutcome,
-  checkSchemaVersion,
   type CommitOutcome,
+  checkSchemaVersion,
+  claim,
   commitSteps,
   findHeldTurns,
   findReady,
@@ -50,6 +50,7 @@ export interface WorkerOptions {
 }
 
 interface Active {
+  readonly epoch: number;
   readonly controller: AbortController;
   readonly done: Promise<void>;
 }
@@ -60,7 +61,7 @@ export class Worker implements AsyncDisposable {
   readonly #runtime: Runtime;
   readonly #options: Required<WorkerOptions>;
   readonly #active = new Map<TurnId, Active>();
-  readonly #claims: Batcher<{ ring: Pick<Ring, 'turnId' | 'epoch'>; holderId: WorkerId }, ClaimOutcome>;
+  readonly #claims: Batcher<Pick<Ring, 'turnId' | 'epoch'>, { outcome: ClaimOutcome; holderId: WorkerId }>;
   readonly #commits: Batcher<StepCommit, CommitOutcome>;
   readonly #advances: Batcher<Advance, AdvanceOutcome>;
   readonly #loader: TurnLoader;
@@ -99,13 +100,10 @@ export class Worker implements AsyncDisposable {
     this.#slots = this.#options.concurrency;
     this.#loader = new TurnLoader(runtime.pool);
     this.#claims = new Batcher(
-      async (items) => {
-        const holderId = items[0]?.holderId ?? this.#id;
-        return claim(
-          runtime.pool,
-          items.map((item) => item.ring),
-          holderId,
-        );
+      async (rings) => {
+        const holderId = this.#id;
+        const outcomes = await claim(runtime.pool, rings, holderId);
+        return outcomes.map((outcome) => ({ outcome, holderId }));
       },
       { maxItems: 64, maxInFlight: 2 },
     );
@@ -196,7 +194,11 @@ export class Worker implements AsyncDisposable {
   }
 
   async #beat(): Promise<void> {
-    if (this.#isBeating || this.#state === 'closed') return;
+    if (this.#state === 'closed') return;
+    // Also while a renewal hangs: nobody else would notice that the lease has run out meanwhile.
+    if (this.#isStale())
+      this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
+    if (this.#isBeating) return;
     this.#isBeating = true;
     try {
       const sentAt = performance.now();
@@ -266,6 +268,12 @@ export class Worker implements AsyncDisposable {
     for (const { controller } of this.#active.values()) controller.abort(reason);
   }
 
+  /** A ring of the epoch in hand, or an older one, says nothing new. */
+  #isRunning(ring: Pick<Ring, 'turnId' | 'epoch'>): boolean {
+    const active = this.#active.get(ring.turnId);
+    return active !== undefined && active.epoch >= ring.epoch;
+  }
+
   async #takeSlot(): Promise<void> {
     if (this.#slots > 0) {
       this.#slots--;
@@ -282,12 +290,13 @@ export class Worker implements AsyncDisposable {
 
   /** Runs the turn of a ring, if it is still to be had. Never throws: a doorbell does not care how turns end. */
   async #handle(ring: Pick<Ring, 'turnId' | 'epoch'>): Promise<void> {
-    if (this.#state !== 'running' || this.#active.has(ring.turnId)) return;
+    if (this.#state !== 'running' || this.#isRunning(ring)) return;
     await this.#takeSlot();
     try {
+      // Resumed by the end of a child while its own suspend is still being wound up here.
+      await this.#active.get(ring.turnId)?.done;
       if (this.#state !== 'running' || this.#isStale()) return;
-      const holderId = this.#id;
-      const outcome = await this.#claims.add({ ring, holderId });
+      const { outcome, holderId } = await this.#claims.add(ring);
       if (outcome.outcome === 'stale') return;
       await this.#runClaimed(outcome.turn, holderId);
     } catch (error) {
@@ -322,6 +331,8 @@ export class Worker implements AsyncDisposable {
         const outcome = await runTurn(host, { turn, holderId, signal: controller.signal });
         if (outcome === 'released')
           this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn.turnId]));
+        // A suspended turn leaves its place in the window: no end will tell the queue.
+        if (outcome === 'suspended') this.#runtime.promoteSoon(turn.workerTarget);
         this.#runtime.log('debug', 'turn.left', { turn_id: turn.turnId, epoch: turn.epoch, outcome });
       } catch (error) {
         this.#runtime.log(controller.signal.aborted ? 'info' : 'error', 'turn.interrupted', {
@@ -329,12 +340,24 @@ export class Worker implements AsyncDisposable {
           epoch: turn.epoch,
           error: errorText(error),
         });
+        // Given back at once; what fails here again and again runs out of attempts. An aborted turn is no longer ours,
+        // or is handed back by the shutdown.
+        if (!controller.signal.aborted) await this.#giveBack(turn.turnId, holderId);
       } finally {
         this.#active.delete(turn.turnId);
       }
     })();
-    this.#active.set(turn.turnId, { controller, done });
+    this.#active.set(turn.turnId, { epoch: turn.epoch, controller, done });
     await done;
+  }
+
+  /** When the database cannot be told now, the heartbeat finds the turn as an orphan later. */
+  async #giveBack(turnId: TurnId, holderId: WorkerId): Promise<void> {
+    try {
+      this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turnId]));
+    } catch (error) {
+      this.#runtime.log('warn', 'turn.not_given_back', { turn_id: turnId, error: errorText(error) });
+    }
   }
 
   /** Dispatched turns straight from the rows, as many as there are free slots: for when no doorbell can be heard. */
@@ -395,6 +418,10 @@ export class Worker implements AsyncDisposable {
       }
     };
     await attempt(this.#sweeper.stop());
+    // Takes no new rings from here on; settles once those in hand are done.
+    const unsubscribed = attempt(
+      Promise.all(this.#subscriptions.map((subscription) => subscription.close())),
+    );
     for (const wake of this.#slotWaiters.splice(0)) wake();
     const grace = setTimeout(
       () => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
@@ -402,7 +429,7 @@ export class Worker implements AsyncDisposable {
     );
     await Promise.all([...this.#active.values()].map((active) => active.done));
     clearTimeout(grace);
-    await attempt(Promise.all(this.#subscriptions.map((subscription) => subscription.close())));
+    await unsubscribed;
     await Promise.all([...this.#active.values()].map((active) => active.done));
     clearInterval(this.#heartbeat);
     await attempt(
@@ -424,6 +451,13 @@ export class Worker implements AsyncDisposable {
 }
 
 /** Starts a worker in this process. */
-export function createWorker(runtime: Runtime, options: WorkerOptions = {}): Promise<Worker> {
-  return new Worker(runtime, options).start();
+export async function createWorker(runtime: Runtime, options: WorkerOptions = {}): Promise<Worker> {
+  const worker = new Worker(runtime, options);
+  try {
+    return await worker.start();
+  } catch (error) {
+    // What was begun is undone; why it could not be finished is in the first error.
+    await worker.close({ graceMs: 0 }).catch(() => undefined);
+    throw error;
+  }
 }

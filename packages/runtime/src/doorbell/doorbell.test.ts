@@ -1,0 +1,348 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Doorbell, Ring } from '@boxcar/kernel';
+import { queueBackends, waitFor } from '@boxcar/testkit';
+import type { JobsOptions } from 'bullmq';
+import { describe, expect, test } from 'vitest';
+import { silentLog } from '../log.js';
+import { newId } from '../packer.js';
+import { openQueues, type QueueConnection } from '../queues.js';
+import { type TestBackend, testBackend } from '../testing/queue-backend.js';
+import { tcpProxy } from '../testing/tcp-proxy.js';
+import { BullMqDoorbell, PRIMITIVES_QUEUE } from './bullmq.js';
+import { InProcessDoorbell } from './in-process.js';
+
+const newRing = (workerTarget = '', epoch = 1): Ring => ({ turnId: newId<'turn'>(), epoch, workerTarget });
+const keyOf = (ring: Ring): string => `${ring.turnId}-${ring.epoch}`;
+
+/** Settles like `work`; a late one fails the test. Far above any limit that is promised, so a slow machine passes. */
+async function inTime<T>(work: Promise<T>, what: string): Promise<T> {
+  const late = new AbortController();
+  try {
+    return await Promise.race([
+      work,
+      delay(8_000, undefined, { signal: late.signal }).then(() => {
+        throw new Error(`${what} did not come back`);
+      }),
+    ]);
+  } finally {
+    late.abort();
+  }
+}
+
+/** A listener that holds each ring until it is let go. */
+class Listener {
+  readonly heard: string[] = [];
+  readonly errors: unknown[] = [];
+  readonly #held = new Map<string, () => void>();
+  #isHolding: boolean;
+  mostInHand = 0;
+
+  constructor(options: { readonly isHolding?: boolean } = {}) {
+    this.#isHolding = options.isHolding ?? false;
+  }
+
+  readonly handle = async (ring: Ring): Promise<void> => {
+    this.heard.push(keyOf(ring));
+    if (!this.#isHolding) return;
+    const released = new Promise<void>((release) => this.#held.set(keyOf(ring), release));
+    this.mostInHand = Math.max(this.mostInHand, this.#held.size);
+    await released;
+    this.#held.delete(keyOf(ring));
+  };
+  readonly onError = (error: unknown): void => void this.errors.push(error);
+
+  get inHand(): number {
+    return this.#held.size;
+  }
+
+  letGo(): void {
+    for (const release of this.#held.values()) release();
+  }
+
+  letAllGo(): void {
+    this.#isHolding = false;
+    this.letGo();
+  }
+
+  listen(doorbell: Doorbell, options: { workerTarget?: string; concurrency?: number } = {}) {
+    return doorbell.listen({
+      workerTarget: options.workerTarget ?? '',
+      concurrency: options.concurrency ?? 1,
+      handle: this.handle,
+      onError: this.onError,
+    });
+  }
+
+  heardAll(...rings: readonly Ring[]): Promise<boolean> {
+    return waitFor(() => rings.every((ring) => this.heard.includes(keyOf(ring))), {
+      message: `${rings.length} rings are heard`,
+    });
+  }
+}
+
+const openBullMq = (connection: QueueConnection): BullMqDoorbell =>
+  new BullMqDoorbell(openQueues(connection), silentLog);
+
+interface Opened extends AsyncDisposable {
+  readonly doorbell: Doorbell;
+  /** Where the rings stand, unless they stand in this process. */
+  readonly backend?: TestBackend;
+}
+
+async function openOn(kind: 'in process' | 'redis' | 'postgres'): Promise<Opened> {
+  if (kind === 'in process') {
+    const doorbell = new InProcessDoorbell();
+    return { doorbell, [Symbol.asyncDispose]: () => doorbell.close() };
+  }
+  const backend = await testBackend(kind);
+  const doorbell = openBullMq(backend.connection);
+  const close = async (): Promise<void> => {
+    await doorbell.close();
+    await backend.close();
+  };
+  return { doorbell, backend, [Symbol.asyncDispose]: close };
+}
+
+describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (kind) => {
+  test('delivers a ring once, however often it is rung before and while it is answered', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const [ring, last] = [newRing(), newRing()];
+    const next = { ...ring, epoch: 2 };
+    await doorbell.ring([ring, ring]);
+    await doorbell.ring([ring]);
+    const listener = new Listener({ isHolding: true });
+    await using subscription = toDisposable(await listener.listen(doorbell));
+    await listener.heardAll(ring);
+    await doorbell.ring([ring]);
+    await doorbell.ring([next, last]);
+    listener.letAllGo();
+    // One at a time and in order, so what was rung before the last one was heard before it.
+    await listener.heardAll(last);
+    expect(listener.heard).toEqual([ring, next, last].map(keyOf));
+    expect(subscription).toBeDefined();
+  });
+
+  test('brings rings to the listeners of their target only', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const [common, special] = [newRing(), newRing('gpu')];
+    const [pool, gpu] = [new Listener(), new Listener()];
+    await using _first = toDisposable(await pool.listen(doorbell));
+    await doorbell.ring([special, common]);
+    await pool.heardAll(common);
+    await using _second = toDisposable(await gpu.listen(doorbell, { workerTarget: 'gpu' }));
+    await gpu.heardAll(special);
+    expect([pool.heard, gpu.heard]).toEqual([[keyOf(common)], [keyOf(special)]]);
+  });
+
+  test('has no more rings in hand than the concurrency allows', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const rings = Array.from({ length: 12 }, () => newRing());
+    const listener = new Listener({ isHolding: true });
+    await using _subscription = toDisposable(await listener.listen(doorbell, { concurrency: 3 }));
+    await doorbell.ring(rings);
+    while (listener.heard.length < rings.length) {
+      await waitFor(() => listener.inHand === 3 || listener.heard.length === rings.length, {
+        message: 'three rings are in hand',
+      });
+      // The queue has answered twice since: a fourth ring would have come.
+      await doorbell.findLost(rings);
+      await doorbell.findLost(rings);
+      listener.letGo();
+    }
+    listener.letAllGo();
+    expect(listener.mostInHand).toBe(3);
+    expect(new Set(listener.heard).size).toBe(rings.length);
+  });
+
+  test('calls lost what stands nowhere, and nothing else', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const [answered, active, waiting, never] = [newRing(), newRing(), newRing(), newRing()];
+    const everything = [answered, active, waiting, never];
+    await doorbell.ring([answered]);
+    const listener = new Listener();
+    const first = await listener.listen(doorbell);
+    await listener.heardAll(answered);
+    await first.close();
+    const holder = new Listener({ isHolding: true });
+    await using _second = toDisposable(await holder.listen(doorbell));
+    await doorbell.ring([active]);
+    await holder.heardAll(active);
+    await doorbell.ring([waiting]);
+    expect(await doorbell.findLost(everything)).toEqual([answered, never]);
+    expect(await doorbell.findLost([])).toEqual([]);
+    holder.letAllGo();
+    await holder.heardAll(waiting);
+    await waitFor(async () => (await doorbell.findLost(everything))?.length === 4, {
+      message: 'all rings are answered',
+    });
+  });
+
+  test('goes on after a handler has thrown, and reports what it threw', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const [bad, good] = [newRing(), newRing()];
+    const listener = new Listener();
+    const subscription = await doorbell.listen({
+      workerTarget: '',
+      concurrency: 1,
+      handle: async (ring) => {
+        await listener.handle(ring);
+        if (keyOf(ring) === keyOf(bad)) throw new Error('the handler broke');
+      },
+      onError: listener.onError,
+    });
+    await doorbell.ring([bad, good]);
+    await listener.heardAll(good);
+    await subscription.close();
+    expect(listener.errors.map(String)).toEqual(['Error: the handler broke']);
+    expect(listener.heard).toEqual([bad, good].map(keyOf));
+  });
+
+  test('stops delivery when a subscription is closed, which waits for the ring in hand', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const [held, later] = [newRing(), newRing()];
+    const listener = new Listener({ isHolding: true });
+    const subscription = await listener.listen(doorbell, { concurrency: 2 });
+    await doorbell.ring([held]);
+    await listener.heardAll(held);
+    const order: string[] = [];
+    const closed = subscription.close().then(() => order.push('closed'));
+    await doorbell.ring([later]);
+    // Two answers of the queue later the subscription is still open for the ring in hand, and for no other.
+    expect(await doorbell.findLost([held, later])).toEqual([]);
+    expect(await doorbell.findLost([held, later])).toEqual([]);
+    order.push('let go');
+    listener.letAllGo();
+    await closed;
+    expect(order).toEqual(['let go', 'closed']);
+    expect(listener.heard).toEqual([keyOf(held)]);
+    const next = new Listener();
+    await using _other = toDisposable(await next.listen(doorbell));
+    await next.heardAll(later);
+  });
+});
+
+describe.each(queueBackends())('the doorbell on %s', (kind) => {
+  test('calls a ring lost whose job was removed, or swallowed by a finished job of that id', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell, backend } = opened;
+    const queue = backend?.queue('boxcar-turns');
+    const [removed, swallowed, delayed, prioritized] = [newRing(), newRing(), newRing(), newRing()];
+    const add = (ring: Ring, options: JobsOptions) =>
+      queue?.add('turn', { turn_id: ring.turnId, epoch: ring.epoch }, { jobId: keyOf(ring), ...options });
+    await add(swallowed, { removeOnComplete: false });
+    const listener = new Listener();
+    const subscription = await listener.listen(doorbell);
+    await listener.heardAll(swallowed);
+    await subscription.close();
+    expect(await queue?.getJobState(keyOf(swallowed))).toBe('completed');
+
+    await add(delayed, { delay: 3_600_000 });
+    await add(prioritized, { priority: 3 });
+    await doorbell.ring([removed, swallowed]);
+    await queue?.remove(keyOf(removed));
+    expect(await doorbell.findLost([removed, swallowed, delayed, prioritized])).toEqual([removed, swallowed]);
+  });
+
+  test('leaves jobs alone that are no rings', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell, backend } = opened;
+    const queue = backend?.queue('boxcar-turns');
+    for (const data of [null, 7, {}, { turn_id: 'x', epoch: 1 }, { turn_id: newId<'turn'>(), epoch: '1' }]) {
+      await queue?.add('turn', data);
+    }
+    const ring = newRing();
+    await doorbell.ring([ring]);
+    const listener = new Listener();
+    await using _subscription = toDisposable(await listener.listen(doorbell));
+    await listener.heardAll(ring);
+    expect([listener.heard, listener.errors]).toEqual([[keyOf(ring)], []]);
+    await waitFor(async () => (await queue?.getJobCounts('wait', 'active', 'completed', 'failed')) !== undefined, {
+      message: 'the queue answers',
+    });
+    expect(await queue?.getFailedCount()).toBe(0);
+  });
+
+  test('wakes delayed jobs at the queue door and names those that are gone', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell, backend } = opened;
+    const queue = backend?.queue(PRIMITIVES_QUEUE);
+    await queue?.add('x', {}, { jobId: 'asleep', delay: 3_600_000 });
+    await queue?.add('x', {}, { jobId: 'awake' });
+    expect(await doorbell.knock(['asleep', 'awake', 'gone'])).toEqual(['gone']);
+    expect(await queue?.getJobState('asleep')).toBe('waiting');
+  });
+
+  test.each(['cut off', 'stalled'])('rings back in time and cannot tell what is lost when it is %s', async (fault) => {
+    await using backend = await testBackend(kind);
+    await using proxy = await tcpProxy(backend.connection.url);
+    const doorbell = openBullMq({ ...backend.connection, url: proxy.url });
+    const listener = new Listener();
+    const [before, meanwhile, after] = [newRing(), newRing(), newRing()];
+    const subscription = await listener.listen(doorbell);
+    await doorbell.ring([before]);
+    await listener.heardAll(before);
+
+    const connections = proxy.connectionCount;
+    if (fault === 'stalled') proxy.stall();
+    else await proxy.cut();
+    expect(connections).toBeGreaterThan(0);
+    await inTime(doorbell.ring([meanwhile, newRing('gpu'), newRing('other')]), 'a ring');
+    expect(await inTime(doorbell.findLost([meanwhile]), 'a question')).toBeUndefined();
+    expect(await inTime(doorbell.findLost([]), 'a question')).toBeUndefined();
+    expect(await inTime(doorbell.knock(['some', 'job']), 'a knock')).toEqual([]);
+    expect(listener.heard).toEqual([keyOf(before)]);
+
+    await proxy.restore();
+    await waitFor(() => doorbell.findLost([meanwhile]), { message: 'the queue answers again' });
+    await doorbell.ring([after]);
+    await listener.heardAll(after);
+    await inTime(subscription.close(), 'closing the subscription');
+    await inTime(doorbell.close(), 'closing the doorbell');
+  });
+
+  test('hears and rings once the server is there, when it was away at the start', async () => {
+    await using backend = await testBackend(kind);
+    await using proxy = await tcpProxy(backend.connection.url);
+    await proxy.cut();
+    const doorbell = openBullMq({ ...backend.connection, url: proxy.url });
+    const listener = new Listener();
+    await inTime(listener.listen(doorbell), 'listening');
+    await inTime(doorbell.ring([newRing()]), 'a ring');
+    expect(await inTime(doorbell.findLost([]), 'a question')).toBeUndefined();
+    expect(await inTime(doorbell.knock(['some']), 'a knock')).toEqual([]);
+
+    await proxy.restore();
+    await waitFor(() => doorbell.findLost([]), { message: 'the queue answers' });
+    const ring = newRing();
+    await doorbell.ring([ring]);
+    await listener.heardAll(ring);
+    await waitFor(async () => (await doorbell.knock(['gone'])).length === 1, { message: 'a knock is answered' });
+    await doorbell.close();
+  });
+
+  test('closes in time when the server is away, with a ring in hand', async () => {
+    await using backend = await testBackend(kind);
+    await using proxy = await tcpProxy(backend.connection.url);
+    const doorbell = openBullMq({ ...backend.connection, url: proxy.url });
+    const listener = new Listener({ isHolding: true });
+    const subscription = await listener.listen(doorbell);
+    const ring = newRing();
+    await doorbell.ring([ring]);
+    await listener.heardAll(ring);
+    await proxy.cut();
+    const closed = subscription.close();
+    listener.letAllGo();
+    await inTime(closed, 'closing the subscription');
+    await inTime(doorbell.close(), 'closing the doorbell');
+  });
+});
+
+function toDisposable(subscription: { close(): Promise<void> }): AsyncDisposable {
+  return { [Symbol.asyncDispose]: () => subscription.close() };
+}

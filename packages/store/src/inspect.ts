@@ -1,0 +1,478 @@
+/**
+ * Reads for people: what became of a turn, and which workers live. Ordinary drizzle, a constant number of statements
+ * whatever the size of the turn, its context or its run; contents come as previews, so that a look costs little.
+ */
+import {
+  type AgentId,
+  type BoxId,
+  type CardId,
+  type ErrorBody,
+  type JsonValue,
+  KernelError,
+  type ProjectId,
+  type Role,
+  type RunId,
+  type Segment,
+  type ToolCallId,
+  type TurnId,
+  type TurnStatus,
+  tryParseId,
+  type WorkerId,
+} from '@boxcar/kernel';
+import { and, asc, between, count, DrizzleQueryError, eq, gt, or, type SQL, sql, sum } from 'drizzle-orm';
+import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
+import type pg from 'pg';
+import { toDatabaseError } from './db.js';
+import { tables } from './schema.js';
+
+const { agents, boxes, cards, profiles, projects, runs, steps, tapeEntries, toolCalls, turns, workers } =
+  tables;
+
+const MIN_PREFIX = 8;
+const PREVIEW_LENGTH = 200;
+const LISTED_CARDS = 50;
+const LISTED_CHILDREN = 100;
+
+/** A turn in a list: on the way to the root, or below the one that is looked at. */
+export interface TurnLine {
+  readonly turn_id: TurnId;
+  readonly status: TurnStatus;
+  readonly agent: string;
+  readonly profile: string;
+  readonly primitive: string;
+  readonly depth: number;
+  /** The call that asked for it. */
+  readonly tool_call_id: ToolCallId | null;
+}
+
+export interface Usage {
+  readonly input_tokens: number;
+  readonly output_tokens: number;
+}
+
+export interface StepLine {
+  readonly step: number;
+  readonly attempt: number;
+  /** Null while the model works, or when the attempt was lost with its worker. */
+  readonly committed_at: Date | null;
+  readonly opened_at: Date;
+  readonly model: string | null;
+  readonly finish_reason: string | null;
+  readonly usage: Usage | null;
+  readonly model_ms: number | null;
+  readonly prompt_hash: string | null;
+  readonly error: ErrorBody | null;
+}
+
+export interface CallLine {
+  readonly tool_call_id: ToolCallId;
+  readonly step: number;
+  readonly ordinal: number;
+  readonly name: string;
+  readonly route: 'function' | 'primitive' | 'none';
+  readonly status: 'pending' | 'success' | 'failed' | 'timeout' | 'canceled';
+  /** From the commit of the call to its result; null while it is out. */
+  readonly duration_ms: number | null;
+  readonly deadline_at: Date;
+  readonly arguments_preview: string;
+  readonly error: ErrorBody | null;
+}
+
+export interface CardLine {
+  readonly card_id: CardId;
+  readonly type: string;
+  readonly role: Role | null;
+  readonly tokens: number;
+  readonly preview: string;
+  /** Index in `segments`, from 0. */
+  readonly segment: number;
+}
+
+export interface TurnReport {
+  readonly turn_id: TurnId;
+  readonly run_id: RunId;
+  readonly project_id: ProjectId;
+  readonly status: TurnStatus;
+  readonly error: ErrorBody | null;
+  readonly primitive: string;
+  readonly channel_id: string;
+  readonly worker_target: string;
+  readonly depth: number;
+  readonly epoch: number;
+  readonly holder_id: WorkerId | null;
+  readonly step_count: number;
+  readonly max_steps: number;
+  readonly pending_calls: number;
+  readonly created_at: Date;
+  readonly dispatched_at: Date | null;
+  readonly ended_at: Date | null;
+  readonly deadline_at: Date | null;
+  readonly agent: { readonly agent_id: AgentId; readonly name: string };
+  readonly profile: { readonly name: string; readonly version: number };
+  readonly output_box_id: BoxId;
+  /** From the root of the run to this turn. */
+  readonly lineage: readonly TurnLine[];
+  readonly steps: readonly StepLine[];
+  readonly calls: readonly CallLine[];
+  readonly context: {
+    readonly box_id: BoxId;
+    readonly card_count: number;
+    readonly tokens: number;
+    /** The manifest: what was packed by which rule from where, in order. */
+    readonly segments: readonly Segment[];
+    /** The first ones, in stored order. */
+    readonly cards: readonly CardLine[];
+  };
+  readonly child_count: number;
+  /** The first ones. */
+  readonly children: readonly TurnLine[];
+  readonly deliverable: { readonly card_id: CardId; readonly content: JsonValue } | null;
+  readonly run: {
+    readonly run_id: RunId;
+    readonly root_turn_id: TurnId;
+    readonly turns: number;
+    /** Turns that have not ended. */
+    readonly open_turns: number;
+    /** Committed steps, and attempts at them. */
+    readonly steps: number;
+    readonly attempts: number;
+    readonly usage: Usage;
+  };
+}
+
+type Reader = Parameters<Parameters<NodePgDatabase['transaction']>[0]>[0];
+
+/** One snapshot for all statements: a report never mixes two states of a turn. */
+async function read<T>(pool: pg.Pool, body: (tx: Reader) => Promise<T>): Promise<T> {
+  try {
+    return await drizzle(pool).transaction(body, {
+      isolationLevel: 'repeatable read',
+      accessMode: 'read only',
+    });
+  } catch (error) {
+    throw toDatabaseError(error instanceof DrizzleQueryError ? error.cause : error);
+  }
+}
+
+async function findProjectId(tx: Reader, project: string): Promise<ProjectId> {
+  const id = tryParseId<'project'>(project);
+  const [row] = await tx
+    .select({ id: projects.id })
+    .from(projects)
+    .where(
+      id === undefined ? eq(projects.name, project) : or(eq(projects.id, id), eq(projects.name, project)),
+    )
+    .limit(1);
+  if (row === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
+  return row.id;
+}
+
+/** An id, or the beginning of one that fits a single turn of the project. */
+async function findTurnId(tx: Reader, ref: string, project: string): Promise<TurnId> {
+  const digits = ref.toLowerCase().replaceAll('-', '');
+  if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32) {
+    throw new KernelError('bad_request', {
+      message: `turn: '${ref.slice(0, 80)}' is no id and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      details: { field: 'turn' },
+    });
+  }
+  const projectId = await findProjectId(tx, project);
+  const bound = (fill: string): TurnId => tryParseId<'turn'>(digits.padEnd(32, fill)) as TurnId;
+  const found = await tx
+    .select({ id: turns.id })
+    .from(turns)
+    .where(and(eq(turns.projectId, projectId), between(turns.id, bound('0'), bound('f'))))
+    .orderBy(asc(turns.id))
+    .limit(4);
+  const [first, ...others] = found.map((row) => row.id);
+  if (first === undefined)
+    throw new KernelError('not_found', {
+      message: `No turn '${ref}' in project '${project}'.`,
+      details: { turn_id: ref, project_id: projectId },
+    });
+  if (others.length > 0) {
+    const some = [first, ...others].slice(0, 3).join(', ');
+    throw new KernelError('bad_request', {
+      message: `turn: '${ref}' is the beginning of several ids (${some}${others.length > 2 ? ', …' : ''}); give more digits.`,
+      details: { field: 'turn', turn_ids: [first, ...others] },
+    });
+  }
+  return first;
+}
+
+/** A content's own words, cut. */
+const preview = (content: SQL | typeof cards.content): SQL<string> => sql<string>`
+  left(coalesce(${content}->>'text', ${content}->>'uri', ${content}->>'data', ${content}->>'fields', ${content}->>'result',
+    ${content}->>'error', ${content}->>'arguments', ${content}::text, '(erased)'), ${PREVIEW_LENGTH})`;
+
+const turnLine = {
+  turn_id: turns.id,
+  status: turns.status,
+  agent: agents.name,
+  profile: profiles.name,
+  primitive: turns.primitive,
+  depth: turns.depth,
+  tool_call_id: turns.parentToolCallId,
+};
+
+async function readLineage(tx: Reader, turnId: TurnId): Promise<TurnLine[]> {
+  const up = sql`(
+    with recursive up as (
+      select id, parent_turn_id from ${turns} where id = ${turnId}
+      union all
+      select t.id, t.parent_turn_id from up join ${turns} t on t.id = up.parent_turn_id
+    ) select id from up)`;
+  return tx
+    .select(turnLine)
+    .from(turns)
+    .innerJoin(agents, eq(agents.id, turns.agentId))
+    .innerJoin(profiles, eq(profiles.id, turns.profileId))
+    .where(sql`${turns.id} in ${up}`)
+    .orderBy(asc(turns.depth));
+}
+
+async function readChildren(
+  tx: Reader,
+  turnId: TurnId,
+): Promise<Pick<TurnReport, 'child_count' | 'children'>> {
+  const rows = await tx
+    .select({ ...turnLine, total: sql<number>`(count(*) over ())::int` })
+    .from(turns)
+    .innerJoin(agents, eq(agents.id, turns.agentId))
+    .innerJoin(profiles, eq(profiles.id, turns.profileId))
+    .where(eq(turns.parentTurnId, turnId))
+    .orderBy(asc(turns.id))
+    .limit(LISTED_CHILDREN);
+  return { child_count: rows[0]?.total ?? 0, children: rows.map(({ total: _total, ...line }) => line) };
+}
+
+function readSteps(tx: Reader, turnId: TurnId): Promise<StepLine[]> {
+  return tx
+    .select({
+      step: steps.step,
+      attempt: steps.attempt,
+      committed_at: steps.committedAt,
+      opened_at: steps.openedAt,
+      model: steps.model,
+      finish_reason: steps.finishReason,
+      usage: steps.usage,
+      model_ms: steps.modelMs,
+      prompt_hash: sql<string | null>`encode(${steps.promptHash}, 'hex')`,
+      error: steps.error,
+    })
+    .from(steps)
+    .where(eq(steps.turnId, turnId))
+    .orderBy(asc(steps.step), asc(steps.attempt));
+}
+
+function readCalls(tx: Reader, turnId: TurnId): Promise<CallLine[]> {
+  return tx
+    .select({
+      tool_call_id: toolCalls.id,
+      step: toolCalls.step,
+      ordinal: toolCalls.ordinal,
+      name: toolCalls.name,
+      route: toolCalls.route,
+      status: toolCalls.status,
+      duration_ms: sql<
+        number | null
+      >`(extract(epoch from ${toolCalls.endedAt} - ${toolCalls.createdAt}) * 1000)::int`,
+      deadline_at: toolCalls.deadlineAt,
+      arguments_preview: sql<string>`left(${toolCalls.arguments}::text, ${PREVIEW_LENGTH})`,
+      error: sql<ErrorBody | null>`${cards.content}->'error'`,
+    })
+    .from(toolCalls)
+    .leftJoin(cards, eq(cards.id, toolCalls.resultCardId))
+    .where(eq(toolCalls.turnId, turnId))
+    .orderBy(asc(toolCalls.step), asc(toolCalls.ordinal));
+}
+
+async function readContext(tx: Reader, boxId: BoxId): Promise<TurnReport['context']> {
+  const [box] = await tx
+    .select({ segments: boxes.segments, cardCount: boxes.cardCount, tokens: boxes.tokenEstimate })
+    .from(boxes)
+    .where(eq(boxes.id, boxId));
+  // A segment is a range of the box's own cards, of another sealed box's, or of a tape; it never points to a segment.
+  const listed = await tx.execute<{
+    card_id: CardId;
+    type: string;
+    role: Role | null;
+    tokens: number;
+    preview: string;
+    segment: number;
+  }>(sql`
+    select c.id as card_id, c.type, c.role, c.token_estimate as tokens, ${preview(sql`c.content`)} as preview, (s.ord - 1)::int as segment
+    from ${boxes} b
+    cross join lateral jsonb_array_elements(b.segments) with ordinality as s(value, ord)
+    cross join lateral jsonb_to_record(s.value) as x(source uuid, "from" int, "to" int, skip jsonb)
+    cross join lateral (
+      select u.card_id, x."from" - 1 + u.n as position from ${boxes} l, unnest(l.card_ids[x."from":x."to"]) with ordinality as u(card_id, n)
+      where l.id = coalesce(x.source, b.id) and not coalesce(x.skip @> to_jsonb(x."from" - 1 + u.n), false)
+      union all
+      select e.card_id, e.position from ${tapeEntries} e
+      where e.box_id = x.source and e.position between x."from" and x."to" and e.card_id is not null
+        and not coalesce(x.skip @> to_jsonb(e.position), false)
+      order by position limit ${LISTED_CARDS}
+    ) leaf
+    join ${cards} c on c.id = leaf.card_id
+    where b.id = ${boxId}
+    order by s.ord, leaf.position limit ${LISTED_CARDS}`);
+  return {
+    box_id: boxId,
+    card_count: box?.cardCount ?? 0,
+    tokens: box?.tokens ?? 0,
+    segments: box?.segments ?? [],
+    cards: listed.rows,
+  };
+}
+
+async function readRun(tx: Reader, runId: RunId): Promise<TurnReport['run']> {
+  const [tree] = await tx
+    .select({
+      rootTurnId: runs.rootTurnId,
+      turns: count(turns.id),
+      openTurns: sql<number>`(count(*) filter (where ${turns.endedAt} is null))::int`,
+    })
+    .from(runs)
+    .innerJoin(turns, eq(turns.runId, runs.id))
+    .where(eq(runs.id, runId))
+    .groupBy(runs.id);
+  const [work] = await tx
+    .select({
+      attempts: count(),
+      steps: count(steps.committedAt),
+      input: sum(sql`(${steps.usage}->>'input_tokens')::bigint`).mapWith(Number),
+      output: sum(sql`(${steps.usage}->>'output_tokens')::bigint`).mapWith(Number),
+    })
+    .from(steps)
+    .innerJoin(turns, eq(turns.id, steps.turnId))
+    .where(eq(turns.runId, runId));
+  if (tree === undefined) throw new KernelError('internal_error', { message: `Run ${runId} has no turns.` });
+  return {
+    run_id: runId,
+    root_turn_id: tree.rootTurnId,
+    turns: tree.turns,
+    open_turns: tree.openTurns,
+    steps: work?.steps ?? 0,
+    attempts: work?.attempts ?? 0,
+    usage: { input_tokens: work?.input ?? 0, output_tokens: work?.output ?? 0 },
+  };
+}
+
+/**
+ * All that the rows say about one turn.
+ *
+ * @param ref - Its id, with dashes or as 32 hex digits, or a beginning of it of at least eight digits.
+ * @param options.project - Id or name; a turn of another project is not found.
+ * @throws KernelError `not_found`; `bad_request` when `ref` is no id, or fits several turns.
+ */
+export function inspectTurn(
+  pool: pg.Pool,
+  ref: string,
+  options: { readonly project: string },
+): Promise<TurnReport> {
+  return read(pool, async (tx) => {
+    const turnId = await findTurnId(tx, ref, options.project);
+    const [row] = await tx
+      .select({
+        turn: turns,
+        agent: { agent_id: agents.id, name: agents.name },
+        profile: { name: profiles.name, version: profiles.version },
+        deliverable: cards.content,
+      })
+      .from(turns)
+      .innerJoin(agents, eq(agents.id, turns.agentId))
+      .innerJoin(profiles, eq(profiles.id, turns.profileId))
+      .leftJoin(cards, eq(cards.id, turns.deliverableCardId))
+      .where(eq(turns.id, turnId));
+    if (row === undefined)
+      throw new KernelError('internal_error', { message: `Turn ${turnId} has no agent.` });
+    const { turn } = row;
+    return {
+      turn_id: turn.id,
+      run_id: turn.runId,
+      project_id: turn.projectId,
+      status: turn.status,
+      error: turn.error,
+      primitive: turn.primitive,
+      channel_id: turn.channelId,
+      worker_target: turn.workerTarget,
+      depth: turn.depth,
+      epoch: turn.epoch,
+      holder_id: turn.holderId,
+      step_count: turn.stepCount,
+      max_steps: turn.maxSteps,
+      pending_calls: turn.pendingCalls,
+      created_at: turn.createdAt,
+      dispatched_at: turn.dispatchedAt,
+      ended_at: turn.endedAt,
+      deadline_at: turn.deadlineAt,
+      agent: row.agent,
+      profile: row.profile,
+      output_box_id: turn.outputBoxId,
+      lineage: await readLineage(tx, turnId),
+      steps: await readSteps(tx, turnId),
+      calls: await readCalls(tx, turnId),
+      context: await readContext(tx, turn.contextBoxId),
+      ...(await readChildren(tx, turnId)),
+      deliverable:
+        turn.deliverableCardId === null
+          ? null
+          : { card_id: turn.deliverableCardId, content: row.deliverable as JsonValue },
+      run: await readRun(tx, turn.runId),
+    };
+  });
+}
+
+export interface LiveWorker {
+  readonly worker_id: WorkerId;
+  readonly hostname: string | null;
+  readonly pid: number | null;
+  readonly targets: readonly string[];
+  readonly concurrency: number;
+  readonly lease_until: Date;
+}
+
+/** The workers whose lease lives, narrowed to a host, a process, or a target they serve. */
+export function findLiveWorkers(
+  pool: pg.Pool,
+  where: { readonly hostname?: string; readonly pid?: number; readonly target?: string } = {},
+): Promise<readonly LiveWorker[]> {
+  const hostname = sql<string | null>`${workers.info}->>'hostname'`;
+  const pid = sql<number | null>`(${workers.info}->>'pid')::int`;
+  return read(pool, (tx) =>
+    tx
+      .select({
+        worker_id: workers.id,
+        hostname,
+        pid,
+        targets: workers.targets,
+        concurrency: workers.concurrency,
+        lease_until: workers.leaseUntil,
+      })
+      .from(workers)
+      .where(
+        and(
+          gt(workers.leaseUntil, sql`now()`),
+          where.hostname === undefined ? undefined : eq(hostname, where.hostname),
+          where.pid === undefined ? undefined : eq(pid, where.pid),
+          where.target === undefined ? undefined : sql`${workers.targets} @> array[${where.target}]::text[]`,
+        ),
+      )
+      .orderBy(asc(workers.id)),
+  );
+}
+
+/** Whether BullMQ's tables stand in this database: `boxcar migrate` makes them. */
+export function hasQueueTables(pool: pg.Pool): Promise<boolean> {
+  return read(pool, async (tx) => {
+    const { rows } = await tx.execute<{ found: boolean }>(
+      sql`select to_regclass('bullmq.migration') is not null as found`,
+    );
+    return rows[0]?.found === true;
+  });
+}

@@ -1,0 +1,345 @@
+/**
+ * The tables as drizzle sees them, for ordinary reads. The migrations make the schema; this file follows them, and a test
+ * compares names, types, nullability, defaults and keys with the catalogue in both directions. Checks, indexes and triggers
+ * stand in the migrations alone.
+ */
+import type {
+  AgentId,
+  BoxId,
+  CardContent,
+  CardId,
+  EntryKind,
+  ErrorBody,
+  JsonObject,
+  JsonValue,
+  ProfileId,
+  ProjectId,
+  Role,
+  RunId,
+  Segment,
+  ToolCallId,
+  TurnId,
+  TurnStatus,
+  WorkerId,
+} from '@boxcar/kernel';
+import {
+  bigint,
+  boolean,
+  customType,
+  integer,
+  json,
+  jsonb,
+  pgSchema,
+  primaryKey,
+  smallint,
+  text,
+  timestamp,
+  unique,
+  uuid,
+} from 'drizzle-orm/pg-core';
+
+const bytea = customType<{ data: Buffer }>({ dataType: () => 'bytea' });
+const time = (name: string) => timestamp(name, { withTimezone: true });
+const createdAt = () => time('created_at').notNull().defaultNow();
+
+const boxcar = pgSchema('boxcar');
+
+const schemaVersion = boxcar.table('schema_version', {
+  version: integer('version').primaryKey(),
+  name: text('name').notNull(),
+  /** sha256 of the migration's text, in hex. */
+  checksum: text('checksum').notNull(),
+  /** The oldest program, by the newest migration it knows, that may run on this schema. */
+  minCompatible: integer('min_compatible').notNull(),
+  appliedAt: time('applied_at').notNull().defaultNow(),
+});
+
+const projects = boxcar.table('projects', {
+  id: uuid('id').$type<ProjectId>().primaryKey(),
+  name: text('name').notNull().unique(),
+  limits: jsonb('limits').$type<{ readonly max_depth?: number }>().notNull().default({}),
+  operatorAgentId: uuid('operator_agent_id').$type<AgentId>().notNull(),
+  /** The anchor card that every tape of the project begins with. */
+  bootstrapCardId: uuid('bootstrap_card_id').$type<CardId>().notNull(),
+  createdAt: createdAt(),
+});
+
+const cards = boxcar.table('cards', {
+  id: uuid('id').$type<CardId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  type: text('type').notNull(),
+  /** What a model sees; null = user. */
+  role: text('role').$type<Role>(),
+  /** `json`, not `jsonb`: the writer's key order and bytes survive. Null only after erasure. */
+  content: json('content').$type<CardContent>(),
+  /** sha256 of the RFC 8785 form of the content. */
+  contentHash: bytea('content_hash').notNull(),
+  sizeBytes: integer('size_bytes').notNull(),
+  tokenEstimate: integer('token_estimate').notNull(),
+  metadata: jsonb('metadata').$type<JsonObject>().notNull().default({}),
+  /** An agent id, the name of a primitive, or `kernel`: for audit, never shown to a model. */
+  authorId: text('author_id').notNull(),
+  toolCallId: uuid('tool_call_id').$type<ToolCallId>(),
+  createdAt: createdAt(),
+  erasedAt: time('erased_at'),
+  erasedReason: text('erased_reason'),
+});
+
+const boxes = boxcar.table('boxes', {
+  id: uuid('id').$type<BoxId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  kind: text('kind').$type<'context' | 'tape'>().notNull(),
+  /** Whose context or tape it is; may read it without a grant, as the maker may. */
+  ownerAgentId: uuid('owner_agent_id').$type<AgentId>(),
+  makerAgentId: uuid('maker_agent_id').$type<AgentId>(),
+  createdAt: createdAt(),
+  /** Context: the cards made for this box; the others are named by its segments. */
+  cardIds: uuid('card_ids').array().$type<CardId[]>(),
+  /** Context: the token estimate of each of `cardIds`. */
+  cardTokens: integer('card_tokens').array(),
+  /** Context: what the box is made of, in order; this is its manifest. */
+  segments: jsonb('segments').$type<Segment[]>(),
+  /** Context: cards in all, those of the segments included. */
+  cardCount: integer('card_count'),
+  /** Context: tokens in all. */
+  tokenEstimate: integer('token_estimate'),
+  tapeName: text('tape_name'),
+  /** Tape: raised by each reset, which archives the one before. */
+  incarnation: integer('incarnation'),
+  /** Tape: position of the last entry. Its row lock makes positions gapless. */
+  headPosition: integer('head_position'),
+  lastAnchorPosition: integer('last_anchor_position'),
+  /** Tape: where a view begins to read: the last anchor, or the first entry of the step that was open then. */
+  viewPosition: integer('view_position'),
+  /** Tape: what it was forked from, up to `forkPosition`. */
+  parentBoxId: uuid('parent_box_id').$type<BoxId>(),
+  forkPosition: integer('fork_position'),
+  archivedAt: time('archived_at'),
+});
+
+const tapeEntries = boxcar.table(
+  'tape_entries',
+  {
+    boxId: uuid('box_id').$type<BoxId>().notNull(),
+    position: integer('position').notNull(),
+    kind: text('kind').$type<EntryKind>().notNull(),
+    /** Null for events alone. */
+    cardId: uuid('card_id').$type<CardId>(),
+    /** The card's token estimate, so that packing a range needs no look at the cards. */
+    tokens: integer('tokens').notNull().default(0),
+    /** Events only: `{ name, data }`. */
+    payload: json('payload').$type<{ readonly name: string; readonly data: JsonValue }>(),
+    anchorName: text('anchor_name'),
+    turnId: uuid('turn_id').$type<TurnId>(),
+    step: integer('step'),
+    authorId: text('author_id').notNull(),
+    /** Append, merge or import the same thing once. */
+    dedupKey: text('dedup_key'),
+    meta: jsonb('meta').$type<JsonObject>(),
+    createdAt: createdAt(),
+  },
+  (table) => [primaryKey({ columns: [table.boxId, table.position] })],
+);
+
+const profiles = boxcar.table(
+  'profiles',
+  {
+    id: uuid('id').$type<ProfileId>().primaryKey(),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    name: text('name').notNull(),
+    version: integer('version').notNull(),
+    /** The sealed box with the `sys.profile` card. */
+    boxId: uuid('box_id').$type<BoxId>().notNull(),
+    cardId: uuid('card_id').$type<CardId>().notNull(),
+    tags: text('tags').array().notNull().default([]),
+    workerTarget: text('worker_target').notNull().default(''),
+    maxSteps: integer('max_steps').notNull(),
+    isCurrent: boolean('is_current').notNull(),
+    createdAt: createdAt(),
+  },
+  (table) => [unique().on(table.projectId, table.name, table.version)],
+);
+
+const agents = boxcar.table(
+  'agents',
+  {
+    id: uuid('id').$type<AgentId>().primaryKey(),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    name: text('name').notNull(),
+    /** Null for the operator alone: it acts for callers that are no agent and has no model. */
+    profileId: uuid('profile_id').$type<ProfileId>(),
+    ownerAgentId: uuid('owner_agent_id').$type<AgentId>(),
+    /** The agent whose view a clone began with. */
+    derivedFrom: uuid('derived_from').$type<AgentId>(),
+    tapeBoxId: uuid('tape_box_id').$type<BoxId>(),
+    metadata: jsonb('metadata').$type<JsonObject>().notNull().default({}),
+    createdAt: createdAt(),
+  },
+  (table) => [unique().on(table.projectId, table.name)],
+);
+
+const grants = boxcar.table(
+  'grants',
+  {
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    agentId: uuid('agent_id').$type<AgentId>().notNull(),
+    boxId: uuid('box_id').$type<BoxId>().notNull(),
+    mode: text('mode').$type<'read' | 'append'>().notNull(),
+    /** The last readable position of a tape; null = all, also what comes later. */
+    uptoPosition: integer('upto_position'),
+    /** Who gave it: an agent id, or `turn:<id>` when a child's end did. */
+    source: text('source').notNull(),
+    expiresAt: time('expires_at'),
+    createdAt: createdAt(),
+  },
+  (table) => [primaryKey({ columns: [table.agentId, table.boxId, table.mode] })],
+);
+
+/** The tree below one root turn; its status is that of its root turn. */
+const runs = boxcar.table('runs', {
+  id: uuid('id').$type<RunId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  rootTurnId: uuid('root_turn_id').$type<TurnId>().notNull(),
+  limits: jsonb('limits').$type<JsonObject>().notNull().default({}),
+  traceparent: text('traceparent'),
+  createdAt: createdAt(),
+});
+
+const turns = boxcar.table('turns', {
+  id: uuid('id').$type<TurnId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  runId: uuid('run_id').$type<RunId>().notNull(),
+  agentId: uuid('agent_id').$type<AgentId>().notNull(),
+  profileId: uuid('profile_id').$type<ProfileId>().notNull(),
+  parentTurnId: uuid('parent_turn_id').$type<TurnId>(),
+  /** The call that asked for it. */
+  parentToolCallId: uuid('parent_tool_call_id').$type<ToolCallId>(),
+  /** True when its end is the result of that call. */
+  isAwaited: boolean('is_awaited').notNull().default(false),
+  depth: integer('depth').notNull(),
+  primitive: text('primitive').notNull(),
+  channelId: text('channel_id').notNull().default('public'),
+  status: text('status').$type<TurnStatus>().notNull(),
+  /** Raised by every transition into `dispatched`; job ids and claims carry it. */
+  epoch: integer('epoch').notNull(),
+  holderId: uuid('holder_id').$type<WorkerId>(),
+  /** Claims since the last committed step. */
+  attempt: integer('attempt').notNull().default(0),
+  stepCount: integer('step_count').notNull().default(0),
+  maxSteps: integer('max_steps').notNull(),
+  /** Replies in a row that were of no use. */
+  emptyReplies: integer('empty_replies').notNull().default(0),
+  pendingCalls: integer('pending_calls').notNull().default(0),
+  contextBoxId: uuid('context_box_id').$type<BoxId>().notNull(),
+  outputBoxId: uuid('output_box_id').$type<BoxId>().notNull(),
+  startPosition: integer('start_position'),
+  deliverableCardId: uuid('deliverable_card_id').$type<CardId>(),
+  error: jsonb('error').$type<ErrorBody>(),
+  workerTarget: text('worker_target').notNull().default(''),
+  priority: smallint('priority').notNull().default(0),
+  deadlineAt: time('deadline_at'),
+  traceparent: text('traceparent'),
+  createdAt: createdAt(),
+  dispatchedAt: time('dispatched_at'),
+  endedAt: time('ended_at'),
+});
+
+/** One row per attempt at a model call; an attempt that never committed was lost. */
+const steps = boxcar.table(
+  'steps',
+  {
+    turnId: uuid('turn_id').$type<TurnId>().notNull(),
+    step: integer('step').notNull(),
+    attempt: integer('attempt').notNull(),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    epoch: integer('epoch').notNull(),
+    holderId: uuid('holder_id').$type<WorkerId>().notNull(),
+    /** The tape range the view was built from; with the turn's context box it determines the prompt. */
+    fromPosition: integer('from_position').notNull(),
+    toPosition: integer('to_position').notNull(),
+    openedAt: time('opened_at').notNull().defaultNow(),
+    model: text('model'),
+    promptHash: bytea('prompt_hash'),
+    manifest: jsonb('manifest').$type<JsonObject>(),
+    thoughtCardId: uuid('thought_card_id').$type<CardId>(),
+    usage: jsonb('usage').$type<{ readonly input_tokens: number; readonly output_tokens: number }>(),
+    finishReason: text('finish_reason'),
+    modelMs: integer('model_ms'),
+    error: jsonb('error').$type<ErrorBody>(),
+    committedAt: time('committed_at'),
+  },
+  (table) => [primaryKey({ columns: [table.turnId, table.step, table.attempt] })],
+);
+
+const toolCalls = boxcar.table(
+  'tool_calls',
+  {
+    id: uuid('id').$type<ToolCallId>().primaryKey(),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    turnId: uuid('turn_id').$type<TurnId>().notNull(),
+    step: integer('step').notNull(),
+    ordinal: integer('ordinal').notNull(),
+    /** The provider's own id, which may repeat. */
+    providerCallId: text('provider_call_id').notNull(),
+    name: text('name').notNull(),
+    arguments: json('arguments').$type<JsonValue>().notNull(),
+    route: text('route').$type<'function' | 'primitive' | 'none'>().notNull(),
+    /** What a takeover may do with a call that was interrupted. */
+    retry: text('retry').$type<'safe' | 'never'>().notNull(),
+    /** The epoch that committed it; another epoch meeting it pending knows it was interrupted. */
+    epoch: integer('epoch').notNull(),
+    status: text('status').$type<'pending' | 'success' | 'failed' | 'timeout' | 'canceled'>().notNull(),
+    deadlineAt: time('deadline_at').notNull(),
+    resultCardId: uuid('result_card_id').$type<CardId>(),
+    createdAt: createdAt(),
+    endedAt: time('ended_at'),
+  },
+  (table) => [unique().on(table.turnId, table.step, table.ordinal)],
+);
+
+/** The idempotency record of every accepted submission, with the first answer. */
+const operations = boxcar.table(
+  'operations',
+  {
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    idempotencyKey: text('idempotency_key').notNull(),
+    primitive: text('primitive').notNull(),
+    requestHash: bytea('request_hash').notNull(),
+    response: json('response').$type<JsonValue>().notNull(),
+    /** The turn whose end is the final answer, when the caller waits. */
+    awaitedTurnId: uuid('awaited_turn_id').$type<TurnId>(),
+    /** The job of the queue door that waits for that answer. */
+    doorJobId: text('door_job_id'),
+    createdAt: createdAt(),
+  },
+  (table) => [primaryKey({ columns: [table.projectId, table.idempotencyKey] })],
+);
+
+const workers = boxcar.table('workers', {
+  id: uuid('id').$type<WorkerId>().primaryKey(),
+  /** Key of the session advisory lock its direct connection holds while it lives; below 2^47. */
+  lockKey: bigint('lock_key', { mode: 'number' }).notNull().unique(),
+  leaseUntil: time('lease_until').notNull(),
+  targets: text('targets').array().notNull(),
+  concurrency: integer('concurrency').notNull(),
+  info: jsonb('info').$type<{ readonly hostname?: string; readonly pid?: number }>().notNull().default({}),
+  startedAt: time('started_at').notNull().defaultNow(),
+});
+
+/** Every table of the schema, for reads with drizzle. Writes go through the functions of this package. */
+export const tables = {
+  schemaVersion,
+  projects,
+  cards,
+  boxes,
+  tapeEntries,
+  profiles,
+  agents,
+  grants,
+  runs,
+  turns,
+  steps,
+  toolCalls,
+  operations,
+  workers,
+} as const;
