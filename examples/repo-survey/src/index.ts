@@ -1,1 +1,4 @@
-export {};
+export { reportSchema, type SurveyReport } from './findings.js';
+export { PROFILE_FILES } from './profiles.js';
+export { registerSurvey } from './register-survey.js';
+export { runSurvey, type SurveyRun } from './run-survey.js';

@@ -271,8 +271,17 @@ export class KernelError extends Error {
   }
 }
 
+/** `String(value)`, which outside code can make throw. */
+export function toText(value: unknown): string {
+  try {
+    return String(value);
+  } catch {
+    return '[unreadable]';
+  }
+}
+
 /** Any thrown value as an error body; foreign errors become `fallback` with their own words. */
 export function toErrorBody(error: unknown, fallback: ErrorCode = 'internal_error'): ErrorBody {
   if (error instanceof KernelError) return error.toJSON();
-  return { code: fallback, message: error instanceof Error ? error.message : String(error) };
+  return { code: fallback, message: toText(error instanceof Error ? error.message : error) };
 }

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { KernelError } from './errors.js';
+import { KernelError, toText } from './errors.js';
 
 export type JsonValue = string | number | boolean | null | readonly JsonValue[] | JsonObject;
 export interface JsonObject {
@@ -27,6 +27,9 @@ export function sha256(text: string): string {
   return createHash('sha256').update(text).digest('hex');
 }
 
+/** Levels of nesting; Postgres reads JSON recursively and gives up at a few thousand. */
+const MAX_DEPTH = 200;
+
 const isCleanText = (text: string): boolean => !text.includes('\u0000') && text.isWellFormed();
 
 /**
@@ -39,7 +42,7 @@ export function parseJsonValue(value: unknown, path: string, depth = 0): JsonVal
   const refuse = (why: string): never => {
     throw new KernelError('bad_request', { message: `${path}: ${why}.`, details: { field: path } });
   };
-  if (depth > 200) return refuse('is nested deeper than 200 levels');
+  if (depth > MAX_DEPTH) return refuse(`is nested deeper than ${MAX_DEPTH} levels`);
   switch (typeof value) {
     case 'string':
       return isCleanText(value) ? value : refuse('contains a NUL character or a lone surrogate');
@@ -83,34 +86,58 @@ export function sanitizeText(text: string): Sanitized<string> {
   return { value: text.toWellFormed().replaceAll('\u0000', '\uFFFD'), isChanged: true };
 }
 
+const TOO_DEEP = '[nested too deeply]';
+
+/** `JSON.stringify` for what it refuses: a circle, a BigInt, nesting beyond any stack. */
+function stringifyAnyway(value: unknown): string | undefined {
+  const ancestors: unknown[] = [];
+  try {
+    return JSON.stringify(value, function (this: unknown, _key, member: unknown) {
+      if (typeof member === 'bigint') return member.toString();
+      if (typeof member !== 'object' || member === null) return member;
+      // `this` is what holds the member: everything behind it on the path has been left.
+      while (ancestors.length > 0 && ancestors.at(-1) !== this) ancestors.pop();
+      if (ancestors.includes(member)) return '[circular]';
+      if (ancestors.length >= MAX_DEPTH) return TOO_DEEP;
+      ancestors.push(member);
+      return member;
+    });
+  } catch {
+    return JSON.stringify(toText(value));
+  }
+}
+
 /**
- * Turns whatever a tool returned into JSON that can be stored; what JSON cannot say becomes its string form or null.
- * Circular references and BigInt become text.
+ * Turns whatever a tool returned into JSON that can be stored and that `parseJsonValue` takes; what JSON cannot say becomes
+ * its string form or null. Circular references, BigInt and what is nested too deeply become text.
  */
 export function sanitizeJson(value: unknown): Sanitized<JsonValue> {
   let text: string | undefined;
+  let isChanged = false;
   try {
-    text = JSON.stringify(value, (_key, member: unknown) =>
-      typeof member === 'bigint' ? member.toString() : member,
-    );
+    text = JSON.stringify(value);
   } catch {
-    text = JSON.stringify(String(value));
+    text = stringifyAnyway(value);
+    isChanged = true;
   }
   const plain: unknown = text === undefined ? null : JSON.parse(text);
-  let isChanged = false;
-  const clean = (part: unknown): JsonValue => {
+  const clean = (part: unknown, depth: number): JsonValue => {
     if (typeof part === 'string') {
       const sanitized = sanitizeText(part);
       isChanged ||= sanitized.isChanged;
       return sanitized.value;
     }
-    if (Array.isArray(part)) return part.map(clean);
-    if (typeof part === 'object' && part !== null) {
-      return Object.fromEntries(
-        Object.entries(part).map(([key, member]) => [clean(key) as string, clean(member)] as const),
-      );
+    if (typeof part !== 'object' || part === null) return part as number | boolean | null;
+    if (depth >= MAX_DEPTH) {
+      isChanged = true;
+      return TOO_DEEP;
     }
-    return part as number | boolean | null;
+    if (Array.isArray(part)) return part.map((item) => clean(item, depth + 1));
+    return Object.fromEntries(
+      Object.entries(part).map(
+        ([key, member]) => [clean(key, depth) as string, clean(member, depth + 1)] as const,
+      ),
+    );
   };
-  return { value: clean(plain), isChanged };
+  return { value: clean(plain, 0), isChanged };
 }

@@ -50,7 +50,7 @@ export const profileSchema = z.strictObject({
 export type Profile = z.infer<typeof profileSchema>;
 export type ProfileInput = z.input<typeof profileSchema>;
 
-/** @throws KernelError `profile_invalid` naming every wrong field. */
+/** @throws KernelError `profile_invalid` naming every wrong field; `bad_request` for what is no JSON at all. */
 export function parseProfile(input: unknown): Profile {
   const parsed = profileSchema.safeParse(parseJsonValue(input, 'profile'));
   if (!parsed.success) throw toBadRequest(parsed.error, '', 'profile_invalid');

@@ -18,7 +18,7 @@ export function checkResult(result: JsonValue, fields: readonly Field[] | undefi
     findings.push(`result must be an object with the fields ${fields.map((field) => field.name).join(', ')}`);
   } else {
     for (const field of fields) {
-      const value = result[field.name];
+      const value = Object.hasOwn(result, field.name) ? result[field.name] : undefined;
       if (value === undefined || value === null) {
         if (field.required ?? true) findings.push(`result.${field.name} is missing`);
       } else if (field.type !== undefined && typeOf(value) !== field.type) {

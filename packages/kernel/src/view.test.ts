@@ -515,6 +515,17 @@ describe('steps', () => {
     expect(before.messages.filter(({ content }) => content === '[continue]')).toHaveLength(3);
   });
 
+  test('a context that ends with assistant text keeps its end when an earlier turn writes behind it', () => {
+    const { cards, tape } = setup();
+    const first = tape.begin(1, [argument(cards.instruction('First.'))]);
+    tape.add(cards.thought('One.'), { turnId: first, step: 1 });
+    tape.begin(2, [inherited(cards.text('assistant', 'said by others', { authorId: OTHER }))]);
+    const before = buildView(tape.rows()).messages;
+    tape.add(cards.text('user', 'late notice'), { turnId: first, step: 1 });
+    const { messages } = buildView(tape.rows());
+    expect(messages.slice(0, before.length)).toEqual(before);
+  });
+
   test('[continue] stands between two outputs, not between an answer and its reminder', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);

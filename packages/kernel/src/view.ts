@@ -250,6 +250,7 @@ function writeContext(writer: Writer, started: TurnStarted): void {
   if (writer.hasBegun) pushContinue(prompt);
   if (isOwnTurn) writer.firstMessage ??= prompt.messages.length;
   writer.begunTurns.add(started.turnId);
+  writer.lastStep = undefined;
   const { contextBoxId: boxId, stepsLeft } = started;
   writeContextCards(prompt, { boxId, stepsLeft, cards: contextOf(rows, boxId), profile: rows.profile });
   if (!isOwnTurn) return;

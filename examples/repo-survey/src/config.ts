@@ -1,0 +1,40 @@
+/** The environment, read here and nowhere else in this example. */
+import { KernelError } from '@boxcar/kernel';
+import { z } from 'zod';
+
+const text = z
+  .string()
+  .optional()
+  .transform((value) => (value?.trim() ? value.trim() : undefined));
+
+const schema = z.object({
+  /** The folder that the tools of `plugin.ts` are confined to. Default: the working folder. */
+  BOXCAR_SURVEY_ROOT: text,
+  DATABASE_URL: text.refine((url) => url === undefined || /^postgres(ql)?:\/\//.test(url), {
+    message: 'must be a postgres:// URL',
+  }),
+  DATABASE_DIRECT_URL: text,
+  REDIS_URL: text,
+});
+
+export interface SurveyConfig {
+  readonly root: string;
+  readonly databaseUrl: string | undefined;
+  readonly directUrl: string | undefined;
+  readonly redisUrl: string | undefined;
+}
+
+/** @throws KernelError `bad_config` listing every wrong setting. */
+export function loadConfig(env: NodeJS.ProcessEnv = process.env): SurveyConfig {
+  const parsed = schema.safeParse(env);
+  if (!parsed.success) {
+    const findings = parsed.error.issues.map((issue) => `${issue.path.join('.')}: ${issue.message}`);
+    throw new KernelError('bad_config', { message: `${findings.join('; ')}.`, details: { findings } });
+  }
+  return Object.freeze({
+    root: parsed.data.BOXCAR_SURVEY_ROOT ?? process.cwd(),
+    databaseUrl: parsed.data.DATABASE_URL,
+    directUrl: parsed.data.DATABASE_DIRECT_URL,
+    redisUrl: parsed.data.REDIS_URL,
+  });
+}

@@ -1,0 +1,166 @@
+/**
+ * What the experts find in one part of the tree, and how findings add up to a report. Pure: no figure is made here that did
+ * not stand in a finding.
+ */
+import { z } from 'zod';
+import { noneSkipped, SKIP_REASONS, type Skipped, type SkipReason } from './source-files.js';
+
+/** How many functions and TODOs a finding and a report name; their number is counted in full. */
+const MAX_FUNCTIONS = 10;
+export const MAX_TODOS = 20;
+
+const count = z.number().int().nonnegative();
+
+const skippedSchema = z.strictObject({
+  binary: count,
+  too_large: count,
+  over_limit: count,
+  links: count,
+  unreadable: count,
+  ignored_folders: count,
+} satisfies Record<SkipReason, typeof count>);
+const languageSchema = z.strictObject({ language: z.string(), files: count, lines: count });
+const longFunctionSchema = z.strictObject({
+  name: z.string(),
+  file: z.string(),
+  line: count,
+  lines: count,
+});
+const todoSchema = z.strictObject({ file: z.string(), line: count, text: z.string() });
+
+const structureSchema = z.strictObject({
+  folder: z.string(),
+  files: count,
+  lines: count,
+  by_language: z.array(languageSchema),
+  skipped: skippedSchema,
+});
+const codeSchema = z.strictObject({
+  folder: z.string(),
+  code_files: count,
+  unparsed: count,
+  exports: count,
+  functions: count,
+  longest_functions: z.array(longFunctionSchema),
+});
+const todosSchema = z.strictObject({ folder: z.string(), todos: count, first_todos: z.array(todoSchema) });
+
+export type StructureFinding = z.infer<typeof structureSchema>;
+export type CodeFinding = z.infer<typeof codeSchema>;
+export type TodoFinding = z.infer<typeof todosSchema>;
+export type LongFunction = z.infer<typeof longFunctionSchema>;
+
+const findingSchema = z.union([structureSchema, codeSchema, todosSchema]);
+
+/** The answer to one ask_expert, as the principal got it: a finding, or why there is none. */
+export const answerSchema = z.looseObject({
+  status: z.string(),
+  result: z.unknown(),
+  error: z.looseObject({ code: z.string(), message: z.string() }).nullish(),
+});
+
+export const reportSchema = z.strictObject({
+  summary: z.string(),
+  files: count,
+  lines: count,
+  exports: count,
+  functions: count,
+  todos: count,
+  longest_functions: z.array(longFunctionSchema),
+  by_folder: z.array(
+    z.strictObject({
+      /** Below the surveyed root. The surveyed folder itself stands for the files directly in it. */
+      folder: z.string(),
+      files: count,
+      lines: count,
+      exports: count,
+      functions: count,
+      todos: count,
+    }),
+  ),
+  by_language: z.array(languageSchema),
+  first_todos: z.array(todoSchema),
+  /** What lies in the folder but is in no figure, and code files that could not be parsed. */
+  skipped: skippedSchema.extend({ unparsed: count }),
+  experts: count,
+  /** Answers that were no finding; figures lack what they would have said. */
+  unanswered: z.array(z.strictObject({ code: z.string(), message: z.string() })),
+});
+/** The deliverable of the survey. */
+export type SurveyReport = z.infer<typeof reportSchema>;
+type FolderRow = SurveyReport['by_folder'][number];
+
+const compareText = (left: string, right: string): number => (left < right ? -1 : left > right ? 1 : 0);
+
+/** The longest first; equals by file and line. */
+export const longest = (functions: readonly LongFunction[]): LongFunction[] =>
+  functions
+    .toSorted((a, b) => b.lines - a.lines || compareText(a.file, b.file) || a.line - b.line)
+    .slice(0, MAX_FUNCTIONS);
+
+/** Adds languages up, the one with most lines first. */
+export function addLanguages(
+  languages: readonly z.infer<typeof languageSchema>[],
+): z.infer<typeof languageSchema>[] {
+  const sums = new Map<string, { language: string; files: number; lines: number }>();
+  for (const { language, files, lines } of languages) {
+    const sum = sums.get(language) ?? { language, files: 0, lines: 0 };
+    sums.set(language, { language, files: sum.files + files, lines: sum.lines + lines });
+  }
+  return [...sums.values()].sort((a, b) => b.lines - a.lines || compareText(a.language, b.language));
+}
+
+function addSkipped(total: Skipped, part: Readonly<Skipped>): void {
+  for (const reason of SKIP_REASONS) total[reason] += part[reason];
+}
+
+const sum = <T>(items: readonly T[], of: (item: T) => number): number =>
+  items.reduce((total, item) => total + of(item), 0);
+
+/** Adds the experts' answers up to a report, without its summary. */
+export function combineFindings(
+  answers: readonly z.infer<typeof answerSchema>[],
+): Omit<SurveyReport, 'summary'> {
+  const structures: StructureFinding[] = [];
+  const codes: CodeFinding[] = [];
+  const todos: TodoFinding[] = [];
+  const unanswered: SurveyReport['unanswered'] = [];
+  for (const answer of answers) {
+    const parsed = findingSchema.safeParse(answer.result);
+    if (!parsed.success) {
+      const { code = 'no_finding', message = `The expert ended as ${answer.status} without a finding.` } =
+        answer.error ?? {};
+      unanswered.push({ code, message: message.slice(0, 500).toWellFormed() });
+    } else if ('files' in parsed.data) structures.push(parsed.data);
+    else if ('exports' in parsed.data) codes.push(parsed.data);
+    else todos.push(parsed.data);
+  }
+  const rows = new Map<string, FolderRow>();
+  const row = (folder: string): FolderRow => {
+    const known = rows.get(folder) ?? { folder, files: 0, lines: 0, exports: 0, functions: 0, todos: 0 };
+    rows.set(folder, known);
+    return known;
+  };
+  for (const { folder, files, lines } of structures) Object.assign(row(folder), { files, lines });
+  for (const { folder, exports, functions } of codes) Object.assign(row(folder), { exports, functions });
+  for (const { folder, todos: total } of todos) row(folder).todos = total;
+  const skipped = { ...noneSkipped(), unparsed: sum(codes, (item) => item.unparsed) };
+  for (const structure of structures) addSkipped(skipped, structure.skipped);
+  return {
+    files: sum(structures, (item) => item.files),
+    lines: sum(structures, (item) => item.lines),
+    exports: sum(codes, (item) => item.exports),
+    functions: sum(codes, (item) => item.functions),
+    todos: sum(todos, (item) => item.todos),
+    longest_functions: longest(codes.flatMap((item) => item.longest_functions)),
+    by_folder: [...rows.values()].sort((a, b) => compareText(a.folder, b.folder)),
+    by_language: addLanguages(structures.flatMap((item) => item.by_language)),
+    first_todos: todos
+      .flatMap((item) => item.first_todos)
+      .sort((a, b) => compareText(a.file, b.file) || a.line - b.line)
+      .slice(0, MAX_TODOS),
+    skipped,
+    experts: answers.length,
+    unanswered,
+  };
+}

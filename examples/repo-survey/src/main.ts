@@ -1,0 +1,52 @@
+/** Surveys a folder from the command line, on the Postgres of `DATABASE_URL`; `npm start` needs none. */
+import { parseArgs } from 'node:util';
+import { KernelError, toErrorBody } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { createLog, createWorker, migrateQueues, openRuntime } from '@boxcar/runtime';
+import { migrate } from '@boxcar/store';
+import { loadConfig } from './config.js';
+import { registerSurvey } from './register-survey.js';
+import { renderRun } from './render-run.js';
+import { runSurvey, type SurveyRun } from './run-survey.js';
+
+const USAGE = 'Usage: main.js [folder] [--json]';
+
+async function survey(root: string): Promise<SurveyRun> {
+  const { databaseUrl, directUrl, redisUrl } = loadConfig();
+  if (databaseUrl === undefined) {
+    throw new KernelError('bad_config', {
+      message:
+        'DATABASE_URL: is missing. Name a Postgres, or run `npm start` in the root, which brings its own.',
+    });
+  }
+  await migrate(directUrl ?? databaseUrl);
+  if (redisUrl === undefined) await migrateQueues(directUrl ?? databaseUrl);
+  await using opened = openRuntime({
+    databaseUrl,
+    directUrl,
+    redisUrl,
+    model: createModelRouter(),
+    log: createLog('warn'),
+  });
+  await registerSurvey(opened.runtime, { root });
+  await using _worker = await createWorker(opened.runtime);
+  return await runSurvey({ runtime: opened.runtime });
+}
+
+try {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: { json: { type: 'boolean', default: false }, help: { type: 'boolean', default: false } },
+  });
+  if (values.help || positionals.length > 1) {
+    console.error(USAGE);
+    process.exitCode = values.help ? 0 : 1;
+  } else {
+    const run = await survey(positionals[0] ?? loadConfig().root);
+    console.log(values.json ? JSON.stringify(run) : renderRun(run));
+    process.exitCode = run.status === 'success' ? 0 : 1;
+  }
+} catch (error) {
+  console.error(`repo-survey: ${toErrorBody(error).message}`);
+  process.exitCode = 1;
+}

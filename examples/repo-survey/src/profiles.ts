@@ -1,0 +1,14 @@
+import { readFile } from 'node:fs/promises';
+import { fileURLToPath } from 'node:url';
+import { parse } from 'yaml';
+
+const FOLDER = new URL('../profiles/', import.meta.url);
+
+/** The profile files of the survey; `boxcar profiles apply -f` takes them too. */
+export const PROFILE_FILES = ['structure-expert', 'code-expert', 'todo-expert', 'surveyor'].map((name) =>
+  fileURLToPath(new URL(`${name}.yaml`, FOLDER)),
+);
+
+/** Reads the survey's profiles, not yet validated: the runtime does that when it applies them. */
+export const loadSurveyProfiles = (): Promise<readonly unknown[]> =>
+  Promise.all(PROFILE_FILES.map(async (file): Promise<unknown> => parse(await readFile(file, 'utf8'))));

@@ -1,0 +1,100 @@
+import { isAbsolute, relative, resolve, sep } from 'node:path';
+import { type JsonValue, KernelError, launchPrincipalSchema } from '@boxcar/kernel';
+import type { Runtime, TurnResult } from '@boxcar/runtime';
+import { z } from 'zod';
+import { confine, resolveRoot } from './confinement.js';
+import { surveyRootOf } from './register-survey.js';
+
+/** What the principal must deliver; `reportSchema` says it in full. */
+const RESULT_FIELDS = launchPrincipalSchema.shape.result_fields.parse([
+  { name: 'summary', type: 'string', description: 'The figures in two or three sentences.' },
+  { name: 'files', type: 'number' },
+  { name: 'lines', type: 'number' },
+  { name: 'exports', type: 'number' },
+  { name: 'functions', type: 'number' },
+  { name: 'todos', type: 'number' },
+  { name: 'longest_functions', type: 'array' },
+  { name: 'by_folder', type: 'array' },
+  { name: 'by_language', type: 'array' },
+  { name: 'first_todos', type: 'array' },
+  { name: 'skipped', type: 'object' },
+  { name: 'experts', type: 'number' },
+  { name: 'unanswered', type: 'array' },
+]);
+
+const receiptSchema = z.looseObject({ turn_id: z.string() });
+
+export interface SurveyRun {
+  readonly status: TurnResult['status'];
+  readonly run_id: string;
+  /** Turns of the run: the principal's and those of its experts. */
+  readonly turns: number;
+  /** Their committed steps: the answers of a model that count. */
+  readonly steps: number;
+  /** A `SurveyReport` when the run ended in success. */
+  readonly deliverable: JsonValue;
+  readonly error?: TurnResult['error'];
+}
+
+/**
+ * The folder as the principal is told it: below the root, with `/` between its parts.
+ *
+ * @throws KernelError `bad_request` naming it.
+ */
+async function folderBelow(root: string, folder: string): Promise<string> {
+  const refuse = (why: string): never => {
+    throw new KernelError('bad_request', { message: `folder: '${folder}' ${why}.`, details: { folder } });
+  };
+  const below = relative(root, resolveRoot(resolve(root, folder), folder)) || '.';
+  if (below.split(sep)[0] === '..' || isAbsolute(below)) return refuse('lies outside of the registered root');
+  const { path } = await confine(root, below);
+  // The instruction names it on a line of its own.
+  return path === path.trim() && !/[\r\n]/.test(path)
+    ? path
+    : refuse('has a name that takes more than a line');
+}
+
+/** Turns and committed steps of the run that a turn belongs to, counted from their rows. */
+const RUN_FIGURES = `
+  select t.run_id,
+    (select count(*)::int from boxcar.turns r where r.run_id = t.run_id) as turns,
+    (select count(*)::int from boxcar.steps s join boxcar.turns r on r.id = s.turn_id
+      where r.run_id = t.run_id and s.committed_at is not null) as steps
+  from boxcar.turns t where t.id = $1`;
+
+/**
+ * Surveys a folder: launches the principal and waits for its report.
+ *
+ * @param options.folder - The root that was registered, or a folder in it; relative ones start at the root.
+ * @param options.timeoutMs - How long to wait at most; the run itself goes on.
+ * @throws KernelError `bad_request` for what is no folder below the root, `wait_timeout`.
+ */
+export async function runSurvey(options: {
+  readonly runtime: Runtime;
+  readonly folder?: string;
+  readonly timeoutMs?: number;
+}): Promise<SurveyRun> {
+  const { runtime, folder = '.', timeoutMs } = options;
+  const root = surveyRootOf(runtime);
+  if (root === undefined)
+    throw new KernelError('bad_request', { message: 'This runtime has no survey; call registerSurvey.' });
+  const path = await folderBelow(root, folder);
+  const receipt = await runtime.submit('launch_principal', {
+    profile_name: 'surveyor',
+    instruction: `Survey this source tree.\nFolder: ${path}`,
+    result_fields: RESULT_FIELDS,
+  });
+  const { turn_id } = receiptSchema.parse(receipt);
+  const end = await runtime.waitForTurn(turn_id, timeoutMs === undefined ? {} : { timeoutMs });
+  const { rows } = await runtime.pool.query<Pick<SurveyRun, 'run_id' | 'turns' | 'steps'>>(RUN_FIGURES, [
+    turn_id,
+  ]);
+  const figures = rows[0];
+  if (figures === undefined) throw new KernelError('not_found', { message: `No turn '${turn_id}'.` });
+  return {
+    status: end.status,
+    ...figures,
+    deliverable: end.result,
+    ...(end.error === undefined ? {} : { error: end.error }),
+  };
+}

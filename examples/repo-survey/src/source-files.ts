@@ -1,0 +1,137 @@
+/** Reads the text files of a folder, in an order that does not depend on the file system. */
+import { constants } from 'node:fs';
+import { type FileHandle, open, readdir, realpath } from 'node:fs/promises';
+import { join } from 'node:path';
+import { KernelError } from '@boxcar/kernel';
+import { type Confined, IGNORED_FOLDERS } from './confinement.js';
+
+/** A larger file is counted as skipped. */
+const MAX_FILE_BYTES = 2 * 1024 * 1024;
+/** Files read by one call; those beyond are counted as skipped. */
+const MAX_FILES = 20_000;
+const MAX_ENTRIES = 200_000;
+const BINARY_PROBE_BYTES = 8_000;
+
+export interface SourceFile {
+  /** Below the root, with `/` between its parts. */
+  readonly path: string;
+  readonly text: string;
+}
+
+/** What stands in a folder but is in no figure. */
+export const SKIP_REASONS = [
+  'binary',
+  'too_large',
+  'over_limit',
+  'links',
+  'unreadable',
+  'ignored_folders',
+] as const;
+export type SkipReason = (typeof SKIP_REASONS)[number];
+export type Skipped = Record<SkipReason, number>;
+export const noneSkipped = (): Skipped => ({
+  binary: 0,
+  too_large: 0,
+  over_limit: 0,
+  links: 0,
+  unreadable: 0,
+  ignored_folders: 0,
+});
+
+/** `tree`: the folder and all below it; `files`: only the files directly in it. */
+export const SCOPES = ['tree', 'files'] as const;
+export type Scope = (typeof SCOPES)[number];
+
+export interface ReadOptions {
+  readonly scope: Scope;
+  readonly signal: AbortSignal;
+  readonly skipped?: Skipped;
+  /** Default `MAX_FILES`. */
+  readonly maxFiles?: number;
+}
+
+const byName = (left: { readonly name: string }, right: { readonly name: string }): number =>
+  left.name < right.name ? -1 : left.name > right.name ? 1 : 0;
+
+const below = (path: string, name: string): string => (path === '.' ? name : `${path}/${name}`);
+
+/**
+ * Yields the text files of a folder by path, one at a time. Links are never followed.
+ *
+ * @throws KernelError `payload_too_large` for a folder of too many entries.
+ */
+export async function* readSources(folder: Confined, options: ReadOptions): AsyncGenerator<SourceFile> {
+  const { scope, signal, skipped = noneSkipped(), maxFiles = MAX_FILES } = options;
+  const waiting: Confined[] = [folder];
+  let entryCount = 0;
+  let fileCount = 0;
+  for (let here = waiting.pop(); here !== undefined; here = waiting.pop()) {
+    signal.throwIfAborted();
+    // Since the listing above it, a folder may have been replaced by a link: then it is no longer its own real path.
+    const real = await realpath(here.absolute).catch(() => undefined);
+    const entries =
+      real === here.absolute ? await readdir(real, { withFileTypes: true }).catch(() => null) : null;
+    if (entries === null) {
+      skipped.unreadable += 1;
+      continue;
+    }
+    entryCount += entries.length;
+    if (entryCount > MAX_ENTRIES) {
+      throw new KernelError('payload_too_large', {
+        message: `path: '${folder.path}' holds more than ${MAX_ENTRIES} entries; survey a smaller folder.`,
+        details: { path: folder.path, limitEntries: MAX_ENTRIES },
+      });
+    }
+    const folders: Confined[] = [];
+    for (const entry of entries.sort(byName)) {
+      const found = { absolute: join(here.absolute, entry.name), path: below(here.path, entry.name) };
+      if (entry.isSymbolicLink()) skipped.links += 1;
+      else if (entry.isDirectory()) {
+        if (IGNORED_FOLDERS.has(entry.name)) skipped.ignored_folders += 1;
+        else if (scope === 'tree') folders.push(found);
+      } else if (!entry.isFile()) skipped.unreadable += 1;
+      else if (fileCount >= maxFiles) skipped.over_limit += 1;
+      else {
+        fileCount += 1;
+        signal.throwIfAborted();
+        const read = await readText(found.absolute);
+        if (read.outcome === 'text') yield { path: found.path, text: read.text };
+        else skipped[read.outcome] += 1;
+      }
+    }
+    waiting.push(...folders.reverse());
+  }
+}
+
+export type ReadText =
+  | { readonly outcome: 'text'; readonly text: string }
+  | { readonly outcome: Extract<SkipReason, 'binary' | 'too_large' | 'unreadable'> };
+
+/** Reads one text file by its real path; a link, a pipe or a device is not opened as one. */
+export async function readText(absolute: string): Promise<ReadText> {
+  let file: FileHandle | undefined;
+  try {
+    file = await open(
+      absolute,
+      constants.O_RDONLY | (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0),
+    );
+    const stat = await file.stat();
+    if (!stat.isFile()) return { outcome: 'unreadable' };
+    if (stat.size > MAX_FILE_BYTES) return { outcome: 'too_large' };
+    const bytes = await file.readFile();
+    // A NUL near the start is what git, too, takes as the sign of a binary file.
+    if (bytes.subarray(0, BINARY_PROBE_BYTES).includes(0)) return { outcome: 'binary' };
+    return { outcome: 'text', text: bytes.toString('utf8') };
+  } catch {
+    return { outcome: 'unreadable' };
+  } finally {
+    await file?.close();
+  }
+}
+
+/** The lines of a text; a last one without its line end counts. */
+export function countLines(text: string): number {
+  let ends = 0;
+  for (let at = text.indexOf('\n'); at !== -1; at = text.indexOf('\n', at + 1)) ends += 1;
+  return text === '' || text.endsWith('\n') ? ends : ends + 1;
+}

@@ -1,0 +1,245 @@
+import { fileURLToPath } from 'node:url';
+import { type BoxId, KernelError } from '@boxcar/kernel';
+import { expandContexts } from '@boxcar/store';
+import { spawnNode, testDatabase } from '@boxcar/testkit';
+import { afterEach, describe, expect, test, vi } from 'vitest';
+import { registerSurvey, reportSchema, runSurvey } from './index.js';
+import plugin from './plugin.js';
+import { copyFixture, openTestRuntime, SECRET } from './testing/survey-harness.js';
+
+const WAIT = { timeoutMs: 25_000 };
+
+/** Counted by hand; `wc` and the eye agree. */
+const KNOWN = {
+  files: 13,
+  lines: 104,
+  exports: 22,
+  functions: 14,
+  todos: 10,
+  by_folder: [
+    { folder: '.', files: 4, lines: 11, exports: 0, functions: 0, todos: 3 },
+    { folder: 'docs', files: 2, lines: 7, exports: 0, functions: 0, todos: 1 },
+    { folder: 'src', files: 6, lines: 81, exports: 22, functions: 14, todos: 5 },
+    { folder: 'tools', files: 1, lines: 5, exports: 0, functions: 0, todos: 1 },
+  ],
+  by_language: [
+    { language: 'TypeScript', files: 3, lines: 63 },
+    { language: 'JavaScript', files: 3, lines: 18 },
+    { language: 'Markdown', files: 2, lines: 10 },
+    { language: 'Python', files: 1, lines: 5 },
+    { language: 'Text', files: 2, lines: 4 },
+    { language: 'Shell', files: 1, lines: 3 },
+    { language: 'JSON', files: 1, lines: 1 },
+  ],
+  longest_functions: [
+    { name: 'area', file: 'src/shapes.ts', line: 13, lines: 8 },
+    { name: 'Canvas.size', file: 'src/shapes.ts', line: 33, lines: 7 },
+    { name: 'größe', file: 'src/deep/size.mjs', line: 1, lines: 5 },
+    { name: 'ολα', file: 'src/deep/size.mjs', line: 7, lines: 3 },
+    { name: 'main', file: 'src/index.ts', line: 6, lines: 3 },
+    { name: 'exports', file: 'src/legacy.cjs', line: 2, lines: 3 },
+    { name: 'square', file: 'src/shapes.ts', line: 15, lines: 3 },
+    { name: 'circumference', file: 'src/shapes.ts', line: 22, lines: 3 },
+    { name: 'Canvas.draw', file: 'src/shapes.ts', line: 28, lines: 3 },
+    { name: 'Canvas.with spaces', file: 'src/shapes.ts', line: 40, lines: 3 },
+  ],
+  first_todos: [
+    { file: 'README.md', line: 3, text: 'TODO: say what it is for' },
+    { file: 'README.md', line: 7, text: 'TODO write the second chapter' },
+    { file: 'docs/notes.txt', line: 1, text: 'TODO buy milk' },
+    { file: 'no-newline.sh', line: 2, text: 'TODO: quote the argument' },
+    { file: 'src/broken.ts', line: 2, text: 'TODO: close it' },
+    { file: 'src/shapes.ts', line: 1, text: 'TODO: units' },
+    { file: 'src/shapes.ts', line: 16, text: 'FIXME overflows' },
+    { file: 'src/shapes.ts', line: 35, text: 'TODO(anna): measure' },
+    { file: 'src/view.jsx', line: 1, text: 'TODO: style it' },
+    { file: 'tools/run.py', line: 1, text: 'FIXME: arguments' },
+  ],
+  skipped: {
+    binary: 1,
+    too_large: 1,
+    over_limit: 0,
+    links: 4,
+    unreadable: 0,
+    ignored_folders: 3,
+    unparsed: 1,
+  },
+};
+
+afterEach(() => {
+  vi.unstubAllEnvs();
+});
+
+describe('a survey', () => {
+  test('of the frozen tree has its known figures', async () => {
+    await using tree = await copyFixture();
+    await using h = await openTestRuntime();
+    await registerSurvey(h.runtime, { root: tree.root });
+    const run = await runSurvey({ runtime: h.runtime, folder: tree.root, ...WAIT });
+    // The principal takes four steps, each of three experts for each of four areas takes two.
+    expect(run).toMatchObject({ status: 'success', turns: 13, steps: 28 });
+    const report = reportSchema.parse(run.deliverable);
+    expect(report).toEqual({ ...KNOWN, experts: 12, unanswered: [], summary: expect.any(String) });
+    expect(report.summary).toBe(
+      '104 lines in 13 files; languages by lines: TypeScript, JavaScript, Markdown. 22 exports, 10 TODOs. ' +
+        'Longest of 14 named functions: area, Canvas.size, größe. 0 of 12 experts gave no answer.',
+    );
+    const { rows } = await h.runtime.pool.query<{ run_id: string }>('select id as run_id from boxcar.runs');
+    expect(rows).toEqual([{ run_id: run.run_id }]);
+    const leaks = await h.runtime.pool.query('select id from boxcar.cards where content::text like $1', [
+      `%${SECRET}%`,
+    ]);
+    expect(leaks.rows).toEqual([]);
+  });
+
+  test('of a folder in the tree is that folder alone, twice the same', async () => {
+    await using tree = await copyFixture();
+    await using h = await openTestRuntime();
+    await registerSurvey(h.runtime, { root: tree.root });
+    const runs = await Promise.all(
+      ['src', `${tree.root}/src/../src`].map((folder) => runSurvey({ runtime: h.runtime, folder, ...WAIT })),
+    );
+    expect(runs[0]?.deliverable).toEqual(runs[1]?.deliverable);
+    expect(reportSchema.parse(runs[0]?.deliverable)).toMatchObject({
+      files: 6,
+      lines: 81,
+      exports: 22,
+      by_folder: [
+        { folder: 'src', files: 5 },
+        { folder: 'src/deep', files: 1 },
+      ],
+    });
+  });
+
+  test('of a folder without code is all zeros there', async () => {
+    await using tree = await copyFixture();
+    await using h = await openTestRuntime();
+    await registerSurvey(h.runtime, { root: `${tree.root}/tools` });
+    const run = await runSurvey({ runtime: h.runtime, ...WAIT });
+    expect(run).toMatchObject({
+      status: 'success',
+      turns: 4,
+      deliverable: { files: 1, exports: 0, functions: 0, longest_functions: [] },
+    });
+  });
+
+  test('packs the ground rules and nothing else of the principal for each expert', async () => {
+    await using tree = await copyFixture();
+    await using h = await openTestRuntime();
+    await registerSurvey(h.runtime, { root: `${tree.root}/tools` });
+    await runSurvey({ runtime: h.runtime, ...WAIT });
+    const { rows } = await h.runtime.pool.query<{ box_id: BoxId }>(
+      "select context_box_id as box_id from boxcar.turns where primitive = 'ask_expert'",
+    );
+    expect(rows).toHaveLength(3);
+    const contexts = await expandContexts(
+      h.runtime.pool,
+      rows.map((row) => row.box_id),
+    );
+    for (const cards of contexts.values()) {
+      expect(cards.map(({ card }) => card.type)).toEqual([
+        'task.instruction',
+        'task.result_fields',
+        'survey.ground_rules',
+        'meta.parent_pointer',
+      ]);
+    }
+    const rules = [...contexts.values()].map((cards) => cards[2]?.card.id);
+    expect(new Set(rules).size).toBe(1);
+  });
+
+  test('names an expert that failed, and goes on without its figures', async () => {
+    await using tree = await copyFixture();
+    await using h = await openTestRuntime();
+    await registerSurvey(h.runtime, { root: `${tree.root}/tools` });
+    await h.runtime.applyProfile({
+      name: 'todo-expert',
+      instructions: 'You fail.',
+      model: 'scripted',
+      script: [{ fail: { status: 400, message: 'out of service' } }],
+      tags: ['survey'],
+    });
+    const run = await runSurvey({ runtime: h.runtime, ...WAIT });
+    expect(run).toMatchObject({
+      status: 'success',
+      deliverable: {
+        files: 1,
+        todos: 0,
+        experts: 3,
+        unanswered: [{ code: 'model_failed', message: expect.stringContaining('out of service') }],
+        summary: expect.stringContaining('1 of 3 experts gave no answer.'),
+      },
+    });
+  });
+});
+
+describe('a folder that cannot be surveyed', () => {
+  test('is a bad_request that names it', async () => {
+    await using tree = await copyFixture();
+    await using h = await openTestRuntime();
+    const codeOf = async (work: Promise<unknown>): Promise<string> => {
+      const error: unknown = await work.then(
+        () => undefined,
+        (thrown: unknown) => thrown,
+      );
+      return error instanceof KernelError ? `${error.code}: ${error.message}` : String(error);
+    };
+    const { runtime } = h;
+    expect(await codeOf(runSurvey({ runtime, ...WAIT }))).toMatch(/^bad_request: .*registerSurvey/);
+    expect(await codeOf(registerSurvey(runtime, { root: '/no/such/folder' }))).toMatch(
+      /^bad_request: folder: '\/no\/such\/folder' does not exist/,
+    );
+    expect(await codeOf(registerSurvey(runtime, { root: `${tree.root}/data.json` }))).toMatch(
+      /^bad_request: folder: '.*data\.json' is no folder/,
+    );
+    await registerSurvey(runtime, { root: tree.root });
+    for (const [folder, why] of [
+      ['nowhere', 'does not exist'],
+      ['nul\0', 'does not exist'],
+      ['data.json', 'is no folder'],
+      ['..', 'lies outside'],
+      [tree.outside, 'lies outside'],
+      ['link-to-folder', 'lies outside'],
+      ['node_modules', 'is not part of the survey'],
+    ] as const) {
+      expect(await codeOf(runSurvey({ runtime, folder, ...WAIT }))).toMatch(
+        new RegExp(`^bad_request: .*${why}`),
+      );
+    }
+    const { rows } = await runtime.pool.query('select id from boxcar.turns');
+    expect(rows).toEqual([]);
+  });
+});
+
+describe('the programs', () => {
+  test('the plugin serves the folder of BOXCAR_SURVEY_ROOT', async () => {
+    await using tree = await copyFixture();
+    await using h = await openTestRuntime();
+    vi.stubEnv('BOXCAR_SURVEY_ROOT', tree.root);
+    await plugin(h.runtime);
+    const answer = await h.runtime.submit('launch_principal', {
+      profile_name: 'surveyor',
+      instruction: 'Survey this source tree.\nFolder: tools',
+      wait: true,
+    });
+    expect(answer).toMatchObject({ status: 'success', result: { files: 1, lines: 5, todos: 1 } });
+  });
+
+  test('main.js prints one JSON object, or one line that says what is wrong', async () => {
+    await using tree = await copyFixture();
+    await using database = await testDatabase({ empty: true });
+    const main = fileURLToPath(new URL('./main.ts', import.meta.url));
+    const env = { DATABASE_URL: database.url, DATABASE_DIRECT_URL: undefined, REDIS_URL: undefined };
+    await using good = spawnNode(main, [tree.root, '--json'], env);
+    await using bad = spawnNode(main, [`${tree.root}/nowhere`], env);
+    await using lost = spawnNode(main, [tree.root], { ...env, DATABASE_URL: undefined });
+    expect([(await good.exited).code, good.stderr]).toEqual([0, '']);
+    const { deliverable, ...run } = JSON.parse(good.stdout) as Record<string, unknown>;
+    expect(run).toEqual({ status: 'success', run_id: expect.any(String), turns: 13, steps: 28 });
+    expect(deliverable).toMatchObject(KNOWN);
+    expect([(await bad.exited).code, bad.stdout]).toEqual([1, '']);
+    expect(bad.stderr).toMatch(/^repo-survey: folder: '.*nowhere' does not exist\. .*\n$/);
+    expect([(await lost.exited).code, lost.stdout]).toEqual([1, '']);
+    expect(lost.stderr).toMatch(/^repo-survey: DATABASE_URL: is missing\. .*\n$/);
+  });
+});

@@ -1,0 +1,89 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import {
+  canFollow,
+  decideStep,
+  FINAL_STATUSES,
+  isFinal,
+  stepNotice,
+  TURN_STATUSES,
+  type TurnStatus,
+} from './turn.js';
+
+const call = { id: 'call_0', name: 'tool', arguments: '{}' };
+
+describe('the states of a turn', () => {
+  test('there is no way out of a final status', () => {
+    for (const from of FINAL_STATUSES) {
+      expect(isFinal(from)).toBe(true);
+      for (const to of TURN_STATUSES) expect(canFollow(from, to)).toBe(false);
+    }
+  });
+
+  test('only a claim starts, only a dispatched turn is claimed, only a running one suspends', () => {
+    const into = (to: TurnStatus) => TURN_STATUSES.filter((from) => canFollow(from, to));
+    expect(into('running')).toEqual(['dispatched']);
+    expect(into('suspended')).toEqual(['running']);
+    expect(into('queued')).toEqual([]);
+    expect(into('success')).toEqual(['running']);
+    expect(into('partial')).toEqual(['running']);
+  });
+
+  test('every status that is not final can end by deadline and by cancel', () => {
+    for (const from of TURN_STATUSES.filter((status) => !isFinal(status))) {
+      for (const to of ['timeout', 'failed', 'canceled'] as const) expect(canFollow(from, to)).toBe(true);
+    }
+  });
+
+  test('any walk that goes on long enough and may end, ends, and stays', () => {
+    fc.assert(
+      fc.property(fc.array(fc.constantFrom(...TURN_STATUSES), { maxLength: 50 }), (wishes) => {
+        let status: TurnStatus = 'queued';
+        let ended: TurnStatus | undefined;
+        for (const wish of wishes) {
+          if (!canFollow(status, wish)) continue;
+          expect(ended).toBeUndefined();
+          status = wish;
+          if (isFinal(status)) ended = status;
+        }
+      }),
+    );
+  });
+});
+
+describe('what follows a reply', () => {
+  const free = { must_end_with: [] };
+  const bound = { must_end_with: ['submit_result', 'finish'] };
+
+  test('calls are run, text or not', () => {
+    expect(decideStep({ text: 'x', toolCalls: [call] }, free)).toEqual({ kind: 'calls' });
+    expect(decideStep({ text: '', toolCalls: [call] }, bound)).toEqual({ kind: 'calls' });
+  });
+
+  test('text ends a turn that nothing else must end', () => {
+    expect(decideStep({ text: ' x ', toolCalls: [] }, free)).toEqual({ kind: 'end', text: ' x ' });
+  });
+
+  test('text reminds a turn that must end by a call', () => {
+    expect(decideStep({ text: 'x', toolCalls: [] }, bound)).toMatchObject({
+      kind: 'remind',
+      reminder: expect.stringContaining('submit_result or finish'),
+    });
+  });
+
+  test.each(['', ' ', '\n\t'])('an answer without words reminds, never ends: %j', (text) => {
+    expect(decideStep({ text, toolCalls: [] }, free).kind).toBe('remind');
+    expect(decideStep({ text, toolCalls: [] }, bound).kind).toBe('remind');
+  });
+});
+
+test('the model is told when two steps are left, and at the last', () => {
+  expect([0, 1, 2, 3].map((left) => stepNotice(left, true) !== undefined)).toEqual([
+    false,
+    true,
+    true,
+    false,
+  ]);
+  expect(stepNotice(1, true)).toContain('submit_result');
+  expect(stepNotice(1, false)).not.toContain('submit_result');
+});
