@@ -36,7 +36,7 @@ import {
   type SubmittedTurn,
   type Tx,
 } from '@boxcar/store';
-import type { CallerContext, Handler, HandlerTools, SubmitTurnRequest, TurnRef } from './handler.js';
+import type { CallerContext, Handler, HandlerTools, TurnRef } from './handler.js';
 import { HandoverPacker, newId } from './packer.js';
 import type { RuntimeCore } from './runtime.js';
 import { UnitOfWork } from './unit-of-work.js';
@@ -167,6 +167,7 @@ function checkParent({ parent }: Opening): void {
   });
 }
 
+/** Its functions are fields, so that a handler can take them apart. */
 class Primitive implements HandlerTools {
   readonly #opening: Opening;
   readonly #unit: UnitOfWork;
@@ -206,7 +207,7 @@ class Primitive implements HandlerTools {
     return this.#unit.tx;
   }
 
-  async findProfile(name: string): ReturnType<HandlerTools['findProfile']> {
+  readonly findProfile: HandlerTools['findProfile'] = async (name) => {
     const profile = (await findProfiles(this.db, this.ctx.projectId, [name])).get(name);
     if (profile === undefined)
       throw new KernelError('not_found', {
@@ -214,9 +215,9 @@ class Primitive implements HandlerTools {
         details: { profile_name: name, project_id: this.ctx.projectId },
       });
     return profile;
-  }
+  };
 
-  async findAgent(ref: string): ReturnType<HandlerTools['findAgent']> {
+  readonly findAgent: HandlerTools['findAgent'] = async (ref) => {
     const agent = await findAgent(this.db, this.ctx.projectId, { id: tryParseId<'agent'>(ref), name: ref });
     if (agent === undefined)
       throw new KernelError('not_found', {
@@ -224,11 +225,11 @@ class Primitive implements HandlerTools {
         details: { agent: ref, project_id: this.ctx.projectId },
       });
     return agent;
-  }
+  };
 
-  checkDelegation(target: { profileName: string; tags: readonly string[] }): void {
+  readonly checkDelegation: HandlerTools['checkDelegation'] = (target) => {
     checkDelegation(this.ctx.source, target);
-  }
+  };
 
   /** A waiting delegation to an agent that waits for the caller would never end. */
   #checkCycle(agentId: AgentId): void {
@@ -251,7 +252,7 @@ class Primitive implements HandlerTools {
     });
   }
 
-  async submitTurn(request: SubmitTurnRequest): Promise<TurnRef> {
+  readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
     const { target } = request;
     const { parent, projectId } = this.ctx;
     const profile = target.kind === 'new' ? target.profile : target.agent.profile;
@@ -322,7 +323,7 @@ class Primitive implements HandlerTools {
     });
     if (isAwaited) this.awaited = { turn, deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000 };
     return turn;
-  }
+  };
 
   /** The agent holds its turn's context: as owner of a box made here, by a grant for one that was written before. */
   async #own({ contextBoxId, agentId }: TurnRef): Promise<void> {
@@ -351,7 +352,7 @@ class Primitive implements HandlerTools {
     });
   }
 
-  endTurn(deliverable: JsonValue): void {
+  readonly endTurn: HandlerTools['endTurn'] = (deliverable) => {
     if (this.#call === undefined) {
       throw new KernelError('bad_request', {
         message: `${this.ctx.primitive} ends the turn that calls it; it cannot be submitted from outside.`,
@@ -359,7 +360,7 @@ class Primitive implements HandlerTools {
       });
     }
     this.ending = { deliverable };
-  }
+  };
 }
 
 function replay(opening: Opening, key: string, requestHash: string): Accepted | undefined {

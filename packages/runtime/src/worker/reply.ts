@@ -46,5 +46,9 @@ export function describeModelFailure(error: unknown): ErrorBody {
     message: string;
     details?: Record<string, unknown>;
   };
-  return { code, message: message.slice(0, 10_000).toWellFormed(), ...(details === undefined ? {} : { details }) };
+  return {
+    code,
+    message: message.slice(0, 10_000).toWellFormed(),
+    ...(details === undefined ? {} : { details }),
+  };
 }

@@ -8,6 +8,7 @@
  * W4  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  */
 import { randomInt } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import { hostname } from 'node:os';
 import { KernelError, type Ring, type TurnId, type WorkerId } from '@boxcar/kernel';
 import {
@@ -312,6 +313,8 @@ export class Worker implements AsyncDisposable {
 
   async #runClaimed(turn: HeldTurn['turn'], holderId: WorkerId): Promise<void> {
     const controller = new AbortController();
+    // One listener per tool call of a step; as many as the model makes.
+    setMaxListeners(0, controller.signal);
     const host: TurnHost = {
       runtime: this.#runtime,
       loader: this.#loader,
