@@ -2,7 +2,9 @@
 -- The core: projects, cards, boxes, tapes, profiles, agents, grants, runs, turns, steps, tool calls, operations, workers.
 -- Later migrations add tables and columns; nothing here needs to be rewritten for them.
 -- Ids are uuidv7 minted by the writer; times are the server's; every table carries project_id.
--- Hot tables have no foreign key to projects or workers: one shared parent row doubles the cost of a bulk insert.
+-- Hot tables have no foreign key to rows that many writers share (projects, workers, profiles, the bootstrap card): each
+-- insert would lock the shared row, and concurrent writers would queue for it. The writer has read those rows, and nothing
+-- deletes them.
 
 create schema if not exists boxcar;
 
@@ -76,7 +78,7 @@ create table boxcar.tape_entries (
   box_id uuid not null references boxcar.boxes,
   position int not null check (position > 0),
   kind text not null check (kind in ('message', 'system', 'anchor', 'tool_call', 'tool_result', 'error', 'event')),
-  card_id uuid references boxcar.cards,
+  card_id uuid,
   -- the card's token estimate, so that packing a range needs no look at the cards
   tokens int not null default 0,
   -- events only: { name, data }
@@ -119,7 +121,7 @@ create table boxcar.agents (
   project_id uuid not null,
   name text not null,
   -- null for the operator alone: it acts for callers that are no agent and has no model
-  profile_id uuid references boxcar.profiles,
+  profile_id uuid,
   owner_agent_id uuid,
   -- the agent whose view a clone began with
   derived_from uuid,
@@ -159,7 +161,7 @@ create table boxcar.turns (
   project_id uuid not null,
   run_id uuid not null references boxcar.runs,
   agent_id uuid not null references boxcar.agents,
-  profile_id uuid not null references boxcar.profiles,
+  profile_id uuid not null,
   parent_turn_id uuid,
   -- the call that asked for it
   parent_tool_call_id uuid,

@@ -36,7 +36,11 @@ export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
       ? { kind: 'postgres', url: options.databaseUrl }
       : { kind: 'redis', url: options.redisUrl };
   const queues = openQueues(connection);
-  const pool = createPool({ connectionString: options.databaseUrl, max: options.maxConnections ?? 6 });
+  const pool = createPool({
+    connectionString: options.databaseUrl,
+    max: options.maxConnections ?? 6,
+    isPooled: options.directUrl !== undefined && options.directUrl !== options.databaseUrl,
+  });
   const runtime = new Runtime({
     pool,
     directUrl: options.directUrl ?? options.databaseUrl,

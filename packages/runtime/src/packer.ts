@@ -228,7 +228,7 @@ export class HandoverPacker {
             details: { field: `arguments.${argument}`, box_id: boxId },
           });
         }
-        if (spec.access === 'actor' && !box.isReadable) {
+        if (spec.access !== 'trusted' && !box.isReadable) {
           throw new KernelError('box_not_authorized', {
             message: `arguments.${argument}: agent ${spec.actorId} may not read box ${boxId}.`,
             details: { field: `arguments.${argument}`, box_id: boxId, source_agent_id: spec.actorId },

@@ -5,7 +5,9 @@
  * B2  What a worker asks of the server waits until the server is back. Otherwise BullMQ asks again without a pause, and
  *     a job whose answer could not be stored at the first try is failed.
  * B3  What a queue asks fails while the server is away: the rows know better than a backlog in memory.
- * B4  A worker that closes waits for the jobs in hand; the goodbyes to the server end in bounded time.
+ * B4  A worker that closes waits for the jobs in hand and gives back what it was just being handed; the goodbyes to the
+ *     server end in bounded time.
+ * B5  The loss of a connection never ends the process.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel';
@@ -14,10 +16,12 @@ import {
   createPostgresBackend,
   createRedisBackend,
   type IQueueBackend,
+  type Job,
   type Processor,
   type Queue,
   type QueueOptions,
   runMigrations,
+  WaitingError,
   type WorkerOptions,
   withBackend,
 } from 'bullmq';
@@ -151,15 +155,21 @@ function openWorker<D, R, C>(
   let isClosed = false;
   const connection = connector.worker(() => isClosed);
   const inHand = new Set<Promise<R>>();
+  const work = async (next: Job<D, R>, token: string | undefined): Promise<R> => {
+    if (!isClosing) return processor(next, token);
+    // What cannot be moved stays active until its lock ends, and is given again then.
+    await next.moveToWait(token).catch(settings.onError);
+    throw new WaitingError();
+  };
   const make = () => {
     const worker = new classes.Worker<D, R>(
       name,
       (next, token) => {
-        const work = processor(next, token);
-        inHand.add(work);
-        const forget = (): void => void inHand.delete(work);
-        work.then(forget, forget);
-        return work;
+        const working = work(next as Job<D, R>, token);
+        inHand.add(working);
+        const forget = (): void => void inHand.delete(working);
+        working.then(forget, forget);
+        return working;
       },
       { ...workerOptions(settings), connection } as WorkerOptions<C>,
     );
@@ -196,17 +206,15 @@ function openWorker<D, R, C>(
   };
 }
 
-function openOn<C>(
-  kind: QueueConnection['kind'],
-  classes: Classes<C>,
-  connector: Connector<C>,
-): Queues {
+function openOn<C>(kind: QueueConnection['kind'], classes: Classes<C>, connector: Connector<C>): Queues {
   return {
     kind,
     queue: <D>(name: string): JobQueue<D> =>
       new LazyQueue<D>(
         () =>
-          new classes.Queue<D>(name, { connection: connector.queue() } as QueueOptions<C>) as unknown as Queue<D>,
+          new classes.Queue<D>(name, {
+            connection: connector.queue(),
+          } as QueueOptions<C>) as unknown as Queue<D>,
       ),
     worker: (name, processor, settings) => openWorker(classes, connector, { name, processor, settings }),
     close: () => connector.close(),
@@ -248,7 +256,11 @@ function connectPostgres(url: string): Connector<pg.Pool> {
   // Each queue and worker listens for errors of its own.
   pool.setMaxListeners(0).on('error', () => undefined);
   const clients = new Set<pg.PoolClient>();
-  pool.on('connect', (client) => clients.add(client));
+  pool.on('connect', (client) => {
+    // BullMQ checks connections out and does not always listen for their errors.
+    client.on('error', () => undefined);
+    clients.add(client);
+  });
   pool.on('remove', (client) => clients.delete(client));
   return {
     queue: () => pool,
@@ -278,6 +290,8 @@ function connectRedis(url: string): Connector<Redis> {
       new Redis(url, {
         ...options,
         replyMapping: 'legacy',
+        // ioredis does not notice that the server has closed, and keeps the process for as long as this.
+        disconnectTimeout: 50,
         retryStrategy: (times: number) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
       }),
     );

@@ -21,11 +21,15 @@ import {
   loadTurnStates,
   lockProfileName,
   promote,
+  type SubmissionItem,
+  type SubmissionResult,
   type TurnState,
   transaction,
   writeSubmission,
+  writeSubmissions,
 } from '@boxcar/store';
 import type pg from 'pg';
+import { Batcher } from './batcher.js';
 import type { Handler } from './handler.js';
 import { createBox, grantBox } from './handlers/boxes.js';
 import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
@@ -58,6 +62,8 @@ export interface RuntimeCore {
   readonly handlers: ReadonlyMap<string, Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
   readonly watcher: TurnWatcher;
+  /** Writes a submission together with others that come at the same moment. */
+  readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
   /** Rings after a commit: at once, in the background, never failing. */
   ring(rings: readonly Ring[]): void;
   accept(primitive: string, args: unknown, options?: SubmitOptions & DoorOptions): Promise<Accepted>;
@@ -113,6 +119,7 @@ export class Runtime implements RuntimeCore {
   readonly limits: PackLimits;
   readonly log: Log;
   readonly watcher: TurnWatcher;
+  readonly write: RuntimeCore['write'];
   /** Packs contexts from anywhere: `packContext`, `packMany`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
   readonly #handlers = new Map<string, Handler>();
@@ -128,6 +135,13 @@ export class Runtime implements RuntimeCore {
     this.limits = options.limits ?? {};
     this.log = options.log ?? silentLog;
     this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
+    const writes = new Batcher((items: readonly SubmissionItem[]) => writeSubmissions(this.pool, items), {
+      maxItems: 64,
+      maxInFlight: 2,
+    });
+    // A fence locks the caller's turn: such a write goes alone, so that it waits for nobody else's.
+    this.write = (item) =>
+      item.fence === undefined ? writes.add(item) : writeSubmission(this.pool, item.submission, item);
     this.packer = new HandoverPacker({ db: options.pool, limits: this.limits });
     this.registerHandler('delegate_async', delegateAsync);
     this.registerHandler('launch_principal', launchPrincipal);

@@ -439,7 +439,7 @@ async function acceptOnce(
     traceparent: options.traceparent ?? null,
     parent: parent === undefined ? undefined : { ...parent },
   };
-  const unit = new UnitOfWork(runtime.pool);
+  const unit = new UnitOfWork(runtime.pool, runtime.write);
   try {
     const tools = new Primitive(runtime, opening, ctx, unit, options.call);
     // Handlers are outside code: whatever they return, rows and cards can hold it.

@@ -1,10 +1,12 @@
 import { KernelError } from '@boxcar/kernel';
 import {
+  checkOut,
   emptySubmission,
   type Fence,
   type NewOperation,
   type Queryable,
   type Submission,
+  type SubmissionItem,
   type SubmissionResult,
   type Tx,
   toDatabaseError,
@@ -23,18 +25,24 @@ export class UnitOfWork {
   readonly #pool: pg.Pool;
   /** Set by the first statement, so that statements that come together share one transaction. */
   #client: Promise<pg.PoolClient> | undefined;
+  #last: Promise<unknown> = Promise.resolve();
   #isOver = false;
   readonly tx: Tx;
   /** The transaction once there is something to see in it, else the pool. */
   readonly db: Queryable;
 
-  constructor(pool: pg.Pool) {
+  readonly #write: (item: SubmissionItem) => Promise<SubmissionResult>;
+
+  /** @param write - Writes what needs no transaction around it; may gather several into one statement. */
+  constructor(pool: pg.Pool, write: (item: SubmissionItem) => Promise<SubmissionResult>) {
     this.#pool = pool;
+    this.#write = write;
     this.tx = {
-      query: async <R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> => {
-        const client = await this.#open();
-        await this.#flush(client);
-        return client.query<R>(config);
+      query: <R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> => {
+        // One after the other: a connection takes one statement at a time.
+        const result = this.#last.then(() => this.#query<R>(config));
+        this.#last = result.catch(() => undefined);
+        return result;
       },
     };
     this.db = { query: (config) => (this.isEmpty ? pool.query(config) : this.tx.query(config)) };
@@ -48,6 +56,18 @@ export class UnitOfWork {
     );
   }
 
+  async #query<R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> {
+    const client = await this.#open();
+    await this.#flush(client);
+    try {
+      return await client.query<R>(config);
+    } catch (error) {
+      // Only the loss of the connection is ours to name: what else the handler's own statement met is the handler's.
+      const named = toDatabaseError(error);
+      throw named instanceof KernelError && named.code === 'database_unavailable' ? named : error;
+    }
+  }
+
   async #open(): Promise<pg.PoolClient> {
     // A statement that a handler forgot to wait for must not open a transaction that nobody ends.
     if (this.#isOver)
@@ -59,7 +79,7 @@ export class UnitOfWork {
   async #begin(): Promise<pg.PoolClient> {
     let client: pg.PoolClient | undefined;
     try {
-      client = await this.#pool.connect();
+      client = await checkOut(this.#pool);
       await client.query('begin');
       return client;
     } catch (error) {
@@ -95,7 +115,7 @@ export class UnitOfWork {
   ): Promise<SubmissionResult> {
     if (this.#client === undefined && then === undefined) {
       this.#isOver = true;
-      return writeSubmission(this.#pool, this.submission, options);
+      return this.#write({ submission: this.submission, ...options });
     }
     const client = await this.#open();
     this.#isOver = true;

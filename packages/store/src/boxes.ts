@@ -20,8 +20,9 @@ const SEGMENTS = `
   where b.kind = 'context'`;
 
 /**
- * The cards of the segments in `seg`, by leaf: own cards, those of another sealed box, those of a tape. Three joins and no
- * recursion, because a segment never points to a segment.
+ * The cards of the segments in `seg`, by leaf: own cards, those of another sealed box, those of a tape. No recursion,
+ * because a segment never points to a segment. `offset 0` keeps each leaf a look-up by key: the planner knows nothing of
+ * how many segments a box has, and would rather read all boxes.
  */
 const LEAVES = `
   select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens
@@ -29,14 +30,14 @@ const LEAVES = `
   where g.source is null
   union all
   select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens
-  from seg g join boxcar.boxes l on l.id = g.source and l.kind = 'context',
+  from seg g cross join lateral (select b.card_ids, b.card_tokens from boxcar.boxes b where b.id = g.source and b.kind = 'context' offset 0) l,
     unnest(l.card_ids[g."from":g."to"], l.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
-  where g.skip is null or not (g."from" - 1 + u.n = any (g.skip))
+  where g.source is not null and (g.skip is null or not (g."from" - 1 + u.n = any (g.skip)))
   union all
   select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
-  from seg g join boxcar.boxes l on l.id = g.source and l.kind = 'tape'
-    join boxcar.tape_entries e on e.box_id = l.id and e.position between g."from" and g."to" and e.card_id is not null
-  where g.skip is null or not (e.position = any (g.skip))`;
+  from seg g cross join lateral (select t.position, t.card_id, t.tokens from boxcar.tape_entries t
+      where t.box_id = g.source and t.position between g."from" and g."to" and t.card_id is not null offset 0) e
+  where g.source is not null and (g.skip is null or not (e.position = any (g.skip)))`;
 
 export interface LoadBoxesOptions {
   readonly projectId: ProjectId;
@@ -175,7 +176,7 @@ const EXPAND_CONTEXTS = statement(`
   seg as (${SEGMENTS}),
   leaf as (${LEAVES})
   select l.box_id, l.rule, l."native", ${CARD_READ}
-  from leaf l join boxcar.cards c on c.id = l.card_id
+  from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
   order by l.box_id, l.ord, l.position`);
 
 export interface ExpandedCard {

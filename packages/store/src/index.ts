@@ -9,6 +9,7 @@ export {
   loadSnapshot,
 } from './boxes.js';
 export {
+  checkOut,
   createPool,
   isTransient,
   type Queryable,
@@ -62,10 +63,11 @@ export {
   type NewTurn,
   ringsOf,
   type Submission,
+  type SubmissionItem,
   type SubmissionResult,
   type SubmittedTurn,
-  WINDOW_FACTOR,
   writeSubmission,
+  writeSubmissions,
 } from './submission.js';
 export {
   closeDoor,

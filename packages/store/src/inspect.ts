@@ -22,7 +22,7 @@ import {
 import { and, asc, between, count, DrizzleQueryError, eq, gt, or, type SQL, sql, sum } from 'drizzle-orm';
 import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
 import type pg from 'pg';
-import { toDatabaseError } from './db.js';
+import { checkOut, toDatabaseError } from './db.js';
 import { tables } from './schema.js';
 
 const { agents, boxes, cards, profiles, projects, runs, steps, tapeEntries, toolCalls, turns, workers } =
@@ -144,13 +144,20 @@ type Reader = Parameters<Parameters<NodePgDatabase['transaction']>[0]>[0];
 
 /** One snapshot for all statements: a report never mixes two states of a turn. */
 async function read<T>(pool: pg.Pool, body: (tx: Reader) => Promise<T>): Promise<T> {
+  const client = await checkOut(pool);
+  let hasFailed = true;
   try {
-    return await drizzle(pool).transaction(body, {
+    const result = await drizzle(client).transaction(body, {
       isolationLevel: 'repeatable read',
       accessMode: 'read only',
     });
+    hasFailed = false;
+    return result;
   } catch (error) {
     throw toDatabaseError(error instanceof DrizzleQueryError ? error.cause : error);
+  } finally {
+    // Whether the rollback came through is not worth a look: the next read gets a fresh connection.
+    client.release(hasFailed);
   }
 }
 

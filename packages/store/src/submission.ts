@@ -23,8 +23,9 @@ import type {
   WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, type Statement, statement } from './db.js';
-import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord, contextBoxRecord } from './records.js';
+import { type Queryable, run } from './db.js';
+import { cardRecord, contextBoxRecord } from './records.js';
+import { prepareSubmission } from './submission-sql.js';
 
 export interface NewContextBox extends ContextBoxDraft {
   readonly id: BoxId;
@@ -139,122 +140,11 @@ export type SubmissionResult =
   /** The key was used before, or the fence no longer holds: nothing was written. */
   | { readonly outcome: 'refused' };
 
-/** Turns per target that may wait for a worker at once, as a multiple of the live workers' concurrency. */
-export const WINDOW_FACTOR = 4;
-
-/** Room in the window of each target among the new turns. */
-const ROOM = `
-  select g.worker_target,
-    ${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w
-       where w.lease_until > now() and w.targets @> array[g.worker_target])
-    - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target) as free,
-    exists (select from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target) as has_backlog
-  from (select distinct worker_target from new_turns) g`;
-
-// Who holds a box may widen and narrow what others hold; who was only given it cannot take from another what he has.
-const IS_WIDER = `((excluded.upto_position is null or grants.upto_position <= excluded.upto_position)
-          and (excluded.expires_at is null or grants.expires_at <= excluded.expires_at))`;
-const IS_BY_OWNER = `exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
-          where b.id = excluded.box_id and excluded.source in (b.owner_agent_id::text, b.maker_agent_id::text, p.operator_agent_id::text))`;
-
-function buildSubmissionText(parts: { operation: boolean; fence: boolean; submission: Submission }): string {
-  const { operation, fence, submission } = parts;
-  const gate = operation ? 'where exists (select from op)' : fence ? 'where exists (select from fence)' : '';
-  const ctes: string[] = [];
-  if (fence) {
-    ctes.push(`fence as (select 1 from boxcar.turns t, json_to_record($1) as f(turn_id uuid, epoch int, holder_id uuid)
-      where t.id = f.turn_id and t.epoch = f.epoch and t.holder_id = f.holder_id and t.status = 'running' for update of t)`);
-  } else {
-    ctes.push('unfenced as (select $1::json)');
-  }
-  if (operation) {
-    ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
-      select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.door_job_id
-      from json_to_record($2) as x(project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, door_job_id text)
-      ${fence ? 'where exists (select from fence)' : ''}
-      on conflict do nothing returning 1)`);
-  } else {
-    ctes.push('no_operation as (select $2::json)');
-  }
-  if (submission.cards.length > 0) {
-    ctes.push(
-      `new_cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_recordset($3::json->'cards') as x(${CARD_COLUMNS}) ${gate} returning 1)`,
-    );
-  }
-  if (submission.contextBoxes.length > 0) {
-    ctes.push(`new_boxes as (insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, card_ids, card_tokens, segments, card_count, token_estimate)
-      select x.id, x.project_id, 'context', x.owner_agent_id, x.maker_agent_id, x.card_ids, x.card_tokens, x.segments, x.card_count, x.token_estimate
-      from json_to_recordset($3::json->'contextBoxes') as x(id uuid, project_id uuid, owner_agent_id uuid, maker_agent_id uuid, card_ids uuid[], card_tokens int[], segments jsonb, card_count int, token_estimate int)
-      ${gate} returning 1)`);
-  }
-  if (submission.tapes.length > 0) {
-    ctes.push(`new_tapes as (insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, incarnation, head_position, last_anchor_position, view_position)
-      select x.id, x.project_id, 'tape', x.owner_agent_id, x.owner_agent_id, 1, 2, 1, 1
-      from json_to_recordset($3::json->'tapes') as x(id uuid, project_id uuid, owner_agent_id uuid) ${gate} returning id, project_id, owner_agent_id),
-    bootstrap as (insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
-      select n.id, e.position, e.kind, case e.position when 1 then p.bootstrap_card_id end, case e.position when 1 then 10 else 0 end, e.payload::json, e.anchor_name, n.owner_agent_id::text
-      from new_tapes n join boxcar.projects p on p.id = n.project_id
-      cross join (values (1, 'anchor', null, 'session/start'), (2, 'event', '{"name":"handoff","data":{"name":"session/start","state":{"owner":"human"}}}', null)) as e(position, kind, payload, anchor_name)
-      returning 1)`);
-  }
-  if (submission.agents.length > 0) {
-    ctes.push(`new_agents as (insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id)
-      select x.id, x.project_id, x.name, x.profile_id, x.owner_agent_id, x.derived_from, x.tape_box_id
-      from json_to_recordset($3::json->'agents') as x(id uuid, project_id uuid, name text, profile_id uuid, owner_agent_id uuid, derived_from uuid, tape_box_id uuid) ${gate} returning 1)`);
-  }
-  if (submission.runs.length > 0) {
-    ctes.push(`new_runs as (insert into boxcar.runs (id, project_id, root_turn_id, traceparent)
-      select x.id, x.project_id, x.root_turn_id, x.traceparent
-      from json_to_recordset($3::json->'runs') as x(id uuid, project_id uuid, root_turn_id uuid, traceparent text) ${gate} returning 1)`);
-  }
-  if (submission.grants.length > 0) {
-    ctes.push(`new_grants as (insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source, expires_at)
-      select x.project_id, x.agent_id, x.box_id, x.mode, x.upto_position, x.source, x.expires_at
-      from json_to_recordset($3::json->'grants') as x(project_id uuid, agent_id uuid, box_id uuid, mode text, upto_position int, source text, expires_at timestamptz) ${gate}
-      on conflict (agent_id, box_id, mode) do update set expires_at = excluded.expires_at, upto_position = excluded.upto_position, source = excluded.source
-        where grants.expires_at <= now() or ${IS_WIDER} or ${IS_BY_OWNER} returning 1)`);
-  }
-  if (submission.turns.length > 0) {
-    ctes.push(`new_turns as (select row_number() over (partition by x.worker_target order by x.ord) as rank,
-        row_number() over (partition by x.agent_id order by x.ord) as place, x.*
-      from rows from (json_to_recordset($3::json->'turns') as (id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean)) with ordinality
-        as x(id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_ms, traceparent, is_reuse, ord) ${gate}),
-    room as (${ROOM}),
-    decided as (select n.*, r.free >= n.rank and not r.has_backlog and n.place = 1
-        and not (n.is_reuse and exists (select from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('queued', 'dispatched', 'running', 'suspended'))) as is_ready
-      from new_turns n join room r using (worker_target)),
-    turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, status, epoch, dispatched_at)
-      select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
-        now() + deadline_ms * interval '1 millisecond', traceparent,
-        case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end
-      from decided returning id as turn_id, status, epoch, worker_target)`);
-  }
-  if (submission.turns.length === 0) ctes.push('rest as (select $3::json)');
-  const accepted = operation ? 'exists (select from op)' : fence ? 'exists (select from fence)' : 'true';
-  const turns =
-    submission.turns.length > 0 ? "(select coalesce(json_agg(t), '[]') from turns t)" : "'[]'::json";
-  return `with ${ctes.join(',\n')}\nselect ${accepted} as accepted, ${turns} as turns`;
-}
-
-const variants = new Map<string, Statement>();
-
-/** One text per combination of parts, so that a connection prepares each once. */
-function submissionStatement(parts: {
-  operation: boolean;
-  fence: boolean;
-  submission: Submission;
-}): Statement {
-  const { submission } = parts;
-  const key = [
-    parts.operation,
-    parts.fence,
-    ...Object.values(submission).map((rows: readonly unknown[]) => rows.length > 0),
-  ].join();
-  const known = variants.get(key);
-  if (known !== undefined) return known;
-  const built = statement(buildSubmissionText(parts));
-  variants.set(key, built);
-  return built;
+/** A submission with what decides whether it is written. */
+export interface SubmissionItem {
+  readonly submission: Submission;
+  readonly operation?: NewOperation;
+  readonly fence?: Fence;
 }
 
 const snake = (record: object): Record<string, unknown> =>
@@ -265,53 +155,101 @@ const snake = (record: object): Record<string, unknown> =>
     ]),
   );
 
+const boxRecord = (box: NewContextBox): Record<string, unknown> => ({
+  id: box.id,
+  project_id: box.projectId,
+  owner_agent_id: box.ownerAgentId,
+  maker_agent_id: box.makerAgentId,
+  ...contextBoxRecord(box),
+});
+
+/** The records of one table over all items, each with the index of its item. */
+function recordsOf<T>(
+  items: readonly SubmissionItem[],
+  rows: (submission: Submission) => readonly T[],
+  toRecord: (row: T) => Record<string, unknown>,
+): Record<string, unknown>[] {
+  return items.flatMap((item, index) =>
+    rows(item.submission).map((row) => ({ item: index, ...toRecord(row) })),
+  );
+}
+
+/** One row per key: a statement cannot touch a row twice. */
+const distinctGrants = (submission: Submission): readonly NewGrant[] => [
+  ...new Map(
+    submission.grants.map((grant) => [`${grant.agentId} ${grant.boxId} ${grant.mode}`, grant]),
+  ).values(),
+];
+
+/** Of several items under one key only the first can be accepted. */
+function isRepeated(items: readonly SubmissionItem[], index: number): boolean {
+  const operation = items[index]?.operation;
+  if (operation === undefined) return false;
+  return items
+    .slice(0, index)
+    .some(
+      (other) =>
+        other.operation?.projectId === operation.projectId &&
+        other.operation.idempotencyKey === operation.idempotencyKey,
+    );
+}
+
 /**
- * Writes a submission in one statement. Rule: docs/primitives.md, "Accepting".
+ * Writes submissions in one statement: each wholly or not at all. Either all carry an operation or none does, and likewise
+ * a fence. Rule: docs/primitives.md, "Accepting".
  *
- * @returns `refused` when the key exists already or the fence no longer holds; then nothing was written.
+ * @returns One result per item: `refused` when its key exists already or its fence no longer holds.
  */
-export async function writeSubmission(
+export async function writeSubmissions(
   db: Queryable,
-  submission: Submission,
-  options: { operation?: NewOperation; fence?: Fence } = {},
-): Promise<SubmissionResult> {
-  const prepared = submissionStatement({
-    operation: options.operation !== undefined,
-    fence: options.fence !== undefined,
-    submission,
+  all: readonly SubmissionItem[],
+): Promise<readonly SubmissionResult[]> {
+  const items = all.filter((_item, index) => !isRepeated(all, index));
+  const fences = items.flatMap(({ fence }, index) =>
+    fence === undefined ? [] : [{ item: index, ...snake(fence) }],
+  );
+  const operations = items.flatMap(({ operation }, index) =>
+    operation === undefined
+      ? []
+      : [{ item: index, ...snake({ ...operation, response: JSON.stringify(operation.response) }) }],
+  );
+  const { prepared, values } = prepareSubmission({
+    fences,
+    operations,
+    cards: recordsOf(items, (submission) => submission.cards, cardRecord),
+    contextBoxes: recordsOf(items, (submission) => submission.contextBoxes, boxRecord),
+    tapes: recordsOf(items, (submission) => submission.tapes, snake),
+    agents: recordsOf(items, (submission) => submission.agents, snake),
+    runs: recordsOf(items, (submission) => submission.runs, snake),
+    grants: recordsOf(items, distinctGrants, snake),
+    turns: recordsOf(items, (submission) => submission.turns, snake),
   });
-  const values = [
-    options.fence === undefined ? null : JSON.stringify(snake(options.fence)),
-    options.operation === undefined
-      ? null
-      : JSON.stringify(snake({ ...options.operation, response: JSON.stringify(options.operation.response) })),
-    JSON.stringify({
-      cards: submission.cards.map(cardRecord),
-      contextBoxes: submission.contextBoxes.map((box) => ({
-        id: box.id,
-        project_id: box.projectId,
-        owner_agent_id: box.ownerAgentId,
-        maker_agent_id: box.makerAgentId,
-        ...contextBoxRecord(box),
-      })),
-      tapes: submission.tapes.map(snake),
-      agents: submission.agents.map(snake),
-      runs: submission.runs.map(snake),
-      turns: submission.turns.map(snake),
-      // One row per key: a statement cannot touch a row twice.
-      grants: [
-        ...new Map(
-          submission.grants.map((grant) => [`${grant.agentId} ${grant.boxId} ${grant.mode}`, snake(grant)]),
-        ).values(),
-      ],
-    }),
-  ];
-  const [row] = await run<{ accepted: boolean; turns: SubmittedTurn[] } & pg.QueryResultRow>(
+  const [row] = await run<{ accepted: number[] | null; turns: SubmittedTurn[] } & pg.QueryResultRow>(
     db,
     prepared,
     values,
   );
-  return row?.accepted === true ? { outcome: 'accepted', turns: row.turns } : { outcome: 'refused' };
+  const isGated = fences.length + operations.length > 0;
+  const accepted = new Set(row?.accepted);
+  const turns = new Map(row?.turns.map((turn) => [turn.turn_id, turn]));
+  return all.map((item): SubmissionResult => {
+    const index = items.indexOf(item);
+    if (index === -1 || (isGated && !accepted.has(index))) return { outcome: 'refused' };
+    return {
+      outcome: 'accepted',
+      turns: item.submission.turns.flatMap((turn) => turns.get(turn.id) ?? []),
+    };
+  });
+}
+
+/** Writes one submission; see `writeSubmissions`. */
+export async function writeSubmission(
+  db: Queryable,
+  submission: Submission,
+  options: Omit<SubmissionItem, 'submission'> = {},
+): Promise<SubmissionResult> {
+  const [result] = await writeSubmissions(db, [{ submission, ...options }]);
+  return result ?? { outcome: 'refused' };
 }
 
 /** The rings of freshly dispatched turns. */

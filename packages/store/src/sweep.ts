@@ -11,7 +11,7 @@ const NOW = 'coalesce($1::timestamptz, now())';
 const DEAD = `t.status = 'running' and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW})`;
 const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadline_at is not null`;
 const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending'`;
-const WAITING_DOOR = `o.door_job_id is not null and exists (select from boxcar.turns t where t.id = o.awaited_turn_id and t.ended_at < ${NOW} - interval '2 seconds')`;
+const WAITING_DOOR = `o.door_job_id is not null and (select t.ended_at from boxcar.turns t where t.id = o.awaited_turn_id) < ${NOW} - interval '2 seconds'`;
 
 const PROBE = statement(`
   select
@@ -227,9 +227,7 @@ export function findDoorsOf(db: Queryable, turnIds: readonly TurnId[]): Promise<
   return run<Door>(db, DOORS_OF, [turnIds]);
 }
 
-const WAITING_DOORS = statement(
-  `select ${DOOR} from boxcar.operations o where ${WAITING_DOOR} limit $2`,
-);
+const WAITING_DOORS = statement(`select ${DOOR} from boxcar.operations o where ${WAITING_DOOR} limit $2`);
 
 /** Jobs at the queue door whose turn ended a while ago and that have not been answered. */
 export function findWaitingDoors(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<Door[]> {

@@ -1,7 +1,7 @@
 import type { Ring, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement, transaction } from './db.js';
-import { WINDOW_FACTOR } from './submission.js';
+import { WINDOW_FACTOR } from './submission-sql.js';
 import { toRing } from './turns.js';
 
 export interface NewWorker {

@@ -16,7 +16,7 @@ export const turnsQueue = (workerTarget: string): string =>
 const RING_LIMIT_MS = 500;
 const RINGS_PER_CALL = 500;
 /** How long one question to the queue may take. */
-const ASK_LIMIT_MS = 5_000;
+const ASK_LIMIT_MS = 2_000;
 const QUESTIONS_AT_ONCE = 50;
 /** States from which BullMQ will deliver the job. */
 const ON_ITS_WAY = new Set(['waiting', 'prioritized', 'delayed', 'active', 'waiting-children']);

@@ -12,6 +12,8 @@ export interface TcpProxy extends AsyncDisposable {
   cut(): Promise<void>;
   /** Keeps connections open and accepts new ones, but passes nothing on: a server that does not answer. */
   stall(): void;
+  /** Passes questions on and holds the answers back: what is asked takes effect, but nobody learns of it. */
+  stallAnswers(): void;
   /** Breaks every connection once; new ones get through. */
   breakOnce(): void;
   /** Lets everything through again. */
@@ -19,12 +21,17 @@ export interface TcpProxy extends AsyncDisposable {
   close(): Promise<void>;
 }
 
+interface Pair {
+  readonly inner: Socket;
+  readonly outer: Socket;
+}
+
 /** Opens a proxy in front of a Postgres or Redis URL. */
 export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
   const target = new URL(targetUrl);
   const defaultPort = target.protocol.startsWith('redis') ? 6379 : 5432;
-  const pairs = new Set<{ readonly inner: Socket; readonly outer: Socket }>();
-  let isStalled = false;
+  const pairs = new Set<Pair>();
+  let stalled: 'no' | 'answers' | 'all' = 'no';
   let brokenCount = 0;
   let server: Server | undefined;
 
@@ -35,6 +42,14 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
       outer.destroy();
     }
     pairs.clear();
+  };
+  const hold = ({ inner, outer }: Pair): void => {
+    if (stalled === 'all') inner.pause();
+    if (stalled !== 'no') outer.pause();
+  };
+  const stall = (what: 'answers' | 'all'): void => {
+    stalled = what;
+    for (const pair of pairs) hold(pair);
   };
   const accept = (inner: Socket): void => {
     const outer = connect({ host: target.hostname, port: Number(target.port) || defaultPort });
@@ -52,8 +67,8 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
       // A broken connection is what this is for.
       from.on('error', end).on('close', end);
       from.setNoDelay(true).on('data', (chunk) => to.write(chunk));
-      if (isStalled) from.pause();
     }
+    hold(pair);
   };
   /** @returns The port. */
   const listen = (port: number): Promise<number> =>
@@ -82,7 +97,7 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
   url.port = String(port);
 
   const restore = async (): Promise<void> => {
-    isStalled = false;
+    stalled = 'no';
     for (const { inner, outer } of pairs) {
       inner.resume();
       outer.resume();
@@ -98,13 +113,8 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
       return brokenCount;
     },
     cut: shut,
-    stall: () => {
-      isStalled = true;
-      for (const { inner, outer } of pairs) {
-        inner.pause();
-        outer.pause();
-      }
-    },
+    stall: () => stall('all'),
+    stallAnswers: () => stall('answers'),
     breakOnce: breakAll,
     restore,
     close: shut,

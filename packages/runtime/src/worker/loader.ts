@@ -17,7 +17,7 @@ import {
   loadViews,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { Batcher } from './batcher.js';
+import { Batcher } from '../batcher.js';
 
 const MAX_PROFILES = 500;
 

@@ -29,10 +29,10 @@ import {
   type StepCommit,
 } from '@boxcar/store';
 import pg from 'pg';
+import { Batcher } from '../batcher.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
 import { ENDED_CHANNEL, IDS_PER_NOTICE } from '../turn-watcher.js';
-import { Batcher } from './batcher.js';
 import { TurnLoader } from './loader.js';
 import { type HeldTurn, runTurn, type TurnHost } from './run-turn.js';
 import { Sweeper } from './sweeper.js';

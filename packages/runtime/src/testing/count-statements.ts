@@ -1,0 +1,25 @@
+import type { TestDatabase } from '@boxcar/testkit';
+import pg from 'pg';
+
+/** What one statement was sent as: its text, transaction control included. */
+const textOf = (query: unknown): string =>
+  typeof query === 'string' ? query : ((query as { text?: string } | undefined)?.text ?? '');
+
+/** The statements that `work` sends to this database, on whatever connection of this process. */
+export async function statementsOf(
+  database: Pick<TestDatabase, 'name'>,
+  work: () => Promise<unknown>,
+): Promise<string[]> {
+  const seen: string[] = [];
+  const { query } = pg.Client.prototype;
+  pg.Client.prototype.query = function (this: pg.Client, ...args: unknown[]): unknown {
+    if (this.database === database.name) seen.push(textOf(args[0]).trim());
+    return Reflect.apply(query, this, args);
+  } as typeof query;
+  try {
+    await work();
+  } finally {
+    pg.Client.prototype.query = query;
+  }
+  return seen;
+}

@@ -1,0 +1,27 @@
+import { checkMessages, type Model, type ModelRequest } from '@boxcar/kernel';
+import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
+
+/** A model that keeps every request it was sent. */
+export interface RecordingModel extends Model {
+  readonly requests: readonly ModelRequest[];
+  /** What the strictest providers would refuse, of all prompts so far. */
+  findings(): readonly string[];
+  /** The requests of one turn, in order. */
+  of(turnId: string): readonly ModelRequest[];
+}
+
+/** The scripted model, recorded; `functions` are its `scripted:<name>`. */
+export function recordingModel(functions: Readonly<Record<string, ScriptedFunction>> = {}): RecordingModel {
+  const model = createModelRouter({ scripted: { functions } });
+  const requests: ModelRequest[] = [];
+  return {
+    requests,
+    findings: () => requests.flatMap(({ messages, tools }) => checkMessages(messages, tools)),
+    of: (turnId) => requests.filter((request) => request.turn.turnId === turnId),
+    checkProfile: (profile) => model.checkProfile?.(profile),
+    generate: (request, options) => {
+      requests.push(request);
+      return model.generate(request, options);
+    },
+  };
+}

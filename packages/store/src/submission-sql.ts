@@ -1,0 +1,138 @@
+import { type Statement, statement } from './db.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from './records.js';
+
+/** Turns per target that may wait for a worker at once, as a multiple of the live workers' concurrency. */
+export const WINDOW_FACTOR = 4;
+
+/** The records of a write by table; each says in `item` which submission it belongs to. */
+export interface SubmissionRecords {
+  readonly fences: readonly object[];
+  readonly operations: readonly object[];
+  readonly cards: readonly object[];
+  readonly contextBoxes: readonly object[];
+  readonly tapes: readonly object[];
+  readonly agents: readonly object[];
+  readonly runs: readonly object[];
+  readonly grants: readonly object[];
+  readonly turns: readonly object[];
+}
+
+const OPERATION_COLUMNS =
+  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, door_job_id text';
+const TURN_COLUMNS =
+  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean';
+const TURN_NAMES = TURN_COLUMNS.replace(/ (uuid|boolean|int|text|float8)/g, '');
+
+/**
+ * Room in the window of each target among the new turns. The limits keep the planner from reading a whole backlog to
+ * answer whether there is one.
+ */
+const ROOM = `
+  select g.worker_target,
+    ${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w
+       where w.lease_until > now() and w.targets @> array[g.worker_target])
+    - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target) as free,
+    (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target limit 1) as has_backlog
+  from (select distinct worker_target from new_turns) g`;
+
+const HAS_TURN = `(select true from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('dispatched', 'running', 'suspended') limit 1) is not null
+  or (select true from boxcar.turns t where t.agent_id = n.agent_id and t.status = 'queued' limit 1) is not null`;
+
+// Who holds a box may widen and narrow what others hold; who was only given it cannot take from another what he has.
+const IS_WIDER = `((excluded.upto_position is null or grants.upto_position <= excluded.upto_position)
+          and (excluded.expires_at is null or grants.expires_at <= excluded.expires_at))`;
+const IS_BY_OWNER = `exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+          where b.id = excluded.box_id and excluded.source in (b.owner_agent_id::text, b.maker_agent_id::text, p.operator_agent_id::text))`;
+
+const statements = new Map<string, Statement>();
+
+/** The statement that writes these records: one text per combination of tables, so that a connection prepares each once. */
+export function prepareSubmission(records: SubmissionRecords): { prepared: Statement; values: unknown[] } {
+  const present = Object.values(records).filter((rows: readonly object[]) => rows.length > 0);
+  const key = Object.values(records)
+    .map((rows: readonly object[]) => (rows.length > 0 ? '1' : '0'))
+    .join('');
+  const known = statements.get(key);
+  const prepared = known ?? statement(buildText(records));
+  if (known === undefined) statements.set(key, prepared);
+  return { prepared, values: present.map((rows: readonly object[]) => JSON.stringify(rows)) };
+}
+
+function buildText(records: SubmissionRecords): string {
+  const present = Object.keys(records).filter((name) => records[name as keyof SubmissionRecords].length > 0);
+  const has = (name: keyof SubmissionRecords): boolean => present.includes(name);
+  const from = (name: keyof SubmissionRecords, columns: string): string =>
+    `json_to_recordset($${present.indexOf(name) + 1}) as x(${columns})`;
+  const isGated = has('fences') || has('operations');
+  const gate = isGated ? 'join accepted using (item)' : '';
+  const ctes: string[] = [];
+
+  if (has('fences')) {
+    ctes.push(`fence as (select x.item from boxcar.turns t join ${from('fences', 'item int, turn_id uuid, epoch int, holder_id uuid')} on t.id = x.turn_id
+      where t.epoch = x.epoch and t.holder_id = x.holder_id and t.status = 'running' order by t.id for update of t)`);
+  }
+  if (has('operations')) {
+    ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
+      select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.door_job_id
+      from ${from('operations', OPERATION_COLUMNS)} ${has('fences') ? 'join fence using (item)' : ''}
+      order by x.project_id, x.idempotency_key
+      on conflict do nothing returning project_id, idempotency_key),
+    accepted as (select x.item from ${from('operations', OPERATION_COLUMNS)} join op using (project_id, idempotency_key))`);
+  } else if (has('fences')) {
+    ctes.push('accepted as (select item from fence)');
+  }
+  if (has('cards')) {
+    ctes.push(
+      `new_cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from ${from('cards', `item int, ${CARD_COLUMNS}`)} ${gate})`,
+    );
+  }
+  if (has('contextBoxes')) {
+    ctes.push(`new_boxes as (insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, card_ids, card_tokens, segments, card_count, token_estimate)
+      select x.id, x.project_id, 'context', x.owner_agent_id, x.maker_agent_id, x.card_ids, x.card_tokens, x.segments, x.card_count, x.token_estimate
+      from ${from('contextBoxes', 'item int, id uuid, project_id uuid, owner_agent_id uuid, maker_agent_id uuid, card_ids uuid[], card_tokens int[], segments jsonb, card_count int, token_estimate int')} ${gate})`);
+  }
+  if (has('tapes')) {
+    ctes.push(`new_tapes as (insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, incarnation, head_position, last_anchor_position, view_position)
+      select x.id, x.project_id, 'tape', x.owner_agent_id, x.owner_agent_id, 1, 2, 1, 1
+      from ${from('tapes', 'item int, id uuid, project_id uuid, owner_agent_id uuid')} ${gate} returning id, project_id, owner_agent_id),
+    bootstrap as (insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
+      select n.id, e.position, e.kind, case e.position when 1 then p.bootstrap_card_id end, case e.position when 1 then 10 else 0 end, e.payload::json, e.anchor_name, n.owner_agent_id::text
+      from new_tapes n join boxcar.projects p on p.id = n.project_id
+      cross join (values (1, 'anchor', null, 'session/start'), (2, 'event', '{"name":"handoff","data":{"name":"session/start","state":{"owner":"human"}}}', null)) as e(position, kind, payload, anchor_name))`);
+  }
+  if (has('agents')) {
+    ctes.push(`new_agents as (insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id)
+      select x.id, x.project_id, x.name, x.profile_id, x.owner_agent_id, x.derived_from, x.tape_box_id
+      from ${from('agents', 'item int, id uuid, project_id uuid, name text, profile_id uuid, owner_agent_id uuid, derived_from uuid, tape_box_id uuid')} ${gate})`);
+  }
+  if (has('runs')) {
+    ctes.push(`new_runs as (insert into boxcar.runs (id, project_id, root_turn_id, traceparent)
+      select x.id, x.project_id, x.root_turn_id, x.traceparent
+      from ${from('runs', 'item int, id uuid, project_id uuid, root_turn_id uuid, traceparent text')} ${gate})`);
+  }
+  if (has('grants')) {
+    ctes.push(`new_grants as (insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source, expires_at)
+      select x.project_id, x.agent_id, x.box_id, x.mode, x.upto_position, x.source, x.expires_at
+      from ${from('grants', 'item int, project_id uuid, agent_id uuid, box_id uuid, mode text, upto_position int, source text, expires_at timestamptz')} ${gate}
+      on conflict (agent_id, box_id, mode) do update set expires_at = excluded.expires_at, upto_position = excluded.upto_position, source = excluded.source
+        where grants.expires_at <= now() or ${IS_WIDER} or ${IS_BY_OWNER})`);
+  }
+  if (has('turns')) {
+    ctes.push(`new_turns as materialized (select row_number() over (partition by x.worker_target order by x.ord) as rank,
+        row_number() over (partition by x.agent_id order by x.ord) as place, x.*
+      from rows from (json_to_recordset($${present.indexOf('turns') + 1}) as (item int, ${TURN_COLUMNS})) with ordinality
+        as x(item, ${TURN_NAMES}, ord) ${gate}),
+    room as materialized (${ROOM}),
+    decided as materialized (select n.*, r.free >= n.rank and r.has_backlog is null and n.place = 1
+        and not (n.is_reuse and (${HAS_TURN})) as is_ready
+      from new_turns n join room r using (worker_target)),
+    turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, status, epoch, dispatched_at)
+      select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
+        now() + deadline_ms * interval '1 millisecond', traceparent,
+        case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end
+      from decided returning id as turn_id, status, epoch, worker_target)`);
+  }
+  const accepted = isGated ? '(select json_agg(item) from accepted)' : 'null::json';
+  const turns = has('turns') ? "(select coalesce(json_agg(t), '[]') from turns t)" : "'[]'::json";
+  return `${ctes.length > 0 ? `with ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns`;
+}

@@ -1,0 +1,255 @@
+import type { ToolCallId, WorkerId } from '@boxcar/kernel';
+import { beforeEach, describe, expect, test } from 'vitest';
+import {
+  closeDoor,
+  elected,
+  findDoorsOf,
+  findExhaustedTurns,
+  findOverdueCalls,
+  findOverdueTurns,
+  findQueuedTargets,
+  findStaleRings,
+  findWaitingDoors,
+  probe,
+  ringAgain,
+  takeOver,
+} from './sweep.js';
+import { begin, holdCommits, waitUntilBlocked } from './testing/interleave.js';
+import { DEFAULT_PROJECT, newId, type TestProfile, World } from './testing/world.js';
+import { claim, commitSteps } from './turns.js';
+
+let world: World;
+let profile: TestProfile;
+let holder: WorkerId;
+
+beforeEach(async () => {
+  world = await World.open();
+  profile = await world.profile('writer');
+  holder = await world.worker();
+  return () => world[Symbol.asyncDispose]();
+});
+
+/** A moment so many seconds from now: the clock of these tests. */
+const later = (seconds: number): { now: Date } => ({ now: new Date(Date.now() + seconds * 1_000) });
+const limit = 100;
+const NOTHING = {
+  lost_rings: false,
+  dead_leases: false,
+  overdue_turns: false,
+  overdue_calls: false,
+  queued: false,
+  waiting_doors: false,
+};
+
+describe('the probe', () => {
+  const look = (options: { now?: Date } = {}) => probe(world.pool, { ...options, lostRingMs: 2_000 });
+
+  test('finds nothing where nothing is due', async () => {
+    expect(await look()).toEqual(NOTHING);
+    const turn = await world.running({ profile, holder, deadlineMs: 60_000 });
+    await world.call(turn, 1);
+    await world.submit({ profile });
+    expect(await look()).toEqual(NOTHING);
+  });
+
+  test('finds each kind of trouble', async () => {
+    const turn = await world.running({ profile, holder, deadlineMs: 10_000 });
+    await world.call(turn, 1);
+    expect(await look(later(11))).toEqual({ ...NOTHING, overdue_turns: true });
+    expect(await look(later(61))).toEqual({ ...NOTHING, overdue_turns: true, overdue_calls: true });
+    expect(await look(later(3_601))).toMatchObject({ dead_leases: true });
+    await world.submit({ profile });
+    expect(await look(later(3))).toEqual({ ...NOTHING, lost_rings: true });
+    await world.submit({ profile, reuse: turn });
+    expect(await look()).toEqual({ ...NOTHING, queued: true });
+  });
+
+  test('does not take ended turns for overdue', async () => {
+    const turn = await world.running({ profile, holder, deadlineMs: 10_000 });
+    await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);
+    expect(await look(later(100))).toEqual(NOTHING);
+  });
+});
+
+describe('dead leases', () => {
+  test('lose their turns to a new epoch; the living keep theirs', async () => {
+    const dead = await world.worker({ leaseMs: 0 });
+    const lost = await world.running({ profile, holder: dead });
+    const kept = await world.running({ profile, holder });
+    const waiting = await world.submit({ profile });
+    const late = await world.commit(lost, { end: 'success' });
+    expect(await takeOver(world.pool, { maxAttempts: 3, limit })).toEqual([
+      { turnId: lost.turnId, epoch: 2, workerTarget: '' },
+    ]);
+    expect(await world.row(lost)).toMatchObject({ status: 'dispatched', epoch: 2, holder_id: null });
+    expect(await world.statusOf(kept)).toBe('running');
+    expect(await world.row(waiting)).toMatchObject({ status: 'dispatched', epoch: 1 });
+    expect((await commitSteps(world.pool, [late])).outcomes).toEqual([{ outcome: 'fenced' }]);
+    expect(await takeOver(world.pool, { maxAttempts: 3, limit })).toEqual([]);
+  });
+
+  test('are those of workers whose row is gone, too', async () => {
+    const gone = newId<'worker'>();
+    const turn = await world.running({ profile, holder: gone });
+    expect(await takeOver(world.pool, { maxAttempts: 3, limit })).toMatchObject([{ turnId: turn.turnId }]);
+  });
+
+  test('are judged by the given clock', async () => {
+    await world.running({ profile, holder });
+    expect(await takeOver(world.pool, { ...later(3_599), maxAttempts: 3, limit })).toEqual([]);
+    expect(await takeOver(world.pool, { ...later(3_601), maxAttempts: 3, limit })).toHaveLength(1);
+  });
+
+  test('leave the committed steps as they are: the next holder goes on behind them', async () => {
+    const dead = await world.worker({ leaseMs: 0 });
+    const turn = await world.running({ profile, holder: dead });
+    await commitSteps(world.pool, [await world.commit(turn, { says: 'kept' })]);
+    await takeOver(world.pool, { maxAttempts: 3, limit });
+    expect(await world.claim(turn, holder)).toMatchObject({ stepCount: 1, attempt: 2, epoch: 2 });
+    expect(await world.tape(turn)).toEqual(['turn.started', 'kept']);
+  });
+
+  test('that lost a turn too often give it up to an end', async () => {
+    const dead = await world.worker({ leaseMs: 0 });
+    const turn = await world.running({ profile, holder: dead });
+    await takeOver(world.pool, { maxAttempts: 2, limit });
+    await world.claim(turn, dead);
+    expect(await takeOver(world.pool, { maxAttempts: 2, limit })).toEqual([]);
+    const exhausted = await findExhaustedTurns(world.pool, { maxAttempts: 2, limit });
+    expect(exhausted).toMatchObject([{ turn_id: turn.turnId, epoch: 2, holder_id: dead, attempt: 2 }]);
+    expect(await findExhaustedTurns(world.pool, { maxAttempts: 3, limit })).toEqual([]);
+    const end = await world.commit(turn, { step: 'none', end: 'failed' });
+    expect((await commitSteps(world.pool, [end])).outcomes).toEqual([{ outcome: 'committed' }]);
+    expect(await world.statusOf(turn)).toBe('failed');
+  });
+
+  test('do not wait for a turn that somebody else has locked', async () => {
+    const dead = await world.worker({ leaseMs: 0 });
+    const [one, two] = [
+      await world.running({ profile, holder: dead }),
+      await world.running({ profile, holder: dead }),
+    ];
+    await using other = await begin(world.pool);
+    await other.query('select from boxcar.turns where id = $1 for update', [one.turnId]);
+    expect(await takeOver(world.pool, { maxAttempts: 3, limit })).toMatchObject([{ turnId: two.turnId }]);
+  });
+});
+
+describe('lost rings', () => {
+  test('ring again under a new epoch; the old one claims nothing', async () => {
+    const turn = await world.submit({ profile });
+    expect(await findStaleRings(world.pool, { lostRingMs: 2_000, limit })).toEqual([]);
+    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    expect(stale).toEqual([{ turnId: turn.turnId, epoch: 1, workerTarget: '' }]);
+    expect(await ringAgain(world.pool, stale)).toEqual([{ turnId: turn.turnId, epoch: 2, workerTarget: '' }]);
+    expect(await ringAgain(world.pool, stale)).toEqual([]);
+    expect(await claim(world.pool, stale, holder)).toEqual([{ outcome: 'stale' }]);
+    expect((await claim(world.pool, [{ turnId: turn.turnId, epoch: 2 }], holder))[0]?.outcome).toBe(
+      'claimed',
+    );
+  });
+
+  test('that were claimed after all are left alone', async () => {
+    const turn = await world.submit({ profile });
+    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    await world.claim(turn, holder);
+    expect(await ringAgain(world.pool, stale)).toEqual([]);
+    expect(await world.row(turn)).toMatchObject({ status: 'running', epoch: 1 });
+  });
+
+  test('that race a claim yield one of the two', async () => {
+    const turn = await world.submit({ profile });
+    const ring = { turnId: turn.turnId, epoch: 1, workerTarget: '' };
+    await using gate = await begin(world.pool);
+    await gate.query('select from boxcar.turns for update');
+    const claimed = claim(world.pool, [ring], holder);
+    await waitUntilBlocked(world.pool, { n: 1 });
+    const again = ringAgain(world.pool, [ring]);
+    await waitUntilBlocked(world.pool, { n: 2 });
+    await gate.query('commit');
+    const isClaimed = (await claimed)[0]?.outcome === 'claimed';
+    expect(await again).toHaveLength(isClaimed ? 0 : 1);
+    expect(await world.statusOf(turn)).toBe(isClaimed ? 'running' : 'dispatched');
+  });
+});
+
+describe('deadlines', () => {
+  test('find turns in any status that is not final, the most overdue first', async () => {
+    const ended = await world.running({ profile, holder, deadlineMs: 1_000 });
+    await commitSteps(world.pool, [await world.commit(ended, { end: 'success' })]);
+    await world.running({ profile, holder });
+    const running = await world.running({ profile, holder, deadlineMs: 30_000 });
+    const dispatched = await world.submit({ profile, deadlineMs: 20_000 });
+    const queued = await world.submit({ profile, reuse: running, deadlineMs: 10_000 });
+    const found = async (seconds: number) =>
+      (await findOverdueTurns(world.pool, { ...later(seconds), limit })).map(({ turn_id }) => turn_id);
+    expect(await found(0)).toEqual([]);
+    expect(await found(15)).toEqual([queued.turnId]);
+    expect(await found(60)).toEqual([queued, dispatched, running].map(({ turnId }) => turnId));
+    const [row] = await findOverdueTurns(world.pool, { ...later(60), limit: 1 });
+    expect(row).toMatchObject({
+      turn_id: queued.turnId,
+      epoch: 0,
+      holder_id: null,
+      agent_id: running.agentId,
+      output_box_id: running.tapeId,
+      is_awaited: false,
+    });
+  });
+
+  test('find calls, and say which of them wait for a turn', async () => {
+    const turn = await world.running({ profile, holder });
+    const [a, b] = (await world.call(turn, 2)) as [ToolCallId, ToolCallId];
+    await world.submit({ profile, parent: turn, answers: b });
+    expect(await findOverdueCalls(world.pool, { ...later(59), limit })).toEqual([]);
+    const found = await findOverdueCalls(world.pool, { ...later(61), limit });
+    expect(found.map(({ id, is_awaiting }) => [id, is_awaiting]).sort()).toEqual(
+      [
+        [a, false],
+        [b, true],
+      ].sort(),
+    );
+  });
+});
+
+test('one sweeper at a time: the others are told at once', async () => {
+  const held = holdCommits(world.pool);
+  const swept: string[] = [];
+  const first = elected(held.pool, async () => void swept.push('first'));
+  await held.atCommit;
+  expect(await elected(world.pool, async () => void swept.push('second'))).toBe(false);
+  held.release();
+  expect(await first).toBe(true);
+  expect(await elected(world.pool, async () => void swept.push('third'))).toBe(true);
+  expect(swept).toEqual(['first', 'third']);
+});
+
+test('targets with queued turns are told once each', async () => {
+  for (const workerTarget of ['b', 'a', 'b'])
+    await world.submit({ profile: await world.profile(`p-${newId()}`, { workerTarget }) });
+  await world.submit({ profile });
+  expect(await findQueuedTargets(world.pool)).toEqual(['a', 'b']);
+});
+
+describe('doors', () => {
+  test('wait for a turn until they are closed, by their own job only', async () => {
+    const turn = await world.running({ profile, holder });
+    await world.pool.query(
+      `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
+       values ($1, 'key', 'p', '\\x00', '{}', $2, 'job-1')`,
+      [DEFAULT_PROJECT, turn.turnId],
+    );
+    const jobs = async () => (await findDoorsOf(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
+    expect(await jobs()).toEqual(['job-1']);
+    expect(await findWaitingDoors(world.pool, { ...later(10), limit })).toEqual([]);
+    const ended = await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);
+    expect(ended.doorTurnIds).toEqual([turn.turnId]);
+    expect(await findWaitingDoors(world.pool, { limit })).toEqual([]);
+    const [door] = await findWaitingDoors(world.pool, { ...later(10), limit });
+    if (door === undefined) throw new Error('no door waits');
+    await closeDoor(world.pool, { ...door, job_id: 'job-2' });
+    expect(await jobs()).toEqual(['job-1']);
+    await closeDoor(world.pool, door);
+    expect(await jobs()).toEqual([]);
+  });
+});

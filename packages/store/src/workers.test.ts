@@ -1,0 +1,138 @@
+import { beforeEach, describe, expect, test } from 'vitest';
+import { begin } from './testing/interleave.js';
+import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
+import { commitSteps } from './turns.js';
+import { findReady, promote, removeWorker, renewLease } from './workers.js';
+
+let world: World;
+let profile: TestProfile;
+
+beforeEach(async () => {
+  world = await World.open();
+  profile = await world.profile('writer');
+  return () => world[Symbol.asyncDispose]();
+});
+
+const promoted = async (target = ''): Promise<string[]> =>
+  (await promote(world.pool, target)).map(({ turnId }) => turnId);
+const idsOf = (turns: readonly TestTurn[]): string[] => turns.map(({ turnId }) => turnId);
+const submitMany = async (n: number, of = profile): Promise<TestTurn[]> => {
+  const turns: TestTurn[] = [];
+  for (let i = 0; i < n; i++) turns.push(await world.submit({ profile: of }));
+  return turns;
+};
+
+describe('the queue of a target', () => {
+  test('stays as it is while no worker lives', async () => {
+    await submitMany(2);
+    expect(await promoted()).toEqual([]);
+    await world.worker({ leaseMs: 0 });
+    await world.worker({ targets: ['gpu'] });
+    expect(await promoted()).toEqual([]);
+  });
+
+  test('enters the window oldest first, up to its edge, and rings with epoch 1', async () => {
+    const turns = await submitMany(6);
+    await world.worker({ concurrency: 1 });
+    expect(await promote(world.pool, '')).toEqual(
+      turns.slice(0, 4).map(({ turnId }) => ({ turnId, epoch: 1, workerTarget: '' })),
+    );
+    expect(await promoted()).toEqual([]);
+    expect(await world.count('turns', "status = 'dispatched' and dispatched_at is not null")).toBe(4);
+  });
+
+  test('goes by priority before age', async () => {
+    const turns = await submitMany(6);
+    await world.pool.query('update boxcar.turns set priority = 5 where id = $1', [turns[5]?.turnId]);
+    await world.worker({ concurrency: 1 });
+    expect((await promoted()).sort()).toEqual(idsOf([0, 1, 2, 5].flatMap((index) => turns[index] ?? [])));
+  });
+
+  test('gives each project its turn, however long the queue of one is', async () => {
+    const busy = await submitMany(10);
+    const others: TestTurn[] = [];
+    for (const name of ['b', 'c']) {
+      const { projectId } = await world.project(name);
+      others.push(...(await submitMany(1, await world.profile('writer', { projectId }))));
+    }
+    await world.worker({ concurrency: 1 });
+    expect((await promoted()).sort()).toEqual(idsOf([...busy.slice(0, 2), ...others]).sort());
+  });
+
+  test('is each target’s own', async () => {
+    const gpu = await world.profile('gpu', { workerTarget: 'gpu' });
+    const [turn] = (await submitMany(1, gpu)) as [TestTurn];
+    await world.worker({ targets: ['', 'gpu'] });
+    expect(await promoted()).toEqual([]);
+    expect(await promote(world.pool, 'gpu')).toEqual([
+      { turnId: turn.turnId, epoch: 1, workerTarget: 'gpu' },
+    ]);
+  });
+
+  test('has one promoter at a time; another finds nothing and does not wait', async () => {
+    await submitMany(2);
+    await world.worker();
+    await using other = await begin(world.pool);
+    await other.query("select pg_advisory_xact_lock(hashtextextended('boxcar:promote:', 0))");
+    expect(await promoted()).toEqual([]);
+    await other.query('commit');
+    expect(await promoted()).toHaveLength(2);
+  });
+});
+
+describe('the turns of one agent', () => {
+  test('follow one another in the order they came, one at a time', async () => {
+    const holder = await world.worker();
+    const first = await world.running({ profile, holder });
+    const [second, third] = [
+      await world.submit({ profile, reuse: first }),
+      await world.submit({ profile, reuse: first }),
+    ];
+    expect(await promoted()).toEqual([]);
+    await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
+    expect(await promoted()).toEqual([second.turnId]);
+    await world.claim(second, holder);
+    expect(await promoted()).toEqual([]);
+    await world.pool.query("update boxcar.turns set status = 'suspended', holder_id = null where id = $1", [
+      second.turnId,
+    ]);
+    expect(await promoted()).toEqual([]);
+    await commitSteps(world.pool, [
+      await world.commit(second, { step: 'none', end: 'timeout', holder: null }),
+    ]);
+    expect(await promoted()).toEqual([third.turnId]);
+  });
+
+  test('do not keep others waiting', async () => {
+    const holder = await world.worker({ concurrency: 1 });
+    const first = await world.running({ profile, holder });
+    for (let i = 0; i < 5; i++) await world.submit({ profile, reuse: first });
+    const other = await world.submit({ profile });
+    expect(await world.statusOf(other)).toBe('queued');
+    expect(await promoted()).toEqual([other.turnId]);
+  });
+});
+
+describe('a worker', () => {
+  test('renews its lease while its row stands', async () => {
+    const id = await world.worker({ leaseMs: 0 });
+    expect(await renewLease(world.pool, id, 60_000)).toBe(true);
+    expect(await world.count('workers', "lease_until > now() + interval '30 seconds'")).toBe(1);
+    await removeWorker(world.pool, id);
+    expect(await renewLease(world.pool, id, 60_000)).toBe(false);
+    expect(await renewLease(world.pool, newId<'worker'>(), 60_000)).toBe(false);
+  });
+
+  test('finds what stands ready for its targets, oldest first', async () => {
+    await world.worker({ targets: ['', 'gpu'] });
+    const gpu = await world.profile('gpu', { workerTarget: 'gpu' });
+    const [one] = (await submitMany(1)) as [TestTurn];
+    const [two] = (await submitMany(1, gpu)) as [TestTurn];
+    expect(await findReady(world.pool, ['', 'gpu'], 5)).toEqual([
+      { turnId: one.turnId, epoch: 1, workerTarget: '' },
+      { turnId: two.turnId, epoch: 1, workerTarget: 'gpu' },
+    ]);
+    expect(await findReady(world.pool, ['gpu', ''], 1)).toHaveLength(1);
+    expect(await findReady(world.pool, ['other'], 5)).toEqual([]);
+  });
+});
