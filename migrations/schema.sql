@@ -354,8 +354,6 @@ alter table only boxcar.workers add constraint workers_lock_key_key UNIQUE (lock
 
 -- Foreign keys
 
-alter table only boxcar.agents add constraint agents_profile_id_fkey FOREIGN KEY (profile_id) REFERENCES boxcar.profiles(id);
-
 alter table only boxcar.agents add constraint agents_tape_box_id_fkey FOREIGN KEY (tape_box_id) REFERENCES boxcar.boxes(id);
 
 alter table only boxcar.boxes add constraint boxes_parent_box_id_fkey FOREIGN KEY (parent_box_id) REFERENCES boxcar.boxes(id);
@@ -374,8 +372,6 @@ alter table only boxcar.steps add constraint steps_turn_id_fkey FOREIGN KEY (tur
 
 alter table only boxcar.tape_entries add constraint tape_entries_box_id_fkey FOREIGN KEY (box_id) REFERENCES boxcar.boxes(id);
 
-alter table only boxcar.tape_entries add constraint tape_entries_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
-
 alter table only boxcar.tool_calls add constraint tool_calls_result_card_id_fkey FOREIGN KEY (result_card_id) REFERENCES boxcar.cards(id);
 
 alter table only boxcar.tool_calls add constraint tool_calls_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id);
@@ -385,8 +381,6 @@ alter table only boxcar.turns add constraint turns_agent_id_fkey FOREIGN KEY (ag
 alter table only boxcar.turns add constraint turns_context_box_id_fkey FOREIGN KEY (context_box_id) REFERENCES boxcar.boxes(id);
 
 alter table only boxcar.turns add constraint turns_output_box_id_fkey FOREIGN KEY (output_box_id) REFERENCES boxcar.boxes(id);
-
-alter table only boxcar.turns add constraint turns_profile_id_fkey FOREIGN KEY (profile_id) REFERENCES boxcar.profiles(id);
 
 alter table only boxcar.turns add constraint turns_run_id_fkey FOREIGN KEY (run_id) REFERENCES boxcar.runs(id);
 

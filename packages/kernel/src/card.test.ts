@@ -63,7 +63,10 @@ describe('a card from outside', () => {
     { type: 'my.type', content: text },
     { type: 'task.input', role: 'system', content: text, metadata: { a: [1, null] } },
     { type: 't', content: { kind: 'json', data: null } },
-    { type: 't', content: { kind: 'fields_schema', fields: [{ name: 'a', type: 'array', required: false }] } },
+    {
+      type: 't',
+      content: { kind: 'fields_schema', fields: [{ name: 'a', type: 'array', required: false }] },
+    },
     { type: 't', content: { kind: 'file', uri: 'file:///a', checksum: 'sha256:1', size_bytes: 0 } },
     {
       type: 'tool.result',
@@ -97,10 +100,7 @@ describe('a card from outside', () => {
       { type: 't', content: { kind: 'fields_schema', fields: [{ name: 'a' }, { name: 'a' }] } },
       'cards.0.content.fields',
     ],
-    [
-      { type: 't', content: { kind: 'file', uri: '', checksum: 'x' } },
-      'cards.0.content.uri',
-    ],
+    [{ type: 't', content: { kind: 'file', uri: '', checksum: 'x' } }, 'cards.0.content.uri'],
   ])('is refused with its place: %j', (input, place) => {
     const error = errorOf(() => parseCardInput(input, 'cards.0'));
     expect(error.code).toBe('bad_request');

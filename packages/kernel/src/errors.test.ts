@@ -50,7 +50,11 @@ describe('whatever is thrown', () => {
     ['a symbol', Symbol('s'), 'Symbol(s)'],
     ['an object without prototype', Object.create(null), '[unreadable]'],
     ['an object that throws when printed', unprintable, '[unreadable]'],
-    ['an error whose message is no text', Object.assign(new Error('x'), { message: unprintable }), '[unreadable]'],
+    [
+      'an error whose message is no text',
+      Object.assign(new Error('x'), { message: unprintable }),
+      '[unreadable]',
+    ],
   ])('has a body: %s', (_name, thrown, message) => {
     expect(toErrorBody(thrown, 'tool_failed')).toEqual({ code: 'tool_failed', message });
   });

@@ -96,8 +96,8 @@ export const ERROR_CATALOGUE = {
   database_auth_failed: entry(
     503,
     false,
-    'Postgres refused the user or the password.',
-    'Correct the credentials in DATABASE_URL.',
+    'Postgres refused the user, the password or the database.',
+    'Correct user, password and database name in DATABASE_URL.',
   ),
   redis_unavailable: entry(
     503,

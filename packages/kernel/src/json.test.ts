@@ -85,7 +85,11 @@ describe('canonical JSON', () => {
 
 test('sha256 is over UTF-8, in lower-case hex', () => {
   expect(sha256('')).toBe('e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855');
-  expect(sha256('ä')).toBe(createHash('sha256').update(Buffer.from([0xc3, 0xa4])).digest('hex'));
+  expect(sha256('ä')).toBe(
+    createHash('sha256')
+      .update(Buffer.from([0xc3, 0xa4]))
+      .digest('hex'),
+  );
 });
 
 describe('JSON from callers', () => {
@@ -202,11 +206,14 @@ describe('whatever a tool returns', () => {
 
   test('becomes what callers may send', () => {
     fc.assert(
-      fc.property(fc.anything({ withBigInt: true, withDate: true, withMap: true, withSet: true }), (value) => {
-        const { value: clean } = sanitizeJson(value);
-        expect(refused(clean)).toBeUndefined();
-        expect(sanitizeJson(clean)).toEqual({ value: clean, isChanged: false });
-      }),
+      fc.property(
+        fc.anything({ withBigInt: true, withDate: true, withMap: true, withSet: true }),
+        (value) => {
+          const { value: clean } = sanitizeJson(value);
+          expect(refused(clean)).toBeUndefined();
+          expect(sanitizeJson(clean)).toEqual({ value: clean, isChanged: false });
+        },
+      ),
       { numRuns },
     );
   });

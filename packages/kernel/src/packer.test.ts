@@ -316,9 +316,25 @@ describe('a packed box', () => {
       authorId: 'tool',
     });
     expect(packing.box.segments).toEqual([
-      { rule: 'pack_arguments', argument: 'instruction', from: 1, to: 1, count: 1, tokens: expect.any(Number) },
+      {
+        rule: 'pack_arguments',
+        argument: 'instruction',
+        from: 1,
+        to: 1,
+        count: 1,
+        tokens: expect.any(Number),
+      },
       { rule: 'inherit', argument: 'boxes', source: boxIdOf(1), from: 1, to: 2, count: 2, tokens: 6 },
-      { rule: 'inherit', argument: 'boxes', source: boxIdOf(2), from: 1, to: 2, skip: [1], count: 1, tokens: 3 },
+      {
+        rule: 'inherit',
+        argument: 'boxes',
+        source: boxIdOf(2),
+        from: 1,
+        to: 2,
+        skip: [1],
+        count: 1,
+        tokens: 3,
+      },
       { rule: 'parent', from: 2, to: 2, count: 1, tokens: expect.any(Number) },
     ]);
   });
@@ -593,9 +609,7 @@ describe('for any rules, arguments and sources, however deep boxes inherit from 
         expect(segment.count).toBe(range?.cardIds.length);
         expect(segment.tokens).toBe(range?.tokens.reduce((sum, tokens) => sum + tokens, 0));
       });
-      expect(packing.box.tokens).toBe(
-        packing.attachedCardIds.reduce((sum, id) => sum + world.tokens(id), 0),
-      );
+      expect(packing.box.tokens).toBe(packing.attachedCardIds.reduce((sum, id) => sum + world.tokens(id), 0));
     });
   });
 

@@ -23,11 +23,7 @@ describe('who may be reached', () => {
       false,
     ],
     ['a tag does not replace the name', policy({ target_profiles: [], target_tags: ['code'] }), false],
-    [
-      'an empty list of tags asks for none',
-      policy({ target_profiles: ['expert'], target_tags: [] }),
-      true,
-    ],
+    ['an empty list of tags asks for none', policy({ target_profiles: ['expert'], target_tags: [] }), true],
   ])('%s', (_rule, given, expected) => {
     expect(mayDelegate(given, target)).toBe(expected);
   });

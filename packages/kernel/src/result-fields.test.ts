@@ -70,7 +70,8 @@ describe('a submitted result', () => {
   });
 
   test('is any JSON where no fields were asked for', () => {
-    for (const result of ['text', null, [1], { a: 1 }]) expect(checkResult(result, undefined)).toBeUndefined();
+    for (const result of ['text', null, [1], { a: 1 }])
+      expect(checkResult(result, undefined)).toBeUndefined();
   });
 
   test('of an empty list of fields is an empty object', () => {

@@ -3,7 +3,7 @@ import { pathToFileURL } from 'node:url';
 import { KernelError } from '@boxcar/kernel';
 import type { Runtime } from './runtime.js';
 
-/** The default export of a plugin: registers handlers, tools and models. */
+/** The default export of a plugin: registers handlers, tools and models (`registerHandler`, `registerTool`, `registerModel`). */
 export type Plugin = (runtime: Runtime) => void | Promise<void>;
 
 /**

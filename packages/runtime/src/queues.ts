@@ -290,7 +290,7 @@ function connectRedis(url: string): Connector<Redis> {
       new Redis(url, {
         ...options,
         replyMapping: 'legacy',
-        // ioredis does not notice that the server has closed, and keeps the process for as long as this.
+        // The end of a blocking connection goes unnoticed, and it keeps the process alive for as long as this.
         disconnectTimeout: 50,
         retryStrategy: (times: number) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
       }),
@@ -318,16 +318,20 @@ export function openQueues(connection: QueueConnection): Queues {
     return openOn('postgres', classes, connectPostgres(url));
   }
   if (!/^rediss?:\/\//.test(url))
-    throw new KernelError('bad_config', { message: `REDIS_URL: '${url}' is no redis:// or rediss:// URL.` });
+    throw new KernelError('bad_config', {
+      message: 'REDIS_URL: begins with neither redis:// nor rediss://.',
+    });
   return openOn('redis', withBackend(createRedisBackend) as unknown as Classes<Redis>, connectRedis(url));
 }
 
 /** Creates or updates BullMQ's own tables in Postgres. Idempotent; run on every deploy. */
 export async function migrateQueues(databaseUrl: string): Promise<void> {
   const client = new pg.Client({ connectionString: databaseUrl });
-  await client.connect();
   try {
+    await client.connect();
     await runMigrations(client, QUEUE_SCHEMA);
+  } catch (error) {
+    throw toDatabaseError(error);
   } finally {
     await client.end();
   }

@@ -124,13 +124,19 @@ export class Runtime implements RuntimeCore {
   readonly packer: HandoverPacker;
   readonly #handlers = new Map<string, Handler>();
   readonly #tools = new Map<string, Tool>();
+  readonly #given: Model;
+  readonly #models = new Map<string, Model>();
   readonly #background = new Set<Promise<void>>();
   readonly #promoting = new Map<string, { again: boolean }>();
 
   constructor(options: RuntimeOptions) {
     this.pool = options.pool;
     this.doorbell = options.doorbell;
-    this.model = options.model;
+    this.#given = options.model;
+    this.model = {
+      generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
+      checkProfile: (profile) => this.#modelOf(profile.model).checkProfile?.(profile),
+    };
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
     this.log = options.log ?? silentLog;
@@ -179,6 +185,25 @@ export class Runtime implements RuntimeCore {
   registerTool<I>(tool: Tool<I>): void {
     this.#checkName(tool.name);
     this.#tools.set(tool.name, tool as Tool);
+  }
+
+  /** Serves the models whose name is `prefix` or begins with `prefix:`; it comes before the one the runtime was opened with. */
+  registerModel(prefix: string, model: Model): void {
+    if (!/^[a-z0-9-]+$/.test(prefix))
+      throw new KernelError('bad_request', {
+        message: `'${prefix}' is no model prefix: lower-case letters, digits and - only.`,
+        details: { prefix },
+      });
+    if (this.#models.has(prefix))
+      throw new KernelError('conflict', {
+        message: `Models '${prefix}:' are registered already.`,
+        details: { prefix },
+      });
+    this.#models.set(prefix, model);
+  }
+
+  #modelOf(name: string): Model {
+    return this.#models.get(name.split(':', 1)[0] ?? '') ?? this.#given;
   }
 
   /**

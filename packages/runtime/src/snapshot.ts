@@ -1,6 +1,10 @@
 import { type AgentId, type BoxId, type InheritedBox, KernelError, type LeafRange } from '@boxcar/kernel';
-import { loadBoxes, loadSnapshot } from '@boxcar/store';
+import { type LoadedRange, loadBoxes, loadSnapshot } from '@boxcar/store';
 import type { HandlerTools } from './handler.js';
+
+/** A view shows a context's inherited cards first, then the parent line, then the packed arguments. */
+const placeOf = ({ rule }: LoadedRange): number =>
+  rule === 'pack_arguments' ? 2 : rule === 'parent' ? 1 : 0;
 
 /**
  * What an agent sees, as boxes to inherit: the state of its last anchor, then its tape since, with each turn's context in
@@ -53,7 +57,12 @@ export async function takeSnapshot(
   const addContext = (boxId: BoxId | null): void => {
     if (boxId === null) return;
     close();
-    add(boxId, contexts.get(boxId)?.ranges ?? []);
+    // In the order the model saw it: a clone's prompt begins with the bytes of its source's.
+    const ranges = contexts.get(boxId)?.ranges ?? [];
+    add(
+      boxId,
+      ranges.toSorted((a, b) => placeOf(a) - placeOf(b)),
+    );
   };
 
   const isBootstrap = first.last_anchor_position === 1;

@@ -7,6 +7,7 @@ import type {
   LeafRange,
   ProjectId,
   Segment,
+  SegmentRule,
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
@@ -51,7 +52,13 @@ export interface BoxGrant {
   readonly until: string | null;
 }
 
+/** A range with the rule by which it is in its box. */
+export interface LoadedRange extends LeafRange {
+  readonly rule: SegmentRule;
+}
+
 export interface LoadedBox extends ExpandedBox {
+  readonly ranges: readonly LoadedRange[];
   readonly kind: 'context' | 'tape';
   readonly isReadable: boolean;
   /** The actor owns or made it, or is the operator. */
@@ -91,7 +98,7 @@ const LOAD_BOXES = statement(`
     from leaf group by box_id, ord
   )
   select b.id as box_id, b.kind, b.is_own, b.granted, b.append_grant, b.head_position,
-    g.ord::int, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", r.positions, r.card_ids, r.tokens
+    g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", r.positions, r.card_ids, r.tokens
   from want_boxes b left join seg g on g.box_id = b.id
     left join ranges r on r.box_id = b.id and r.ord = coalesce(g.ord, 0)
   order by b.id, g.ord`);
@@ -104,6 +111,7 @@ interface RangeRow extends pg.QueryResultRow {
   append_grant: BoxGrant | null;
   head_position: number | null;
   ord: number | null;
+  rule: SegmentRule | null;
   source: BoxId | null;
   from: number | null;
   to: number | null;
@@ -118,9 +126,10 @@ interface RangeRow extends pg.QueryResultRow {
 const numbers = (text: string | null): number[] =>
   text === null || text === '' ? [] : text.split(',').map(Number);
 
-function readRange(row: RangeRow): LeafRange | undefined {
+function readRange(row: RangeRow): LoadedRange | undefined {
   if (row.kind === 'context' && (row.ord === null || row.from === null || row.to === null)) return undefined;
   return {
+    rule: row.rule ?? 'inherit',
     source: row.source ?? row.box_id,
     from: row.from ?? 1,
     to: row.to ?? Math.min(row.head_position ?? 0, row.is_own ? Infinity : (row.granted?.upto ?? Infinity)),
@@ -138,7 +147,7 @@ export async function loadBoxes(
   boxIds: readonly BoxId[],
   options: LoadBoxesOptions,
 ): Promise<Map<BoxId, LoadedBox>> {
-  const boxes = new Map<BoxId, LoadedBox & { ranges: LeafRange[] }>();
+  const boxes = new Map<BoxId, LoadedBox & { ranges: LoadedRange[] }>();
   if (boxIds.length === 0) return boxes;
   const rows = await run<RangeRow>(db, LOAD_BOXES, [
     [...new Set(boxIds)],

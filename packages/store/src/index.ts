@@ -5,6 +5,7 @@ export {
   findReadableCards,
   hasContextBox,
   type LoadedBox,
+  type LoadedRange,
   loadBoxes,
   loadSnapshot,
 } from './boxes.js';

@@ -131,7 +131,7 @@ async function countRows(backend: TestBackend): Promise<Record<string, number>> 
   return Object.fromEntries(rows.map((row) => [row.name, Number(row.n)]));
 }
 
-const turnCount = async (backend: TestBackend): Promise<number> => (await countRows(backend))['turns'] ?? -1;
+const turnCount = async (backend: TestBackend): Promise<number> => (await countRows(backend)).turns ?? -1;
 
 /** Adds and waits for the end. */
 async function ask(queue: Queue, name: string, data: unknown, options?: JobsOptions): Promise<Answered> {
@@ -522,14 +522,16 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       description: 'Never succeeds.',
       input: z.strictObject({}),
       handle: async () => {
-        throw new TypeError('a bug');
+        throw new TypeError('a bug\u0000\ud800');
       },
     });
     s.door.serve();
     const data = { project_id: 'default', arguments: {} };
     const { job, answer } = await ask(s.queue, 'unsteady', data, { attempts: 1 });
     expect([answer, job.attemptsMade]).toEqual([{ runs: 2 }, 1]);
-    expect((await ask(s.queue, 'broken', data, { attempts: 3 })).reason).toBe('internal_error: a bug');
+    expect((await ask(s.queue, 'broken', data, { attempts: 3 })).reason).toBe(
+      'internal_error: a bug\ufffd\ufffd',
+    );
   });
 
   test.each(['cut off', 'stalled'])('answers once the database is back that was %s', async (fault) => {
@@ -618,7 +620,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       if (lost === 'question') proxy.stall();
       else proxy.stallAnswers();
       letGo();
-      await waitFor(async () => ((await countRows(backend))['operations'] ?? 0) === 1, {
+      await waitFor(async () => ((await countRows(backend)).operations ?? 0) === 1, {
         message: 'it is accepted',
       });
       if (lost === 'answer') {

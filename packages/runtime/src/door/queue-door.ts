@@ -11,6 +11,7 @@ import {
   type JsonValue,
   KernelError,
   parseJsonValue,
+  sanitizeText,
   sha256,
   type TurnId,
   toBadRequest,
@@ -135,7 +136,8 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
       } catch (error) {
         if (!isOurTrouble(error)) {
           const { code, message } = toErrorBody(error);
-          throw new UnrecoverableError(`${code}: ${message}`);
+          // A reason that the queue cannot store would bring the job back again and again.
+          throw new UnrecoverableError(sanitizeText(`${code}: ${message}`).value);
         }
         logTrouble('door.retry', job, error);
         await postpone(job, token, RETRY_MS);

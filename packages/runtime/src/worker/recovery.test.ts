@@ -325,12 +325,9 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await pool.spawn(2, { worker: { ...QUICK, leaseMs: 600_000, heartbeatMs: 500 }, graceMs: 100 });
     const turnId = await pool.submit('hangOnce', 'go');
     const { victim, others } = await pool.whoPrints(new RegExp(`^model ${turnId} 2 1$`, 'm'));
-    const t0 = performance.now();
     victim.child.kill('SIGTERM').catch(() => undefined);
     await victim.child.line(/^closed$/);
-    console.log('closed', performance.now() - t0);
     expect(await victim.child.exited).toEqual({ code: 0, signal: null });
-    console.log('exited', performance.now() - t0, victim.child.stderr);
     const end = await pool.result(turnId);
     expect([end.status, JSON.parse(String(end.result))]).toEqual([
       'success',

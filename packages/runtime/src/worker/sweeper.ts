@@ -42,6 +42,7 @@ export class Sweeper {
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> | undefined;
   #isStopped = false;
+  #isDeaf = false;
 
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
@@ -75,12 +76,24 @@ export class Sweeper {
   /** One pass: everything that is due now. `now` moves the clock in tests. */
   async sweep(options: { readonly now?: Date } = {}): Promise<void> {
     const { pool } = this.#runtime;
+    if (this.#isDeaf) {
+      this.#isDeaf = (await this.#runtime.doorbell.findLost([])) === undefined;
+      await this.#options.claimFromRows();
+    }
     const found = await probe(pool, { ...options, lostRingMs: this.#options.lostRingMs });
     if (!Object.values(found).some(Boolean)) return;
     await elected(pool, () => this.#sweepFound(found, options));
-    // Not elected or not heard: every worker with free hands takes what stands ready, when no doorbell can say so.
-    if (found.lost_rings && (await this.#runtime.doorbell.findLost([])) === undefined)
-      await this.#options.claimFromRows();
+    // Also when another worker was elected: each finds out for itself that it cannot hear.
+    if (found.lost_rings && !this.#isDeaf)
+      this.#isDeaf = (await this.#runtime.doorbell.findLost([])) === undefined;
+  }
+
+  /**
+   * The doorbell cannot be heard: from now on each pass takes what stands ready straight from the rows, whoever is elected,
+   * until the queue answers again.
+   */
+  deafen(): void {
+    this.#isDeaf = true;
   }
 
   async #sweepFound(found: SweepFindings, options: { readonly now?: Date }): Promise<void> {
@@ -200,6 +213,7 @@ export class Sweeper {
       lostRingMs: this.#options.lostRingMs,
     });
     const lost = await this.#runtime.doorbell.findLost(stale);
+    if (lost === undefined) this.deafen();
     if (lost === undefined || lost.length === 0) return;
     const again = await ringAgain(this.#runtime.pool, lost);
     this.#runtime.log('info', 'sweep.rang_again', { turn_ids: again.map((ring: Ring) => ring.turnId) });

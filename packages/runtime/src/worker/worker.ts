@@ -153,7 +153,10 @@ export class Worker implements AsyncDisposable {
           workerTarget,
           concurrency: this.#options.concurrency,
           handle: (ring) => this.#handle(ring),
-          onError: (error) => this.#runtime.log('warn', 'doorbell.error', { error: errorText(error) }),
+          onError: (error) => {
+            this.#runtime.log('warn', 'doorbell.error', { error: errorText(error) });
+            this.#sweeper.deafen();
+          },
         }),
       );
     }
@@ -420,8 +423,7 @@ export class Worker implements AsyncDisposable {
         failures.push(error);
       }
     };
-    await attempt(this.#sweeper.stop());
-    // Takes no new rings from here on; settles once those in hand are done.
+    // Takes no new rings from here on, which would be lost here; settles once those in hand are done.
     const unsubscribed = attempt(
       Promise.all(this.#subscriptions.map((subscription) => subscription.close())),
     );
@@ -430,6 +432,7 @@ export class Worker implements AsyncDisposable {
       () => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
       options.graceMs ?? 10_000,
     );
+    await attempt(this.#sweeper.stop());
     await Promise.all([...this.#active.values()].map((active) => active.done));
     clearTimeout(grace);
     await unsubscribed;

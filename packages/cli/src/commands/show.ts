@@ -1,0 +1,203 @@
+import { isJsonObject, type JsonValue } from '@boxcar/kernel';
+import { type CallLine, inspectTurn, type StepLine, type TurnLine, type TurnReport } from '@boxcar/store';
+import type { Context } from '../context.js';
+import { openReader } from '../stack.js';
+import { countOf, formatCount, formatDuration, formatFields, formatTable, toPlain } from '../text.js';
+
+const INDENT = 2;
+const SHOWN_CARDS = 20;
+const SHOWN_CHILDREN = 20;
+const SHOWN_DELIVERABLE = 4_000;
+
+const section = (title: string, body: string): string => `\n${title}\n${body}`;
+const rest = (shown: number, all: number): string =>
+  all > shown ? `\n${' '.repeat(INDENT)}… ${formatCount(all - shown)} more` : '';
+
+function describeTimes(report: TurnReport): string {
+  const { created_at, ended_at, deadline_at } = report;
+  const taken = formatDuration((ended_at ?? new Date()).getTime() - created_at.getTime());
+  const parts = [created_at.toISOString(), ended_at === null ? `${taken} ago` : `took ${taken}`];
+  if (ended_at === null && deadline_at !== null) parts.push(`deadline ${deadline_at.toISOString()}`);
+  return parts.join(', ');
+}
+
+function head(report: TurnReport): string {
+  const { run } = report;
+  const fields: [string, string][] = [
+    ['turn', report.turn_id],
+    ['status', report.status],
+    ['agent', `${report.agent.name} (${report.agent.agent_id})`],
+    ['profile', `${report.profile.name}@${report.profile.version}`],
+    ['asked by', `${report.primitive}, channel ${report.channel_id}, depth ${report.depth}`],
+    ['created', describeTimes(report)],
+    ['steps', `${report.step_count} of ${report.max_steps}, epoch ${report.epoch}`],
+    ['run', run.run_id],
+    [
+      '',
+      `${countOf(run.turns, 'turn')} (${formatCount(run.open_turns)} open), ${countOf(run.steps, 'step')}, tokens ${formatCount(run.usage.input_tokens)} in, ${formatCount(run.usage.output_tokens)} out`,
+    ],
+  ];
+  if (report.holder_id !== null) fields.splice(2, 0, ['held by', report.holder_id]);
+  if (report.pending_calls > 0) fields.splice(2, 0, ['waits for', countOf(report.pending_calls, 'call')]);
+  if (report.error !== null) fields.splice(2, 0, ['error', `${report.error.code}: ${report.error.message}`]);
+  return formatFields(fields);
+}
+
+const TURN_COLUMNS = [
+  { title: 'turn' },
+  { title: 'status' },
+  { title: 'profile', max: 16 },
+  { title: 'asked by' },
+] as const;
+const turnRow = (line: TurnLine): string[] => [line.turn_id, line.status, line.profile, line.primitive];
+
+const lineage = (report: TurnReport): string =>
+  formatTable(TURN_COLUMNS, report.lineage.map(turnRow), { indent: INDENT });
+
+function stepRow(step: StepLine): string[] {
+  const outcome =
+    step.error !== null
+      ? `${step.error.code}: ${step.error.message}`
+      : (step.finish_reason ?? (step.committed_at === null ? 'not committed' : ''));
+  return [
+    String(step.step),
+    String(step.attempt),
+    step.model ?? '',
+    step.usage === null ? '' : formatCount(step.usage.input_tokens),
+    step.usage === null ? '' : formatCount(step.usage.output_tokens),
+    step.model_ms === null ? '' : formatCount(step.model_ms),
+    step.prompt_hash?.slice(0, 12) ?? '',
+    outcome,
+  ];
+}
+
+const steps = (report: TurnReport): string =>
+  formatTable(
+    [
+      { title: 'step', align: 'right' },
+      { title: 'try', align: 'right' },
+      { title: 'model', max: 16 },
+      { title: 'in', align: 'right' },
+      { title: 'out', align: 'right' },
+      { title: 'ms', align: 'right' },
+      { title: 'prompt' },
+      { title: 'outcome' },
+    ],
+    report.steps.map(stepRow),
+    { indent: INDENT },
+  );
+
+const callRow = (call: CallLine): string[] => [
+  `${call.step}.${call.ordinal}`,
+  call.name,
+  call.status,
+  call.duration_ms === null ? '' : formatCount(call.duration_ms),
+  call.error === null ? call.arguments_preview : `${call.error.code}: ${call.error.message}`,
+];
+
+const calls = (report: TurnReport): string =>
+  formatTable(
+    [
+      { title: 'call', align: 'right' },
+      { title: 'name', max: 20 },
+      { title: 'status' },
+      { title: 'ms', align: 'right' },
+      { title: 'arguments, or error' },
+    ],
+    report.calls.map(callRow),
+    { indent: INDENT },
+  );
+
+function manifest({ context }: TurnReport): string {
+  const rows = context.segments.map((segment) => [
+    segment.rule,
+    segment.argument ?? '',
+    formatCount(segment.count),
+    formatCount(segment.tokens),
+    segment.source === undefined ? 'own cards' : `${segment.source} ${segment.from}–${segment.to}`,
+  ]);
+  return formatTable(
+    [
+      { title: 'rule' },
+      { title: 'argument', max: 16 },
+      { title: 'cards', align: 'right' },
+      { title: 'tokens', align: 'right' },
+      { title: 'source' },
+    ],
+    rows,
+    { indent: INDENT },
+  );
+}
+
+function cards({ context }: TurnReport): string {
+  const shown = context.cards.slice(0, SHOWN_CARDS);
+  return (
+    formatTable(
+      [
+        { title: 'card' },
+        { title: 'type', max: 20 },
+        { title: 'role' },
+        { title: 'tokens', align: 'right' },
+        { title: 'content' },
+      ],
+      // The end of an id is what differs between cards of one moment.
+      shown.map((card) => [
+        `…${card.card_id.slice(-12)}`,
+        card.type,
+        card.role ?? 'user',
+        formatCount(card.tokens),
+        card.preview,
+      ]),
+      { indent: INDENT },
+    ) + rest(shown.length, context.card_count)
+  );
+}
+
+function children(report: TurnReport): string {
+  const shown = report.children.slice(0, SHOWN_CHILDREN);
+  return (
+    formatTable(TURN_COLUMNS, shown.map(turnRow), { indent: INDENT }) + rest(shown.length, report.child_count)
+  );
+}
+
+function deliverable(content: JsonValue): string {
+  const inner = isJsonObject(content) ? (content.text ?? content.data ?? content) : content;
+  const text = toPlain(typeof inner === 'string' ? inner : JSON.stringify(inner, null, 2));
+  const characters = [...text];
+  const more = characters.length - SHOWN_DELIVERABLE;
+  return more <= 0
+    ? text
+    : `${characters.slice(0, SHOWN_DELIVERABLE).join('')}\n… ${formatCount(more)} more characters; --json shows all`;
+}
+
+/** A report as text for a terminal of 80 columns; the deliverable keeps its own lines. */
+function describeTurn(report: TurnReport): string {
+  const parts = [head(report)];
+  if (report.lineage.length > 1) parts.push(section('lineage', lineage(report)));
+  if (report.steps.length > 0) parts.push(section('steps', steps(report)));
+  if (report.calls.length > 0) parts.push(section('calls', calls(report)));
+  const { context } = report;
+  parts.push(
+    section(
+      `context ${context.box_id}: ${countOf(context.card_count, 'card')}, ${countOf(context.tokens, 'token')}`,
+      `${manifest(report)}\n\n${cards(report)}`,
+    ),
+  );
+  if (report.child_count > 0)
+    parts.push(section(countOf(report.child_count, 'child turn'), children(report)));
+  if (report.deliverable !== null)
+    parts.push(section('deliverable', deliverable(report.deliverable.content)));
+  return parts.join('\n');
+}
+
+/** `boxcar show`: what became of a turn. */
+export async function showTurn(
+  context: Context,
+  turn: string,
+  flags: { readonly project?: string },
+): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const report = await inspectTurn(reader.pool, turn, { project: flags.project ?? context.config.project });
+  context.answer(report, () => describeTurn(report));
+  return 0;
+}

@@ -1,0 +1,100 @@
+import { KernelError } from '@boxcar/kernel';
+import { describe, expect, it } from 'vitest';
+import { parseConfig } from './config.js';
+
+const problemsOf = (env: Record<string, string>): unknown => {
+  try {
+    parseConfig(env);
+    return [];
+  } catch (error) {
+    if (!(error instanceof KernelError)) throw error;
+    expect(error.code).toBe('bad_config');
+    return error.details.issues;
+  }
+};
+
+describe('the configuration', () => {
+  it('needs nothing: the embedded Postgres, queues in it, one default pool', () => {
+    expect(parseConfig({ HOME: '/root' })).toEqual({
+      databaseUrl: undefined,
+      directUrl: undefined,
+      redisUrl: undefined,
+      embeddedPort: undefined,
+      logLevel: undefined,
+      project: 'default',
+      plugins: [],
+      concurrency: 10,
+      workerTargets: [''],
+      leaseMs: 10_000,
+      graceMs: 10_000,
+    });
+  });
+
+  it('reads every variable', () => {
+    expect(
+      parseConfig({
+        DATABASE_URL: 'postgres://u:p@h/d',
+        DATABASE_DIRECT_URL: 'postgresql:///d?host=/run/postgresql',
+        REDIS_URL: 'rediss://h:6380/2',
+        BOXCAR_POSTGRES_PORT: '5432',
+        BOXCAR_LOG_LEVEL: 'debug',
+        BOXCAR_PROJECT: 'acme',
+        BOXCAR_PLUGINS: './a.js, ./b.js',
+        BOXCAR_CONCURRENCY: '50',
+        BOXCAR_WORKER_TARGETS: ',gpu',
+        BOXCAR_LEASE_MS: '5000',
+        BOXCAR_GRACE_MS: '0',
+      }),
+    ).toEqual({
+      databaseUrl: 'postgres://u:p@h/d',
+      directUrl: 'postgresql:///d?host=/run/postgresql',
+      redisUrl: 'rediss://h:6380/2',
+      embeddedPort: 5432,
+      logLevel: 'debug',
+      project: 'acme',
+      plugins: ['./a.js', './b.js'],
+      concurrency: 50,
+      workerTargets: ['', 'gpu'],
+      leaseMs: 5_000,
+      graceMs: 0,
+    });
+  });
+
+  it('reports all problems together, and repeats no password', () => {
+    const env = {
+      DATABASE_URL: 'mysql://u:secret@h/d',
+      REDIS_URL: 'secret@h',
+      BOXCAR_LOG_LEVEL: 'loud',
+      BOXCAR_CONCURRENCY: '0',
+      BOXCAR_WORKER_TARGETS: 'gpu,No Such',
+      BOXCAR_LEASE_MS: '10s',
+    };
+    const problems = problemsOf(env);
+    expect(problems).toEqual([
+      { path: 'DATABASE_URL', message: 'must be a postgres:// URL' },
+      { path: 'REDIS_URL', message: 'must be a redis:// or rediss:// URL' },
+      { path: 'BOXCAR_LOG_LEVEL', message: 'must be debug, info, warn or error' },
+      { path: 'BOXCAR_CONCURRENCY', message: 'must be a whole number from 1 to 1000' },
+      { path: 'BOXCAR_WORKER_TARGETS', message: expect.stringContaining('lower-case letters') },
+      { path: 'BOXCAR_LEASE_MS', message: 'must be a whole number from 500 to 600000' },
+    ]);
+    expect(() => parseConfig(env)).toThrow(/^DATABASE_URL: must be .*; REDIS_URL: .*; BOXCAR_LEASE_MS: /);
+    expect(JSON.stringify(problems)).not.toContain('secret');
+  });
+
+  it('a direct URL alone is a mistake, also beside others', () => {
+    expect(problemsOf({ DATABASE_DIRECT_URL: 'postgres://h/d', BOXCAR_CONCURRENCY: 'x' })).toEqual([
+      { path: 'BOXCAR_CONCURRENCY', message: 'must be a whole number from 1 to 1000' },
+      { path: 'DATABASE_DIRECT_URL', message: 'needs DATABASE_URL beside it' },
+    ]);
+  });
+
+  it('a variable set to nothing counts as unset', () => {
+    expect(parseConfig({ DATABASE_URL: '', REDIS_URL: '', BOXCAR_CONCURRENCY: '' })).toEqual(parseConfig({}));
+  });
+
+  it('cannot be changed afterwards', () => {
+    const config = parseConfig({});
+    expect(Object.isFrozen(config) && Object.isFrozen(config.workerTargets)).toBe(true);
+  });
+});

@@ -1,0 +1,125 @@
+/** The settings of a process, from its environment: read once, every problem reported together, frozen. */
+import { KernelError } from '@boxcar/kernel';
+import type { LogLevel } from '@boxcar/runtime';
+import { z } from 'zod';
+
+export interface Config {
+  /** Undefined: the embedded Postgres of this account. */
+  readonly databaseUrl: string | undefined;
+  /** Where no transaction pooler stands in between. Default: `databaseUrl`. */
+  readonly directUrl: string | undefined;
+  /** Undefined: the queues live in the database. */
+  readonly redisUrl: string | undefined;
+  /** Port of the embedded Postgres. Default: the one of last time, else any free one. */
+  readonly embeddedPort: number | undefined;
+  /** Undefined: `info` for a worker, `warn` for everything else. */
+  readonly logLevel: LogLevel | undefined;
+  readonly project: string;
+  readonly plugins: readonly string[];
+  /** Turns at once. */
+  readonly concurrency: number;
+  readonly workerTargets: readonly string[];
+  readonly leaseMs: number;
+  /** How long a worker that was told to stop lets turns reach their next commit. */
+  readonly graceMs: number;
+}
+
+const urlOf = (kind: string, protocols: readonly string[]) =>
+  z
+    .string()
+    // The value itself may hold a password and is not repeated.
+    .refine(
+      (text) => URL.canParse(text) && protocols.includes(new URL(text).protocol),
+      `must be a ${kind} URL`,
+    );
+
+const wholeNumber = (min: number, max: number) => {
+  const message = `must be a whole number from ${min} to ${max}`;
+  return z
+    .string()
+    .regex(/^\d+$/, message)
+    .transform(Number)
+    .refine((value) => value >= min && value <= max, message);
+};
+
+const listOf = <T extends z.ZodType<string, string>>(item: T) =>
+  z
+    .string()
+    .transform((text) => text.split(',').map((part) => part.trim()))
+    .pipe(z.array(item));
+
+/** The single settings, for flags that override them. */
+export const settingSchemas = {
+  concurrency: wholeNumber(1, 1_000),
+  leaseMs: wholeNumber(500, 600_000),
+  graceMs: wholeNumber(0, 3_600_000),
+  workerTarget: z
+    .string()
+    .regex(
+      /^[a-z0-9_-]{0,64}$/,
+      'must have lower-case letters, digits, - and _ only; empty = the default pool',
+    ),
+  seconds: z
+    .string()
+    .regex(/^\d+(\.\d+)?$/, 'must be a number of seconds')
+    .transform(Number),
+  pid: wholeNumber(1, 2 ** 31),
+} as const;
+
+const environmentSchema = z
+  .object({
+    DATABASE_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
+    DATABASE_DIRECT_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
+    REDIS_URL: urlOf('redis:// or rediss://', ['redis:', 'rediss:']).optional(),
+    BOXCAR_POSTGRES_PORT: wholeNumber(1, 65_535).optional(),
+    BOXCAR_LOG_LEVEL: z
+      .enum(['debug', 'info', 'warn', 'error'], 'must be debug, info, warn or error')
+      .optional(),
+    BOXCAR_PROJECT: z.string().trim().min(1).max(200).default('default'),
+    BOXCAR_PLUGINS: listOf(z.string().min(1, 'must be paths with a comma between them')).default([]),
+    BOXCAR_CONCURRENCY: settingSchemas.concurrency.default(10),
+    BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),
+    BOXCAR_LEASE_MS: settingSchemas.leaseMs.default(10_000),
+    BOXCAR_GRACE_MS: settingSchemas.graceMs.default(10_000),
+  })
+  .refine((env) => env.DATABASE_DIRECT_URL === undefined || env.DATABASE_URL !== undefined, {
+    path: ['DATABASE_DIRECT_URL'],
+    message: 'needs DATABASE_URL beside it',
+    // Reported together with whatever else is wrong.
+    when: () => true,
+  });
+
+const isSet = (entry: [string, string | undefined]): boolean => entry[1] !== undefined && entry[1] !== '';
+
+/**
+ * Reads the environment; a variable that is set to nothing counts as unset.
+ *
+ * @throws KernelError `bad_config` naming every wrong variable.
+ */
+export function parseConfig(env: Readonly<Record<string, string | undefined>> = process.env): Config {
+  const parsed = environmentSchema.safeParse(Object.fromEntries(Object.entries(env).filter(isSet)));
+  if (!parsed.success) {
+    const issues = parsed.error.issues.map((issue) => ({
+      path: String(issue.path[0] ?? ''),
+      message: issue.message,
+    }));
+    throw new KernelError('bad_config', {
+      message: `${issues.map(({ path, message }) => `${path}: ${message}`).join('; ')}.`,
+      details: { issues },
+    });
+  }
+  const { data } = parsed;
+  return Object.freeze({
+    databaseUrl: data.DATABASE_URL,
+    directUrl: data.DATABASE_DIRECT_URL,
+    redisUrl: data.REDIS_URL,
+    embeddedPort: data.BOXCAR_POSTGRES_PORT,
+    logLevel: data.BOXCAR_LOG_LEVEL,
+    project: data.BOXCAR_PROJECT,
+    plugins: Object.freeze(data.BOXCAR_PLUGINS),
+    concurrency: data.BOXCAR_CONCURRENCY,
+    workerTargets: Object.freeze(data.BOXCAR_WORKER_TARGETS),
+    leaseMs: data.BOXCAR_LEASE_MS,
+    graceMs: data.BOXCAR_GRACE_MS,
+  });
+}

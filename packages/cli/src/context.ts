@@ -1,0 +1,41 @@
+import type { Log, LogLevel } from '@boxcar/runtime';
+import type { Config } from './config.js';
+import { createCliLog } from './log.js';
+
+/** What every command works with. */
+export interface Context {
+  readonly config: Config;
+  readonly isJson: boolean;
+  /** Fires when the process is asked to stop. A command that listens finishes by itself; others are ended. */
+  readonly stop: AbortSignal;
+  /** The answer, on stdout: one line of JSON, or text for people. */
+  answer(value: unknown, text: () => string): void;
+  /** A remark for people, on stderr. */
+  note(line: string): void;
+  /** The log on stderr, from this level unless the environment says otherwise. */
+  log(level: LogLevel): Log;
+}
+
+export function createContext(of: {
+  readonly config: Config;
+  readonly isJson: boolean;
+  readonly stop: AbortSignal;
+}): Context {
+  return {
+    ...of,
+    answer: (value, text) => {
+      process.stdout.write(`${of.isJson ? JSON.stringify(value) : text()}\n`);
+    },
+    note: (line) => {
+      if (!of.isJson) process.stderr.write(`boxcar: ${line}\n`);
+    },
+    log: (level) => createCliLog(of.config.logLevel ?? level, { isJson: of.isJson }),
+  };
+}
+
+/** Settles when the process is asked to stop. */
+export const untilStopped = (stop: AbortSignal): Promise<void> =>
+  new Promise((resolve) => {
+    if (stop.aborted) resolve();
+    else stop.addEventListener('abort', () => resolve(), { once: true });
+  });

@@ -1,0 +1,55 @@
+/** The process around the command line: signals, and failures that nobody caught. */
+import { getEventListeners } from 'node:events';
+import { constants } from 'node:os';
+import { reportError } from './report-error.js';
+import { runCli } from './run-cli.js';
+
+/** How long a process that met a bug may take to hand back what it holds. */
+const CRASH_GRACE_MS = 5_000;
+
+const stop = new AbortController();
+let hasCrashed = false;
+
+/** Asks the command to finish; false when it does not listen, or has been asked before. */
+function askToStop(): boolean {
+  if (stop.signal.aborted || getEventListeners(stop.signal, 'abort').length === 0) return false;
+  stop.abort();
+  return true;
+}
+
+for (const name of ['SIGINT', 'SIGTERM'] as const) {
+  process.on(name, () => {
+    if (!askToStop()) process.exit(128 + constants.signals[name]);
+  });
+}
+
+// A bug, ours or a plugin's: said in one line, turns in hand are given back, and the process ends as failed.
+for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
+  process.on(name, (reason: unknown) => {
+    const isFirst = !hasCrashed;
+    hasCrashed = true;
+    process.exitCode = 1;
+    const error = reason instanceof Error ? reason : new Error(String(reason));
+    reportError(
+      new Error(
+        `${name === 'unhandledRejection' ? 'unhandled rejection' : 'uncaught exception'}: ${error.message}`,
+        {
+          cause: error,
+        },
+      ),
+      { isJson: process.argv.includes('--json'), withStack: true },
+    );
+    if (!isFirst) return;
+    if (!askToStop()) process.exit(1);
+    setTimeout(() => process.exit(1), CRASH_GRACE_MS).unref();
+  });
+}
+
+// Whoever reads may stop reading: `boxcar show … | head`.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error;
+  process.exit(0);
+});
+
+const exitCode = await runCli(process.argv.slice(2), { stop: stop.signal });
+process.exitCode = hasCrashed ? 1 : exitCode;

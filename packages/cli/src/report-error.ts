@@ -1,0 +1,52 @@
+import { type ErrorCode, KernelError, toErrorBody } from '@boxcar/kernel';
+import { toDatabaseError } from '@boxcar/store';
+import { toLine } from './text.js';
+
+interface Finding {
+  readonly place: string;
+  readonly message: string;
+}
+
+/** Findings with a place of their own get a line each; everything else is one line. */
+const findingsOf = (error: unknown): readonly Finding[] => {
+  const findings = error instanceof KernelError ? error.details.findings : undefined;
+  return Array.isArray(findings)
+    ? findings.filter(
+        (item): item is Finding => typeof item?.place === 'string' && typeof item.message === 'string',
+      )
+    : [];
+};
+
+const stackOf = (error: unknown): string[] => {
+  const lines: string[] = [];
+  for (let cause = error; cause instanceof Error; cause = cause.cause)
+    lines.push(cause.stack ?? cause.message);
+  return lines;
+};
+
+/** `boxcar: <code>: message` on stderr, or one JSON object; stacks of it and its causes only when asked for. */
+export function reportError(
+  thrown: unknown,
+  options: {
+    readonly isJson: boolean;
+    readonly withStack: boolean;
+    /** Of an error that has none. */
+    readonly code?: ErrorCode;
+  },
+): void {
+  const error = toDatabaseError(thrown);
+  const body = toErrorBody(error, options.code);
+  const stack = options.withStack ? stackOf(error) : [];
+  if (options.isJson) {
+    process.stderr.write(
+      `${JSON.stringify({ error: { ...body, ...(stack.length > 0 ? { stack } : {}) } })}\n`,
+    );
+    return;
+  }
+  const findings = findingsOf(error);
+  const lines =
+    findings.length > 0
+      ? findings.map(({ place, message }) => `boxcar: ${body.code}: ${place}: ${toLine(message)}`)
+      : [`boxcar: ${body.code}: ${toLine(body.message)}`];
+  process.stderr.write(`${[...lines, ...stack].join('\n')}\n`);
+}

@@ -1,0 +1,162 @@
+/** What a process runs on: the server it was told of or the embedded one, its schema, pool, queues and models. */
+import { startEmbeddedPostgres } from '@boxcar/embedded';
+import { KernelError, type Model } from '@boxcar/kernel';
+import { createModelRouter, type ModelRouterOptions } from '@boxcar/llm';
+import { type Log, migrateQueues, type OpenRuntime, openRuntime, silentLog } from '@boxcar/runtime';
+import {
+  checkSchemaVersion,
+  createPool,
+  hasQueueTables,
+  type MigrateResult,
+  migrate,
+  toDatabaseError,
+} from '@boxcar/store';
+import type { Config } from './config.js';
+
+export interface Server extends AsyncDisposable {
+  readonly databaseUrl: string;
+  readonly directUrl: string;
+  /** True when the embedded Postgres was started or joined for this process. */
+  readonly isEmbedded: boolean;
+  close(): Promise<void>;
+}
+
+type ServerConfig = Pick<Config, 'databaseUrl' | 'directUrl' | 'embeddedPort'>;
+
+/**
+ * The Postgres of `DATABASE_URL`, else the embedded one, started or joined. Nothing is migrated.
+ *
+ * @throws KernelError `port_in_use`, `bad_config` or `database_unavailable` when the embedded one does not start.
+ */
+export async function openServer(config: ServerConfig, log: Log): Promise<Server> {
+  if (config.databaseUrl !== undefined) {
+    const close = (): Promise<void> => Promise.resolve();
+    return {
+      databaseUrl: config.databaseUrl,
+      directUrl: config.directUrl ?? config.databaseUrl,
+      isEmbedded: false,
+      close,
+      [Symbol.asyncDispose]: close,
+    };
+  }
+  const embedded = await startEmbeddedPostgres({
+    log: (line) => log('info', 'database.embedded', { message: line }),
+    ...(config.embeddedPort === undefined ? {} : { port: config.embeddedPort }),
+  });
+  const close = (): Promise<void> => embedded.stop();
+  return {
+    databaseUrl: embedded.url,
+    directUrl: embedded.directUrl,
+    isEmbedded: true,
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
+
+/** Brings our schema and BullMQ's to the newest version. Running it again changes nothing. */
+export async function migrateServer(server: Pick<Server, 'directUrl'>, log: Log): Promise<MigrateResult> {
+  const result = await migrate(server.directUrl, {
+    log: (line) => log('info', 'database.migrate', { message: line }),
+  });
+  try {
+    await migrateQueues(server.directUrl);
+  } catch (error) {
+    throw toDatabaseError(error);
+  }
+  return result;
+}
+
+/** @throws KernelError `schema_outdated` naming what is missing; the way out is `boxcar migrate`. */
+async function checkSchema(
+  pool: Parameters<typeof checkSchemaVersion>[0] & Parameters<typeof hasQueueTables>[0],
+  config: Pick<Config, 'redisUrl'>,
+): Promise<void> {
+  await checkSchemaVersion(pool);
+  if (config.redisUrl === undefined && !(await hasQueueTables(pool))) {
+    throw new KernelError('schema_outdated', { message: 'The database has no queue tables yet.' });
+  }
+}
+
+export interface StackOptions {
+  readonly log?: Log;
+  /** In place of the router over the models below. */
+  readonly model?: Model;
+  /** Models beside `scripted`, and the functions behind `scripted:<name>`. */
+  readonly models?: ModelRouterOptions;
+  /** Migrates also a server that was given by URL. The embedded one is always migrated. */
+  readonly migrate?: boolean;
+}
+
+export interface Stack extends OpenRuntime {
+  readonly databaseUrl: string;
+  readonly directUrl: string;
+  readonly isEmbedded: boolean;
+}
+
+/**
+ * Opens all that a runtime needs, as the configuration says. Closing it also leaves the embedded Postgres.
+ *
+ * @throws KernelError `schema_outdated` on a server of somebody else's that lacks a migration, and what keeps us from the
+ * database. Redis is not asked: without it work goes on from the rows.
+ */
+export async function openStack(config: Config, options: StackOptions = {}): Promise<Stack> {
+  let log = options.log ?? silentLog;
+  const server = await openServer(config, log);
+  let opened: OpenRuntime | undefined;
+  const close = async (): Promise<void> => {
+    try {
+      await opened?.close();
+    } finally {
+      // Connections that still say goodbye to a server that is stopped are nobody's news.
+      log = silentLog;
+      await server.close();
+    }
+  };
+  try {
+    if (server.isEmbedded || options.migrate === true) await migrateServer(server, log);
+    opened = openRuntime({
+      databaseUrl: server.databaseUrl,
+      directUrl: server.directUrl,
+      redisUrl: config.redisUrl,
+      model: options.model ?? createModelRouter(options.models),
+      log: (...entry) => log(...entry),
+    });
+    await checkSchema(opened.runtime.pool, config);
+    const { runtime, serveQueueDoor } = opened;
+    return {
+      runtime,
+      serveQueueDoor,
+      databaseUrl: server.databaseUrl,
+      directUrl: server.directUrl,
+      isEmbedded: server.isEmbedded,
+      close,
+      [Symbol.asyncDispose]: close,
+    };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+/** A pool for commands that only read rows: no queues, no models. */
+export interface Reader extends AsyncDisposable {
+  readonly pool: ReturnType<typeof createPool>;
+}
+
+/** @throws KernelError as `openStack` does. */
+export async function openReader(config: Config, log: Log): Promise<Reader> {
+  const server = await openServer(config, log);
+  const pool = createPool({ connectionString: server.databaseUrl, max: 2, applicationName: 'boxcar-cli' });
+  const close = async (): Promise<void> => {
+    await pool.end();
+    await server.close();
+  };
+  try {
+    if (server.isEmbedded) await migrateServer(server, log);
+    await checkSchemaVersion(pool);
+    return { pool, [Symbol.asyncDispose]: close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}

@@ -1,0 +1,69 @@
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type NodeChild, spawnNode } from '@boxcar/testkit';
+import { vi } from 'vitest';
+import { parseConfig } from '../config.js';
+import { readProfiles } from '../profile-files.js';
+import { runCli } from '../run-cli.js';
+import { openStack, type Stack } from '../stack.js';
+
+const MAIN = new URL('../main.ts', import.meta.url);
+const FIXTURES = join(import.meta.dirname, '../fixtures');
+export const PLUGIN = join(FIXTURES, 'plugin.mjs');
+export const PROFILES = join(FIXTURES, 'profiles.yaml');
+
+/** No setting of the machine that runs the tests may reach the command line under test. */
+const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
+  [
+    ...['DATABASE_URL', 'DATABASE_DIRECT_URL', 'REDIS_URL', 'BOXCAR_POSTGRES_PORT', 'BOXCAR_LOG_LEVEL'],
+    ...['BOXCAR_PROJECT', 'BOXCAR_PLUGINS', 'BOXCAR_CONCURRENCY', 'BOXCAR_WORKER_TARGETS', 'BOXCAR_LEASE_MS'],
+    ...['BOXCAR_GRACE_MS', 'BOXCAR_DATA_DIR', 'PGOPTIONS', 'PGPASSWORD', 'PGUSER'],
+  ].map((name) => [name, undefined]),
+);
+
+export type Env = Readonly<Record<string, string | undefined>>;
+
+export interface CliResult {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Starts `boxcar …` in a process of its own. */
+export const startCli = (args: readonly string[], env: Env = {}): NodeChild =>
+  spawnNode(MAIN, args, { ...CLEAN, ...env });
+
+/** Runs `boxcar …` to its end, in a process of its own. */
+export async function cli(args: readonly string[], env: Env = {}): Promise<CliResult> {
+  await using child = startCli(args, env);
+  const { code } = await child.exited;
+  return { code, stdout: child.stdout, stderr: child.stderr };
+}
+
+/** The same command line in this process: a process of its own takes a second of the machine. */
+export async function cliHere(args: readonly string[], env: Env = {}): Promise<CliResult> {
+  const said = { stdout: '', stderr: '' };
+  const spies = (['stdout', 'stderr'] as const).map((name) =>
+    vi.spyOn(process[name], 'write').mockImplementation((text) => {
+      said[name] += String(text);
+      return true;
+    }),
+  );
+  try {
+    const code = await runCli(args, { env });
+    return { code, ...said };
+  } finally {
+    for (const spy of spies) spy.mockRestore();
+  }
+}
+
+/** A migrated stack in this process with the profiles of the fixtures, to prepare a test and to submit turns. */
+export async function prepare(env: Env): Promise<Stack> {
+  const stack = await openStack(parseConfig(env), { migrate: true });
+  for (const { profile } of readProfiles(
+    [{ name: PROFILES, text: await readFile(PROFILES, 'utf8') }],
+    () => undefined,
+  ))
+    await stack.runtime.applyProfile(profile);
+  return stack;
+}

@@ -1,0 +1,186 @@
+import {
+  type NodeChild,
+  queueBackends,
+  type TestDatabase,
+  type TestRedis,
+  testDatabase,
+  testRedis,
+  waitFor,
+} from '@boxcar/testkit';
+import { Redis } from 'ioredis';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import type { Stack } from './stack.js';
+import { cli, cliHere, type Env, PLUGIN, prepare, startCli } from './testing/cli.js';
+
+let database: TestDatabase;
+let env: Env;
+let stack: Stack | undefined;
+
+beforeAll(async () => {
+  database = await testDatabase();
+  env = { DATABASE_URL: database.url };
+  stack = await prepare(env);
+});
+
+afterAll(() => stack?.close());
+
+// A worker that a test kills leaves its row until the lease has passed.
+beforeEach(async () => {
+  await database.pool.query('delete from boxcar.workers');
+});
+
+async function startWorker(args: readonly string[] = [], more: Env = {}): Promise<NodeChild> {
+  const worker = startCli(['worker', '--plugin', PLUGIN, ...args], { ...env, ...more });
+  await waitFor(() => worker.stderr.includes(' is ready ') || undefined, {
+    message: `the worker is ready: ${worker.stderr}`,
+    deadlineMs: 40_000,
+  });
+  return worker;
+}
+
+async function launch(profile: string, instruction: string): Promise<string> {
+  const receipt = await stack?.runtime.submit('launch_principal', { profile_name: profile, instruction });
+  return String((receipt as { turn_id?: string }).turn_id);
+}
+
+const statusOf = async (turnId: string): Promise<string> => {
+  const { rows } = await database.pool.query<{ status: string }>(
+    'select status from boxcar.turns where id = $1',
+    [turnId],
+  );
+  return rows[0]?.status ?? 'gone';
+};
+
+const reaches = (turnId: string, status: string): Promise<unknown> =>
+  waitFor(async () => (await statusOf(turnId)) === status, {
+    message: `turn ${turnId} is ${status}`,
+    deadlineMs: 40_000,
+  });
+
+const workerCount = async (): Promise<number> => {
+  const { rows } = await database.pool.query<{ n: number }>('select count(*)::int as n from boxcar.workers');
+  return rows[0]?.n ?? -1;
+};
+
+describe('a worker that is told to stop', () => {
+  it('on SIGTERM lets the turn in hand reach its next commit, gives it back, leaves and exits 0', async () => {
+    const worker = await startWorker();
+    expect(worker.stderr).toMatch(
+      /^boxcar: worker [0-9a-f-]{36} is ready \(pools: default; 10 turns at once; queues on postgres\)$/m,
+    );
+    const turnId = await launch('sleeper', '1500');
+    await waitFor(
+      async () =>
+        (await database.pool.query('select from boxcar.tool_calls where turn_id = $1', [turnId])).rowCount ===
+        1,
+      { message: 'the tool runs' },
+    );
+    await worker.kill('SIGTERM');
+    expect(await worker.exited).toEqual({ code: 0, signal: null });
+    expect(worker.stderr).toMatch(/^boxcar: stopping; 1 turns? in hand/m);
+    expect(worker.stderr).toMatch(/^boxcar: stopped$/m);
+    // The call's result was not lost with the worker, and nobody has to wait for a lease.
+    expect(await statusOf(turnId)).toBe('dispatched');
+    expect(await workerCount()).toBe(0);
+    const { rows } = await database.pool.query('select status from boxcar.tool_calls where turn_id = $1', [
+      turnId,
+    ]);
+    expect(rows).toEqual([{ status: 'success' }]);
+    await using _next = await startWorker();
+    await reaches(turnId, 'success');
+  });
+
+  it('--grace-ms ends its patience: what hangs is aborted and given back', async () => {
+    const worker = await startWorker(['--grace-ms', '200']);
+    const turnId = await launch('sleeper', '60000');
+    await reaches(turnId, 'running');
+    await worker.kill('SIGINT');
+    expect(await worker.exited).toEqual({ code: 0, signal: null });
+    expect(['dispatched', 'suspended']).toContain(await statusOf(turnId));
+    expect(await workerCount()).toBe(0);
+  });
+
+  it('a second signal stops it at once', async () => {
+    const worker = await startWorker();
+    const turnId = await launch('sleeper', '60001');
+    await reaches(turnId, 'running');
+    process.kill(worker.pid, 'SIGTERM');
+    await waitFor(() => worker.stderr.includes('stopping') || undefined, { message: 'it stops' });
+    await worker.kill('SIGTERM');
+    expect(await worker.exited).toEqual({ code: 143, signal: null });
+  });
+});
+
+it('a promise that nobody awaited is said, the turns are given back, and the worker exits 1', async () => {
+  const worker = await startWorker([], { BOXCAR_TEST_BUG: '1', BOXCAR_GRACE_MS: '200' });
+  const turnId = await launch('forgetter', 'x');
+  expect(await worker.exited).toEqual({ code: 1, signal: null });
+  expect(worker.stderr).toMatch(/^boxcar: internal_error: unhandled rejection: nobody awaits this$/m);
+  expect(worker.stderr).toMatch(/plugin\.mjs/);
+  expect(await workerCount()).toBe(0);
+  await using _next = await startWorker();
+  await reaches(turnId, 'success');
+});
+
+describe('health', () => {
+  it('is bad before a worker lives, good while it does, and bad again when its lease has passed', async () => {
+    expect(await cliHere(['health'], env)).toMatchObject({
+      code: 1,
+      stdout: expect.stringMatching(/^unhealthy: no live worker on /),
+    });
+    const worker = await startWorker(['--lease-ms', '2000', '--no-door']);
+    expect(worker.stderr).toContain('no queue door');
+    expect(await cli(['health', '--pid', String(worker.pid)], env)).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/^healthy: 1 live worker on /),
+    });
+    expect(await cliHere(['health', '--pid', '1', '--json'], env)).toMatchObject({ code: 1 });
+    process.kill(worker.pid, 'SIGSTOP');
+    await waitFor(async () => (await cliHere(['health'], env)).code === 1, {
+      message: 'a worker that hangs is found out',
+      deadlineMs: 40_000,
+    });
+    await worker.kill();
+  });
+});
+
+describe.runIf(queueBackends().includes('redis'))('a Redis that is away', () => {
+  let redis: TestRedis;
+
+  beforeAll(async () => {
+    redis = await testRedis();
+    await redis.stop();
+  });
+
+  it('is one clear warning of the worker; submit accepts all the same, and the turn ends from its rows', async () => {
+    const away = { REDIS_URL: redis.url };
+    await using worker = await startWorker([], away);
+    const warnings = worker.stderr
+      .split('\n')
+      .filter((line) => line.startsWith('boxcar: redis_unavailable: '));
+    expect(warnings).toHaveLength(1);
+    expect(warnings[0]).toMatch(
+      /ECONNREFUSED.*turns are taken from the rows until it is back\. Check REDIS_URL and that the server runs/,
+    );
+    const { code, stdout } = await cli(
+      ['submit', 'launch_principal', '--arg', 'profile_name=writer', '--arg', 'instruction=you', '--json'],
+      { ...env, ...away },
+    );
+    expect(code).toBe(0);
+    await reaches(JSON.parse(stdout).turn_id, 'success');
+    await worker.kill('SIGTERM');
+    expect(await worker.exited).toEqual({ code: 0, signal: null });
+  }, 60_000);
+
+  it('a wrong password is said as such', async () => {
+    await redis.start();
+    const admin = new Redis(redis.url);
+    await admin.config('SET', 'requirepass', 'right');
+    admin.disconnect();
+    const url = new URL(redis.url);
+    url.password = 'wrong';
+    await using worker = await startWorker([], { REDIS_URL: url.href });
+    expect(worker.stderr).toMatch(/^boxcar: redis_unavailable: .*(AUTH|WRONGPASS)/m);
+    expect(worker.stderr).not.toMatch(/redis:\/\/.*wrong/);
+  });
+});

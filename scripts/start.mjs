@@ -1,0 +1,115 @@
+// What `npm start` runs once everything is built: Postgres, a worker in this process, and a team of agents that surveys a
+// folder. stdout gets the result and nothing else.
+import { createRequire } from 'node:module';
+import { dirname, resolve } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { parseArgs } from 'node:util';
+import { openStack, parseConfig, reportError } from '@boxcar/cli';
+import { createLog, createWorker } from '@boxcar/runtime';
+
+const HELP = `Usage: npm start [-- [folder] [--once] [--json]]
+
+Starts Postgres (the embedded one, or that of DATABASE_URL), brings its schema up to date, starts a worker, and lets a team
+of agents on the scripted model survey the folder; by default this repository.
+
+  --once   end when the result is printed; otherwise a terminal keeps the worker running until Ctrl-C
+  --json   print the result as one line: {"status", "run_id", "turns", "steps", "deliverable"}
+  --help   print this
+
+npm start -s -- --once --json | jq .`;
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const isJson = process.argv.includes('--json');
+let withStack = false;
+const stop = new AbortController();
+const stopped = new Promise((settle) => {
+  stop.signal.addEventListener('abort', settle);
+});
+for (const [signal, code] of Object.entries({ SIGINT: 130, SIGTERM: 143 })) {
+  process.on(signal, () => {
+    // The second one does not wait for anything.
+    if (stop.signal.aborted) process.exit(code);
+    process.exitCode = code;
+    stop.abort();
+  });
+}
+
+/** What is open, to be closed in the opposite order. */
+const opened = [];
+async function open(make) {
+  const part = await make();
+  opened.push(part);
+  return part;
+}
+
+function say(line) {
+  process.stderr.write(`boxcar: ${line}\n`);
+}
+
+function readArguments() {
+  try {
+    const { values, positionals } = parseArgs({
+      allowPositionals: true,
+      options: { once: { type: 'boolean' }, json: { type: 'boolean' }, help: { type: 'boolean' } },
+    });
+    if (positionals.length <= 1) return { ...values, folder: positionals[0] };
+    throw new Error('one folder at most');
+  } catch (error) {
+    reportError(new Error(`${error.message}; see npm start -- --help`), {
+      isJson,
+      withStack,
+      code: 'bad_request',
+    });
+    process.exit(2);
+  }
+}
+
+/** The example is a package of its own, which nothing here depends on; it knows its own name. */
+function loadExample() {
+  const { resolve } = createRequire(new URL('../examples/repo-survey/package.json', import.meta.url));
+  return import(pathToFileURL(resolve('@boxcar/example-repo-survey')).href);
+}
+
+async function main({ once, folder: given, help }) {
+  if (help) {
+    process.stdout.write(`${HELP}\n`);
+    return;
+  }
+  const config = parseConfig();
+  withStack = config.logLevel === 'debug';
+  const folder = given === undefined ? root : resolve(given);
+  const startedAt = performance.now();
+  const survey = await loadExample();
+  const log = createLog(config.logLevel ?? 'warn');
+  const stack = await open(() => openStack(config, { log, migrate: true }));
+  say(`Postgres is ready (${stack.isEmbedded ? 'embedded' : 'DATABASE_URL'})`);
+  await survey.registerSurvey(stack.runtime, { root: folder });
+  await open(() => createWorker(stack.runtime, { concurrency: config.concurrency }));
+  say(`surveying ${folder}`);
+  const run = await Promise.race([survey.runSurvey({ runtime: stack.runtime, folder }), stopped]);
+  if (stop.signal.aborted) return;
+
+  const { status, run_id, turns, steps, deliverable } = run;
+  say(`done in ${((performance.now() - startedAt) / 1000).toFixed(1)} s`);
+  process.stdout.write(
+    `${isJson ? JSON.stringify({ status, run_id, turns, steps, deliverable }) : render(survey, run)}\n`,
+  );
+  if (status !== 'success') process.exitCode = 1;
+  if (once || !process.stdout.isTTY) return;
+
+  await open(() => stack.serveQueueDoor());
+  say('the worker goes on; try `npx boxcar submit --help` in another terminal. Ctrl-C stops it.');
+  await stopped;
+  process.exitCode = 0;
+}
+
+const render = ({ renderRun }, run) => renderRun?.(run) ?? JSON.stringify(run, null, 2);
+
+try {
+  await main(readArguments());
+} catch (error) {
+  reportError(error, { isJson, withStack });
+  process.exitCode = 1;
+} finally {
+  for (const part of opened.reverse()) await part.close();
+}
