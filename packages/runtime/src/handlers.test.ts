@@ -197,7 +197,7 @@ describe('delegation to a new agent', () => {
       ),
     ).toMatchObject({ code: 'box_not_authorized' });
     await end(next as unknown as Receipt);
-    await end({ turn_id: (first?.result as unknown as Receipt).turn_id });
+    await end(first?.result as unknown as Receipt);
     await checkInvariants(h.database.pool);
   });
 });

@@ -34,7 +34,7 @@ export type QueueConnection =
   | { readonly kind: 'postgres'; readonly url: string };
 
 /** BullMQ keeps its tables in a schema of its own. */
-export const QUEUE_SCHEMA = 'bullmq';
+const QUEUE_SCHEMA = 'bullmq';
 
 /** What we use of a BullMQ queue. */
 export interface JobQueue<D> {

@@ -9,7 +9,7 @@ export interface TurnJob {
 }
 
 export const PRIMITIVES_QUEUE = 'boxcar-primitives';
-export const turnsQueue = (workerTarget: string): string =>
+const turnsQueue = (workerTarget: string): string =>
   workerTarget === '' ? 'boxcar-turns' : `boxcar-turns-${workerTarget}`;
 
 /** A ring that takes longer is lost; the sweep rings again. */

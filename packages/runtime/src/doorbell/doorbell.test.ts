@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Doorbell, Ring } from '@boxcar/kernel';
+import type { Doorbell, DoorbellSubscription, Ring } from '@boxcar/kernel';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import type { JobsOptions } from 'bullmq';
 import { describe, expect, test } from 'vitest';
@@ -64,13 +64,24 @@ class Listener {
     this.letGo();
   }
 
-  listen(doorbell: Doorbell, options: { workerTarget?: string; concurrency?: number } = {}) {
-    return doorbell.listen({
+  async listen(
+    doorbell: Doorbell,
+    options: { workerTarget?: string; concurrency?: number } = {},
+  ): Promise<DoorbellSubscription & AsyncDisposable> {
+    const subscription = await doorbell.listen({
       workerTarget: options.workerTarget ?? '',
       concurrency: options.concurrency ?? 1,
       handle: this.handle,
       onError: this.onError,
     });
+    return {
+      close: () => subscription.close(),
+      // A test that failed must not wait for the rings it held.
+      [Symbol.asyncDispose]: () => {
+        this.letAllGo();
+        return subscription.close();
+      },
+    };
   }
 
   heardAll(...rings: readonly Ring[]): Promise<boolean> {
@@ -112,7 +123,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     await doorbell.ring([ring, ring]);
     await doorbell.ring([ring]);
     const listener = new Listener({ isHolding: true });
-    await using subscription = toDisposable(await listener.listen(doorbell));
+    await using _subscription = await listener.listen(doorbell);
     await listener.heardAll(ring);
     await doorbell.ring([ring]);
     await doorbell.ring([next, last]);
@@ -120,7 +131,6 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     // One at a time and in order, so what was rung before the last one was heard before it.
     await listener.heardAll(last);
     expect(listener.heard).toEqual([ring, next, last].map(keyOf));
-    expect(subscription).toBeDefined();
   });
 
   test('brings rings to the listeners of their target only', async () => {
@@ -128,10 +138,10 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     const { doorbell } = opened;
     const [common, special] = [newRing(), newRing('gpu')];
     const [pool, gpu] = [new Listener(), new Listener()];
-    await using _first = toDisposable(await pool.listen(doorbell));
+    await using _first = await pool.listen(doorbell);
     await doorbell.ring([special, common]);
     await pool.heardAll(common);
-    await using _second = toDisposable(await gpu.listen(doorbell, { workerTarget: 'gpu' }));
+    await using _second = await gpu.listen(doorbell, { workerTarget: 'gpu' });
     await gpu.heardAll(special);
     expect([pool.heard, gpu.heard]).toEqual([[keyOf(common)], [keyOf(special)]]);
   });
@@ -141,10 +151,10 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     const { doorbell } = opened;
     const rings = Array.from({ length: 12 }, () => newRing());
     const listener = new Listener({ isHolding: true });
-    await using _subscription = toDisposable(await listener.listen(doorbell, { concurrency: 3 }));
+    await using _subscription = await listener.listen(doorbell, { concurrency: 3 });
     await doorbell.ring(rings);
     while (listener.heard.length < rings.length) {
-      await waitFor(() => listener.inHand === 3 || listener.heard.length === rings.length, {
+      await waitFor(() => listener.inHand >= 3 || listener.heard.length === rings.length, {
         message: 'three rings are in hand',
       });
       // The queue has answered twice since: a fourth ring would have come.
@@ -164,11 +174,11 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     const everything = [answered, active, waiting, never];
     await doorbell.ring([answered]);
     const listener = new Listener();
-    const first = await listener.listen(doorbell);
+    await using first = await listener.listen(doorbell);
     await listener.heardAll(answered);
     await first.close();
     const holder = new Listener({ isHolding: true });
-    await using _second = toDisposable(await holder.listen(doorbell));
+    await using _second = await holder.listen(doorbell);
     await doorbell.ring([active]);
     await holder.heardAll(active);
     await doorbell.ring([waiting]);
@@ -207,7 +217,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     const { doorbell } = opened;
     const [held, later] = [newRing(), newRing()];
     const listener = new Listener({ isHolding: true });
-    const subscription = await listener.listen(doorbell, { concurrency: 2 });
+    await using subscription = await listener.listen(doorbell, { concurrency: 2 });
     await doorbell.ring([held]);
     await listener.heardAll(held);
     const order: string[] = [];
@@ -222,7 +232,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     expect(order).toEqual(['let go', 'closed']);
     expect(listener.heard).toEqual([keyOf(held)]);
     const next = new Listener();
-    await using _other = toDisposable(await next.listen(doorbell));
+    await using _other = await next.listen(doorbell);
     await next.heardAll(later);
   });
 });
@@ -237,7 +247,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
       queue?.add('turn', { turn_id: ring.turnId, epoch: ring.epoch }, { jobId: keyOf(ring), ...options });
     await add(swallowed, { removeOnComplete: false });
     const listener = new Listener();
-    const subscription = await listener.listen(doorbell);
+    await using subscription = await listener.listen(doorbell);
     await listener.heardAll(swallowed);
     await subscription.close();
     expect(await queue?.getJobState(keyOf(swallowed))).toBe('completed');
@@ -263,7 +273,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     const ring = newRing();
     await doorbell.ring([ring]);
     const listener = new Listener();
-    await using _subscription = toDisposable(await listener.listen(doorbell));
+    await using _subscription = await listener.listen(doorbell);
     await listener.heardAll(ring);
     expect([listener.heard, listener.errors]).toEqual([[keyOf(ring)], []]);
     expect(await queue?.getFailedCount()).toBe(0);
@@ -287,7 +297,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
       const doorbell = openBullMq({ ...backend.connection, url: proxy.url });
       const listener = new Listener();
       const [before, meanwhile, after] = [newRing(), newRing(), newRing()];
-      const subscription = await listener.listen(doorbell);
+      await using subscription = await listener.listen(doorbell);
       await doorbell.ring([before]);
       await listener.heardAll(before);
 
@@ -335,7 +345,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     await using proxy = await tcpProxy(backend.connection.url);
     const doorbell = openBullMq({ ...backend.connection, url: proxy.url });
     const listener = new Listener({ isHolding: true });
-    const subscription = await listener.listen(doorbell);
+    await using subscription = await listener.listen(doorbell);
     const ring = newRing();
     await doorbell.ring([ring]);
     await listener.heardAll(ring);
@@ -346,7 +356,3 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     await inTime(doorbell.close(), 'closing the doorbell');
   });
 });
-
-function toDisposable(subscription: { close(): Promise<void> }): AsyncDisposable {
-  return { [Symbol.asyncDispose]: () => subscription.close() };
-}

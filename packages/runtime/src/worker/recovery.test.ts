@@ -418,7 +418,7 @@ describe.runIf(queueBackends().includes('redis'))('with queues on redis', () => 
   test('all turns end once when Redis is flushed again and again', async () => {
     await using pool = await Pool.open('redis');
     const queue = pool.backend.queue('boxcar-turns');
-    await pool.spawn(2, { worker: { ...QUICK, concurrency: 3 } });
+    const workers = await pool.spawn(2, { worker: { ...QUICK, concurrency: 3 } });
     const turnIds = await pool.submitMany('busy', 40);
     for (let round = 1; round <= 3; round += 1) {
       const steps = await committedSteps(pool);
@@ -431,7 +431,7 @@ describe.runIf(queueBackends().includes('redis'))('with queues on redis', () => 
         ...BY_ITSELF,
       });
     }
-    await queue.close();
+    expect(workers.map(({ child }) => child.stderr).join('')).toContain('"sweep.rang_again"');
     const ends = await Promise.all(turnIds.map((id) => pool.result(id)));
     expect(ends).toEqual(
       turnIds.map((_id, n) => expect.objectContaining({ status: 'success', result: `done ${n + 1}` })),

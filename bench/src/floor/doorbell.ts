@@ -1,0 +1,85 @@
+/** BullMQ as the doorbell of the bare loop, on either backend, with the bare settings. */
+import { createPostgresBackend, createRedisBackend, type Processor, withBackend } from 'bullmq';
+import { Redis } from 'ioredis';
+
+const NAME = 'floor-turns';
+
+export interface DoorbellTarget {
+  readonly databaseUrl: string;
+  /** Without it the queue lives in the database. */
+  readonly redisUrl: string | undefined;
+}
+
+export interface FloorJob {
+  readonly turn_id: string;
+  readonly epoch: number;
+}
+
+interface Closable {
+  close(): Promise<void>;
+}
+
+const onPostgres = (databaseUrl: string) => ({
+  classes: withBackend(createPostgresBackend),
+  connection: { connectionString: databaseUrl, schema: 'bullmq', max: 8, keepAlive: true },
+  close: async () => undefined,
+});
+
+const onRedis = (redisUrl: string) => {
+  const connection = new Redis(redisUrl, { maxRetriesPerRequest: null, replyMapping: 'legacy' });
+  return {
+    classes: withBackend(createRedisBackend),
+    connection,
+    close: async () => connection.disconnect(),
+  };
+};
+
+/** The caller's end: rings for one turn. */
+export function openBell(target: DoorbellTarget): Closable & { ring(job: FloorJob): Promise<void> } {
+  const open = <
+    Q extends { add(name: string, data: FloorJob, options: object): Promise<unknown> } & Closable,
+  >(
+    queue: Q,
+    close: () => Promise<void>,
+  ) => ({
+    ring: async (job: FloorJob) => {
+      const jobId = `${job.turn_id}-${job.epoch}`;
+      await queue.add('turn', job, { jobId, removeOnComplete: true, removeOnFail: true });
+    },
+    close: async () => {
+      await queue.close();
+      await close();
+    },
+  });
+  if (target.redisUrl === undefined) {
+    const { classes, connection, close } = onPostgres(target.databaseUrl);
+    return open(new classes.Queue<FloorJob>(NAME, { connection }), close);
+  }
+  const { classes, connection, close } = onRedis(target.redisUrl);
+  return open(new classes.Queue<FloorJob>(NAME, { connection }), close);
+}
+
+/** The worker's end: handles rings, at most `concurrency` at a time. */
+export function listen(
+  target: DoorbellTarget,
+  options: { readonly concurrency: number; readonly handle: (job: FloorJob) => Promise<void> },
+): Closable {
+  const process: Processor<FloorJob> = (job) => options.handle(job.data);
+  const settings = {
+    concurrency: options.concurrency,
+    removeOnComplete: { count: 0 },
+    removeOnFail: { count: 0 },
+  };
+  const open = (worker: Closable, close: () => Promise<void>): Closable => ({
+    close: async () => {
+      await worker.close();
+      await close();
+    },
+  });
+  if (target.redisUrl === undefined) {
+    const { classes, connection, close } = onPostgres(target.databaseUrl);
+    return open(new classes.Worker<FloorJob>(NAME, process, { ...settings, connection }), close);
+  }
+  const { classes, connection, close } = onRedis(target.redisUrl);
+  return open(new classes.Worker<FloorJob>(NAME, process, { ...settings, connection }), close);
+}

@@ -1,0 +1,60 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import type { Servers } from '../servers.js';
+import type { System } from '../system.js';
+
+/** CPU milliseconds that the processes of a run have used so far. */
+export type Usage = Readonly<Record<'caller' | 'worker' | 'postgres' | 'redis', number>>;
+
+/** Linux counts in hundredths of a second, whatever the kernel's own tick. */
+const TICK_MS = 10;
+
+/** @returns undefined where there is no /proc. */
+export function readUsage(servers: Servers, system: System): Usage | undefined {
+  const processes = readProcesses();
+  if (processes.size === 0) return undefined;
+  const { user, system: kernel } = process.cpuUsage();
+  const of = (pid: number): number => processes.get(pid)?.milliseconds ?? 0;
+  const backends = [...processes.values()].filter((entry) => entry.parent === servers.postgresPid);
+  const ended = processes.get(servers.postgresPid)?.ofEnded ?? 0;
+  return {
+    caller: (user + kernel) / 1000,
+    worker: of(system.workerPid),
+    postgres: of(servers.postgresPid) + ended + backends.reduce((sum, entry) => sum + entry.milliseconds, 0),
+    redis: 'pid' in servers.redis ? of(servers.redis.pid) : 0,
+  };
+}
+
+interface Process {
+  readonly parent: number;
+  readonly milliseconds: number;
+  /** Of its children that have ended. */
+  readonly ofEnded: number;
+}
+
+function readProcesses(): ReadonlyMap<number, Process> {
+  const found = new Map<number, Process>();
+  for (const name of listProc()) {
+    const pid = Number(name);
+    if (!Number.isInteger(pid)) continue;
+    try {
+      // Behind the name in brackets, which may hold anything: state, parent, … user and system time, own and of ended children.
+      const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)?.split(' ') ?? [];
+      found.set(pid, {
+        parent: Number(fields[1]),
+        milliseconds: (Number(fields[11]) + Number(fields[12])) * TICK_MS,
+        ofEnded: (Number(fields[13]) + Number(fields[14])) * TICK_MS,
+      });
+    } catch {
+      // Ended meanwhile.
+    }
+  }
+  return found;
+}
+
+function listProc(): string[] {
+  try {
+    return readdirSync('/proc');
+  } catch {
+    return [];
+  }
+}

@@ -1,0 +1,208 @@
+/**
+ * The servers of one run: an embedded Postgres with its durable settings on a folder of its own (a figure without the
+ * flush of a commit would flatter both sides), and a private `redis-server` where there is one.
+ */
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import {
+  accessSync,
+  constants,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
+import { createServer } from 'node:net';
+import { cpus, totalmem } from 'node:os';
+import { delimiter, dirname, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { defaultDataDir, type EmbeddedPostgres, startEmbeddedPostgres } from '@boxcar/embedded';
+import { migrateQueues } from '@boxcar/runtime';
+import { migrate } from '@boxcar/store';
+import { Redis } from 'ioredis';
+import pg from 'pg';
+import type { Cleanup } from './cleanup.js';
+import { migrateFloor } from './floor/rows.js';
+
+export interface RedisServer {
+  readonly url: string;
+  readonly pid: number;
+  readonly version: string;
+}
+
+export interface Servers {
+  readonly databaseUrl: string;
+  readonly postgresPid: number;
+  readonly redis: RedisServer | { readonly missing: string };
+  /** What the figures were measured on, in one line. */
+  readonly machine: string;
+}
+
+/** Folder names carry the process, so that a later run can tell what a killed one left behind. */
+const PREFIX = 'bench-';
+/** In the folder: process and port of the Redis that belongs to it. */
+const REDIS_FILE = 'redis';
+
+export async function startServers(
+  cleanup: Cleanup,
+  options: {
+    readonly needsRedis: boolean;
+    /** Loads pg_stat_statements, which costs a little and is therefore off while figures are taken. */
+    readonly hasStatistics: boolean;
+  },
+): Promise<Servers> {
+  const home = dirname(defaultDataDir());
+  mkdirSync(home, { recursive: true });
+  await removeLeftovers(home);
+  const folder = mkdtempSync(join(home, `${PREFIX}${process.pid}-`));
+  const removeFolder = (): void => rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
+  cleanup.defer(() => {
+    process.off('exit', removeFolder);
+    removeFolder();
+  });
+  const postgres = await startPostgres(folder, options.hasStatistics);
+  cleanup.defer(() => postgres.stop());
+  // When the process ends early, the server's own handler, which is older, stops it before.
+  process.once('exit', removeFolder);
+  const redis = options.needsRedis ? await startRedis(cleanup, folder) : { missing: 'not asked for' };
+  await migrate(postgres.url);
+  await migrateQueues(postgres.url);
+  await migrateFloor(postgres.url);
+  return {
+    databaseUrl: postgres.url,
+    postgresPid: postgres.pid,
+    redis,
+    machine: await describeMachine(postgres.url, redis),
+  };
+}
+
+async function startPostgres(dataDir: string, hasStatistics: boolean): Promise<EmbeddedPostgres> {
+  const postgres = await startEmbeddedPostgres({ dataDir });
+  if (!hasStatistics) return postgres;
+  await query(postgres.url, "alter system set shared_preload_libraries = 'pg_stat_statements'");
+  await query(postgres.url, "alter system set pg_stat_statements.track = 'top'");
+  await postgres.stop();
+  const again = await startEmbeddedPostgres({ dataDir });
+  await query(again.url, 'create extension pg_stat_statements');
+  return again;
+}
+
+/** Stops and removes the servers of runs that were killed. */
+async function removeLeftovers(home: string): Promise<void> {
+  for (const name of readdirSync(home)) {
+    const pid = name.startsWith(PREFIX) ? Number(name.slice(PREFIX.length).split('-')[0]) : Number.NaN;
+    if (!Number.isInteger(pid) || isAlive(pid)) continue;
+    const dataDir = join(home, name);
+    killRedis(dataDir);
+    // A start adopts the server that still runs there, and the last to leave stops it.
+    await startEmbeddedPostgres({ dataDir }).then(
+      (postgres) => postgres.stop(),
+      () => undefined,
+    );
+    rmSync(dataDir, { recursive: true, force: true });
+  }
+}
+
+/** Kills the Redis of a killed run, unless its process id belongs to something else by now. */
+function killRedis(folder: string): void {
+  try {
+    const [pid, port] = readFileSync(join(folder, REDIS_FILE), 'utf8').split(' ');
+    const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8');
+    if (command.includes(`redis-server 127.0.0.1:${port}`)) process.kill(Number(pid), 'SIGKILL');
+  } catch {
+    // It had none, or it is gone.
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return error instanceof Error && 'code' in error && error.code === 'EPERM';
+  }
+}
+
+async function startRedis(cleanup: Cleanup, folder: string): Promise<Servers['redis']> {
+  const program = findProgram('redis-server');
+  if (program === undefined) return { missing: 'no redis-server on the PATH' };
+  const port = await freePort();
+  const child = spawn(
+    program,
+    ['--port', String(port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'],
+    { stdio: 'ignore' },
+  );
+  cleanup.deferAlsoAtExit(() => void child.kill('SIGKILL'));
+  writeFileSync(join(folder, REDIS_FILE), `${child.pid} ${port}`);
+  const url = `redis://127.0.0.1:${port}`;
+  await answers(url, child);
+  const version = /v=(\S+)/.exec(spawnSync(program, ['--version']).stdout.toString())?.[1] ?? 'unknown';
+  return { url, pid: child.pid ?? -1, version };
+}
+
+async function answers(url: string, child: ChildProcess): Promise<void> {
+  const client = new Redis(url, { maxRetriesPerRequest: null, retryStrategy: () => 20 });
+  client.on('error', () => undefined);
+  try {
+    const ended = delay(10_000, undefined, { ref: false }).then(() => {
+      throw new Error(`redis-server does not answer on ${url} (exit code ${child.exitCode})`);
+    });
+    await Promise.race([client.ping(), ended]);
+  } finally {
+    client.disconnect();
+  }
+}
+
+function findProgram(name: string): string | undefined {
+  return (process.env.PATH ?? '')
+    .split(delimiter)
+    .map((folder) => join(folder, name))
+    .find((path) => {
+      try {
+        accessSync(path, constants.X_OK);
+        return true;
+      } catch {
+        return false;
+      }
+    });
+}
+
+function freePort(): Promise<number> {
+  return new Promise((settle, fail) => {
+    const probe = createServer();
+    probe.once('error', fail);
+    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
+      const address = probe.address();
+      probe.close(() => {
+        if (typeof address === 'object' && address !== null) settle(address.port);
+        else fail(new Error('the system gave no port'));
+      });
+    });
+  });
+}
+
+async function describeMachine(databaseUrl: string, redis: Servers['redis']): Promise<string> {
+  const [row] = await query<{ version: string }>(
+    databaseUrl,
+    "select current_setting('server_version') as version",
+  );
+  const cores = cpus();
+  return [
+    `${cores[0]?.model.trim() ?? 'unknown cpu'}, ${cores.length} cores, ${Math.round(totalmem() / 2 ** 30)} GiB`,
+    `node ${process.versions.node}`,
+    `postgres ${row?.version ?? 'unknown'} (embedded, fsync on)`,
+    'missing' in redis ? `redis: ${redis.missing}` : `redis ${redis.version}`,
+  ].join('; ');
+}
+
+/** One statement on a connection of its own. */
+export async function query<R extends pg.QueryResultRow>(url: string, text: string): Promise<R[]> {
+  const client = new pg.Client({ connectionString: url });
+  await client.connect();
+  try {
+    return (await client.query<R>(text)).rows;
+  } finally {
+    await client.end();
+  }
+}
