@@ -13,9 +13,13 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
 
-/** The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. */
+/**
+ * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
+ * looked up by halves, where a list is read through for every card (9,000 cards of which half were duplicates: 0.4 s).
+ */
 const SEGMENTS = `
-  select b.id as box_id, b.card_ids, b.card_tokens, s.ordinality as ord, x.*
+  select b.id as box_id, b.card_ids, b.card_tokens, s.ordinality as ord, x.*,
+    (select range_agg(int4range(v, v, '[]')) from unnest(x.skip) v) as skip_set
   from want_boxes b, jsonb_array_elements(b.segments) with ordinality s,
     jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean)
   where b.kind = 'context'`;
@@ -33,12 +37,12 @@ const LEAVES = `
   select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens
   from seg g cross join lateral (select b.card_ids, b.card_tokens from boxcar.boxes b where b.id = g.source and b.kind = 'context' offset 0) l,
     unnest(l.card_ids[g."from":g."to"], l.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
-  where g.source is not null and (g.skip is null or not (g."from" - 1 + u.n = any (g.skip)))
+  where g.source is not null and (g.skip_set is null or not (g."from" - 1 + u.n)::int <@ g.skip_set)
   union all
   select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
   from seg g cross join lateral (select t.position, t.card_id, t.tokens from boxcar.tape_entries t
       where t.box_id = g.source and t.position between g."from" and g."to" and t.card_id is not null offset 0) e
-  where g.source is not null and (g.skip is null or not (e.position = any (g.skip)))`;
+  where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)`;
 
 export interface LoadBoxesOptions {
   readonly projectId: ProjectId;

@@ -8,6 +8,7 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
+import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../runtime.js';
@@ -633,12 +634,20 @@ describe('a parent', () => {
     });
   });
 
-  test('that waits makes room: many more than the window holds all end, and no sweep helps', async () => {
-    await h.profile('expert', [{ say: 'answer' }]);
+  test('that waits makes room: all of many more than the window holds get to wait, and no sweep helps', async () => {
+    await h.profile('expert', [{ say: 'answer' }], { worker_target: 'elsewhere' });
     await h.profile('boss', ask(), BOSS);
     await h.worker({ concurrency: 1, sweepMs: 3_600_000 });
-    const ends = await Promise.all(Array.from({ length: 12 }, () => run('boss')));
-    expect(ends.map(({ status }) => status)).toEqual(Array.from({ length: 12 }, () => 'success'));
+    const ends = Promise.all(Array.from({ length: 12 }, () => run('boss')));
+    await waitFor(
+      async () => {
+        const waiting = await h.rows("select 1 from boxcar.turns where status = 'suspended'");
+        return waiting.length === 12;
+      },
+      { message: 'all twelve wait for their experts' },
+    );
+    await h.worker({ targets: ['elsewhere'] });
+    for (const { status } of await ends) expect(status).toBe('success');
   });
 });
 
