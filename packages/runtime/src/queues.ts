@@ -38,6 +38,11 @@ const QUEUE_SCHEMA = 'bullmq';
 
 /** What we use of a BullMQ queue. */
 export interface JobQueue<D> {
+  add(
+    name: string,
+    data: D,
+    opts: { jobId: string; removeOnComplete: boolean; removeOnFail: boolean },
+  ): Promise<unknown>;
   addBulk(
     jobs: {
       name: string;
@@ -130,6 +135,10 @@ class LazyQueue<D> implements JobQueue<D> {
       queue.close().catch(() => undefined);
     });
     return queue;
+  }
+
+  add(...job: Parameters<JobQueue<D>['add']>): Promise<unknown> {
+    return this.#open.add(...(job as unknown as Parameters<Queue<D>['add']>));
   }
 
   addBulk(jobs: Parameters<JobQueue<D>['addBulk']>[0]): Promise<unknown> {

@@ -127,6 +127,7 @@ export class Runtime implements RuntimeCore {
   readonly #given: Model;
   readonly #models = new Map<string, Model>();
   readonly #background = new Set<Promise<void>>();
+  readonly #rings: Ring[] = [];
   readonly #promoting = new Map<string, { again: boolean }>();
 
   constructor(options: RuntimeOptions) {
@@ -317,7 +318,13 @@ export class Runtime implements RuntimeCore {
   }
 
   ring(rings: readonly Ring[]): void {
-    if (rings.length > 0) this.#inBackground(this.doorbell.ring(rings));
+    if (rings.length === 0) return;
+    this.#rings.push(...rings);
+    // What the same turn of the event loop brings rings together.
+    if (this.#rings.length > rings.length) return;
+    this.#inBackground(
+      new Promise((settle) => setImmediate(settle)).then(() => this.doorbell.ring(this.#rings.splice(0))),
+    );
   }
 
   promoteSoon(workerTarget: string): void {

@@ -64,7 +64,7 @@ const CLAIM = statement(`
   with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
     select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
-    where t.status = 'dispatched' order by t.id for update of t
+    where t.id = any ($3::uuid[]) and t.status = 'dispatched' order by t.id for update of t
   ),
   heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.start_position is null order by b.id for no key update of b),
   hd as (
@@ -133,7 +133,11 @@ export async function claim(
   const wanted = [
     ...new Map(rings.map((ring) => [ring.turnId, { turn_id: ring.turnId, epoch: ring.epoch }])).values(),
   ];
-  const rows = await runRetrying<ClaimRow>(pool, CLAIM, [JSON.stringify(wanted), holderId]);
+  const rows = await runRetrying<ClaimRow>(pool, CLAIM, [
+    JSON.stringify(wanted),
+    holderId,
+    wanted.map((item) => item.turn_id),
+  ]);
   const claimed = new Map(rows.map((row) => [row.id, row]));
   return rings.map((ring) => {
     const row = claimed.get(ring.turnId);
@@ -269,19 +273,19 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
 
 const COMMIT = statement(`
   with d as (
-    select * from json_to_recordset($1::json->'turns') as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
+    select * from json_to_recordset($1::json) as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
       step int, attempt int, model text, prompt_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
       end_status text, deliverable_card_id uuid, error jsonb, agent_id uuid)
   ),
   lk as (
     select t.id, t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
-    where t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+    where t.id = any ($5::uuid[]) and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
       and t.holder_id is not distinct from d.holder_id and (d.holder_id is null or t.status = 'running')
     order by t.id for update of t
   ),
   cards as (
     insert into ${CARD_TARGET}
-    select ${CARD_VALUES} from json_to_recordset($1::json->'cards') as x(turn_id uuid, ${CARD_COLUMNS}) join lk on lk.id = x.turn_id
+    select ${CARD_VALUES} from json_to_recordset($2::json) as x(turn_id uuid, ${CARD_COLUMNS}) join lk on lk.id = x.turn_id
   ),
   heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.entry_count > 0 order by b.id for no key update of b),
   hd as (
@@ -292,13 +296,13 @@ const COMMIT = statement(`
   entries as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
     select hd.id, hd.base + x.n, x.kind, x.card_id, x.tokens, lk.id, lk.step, lk.agent_id::text
-    from json_to_recordset($1::json->'entries') as x(turn_id uuid, n int, kind text, card_id uuid, tokens int)
+    from json_to_recordset($3::json) as x(turn_id uuid, n int, kind text, card_id uuid, tokens int)
     join lk on lk.id = x.turn_id join hd on hd.id = lk.output_box_id
   ),
   calls as (
     insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, retry, epoch, status, deadline_at)
     select x.id, x.project_id, lk.id, lk.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.retry, lk.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond'
-    from json_to_recordset($1::json->'calls') as x(turn_id uuid, id uuid, project_id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, retry text, timeout_ms float8)
+    from json_to_recordset($4::json) as x(turn_id uuid, id uuid, project_id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, retry text, timeout_ms float8)
     join lk on lk.id = x.turn_id
   ),
   closed as (
@@ -344,8 +348,8 @@ const GRANT_OUTPUTS = statement(`
     expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
     source = case when grants.expires_at <= now() then excluded.source else grants.source end`);
 
-function commitPayload(commits: readonly StepCommit[]): string {
-  return JSON.stringify({
+function commitValues(commits: readonly StepCommit[]): unknown[] {
+  const payload = {
     turns: commits.map((commit) => ({
       turn_id: commit.turnId,
       agent_id: commit.agentId,
@@ -394,7 +398,14 @@ function commitPayload(commits: readonly StepCommit[]): string {
         timeout_ms: call.timeoutMs,
       })),
     ),
-  });
+  };
+  return [
+    JSON.stringify(payload.turns),
+    JSON.stringify(payload.cards),
+    JSON.stringify(payload.entries),
+    JSON.stringify(payload.calls),
+    commits.map((commit) => commit.turnId),
+  ];
 }
 
 /**
@@ -406,7 +417,7 @@ export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[])
     (commit) => commit.results.length > 0 || (commit.end !== null && commit.hasParent),
   );
   if (!needsTransaction)
-    return readResult(commits, await runRetrying<CommitRow>(pool, COMMIT, [commitPayload(commits)]));
+    return readResult(commits, await runRetrying<CommitRow>(pool, COMMIT, commitValues(commits)));
   return transaction(pool, async (tx) => {
     // Children and parents are locked together, by id: two ends of one family never wait for each other in a circle.
     const ids = commits.flatMap((commit) => [
@@ -419,7 +430,7 @@ export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[])
       isFenceOpen(commit, turns.get(commit.turnId)) ? commit.results : [],
     );
     if (results.length > 0) await settleCalls(tx, results);
-    const rows = await run<CommitRow>(tx, COMMIT, [commitPayload(commits)]);
+    const rows = await run<CommitRow>(tx, COMMIT, commitValues(commits));
     return {
       ...readResult(commits, rows),
       ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))),

@@ -1,0 +1,79 @@
+import { describe, expect, test } from 'vitest';
+import { Batcher } from './batcher.js';
+
+/** A batcher that doubles numbers, and what it was given batch by batch. */
+function doubler(options: { maxItems?: number; maxInFlight?: number; poison?: number } = {}) {
+  const batches: (readonly number[])[] = [];
+  const gates: (() => void)[] = [];
+  let isHeld = false;
+  const batcher = new Batcher<number, number>(
+    async (inputs) => {
+      batches.push(inputs);
+      if (isHeld) await new Promise<void>((resolve) => gates.push(resolve));
+      if (options.poison !== undefined && inputs.includes(options.poison)) throw new Error('poison');
+      return inputs.map((input) => input * 2);
+    },
+    { maxItems: options.maxItems ?? 64, maxInFlight: options.maxInFlight ?? 1 },
+  );
+  return {
+    batcher,
+    batches,
+    hold: () => {
+      isHeld = true;
+    },
+    release: () => {
+      isHeld = false;
+      for (const open of gates.splice(0)) open();
+    },
+  };
+}
+const range = (n: number): number[] => Array.from({ length: n }, (_none, index) => index);
+const addAll = (batcher: Batcher<number, number>, inputs: readonly number[]) =>
+  Promise.allSettled(inputs.map((input) => batcher.add(input)));
+
+describe('a batcher', () => {
+  test('gives each item its own answer', async () => {
+    const { batcher, batches } = doubler();
+    const settled = await addAll(batcher, range(5));
+    expect(settled).toEqual(range(5).map((input) => ({ status: 'fulfilled', value: input * 2 })));
+    expect(batches).toEqual([range(5)]);
+  });
+
+  test('cuts what is too much for one batch, in order', async () => {
+    const { batcher, batches } = doubler({ maxItems: 2 });
+    await addAll(batcher, range(5));
+    expect(batches).toEqual([[0, 1], [2, 3], [4]]);
+  });
+
+  test('gathers what comes while a batch is under way into the next', async () => {
+    const { batcher, batches, hold, release } = doubler();
+    hold();
+    const first = batcher.add(1);
+    await new Promise((resolve) => setImmediate(resolve));
+    const others = [batcher.add(2), batcher.add(3)];
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(batches).toEqual([[1]]);
+    release();
+    expect(await Promise.all([first, ...others])).toEqual([2, 4, 6]);
+    expect(batches).toEqual([[1], [2, 3]]);
+  });
+
+  test.each(range(7))('lets a poison item fail alone: %i of seven', async (poison) => {
+    const { batcher } = doubler({ poison });
+    const settled = await addAll(batcher, range(7));
+    expect(settled.map(({ status }) => status)).toEqual(
+      range(7).map((input) => (input === poison ? 'rejected' : 'fulfilled')),
+    );
+    // It goes on afterwards.
+    expect(await batcher.add(100)).toBe(200);
+  });
+
+  test('never leaves an item without an answer', async () => {
+    const batcher = new Batcher<number, number>(async (inputs) => inputs.slice(1), {
+      maxItems: 9,
+      maxInFlight: 1,
+    });
+    const settled = await addAll(batcher, range(3));
+    expect(settled.map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected']);
+  });
+});
