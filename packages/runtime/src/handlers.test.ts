@@ -9,6 +9,7 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
+import { expandContexts } from '@boxcar/store';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { newId } from './packer.js';
@@ -320,6 +321,17 @@ describe('a clone', () => {
     await end(heir);
     expect(promptOf(heir).filter((line) => line.startsWith('assistant calls'))).toHaveLength(0);
     expect(promptOf(heir).join('\n')).toContain('called look');
+    // A snapshot is a box like any other: packed again it gives the same cards in the same order.
+    const { attachedCardIds } = await h.runtime.packer.packContextWithInstruction({
+      projectId: 'default',
+      toolSuffix: 'test',
+      sourceAgentId: 'operator',
+      profileName: 'expert',
+      instruction: 'five',
+      inputBoxIds: [third.context_box_id],
+    });
+    const inside = (await expandContexts(h.database.pool, [third.context_box_id])).get(third.context_box_id);
+    expect(attachedCardIds.slice(1, -1)).toEqual(inside?.map(({ card }) => card.id));
   });
 
   test('puts the boxes it was given before the history', async () => {

@@ -8,9 +8,10 @@ import {
   type NewOperation,
   type Submission,
   writeSubmission,
+  writeSubmissions,
 } from './submission.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
-import { begin, waitUntilBlocked } from './testing/interleave.js';
+import { begin, waitUntilBlocked, watchErrors } from './testing/interleave.js';
 import { card, DEFAULT_PROJECT, newId, OPERATOR, type TestProfile, text, World } from './testing/world.js';
 import { commitSteps } from './turns.js';
 
@@ -132,6 +133,74 @@ describe('a submission', () => {
       [odd.id],
     );
     expect(row).toEqual({ content: odd.contentText, hash: odd.contentHash });
+  });
+});
+
+describe('submissions written together', () => {
+  const item = (key: string) => {
+    const { turnId, ...submission } = everything();
+    return { turnId, item: { submission, operation: operation(key) } };
+  };
+
+  test('are each accepted or refused by their own key', async () => {
+    await write(emptySubmission(), { operation: operation('used') });
+    const [a, used, b, again] = [item('a'), item('used'), item('b'), item('a')] as const;
+    const before = await counts();
+    const results = await writeSubmissions(world.pool, [a.item, used.item, b.item, again.item]);
+    expect(results.map(({ outcome }) => outcome)).toEqual(['accepted', 'refused', 'accepted', 'refused']);
+    expect(results[0]).toMatchObject({ turns: [{ turn_id: a.turnId }] });
+    expect(results[2]).toMatchObject({ turns: [{ turn_id: b.turnId }] });
+    expect(await counts()).toMatchObject({
+      turns: (before.turns ?? 0) + 2,
+      operations: (before.operations ?? 0) + 2,
+      cards: (before.cards ?? 0) + 2,
+      boxes: (before.boxes ?? 0) + 4,
+      grants: (before.grants ?? 0) + 2,
+    });
+  });
+
+  test('are all undone by one that fails', async () => {
+    const before = await counts();
+    const [good, bad] = [item('a'), item('b')] as const;
+    bad.item.submission.cards.push({ ...card(text('x')), type: '' });
+    await expect(writeSubmissions(world.pool, [good.item, bad.item])).rejects.toMatchObject({
+      code: '23514',
+    });
+    expect(await counts()).toEqual(before);
+  });
+
+  test('under the same keys in opposite order never wait in a circle, and each key is used once', async () => {
+    const watched = watchErrors(world.pool);
+    for (let round = 0; round < 10; round++) {
+      const keys = Array.from({ length: 20 }, (_none, index) => `${round}-${index}`);
+      const [one, two] = await Promise.all([
+        writeSubmissions(
+          watched.pool,
+          keys.map((key) => item(key).item),
+        ),
+        writeSubmissions(
+          watched.pool,
+          [...keys].reverse().map((key) => item(key).item),
+        ),
+      ]);
+      const accepted = [...one, ...two].filter(({ outcome }) => outcome === 'accepted');
+      expect(accepted).toHaveLength(20);
+    }
+    expect(watched.states).toEqual([]);
+    expect(await world.count('turns')).toBe(200);
+  });
+
+  test('share the window: not more than fit enter it', async () => {
+    await world.worker({ concurrency: 1 });
+    const results = await writeSubmissions(
+      world.pool,
+      Array.from({ length: 6 }, (_none, index) => item(String(index)).item),
+    );
+    expect(
+      results.flatMap((result) =>
+        result.outcome === 'accepted' ? result.turns.map(({ status }) => status) : [],
+      ),
+    ).toEqual([...Array.from({ length: 4 }, () => 'dispatched'), 'queued', 'queued']);
   });
 });
 

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from 'vitest';
-import { begin } from './testing/interleave.js';
+import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { commitSteps } from './turns.js';
 import { findReady, promote, removeWorker, renewLease } from './workers.js';
@@ -69,14 +69,20 @@ describe('the queue of a target', () => {
     ]);
   });
 
-  test('has one promoter at a time; another finds nothing and does not wait', async () => {
-    await submitMany(2);
+  test('has one promoter at a time; the next one waits, and sees what came meanwhile', async () => {
     await world.worker();
-    await using other = await begin(world.pool);
-    await other.query("select pg_advisory_xact_lock(hashtextextended('boxcar:promote:', 0))");
-    expect(await promoted()).toEqual([]);
-    await other.query('commit');
-    expect(await promoted()).toHaveLength(2);
+    const holder = await world.worker();
+    const busy = await world.running({ profile, holder });
+    await world.submit({ profile, reuse: busy });
+    await using first = await begin(world.pool);
+    await first.query("select pg_advisory_xact_lock(hashtextextended('boxcar:promote:', 0))");
+    const turn = await world.submit({ profile });
+    expect(await world.statusOf(turn)).toBe('queued');
+    const next = promoted();
+    await waitUntilBlocked(world.pool, { by: first.pid });
+    // Whatever the first one saw, this turn was not yet there: nobody else would look for it.
+    await first.query('commit');
+    expect(await next).toEqual([turn.turnId]);
   });
 });
 

@@ -47,6 +47,8 @@ const HAS_QUEUED = statement(
   "select exists (select from boxcar.turns where status = 'queued' and worker_target = $1) as has_queued",
 );
 
+const TAKE_TURN = statement("select pg_advisory_xact_lock(hashtextextended('boxcar:promote:' || $1, 0))");
+
 const CANDIDATES = statement(`
   with recursive room as (
     select greatest(${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w where w.lease_until > now() and w.targets @> array[$1])
@@ -66,7 +68,7 @@ const CANDIDATES = statement(`
       and not exists (select from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id)
     order by t.priority desc, t.id limit (select free from room)
   ) c
-  where w.project_id is not null and pg_try_advisory_xact_lock(hashtextextended('boxcar:promote:' || $1, 0))
+  where w.project_id is not null
   order by c.place, c.id limit (select free from room)`);
 
 const LOCK_AGENTS = statement(
@@ -82,13 +84,16 @@ const PROMOTE = statement(`
 
 /**
  * Fills the window of a target from its queue: round robin over projects, then priority, then age; the oldest queued turn
- * of an agent that has none in hand. One promoter per target at a time; the others find nothing and leave. An empty queue
- * costs one statement.
+ * of an agent that has none in hand. An empty queue costs one statement.
+ *
+ * One promoter per target at a time. The others wait their turn and then look again: one that left instead would leave
+ * behind what it had just queued, unseen by the promoter before it, whose look was older.
  */
 export async function promote(pool: pg.Pool, workerTarget: string): Promise<readonly Ring[]> {
   const [queue] = await runRetrying<{ has_queued: boolean }>(pool, HAS_QUEUED, [workerTarget]);
   if (queue?.has_queued !== true) return [];
   return transaction(pool, async (tx) => {
+    await run(tx, TAKE_TURN, [workerTarget]);
     const candidates = await run<{ id: string; agent_id: string }>(tx, CANDIDATES, [workerTarget]);
     if (candidates.length === 0) return [];
     await run(tx, LOCK_AGENTS, [candidates.map((row) => row.agent_id)]);

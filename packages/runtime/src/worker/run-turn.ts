@@ -162,15 +162,12 @@ class TurnLoop {
   async #runCalls(): Promise<TurnRun | 'open'> {
     const { turn, holderId } = this.#held;
     const progress = this.#progress;
-    const calls =
-      progress.pending === 'unknown' || progress.pending === 'none'
-        ? await loadPendingCalls(this.#host.runtime.pool, turn.turnId)
-        : progress.pending;
+    const calls = Array.isArray(progress.pending)
+      ? progress.pending
+      : await loadPendingCalls(this.#host.runtime.pool, turn.turnId);
     this.#host.checkLease();
-    const isAlone =
-      calls.length === 1 && calls[0]?.ordinal === 1 && progress.pending !== 'unknown'
-        ? true
-        : await this.#isAlone(calls);
+    // Calls just committed are all of their step; after a takeover some may have their results already.
+    const isAlone = progress.pending === 'unknown' ? await this.#isAlone(calls) : calls.length === 1;
     let runs: Awaited<ReturnType<typeof runCall>>[];
     try {
       runs = await Promise.all(

@@ -95,7 +95,7 @@ export const card = (
     { id: newId<'card'>(), projectId: options.projectId ?? DEFAULT_PROJECT },
   );
 export const text = (words: string): CardContent => ({ kind: 'text', text: words });
-export const entryOf = (of: NewCard, kind: NewEntry['kind'] = 'message'): NewEntry => ({
+const entryOf = (of: NewCard, kind: NewEntry['kind'] = 'message'): NewEntry => ({
   kind,
   cardId: of.id,
   tokens: of.tokenEstimate,
