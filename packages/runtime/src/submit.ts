@@ -158,9 +158,20 @@ async function open(
   return { ...opening, source };
 }
 
-/** @throws KernelError `turn_ended` for a calling turn that is gone. Not asked of a replay, which changes nothing. */
-function checkParent({ parent }: Opening): void {
-  if (parent === undefined || !isFinal(parent.status)) return;
+/**
+ * Not asked of a replay, which changes nothing.
+ *
+ * @throws KernelError `turn_ended` for a calling turn that is gone, `bad_request` for filing under another agent's turn.
+ */
+function checkParent({ parent, source }: Opening): void {
+  if (parent === undefined) return;
+  if (source?.isOperator !== true && source?.agentId !== parent.agentId) {
+    throw new KernelError('bad_request', {
+      message: `parent_turn_id: turn ${parent.turnId} is not one of agent ${source?.agentId ?? ''}.`,
+      details: { parent_turn_id: parent.turnId, source_agent_id: source?.agentId },
+    });
+  }
+  if (!isFinal(parent.status)) return;
   throw new KernelError('turn_ended', {
     message: `Turn ${parent.turnId} has ended as ${parent.status}.`,
     details: { turn_id: parent.turnId },
@@ -403,6 +414,11 @@ export async function accept(
   }
   const { input, plain } = parseInput(primitive, handler, args);
   checkText(options.idempotencyKey, 'idempotency_key', 500);
+  if (options.idempotencyKey !== undefined && /^(auto|call):/.test(options.idempotencyKey))
+    throw new KernelError('bad_request', {
+      message: 'idempotency_key: keys that begin with auto: or call: are the kernel’s own.',
+      details: { field: 'idempotency_key' },
+    });
   const key =
     options.call === undefined
       ? (options.idempotencyKey ?? `auto:${newId()}`)

@@ -34,10 +34,17 @@ import type {
   PendingCall,
   StepCommit,
 } from '@boxcar/store';
-import { loadCallsOfStep, loadPendingCalls } from '@boxcar/store';
+import { loadCallsOfStep, loadPendingCalls, recordResults } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
-import { buildToolbox, parseCallArguments, routeCall, runCall, type Toolbox } from './call-tools.js';
+import {
+  buildToolbox,
+  type CallRun,
+  parseCallArguments,
+  routeCall,
+  runCall,
+  type Toolbox,
+} from './call-tools.js';
 import { buildEnd, type Ending, entryOf, fallbackDeliverable, UNLIMITED } from './ending.js';
 import type { TurnLoader } from './loader.js';
 import { describeModelFailure, parseReply } from './reply.js';
@@ -168,14 +175,16 @@ class TurnLoop {
     this.#host.checkLease();
     // Calls just committed are all of their step; after a takeover some may have their results already.
     const isAlone = progress.pending === 'unknown' ? await this.#isAlone(calls) : calls.length === 1;
-    let runs: Awaited<ReturnType<typeof runCall>>[];
-    try {
-      runs = await Promise.all(
-        calls.map((call) => runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, isAlone)),
-      );
-    } catch (error) {
-      if (error instanceof KernelError && error.code === 'turn_ended') return 'fenced';
-      throw error;
+    const settled = await Promise.allSettled(
+      calls.map((call) => runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, isAlone)),
+    );
+    const runs = settled.flatMap((run) => (run.status === 'fulfilled' ? [run.value] : []));
+    const failed = settled.find((run) => run.status === 'rejected');
+    if (failed !== undefined) {
+      // The turn or the database is lost, but what the other calls brought is real: the first record of a call wins.
+      await this.#keepResults(runs);
+      if (failed.reason instanceof KernelError && failed.reason.code === 'turn_ended') return 'fenced';
+      throw failed.reason;
     }
     const results = runs.flatMap((run) => (run.kind === 'elsewhere' ? [] : [run.settlement]));
     const ending = runs.find((run) => run.kind === 'ending');
@@ -197,6 +206,17 @@ class TurnLoop {
         return 'open';
       default:
         return advanced satisfies never;
+    }
+  }
+
+  async #keepResults(runs: readonly CallRun[]): Promise<void> {
+    const results = runs.flatMap((run) => (run.kind === 'result' ? [run.settlement] : []));
+    if (results.length === 0) return;
+    const { runtime } = this.#host;
+    try {
+      runtime.ring((await recordResults(runtime.pool, results)).rings);
+    } catch (error) {
+      runtime.log('warn', 'turn.results_lost', { turn_id: this.#held.turn.turnId, error });
     }
   }
 
