@@ -66,10 +66,10 @@ const jobs = await Promise.all(
 /** Events are a hint at best; the job itself is asked until it has an answer. */
 async function answerOf({ id }) {
   for (let attempt = 0; attempt < 600; attempt++) {
-    const job = await queue.getJob(id);
-    const state = await job?.getState();
-    if (state === 'completed') return job.returnvalue;
-    if (state === 'failed') throw new Error(job.failedReason);
+    // The state first: a job that was read before it ended has no answer in it.
+    const state = await queue.getJobState(id);
+    if (state === 'completed') return (await queue.getJob(id)).returnvalue;
+    if (state === 'failed') throw new Error((await queue.getJob(id)).failedReason);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   throw new Error(`job ${id} has no answer`);

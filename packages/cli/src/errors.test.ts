@@ -47,7 +47,7 @@ it('without a server every command says in one line what to check', async () => 
 
 it('with a wrong user or password every way in says so in one line', async () => {
   const line =
-    /^boxcar: database_auth_failed: Postgres: .*somebody_else.* Correct the credentials in DATABASE_URL\.$/m;
+    /^boxcar: database_auth_failed: Postgres: .*somebody_else.* Correct user, password and database name in DATABASE_URL\.$/m;
   const env = { DATABASE_URL: withPassword(migrated.url, 'wrong') };
   await expectError(['worker'], env, line);
   for (const args of [['show', '01234567'], ['migrate']]) await expectError(args, env, line, cliHere);

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { accessSync, chownSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
 import { chmod, chown, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join, parse } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel';
 import { serverEnvironment } from './config.js';
 import type { NativePostgres } from './native.js';
@@ -41,7 +42,7 @@ export async function prepareFolder(folder: string): Promise<void> {
       cause,
     });
   }
-  const closed = isRoot() ? closedAncestor(folder) : undefined;
+  const closed = isRoot() ? await stillClosed(folder) : undefined;
   if (closed !== undefined) {
     throw new KernelError('bad_config', {
       message: `Root runs Postgres as \`nobody\`, which cannot enter ${closed}; set BOXCAR_DATA_DIR to a folder outside it, or DATABASE_URL.`,
@@ -62,6 +63,12 @@ async function letPass(folder: string, created: string | undefined): Promise<voi
   }
   for (let current = folder; current !== dirname(created); current = dirname(current))
     await chmod(current, 0o711);
+}
+
+/** Another process may have made the folder this moment and be about to open it. */
+async function stillClosed(folder: string): Promise<string | undefined> {
+  for (let attempt = 0; attempt < 20 && closedAncestor(folder) !== undefined; attempt++) await delay(50);
+  return closedAncestor(folder);
 }
 
 /** The nearest folder on the way to `path` that other users cannot enter. */

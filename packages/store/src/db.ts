@@ -85,8 +85,9 @@ function readCode(error: unknown): string {
 const isConnectionLoss = (error: unknown): boolean => {
   const code = readCode(error);
   if (CONNECTION_CODES.has(code)) return true;
-  // Class 08: connection exception; 57P01..03: shutdown, crash, starting up; 53300: too many connections.
-  if (code.startsWith('08') || /^57P0[1-5]$/.test(code) || code === '53300') return true;
+  // Class 08: connection exception; 57P01..03: shutdown, crash, starting up; 53: out of connections, memory or
+  // disk; 25006: a server that only reads, after a failover.
+  if (/^(08|53)/.test(code) || /^57P0[1-5]$/.test(code) || code === '25006') return true;
   return (
     error instanceof Error &&
     /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error|not queryable/i.test(

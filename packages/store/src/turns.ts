@@ -131,7 +131,10 @@ export async function claim(
   holderId: WorkerId,
 ): Promise<readonly ClaimOutcome[]> {
   const wanted = [
-    ...new Map(rings.map((ring) => [ring.turnId, { turn_id: ring.turnId, epoch: ring.epoch }])).values(),
+    // By turn and epoch: an old ring must not stand in the place of the one that counts.
+    ...new Map(
+      rings.map(({ turnId, epoch }) => [`${turnId}-${epoch}`, { turn_id: turnId, epoch }] as const),
+    ).values(),
   ];
   const rows = await runRetrying<ClaimRow>(pool, CLAIM, [
     JSON.stringify(wanted),

@@ -263,6 +263,23 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     expect(await doorbell.findLost(everything)).toEqual([removed, swallowed]);
   });
 
+  test('brings a ring again that was in the hands of a process that died', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell, backend } = opened;
+    const ring = newRing();
+    await doorbell.ring([ring]);
+    await backend?.takeAndDie('boxcar-turns');
+    // Nobody has it, and the queue cannot know yet.
+    expect(await doorbell.findLost([ring])).toEqual([]);
+    const listener = new Listener();
+    await using _subscription = await listener.listen(doorbell);
+    await waitFor(() => listener.heard.includes(keyOf(ring)), {
+      message: 'the ring is brought again',
+      deadlineMs: 20_000,
+    });
+    expect(listener.heard).toEqual([keyOf(ring)]);
+  });
+
   test('leaves jobs alone that are no rings', async () => {
     await using opened = await openOn(kind);
     const { doorbell, backend } = opened;

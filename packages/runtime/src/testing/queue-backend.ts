@@ -10,6 +10,7 @@ import {
   createRedisBackend,
   type Queue,
   type QueueOptions,
+  type WorkerOptions,
   withBackend,
 } from 'bullmq';
 import { migrateQueues, type QueueConnection } from '../queues.js';
@@ -25,19 +26,42 @@ export interface TestBackend extends AsyncDisposable {
   readonly urls: { readonly databaseUrl: string; readonly redisUrl?: string };
   /** A bare BullMQ queue, as any client opens it. */
   queue(name: string): Queue;
+  /** Takes one job of a queue as a worker does that dies with the job in its hands; its lock lasts for half a second. */
+  takeAndDie(queueName: string): Promise<void>;
   close(): Promise<void>;
 }
 
-/** The bare queue of a client that knows nothing but BullMQ and a URL. */
-function openBareQueue(name: string, connection: QueueConnection): Queue {
-  const options =
-    connection.kind === 'redis'
-      ? { connection: { url: connection.url } }
-      : { connection: { connectionString: connection.url, max: 2 } };
-  const classes = withBackend(
+const toOptions = (connection: QueueConnection) =>
+  connection.kind === 'redis'
+    ? { connection: { url: connection.url } }
+    : { connection: { connectionString: connection.url, max: 2 } };
+
+const toClasses = (connection: QueueConnection) =>
+  withBackend(
     (connection.kind === 'redis' ? createRedisBackend : createPostgresBackend) as typeof createRedisBackend,
   );
-  return new classes.Queue(name, options as QueueOptions) as unknown as Queue;
+
+/** The bare queue of a client that knows nothing but BullMQ and a URL. */
+function openBareQueue(name: string, connection: QueueConnection): Queue {
+  const classes = toClasses(connection);
+  return new classes.Queue(name, toOptions(connection) as QueueOptions) as unknown as Queue;
+}
+
+async function takeAndDie(name: string, connection: QueueConnection): Promise<void> {
+  const classes = toClasses(connection);
+  let take = (): void => undefined;
+  const taken = new Promise<void>((settle) => {
+    take = settle;
+  });
+  const hold = (): Promise<never> => {
+    take();
+    return new Promise(() => undefined);
+  };
+  const options = { ...toOptions(connection), lockDuration: 500, skipStalledCheck: true };
+  const worker = new classes.Worker(name, hold, options as WorkerOptions);
+  worker.on('error', () => undefined);
+  await taken;
+  await worker.close(true);
 }
 
 /** Opens a database and the queues of the given kind, all of one's own. */
@@ -66,6 +90,7 @@ export async function testBackend(kind: QueueBackend): Promise<TestBackend> {
       queues.push(queue);
       return queue;
     },
+    takeAndDie: (name) => takeAndDie(name, connection),
     close,
     [Symbol.asyncDispose]: close,
   };

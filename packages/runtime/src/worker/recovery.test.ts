@@ -1,11 +1,13 @@
 import { execFileSync } from 'node:child_process';
-import type { JsonValue } from '@boxcar/kernel';
+import type { JsonValue, TurnId } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
+import { claim, releaseTurns } from '@boxcar/store';
 import { type NodeChild, type QueueBackend, queueBackends, spawnNode, waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
 import { BullMqDoorbell } from '../doorbell/bullmq.js';
 import { silentLog } from '../log.js';
 import { type OpenRuntime, openRuntime } from '../open.js';
+import { newId } from '../packer.js';
 import { openQueues } from '../queues.js';
 import {
   createFaultyModel,
@@ -412,6 +414,27 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     expect(await queue.getJobState(`${turnId}-1`)).toBe('completed');
     await checkInvariants(pool.backend.database.pool);
   });
+});
+
+test('the ring that counts wins its claim, whatever older ones of the turn come along with it', async () => {
+  await using pool = await Pool.open('postgres');
+  const queue = pool.backend.queue('boxcar-turns');
+  await pool.work();
+  await queue.pause();
+  const turnId = (await pool.submit('quick', 'go')) as TurnId;
+  const { pool: database } = pool.backend.database;
+  const holderId = newId<'worker'>();
+  const epochs = [0, 1, 1, 0];
+  const outcomes = await claim(
+    database,
+    epochs.map((epoch) => ({ turnId, epoch })),
+    holderId,
+  );
+  expect(outcomes.map(({ outcome }) => outcome)).toEqual(['stale', 'claimed', 'stale', 'stale']);
+  await releaseTurns(database, holderId, [turnId]);
+  await queue.resume();
+  expect(await pool.result(turnId)).toMatchObject({ status: 'success', result: 'quick go' });
+  await checkInvariants(database);
 });
 
 describe.runIf(queueBackends().includes('redis'))('with queues on redis', () => {
