@@ -128,7 +128,9 @@ describe('delegation to a new agent', () => {
       primitive: 'launch_principal',
       is_awaited: false,
     });
-    const child = await launch('expert', 'sub', {}, { parentTurnId: (await launch('expert')).turn_id });
+    // Nobody serves its target, so it is still there when the child is filed under it.
+    await h.profile('parked', [{ say: 'late' }], { worker_target: 'nobody' });
+    const child = await launch('expert', 'sub', {}, { parentTurnId: (await launch('parked')).turn_id });
     const [row] = await h.rows('select depth, channel_id from boxcar.turns where id = $1', [child.turn_id]);
     expect(row).toEqual({ depth: 1, channel_id: 'public' });
     expect(promptOf(made)).toEqual([
