@@ -51,7 +51,7 @@ const KNOWN = {
     { file: 'src/broken.ts', line: 2, text: 'TODO: close it' },
     { file: 'src/shapes.ts', line: 1, text: 'TODO: units' },
     { file: 'src/shapes.ts', line: 16, text: 'FIXME overflows' },
-    { file: 'src/shapes.ts', line: 35, text: 'TODO(anna): measure' },
+    { file: 'src/shapes.ts', line: 35, text: 'TODO(core): measure' },
     { file: 'src/view.jsx', line: 1, text: 'TODO: style it' },
     { file: 'tools/run.py', line: 1, text: 'FIXME: arguments' },
   ],
