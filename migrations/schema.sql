@@ -148,7 +148,8 @@ create table boxcar.steps (
   finish_reason text,
   model_ms integer,
   error jsonb,
-  committed_at timestamp with time zone
+  committed_at timestamp with time zone,
+  toolset_hash bytea
 );
 
 create table boxcar.tape_entries (
@@ -183,7 +184,17 @@ create table boxcar.tool_calls (
   deadline_at timestamp with time zone not null,
   result_card_id uuid,
   created_at timestamp with time zone default now() not null,
-  ended_at timestamp with time zone
+  ended_at timestamp with time zone,
+  target text,
+  look_at timestamp with time zone,
+  sent_at timestamp with time zone
+);
+
+create table boxcar.toolsets (
+  project_id uuid not null,
+  hash bytea not null,
+  schemas json not null,
+  created_at timestamp with time zone default now() not null
 );
 
 create table boxcar.turns (
@@ -298,6 +309,8 @@ alter table only boxcar.steps add constraint steps_attempt_check CHECK ((attempt
 
 alter table only boxcar.steps add constraint steps_step_check CHECK ((step > 0));
 
+alter table only boxcar.steps add constraint steps_toolset_hash_check CHECK ((length(toolset_hash) = 32));
+
 alter table only boxcar.steps add constraint steps_pkey PRIMARY KEY (turn_id, step, attempt);
 
 alter table only boxcar.tape_entries add constraint tape_entries_check CHECK (((card_id IS NULL) = (kind = 'event'::text)));
@@ -318,13 +331,21 @@ alter table only boxcar.tool_calls add constraint tool_calls_check1 CHECK (((sta
 
 alter table only boxcar.tool_calls add constraint tool_calls_retry_check CHECK ((retry = ANY (ARRAY['safe'::text, 'never'::text])));
 
-alter table only boxcar.tool_calls add constraint tool_calls_route_check CHECK ((route = ANY (ARRAY['function'::text, 'primitive'::text, 'none'::text])));
+alter table only boxcar.tool_calls add constraint tool_calls_route_check CHECK ((route = ANY (ARRAY['function'::text, 'primitive'::text, 'queue'::text, 'none'::text])));
 
 alter table only boxcar.tool_calls add constraint tool_calls_status_check CHECK ((status = ANY (ARRAY['pending'::text, 'success'::text, 'failed'::text, 'timeout'::text, 'canceled'::text])));
+
+alter table only boxcar.tool_calls add constraint tool_calls_target_check CHECK (((route = 'queue'::text) = (target IS NOT NULL)));
 
 alter table only boxcar.tool_calls add constraint tool_calls_pkey PRIMARY KEY (id);
 
 alter table only boxcar.tool_calls add constraint tool_calls_turn_id_step_ordinal_key UNIQUE (turn_id, step, ordinal);
+
+alter table only boxcar.toolsets add constraint toolsets_hash_check CHECK ((length(hash) = 32));
+
+alter table only boxcar.toolsets add constraint toolsets_schemas_check CHECK ((json_typeof(schemas) = 'array'::text));
+
+alter table only boxcar.toolsets add constraint toolsets_pkey PRIMARY KEY (project_id, hash);
 
 alter table only boxcar.turns add constraint turns_check CHECK (((status = 'running'::text) = (holder_id IS NOT NULL)));
 
@@ -354,8 +375,6 @@ alter table only boxcar.workers add constraint workers_lock_key_key UNIQUE (lock
 
 -- Foreign keys
 
-alter table only boxcar.agents add constraint agents_tape_box_id_fkey FOREIGN KEY (tape_box_id) REFERENCES boxcar.boxes(id);
-
 alter table only boxcar.boxes add constraint boxes_parent_box_id_fkey FOREIGN KEY (parent_box_id) REFERENCES boxcar.boxes(id);
 
 alter table only boxcar.grants add constraint grants_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES boxcar.agents(id);
@@ -367,22 +386,6 @@ alter table only boxcar.profiles add constraint profiles_box_id_fkey FOREIGN KEY
 alter table only boxcar.profiles add constraint profiles_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
 
 alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN KEY (project_id) REFERENCES boxcar.projects(id);
-
-alter table only boxcar.steps add constraint steps_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id);
-
-alter table only boxcar.tape_entries add constraint tape_entries_box_id_fkey FOREIGN KEY (box_id) REFERENCES boxcar.boxes(id);
-
-alter table only boxcar.tool_calls add constraint tool_calls_result_card_id_fkey FOREIGN KEY (result_card_id) REFERENCES boxcar.cards(id);
-
-alter table only boxcar.tool_calls add constraint tool_calls_turn_id_fkey FOREIGN KEY (turn_id) REFERENCES boxcar.turns(id);
-
-alter table only boxcar.turns add constraint turns_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES boxcar.agents(id);
-
-alter table only boxcar.turns add constraint turns_context_box_id_fkey FOREIGN KEY (context_box_id) REFERENCES boxcar.boxes(id);
-
-alter table only boxcar.turns add constraint turns_output_box_id_fkey FOREIGN KEY (output_box_id) REFERENCES boxcar.boxes(id);
-
-alter table only boxcar.turns add constraint turns_run_id_fkey FOREIGN KEY (run_id) REFERENCES boxcar.runs(id);
 
 -- Indexes
 
@@ -397,6 +400,8 @@ CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, anc
 CREATE UNIQUE INDEX tape_entries_dedup ON boxcar.tape_entries USING btree (box_id, dedup_key) WHERE (dedup_key IS NOT NULL);
 
 CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) WHERE (status = 'pending'::text);
+
+CREATE INDEX tool_calls_look ON boxcar.tool_calls USING btree (look_at) WHERE ((status = 'pending'::text) AND (look_at IS NOT NULL));
 
 CREATE INDEX turns_agent_queue ON boxcar.turns USING btree (agent_id, id) WHERE (status = 'queued'::text);
 

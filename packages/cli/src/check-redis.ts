@@ -1,12 +1,9 @@
 import { KernelError } from '@boxcar/kernel';
 import { Redis } from 'ioredis';
+import type { RedisFacts } from './doctor-findings.js';
 
-/**
- * Asks Redis whether it is there and lets us in.
- *
- * @throws KernelError `redis_unavailable` with the reason; the URL's password is not part of it.
- */
-export async function checkRedis(url: string, timeoutMs = 2_000): Promise<void> {
+/** Connects, asks and disconnects; the reason of a failure says what Redis or the network said. */
+async function ask<T>(url: string, timeoutMs: number, question: (client: Redis) => Promise<T>): Promise<T> {
   const client = new Redis(url, {
     lazyConnect: true,
     connectTimeout: timeoutMs,
@@ -20,7 +17,7 @@ export async function checkRedis(url: string, timeoutMs = 2_000): Promise<void> 
   });
   try {
     await client.connect();
-    await client.ping();
+    return await question(client);
   } catch (error) {
     const { host } = new URL(url);
     const why = reason ?? (error instanceof Error ? error : new Error(String(error)));
@@ -32,4 +29,30 @@ export async function checkRedis(url: string, timeoutMs = 2_000): Promise<void> 
   } finally {
     client.disconnect();
   }
+}
+
+/**
+ * Asks Redis whether it is there and lets us in.
+ *
+ * @throws KernelError `redis_unavailable` with the reason; the URL's password is not part of it.
+ */
+export async function checkRedis(url: string, timeoutMs = 2_000): Promise<void> {
+  await ask(url, timeoutMs, (client) => client.ping());
+}
+
+/** @throws KernelError as `checkRedis`. */
+export function readRedisFacts(url: string, timeoutMs = 2_000): Promise<RedisFacts> {
+  return ask(url, timeoutMs, async (client) => {
+    const info = await client.info();
+    const field = (name: string): string => new RegExp(`^${name}:(.*?)\r?$`, 'm').exec(info)?.[1] ?? '';
+    // Managed servers may refuse CONFIG, and say the policy in INFO.
+    const save = await client.config('GET', 'save').catch(() => undefined);
+    const saves = Array.isArray(save) ? String(save[1] ?? '') : '';
+    return {
+      version: field('redis_version'),
+      policy: field('maxmemory_policy'),
+      maxMemory: Number(field('maxmemory')),
+      isPersistent: field('aof_enabled') === '1' || saves !== '',
+    };
+  });
 }

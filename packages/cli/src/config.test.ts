@@ -27,6 +27,8 @@ describe('the configuration', () => {
       workerTargets: [''],
       leaseMs: 10_000,
       graceMs: 10_000,
+      models: { openai: {}, anthropic: {}, openaiCompatible: {} },
+      limits: {},
     });
   });
 
@@ -44,6 +46,14 @@ describe('the configuration', () => {
         BOXCAR_WORKER_TARGETS: ',gpu',
         BOXCAR_LEASE_MS: '5000',
         BOXCAR_GRACE_MS: '0',
+        OPENAI_API_KEY: ' sk-1\n',
+        ANTHROPIC_BASE_URL: 'http://localhost:1/v1/',
+        OPENAI_COMPATIBLE_BASE_URL: 'http://localhost:2/v1',
+        BOXCAR_MODEL_IDLE_SECONDS: '30',
+        BOXCAR_MAX_CARD_BYTES: '2000',
+        BOXCAR_MAX_INSTRUCTION_BYTES: '3000',
+        BOXCAR_MAX_CONTEXT_CARDS: '4',
+        BOXCAR_MAX_BOX_BYTES: '5000',
       }),
     ).toEqual({
       databaseUrl: 'postgres://u:p@h/d',
@@ -57,6 +67,13 @@ describe('the configuration', () => {
       workerTargets: ['', 'gpu'],
       leaseMs: 5_000,
       graceMs: 0,
+      models: {
+        openai: { apiKey: 'sk-1' },
+        anthropic: { baseUrl: 'http://localhost:1/v1' },
+        openaiCompatible: { baseUrl: 'http://localhost:2/v1' },
+        idleTimeoutMs: 30_000,
+      },
+      limits: { maxCardBytes: 2_000, maxInstructionBytes: 3_000, maxContextCards: 4, maxBoxBytes: 5_000 },
     });
   });
 
@@ -80,6 +97,29 @@ describe('the configuration', () => {
     ]);
     expect(() => parseConfig(env)).toThrow(/^DATABASE_URL: must be .*; REDIS_URL: .*; BOXCAR_LEASE_MS: /);
     expect(JSON.stringify(problems)).not.toContain('secret');
+  });
+
+  it('a wrong key or address of a model is named, and never repeated', () => {
+    const problems = problemsOf({
+      OPENAI_API_KEY: 'sk secret',
+      ANTHROPIC_API_KEY: 'sécret',
+      OPENAI_BASE_URL: 'secret.example/v1',
+      ANTHROPIC_BASE_URL: 'ftp://secret.example',
+      OPENAI_COMPATIBLE_BASE_URL: 'https://user:secret@h/v1',
+      BOXCAR_MODEL_IDLE_SECONDS: '0',
+    });
+    expect(problems).toEqual([
+      { path: 'OPENAI_API_KEY', message: 'must be printable ASCII without spaces' },
+      { path: 'OPENAI_BASE_URL', message: 'must be an http:// or https:// URL' },
+      { path: 'ANTHROPIC_API_KEY', message: 'must be printable ASCII without spaces' },
+      { path: 'ANTHROPIC_BASE_URL', message: 'must be an http:// or https:// URL' },
+      { path: 'OPENAI_COMPATIBLE_BASE_URL', message: 'must hold no user and no password' },
+      { path: 'BOXCAR_MODEL_IDLE_SECONDS', message: 'must be a whole number of seconds from 1 to 99999' },
+    ]);
+    expect(JSON.stringify(problems)).not.toMatch(/s[eé]cret/);
+    expect(problemsOf({ OPENAI_BASE_URL: 'https://h/v1?key=1' })).toEqual([
+      { path: 'OPENAI_BASE_URL', message: 'must have no ? and no #' },
+    ]);
   });
 
   it('a direct URL alone is a mistake, also beside others', () => {

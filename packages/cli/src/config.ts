@@ -1,6 +1,7 @@
 /** The settings of a process, from its environment: read once, every problem reported together, frozen. */
 import { KernelError } from '@boxcar/kernel';
-import type { LogLevel } from '@boxcar/runtime';
+import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
+import type { LogLevel, PackLimits } from '@boxcar/runtime';
 import { z } from 'zod';
 
 export interface Config {
@@ -22,6 +23,10 @@ export interface Config {
   readonly leaseMs: number;
   /** How long a worker that was told to stop lets turns reach their next commit. */
   readonly graceMs: number;
+  /** Keys and addresses of the model providers; a turn that needs a missing one ends with its name. */
+  readonly models: ModelSettings;
+  /** Sizes of what is accepted; what is not set has its default. */
+  readonly limits: PackLimits;
 }
 
 const urlOf = (kind: string, protocols: readonly string[]) =>
@@ -64,6 +69,10 @@ export const settingSchemas = {
     .regex(/^\d+(\.\d+)?$/, 'must be a number of seconds')
     .transform(Number),
   pid: wholeNumber(1, 2 ** 31),
+  turns: wholeNumber(1, 10_000_000),
+  position: wholeNumber(0, 1_000_000_000),
+  pageSize: wholeNumber(1, 1_000),
+  tokens: wholeNumber(1, 1_000_000_000),
 } as const;
 
 const environmentSchema = z
@@ -81,6 +90,11 @@ const environmentSchema = z
     BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),
     BOXCAR_LEASE_MS: settingSchemas.leaseMs.default(10_000),
     BOXCAR_GRACE_MS: settingSchemas.graceMs.default(10_000),
+    ...modelEnvironment,
+    BOXCAR_MAX_CARD_BYTES: wholeNumber(1_000, 100_000_000).optional(),
+    BOXCAR_MAX_INSTRUCTION_BYTES: wholeNumber(1_000, 100_000_000).optional(),
+    BOXCAR_MAX_CONTEXT_CARDS: wholeNumber(1, 1_000_000).optional(),
+    BOXCAR_MAX_BOX_BYTES: wholeNumber(1_000, 1_000_000_000).optional(),
   })
   .refine((env) => env.DATABASE_DIRECT_URL === undefined || env.DATABASE_URL !== undefined, {
     path: ['DATABASE_DIRECT_URL'],
@@ -88,6 +102,11 @@ const environmentSchema = z
     // Reported together with whatever else is wrong.
     when: () => true,
   });
+
+/** The environment of this process for a child of it, with other values for some variables; undefined removes one. */
+export const childEnvironment = (
+  other: Readonly<Record<string, string | undefined>>,
+): Record<string, string | undefined> => ({ ...process.env, ...other });
 
 const isSet = (entry: [string, string | undefined]): boolean => entry[1] !== undefined && entry[1] !== '';
 
@@ -121,5 +140,16 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>> = 
     workerTargets: Object.freeze(data.BOXCAR_WORKER_TARGETS),
     leaseMs: data.BOXCAR_LEASE_MS,
     graceMs: data.BOXCAR_GRACE_MS,
+    models: Object.freeze(toModelSettings(data)),
+    limits: Object.freeze({
+      ...(data.BOXCAR_MAX_CARD_BYTES === undefined ? {} : { maxCardBytes: data.BOXCAR_MAX_CARD_BYTES }),
+      ...(data.BOXCAR_MAX_INSTRUCTION_BYTES === undefined
+        ? {}
+        : { maxInstructionBytes: data.BOXCAR_MAX_INSTRUCTION_BYTES }),
+      ...(data.BOXCAR_MAX_CONTEXT_CARDS === undefined
+        ? {}
+        : { maxContextCards: data.BOXCAR_MAX_CONTEXT_CARDS }),
+      ...(data.BOXCAR_MAX_BOX_BYTES === undefined ? {} : { maxBoxBytes: data.BOXCAR_MAX_BOX_BYTES }),
+    }),
   });
 }

@@ -1,6 +1,9 @@
 import type { Log, LogLevel } from '@boxcar/runtime';
 import type { Config } from './config.js';
 import { createCliLog } from './log.js';
+import { wrap } from './text.js';
+
+const LEAD = 'boxcar: ';
 
 /** What every command works with. */
 export interface Context {
@@ -27,7 +30,10 @@ export function createContext(of: {
       process.stdout.write(`${of.isJson ? JSON.stringify(value) : text()}\n`);
     },
     note: (line) => {
-      if (!of.isJson) process.stderr.write(`boxcar: ${line}\n`);
+      if (of.isJson) return;
+      const { isTTY, columns = 80 } = process.stderr;
+      const lines = isTTY ? wrap(line, Math.max(columns - LEAD.length, 20)) : [line];
+      process.stderr.write(`${LEAD}${lines.join(`\n${' '.repeat(LEAD.length)}`)}\n`);
     },
     log: (level) => createCliLog(of.config.logLevel ?? level, { isJson: of.isJson }),
   };

@@ -23,6 +23,12 @@ for (const name of ['SIGINT', 'SIGTERM'] as const) {
   });
 }
 
+// Started by `boxcar dev`: without it nobody would stop this process.
+process.once('disconnect', () => {
+  if (!askToStop()) process.exit(1);
+});
+process.channel?.unref();
+
 // A bug, ours or a plugin's: said in one line, turns in hand are given back, and the process ends as failed.
 for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
   process.on(name, (reason: unknown) => {

@@ -1,7 +1,19 @@
 /** Profiles from YAML and JSON files: every finding with its file, line and field, before anything is applied. */
-import { KernelError, type Profile, parseProfile } from '@boxcar/kernel';
+import { isUtf8 } from 'node:buffer';
+import { readFile } from 'node:fs/promises';
+import { buffer as readBuffer } from 'node:stream/consumers';
+import {
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  KernelError,
+  type Profile,
+  parseProfile,
+  profileSchema,
+} from '@boxcar/kernel';
 import {
   type Document,
+  isAlias,
   isMap,
   isNode,
   isPair,
@@ -9,7 +21,10 @@ import {
   LineCounter,
   type Node,
   parseAllDocuments,
+  visit,
 } from 'yaml';
+import { z } from 'zod';
+import { suggest } from './suggest.js';
 
 export interface ProfileFinding {
   /** `file:line:column`. */
@@ -69,29 +84,96 @@ function offsetOf(document: Document, path: readonly string[]): number {
   return offset;
 }
 
-/** Unknown keys are reported on their parent; the key itself is the better place. */
-const unknownKeyOf = (message: string): string | undefined =>
-  /^Unrecognized keys?: "([^"]+)"/.exec(message)?.[1];
+const LONGEST_NAME = 60;
+
+/** Names and paths can be as long as somebody makes them. */
+const cutText = (text: string): string =>
+  text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME)}…` : text;
+
+let profileJsonSchema: JsonObject | undefined;
+
+/** The keys that may stand at a path of a profile, in all the forms that are allowed there. */
+function knownKeysAt(path: readonly string[]): readonly string[] {
+  profileJsonSchema ??= z.toJSONSchema(profileSchema, { io: 'input', unrepresentable: 'any' }) as JsonObject;
+  const formsOf = (schema: JsonValue | undefined): readonly JsonObject[] => {
+    if (!isJsonObject(schema)) return [];
+    const { anyOf, oneOf } = schema;
+    return [
+      schema,
+      ...[anyOf, oneOf].flatMap((forms) => (Array.isArray(forms) ? forms.flatMap(formsOf) : [])),
+    ];
+  };
+  let schemas = formsOf(profileJsonSchema);
+  for (const part of path) {
+    schemas = schemas.flatMap(({ properties, items }) => [
+      ...formsOf(isJsonObject(properties) ? properties[part] : undefined),
+      ...formsOf(/^\d+$/.test(part) ? items : undefined),
+    ]);
+  }
+  return [
+    ...new Set(
+      schemas.flatMap(({ properties }) => (isJsonObject(properties) ? Object.keys(properties) : [])),
+    ),
+  ];
+}
+
+function describeUnknown(unknown: string, path: readonly string[]): string {
+  const key = cutText(unknown);
+  const known = knownKeysAt(path);
+  const meant = suggest(key, known);
+  if (meant !== undefined) return `unknown key '${key}'; did you mean '${meant}'?`;
+  return known.length === 0
+    ? `unknown key '${key}'`
+    : `unknown key '${key}'; known here are ${known.join(', ')}`;
+}
+
+interface Issue {
+  readonly path: string;
+  readonly message: string;
+  /** Unknown ones, which are reported on their parent; the key itself is the better place. */
+  readonly keys?: readonly string[];
+}
 
 function findingsOf(error: unknown, document: Document, source: Source): ProfileFinding[] {
   if (!(error instanceof KernelError)) throw error;
-  const issues = error.details.issues;
+  const { issues, field } = error.details;
   if (!Array.isArray(issues)) {
-    return [findingAt(source, offsetOf(document, []), { field: '', message: error.message })];
+    const place = typeof field === 'string' ? field : '';
+    const path = place.split('.').slice(1);
+    const message = place === '' ? error.message : error.message.replace(place, cutText(place));
+    return [findingAt(source, offsetOf(document, path), { field: path.join('.'), message })];
   }
-  return issues.map(({ path, message }: { path: string; message: string }) => {
+  const findings = issues.flatMap(({ path, message, keys }: Issue) => {
     const parts = path.split('.').filter((part) => part !== '');
-    const unknown = unknownKeyOf(message);
-    const offset = offsetOf(document, unknown === undefined ? parts : [...parts, unknown]);
-    return findingAt(source, offset, { field: path, message: path === '' ? message : `${path}: ${message}` });
+    const at = (offset: number, text: string): ProfileFinding =>
+      findingAt(source, offset, { field: path, message: path === '' ? text : `${path}: ${text}` });
+    if (keys !== undefined)
+      return keys.map((key) => at(offsetOf(document, [...parts, key]), describeUnknown(key, parts)));
+    const isMissing = message.endsWith(', received undefined');
+    const text = isMissing
+      ? message.replace(/^Invalid input: (.*), received undefined$/, 'is missing, $1')
+      : message;
+    return at(offsetOf(document, parts), text);
   });
+  return findings.toSorted((a, b) => a.line - b.line || a.column - b.column);
 }
 
-function readDocument(
-  document: Document,
-  source: Source,
-  check: CheckProfile,
-): { profile: ReadProfile } | { findings: ProfileFinding[] } {
+/** Where an alias stands that cannot be expanded: the one without an anchor, else the first. */
+function offsetOfAlias(document: Document): number {
+  const offsets: number[] = [];
+  let missing: number | undefined;
+  visit(document, {
+    Alias: (_key, node) => {
+      const offset = node.range?.[0] ?? 0;
+      offsets.push(offset);
+      if (isAlias(node) && node.resolve(document) === undefined) missing ??= offset;
+    },
+  });
+  return missing ?? offsets[0] ?? 0;
+}
+
+/** A document as plain data; what YAML can say and JSON cannot is a finding. */
+function toData(document: Document, source: Source): { data: unknown } | { findings: ProfileFinding[] } {
   const flaws = [...document.errors, ...document.warnings];
   if (flaws.length > 0) {
     return {
@@ -99,7 +181,25 @@ function readDocument(
     };
   }
   try {
-    const profile = parseProfile(document.toJS());
+    return { data: document.toJS() };
+  } catch (error) {
+    // Aliases without an anchor, or so many of so many that expanding them would fill the memory.
+    if (!(error instanceof ReferenceError)) throw error;
+    return {
+      findings: [findingAt(source, offsetOfAlias(document), { field: '', message: error.message })],
+    };
+  }
+}
+
+function readDocument(
+  document: Document,
+  source: Source,
+  check: CheckProfile,
+): { profile: ReadProfile } | { findings: ProfileFinding[] } {
+  const read = toData(document, source);
+  if ('findings' in read) return read;
+  try {
+    const profile = parseProfile(read.data);
     check(profile);
     const line = findingAt(source, offsetOf(document, []), { field: '', message: '' }).line;
     return { profile: { profile, file: source.file, line } };
@@ -108,20 +208,85 @@ function readDocument(
   }
 }
 
+export interface ProfileText {
+  readonly name: string;
+  readonly text: string;
+}
+
+const WHY_UNREADABLE: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such file',
+  EISDIR: 'is a folder; name the files in it',
+  EACCES: 'may not be read by this user',
+};
+
+/**
+ * Reads files as UTF-8 text; `-` is stdin.
+ *
+ * @throws KernelError `bad_request` for a file that cannot be read, `profile_invalid` for one that is no UTF-8.
+ */
+export async function readTexts(names: readonly string[]): Promise<ProfileText[]> {
+  const texts: ProfileText[] = [];
+  for (const name of names) {
+    let bytes: Buffer;
+    try {
+      bytes = name === '-' ? await readBuffer(process.stdin) : await readFile(name);
+    } catch (error) {
+      const code = error instanceof Error && 'code' in error ? String(error.code) : '';
+      const why = WHY_UNREADABLE[code] ?? (error instanceof Error ? error.message : String(error));
+      throw new KernelError('bad_request', {
+        message: `--file ${name}: ${why}.`,
+        details: { field: 'file', file: name },
+        cause: error,
+      });
+    }
+    texts.push({ name: name === '-' ? 'stdin' : name, text: decode(bytes, name === '-' ? 'stdin' : name) });
+  }
+  return texts;
+}
+
+function decode(bytes: Buffer, file: string): string {
+  // Without a byte order mark, which is no part of the text.
+  if (isUtf8(bytes)) return bytes.toString('utf8').replace(/^\ufeff/, '');
+  // A line break never stands inside a character, so the first line that is wrong can be named.
+  let line = 1;
+  for (let from = 0, to = bytes.indexOf(10); to !== -1; from = to + 1, to = bytes.indexOf(10, from)) {
+    if (!isUtf8(bytes.subarray(from, to))) break;
+    line++;
+  }
+  const finding: ProfileFinding = {
+    place: `${file}:${line}:1`,
+    file,
+    line,
+    column: 1,
+    field: '',
+    message: 'is no UTF-8 text; save the file with that encoding',
+  };
+  throw toError([finding]);
+}
+
+function toError(findings: readonly ProfileFinding[]): KernelError {
+  const [first] = findings;
+  return new KernelError('profile_invalid', {
+    message: `${first?.place}: ${first?.message}${findings.length > 1 ? ` (and ${findings.length - 1} more)` : ''}.`,
+    details: { findings },
+  });
+}
+
 /**
  * Reads the profiles of files with one or more documents each.
  *
  * @throws KernelError `profile_invalid` with every finding of every file in `details.findings`.
  */
-export function readProfiles(
-  files: readonly { readonly name: string; readonly text: string }[],
-  check: CheckProfile,
-): readonly ReadProfile[] {
+export function readProfiles(files: readonly ProfileText[], check: CheckProfile): readonly ReadProfile[] {
   const found: ReadProfile[] = [];
   const findings: ProfileFinding[] = [];
   for (const { name, text } of files) {
     const source: Source = { file: name, lines: new LineCounter() };
-    const documents = parseAllDocuments(text, { lineCounter: source.lines, prettyErrors: false });
+    const documents = parseAllDocuments(text, {
+      lineCounter: source.lines,
+      prettyErrors: false,
+      stringKeys: true,
+    });
     const filled = Array.isArray(documents)
       ? documents.filter((document) => !isEmpty(document) || document.errors.length > 0)
       : [];
@@ -144,11 +309,7 @@ export function readProfiles(
     }
   }
   if (findings.length > 0) {
-    const [first] = findings;
-    throw new KernelError('profile_invalid', {
-      message: `${first?.place}: ${first?.message}${findings.length > 1 ? ` (and ${findings.length - 1} more)` : ''}.`,
-      details: { findings },
-    });
+    throw toError(findings);
   }
   return found;
 }

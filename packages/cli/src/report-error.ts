@@ -1,4 +1,4 @@
-import { type ErrorCode, KernelError, toErrorBody } from '@boxcar/kernel';
+import { type ErrorBody, type ErrorCode, toErrorBody } from '@boxcar/kernel';
 import { toDatabaseError } from '@boxcar/store';
 import { toLine } from './text.js';
 
@@ -8,8 +8,8 @@ interface Finding {
 }
 
 /** Findings with a place of their own get a line each; everything else is one line. */
-const findingsOf = (error: unknown): readonly Finding[] => {
-  const findings = error instanceof KernelError ? error.details.findings : undefined;
+const findingsOf = ({ details }: ErrorBody): readonly Finding[] => {
+  const findings = details?.findings;
   return Array.isArray(findings)
     ? findings.filter(
         (item): item is Finding => typeof item?.place === 'string' && typeof item.message === 'string',
@@ -23,6 +23,14 @@ const stackOf = (error: unknown): string[] => {
     lines.push(cause.stack ?? cause.message);
   return lines;
 };
+
+/** `<code>: message`, a line for each finding that has a place. */
+export function describeError(body: ErrorBody): string[] {
+  const findings = findingsOf(body);
+  return findings.length > 0
+    ? findings.map(({ place, message }) => `${body.code}: ${place}: ${toLine(message)}`)
+    : [`${body.code}: ${toLine(body.message)}`];
+}
 
 /** `boxcar: <code>: message` on stderr, or one JSON object; stacks of it and its causes only when asked for. */
 export function reportError(
@@ -43,10 +51,6 @@ export function reportError(
     );
     return;
   }
-  const findings = findingsOf(error);
-  const lines =
-    findings.length > 0
-      ? findings.map(({ place, message }) => `boxcar: ${body.code}: ${place}: ${toLine(message)}`)
-      : [`boxcar: ${body.code}: ${toLine(body.message)}`];
+  const lines = describeError(body).map((line) => `boxcar: ${line}`);
   process.stderr.write(`${[...lines, ...stack].join('\n')}\n`);
 }

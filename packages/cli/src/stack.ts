@@ -118,14 +118,16 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       databaseUrl: server.databaseUrl,
       directUrl: server.directUrl,
       redisUrl: config.redisUrl,
-      model: options.model ?? createModelRouter(options.models),
+      limits: config.limits,
+      model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),
     });
     await checkSchema(opened.runtime.pool, config);
-    const { runtime, serveQueueDoor } = opened;
+    const { runtime, serveQueueDoor, serveToolResultsDoor } = opened;
     return {
       runtime,
       serveQueueDoor,
+      serveToolResultsDoor,
       databaseUrl: server.databaseUrl,
       directUrl: server.directUrl,
       isEmbedded: server.isEmbedded,

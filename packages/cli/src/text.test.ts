@@ -1,5 +1,16 @@
 import { describe, expect, it } from 'vitest';
-import { formatDuration, formatFields, formatTable, toLine, toPlain, wrap } from './text.js';
+import {
+  cut,
+  formatDuration,
+  formatFields,
+  formatShortCount,
+  formatShortDuration,
+  formatTable,
+  toLine,
+  toPlain,
+  widthOf,
+  wrap,
+} from './text.js';
 
 describe('text for terminals', () => {
   it('what models write cannot steer the terminal', () => {
@@ -49,4 +60,19 @@ describe('text for terminals', () => {
       '1 h 1 min',
     ]);
   });
+});
+
+it('short figures keep to five and six columns', () => {
+  expect([0, 999, 1_234, 45_678, 999_499, 999_500, 5_123_000].map(formatShortCount)).toEqual([
+    ...['0', '999', '1.2k', '46k', '999k', '1.0M', '5.1M'],
+  ]);
+  expect([5, 999, 1_234, 99_900, 99_960, 7_200_000, 86_400_000 * 12].map(formatShortDuration)).toEqual([
+    ...['5ms', '999ms', '1.2s', '99.9s', '2m', '2h', '12d'],
+  ]);
+});
+
+it('width is that of the terminal: wide characters take two columns, combining ones none', () => {
+  expect(['abc', '作家', 'e\u0301', '🙂'].map(widthOf)).toEqual([3, 4, 1, 2]);
+  expect(cut('作家作家', 5)).toBe('作家…');
+  expect(cut('abc', 3)).toBe('abc');
 });

@@ -12,13 +12,31 @@ export const toPlain = (text: string): string => text.replaceAll('\r\n', '\n').r
 /** One line without runs of white space. */
 export const toLine = (text: string): string => toPlain(text).replace(/\s+/g, ' ').trim();
 
-/** Cut to `width` characters. */
-function cut(text: string, width: number): string {
-  const characters = [...text];
-  return characters.length <= width ? text : `${characters.slice(0, Math.max(width - 1, 0)).join('')}…`;
-}
+const NO_WIDTH = /^(?:\p{M}|[\u200b-\u200d])$/u;
+const WIDE =
+  /^[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]$/u;
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the common case, told apart quickly.
+const ASCII = /^[\u0000-\u007f]*$/;
 
-const widthOf = (text: string): number => [...text].length;
+const columnsOf = (character: string): number =>
+  NO_WIDTH.test(character) ? 0 : WIDE.test(character) ? 2 : 1;
+
+/** Columns of a terminal that a line takes. */
+export const widthOf = (text: string): number =>
+  ASCII.test(text) ? text.length : [...text].reduce((sum, character) => sum + columnsOf(character), 0);
+
+/** Cut to `width` columns. */
+export function cut(text: string, width: number): string {
+  if (widthOf(text) <= width) return text;
+  let kept = '';
+  let used = 0;
+  for (const character of text) {
+    used += columnsOf(character);
+    if (used > width - 1) break;
+    kept += character;
+  }
+  return width < 1 ? '' : `${kept}…`;
+}
 
 export interface Column {
   readonly title: string;
@@ -31,16 +49,21 @@ export interface Column {
  * Aligned columns, titles first. A line longer than the width is cut, so the last column takes what room is left.
  *
  * @param options.indent - Spaces before each line.
+ * @param options.keepSpace - The cells are lines already, and their spaces mean something.
  */
 export function formatTable(
   columns: readonly Column[],
   rows: readonly (readonly string[])[],
-  options: { readonly indent?: number; readonly width?: number } = {},
+  options: { readonly indent?: number; readonly width?: number; readonly keepSpace?: boolean } = {},
 ): string {
   const indent = ' '.repeat(options.indent ?? 0);
   const lines = [
     columns.map((column) => column.title),
-    ...rows.map((row) => row.map((cell, index) => cut(toLine(cell), columns[index]?.max ?? Infinity))),
+    ...rows.map((row) =>
+      row.map((cell, index) =>
+        cut(options.keepSpace === true ? cell : toLine(cell), columns[index]?.max ?? Infinity),
+      ),
+    ),
   ];
   const widths = columns.map((_column, index) =>
     Math.max(...lines.map((line) => widthOf(line[index] ?? ''))),
@@ -91,6 +114,24 @@ export function formatDuration(ms: number): string {
   return minutes < 60
     ? `${minutes} min ${seconds % 60} s`
     : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** The same in at most six columns: `820ms`, `2.3s`, `14m`, `3h`, `12d`. */
+export function formatShortDuration(ms: number): string {
+  if (ms < 1_000) return `${Math.round(ms)}ms`;
+  if (ms < 99_950) return `${(ms / 1_000).toFixed(1)}s`;
+  const minutes = Math.round(ms / 60_000);
+  if (minutes < 100) return `${minutes}m`;
+  const hours = Math.round(ms / 3_600_000);
+  return hours < 100 ? `${hours}h` : `${Math.round(ms / 86_400_000)}d`;
+}
+
+/** A number in at most five columns: `830`, `1.2k`, `340k`, `5.1M`. */
+export function formatShortCount(value: number): string {
+  if (value < 1_000) return String(value);
+  const [unit, size] = value < 999_500 ? ['k', 1_000] : ['M', 1_000_000];
+  const scaled = value / size;
+  return `${scaled < 9.95 ? scaled.toFixed(1) : Math.round(scaled)}${unit}`;
 }
 
 /** A whole number with thin groups: `12,345`. */

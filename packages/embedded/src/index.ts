@@ -1,5 +1,6 @@
 export {
   defaultDataDir,
+  deleteEmbeddedData,
   type EmbeddedPostgres,
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,

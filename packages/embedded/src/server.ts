@@ -144,6 +144,28 @@ export async function startEmbeddedPostgres(
   };
 }
 
+/**
+ * Deletes the data of a server for good; the next start begins with an empty one. The last process to leave may do so, under
+ * the same rule by which it stops the server, so nobody's data goes away under them.
+ *
+ * @throws KernelError `database_in_use` when another process uses it.
+ */
+export async function deleteEmbeddedData(options: { readonly dataDir?: string } = {}): Promise<void> {
+  const folder = resolve(options.dataDir ?? defaultDataDir());
+  await prepareFolder(folder);
+  const membership = Membership.join(folder);
+  await membership.othersHaveLeft();
+  let isDeleted = false;
+  await membership.leave(async () => {
+    const dataDir = join(folder, 'cluster', 'data');
+    const running = runningPostmaster(dataDir);
+    if (running && isOurs(running, dataDir)) await stopServer(running.pid);
+    await rm(join(folder, 'cluster'), { recursive: true, force: true });
+    isDeleted = true;
+  });
+  if (!isDeleted) throw new KernelError('database_in_use', { details: { folder } });
+}
+
 interface StartOptions {
   readonly port?: number;
   readonly ephemeral: boolean;

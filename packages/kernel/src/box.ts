@@ -7,7 +7,20 @@
  */
 import type { BoxId, CardId } from './ids.js';
 
-export type SegmentRule = 'pack_arguments' | 'inherit' | 'parent' | 'create_box' | 'snapshot';
+export type SegmentRule = 'pack_arguments' | 'inherit' | 'parent' | 'create_box' | 'snapshot' | 'digest';
+
+/** What a token budget left out of a segment, and by which strategy. */
+export interface SegmentCut {
+  readonly strategy: string;
+  readonly budget: number;
+  readonly parts: readonly {
+    readonly reason: string;
+    readonly count: number;
+    readonly tokens: number;
+    /** First and last positions in the leaf, both included; what else a range spans was never a card of this segment. */
+    readonly ranges: readonly (readonly [number, number])[];
+  }[];
+}
 
 export interface Segment {
   readonly rule: SegmentRule;
@@ -17,15 +30,17 @@ export interface Segment {
   readonly via?: BoxId;
   /** The leaf whose positions follow; absent = the box's own card ids. */
   readonly source?: BoxId;
-  /** First and last position in the leaf, from 1, both included. */
+  /** First and last position in the leaf, from 1, both included; `to` before `from` when a budget left nothing. */
   readonly from: number;
   readonly to: number;
-  /** Positions inside the range that are not part of the box: duplicates of earlier cards, calls of an open step. */
+  /** Positions inside the range that are not part of the box: duplicates of earlier cards, calls of an open step, cuts. */
   readonly skip?: readonly number[];
   readonly count: number;
   readonly tokens: number;
   /** True when the cards are the reader's own history (a clone): calls and results keep their form. */
   readonly native?: true;
+  /** For readers of the manifest only; expanding a box does not need it. */
+  readonly cut?: SegmentCut;
 }
 
 /** A sealed box before it is stored. */

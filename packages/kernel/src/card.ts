@@ -21,6 +21,8 @@ export const CARD_TYPES = {
   toolCall: 'tool.call',
   toolResult: 'tool.result',
   deliverable: 'task.deliverable',
+  /** Stands for the cards whose ids `metadata.summarizes` lists. */
+  summary: 'task.summary',
   agentError: 'agent.error',
   profile: 'sys.profile',
   notice: 'sys.notice',
@@ -180,6 +182,7 @@ export function toBadRequest(
   const issues = error.issues.map((issue) => ({
     path: [field, ...issue.path.map(String)].filter((part) => part !== '').join('.'),
     message: issue.message,
+    ...(issue.code === 'unrecognized_keys' ? { keys: issue.keys } : {}),
   }));
   const first = issues[0];
   return new KernelError(code, {

@@ -62,6 +62,18 @@ export const ERROR_CATALOGUE = {
     'A part of the input is larger than its limit.',
     'Shorten it, or raise the limit named in the details.',
   ),
+  context_budget_exceeded: entry(
+    413,
+    false,
+    'The context does not fit its token budget.',
+    'Raise budget_tokens, name fewer boxes, or choose another budget_strategy.',
+  ),
+  packing_strategy_failed: entry(
+    500,
+    false,
+    'A packing strategy made no valid choice.',
+    'Correct the registered function; the details say what was wrong with its choice.',
+  ),
   idempotency_conflict: entry(
     409,
     false,
@@ -81,6 +93,18 @@ export const ERROR_CATALOGUE = {
     'The profile is not valid.',
     'Correct the named field and apply it again.',
   ),
+  agent_exists: entry(
+    409,
+    false,
+    'An agent of this name exists already.',
+    'Choose another name, or use action ensure to get the existing one.',
+  ),
+  profile_mismatch: entry(
+    409,
+    false,
+    'The agent is of another profile.',
+    'Name its own profile, or derive a new agent with the other one.',
+  ),
   immutable: entry(
     409,
     false,
@@ -92,6 +116,12 @@ export const ERROR_CATALOGUE = {
     true,
     'Postgres cannot be reached.',
     'Check DATABASE_URL and that the server runs; the call may be repeated under the same key.',
+  ),
+  database_in_use: entry(
+    409,
+    true,
+    'Another process uses the embedded Postgres.',
+    'Stop the other boxcar processes of this account and try again.',
   ),
   database_auth_failed: entry(
     503,
@@ -134,15 +164,39 @@ export const ERROR_CATALOGUE = {
   model_unknown: entry(
     400,
     false,
-    'No adapter serves this model name.',
-    'Use a known prefix such as `scripted`, or register the adapter.',
+    'No adapter serves this model name, or its provider knows no such model.',
+    'Use a known prefix such as `scripted` or `openai`, and a model that the provider offers.',
   ),
   model_failed: entry(502, false, 'The model call failed.', "Read the provider's message in the details."),
+  model_unauthorized: entry(
+    502,
+    false,
+    'The provider refuses the key: missing, wrong, without the right, or without credit.',
+    'Set the variable named in the details where the workers run, then submit again.',
+  ),
+  model_rate_limited: entry(
+    503,
+    true,
+    'The provider limits the rate of calls.',
+    'Try again later, lower the concurrency of the workers, or have the limit raised.',
+  ),
+  model_unavailable: entry(
+    503,
+    true,
+    'The provider cannot be reached, or its answer broke off.',
+    "Check the base URL and the provider's status, then submit again.",
+  ),
+  model_refused: entry(
+    502,
+    false,
+    'The content filter of the provider stopped the call.',
+    'Change the instruction or the context, or use another model.',
+  ),
   model_timeout: entry(
     504,
     true,
     'The model did not answer in time.',
-    'Raise limits.model_timeout_seconds of the profile.',
+    'Raise limits.model_timeout_seconds of the profile, or BOXCAR_MODEL_IDLE_SECONDS when its stream fell silent.',
   ),
   script_mismatch: entry(
     500,
@@ -187,6 +241,12 @@ export const ERROR_CATALOGUE = {
     'The tool did not answer before its deadline.',
     'Try a smaller request, or go on without it.',
   ),
+  tool_not_queued: entry(
+    409,
+    false,
+    'The call is not one that a tool worker answers.',
+    'Answer with the tool_call_id of a job of your own queue.',
+  ),
   outcome_unknown: entry(
     500,
     false,
@@ -198,6 +258,12 @@ export const ERROR_CATALOGUE = {
     false,
     'The awaited turn did not end before the deadline of the wait.',
     'Go on without it, or ask again with a longer deadline_seconds.',
+  ),
+  answer_cut: entry(
+    409,
+    false,
+    'The model was broken off before the end of its answer.',
+    'The deliverable is what it had written. Raise model_settings.max_output_tokens, or ask for less at once.',
   ),
   step_limit: entry(
     409,

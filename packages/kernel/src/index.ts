@@ -1,4 +1,11 @@
-export type { ContextBoxDraft, ExpandedBox, LeafRange, Segment, SegmentRule } from './box.js';
+export type {
+  ContextBoxDraft,
+  ExpandedBox,
+  LeafRange,
+  Segment,
+  SegmentCut,
+  SegmentRule,
+} from './box.js';
 export {
   buildCard,
   CARD_TYPES,
@@ -28,6 +35,17 @@ export {
   KernelError,
   toErrorBody,
 } from './errors.js';
+export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
+export {
+  decideNamedBoxes,
+  decideTargetProfile,
+  type Handover,
+  type HandoverInput,
+  handoverSchema,
+  instructionHandover,
+  type NamedBox,
+  parseHandover,
+} from './handover.js';
 export {
   type AgentId,
   type BoxId,
@@ -57,27 +75,34 @@ export {
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
 export {
   decideListedBox,
-  decideNamedBoxes,
   decidePacking,
-  decideTargetProfile,
-  type Handover,
-  type HandoverInput,
-  handoverSchema,
+  draftPacking,
   type InheritedBox,
-  instructionHandover,
+  isOverBudget,
   MAX_CONTEXT_CARDS,
   MAX_INSTRUCTION_BYTES,
-  type NamedBox,
   type PackInput,
   type Packing,
-  parseHandover,
+  type PackingDraft,
+  sealPacking,
 } from './packer.js';
+export { PackingStrategies } from './packing-budget.js';
+export { candidatesOf, cutDraft } from './packing-candidates.js';
+export type {
+  CardFacts,
+  PackCandidate,
+  PackingChoice,
+  PackingCuts,
+  PackingOffer,
+  PackingStrategy,
+} from './packing-strategy.js';
 export { checkDelegation, type DelegationTarget, mayDelegate } from './policy.js';
 export {
   type Doorbell,
   type DoorbellSubscription,
   type Model,
   ModelError,
+  type ModelErrorCode,
   type ModelReply,
   type ModelRequest,
   type ModelToolCall,
@@ -95,6 +120,8 @@ export {
   grantBoxSchema,
   type LaunchPrincipal,
   launchPrincipalSchema,
+  type ProvisionAgent,
+  provisionAgentSchema,
   type SubmitResult,
   submitResultSchema,
 } from './primitive.js';
@@ -105,7 +132,17 @@ export {
   parseProfile,
   profileSchema,
 } from './profile.js';
-export { promptHash } from './prompt-hash.js';
+export { promptHash, toolsetHash } from './prompt-hash.js';
+export {
+  type CallDecision,
+  checkArguments,
+  decideQueueCall,
+  type JobLook,
+  type QueueTool,
+  TOOL_NAME,
+  toolNameOf,
+  toolNames,
+} from './queue-tool.js';
 export { checkResult } from './result-fields.js';
 export {
   BOOTSTRAP_ANCHOR,
@@ -134,3 +171,13 @@ export {
 } from './turn.js';
 export { buildView, type View, type ViewRows } from './view.js';
 export { type ContextCard, resultFieldsOf } from './view-context.js';
+export type {
+  ContextRule,
+  MessageOrigin,
+  OmissionReason,
+  ViewManifest,
+  ViewNotice,
+  ViewSource,
+} from './view-manifest.js';
+export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
+export { renderBody } from './view-render.js';

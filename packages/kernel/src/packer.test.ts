@@ -3,20 +3,16 @@ import { describe, expect, test } from 'vitest';
 import type { ContextBoxDraft, ExpandedBox, LeafRange, Segment } from './box.js';
 import type { ErrorCode } from './errors.js';
 import { KernelError } from './errors.js';
-import type { BoxId, CardId, Id, NewId, ProjectId } from './ids.js';
-import type { JsonObject, JsonValue } from './json.js';
 import {
-  decideListedBox,
   decideNamedBoxes,
-  decidePacking,
   decideTargetProfile,
   type HandoverInput,
-  type InheritedBox,
   instructionHandover,
-  type PackInput,
-  type Packing,
   parseHandover,
-} from './packer.js';
+} from './handover.js';
+import type { BoxId, CardId, Id, NewId, ProjectId } from './ids.js';
+import type { JsonObject, JsonValue } from './json.js';
+import { decideListedBox, decidePacking, type InheritedBox, type PackInput, type Packing } from './packer.js';
 
 /** Cases per property: 10,000 in CI. */
 const numRuns = process.env.CI ? 10_000 : 1_000;

@@ -2,12 +2,12 @@
  * Packing: the rules that decide which cards enter a context box, in which order. Pure; ids and rows are handed in.
  * Source: docs/packing.md.
  *
- * P1  Order: packed arguments in rule order, inherited cards, parent pointer.
+ * P1  Order: packed arguments in rule order, the digest if a budget made one, inherited cards, parent pointer.
  * P2  A card id appears once; its first occurrence stays.
  * P3  Nothing enters that no rule named.
+ * P4  A budget cuts inherited cards only; the manifest names each and why (packing-strategy.ts).
  */
-import { z } from 'zod';
-import type { ContextBoxDraft, ExpandedBox, Segment, SegmentRule } from './box.js';
+import type { ContextBoxDraft, ExpandedBox, LeafRange, Segment, SegmentRule } from './box.js';
 import {
   buildCard,
   CARD_TYPES,
@@ -20,107 +20,12 @@ import {
   toBadRequest,
 } from './card.js';
 import { KernelError } from './errors.js';
-import { type BoxId, type CardId, type NewId, type ProjectId, tryParseId } from './ids.js';
-import { isJsonObject, type JsonObject, type JsonValue, parseJsonValue } from './json.js';
-
-const packRuleSchema = z.strictObject({
-  arg_key: z.string().min(1),
-  as_card_type: z.string().trim().min(1).default(CARD_TYPES.instruction),
-  card_metadata: z
-    .record(
-      z.string(),
-      z.custom<JsonValue>((value) => value !== undefined),
-    )
-    .default({}),
-});
-export type PackRule = z.infer<typeof packRuleSchema>;
-
-/** How a handover packs; the keys are those of the PMO document, unknown ones are refused. */
-export const handoverSchema = z.strictObject({
-  target_profile_config: z.strictObject({ profile_name: z.string().optional() }).optional(),
-  context_packing_config: z
-    .strictObject({
-      /** Items that are no objects are ignored, as the PMO document says. */
-      pack_arguments: z
-        .preprocess(
-          (items) => (Array.isArray(items) ? items.filter(isJsonObject) : items),
-          z.array(packRuleSchema),
-        )
-        .optional(),
-      inherit_context: z
-        .strictObject({
-          include_boxes_from_args: z.array(z.string().min(1)).optional(),
-          include_parent: z.boolean().optional(),
-        })
-        .optional(),
-    })
-    .optional(),
-});
-export type Handover = z.infer<typeof handoverSchema>;
-export type HandoverInput = z.input<typeof handoverSchema>;
-
-/** @throws KernelError `bad_request` naming the path inside the handover. */
-export function parseHandover(input: unknown): Handover {
-  const parsed = handoverSchema.safeParse(parseJsonValue(input, 'handover'));
-  if (!parsed.success) throw toBadRequest(parsed.error, 'handover');
-  return parsed.data;
-}
-
-/** The profile a handover targets: the argument wins over the configuration; both are trimmed. */
-export function decideTargetProfile(args: JsonObject, handover: Handover): string {
-  const { profile_name: fromArguments } = args;
-  if (fromArguments !== undefined && fromArguments !== null && typeof fromArguments !== 'string') {
-    throw new KernelError('bad_request', {
-      message: 'arguments.profile_name: must be a string.',
-      details: { field: 'arguments.profile_name' },
-    });
-  }
-  const name = fromArguments?.trim() || handover.target_profile_config?.profile_name?.trim() || '';
-  if (name === '') {
-    throw new KernelError('bad_request', {
-      message:
-        'No target profile: give arguments.profile_name or handover.target_profile_config.profile_name.',
-      details: { field: 'arguments.profile_name' },
-    });
-  }
-  return name;
-}
-
-/** A box that an argument names. */
-export interface NamedBox {
-  readonly argument: string;
-  readonly boxId: BoxId;
-}
-
-/**
- * The boxes that the listed arguments name, in order. An absent argument is skipped.
- *
- * @throws KernelError `bad_request` for a value that is no string, number or list of them; `not_found` for an id that is
- * no uuid, since no box can have it.
- */
-export function decideNamedBoxes(args: JsonObject, handover: Handover): readonly NamedBox[] {
-  const named: NamedBox[] = [];
-  for (const argument of handover.context_packing_config?.inherit_context?.include_boxes_from_args ?? []) {
-    if (!Object.hasOwn(args, argument)) continue;
-    const value = args[argument];
-    const items = Array.isArray(value) ? value : [value];
-    items.forEach((item: JsonValue | undefined, index) => {
-      const field = Array.isArray(value) ? `arguments.${argument}.${index}` : `arguments.${argument}`;
-      if (typeof item !== 'string' && typeof item !== 'number') {
-        throw new KernelError('bad_request', { message: `${field}: must be a box id.`, details: { field } });
-      }
-      const boxId = tryParseId<'box'>(String(item));
-      if (boxId === undefined) {
-        throw new KernelError('not_found', {
-          message: `${field}: no box '${String(item).slice(0, 80)}'.`,
-          details: { field, box_id: item },
-        });
-      }
-      named.push({ argument, boxId });
-    });
-  }
-  return named;
-}
+import type { Handover, NamedBox, PackRule } from './handover.js';
+import type { BoxId, CardId, NewId, ProjectId } from './ids.js';
+import type { JsonObject, JsonValue } from './json.js';
+import { DEFAULT_STRATEGY } from './packing-budget.js';
+import { cutSegment } from './packing-manifest.js';
+import type { PackingCuts } from './packing-strategy.js';
 
 /** A box whose cards are inherited; `rule` is `snapshot` for what a clone saw. */
 export interface InheritedBox extends NamedBox {
@@ -179,87 +84,172 @@ function argumentDraft(rule: PackRule, value: JsonValue, toolSuffix: string): Ca
   };
 }
 
+/** A packed card with what its segment says of it. */
+interface OwnCard {
+  readonly card: NewCard;
+  readonly segment: Pick<Segment, 'rule' | 'argument'>;
+}
+
+/** One leaf range with what of it was not there before. */
+export interface InheritedRange {
+  readonly rule: SegmentRule;
+  readonly argument: string;
+  readonly boxId: BoxId;
+  readonly range: LeafRange;
+  /** Positions of cards that came before, in order. */
+  readonly duplicates: readonly number[];
+  readonly count: number;
+  readonly tokens: number;
+}
+
+/** How many tokens a box may have, and what to do when it would have more. */
+export interface PackingBudget {
+  readonly tokens: number;
+  readonly strategy: string;
+}
+
+/** A context box as the rules alone make it, before its budget is looked at. */
+export interface PackingDraft {
+  readonly input: PackInput;
+  readonly args: readonly OwnCard[];
+  readonly inherited: readonly InheritedRange[];
+  /** The ids of the inherited cards, in order. */
+  readonly inheritedIds: readonly CardId[];
+  readonly parent: OwnCard | undefined;
+  readonly tokens: number;
+  readonly budget: PackingBudget | undefined;
+}
+
+/** True when a strategy has to choose, with the facts of `inheritedIds`. */
+export const isOverBudget = ({ tokens, budget }: PackingDraft): boolean =>
+  budget !== undefined && tokens > budget.tokens;
+
 /**
- * Decides one context box.
+ * Applies the rules of a handover.
  *
- * @throws KernelError `bad_request` for result fields that are no list of fields, `payload_too_large` for a card, an
- * instruction or a box above its limit.
+ * @throws KernelError `bad_request` for result fields that are no list of fields, `payload_too_large` for a card or an
+ * instruction above its limit.
  */
-export function decidePacking(input: PackInput): Packing {
-  const cards: NewCard[] = [];
-  const segments: Segment[] = [];
-  const attached: CardId[] = [];
-  const maxCards = input.maxCards ?? MAX_CONTEXT_CARDS;
+export function draftPacking(input: PackInput): PackingDraft {
+  const config = input.handover.context_packing_config;
+  const own = (draft: CardDraft, segment: OwnCard['segment'], maxBytes = input.maxCardBytes): OwnCard => ({
+    card: buildCard(draft, { id: input.newId<'card'>(), projectId: input.projectId }, maxBytes),
+    segment,
+  });
 
-  const addOwn = (
-    draft: CardDraft,
-    segment: Pick<Segment, 'rule' | 'argument'>,
-    maxBytes = input.maxCardBytes,
-  ): void => {
-    const card = buildCard(draft, { id: input.newId<'card'>(), projectId: input.projectId }, maxBytes);
-    cards.push(card);
-    attached.push(card.id);
-    segments.push({ ...segment, from: cards.length, to: cards.length, count: 1, tokens: card.tokenEstimate });
-  };
-
-  for (const rule of input.handover.context_packing_config?.pack_arguments ?? []) {
+  const args: OwnCard[] = [];
+  for (const rule of config?.pack_arguments ?? []) {
     const value = Object.hasOwn(input.arguments, rule.arg_key) ? input.arguments[rule.arg_key] : undefined;
     if (value === undefined) continue;
     const isInstruction = rule.as_card_type === CARD_TYPES.instruction;
     const maxBytes = isInstruction
       ? (input.maxInstructionBytes ?? MAX_INSTRUCTION_BYTES)
       : input.maxCardBytes;
-    addOwn(
-      argumentDraft(rule, value, input.toolSuffix),
-      { rule: 'pack_arguments', argument: rule.arg_key },
-      maxBytes,
+    args.push(
+      own(
+        argumentDraft(rule, value, input.toolSuffix),
+        { rule: 'pack_arguments', argument: rule.arg_key },
+        maxBytes,
+      ),
     );
   }
 
-  const seen = new Set<CardId>(attached);
+  const seen = new Set<CardId>();
+  const inherited: InheritedRange[] = [];
+  let tokens = args.reduce((sum, { card }) => sum + card.tokenEstimate, 0);
   for (const { argument, boxId, box, rule = 'inherit' } of input.inherited) {
     for (const range of box.ranges) {
-      const skip = [...range.skip];
-      let tokens = 0;
-      let count = 0;
-      for (const [index, cardId] of range.cardIds.entries()) {
-        if (seen.has(cardId)) {
-          skip.push(range.positions[index] ?? 0);
-          continue;
-        }
-        seen.add(cardId);
-        attached.push(cardId);
-        tokens += range.tokens[index] ?? 0;
-        count++;
-      }
-      segments.push({
-        rule,
-        argument,
-        ...(range.source === boxId ? {} : { via: boxId }),
-        source: range.source,
-        from: range.from,
-        to: range.to,
-        ...(skip.length > 0 ? { skip: skip.sort((a, b) => a - b) } : {}),
-        count,
-        tokens,
-        ...(range.native && rule === 'snapshot' ? { native: true as const } : {}),
-      });
+      const taken = takeNew(range, seen);
+      inherited.push({ rule, argument, boxId, range, ...taken });
+      tokens += taken.tokens;
     }
   }
 
-  if (input.handover.context_packing_config?.inherit_context?.include_parent === true) {
-    addOwn(
-      {
-        type: CARD_TYPES.parentPointer,
-        role: 'system',
-        content: { kind: 'json', data: { parent_agent_id: input.sourceAgentId } },
-        metadata: { role: 'system' },
-        authorId: input.toolSuffix,
-      },
-      { rule: 'parent' },
+  const parent =
+    config?.inherit_context?.include_parent === true
+      ? own(
+          {
+            type: CARD_TYPES.parentPointer,
+            role: 'system',
+            content: { kind: 'json', data: { parent_agent_id: input.sourceAgentId } },
+            metadata: { role: 'system' },
+            authorId: input.toolSuffix,
+          },
+          { rule: 'parent' },
+        )
+      : undefined;
+  return {
+    input,
+    args,
+    inherited,
+    inheritedIds: [...seen],
+    parent,
+    tokens: tokens + (parent?.card.tokenEstimate ?? 0),
+    budget:
+      config?.budget_tokens === undefined
+        ? undefined
+        : { tokens: config.budget_tokens, strategy: config.budget_strategy ?? DEFAULT_STRATEGY },
+  };
+}
+
+/** Adds the cards of a range to `seen`, which keeps their order (P2). */
+function takeNew(
+  { cardIds, positions, tokens }: LeafRange,
+  seen: Set<CardId>,
+): Pick<InheritedRange, 'duplicates' | 'count' | 'tokens'> {
+  const duplicates: number[] = [];
+  let sum = 0;
+  let size = seen.size;
+  for (let index = 0; index < cardIds.length; index++) {
+    seen.add(cardIds[index] as CardId);
+    // One look-up for the question and the answer.
+    if (seen.size === size) duplicates.push(positions[index] ?? 0);
+    else {
+      size = seen.size;
+      sum += tokens[index] ?? 0;
+    }
+  }
+  return { duplicates, count: cardIds.length - duplicates.length, tokens: sum };
+}
+
+/**
+ * Makes the box of a draft.
+ *
+ * @param cuts - What the budget leaves out; needed when the draft is over it.
+ * @throws KernelError `payload_too_large` for a digest or a box above its limit.
+ */
+export function sealPacking(draft: PackingDraft, cuts?: PackingCuts): Packing {
+  if (cuts === undefined && isOverBudget(draft)) {
+    throw new KernelError('internal_error', {
+      message: `A box of ${draft.tokens} tokens was sealed over its budget of ${draft.budget?.tokens}.`,
+    });
+  }
+  const { input, parent } = draft;
+  const cards: NewCard[] = [];
+  const segments: Segment[] = [];
+  const addOwn = ({ card, segment }: OwnCard): void => {
+    cards.push(card);
+    segments.push({ ...segment, from: cards.length, to: cards.length, count: 1, tokens: card.tokenEstimate });
+  };
+  for (const own of draft.args) addOwn(own);
+  if (cuts?.digest !== undefined) addOwn(digestCard(input, cuts.digest));
+  const attached = cards.map((card) => card.id);
+  const inheritedIds =
+    cuts === undefined ? draft.inheritedIds : draft.inheritedIds.filter((id) => !cuts.reasons.has(id));
+  for (const id of inheritedIds) attached.push(id);
+  const placed = new Set<CardId>();
+  for (const range of draft.inherited)
+    segments.push(
+      cuts === undefined
+        ? wholeSegment(range)
+        : cutSegment(wholeSegment(range), { range: range.range, cuts, placed }),
     );
+  if (parent !== undefined) {
+    addOwn(parent);
+    attached.push(parent.card.id);
   }
 
+  const maxCards = input.maxCards ?? MAX_CONTEXT_CARDS;
   if (attached.length > maxCards) {
     throw new KernelError('payload_too_large', {
       message: `The context box would hold ${attached.length} cards; the limit is ${maxCards}.`,
@@ -279,6 +269,40 @@ export function decidePacking(input: PackInput): Packing {
   };
 }
 
+/** The segment of an inherited range of which nothing is cut. */
+function wholeSegment({ rule, argument, boxId, range, duplicates, count, tokens }: InheritedRange): Segment {
+  const skip = duplicates.length === 0 ? range.skip : [...range.skip, ...duplicates].sort((a, b) => a - b);
+  return {
+    rule,
+    argument,
+    ...(range.source === boxId ? {} : { via: boxId }),
+    source: range.source,
+    from: range.from,
+    to: range.to,
+    ...(skip.length > 0 ? { skip } : {}),
+    count,
+    tokens,
+    ...(range.native && rule === 'snapshot' ? { native: true as const } : {}),
+  };
+}
+
+function digestCard(input: PackInput, { text, cardIds }: NonNullable<PackingCuts['digest']>): OwnCard {
+  const draft: CardDraft = {
+    type: CARD_TYPES.summary,
+    role: 'user',
+    content: { kind: 'text', text },
+    metadata: { role: 'user', summarizes: [...cardIds] },
+    authorId: input.toolSuffix,
+  };
+  return {
+    card: buildCard(draft, { id: input.newId<'card'>(), projectId: input.projectId }, input.maxCardBytes),
+    segment: { rule: 'digest' },
+  };
+}
+
+/** Decides one context box that has no budget, or keeps within it by itself. */
+export const decidePacking = (input: PackInput): Packing => sealPacking(draftPacking(input));
+
 /** The segments of a box made of cards named one by one. */
 export function decideListedBox(
   cards: readonly { readonly id: CardId; readonly tokens: number }[],
@@ -294,19 +318,5 @@ export function decideListedBox(
         : [{ rule: 'create_box', from: 1, to: distinct.length, count: distinct.length, tokens }],
     count: distinct.length,
     tokens,
-  };
-}
-
-/** The fixed recipe of delegation: instruction, optional result fields, boxes of `input_box_ids`, parent pointer. */
-export function instructionHandover(profileName: string): Handover {
-  return {
-    target_profile_config: { profile_name: profileName },
-    context_packing_config: {
-      pack_arguments: [
-        { arg_key: 'instruction', as_card_type: CARD_TYPES.instruction, card_metadata: {} },
-        { arg_key: 'result_fields', as_card_type: CARD_TYPES.resultFields, card_metadata: {} },
-      ],
-      inherit_context: { include_boxes_from_args: ['input_box_ids'], include_parent: true },
-    },
   };
 }

@@ -12,6 +12,8 @@ export interface ModelRequest {
   readonly settings: {
     readonly temperature?: number | undefined;
     readonly max_output_tokens?: number | undefined;
+    /** False asks for the answer in one piece; adapters of real providers stream otherwise. */
+    readonly stream?: boolean | undefined;
   };
   /** The profile's script; only scripted models read it. */
   readonly script?: readonly JsonValue[] | undefined;
@@ -37,12 +39,24 @@ export interface ModelToolCall {
 }
 
 export interface ModelUsage {
+  /** All of the prompt, cached parts included. */
   readonly inputTokens: number;
+  /** All of the answer, reasoning included. */
   readonly outputTokens: number;
+  /** The part of `inputTokens` that the provider read from its prompt cache. */
+  readonly cachedInputTokens?: number | undefined;
+  /** The part of `inputTokens` that the provider wrote to its prompt cache. */
+  readonly cacheWriteTokens?: number | undefined;
+  /** The part of `outputTokens` that was reasoning. */
+  readonly reasoningTokens?: number | undefined;
+  /** True when the provider named no figures and these were derived from the texts. */
+  readonly isEstimated?: boolean | undefined;
 }
 
 export interface ModelReply {
   readonly text: string;
+  /** What the provider showed of the model's reasoning: kept for audit, never part of a prompt. */
+  readonly reasoning?: string | undefined;
   readonly toolCalls: readonly ModelToolCall[];
   readonly usage: ModelUsage;
   readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
@@ -58,16 +72,31 @@ export interface Model {
   }): void;
 }
 
+/** The codes of the catalogue that a model call can end with. */
+export type ModelErrorCode =
+  | 'bad_config'
+  | 'context_overflow'
+  | 'model_failed'
+  | 'model_rate_limited'
+  | 'model_refused'
+  | 'model_timeout'
+  | 'model_unauthorized'
+  | 'model_unavailable'
+  | 'model_unknown'
+  | 'script_mismatch';
+
 /** A failed model call, typed by what the caller may do about it. */
 export class ModelError extends Error {
   override readonly name = 'ModelError';
-  readonly code: 'model_failed' | 'model_timeout' | 'script_mismatch' | 'context_overflow' | 'model_unknown';
+  readonly code: ModelErrorCode;
+  /** True when the same request can succeed later without being changed. */
   readonly canRetry: boolean;
+  /** How long the provider asks to wait first, counted from the answer. */
   readonly retryAfterMs: number | undefined;
   readonly details: Readonly<Record<string, unknown>>;
 
   constructor(
-    code: ModelError['code'],
+    code: ModelErrorCode,
     message: string,
     options: {
       canRetry?: boolean;

@@ -1,6 +1,8 @@
 /** The arguments of the built-in primitives: one schema each for queue, HTTP, CLI, MCP and the tools shown to models. */
 import { z } from 'zod';
 import { cardInputSchema, fieldsSchema } from './card.js';
+import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_BUDGET } from './handover.js';
+import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
@@ -22,6 +24,12 @@ const optional = {
   deadline_seconds: deadlineSeconds
     .optional()
     .describe('How long to wait at most, in seconds; default 3600.'),
+  budget_tokens: budgetTokensSchema.optional().describe('The most tokens the context may have.'),
+  budget_strategy: budgetStrategySchema
+    .optional()
+    .describe(
+      'When the context would exceed budget_tokens: error (default), newest, deliverables_only or summary.',
+    ),
 };
 
 export const delegateAsyncSchema = z
@@ -42,18 +50,23 @@ export const delegateAsyncSchema = z
   .refine((input) => input.history === undefined || input.target_strategy === 'clone', {
     path: ['history'],
     message: 'is for target_strategy clone only',
-  });
+  })
+  .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type DelegateAsync = z.infer<typeof delegateAsyncSchema>;
 
-export const launchPrincipalSchema = z.strictObject({ profile_name: name, instruction: text, ...optional });
+export const launchPrincipalSchema = z
+  .strictObject({ profile_name: name, instruction: text, ...optional })
+  .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type LaunchPrincipal = z.infer<typeof launchPrincipalSchema>;
 
-export const askExpertSchema = z.strictObject({
-  expert_profile: name,
-  question: text,
-  include_history: z.boolean().optional().describe('Also show the expert what the caller sees now.'),
-  ...optional,
-});
+export const askExpertSchema = z
+  .strictObject({
+    expert_profile: name,
+    question: text,
+    include_history: z.boolean().optional().describe('Also show the expert what the caller sees now.'),
+    ...optional,
+  })
+  .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type AskExpert = z.infer<typeof askExpertSchema>;
 
 export const submitResultSchema = z.strictObject({
@@ -61,10 +74,51 @@ export const submitResultSchema = z.strictObject({
 });
 export type SubmitResult = z.infer<typeof submitResultSchema>;
 
+/** Names stand in tables, logs and prompts, and must not be taken for ids. */
+const agentRef = name.refine((value) => !/\p{Cc}/u.test(value), 'must not contain control characters');
+
+export const provisionAgentSchema = z
+  .strictObject({
+    action: z
+      .enum(['ensure', 'create', 'derive'])
+      .describe(
+        'ensure: the named agent, made when it is missing; create: a fresh agent of a profile; derive: a fresh agent after an existing one.',
+      ),
+    agent_id: agentRef
+      .optional()
+      .describe('ensure: id or name of the agent. create, derive: a name for it, unique in the project.'),
+    profile_name: name
+      .optional()
+      .describe('The profile of the agent. derive: the profile of derived_from when not given.'),
+    profile_version: z
+      .union([z.literal('current'), z.int().positive().max(2_147_483_647)])
+      .optional()
+      .describe(
+        "The version of the profile: 'current' or a number. With ensure it also moves an existing agent to that version; without it the agent keeps its own.",
+      ),
+    derived_from: name.optional().describe('derive only: id or name of the agent to start from.'),
+  })
+  .superRefine((input, context) => {
+    const refuse = (path: string, message: string): void =>
+      context.addIssue({ code: 'custom', path: [path], message });
+    if (input.action === 'ensure' && input.agent_id === undefined)
+      refuse('agent_id', 'is required with action ensure');
+    if (input.action === 'create' && input.profile_name === undefined)
+      refuse('profile_name', 'is required with action create');
+    if (input.action === 'derive' && input.derived_from === undefined)
+      refuse('derived_from', 'is required with action derive');
+    if (input.action !== 'derive' && input.derived_from !== undefined)
+      refuse('derived_from', 'is for action derive only');
+    if (input.action !== 'ensure' && input.agent_id !== undefined && tryParseId(input.agent_id) !== undefined)
+      refuse('agent_id', 'must be a name here: ids of new agents are made by the kernel');
+  });
+export type ProvisionAgent = z.infer<typeof provisionAgentSchema>;
+
 export const createBoxSchema = z
   .strictObject({
-    cards: z.array(cardInputSchema).max(10_000).optional(),
-    card_ids: z.array(z.string().min(1)).max(10_000).optional(),
+    // How many, and how large together, is the packer's to say: its limits can be configured.
+    cards: z.array(cardInputSchema).optional(),
+    card_ids: z.array(z.string().min(1)).optional(),
   })
   .refine(
     (input) => (input.cards?.length ?? 0) + (input.card_ids?.length ?? 0) > 0,

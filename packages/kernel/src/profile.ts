@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { toBadRequest } from './card.js';
 import { type JsonValue, parseJsonValue } from './json.js';
+import { findNameClashes, toolEntrySchema } from './queue-tool.js';
 
 const name = z.string().trim().min(1).max(200);
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
@@ -30,12 +31,20 @@ export const profileSchema = z.strictObject({
     .strictObject({
       temperature: z.number().min(0).max(2).optional(),
       max_output_tokens: z.number().int().positive().optional(),
+      /** False: the provider is asked for its answer in one piece (docs/models.md). */
+      stream: z.boolean().optional(),
     })
     .prefault({}),
   /** The script of the `scripted` model; the adapter checks its inside when the profile is applied. */
   script: z.array(jsonValue).optional(),
-  /** Tools and primitives its agents may call. None listed = none allowed. */
-  tools: z.array(name).default([]),
+  /** Tools and primitives its agents may call, and declarations of tools that go to a queue. None listed = none allowed. */
+  tools: z
+    .array(toolEntrySchema)
+    .superRefine((tools, context) => {
+      for (const { index, name } of findNameClashes(tools))
+        context.addIssue({ code: 'custom', path: [index], message: `'${name}' is declared already` });
+    })
+    .default([]),
   delegation_policy: delegationPolicySchema.optional(),
   /** A turn may end only by a successful call of one of these tools; empty = plain text ends it. */
   must_end_with: z.array(name).default([]),

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { canonicalJson, type JsonValue } from './json.js';
+import { canonicalJson, sha256 } from './json.js';
 import type { Message, ToolSchema } from './message.js';
 
 /** The RFC 8785 text of a message, written out: its keys are known, so nothing is sorted. */
@@ -37,11 +37,12 @@ export function promptHash(messages: readonly Message[], tools: readonly ToolSch
     hash.update(chunk);
     chunk = '';
   }
-  const schemas: JsonValue = tools.map(({ name, description, parameters }) => ({
-    name,
-    description,
-    parameters,
-  }));
-  hash.update(`${chunk}],"tools":${canonicalJson(schemas)}}`);
+  hash.update(`${chunk}],"tools":${canonicalTools(tools)}}`);
   return hash.digest('hex');
 }
+
+/** sha256 over the RFC 8785 text of the tools alone, in the order they are offered. */
+export const toolsetHash = (tools: readonly ToolSchema[]): string => sha256(canonicalTools(tools));
+
+const canonicalTools = (tools: readonly ToolSchema[]): string =>
+  canonicalJson(tools.map(({ name, description, parameters }) => ({ name, description, parameters })));

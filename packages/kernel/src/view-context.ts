@@ -3,6 +3,7 @@ import { CARD_TYPES, type Card, type Field } from './card.js';
 import type { BoxId } from './ids.js';
 import type { JsonValue } from './json.js';
 import type { Profile } from './profile.js';
+import { toolNames } from './queue-tool.js';
 import { stepNotice } from './turn.js';
 import type { ContextRule } from './view-manifest.js';
 import {
@@ -31,11 +32,11 @@ const SUBMIT_RESULT = 'submit_result';
 
 /** Whether turns of this profile may end by `submit_result`. */
 export const canSubmitResult = (profile: ToolLists): boolean =>
-  profile.tools.includes(SUBMIT_RESULT) || profile.must_end_with.includes(SUBMIT_RESULT);
+  toolNames(profile).includes(SUBMIT_RESULT) || profile.must_end_with.includes(SUBMIT_RESULT);
 
 /** The tools whose calls keep their form in histories of other turns. */
 export const toolsOf = (profile: ToolLists): ReadonlySet<string> =>
-  new Set([...profile.tools, ...profile.must_end_with, SUBMIT_RESULT]);
+  new Set([...toolNames(profile), ...profile.must_end_with, SUBMIT_RESULT]);
 
 /** Writes a context in the model's order: inherited cards, parent line, packed arguments, notice of few steps left. */
 export function writeContextCards(

@@ -1,4 +1,4 @@
-import type { Model } from '@boxcar/kernel';
+import { type Model, ModelError } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
 import { requestOf } from './fixtures/requests.js';
 import { type ModelContractSubject, modelContract } from './internal.js';
@@ -91,6 +91,38 @@ describe('the contract refuses', () => {
           sound.generate(request, options).catch(() => Promise.reject(new Error('AbortError'))),
       },
       'an abort ends a running call at once with its reason',
+    ],
+    [
+      'cached tokens beyond the prompt',
+      {
+        generate: async (request, options) => ({
+          ...(await sound.generate(request, options)),
+          usage: { inputTokens: 1, outputTokens: 1, cachedInputTokens: 2 },
+        }),
+      },
+      'an answer in text has its text, its usage and the reason stop',
+    ],
+    [
+      'errors that do not name their turn',
+      {
+        generate: (request, options) =>
+          sound.generate(request, options).catch((error: unknown) => {
+            throw error instanceof ModelError
+              ? new ModelError(error.code, error.message, { canRetry: error.canRetry })
+              : error;
+          }),
+      },
+      'a failure is a ModelError: context_overflow (scripted)',
+    ],
+    [
+      'a model whose abandoned work fails unseen',
+      {
+        generate: (request, options) => {
+          options.signal.addEventListener('abort', () => void Promise.reject(new Error('unseen')));
+          return sound.generate(request, options);
+        },
+      },
+      'aborts at any moment leave no rejection that nobody handles',
     ],
     [
       'untyped errors',

@@ -65,11 +65,29 @@ function checkReply(reply: ModelReply): void {
     assert.equal(typeof call.name, 'string');
     assert.equal(typeof call.arguments, 'string', 'arguments are the text the model wrote');
   }
-  for (const [name, tokens] of Object.entries(reply.usage)) {
-    assert.ok(Number.isSafeInteger(tokens) && tokens >= 0, `usage.${name} is ${tokens}`);
+  assert.ok(
+    reply.reasoning === undefined || reply.reasoning !== '',
+    'no reasoning is none, not an empty one',
+  );
+  const { isEstimated = false, ...figures } = reply.usage;
+  assert.equal(typeof isEstimated, 'boolean');
+  for (const [name, tokens] of Object.entries(figures)) {
+    assert.ok(
+      tokens === undefined || (Number.isSafeInteger(tokens) && tokens >= 0),
+      `usage.${name} is ${tokens}`,
+    );
   }
-  assert.ok(reply.usage.inputTokens > 0, 'a prompt has tokens');
-  assert.ok(reply.usage.outputTokens > 0, 'an answer has tokens');
+  const {
+    inputTokens,
+    outputTokens,
+    cachedInputTokens = 0,
+    cacheWriteTokens = 0,
+    reasoningTokens = 0,
+  } = figures;
+  assert.ok(inputTokens > 0, 'a prompt has tokens');
+  assert.ok(outputTokens > 0, 'an answer has tokens');
+  assert.ok(cachedInputTokens + cacheWriteTokens <= inputTokens, 'cached tokens are a part of the prompt');
+  assert.ok(reasoningTokens <= outputTokens, 'reasoning is a part of the answer');
 }
 
 /** The cases for one adapter. Requests are frozen, so that an adapter that changes one fails. */
@@ -144,6 +162,31 @@ export function modelContract(subject: ModelContractSubject): readonly ContractC
         assert.equal(await call, reason);
       },
     },
+    {
+      name: 'aborts at any moment leave no rejection that nobody handles',
+      run: async () => {
+        const unhandled: unknown[] = [];
+        const note = (error: unknown): void => void unhandled.push(error);
+        process.on('unhandledRejection', note);
+        try {
+          const model = subject.create();
+          const ended = [0, 1, 10, 100].map(async (turns) => {
+            const controller = new AbortController();
+            const reason = new Error(`aborted after ${turns} turns of the event loop`);
+            const call = failureOf(model.generate(slow, { signal: controller.signal }));
+            for (let turn = 0; turn < turns; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+            controller.abort(reason);
+            assert.equal(await call, reason);
+          });
+          await Promise.all(ended);
+          // Rejections are reported when the tasks of a turn of the event loop are done.
+          await new Promise((resolve) => setImmediate(resolve));
+          assert.deepEqual(unhandled, []);
+        } finally {
+          process.off('unhandledRejection', note);
+        }
+      },
+    },
     ...subject.failures.map(({ request, code, canRetry, retryAfterMs }) => ({
       name: `a failure is a ModelError: ${code}${canRetry ? ', can be retried' : ''} (${request.model})`,
       run: async () => {
@@ -154,6 +197,8 @@ export function modelContract(subject: ModelContractSubject): readonly ContractC
           [code, canRetry, retryAfterMs],
         );
         assert.notEqual(failure.message, '');
+        const { turnId, step } = request.turn;
+        assert.deepEqual([failure.details.turnId, failure.details.step], [turnId, step], 'it names its turn');
         const body = failure.toJSON();
         assert.deepEqual(JSON.parse(JSON.stringify(body)), body, 'an error body is plain JSON');
       },

@@ -40,10 +40,16 @@ describe('the router', () => {
         code: 'model_unknown',
         canRetry: false,
         message: expect.stringContaining(
-          `'${model}'; known prefixes are scripted, openai, openai-compatible`,
+          `'${model}'; known prefixes are scripted, openai, anthropic, openai-compatible`,
         ),
       });
     }
+  });
+
+  it('a profile of a provider needs no key to be applied', () => {
+    const bare = createModelRouter();
+    for (const model of ['openai:gpt-x', 'anthropic:claude-x', 'openai-compatible:local:7b'])
+      expect(() => bare.checkProfile?.({ model })).not.toThrow();
   });
 
   it('a profile is checked by its adapter, and passes where the adapter checks nothing', () => {
@@ -52,6 +58,8 @@ describe('the router', () => {
     const failures: [{ model: string; script?: readonly [{ say: string }] }, string][] = [
       [{ model: 'scripted', script: [{ say: '{{x}}' }] }, 'script.0.say: '],
       [{ model: 'scripted:nope' }, "model: no scripted model 'scripted:nope'"],
+      [{ model: 'anthropic:' }, "model: 'anthropic:' names no model; write anthropic:<model>"],
+      [{ model: 'anthropic' }, "model: 'anthropic' names no model; write anthropic:<model>"],
       [{ model: 'gemini:x' }, "model: no adapter serves 'gemini:x'; known prefixes are scripted, openai"],
     ];
     for (const [profile, message] of failures) {

@@ -1,22 +1,27 @@
 import { type Model, ModelError } from '@boxcar/kernel';
+import { createProviderModels } from './providers/providers.js';
+import type { ModelSettings } from './providers/settings.js';
 import { createScriptedModel, type ScriptedModelOptions, toProfileInvalid } from './scripted.js';
 
 export interface ModelRouterOptions {
   readonly scripted?: ScriptedModelOptions;
-  /** Adapters by the prefix of their model names: `openai` serves `openai:<model>`. */
+  /** Keys and addresses of `openai`, `anthropic` and `openai-compatible`; a call says what is missing. */
+  readonly providers?: ModelSettings;
+  /** More adapters by the prefix of their model names, or others in place of the ones above. */
   readonly adapters?: Readonly<Record<string, Model>>;
 }
 
 /**
  * One `Model` over several: the part of the profile's model name before the first `:` picks the adapter,
- * which gets the request as it is. `scripted` is always there.
+ * which gets the request as it is. `scripted` and the providers are always there.
  *
  * @returns A `Model` that throws ModelError `model_unknown` for an unknown prefix; its `checkProfile`
  * throws KernelError `profile_invalid` for it, and else what the adapter's own check throws.
  */
-export function createModelRouter({ scripted, adapters = {} }: ModelRouterOptions = {}): Model {
+export function createModelRouter({ scripted, providers, adapters = {} }: ModelRouterOptions = {}): Model {
   const models = new Map<string, Model>([
     ['scripted', createScriptedModel(scripted)],
+    ...Object.entries(createProviderModels(providers)),
     ...Object.entries(adapters),
   ]);
   const findModel = (name: string): Model | undefined => models.get(name.split(':', 1)[0] ?? '');

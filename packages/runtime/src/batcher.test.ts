@@ -1,20 +1,20 @@
+import { KernelError } from '@boxcar/kernel';
+import { waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
-import { Batcher } from './batcher.js';
+import { Batcher, type BatcherOptions } from './batcher.js';
 
 /** A batcher that doubles numbers, and what it was given batch by batch. */
-function doubler(options: { maxItems?: number; maxInFlight?: number; poison?: number } = {}) {
+function doubler(options: BatcherOptions & { poison?: number; failure?: Error } = {}) {
   const batches: (readonly number[])[] = [];
   const gates: (() => void)[] = [];
   let isHeld = false;
-  const batcher = new Batcher<number, number>(
-    async (inputs) => {
-      batches.push(inputs);
-      if (isHeld) await new Promise<void>((resolve) => gates.push(resolve));
-      if (options.poison !== undefined && inputs.includes(options.poison)) throw new Error('poison');
-      return inputs.map((input) => input * 2);
-    },
-    { maxItems: options.maxItems ?? 64, maxInFlight: options.maxInFlight ?? 1 },
-  );
+  const batcher = new Batcher<number, number>(async (inputs) => {
+    batches.push(inputs);
+    if (isHeld) await new Promise<void>((resolve) => gates.push(resolve));
+    if (options.poison !== undefined && inputs.includes(options.poison))
+      throw options.failure ?? new Error('poison');
+    return inputs.map((input) => input * 2);
+  }, options);
   return {
     batcher,
     batches,
@@ -56,6 +56,40 @@ describe('a batcher', () => {
     release();
     expect(await Promise.all([first, ...others])).toEqual([2, 4, 6]);
     expect(batches).toEqual([[1], [2, 3]]);
+  });
+
+  test('does not wait for a batch under way when the next one is full', async () => {
+    const { batcher, batches, hold, release } = doubler({ maxItems: 2, maxInFlight: 2, patienceMs: 60_000 });
+    hold();
+    const first = batcher.add(0);
+    await new Promise((resolve) => setImmediate(resolve));
+    const others = addAll(batcher, range(5));
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(batches).toEqual([[0], [0, 1]]);
+    release();
+    await first;
+    expect((await others).every(({ status }) => status === 'fulfilled')).toBe(true);
+    expect(batches.slice(2)).toEqual([[2, 3], [4]]);
+  });
+
+  test('does not wait for ever for a batch that hangs', async () => {
+    const { batcher, batches, hold, release } = doubler({ patienceMs: 1 });
+    hold();
+    const hanging = batcher.add(1);
+    await new Promise((resolve) => setImmediate(resolve));
+    const next = batcher.add(2);
+    await waitFor(() => batches.length === 2, { message: 'the second batch is under way' });
+    expect(batches).toEqual([[1], [2]]);
+    release();
+    expect(await Promise.all([hanging, next])).toEqual([2, 4]);
+  });
+
+  test('takes a database that is away for nobody’s fault: all fail at once', async () => {
+    const failure = new KernelError('database_unavailable');
+    const { batcher, batches } = doubler({ poison: 3, failure });
+    const settled = await addAll(batcher, range(7));
+    expect(settled).toEqual(range(7).map(() => ({ status: 'rejected', reason: failure })));
+    expect(batches).toHaveLength(1);
   });
 
   test.each(range(7))('lets a poison item fail alone: %i of seven', async (poison) => {

@@ -1,3 +1,5 @@
+import { isTransient } from '@boxcar/store';
+
 interface Item<I, O> {
   readonly input: I;
   readonly resolve: (output: O) => void;
@@ -5,27 +7,38 @@ interface Item<I, O> {
 }
 
 export interface BatcherOptions {
-  /** Items of one batch at most. */
-  readonly maxItems: number;
-  /** Batches under way at once; what arrives meanwhile forms the next one. */
-  readonly maxInFlight: number;
+  /** Items of one batch at most. Default 64. */
+  readonly maxItems?: number;
+  /** Batches under way at once, at most. Default 4. */
+  readonly maxInFlight?: number;
+  /** After how long a batch under way no longer holds up the next one. Default 20. */
+  readonly patienceMs?: number;
 }
 
 /**
- * Gathers calls into batches without a timer: an item that finds nothing under way starts at once, items that arrive
- * while batches are under way wait for the next. A batch that fails is split by halves until the poison item fails alone,
- * so `run` must leave nothing behind when it throws.
+ * Gathers calls into batches, in a window that adapts by itself: an item that finds nothing under way starts at once; what
+ * arrives meanwhile is the next batch, which starts when the one before is done. The slower the database, the larger the
+ * batches, and the fewer its commits. A full batch, or one whose predecessor takes too long (it waits for a lock, say),
+ * starts beside it.
+ *
+ * A batch that fails is split by halves until the poison item fails alone, so `run` must leave nothing behind when it throws.
+ * A database that is away is no item's fault: then all fail together.
  */
 export class Batcher<I, O> {
   readonly #run: (inputs: readonly I[]) => Promise<readonly O[]>;
-  readonly #options: BatcherOptions;
+  readonly #maxItems: number;
+  readonly #maxInFlight: number;
+  readonly #patienceMs: number;
   #waiting: Item<I, O>[] = [];
   #inFlight = 0;
   #isScheduled = false;
+  #patience: NodeJS.Timeout | undefined;
 
-  constructor(run: (inputs: readonly I[]) => Promise<readonly O[]>, options: BatcherOptions) {
+  constructor(run: (inputs: readonly I[]) => Promise<readonly O[]>, options: BatcherOptions = {}) {
     this.#run = run;
-    this.#options = options;
+    this.#maxItems = options.maxItems ?? 64;
+    this.#maxInFlight = options.maxInFlight ?? 4;
+    this.#patienceMs = options.patienceMs ?? 20;
   }
 
   add(input: I): Promise<O> {
@@ -36,19 +49,32 @@ export class Batcher<I, O> {
   }
 
   #schedule(): void {
-    if (this.#isScheduled || this.#inFlight >= this.#options.maxInFlight) return;
+    if (this.#isScheduled || this.#waiting.length === 0 || this.#inFlight >= this.#maxInFlight) return;
+    if (this.#inFlight > 0 && this.#waiting.length < this.#maxItems) {
+      this.#patience ??= setTimeout(() => {
+        this.#patience = undefined;
+        if (this.#waiting.length > 0 && this.#inFlight < this.#maxInFlight) this.#start();
+      }, this.#patienceMs);
+      return;
+    }
     this.#isScheduled = true;
     // One turn of the event loop: what the same burst of I/O brought joins the same batch.
     setImmediate(() => {
       this.#isScheduled = false;
-      while (this.#waiting.length > 0 && this.#inFlight < this.#options.maxInFlight) {
-        const batch = this.#waiting.splice(0, this.#options.maxItems);
-        this.#inFlight++;
-        void this.#settle(batch).finally(() => {
-          this.#inFlight--;
-          if (this.#waiting.length > 0) this.#schedule();
-        });
-      }
+      this.#start();
+      this.#schedule();
+    });
+  }
+
+  #start(): void {
+    clearTimeout(this.#patience);
+    this.#patience = undefined;
+    const batch = this.#waiting.splice(0, this.#maxItems);
+    if (batch.length === 0) return;
+    this.#inFlight++;
+    void this.#settle(batch).finally(() => {
+      this.#inFlight--;
+      this.#schedule();
     });
   }
 
@@ -61,8 +87,8 @@ export class Batcher<I, O> {
         else item.resolve(output);
       });
     } catch (error) {
-      if (batch.length === 1) {
-        batch[0]?.reject(error);
+      if (batch.length === 1 || isTransient(error)) {
+        for (const item of batch) item.reject(error);
         return;
       }
       const middle = Math.ceil(batch.length / 2);

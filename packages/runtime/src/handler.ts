@@ -58,6 +58,14 @@ export interface SubmitTurnRequest {
   readonly deadlineMs?: number;
 }
 
+export interface NewAgentRequest {
+  readonly profile: ProfileRow;
+  /** Unique in the project. Default: made of the profile's name and the agent's id. */
+  readonly name?: string;
+  /** Lineage: the agent it comes after. */
+  readonly derivedFrom?: AgentId;
+}
+
 /** What a handler works with. Its effects are gathered and committed with its answer, in one transaction. */
 export interface HandlerTools {
   /** For reads: sees what the primitive has made so far, and opens no transaction when it has made nothing. */
@@ -67,12 +75,18 @@ export interface HandlerTools {
   /** Packs in the caller's name; boxes and cards become part of the primitive's transaction. */
   readonly packer: HandoverPacker;
   readonly ctx: CallerContext;
-  /** @throws KernelError `not_found`. */
-  findProfile(name: string): Promise<ProfileRow>;
+  /** The current version, or the one named. @throws KernelError `not_found`. */
+  findProfile(name: string, version?: number): Promise<ProfileRow>;
   /** By id or name. @throws KernelError `not_found`. */
   findAgent(ref: string): Promise<AgentRow>;
   /** @throws KernelError `delegation_denied` unless the caller's policy allows the target. */
   checkDelegation(target: DelegationTarget): void;
+  /**
+   * Makes an agent without a turn; the caller owns it. A turn may be submitted to it at once, as to any agent.
+   *
+   * @throws KernelError `agent_exists` when the name is taken, `bad_request` for one that is blank, too long or an id.
+   */
+  createAgent(request: NewAgentRequest): Promise<AgentRow>;
   /** @throws KernelError `depth_exceeded`, `delegation_cycle`. */
   submitTurn(request: SubmitTurnRequest): Promise<TurnRef>;
   /** Ends the calling turn with this deliverable. Cannot be combined with other effects. */
@@ -83,6 +97,8 @@ export interface HandlerTools {
 export interface Handler<I = unknown> {
   readonly description: string;
   readonly input: z.ZodType<I>;
+  /** The profiles it will ask `findProfile` for, as far as the arguments tell: they are then loaded with the caller. */
+  profileNames?(input: I): readonly string[];
   /**
    * Its effects are what it gathers and writes through its tools. It may run again when its transaction lost a race or its
    * connection, so it must have no other effect.

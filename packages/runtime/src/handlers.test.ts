@@ -14,6 +14,7 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { newId } from './packer.js';
 import type { TurnResult } from './runtime.js';
+import { checkPrompts } from './testing/check-prompts.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
 import { type RecordingModel, recordingModel } from './testing/recording-model.js';
@@ -46,6 +47,8 @@ beforeEach(async () => {
   return async () => {
     // Whatever a test does: no prompt may be one that a provider refuses.
     expect(model.findings()).toEqual([]);
+    // And each can be built again from its rows.
+    await checkPrompts(h.database.pool, model.requests);
     await h[Symbol.asyncDispose]();
   };
 });

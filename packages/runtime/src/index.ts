@@ -1,13 +1,55 @@
 export { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
+export { createToolResultsDoor } from './door/tool-results-door.js';
 export { BullMqDoorbell } from './doorbell/bullmq.js';
 export { InProcessDoorbell } from './doorbell/in-process.js';
-export type { CallerContext, Handler, HandlerTools, SubmitTurnRequest, TurnRef } from './handler.js';
+export type {
+  BoxHop,
+  BudgetCut,
+  CardOrigin,
+  CardPlace,
+  FirstPlace,
+  Named,
+  ReadRight,
+} from './explain/card-origin.js';
+export type {
+  ExplainedMessage,
+  ExplainedOmission,
+  ExplainedTool,
+  StepExplanation,
+} from './explain/explain-step.js';
+export type { Finding } from './explain/rebuild.js';
+export { explainStep, type StepChoice, TurnPrompts, why } from './explain/turn-prompts.js';
+export type { WhyAnswer, WhyHint, WhyPart, WhyPlace } from './explain/why.js';
+export type {
+  CallerContext,
+  Handler,
+  HandlerTools,
+  NewAgentRequest,
+  SubmitTurnRequest,
+  TurnRef,
+} from './handler.js';
 export { createLog, type Log, type LogLevel, silentLog } from './log.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
 export { HandoverPacker, newId, type PackedContext, type PackLimits, type PackRequest } from './packer.js';
 export { loadPlugins, type Plugin } from './plugin.js';
+export type {
+  CountTokens,
+  PackPreview,
+  PreviewCard,
+  PreviewMessage,
+  PreviewOptions,
+  PreviewSum,
+} from './preview.js';
+export type { ProfileRef, ProfileScope, ProfileVersion } from './profiles.js';
 export { migrateQueues, openQueues, type QueueConnection, type Queues } from './queues.js';
-export { type AppliedProfile, Runtime, type RuntimeOptions, type TurnResult } from './runtime.js';
+export {
+  type AppliedProfile,
+  Runtime,
+  type RuntimeOptions,
+  type TurnResult,
+  type TurnScope,
+} from './runtime.js';
 export type { Accepted, SubmitOptions } from './submit.js';
 export type { Tool, ToolContext } from './tool.js';
+export { ToolQueue } from './tool-queue.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

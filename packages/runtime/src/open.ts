@@ -1,11 +1,13 @@
 import type { Model } from '@boxcar/kernel';
 import { createPool } from '@boxcar/store';
 import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
+import { createToolResultsDoor } from './door/tool-results-door.js';
 import { BullMqDoorbell } from './doorbell/bullmq.js';
 import { type Log, silentLog } from './log.js';
 import type { PackLimits } from './packer.js';
 import { openQueues, type QueueConnection } from './queues.js';
 import { Runtime } from './runtime.js';
+import { ToolQueue } from './tool-queue.js';
 
 export interface OpenRuntimeOptions {
   readonly databaseUrl: string;
@@ -25,6 +27,8 @@ export interface OpenRuntime extends AsyncDisposable {
   readonly runtime: Runtime;
   /** Serves `boxcar-primitives` in this process. */
   serveQueueDoor(options?: QueueDoorOptions): QueueDoor;
+  /** Serves `boxcar-tool-results` in this process: what tool workers answer. */
+  serveToolResultsDoor(options?: QueueDoorOptions): QueueDoor;
   close(): Promise<void>;
 }
 
@@ -45,6 +49,7 @@ export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
     pool,
     directUrl: options.directUrl ?? options.databaseUrl,
     doorbell: new BullMqDoorbell(queues, log),
+    toolQueue: new ToolQueue(queues, log),
     model: options.model,
     log,
     ...(options.limits === undefined ? {} : { limits: options.limits }),
@@ -56,6 +61,7 @@ export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
   return {
     runtime,
     serveQueueDoor: (doorOptions) => createQueueDoor(runtime, queues, doorOptions),
+    serveToolResultsDoor: (doorOptions) => createToolResultsDoor(runtime, queues, doorOptions),
     close,
     [Symbol.asyncDispose]: close,
   };

@@ -1,8 +1,9 @@
 /**
- * The HandoverPacker: packs an explicit context box for the next agent's turn. The rules are the kernel's
- * (`decidePacking`); this file loads what they need and writes what they decide.
+ * The HandoverPacker: packs an explicit context box for the next agent's turn. The rules are the kernel's; `pack-plan.ts`
+ * loads what they need, and this file writes what they decide.
  *
- * However many boxes and cards: one statement for project and actor, one for profiles, one for boxes, one for the write.
+ * However many boxes and cards: one statement for project and actor, one for profiles, one for boxes, one more when a
+ * budget has to choose, one for the write.
  */
 import {
   type AgentId,
@@ -10,7 +11,6 @@ import {
   buildCard,
   type CardId,
   decideListedBox,
-  decideNamedBoxes,
   decidePacking,
   decideTargetProfile,
   type HandoverInput,
@@ -20,7 +20,10 @@ import {
   type JsonObject,
   type JsonValue,
   KernelError,
+  MAX_CONTEXT_CARDS,
   type NewId,
+  PackingStrategies,
+  type PackingStrategy,
   type ProjectId,
   parseCardInput,
   parseHandover,
@@ -37,12 +40,13 @@ import {
   findProfiles,
   findReadableCards,
   loadBoxes,
-  type ProfileRow,
   type Queryable,
   type Submission,
   writeSubmission,
 } from '@boxcar/store';
 import { uuidv7 } from 'uuidv7';
+import { type PlanOptions, planContexts, type ResolvedSpec } from './pack-plan.js';
+import { type PackPreview, type PreviewOptions, previewPlan } from './preview.js';
 
 export const newId: NewId = <K extends string>() => parseId<K>(uuidv7(), 'id');
 
@@ -50,12 +54,17 @@ export interface PackLimits {
   readonly maxCardBytes?: number;
   readonly maxInstructionBytes?: number;
   readonly maxContextCards?: number;
+  /** Contents of the cards that one call of `createBox` or `createCards` writes, together. Default 16 MiB. */
+  readonly maxBoxBytes?: number;
 }
+
+const MAX_BOX_BYTES = 16 * 1024 * 1024;
 
 /** Where a packer reads, and where its rows go: at once, or into a submission that is written later as a whole. */
 export interface PackerIo {
   readonly db: Queryable;
   readonly limits?: PackLimits;
+  readonly strategies: PackingStrategies;
   write(submission: Submission, db: Queryable): Promise<void>;
 }
 
@@ -79,19 +88,6 @@ export interface PackedContext {
   readonly targetProfileBoxId: BoxId;
   /** Every card id of the box, in stored order. */
   readonly attachedCardIds: readonly CardId[];
-}
-
-/** A spec whose project, actor, profile and boxes are known. */
-export interface ResolvedSpec {
-  readonly projectId: ProjectId;
-  readonly actorId: AgentId;
-  readonly toolSuffix: string;
-  readonly arguments: JsonObject;
-  readonly handover: ReturnType<typeof parseHandover>;
-  readonly profile: ProfileRow;
-  readonly access: 'actor' | 'trusted';
-  /** Boxes that come after the named ones without an argument of their own: what a clone saw. */
-  readonly extra?: readonly InheritedBox[];
 }
 
 function parseArguments(input: unknown): JsonObject {
@@ -118,12 +114,33 @@ function parseRole(value: JsonValue | undefined, field: string): Role | null {
 export class HandoverPacker {
   readonly #io: PackerIo;
 
-  /** @param options.db - A pool, or a client of the caller. */
-  constructor(options: { readonly db: Queryable; readonly limits?: PackLimits } | PackerIo) {
-    this.#io =
-      'write' in options
-        ? options
-        : { ...options, write: async (submission, db) => void (await writeSubmission(db, submission)) };
+  /**
+   * @param options.db - A pool, or a client of the caller.
+   * @param options.strategies - Beside the built-in ones, by name.
+   */
+  constructor(
+    options:
+      | {
+          readonly db: Queryable;
+          readonly limits?: PackLimits;
+          readonly strategies?: PackingStrategies | Readonly<Record<string, PackingStrategy>>;
+        }
+      | PackerIo,
+  ) {
+    if ('write' in options) {
+      this.#io = options;
+      return;
+    }
+    const { strategies = {}, ...rest } = options;
+    this.#io = {
+      ...rest,
+      strategies: strategies instanceof PackingStrategies ? strategies : new PackingStrategies(strategies),
+      write: async (submission, db) => void (await writeSubmission(db, submission)),
+    };
+  }
+
+  get #planOptions(): PlanOptions {
+    return { newId, ...this.#io.limits, strategies: this.#io.strategies };
   }
 
   /**
@@ -138,10 +155,32 @@ export class HandoverPacker {
     return packed;
   }
 
+  /**
+   * Packs without writing: what a child would see and what each card costs. It refuses what `packContext` refuses.
+   *
+   * @throws KernelError as `packContext`.
+   */
+  async preview(request: PackRequest, options: PreviewOptions = {}): Promise<PackPreview> {
+    const { specs, db } = await this.#resolve([request]);
+    const [plan] = await planContexts(db, specs, this.#planOptions);
+    if (plan === undefined)
+      throw new KernelError('internal_error', { message: 'Planning one context gave none.' });
+    return previewPlan(db, plan, { ...options, newId });
+  }
+
   /** Packs several context boxes of one project and actor at once; all or none. */
   async packMany(requests: readonly PackRequest[]): Promise<readonly PackedContext[]> {
+    if (requests.length === 0) return [];
+    const { specs, db } = await this.#resolve(requests);
+    return this.packResolved(specs, db);
+  }
+
+  /** Checks what requests say by themselves, and finds the project, agent and profiles they name. */
+  async #resolve(
+    requests: readonly PackRequest[],
+  ): Promise<{ readonly specs: readonly ResolvedSpec[]; readonly db: Queryable }> {
     const first = requests[0];
-    if (first === undefined) return [];
+    if (first === undefined) return { specs: [], db: this.#io.db };
     const parsed = requests.map((request) => {
       if (
         request.projectId !== first.projectId ||
@@ -179,7 +218,7 @@ export class HandoverPacker {
         access: request.access ?? 'actor',
       };
     });
-    return this.packResolved(specs, db);
+    return { specs, db };
   }
 
   /**
@@ -191,9 +230,13 @@ export class HandoverPacker {
       readonly instruction: JsonValue;
       readonly inputBoxIds?: readonly string[];
       readonly resultFields?: JsonValue;
+      /** The most tokens the context may have, and what to do when it would have more; default `error`. */
+      readonly budgetTokens?: number;
+      readonly budgetStrategy?: string;
     },
   ): Promise<PackedContext> {
-    const { profileName, instruction, inputBoxIds, resultFields, ...rest } = request;
+    const { profileName, instruction, inputBoxIds, resultFields, budgetTokens, budgetStrategy, ...rest } =
+      request;
     return this.packContext({
       ...rest,
       arguments: {
@@ -201,7 +244,10 @@ export class HandoverPacker {
         ...(resultFields === undefined ? {} : { result_fields: resultFields }),
         ...(inputBoxIds === undefined ? {} : { input_box_ids: inputBoxIds }),
       },
-      handover: instructionHandover(profileName),
+      handover: instructionHandover(profileName, {
+        budget_tokens: budgetTokens,
+        budget_strategy: budgetStrategy,
+      }),
     });
   }
 
@@ -210,52 +256,12 @@ export class HandoverPacker {
     specs: readonly ResolvedSpec[],
     db: Queryable = this.#io.db,
   ): Promise<readonly PackedContext[]> {
-    const first = specs[0];
-    if (first === undefined) return [];
-    const named = specs.map((spec) => decideNamedBoxes(spec.arguments, spec.handover));
-    const boxes = await loadBoxes(
-      db,
-      named.flat().map((item) => item.boxId),
-      { projectId: first.projectId, actorId: first.actorId },
-    );
+    const plans = await planContexts(db, specs, this.#planOptions);
+    if (plans.length === 0) return [];
     const submission = emptySubmission();
-    const packed = specs.map((spec, index): PackedContext => {
-      const inherited = (named[index] ?? []).map(({ argument, boxId }): InheritedBox => {
-        const box = boxes.get(boxId);
-        if (box === undefined) {
-          throw new KernelError('not_found', {
-            message: `arguments.${argument}: no box ${boxId} in this project.`,
-            details: { field: `arguments.${argument}`, box_id: boxId },
-          });
-        }
-        if (spec.access !== 'trusted' && !box.isReadable) {
-          throw new KernelError('box_not_authorized', {
-            message: `arguments.${argument}: agent ${spec.actorId} may not read box ${boxId}.`,
-            details: { field: `arguments.${argument}`, box_id: boxId, source_agent_id: spec.actorId },
-          });
-        }
-        return { argument, boxId, box };
-      });
-      const packing = decidePacking({
-        projectId: spec.projectId,
-        toolSuffix: spec.toolSuffix,
-        sourceAgentId: spec.actorId,
-        arguments: spec.arguments,
-        handover: spec.handover,
-        inherited: [...inherited, ...(spec.extra ?? [])],
-        newId,
-        ...(this.#io.limits?.maxCardBytes === undefined
-          ? {}
-          : { maxCardBytes: this.#io.limits.maxCardBytes }),
-        ...(this.#io.limits?.maxInstructionBytes === undefined
-          ? {}
-          : { maxInstructionBytes: this.#io.limits.maxInstructionBytes }),
-        ...(this.#io.limits?.maxContextCards === undefined
-          ? {}
-          : { maxCards: this.#io.limits.maxContextCards }),
-      });
+    const packed = plans.map(({ spec, packing }): PackedContext => {
       const contextBoxId = newId<'box'>();
-      submission.cards.push(...packing.cards);
+      for (const card of packing.cards) submission.cards.push(card);
       submission.contextBoxes.push({
         ...packing.box,
         id: contextBoxId,
@@ -317,6 +323,7 @@ export class HandoverPacker {
     const db = request.tx ?? this.#io.db;
     const actor = await this.#findActor(db, request.projectId, request.authorId);
     const submission = emptySubmission();
+    this.#checkCount(request.cards.length);
     const ids = this.#addCards(submission, actor, request.cards);
     await this.#io.write(submission, db);
     return ids;
@@ -336,6 +343,7 @@ export class HandoverPacker {
     const db = request.tx ?? this.#io.db;
     const actor = await this.#findActor(db, request.projectId, request.sourceAgentId);
     const submission = emptySubmission();
+    this.#checkCount((request.cards?.length ?? 0) + (request.cardIds?.length ?? 0));
     this.#addCards(submission, actor, request.cards ?? []);
     const listed = submission.cards.map((card) => ({ id: card.id, tokens: card.tokenEstimate }));
     const cardIds = (request.cardIds ?? []).map((id, index) => parseId<'card'>(id, `card_ids.${index}`));
@@ -364,12 +372,6 @@ export class HandoverPacker {
       });
     }
     const boxId = newId<'box'>();
-    const limit = this.#io.limits?.maxContextCards ?? 10_000;
-    if (listed.length > limit)
-      throw new KernelError('payload_too_large', {
-        message: `The box would hold ${listed.length} cards; the limit is ${limit}.`,
-        details: { cards: listed.length, limitCards: limit },
-      });
     submission.contextBoxes.push({
       ...decideListedBox(listed),
       id: boxId,
@@ -443,11 +445,23 @@ export class HandoverPacker {
     await this.#io.write(submission, db);
   }
 
+  /** Before the cards are looked at: what is too much is not worth it. */
+  #checkCount(cards: number): void {
+    const limit = this.#io.limits?.maxContextCards ?? MAX_CONTEXT_CARDS;
+    if (cards <= limit) return;
+    throw new KernelError('payload_too_large', {
+      message: `The box would list ${cards} cards; the limit maxContextCards is ${limit}.`,
+      details: { cards, limitCards: limit },
+    });
+  }
+
   #addCards(
     submission: Submission,
     actor: { projectId: ProjectId; agentId: AgentId },
     inputs: readonly unknown[],
   ): CardId[] {
+    const limitBytes = this.#io.limits?.maxBoxBytes ?? MAX_BOX_BYTES;
+    let sizeBytes = 0;
     return inputs.map((input, index) => {
       const parsed = parseCardInput(input, `cards.${index}`);
       const role = parsed.role ?? parseRole(parsed.metadata?.role, `cards.${index}.metadata.role`);
@@ -462,6 +476,12 @@ export class HandoverPacker {
         { id: newId<'card'>(), projectId: actor.projectId },
         this.#io.limits?.maxCardBytes,
       );
+      sizeBytes += card.sizeBytes;
+      if (sizeBytes > limitBytes)
+        throw new KernelError('payload_too_large', {
+          message: `cards.${index}: with it the new cards have ${sizeBytes} bytes together; the limit maxBoxBytes is ${limitBytes}.`,
+          details: { field: `cards.${index}`, sizeBytes, limitBytes },
+        });
       submission.cards.push(card);
       return card.id;
     });

@@ -15,6 +15,7 @@ import { isTransient, toDatabaseError } from '@boxcar/store';
 import {
   createPostgresBackend,
   createRedisBackend,
+  type FlowJob,
   type IQueueBackend,
   type Job,
   type Processor,
@@ -51,7 +52,16 @@ export interface JobQueue<D> {
     }[],
   ): Promise<unknown>;
   getJobState(jobId: string): Promise<string>;
-  getJob(jobId: string): Promise<{ promote(): Promise<void> } | undefined>;
+  getJob(
+    jobId: string,
+  ): Promise<{ promote(): Promise<void>; returnvalue: unknown; failedReason?: string } | undefined>;
+  /** 0 when a worker has it in hand, or one of its children. */
+  remove(jobId: string): Promise<number>;
+}
+
+/** What we use of BullMQ's flows: jobs with jobs below them, which are delivered when those have ended. */
+export interface JobFlow {
+  addBulk(flows: FlowJob[]): Promise<unknown>;
 }
 
 export interface JobWorker {
@@ -69,6 +79,7 @@ export interface WorkerSettings {
 export interface Queues {
   readonly kind: QueueConnection['kind'];
   queue<D>(name: string): JobQueue<D>;
+  flow(): JobFlow;
   worker<D, R>(name: string, processor: Processor<D, R>, settings: WorkerSettings): JobWorker;
   close(): Promise<void>;
 }
@@ -77,6 +88,11 @@ const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
 /** How long saying goodbye to a server may take. */
 const GOODBYE_MS = 2_000;
+
+/** Parts of at most `size`: what one call to the queue takes. */
+export function* chunks<T>(items: readonly T[], size: number): Generator<readonly T[]> {
+  for (let from = 0; from < items.length; from += size) yield items.slice(from, from + size);
+}
 
 /** Settles like `work`, or rejects after `ms`; a late failure of `work` is nobody's any more. */
 export async function within<T>(work: Promise<T>, ms: number): Promise<T> {
@@ -116,42 +132,37 @@ interface Connector<C> {
 
 type Classes<C> = ReturnType<typeof withBackend<IQueueBackend, C>>;
 
-/** A queue that is made at its first use, and again after its first connection failed (B1). */
-class LazyQueue<D> implements JobQueue<D> {
-  readonly #make: () => Queue<D>;
-  #queue: Queue<D> | undefined;
-
-  constructor(make: () => Queue<D>) {
-    this.#make = make;
-  }
-
-  get #open(): Queue<D> {
-    if (this.#queue !== undefined) return this.#queue;
-    const queue = this.#make();
-    this.#queue = queue;
-    queue.on('error', () => undefined);
-    queue.waitUntilReady().catch(() => {
-      if (this.#queue === queue) this.#queue = undefined;
-      queue.close().catch(() => undefined);
+/** Made at its first use, and again after its first connection failed (B1). */
+function lazily<T extends Opened>(make: () => T): () => T {
+  let opened: T | undefined;
+  return () => {
+    if (opened !== undefined) return opened;
+    const made = make();
+    opened = made;
+    made.on('error', () => undefined);
+    made.waitUntilReady().catch(() => {
+      if (opened === made) opened = undefined;
+      made.close().catch(() => undefined);
     });
-    return queue;
-  }
+    return made;
+  };
+}
 
-  add(...job: Parameters<JobQueue<D>['add']>): Promise<unknown> {
-    return this.#open.add(...(job as unknown as Parameters<Queue<D>['add']>));
-  }
+interface Opened {
+  on(event: 'error', listener: (error: Error) => void): unknown;
+  waitUntilReady(): Promise<unknown>;
+  close(): Promise<void>;
+}
 
-  addBulk(jobs: Parameters<JobQueue<D>['addBulk']>[0]): Promise<unknown> {
-    return this.#open.addBulk(jobs as unknown as Parameters<Queue<D>['addBulk']>[0]);
-  }
-
-  getJobState(jobId: string): Promise<string> {
-    return this.#open.getJobState(jobId);
-  }
-
-  getJob(jobId: string): ReturnType<JobQueue<D>['getJob']> {
-    return this.#open.getJob(jobId);
-  }
+function openQueue<D>(make: () => Queue<D>): JobQueue<D> {
+  const queue = lazily(make);
+  return {
+    add: (...job) => queue().add(...(job as unknown as Parameters<Queue<D>['add']>)),
+    addBulk: (jobs) => queue().addBulk(jobs as unknown as Parameters<Queue<D>['addBulk']>[0]),
+    getJobState: (jobId) => queue().getJobState(jobId),
+    getJob: (jobId) => queue().getJob(jobId),
+    remove: (jobId) => queue().remove(jobId),
+  };
 }
 
 function openWorker<D, R, C>(
@@ -219,12 +230,16 @@ function openOn<C>(kind: QueueConnection['kind'], classes: Classes<C>, connector
   return {
     kind,
     queue: <D>(name: string): JobQueue<D> =>
-      new LazyQueue<D>(
+      openQueue<D>(
         () =>
           new classes.Queue<D>(name, {
             connection: connector.queue(),
           } as QueueOptions<C>) as unknown as Queue<D>,
       ),
+    flow: () => {
+      const flow = lazily(() => new classes.FlowProducer({ connection: connector.queue() }));
+      return { addBulk: (flows) => flow().addBulk(flows) };
+    },
     worker: (name, processor, settings) => openWorker(classes, connector, { name, processor, settings }),
     close: () => connector.close(),
   };

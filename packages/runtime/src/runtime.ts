@@ -6,20 +6,27 @@ import {
   type JsonValue,
   KernelError,
   type Model,
+  PackingStrategies,
+  type PackingStrategy,
   type Profile,
   parseProfile,
   type Ring,
+  TOOL_NAME,
   type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
 import {
   emptySubmission,
-  findActor,
   findDoorsOf,
   findProfileHash,
   insertProfile,
+  loadOpenings,
   loadTurnStates,
   lockProfileName,
+  type Opening,
+  type OpeningRequest,
+  type PendingCall,
+  type ProfileLine,
   promote,
   type SubmissionItem,
   type SubmissionResult,
@@ -30,21 +37,39 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { Batcher } from './batcher.js';
+import type { StepExplanation } from './explain/explain-step.js';
+import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
+import type { WhyAnswer } from './explain/why.js';
 import type { Handler } from './handler.js';
 import { createBox, grantBox } from './handlers/boxes.js';
 import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
+import { provisionAgent } from './handlers/provision-agent.js';
 import { submitResult } from './handlers/submit-result.js';
 import { type Log, silentLog } from './log.js';
-import { HandoverPacker, newId, type PackLimits } from './packer.js';
+import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
+import type { PackPreview, PreviewOptions } from './preview.js';
+import {
+  findProfileVersions,
+  findProject,
+  getProfile,
+  listProfiles,
+  type ProfileRef,
+  type ProfileScope,
+  type ProfileVersion,
+} from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
-import type { Tool } from './tool.js';
-import { TurnWatcher } from './turn-watcher.js';
+import { type Tool, toParameters } from './tool.js';
+import type { ToolQueue } from './tool-queue.js';
+import { OutsideCalls } from './tool-queue-calls.js';
+import { isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
 
 export interface RuntimeOptions {
   /** The caller's pool; the runtime never ends it. */
   readonly pool: pg.Pool;
   readonly doorbell: Doorbell;
   readonly model: Model;
+  /** Where workers outside find their calls. Without it profiles cannot use queue tools. */
+  readonly toolQueue?: ToolQueue;
   /** A direct connection (not through a transaction pooler) for LISTEN and session locks. */
   readonly directUrl: string;
   readonly limits?: PackLimits;
@@ -58,14 +83,21 @@ export interface RuntimeCore {
   readonly model: Model;
   readonly directUrl: string;
   readonly limits: PackLimits;
+  readonly strategies: PackingStrategies;
   readonly log: Log;
   readonly handlers: ReadonlyMap<string, Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
   readonly watcher: TurnWatcher;
+  /** Loads what a submission needs of its caller, together with others that come at the same moment. */
+  readonly open: (request: OpeningRequest) => Promise<Opening | undefined>;
   /** Writes a submission together with others that come at the same moment. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
   /** Rings after a commit: at once, in the background, never failing. */
   ring(rings: readonly Ring[]): void;
+  /** Calls that workers outside answer; undefined when the runtime was opened without queues for them. */
+  readonly outside: OutsideCalls | undefined;
+  /** Gives a committed call to the workers outside: in the background, never failing. */
+  sendSoon(call: PendingCall): void;
   accept(primitive: string, args: unknown, options?: SubmitOptions & DoorOptions): Promise<Accepted>;
   /** Looks soon whether queued turns of this target have room. */
   promoteSoon(workerTarget: string): void;
@@ -100,6 +132,12 @@ export const toTurnResult = (state: TurnState): TurnResult => ({
   ...(state.error === null ? {} : { error: state.error }),
 });
 
+/** Where a turn is looked for. */
+export interface TurnScope {
+  /** Id or name; default `default`. */
+  readonly projectId?: string | undefined;
+}
+
 export interface AppliedProfile {
   readonly name: string;
   readonly version: number;
@@ -109,18 +147,19 @@ export interface AppliedProfile {
   readonly changed: boolean;
 }
 
-const NAME = /^[a-zA-Z0-9_.-]{1,64}$/;
-
 export class Runtime implements RuntimeCore {
   readonly pool: pg.Pool;
   readonly doorbell: Doorbell;
   readonly model: Model;
   readonly directUrl: string;
   readonly limits: PackLimits;
+  readonly strategies = new PackingStrategies();
   readonly log: Log;
   readonly watcher: TurnWatcher;
+  readonly open: RuntimeCore['open'];
   readonly write: RuntimeCore['write'];
-  /** Packs contexts from anywhere: `packContext`, `packMany`, `createBox`, `grantBox`, `createCards`. */
+  readonly outside: OutsideCalls | undefined;
+  /** Packs contexts from anywhere: `packContext`, `packMany`, `preview`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
   readonly #handlers = new Map<string, Handler>();
   readonly #tools = new Map<string, Tool>();
@@ -128,6 +167,7 @@ export class Runtime implements RuntimeCore {
   readonly #models = new Map<string, Model>();
   readonly #background = new Set<Promise<void>>();
   readonly #rings: Ring[] = [];
+  readonly #sending: PendingCall[] = [];
   readonly #promoting = new Map<string, { again: boolean }>();
 
   constructor(options: RuntimeOptions) {
@@ -142,18 +182,25 @@ export class Runtime implements RuntimeCore {
     this.limits = options.limits ?? {};
     this.log = options.log ?? silentLog;
     this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
-    const writes = new Batcher((items: readonly SubmissionItem[]) => writeSubmissions(this.pool, items), {
-      maxItems: 64,
-      maxInFlight: 2,
-    });
+    const openings = new Batcher(async (requests: readonly OpeningRequest[]) =>
+      (await loadOpenings(this.pool, requests)).map((opening) => ({ opening })),
+    );
+    this.open = async (request) => (await openings.add(request)).opening;
+    const writes = new Batcher((items: readonly SubmissionItem[]) => writeSubmissions(this.pool, items));
     // A fence locks the caller's turn: such a write goes alone, so that it waits for nobody else's.
     this.write = (item) =>
       item.fence === undefined ? writes.add(item) : writeSubmission(this.pool, item.submission, item);
-    this.packer = new HandoverPacker({ db: options.pool, limits: this.limits });
+    this.outside = options.toolQueue && new OutsideCalls(this, options.toolQueue);
+    this.packer = new HandoverPacker({
+      db: options.pool,
+      limits: this.limits,
+      strategies: this.strategies,
+    });
     this.registerHandler('delegate_async', delegateAsync);
     this.registerHandler('launch_principal', launchPrincipal);
     this.registerHandler('ask_expert', askExpert);
     this.registerHandler('submit_result', submitResult);
+    this.registerHandler('provision_agent', provisionAgent);
     this.registerHandler('create_box', createBox);
     this.registerHandler('grant_box', grantBox);
   }
@@ -167,13 +214,25 @@ export class Runtime implements RuntimeCore {
   }
 
   #checkName(name: string): void {
-    if (!NAME.test(name))
+    if (!TOOL_NAME.test(name))
       throw new KernelError('bad_request', {
         message: `'${name}' is no name for a tool or primitive: letters, digits, _ . - only, 64 at most.`,
         details: { name },
       });
     if (this.#handlers.has(name) || this.#tools.has(name))
       throw new KernelError('conflict', { message: `'${name}' is registered already.`, details: { name } });
+  }
+
+  /** A tool that a profile declares must not have the name of one that is registered: the model could not tell them apart. */
+  #checkDeclared({ tools }: Profile): void {
+    for (const [index, tool] of tools.entries()) {
+      if (typeof tool === 'string' || !(this.#handlers.has(tool.name) || this.#tools.has(tool.name)))
+        continue;
+      throw new KernelError('profile_invalid', {
+        message: `tools.${index}.name: '${tool.name}' is a ${this.#tools.has(tool.name) ? 'registered tool' : 'primitive'}.`,
+        details: { issues: [{ path: `tools.${index}.name`, message: 'is registered already' }] },
+      });
+    }
   }
 
   /** Adds a primitive, with the same guarantees and at the same doors as the built-in ones. */
@@ -185,7 +244,23 @@ export class Runtime implements RuntimeCore {
   /** Adds a tool that models may call once a profile lists it. */
   registerTool<I>(tool: Tool<I>): void {
     this.#checkName(tool.name);
+    toParameters(tool.input);
     this.#tools.set(tool.name, tool as Tool);
+  }
+
+  /**
+   * Adds a way to meet a token budget, for handovers whose `budget_strategy` names it. It must be pure and synchronous;
+   * what it chooses is checked (docs/packing.md, "Strategies of your own").
+   *
+   * @throws KernelError `bad_request` for a name that is none, `conflict` for one that is taken, built-in ones included.
+   */
+  registerPackingStrategy(name: string, strategy: PackingStrategy): void {
+    this.strategies.add(name, strategy);
+  }
+
+  /** What a packing would make, without making it: `packer.preview`. */
+  preview(request: PackRequest, options: PreviewOptions = {}): Promise<PackPreview> {
+    return this.packer.preview(request, options);
   }
 
   /** Serves the models whose name is `prefix` or begins with `prefix:`; it comes before the one the runtime was opened with. */
@@ -229,28 +304,60 @@ export class Runtime implements RuntimeCore {
     const { signal, ...rest } = options;
     const accepted = await this.accept(primitive, args, rest);
     if (accepted.awaitedTurnId === null) return accepted.answer;
-    const result = await this.waitForTurn(accepted.awaitedTurnId, signal === undefined ? {} : { signal });
+    const result = await this.waitForTurn(accepted.awaitedTurnId, {
+      projectId: accepted.projectId,
+      ...(signal === undefined ? {} : { signal }),
+    });
     return { ...result } as unknown as JsonValue;
   }
 
-  /** Waits for the end of a turn, read from its row. */
+  /**
+   * Waits for the end of a turn, read from its row.
+   *
+   * @throws KernelError `not_found`, also for a turn of another project; `wait_timeout`; or the signal's reason.
+   */
   async waitForTurn(
     turnId: string,
-    options: { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {},
+    options: TurnScope & { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {},
   ): Promise<TurnResult> {
+    const { projectId: project = 'default', ...rest } = options;
     const id = tryParseId<'turn'>(turnId);
-    if (id === undefined)
-      throw new KernelError('not_found', { message: `No turn '${turnId}'.`, details: { turn_id: turnId } });
-    return toTurnResult(await this.watcher.wait(id, options));
+    if (id === undefined) throw turnNotFound(turnId, project);
+    return toTurnResult(await this.watcher.wait(id, { project, ...rest }));
   }
 
-  /** Where a turn stands. @throws KernelError `not_found`. */
-  async getTurn(turnId: string): Promise<TurnResult> {
+  /** Where a turn stands. @throws KernelError `not_found`, also for a turn of another project. */
+  async getTurn(turnId: string, options: TurnScope = {}): Promise<TurnResult> {
+    const { projectId: project = 'default' } = options;
     const id = tryParseId<'turn'>(turnId);
     const [state] = id === undefined ? [] : await loadTurnStates(this.pool, [id]);
-    if (state === undefined)
-      throw new KernelError('not_found', { message: `No turn '${turnId}'.`, details: { turn_id: turnId } });
+    if (state === undefined || !isOfProject(state, project)) throw turnNotFound(turnId, project);
     return toTurnResult(state);
+  }
+
+  /**
+   * The exact prompt of a step, every message with the cards, rules and rights behind it. Rule: docs/explain.md.
+   *
+   * @param turnId - Its id, or a beginning of it of at least eight digits.
+   * @throws KernelError `not_found` for the turn, or a step it has not.
+   */
+  explainStep(turnId: string, options: TurnScope & StepChoice = {}): Promise<StepExplanation> {
+    const { projectId: project = 'default', ...choice } = options;
+    return explainStep(this.pool, turnId, { project, ...choice });
+  }
+
+  /**
+   * Where a text of a turn's prompts came from: card, box, packing rule, right, author and tokens.
+   *
+   * @throws KernelError `not_found` as `explainStep`; `bad_request` for a blank text.
+   */
+  why(
+    turnId: string,
+    text: string,
+    options: TurnScope & { readonly step?: number } = {},
+  ): Promise<WhyAnswer> {
+    const { projectId: project = 'default', step } = options;
+    return why(this.pool, turnId, { text, project, step });
   }
 
   /**
@@ -261,20 +368,9 @@ export class Runtime implements RuntimeCore {
    */
   async applyProfile(input: unknown, options: { readonly projectId?: string } = {}): Promise<AppliedProfile> {
     const profile: Profile = parseProfile(input);
+    this.#checkDeclared(profile);
     this.model.checkProfile?.(profile);
-    const project = options.projectId ?? 'default';
-    const actor = await findActor(this.pool, {
-      project,
-      projectId: tryParseId(project),
-      agent: 'operator',
-      agentId: undefined,
-    });
-    if (actor === undefined)
-      throw new KernelError('not_found', {
-        message: `No project '${project}'.`,
-        details: { project_id: project },
-      });
-    const { projectId, operatorId } = actor;
+    const { projectId, operatorId } = await findProject(this.pool, options.projectId);
     return transaction(this.pool, async (tx) => {
       await lockProfileName(tx, projectId, profile.name);
       const card = buildCard(
@@ -317,6 +413,29 @@ export class Runtime implements RuntimeCore {
     });
   }
 
+  /** The current profiles of a project by name, or those of them with a tag. @throws KernelError `not_found`. */
+  listProfiles(
+    options: ProfileScope & { readonly tag?: string | undefined } = {},
+  ): Promise<readonly ProfileLine[]> {
+    return listProfiles(this.pool, options);
+  }
+
+  /** One version of a profile, by default the current one. @throws KernelError `not_found`. */
+  getProfile(
+    name: string,
+    options: ProfileScope & { readonly version?: number | undefined } = {},
+  ): Promise<ProfileVersion> {
+    return getProfile(this.pool, name, options);
+  }
+
+  /** Several versions at once, in the order of the request; what does not exist is left out. */
+  findProfileVersions(
+    refs: readonly ProfileRef[],
+    options: ProfileScope = {},
+  ): Promise<readonly ProfileVersion[]> {
+    return findProfileVersions(this.pool, refs, options);
+  }
+
   ring(rings: readonly Ring[]): void {
     if (rings.length === 0) return;
     this.#rings.push(...rings);
@@ -324,6 +443,16 @@ export class Runtime implements RuntimeCore {
     if (this.#rings.length > rings.length) return;
     this.#inBackground(
       new Promise((settle) => setImmediate(settle)).then(() => this.doorbell.ring(this.#rings.splice(0))),
+    );
+  }
+
+  sendSoon(call: PendingCall): void {
+    const { outside } = this;
+    if (outside === undefined) return;
+    this.#sending.push(call);
+    if (this.#sending.length > 1) return;
+    this.#inBackground(
+      new Promise((settle) => setImmediate(settle)).then(() => outside.send(this.#sending.splice(0))),
     );
   }
 

@@ -23,11 +23,12 @@ import {
   type WorkerId,
 } from '@boxcar/kernel';
 import {
+  type AgentRow,
   type ChainLink,
   findAgent,
   findProfiles,
+  findProfileVersion,
   hasContextBox,
-  loadOpening,
   lockAgent,
   type Opening,
   type Queryable,
@@ -35,8 +36,9 @@ import {
   ringsOf,
   type SubmittedTurn,
   type Tx,
+  takeAgentName,
 } from '@boxcar/store';
-import type { CallerContext, Handler, HandlerTools, TurnRef } from './handler.js';
+import type { CallerContext, Handler, HandlerTools, NewAgentRequest, TurnRef } from './handler.js';
 import { HandoverPacker, newId } from './packer.js';
 import type { RuntimeCore } from './runtime.js';
 import { UnitOfWork } from './unit-of-work.js';
@@ -117,19 +119,20 @@ const checkText = (value: string | undefined, field: string, maxLength: number):
 async function open(
   runtime: RuntimeCore,
   options: SubmitOptions & DoorOptions,
-  key: string,
+  { key, profileNames }: { readonly key: string; readonly profileNames: readonly string[] },
 ): Promise<Opening & { source: NonNullable<Opening['source']> }> {
   checkText(options.projectId, 'project_id', 200);
   checkText(options.sourceAgentId, 'source_agent_id', 200);
   checkText(options.channelId, 'channel_id', 200);
   checkText(options.traceparent, 'traceparent', 200);
   const project = options.projectId ?? 'default';
-  const opening = await loadOpening(runtime.pool, {
+  const opening = await runtime.open({
     project: tryParseId(project) ?? project,
     sourceAgentId:
       options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
     sourceAgentName: options.sourceAgentId,
     idempotencyKey: key,
+    profileNames,
     parentTurnId:
       options.call?.turnId ??
       (options.parentTurnId === undefined
@@ -202,6 +205,7 @@ class Primitive implements HandlerTools {
     this.packer = new HandoverPacker({
       db: unit.db,
       limits: runtime.limits,
+      strategies: runtime.strategies,
       write: async (submission) => {
         unit.submission.cards.push(...submission.cards);
         unit.submission.contextBoxes.push(...submission.contextBoxes);
@@ -218,12 +222,20 @@ class Primitive implements HandlerTools {
     return this.#unit.tx;
   }
 
-  readonly findProfile: HandlerTools['findProfile'] = async (name) => {
-    const profile = (await findProfiles(this.db, this.ctx.projectId, [name])).get(name);
+  readonly findProfile: HandlerTools['findProfile'] = async (name, version) => {
+    const profile =
+      version === undefined
+        ? (this.#opening.profiles.get(name) ??
+          (await findProfiles(this.db, this.ctx.projectId, [name])).get(name))
+        : await findProfileVersion(this.db, this.ctx.projectId, { name, version });
     if (profile === undefined)
       throw new KernelError('not_found', {
-        message: `No profile '${name}' in this project.`,
-        details: { profile_name: name, project_id: this.ctx.projectId },
+        message: `No profile '${name}'${version === undefined ? '' : ` version ${version}`} in this project.`,
+        details: {
+          profile_name: name,
+          ...(version === undefined ? {} : { profile_version: version }),
+          project_id: this.ctx.projectId,
+        },
       });
     return profile;
   };
@@ -263,6 +275,42 @@ class Primitive implements HandlerTools {
     });
   }
 
+  /** Gathers the rows of an agent: its tape and itself. */
+  #addAgent({ profile, name, derivedFrom }: NewAgentRequest): AgentRow {
+    const { submission } = this.#unit;
+    const { projectId, source } = this.ctx;
+    const agentId = newId<'agent'>();
+    const tapeBoxId = newId<'box'>();
+    const agentName = name ?? `${profile.name}-${agentId.slice(-12)}`;
+    submission.tapes.push({ id: tapeBoxId, projectId, ownerAgentId: agentId });
+    submission.agents.push({
+      id: agentId,
+      projectId,
+      name: agentName,
+      profileId: profile.profileId,
+      ownerAgentId: source.agentId,
+      derivedFrom: derivedFrom ?? null,
+      tapeBoxId,
+    });
+    return { agentId, name: agentName, tapeBoxId, profile };
+  }
+
+  readonly createAgent: HandlerTools['createAgent'] = async (request) => {
+    const { name } = request;
+    checkText(name, 'name', 200);
+    if (name !== undefined && tryParseId(name) !== undefined)
+      throw new KernelError('bad_request', {
+        message: `name: '${name}' reads as an id, so nobody could tell which is meant.`,
+        details: { field: 'name' },
+      });
+    if (name !== undefined && !(await takeAgentName(this.tx, this.ctx.projectId, name)))
+      throw new KernelError('agent_exists', {
+        message: `An agent '${name}' exists already in this project.`,
+        details: { agent: name, project_id: this.ctx.projectId },
+      });
+    return this.#addAgent(request);
+  };
+
   readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
     const { target } = request;
     const { parent, projectId } = this.ctx;
@@ -280,26 +328,16 @@ class Primitive implements HandlerTools {
       throw new KernelError('bad_request', { message: 'A primitive can wait for one turn only.' });
     }
     const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
+    const agent = target.kind === 'new' ? this.#addAgent(target) : target.agent;
     const turn: TurnRef = {
       turnId: newId<'turn'>(),
-      agentId: target.kind === 'new' ? newId<'agent'>() : target.agent.agentId,
+      agentId: agent.agentId,
       contextBoxId: request.contextBoxId,
-      outputBoxId: target.kind === 'new' ? newId<'box'>() : target.agent.tapeBoxId,
+      outputBoxId: agent.tapeBoxId,
     };
     const { submission } = this.#unit;
     await this.#own(turn);
-    if (target.kind === 'new') {
-      submission.tapes.push({ id: turn.outputBoxId, projectId, ownerAgentId: turn.agentId });
-      submission.agents.push({
-        id: turn.agentId,
-        projectId,
-        name: `${profile.name}-${turn.agentId.slice(-12)}`,
-        profileId: profile.profileId,
-        ownerAgentId: this.ctx.source.agentId,
-        derivedFrom: target.derivedFrom ?? null,
-        tapeBoxId: turn.outputBoxId,
-      });
-    } else {
+    if (target.kind === 'reuse') {
       if (isAwaited) this.#checkCycle(turn.agentId);
       // Whether the agent is free is decided under its lock: an end and a submit can then not miss each other.
       await lockAgent(this.tx, turn.agentId);
@@ -440,7 +478,8 @@ async function acceptOnce(
   runtime: RuntimeCore,
   { primitive, handler, input, plain, key, options }: Attempt,
 ): Promise<Accepted> {
-  const opening = await open(runtime, options, key);
+  const request = { key, profileNames: handler.profileNames?.(input) ?? [] };
+  const opening = await open(runtime, options, request);
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
   if (known !== undefined) return known;
@@ -497,7 +536,7 @@ async function acceptOnce(
     );
     if (result.outcome === 'refused') {
       // Someone else used the key meanwhile, or the calling turn is gone.
-      const now = await open(runtime, options, key);
+      const now = await open(runtime, options, request);
       const again = replay(now, key, requestHash);
       if (again !== undefined) return again;
       checkParent(now);

@@ -1,4 +1,11 @@
-import type { AgentId, JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
+import {
+  type AgentId,
+  type JsonValue,
+  KernelError,
+  type ProjectId,
+  type ToolCallId,
+  type TurnId,
+} from '@boxcar/kernel';
 import { z } from 'zod';
 
 export interface ToolContext {
@@ -30,11 +37,22 @@ export interface Tool<I = unknown> {
 export const retryOf = (tool: Pick<Tool, 'retry' | 'isReadOnly'>): 'safe' | 'never' =>
   tool.retry ?? (tool.isReadOnly === true ? 'safe' : 'never');
 
-/** The JSON schema of a zod object, as models get it. */
+/**
+ * The JSON schema of a zod object, as models get it. Providers ask for `type: object` at the top, which a union of objects
+ * does not say by itself.
+ *
+ * @throws KernelError `bad_request` for a schema that takes something else than an object: no model can call that.
+ */
 export function toParameters(input: z.ZodType): JsonValue {
   const { $schema: _dialect, ...schema } = z.toJSONSchema(input, {
     io: 'input',
     unrepresentable: 'any',
   }) as Record<string, JsonValue>;
-  return schema;
+  const { type = 'object' } = schema;
+  if (type !== 'object')
+    throw new KernelError('bad_request', {
+      message: `input: is a schema of type ${JSON.stringify(type)}; arguments are an object.`,
+      details: { field: 'input', type },
+    });
+  return { type, ...schema };
 }

@@ -1,18 +1,25 @@
 import { isFinal, KernelError, type TurnId, tryParseId } from '@boxcar/kernel';
-import { loadTurnStates, type TurnState } from '@boxcar/store';
+import { ENDED_CHANNEL, loadTurnStates, type TurnState } from '@boxcar/store';
 import pg from 'pg';
 import type { Log } from './log.js';
 
-/** Ended turns are announced here, as comma-separated ids. A hint only: the rows decide. */
-export const ENDED_CHANNEL = 'boxcar_ended';
-/** A NOTIFY payload must stay below 8,000 bytes, or it aborts its transaction. */
-export const IDS_PER_NOTICE = 200;
 const POLL_MS = 500;
 
 interface Waiter {
+  readonly project: string;
   readonly resolve: (state: TurnState) => void;
   readonly reject: (error: unknown) => void;
 }
+
+/** Projects are named by id or name. */
+export const isOfProject = (state: TurnState, project: string): boolean =>
+  state.project_id === tryParseId(project) || state.project_name === project;
+
+export const turnNotFound = (turnId: string, project: string): KernelError =>
+  new KernelError('not_found', {
+    message: `No turn '${turnId}' in project '${project}'.`,
+    details: { turn_id: turnId, project_id: project },
+  });
 
 /**
  * Waits for ends of turns. The rows are the truth: one statement reads all watched turns, at once when a notice names one
@@ -32,10 +39,13 @@ export class TurnWatcher {
     this.#options = options;
   }
 
-  /** @throws KernelError `not_found`, `wait_timeout`, or the signal's reason. */
+  /**
+   * @param options.project - Id or name; a turn of another project is not found.
+   * @throws KernelError `not_found`, `wait_timeout`, or the signal's reason.
+   */
   wait(
     turnId: TurnId,
-    options: { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {},
+    options: { readonly project: string; readonly timeoutMs?: number; readonly signal?: AbortSignal },
   ): Promise<TurnState> {
     if (this.#isClosed)
       return Promise.reject(new KernelError('internal_error', { message: 'The runtime is closed.' }));
@@ -50,6 +60,7 @@ export class TurnWatcher {
         if (this.#waiters.size === 0) this.#stopTimer();
       };
       const waiter: Waiter = {
+        project: options.project,
         resolve: (state) => {
           done();
           resolve(state);
@@ -142,11 +153,11 @@ export class TurnWatcher {
   }
 
   #settle(id: TurnId, state: TurnState | undefined): void {
-    const waiters = [...(this.#waiters.get(id) ?? [])];
-    if (state === undefined)
-      for (const waiter of waiters)
-        waiter.reject(new KernelError('not_found', { message: `No turn ${id}.`, details: { turn_id: id } }));
-    else if (isFinal(state.status)) for (const waiter of waiters) waiter.resolve(state);
+    for (const waiter of [...(this.#waiters.get(id) ?? [])]) {
+      if (state === undefined || !isOfProject(state, waiter.project))
+        waiter.reject(turnNotFound(id, waiter.project));
+      else if (isFinal(state.status)) waiter.resolve(state);
+    }
   }
 
   #stopTimer(): void {

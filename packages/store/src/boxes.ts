@@ -8,6 +8,7 @@ import type {
   ProjectId,
   Segment,
   SegmentRule,
+  TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
@@ -17,7 +18,7 @@ import { CARD_READ, type CardRow, readCard } from './records.js';
  * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
  * looked up by halves, where a list is read through for every card (9,000 cards of which half were duplicates: 0.4 s).
  */
-const SEGMENTS = `
+export const SEGMENTS = `
   select b.id as box_id, b.card_ids, b.card_tokens, s.ordinality as ord, x.*,
     (select range_agg(int4range(v, v, '[]')) from unnest(x.skip) v) as skip_set
   from want_boxes b, jsonb_array_elements(b.segments) with ordinality s,
@@ -29,7 +30,7 @@ const SEGMENTS = `
  * because a segment never points to a segment. `offset 0` keeps each leaf a look-up by key: the planner knows nothing of
  * how many segments a box has, and would rather read all boxes.
  */
-const LEAVES = `
+export const LEAVES = `
   select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens
   from seg g, unnest(g.card_ids[g."from":g."to"], g.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
   where g.source is null
@@ -81,13 +82,22 @@ const ACCESS = `
     or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id)) as is_own,
   ${grantOf('read')} as granted`;
 
+// A range of sealed cards of which none is skipped is a slice of its list, read as it is: taken apart and put together again it
+// cost a third of packing 9,000 cards. `positions` is null there: they follow from the range.
 const LOAD_BOXES = statement(`
   with want_boxes as (
     select b.*, ${ACCESS}, ${grantOf('append')} as append_grant
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.id = any ($1::uuid[]) and b.project_id = $2
   ),
-  seg as (${SEGMENTS}),
+  all_seg as (${SEGMENTS}),
+  plain as (
+    select g.box_id, g.ord, array_to_string((coalesce(l.card_ids, g.card_ids))[g."from":g."to"], ',') as card_ids,
+      array_to_string((coalesce(l.card_tokens, g.card_tokens))[g."from":g."to"], ',') as tokens
+    from all_seg g left join lateral (select b.card_ids, b.card_tokens from boxcar.boxes b where b.id = g.source and b.kind = 'context' offset 0) l on true
+    where g.skip_set is null and (g.source is null or l.card_ids is not null)
+  ),
+  seg as (select * from all_seg g where not exists (select from plain p where p.box_id = g.box_id and p.ord = g.ord)),
   leaf as (${LEAVES}
     union all
     select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
@@ -100,10 +110,12 @@ const LOAD_BOXES = statement(`
       array_to_string(array_agg(card_id order by position), ',') as card_ids,
       array_to_string(array_agg(tokens order by position), ',') as tokens
     from leaf group by box_id, ord
+    union all
+    select box_id, ord, null, card_ids, tokens from plain
   )
   select b.id as box_id, b.kind, b.is_own, b.granted, b.append_grant, b.head_position,
     g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", r.positions, r.card_ids, r.tokens
-  from want_boxes b left join seg g on g.box_id = b.id
+  from want_boxes b left join all_seg g on g.box_id = b.id
     left join ranges r on r.box_id = b.id and r.ord = coalesce(g.ord, 0)
   order by b.id, g.ord`);
 
@@ -132,14 +144,17 @@ const numbers = (text: string | null): number[] =>
 
 function readRange(row: RangeRow): LoadedRange | undefined {
   if (row.kind === 'context' && (row.ord === null || row.from === null || row.to === null)) return undefined;
+  const from = row.from ?? 1;
+  const cardIds = (row.card_ids === null || row.card_ids === '' ? [] : row.card_ids.split(',')) as CardId[];
   return {
     rule: row.rule ?? 'inherit',
     source: row.source ?? row.box_id,
-    from: row.from ?? 1,
+    from,
     to: row.to ?? Math.min(row.head_position ?? 0, row.is_own ? Infinity : (row.granted?.upto ?? Infinity)),
     skip: numbers(row.skip),
-    positions: numbers(row.positions),
-    cardIds: (row.card_ids === null || row.card_ids === '' ? [] : row.card_ids.split(',')) as CardId[],
+    positions:
+      row.positions === null ? cardIds.map((_cardId, index) => from + index) : numbers(row.positions),
+    cardIds,
     tokens: numbers(row.tokens),
     native: row.native ?? false,
   };
@@ -184,24 +199,46 @@ export async function hasContextBox(db: Queryable, boxId: BoxId, projectId: Proj
   return (await run(db, HAS_CONTEXT, [boxId, projectId])).length === 1;
 }
 
-const EXPAND_CONTEXTS = statement(`
-  with want_boxes as (select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'),
+const expand = (boxes: string): string => `
+  with want_boxes as (${boxes}),
   seg as (${SEGMENTS}),
   leaf as (${LEAVES})
-  select l.box_id, l.rule, l."native", ${CARD_READ}
+  select l.box_id, l.rule, l."native", ${CARD_READ}, c.size_bytes
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
-  order by l.box_id, l.ord, l.position`);
+  order by l.box_id, l.ord, l.position`;
+
+const EXPAND_CONTEXTS = statement(
+  expand("select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'"),
+);
+
+// The same box may be the context of several of the turns.
+const EXPAND_CONTEXTS_OF = statement(
+  expand(`select distinct on (b.id) b.* from boxcar.turns t join boxcar.boxes b on b.id = t.context_box_id
+    where t.id = any ($1::uuid[]) and b.token_estimate <= $2 order by b.id`),
+);
 
 export interface ExpandedCard {
   readonly card: Card;
   readonly rule: Segment['rule'];
   readonly native: boolean;
+  readonly sizeBytes: number;
 }
 
 interface ExpandedRow extends CardRow, pg.QueryResultRow {
   box_id: BoxId;
   rule: Segment['rule'];
   native: boolean | null;
+  size_bytes: number;
+}
+
+function addExpanded(expanded: Map<BoxId, ExpandedCard[]>, rows: readonly ExpandedRow[]): void {
+  for (const row of rows) {
+    const card = readCard(row);
+    if (card === null) continue;
+    const cards = expanded.get(row.box_id) ?? [];
+    cards.push({ card, rule: row.rule, native: row.native ?? false, sizeBytes: row.size_bytes });
+    expanded.set(row.box_id, cards);
+  }
 }
 
 /** The cards of context boxes in stored order, by box id. One statement, however many boxes and segments. */
@@ -211,10 +248,18 @@ export async function expandContexts(
 ): Promise<Map<BoxId, readonly ExpandedCard[]>> {
   const expanded = new Map<BoxId, ExpandedCard[]>(boxIds.map((id) => [id, []]));
   if (boxIds.length === 0) return expanded;
-  for (const row of await run<ExpandedRow>(db, EXPAND_CONTEXTS, [[...expanded.keys()]])) {
-    const card = readCard(row);
-    if (card !== null) expanded.get(row.box_id)?.push({ card, rule: row.rule, native: row.native ?? false });
-  }
+  addExpanded(expanded, await run<ExpandedRow>(db, EXPAND_CONTEXTS, [[...expanded.keys()]]));
+  return expanded;
+}
+
+/** The context boxes of turns, as far as they are not larger than `maxTokens`; an empty box has no entry. */
+export async function expandContextsOf(
+  db: Queryable,
+  turnIds: readonly TurnId[],
+  maxTokens: number,
+): Promise<ReadonlyMap<BoxId, readonly ExpandedCard[]>> {
+  const expanded = new Map<BoxId, ExpandedCard[]>();
+  addExpanded(expanded, await run<ExpandedRow>(db, EXPAND_CONTEXTS_OF, [turnIds, maxTokens]));
   return expanded;
 }
 

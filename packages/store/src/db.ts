@@ -57,6 +57,8 @@ export function createPool(options: PoolOptions): pg.Pool {
     application_name: options.applicationName ?? 'boxcar',
     connectionTimeoutMillis: 10_000,
     keepAlive: true,
+    // Statements sent together on one connection share a round trip.
+    pipeline: true,
     ...(options.isPooled === true ? {} : { options: PLANNER }),
   });
   // A server restart breaks idle connections; the pool replaces them on the next use.
@@ -171,8 +173,11 @@ async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Pro
   const client = await checkOut(pool);
   let broken: Error | undefined;
   try {
-    await client.query('begin');
+    // Travels with the first statement; should it fail, that one fails too.
+    const begun = client.query('begin');
+    begun.catch(ignoreLoss);
     const result = await body(client);
+    await begun;
     await client.query('commit');
     return result;
   } catch (error) {
@@ -186,6 +191,23 @@ async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Pro
   } finally {
     client.release(broken);
   }
+}
+
+/** Runs `body` on one connection of the pool, as a whole again when that was lost: statements it sends together share a round trip. */
+export function onConnection<T>(pool: pg.Pool, body: (db: Queryable) => Promise<T>): Promise<T> {
+  return retryTransient(async () => {
+    const client = await checkOut(pool);
+    let broken: Error | undefined;
+    try {
+      return await body(client);
+    } catch (error) {
+      // Statements may be on their way still: the connection goes with them.
+      broken = error instanceof Error ? error : new Error(String(error));
+      throw error;
+    } finally {
+      client.release(broken);
+    }
+  });
 }
 
 /** Like `transaction` for a single statement, which is its own transaction: retried as a whole, no begin and commit. */

@@ -1,3 +1,12 @@
+export { type Activity, ActivityFeed } from './activity.js';
+export { moveAgent, takeAgentName } from './agents.js';
+export {
+  type BoxCard,
+  type BoxEntry,
+  type BoxGrantLine,
+  type BoxReport,
+  inspectBox,
+} from './box-report.js';
 export {
   type ExpandedCard,
   expandContexts,
@@ -9,6 +18,7 @@ export {
   loadBoxes,
   loadSnapshot,
 } from './boxes.js';
+export { loadCardFacts, loadCards } from './card-facts.js';
 export {
   checkOut,
   createPool,
@@ -19,6 +29,28 @@ export {
   toDatabaseError,
   transaction,
 } from './db.js';
+export {
+  type Counted,
+  type DirectFacts,
+  probeDirectConnection,
+  readServerFacts,
+  readWorkFacts,
+  type ServerFacts,
+  type TargetFacts,
+  type WorkFacts,
+} from './doctor.js';
+export {
+  type BoxRight,
+  type BoxRow,
+  type ExplainedTurn,
+  loadTurnRows,
+  rightKey,
+  type SourcedCard,
+  type StepRow,
+  type StoredCard,
+  type TurnRows,
+} from './explain.js';
+export { type FinishedStep, finishSteps } from './finish-steps.js';
 export {
   type CallLine,
   type CardLine,
@@ -32,17 +64,26 @@ export {
   type Usage,
 } from './inspect.js';
 export {
+  INVARIANTS,
+  type Invariant,
+  type InvariantOptions,
+  type InvariantReport,
+  inspectInvariants,
+} from './invariants.js';
+export {
   type AgentRow,
   type ChainLink,
   findActor,
   findAgent,
   findProfileHash,
   findProfiles,
+  findProfileVersion,
   insertProfile,
-  loadOpening,
+  loadOpenings,
   lockAgent,
   lockProfileName,
   type Opening,
+  type OpeningRequest,
   type ProfileRow,
 } from './lookups.js';
 export {
@@ -54,6 +95,15 @@ export {
   migrate,
   type SchemaRange,
 } from './migrate.js';
+export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
+export {
+  findDueCalls,
+  hastenLooks,
+  loadArguments,
+  loadQueueCalls,
+  noteLooks,
+  type QueueCall,
+} from './queue-calls.js';
 export { tables } from './schema.js';
 export {
   emptySubmission,
@@ -93,6 +143,7 @@ export {
   type Advance,
   type AdvanceOutcome,
   advanceTurns,
+  type CallRouteKind,
   type CallSettlement,
   extendDeadline,
   loadCallsOfStep,
@@ -102,6 +153,8 @@ export {
   type SettledTurns,
   settleCalls,
 } from './tool-calls.js';
+export { type OfferedTool, writeToolset } from './toolsets.js';
+export { findTreeRoot, loadTree, type OpenCall, type TreeNode, type TurnTree } from './tree.js';
 export {
   type ClaimedTurn,
   type ClaimOutcome,
@@ -109,7 +162,7 @@ export {
   type CommitResult,
   claim,
   commitSteps,
-  findHeldTurns,
+  ENDED_CHANNEL,
   loadTurnStates,
   type NewEntry,
   type NewToolCall,
@@ -118,5 +171,13 @@ export {
   type TurnEnding,
   type TurnState,
 } from './turns.js';
-export { type LoadedView, loadProfiles, loadViews } from './views.js';
-export { findReady, type NewWorker, promote, registerWorker, removeWorker, renewLease } from './workers.js';
+export { claimWithViews, type LoadedView, loadProfiles, loadViews, type ViewedClaim } from './views.js';
+export {
+  findReady,
+  type NewWorker,
+  promote,
+  purgeDeadWorkers,
+  registerWorker,
+  removeWorker,
+  renewLease,
+} from './workers.js';

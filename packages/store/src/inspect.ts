@@ -16,19 +16,18 @@ import {
   type ToolCallId,
   type TurnId,
   type TurnStatus,
-  tryParseId,
   type WorkerId,
 } from '@boxcar/kernel';
-import { and, asc, between, count, DrizzleQueryError, eq, gt, or, type SQL, sql, sum } from 'drizzle-orm';
+import { and, asc, count, DrizzleQueryError, eq, gt, type SQL, sql, sum } from 'drizzle-orm';
 import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
 import type pg from 'pg';
-import { checkOut, toDatabaseError } from './db.js';
+import { checkOut, type Queryable, toDatabaseError } from './db.js';
 import { tables } from './schema.js';
+import type { CallRouteKind } from './tool-calls.js';
+import { findTurnId } from './turn-ref.js';
 
-const { agents, boxes, cards, profiles, projects, runs, steps, tapeEntries, toolCalls, turns, workers } =
-  tables;
+const { agents, boxes, cards, profiles, runs, steps, tapeEntries, toolCalls, turns, workers } = tables;
 
-const MIN_PREFIX = 8;
 const PREVIEW_LENGTH = 200;
 const LISTED_CARDS = 50;
 const LISTED_CHILDREN = 100;
@@ -69,7 +68,9 @@ export interface CallLine {
   readonly step: number;
   readonly ordinal: number;
   readonly name: string;
-  readonly route: 'function' | 'primitive' | 'none';
+  readonly route: CallRouteKind;
+  /** Whose queue it goes to; null unless the route is `queue`. */
+  readonly target: string | null;
   readonly status: 'pending' | 'success' | 'failed' | 'timeout' | 'canceled';
   /** From the commit of the call to its result; null while it is out. */
   readonly duration_ms: number | null;
@@ -143,11 +144,11 @@ export interface TurnReport {
 type Reader = Parameters<Parameters<NodePgDatabase['transaction']>[0]>[0];
 
 /** One snapshot for all statements: a report never mixes two states of a turn. */
-async function read<T>(pool: pg.Pool, body: (tx: Reader) => Promise<T>): Promise<T> {
+async function read<T>(pool: pg.Pool, body: (tx: Reader, client: Queryable) => Promise<T>): Promise<T> {
   const client = await checkOut(pool);
   let hasFailed = true;
   try {
-    const result = await drizzle(client).transaction(body, {
+    const result = await drizzle(client).transaction((tx) => body(tx, client), {
       isolationLevel: 'repeatable read',
       accessMode: 'read only',
     });
@@ -159,56 +160,6 @@ async function read<T>(pool: pg.Pool, body: (tx: Reader) => Promise<T>): Promise
     // Whether the rollback came through is not worth a look: the next read gets a fresh connection.
     client.release(hasFailed);
   }
-}
-
-async function findProjectId(tx: Reader, project: string): Promise<ProjectId> {
-  const id = tryParseId<'project'>(project);
-  const [row] = await tx
-    .select({ id: projects.id })
-    .from(projects)
-    .where(
-      id === undefined ? eq(projects.name, project) : or(eq(projects.id, id), eq(projects.name, project)),
-    )
-    .limit(1);
-  if (row === undefined)
-    throw new KernelError('not_found', {
-      message: `No project '${project}'.`,
-      details: { project_id: project },
-    });
-  return row.id;
-}
-
-/** An id, or the beginning of one that fits a single turn of the project. */
-async function findTurnId(tx: Reader, ref: string, project: string): Promise<TurnId> {
-  const digits = ref.toLowerCase().replaceAll('-', '');
-  if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32) {
-    throw new KernelError('bad_request', {
-      message: `turn: '${ref.slice(0, 80)}' is no id and no beginning of one (${MIN_PREFIX} hex digits at least).`,
-      details: { field: 'turn' },
-    });
-  }
-  const projectId = await findProjectId(tx, project);
-  const bound = (fill: string): TurnId => tryParseId<'turn'>(digits.padEnd(32, fill)) as TurnId;
-  const found = await tx
-    .select({ id: turns.id })
-    .from(turns)
-    .where(and(eq(turns.projectId, projectId), between(turns.id, bound('0'), bound('f'))))
-    .orderBy(asc(turns.id))
-    .limit(4);
-  const [first, ...others] = found.map((row) => row.id);
-  if (first === undefined)
-    throw new KernelError('not_found', {
-      message: `No turn '${ref}' in project '${project}'.`,
-      details: { turn_id: ref, project_id: projectId },
-    });
-  if (others.length > 0) {
-    const some = [first, ...others].slice(0, 3).join(', ');
-    throw new KernelError('bad_request', {
-      message: `turn: '${ref}' is the beginning of several ids (${some}${others.length > 2 ? ', …' : ''}); give more digits.`,
-      details: { field: 'turn', turn_ids: [first, ...others] },
-    });
-  }
-  return first;
 }
 
 /** A content's own words, cut. */
@@ -284,6 +235,7 @@ function readCalls(tx: Reader, turnId: TurnId): Promise<CallLine[]> {
       ordinal: toolCalls.ordinal,
       name: toolCalls.name,
       route: toolCalls.route,
+      target: toolCalls.target,
       status: toolCalls.status,
       duration_ms: sql<
         number | null
@@ -382,8 +334,8 @@ export function inspectTurn(
   ref: string,
   options: { readonly project: string },
 ): Promise<TurnReport> {
-  return read(pool, async (tx) => {
-    const turnId = await findTurnId(tx, ref, options.project);
+  return read(pool, async (tx, client) => {
+    const { turnId } = await findTurnId(client, ref, options.project);
     const [row] = await tx
       .select({
         turn: turns,

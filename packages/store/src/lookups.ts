@@ -38,6 +38,8 @@ export interface Opening {
   readonly operation:
     | { readonly requestHash: string; readonly response: JsonValue; readonly awaitedTurnId: TurnId | null }
     | undefined;
+  /** The current versions of the profiles that were asked for, by name. */
+  readonly profiles: ReadonlyMap<string, ProfileRow>;
   readonly parent:
     | {
         readonly turnId: TurnId;
@@ -53,40 +55,53 @@ export interface Opening {
     | undefined;
 }
 
-const OPENING = statement(`
-  with recursive p as (
-    select * from boxcar.projects where id = $6 or name = $1 order by (id = $6) desc nulls last limit 1
-  ),
-  source as (
-    select a.id, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
-    from p join boxcar.agents a on a.project_id = p.id
-      and a.id = coalesce($2::uuid, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = $3), case when $3::text is null then p.operator_agent_id end)
-    left join boxcar.profiles f on f.id = a.profile_id
-    left join boxcar.cards c on c.id = f.card_id
-  ),
-  parent as (select t.* from boxcar.turns t join p on p.id = t.project_id where t.id = $5),
-  chain as (
-    select t.id as turn_id, t.agent_id, t.is_awaited, t.parent_turn_id, 0 as n from parent t
-    union all
-    select t.id, t.agent_id, t.is_awaited, t.parent_turn_id, c.n + 1 from chain c join boxcar.turns t on t.id = c.parent_turn_id
-    where c.n < 1000
-  )
-  select p.id as project_id, p.limits, p.operator_agent_id,
-    (select row_to_json(s) from source s) as source,
-    (select json_build_object('request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id)
-       from boxcar.operations o where o.project_id = p.id and o.idempotency_key = $4) as operation,
-    (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status, 'depth', t.depth,
-       'context_box_id', t.context_box_id, 'output_box_id', t.output_box_id) from parent t) as parent,
-    (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
-       from chain c join boxcar.agents a on a.id = c.agent_id) as chain
-  from p`);
+// One row per caller. Everything hangs on keys handed in, so each part is a look-up of its own (`lateral`), and a part that
+// was not asked for finds nothing at once.
+const OPENINGS = statement(`
+  select r.n::int as n, o.*
+  from rows from (json_to_recordset($1) as (project text, project_id uuid, source_id uuid, source_name text, parent_turn_id uuid, keys text[], profile_names text[]))
+    with ordinality as r(project, project_id, source_id, source_name, parent_turn_id, keys, profile_names, n)
+  cross join lateral (
+    with recursive p as (
+      select * from boxcar.projects where id = r.project_id or name = r.project order by (id = r.project_id) desc nulls last limit 1
+    ),
+    source as (
+      select a.id, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
+      from p join boxcar.agents a on a.project_id = p.id
+        and a.id = coalesce(r.source_id, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = r.source_name), case when r.source_name is null then p.operator_agent_id end)
+      left join boxcar.profiles f on f.id = a.profile_id
+      left join boxcar.cards c on c.id = f.card_id
+    ),
+    parent as (select t.* from boxcar.turns t join p on p.id = t.project_id where t.id = r.parent_turn_id),
+    chain as (
+      select t.id as turn_id, t.agent_id, t.is_awaited, t.parent_turn_id, 0 as n from parent t
+      union all
+      select t.id, t.agent_id, t.is_awaited, t.parent_turn_id, c.n + 1 from chain c join boxcar.turns t on t.id = c.parent_turn_id
+      where c.n < 1000
+    )
+    select p.id as project_id, p.limits, p.operator_agent_id,
+      (select row_to_json(s) from source s) as source,
+      (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id))
+         from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys)) as operations,
+      (select json_agg(json_build_object('profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags, 'worker_target', f.worker_target, 'max_steps', f.max_steps))
+         from boxcar.profiles f where f.project_id = p.id and f.name = any (r.profile_names) and f.is_current) as profiles,
+      (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status, 'depth', t.depth,
+         'context_box_id', t.context_box_id, 'output_box_id', t.output_box_id) from parent t) as parent,
+      (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
+         from chain c join boxcar.agents a on a.id = c.agent_id) as chain
+    from p
+  ) o`);
 
 interface OpeningRow extends pg.QueryResultRow {
+  n: number;
   project_id: ProjectId;
   limits: { max_depth?: number };
   operator_agent_id: AgentId;
   source: { id: AgentId; is_operator: boolean; policy: DelegationPolicy | null } | null;
-  operation: { request_hash: string; response: JsonValue; awaited_turn_id: TurnId | null } | null;
+  operations:
+    | { key: string; request_hash: string; response: JsonValue; awaited_turn_id: TurnId | null }[]
+    | null;
+  profiles: ProfileDbRow[] | null;
   parent: {
     turn_id: TurnId;
     run_id: RunId;
@@ -105,23 +120,68 @@ export interface OpeningRequest {
   readonly project: string;
   readonly sourceAgentId?: AgentId | undefined;
   readonly sourceAgentName?: string | undefined;
-  readonly idempotencyKey: string | null;
+  readonly idempotencyKey: string;
   readonly parentTurnId?: TurnId | undefined;
+  /** Profiles whose current versions are wanted as well. */
+  readonly profileNames: readonly string[];
 }
 
-/** Everything about the caller that a submission needs, in one statement; undefined = no such project. */
-export async function loadOpening(db: Queryable, request: OpeningRequest): Promise<Opening | undefined> {
-  const [row] = await run<OpeningRow>(db, OPENING, [
-    request.project,
-    request.sourceAgentId ?? null,
-    request.sourceAgentName ?? null,
-    request.idempotencyKey,
-    request.parentTurnId ?? null,
-    tryParseId<'project'>(request.project) ?? null,
+/** Requests of one caller, which differ in their keys only. */
+interface OpeningGroup {
+  readonly record: Readonly<Record<string, unknown>>;
+  readonly keys: string[];
+}
+
+function groupByCaller(requests: readonly OpeningRequest[]): {
+  groups: readonly OpeningGroup[];
+  groupOf: readonly number[];
+} {
+  const groups: OpeningGroup[] = [];
+  const known = new Map<string, number>();
+  const groupOf = requests.map((request) => {
+    const record = {
+      project: request.project,
+      project_id: tryParseId<'project'>(request.project) ?? null,
+      source_id: request.sourceAgentId ?? null,
+      source_name: request.sourceAgentName ?? null,
+      parent_turn_id: request.parentTurnId ?? null,
+      profile_names: request.profileNames,
+    };
+    const caller = JSON.stringify(record);
+    const index = known.get(caller) ?? groups.push({ record, keys: [] }) - 1;
+    known.set(caller, index);
+    groups[index]?.keys.push(request.idempotencyKey);
+    return index;
+  });
+  return { groups, groupOf };
+}
+
+/**
+ * Everything about their callers that submissions need, in one statement.
+ *
+ * @returns One opening per request, in order; undefined = no such project.
+ */
+export async function loadOpenings(
+  db: Queryable,
+  requests: readonly OpeningRequest[],
+): Promise<readonly (Opening | undefined)[]> {
+  const { groups, groupOf } = groupByCaller(requests);
+  const rows = await run<OpeningRow>(db, OPENINGS, [
+    JSON.stringify(groups.map(({ record, keys }) => ({ ...record, keys }))),
   ]);
-  if (row === undefined) return undefined;
-  const { source, operation, parent } = row;
-  return {
+  const openings = new Map(rows.map((row) => [row.n - 1, readOpening(row)]));
+  return requests.map((request, index) => {
+    const found = openings.get(groupOf[index] ?? -1);
+    return found && { ...found.opening, operation: found.operations.get(request.idempotencyKey) };
+  });
+}
+
+function readOpening(row: OpeningRow): {
+  readonly opening: Omit<Opening, 'operation'>;
+  readonly operations: ReadonlyMap<string, NonNullable<Opening['operation']>>;
+} {
+  const { source, parent } = row;
+  const opening = {
     projectId: row.project_id,
     limits: row.limits,
     operatorId: row.operator_agent_id,
@@ -129,14 +189,7 @@ export async function loadOpening(db: Queryable, request: OpeningRequest): Promi
       source === null
         ? undefined
         : { agentId: source.id, isOperator: source.is_operator, policy: source.policy ?? undefined },
-    operation:
-      operation === null
-        ? undefined
-        : {
-            requestHash: operation.request_hash,
-            response: operation.response,
-            awaitedTurnId: operation.awaited_turn_id,
-          },
+    profiles: new Map((row.profiles ?? []).map((profile) => [profile.name, toProfileRow(profile)])),
     parent:
       parent === null
         ? undefined
@@ -152,6 +205,17 @@ export async function loadOpening(db: Queryable, request: OpeningRequest): Promi
             chain: row.chain ?? [],
           },
   };
+  const operations = new Map(
+    (row.operations ?? []).map((operation) => [
+      operation.key,
+      {
+        requestHash: operation.request_hash,
+        response: operation.response,
+        awaitedTurnId: operation.awaited_turn_id,
+      },
+    ]),
+  );
+  return { opening, operations };
 }
 
 /** A profile as delegation needs it. */
@@ -199,6 +263,19 @@ export async function findProfiles(
 ): Promise<ReadonlyMap<string, ProfileRow>> {
   const rows = await run<ProfileDbRow>(db, FIND_PROFILES, [projectId, names]);
   return new Map(rows.map((row) => [row.name, toProfileRow(row)]));
+}
+
+const FIND_VERSION = statement(`
+  select ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = $2 and f.version = $3`);
+
+/** One version of a profile, current or not. */
+export async function findProfileVersion(
+  db: Queryable,
+  projectId: ProjectId,
+  ref: { readonly name: string; readonly version: number },
+): Promise<ProfileRow | undefined> {
+  const [row] = await run<ProfileDbRow>(db, FIND_VERSION, [projectId, ref.name, ref.version]);
+  return row === undefined ? undefined : toProfileRow(row);
 }
 
 const FIND_ACTOR = statement(`

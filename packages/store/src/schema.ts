@@ -37,6 +37,8 @@ import {
   unique,
   uuid,
 } from 'drizzle-orm/pg-core';
+import type { CallRouteKind } from './tool-calls.js';
+import type { OfferedTool } from './toolsets.js';
 
 const bytea = customType<{ data: Buffer }>({ dataType: () => 'bytea' });
 const time = (name: string) => timestamp(name, { withTimezone: true });
@@ -260,6 +262,8 @@ const steps = boxcar.table(
     openedAt: time('opened_at').notNull().defaultNow(),
     model: text('model'),
     promptHash: bytea('prompt_hash'),
+    /** Names the tools that were offered; null when the step is not committed, or older than the table. */
+    toolsetHash: bytea('toolset_hash'),
     manifest: jsonb('manifest').$type<JsonObject>(),
     thoughtCardId: uuid('thought_card_id').$type<CardId>(),
     usage: jsonb('usage').$type<{ readonly input_tokens: number; readonly output_tokens: number }>(),
@@ -269,6 +273,18 @@ const steps = boxcar.table(
     committedAt: time('committed_at'),
   },
   (table) => [primaryKey({ columns: [table.turnId, table.step, table.attempt] })],
+);
+
+/** A list of tool schemas as a step offered it, kept once per project. */
+const toolsets = boxcar.table(
+  'toolsets',
+  {
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    hash: bytea('hash').notNull(),
+    schemas: json('schemas').$type<readonly OfferedTool[]>().notNull(),
+    createdAt: createdAt(),
+  },
+  (table) => [primaryKey({ columns: [table.projectId, table.hash] })],
 );
 
 const toolCalls = boxcar.table(
@@ -283,7 +299,7 @@ const toolCalls = boxcar.table(
     providerCallId: text('provider_call_id').notNull(),
     name: text('name').notNull(),
     arguments: json('arguments').$type<JsonValue>().notNull(),
-    route: text('route').$type<'function' | 'primitive' | 'none'>().notNull(),
+    route: text('route').$type<CallRouteKind>().notNull(),
     /** What a takeover may do with a call that was interrupted. */
     retry: text('retry').$type<'safe' | 'never'>().notNull(),
     /** The epoch that committed it; another epoch meeting it pending knows it was interrupted. */
@@ -293,6 +309,12 @@ const toolCalls = boxcar.table(
     resultCardId: uuid('result_card_id').$type<CardId>(),
     createdAt: createdAt(),
     endedAt: time('ended_at'),
+    /** Whose job it is, for the route `queue`: `boxcar-tools-<target>`. */
+    target: text('target'),
+    /** When to ask the queue again what became of the job; null = nothing more to be learnt there. */
+    lookAt: time('look_at'),
+    /** When its job entered the queue; kept for calls that must not be sent twice. */
+    sentAt: time('sent_at'),
   },
   (table) => [unique().on(table.turnId, table.step, table.ordinal)],
 );
@@ -339,6 +361,7 @@ export const tables = {
   runs,
   turns,
   steps,
+  toolsets,
   toolCalls,
   operations,
   workers,

@@ -357,7 +357,7 @@ describe('an agent that works', () => {
     await lockAgent(submitting, parent.agentId);
     // The end of a child grants its parent's agent the tape; it must not wait for the submission, which waits for turns.
     const ended = await commitSteps(world.pool, [await world.commit(child, { end: 'success' })]);
-    expect(ended.outcomes).toEqual([{ outcome: 'committed' }]);
+    expect(ended.outcomes).toMatchObject([{ outcome: 'committed' }]);
     await submitting.query('rollback');
   });
 });

@@ -147,13 +147,22 @@ export interface SubmissionItem {
   readonly fence?: Fence;
 }
 
-const snake = (record: object): Record<string, unknown> =>
-  Object.fromEntries(
-    Object.entries(record).map(([key, value]) => [
-      key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
-      value,
-    ]),
-  );
+const columnNames = new Map<string, string>();
+
+function columnOf(property: string): string {
+  const known = columnNames.get(property);
+  if (known !== undefined) return known;
+  const column = property.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  columnNames.set(property, column);
+  return column;
+}
+
+/** The record of a row: its properties under the names of their columns. */
+function snake(row: object): Record<string, unknown> {
+  const record: Record<string, unknown> = {};
+  for (const [property, value] of Object.entries(row)) record[columnOf(property)] = value;
+  return record;
+}
 
 const boxRecord = (box: NewContextBox): Record<string, unknown> => ({
   id: box.id,

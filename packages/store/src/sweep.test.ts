@@ -38,7 +38,9 @@ const NOTHING = {
   overdue_turns: false,
   overdue_calls: false,
   queued: false,
+  due_looks: false,
   waiting_doors: false,
+  dead_workers: false,
 };
 
 describe('the probe', () => {
@@ -119,7 +121,7 @@ describe('dead leases', () => {
     expect(exhausted).toMatchObject([{ turn_id: turn.turnId, epoch: 2, holder_id: dead, attempt: 2 }]);
     expect(await findExhaustedTurns(world.pool, { maxAttempts: 3, limit })).toEqual([]);
     const end = await world.commit(turn, { step: 'none', end: 'failed' });
-    expect((await commitSteps(world.pool, [end])).outcomes).toEqual([{ outcome: 'committed' }]);
+    expect((await commitSteps(world.pool, [end])).outcomes).toMatchObject([{ outcome: 'committed' }]);
     expect(await world.statusOf(turn)).toBe('failed');
   });
 

@@ -6,11 +6,13 @@ import type { AgentId, BoxId, ProjectId, Ring, ToolCallId, TurnId, WorkerId } fr
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement, transaction } from './db.js';
 import { toRing } from './turns.js';
+import { LONG_DEAD } from './workers.js';
 
 const NOW = 'coalesce($1::timestamptz, now())';
 const DEAD = `t.status = 'running' and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW})`;
 const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadline_at is not null`;
 const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending'`;
+const DUE_LOOK = `k.look_at <= ${NOW} and k.look_at is not null and k.status = 'pending'`;
 const WAITING_DOOR = `o.door_job_id is not null and (select t.ended_at from boxcar.turns t where t.id = o.awaited_turn_id) < ${NOW} - interval '2 seconds'`;
 
 const PROBE = statement(`
@@ -19,16 +21,21 @@ const PROBE = statement(`
     exists (select from boxcar.turns t where ${DEAD}) as dead_leases,
     exists (select from boxcar.turns t where ${OVERDUE_TURN}) as overdue_turns,
     exists (select from boxcar.tool_calls k where ${OVERDUE_CALL}) as overdue_calls,
+    exists (select from boxcar.tool_calls k where ${DUE_LOOK}) as due_looks,
     exists (select from boxcar.turns t where t.status = 'queued') as queued,
-    exists (select from boxcar.operations o where ${WAITING_DOOR}) as waiting_doors`);
+    exists (select from boxcar.operations o where ${WAITING_DOOR}) as waiting_doors,
+    exists (select from boxcar.workers w where ${LONG_DEAD}) as dead_workers`);
 
 export interface SweepFindings {
   readonly lost_rings: boolean;
   readonly dead_leases: boolean;
   readonly overdue_turns: boolean;
   readonly overdue_calls: boolean;
+  /** Calls in the hands of workers outside, whose job is to be looked into. */
+  readonly due_looks: boolean;
   readonly queued: boolean;
   readonly waiting_doors: boolean;
+  readonly dead_workers: boolean;
 }
 
 export interface SweepClock {
@@ -41,8 +48,10 @@ const NOTHING: SweepFindings = {
   dead_leases: false,
   overdue_turns: false,
   overdue_calls: false,
+  due_looks: false,
   queued: false,
   waiting_doors: false,
+  dead_workers: false,
 };
 
 /** Is there anything to do? One statement, the whole cost of an idle sweep. */
@@ -178,11 +187,13 @@ export interface OverdueCall extends pg.QueryResultRow {
   readonly turn_id: TurnId;
   readonly project_id: ProjectId;
   readonly name: string;
+  /** Whose queue its job is in; null when it has none. */
+  readonly target: string | null;
   readonly is_awaiting: boolean;
 }
 
 const OVERDUE_CALLS = statement(`
-  select k.id, k.turn_id, k.project_id, k.name,
+  select k.id, k.turn_id, k.project_id, k.name, k.target,
     exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) as is_awaiting
   from boxcar.tool_calls k where ${OVERDUE_CALL} order by k.deadline_at limit $2`);
 

@@ -201,7 +201,10 @@ describe('a result and a suspend at once', () => {
     const advanced = advanceTurns(world.pool, [advance(turn)]);
     await waitUntilBlocked(world.pool, { by: child.pid });
     await child.query('commit');
-    expect(await advanced).toEqual({ outcomes: [{ outcome: 'open', attempt: 1 }], rings: [] });
+    expect(await advanced).toEqual({
+      outcomes: [{ outcome: 'open', attempt: 1, basePosition: null }],
+      rings: [],
+    });
     expect(await world.row(turn)).toMatchObject({ status: 'running', epoch: 1, attempt: 1 });
     expect(await answers(turn)).toEqual(['result']);
     expect(await openSteps(turn)).toBe(1);
@@ -237,7 +240,7 @@ describe('a result and a suspend at once', () => {
       await waitUntilBlocked(world.pool, { by: pid });
       held.release();
       expect((await recorded).rings).toEqual([]);
-      expect((await advanced).outcomes).toEqual([{ outcome: 'open', attempt: 1 }]);
+      expect((await advanced).outcomes).toMatchObject([{ outcome: 'open', attempt: 1 }]);
       expect(await openSteps(turn)).toBe(1);
     } else {
       const advanced = advanceTurns(held.pool, [advance(turn, [own])]);
@@ -260,7 +263,7 @@ describe('an advance', () => {
     const { outcomes, rings } = await advanceTurns(world.pool, [
       advance(turn, [world.result(turn, b, 'result b'), world.result(turn, a, 'result a')]),
     ]);
-    expect(outcomes).toEqual([{ outcome: 'open', attempt: 1 }]);
+    expect(outcomes).toMatchObject([{ outcome: 'open', attempt: 1 }]);
     expect(rings).toEqual([]);
     expect(await answers(turn)).toEqual(['result a', 'result b']);
     const [step] = await world.rows('select * from boxcar.steps where turn_id = $1 and step = 2', [

@@ -10,6 +10,12 @@ import type pg from 'pg';
 import { type Queryable, run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
+/** How a call is answered: by a function of the worker, by a primitive, by a worker outside, or by a refusal. */
+export type CallRouteKind = 'function' | 'primitive' | 'queue' | 'none';
+
+/** How long after its commit a call is first looked for in its queue; until then its job speaks for itself. */
+export const FIRST_LOOK = "interval '2 seconds'";
+
 export interface CallSettlement {
   readonly toolCallId: ToolCallId;
   readonly turnId: TurnId;
@@ -177,7 +183,12 @@ export interface Advance {
 
 export type AdvanceOutcome =
   /** All calls are answered; the next step is open. */
-  | { readonly outcome: 'open'; readonly attempt: number }
+  | {
+      readonly outcome: 'open';
+      readonly attempt: number;
+      /** The head of the tape before the results; null when other entries may stand among them. */
+      readonly basePosition: number | null;
+    }
   /** Calls are still out; the turn is suspended and in nobody's hands. */
   | { readonly outcome: 'suspended' }
   | { readonly outcome: 'fenced' };
@@ -205,7 +216,7 @@ export function advanceTurns(
         const row = byTurn.get(item.turnId);
         if (row === undefined) return { outcome: 'fenced' };
         return row.status === 'running'
-          ? { outcome: 'open', attempt: row.attempt }
+          ? { outcome: 'open', attempt: row.attempt, basePosition: null }
           : { outcome: 'suspended' };
       }),
       rings: ringsOf(rows),
@@ -214,7 +225,7 @@ export function advanceTurns(
 }
 
 const PENDING = statement(`
-  select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.retry, k.epoch,
+  select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch,
     extract(epoch from k.deadline_at - now()) * 1000 as remaining_ms,
     exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) as is_awaiting
   from boxcar.tool_calls k where k.turn_id = $1 and k.status = 'pending' order by k.ordinal`);
@@ -227,7 +238,9 @@ export interface PendingCall extends pg.QueryResultRow {
   readonly provider_call_id: string;
   readonly name: string;
   readonly arguments: JsonValue;
-  readonly route: 'function' | 'primitive' | 'none';
+  readonly route: CallRouteKind;
+  /** Whose queue it goes to; null unless the route is `queue`. */
+  readonly target: string | null;
   readonly retry: 'safe' | 'never';
   readonly epoch: number;
   readonly remaining_ms: number;

@@ -5,8 +5,8 @@ import { writeSubmission } from './submission.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { recordResults } from './tool-calls.js';
-import { claim, commitSteps, findHeldTurns, loadTurnStates, releaseTurns } from './turns.js';
-import { promote } from './workers.js';
+import { claim, commitSteps, loadTurnStates, releaseTurns } from './turns.js';
+import { promote, renewLease } from './workers.js';
 
 let world: World;
 let profile: TestProfile;
@@ -168,7 +168,7 @@ describe('a commit of a step', () => {
   test('without calls writes thought and step, and opens the next', async () => {
     const turn = await world.running({ profile, holder });
     const { outcomes, rings } = await commitSteps(world.pool, [await world.commit(turn, { says: 'one' })]);
-    expect(outcomes).toEqual([{ outcome: 'committed' }]);
+    expect(outcomes).toMatchObject([{ outcome: 'committed' }]);
     expect(rings).toEqual([]);
     expect(await world.row(turn)).toMatchObject({ status: 'running', step_count: 1, attempt: 1, epoch: 1 });
     expect(await world.tape(turn)).toEqual(['turn.started', 'one']);
@@ -348,7 +348,7 @@ describe('an end', () => {
     const queued = await world.submit({ profile, reuse: active });
     const end = await world.commit(queued, { step: 'none', end: 'timeout', holder: null });
     expect((await commitSteps(world.pool, [{ ...end, epoch: 5 }])).outcomes).toEqual([{ outcome: 'fenced' }]);
-    expect((await commitSteps(world.pool, [end])).outcomes).toEqual([{ outcome: 'committed' }]);
+    expect((await commitSteps(world.pool, [end])).outcomes).toMatchObject([{ outcome: 'committed' }]);
     expect(await world.statusOf(queued)).toBe('timeout');
     expect(await world.row(active)).toMatchObject({ status: 'running' });
     expect(await world.tape(active)).toEqual(['turn.started', 'thought']);
@@ -510,7 +510,8 @@ describe('batches in opposite order', () => {
 test('a worker’s turns are found and handed back, one by one or all', async () => {
   const turns = [await world.running({ profile, holder }), await world.running({ profile, holder })] as const;
   const other = await world.running({ profile, holder: await world.worker() });
-  expect([...(await findHeldTurns(world.pool, holder))].sort()).toEqual(turns.map((turn) => turn.turnId));
+  const held = await renewLease(world.pool, holder, 60_000);
+  expect([...(held ?? [])].sort()).toEqual(turns.map((turn) => turn.turnId));
   expect(await releaseTurns(world.pool, holder, [turns[1].turnId, other.turnId])).toEqual([
     { turnId: turns[1].turnId, epoch: 2, workerTarget: '' },
   ]);

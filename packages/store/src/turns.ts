@@ -26,9 +26,15 @@ import {
   type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { type Queryable, retryTransient, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import { type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
+import {
+  type CallRouteKind,
+  type CallSettlement,
+  FIRST_LOOK,
+  type SettledTurns,
+  settleCalls,
+} from './tool-calls.js';
 
 export interface ClaimedTurn {
   readonly turnId: TurnId;
@@ -60,36 +66,38 @@ export type ClaimOutcome =
   | { readonly outcome: 'claimed'; readonly turn: ClaimedTurn }
   | { readonly outcome: 'stale' };
 
+// Each part reads the one before it, so that no two lists of a batch are joined by going through both.
 const CLAIM = statement(`
   with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
     select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
     where t.id = any ($3::uuid[]) and t.status = 'dispatched' order by t.id for update of t
   ),
-  heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.start_position is null order by b.id for no key update of b),
+  heads as (
+    select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first
+    from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b
+  ),
   hd as (
-    update boxcar.boxes b set head_position = b.head_position + 1 from heads where b.id = heads.id
-    returning b.id, b.head_position, b.view_position
+    update boxcar.boxes b set head_position = b.head_position + case when heads.is_first then 1 else 0 end from heads where b.id = heads.output_box_id
+    returning heads.*, b.head_position, b.view_position
   ),
   started as (
     insert into boxcar.tape_entries (box_id, position, kind, payload, turn_id, author_id)
-    select hd.id, hd.head_position, 'event', json_build_object('name', 'turn.started', 'data',
-        json_strip_nulls(json_build_object('turn_id', lk.id, 'context_box_id', lk.context_box_id, 'steps_left', case when lk.max_steps <= 2 then lk.max_steps end))),
-      lk.id, lk.agent_id::text
-    from lk join hd on hd.id = lk.output_box_id
+    select hd.output_box_id, hd.head_position, 'event', json_build_object('name', 'turn.started', 'data',
+        json_strip_nulls(json_build_object('turn_id', hd.turn_id, 'context_box_id', hd.context_box_id, 'steps_left', case when hd.max_steps <= 2 then hd.max_steps end))),
+      hd.turn_id, hd.agent_id::text
+    from hd where hd.is_first
   ),
   cl as (
     update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1,
-      start_position = coalesce(t.start_position, hd.head_position)
-    from lk left join hd on hd.id = lk.output_box_id where t.id = lk.id and t.status = 'dispatched' and t.epoch = lk.epoch
-    returning t.*
+      start_position = case when hd.is_first then hd.head_position else t.start_position end
+    from hd where t.id = hd.turn_id and t.status = 'dispatched' and t.epoch = hd.epoch
+    returning t.*, hd.head_position, hd.view_position
   ),
   opened as (
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
-    select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2,
-      coalesce(hd.view_position, b.view_position), coalesce(hd.head_position, b.head_position)
-    from cl join boxcar.boxes b on b.id = cl.output_box_id left join hd on hd.id = b.id
-    where cl.pending_calls = 0
+    select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2, cl.view_position, cl.head_position
+    from cl where cl.pending_calls = 0
   )
   select cl.id, cl.project_id, cl.run_id, cl.agent_id, cl.profile_id, cl.epoch, cl.parent_turn_id, cl.parent_tool_call_id, cl.is_awaited, cl.primitive,
     cl.context_box_id, cl.output_box_id, cl.channel_id, cl.worker_target, cl.traceparent, cl.max_steps, cl.deadline_at, cl.step_count,
@@ -125,8 +133,17 @@ interface ClaimRow extends pg.QueryResultRow {
  *
  * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error.
  */
-export async function claim(
+export function claim(
   pool: pg.Pool,
+  rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+  holderId: WorkerId,
+): Promise<readonly ClaimOutcome[]> {
+  return retryTransient(() => claimOnce(pool, rings, holderId));
+}
+
+/** `claim` on one connection, whose loss is the caller's to deal with. */
+export async function claimOnce(
+  db: Queryable,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
   holderId: WorkerId,
 ): Promise<readonly ClaimOutcome[]> {
@@ -136,7 +153,7 @@ export async function claim(
       rings.map(({ turnId, epoch }) => [`${turnId}-${epoch}`, { turn_id: turnId, epoch }] as const),
     ).values(),
   ];
-  const rows = await runRetrying<ClaimRow>(pool, CLAIM, [
+  const rows = await run<ClaimRow>(db, CLAIM, [
     JSON.stringify(wanted),
     holderId,
     wanted.map((item) => item.turn_id),
@@ -188,7 +205,9 @@ export interface NewToolCall {
   readonly providerCallId: string;
   readonly name: string;
   readonly arguments: JsonValue;
-  readonly route: 'function' | 'primitive' | 'none';
+  readonly route: CallRouteKind;
+  /** Whose queue it goes to; null unless the route is `queue`. */
+  readonly target: string | null;
   readonly retry: 'safe' | 'never';
   readonly timeoutMs: number;
 }
@@ -222,6 +241,8 @@ export interface StepCommit {
     readonly attempt: number;
     readonly model: string;
     readonly promptHash: string;
+    /** Names the row of boxcar.toolsets with the tools that were offered. */
+    readonly toolsetHash: string;
     readonly manifest: JsonValue;
     readonly thoughtCardId: CardId | null;
     readonly usage: JsonValue;
@@ -239,7 +260,11 @@ export interface StepCommit {
 }
 
 export type CommitOutcome =
-  | { readonly outcome: 'committed' }
+  | {
+      readonly outcome: 'committed';
+      /** The head of the tape before this commit's entries. */
+      readonly basePosition: number | null;
+    }
   /** The turn is in other hands or has ended: nothing of this commit took effect. */
   | { readonly outcome: 'fenced' };
 
@@ -274,68 +299,80 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
   turn.holder_id === commit.holderId &&
   (commit.holderId === null || turn.status === 'running');
 
+/** Ended turns are announced here by the commit that ends them, as comma-separated ids. A hint only: the rows decide. */
+export const ENDED_CHANNEL = 'boxcar_ended';
+/** A NOTIFY payload must stay below 8,000 bytes, or it aborts its transaction. */
+const IDS_PER_NOTICE = 200;
+
+// Each part reads the one before it, so that no two lists of a batch are joined by going through both; what belongs to one
+// turn travels inside its record.
 const COMMIT = statement(`
   with d as (
     select * from json_to_recordset($1::json) as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
-      step int, attempt int, model text, prompt_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
-      end_status text, deliverable_card_id uuid, error jsonb, agent_id uuid)
+      step int, attempt int, model text, prompt_hash text, toolset_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
+      end_status text, deliverable_card_id uuid, error jsonb, agent_id uuid, project_id uuid, cards json, entries json, calls json)
   ),
   lk as (
-    select t.id, t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
-    where t.id = any ($5::uuid[]) and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+    select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
+    where t.id = any ($2::uuid[]) and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
       and t.holder_id is not distinct from d.holder_id and (d.holder_id is null or t.status = 'running')
     order by t.id for update of t
   ),
-  cards as (
-    insert into ${CARD_TARGET}
-    select ${CARD_VALUES} from json_to_recordset($2::json) as x(turn_id uuid, ${CARD_COLUMNS}) join lk on lk.id = x.turn_id
+  heads as (
+    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b
   ),
-  heads as (select b.id from boxcar.boxes b join lk on lk.output_box_id = b.id where lk.entry_count > 0 order by b.id for no key update of b),
   hd as (
-    update boxcar.boxes b set head_position = b.head_position + lk.entry_count from lk, heads
-    where b.id = heads.id and lk.output_box_id = b.id
-    returning b.id, b.head_position, b.head_position - lk.entry_count as base, b.view_position
+    update boxcar.boxes b set head_position = b.head_position + heads.entry_count from heads where b.id = heads.output_box_id
+    returning heads.*, b.head_position, b.head_position - heads.entry_count as base, b.view_position
+  ),
+  cards as (
+    insert into ${CARD_TARGET} select ${CARD_VALUES} from hd cross join lateral json_to_recordset(hd.cards) as x(${CARD_COLUMNS})
   ),
   entries as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
-    select hd.id, hd.base + x.n, x.kind, x.card_id, x.tokens, lk.id, lk.step, lk.agent_id::text
-    from json_to_recordset($3::json) as x(turn_id uuid, n int, kind text, card_id uuid, tokens int)
-    join lk on lk.id = x.turn_id join hd on hd.id = lk.output_box_id
+    select hd.output_box_id, hd.base + x.n, x.kind, x.card_id, x.tokens, hd.turn_id, hd.step, hd.agent_id::text
+    from hd cross join lateral json_to_recordset(hd.entries) as x(n int, kind text, card_id uuid, tokens int)
   ),
   calls as (
-    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, retry, epoch, status, deadline_at)
-    select x.id, x.project_id, lk.id, lk.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.retry, lk.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond'
-    from json_to_recordset($4::json) as x(turn_id uuid, id uuid, project_id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, retry text, timeout_ms float8)
-    join lk on lk.id = x.turn_id
+    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at)
+    select x.id, hd.project_id, hd.turn_id, hd.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, hd.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond',
+      case when x.route = 'queue' then now() + ${FIRST_LOOK} end
+    from hd cross join lateral json_to_recordset(hd.calls) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8)
   ),
   closed as (
-    update boxcar.steps s set model = lk.model, prompt_hash = decode(lk.prompt_hash, 'hex'), manifest = lk.manifest, thought_card_id = lk.thought_card_id,
-      usage = lk.usage, finish_reason = lk.finish_reason, model_ms = lk.model_ms, error = lk.step_error, committed_at = now(),
-      to_position = coalesce((lk.manifest->>'head')::int, s.to_position)
-    from lk where s.turn_id = lk.id and s.step = lk.step and s.attempt = lk.attempt
+    update boxcar.steps s set model = hd.model, prompt_hash = decode(hd.prompt_hash, 'hex'), toolset_hash = decode(hd.toolset_hash, 'hex'), manifest = hd.manifest, thought_card_id = hd.thought_card_id,
+      usage = hd.usage, finish_reason = hd.finish_reason, model_ms = hd.model_ms, error = hd.step_error, committed_at = now(),
+      to_position = coalesce((hd.manifest->>'head')::int, s.to_position)
+    from hd where s.turn_id = hd.turn_id and s.step = hd.step and s.attempt = hd.attempt
   ),
   up as (
     update boxcar.turns t set
-      step_count = coalesce(lk.step, t.step_count), empty_replies = lk.empty_replies, pending_calls = t.pending_calls + lk.call_count,
-      attempt = case when lk.step is null then t.attempt when lk.end_status is null and lk.call_count = 0 then 1 else 0 end,
-      status = coalesce(lk.end_status, t.status), holder_id = case when lk.end_status is null then t.holder_id end,
-      ended_at = case when lk.end_status is not null then now() end, deliverable_card_id = lk.deliverable_card_id, error = lk.error
-    from lk where t.id = lk.id
-    returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.output_box_id, t.worker_target, t.ended_at, lk.call_count
+      step_count = coalesce(hd.step, t.step_count), empty_replies = hd.empty_replies, pending_calls = t.pending_calls + hd.call_count,
+      attempt = case when hd.step is null then t.attempt when hd.end_status is null and hd.call_count = 0 then 1 else 0 end,
+      status = coalesce(hd.end_status, t.status), holder_id = case when hd.end_status is null then t.holder_id end,
+      ended_at = case when hd.end_status is not null then now() end, deliverable_card_id = hd.deliverable_card_id, error = hd.error
+    from hd where t.id = hd.turn_id
+    returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at,
+      hd.call_count, hd.base, hd.head_position, hd.view_position
   ),
   opened as (
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
-    select up.id, up.step_count + 1, 1, up.project_id, up.epoch, up.holder_id, hd.view_position, hd.head_position
-    from up join hd on hd.id = up.output_box_id where up.status = 'running' and up.call_count = 0
+    select up.id, up.step_count + 1, 1, up.project_id, up.epoch, up.holder_id, up.view_position, up.head_position
+    from up where up.status = 'running' and up.call_count = 0
+  ),
+  notices as (
+    select pg_notify('${ENDED_CHANNEL}', string_agg(e.id::text, ','))
+    from (select up.id, row_number() over () as n from up where up.ended_at is not null) e group by e.n / ${IDS_PER_NOTICE}
   )
-  select up.id as turn_id, up.worker_target,
+  select (select count(*) from notices) as notice_count, up.id as turn_id, up.worker_target, up.base,
     up.ended_at is not null as is_ended,
-    up.ended_at is not null and exists (select from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null) as has_door
+    up.ended_at is not null and (select true from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null limit 1) is not null as has_door
   from up`);
 
 interface CommitRow extends pg.QueryResultRow {
   turn_id: TurnId;
   worker_target: string;
+  base: number | null;
   is_ended: boolean;
   has_door: boolean;
 }
@@ -352,63 +389,49 @@ const GRANT_OUTPUTS = statement(`
     source = case when grants.expires_at <= now() then excluded.source else grants.source end`);
 
 function commitValues(commits: readonly StepCommit[]): unknown[] {
-  const payload = {
-    turns: commits.map((commit) => ({
-      turn_id: commit.turnId,
-      agent_id: commit.agentId,
-      epoch: commit.epoch,
-      holder_id: commit.holderId,
-      entry_count: commit.entries.length,
-      call_count: commit.calls.length,
-      empty_replies: commit.emptyReplies,
-      step: commit.step?.step ?? null,
-      attempt: commit.step?.attempt ?? null,
-      model: commit.step?.model ?? null,
-      prompt_hash: commit.step?.promptHash ?? null,
-      manifest: commit.step?.manifest ?? null,
-      thought_card_id: commit.step?.thoughtCardId ?? null,
-      usage: commit.step?.usage ?? null,
-      finish_reason: commit.step?.finishReason ?? null,
-      model_ms: commit.step?.modelMs ?? null,
-      step_error: commit.step?.error ?? null,
-      end_status: commit.end?.status ?? null,
-      deliverable_card_id: commit.end?.deliverableCardId ?? null,
-      error: commit.end?.error ?? null,
+  const records = commits.map((commit) => ({
+    turn_id: commit.turnId,
+    project_id: commit.projectId,
+    agent_id: commit.agentId,
+    epoch: commit.epoch,
+    holder_id: commit.holderId,
+    entry_count: commit.entries.length,
+    call_count: commit.calls.length,
+    empty_replies: commit.emptyReplies,
+    step: commit.step?.step ?? null,
+    attempt: commit.step?.attempt ?? null,
+    model: commit.step?.model ?? null,
+    prompt_hash: commit.step?.promptHash ?? null,
+    toolset_hash: commit.step?.toolsetHash ?? null,
+    manifest: commit.step?.manifest ?? null,
+    thought_card_id: commit.step?.thoughtCardId ?? null,
+    usage: commit.step?.usage ?? null,
+    finish_reason: commit.step?.finishReason ?? null,
+    model_ms: commit.step?.modelMs ?? null,
+    step_error: commit.step?.error ?? null,
+    end_status: commit.end?.status ?? null,
+    deliverable_card_id: commit.end?.deliverableCardId ?? null,
+    error: commit.end?.error ?? null,
+    cards: commit.cards.map(cardRecord),
+    entries: commit.entries.map((entry, index) => ({
+      n: index + 1,
+      kind: entry.kind,
+      card_id: entry.cardId,
+      tokens: entry.tokens,
     })),
-    cards: commits.flatMap((commit) =>
-      commit.cards.map((card) => ({ turn_id: commit.turnId, ...cardRecord(card) })),
-    ),
-    entries: commits.flatMap((commit) =>
-      commit.entries.map((entry, index) => ({
-        turn_id: commit.turnId,
-        n: index + 1,
-        kind: entry.kind,
-        card_id: entry.cardId,
-        tokens: entry.tokens,
-      })),
-    ),
-    calls: commits.flatMap((commit) =>
-      commit.calls.map((call) => ({
-        turn_id: commit.turnId,
-        id: call.id,
-        project_id: commit.projectId,
-        ordinal: call.ordinal,
-        provider_call_id: call.providerCallId,
-        name: call.name,
-        arguments: JSON.stringify(call.arguments),
-        route: call.route,
-        retry: call.retry,
-        timeout_ms: call.timeoutMs,
-      })),
-    ),
-  };
-  return [
-    JSON.stringify(payload.turns),
-    JSON.stringify(payload.cards),
-    JSON.stringify(payload.entries),
-    JSON.stringify(payload.calls),
-    commits.map((commit) => commit.turnId),
-  ];
+    calls: commit.calls.map((call) => ({
+      id: call.id,
+      ordinal: call.ordinal,
+      provider_call_id: call.providerCallId,
+      name: call.name,
+      arguments: JSON.stringify(call.arguments),
+      route: call.route,
+      target: call.target,
+      retry: call.retry,
+      timeout_ms: call.timeoutMs,
+    })),
+  }));
+  return [JSON.stringify(records), commits.map((commit) => commit.turnId)];
 }
 
 /**
@@ -442,9 +465,12 @@ export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[])
 }
 
 function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]): CommitResult {
-  const committed = new Set(rows.map((row) => row.turn_id));
+  const committed = new Map(rows.map((row) => [row.turn_id, row]));
   return {
-    outcomes: commits.map((commit) => ({ outcome: committed.has(commit.turnId) ? 'committed' : 'fenced' })),
+    outcomes: commits.map((commit): CommitOutcome => {
+      const row = committed.get(commit.turnId);
+      return row === undefined ? { outcome: 'fenced' } : { outcome: 'committed', basePosition: row.base };
+    }),
     backlogTargets: [...new Set(rows.filter((row) => row.is_ended).map((row) => row.worker_target))],
     endedTurnIds: rows.filter((row) => row.is_ended).map((row) => row.turn_id),
     doorTurnIds: rows.filter((row) => row.has_door).map((row) => row.turn_id),
@@ -466,11 +492,13 @@ async function settleParents(
 }
 
 const TURN_ENDS = statement(`
-  select t.id as turn_id, t.status, t.agent_id, t.context_box_id, t.output_box_id, t.error, t.run_id, t.step_count, c.content
-  from boxcar.turns t left join boxcar.cards c on c.id = t.deliverable_card_id
+  select t.id as turn_id, t.status, t.agent_id, t.context_box_id, t.output_box_id, t.error, t.run_id, t.step_count, c.content, t.project_id, p.name as project_name
+  from boxcar.turns t join boxcar.projects p on p.id = t.project_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = any ($1::uuid[])`);
 
 export interface TurnState extends pg.QueryResultRow {
+  readonly project_id: ProjectId;
+  readonly project_name: string;
   readonly turn_id: TurnId;
   readonly run_id: RunId;
   readonly status: TurnStatus;
@@ -486,13 +514,6 @@ export interface TurnState extends pg.QueryResultRow {
 /** Where turns stand, and what they delivered. */
 export function loadTurnStates(db: Queryable, turnIds: readonly TurnId[]): Promise<TurnState[]> {
   return run<TurnState>(db, TURN_ENDS, [turnIds]);
-}
-
-const HELD = statement("select id as turn_id from boxcar.turns where holder_id = $1 and status = 'running'");
-
-/** The turns that the rows say a worker holds. */
-export async function findHeldTurns(db: Queryable, holderId: WorkerId): Promise<readonly TurnId[]> {
-  return (await run<{ turn_id: TurnId }>(db, HELD, [holderId])).map((row) => row.turn_id);
 }
 
 const RELEASE = statement(`

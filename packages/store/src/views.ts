@@ -1,16 +1,34 @@
-import type { BoxId, EntryKind, JsonValue, Profile, ProfileId, TapeEntry, TurnId } from '@boxcar/kernel';
+import type {
+  BoxId,
+  EntryKind,
+  JsonValue,
+  Profile,
+  ProfileId,
+  Ring,
+  TapeEntry,
+  TurnId,
+  WorkerId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
-import { type ExpandedCard, expandContexts } from './boxes.js';
-import { type Queryable, run, statement } from './db.js';
+import { type ExpandedCard, expandContexts, expandContextsOf } from './boxes.js';
+import { onConnection, type Queryable, run, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
+import { type ClaimedTurn, claimOnce } from './turns.js';
 
-const ENTRIES = statement(`
-  select t.id as turn_id, b.last_anchor_position, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}
+const ENTRY_ROWS = `
+  select t.id as turn_id, b.last_anchor_position, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}, c.size_bytes
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
     join boxcar.tape_entries e on e.box_id = b.id and e.position >= b.view_position and e.position <= b.head_position
-    left join boxcar.cards c on c.id = e.card_id
-  where t.id = any ($1::uuid[])
-  order by t.id, e.position`);
+    left join boxcar.cards c on c.id = e.card_id`;
+
+const ENTRIES = statement(`${ENTRY_ROWS} where t.id = any ($1::uuid[]) order by t.id, e.position`);
+
+// What is too large is neither sent nor detoasted: the sum is taken over the sizes.
+const THIN_ENTRIES = statement(`
+  select v.* from (
+    select r.*, sum(r.size_bytes) over (partition by r.turn_id) as total_bytes
+    from (${ENTRY_ROWS} join boxcar.boxes x on x.id = t.context_box_id and x.token_estimate <= $2 where t.id = any ($1::uuid[])) r
+  ) v where coalesce(v.total_bytes, 0) <= $3 order by v.turn_id, v.position`);
 
 interface EntryRow extends CardRow, pg.QueryResultRow {
   turn_id: TurnId;
@@ -21,6 +39,7 @@ interface EntryRow extends CardRow, pg.QueryResultRow {
   anchor_name: string | null;
   entry_turn_id: TurnId | null;
   step: number | null;
+  size_bytes: number | null;
 }
 
 /** The rows of a view: tape entries from where it must begin, and the cards of every context box it shows. */
@@ -28,6 +47,8 @@ export interface LoadedView {
   readonly entries: readonly TapeEntry[];
   readonly lastAnchorPosition: number;
   readonly contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>;
+  /** Of the contents of all its cards. */
+  readonly sizeBytes: number;
 }
 
 /** The context box that a `turn.started` event names. */
@@ -36,25 +57,30 @@ function startedContext(payload: JsonValue | null): BoxId | undefined {
   return event?.name === 'turn.started' ? event.data?.context_box_id : undefined;
 }
 
-/** Loads the views of turns in two statements, however many turns, boxes and cards. */
-export async function loadViews(
-  db: Queryable,
-  turns: readonly { readonly turnId: TurnId; readonly contextBoxId: BoxId }[],
-): Promise<ReadonlyMap<TurnId, LoadedView>> {
-  const rows = await run<EntryRow>(db, ENTRIES, [turns.map((turn) => turn.turnId)]);
-  const byTurn = new Map<TurnId, { entries: TapeEntry[]; lastAnchorPosition: number; boxIds: Set<BoxId> }>(
-    turns.map((turn) => [
-      turn.turnId,
-      { entries: [], lastAnchorPosition: 1, boxIds: new Set([turn.contextBoxId]) },
-    ]),
-  );
+interface TapePart {
+  readonly entries: TapeEntry[];
+  readonly boxIds: Set<BoxId>;
+  lastAnchorPosition: number;
+  sizeBytes: number;
+}
+
+function readTapes(rows: readonly EntryRow[]): Map<TurnId, TapePart> {
+  const tapes = new Map<TurnId, TapePart>();
   for (const row of rows) {
-    const view = byTurn.get(row.turn_id);
-    if (view === undefined) continue;
-    view.lastAnchorPosition = row.last_anchor_position;
+    let tape = tapes.get(row.turn_id);
+    if (tape === undefined) {
+      tape = {
+        entries: [],
+        boxIds: new Set(),
+        lastAnchorPosition: row.last_anchor_position,
+        sizeBytes: 0,
+      };
+      tapes.set(row.turn_id, tape);
+    }
+    tape.sizeBytes += row.size_bytes ?? 0;
     const started = row.kind === 'event' ? startedContext(row.payload) : undefined;
-    if (started !== undefined) view.boxIds.add(started);
-    view.entries.push({
+    if (started !== undefined) tape.boxIds.add(started);
+    tape.entries.push({
       position: row.position,
       kind: row.kind,
       card: readCard(row),
@@ -64,18 +90,83 @@ export async function loadViews(
       step: row.step,
     });
   }
-  const boxIds = new Set([...byTurn.values()].flatMap((view) => [...view.boxIds]));
-  const contexts = await expandContexts(db, [...boxIds]);
+  return tapes;
+}
+
+function joinView(
+  tape: TapePart | undefined,
+  boxIds: Iterable<BoxId>,
+  contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>,
+): LoadedView {
+  const own = new Map([...boxIds].map((id) => [id, contexts.get(id) ?? []]));
+  let sizeBytes = tape?.sizeBytes ?? 0;
+  for (const cards of own.values()) for (const card of cards) sizeBytes += card.sizeBytes;
+  return {
+    entries: tape?.entries ?? [],
+    lastAnchorPosition: tape?.lastAnchorPosition ?? 1,
+    contexts: own,
+    sizeBytes,
+  };
+}
+
+type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId'>;
+
+/** Loads the views of turns in two statements, however many turns, boxes and cards. */
+export async function loadViews(
+  db: Queryable,
+  turns: readonly ViewedTurn[],
+): Promise<ReadonlyMap<TurnId, LoadedView>> {
+  const tapes = readTapes(await run<EntryRow>(db, ENTRIES, [turns.map((turn) => turn.turnId)]));
+  const boxIdsOf = (turn: ViewedTurn): Set<BoxId> =>
+    new Set([turn.contextBoxId, ...(tapes.get(turn.turnId)?.boxIds ?? [])]);
+  const contexts = await expandContexts(db, [...new Set(turns.flatMap((turn) => [...boxIdsOf(turn)]))]);
   return new Map(
-    [...byTurn].map(([turnId, view]) => [
-      turnId,
-      {
-        entries: view.entries,
-        lastAnchorPosition: view.lastAnchorPosition,
-        contexts: new Map([...view.boxIds].map((id) => [id, contexts.get(id) ?? []])),
-      },
-    ]),
+    turns.map((turn) => [turn.turnId, joinView(tapes.get(turn.turnId), boxIdsOf(turn), contexts)]),
   );
+}
+
+export type ViewedClaim =
+  | {
+      readonly outcome: 'claimed';
+      readonly turn: ClaimedTurn;
+      /** The rows of its view; undefined when they are too many to come along: load them apart. */
+      readonly view: LoadedView | undefined;
+    }
+  | { readonly outcome: 'stale' };
+
+/**
+ * Takes dispatched turns and reads their views in one round trip: three statements sent together on one connection, each its
+ * own transaction, so the second and third see what the first has written. A view that is larger than `maxViewBytes`, or
+ * shows the contexts of earlier turns, is left out.
+ */
+export function claimWithViews(
+  pool: pg.Pool,
+  rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+  options: { readonly holderId: WorkerId; readonly maxViewBytes: number },
+): Promise<readonly ViewedClaim[]> {
+  const { holderId, maxViewBytes } = options;
+  const turnIds = [...new Set(rings.map((ring) => ring.turnId))];
+  const maxTokens = Math.floor(maxViewBytes / 4);
+  return onConnection(pool, async (db) => {
+    const claiming = claimOnce(db, rings, holderId);
+    const viewing = Promise.all([
+      run<EntryRow>(db, THIN_ENTRIES, [turnIds, maxTokens, maxViewBytes]),
+      expandContextsOf(db, turnIds, maxTokens),
+    ]);
+    // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
+    const views = viewing.catch(() => undefined);
+    const outcomes = await claiming;
+    const [entries, contexts] = (await views) ?? [[], new Map()];
+    const tapes = readTapes(entries);
+    return outcomes.map((outcome): ViewedClaim => {
+      if (outcome.outcome === 'stale') return outcome;
+      const { turn } = outcome;
+      const tape = tapes.get(turn.turnId);
+      const isWhole = tape !== undefined && [...tape.boxIds].every((id) => id === turn.contextBoxId);
+      const view = isWhole ? joinView(tape, [turn.contextBoxId], contexts) : undefined;
+      return { outcome: 'claimed', turn, view };
+    });
+  });
 }
 
 const PROFILE_CARDS = statement(`

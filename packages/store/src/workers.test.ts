@@ -1,8 +1,9 @@
 import { beforeEach, describe, expect, test } from 'vitest';
+import { probe } from './sweep.js';
 import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { commitSteps } from './turns.js';
-import { findReady, promote, removeWorker, renewLease } from './workers.js';
+import { findReady, promote, purgeDeadWorkers, removeWorker, renewLease } from './workers.js';
 
 let world: World;
 let profile: TestProfile;
@@ -122,11 +123,11 @@ describe('the turns of one agent', () => {
 describe('a worker', () => {
   test('renews its lease while its row stands', async () => {
     const id = await world.worker({ leaseMs: 0 });
-    expect(await renewLease(world.pool, id, 60_000)).toBe(true);
+    expect(await renewLease(world.pool, id, 60_000)).toEqual([]);
     expect(await world.count('workers', "lease_until > now() + interval '30 seconds'")).toBe(1);
     await removeWorker(world.pool, id);
-    expect(await renewLease(world.pool, id, 60_000)).toBe(false);
-    expect(await renewLease(world.pool, newId<'worker'>(), 60_000)).toBe(false);
+    expect(await renewLease(world.pool, id, 60_000)).toBeUndefined();
+    expect(await renewLease(world.pool, newId<'worker'>(), 60_000)).toBeUndefined();
   });
 
   test('finds what stands ready for its targets, oldest first', async () => {
@@ -140,5 +141,28 @@ describe('a worker', () => {
     ]);
     expect(await findReady(world.pool, ['gpu', ''], 1)).toHaveLength(1);
     expect(await findReady(world.pool, ['other'], 5)).toEqual([]);
+  });
+});
+
+describe('the row of a worker that was killed', () => {
+  test('goes a day after its lease, unless it still holds a turn', async () => {
+    const [dead, holder, living] = [
+      await world.worker({ leaseMs: 0 }),
+      await world.worker({ leaseMs: 0 }),
+      await world.worker({ leaseMs: 86_400_000 * 2 }),
+    ];
+    await world.running({ profile, holder });
+    const hours = (n: number) => ({ now: new Date(Date.now() + n * 3_600_000) });
+    const look = async (at: { now: Date }) =>
+      (await probe(world.pool, { ...at, lostRingMs: 2_000 })).dead_workers;
+    expect(await look(hours(23))).toBe(false);
+    expect(await purgeDeadWorkers(world.pool, hours(23))).toEqual([]);
+    expect(await look(hours(25))).toBe(true);
+    expect(await purgeDeadWorkers(world.pool, hours(25))).toEqual([dead]);
+    expect(await look(hours(25))).toBe(false);
+    expect(await world.rows('select id from boxcar.workers order by id')).toEqual([
+      { id: holder },
+      { id: living },
+    ]);
   });
 });

@@ -1,4 +1,4 @@
-import type { Ring, WorkerId } from '@boxcar/kernel';
+import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement, transaction } from './db.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
@@ -30,17 +30,41 @@ export async function registerWorker(db: Queryable, worker: NewWorker): Promise<
 }
 
 const RENEW = statement(`
-  update boxcar.workers set lease_until = now() + $2 * interval '1 millisecond' where id = $1 returning id`);
+  update boxcar.workers set lease_until = now() + $2 * interval '1 millisecond' where id = $1
+  returning array(select t.id from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held`);
 
-/** Renews the lease of a worker and with it of every turn it holds. False = its row is gone and its turns with it. */
-export async function renewLease(db: Queryable, workerId: WorkerId, leaseMs: number): Promise<boolean> {
-  return (await run(db, RENEW, [workerId, leaseMs])).length === 1;
+/**
+ * Renews the lease of a worker and with it of every turn it holds.
+ *
+ * @returns The turns that the rows say it holds; undefined = its row is gone and its turns with it.
+ */
+export async function renewLease(
+  db: Queryable,
+  workerId: WorkerId,
+  leaseMs: number,
+): Promise<readonly TurnId[] | undefined> {
+  const [row] = await run<{ held: TurnId[] }>(db, RENEW, [workerId, leaseMs]);
+  return row?.held;
 }
 
 const REMOVE = statement('delete from boxcar.workers where id = $1');
 
 export async function removeWorker(db: Queryable, workerId: WorkerId): Promise<void> {
   await run(db, REMOVE, [workerId]);
+}
+
+/** The rest of a worker `w` that died a day ago: while it holds a turn, the row says who lost it. $1: the clock of tests. */
+export const LONG_DEAD = `w.lease_until < coalesce($1::timestamptz, now()) - interval '1 day'
+  and not exists (select from boxcar.turns t where t.holder_id = w.id and t.status = 'running')`;
+
+const PURGE = statement(`delete from boxcar.workers w where ${LONG_DEAD} returning w.id`);
+
+/** Removes the rows that killed workers have left behind. */
+export async function purgeDeadWorkers(
+  pool: pg.Pool,
+  options: { readonly now?: Date } = {},
+): Promise<readonly WorkerId[]> {
+  return (await runRetrying<{ id: WorkerId }>(pool, PURGE, [options.now ?? null])).map((row) => row.id);
 }
 
 const HAS_QUEUED = statement(

@@ -6,6 +6,7 @@ import pg from 'pg';
 import type { TestProject } from 'vitest/node';
 import type { TestContext } from './context.js';
 import { findProgram, hasContainerEngine } from './engine.js';
+import { requireVersion } from './require-version.js';
 
 interface Server {
   readonly adminUrl: string;
@@ -27,7 +28,10 @@ export default async function setup(project: TestProject): Promise<() => Promise
       `BOXCAR_REQUIRE_BACKENDS is set, but the redis backend cannot be tested: ${redis.reason}`,
     );
   }
+  requireVersion('Node', process.versions.node, process.env.BOXCAR_REQUIRE_NODE);
   const server = await findServer(hasEngine);
+  const version = await withAdmin(server.adminUrl, readVersion);
+  requireVersion('Postgres', version, process.env.BOXCAR_REQUIRE_POSTGRES);
   const runId = `${Date.now().toString(36)}${randomBytes(3).toString('hex')}`;
   const template = `boxcar_template_${runId}`;
   const templateError = await makeTemplate(server.adminUrl, template);
@@ -40,7 +44,9 @@ export default async function setup(project: TestProject): Promise<() => Promise
     },
     redis,
   });
-  say(`Postgres: ${server.description}; Redis: ${describeRedis(redis)}`);
+  say(
+    `Node ${process.versions.node}; Postgres ${version}: ${server.description}; Redis: ${describeRedis(redis)}`,
+  );
 
   return async () => {
     const kept = await dropAllBut(server.adminUrl, template, `boxcar_test_${runId}_%`);
@@ -48,6 +54,12 @@ export default async function setup(project: TestProject): Promise<() => Promise
     if (kept.length > 0) say(`kept for inspection: ${kept.join(', ')} (${place})`);
     report(redis.kind === 'none' ? [`redis (${redis.reason})`] : []);
   };
+}
+
+async function readVersion(admin: pg.Client): Promise<string> {
+  const { rows } = await admin.query<{ server_version: string }>('show server_version');
+  // Debian adds its package's version in brackets.
+  return rows[0]?.server_version.split(' ')[0] ?? 'unknown';
 }
 
 async function findServer(hasEngine: boolean): Promise<Server> {

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { afterAll, describe, expect, it } from 'vitest';
 import { queueBackends, spawnNode, testDatabase, testRedis, waitFor } from './index.js';
+import { requireVersion } from './require-version.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-testkit-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -83,5 +84,27 @@ describe('waitFor', () => {
     await expect(waitFor(() => false, { message: 'pigs fly', deadlineMs: 30 })).rejects.toThrow(
       'waited 30 ms in vain until pigs fly',
     );
+  });
+});
+
+describe('a run for certain versions', () => {
+  it('is refused on any other major version, and on none when any will do', () => {
+    expect(() => requireVersion('Node', '24.21.0', '24')).not.toThrow();
+    expect(() => requireVersion('Postgres', '15.18', undefined)).not.toThrow();
+    expect(() => requireVersion('Postgres', '15.18', '')).not.toThrow();
+    expect(() => requireVersion('Postgres', '18.4', '15')).toThrow('meant for Postgres 15, but runs on 18.4');
+    expect(() => requireVersion('Node', '2.4.0', '24')).toThrow('Node 24');
+  });
+
+  it('gets what it asks for', async () => {
+    await using database = await testDatabase({ empty: true });
+    const { rows } = await database.pool.query<{ version: string }>(
+      "select current_setting('server_version') as version",
+    );
+    requireVersion('Postgres', rows[0]?.version ?? '', process.env.BOXCAR_REQUIRE_POSTGRES);
+    requireVersion('Node', process.versions.node, process.env.BOXCAR_REQUIRE_NODE);
+    const script = join(folder, 'version.ts');
+    writeFileSync(script, 'console.log(process.version);');
+    expect(await spawnNode(script).line(/^v/)).toBe(process.version);
   });
 });

@@ -1,5 +1,8 @@
 import { hostname } from 'node:os';
 import { findLiveWorkers } from '@boxcar/store';
+import type { Command } from 'commander';
+import { EXIT, flag, helpOf, type Run } from '../command.js';
+import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import { openReader } from '../stack.js';
 import { countOf } from '../text.js';
@@ -8,7 +11,7 @@ import { countOf } from '../text.js';
  * `boxcar health`: whether a worker of this host holds a living lease, read from the rows. The lease is renewed by the
  * worker's own event loop, so one that hangs, or has lost the database, is found out within the lease.
  */
-export async function checkHealth(context: Context, flags: { readonly pid?: number }): Promise<number> {
+async function checkHealth(context: Context, flags: { readonly pid?: number }): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
   const host = hostname();
   const workers = await findLiveWorkers(reader.pool, {
@@ -22,5 +25,20 @@ export async function checkHealth(context: Context, flags: { readonly pid?: numb
       ? `healthy: ${countOf(workers.length, 'live worker')} on ${where}`
       : `unhealthy: no live worker on ${where}`,
   );
-  return isHealthy ? 0 : 1;
+  // Not `negative`: health checks of containers know 0 and 1 only.
+  return isHealthy ? EXIT.success : EXIT.error;
+}
+
+export function addHealth(program: Command, run: Run): void {
+  program
+    .command('health')
+    .description(
+      'Exit 0 when a worker of this host is alive, by its rows. For the health checks of containers.',
+    )
+    .option('--pid <pid>', 'that very process', flag(settingSchemas.pid))
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar health', 'boxcar health --pid 1'], error: 'no live worker' }),
+    )
+    .action((flags: { pid?: number }) => run((context) => checkHealth(context, flags)));
 }

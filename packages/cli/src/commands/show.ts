@@ -1,5 +1,7 @@
 import { isJsonObject, type JsonValue } from '@boxcar/kernel';
 import { type CallLine, inspectTurn, type StepLine, type TurnLine, type TurnReport } from '@boxcar/store';
+import type { Command } from 'commander';
+import { helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { openReader } from '../stack.js';
 import { countOf, formatCount, formatDuration, formatFields, formatTable, toPlain } from '../text.js';
@@ -89,7 +91,8 @@ const steps = (report: TurnReport): string =>
 
 const callRow = (call: CallLine): string[] => [
   `${call.step}.${call.ordinal}`,
-  call.name,
+  // What a worker outside runs, with whose queue it is in.
+  call.target === null ? call.name : `${call.name} (${call.target})`,
   call.status,
   call.duration_ms === null ? '' : formatCount(call.duration_ms),
   call.error === null ? call.arguments_preview : `${call.error.code}: ${call.error.message}`,
@@ -99,7 +102,7 @@ const calls = (report: TurnReport): string =>
   formatTable(
     [
       { title: 'call', align: 'right' },
-      { title: 'name', max: 20 },
+      { title: 'name', max: 24 },
       { title: 'status' },
       { title: 'ms', align: 'right' },
       { title: 'arguments, or error' },
@@ -114,7 +117,9 @@ function manifest({ context }: TurnReport): string {
     segment.argument ?? '',
     formatCount(segment.count),
     formatCount(segment.tokens),
-    segment.source === undefined ? 'own cards' : `${segment.source} ${segment.from}–${segment.to}`,
+    segment.source === undefined
+      ? 'own cards'
+      : `${segment.source} ${segment.to < segment.from ? 'nothing' : `${segment.from}–${segment.to}`}`,
   ]);
   return formatTable(
     [
@@ -127,6 +132,32 @@ function manifest({ context }: TurnReport): string {
     rows,
     { indent: INDENT },
   );
+}
+
+const SHOWN_RANGES = 3;
+
+/** What a token budget left out, if anything. */
+function cuts({ context }: TurnReport): string {
+  const rows = context.segments.flatMap(({ cut, source }) =>
+    (cut?.parts ?? []).map((part) => [
+      `${cut?.strategy}, ${formatCount(cut?.budget ?? 0)}`,
+      part.reason,
+      formatCount(part.count),
+      formatCount(part.tokens),
+      `${part.ranges
+        .slice(0, SHOWN_RANGES)
+        .map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`))
+        .join(', ')}${part.ranges.length > SHOWN_RANGES ? ', …' : ''} of …${source?.slice(-6) ?? ''}`,
+    ]),
+  );
+  const columns = [
+    { title: 'cut to budget' },
+    { title: 'reason', max: 16 },
+    { title: 'cards', align: 'right' },
+    { title: 'tokens', align: 'right' },
+    { title: 'positions' },
+  ] as const;
+  return rows.length === 0 ? '' : `\n\n${formatTable(columns, rows, { indent: INDENT })}`;
 }
 
 function cards({ context }: TurnReport): string {
@@ -180,7 +211,7 @@ function describeTurn(report: TurnReport): string {
   parts.push(
     section(
       `context ${context.box_id}: ${countOf(context.card_count, 'card')}, ${countOf(context.tokens, 'token')}`,
-      `${manifest(report)}\n\n${cards(report)}`,
+      `${manifest(report)}${cuts(report)}\n\n${cards(report)}`,
     ),
   );
   if (report.child_count > 0)
@@ -191,7 +222,7 @@ function describeTurn(report: TurnReport): string {
 }
 
 /** `boxcar show`: what became of a turn. */
-export async function showTurn(
+async function showTurn(
   context: Context,
   turn: string,
   flags: { readonly project?: string },
@@ -200,4 +231,17 @@ export async function showTurn(
   const report = await inspectTurn(reader.pool, turn, { project: flags.project ?? context.config.project });
   context.answer(report, () => describeTurn(report));
   return 0;
+}
+
+export function addShow(program: Command, run: Run): void {
+  program
+    .command('show')
+    .description('What became of a turn: steps, calls, context, deliverable.')
+    .argument('<turn>', 'its id, or at least the first 8 digits of it')
+    .option('--project <name>', 'project, by id or name')
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar show 0198c1f2', 'boxcar show 0198c1f2 --json | jq .deliverable'] }),
+    )
+    .action((turn: string, flags: { project?: string }) => run((context) => showTurn(context, turn, flags)));
 }

@@ -4,16 +4,14 @@ import { text as readText } from 'node:stream/consumers';
 import { isFinal, isJsonObject, type JsonValue, KernelError, tryParseId } from '@boxcar/kernel';
 import { loadPlugins, type TurnResult } from '@boxcar/runtime';
 import { findLiveWorkers } from '@boxcar/store';
+import type { Command } from 'commander';
+import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
+import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import { openStack, type Stack } from '../stack.js';
 import { formatFields, toLine, toPlain } from '../text.js';
 
-/** The turn has ended, but not in success. */
-const EXIT_NOT_SUCCESS = 3;
-/** As shells say it: ended by SIGINT. */
-const EXIT_INTERRUPTED = 130;
-
-export interface SubmitFlags {
+interface SubmitFlags {
   readonly arg?: readonly string[];
   readonly jsonArgs?: string;
   readonly file?: string;
@@ -121,10 +119,10 @@ async function warnWithoutWorker(context: Context, stack: Stack): Promise<void> 
 async function waitFor(
   context: Context,
   stack: Stack,
-  of: { readonly turnId: string; readonly timeoutSeconds: number | undefined },
+  of: { readonly turnId: string; readonly projectId: string; readonly timeoutSeconds: number | undefined },
 ): Promise<number> {
-  const { turnId, timeoutSeconds } = of;
-  const state = await stack.runtime.getTurn(turnId);
+  const { turnId, projectId, timeoutSeconds } = of;
+  const state = await stack.runtime.getTurn(turnId, { projectId });
   if (!isFinal(state.status)) {
     context.note(`accepted as turn ${turnId}; waiting for its end`);
     await warnWithoutWorker(context, stack);
@@ -132,13 +130,14 @@ async function waitFor(
   let result: TurnResult;
   try {
     result = await stack.runtime.waitForTurn(turnId, {
+      projectId,
       signal: context.stop,
       ...(timeoutSeconds === undefined ? {} : { timeoutMs: timeoutSeconds * 1000 }),
     });
   } catch (error) {
     if (context.stop.aborted) {
       context.note(`no longer waiting; the turn goes on: boxcar show ${turnId}`);
-      return EXIT_INTERRUPTED;
+      return EXIT.interrupted;
     }
     if (error instanceof KernelError && error.code === 'wait_timeout') {
       throw new KernelError('wait_timeout', {
@@ -150,11 +149,11 @@ async function waitFor(
     throw error;
   }
   context.answer(result, () => describeResult(result));
-  return result.status === 'success' ? 0 : EXIT_NOT_SUCCESS;
+  return result.status === 'success' ? EXIT.success : EXIT.negative;
 }
 
 /** `boxcar submit`: accepted when it returns, like a call of the library. */
-export async function runSubmit(
+async function runSubmit(
   context: Context,
   primitive: string,
   source: string | undefined,
@@ -180,5 +179,44 @@ export async function runSubmit(
     context.answer(accepted.answer, () => describeReceipt(accepted.answer));
     return 0;
   }
-  return await waitFor(context, stack, { turnId, timeoutSeconds: flags.timeout });
+  return await waitFor(context, stack, {
+    turnId,
+    projectId: accepted.projectId,
+    timeoutSeconds: flags.timeout,
+  });
+}
+
+export function addSubmit(program: Command, run: Run): void {
+  program
+    .command('submit')
+    .description('Submit a primitive. When the receipt is printed it is accepted and cannot get lost.')
+    .argument('<primitive>', 'delegate_async, launch_principal, ask_expert, create_box, … or one of a plugin')
+    .argument('[-]', 'read the arguments from stdin, as JSON')
+    .option('--arg <key=value>', 'one argument, repeatable: key=text or key:=json', collect(same))
+    .option('--json-args <json>', 'all arguments as one JSON object')
+    .option('--file <file>', 'the same from a file; - is stdin')
+    .option('--project <name>', 'project, by id or name')
+    .option('--source-agent <agent>', "in whose name, by id or name (the project's operator)")
+    .option('--parent-turn <id>', 'file the new turn under this one')
+    .option('--channel <name>', 'channel of the new turn')
+    .option('--key <key>', 'idempotency key: the second submission under it changes nothing')
+    .option('--plugin <file>', 'a module that registers handlers, repeatable', collect(same))
+    .option('--wait', 'wait for the end of the turn and print its result')
+    .option('--timeout <seconds>', 'wait at most this long; the turn goes on', flag(settingSchemas.seconds))
+    .addHelpText(
+      'after',
+      helpOf({
+        examples: [
+          'boxcar submit launch_principal --arg profile_name=writer \\',
+          "      --arg instruction='A haiku' --wait",
+          'boxcar submit delegate_async --file task.json --key order-4711',
+          'boxcar submit ask_expert --arg expert_profile=counter --arg question=6x7 \\',
+          '      --arg deadline_seconds:=30 --wait',
+        ],
+        negative: '--wait: the turn ended, but not in success',
+      }),
+    )
+    .action((primitive: string, source: string | undefined, flags: SubmitFlags) =>
+      run((context) => runSubmit(context, primitive, source, flags)),
+    );
 }

@@ -1,11 +1,14 @@
 import { resolve } from 'node:path';
 import { createWorker, type Log, loadPlugins, type Worker } from '@boxcar/runtime';
+import type { Command } from 'commander';
 import { checkRedis } from '../check-redis.js';
+import { collect, flag, helpOf, type Run, same } from '../command.js';
+import { settingSchemas } from '../config.js';
 import { type Context, untilStopped } from '../context.js';
 import { reportError } from '../report-error.js';
 import { openStack, type Stack } from '../stack.js';
 
-export interface WorkerFlags {
+interface WorkerFlags {
   readonly concurrency?: number;
   readonly target?: readonly string[];
   readonly plugin?: readonly string[];
@@ -48,7 +51,7 @@ async function stopAll(parts: {
 }
 
 /** `boxcar worker`: runs turns and serves the queue door until it is told to stop. */
-export async function runWorker(context: Context, flags: WorkerFlags): Promise<number> {
+async function runWorker(context: Context, flags: WorkerFlags): Promise<number> {
   const { config, isJson, stop } = context;
   const log = context.log('info');
   const concurrency = flags.concurrency ?? config.concurrency;
@@ -67,7 +70,10 @@ export async function runWorker(context: Context, flags: WorkerFlags): Promise<n
       targets,
       leaseMs: flags.leaseMs ?? config.leaseMs,
     });
-    if (flags.door) door = stack.serveQueueDoor();
+    if (flags.door) {
+      const doors = [stack.serveQueueDoor(), stack.serveToolResultsDoor()];
+      door = { close: async () => void (await Promise.all(doors.map((each) => each.close()))) };
+    }
   } catch (error) {
     await stack.close().catch(() => undefined);
     throw error;
@@ -86,4 +92,36 @@ export async function runWorker(context: Context, flags: WorkerFlags): Promise<n
   if (isJson) context.answer({ event: 'worker.stopped', worker_id: ready.worker_id }, () => '');
   context.note('stopped');
   return 0;
+}
+
+export function addWorker(program: Command, run: Run): void {
+  program
+    .command('worker')
+    .description('Run turns, and accept primitives from the queue boxcar-primitives, until told to stop.')
+    .option('--concurrency <n>', 'turns at once', flag(settingSchemas.concurrency))
+    .option(
+      '--target <name>',
+      "a pool to serve, repeatable; '' is the default pool",
+      collect(flag(settingSchemas.workerTarget)),
+    )
+    .option('--plugin <file>', 'a module that registers handlers and tools, repeatable', collect(same))
+    .option('--lease-ms <ms>', 'how long its turns stay its own without news', flag(settingSchemas.leaseMs))
+    .option(
+      '--grace-ms <ms>',
+      'how long turns in hand may take to their next commit when it stops',
+      flag(settingSchemas.graceMs),
+    )
+    .option('--no-door', 'do not serve the queues boxcar-primitives and boxcar-tool-results')
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks:
+          'SIGTERM and Ctrl-C finish the steps in hand and give the turns back; the second one stops at once.',
+        examples: [
+          'boxcar worker --concurrency 50 --plugin ./my-tools.js',
+          "boxcar worker --target gpu --target ''",
+        ],
+      }),
+    )
+    .action((flags: WorkerFlags) => run((context) => runWorker(context, flags)));
 }

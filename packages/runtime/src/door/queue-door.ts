@@ -9,20 +9,18 @@ import {
   canonicalJson,
   isFinal,
   type JsonValue,
-  KernelError,
   parseJsonValue,
-  sanitizeText,
   sha256,
   type TurnId,
   toBadRequest,
-  toErrorBody,
 } from '@boxcar/kernel';
-import { closeDoor, isTransient, loadTurnStates, openDoor, toDatabaseError } from '@boxcar/store';
-import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
+import { closeDoor, loadTurnStates, openDoor } from '@boxcar/store';
+import { DelayedError, type Job } from 'bullmq';
 import { z } from 'zod';
 import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
+import { logTrouble, postpone, refuse } from './door-job.js';
 
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
@@ -46,7 +44,6 @@ export interface QueueDoor extends AsyncDisposable {
 
 /** How long a waiting job sleeps before it looks again by itself; it is promoted earlier when its turn ends. */
 const LOOK_AGAIN_MS = 60_000;
-const RETRY_MS = 1_000;
 
 type Reply =
   | { readonly kind: 'answer'; readonly answer: JsonValue }
@@ -93,38 +90,16 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
   return { kind: 'wait', turnId: awaitedTurnId };
 }
 
-/** Trouble that the caller has no part in: the job waits until it is over. */
-function isOurTrouble(error: unknown): boolean {
-  const known = toDatabaseError(error);
-  return (
-    isTransient(known) ||
-    (known instanceof KernelError && (known.entry.canRetry || known.code === 'database_auth_failed'))
-  );
-}
-
 /** Serves the queue door in this process. */
 export function createQueueDoor(runtime: Runtime, queues: Queues, options: QueueDoorOptions = {}): QueueDoor {
-  const logTrouble = (event: string, job: Job, error: unknown): void =>
-    runtime.log('warn', event, {
-      job_id: job.id,
-      primitive: job.name,
-      error: error instanceof Error ? error.message : String(error),
-    });
-  /** Gives the slot back. A job that cannot be moved stays active until its lock ends, and is given again then. */
-  const postpone = async (job: Job, token: string | undefined, ms: number): Promise<void> => {
-    try {
-      await job.moveToDelayed(Date.now() + ms, token);
-    } catch (error) {
-      logTrouble('door.postpone_failed', job, error);
-    }
-  };
+  const { log } = runtime;
   /** The turn may have ended between the look and the move, when its knock found the job still active. */
   const lookOnce = async (job: Job, turnId: TurnId): Promise<void> => {
     try {
       if ((await look(runtime, turnId)) !== undefined) await job.promote();
     } catch (error) {
       // Promoted by that knock after all, or the database is away: the sweep knocks again.
-      logTrouble('door.look_failed', job, error);
+      logTrouble(log, 'door.look_failed', job, error);
     }
   };
   const worker = queues.worker<unknown, JsonValue>(
@@ -134,17 +109,10 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
       try {
         replied = await reply(runtime, job);
       } catch (error) {
-        if (!isOurTrouble(error)) {
-          const { code, message } = toErrorBody(error);
-          // A reason that the queue cannot store would bring the job back again and again.
-          throw new UnrecoverableError(sanitizeText(`${code}: ${message}`).value);
-        }
-        logTrouble('door.retry', job, error);
-        await postpone(job, token, RETRY_MS);
-        throw new DelayedError();
+        return refuse(log, job, { error, token });
       }
       if (replied.kind === 'answer') return replied.answer;
-      await postpone(job, token, LOOK_AGAIN_MS);
+      await postpone(log, job, { token, ms: LOOK_AGAIN_MS });
       await lookOnce(job, replied.turnId);
       throw new DelayedError();
     },
@@ -152,7 +120,7 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
       concurrency: options.concurrency ?? 20,
       keepCompleted: true,
       onError: (error) =>
-        runtime.log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
+        log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
     },
   );
   const close = (): Promise<void> => worker.close();

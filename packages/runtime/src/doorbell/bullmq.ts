@@ -1,6 +1,6 @@
 import { type Doorbell, type DoorbellSubscription, type Ring, type TurnId, tryParseId } from '@boxcar/kernel';
 import type { Log } from '../log.js';
-import { type JobQueue, type JobWorker, type Queues, within } from '../queues.js';
+import { chunks, type JobQueue, type JobWorker, type Queues, within } from '../queues.js';
 
 /** What a job of a turns queue says: which turn, at which epoch. Nothing else; the rows know the rest. */
 export interface TurnJob {
@@ -23,10 +23,6 @@ const ON_ITS_WAY = new Set(['waiting', 'prioritized', 'delayed', 'active', 'wait
 
 const jobId = (ring: Pick<Ring, 'turnId' | 'epoch'>): string => `${ring.turnId}-${ring.epoch}`;
 const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-
-function* chunks<T>(items: readonly T[], size: number): Generator<readonly T[]> {
-  for (let from = 0; from < items.length; from += size) yield items.slice(from, from + size);
-}
 
 /** Anyone may put jobs into a queue; what is no ring is left alone. */
 function parseRing(data: unknown, workerTarget: string): Ring | undefined {

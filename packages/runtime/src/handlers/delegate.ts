@@ -56,7 +56,7 @@ async function delegate(input: DelegateAsync, tools: HandlerTools): Promise<Json
       actorId: tools.ctx.source.agentId,
       toolSuffix: tools.ctx.primitive,
       arguments: args,
-      handover: instructionHandover(profile.name),
+      handover: instructionHandover(profile.name, input),
       profile,
       access: 'actor',
       extra,
@@ -82,12 +82,14 @@ export const delegateAsync: Handler<DelegateAsync> = {
   description:
     'Hand a task to another agent. With wait, the result comes back as the answer; without, a receipt comes at once and the agent works on its own.',
   input: delegateAsyncSchema,
+  profileNames: (input) => (input.target_strategy === 'new' ? [input.target_ref] : []),
   handle: delegate,
 };
 
 export const launchPrincipal: Handler<LaunchPrincipal> = {
   description: 'Start a fresh agent of a profile on a task.',
   input: launchPrincipalSchema,
+  profileNames: (input) => [input.profile_name],
   handle: ({ profile_name, ...rest }, tools) =>
     delegate({ ...rest, target_strategy: 'new', target_ref: profile_name }, tools),
 };
@@ -95,6 +97,7 @@ export const launchPrincipal: Handler<LaunchPrincipal> = {
 export const askExpert: Handler<AskExpert> = {
   description: 'Ask a fresh agent of an expert profile a question and get its answer.',
   input: askExpertSchema,
+  profileNames: (input) => [input.expert_profile],
   handle: async ({ expert_profile, question, include_history, ...rest }, tools) => {
     const args = {
       ...rest,

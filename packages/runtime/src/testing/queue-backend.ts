@@ -8,6 +8,7 @@ import {
 import {
   createPostgresBackend,
   createRedisBackend,
+  type Processor,
   type Queue,
   type QueueOptions,
   type WorkerOptions,
@@ -26,9 +27,17 @@ export interface TestBackend extends AsyncDisposable {
   readonly urls: { readonly databaseUrl: string; readonly redisUrl?: string };
   /** A bare BullMQ queue, as any client opens it. */
   queue(name: string): Queue;
+  /** A bare BullMQ worker, as anyone runs one; closed with the backend. */
+  worker(name: string, processor: Processor, options?: BareWorkerOptions): BareWorker;
   /** Takes one job of a queue as a worker does that dies with the job in its hands; its lock lasts for half a second. */
   takeAndDie(queueName: string): Promise<void>;
   close(): Promise<void>;
+}
+
+type BareWorkerOptions = Partial<Omit<WorkerOptions, 'connection'>>;
+
+export interface BareWorker {
+  close(force?: boolean): Promise<void>;
 }
 
 const toOptions = (connection: QueueConnection) =>
@@ -64,6 +73,20 @@ async function takeAndDie(name: string, connection: QueueConnection): Promise<vo
   await worker.close(true);
 }
 
+function openBareWorker(
+  connection: QueueConnection,
+  name: string,
+  job: { readonly processor: Processor; readonly options: BareWorkerOptions },
+): BareWorker {
+  const classes = toClasses(connection);
+  const worker = new classes.Worker(name, job.processor, {
+    ...toOptions(connection),
+    ...job.options,
+  } as WorkerOptions);
+  worker.on('error', () => undefined);
+  return worker;
+}
+
 /** Opens a database and the queues of the given kind, all of one's own. */
 export async function testBackend(kind: QueueBackend): Promise<TestBackend> {
   const database = await testDatabase();
@@ -72,7 +95,9 @@ export async function testBackend(kind: QueueBackend): Promise<TestBackend> {
   const connection: QueueConnection =
     redis === undefined ? { kind: 'postgres', url: database.url } : { kind: 'redis', url: redis.url };
   const queues: Queue[] = [];
+  const workers: BareWorker[] = [];
   const close = async (): Promise<void> => {
+    await Promise.all(workers.splice(0).map((worker) => worker.close(true)));
     await Promise.all(queues.splice(0).map((queue) => queue.close()));
     await redis?.close();
     await database.close();
@@ -89,6 +114,11 @@ export async function testBackend(kind: QueueBackend): Promise<TestBackend> {
       queue.on('error', () => undefined);
       queues.push(queue);
       return queue;
+    },
+    worker: (name, processor, options = {}) => {
+      const worker = openBareWorker(connection, name, { processor, options });
+      workers.push(worker);
+      return worker;
     },
     takeAndDie: (name) => takeAndDie(name, connection),
     close,

@@ -1,24 +1,34 @@
 import {
+  checkArguments,
   type ErrorBody,
   isJsonObject,
   type JsonValue,
   KernelError,
-  MAX_CARD_BYTES,
   type Profile,
+  type QueueTool,
   sanitizeJson,
   sanitizeText,
   type ToolSchema,
   toErrorBody,
+  toolNames,
 } from '@boxcar/kernel';
-import { type CallSettlement, extendDeadline, type PendingCall, settleCalls } from '@boxcar/store';
+import {
+  type CallSettlement,
+  extendDeadline,
+  type NewToolCall,
+  type PendingCall,
+  settleCalls,
+} from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
-import { buildResult } from './ending.js';
+import { type CallOutcome, toFailure, toSettlement } from './call-result.js';
 import type { HeldTurn } from './run-turn.js';
 
 /** What a profile may call in one turn, decided once and enforced at dispatch. */
 export interface Toolbox {
   readonly allowed: ReadonlySet<string>;
+  /** Tools that the profile declares and workers outside run. */
+  readonly queued: ReadonlyMap<string, QueueTool>;
   readonly schemas: readonly ToolSchema[];
 }
 
@@ -34,45 +44,91 @@ function schemaOf(runtime: RuntimeCore, name: string): ToolSchema | undefined {
   return schema;
 }
 
+function queueSchemaOf({ name, description, parameters }: QueueTool): ToolSchema {
+  const { $schema: _dialect, ...schema } = parameters;
+  return { name, description, parameters: schema };
+}
+
 /** The tools of a turn: those the profile lists, those it must end with, and submit_result when fields bind its result. */
 export function buildToolbox(
   runtime: RuntimeCore,
   profile: Pick<Profile, 'tools' | 'must_end_with'>,
   hasResultFields: boolean,
 ): Toolbox {
+  const queued = new Map(
+    profile.tools.flatMap((tool) => (typeof tool === 'string' ? [] : [[tool.name, tool] as const])),
+  );
   const allowed = new Set([
-    ...profile.tools,
+    ...toolNames(profile),
     ...profile.must_end_with,
     ...(hasResultFields ? ['submit_result'] : []),
   ]);
-  return { allowed, schemas: [...allowed].flatMap((name) => schemaOf(runtime, name) ?? []) };
+  const schemas = [...allowed].flatMap((name) => {
+    const tool = queued.get(name);
+    // A profile is versioned, what a worker has registered is not: the declaration counts.
+    return (tool === undefined ? schemaOf(runtime, name) : queueSchemaOf(tool)) ?? [];
+  });
+  return { allowed, queued, schemas };
 }
 
-/** How a call will be answered: by a function, by a primitive, or by nobody because it is refused. */
-export type CallRoute = {
-  readonly route: 'function' | 'primitive' | 'none';
-  readonly retry: 'safe' | 'never';
-  readonly timeoutMs: number;
-};
+/** How a call will be answered: by a function, by a primitive, by a worker outside, or by nobody because it is refused. */
+export type CallRoute = Pick<NewToolCall, 'route' | 'target' | 'retry' | 'timeoutMs'>;
 
+/** What a model asked for. */
+interface ModelCall {
+  readonly name: string;
+  readonly arguments: JsonValue;
+}
+
+/** Decided before the call is committed: a row with route `queue` has arguments that fit, whoever sends its job. */
 export function routeCall(
   runtime: RuntimeCore,
-  name: string,
+  call: ModelCall,
   toolbox: Toolbox,
   profile: Pick<Profile, 'limits'>,
 ): CallRoute {
+  const { name } = call;
   const timeoutMs = profile.limits.tool_timeout_seconds * 1000;
-  if (!toolbox.allowed.has(name)) return { route: 'none', retry: 'safe', timeoutMs };
+  const refused: CallRoute = { route: 'none', target: null, retry: 'safe', timeoutMs };
+  if (!toolbox.allowed.has(name)) return refused;
+  const queued = toolbox.queued.get(name);
+  if (queued !== undefined) {
+    if (runtime.outside === undefined || checkArguments(queued, call.arguments).length > 0) return refused;
+    const { target, retry, timeout_seconds } = queued;
+    return {
+      route: 'queue',
+      target,
+      retry,
+      timeoutMs: timeout_seconds === undefined ? timeoutMs : timeout_seconds * 1000,
+    };
+  }
   const tool = runtime.tools.get(name);
   if (tool !== undefined)
-    return { route: 'function', retry: retryOf(tool), timeoutMs: tool.timeoutMs ?? timeoutMs };
-  return { route: runtime.handlers.has(name) ? 'primitive' : 'none', retry: 'safe', timeoutMs };
+    return {
+      route: 'function',
+      target: null,
+      retry: retryOf(tool),
+      timeoutMs: tool.timeoutMs ?? timeoutMs,
+    };
+  return { ...refused, route: runtime.handlers.has(name) ? 'primitive' : 'none' };
 }
 
-const failure = (error: ErrorBody): { status: 'failed'; error: ErrorBody } => ({ status: 'failed', error });
+const invalidArguments = (findings: readonly string[]): KernelError =>
+  new KernelError('tool_arguments_invalid', {
+    message: `${findings.join('; ')}.`,
+    details: { findings },
+  });
 
 /** Why a call with route `none` is refused, in words the model can use. */
-function refusal(runtime: RuntimeCore, name: string, toolbox: Toolbox): ErrorBody {
+function refusal(runtime: RuntimeCore, call: ModelCall, toolbox: Toolbox): ErrorBody {
+  const { name } = call;
+  const queued = toolbox.queued.get(name);
+  const findings = queued === undefined ? [] : checkArguments(queued, call.arguments);
+  if (findings.length > 0) return invalidArguments(findings).toJSON();
+  if (queued !== undefined)
+    return new KernelError('tool_unknown', {
+      message: `'${name}' is run by workers outside, and this worker has no queue to reach them.`,
+    }).toJSON();
   const list =
     toolbox.schemas
       .map((schema) => schema.name)
@@ -112,10 +168,7 @@ async function runFunction(
     const findings = parsed.error.issues.map(
       (issue) => `${issue.path.join('.') || 'arguments'}: ${issue.message}`,
     );
-    throw new KernelError('tool_arguments_invalid', {
-      message: `${findings.join('; ')}.`,
-      details: { findings },
-    });
+    throw invalidArguments(findings);
   }
   const deadline = new AbortController();
   const signal = AbortSignal.any([deadline.signal, turn.signal]);
@@ -180,22 +233,21 @@ export async function runCall(
     name: call.name,
     projectId: turn.turn.projectId,
   };
-  const settle = (outcome: Parameters<typeof buildResult>[1], isSanitized = false): CallSettlement => {
-    const authorId = call.route === 'function' ? `tool:${call.name}` : turn.turn.agentId;
-    try {
-      return buildResult(target, outcome, {
-        authorId,
-        isSanitized,
-        maxBytes: runtime.limits.maxCardBytes ?? MAX_CARD_BYTES,
-      });
-    } catch (error) {
-      return buildResult(target, failure(toErrorBody(error)), { authorId });
-    }
-  };
+  const settle = (outcome: CallOutcome, isSanitized = false): CallSettlement =>
+    toSettlement(target, outcome, {
+      authorId: call.route === 'function' ? `tool:${call.name}` : turn.turn.agentId,
+      isSanitized,
+      maxBytes: runtime.limits.maxCardBytes,
+    });
   if (call.is_awaiting) return { kind: 'elsewhere' };
   try {
     if (call.route === 'none')
-      return { kind: 'result', settlement: settle(failure(refusal(runtime, call.name, toolbox))) };
+      return { kind: 'result', settlement: settle(toFailure(refusal(runtime, call, toolbox))) };
+    if (call.route === 'queue') {
+      // After a takeover it may be out already; whether one that must not be sent twice was, the sweep knows.
+      if (call.retry === 'safe' || call.epoch === turn.turn.epoch) runtime.sendSoon(call);
+      return { kind: 'elsewhere' };
+    }
     if (!isJsonObject(call.arguments)) {
       throw new KernelError('tool_arguments_invalid', {
         message: 'The arguments are not a JSON object.',
@@ -239,7 +291,7 @@ async function runPrimitive(
   call: PendingCall,
   options: {
     readonly isAlone: boolean;
-    readonly settle: (outcome: Parameters<typeof buildResult>[1]) => CallSettlement;
+    readonly settle: (outcome: CallOutcome) => CallSettlement;
   },
 ): Promise<CallRun> {
   if (call.name === 'submit_result' && !options.isAlone) {

@@ -5,7 +5,6 @@ import {
   type Profile,
   type ProfileId,
   resultFieldsOf,
-  type TurnId,
   type ViewRows,
 } from '@boxcar/kernel';
 import {
@@ -17,25 +16,21 @@ import {
   loadViews,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { Batcher } from '../batcher.js';
+import { Toolsets } from './toolsets.js';
 
 const MAX_PROFILES = 500;
+
+export type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId'>;
 
 /** Loads what a step needs. Profile versions never change, so they are kept. */
 export class TurnLoader {
   readonly #profiles = new Map<ProfileId, Promise<Profile>>();
   readonly #pool: pg.Pool;
-  readonly #views: Batcher<ClaimedTurn, Omit<ViewRows, 'turn' | 'profile'>>;
+  readonly toolsets: Toolsets;
 
   constructor(pool: pg.Pool) {
     this.#pool = pool;
-    this.#views = new Batcher(
-      async (turns) => {
-        const views = await loadViews(pool, turns);
-        return turns.map((turn) => toRows(views.get(turn.turnId), turn.turnId));
-      },
-      { maxItems: 32, maxInFlight: 2 },
-    );
+    this.toolsets = new Toolsets(pool);
   }
 
   profile(id: ProfileId): Promise<Profile> {
@@ -56,8 +51,15 @@ export class TurnLoader {
     return loading;
   }
 
-  view(turn: ClaimedTurn): Promise<Omit<ViewRows, 'turn' | 'profile'>> {
-    return this.#views.add(turn);
+  /** One view: those that did not come with their claim are large, or of agents with earlier turns. */
+  async view(turn: ViewedTurn): Promise<LoadedView> {
+    const view = (await loadViews(this.#pool, [turn])).get(turn.turnId);
+    if (view === undefined || view.entries.length === 0)
+      throw new KernelError('internal_error', {
+        message: `Turn ${turn.turnId} has no tape.`,
+        details: { turn_id: turn.turnId },
+      });
+    return view;
   }
 
   /** Do result fields bind the turn of this context box? */
@@ -73,23 +75,22 @@ const RULES: Readonly<Record<ExpandedCard['rule'], ContextCard['rule']>> = {
   inherit: 'inherited',
   create_box: 'inherited',
   snapshot: 'inherited',
+  digest: 'inherited',
 };
 
-const toContextCard = ({ card, rule, native }: ExpandedCard): ContextCard => ({
+export const toContextCard = ({
+  card,
+  rule,
+  native,
+}: Pick<ExpandedCard, 'card' | 'rule' | 'native'>): ContextCard => ({
   card,
   rule: RULES[rule],
   ...(native ? { native: true } : {}),
 });
 
-function toRows(view: LoadedView | undefined, turnId: TurnId): Omit<ViewRows, 'turn' | 'profile'> {
-  if (view === undefined)
-    throw new KernelError('internal_error', {
-      message: `Turn ${turnId} has no tape.`,
-      details: { turn_id: turnId },
-    });
-  return {
-    entries: view.entries,
-    lastAnchorPosition: view.lastAnchorPosition,
-    contexts: new Map([...view.contexts].map(([boxId, cards]) => [boxId, cards.map(toContextCard)])),
-  };
-}
+/** The rows of a view as the kernel reads them. */
+export const toRows = (view: LoadedView): Omit<ViewRows, 'turn' | 'profile'> => ({
+  entries: view.entries,
+  lastAnchorPosition: view.lastAnchorPosition,
+  contexts: new Map([...view.contexts].map(([boxId, cards]) => [boxId, cards.map(toContextCard)])),
+});

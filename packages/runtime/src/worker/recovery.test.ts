@@ -9,6 +9,7 @@ import { silentLog } from '../log.js';
 import { type OpenRuntime, openRuntime } from '../open.js';
 import { newId } from '../packer.js';
 import { openQueues } from '../queues.js';
+import { checkPrompts } from '../testing/check-prompts.js';
 import {
   createFaultyModel,
   EFFECTS_TABLE,
@@ -232,6 +233,8 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
       { step: 3, attempt: 1, holder_id: others[0]?.id, is_committed: true },
     ]);
     await checkInvariants(pool.backend.database.pool);
+    // Also of the step whose first attempt died.
+    await checkPrompts(pool.backend.database.pool);
   });
 
   test('a call whose worker is killed runs again when it is safe, else the model is told that nobody knows', async () => {

@@ -1,13 +1,27 @@
-import { type ErrorBody, ModelError, type ModelReply, sanitizeJson, toErrorBody } from '@boxcar/kernel';
+import {
+  type ErrorBody,
+  type JsonObject,
+  ModelError,
+  type ModelReply,
+  type ModelUsage,
+  sanitizeJson,
+  sanitizeText,
+  toErrorBody,
+} from '@boxcar/kernel';
 import { z } from 'zod';
 
 /** Calls of one answer; more than that is a model gone astray. */
 const MAX_CALLS = 256;
 
+/** Characters of reasoning that are kept: it is for audit and can be as long as the whole answer. */
+const MAX_REASONING = 65_536;
+
 const count = z.number().nonnegative().catch(0);
+const optionalCount = z.number().nonnegative().optional().catch(undefined);
 
 const replySchema = z.object({
   text: z.string(),
+  reasoning: z.string().optional().catch(undefined),
   toolCalls: z
     .array(
       z.object({
@@ -19,7 +33,16 @@ const replySchema = z.object({
       }),
     )
     .max(MAX_CALLS),
-  usage: z.object({ inputTokens: count, outputTokens: count }).catch({ inputTokens: 0, outputTokens: 0 }),
+  usage: z
+    .object({
+      inputTokens: count,
+      outputTokens: count,
+      cachedInputTokens: optionalCount,
+      cacheWriteTokens: optionalCount,
+      reasoningTokens: optionalCount,
+      isEstimated: z.boolean().optional().catch(undefined),
+    })
+    .catch({ inputTokens: 0, outputTokens: 0 }),
   finishReason: z.enum(['stop', 'tool_calls', 'length', 'content_filter', 'other']).catch('other'),
 });
 
@@ -36,6 +59,26 @@ export function parseReply(reply: unknown): ModelReply {
     'model_failed',
     `The model's answer is malformed: ${first?.path.join('.') ?? ''}: ${first?.message ?? ''}.`,
   );
+}
+
+/** A step's usage as its row keeps it; what the provider did not say is left out. */
+export function usageRow(usage: ModelUsage): JsonObject {
+  const { inputTokens, outputTokens, cachedInputTokens, cacheWriteTokens, reasoningTokens } = usage;
+  return {
+    input_tokens: inputTokens,
+    output_tokens: outputTokens,
+    ...(cachedInputTokens === undefined ? {} : { cached_input_tokens: cachedInputTokens }),
+    ...(cacheWriteTokens === undefined ? {} : { cache_write_tokens: cacheWriteTokens }),
+    ...(reasoningTokens === undefined ? {} : { reasoning_tokens: reasoningTokens }),
+    ...(usage.isEstimated === true ? { estimated: true } : {}),
+  };
+}
+
+/** The model's reasoning as metadata of the card that keeps its answer: no view shows metadata. */
+export function reasoningMetadata({ reasoning }: Pick<ModelReply, 'reasoning'>): JsonObject {
+  if (reasoning === undefined || reasoning.trim() === '') return {};
+  const kept = sanitizeText(reasoning.slice(0, MAX_REASONING)).value;
+  return { reasoning: kept, ...(reasoning.length > MAX_REASONING ? { reasoning_cut: true } : {}) };
 }
 
 /** A failed model call as an error body that every column can hold. */

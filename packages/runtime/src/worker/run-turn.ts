@@ -3,23 +3,16 @@
  * committed under the turn's epoch before the next begins, so another worker can go on from any point.
  */
 import {
-  buildCard,
   buildView,
-  CARD_TYPES,
-  type CardContent,
-  type CardDraft,
   decideStep,
   type ErrorBody,
   type JsonValue,
   KernelError,
-  MAX_CARD_BYTES,
   MAX_EMPTY_REPLIES,
-  ModelError,
   type ModelReply,
   type NewCard,
   promptHash,
   resultFieldsOf,
-  sanitizeText,
   stepNotice,
   type ToolSchema,
   type View,
@@ -29,40 +22,43 @@ import type {
   Advance,
   AdvanceOutcome,
   ClaimedTurn,
+  CommitOutcome,
   NewEntry,
   NewToolCall,
   PendingCall,
   StepCommit,
 } from '@boxcar/store';
 import { loadCallsOfStep, loadPendingCalls, recordResults } from '@boxcar/store';
-import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
-import {
-  buildToolbox,
-  type CallRun,
-  parseCallArguments,
-  routeCall,
-  runCall,
-  type Toolbox,
-} from './call-tools.js';
-import { buildEnd, type Ending, entryOf, fallbackDeliverable, UNLIMITED } from './ending.js';
+import { askModel } from './ask-model.js';
+import { buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
+import { buildEnd, type Ending, entryOf, fallbackDeliverable } from './ending.js';
 import type { TurnLoader } from './loader.js';
-import { describeModelFailure, parseReply } from './reply.js';
+import { describeModelFailure, reasoningMetadata, usageRow } from './reply.js';
+import { cleanText, noticeCard, thoughtCard, writeCall } from './step-cards.js';
+import type { TurnView } from './turn-view.js';
 
 /** A claimed turn with what guards it. */
 export interface HeldTurn {
   readonly turn: ClaimedTurn;
+  readonly view: TurnView;
   readonly holderId: WorkerId;
   /** Fires when the worker may no longer act for the turn: lease lost, or shutdown out of patience. */
   readonly signal: AbortSignal;
+}
+
+/** The results of a step's own calls. */
+export interface StepResults extends Advance {
+  /** True when these are the results of all calls of the step, in call order. */
+  readonly isWhole: boolean;
 }
 
 /** What a turn uses of its worker. */
 export interface TurnHost {
   readonly runtime: RuntimeCore;
   readonly loader: TurnLoader;
-  commit(commit: StepCommit): Promise<'committed' | 'fenced'>;
-  advance(advance: Advance): Promise<AdvanceOutcome>;
+  commit(commit: StepCommit): Promise<CommitOutcome>;
+  advance(results: StepResults): Promise<AdvanceOutcome>;
   /** @throws when the worker's last renewal is older than its lease. */
   checkLease(): void;
   /** True once the worker hands its turns back at their next step. */
@@ -73,7 +69,6 @@ export type TurnRun = 'ended' | 'suspended' | 'fenced' | 'released';
 
 /** Attempts at one step before the turn is ended: what kills its workers again and again would go on doing so. */
 export const MAX_ATTEMPTS = 10;
-const NAME_OUTSIDE = /[^a-zA-Z0-9_.-]/g;
 
 /** Progress inside the loop; the rows hold the same. */
 interface Progress {
@@ -194,13 +189,24 @@ class TurnLoop {
         { results },
       );
     }
-    const advanced = await this.#host.advance({ turnId: turn.turnId, epoch: turn.epoch, holderId, results });
+    const advanced = await this.#host.advance({
+      turnId: turn.turnId,
+      epoch: turn.epoch,
+      holderId,
+      results,
+      isWhole: progress.pending !== 'unknown' && results.length === calls.length,
+    });
     switch (advanced.outcome) {
       case 'fenced':
         return 'fenced';
       case 'suspended':
         return 'suspended';
       case 'open':
+        this.#held.view.append(
+          advanced.basePosition,
+          progress.step,
+          results.map(({ card }) => ({ kind: 'tool_result', card })),
+        );
         progress.attempt = advanced.attempt;
         progress.pending = 'none';
         return 'open';
@@ -247,13 +253,14 @@ class TurnLoop {
     const { turn } = this.#held;
     const step = this.#progress.step + 1;
     const isLast = step >= turn.maxSteps;
-    const rows = await this.#host.loader.view(turn);
+    const rows = await this.#held.view.rows();
     const { toolbox, mustEndWith } = this.#bind(
       resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []) !== undefined,
     );
     const tools = isLast ? toolbox.schemas.filter((tool) => tool.name === 'submit_result') : toolbox.schemas;
     const view = buildView({ ...rows, turn, profile: { ...this.#profile, must_end_with: [...mustEndWith] } });
     const hash = promptHash(view.messages, tools);
+    const toolset = await this.#host.loader.toolsets.keep(turn.projectId, tools, this.#host.runtime);
     this.#host.checkLease();
     const startedAt = performance.now();
     let reply: ModelReply;
@@ -266,6 +273,7 @@ class TurnLoop {
         step,
         view,
         hash,
+        toolset,
         modelMs: performance.now() - startedAt,
         error: body,
       });
@@ -278,60 +286,46 @@ class TurnLoop {
         { step: closed },
       );
     }
-    const closed = this.#closeStep({ step, view, hash, modelMs: performance.now() - startedAt, reply });
+    const closed = this.#closeStep({
+      step,
+      view,
+      hash,
+      toolset,
+      modelMs: performance.now() - startedAt,
+      reply,
+    });
     return this.#commitReply({ reply, step, isLast, closed });
   }
 
-  async #generate(view: View, tools: readonly ToolSchema[], step: number): Promise<ModelReply> {
+  #generate(view: View, tools: readonly ToolSchema[], step: number): Promise<ModelReply> {
     const { turn, signal } = this.#held;
-    const timeoutMs = this.#profile.limits.model_timeout_seconds * 1000;
-    const deadline = new AbortController();
-    const timer = setTimeout(
-      () =>
-        deadline.abort(
-          new ModelError('model_timeout', `The model did not answer within ${timeoutMs / 1000} s.`, {
-            canRetry: true,
-          }),
-        ),
-      timeoutMs,
-    );
-    const combined = AbortSignal.any([signal, deadline.signal]);
-    let onAbort: (() => void) | undefined;
-    try {
-      const aborted = new Promise<never>((_resolve, reject) => {
-        onAbort = () => reject(combined.reason);
-        combined.addEventListener('abort', onAbort, { once: true });
-      });
-      const answer = this.#host.runtime.model.generate(
-        {
-          messages: view.messages,
-          tools,
-          model: this.#profile.model,
-          settings: this.#profile.model_settings,
-          script: this.#profile.script,
-          turn: {
-            turnId: turn.turnId,
-            step,
-            attempt: this.#progress.attempt,
-            epoch: turn.epoch,
-            firstMessage: view.firstMessage,
-            instruction: view.instruction,
-          },
+    const { model, model_settings: settings, script, limits } = this.#profile;
+    return askModel(
+      this.#host.runtime.model,
+      {
+        messages: view.messages,
+        tools,
+        model,
+        settings,
+        script,
+        turn: {
+          turnId: turn.turnId,
+          step,
+          attempt: this.#progress.attempt,
+          epoch: turn.epoch,
+          firstMessage: view.firstMessage,
+          instruction: view.instruction,
         },
-        { signal: combined },
-      );
-      // An adapter that ignores its signal must not hold the turn.
-      return parseReply(await Promise.race([answer, aborted]));
-    } finally {
-      clearTimeout(timer);
-      if (onAbort !== undefined) combined.removeEventListener('abort', onAbort);
-    }
+      },
+      { signal, timeoutMs: limits.model_timeout_seconds * 1000 },
+    );
   }
 
   #closeStep(done: {
     step: number;
     view: View;
     hash: string;
+    toolset: string;
     modelMs: number;
     reply?: ModelReply;
     error?: ErrorBody;
@@ -341,12 +335,10 @@ class TurnLoop {
       attempt: this.#progress.attempt,
       model: this.#profile.model,
       promptHash: done.hash,
+      toolsetHash: done.toolset,
       manifest: done.view.manifest as unknown as JsonValue,
       thoughtCardId: null,
-      usage:
-        done.reply === undefined
-          ? null
-          : { input_tokens: done.reply.usage.inputTokens, output_tokens: done.reply.usage.outputTokens },
+      usage: done.reply === undefined ? null : usageRow(done.reply.usage),
       finishReason: done.reply?.finishReason ?? 'error',
       modelMs: Math.round(done.modelMs),
       error: done.error ?? null,
@@ -362,7 +354,7 @@ class TurnLoop {
     const { reply, step, isLast, closed } = answer;
     const { turn } = this.#held;
     const { toolbox, mustEndWith } = this.#bound;
-    const text = limitText(sanitizeText(reply.text));
+    const text = cleanText(reply.text, this.#host.runtime.limits.maxCardBytes);
     const decided = decideStep(
       { text: text.value, toolCalls: reply.toolCalls },
       { must_end_with: mustEndWith },
@@ -375,17 +367,19 @@ class TurnLoop {
 
     if (decided.kind === 'end') {
       const deliverable = { kind: 'text' as const, text: decided.text };
+      const cutOff = cutOffError(reply, { turn_id: turn.turnId, step });
       return this.#commitEnd(
         {
-          status: 'success',
+          status: cutOff === null ? 'success' : 'partial',
           deliverable,
-          error: null,
-          ...(text.isChanged ? { metadata: { sanitized: true } } : {}),
+          error: cutOff,
+          metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...reasoningMetadata(reply) },
         },
         { step: closed },
       );
     }
-    const thought = text.value.trim() === '' && decided.kind === 'remind' ? undefined : this.#thought(text);
+    const thought =
+      text.value.trim() === '' && decided.kind === 'remind' ? undefined : thoughtCard(turn, text, reply);
     if (isLast && (decided.kind === 'remind' || !mayCall)) {
       const isAnswer = decided.kind === 'remind' && text.value.trim() !== '';
       return this.#endAtLimit(step, text.value, { closed, isAnswer });
@@ -436,30 +430,6 @@ class TurnLoop {
     );
   }
 
-  #thought(text: { value: string; isChanged: boolean }): NewCard {
-    return this.#card({
-      type: CARD_TYPES.thought,
-      role: 'assistant',
-      content: { kind: 'text', text: text.value },
-      metadata: { role: 'assistant', ...(text.isChanged ? { sanitized: true } : {}) },
-      authorId: this.#held.turn.agentId,
-    });
-  }
-
-  #card(draft: CardDraft): NewCard {
-    return buildCard(draft, { id: newId<'card'>(), projectId: this.#held.turn.projectId }, UNLIMITED);
-  }
-
-  #notice(text: string): NewCard {
-    return this.#card({
-      type: CARD_TYPES.notice,
-      role: 'user',
-      content: { kind: 'text', text },
-      metadata: { role: 'user' },
-      authorId: 'kernel',
-    });
-  }
-
   async #commitNext(next: {
     step: number;
     closed: NonNullable<StepCommit['step']>;
@@ -469,29 +439,26 @@ class TurnLoop {
     emptyReplies: number;
   }): Promise<TurnRun | 'next'> {
     const { turn } = this.#held;
-    const cards: NewCard[] = [];
-    const entries: NewEntry[] = [];
-    const add = (kind: NewEntry['kind'], card: NewCard): void => {
-      cards.push(card);
-      entries.push(entryOf(kind, card));
-    };
+    const written: { kind: NewEntry['kind']; card: NewCard }[] = [];
+    const add = (kind: NewEntry['kind'], card: NewCard): void => void written.push({ kind, card });
     if (next.thought !== undefined) add('message', next.thought);
     const calls = next.calls.map((call, index) => this.#buildCall(call, index + 1));
     for (const call of calls) add('tool_call', call.card);
-    if (next.reminder !== undefined) add('message', this.#notice(next.reminder));
+    if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder));
     const notice = stepNotice(turn.maxSteps - next.step, this.#bound.toolbox.allowed.has('submit_result'));
-    if (notice !== undefined) add('message', this.#notice(notice));
+    if (notice !== undefined) add('message', noticeCard(turn, notice));
     const outcome = await this.#host.commit({
       ...this.#fence(),
       step: { ...next.closed, thoughtCardId: next.thought?.id ?? null },
-      cards,
-      entries,
+      cards: written.map(({ card }) => card),
+      entries: written.map(({ kind, card }) => entryOf(kind, card)),
       calls: calls.map((call) => call.row),
       emptyReplies: next.emptyReplies,
       results: [],
       end: null,
     });
-    if (outcome === 'fenced') return 'fenced';
+    if (outcome.outcome === 'fenced') return 'fenced';
+    this.#held.view.append(outcome.basePosition, next.step, written);
     this.#progress.step = next.step;
     this.#progress.attempt = calls.length > 0 ? 0 : 1;
     this.#progress.emptyReplies = next.emptyReplies;
@@ -501,28 +468,10 @@ class TurnLoop {
   }
 
   #buildCall(call: ModelReply['toolCalls'][number], ordinal: number): { row: NewToolCall; card: NewCard } {
-    const id = newId<'tool_call'>();
-    const parsed = parseCallArguments(limitText({ value: call.arguments, isChanged: false }).value);
-    const name = sanitizeText(call.name).value.replace(NAME_OUTSIDE, '_').slice(0, 64) || 'unnamed';
-    // Cut first: a cut may leave half a character.
-    const providerCallId = sanitizeText(call.id.slice(0, 200)).value;
-    const route = routeCall(this.#host.runtime, name, this.#bound.toolbox, this.#profile);
-    const content: CardContent = {
-      kind: 'tool_call',
-      tool_call_id: id,
-      provider_call_id: providerCallId,
-      name,
-      arguments: parsed.value,
-    };
-    const card = this.#card({
-      type: CARD_TYPES.toolCall,
-      role: 'assistant',
-      content,
-      metadata: { ...(parsed.isSanitized ? { sanitized: true } : {}) },
-      authorId: this.#held.turn.agentId,
-      toolCallId: id,
-    });
-    return { row: { id, ordinal, providerCallId, name, arguments: parsed.value, ...route }, card };
+    const { runtime } = this.#host;
+    const { card, ...written } = writeCall(this.#held.turn, call, runtime.limits.maxCardBytes);
+    const route = routeCall(runtime, written, this.#bound.toolbox, this.#profile);
+    return { row: { ...written, ordinal, ...route }, card };
   }
 
   #toPending(row: NewToolCall, step: number): PendingCall {
@@ -535,6 +484,7 @@ class TurnLoop {
       name: row.name,
       arguments: row.arguments,
       route: row.route,
+      target: row.target,
       retry: row.retry,
       epoch: this.#held.turn.epoch,
       remaining_ms: row.timeoutMs,
@@ -570,7 +520,7 @@ class TurnLoop {
       results: also.results ?? [],
       end: built.end,
     });
-    return outcome === 'committed' ? 'ended' : 'fenced';
+    return outcome.outcome === 'committed' ? 'ended' : 'fenced';
   }
 
   #endWithout(error: ErrorBody, status: Ending['status']): Promise<TurnRun> {
@@ -582,20 +532,14 @@ class TurnLoop {
   }
 }
 
+/** An answer that its provider broke off is not the whole one, and must not pass for it. */
+function cutOffError(
+  { finishReason }: ModelReply,
+  ids: { readonly turn_id: string; readonly step: number },
+): ErrorBody | null {
+  if (finishReason !== 'length' && finishReason !== 'content_filter') return null;
+  return new KernelError('answer_cut', { details: { ...ids, finish_reason: finishReason } }).toJSON();
+}
+
 const asContent = (value: JsonValue): Ending['deliverable'] =>
   typeof value === 'string' ? { kind: 'text', text: value } : { kind: 'json', data: value };
-
-/** A model can write more than a card may hold; the rest is cut and the card says so. */
-function limitText(text: { readonly value: string; readonly isChanged: boolean }): {
-  value: string;
-  isChanged: boolean;
-} {
-  if (Buffer.byteLength(text.value) <= MAX_CARD_BYTES) return text;
-  return {
-    value: `${Buffer.from(text.value)
-      .subarray(0, MAX_CARD_BYTES - 64)
-      .toString('utf8')
-      .replace(/\uFFFD+$/, '')} … (cut)`,
-    isChanged: true,
-  };
-}

@@ -1,4 +1,4 @@
-import { type ErrorBody, KernelError, type Ring } from '@boxcar/kernel';
+import { type ErrorBody, KernelError, type Ring, type TurnId } from '@boxcar/kernel';
 import {
   type CommitResult,
   closeDoor,
@@ -11,13 +11,16 @@ import {
   findQueuedTargets,
   findStaleRings,
   findWaitingDoors,
+  hastenLooks,
+  type OverdueCall,
   probe,
-  recordResults,
+  purgeDeadWorkers,
   ringAgain,
   type SweepFindings,
   takeOver,
 } from '@boxcar/store';
 import type { Runtime } from '../runtime.js';
+import { createRecorder, type Recorder } from './call-result.js';
 import { buildEnd, buildResult, type Ending, fallbackDeliverable } from './ending.js';
 import { MAX_ATTEMPTS } from './run-turn.js';
 
@@ -39,6 +42,7 @@ export interface SweeperOptions {
 export class Sweeper {
   readonly #runtime: Runtime;
   readonly #options: SweeperOptions;
+  readonly #recorder: Recorder;
   #timer: NodeJS.Timeout | undefined;
   #running: Promise<void> | undefined;
   #isStopped = false;
@@ -47,6 +51,7 @@ export class Sweeper {
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
     this.#options = options;
+    this.#recorder = createRecorder(runtime);
   }
 
   start(everyMs: number): void {
@@ -105,6 +110,8 @@ export class Sweeper {
       [found.lost_rings, 'lost_rings', () => this.#ringLost(clock)],
       [found.queued, 'queued', () => this.#promote()],
       [found.waiting_doors, 'waiting_doors', () => this.#knock(clock)],
+      [found.dead_workers, 'dead_workers', () => this.#purge(clock)],
+      [found.due_looks, 'due_looks', async () => this.#runtime.outside?.sweep(options)],
     ];
     for (const [isDue, part, work] of parts) {
       if (!isDue) continue;
@@ -138,6 +145,7 @@ export class Sweeper {
   }
 
   async #end(turns: readonly EndableTurn[], status: Ending['status'], error: ErrorBody): Promise<void> {
+    const ended: TurnId[] = [];
     for (const turn of turns) {
       const withIds = { ...error, details: { ...error.details, turn_id: turn.turn_id } };
       const target = {
@@ -176,6 +184,7 @@ export class Sweeper {
         ]);
         this.#runtime.ring(result.rings);
         this.#options.announceEnds(result);
+        ended.push(...result.endedTurnIds);
       } catch (failure) {
         // A poison row must not keep the others from their end.
         this.#runtime.log('error', 'sweep.end_failed', {
@@ -184,10 +193,12 @@ export class Sweeper {
         });
       }
     }
+    await hastenLooks(this.#runtime.pool, ended);
   }
 
   async #answerOverdue(clock: { now?: Date; limit: number }): Promise<void> {
-    for (const call of await findOverdueCalls(this.#runtime.pool, clock)) {
+    const calls = await findOverdueCalls(this.#runtime.pool, clock);
+    const answer = async (call: OverdueCall): Promise<void> => {
       const error = new KernelError(call.is_awaiting ? 'wait_timeout' : 'tool_timeout', {
         details: { tool: call.name, tool_call_id: call.id },
       }).toJSON();
@@ -197,14 +208,17 @@ export class Sweeper {
         { authorId: 'kernel' },
       );
       try {
-        this.#runtime.ring((await recordResults(this.#runtime.pool, [settlement])).rings);
+        await this.#recorder.add(settlement);
       } catch (failure) {
         this.#runtime.log('error', 'sweep.call_failed', {
           tool_call_id: call.id,
           error: failure instanceof Error ? failure.message : String(failure),
         });
       }
-    }
+    };
+    await Promise.all(calls.map(answer));
+    // Nobody waits for them any more; a worker that has one in hand finds its answer a duplicate.
+    await this.#runtime.outside?.forget(calls);
   }
 
   async #ringLost(clock: { now?: Date; limit: number }): Promise<void> {
@@ -218,6 +232,11 @@ export class Sweeper {
     const again = await ringAgain(this.#runtime.pool, lost);
     this.#runtime.log('info', 'sweep.rang_again', { turn_ids: again.map((ring: Ring) => ring.turnId) });
     this.#runtime.ring(again);
+  }
+
+  async #purge(clock: { now?: Date }): Promise<void> {
+    const workerIds = await purgeDeadWorkers(this.#runtime.pool, clock);
+    this.#runtime.log('info', 'sweep.purged_workers', { worker_ids: workerIds });
   }
 
   async #promote(): Promise<void> {

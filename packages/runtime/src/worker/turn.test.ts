@@ -12,6 +12,7 @@ import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../runtime.js';
+import { checkPrompts } from '../testing/check-prompts.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
@@ -37,6 +38,7 @@ beforeEach(async () => {
     expect(model.findings()).toEqual([]);
     // Every end, however it came, leaves one deliverable, and the rows in order.
     await checkInvariants(h.database.pool);
+    await checkPrompts(h.database.pool, model.requests);
     await h[Symbol.asyncDispose]();
   };
 });
@@ -490,6 +492,18 @@ describe('a turn that must end with a call', () => {
     expect(await h.rows("select 1 from boxcar.cards where type = 'left.behind'")).toEqual([]);
   });
 });
+
+test.each(['length', 'content_filter'])(
+  'an answer that was broken off (%s) is partial and says so',
+  async (finishReason) => {
+    const turn = await play([{ say: 'To begin with', finishReason }]);
+    expect(turn).toMatchObject({
+      status: 'partial',
+      result: 'To begin with',
+      error: { code: 'answer_cut', details: { turn_id: turn.turn_id, step: 1, finish_reason: finishReason } },
+    });
+  },
+);
 
 describe('the step limit', () => {
   const notes = (turn: Ended): string[] =>

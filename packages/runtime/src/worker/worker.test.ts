@@ -1,3 +1,4 @@
+import { waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { harness } from '../testing/harness.js';
@@ -52,4 +53,17 @@ describe('a turn', () => {
     });
     expect(answer).toMatchObject({ status: 'success', result: { sum: 3, said: 'The answer to life is 42' } });
   });
+});
+
+test('a worker removes the rows of workers that died long ago', async () => {
+  await using h = await harness();
+  await h.rows(
+    `insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency)
+     values (gen_random_uuid(), 1, now() - interval '2 days', '{""}', 1)`,
+  );
+  const worker = await h.worker();
+  await waitFor(async () => (await h.rows('select id from boxcar.workers')).length === 1, {
+    message: 'only the living worker is left',
+  });
+  expect(await h.rows('select id from boxcar.workers')).toEqual([{ id: worker.id }]);
 });

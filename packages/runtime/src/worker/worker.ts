@@ -12,30 +12,30 @@ import { setMaxListeners } from 'node:events';
 import { hostname } from 'node:os';
 import { KernelError, type Ring, type TurnId, type WorkerId } from '@boxcar/kernel';
 import {
-  type Advance,
   type AdvanceOutcome,
   advanceTurns,
-  type ClaimOutcome,
   type CommitOutcome,
   checkSchemaVersion,
-  claim,
+  claimWithViews,
   commitSteps,
-  findHeldTurns,
   findReady,
+  finishSteps,
   registerWorker,
   releaseTurns,
   removeWorker,
   renewLease,
   type StepCommit,
+  type ViewedClaim,
 } from '@boxcar/store';
 import pg from 'pg';
 import { Batcher } from '../batcher.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
-import { ENDED_CHANNEL, IDS_PER_NOTICE } from '../turn-watcher.js';
 import { TurnLoader } from './loader.js';
-import { type HeldTurn, runTurn, type TurnHost } from './run-turn.js';
+import { runTurn, type StepResults, type TurnHost } from './run-turn.js';
 import { Sweeper } from './sweeper.js';
+import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
+import { ViewRoom } from './view-room.js';
 
 export interface WorkerOptions {
   /** Turns at once. Default 10. */
@@ -48,6 +48,8 @@ export interface WorkerOptions {
   readonly sweepMs?: number;
   /** After how long a dispatched turn that nobody claimed is looked into. */
   readonly lostRingMs?: number;
+  /** Contents of prompts held in memory at once, about, in bytes; above it claims wait. Default 64 MiB. */
+  readonly viewBytes?: number;
 }
 
 interface Active {
@@ -56,15 +58,33 @@ interface Active {
   readonly done: Promise<void>;
 }
 
+/** Steps that are wholly answered take the short way; what that way leaves over, and all others, the long one. */
+async function advance(
+  pool: pg.Pool,
+  advances: readonly StepResults[],
+): Promise<Awaited<ReturnType<typeof advanceTurns>>> {
+  const whole = advances.filter((item) => item.isWhole);
+  const finished = whole.length === 0 ? undefined : await finishSteps(pool, whole);
+  const others = advances.filter((item) => finished?.has(item.turnId) !== true);
+  const slow = others.length === 0 ? undefined : await advanceTurns(pool, others);
+  const outcomes = advances.map((item): AdvanceOutcome => {
+    const step = finished?.get(item.turnId);
+    if (step !== undefined) return { outcome: 'open', ...step };
+    return slow?.outcomes[others.indexOf(item)] ?? { outcome: 'fenced' };
+  });
+  return { outcomes, rings: slow?.rings ?? [] };
+}
+
 const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 export class Worker implements AsyncDisposable {
   readonly #runtime: Runtime;
   readonly #options: Required<WorkerOptions>;
   readonly #active = new Map<TurnId, Active>();
-  readonly #claims: Batcher<Pick<Ring, 'turnId' | 'epoch'>, { outcome: ClaimOutcome; holderId: WorkerId }>;
+  readonly #claims: Batcher<Pick<Ring, 'turnId' | 'epoch'>, { outcome: ViewedClaim; holderId: WorkerId }>;
   readonly #commits: Batcher<StepCommit, CommitOutcome>;
-  readonly #advances: Batcher<Advance, AdvanceOutcome>;
+  readonly #advances: Batcher<StepResults, AdvanceOutcome>;
+  readonly #room: ViewRoom;
   readonly #loader: TurnLoader;
   readonly #sweeper: Sweeper;
   readonly #subscriptions: { close(): Promise<void> }[] = [];
@@ -74,8 +94,6 @@ export class Worker implements AsyncDisposable {
   #heartbeat: NodeJS.Timeout | undefined;
   #isBeating = false;
   #suspects = new Set<TurnId>();
-  #endedIds: TurnId[] = [];
-  #isNotifying = false;
   #slots: number;
   readonly #slotWaiters: (() => void)[] = [];
   #state: 'starting' | 'running' | 'draining' | 'closed' = 'starting';
@@ -91,6 +109,7 @@ export class Worker implements AsyncDisposable {
       heartbeatMs: options.heartbeatMs ?? Math.max(Math.floor(leaseMs / 4), 50),
       sweepMs: options.sweepMs ?? 1_000,
       lostRingMs: options.lostRingMs ?? 2_000,
+      viewBytes: options.viewBytes ?? 64 * 1024 * 1024,
     };
     if (this.#options.concurrency < 1 || !Number.isInteger(this.#options.concurrency)) {
       throw new KernelError('bad_config', {
@@ -99,32 +118,29 @@ export class Worker implements AsyncDisposable {
       });
     }
     this.#slots = this.#options.concurrency;
+    this.#room = new ViewRoom(this.#options.viewBytes);
     this.#loader = new TurnLoader(runtime.pool);
-    this.#claims = new Batcher(
-      async (rings) => {
-        const holderId = this.#id;
-        const outcomes = await claim(runtime.pool, rings, holderId);
-        return outcomes.map((outcome) => ({ outcome, holderId }));
-      },
-      { maxItems: 64, maxInFlight: 2 },
-    );
-    this.#commits = new Batcher(
-      async (commits) => {
-        const result = await commitSteps(runtime.pool, commits);
-        runtime.ring(result.rings);
-        this.#announceEnds(result);
-        return result.outcomes;
-      },
-      { maxItems: 64, maxInFlight: 2 },
-    );
-    this.#advances = new Batcher(
-      async (advances) => {
-        const result = await advanceTurns(runtime.pool, advances);
-        runtime.ring(result.rings);
-        return result.outcomes;
-      },
-      { maxItems: 64, maxInFlight: 2 },
-    );
+    this.#claims = new Batcher(async (rings) => {
+      const reservedBytes = rings.length * INLINE_VIEW_BYTES;
+      await this.#room.enter(reservedBytes);
+      const holderId = this.#id;
+      const outcomes = await claimWithViews(runtime.pool, rings, {
+        holderId,
+        maxViewBytes: INLINE_VIEW_BYTES,
+      }).finally(() => this.#room.leave(reservedBytes));
+      return outcomes.map((outcome) => ({ outcome, holderId }));
+    });
+    this.#commits = new Batcher(async (commits) => {
+      const result = await commitSteps(runtime.pool, commits);
+      runtime.ring(result.rings);
+      this.#announceEnds(result);
+      return result.outcomes;
+    });
+    this.#advances = new Batcher(async (advances) => {
+      const { outcomes, rings } = await advance(runtime.pool, advances);
+      runtime.ring(rings);
+      return outcomes;
+    });
     this.#sweeper = new Sweeper(runtime, {
       lostRingMs: this.#options.lostRingMs,
       announceEnds: (ends) => this.#announceEnds(ends),
@@ -206,12 +222,12 @@ export class Worker implements AsyncDisposable {
     this.#isBeating = true;
     try {
       const sentAt = performance.now();
-      const isRenewed = await renewLease(this.#runtime.pool, this.#id, this.#options.leaseMs);
-      if (isRenewed) {
+      const held = await renewLease(this.#runtime.pool, this.#id, this.#options.leaseMs);
+      if (held !== undefined) {
         // From before the statement: the server's clock started no earlier.
         this.#renewedAt = sentAt;
         if (this.#direct === undefined) await this.#relock();
-        await this.#releaseOrphans();
+        await this.#releaseOrphans(held);
       } else {
         this.#runtime.log('warn', 'worker.lease_lost', { worker_id: this.#id });
         this.#abortAll(new KernelError('turn_ended', { message: 'The worker has lost its lease.' }));
@@ -254,8 +270,7 @@ export class Worker implements AsyncDisposable {
    * Turns that the rows give to this worker but that it does not run: the answer to a claim or a commit was lost. Seen
    * twice in a row, they are handed back.
    */
-  async #releaseOrphans(): Promise<void> {
-    const held = await findHeldTurns(this.#runtime.pool, this.#id);
+  async #releaseOrphans(held: readonly TurnId[]): Promise<void> {
     const orphans = held.filter((id) => !this.#active.has(id));
     const confirmed = orphans.filter((id) => this.#suspects.has(id));
     this.#suspects = new Set(orphans);
@@ -302,7 +317,7 @@ export class Worker implements AsyncDisposable {
       if (this.#state !== 'running' || this.#isStale()) return;
       const { outcome, holderId } = await this.#claims.add(ring);
       if (outcome.outcome === 'stale') return;
-      await this.#runClaimed(outcome.turn, holderId);
+      await this.#runClaimed(outcome, holderId);
     } catch (error) {
       this.#runtime.log('error', 'turn.failed_to_run', {
         turn_id: ring.turnId,
@@ -314,15 +329,19 @@ export class Worker implements AsyncDisposable {
     }
   }
 
-  async #runClaimed(turn: HeldTurn['turn'], holderId: WorkerId): Promise<void> {
+  async #runClaimed(
+    { turn, view: claimed }: Extract<ViewedClaim, { outcome: 'claimed' }>,
+    holderId: WorkerId,
+  ): Promise<void> {
+    const view = new TurnView(this.#loader, this.#room, turn, claimed);
     const controller = new AbortController();
     // One listener per tool call of a step; as many as the model makes.
     setMaxListeners(0, controller.signal);
     const host: TurnHost = {
       runtime: this.#runtime,
       loader: this.#loader,
-      commit: async (commit) => (await this.#commits.add(commit)).outcome,
-      advance: (advance) => this.#advances.add(advance),
+      commit: (commit) => this.#commits.add(commit),
+      advance: (results) => this.#advances.add(results),
       checkLease: () => {
         if (this.#isStale())
           controller.abort(
@@ -334,7 +353,7 @@ export class Worker implements AsyncDisposable {
     };
     const done = (async () => {
       try {
-        const outcome = await runTurn(host, { turn, holderId, signal: controller.signal });
+        const outcome = await runTurn(host, { turn, view, holderId, signal: controller.signal });
         if (outcome === 'released')
           this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn.turnId]));
         // A suspended turn leaves its place in the window: no end will tell the queue.
@@ -350,6 +369,7 @@ export class Worker implements AsyncDisposable {
         // or is handed back by the shutdown.
         if (!controller.signal.aborted) await this.#giveBack(turn.turnId, holderId);
       } finally {
+        view.drop();
         this.#active.delete(turn.turnId);
       }
     })();
@@ -373,7 +393,7 @@ export class Worker implements AsyncDisposable {
     for (const ring of rings) void this.#handle(ring);
   }
 
-  /** Tells those who wait: callers in this process, in others, and jobs at the queue door. After the commit; hints only. */
+  /** After a commit: tells callers in this process and jobs at the queue door, and looks for queued turns. Hints only. */
   #announceEnds(ends: {
     endedTurnIds: readonly TurnId[];
     doorTurnIds: readonly TurnId[];
@@ -382,29 +402,7 @@ export class Worker implements AsyncDisposable {
     for (const target of ends.backlogTargets) this.#runtime.promoteSoon(target);
     if (ends.endedTurnIds.length === 0) return;
     this.#runtime.watcher.hint(ends.endedTurnIds);
-    this.#endedIds.push(...ends.endedTurnIds);
-    void this.#notify();
     if (ends.doorTurnIds.length > 0) this.#runtime.knockSoon(ends.doorTurnIds);
-  }
-
-  async #notify(): Promise<void> {
-    if (this.#isNotifying) return;
-    this.#isNotifying = true;
-    try {
-      while (this.#endedIds.length > 0 && this.#direct !== undefined) {
-        const ids = this.#endedIds.splice(0, IDS_PER_NOTICE);
-        await this.#direct.query({
-          name: 'boxcar_notify',
-          text: 'select pg_notify($1, $2)',
-          values: [ENDED_CHANNEL, ids.join(',')],
-        });
-      }
-    } catch (error) {
-      this.#runtime.log('debug', 'worker.notify_failed', { error: errorText(error) });
-    } finally {
-      this.#endedIds = this.#direct === undefined ? [] : this.#endedIds;
-      this.#isNotifying = false;
-    }
   }
 
   /**
@@ -442,7 +440,6 @@ export class Worker implements AsyncDisposable {
       releaseTurns(this.#runtime.pool, this.#id, null).then((rings) => this.#runtime.doorbell.ring(rings)),
     );
     await attempt(removeWorker(this.#runtime.pool, this.#id));
-    await this.#notify();
     const direct = this.#direct;
     this.#direct = undefined;
     await attempt(direct?.end());

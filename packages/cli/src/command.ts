@@ -1,0 +1,66 @@
+/** What the files in `commands/` share to put themselves on the program: `add…(program, run)` each. */
+import { InvalidArgumentError } from 'commander';
+import type { z } from 'zod';
+import type { Context } from './context.js';
+import { wrap } from './text.js';
+
+/** Hands a command its context, and its exit code to the process. */
+export type Run = (command: (context: Context) => Promise<number>) => Promise<void>;
+
+/** What scripts can rely on; {@link helpOf} prints it below every command. */
+export const EXIT = {
+  success: 0,
+  error: 1,
+  usage: 2,
+  /** The command did its work, and the answer is no. */
+  negative: 3,
+  /** As shells say it: ended by SIGINT. */
+  interrupted: 130,
+} as const;
+
+/** A flag that follows the same rule as the setting it overrides. */
+export const flag =
+  <T>(schema: z.ZodType<T, string>) =>
+  (text: string): T => {
+    const parsed = schema.safeParse(text);
+    if (parsed.success) return parsed.data;
+    throw new InvalidArgumentError(`It ${parsed.error.issues[0]?.message ?? 'is not valid'}.`);
+  };
+
+/** A flag that may be given several times. */
+export const collect =
+  <T>(read: (text: string) => T) =>
+  (text: string, before: readonly T[] | undefined): readonly T[] => [...(before ?? []), read(text)];
+
+/** A text as it is, for {@link collect}. */
+export const same = (text: string): string => text;
+
+/**
+ * The end of a command's help: remarks, examples and exit codes, to be handed to `addHelpText('after', …)`.
+ *
+ * @param of.remarks - Paragraphs with an empty line in between; wrapped here.
+ * @param of.negative - When it exits 3.
+ * @param of.error - When it exits 1, beside an error.
+ */
+export function helpOf(of: {
+  readonly remarks?: string;
+  readonly examples: readonly string[];
+  readonly negative?: string;
+  readonly error?: string;
+}): string {
+  const exits = [
+    '  0  success',
+    `  1  ${of.error === undefined ? '' : `${of.error}, or `}an error; stderr says which`,
+    '  2  wrong usage',
+    ...(of.negative === undefined ? [] : [`  3  ${of.negative}`]),
+  ];
+  return [
+    ...(of.remarks?.split('\n\n').flatMap((paragraph) => ['', ...wrap(paragraph, 80)]) ?? []),
+    '',
+    'Examples:',
+    ...of.examples.map((line) => `  ${line}`),
+    '',
+    'Exit codes:',
+    ...exits,
+  ].join('\n');
+}

@@ -1,0 +1,215 @@
+import { toErrorBody } from '@boxcar/kernel';
+import {
+  checkSchemaVersion,
+  createPool,
+  hasQueueTables,
+  inspectInvariants,
+  probeDirectConnection,
+  readServerFacts,
+  readWorkFacts,
+  toDatabaseError,
+} from '@boxcar/store';
+import type { Command } from 'commander';
+import { readRedisFacts } from '../check-redis.js';
+import { EXIT, flag, helpOf, type Run } from '../command.js';
+import { settingSchemas } from '../config.js';
+import type { Context } from '../context.js';
+import {
+  type Finding,
+  judgeDirect,
+  judgeInvariants,
+  judgeRedis,
+  judgeServer,
+  judgeWork,
+  worstOf,
+} from '../doctor-findings.js';
+import { openServer, openStack, type Server } from '../stack.js';
+import { countOf, formatCount, wrap } from '../text.js';
+
+const DEFAULT_TURNS = 10_000;
+const DEFAULT_TIMEOUT_MS = 5_000;
+/** What was due a moment ago is not late: sweeps come every second. */
+const LATE_MS = 10_000;
+const LISTED_IDS = 5;
+const WIDTH = 80;
+
+interface DoctorFlags {
+  readonly turns?: number;
+  readonly all?: boolean;
+  /** Seconds. */
+  readonly timeout?: number;
+}
+
+const POOLER_TROUBLE = /prepared statement .* exist|unsupported startup parameter/;
+const POOLER_NEXT =
+  'A transaction pooler stands in between: it must know prepared statements (PgBouncer 1.21 or newer with max_prepared_statements), and DATABASE_DIRECT_URL must lead past it.';
+
+/** A check that could not be made is a finding too. */
+function failed(check: string, thrown: unknown): Finding {
+  const error = toErrorBody(toDatabaseError(thrown));
+  const isPooler = POOLER_TROUBLE.test(error.message);
+  return {
+    check,
+    level: 'fail',
+    message: `${error.code}: ${error.message}`,
+    ...(isPooler ? { next: POOLER_NEXT } : {}),
+  };
+}
+
+async function attempt(check: string, work: () => Promise<readonly Finding[]>): Promise<readonly Finding[]> {
+  try {
+    return await work();
+  } catch (error) {
+    return [failed(check, error)];
+  }
+}
+
+async function examineQueue(context: Context, server: Server): Promise<readonly Finding[]> {
+  const { redisUrl } = context.config;
+  if (redisUrl !== undefined) return judgeRedis(await readRedisFacts(redisUrl));
+  const pool = createPool({ connectionString: server.databaseUrl, max: 1, isPooled: true });
+  try {
+    if (await hasQueueTables(pool))
+      return [
+        { check: 'queue', level: 'ok', message: 'The queues live in Postgres, and their tables are there.' },
+      ];
+    return [
+      {
+        check: 'queue',
+        level: 'fail',
+        message: 'The queues live in Postgres, and their tables are not there.',
+        next: 'Run: boxcar migrate',
+      },
+    ];
+  } finally {
+    await pool.end();
+  }
+}
+
+/** What needs the schema: work under way, and the invariants. */
+async function examineRows(
+  context: Context,
+  server: Server,
+  options: { readonly turns: number | undefined; readonly timeoutMs: number },
+): Promise<readonly Finding[]> {
+  const { turns, timeoutMs } = options;
+  const config = { ...context.config, databaseUrl: server.databaseUrl, directUrl: server.directUrl };
+  await using stack = await openStack(config, { log: context.log('error') });
+  const { pool, doorbell } = stack.runtime;
+  const work = await attempt('work', async () => {
+    const facts = await readWorkFacts(pool, { lateMs: LATE_MS, timeoutMs });
+    return judgeWork(facts, await doorbell.findLost(facts.waitingRings));
+  });
+  const invariants = await attempt('invariants', async () => {
+    const scope =
+      turns === undefined ? 'all rows' : `the newest ${formatCount(turns)} turns and the open ones`;
+    const reports = await inspectInvariants(pool, {
+      limit: LISTED_IDS,
+      timeoutMs,
+      ...(turns === undefined ? {} : { turns }),
+    });
+    return judgeInvariants(reports, scope);
+  });
+  return [...work, ...invariants];
+}
+
+async function examine(
+  context: Context,
+  server: Server,
+  options: { readonly turns: number | undefined; readonly timeoutMs: number },
+): Promise<readonly Finding[]> {
+  const findings: Finding[] = [];
+  const pool = createPool({
+    connectionString: server.databaseUrl,
+    max: 1,
+    applicationName: 'boxcar-doctor',
+    // A pooler that takes no settings is what may have to be found out.
+    isPooled: true,
+  });
+  try {
+    findings.push(...judgeServer(await readServerFacts(pool)));
+  } catch (error) {
+    // Whatever else there is to ask would say the same.
+    return [failed('database', error)];
+  } finally {
+    await pool.end();
+  }
+  findings.push(
+    ...(await attempt('direct connection', async () => [
+      judgeDirect(await probeDirectConnection(server.directUrl)),
+    ])),
+    ...(await attempt('queue', () => examineQueue(context, server))),
+  );
+  const schemaPool = createPool({ connectionString: server.databaseUrl, max: 1, isPooled: true });
+  const schema = await attempt('schema', async () => {
+    const version = await checkSchemaVersion(schemaPool);
+    return [{ check: 'schema', level: 'ok', message: `Version ${version}, as this program needs it.` }];
+  });
+  await schemaPool.end();
+  findings.push(...schema);
+  if (worstOf(findings.filter(({ check }) => check === 'schema' || check === 'permissions')) === 'fail')
+    return findings;
+  return [...findings, ...(await attempt('work', () => examineRows(context, server, options)))];
+}
+
+function describe(findings: readonly Finding[]): string {
+  const width = Math.min(Math.max(...findings.map(({ check }) => check.length)), 18);
+  const indent = ' '.repeat(width + 8);
+  const lines = findings.flatMap(({ check, level, message, next, ids = [] }) => {
+    const label = `${level.padEnd(4)}  ${check.padEnd(width)}`;
+    const isLong = check.length > width;
+    const text = wrap(message, WIDTH - indent.length);
+    const head = isLong
+      ? [label, ...text.map((line) => indent + line)]
+      : [`${label}  ${text[0]}`, ...text.slice(1).map((line) => indent + line)];
+    const also = ids.length > 1 ? ids.slice(1).map((id) => `${indent}  ${id}`) : [];
+    const then =
+      next === undefined
+        ? []
+        : wrap(next, WIDTH - indent.length - 2).map(
+            (line, index) => `${indent}${index === 0 ? '→ ' : '  '}${line}`,
+          );
+    return [...head, ...also, ...then];
+  });
+  const count = (level: string): number => findings.filter((finding) => finding.level === level).length;
+  return `${lines.join('\n')}\n\n${countOf(findings.length, 'finding')}: ${count('ok')} ok, ${count('warn')} warn, ${count('fail')} fail`;
+}
+
+/** `boxcar doctor`: looks, and changes nothing. */
+async function runDoctor(context: Context, flags: DoctorFlags): Promise<number> {
+  const options = {
+    turns: flags.all === true ? undefined : (flags.turns ?? DEFAULT_TURNS),
+    timeoutMs: Math.ceil((flags.timeout ?? DEFAULT_TIMEOUT_MS / 1_000) * 1_000),
+  };
+  await using server = await openServer(context.config, context.log('warn'));
+  const findings = await examine(context, server, options);
+  const status = worstOf(findings);
+  context.answer({ status, findings }, () => describe(findings));
+  return status === 'fail' ? EXIT.error : EXIT.success;
+}
+
+export function addDoctor(program: Command, run: Run): void {
+  program
+    .command('doctor')
+    .description('Looks for what is wrong with database, queue, workers and rows, and says what to do.')
+    .option(
+      '--turns <n>',
+      'how many of the newest turns the invariants are checked on (10000)',
+      flag(settingSchemas.turns),
+    )
+    .option('--all', 'check them on all rows, however many there are')
+    .option('--timeout <seconds>', 'how long one statement may take (5)', flag(settingSchemas.seconds))
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks: 'It changes nothing, and no statement of it takes longer than --timeout.',
+        examples: [
+          'boxcar doctor',
+          'boxcar doctor --all --timeout 600',
+          'boxcar doctor --json | jq \'.findings[] | select(.level != "ok")\'',
+        ],
+        error: 'a finding is a failure',
+      }),
+    )
+    .action((flags: DoctorFlags) => run((context) => runDoctor(context, flags)));
+}

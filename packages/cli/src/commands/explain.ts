@@ -1,0 +1,170 @@
+import {
+  type CardOrigin,
+  type ExplainedMessage,
+  type ExplainedOmission,
+  explainStep,
+  type StepExplanation,
+} from '@boxcar/runtime';
+import { type Command, InvalidArgumentError } from 'commander';
+import { helpOf, type Run } from '../command.js';
+import type { Context } from '../context.js';
+import { describeOffer, describeOmission, describePlace } from '../origin-text.js';
+import { openReader } from '../stack.js';
+import { countOf, cut, formatCount, formatFields, formatTable, toPlain, wrap } from '../text.js';
+
+const SHOWN_LINES = 6;
+const SHOWN_OMISSIONS = 20;
+const WIDTH = 80;
+const INDENT = '    ';
+
+/** @throws InvalidArgumentError when it is no number from 1. */
+export function readStep(text: string): number {
+  const step = Number(text);
+  if (!Number.isSafeInteger(step) || step < 1) throw new InvalidArgumentError('It must be a number from 1.');
+  return step;
+}
+
+const section = (title: string, body: string): string => `\n${title}\n${body}`;
+
+function head(explained: StepExplanation): string {
+  const { agent, profile, findings } = explained;
+  const state =
+    explained.committed_at === null ? 'not committed' : `committed ${explained.committed_at.toISOString()}`;
+  const hash = explained.prompt_hash?.slice(0, 12) ?? 'no hash';
+  return formatFields([
+    ['turn', `${explained.turn_id} (${explained.turn_status})`],
+    ['agent', `${agent.name} (${agent.agent_id})`],
+    ['profile', `${profile.name}@${profile.version}`],
+    [
+      'step',
+      `${explained.step}, attempt ${explained.attempt}, ${explained.model ?? 'model not recorded'}, ${state}`,
+    ],
+    [
+      'prompt',
+      `${countOf(explained.messages.length, 'message')}, about ${countOf(explained.tokens, 'token')}, ${hash}`,
+    ],
+    ['verified', explained.verified ? 'yes: the rows give, byte by byte, what was sent' : 'no'],
+    ...findings.map((finding): [string, string] => ['', `${finding.code}: ${finding.message}`]),
+  ]);
+}
+
+/** The lines of a message, cut for a look unless all are wanted. */
+function body(text: string, isFull: boolean): readonly string[] {
+  const lines = toPlain(text).split('\n');
+  if (isFull) return lines.map((line) => INDENT + line);
+  const shown = lines.slice(0, SHOWN_LINES).map((line) => INDENT + cut(line, WIDTH - INDENT.length));
+  const more = lines.length - shown.length;
+  return more <= 0 ? shown : [...shown, `${INDENT}… ${countOf(more, 'more line')}; --full shows all`];
+}
+
+const reasonOf = (card: CardOrigin): string => {
+  const inherited = card.place.kind === 'context' && card.place.path.length > 0;
+  const by = card.author.name ?? card.author.id;
+  return `${describePlace(card)}; ${card.type}${inherited || card.place.kind === 'profile' ? '' : ` by ${by}`}`;
+};
+
+function message(of: ExplainedMessage, isFull: boolean): string {
+  const facts = [of.role, `${formatCount(of.tokens)} tokens`];
+  if (of.name !== undefined) facts.push(`result of ${of.name}${of.is_error === true ? ', an error' : ''}`);
+  const reasons = of.notice === null ? of.cards.map(reasonOf) : [`notice: ${of.notice}`];
+  const calls = (of.tool_calls ?? []).flatMap((call) =>
+    body(`→ ${call.name} ${JSON.stringify(call.arguments)}`, isFull),
+  );
+  return [
+    `${of.index}  ${facts.join(', ')}`,
+    ...reasons.flatMap((reason) =>
+      wrap(reason, WIDTH - 5).map((line, index) => (index === 0 ? `   ${line}` : `     ${line}`)),
+    ),
+    ...(of.content === '' ? [] : body(of.content, isFull)),
+    ...calls,
+  ].join('\n');
+}
+
+function tools(explained: StepExplanation): string {
+  if (explained.tools === null) return '  not known';
+  if (explained.tools.length === 0) return '  none';
+  return formatTable(
+    [
+      { title: 'tool', max: 24 },
+      { title: 'from' },
+      { title: 'tokens', align: 'right' },
+      { title: 'because' },
+    ],
+    explained.tools.map((tool) => [
+      tool.name,
+      tool.source,
+      formatCount(tool.tokens),
+      describeOffer(tool.offered_by),
+    ]),
+    { indent: 2 },
+  );
+}
+
+function omissions(omitted: readonly ExplainedOmission[]): string {
+  const shown = omitted.slice(0, SHOWN_OMISSIONS);
+  const table = formatTable(
+    [{ title: 'why' }, { title: 'card' }, { title: 'type', max: 20 }, { title: 'where' }],
+    shown.map(({ reason, cut: byBudget, card }) => [
+      describeOmission({ reason, cut: byBudget }),
+      `…${card.card_id.slice(-12)}`,
+      card.type,
+      describePlace(card),
+    ]),
+    { indent: 2 },
+  );
+  const more = omitted.length - shown.length;
+  return more > 0 ? `${table}\n  … ${formatCount(more)} more; --json lists all` : table;
+}
+
+function describeStep(explained: StepExplanation, isFull: boolean): string {
+  const parts = [
+    head(explained),
+    section('messages', explained.messages.map((each) => message(each, isFull)).join('\n')),
+    section('tools', tools(explained)),
+  ];
+  if (explained.omissions.length > 0) parts.push(section('left out', omissions(explained.omissions)));
+  return parts.join('\n');
+}
+
+interface Flags {
+  readonly project?: string;
+  readonly step?: number;
+  readonly attempt?: number;
+  readonly full?: boolean;
+}
+
+/** `boxcar explain`: what a step's model saw, and why. */
+async function explain(context: Context, turn: string, flags: Flags): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const explained = await explainStep(reader.pool, turn, {
+    project: flags.project ?? context.config.project,
+    step: flags.step,
+    attempt: flags.attempt,
+  });
+  context.answer(explained, () => describeStep(explained, flags.full === true));
+  return 0;
+}
+
+export function addExplain(program: Command, run: Run): void {
+  program
+    .command('explain')
+    .description('The exact prompt of a step: each message with its reason, the tools, what was left out.')
+    .argument('<turn>', 'its id, or at least the first 8 digits of it')
+    .option('--step <n>', 'which step (the last one committed)', readStep)
+    .option('--attempt <n>', 'which attempt at it (the one committed)', readStep)
+    .option('--full', 'whole messages, as they are')
+    .option('--project <name>', 'project, by id or name')
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks:
+          'Verified means: built again from the rows, the prompt has the hash of the one that was sent.',
+        examples: [
+          'boxcar explain 0198c1f2',
+          'boxcar explain 0198c1f2 --step 1 --full',
+          "boxcar explain 0198c1f2 --json | jq '.messages[].cards[].place'",
+        ],
+      }),
+    )
+    .action((turn: string, flags: Flags) => run((context) => explain(context, turn, flags)));
+}

@@ -1,0 +1,133 @@
+/** What every command of the program owes its users; a new one is held to it without being named here. */
+import { execFileSync } from 'node:child_process';
+import type { Command } from 'commander';
+import { describe, expect, it } from 'vitest';
+import { SHELLS, writeCompletion } from './completion.js';
+import { createProgram } from './run-cli.js';
+import { cliHere } from './testing/cli.js';
+
+const program = createProgram(async () => undefined);
+const leavesOf = (command: Command, path: readonly string[]): [string, Command][] =>
+  command.commands.length === 0
+    ? [[path.join(' '), command]]
+    : command.commands.flatMap((child) => leavesOf(child, [...path, child.name()]));
+const leaves = leavesOf(program, []);
+const helpOf = async (path: string): Promise<string> =>
+  (await cliHere([...path.split(' '), '--help'])).stdout;
+
+describe.each(leaves)('boxcar %s', (path, command) => {
+  it('says what it is for, with examples, exit codes and --json, in lines of 80 columns', async () => {
+    const help = await helpOf(path);
+    expect(help).toMatch(/--json/);
+    const examples = /\nExamples:\n((?: {2}.*\n)+)/.exec(help)?.[1];
+    expect(examples).toContain(`boxcar ${path}`);
+    const exits = /\nExit codes:\n((?: {2}.*(?:\n|$))+)/.exec(help)?.[1] ?? '';
+    expect(exits.match(/^ {2}\d/gm)?.slice(0, 3)).toEqual(['  0', '  1', '  2']);
+    expect(help.split('\n').filter((line) => line.length > 80)).toEqual([]);
+    expect(command.description()).toMatch(/^[A-Z].*\.$/);
+  });
+
+  it('shows in its examples no option that it does not have', async () => {
+    const known = new Set(
+      [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]),
+    );
+    const examples = /\nExamples:\n([\s\S]*?)\n\n/.exec(await helpOf(path))?.[1] ?? '';
+    const own = examples
+      .replaceAll('\\\n', ' ')
+      .split('\n')
+      .filter((line) => line.includes(`boxcar ${path}`))
+      .map((line) =>
+        line
+          .slice(line.indexOf(`boxcar ${path}`))
+          .replace(/[|#].*$/, '')
+          .replace(/'[^']*'|"[^"]*"/g, ''),
+      );
+    expect(own.length).toBeGreaterThan(0);
+    const used = own.flatMap((line) => line.match(/(?<=\s)--?[a-z][a-z-]*/g) ?? []);
+    expect(used.filter((option) => !known.has(option))).toEqual([]);
+  });
+
+  it('suggests the option that was meant', async () => {
+    const args = command.registeredArguments.filter(({ required }) => required).map(() => 'bash');
+    const options = command.options
+      .filter(({ mandatory }) => mandatory)
+      .flatMap(({ long }) => [String(long), 'x']);
+    const { code, stderr } = await cliHere([...path.split(' '), ...args, ...options, '--jso']);
+    expect(code).toBe(2);
+    expect(stderr).toMatch(/^boxcar: bad_request: unknown option '--jso' \(Did you mean --json\?\)/);
+  });
+});
+
+it('a command that is none is answered with the one that was meant, as JSON when asked', async () => {
+  expect(await cliHere(['submitt'])).toMatchObject({
+    code: 2,
+    stdout: '',
+    stderr: "boxcar: bad_request: unknown command 'submitt' (Did you mean submit?); see boxcar help\n",
+  });
+  const { stderr } = await cliHere(['profiles', 'aply', '--json']);
+  expect(JSON.parse(stderr)).toMatchObject({
+    error: { code: 'bad_request', message: expect.stringContaining('apply') },
+  });
+});
+
+it('the version is said, and a missing argument is wrong usage', async () => {
+  expect(await cliHere(['--version'])).toMatchObject({
+    code: 0,
+    stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/),
+  });
+  expect(await cliHere(['tree'])).toMatchObject({ code: 2, stderr: expect.stringContaining("'run'") });
+});
+
+describe('completion', () => {
+  const complete = (line: string, script = writeCompletion(program, 'bash')): string[] => {
+    const words = line.split(' ');
+    const out = execFileSync(
+      'bash',
+      [
+        '--norc',
+        '-c',
+        `source <(cat); COMP_WORDS=(${words.map((word) => `'${word}'`).join(' ')}); COMP_CWORD=${words.length - 1}; _boxcar; printf '%s\\n' "\${COMPREPLY[@]}"; complete -p boxcar`,
+      ],
+      { input: script, encoding: 'utf8' },
+    );
+    expect(out).toContain('complete -o default -F _boxcar boxcar');
+    return out
+      .split('\n')
+      .slice(0, -2)
+      .filter((word) => word !== '');
+  };
+
+  it('in bash offers commands, commands of commands, and their options', () => {
+    expect(complete('boxcar ')).toEqual(
+      expect.arrayContaining([...program.commands.map((child) => child.name()), '--json']),
+    );
+    expect(complete('boxcar subm')).toEqual(['submit']);
+    expect(complete('boxcar profiles ap')).toEqual(['apply']);
+    expect(complete('boxcar --json profiles apply --fi')).toEqual(['--file']);
+    expect(complete('boxcar tree 0198c1f2 --no')).toEqual(['--no-watch']);
+    // Files, by bash itself.
+    expect(complete('boxcar profiles apply --file prof')).toEqual([]);
+  });
+
+  it.each(SHELLS)(
+    'for %s knows every command and option, and comes from the command line too',
+    async (shell) => {
+      const { code, stdout } = await cliHere(['completion', shell]);
+      expect(code).toBe(0);
+      for (const [path, command] of leaves) {
+        expect(stdout).toContain(`boxcar ${path}`);
+        for (const { long } of command.options)
+          expect(stdout).toContain(shell === 'fish' ? String(long).slice(2) : String(long));
+      }
+      const asJson = await cliHere(['completion', shell, '--json']);
+      expect(JSON.parse(asJson.stdout)).toEqual({ shell, script: expect.stringContaining('_boxcar') });
+    },
+  );
+
+  it('for another shell is refused with those there are', async () => {
+    expect(await cliHere(['completion', 'tcsh'])).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('Allowed choices are bash, zsh, fish'),
+    });
+  });
+});

@@ -1,0 +1,252 @@
+/** What the facts that `boxcar doctor` has read mean, and what to do next. Pure. */
+import type { Counted, DirectFacts, InvariantReport, ServerFacts, WorkFacts } from '@boxcar/store';
+import { formatCount } from './text.js';
+
+export type Level = 'ok' | 'warn' | 'fail';
+
+export interface Finding {
+  readonly check: string;
+  readonly level: Level;
+  readonly message: string;
+  /** What to do; absent when there is nothing to do. */
+  readonly next?: string;
+  /** Ids involved; a few of them. */
+  readonly ids?: readonly string[];
+}
+
+const OLDEST_POSTGRES = 150_000;
+const OLDEST_REDIS = [6, 2] as const;
+const SKEW_WARN_MS = 2_000;
+const SKEW_FAIL_MS = 60_000;
+/** Turns that may be dispatched at once, per unit of living concurrency. Rule: docs/turns.md, "Window". */
+const WINDOW_FACTOR = 4;
+
+const ok = (check: string, message: string): Finding => ({ check, level: 'ok', message });
+const warn = (check: string, message: string, next: string, ids?: readonly string[]): Finding => ({
+  check,
+  level: 'warn',
+  message,
+  next,
+  ...(ids === undefined || ids.length === 0 ? {} : { ids }),
+});
+const fail = (check: string, message: string, next: string, ids?: readonly string[]): Finding => ({
+  ...warn(check, message, next, ids),
+  level: 'fail',
+});
+
+/** The worst of them, as the answer to all. */
+export const worstOf = (findings: readonly Finding[]): Level =>
+  findings.some(({ level }) => level === 'fail')
+    ? 'fail'
+    : findings.some(({ level }) => level === 'warn')
+      ? 'warn'
+      : 'ok';
+
+export function judgeServer(facts: ServerFacts): Finding[] {
+  const findings: Finding[] = [];
+  const { version, connections, maxConnections } = facts;
+  if (facts.versionNumber < OLDEST_POSTGRES) {
+    findings.push(fail('database', `Postgres ${version} is too old.`, 'Move to Postgres 15 or newer.'));
+  } else if (facts.isReadOnly) {
+    findings.push(
+      fail('database', `Postgres ${version} only reads.`, 'Point DATABASE_URL to the primary server.'),
+    );
+  } else if (connections > maxConnections * 0.9) {
+    findings.push(
+      warn(
+        'database',
+        `Postgres ${version}; ${connections} of ${maxConnections} connections are taken.`,
+        'Raise max_connections, run fewer workers (eight each), or put a pooler in between.',
+      ),
+    );
+  } else {
+    findings.push(ok('database', `Postgres ${version}; ${connections} of ${maxConnections} connections.`));
+  }
+  findings.push(
+    facts.missingRights.length === 0
+      ? ok('permissions', `Role ${facts.role} may do all it must.`)
+      : fail(
+          'permissions',
+          `Role ${facts.role} may not ${facts.missingRights.slice(0, 5).join(', ')}${facts.missingRights.length > 5 ? ` and ${facts.missingRights.length - 5} more` : ''}.`,
+          `Grant it, as the owner of the tables: grant select, insert, update, delete on all tables in schema boxcar to ${facts.role}`,
+        ),
+  );
+  const skew = Math.abs(facts.clockSkewMs);
+  const side = facts.clockSkewMs > 0 ? 'ahead of' : 'behind';
+  const clock = `The clock of this machine is ${formatCount(skew)} ms ${side} that of Postgres.`;
+  const next = 'Let a time service set both clocks: new ids carry the time of this machine, and sort by it.';
+  findings.push(
+    skew >= SKEW_FAIL_MS
+      ? fail('clock', clock, next)
+      : skew >= SKEW_WARN_MS
+        ? warn('clock', clock, next)
+        : ok('clock', clock),
+  );
+  return findings;
+}
+
+export function judgeDirect(facts: DirectFacts): Finding {
+  if (facts.isOneSession && facts.locksHold && facts.isNotified)
+    return ok('direct connection', 'Session locks hold and LISTEN is heard.');
+  const broken = [
+    ...(facts.isOneSession ? [] : ['statements of one connection run in several sessions']),
+    ...(facts.locksHold ? [] : ['session locks do not hold']),
+    ...(facts.isNotified ? [] : ['LISTEN is not heard']),
+  ];
+  return fail(
+    'direct connection',
+    `It goes through a pooler that gives sessions away between transactions: ${broken.join('; ')}.`,
+    'Set DATABASE_DIRECT_URL to Postgres itself, or to a pooler in session mode.',
+  );
+}
+
+export interface RedisFacts {
+  readonly version: string;
+  readonly policy: string;
+  readonly maxMemory: number;
+  readonly isPersistent: boolean;
+}
+
+export function judgeRedis(facts: RedisFacts): Finding[] {
+  const { version, policy } = facts;
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  const isOld = major < OLDEST_REDIS[0] || (major === OLDEST_REDIS[0] && minor < OLDEST_REDIS[1]);
+  const keeps = facts.isPersistent
+    ? 'It keeps its data over a restart.'
+    : 'It keeps nothing over a restart, which costs time, never work.';
+  return [
+    isOld
+      ? fail('queue', `Redis ${version} is too old.`, `Move to Redis ${OLDEST_REDIS.join('.')} or newer.`)
+      : ok('queue', `Redis ${version}. ${keeps}`),
+    policy === 'noeviction'
+      ? ok('queue memory', 'maxmemory-policy is noeviction.')
+      : warn(
+          'queue memory',
+          `maxmemory-policy is ${policy}: ${facts.maxMemory === 0 ? 'without maxmemory it has no effect yet' : 'jobs vanish when the memory is full, and wait for the sweep'}.`,
+          'Set maxmemory-policy noeviction.',
+        ),
+  ];
+}
+
+const many = ({ count, hasMore }: Counted): string =>
+  hasMore ? `more than ${formatCount(count)}` : formatCount(count);
+const poolOf = (target: string): string => (target === '' ? 'default pool' : `pool '${target}'`);
+const startFor = (target: string): string =>
+  target === '' ? 'boxcar worker' : `boxcar worker --target ${target}`;
+
+/** @param lost - Rings that no queue knows; undefined when the queue could not be asked. */
+export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] | undefined): Finding[] {
+  const findings: Finding[] = [];
+  const live = facts.targets.filter((target) => target.liveWorkers > 0);
+  if (live.length === 0) findings.push(warn('workers', 'No worker is alive.', 'Start one: boxcar worker'));
+  for (const { target, liveWorkers, concurrency, hasQueued, dispatched } of facts.targets) {
+    if (liveWorkers === 0) {
+      if (hasQueued || dispatched > 0) {
+        findings.push(
+          warn(
+            'workers',
+            `Turns wait for the ${poolOf(target)}, which no living worker serves.`,
+            `Start one: ${startFor(target)}`,
+          ),
+        );
+      }
+      continue;
+    }
+    const size = `${formatCount(liveWorkers)} alive, ${formatCount(concurrency)} turns at once`;
+    const window = concurrency * WINDOW_FACTOR;
+    findings.push(
+      dispatched > window
+        ? warn(
+            'workers',
+            `${poolOf(target)}: ${size}; ${formatCount(dispatched)} turns are dispatched, more than the window of ${formatCount(window)}.`,
+            `Normal for a while after workers have left or many turns were resumed; else start more: ${startFor(target)}`,
+          )
+        : ok(
+            'workers',
+            `${poolOf(target)}: ${size}; ${formatCount(dispatched)} dispatched${hasQueued ? ', more are queued' : ''}.`,
+          ),
+    );
+  }
+  const hasLive = live.length > 0;
+  const late = (check: string, found: Counted, what: string): Finding => {
+    if (found.count === 0) return ok(check, `No ${what}.`);
+    const message = `${many(found)} ${what}.`;
+    return hasLive
+      ? fail(
+          check,
+          message,
+          'The sweep of the workers should have taken them; read the log of a worker for sweep.failed or sweep.part_failed.',
+          found.ids,
+        )
+      : warn(check, message, 'Start a worker; its first sweep takes them: boxcar worker', found.ids);
+  };
+  findings.push(
+    late('turn deadlines', facts.overdueTurns, 'turns past their deadline'),
+    late('call deadlines', facts.overdueCalls, 'calls past their deadline'),
+    late('dead leases', facts.deadLeases, 'turns in the hands of workers that are gone'),
+  );
+  if (lost === undefined) {
+    findings.push(
+      warn(
+        'rings',
+        'The queue cannot be asked which rings it knows.',
+        'See the finding about the queue; workers take turns from the rows meanwhile.',
+      ),
+    );
+  } else if (lost.length === 0) {
+    findings.push(ok('rings', 'No ring is lost.'));
+  } else {
+    const ids = lost.slice(0, 5).map((ring) => ring.turnId);
+    const message = `${formatCount(lost.length)} dispatched turns have no ring in any queue.`;
+    findings.push(
+      hasLive
+        ? warn(
+            'rings',
+            message,
+            'The sweep rings again within seconds; run boxcar doctor again to see that they are gone.',
+            ids,
+          )
+        : warn('rings', message, 'Start a worker; its first sweep rings again: boxcar worker', ids),
+    );
+  }
+  if (facts.deadWorkers.count > 0)
+    findings.push(
+      ok(
+        'dead workers',
+        `${many(facts.deadWorkers)} rows of workers that are gone; the sweep removes them after a day.`,
+      ),
+    );
+  return findings;
+}
+
+export function judgeInvariants(reports: readonly InvariantReport[], scope: string): Finding[] {
+  const bad = reports.flatMap((report): Finding[] => {
+    const { name, rule, state, broken } = report;
+    const check = `invariant ${name}`;
+    if (state === 'holds') return [];
+    if (state === 'unchecked')
+      return [
+        warn(
+          check,
+          `Not checked: it took too long (${rule}).`,
+          'Raise --timeout, or look at fewer turns: --turns 1000',
+        ),
+      ];
+    const [first] = broken;
+    const more = report.hasMore
+      ? ` and more than ${broken.length - 1} others`
+      : broken.length > 1
+        ? ` and ${broken.length - 1} others`
+        : '';
+    return [
+      fail(
+        check,
+        `Broken: ${rule}. ${first?.id} ${first?.what}${more}.`,
+        'A defect, or rows changed by hand: keep the database as it is, and report the ids with the log of the workers.',
+        broken.map(({ id }) => id),
+      ),
+    ];
+  });
+  const held = reports.filter((report) => report.state === 'holds').length;
+  return [ok('invariants', `${held} of ${reports.length} hold (${scope}).`), ...bad];
+}

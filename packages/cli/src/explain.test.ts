@@ -1,0 +1,166 @@
+import { createWorker } from '@boxcar/runtime';
+import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { type CliResult, cliHere, type Env, prepare } from './testing/cli.js';
+
+let database: TestDatabase;
+let env: Env;
+let turn: string;
+
+beforeAll(async () => {
+  database = await testDatabase();
+  env = { DATABASE_URL: database.url };
+  await using stack = await prepare(env);
+  const { runtime } = stack;
+  runtime.registerTool({
+    name: 'look',
+    description: 'Looks.',
+    input: z.strictObject({}),
+    isReadOnly: true,
+    run: () => ({ text: `red \u001b[31m and ${'long '.repeat(60)}`, lines: 'a\nb' }),
+  });
+  await runtime.applyProfile({
+    name: 'counter',
+    instructions: Array.from({ length: 12 }, (_none, index) => `Rule ${index + 1}: count.`).join('\n'),
+    model: 'scripted',
+    script: [{ say: 'I look.', calls: [{ tool: 'look' }] }, { say: 'One cat.' }],
+    tools: ['look'],
+  });
+  const box = await runtime.submit('create_box', {
+    cards: [
+      { type: 'note', role: 'system', content: { kind: 'text', text: 'Mind the cat.' } },
+      { type: 'note', metadata: { context: false }, content: { kind: 'text', text: 'Nobody reads this.' } },
+    ],
+  });
+  const worker = await createWorker(runtime);
+  const answer = await runtime.submit('launch_principal', {
+    profile_name: 'counter',
+    instruction: 'Count the cats.',
+    context_box_id: (box as { box_id: string }).box_id,
+    wait: true,
+  });
+  await worker.close();
+  turn = (answer as { turn_id: string }).turn_id;
+});
+
+afterAll(() => database.close());
+
+const ask = (...args: readonly string[]): Promise<CliResult> => cliHere(args, env);
+const widest = ({ stdout }: CliResult): number =>
+  Math.max(...stdout.split('\n').map((line) => [...line].length));
+
+describe('boxcar explain', () => {
+  test('prints the last step in 80 columns: messages with their reasons, tools, what was left out', async () => {
+    const said = await ask('explain', turn.slice(0, 30));
+    expect(said).toMatchObject({ code: 0, stderr: '' });
+    expect(widest(said)).toBeLessThanOrEqual(80);
+    for (const words of [
+      /^verified {2}yes/m,
+      /^step {6}2, attempt 1, scripted, committed /m,
+      /^1 {2}system, \d+ tokens\n {3}profile counter@1; sys\.profile$/m,
+      /^ {4}Rule 6: count\.\n {4}… 6 more lines; --full shows all$/m,
+      /^ {3}context \d: inherit of 'input_box_ids' from box …[0-9a-f]{12}; note$/m,
+      /^ {4}\[system note from .*\] Mind the cat\.$/m,
+      /^ {3}context 1: pack_arguments of 'instruction'; task\.instruction by\n {5}launch_principal$/m,
+      /^ {3}tape \d+: tool_call, step 1; tool\.call by counter-/m,
+      /^ {4}→ look \{\}$/m,
+      /^\d {2}tool, \d+ tokens, result of look$/m,
+      /^ {2}look +tool +\d+ +the profile lists it$/m,
+      /^ {2}hidden +…[0-9a-f]{12} +note +context \d: inherit/m,
+    ])
+      expect(said.stdout).toMatch(words);
+    expect(said.stdout).not.toContain('\u001b');
+  });
+
+  test('--full prints whole messages, --step another step, --json all of it', async () => {
+    const full = await ask('explain', turn, '--full');
+    expect(full.stdout).toContain('    Rule 12: count.');
+    expect(full.stdout).toContain('long '.repeat(60).trim());
+    const first = await ask('explain', turn, '--step', '1', '--json');
+    const explained = JSON.parse(first.stdout);
+    expect(explained).toMatchObject({ step: 1, verified: true, messages: { length: 4 } });
+    expect(explained.messages[0].cards[0].place).toMatchObject({ kind: 'profile', name: 'counter' });
+  });
+
+  test.each([
+    ['a step there is not', ['--step', '7'], 1, /not_found.*no step 7; it has steps 1–2/],
+    ['an attempt there is not', ['--step', '1', '--attempt', '2'], 1, /not_found.*no attempt 2; it has 1/],
+    ['no number', ['--step', 'one'], 2, /must be a number from 1/],
+    ['another project', ['--project', 'nowhere'], 1, /not_found.*No project/],
+  ])('refuses %s', async (_what, args, code, words) => {
+    const said = await ask('explain', turn, ...args);
+    expect(said).toMatchObject({ code, stdout: '' });
+    expect(said.stderr).toMatch(words);
+  });
+});
+
+describe('boxcar why', () => {
+  test('prints card, box, packing, author and tokens behind a text, in 80 columns', async () => {
+    const said = await ask('why', turn, 'Count the cats');
+    expect(said).toMatchObject({ code: 0, stderr: '' });
+    expect(widest(said)).toBeLessThanOrEqual(80);
+    for (const words of [
+      /^found {3}as it is, in step 1 and 1 more step \(2\)$/m,
+      /^message \d, user$/m,
+      /^rule +the card’s own text$/m,
+      /^card +[0-9a-f-]{36}\n +task\.instruction, role user, \d+ tokens$/m,
+      /^hash +[0-9a-f]{64}$/m,
+      /^author +launch_principal, /m,
+      /^packing +pack_arguments of 'instruction'$/m,
+    ])
+      expect(said.stdout).toMatch(words);
+  });
+
+  test('splits what several wrote, names the way of an inherited card and the schema of a tool', async () => {
+    const said = await ask('why', turn, '] Mind');
+    expect(said.stdout).toMatch(/^rule +note: a role that may not stand/m);
+    expect(said.stdout).toMatch(/^inherited +from box [0-9a-f-]{36} by inherit of/m);
+    expect(said.stdout).toMatch(/^card +the same$/m);
+    expect(said.stdout).toMatch(/read by\s+operator\s+as\s+the\s+operator/);
+    expect(said.stdout).toMatch(/^first put +box [0-9a-f-]{36}, position 1: create_box$/m);
+    expect(widest(said)).toBeLessThanOrEqual(80);
+    const schema = await ask('why', turn, 'Looks.');
+    expect(schema.stdout).toMatch(/^schema of the tool look\n/m);
+    expect(schema.stdout).toMatch(/^offered +the profile lists it$/m);
+  });
+
+  test('finds what a terminal showed of JSON, and control characters', async () => {
+    expect((await ask('why', turn, 'a\nb')).stdout).toMatch(
+      /but for white space and JSON escapes, in step 2/,
+    );
+    expect((await ask('why', turn, 'a\nb', '--json')).stdout).toContain('"match":"unescaped"');
+  });
+
+  test.each([
+    ['what the turn delivered', 'One cat.', /in what the turn delivered/],
+    ['a card that was left out', 'Nobody reads this', /step 1 left out holds it \(hidden\): note/],
+    [
+      'another beginning',
+      'Count the cats and dogs',
+      /Only its beginning is in the prompt of step 1: "Count the cats"/,
+    ],
+    ['nowhere', 'zebra', /^No message and no tool of the 2 prompts looked at holds this text\.\n$/],
+  ])('of a text that no prompt shows exits 3 and says that it is %s', async (_where, text, words) => {
+    const said = await ask('why', turn, text);
+    expect(said).toMatchObject({ code: 3, stderr: '' });
+    expect(said.stdout).toMatch(words);
+  });
+
+  test('with --step looks at that prompt alone', async () => {
+    expect(await ask('why', turn, 'I look.', '--step', '1')).toMatchObject({
+      code: 3,
+      stdout: expect.stringContaining('It is in the prompt of step 2.'),
+    });
+    expect(await ask('why', turn, 'I look.', '--step', '2')).toMatchObject({ code: 0 });
+  });
+
+  test.each([
+    ['a blank text', [' '], 1, /bad_request.*must not be blank/],
+    ['no text', [], 2, /text/],
+  ])('refuses %s', async (_what, args, code, words) => {
+    const said = await ask('why', turn, ...args);
+    expect(said).toMatchObject({ code, stdout: '' });
+    expect(said.stderr).toMatch(words);
+  });
+});

@@ -1,0 +1,105 @@
+import type { TreeNode, TurnTree } from '@boxcar/store';
+import { describe, expect, it } from 'vitest';
+import { widthOf } from './text.js';
+import { formatTree, noteOf } from './tree-text.js';
+
+const node = (id: string, parent: string | null, rest: Partial<TreeNode> = {}): TreeNode => ({
+  turn_id: id as TreeNode['turn_id'],
+  parent_turn_id: parent as TreeNode['parent_turn_id'],
+  status: 'success',
+  agent_id: 'agent' as TreeNode['agent_id'],
+  agent: `writer-${id}`,
+  profile: 'writer',
+  profile_version: 1,
+  primitive: 'ask_expert',
+  worker_target: '',
+  steps: 2,
+  max_steps: 50,
+  usage: { input_tokens: 1_200, output_tokens: 34 },
+  created_at: '2026-01-01T00:00:00Z',
+  ended_at: null,
+  duration_ms: 2_345,
+  has_worker: true,
+  pending_calls: 0,
+  open_calls: [],
+  behind_turn_id: null,
+  error: null,
+  hidden: {},
+  ...rest,
+});
+
+const tree = (nodes: readonly TreeNode[]): TurnTree => ({
+  run_id: '0198c1f2-0000-7000-8000-000000000001' as TurnTree['run_id'],
+  root_turn_id: 'r' as TurnTree['root_turn_id'],
+  at: '2026-01-01T00:00:00Z',
+  totals: {
+    turns: 10_000,
+    open: 2,
+    steps: 20_000,
+    usage: { input_tokens: 1_234_567, output_tokens: 890 },
+    by_status: { running: 1, success: 9_998 },
+  },
+  nodes,
+});
+
+const call = { tool_call_id: 'k', name: 'ask_expert', deadline_at: '', awaited_turn_id: null } as never;
+
+describe('a tree of turns', () => {
+  it('is drawn with lines, siblings that are not listed counted in the last one', () => {
+    const lines = formatTree(
+      tree([
+        node('r', null, { status: 'suspended', pending_calls: 3, open_calls: [call], primitive: 'launch' }),
+        node('a', 'r', { status: 'running' }),
+        node('b', 'r', { hidden: { success: 9_950, failed: 2 } }),
+        node('c', 'a', { status: 'failed', error: { code: 'model_failed', message: 'x' } }),
+      ]),
+      { width: 80 },
+    );
+    expect(lines).toEqual([
+      'run 0198c1f2-0000-7000-8000-000000000001',
+      '10,000 turns · 20,000 steps · 1.2M/890 tokens · 1 × running, 9,998 × success',
+      'turn                         status     steps  tokens  time  waits for',
+      'writer-r · launch            suspended      2    1.2k  2.3s  ask_expert +2',
+      '├─ writer-a · ask_expert     running        2    1.2k  2.3s  the model',
+      '│  └─ writer-c · ask_expert  failed         2    1.2k  2.3s  model_failed',
+      '└─ writer-b · ask_expert     success        2    1.2k  2.3s',
+      '   └─ … 9,950 × success, 2 × failed',
+    ]);
+  });
+
+  it('keeps to the width and height of the terminal, and says how much it has left out', () => {
+    const wide = node('r', null, { agent: '作家'.repeat(40), profile: 'other\u001b[31m' });
+    const chain = Array.from({ length: 60 }, (_, index) =>
+      node(`${index}`, index === 0 ? 'r' : `${index - 1}`),
+    );
+    const lines = formatTree(tree([wide, ...chain]), { width: 80, height: 23 });
+    expect(lines).toHaveLength(23);
+    expect(lines.at(-1)).toBe('… 42 more lines; --json shows all');
+    expect(Math.max(...lines.map(widthOf))).toBeLessThanOrEqual(80);
+    expect(lines.join('')).not.toContain('\u001b');
+  });
+
+  it('shows ids in full when asked', () => {
+    const id = '0198c1f2-7d3e-7abc-8def-0123456789ab';
+    const lines = formatTree(
+      { ...tree([node(id, null)]), root_turn_id: id as TurnTree['root_turn_id'] },
+      { width: 80, withIds: true },
+    );
+    expect(lines.at(-1)).toContain(id);
+    expect(Math.max(...lines.map(widthOf))).toBeLessThanOrEqual(80);
+  });
+});
+
+it.each<[string, Partial<TreeNode>]>([
+  ['agent is busy', { status: 'queued', behind_turn_id: 'x' as never }],
+  ['no worker', { status: 'queued', has_worker: false }],
+  ["no worker for 'gpu'", { status: 'dispatched', has_worker: false, worker_target: 'gpu' }],
+  ['room in the window', { status: 'queued' }],
+  ['a free worker', { status: 'dispatched' }],
+  ['the model', { status: 'running' }],
+  ['ask_expert', { status: 'running', pending_calls: 1, open_calls: [call] }],
+  ['2 calls', { status: 'suspended', pending_calls: 2 }],
+  ['', { status: 'success' }],
+])('a turn waits for: %s', (note, rest) => {
+  expect(noteOf(node('r', null, rest))).toBe(note);
+});

@@ -1,0 +1,113 @@
+/**
+ * One HTTP exchange with a provider: a `fetch` for the SDK, and what was seen of the answer, for failures.
+ *
+ * X1  Redirects are not followed: the key would travel along.
+ * X2  A stream that has begun and falls silent is given up after `idleMs`, a byte of any kind resets the clock.
+ * X3  An answer that is no stream where one was asked for never reaches the SDK's stream parser, which would see
+ *     nothing in it.
+ */
+import { ModelError } from '@boxcar/kernel';
+
+const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
+
+export interface Exchange extends Disposable {
+  readonly fetch: typeof globalThis.fetch;
+  /** Aborts with the caller's signal, when the answer falls silent, and when the exchange is over. */
+  readonly signal: AbortSignal;
+  /** Why the exchange itself gave up, when it did. */
+  readonly fault: ModelError | undefined;
+  readonly status: number | undefined;
+  readonly headers: Headers | undefined;
+  /** Bytes of the answer's body so far. */
+  readonly bytes: number;
+  /** The body that was read in place of the stream that was asked for (X3). */
+  readonly unexpectedBody: string | undefined;
+}
+
+/** Thrown into the SDK, which hands it through; `Exchange` has the facts. */
+class UnexpectedAnswer extends Error {
+  override readonly name = 'UnexpectedAnswer';
+}
+
+const isStream = (response: Response): boolean =>
+  !/^(text\/html|application\/(problem\+)?json)\b/i.test(response.headers.get('content-type') ?? '');
+
+export function openExchange(options: {
+  readonly signal: AbortSignal;
+  readonly idleMs: number;
+  readonly isStreaming: boolean;
+}): Exchange {
+  const over = new AbortController();
+  const signal = AbortSignal.any([options.signal, over.signal]);
+  let timer: NodeJS.Timeout | undefined;
+  const seen: {
+    fault?: ModelError;
+    status?: number;
+    headers?: Headers;
+    bytes: number;
+    unexpectedBody?: string;
+  } = { bytes: 0 };
+
+  const giveUp = (code: 'model_timeout' | 'model_failed', message: string): void => {
+    seen.fault = new ModelError(code, message, { canRetry: code === 'model_timeout' });
+    over.abort(seen.fault);
+  };
+  const watch = (): void => {
+    clearTimeout(timer);
+    timer = setTimeout(
+      () =>
+        giveUp(
+          'model_timeout',
+          `fell silent for ${options.idleMs / 1000} s after ${seen.bytes} bytes of its answer`,
+        ),
+      options.idleMs,
+    );
+  };
+  const count = new TransformStream<Uint8Array, Uint8Array>({
+    transform(chunk, controller) {
+      seen.bytes += chunk.byteLength;
+      if (seen.bytes > MAX_ANSWER_BYTES)
+        giveUp('model_failed', `sent more than ${MAX_ANSWER_BYTES} bytes in one answer`);
+      else watch();
+      controller.enqueue(chunk);
+    },
+    flush: () => clearTimeout(timer),
+  });
+
+  const observe: typeof globalThis.fetch = async (input, init) => {
+    const response = await fetch(input, { ...init, redirect: 'manual', signal });
+    seen.status = response.status;
+    seen.headers = response.headers;
+    if (response.body === null) return response;
+    watch();
+    const { status, statusText, headers } = response;
+    const observed = new Response(response.body.pipeThrough(count), { status, statusText, headers });
+    if (!options.isStreaming || !response.ok || isStream(response)) return observed;
+    seen.unexpectedBody = await observed.text();
+    throw new UnexpectedAnswer(`the answer is ${headers.get('content-type')}, not an event stream`);
+  };
+
+  return {
+    fetch: observe,
+    signal,
+    get fault() {
+      return seen.fault;
+    },
+    get status() {
+      return seen.status;
+    },
+    get headers() {
+      return seen.headers;
+    },
+    get bytes() {
+      return seen.bytes;
+    },
+    get unexpectedBody() {
+      return seen.unexpectedBody;
+    },
+    [Symbol.dispose]: () => {
+      clearTimeout(timer);
+      over.abort(new Error('the exchange is over'));
+    },
+  };
+}

@@ -1,0 +1,151 @@
+/**
+ * What went wrong, as a code that says what to do about it. The rules are pure: evidence in, verdict out. Bodies of the
+ * providers' errors differ; what they share is an object with `message`, mostly `code` or `type`, somewhere in it.
+ */
+import { isJsonObject, type JsonObject, type ModelErrorCode } from '@boxcar/kernel';
+
+export interface FailureEvidence {
+  /** HTTP status; undefined when no answer came. */
+  readonly status?: number | undefined;
+  /** The error object of the provider: of an error response, of an event in a stream, or of a body with status 200. */
+  readonly error?: ProviderError | undefined;
+  /** The code of the network's or the runtime's failure: `ECONNREFUSED`, `UND_ERR_SOCKET`, … */
+  readonly network?: string | undefined;
+  /** What the answer was when it was none of the provider's. */
+  readonly answer?: 'html' | 'broken' | 'empty' | 'cut' | 'no_stream' | undefined;
+}
+
+export interface ProviderError {
+  readonly message: string;
+  readonly code?: string | undefined;
+  readonly type?: string | undefined;
+}
+
+export interface Verdict {
+  readonly code: ModelErrorCode;
+  readonly canRetry: boolean;
+}
+
+/** Statuses behind the types that providers name in streams, where the HTTP status is 200 whatever happens. */
+const STATUS_OF_TYPE: Readonly<Record<string, number>> = {
+  invalid_request_error: 400,
+  invalid_prompt: 400,
+  authentication_error: 401,
+  invalid_api_key: 401,
+  billing_error: 402,
+  insufficient_quota: 402,
+  permission_error: 403,
+  not_found_error: 404,
+  model_not_found: 404,
+  request_too_large: 413,
+  rate_limit_error: 429,
+  rate_limit_exceeded: 429,
+  server_error: 500,
+  api_error: 500,
+  timeout_error: 504,
+  overloaded_error: 529,
+};
+
+const OVERFLOW_CODES = new Set(['context_length_exceeded', 'exceed_context_size_error', 'request_too_large']);
+const OVERFLOW_WORDS =
+  /prompt (is )?too long|(maximum|available|exceeds?( the)?) (model )?context|context (length|window|size|limit)s?\b.{0,40}(exceed|overflow)|(exceed|overflow|too (long|large)).{0,80}context (length|window|size|limit)|maximum prompt length|input token count.{0,40}exceeds|reduce the length of the messages|input is too long/i;
+const FILTER_CODES = new Set(['content_filter', 'content_policy_violation', 'responsibleaipolicyviolation']);
+const CREDIT_WORDS = /credit balance is too low|insufficient (quota|credit|balance)/i;
+const MISSING_MODEL_WORDS = /\bmodel\b.{0,200}(does not exist|not found|is not supported|not a valid model)/i;
+
+const UNREACHABLE = new Set([
+  'EAI_AGAIN',
+  'ECONNABORTED',
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'ENOTFOUND',
+  'EPIPE',
+  'ETIMEDOUT',
+  'UND_ERR_CONNECT_TIMEOUT',
+  'UND_ERR_SOCKET',
+]);
+const TIMEOUTS = new Set(['UND_ERR_BODY_TIMEOUT', 'UND_ERR_HEADERS_TIMEOUT']);
+
+const verdict = (code: ModelErrorCode, canRetry: boolean): Verdict => ({ code, canRetry });
+
+/** The status that counts: the one of the response, or in an answer of status 200 what its error object stands for. */
+export function findStatus({ status, error }: FailureEvidence): number | undefined {
+  if (status !== undefined && (status < 200 || status > 299)) return status;
+  if (error === undefined) return undefined;
+  for (const name of [error.code, error.type]) {
+    if (name === undefined) continue;
+    if (/^[45]\d\d$/.test(name)) return Number(name);
+    const known = STATUS_OF_TYPE[name];
+    if (known !== undefined) return known;
+  }
+  return 500;
+}
+
+export function judgeFailure(evidence: FailureEvidence): Verdict {
+  const { error, network, answer } = evidence;
+  const status = findStatus(evidence);
+  if (status !== undefined) return judgeStatus(status, error ?? { message: '' });
+  if (network !== undefined && TIMEOUTS.has(network)) return verdict('model_timeout', true);
+  if (network !== undefined && UNREACHABLE.has(network)) return verdict('model_unavailable', true);
+  if (answer === 'cut' || answer === 'empty') return verdict('model_unavailable', true);
+  // A page in place of an answer is a wrong address, broken JSON a bad moment.
+  return verdict('model_failed', answer === 'broken');
+}
+
+function judgeStatus(status: number, error: ProviderError): Verdict {
+  const names = [error.code, error.type]
+    .filter((name) => name !== undefined)
+    .map((name) => name.toLowerCase());
+  const isNamed = (known: ReadonlySet<string>): boolean => names.some((name) => known.has(name));
+  const isOfRequest = status === 400 || status === 422 || status >= 500;
+  if (status === 413 || isNamed(OVERFLOW_CODES) || (isOfRequest && OVERFLOW_WORDS.test(error.message)))
+    return verdict('context_overflow', false);
+  if (isNamed(FILTER_CODES)) return verdict('model_refused', false);
+  const isWithoutCredit = names.includes('insufficient_quota') || CREDIT_WORDS.test(error.message);
+  if (status === 401 || status === 402 || status === 403 || isWithoutCredit)
+    return verdict('model_unauthorized', false);
+  // One request larger than a minute's allowance fails however long it waits.
+  if (status === 429) return verdict('model_rate_limited', !/request too large/i.test(error.message));
+  if (status === 404 || isNamed(new Set(['model_not_found']))) return verdict('model_unknown', false);
+  if (status === 400 && MISSING_MODEL_WORDS.test(error.message)) return verdict('model_unknown', false);
+  if (status === 408 || status === 409 || status === 425) return verdict('model_unavailable', true);
+  if (status === 501 || status === 505) return verdict('model_failed', false);
+  return status >= 500 ? verdict('model_unavailable', true) : verdict('model_failed', false);
+}
+
+const textOf = (value: unknown): string | undefined => {
+  if (typeof value === 'string') return value.trim() === '' ? undefined : value;
+  return typeof value === 'number' ? String(value) : undefined;
+};
+
+function readErrorObject(value: JsonObject): ProviderError | undefined {
+  const message = textOf(value.message) ?? textOf(value.detail) ?? textOf(value.msg);
+  const code = textOf(value.code);
+  const type = textOf(value.type);
+  if (message === undefined && code === undefined) return undefined;
+  return { message: message ?? '', code, type };
+}
+
+/** The provider's error object in a parsed body or event, wherever it stands in it. */
+export function findProviderError(value: unknown): ProviderError | undefined {
+  if (!isJsonObject(value)) return undefined;
+  const response: unknown = value.response;
+  if (isJsonObject(response) && isJsonObject(response.error)) return findProviderError(response);
+  if (isJsonObject(value.error)) return readErrorObject(value.error);
+  const text = textOf(value.error);
+  if (text !== undefined) return { message: textOf(value.message) ?? text, code: undefined, type: undefined };
+  return readErrorObject(value);
+}
+
+/** The same in a body of text; undefined for what is no JSON or holds none. */
+export function findErrorInBody(body: string): ProviderError | undefined {
+  try {
+    const parsed: unknown = JSON.parse(body);
+    // Some gateways answer with a list of one.
+    return findProviderError(Array.isArray(parsed) ? parsed[0] : parsed);
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,144 @@
+/** The kernel's messages and tools in the form of the AI SDK, made valid for the provider behind it. */
+import type {
+  LanguageModelV3CallOptions,
+  LanguageModelV3FunctionTool,
+  LanguageModelV3Message,
+  LanguageModelV3Prompt,
+  SharedV3ProviderOptions,
+} from '@ai-sdk/provider';
+import type { Message, ModelRequest, ToolSchema } from '@boxcar/kernel';
+import { mapToolNames, type ToolNames } from './tool-names.js';
+import { toObjectSchema } from './tool-schema.js';
+
+/** How providers differ in what they take. */
+export interface PromptRules {
+  /** Neighbours of one role become one message: chat templates of small models insist on alternation. */
+  readonly joinsNeighbours?: boolean;
+  /** Marks how far the prompt may be cached, where a provider caches only what is marked. */
+  readonly cacheMark?: SharedV3ProviderOptions;
+  /** Says explicitly whether tools are strict, where leaving it out means that they are. */
+  readonly strictTools?: boolean;
+}
+
+type AssistantMessage = Extract<Message, { readonly role: 'assistant' }>;
+type ToolMessage = Extract<Message, { readonly role: 'tool' }>;
+
+const join = (first: string, second: string): string =>
+  first === '' || second === '' ? first + second : `${first}\n\n${second}`;
+
+const hasCalls = (message: AssistantMessage): boolean => (message.toolCalls ?? []).length > 0;
+
+function joinNeighbours(messages: readonly Message[]): readonly Message[] {
+  const joined: Message[] = [];
+  for (const message of messages) {
+    const last = joined.at(-1);
+    if (message.role === 'user' && last?.role === 'user') {
+      joined.splice(-1, 1, { ...last, content: join(last.content, message.content) });
+    } else if (message.role === 'assistant' && last?.role === 'assistant' && !hasCalls(last)) {
+      joined.splice(-1, 1, { ...message, content: join(last.content, message.content) });
+    } else {
+      joined.push(message);
+    }
+  }
+  return joined;
+}
+
+const toolResult = (message: ToolMessage, names: ToolNames) => ({
+  type: 'tool-result' as const,
+  toolCallId: message.toolCallId,
+  toolName: names.toWire(message.name),
+  output: { type: message.isError ? ('error-text' as const) : ('text' as const), value: message.content },
+});
+
+function toWireMessage(message: Exclude<Message, ToolMessage>, names: ToolNames): LanguageModelV3Message {
+  switch (message.role) {
+    case 'system':
+      return { role: 'system', content: message.content };
+    case 'user':
+      return { role: 'user', content: [{ type: 'text', text: message.content }] };
+    case 'assistant': {
+      const text = message.content === '' ? [] : [{ type: 'text' as const, text: message.content }];
+      const calls = (message.toolCalls ?? []).map((call) => ({
+        type: 'tool-call' as const,
+        toolCallId: call.id,
+        toolName: names.toWire(call.name),
+        input: call.arguments,
+      }));
+      return { role: 'assistant', content: [...text, ...calls] };
+    }
+    default:
+      return message satisfies never;
+  }
+}
+
+function toWireMessages(messages: readonly Message[], names: ToolNames): LanguageModelV3Prompt {
+  const prompt: LanguageModelV3Prompt = [];
+  for (const message of messages) {
+    if (message.role !== 'tool') {
+      prompt.push(toWireMessage(message, names));
+      continue;
+    }
+    // Results of one step stand together: Anthropic wants them in one message.
+    const last = prompt.at(-1);
+    if (last?.role === 'tool') last.content.push(toolResult(message, names));
+    else prompt.push({ role: 'tool', content: [toolResult(message, names)] });
+  }
+  return prompt;
+}
+
+/** On the system prompt, which siblings share, and on the last message, which the next step repeats. */
+function markCache(prompt: LanguageModelV3Prompt, mark: SharedV3ProviderOptions): LanguageModelV3Prompt {
+  return prompt.map((message, index) =>
+    message.role === 'system' || index === prompt.length - 1
+      ? { ...message, providerOptions: mark }
+      : message,
+  );
+}
+
+const callsIn = (messages: readonly Message[]) =>
+  messages.flatMap((message) => (message.role === 'assistant' ? (message.toolCalls ?? []) : []));
+
+/** Stands for a tool that the history used and this step does not offer. */
+const pastTool = (name: string): ToolSchema => ({
+  name,
+  description: 'Not available in this step.',
+  parameters: { type: 'object', properties: {} },
+});
+
+export interface WirePrompt {
+  readonly names: ToolNames;
+  readonly options: Pick<LanguageModelV3CallOptions, 'prompt' | 'tools' | 'toolChoice'>;
+}
+
+/**
+ * Translates a request's messages and tools. A step without tools whose history used some declares those and forbids
+ * to call them: Anthropic, and gateways in front of it, refuse a history of undeclared calls.
+ */
+export function toWirePrompt(
+  request: Pick<ModelRequest, 'messages' | 'tools'>,
+  rules: PromptRules,
+): WirePrompt {
+  const called = new Set(callsIn(request.messages).map((call) => call.name));
+  const names = mapToolNames([...request.tools.map((tool) => tool.name), ...called]);
+  const offersTools = request.tools.length > 0;
+  const declared = offersTools ? request.tools : [...called].map(pastTool);
+  const tools = declared.map(
+    (tool): LanguageModelV3FunctionTool => ({
+      type: 'function',
+      name: names.toWire(tool.name),
+      description: tool.description,
+      // The SDK's type of a JSON schema is narrower than what schemas may hold; it passes them on as they are.
+      inputSchema: { ...toObjectSchema(tool.parameters) },
+      ...(rules.strictTools === undefined ? {} : { strict: rules.strictTools }),
+    }),
+  );
+  const messages = rules.joinsNeighbours === true ? joinNeighbours(request.messages) : request.messages;
+  const prompt = toWireMessages(messages, names);
+  return {
+    names,
+    options: {
+      prompt: rules.cacheMark === undefined ? prompt : markCache(prompt, rules.cacheMark),
+      ...(tools.length === 0 ? {} : { tools, toolChoice: { type: offersTools ? 'auto' : 'none' } }),
+    },
+  };
+}

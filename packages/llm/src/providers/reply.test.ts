@@ -1,0 +1,115 @@
+import { describe, expect, it } from 'vitest';
+import { ask, userMessage } from '../fixtures/requests.js';
+import { askFor, routerTo, TOOLS, WIRES } from '../testing/ask-provider.js';
+import { inOrder, openProviderServer } from '../testing/provider-server.js';
+import type { ServerAnswer, Wire } from '../testing/wire.js';
+
+const kinds = WIRES.flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
+
+async function replyTo(wire: Wire, answer: ServerAnswer, stream: boolean) {
+  await using server = await openProviderServer(wire, inOrder({ answer }));
+  const reply = await ask(routerTo(wire, server.baseUrl), askFor(wire, { settings: { stream } }));
+  expect(server.refusals).toEqual([]);
+  expect(server.requests.map(({ prompt }) => prompt?.isStreaming)).toEqual([stream]);
+  return reply;
+}
+
+describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) => {
+  it('has its text, its reasoning apart, its calls in order under our names, and what it cost', async () => {
+    const usage = { input: 1000, output: 70, cached: 600, reasoning: 30 };
+    const reply = await replyTo(
+      wire,
+      {
+        text: 'Zwei Ordner – 你好.',
+        reasoning: 'First I think,\nthen I look.',
+        calls: [
+          { id: 'b', name: 'tape__handoff', arguments: '{"name":"next"}' },
+          { id: 'a', name: 'list_files', arguments: '{"path":"src"}' },
+          { id: 'c', name: 'made_up', arguments: '{}' },
+        ],
+        usage,
+      },
+      stream,
+    );
+    expect(reply).toEqual({
+      text: 'Zwei Ordner – 你好.',
+      reasoning: 'First I think,\nthen I look.',
+      toolCalls: [
+        { id: 'b', name: 'tape.handoff', arguments: '{"name":"next"}' },
+        { id: 'a', name: 'list_files', arguments: '{"path":"src"}' },
+        { id: 'c', name: 'made_up', arguments: '{}' },
+      ],
+      usage: {
+        inputTokens: 1000,
+        outputTokens: 70,
+        cachedInputTokens: 600,
+        reasoningTokens: 30,
+        ...(provider === 'anthropic' ? { cacheWriteTokens: 0 } : {}),
+      },
+      finishReason: 'tool_calls',
+    });
+  });
+
+  it.each(['stop', 'length'] as const)('says why it ended: %s', async (finish) => {
+    expect(await replyTo(wire, { text: 'Well.', finish }, stream)).toMatchObject({ finishReason: finish });
+  });
+
+  it('without figures gets estimated ones that say so', async () => {
+    const { usage } = await replyTo(wire, { text: 'A text of some length.', usage: null }, stream);
+    expect(usage).toMatchObject({ isEstimated: true });
+    expect(usage.inputTokens).toBeGreaterThan(5);
+  });
+
+  it('may be empty', async () => {
+    expect(await replyTo(wire, { text: '' }, stream)).toMatchObject({ text: '', toolCalls: [] });
+  });
+});
+
+// Anthropic's whole answers carry arguments as objects: there is no text to keep.
+const asText = kinds.filter(([provider, stream]) => provider !== 'anthropic' || stream);
+
+it.each(asText)('%s, streamed: %s: arguments come as the model wrote them', async (_name, stream, wire) => {
+  const written = [
+    '{ "path" : "src" ,"path":"lib"}',
+    '{"path": "sr',
+    'not json',
+    '"text"',
+    '[1,2]',
+    '{"a":1}{"b":2}',
+  ];
+  const calls = written.map((text, index) => ({ id: `c${index}`, name: 'list_files', arguments: text }));
+  const { toolCalls } = await replyTo(wire, { calls }, stream);
+  expect(toolCalls.map((call) => call.arguments)).toEqual(written);
+  const none = await replyTo(wire, { calls: [{ id: 'x', name: 'list_files', arguments: '' }] }, stream);
+  expect(none.toolCalls[0]?.arguments).toBe('{}');
+});
+
+it.each(WIRES.map((wire) => [wire.provider, wire] as const))(
+  '%s: a step without tools declares those of its history and forbids them; without such a history it declares none',
+  async (_name, wire) => {
+    await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
+    const router = routerTo(wire, server.baseUrl);
+    const history = [
+      userMessage('go'),
+      {
+        role: 'assistant' as const,
+        content: '',
+        toolCalls: [{ id: 'k', name: 'tape.info', arguments: {} }],
+      },
+      { role: 'tool' as const, toolCallId: 'k', name: 'tape.info', content: 'ok', isError: false },
+    ];
+    await ask(router, askFor(wire, { tools: [], messages: history }));
+    await ask(router, askFor(wire, { tools: [] }));
+    await ask(router, askFor(wire, { tools: TOOLS, messages: history }));
+    expect(server.refusals).toEqual([]);
+    const sent = server.requests.map(({ prompt }) => [
+      prompt?.toolChoice,
+      prompt?.tools.map((tool) => tool.name),
+    ]);
+    expect(sent).toEqual([
+      ['none', ['tape__info']],
+      [undefined, []],
+      ['auto', ['list_files', 'tape__handoff']],
+    ]);
+  },
+);

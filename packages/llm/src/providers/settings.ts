@@ -1,0 +1,67 @@
+/** What the adapters need to know of their providers. It is read from the environment by whoever opens the stack, never here. */
+import { z } from 'zod';
+
+export interface ProviderSettings {
+  readonly apiKey?: string | undefined;
+  /** Without a slash at its end. */
+  readonly baseUrl?: string | undefined;
+}
+
+export interface ModelSettings {
+  readonly openai?: ProviderSettings | undefined;
+  readonly anthropic?: ProviderSettings | undefined;
+  readonly openaiCompatible?: ProviderSettings | undefined;
+  /** How long a stream that has begun may be silent. Default: 120 s. */
+  readonly idleTimeoutMs?: number | undefined;
+}
+
+// Neither message repeats the value: it may be a secret, or hold one.
+const apiKey = z
+  .string()
+  .trim()
+  .regex(/^[\x21-\x7e]+$/, 'must be printable ASCII without spaces')
+  .optional();
+
+function findUrlFault(text: string): string | undefined {
+  if (!URL.canParse(text)) return 'must be an http:// or https:// URL';
+  const url = new URL(text);
+  if (url.protocol !== 'http:' && url.protocol !== 'https:') return 'must be an http:// or https:// URL';
+  if (url.username !== '' || url.password !== '') return 'must hold no user and no password';
+  return url.search === '' && url.hash === '' ? undefined : 'must have no ? and no #';
+}
+
+const baseUrl = z
+  .string()
+  .trim()
+  .superRefine((text, context) => {
+    const message = findUrlFault(text);
+    if (message !== undefined) context.addIssue({ code: 'custom', message });
+  })
+  .transform((text) => text.replace(/\/+$/, ''))
+  .optional();
+
+/** The variables of the adapters, for the schema in a program's `config.ts`. Unset ones must be absent, not empty. */
+export const modelEnvironment = {
+  OPENAI_API_KEY: apiKey,
+  OPENAI_BASE_URL: baseUrl,
+  ANTHROPIC_API_KEY: apiKey,
+  ANTHROPIC_BASE_URL: baseUrl,
+  OPENAI_COMPATIBLE_API_KEY: apiKey,
+  OPENAI_COMPATIBLE_BASE_URL: baseUrl,
+  BOXCAR_MODEL_IDLE_SECONDS: z
+    .string()
+    .regex(/^[1-9]\d{0,4}$/, 'must be a whole number of seconds from 1 to 99999')
+    .transform(Number)
+    .optional(),
+} as const;
+
+const environmentSchema = z.object(modelEnvironment);
+
+/** The settings of a parsed environment, for `createModelRouter({ providers })`. */
+export const toModelSettings = (env: z.output<typeof environmentSchema>): ModelSettings => ({
+  openai: { apiKey: env.OPENAI_API_KEY, baseUrl: env.OPENAI_BASE_URL },
+  anthropic: { apiKey: env.ANTHROPIC_API_KEY, baseUrl: env.ANTHROPIC_BASE_URL },
+  openaiCompatible: { apiKey: env.OPENAI_COMPATIBLE_API_KEY, baseUrl: env.OPENAI_COMPATIBLE_BASE_URL },
+  idleTimeoutMs:
+    env.BOXCAR_MODEL_IDLE_SECONDS === undefined ? undefined : env.BOXCAR_MODEL_IDLE_SECONDS * 1000,
+});

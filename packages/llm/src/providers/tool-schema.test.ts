@@ -1,0 +1,90 @@
+import type { JsonValue } from '@boxcar/kernel';
+import { describe, expect, it } from 'vitest';
+import { z } from 'zod';
+import { toObjectSchema } from './tool-schema.js';
+
+const text = { type: 'string' };
+
+describe('tool parameters', () => {
+  it('that fit stay the very object', () => {
+    const schema = { type: 'object', properties: { a: text }, required: ['a'], additionalProperties: false };
+    expect(toObjectSchema(schema)).toBe(schema);
+  });
+
+  const cases: readonly (readonly [string, JsonValue, JsonValue])[] = [
+    ['without properties', { type: 'object' }, { type: 'object', properties: {} }],
+    [
+      'closed without properties',
+      { type: 'object', additionalProperties: false },
+      { type: 'object', properties: {}, additionalProperties: false },
+    ],
+    ['that are no schema', 'x', { type: 'object', properties: {} }],
+    ['of a text', { type: 'string' }, { type: 'object', properties: {} }],
+    [
+      'of a union: all members, only common ones required',
+      {
+        description: 'Either.',
+        anyOf: [
+          { type: 'object', properties: { kind: { const: 'a' }, a: text }, required: ['kind', 'a'] },
+          { type: 'object', properties: { kind: { const: 'b' }, a: text }, required: ['kind'] },
+          { type: 'null' },
+        ],
+      },
+      {
+        description: 'Either.',
+        type: 'object',
+        properties: { kind: { anyOf: [{ const: 'a' }, { const: 'b' }] }, a: text },
+        required: ['kind'],
+      },
+    ],
+    [
+      'of an intersection: all members, all required ones',
+      {
+        allOf: [
+          { type: 'object', properties: { a: text }, required: ['a'] },
+          { type: 'object', properties: { b: text }, required: ['b'] },
+        ],
+      },
+      { type: 'object', properties: { a: text, b: text }, required: ['a', 'b'] },
+    ],
+    [
+      'of an object with alternatives beside its members',
+      {
+        type: 'object',
+        properties: { a: text },
+        required: ['a'],
+        oneOf: [{ required: ['b'], properties: { b: text } }],
+      },
+      { type: 'object', properties: { a: text, b: text }, required: ['a', 'b'] },
+    ],
+    [
+      'behind a reference keep their definitions',
+      {
+        $schema: 'x',
+        $ref: '#/$defs/node',
+        $defs: { node: { type: 'object', properties: { next: { $ref: '#/$defs/node' } } } },
+      },
+      {
+        type: 'object',
+        properties: { next: { $ref: '#/$defs/node' } },
+        $defs: { node: { type: 'object', properties: { next: { $ref: '#/$defs/node' } } } },
+      },
+    ],
+    ['that refer to themselves alone', { $ref: '#' }, { type: 'object', properties: {} }],
+  ];
+  it.each(cases)('%s', (_name, schema, expected) => {
+    expect(toObjectSchema(schema)).toEqual(expected);
+  });
+
+  it('of zod unions and recursive objects', () => {
+    const union = z.discriminatedUnion('kind', [
+      z.strictObject({ kind: z.literal('name'), name: z.string() }),
+      z.strictObject({ kind: z.literal('id'), id: z.number() }),
+    ]);
+    expect(toObjectSchema(z.json().parse(z.toJSONSchema(union)))).toMatchObject({
+      type: 'object',
+      properties: { name: { type: 'string' }, id: { type: 'number' } },
+      required: ['kind'],
+    });
+  });
+});

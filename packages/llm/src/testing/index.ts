@@ -1,0 +1,13 @@
+/** Providers on loopback, for tests here and in packages above. Not part of what is published. */
+export {
+  type Behave,
+  type Behaviour,
+  inOrder,
+  openProviderServer,
+  type ProviderServer,
+  SERVER_KEY,
+} from './provider-server.js';
+export type { ReadPrompt, ServerAnswer, Wire } from './wire.js';
+export { anthropicWire } from './wire-anthropic.js';
+export { chatWire } from './wire-chat.js';
+export { responsesWire } from './wire-responses.js';

@@ -1,0 +1,235 @@
+/** Anthropic's messages. */
+import type { JsonValue, Message } from '@boxcar/kernel';
+import { z } from 'zod';
+import { checkPrompt } from './check-prompt.js';
+import { DEFAULT_USAGE, finishOf, frame, piecesOf, type ServerAnswer, type Wire } from './wire.js';
+
+const json = z.custom<JsonValue>((value) => value !== undefined);
+const cache_control = z.strictObject({ type: z.literal('ephemeral') }).optional();
+const textBlock = z.strictObject({ type: z.literal('text'), text: z.string().min(1), cache_control });
+
+const bodySchema = z.strictObject({
+  model: z.string(),
+  max_tokens: z.number().int().positive(),
+  temperature: z.number().min(0).max(1).optional(),
+  system: z.array(textBlock).min(1).optional(),
+  messages: z.array(
+    z.discriminatedUnion('role', [
+      z.strictObject({
+        role: z.literal('user'),
+        content: z
+          .array(
+            z.discriminatedUnion('type', [
+              textBlock,
+              z.strictObject({
+                type: z.literal('tool_result'),
+                tool_use_id: z.string(),
+                content: z.string(),
+                is_error: z.literal(true).optional(),
+                cache_control,
+              }),
+            ]),
+          )
+          .min(1),
+      }),
+      z.strictObject({
+        role: z.literal('assistant'),
+        content: z
+          .array(
+            z.discriminatedUnion('type', [
+              textBlock,
+              z.strictObject({
+                type: z.literal('tool_use'),
+                id: z.string(),
+                name: z.string(),
+                input: z.record(z.string(), json),
+                cache_control,
+              }),
+            ]),
+          )
+          .min(1),
+      }),
+    ]),
+  ),
+  tools: z
+    .array(
+      z.strictObject({
+        name: z.string(),
+        description: z.string(),
+        input_schema: json,
+        cache_control,
+      }),
+    )
+    .min(1)
+    .optional(),
+  tool_choice: z.strictObject({ type: z.enum(['auto', 'none']) }).optional(),
+  stream: z.literal(true).optional(),
+});
+
+type Body = z.infer<typeof bodySchema>;
+
+/** Alternation, and every result at the start of the message after its call. */
+function checkOrder(messages: Body['messages']): void {
+  for (const [index, message] of messages.entries()) {
+    const expected = index % 2 === 0 ? 'user' : 'assistant';
+    if (message.role !== expected) throw new Error(`messages.${index}: roles must alternate, user first`);
+    if (message.role === 'assistant') {
+      const kinds = message.content.map((block) => block.type);
+      if (kinds.lastIndexOf('text') > kinds.indexOf('tool_use') && kinds.includes('tool_use'))
+        throw new Error(`messages.${index}: text after tool_use`);
+      continue;
+    }
+    const before = messages[index - 1];
+    const asked =
+      before?.role === 'assistant'
+        ? before.content.flatMap((block) => (block.type === 'tool_use' ? [block.id] : []))
+        : [];
+    const answered = message.content.slice(0, asked.length).map((block) => {
+      return block.type === 'tool_result' ? block.tool_use_id : undefined;
+    });
+    if (new Set(answered).size !== asked.length || asked.some((id) => !answered.includes(id)))
+      throw new Error(`messages.${index}: tool_use ids were found without tool_result blocks right after`);
+  }
+  const marks = JSON.stringify(messages).split('"cache_control"').length - 1;
+  if (marks > 3) throw new Error('more than four cache marks');
+}
+
+function readMessages({ system = [], messages }: Body): readonly Message[] {
+  const nameOf = new Map<string, string>();
+  const read: Message[] = system.map((block): Message => ({ role: 'system', content: block.text }));
+  for (const message of messages) {
+    if (message.role === 'assistant') {
+      const uses = message.content.filter((block) => block.type === 'tool_use');
+      for (const use of uses) nameOf.set(use.id, use.name);
+      const toolCalls = uses.map(({ id, name, input }) => ({ id, name, arguments: input }));
+      const texts = message.content.flatMap((block) => (block.type === 'text' ? [block.text] : []));
+      read.push({
+        role: 'assistant',
+        content: texts.join('\n\n'),
+        ...(toolCalls.length > 0 ? { toolCalls } : {}),
+      });
+      continue;
+    }
+    for (const block of message.content) {
+      if (block.type === 'text') read.push({ role: 'user', content: block.text });
+      else
+        read.push({
+          role: 'tool',
+          toolCallId: block.tool_use_id,
+          name: nameOf.get(block.tool_use_id) ?? '',
+          content: block.content,
+          isError: block.is_error ?? false,
+        });
+    }
+  }
+  return read;
+}
+
+const STOP = { stop: 'end_turn', tool_calls: 'tool_use', length: 'max_tokens', content_filter: 'refusal' };
+
+function usageOf({ usage }: ServerAnswer) {
+  const { input, output, cached = 0, cacheWrite = 0, reasoning } = usage ?? DEFAULT_USAGE;
+  return {
+    input_tokens: usage === null ? 0 : input - cached - cacheWrite,
+    output_tokens: usage === null ? 0 : output,
+    cache_read_input_tokens: cached,
+    cache_creation_input_tokens: cacheWrite,
+    ...(reasoning === undefined ? {} : { output_tokens_details: { thinking_tokens: reasoning } }),
+  };
+}
+
+const head = { id: 'msg_1', type: 'message', role: 'assistant', model: 'served' };
+
+export const anthropicWire: Wire = {
+  provider: 'anthropic',
+  path: '/v1/messages',
+  keyHeader: ['x-api-key', ''],
+
+  read(body) {
+    const parsed = bodySchema.parse(body);
+    checkOrder(parsed.messages);
+    const messages = readMessages(parsed);
+    const tools = (parsed.tools ?? []).map(({ name, description, input_schema }) => ({
+      name,
+      description,
+      parameters: input_schema,
+    }));
+    checkPrompt(messages, tools);
+    return {
+      model: parsed.model,
+      messages,
+      tools,
+      toolChoice: parsed.tool_choice?.type,
+      isStreaming: parsed.stream ?? false,
+    };
+  },
+
+  events(answer) {
+    const event = (type: string, data: object): string => frame({ type, ...data }, type);
+    const block = (index: number, start: object, deltas: readonly object[]): readonly string[] => [
+      event('content_block_start', { index, content_block: start }),
+      ...deltas.map((delta) => event('content_block_delta', { index, delta })),
+      event('content_block_stop', { index }),
+    ];
+    const blocks: (readonly [object, readonly object[]])[] = [];
+    if (answer.reasoning !== undefined) {
+      const deltas = piecesOf(answer.reasoning).map((thinking) => ({ type: 'thinking_delta', thinking }));
+      blocks.push([
+        { type: 'thinking', thinking: '', signature: '' },
+        [...deltas, { type: 'signature_delta', signature: 'signed' }],
+      ]);
+    }
+    if (answer.text !== undefined) {
+      const deltas = piecesOf(answer.text).map((text) => ({ type: 'text_delta', text }));
+      blocks.push([{ type: 'text', text: '' }, deltas]);
+    }
+    for (const { id, name, arguments: text } of answer.calls ?? []) {
+      const deltas = ['', ...piecesOf(text)].map((partial_json) => ({
+        type: 'input_json_delta',
+        partial_json,
+      }));
+      blocks.push([{ type: 'tool_use', id, name, input: {} }, deltas]);
+    }
+    const usage = usageOf(answer);
+    return [
+      event('message_start', {
+        message: {
+          ...head,
+          content: [],
+          stop_reason: null,
+          stop_sequence: null,
+          usage: { ...usage, output_tokens: usage.output_tokens === 0 ? 0 : 1 },
+        },
+      }),
+      event('ping', {}),
+      ...blocks.flatMap(([start, deltas], index) => block(index, start, deltas)),
+      event('message_delta', {
+        delta: { stop_reason: STOP[finishOf(answer)], stop_sequence: null },
+        usage,
+      }),
+      event('message_stop', {}),
+    ];
+  },
+
+  whole: (answer) => ({
+    ...head,
+    content: [
+      ...(answer.reasoning === undefined
+        ? []
+        : [{ type: 'thinking', thinking: answer.reasoning, signature: 'signed' }]),
+      ...(answer.text === undefined ? [] : [{ type: 'text', text: answer.text }]),
+      ...(answer.calls ?? []).map(({ id, name, arguments: text }) => ({
+        type: 'tool_use',
+        id,
+        name,
+        input: JSON.parse(text === '' ? '{}' : text) as unknown,
+      })),
+    ],
+    stop_reason: STOP[finishOf(answer)],
+    stop_sequence: null,
+    usage: usageOf(answer),
+  }),
+
+  error: ({ message, type = 'invalid_request_error' }) => ({ type: 'error', error: { type, message } }),
+  errorEvent: (error) => frame(anthropicWire.error(error), 'error'),
+};

@@ -1,0 +1,147 @@
+/**
+ * The door of tool workers: answers sent as jobs of `boxcar-tool-results`, and the bells that ring there when the job of a
+ * call has ended.
+ *
+ * R1  The first record of a call wins, whichever way it came; a later one is answered `duplicate` and changes nothing.
+ * R2  Bad input and refusals fail the job at once, `code: message` as the reason; trouble of ours never does.
+ * R3  What a tool says is taken as it is: what no card can hold becomes a readable failure, never a refusal.
+ */
+import {
+  type ErrorBody,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  toBadRequest,
+  tryParseId,
+} from '@boxcar/kernel';
+import { findActor, type QueueCall } from '@boxcar/store';
+import type { Job } from 'bullmq';
+import { z } from 'zod';
+import type { Queues } from '../queues.js';
+import type { Runtime } from '../runtime.js';
+import { TOOL_RESULTS_QUEUE } from '../tool-queue.js';
+import type { OutsideCalls } from '../tool-queue-calls.js';
+import { refuse } from './door-job.js';
+import type { QueueDoor, QueueDoorOptions } from './queue-door.js';
+
+const id = z.string().trim().min(1).max(200);
+
+const bellSchema = z.strictObject({ ended: id });
+
+const errorSchema = z.union(
+  [
+    z.string(),
+    z.strictObject({
+      code: z.string().min(1).max(100).optional(),
+      message: z.string(),
+      details: z.record(z.string(), z.unknown()).optional(),
+    }),
+  ],
+  'must be a text, or an object of message and optional code and details',
+);
+
+const answerSchema = z
+  .strictObject({
+    tool_call_id: id,
+    /** Name or id; when given, the call must be of this project. */
+    project_id: id.optional(),
+    status: z.enum(['success', 'failed']).optional(),
+    result: z.unknown().optional(),
+    error: errorSchema.optional(),
+  })
+  .refine((answer) => answer.status !== 'success' || answer.error === undefined, {
+    path: ['error'],
+    message: 'a success has no error',
+  });
+type Answer = z.infer<typeof answerSchema>;
+
+function toErrorOf(error: Answer['error'], name: string): ErrorBody {
+  if (typeof error === 'string') return { code: 'tool_failed', message: error };
+  if (error === undefined) return { code: 'tool_failed', message: `${name} failed without saying why.` };
+  const { code = 'tool_failed', message, details } = error;
+  return { code, message, ...(details === undefined ? {} : { details }) };
+}
+
+async function loadCall(outside: OutsideCalls, toolCallId: string): Promise<QueueCall> {
+  const callId = tryParseId<'tool_call'>(toolCallId);
+  const call = callId === undefined ? null : await outside.load(callId);
+  if (call === null)
+    throw new KernelError('not_found', {
+      message: `No tool call '${toolCallId}'.`,
+      details: { tool_call_id: toolCallId },
+    });
+  return call;
+}
+
+/** A call of another project does not exist for who asks. */
+async function checkProject(runtime: Runtime, call: QueueCall, project: string): Promise<void> {
+  const projectId = tryParseId<'project'>(project);
+  const actor = await findActor(runtime.pool, { project, projectId, agent: 'operator', agentId: undefined });
+  if (actor?.projectId !== call.project_id)
+    throw new KernelError('not_found', {
+      message: `No tool call '${call.id}' in project '${project}'.`,
+      details: { tool_call_id: call.id, project_id: project },
+    });
+}
+
+async function record(runtime: Runtime, outside: OutsideCalls, data: unknown): Promise<JsonValue> {
+  const parsed = answerSchema.safeParse(data);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'data');
+  const answer = parsed.data;
+  const call = await loadCall(outside, answer.tool_call_id);
+  if (answer.project_id !== undefined) await checkProject(runtime, call, answer.project_id);
+  const details = { tool_call_id: call.id, turn_id: call.turn_id };
+  if (call.route !== 'queue')
+    throw new KernelError('tool_not_queued', { details: { ...details, name: call.name } });
+  if (call.status !== 'pending')
+    return { status: 'duplicate', tool_call_id: call.id, call_status: call.status };
+  if (call.is_over) throw new KernelError('turn_ended', { details });
+  const status = answer.status ?? (answer.error === undefined ? 'success' : 'failed');
+  const recorded = await outside.record(call, {
+    status,
+    ...(status === 'success' || answer.result !== undefined ? { result: answer.result } : {}),
+    ...(status === 'success' ? {} : { error: toErrorOf(answer.error, call.name) }),
+  });
+  await outside.forget([call]);
+  const callStatus =
+    recorded.outcome === 'recorded' ? recorded.status : (await outside.load(call.id))?.status;
+  return { status: recorded.outcome, tool_call_id: call.id, call_status: callStatus ?? null };
+}
+
+async function reply(runtime: Runtime, outside: OutsideCalls, job: Job): Promise<JsonValue> {
+  const data: unknown = job.data;
+  if (!isJsonObject(data) || !('ended' in data)) return record(runtime, outside, data);
+  const parsed = bellSchema.safeParse(data);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'data');
+  await outside.collect(await loadCall(outside, parsed.data.ended));
+  return null;
+}
+
+/** Serves the door of tool workers in this process. */
+export function createToolResultsDoor(
+  runtime: Runtime,
+  queues: Queues,
+  options: QueueDoorOptions = {},
+): QueueDoor {
+  const { log, outside } = runtime;
+  if (outside === undefined)
+    throw new KernelError('bad_config', { message: 'The runtime was opened without a tool queue.' });
+  const worker = queues.worker<unknown, JsonValue>(
+    TOOL_RESULTS_QUEUE,
+    async (job, token) => {
+      try {
+        return await reply(runtime, outside, job);
+      } catch (error) {
+        return refuse(log, job, { error, token });
+      }
+    },
+    {
+      concurrency: options.concurrency ?? 20,
+      keepCompleted: true,
+      onError: (error) =>
+        log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
+    },
+  );
+  const close = (): Promise<void> => worker.close();
+  return { close, [Symbol.asyncDispose]: close };
+}

@@ -1,0 +1,286 @@
+/** Where a card of a prompt came from: its place, the rule that put it there, and the boxes on its way. */
+import {
+  type AgentId,
+  type BoxId,
+  CARD_TYPES,
+  type CardId,
+  type Role,
+  type Segment,
+  stepNotice,
+  type TapeEntry,
+  type TurnId,
+  type ViewSource,
+} from '@boxcar/kernel';
+import { type BoxRow, rightKey, type SourcedCard, type StoredCard, type TurnRows } from '@boxcar/store';
+
+export interface Named {
+  readonly id: string;
+  /** Of an agent; null for tools, primitives and the kernel, whose id is their name. */
+  readonly name: string | null;
+}
+
+/** By what right a box was read when its cards were packed, as the rows stand now. */
+export type ReadRight =
+  | { readonly kind: 'operator' | 'owner' | 'maker' | 'profile' | 'launcher' }
+  | {
+      readonly kind: 'grant';
+      /** Who gave it: an agent, or `turn:<id>` when that turn's end did. */
+      readonly source: Named;
+      readonly upto_position: number | null;
+      readonly until: Date | null;
+      readonly given_at: Date;
+    }
+  /** Packed by trusted code, or by a right that is no more. */
+  | { readonly kind: 'none' };
+
+/** One box on the way of a card, from the context towards the box that holds it. */
+export interface BoxHop {
+  /** The box that was packed, by which rule and argument. */
+  readonly into: BoxId;
+  readonly rule: Segment['rule'];
+  readonly argument: string | null;
+  /** The box that was read for it, by whom, by what right. */
+  readonly from: BoxId;
+  readonly read_by: Named | null;
+  readonly right: ReadRight;
+}
+
+/** The box that holds the card itself. */
+export interface FirstPlace {
+  readonly box_id: BoxId;
+  readonly kind: 'context' | 'tape';
+  readonly position: number;
+  /** In a context box: the rule and argument by which the card was put there. */
+  readonly rule: Segment['rule'] | null;
+  readonly argument: string | null;
+  /** On a tape: what its entry is. */
+  readonly entry: TapeEntry['kind'] | null;
+  readonly turn_id: TurnId | null;
+  readonly step: number | null;
+}
+
+export type CardPlace =
+  | { readonly kind: 'profile'; readonly box_id: BoxId; readonly name: string; readonly version: number }
+  | {
+      readonly kind: 'tape';
+      readonly box_id: BoxId;
+      readonly position: number;
+      readonly entry: TapeEntry['kind'];
+      readonly anchor: string | null;
+      readonly turn_id: TurnId | null;
+      /** False for an entry of an earlier turn, or from outside. */
+      readonly is_own_turn: boolean;
+      readonly step: number | null;
+    }
+  | {
+      readonly kind: 'context';
+      readonly box_id: BoxId;
+      /** In stored order, from 1; null for a card that a budget kept out. */
+      readonly position: number | null;
+      /** The packing rule, and the argument that carried the value or named the box. */
+      readonly rule: Segment['rule'];
+      readonly argument: string | null;
+      readonly packed_by: Named | null;
+      readonly first: FirstPlace;
+      /** Empty for cards that were packed into this very box. */
+      readonly path: readonly BoxHop[];
+    };
+
+/** How a token budget left a card out when the context was packed. */
+export interface BudgetCut {
+  readonly strategy: string;
+  readonly reason: string;
+}
+
+export interface CardOrigin {
+  readonly card_id: CardId;
+  readonly hash: string;
+  readonly type: string;
+  readonly role: Role | null;
+  readonly author: Named;
+  readonly tokens: number;
+  readonly created_at: Date;
+  readonly is_erased: boolean;
+  /** The rule of a notice that the kernel wrote as a card. */
+  readonly notice: 'steps_left' | 'reminder' | null;
+  readonly place: CardPlace;
+}
+
+const STEP_NOTICES: ReadonlySet<string | undefined> = new Set(
+  [1, 2].flatMap((left) => [stepNotice(left, true), stepNotice(left, false)]),
+);
+
+function noticeOf({ card }: StoredCard): CardOrigin['notice'] {
+  if (card.type !== CARD_TYPES.notice || card.content.kind !== 'text') return null;
+  return STEP_NOTICES.has(card.content.text) ? 'steps_left' : 'reminder';
+}
+
+const holds = (segment: Segment, position: number): boolean =>
+  segment.from <= position && position <= segment.to && segment.skip?.includes(position) !== true;
+
+/** Finds the origins of the cards of one turn; everything it says stands in the rows it was given. */
+export class CardOrigins {
+  readonly #rows: TurnRows;
+
+  constructor(rows: TurnRows) {
+    this.#rows = rows;
+  }
+
+  named(id: string): Named {
+    return { id, name: this.#rows.agentNames.get(id) ?? null };
+  }
+
+  profile(): CardOrigin {
+    const { card, boxId, name, version } = this.#rows.turn.profile;
+    return this.#origin(card, { kind: 'profile', box_id: boxId, name, version });
+  }
+
+  /** The cards at the positions of a source, with their places; those of events are none. */
+  at(source: ViewSource): readonly CardOrigin[] {
+    if (source.kind === 'tape') return this.#onTape(source.from, source.to);
+    if (source.kind !== 'context') return [];
+    const cards = this.#rows.contexts.get(source.boxId) ?? [];
+    return cards
+      .slice(source.from - 1, source.to)
+      .map((card, index) => this.#inContext(source.boxId, source.from + index, card));
+  }
+
+  #onTape(from: number, to: number): readonly CardOrigin[] {
+    const { entries, turn } = this.#rows;
+    const first = entries[0]?.entry.position ?? 0;
+    return entries.slice(Math.max(from - first, 0)).flatMap(({ entry, stored }) => {
+      if (entry.position < from || entry.position > to || stored === null) return [];
+      return this.#origin(stored, {
+        kind: 'tape',
+        box_id: turn.outputBoxId,
+        position: entry.position,
+        entry: entry.kind,
+        anchor: entry.anchorName,
+        turn_id: entry.turnId,
+        is_own_turn: entry.turnId === turn.turnId,
+        step: entry.step,
+      });
+    });
+  }
+
+  /** What a budget kept out of a context: each card with the place it was to come from, the strategy and its reason. */
+  cutFrom(boxId: BoxId): readonly { readonly card: CardOrigin; readonly cut: BudgetCut }[] {
+    return (this.#rows.cuts.get(boxId) ?? []).map((cut) => ({
+      card: this.#inContext(boxId, null, cut),
+      cut: { strategy: cut.strategy, reason: cut.reason },
+    }));
+  }
+
+  #inContext(boxId: BoxId, position: number | null, sourced: SourcedCard): CardOrigin {
+    const box = this.#rows.boxes.get(boxId);
+    const segment = box?.segments[sourced.segment];
+    return this.#origin(sourced.stored, {
+      kind: 'context',
+      box_id: boxId,
+      position,
+      rule: sourced.rule,
+      argument: segment?.argument ?? null,
+      packed_by: this.#maker(box),
+      first: this.#firstPlace(segment?.source ?? boxId, sourced),
+      path: segment === undefined ? [] : this.#path(boxId, segment, sourced.position),
+    });
+  }
+
+  #firstPlace(boxId: BoxId, { position, entry }: SourcedCard): FirstPlace {
+    const box = this.#rows.boxes.get(boxId);
+    // Cards that a sealed box holds itself are listed by segments without a source.
+    const own = box?.segments.find((segment) => segment.source === undefined && holds(segment, position));
+    return {
+      box_id: boxId,
+      kind: box?.kind ?? 'context',
+      position,
+      rule: own?.rule ?? null,
+      argument: own?.argument ?? null,
+      entry: entry?.kind ?? null,
+      turn_id: entry?.turnId ?? null,
+      step: entry?.step ?? null,
+    };
+  }
+
+  /** From the context to the box that holds the card: what each named, until one named the holder. */
+  #path(boxId: BoxId, start: Segment, position: number): readonly BoxHop[] {
+    const holder = start.source;
+    const hops: BoxHop[] = [];
+    const seen = new Set<BoxId>();
+    let into: BoxId = boxId;
+    let segment: Segment | undefined = start;
+    while (holder !== undefined && segment !== undefined && !seen.has(into)) {
+      seen.add(into);
+      const from: BoxId = segment.via ?? holder;
+      const box = this.#rows.boxes.get(into);
+      hops.push({
+        into,
+        rule: segment.rule,
+        argument: segment.argument ?? null,
+        from,
+        read_by: this.#maker(box),
+        right: this.#right(box, segment, from),
+      });
+      if (from === holder) break;
+      into = from;
+      segment = this.#rows.boxes
+        .get(into)
+        ?.segments.find((next) => next.source === holder && holds(next, position));
+    }
+    return hops;
+  }
+
+  #maker(box: BoxRow | undefined): Named | null {
+    return box?.makerAgentId ? this.named(box.makerAgentId) : null;
+  }
+
+  #right(box: BoxRow | undefined, segment: Segment, from: BoxId): ReadRight {
+    const actor = box?.makerAgentId;
+    if (!actor) return { kind: 'none' };
+    const right = this.#rightTo(actor, from, segment.rule);
+    if (right.kind !== 'none' || segment.rule !== 'snapshot') return right;
+    // What an agent saw is read by the right to its tape.
+    const owner = this.#rows.boxes.get(from)?.ownerAgentId;
+    for (const { rule, source } of box.segments) {
+      if (rule !== 'snapshot' || source === undefined) continue;
+      const tape = this.#rows.boxes.get(source);
+      if (tape?.kind === 'tape' && tape.ownerAgentId === owner) return this.#rightTo(actor, source, rule);
+    }
+    return right;
+  }
+
+  #rightTo(actor: AgentId, boxId: BoxId, rule: Segment['rule']): ReadRight {
+    const right = this.#rows.rights.get(rightKey(actor, boxId));
+    if (right === undefined) return { kind: 'none' };
+    if (right.isOperator) return { kind: 'operator' };
+    if (right.isOwner) return { kind: 'owner' };
+    if (right.isMaker) return { kind: 'maker' };
+    if (right.isProfile) return { kind: 'profile' };
+    if (right.isLauncher && rule === 'snapshot') return { kind: 'launcher' };
+    if (right.grant === null) return { kind: 'none' };
+    const { source, uptoPosition, expiresAt, createdAt } = right.grant;
+    return {
+      kind: 'grant',
+      source: this.named(source),
+      upto_position: uptoPosition,
+      until: expiresAt,
+      given_at: createdAt,
+    };
+  }
+
+  #origin(stored: StoredCard, place: CardPlace): CardOrigin {
+    const { card } = stored;
+    return {
+      card_id: card.id,
+      hash: stored.hash,
+      type: card.type,
+      role: card.role,
+      author: this.named(card.authorId),
+      tokens: stored.tokens,
+      created_at: stored.createdAt,
+      is_erased: stored.isErased,
+      notice: noticeOf(stored),
+      place,
+    };
+  }
+}

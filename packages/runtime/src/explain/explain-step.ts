@@ -1,0 +1,184 @@
+/** A step's prompt as people read it: every message with the cards behind it, every tool, and what was left out. */
+import {
+  type AgentId,
+  type CardId,
+  type ErrorBody,
+  estimateTokens,
+  type JsonValue,
+  type Message,
+  type MessageOrigin,
+  type MessageToolCall,
+  type OmissionReason,
+  type ProfileId,
+  type RunId,
+  type TurnId,
+  type TurnStatus,
+  type ViewNotice,
+} from '@boxcar/kernel';
+import type { OfferedTool, TurnRows } from '@boxcar/store';
+import type { BudgetCut, CardOrigin, CardOrigins } from './card-origin.js';
+import type { Finding, RebuiltPrompt } from './rebuild.js';
+
+export interface ExplainedMessage {
+  /** From 1. */
+  readonly index: number;
+  readonly role: Message['role'];
+  readonly content: string;
+  readonly tool_calls?: readonly MessageToolCall[];
+  readonly tool_call_id?: string;
+  readonly name?: string;
+  readonly is_error?: boolean;
+  /** Estimated. */
+  readonly tokens: number;
+  readonly source: MessageOrigin['source']['kind'];
+  /** The rule of a message that no card holds. */
+  readonly notice: ViewNotice | null;
+  readonly cards: readonly CardOrigin[];
+}
+
+export interface ExplainedTool {
+  readonly name: string;
+  readonly description: string;
+  readonly parameters: JsonValue;
+  readonly tokens: number;
+  /** Who brought the schema: a registered function, a primitive, the profile itself. */
+  readonly source: OfferedTool['source'];
+  /** Why it was offered: the profile lists it, a turn must end with it, or result fields bind the turn. */
+  readonly offered_by: 'tools' | 'must_end_with' | 'result_fields';
+}
+
+export interface ExplainedOmission {
+  /** `budget`: left out when the context was packed; the others when the view was built. */
+  readonly reason: OmissionReason | 'budget';
+  readonly cut: BudgetCut | null;
+  readonly card: CardOrigin;
+}
+
+/** The exact prompt of one step with its reasons. Plain data. */
+export interface StepExplanation {
+  readonly turn_id: TurnId;
+  readonly run_id: RunId;
+  readonly turn_status: TurnStatus;
+  readonly agent: { readonly agent_id: AgentId; readonly name: string };
+  readonly profile: { readonly profile_id: ProfileId; readonly name: string; readonly version: number };
+  readonly step: number;
+  readonly attempt: number;
+  readonly opened_at: Date;
+  /** Null for an attempt that is under way, or was lost. */
+  readonly committed_at: Date | null;
+  readonly model: string | null;
+  readonly usage: JsonValue;
+  readonly error: ErrorBody | null;
+  readonly prompt_hash: string | null;
+  readonly rebuilt_hash: string | null;
+  /** True when the prompt below is, byte by byte, the one that was sent. */
+  readonly verified: boolean;
+  /** What differs or is missing, when it is not verified. */
+  readonly findings: readonly Finding[];
+  /** Estimated, messages and tools. */
+  readonly tokens: number;
+  readonly messages: readonly ExplainedMessage[];
+  /** Null when the rows do not tell. */
+  readonly tools: readonly ExplainedTool[] | null;
+  readonly omissions: readonly ExplainedOmission[];
+}
+
+function tokensOf(message: Message): number {
+  const calls = message.role === 'assistant' ? (message.toolCalls ?? []) : [];
+  const texts = [message.content, ...calls.flatMap((call) => [call.name, JSON.stringify(call.arguments)])];
+  return estimateTokens(texts.reduce((bytes, text) => bytes + Buffer.byteLength(text), 0));
+}
+
+/** The cards of a message in their order, each where it stands in the message's source. */
+export function originsOf(origin: MessageOrigin, origins: CardOrigins): readonly CardOrigin[] {
+  if (origin.source.kind === 'profile') return [origins.profile()];
+  const byId = new Map<CardId, CardOrigin>();
+  for (const card of origins.at(origin.source)) if (!byId.has(card.card_id)) byId.set(card.card_id, card);
+  return origin.cardIds.flatMap((id) => byId.get(id) ?? []);
+}
+
+function explainMessage(
+  message: Message,
+  index: number,
+  of: { readonly origin: MessageOrigin; readonly origins: CardOrigins },
+): ExplainedMessage {
+  const { source } = of.origin;
+  return {
+    index: index + 1,
+    role: message.role,
+    content: message.content,
+    ...(message.role === 'assistant' && message.toolCalls !== undefined
+      ? { tool_calls: message.toolCalls }
+      : {}),
+    ...(message.role === 'tool'
+      ? { tool_call_id: message.toolCallId, name: message.name, is_error: message.isError }
+      : {}),
+    tokens: tokensOf(message),
+    source: source.kind,
+    notice: source.kind === 'notice' ? source.notice : null,
+    cards: originsOf(of.origin, of.origins),
+  };
+}
+
+export function explainTool(tool: OfferedTool, rows: TurnRows, hasResultFields: boolean): ExplainedTool {
+  const { name, description, parameters, source } = tool;
+  const isRequired = rows.turn.profile.content.must_end_with.includes(name);
+  const isBound = hasResultFields && name === 'submit_result';
+  return {
+    name,
+    description,
+    parameters,
+    tokens: estimateTokens(Buffer.byteLength(JSON.stringify({ name, description, parameters }))),
+    source,
+    offered_by: isRequired ? 'must_end_with' : isBound ? 'result_fields' : 'tools',
+  };
+}
+
+/** Cards in reach of the view that are not in it, then those that a budget kept out of this turn's context. */
+export function explainOmissions(
+  rows: TurnRows,
+  prompt: RebuiltPrompt,
+  origins: CardOrigins,
+): readonly ExplainedOmission[] {
+  const omitted = prompt.view.manifest.omitted.flatMap((range) =>
+    origins.at(range).map((card) => ({ reason: range.reason, cut: null, card })),
+  );
+  const cut = origins
+    .cutFrom(rows.turn.contextBoxId)
+    .map((of) => ({ reason: 'budget' as const, cut: of.cut, card: of.card }));
+  return [...omitted, ...cut];
+}
+
+export function explainPrompt(rows: TurnRows, prompt: RebuiltPrompt, origins: CardOrigins): StepExplanation {
+  const { turn } = rows;
+  const { step, view } = prompt;
+  const messages = view.messages.flatMap((message, index) => {
+    const origin = view.origins[index];
+    return origin === undefined ? [] : explainMessage(message, index, { origin, origins });
+  });
+  const tools = prompt.tools?.map((tool) => explainTool(tool, rows, prompt.hasResultFields)) ?? null;
+  const sum = (items: readonly { readonly tokens: number }[]): number =>
+    items.reduce((total, item) => total + item.tokens, 0);
+  return {
+    turn_id: turn.turnId,
+    run_id: turn.runId,
+    turn_status: turn.status,
+    agent: { agent_id: turn.agentId, name: turn.agentName },
+    profile: { profile_id: turn.profile.profileId, name: turn.profile.name, version: turn.profile.version },
+    step: step.step,
+    attempt: step.attempt,
+    opened_at: step.openedAt,
+    committed_at: step.committedAt,
+    model: step.model,
+    usage: step.usage,
+    error: step.error,
+    prompt_hash: step.promptHash,
+    rebuilt_hash: prompt.hash,
+    verified: prompt.isVerified,
+    findings: prompt.findings,
+    tokens: sum(messages) + sum(tools ?? []),
+    messages,
+    tools,
+    omissions: explainOmissions(rows, prompt, origins),
+  };
+}

@@ -1,0 +1,139 @@
+/** All the text of a prompt as one, with a way back from any place in it to the message, tool and card it belongs to. */
+import {
+  type CardId,
+  type MessageOrigin,
+  messageParts,
+  type PartField,
+  type PartRule,
+  SearchableText,
+  type TextRange,
+} from '@boxcar/kernel';
+import type { OfferedTool, StoredCard } from '@boxcar/store';
+import { cardsOf, type RebuiltPrompt } from './rebuild.js';
+
+/** A stretch of a prompt that one card or one rule wrote. */
+export interface PromptPart {
+  readonly text: string;
+  readonly rule: PartRule | 'tool_name' | 'tool_description' | 'tool_parameters';
+  readonly field: PartField['kind'] | 'tool_schema';
+  readonly isOwn: boolean;
+  readonly cardId: CardId | null;
+  /** Index of the message; null in a tool's schema. */
+  readonly message: number | null;
+  readonly origin: MessageOrigin | null;
+  readonly tool: OfferedTool | null;
+}
+
+function partsOfMessages(
+  { view }: RebuiltPrompt,
+  cards: ReadonlyMap<CardId, StoredCard>,
+): readonly PromptPart[] {
+  return view.messages.flatMap((message, index) => {
+    const origin = view.origins[index];
+    if (origin === undefined) return [];
+    return messageParts(message, origin, cardsOf(origin.cardIds, cards)).map(
+      ({ text, rule, field, isOwn, cardId }): PromptPart => ({
+        text,
+        rule,
+        field: field.kind,
+        isOwn,
+        cardId,
+        message: index,
+        origin,
+        tool: null,
+      }),
+    );
+  });
+}
+
+const partsOfTool = (tool: OfferedTool): readonly PromptPart[] =>
+  (
+    [
+      ['tool_name', tool.name],
+      ['tool_description', tool.description],
+      ['tool_parameters', JSON.stringify(tool.parameters)],
+    ] as const
+  ).map(([rule, text]) => ({
+    text,
+    rule,
+    field: 'tool_schema',
+    isOwn: false,
+    cardId: null,
+    message: null,
+    origin: null,
+    tool,
+  }));
+
+/** Between fields, messages and tools. No card holds it, so only a search without regard to white space goes across. */
+const SEPARATOR = '\u0000';
+
+/** Parts of one field stand side by side. */
+function isJoined(before: PromptPart | undefined, part: PromptPart): boolean {
+  return (
+    before?.message === part.message &&
+    part.field === 'content' &&
+    before.field === 'content' &&
+    part.tool === null
+  );
+}
+
+/** What one stretch of a prompt gave to a found text. */
+export interface FoundPart {
+  readonly part: PromptPart;
+  readonly text: string;
+}
+
+export class PromptText {
+  readonly text: SearchableText;
+  readonly #parts: readonly PromptPart[];
+  readonly #starts: readonly number[];
+
+  constructor(prompt: RebuiltPrompt, cards: ReadonlyMap<CardId, StoredCard>) {
+    this.#parts = [...partsOfMessages(prompt, cards), ...(prompt.tools ?? []).flatMap(partsOfTool)];
+    const pieces: string[] = [];
+    const starts: number[] = [];
+    let length = 0;
+    for (const [index, part] of this.#parts.entries()) {
+      if (index > 0 && !isJoined(this.#parts[index - 1], part)) {
+        pieces.push(SEPARATOR);
+        length += 1;
+      }
+      starts.push(length);
+      pieces.push(part.text);
+      length += part.text.length;
+    }
+    this.text = new SearchableText(pieces.join(''));
+    this.#starts = starts;
+  }
+
+  /** The parts that a range of the text runs over, each with its share. */
+  partsAt({ start, end }: TextRange): readonly FoundPart[] {
+    const found: FoundPart[] = [];
+    for (let at = this.#lastBefore(start); at < this.#parts.length; at += 1) {
+      const part = this.#parts[at];
+      const from = this.#starts[at];
+      if (part === undefined || from === undefined || from >= end) break;
+      const text = part.text.slice(Math.max(start - from, 0), Math.max(end - from, 0));
+      if (text !== '') found.push({ part, text });
+    }
+    return found;
+  }
+
+  /** The text of a range, with some around it, for a reader. */
+  around({ start, end }: TextRange, characters: number): string {
+    const around = this.text.text.slice(Math.max(start - characters, 0), end + characters);
+    return around.replaceAll(SEPARATOR, '\n').toWellFormed();
+  }
+
+  /** Index of the last part that begins at or before a place. */
+  #lastBefore(place: number): number {
+    let low = 0;
+    let high = this.#starts.length;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if ((this.#starts[middle] ?? 0) <= place) low = middle;
+      else high = middle;
+    }
+    return low;
+  }
+}

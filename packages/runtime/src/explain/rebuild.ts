@@ -1,0 +1,186 @@
+/**
+ * A step's prompt, built again from the rows by the function that built it first, and compared with what was sent: the
+ * step's row keeps the hash of messages and tools.
+ */
+import {
+  buildView,
+  type Card,
+  type CardId,
+  canonicalJson,
+  type JsonValue,
+  promptHash,
+  resultFieldsOf,
+  sha256,
+  type View,
+  type ViewManifest,
+} from '@boxcar/kernel';
+import type { OfferedTool, StepRow, StoredCard, TurnRows } from '@boxcar/store';
+import { toContextCard } from '../worker/loader.js';
+
+/** What keeps a rebuilt prompt from being proven equal to the one that was sent. */
+export interface Finding {
+  readonly code:
+    | 'not_committed'
+    | 'tools_unknown'
+    | 'card_erased'
+    | 'card_altered'
+    | 'manifest_differs'
+    | 'prompt_differs';
+  readonly message: string;
+  readonly card_ids?: readonly CardId[];
+}
+
+export interface RebuiltPrompt {
+  readonly step: StepRow;
+  readonly view: View;
+  /** Null when the rows do not tell which tools the step offered. */
+  readonly tools: readonly OfferedTool[] | null;
+  readonly hasResultFields: boolean;
+  /** Hash of what was rebuilt; null when the tools are not known. */
+  readonly hash: string | null;
+  /** True when messages and tools are, byte by byte, those that the step's row keeps the hash of. */
+  readonly isVerified: boolean;
+  readonly findings: readonly Finding[];
+}
+
+/** The cards a turn's prompts may show, by id. */
+export function storedCards(rows: TurnRows): ReadonlyMap<CardId, StoredCard> {
+  const all = [
+    ...rows.entries.flatMap(({ stored }) => stored ?? []),
+    ...[...rows.contexts.values(), ...rows.cuts.values()].flat().map(({ stored }) => stored),
+  ];
+  return new Map(all.map((stored) => [stored.card.id, stored]));
+}
+
+/** Builds the view of a step as the worker did: the same rows, the same binding of result fields. */
+function buildStepView(
+  rows: TurnRows,
+  step: StepRow,
+): { readonly view: View; readonly hasResultFields: boolean } {
+  const { turn } = rows;
+  const profile = turn.profile.content;
+  const contexts = new Map(
+    [...rows.contexts].map(([boxId, cards]) => [
+      boxId,
+      cards.map(({ stored, rule, isNative }) => toContextCard({ card: stored.card, rule, native: isNative })),
+    ]),
+  );
+  const hasResultFields = resultFieldsOf(contexts.get(turn.contextBoxId) ?? []) !== undefined;
+  const mustEndWith = new Set([...profile.must_end_with, ...(hasResultFields ? ['submit_result'] : [])]);
+  const view = buildView({
+    turn,
+    profile: { ...profile, must_end_with: [...mustEndWith] },
+    entries: rows.entries.flatMap(({ entry }) =>
+      entry.position >= step.fromPosition && entry.position <= step.toPosition ? [entry] : [],
+    ),
+    lastAnchorPosition: step.anchorPosition,
+    contexts,
+  });
+  return { view, hasResultFields };
+}
+
+/** The tools of a step: those its row names, or, for a step from before that, a list under which the hash comes out. */
+function findTools(rows: TurnRows, step: StepRow, view: View): readonly OfferedTool[] | null {
+  if (step.toolsetHash !== null) return rows.toolsets.get(step.toolsetHash) ?? null;
+  const candidates = [[], ...rows.toolsets.values()];
+  return candidates.find((tools) => promptHash(view.messages, tools) === step.promptHash) ?? null;
+}
+
+/** Where two manifests part, in words; undefined when they are equal. */
+function compareManifests(stored: ViewManifest, rebuilt: ViewManifest): string | undefined {
+  const text = (value: unknown): string => canonicalJson(value as JsonValue);
+  if (text(stored) === text(rebuilt)) return undefined;
+  const at = rebuilt.messages.findIndex(
+    (range, index) => text(range) !== text(stored.messages[index] ?? null),
+  );
+  const range = rebuilt.messages[at] ?? stored.messages[rebuilt.messages.length];
+  if (range === undefined) return 'the manifest of the step lists other omissions';
+  return `from message ${range.first + 1} on, the manifest of the step names other sources`;
+}
+
+const isAltered = ({ card, hash, isErased }: StoredCard): boolean =>
+  !isErased && sha256(canonicalJson(card.content as JsonValue)) !== hash;
+
+function findDifferences(
+  step: StepRow,
+  view: View,
+  of: { readonly hasTools: boolean; readonly shown: readonly StoredCard[] },
+): readonly Finding[] {
+  if (step.committedAt === null) {
+    return [
+      {
+        code: 'not_committed',
+        message:
+          'This attempt was never committed: what it sent is not recorded, and entries written since it was opened may be missing here.',
+      },
+    ];
+  }
+  const findings: Finding[] = [];
+  const cardFinding = (
+    code: 'card_erased' | 'card_altered',
+    cards: readonly StoredCard[],
+    what: string,
+  ): void => {
+    if (cards.length === 0) return;
+    const ids = cards.map(({ card }) => card.id);
+    findings.push({
+      code,
+      message: `${what}: ${ids.slice(0, 3).join(', ')}${ids.length > 3 ? ', …' : ''}.`,
+      card_ids: ids,
+    });
+  };
+  cardFinding(
+    'card_erased',
+    of.shown.filter(({ isErased }) => isErased),
+    'Cards have been erased since',
+  );
+  cardFinding(
+    'card_altered',
+    of.shown.filter(isAltered),
+    'The content of cards no longer has the hash it was stored with',
+  );
+  const difference = step.manifest === null ? undefined : compareManifests(step.manifest, view.manifest);
+  if (difference !== undefined)
+    findings.push({ code: 'manifest_differs', message: `The sources differ: ${difference}.` });
+  if (!of.hasTools) {
+    const agrees = step.manifest !== null && difference === undefined;
+    findings.push({
+      code: 'tools_unknown',
+      message: `The rows do not tell which tools this step offered, so its hash cannot be checked.${
+        agrees ? ' Its messages come from the sources that its manifest names.' : ''
+      }`,
+    });
+  } else if (findings.length === 0) {
+    findings.push({
+      code: 'prompt_differs',
+      message: 'The rebuilt prompt has another hash than the one that was sent.',
+    });
+  }
+  return findings;
+}
+
+export function rebuildPrompt(
+  rows: TurnRows,
+  step: StepRow,
+  cards: ReadonlyMap<CardId, StoredCard> = storedCards(rows),
+): RebuiltPrompt {
+  const { view, hasResultFields } = buildStepView(rows, step);
+  const tools = step.committedAt === null ? null : findTools(rows, step, view);
+  const hash = tools === null ? null : promptHash(view.messages, tools);
+  const isVerified = hash !== null && hash === step.promptHash;
+  const shown = (): readonly StoredCard[] =>
+    view.origins.flatMap(({ cardIds }) => cardIds.flatMap((id) => cards.get(id) ?? []));
+  return {
+    step,
+    view,
+    tools,
+    hasResultFields,
+    hash,
+    isVerified,
+    findings: isVerified ? [] : findDifferences(step, view, { hasTools: tools !== null, shown: shown() }),
+  };
+}
+
+/** The cards that a prompt shows in one of its messages. */
+export const cardsOf = (ids: readonly CardId[], cards: ReadonlyMap<CardId, StoredCard>): readonly Card[] =>
+  ids.flatMap((id) => cards.get(id)?.card ?? []);

@@ -1,0 +1,122 @@
+import {
+  type JsonValue,
+  KernelError,
+  type ProvisionAgent,
+  provisionAgentSchema,
+  tryParseId,
+} from '@boxcar/kernel';
+import { type AgentRow, findAgent, moveAgent, type ProfileRow } from '@boxcar/store';
+import type { Handler, HandlerTools } from '../handler.js';
+
+type Outcome = 'created' | 'updated' | 'unchanged';
+
+const answer = (agent: AgentRow, outcome: Outcome): JsonValue => ({
+  status: 'accepted',
+  outcome,
+  agent_id: agent.agentId,
+  name: agent.name,
+  profile_name: agent.profile.name,
+  profile_version: agent.profile.version,
+  output_box_id: agent.tapeBoxId,
+});
+
+const checkReach = (tools: HandlerTools, { name, tags }: ProfileRow): void =>
+  tools.checkDelegation({ profileName: name, tags });
+
+const findVersion = (
+  tools: HandlerTools,
+  name: string,
+  version: ProvisionAgent['profile_version'],
+): Promise<ProfileRow> => tools.findProfile(name, typeof version === 'number' ? version : undefined);
+
+const findExisting = (tools: HandlerTools, ref: string): Promise<AgentRow | undefined> =>
+  findAgent(tools.db, tools.ctx.projectId, { id: tryParseId<'agent'>(ref), name: ref });
+
+/** The agent exists: is it the one that is meant, and is it to move to another version? */
+async function keep(agent: AgentRow, input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
+  checkReach(tools, agent.profile);
+  if (input.profile_name !== undefined && input.profile_name !== agent.profile.name) {
+    throw new KernelError('profile_mismatch', {
+      message: `Agent '${agent.name}' is of profile '${agent.profile.name}', not '${input.profile_name}'.`,
+      details: {
+        agent_id: agent.agentId,
+        profile_name: agent.profile.name,
+        asked_profile_name: input.profile_name,
+      },
+    });
+  }
+  if (input.profile_version === undefined) return answer(agent, 'unchanged');
+  const profile = await findVersion(tools, agent.profile.name, input.profile_version);
+  if (profile.profileId === agent.profile.profileId) return answer(agent, 'unchanged');
+  // Another version may carry other tags.
+  checkReach(tools, profile);
+  await moveAgent(tools.tx, agent.agentId, profile.profileId);
+  return answer({ ...agent, profile }, 'updated');
+}
+
+async function ensure(input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
+  const ref = input.agent_id ?? '';
+  const known = await findExisting(tools, ref);
+  if (known !== undefined) return keep(known, input, tools);
+  if (tryParseId(ref) !== undefined || input.profile_name === undefined) {
+    const hint =
+      input.profile_name === undefined
+        ? 'give profile_name to have it made'
+        : 'ids of new agents are made by the kernel, give a name to have one made';
+    throw new KernelError('not_found', {
+      message: `No agent '${ref}' in this project; ${hint}.`,
+      details: { agent: ref, project_id: tools.ctx.projectId },
+    });
+  }
+  const profile = await findVersion(tools, input.profile_name, input.profile_version);
+  checkReach(tools, profile);
+  try {
+    return answer(await tools.createAgent({ profile, name: ref }), 'created');
+  } catch (error) {
+    if (!(error instanceof KernelError) || error.code !== 'agent_exists') throw error;
+  }
+  // Someone else made it between the look and the lock of the name.
+  const made = await findExisting(tools, ref);
+  if (made !== undefined) return keep(made, input, tools);
+  throw new KernelError('bad_request', {
+    message: `agent_id: '${ref}' is the operator of the project, which has no profile.`,
+    details: { field: 'arguments.agent_id', agent: ref },
+  });
+}
+
+async function derive(input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
+  const source = await tools.findAgent(input.derived_from ?? '');
+  checkReach(tools, source.profile);
+  const profile =
+    input.profile_name === undefined && input.profile_version === undefined
+      ? source.profile
+      : await findVersion(tools, input.profile_name ?? source.profile.name, input.profile_version);
+  checkReach(tools, profile);
+  return answer(
+    await tools.createAgent({
+      profile,
+      derivedFrom: source.agentId,
+      ...(input.agent_id === undefined ? {} : { name: input.agent_id }),
+    }),
+    'created',
+  );
+}
+
+async function create(input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
+  const profile = await findVersion(tools, input.profile_name ?? '', input.profile_version);
+  checkReach(tools, profile);
+  return answer(
+    await tools.createAgent({ profile, ...(input.agent_id === undefined ? {} : { name: input.agent_id }) }),
+    'created',
+  );
+}
+
+const ACTIONS = { ensure, create, derive } as const;
+
+/** Makes agents, and moves them between versions of their profile. No turn begins. Rule: docs/primitives.md. */
+export const provisionAgent: Handler<ProvisionAgent> = {
+  description:
+    'Make an agent without giving it a task, or make sure that one exists; later tasks reach it by delegate_async with target_strategy reuse.',
+  input: provisionAgentSchema,
+  handle: (input, tools) => ACTIONS[input.action](input, tools),
+};

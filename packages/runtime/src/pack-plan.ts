@@ -1,0 +1,134 @@
+/** From specs to decided context boxes: loads what the rules need and applies them. Nothing is written here. */
+import {
+  type AgentId,
+  type CardFacts,
+  type CardId,
+  cutDraft,
+  decideNamedBoxes,
+  draftPacking,
+  type Handover,
+  type InheritedBox,
+  isOverBudget,
+  type JsonObject,
+  KernelError,
+  type NamedBox,
+  type NewId,
+  type Packing,
+  type PackingCuts,
+  type PackingDraft,
+  type PackingStrategies,
+  type ProjectId,
+  sealPacking,
+} from '@boxcar/kernel';
+import { type LoadedBox, loadBoxes, loadCardFacts, type ProfileRow, type Queryable } from '@boxcar/store';
+
+/** A spec whose project, actor, profile and boxes are known. */
+export interface ResolvedSpec {
+  readonly projectId: ProjectId;
+  readonly actorId: AgentId;
+  readonly toolSuffix: string;
+  readonly arguments: JsonObject;
+  readonly handover: Handover;
+  readonly profile: ProfileRow;
+  readonly access: 'actor' | 'trusted';
+  /** Boxes that come after the named ones without an argument of their own: what a clone saw. */
+  readonly extra?: readonly InheritedBox[];
+}
+
+export interface PlannedContext {
+  readonly spec: ResolvedSpec;
+  readonly draft: PackingDraft;
+  /** What the budget leaves out; undefined when nothing. */
+  readonly cuts: PackingCuts | undefined;
+  readonly packing: Packing;
+}
+
+export interface PlanOptions {
+  readonly newId: NewId;
+  readonly strategies: PackingStrategies;
+  readonly maxCardBytes?: number | undefined;
+  readonly maxInstructionBytes?: number | undefined;
+  readonly maxContextCards?: number | undefined;
+}
+
+function inherit(
+  spec: ResolvedSpec,
+  { argument, boxId }: NamedBox,
+  box: LoadedBox | undefined,
+): InheritedBox {
+  if (box === undefined) {
+    throw new KernelError('not_found', {
+      message: `arguments.${argument}: no box ${boxId} in this project.`,
+      details: { field: `arguments.${argument}`, box_id: boxId },
+    });
+  }
+  if (spec.access !== 'trusted' && !box.isReadable) {
+    throw new KernelError('box_not_authorized', {
+      message: `arguments.${argument}: agent ${spec.actorId} may not read box ${boxId}.`,
+      details: { field: `arguments.${argument}`, box_id: boxId, source_agent_id: spec.actorId },
+    });
+  }
+  return { argument, boxId, box };
+}
+
+function draft(spec: ResolvedSpec, inherited: readonly InheritedBox[], options: PlanOptions): PackingDraft {
+  return draftPacking({
+    projectId: spec.projectId,
+    toolSuffix: spec.toolSuffix,
+    sourceAgentId: spec.actorId,
+    arguments: spec.arguments,
+    handover: spec.handover,
+    inherited,
+    newId: options.newId,
+    ...(options.maxCardBytes === undefined ? {} : { maxCardBytes: options.maxCardBytes }),
+    ...(options.maxInstructionBytes === undefined
+      ? {}
+      : { maxInstructionBytes: options.maxInstructionBytes }),
+    ...(options.maxContextCards === undefined ? {} : { maxCards: options.maxContextCards }),
+  });
+}
+
+/** Facts of the cards that budgets have to choose from: none are read while every budget is kept. */
+function loadFacts(
+  db: Queryable,
+  drafts: readonly PackingDraft[],
+  projectId: ProjectId,
+): Promise<ReadonlyMap<CardId, CardFacts>> {
+  const ids = new Set(drafts.filter(isOverBudget).flatMap(({ inheritedIds }) => inheritedIds));
+  return loadCardFacts(db, [...ids], projectId);
+}
+
+/**
+ * Decides the context boxes of specs of one project and actor: one statement for all boxes, and one more when a budget
+ * has to choose.
+ */
+export async function planContexts(
+  db: Queryable,
+  specs: readonly ResolvedSpec[],
+  options: PlanOptions,
+): Promise<readonly PlannedContext[]> {
+  const first = specs[0];
+  if (first === undefined) return [];
+  const named = specs.map((spec) => decideNamedBoxes(spec.arguments, spec.handover));
+  const boxes = await loadBoxes(
+    db,
+    named.flat().map((item) => item.boxId),
+    { projectId: first.projectId, actorId: first.actorId },
+  );
+  const drafts = specs.map((spec, index) =>
+    draft(
+      spec,
+      [
+        ...(named[index] ?? []).map((item) => inherit(spec, item, boxes.get(item.boxId))),
+        ...(spec.extra ?? []),
+      ],
+      options,
+    ),
+  );
+  const facts = await loadFacts(db, drafts, first.projectId);
+  return specs.map((spec, index) => {
+    const drafted = drafts[index] as PackingDraft;
+    const cuts = cutDraft(drafted, facts, options.strategies);
+    return { spec, draft: drafted, cuts, packing: sealPacking(drafted, cuts) };
+  });
+}

@@ -1,0 +1,428 @@
+import { INVARIANTS, inspectInvariants } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import pg from 'pg';
+import { afterAll, beforeAll, expect, it, test } from 'vitest';
+import { newId } from '../packer.js';
+import type { TurnResult } from '../runtime.js';
+import { type Harness, harness } from './harness.js';
+import { checkInvariants } from './invariants.js';
+
+let h: Harness;
+/** A connection for which no trigger and no foreign key counts. */
+let vandal: pg.Client;
+
+beforeAll(async () => {
+  h = await harness();
+  const ANYONE = { delegation_policy: { target_profiles: null } };
+  await h.profile('writer', [{ say: 'written' }]);
+  await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
+  const box = {
+    tool: 'create_box',
+    arguments: { cards: [{ type: 'note', role: 'user', content: { kind: 'text', text: 'A fact.' } }] },
+  };
+  const ask = (target: string) => ({
+    tool: 'delegate_async',
+    arguments: {
+      target_strategy: 'new',
+      target_ref: target,
+      instruction: 'go',
+      context_box_id: '{{results/create_box/box_id}}',
+      wait: true,
+    },
+  });
+  const tools = ['create_box', 'delegate_async'];
+  await h.profile('boss', [{ calls: [box] }, { calls: [ask('writer')] }, { say: 'done' }], {
+    tools,
+    ...ANYONE,
+  });
+  await h.profile('waiter', [{ calls: [box] }, { calls: [ask('absent')] }, { say: 'done' }], {
+    tools,
+    ...ANYONE,
+  });
+  await h.worker();
+  vandal = new pg.Client({ connectionString: h.database.url });
+  await vandal.connect();
+  await vandal.query('set session_replication_role = replica');
+});
+afterAll(async () => {
+  await vandal.end();
+  await h[Symbol.asyncDispose]();
+});
+
+interface Family {
+  readonly parent: string;
+  readonly child: string;
+}
+
+/** A parent that delegated with a box of its own making, and its child. */
+async function family(profile: 'boss' | 'waiter'): Promise<Family> {
+  const receipt = (await h.runtime.submit('launch_principal', {
+    profile_name: profile,
+    instruction: 'go',
+  })) as unknown as TurnResult;
+  const parent = receipt.turn_id;
+  if (profile === 'boss') await h.runtime.waitForTurn(parent, { timeoutMs: 10_000 });
+  const child = await waitFor(
+    async () => {
+      const [row] = await h.rows<{ id: string }>(
+        `select c.id from boxcar.turns c join boxcar.turns p on p.id = c.parent_turn_id
+         where p.id = $1 and ($2 = 'boss' or p.status = 'suspended')`,
+        [parent, profile],
+      );
+      return row?.id;
+    },
+    { message: 'the child is there, and its parent waits' },
+  );
+  return { parent, child };
+}
+
+test('an undisturbed run breaks none, ended or under way', async () => {
+  await family('boss');
+  await checkInvariants(h.database.pool);
+  await family('waiter');
+  await checkInvariants(h.database.pool, { isSettled: false });
+  await expect(checkInvariants(h.database.pool)).rejects.toThrow(/all-ended: .* is suspended/);
+});
+
+test('only so many are listed, and what takes too long is said to be unchecked', async () => {
+  await family('waiter');
+  const [all] = await inspectInvariants(h.database.pool, { isSettled: true, limit: 1 });
+  expect(all).toMatchObject({ name: 'all-ended', state: 'broken', hasMore: true });
+  expect(all?.broken).toHaveLength(1);
+  await vandal.query('begin; lock table boxcar.turns in access exclusive mode');
+  try {
+    const reports = await inspectInvariants(h.database.pool, { turns: 10, timeoutMs: 20 });
+    expect(reports.map((report) => report.state)).toEqual(reports.map(() => 'unchecked'));
+    expect(reports.some((report) => report.name === 'one-result-card')).toBe(false);
+  } finally {
+    await vandal.query('rollback');
+  }
+});
+
+type Break = readonly [
+  what: string,
+  profile: 'boss' | 'waiter',
+  sql: (of: Family) => readonly string[],
+  names: readonly string[],
+];
+
+const outputOf = (turn: string): string => `(select output_box_id from boxcar.turns where id = '${turn}')`;
+const contextOf = (turn: string): string => `(select context_box_id from boxcar.turns where id = '${turn}')`;
+const callOf = (turn: string): string =>
+  `(select id from boxcar.tool_calls where turn_id = '${turn}' order by step desc limit 1)`;
+const deliverableOf = (turn: string): string =>
+  `(select deliverable_card_id from boxcar.turns where id = '${turn}')`;
+const setTurn = (id: string, what: string): string => `update boxcar.turns set ${what} where id = '${id}'`;
+/** Another entry at the head of a turn's tape, like the one of this card. */
+const appendAgain = (turn: string, card: string): string[] => [
+  `update boxcar.boxes set head_position = head_position + 1 where id = ${outputOf(turn)}`,
+  `insert into boxcar.tape_entries (box_id, position, kind, card_id, turn_id, author_id)
+   select e.box_id, b.head_position, e.kind, e.card_id, e.turn_id, e.author_id from boxcar.tape_entries e join boxcar.boxes b on b.id = e.box_id
+   where e.box_id = ${outputOf(turn)} and e.card_id = ${card}`,
+];
+const setManifest = (turn: string, path: string, value: string): string =>
+  `update boxcar.steps set manifest = jsonb_set(manifest, '${path}', '${value}') where turn_id = '${turn}' and step = 1`;
+const setSegment = (turn: string, path: string, value: string): string =>
+  `update boxcar.boxes set segments = jsonb_set(segments, '${path}', '${value}') where id = ${contextOf(turn)}`;
+
+const BREAKS: readonly Break[] = [
+  [
+    'a profile that is gone',
+    'boss',
+    (f) => [setTurn(f.child, 'profile_id = gen_random_uuid()')],
+    ['references-exist'],
+  ],
+  [
+    'a context that is gone',
+    'boss',
+    (f) => [setTurn(f.child, 'context_box_id = gen_random_uuid()')],
+    ['references-exist', 'prompt-has-manifest'],
+  ],
+  [
+    'a step of no turn',
+    'boss',
+    (f) => [
+      `insert into boxcar.steps select (jsonb_populate_record(s, jsonb_build_object('turn_id', gen_random_uuid()))).* from boxcar.steps s where turn_id = '${f.parent}' and step = 1`,
+    ],
+    ['nothing-orphaned'],
+  ],
+  [
+    'an agent whose tape is gone',
+    'boss',
+    (f) => [
+      `update boxcar.agents set tape_box_id = gen_random_uuid() where id = (select agent_id from boxcar.turns where id = '${f.child}')`,
+    ],
+    ['nothing-orphaned'],
+  ],
+  [
+    'a final turn without an end',
+    'boss',
+    (f) => [setTurn(f.parent, 'ended_at = null')],
+    ['end-is-whole', 'one-deliverable'],
+  ],
+  [
+    'a turn in nobody’s hands that runs',
+    'waiter',
+    (f) => [setTurn(f.parent, "status = 'running'")],
+    ['end-is-whole'],
+  ],
+  [
+    'a second deliverable',
+    'boss',
+    (f) => appendAgain(f.parent, deliverableOf(f.parent)),
+    ['one-deliverable'],
+  ],
+  [
+    'a deliverable that is another card',
+    'boss',
+    (f) => [setTurn(f.parent, `deliverable_card_id = ${deliverableOf(f.child)}`)],
+    ['one-deliverable'],
+  ],
+  [
+    'a deliverable on no tape',
+    'boss',
+    () => [
+      `insert into boxcar.cards (id, project_id, type, content, content_hash, size_bytes, token_estimate, author_id)
+       select '${newId()}', project_id, type, content, content_hash, size_bytes, token_estimate, author_id from boxcar.cards where type = 'task.deliverable' limit 1`,
+    ],
+    ['no-stray-deliverable'],
+  ],
+  [
+    'an answer that names no turn',
+    'boss',
+    (f) => [
+      `update boxcar.operations set response = jsonb_set(response::jsonb, '{turn_id}', '"${newId()}"')::json where response->>'turn_id' = '${f.parent}'`,
+    ],
+    ['operation-names-turn'],
+  ],
+  ['a child at the wrong depth', 'boss', (f) => [setTurn(f.child, 'depth = 5')], ['family']],
+  [
+    'a child without its parent',
+    'boss',
+    (f) => [setTurn(f.child, `parent_turn_id = '${newId()}'`)],
+    ['family'],
+  ],
+  [
+    'a child of a call of somebody else',
+    'boss',
+    (f) => [setTurn(f.child, `parent_tool_call_id = '${newId()}'`)],
+    ['family'],
+  ],
+  [
+    'a second start',
+    'boss',
+    (f) => [
+      `update boxcar.boxes set head_position = head_position + 1 where id = ${outputOf(f.parent)}`,
+      `insert into boxcar.tape_entries (box_id, position, kind, payload, turn_id, author_id)
+     select e.box_id, b.head_position, e.kind, e.payload, e.turn_id, e.author_id from boxcar.tape_entries e join boxcar.boxes b on b.id = e.box_id
+     where e.box_id = b.id and e.turn_id = '${f.parent}' and e.kind = 'event'`,
+    ],
+    ['starts-once'],
+  ],
+  ['a start at another position', 'boss', (f) => [setTurn(f.parent, 'start_position = 1')], ['starts-once']],
+  [
+    'a gap on a tape',
+    'boss',
+    (f) => [
+      `update boxcar.tape_entries set position = position + 100 where box_id = ${outputOf(f.parent)} and card_id = ${deliverableOf(f.parent)}`,
+    ],
+    ['tape-gapless'],
+  ],
+  [
+    'a head that is too far',
+    'boss',
+    (f) => [`update boxcar.boxes set head_position = head_position + 1 where id = ${outputOf(f.parent)}`],
+    ['tape-gapless'],
+  ],
+  [
+    'an anchor elsewhere',
+    'boss',
+    (f) => [`update boxcar.boxes set last_anchor_position = 2 where id = ${outputOf(f.parent)}`],
+    ['tape-gapless'],
+  ],
+  [
+    'a card that is gone',
+    'boss',
+    (f) => [
+      `delete from boxcar.cards where id = (select thought_card_id from boxcar.steps where turn_id = '${f.parent}' and step = 1)`,
+    ],
+    ['entry-has-card'],
+  ],
+  [
+    'a result without its card',
+    'boss',
+    (f) => [`update boxcar.tool_calls set result_card_id = '${newId()}' where id = ${callOf(f.parent)}`],
+    ['one-result'],
+  ],
+  [
+    'a result that stands twice',
+    'boss',
+    (f) =>
+      appendAgain(f.parent, `(select result_card_id from boxcar.tool_calls where id = ${callOf(f.parent)})`),
+    ['one-result'],
+  ],
+  [
+    'a second result card',
+    'boss',
+    (f) => [
+      `insert into boxcar.cards (id, project_id, type, content, content_hash, size_bytes, token_estimate, author_id, tool_call_id)
+       select '${newId()}', project_id, type, content, content_hash, size_bytes, token_estimate, author_id, tool_call_id from boxcar.cards
+       where type = 'tool.result' and tool_call_id = ${callOf(f.parent)}`,
+    ],
+    ['one-result-card'],
+  ],
+  [
+    'a wrong count of open calls',
+    'waiter',
+    (f) => [setTurn(f.parent, 'pending_calls = 7')],
+    ['open-calls-counted'],
+  ],
+  [
+    'a turn that waits for nothing',
+    'waiter',
+    (f) => [
+      setTurn(f.parent, 'pending_calls = 0'),
+      `update boxcar.tool_calls set status = 'success', ended_at = now() where id = ${callOf(f.parent)}`,
+    ],
+    ['waits-with-cause', 'one-result'],
+  ],
+  [
+    'a call that would wait for ever',
+    'waiter',
+    (f) => [`update boxcar.tool_calls set deadline_at = null where id = ${callOf(f.parent)}`],
+    ['waits-with-cause'],
+  ],
+  [
+    'a call whose awaited turn has ended',
+    'waiter',
+    (f) => [setTurn(f.child, "status = 'failed', ended_at = now(), deliverable_card_id = gen_random_uuid()")],
+    ['waits-with-cause', 'one-deliverable', 'parent-may-read'],
+  ],
+  ['a queued turn that was dispatched', 'waiter', (f) => [setTurn(f.child, 'epoch = 3')], ['epochs']],
+  ['a turn that waits and never started', 'waiter', (f) => [setTurn(f.parent, 'epoch = 0')], ['epochs']],
+  [
+    'a step of a later epoch',
+    'boss',
+    (f) => [`update boxcar.steps set epoch = 99 where turn_id = '${f.parent}' and step = 1`],
+    ['epochs'],
+  ],
+  [
+    'a call of a step that was not committed',
+    'boss',
+    (f) => [`update boxcar.tool_calls set step = 99 where id = ${callOf(f.parent)}`],
+    ['epochs'],
+  ],
+  [
+    'a step that is committed twice',
+    'boss',
+    (f) => [
+      `insert into boxcar.steps select * from (select (jsonb_populate_record(s, '{"attempt": 9}')).* from boxcar.steps s where turn_id = '${f.parent}' and step = 1) again`,
+    ],
+    ['steps-counted'],
+  ],
+  ['a step that is not counted', 'boss', (f) => [setTurn(f.parent, 'step_count = 9')], ['steps-counted']],
+  [
+    'two active turns of an agent',
+    'waiter',
+    (f) => [
+      setTurn(
+        f.child,
+        `agent_id = (select agent_id from boxcar.turns where id = '${f.parent}'), status = 'suspended', epoch = 1`,
+      ),
+    ],
+    ['one-active-turn', 'epochs', 'waits-with-cause'],
+  ],
+  [
+    'a turn that was overtaken',
+    'waiter',
+    (f) => [
+      `insert into boxcar.turns select (jsonb_populate_record(t, jsonb_build_object('id', '00000000-0000-7000-8000-' || right(t.id::text, 12), 'agent_id', (select agent_id from boxcar.turns where id = '${f.parent}')))).* from boxcar.turns t where id = '${f.child}'`,
+    ],
+    ['agent-order', 'operation-names-turn'],
+  ],
+  [
+    'a segment that says too many cards',
+    'boss',
+    (f) => [setSegment(f.child, '{0,count}', '7')],
+    ['segments-add-up'],
+  ],
+  ['a segment beyond its source', 'boss', (f) => [setSegment(f.child, '{1,to}', '70')], ['segments-add-up']],
+  [
+    'a box that counts wrongly',
+    'boss',
+    (f) => [`update boxcar.boxes set token_estimate = token_estimate + 1 where id = ${contextOf(f.child)}`],
+    ['segments-add-up'],
+  ],
+  [
+    'a card of a box that is gone',
+    'boss',
+    (f) => [
+      `delete from boxcar.cards where id = any (select unnest(card_ids) from boxcar.boxes where id = ${contextOf(f.child)})`,
+    ],
+    ['box-has-cards'],
+  ],
+  [
+    'a box that its reader was never given',
+    'boss',
+    (f) => [
+      `update boxcar.boxes set maker_agent_id = gen_random_uuid(), owner_agent_id = null
+       where id in (select (s.value->>'source')::uuid from boxcar.boxes b, jsonb_array_elements(b.segments) s(value) where b.id = ${contextOf(f.child)})`,
+    ],
+    ['readable-by-grant'],
+  ],
+  [
+    'a parent that may not read',
+    'boss',
+    (f) => [`delete from boxcar.grants where box_id = ${outputOf(f.child)}`],
+    ['parent-may-read'],
+  ],
+  [
+    'a step without a manifest',
+    'boss',
+    (f) => [`update boxcar.steps set manifest = null where turn_id = '${f.parent}' and step = 1`],
+    ['prompt-has-manifest'],
+  ],
+  [
+    'a manifest that leaves a message out',
+    'boss',
+    (f) => [setManifest(f.parent, '{messages,1,first}', '5')],
+    ['prompt-has-manifest'],
+  ],
+  [
+    'a manifest that names the context of another tape',
+    'boss',
+    (f) => [
+      `update boxcar.steps set manifest = replace(manifest::text, ${contextOf(f.parent)}::text, ${contextOf(f.child)}::text)::jsonb where turn_id = '${f.parent}' and step = 1`,
+    ],
+    ['prompt-has-manifest'],
+  ],
+];
+
+const look = async (): Promise<Set<string>> =>
+  new Set(
+    (await inspectInvariants(h.database.pool, { limit: 1_000 })).flatMap(({ name, broken }) =>
+      broken.map(({ id, what }) => `${name}: ${id} ${what}`),
+    ),
+  );
+
+it.each(BREAKS)('%s is reported', async (_what, profile, sql, names) => {
+  await vandal.query(`
+    do $$ declare c record; begin
+      for c in select conrelid::regclass as of, conname from pg_constraint where contype = 'c' and connamespace = 'boxcar'::regnamespace loop
+        execute format('alter table %s drop constraint %I', c.of, c.conname);
+      end loop;
+    end $$;
+    drop index if exists boxcar.turns_one_active;
+    alter table boxcar.tool_calls alter deadline_at drop not null`);
+  const of = await family(profile);
+  const before = await look();
+  for (const statement of sql(of)) await vandal.query(statement);
+  const found = [...(await look())].filter((line) => !before.has(line));
+  expect([...new Set(found.map((line) => line.split(':')[0]))].sort()).toEqual([...names].sort());
+});
+
+test('each of them is broken above', () => {
+  const broken = new Set(BREAKS.flatMap(([, , , names]) => names));
+  const missing = INVARIANTS.filter(({ name }) => !broken.has(name)).map(({ name }) => name);
+  expect(missing).toEqual(['all-ended']);
+});

@@ -1,0 +1,184 @@
+/**
+ * Calls that workers outside answer. Rows are the truth; a job tells the worker, its end and the results queue tell us.
+ *
+ * O1  A call is sent after its commit, best effort; the sweep sends it again from the row when its job is gone.
+ * O2  A call that must not be sent twice is marked once its job stands in the queue: if that is lost, so is the answer.
+ * O3  Whatever comes back first is recorded, whichever way; the rest are duplicates and change nothing.
+ * O4  The queue is asked about many calls at once and the rows are written for many at once; a row that cannot be written
+ *     fails alone.
+ */
+import {
+  type CallDecision,
+  decideQueueCall,
+  type ErrorBody,
+  sanitizeJson,
+  type ToolCallId,
+} from '@boxcar/kernel';
+import {
+  findDueCalls,
+  loadArguments,
+  loadQueueCalls,
+  noteLooks,
+  type PendingCall,
+  type QueueCall,
+} from '@boxcar/store';
+import { Batcher } from './batcher.js';
+import type { RuntimeCore } from './runtime.js';
+import type { NewToolJob, QueuedCall, ToolQueue } from './tool-queue.js';
+import { type CallOutcome, createRecorder, type Recorder, toSettlement } from './worker/call-result.js';
+
+/** Calls looked after in one sweep; the rest waits for the next. */
+const LOOKS_PER_SWEEP = 500;
+
+const isQueued = <C extends { readonly id: ToolCallId; readonly target: string | null }>(
+  call: C,
+): call is C & QueuedCall => call.target !== null;
+
+export class OutsideCalls {
+  readonly #runtime: Pick<RuntimeCore, 'pool' | 'log' | 'limits' | 'ring'>;
+  readonly #queue: ToolQueue;
+  readonly #loads: Batcher<ToolCallId, QueueCall | null>;
+  readonly #records: Recorder;
+
+  constructor(runtime: Pick<RuntimeCore, 'pool' | 'log' | 'limits' | 'ring'>, queue: ToolQueue) {
+    this.#runtime = runtime;
+    this.#queue = queue;
+    this.#loads = new Batcher(
+      async (ids) => {
+        const calls = await loadQueueCalls(runtime.pool, ids);
+        const byId = new Map(calls.map((call) => [call.id, call]));
+        return ids.map((id) => byId.get(id) ?? null);
+      },
+      { maxItems: 100, maxInFlight: 2 },
+    );
+    this.#records = createRecorder(runtime);
+  }
+
+  /** Adds the jobs of committed calls. */
+  async send(
+    calls: readonly Pick<PendingCall, 'id' | 'turn_id' | 'name' | 'target' | 'retry' | 'arguments'>[],
+  ): Promise<void> {
+    const jobs = calls.filter(isQueued).map(
+      (call): NewToolJob => ({
+        id: call.id,
+        target: call.target,
+        turnId: call.turn_id,
+        name: call.name,
+        arguments: call.arguments,
+      }),
+    );
+    const added = new Set(await this.#queue.add(jobs));
+    const sentIds = calls
+      .filter((call) => call.retry === 'never' && added.has(call.id))
+      .map((call) => call.id);
+    await noteLooks(this.#runtime.pool, { callIds: sentIds, sentIds });
+  }
+
+  /** A call by id, of whatever route and status; null when there is none. */
+  load(id: ToolCallId): Promise<QueueCall | null> {
+    return this.#loads.add(id);
+  }
+
+  /** Records what a worker outside answered, in whatever shape. */
+  async record(
+    call: QueueCall,
+    answer: { readonly status: CallOutcome['status']; readonly result?: unknown; readonly error?: ErrorBody },
+  ): Promise<{ readonly outcome: 'recorded' | 'duplicate'; readonly status: CallOutcome['status'] }> {
+    const clean = sanitizeJson({
+      ...('result' in answer ? { result: answer.result ?? null } : {}),
+      error: answer.error,
+    });
+    const { result, error } = clean.value as Pick<CallOutcome, 'result' | 'error'>;
+    const settlement = toSettlement(
+      { toolCallId: call.id, turnId: call.turn_id, name: call.name, projectId: call.project_id },
+      {
+        status: answer.status,
+        ...(result === undefined ? {} : { result }),
+        ...(error === undefined ? {} : { error }),
+      },
+      {
+        authorId: `tool:${call.name}`,
+        isSanitized: clean.isChanged,
+        maxBytes: this.#runtime.limits.maxCardBytes,
+      },
+    );
+    return { outcome: await this.#records.add(settlement), status: settlement.status };
+  }
+
+  /** Records the end of a call's job. What else a look may show is left to the sweep. */
+  async collect(call: QueueCall): Promise<void> {
+    if (!isQueued(call)) return;
+    if (call.status === 'pending') {
+      const [look] = (await this.#queue.look([call])) ?? [];
+      const decision = look === undefined ? undefined : decideQueueCall(call, look);
+      if (decision?.kind !== 'settle') return;
+      await this.#settle(call, decision);
+    }
+    await this.#queue.remove([call]);
+  }
+
+  #settle(call: QueueCall, decision: Extract<CallDecision, { kind: 'settle' }>): Promise<unknown> {
+    return this.record(
+      call,
+      decision.status === 'success' ? decision : { status: decision.status, error: decision.error.toJSON() },
+    );
+  }
+
+  /** Takes away the jobs of calls that were settled without them, best effort. */
+  async forget(calls: readonly { readonly id: ToolCallId; readonly target: string | null }[]): Promise<void> {
+    const queued = calls.filter(isQueued);
+    if (queued.length > 0) await this.#queue.remove(queued);
+  }
+
+  /** Looks after calls that are due for it: records what their jobs brought, and sends again those whose job is gone. */
+  async sweep(clock: { readonly now?: Date } = {}): Promise<void> {
+    const calls = (await findDueCalls(this.#runtime.pool, { ...clock, limit: LOOKS_PER_SWEEP })).filter(
+      isQueued,
+    );
+    const looks = calls.length === 0 ? undefined : await this.#queue.look(calls);
+    if (looks === undefined) return;
+    const settled: QueuedCall[] = [];
+    const gone: QueueCall[] = [];
+    const restIds: ToolCallId[] = [];
+    await Promise.all(
+      calls.map(async (call, index) => {
+        const look = looks[index];
+        if (look === undefined) return;
+        const decision = decideQueueCall(call, look);
+        if (decision.kind === 'send') gone.push(call);
+        if (decision.kind === 'rest') restIds.push(call.id);
+        if (decision.kind !== 'settle') return;
+        try {
+          await this.#settle(call, decision);
+          settled.push(call);
+        } catch (error) {
+          this.#runtime.log('error', 'tools.record_failed', {
+            tool_call_id: call.id,
+            error: error instanceof Error ? error.message : String(error),
+          });
+        }
+      }),
+    );
+    // Also what could not be recorded: a poison row must not stand in front of the others for ever.
+    const settledIds = new Set(settled.map((call) => call.id));
+    const callIds = calls.map((call) => call.id).filter((id) => !settledIds.has(id));
+    await noteLooks(this.#runtime.pool, { callIds, restIds });
+    await this.#resend(gone);
+    await this.forget(settled);
+  }
+
+  async #resend(calls: readonly QueueCall[]): Promise<void> {
+    if (calls.length === 0) return;
+    const args = await loadArguments(
+      this.#runtime.pool,
+      calls.map((call) => call.id),
+    );
+    await this.send(
+      calls.flatMap((call) => {
+        const given = args.get(call.id);
+        return given === undefined ? [] : [{ ...call, arguments: given }];
+      }),
+    );
+    this.#runtime.log('info', 'tools.sent_again', { tool_call_ids: calls.map((call) => call.id) });
+  }
+}

@@ -1,0 +1,108 @@
+import { createModelRouter } from '@boxcar/llm';
+import { describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { harness } from './testing/harness.js';
+import { toParameters } from './tool.js';
+import { buildToolbox } from './worker/call-tools.js';
+
+describe('the schema that models get', () => {
+  test('is that of the object, without its dialect', () => {
+    expect(toParameters(z.strictObject({ id: z.string() }))).toEqual({
+      type: 'object',
+      properties: { id: { type: 'string' } },
+      required: ['id'],
+      additionalProperties: false,
+    });
+  });
+
+  test('says that a union of objects is an object', () => {
+    const union = z.discriminatedUnion('kind', [
+      z.strictObject({ kind: z.literal('a') }),
+      z.strictObject({ kind: z.literal('b'), n: z.number() }),
+    ]);
+    expect(toParameters(union)).toMatchObject({
+      type: 'object',
+      oneOf: [{ type: 'object' }, { type: 'object' }],
+    });
+    expect(toParameters(z.union([z.object({ a: z.string() }), z.object({ b: z.string() })]))).toMatchObject({
+      type: 'object',
+      anyOf: [{ type: 'object' }, { type: 'object' }],
+    });
+  });
+
+  test('is refused for what is no object: no model can send it', async () => {
+    expect(() => toParameters(z.string())).toThrow(expect.objectContaining({ code: 'bad_request' }));
+    await using place = await harness();
+    const tool = { name: 'shout', description: 'Shouts.', input: z.string(), run: (text: string) => text };
+    expect(() => place.runtime.registerTool(tool)).toThrow(expect.objectContaining({ code: 'bad_request' }));
+    expect(place.runtime.tools.has('shout')).toBe(false);
+  });
+});
+
+const queueTool = (name: string) => ({
+  name,
+  description: 'Looks up.',
+  parameters: { $schema: 'https://json-schema.org/draft/2020-12/schema', type: 'object', properties: {} },
+  target: 'crm',
+});
+
+describe('a tool that a profile declares', () => {
+  test('must not have the name of a registered tool or of a primitive', async () => {
+    await using place = await harness();
+    place.runtime.registerTool({
+      name: 'taken',
+      description: 'Is taken.',
+      input: z.object({}),
+      run: () => null,
+    });
+    for (const name of ['taken', 'ask_expert', 'submit_result']) {
+      await expect(
+        place.profile('p', [{ say: 'x' }], { tools: ['taken', queueTool(name)] }),
+      ).rejects.toMatchObject({
+        code: 'profile_invalid',
+        details: { issues: [{ path: name === 'taken' ? 'tools.1' : 'tools.1.name' }] },
+      });
+    }
+  });
+
+  test('is offered with its own schema, whatever a worker has registered under its name', async () => {
+    await using place = await harness();
+    place.runtime.registerTool({
+      name: 'crm',
+      description: 'Another one.',
+      input: z.object({ x: z.string() }),
+      run: () => null,
+    });
+    const toolbox = buildToolbox(
+      place.runtime,
+      { tools: [{ ...queueTool('crm'), retry: 'never' }], must_end_with: [] },
+      false,
+    );
+    expect(toolbox.schemas).toEqual([
+      { name: 'crm', description: 'Looks up.', parameters: { type: 'object', properties: {} } },
+    ]);
+  });
+
+  test('is refused readably by a worker that has no queue to reach it', async () => {
+    await using place = await harness({
+      model: createModelRouter({
+        scripted: {
+          functions: {
+            caller: ({ turn, messages }, { call }) =>
+              turn.step === 1
+                ? { toolCalls: [call('crm', {})] }
+                : { text: messages.flatMap((m) => (m.role === 'tool' ? [m.content] : [])).join() },
+          },
+        },
+      }),
+    });
+    await place.profile('p', [], { model: 'scripted:caller', script: undefined, tools: [queueTool('crm')] });
+    await place.worker();
+    const result = await place.runtime.submit('launch_principal', {
+      profile_name: 'p',
+      instruction: 'go',
+      wait: true,
+    });
+    expect(result).toMatchObject({ status: 'success', result: expect.stringContaining('tool_unknown') });
+  });
+});

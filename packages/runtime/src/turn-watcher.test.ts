@@ -1,0 +1,57 @@
+import { KernelError } from '@boxcar/kernel';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { newId } from './packer.js';
+import { type Harness, harness } from './testing/harness.js';
+
+let h: Harness;
+const [projectId, operatorId] = [newId<'project'>(), newId<'agent'>()];
+
+beforeAll(async () => {
+  h = await harness();
+  await h.rows(
+    `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+     select $1, 'elsewhere', $2, bootstrap_card_id from boxcar.projects limit 1`,
+    [projectId, operatorId],
+  );
+  await h.rows(`insert into boxcar.agents (id, project_id, name) values ($1, $2, 'operator')`, [
+    operatorId,
+    projectId,
+  ]);
+  const profile = { name: 'p', instructions: 'x', model: 'scripted', script: [{ say: 'done' }] };
+  await h.runtime.applyProfile(profile, { projectId: 'elsewhere' });
+});
+
+afterAll(() => h[Symbol.asyncDispose]());
+
+const launch = { profile_name: 'p', instruction: 'x' };
+const codeOf = (work: Promise<unknown>): Promise<unknown> =>
+  work.then(
+    () => 'found',
+    (error: unknown) => (error instanceof KernelError ? error.code : error),
+  );
+
+test('a turn is found in its own project only, by the id or the name of it', async () => {
+  const { turn_id } = (await h.runtime.submit('launch_principal', launch, {
+    projectId: 'elsewhere',
+  })) as { turn_id: string };
+  for (const scope of [
+    { projectId: 'elsewhere' },
+    { projectId },
+    { projectId: projectId.replaceAll('-', '') },
+  ])
+    expect(await h.runtime.getTurn(turn_id, scope)).toMatchObject({ turn_id, status: 'queued' });
+  for (const scope of [{}, { projectId: 'default' }, { projectId: 'nowhere' }, { projectId: newId() }]) {
+    expect(await codeOf(h.runtime.getTurn(turn_id, scope))).toBe('not_found');
+    expect(await codeOf(h.runtime.waitForTurn(turn_id, { ...scope, timeoutMs: 10_000 }))).toBe('not_found');
+  }
+  const waiting = h.runtime.waitForTurn(turn_id, { projectId: 'elsewhere', timeoutMs: 20_000 });
+  await h.worker();
+  expect(await waiting).toMatchObject({ status: 'success', result: 'done' });
+  expect(await codeOf(h.runtime.waitForTurn(turn_id, { timeoutMs: 10_000 }))).toBe('not_found');
+});
+
+test('a submission that waits finds its turn in whatever project it was made', async () => {
+  expect(
+    await h.runtime.submit('launch_principal', { ...launch, wait: true }, { projectId: 'elsewhere' }),
+  ).toMatchObject({ status: 'success', result: 'done' });
+});

@@ -1,0 +1,33 @@
+import { type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
+import { parseReply } from './reply.js';
+
+/**
+ * Asks a model once. An adapter that ignores its signal does not hold the turn: the call is over when the signal fires.
+ *
+ * @throws ModelError `model_timeout` after `timeoutMs`; the signal's reason when it fires; what the adapter throws.
+ */
+export async function askModel(
+  model: Model,
+  request: ModelRequest,
+  { signal, timeoutMs }: { readonly signal: AbortSignal; readonly timeoutMs: number },
+): Promise<ModelReply> {
+  const controller = new AbortController();
+  const onAbort = (): void => controller.abort(signal.reason);
+  const onTimeout = (): void =>
+    controller.abort(
+      new ModelError('model_timeout', `The model did not answer within ${timeoutMs / 1000} s.`, {
+        canRetry: true,
+      }),
+    );
+  const aborted = new Promise<never>((_resolve, reject) => {
+    controller.signal.addEventListener('abort', () => reject(controller.signal.reason), { once: true });
+  });
+  signal.addEventListener('abort', onAbort, { once: true });
+  const timer = setTimeout(onTimeout, timeoutMs);
+  try {
+    return parseReply(await Promise.race([model.generate(request, { signal: controller.signal }), aborted]));
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', onAbort);
+  }
+}

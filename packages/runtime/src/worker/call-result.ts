@@ -1,0 +1,63 @@
+import {
+  type ErrorBody,
+  MAX_CARD_BYTES,
+  type ProjectId,
+  type ToolCallId,
+  type TurnId,
+  toErrorBody,
+} from '@boxcar/kernel';
+import { type CallSettlement, recordResults } from '@boxcar/store';
+import { Batcher } from '../batcher.js';
+import type { RuntimeCore } from '../runtime.js';
+import { buildResult } from './ending.js';
+
+export type CallOutcome = Parameters<typeof buildResult>[1];
+
+export type Recorder = Batcher<CallSettlement, 'recorded' | 'duplicate'>;
+
+/** Records results that come from many sides, many in one transaction; one that cannot be written fails alone. */
+export const createRecorder = (runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Recorder =>
+  new Batcher(
+    async (settlements) => {
+      const { rings, duplicates } = await recordResults(runtime.pool, settlements);
+      runtime.ring(rings);
+      const open = new Map<ToolCallId, number>();
+      for (const { toolCallId } of settlements) open.set(toolCallId, (open.get(toolCallId) ?? 0) + 1);
+      for (const id of duplicates) open.set(id, (open.get(id) ?? 0) - 1);
+      return settlements.map(({ toolCallId }) => {
+        // Of several results of one call in a batch the first is the one that may have won.
+        const hasWon = (open.get(toolCallId) ?? 0) > 0;
+        open.set(toolCallId, 0);
+        return hasWon ? 'recorded' : 'duplicate';
+      });
+    },
+    { maxItems: 100, maxInFlight: 2 },
+  );
+
+export const toFailure = (error: ErrorBody): { status: 'failed'; error: ErrorBody } => ({
+  status: 'failed',
+  error,
+});
+
+/** The settlement of a call whose outcome came from a tool: one that no card can hold becomes a failure that says so. */
+export function toSettlement(
+  call: {
+    readonly toolCallId: ToolCallId;
+    readonly turnId: TurnId;
+    readonly name: string;
+    readonly projectId: ProjectId;
+  },
+  outcome: CallOutcome,
+  options: {
+    readonly authorId: string;
+    readonly isSanitized?: boolean;
+    readonly maxBytes: number | undefined;
+  },
+): CallSettlement {
+  const { authorId, isSanitized = false, maxBytes = MAX_CARD_BYTES } = options;
+  try {
+    return buildResult(call, outcome, { authorId, isSanitized, maxBytes });
+  } catch (error) {
+    return buildResult(call, toFailure(toErrorBody(error)), { authorId });
+  }
+}

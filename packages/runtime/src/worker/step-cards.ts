@@ -1,0 +1,105 @@
+/** The cards that a step leaves: what the model said, what it called, what the kernel tells it. */
+import {
+  type AgentId,
+  buildCard,
+  CARD_TYPES,
+  type CardDraft,
+  type JsonValue,
+  MAX_CARD_BYTES,
+  type ModelReply,
+  type ModelToolCall,
+  type NewCard,
+  type ProjectId,
+  sanitizeText,
+  type ToolCallId,
+} from '@boxcar/kernel';
+import { newId } from '../packer.js';
+import { parseCallArguments } from './call-tools.js';
+import { UNLIMITED } from './ending.js';
+import { reasoningMetadata } from './reply.js';
+
+const NAME_OUTSIDE = /[^a-zA-Z0-9_.-]/g;
+const MAX_NAME = 64;
+const MAX_PROVIDER_ID = 200;
+
+export interface StepAuthor {
+  readonly projectId: ProjectId;
+  readonly agentId: AgentId;
+}
+
+export interface CleanText {
+  readonly value: string;
+  /** True when it is no longer what the model wrote. */
+  readonly isChanged: boolean;
+}
+
+// Cut to size already; what it is wrapped in must not fail it.
+const cardOf = (author: StepAuthor, draft: CardDraft): NewCard =>
+  buildCard(draft, { id: newId<'card'>(), projectId: author.projectId }, UNLIMITED);
+
+/** A model can write what no card may hold, or more than one may; the rest is cut and the card says so. */
+export function cleanText(text: string, maxBytes: number = MAX_CARD_BYTES): CleanText {
+  const clean = sanitizeText(text);
+  if (Buffer.byteLength(clean.value) <= maxBytes) return clean;
+  const kept = Buffer.from(clean.value)
+    .subarray(0, Math.max(maxBytes - 64, 0))
+    .toString('utf8')
+    .replace(/\uFFFD+$/, '');
+  return { value: `${kept} … (cut)`, isChanged: true };
+}
+
+export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelReply): NewCard =>
+  cardOf(author, {
+    type: CARD_TYPES.thought,
+    role: 'assistant',
+    content: { kind: 'text', text: text.value },
+    metadata: {
+      role: 'assistant',
+      ...(text.isChanged ? { sanitized: true } : {}),
+      ...reasoningMetadata(reply),
+    },
+    authorId: author.agentId,
+  });
+
+/** Words of the kernel to the model. */
+export const noticeCard = (author: StepAuthor, text: string): NewCard =>
+  cardOf(author, {
+    type: CARD_TYPES.notice,
+    role: 'user',
+    content: { kind: 'text', text },
+    metadata: { role: 'user' },
+    authorId: 'kernel',
+  });
+
+export interface CallOnPaper {
+  readonly id: ToolCallId;
+  readonly providerCallId: string;
+  readonly name: string;
+  readonly arguments: JsonValue;
+  readonly card: NewCard;
+}
+
+/** A call as the model made it, with an id of ours. */
+export function writeCall(author: StepAuthor, call: ModelToolCall, maxBytes?: number): CallOnPaper {
+  const id = newId<'tool_call'>();
+  const text = cleanText(call.arguments, maxBytes);
+  const { value, isSanitized } = parseCallArguments(text.value);
+  const name = sanitizeText(call.name).value.replace(NAME_OUTSIDE, '_').slice(0, MAX_NAME) || 'unnamed';
+  // Cut first: a cut may leave half a character.
+  const providerCallId = sanitizeText(call.id.slice(0, MAX_PROVIDER_ID)).value;
+  const card = cardOf(author, {
+    type: CARD_TYPES.toolCall,
+    role: 'assistant',
+    content: {
+      kind: 'tool_call',
+      tool_call_id: id,
+      provider_call_id: providerCallId,
+      name,
+      arguments: value,
+    },
+    metadata: { ...(isSanitized || text.isChanged ? { sanitized: true } : {}) },
+    authorId: author.agentId,
+    toolCallId: id,
+  });
+  return { id, providerCallId, name, arguments: value, card };
+}

@@ -1,0 +1,88 @@
+/**
+ * The short way from a step's calls to the next step: for a worker that holds all their results.
+ *
+ * One statement instead of a transaction of two (`advanceTurns`), because nothing has to be found out after the lock: that no
+ * call has been answered by someone else is what `pending_calls`, read from the locked row, says.
+ */
+import type { TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { runRetrying, statement } from './db.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import type { Advance } from './tool-calls.js';
+
+const FINISH = statement(`
+  with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json)),
+  lk as (
+    select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id
+    where t.id = any ($2::uuid[]) and t.status = 'running' and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count
+    order by t.id for update of t
+  ),
+  heads as (
+    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b
+  ),
+  hd as (
+    update boxcar.boxes b set head_position = b.head_position + heads.call_count from heads where b.id = heads.output_box_id
+    returning heads.turn_id, heads.output_box_id, heads.results, b.head_position, b.head_position - heads.call_count as base, b.view_position
+  ),
+  up as (
+    update boxcar.turns t set pending_calls = 0, attempt = t.attempt + 1 from hd where t.id = hd.turn_id
+    returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.attempt, hd.*
+  ),
+  r as materialized (
+    select up.turn_id, up.output_box_id, up.step_count, up.base, x.*
+    from up cross join lateral json_to_recordset(up.results) as x(n int, call_id uuid, status text, ${CARD_COLUMNS})
+  ),
+  cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from r x),
+  calls as (
+    update boxcar.tool_calls k set status = r.status, result_card_id = r.id, ended_at = now() from r where k.id = r.call_id and k.turn_id = r.turn_id
+  ),
+  entries as (
+    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
+    select r.output_box_id, r.base + r.n, 'tool_result', r.id, r.token_estimate, r.turn_id, r.step_count, r.author_id from r
+  ),
+  opened as (
+    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
+    select up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id, up.view_position, up.head_position from up
+  )
+  select up.id as turn_id, up.attempt, up.base from up`);
+
+interface FinishRow extends pg.QueryResultRow {
+  turn_id: TurnId;
+  attempt: number;
+  base: number;
+}
+
+export interface FinishedStep {
+  readonly attempt: number;
+  /** The head of the tape before the results. */
+  readonly basePosition: number;
+}
+
+/**
+ * Records the results of steps and opens the next ones, in one statement.
+ *
+ * @param steps - The results of each are those of all calls of its open step, in call order.
+ * @returns By turn. A turn that is missing is in other hands or has an answered call: `advanceTurns` tells which.
+ */
+export async function finishSteps(
+  pool: pg.Pool,
+  steps: readonly Advance[],
+): Promise<ReadonlyMap<TurnId, FinishedStep>> {
+  const records = steps.map((step) => ({
+    turn_id: step.turnId,
+    epoch: step.epoch,
+    holder_id: step.holderId,
+    call_count: step.results.length,
+    results: step.results.map((result, index) => ({
+      n: index + 1,
+      call_id: result.toolCallId,
+      status: result.status,
+      ...cardRecord(result.card),
+    })),
+  }));
+  const rows = await runRetrying<FinishRow>(pool, FINISH, [
+    JSON.stringify(records),
+    steps.map((step) => step.turnId),
+  ]);
+  return new Map(rows.map((row) => [row.turn_id, { attempt: row.attempt, basePosition: row.base }] as const));
+}

@@ -1,0 +1,371 @@
+/**
+ * What must hold of the rows at every moment, whatever crashed, raced or came twice. Each is one statement that selects
+ * what breaks it; used by `boxcar doctor` and by the tests. To add one, add it to the list, and to the test that breaks it.
+ * Source: docs/operations.md, "Invariants".
+ *
+ * Statements read the turns in `scope`: all that have not ended and the newest ones, as many of each as asked for.
+ */
+import type pg from 'pg';
+import { transaction } from './db.js';
+
+export interface Invariant {
+  readonly name: string;
+  /** What holds. */
+  readonly rule: string;
+  /**
+   * `always`: at every moment. `settled`: once everything that was accepted has ended. `wide`: at every moment too, but it
+   * reads whole tables, so it is left out where only the newest turns are looked at.
+   */
+  readonly when: 'always' | 'settled' | 'wide';
+  /** Selects what breaks it as `id` and `what`. */
+  readonly broken: string;
+}
+
+const FINAL = "('success', 'partial', 'failed', 'timeout', 'canceled')";
+
+const SCOPE = `scope as materialized (
+  select * from boxcar.turns where id in (
+    (select id from boxcar.turns order by id desc limit $1)
+    union (select id from boxcar.turns where status in ('dispatched', 'running', 'suspended') order by id limit $1)
+    union (select id from boxcar.turns where status = 'queued' order by id limit $1)))`;
+
+/** The context boxes of the turns in scope and their segments. */
+const SEGMENTS = `
+  from scope t join boxcar.boxes b on b.id = t.context_box_id
+    cross join lateral jsonb_array_elements(b.segments) with ordinality s(value, ord)
+    cross join lateral jsonb_to_record(s.value) as x(rule text, via uuid, source uuid, "from" int, "to" int, skip int[], count int, tokens int)`;
+
+export const INVARIANTS: readonly Invariant[] = [
+  {
+    name: 'all-ended',
+    rule: 'every accepted turn has ended',
+    when: 'settled',
+    broken: `select id, 'is ' || status as what from scope where status not in ${FINAL}`,
+  },
+  {
+    name: 'end-is-whole',
+    rule: 'a turn has an end, a deliverable and nobody who holds it, or none of the first two',
+    when: 'always',
+    broken: `select id, 'is ' || status || ', ended at ' || coalesce(ended_at::text, 'no time') || ', deliverable ' || coalesce(deliverable_card_id::text, 'none')
+        || ', held by ' || coalesce(holder_id::text, 'nobody') as what
+      from scope where (status in ${FINAL}) <> (ended_at is not null) or (ended_at is null) <> (deliverable_card_id is null)
+        or (status = 'running') <> (holder_id is not null)`,
+  },
+  {
+    name: 'one-deliverable',
+    rule: 'a turn that has ended leaves exactly one deliverable, and it stands on its tape; one that has not leaves none',
+    when: 'always',
+    broken: `select t.id, 'has ' || count(c.id) || ' deliverables on its tape' as what
+      from scope t left join boxcar.tape_entries e on e.box_id = t.output_box_id and e.turn_id = t.id
+        left join boxcar.cards c on c.id = e.card_id and c.type = 'task.deliverable'
+      group by t.id, t.ended_at, t.deliverable_card_id
+      having count(c.id) <> case when t.ended_at is null then 0 else 1 end
+        or (t.ended_at is not null and not bool_or(c.id is not null and c.id = t.deliverable_card_id))`,
+  },
+  {
+    name: 'no-stray-deliverable',
+    rule: 'a deliverable stands on a tape',
+    when: 'wide',
+    broken: `select c.id, 'stands on no tape' as what from boxcar.cards c
+      where c.type = 'task.deliverable' and not exists (select from boxcar.tape_entries e where e.card_id = c.id)`,
+  },
+  {
+    name: 'operation-names-turn',
+    rule: 'the answer to an accepted submission names a turn that exists, and a turn comes from one request',
+    when: 'wide',
+    broken: `
+      with asked as materialized (
+        select o.idempotency_key, o.request_hash, (o.response->>'turn_id')::uuid as turn_id from boxcar.operations o where o.response->>'turn_id' is not null
+      )
+      select a.turn_id as id, 'is named by operation ' || a.idempotency_key || ' and does not exist' as what from asked a
+      where not exists (select from boxcar.turns t where t.id = a.turn_id)
+      union all
+      select t.id, 'was asked for by ' || count(distinct a.request_hash) || ' requests' from scope t left join asked a on a.turn_id = t.id
+      group by t.id having count(distinct a.request_hash) <> 1`,
+  },
+  {
+    name: 'references-exist',
+    rule: 'the run, agent, profile, context and tape that a turn names exist',
+    when: 'always',
+    broken: `select t.id, 'names the ' || r.kind || ' ' || r.id || ', which does not exist' as what
+      from scope t cross join lateral (values ('run', t.run_id), ('agent', t.agent_id), ('profile', t.profile_id), ('context box', t.context_box_id), ('tape', t.output_box_id)) r(kind, id)
+      where not case r.kind when 'run' then exists (select from boxcar.runs x where x.id = r.id) when 'agent' then exists (select from boxcar.agents x where x.id = r.id)
+        when 'profile' then exists (select from boxcar.profiles x where x.id = r.id) else exists (select from boxcar.boxes x where x.id = r.id) end`,
+  },
+  {
+    name: 'nothing-orphaned',
+    rule: 'steps and calls belong to a turn that exists, entries to a box, and an agent has its tape',
+    when: 'wide',
+    broken: `select s.turn_id as id, 'does not exist and has steps' as what from boxcar.steps s where not exists (select from boxcar.turns t where t.id = s.turn_id)
+      union
+      select k.turn_id, 'does not exist and has calls' from boxcar.tool_calls k where not exists (select from boxcar.turns t where t.id = k.turn_id)
+      union
+      select e.box_id, 'does not exist and has entries' from boxcar.tape_entries e where not exists (select from boxcar.boxes b where b.id = e.box_id)
+      union
+      select a.id, 'has the tape ' || a.tape_box_id || ', which does not exist' from boxcar.agents a
+      where a.tape_box_id is not null and not exists (select from boxcar.boxes b where b.id = a.tape_box_id)`,
+  },
+  {
+    name: 'family',
+    rule: 'a child stands one level below its parent, in its run, and answers a call of it; a root has no parent',
+    when: 'always',
+    broken: `select t.id, case when t.parent_turn_id is null then 'is no root and has no parent'
+        when p.id is null then 'has the parent ' || t.parent_turn_id || ', which does not exist'
+        else 'does not fit its parent ' || p.id || ': depth ' || t.depth || ' below ' || p.depth || ', call ' || coalesce(t.parent_tool_call_id::text, 'none') end as what
+      from scope t join boxcar.runs r on r.id = t.run_id left join boxcar.turns p on p.id = t.parent_turn_id
+        left join boxcar.tool_calls k on k.id = t.parent_tool_call_id
+      where case when t.parent_turn_id is null then r.root_turn_id <> t.id or t.depth <> 0 or t.is_awaited
+        else p.id is null or p.run_id <> t.run_id or p.depth + 1 <> t.depth or p.project_id <> t.project_id
+          or (t.parent_tool_call_id is not null and k.turn_id is distinct from p.id) end`,
+  },
+  {
+    name: 'starts-once',
+    rule: 'a turn starts once on its tape, at the position it remembers',
+    when: 'always',
+    broken: `select t.id, 'started ' || count(e.position) || ' times, at ' || coalesce(min(e.position)::text, 'no position') || ', and remembers ' || coalesce(t.start_position::text, 'none') as what
+      from scope t left join boxcar.tape_entries e on e.box_id = t.output_box_id and e.turn_id = t.id and e.kind = 'event' and e.payload->>'name' = 'turn.started'
+      group by t.id, t.start_position
+      having count(e.position) <> case when t.start_position is null then 0 else 1 end or min(e.position) <> t.start_position`,
+  },
+  {
+    name: 'tape-gapless',
+    rule: 'tape positions run to the head without a gap, and the last anchor is where the tape says',
+    when: 'always',
+    broken: `
+      with tapes as (
+        select * from boxcar.boxes where kind = 'tape' and id in (
+          (select output_box_id from scope) union (select id from boxcar.boxes where kind = 'tape' order by id desc limit $1))
+      )
+      select b.id, 'has ' || count(e.position) || ' entries from ' || coalesce(min(e.position)::text, 'none') || ' to ' || coalesce(max(e.position)::text, 'none')
+        || ', head ' || b.head_position || ', last anchor ' || b.last_anchor_position || ' of ' || coalesce(max(e.position) filter (where e.kind = 'anchor')::text, 'none') as what
+      from tapes b left join boxcar.tape_entries e on e.box_id = b.id
+      group by b.id, b.head_position, b.last_anchor_position, b.view_position, b.fork_position
+      having count(e.position) <> b.head_position - coalesce(b.fork_position, 0) or coalesce(max(e.position), 0) <> b.head_position
+        or min(e.position) <> coalesce(b.fork_position, 0) + 1
+        or max(e.position) filter (where e.kind = 'anchor') <> b.last_anchor_position or b.view_position > b.head_position`,
+  },
+  {
+    name: 'entry-has-card',
+    rule: 'every entry of a tape that should have a card has one',
+    when: 'always',
+    broken: `select distinct t.output_box_id as id, 'names the card ' || e.card_id || ' at ' || e.position || ', which does not exist' as what
+      from scope t join boxcar.tape_entries e on e.box_id = t.output_box_id and e.turn_id = t.id and e.card_id is not null
+      where not exists (select from boxcar.cards c where c.id = e.card_id)`,
+  },
+  {
+    name: 'one-result',
+    rule: 'a call that is settled has its result card, and stands once on the tape of its turn, its result at most once and later',
+    when: 'always',
+    broken: `select k.id, '(' || k.name || ', ' || k.status || ') stands ' || count(*) filter (where e.kind = 'tool_call') || ' times, its result '
+        || count(*) filter (where e.kind = 'tool_result') || ' times, result card ' || coalesce(r.id::text, 'none') as what
+      from scope t join boxcar.tool_calls k on k.turn_id = t.id
+        left join boxcar.cards r on r.id = k.result_card_id and r.type = 'tool.result' and r.tool_call_id = k.id
+        left join (boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id) on e.box_id = t.output_box_id and e.turn_id = t.id
+          and e.kind in ('tool_call', 'tool_result') and c.tool_call_id = k.id
+      group by k.id, r.id, t.status
+      having (k.status = 'pending') <> (r.id is null) or count(*) filter (where e.kind = 'tool_call') <> 1
+        or count(*) filter (where e.kind = 'tool_result') > 1
+        or (t.status = 'success' and count(*) filter (where e.kind = 'tool_result') <> 1)
+        or max(e.position) filter (where e.kind = 'tool_call') > min(e.position) filter (where e.kind = 'tool_result')`,
+  },
+  {
+    name: 'one-result-card',
+    rule: 'a call has no second result card',
+    when: 'wide',
+    broken: `select c.tool_call_id as id, 'has ' || count(*) || ' result cards' as what from boxcar.cards c
+      where c.type = 'tool.result' and c.tool_call_id is not null group by c.tool_call_id having count(*) > 1`,
+  },
+  {
+    name: 'open-calls-counted',
+    rule: 'a turn counts its open calls, and has none when it ended by itself',
+    when: 'always',
+    broken: `select t.id, 'is ' || t.status || ' and counts ' || t.pending_calls || ' open calls of ' || count(k.id) as what
+      from scope t left join boxcar.tool_calls k on k.turn_id = t.id and k.status = 'pending'
+      group by t.id, t.status, t.pending_calls having t.pending_calls <> count(k.id) or (t.status = 'success' and count(k.id) > 0)`,
+  },
+  {
+    name: 'waits-with-cause',
+    rule: 'nothing waits without a live cause: a suspended turn has open calls, an open call a deadline, and a call whose awaited turn has ended is answered',
+    when: 'always',
+    broken: `select t.id, 'is suspended and no call of it is out' as what from scope t
+      where t.status = 'suspended' and not exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending')
+      union all
+      select k.id, '(' || k.name || ') is open without a deadline' from scope t join boxcar.tool_calls k on k.turn_id = t.id
+      where k.status = 'pending' and k.deadline_at is null
+      union all
+      select k.id, '(' || k.name || ') is open and its turn ' || c.id || ' has ended' from scope t join boxcar.tool_calls k on k.turn_id = t.id
+        join boxcar.turns c on c.parent_tool_call_id = k.id and c.is_awaited
+      where k.status = 'pending' and c.ended_at is not null`,
+  },
+  {
+    name: 'epochs',
+    rule: 'a queued turn was never dispatched, a later one was; no step or call is of a later epoch than its turn, and the open step is of its holder',
+    when: 'always',
+    broken: `select t.id, 'is ' || t.status || ' at epoch ' || t.epoch || ', attempt ' || t.attempt as what from scope t
+      where (t.status = 'queued' and (t.epoch <> 0 or t.start_position is not null or t.attempt <> 0))
+        or (t.status in ('dispatched', 'running', 'suspended') and (t.epoch < 1 or t.dispatched_at is null))
+        or (t.status in ('running', 'suspended') and t.start_position is null)
+      union all
+      select t.id, 'is at epoch ' || t.epoch || ', its step ' || s.step || ' attempt ' || s.attempt || ' at ' || s.epoch || ' of ' || s.holder_id
+      from scope t join boxcar.steps s on s.turn_id = t.id
+      where s.epoch > t.epoch or (t.status = 'running' and s.epoch = t.epoch and s.holder_id <> t.holder_id)
+      union all
+      select t.id, 'is at epoch ' || t.epoch || ' after step ' || t.step_count || ', its call ' || k.id || ' at ' || k.epoch || ' of step ' || k.step
+      from scope t join boxcar.tool_calls k on k.turn_id = t.id where k.epoch > t.epoch or k.step > t.step_count`,
+  },
+  {
+    name: 'steps-counted',
+    rule: 'a step is committed once, and each that is counted has been',
+    when: 'always',
+    broken: `select t.id, 'step ' || s.step || ' was committed ' || count(*) || ' times' as what
+      from scope t join boxcar.steps s on s.turn_id = t.id where s.committed_at is not null group by t.id, s.step having count(*) > 1
+      union all
+      select t.id, 'counts ' || t.step_count || ' steps, committed are ' || count(s.step) from scope t
+        left join boxcar.steps s on s.turn_id = t.id and s.committed_at is not null
+      group by t.id, t.step_count having t.step_count <> count(s.step) or t.step_count <> coalesce(max(s.step), 0)`,
+  },
+  {
+    name: 'one-active-turn',
+    rule: 'an agent has one turn in hand at most',
+    when: 'always',
+    broken: `select t.agent_id as id, 'has ' || count(*) || ' active turns' as what from scope t
+      where t.status in ('dispatched', 'running', 'suspended') group by t.agent_id having count(*) > 1`,
+  },
+  {
+    name: 'agent-order',
+    rule: 'the turns of an agent start in the order in which they were accepted',
+    when: 'always',
+    broken: `select t.id, 'waits although the later turn ' || o.id || ' of its agent was started' as what
+      from scope t join boxcar.turns o on o.agent_id = t.agent_id and o.id > t.id
+      where t.status = 'queued' and o.status in ('dispatched', 'running', 'suspended')`,
+  },
+  {
+    name: 'segments-add-up',
+    rule: 'a context box has the cards and tokens its segments say, and each segment lies inside what it refers to',
+    when: 'always',
+    broken: `select distinct b.id, 'segment ' || s.ord || ' (' || x.rule || ') says ' || x.count || ' cards of ' || x."from" || ' to ' || x."to" || ', source '
+        || coalesce(x.source::text, 'own cards') as what
+      ${SEGMENTS} left join boxcar.boxes l on l.id = x.source
+      where x."from" < 1 or x.count < 0 or x.count > x."to" - x."from" + 1 or (x.source is not null and l.id is null)
+        or x."to" > case when x.source is null then cardinality(b.card_ids) when l.kind = 'tape' then l.head_position else cardinality(l.card_ids) end
+        or (x.count <> x."to" - x."from" + 1 - coalesce(cardinality(x.skip), 0) and (x.source is null or l.kind = 'context'))
+      union all
+      select b.id, 'has ' || b.card_count || ' cards of ' || b.token_estimate || ' tokens, its segments ' || sum(x.count) || ' of ' || sum(x.tokens) as what
+      ${SEGMENTS}
+      group by b.id, b.card_count, b.token_estimate, t.id having sum(x.count) <> b.card_count or sum(x.tokens) <> b.token_estimate`,
+  },
+  {
+    name: 'box-has-cards',
+    rule: 'the own cards of a context box exist and are of its project',
+    when: 'always',
+    broken: `select distinct b.id, 'names the card ' || u.card_id || ', which ' || case when c.id is null then 'does not exist' else 'is of another project' end as what
+      from scope t join boxcar.boxes b on b.id = t.context_box_id cross join lateral unnest(b.card_ids) as u(card_id)
+        left join boxcar.cards c on c.id = u.card_id
+      where c.id is null or c.project_id <> b.project_id`,
+  },
+  {
+    name: 'readable-by-grant',
+    rule: 'what was inherited from a box was owned, made or granted; packing with access `trusted` is the one way around it',
+    when: 'always',
+    broken: `select distinct b.id, 'inherits from ' || n.id || ', which ' || b.maker_agent_id || ' may not read' as what
+      ${SEGMENTS} join boxcar.boxes n on n.id = coalesce(x.via, x.source) join boxcar.projects p on p.id = b.project_id
+      where x.rule = 'inherit' and (n.project_id <> b.project_id or not (
+        coalesce(b.maker_agent_id in (p.operator_agent_id, n.owner_agent_id, n.maker_agent_id), false)
+        or exists (select from boxcar.grants g where g.box_id = n.id and g.agent_id = b.maker_agent_id and g.mode = 'read')
+        or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = b.maker_agent_id and f.box_id = n.id)))`,
+  },
+  {
+    name: 'parent-may-read',
+    rule: 'a parent may read what its child has written once it has ended',
+    when: 'always',
+    broken: `select t.id, 'has ended and its parent ' || p.id || ' may not read its output' as what
+      from scope t join boxcar.turns p on p.id = t.parent_turn_id
+      where t.ended_at is not null and t.agent_id <> p.agent_id and not exists (
+        select from boxcar.grants g where g.agent_id = p.agent_id and g.box_id = t.output_box_id and g.mode = 'read')`,
+  },
+  {
+    name: 'prompt-has-manifest',
+    rule: 'a committed step says which card of which box each message of its prompt came from: every message once and in order, from the context boxes of its tape and from its tape up to where it was read',
+    when: 'always',
+    broken: `
+      with lines as (
+        select t.id, t.project_id, t.output_box_id, s.step, s.to_position, m.ord, x.*,
+          coalesce(sum(x.count) over (partition by s.turn_id, s.step, s.attempt order by m.ord rows between unbounded preceding and 1 preceding), 0) as before
+        from scope t join boxcar.steps s on s.turn_id = t.id
+          cross join lateral jsonb_array_elements(case when jsonb_typeof(s.manifest->'messages') = 'array' then s.manifest->'messages' else '[]' end) with ordinality m(value, ord)
+          cross join lateral jsonb_to_record(m.value) as x(kind text, "boxId" uuid, "from" int, "to" int, first int, count int)
+        where s.committed_at is not null
+      )
+      select t.id, 'step ' || s.step || ' was committed without a manifest' as what from scope t join boxcar.steps s on s.turn_id = t.id
+      where s.committed_at is not null and (s.manifest is null or s.prompt_hash is null)
+      union all
+      select n.id, 'step ' || n.step || ': line ' || n.ord || ' of its manifest (' || n.kind || ') says messages ' || n.first || ' to ' || n.first + n.count - 1
+        || ' from ' || coalesce(n."from"::text, '-') || ' to ' || coalesce(n."to"::text, '-') || coalesce(' of ' || n."boxId", '')
+      from lines n left join boxcar.boxes b on b.id = n."boxId"
+      where n.first <> n.before or n.count < 1 or n."from" > n."to" or (n.kind = 'tape' and n."to" > n.to_position)
+        or (n.kind = 'context' and (b.id is null or b.project_id <> n.project_id or n."to" > b.card_count
+          or not exists (select from boxcar.turns o where o.output_box_id = n.output_box_id and o.context_box_id = b.id)))`,
+  },
+];
+
+export interface InvariantOptions {
+  /** True when everything that was accepted should have ended. */
+  readonly isSettled?: boolean;
+  /** How many of the newest turns, and of those that have not ended, are looked at. Default: all, and the `wide` ones too. */
+  readonly turns?: number;
+  /** How much of what breaks one invariant is listed. Default 20. */
+  readonly limit?: number;
+  /** How long one statement may take. Default: as long as it takes. */
+  readonly timeoutMs?: number;
+}
+
+export interface InvariantReport {
+  readonly name: string;
+  readonly rule: string;
+  /** `unchecked`: it took longer than it may. */
+  readonly state: 'holds' | 'broken' | 'unchecked';
+  readonly broken: readonly { readonly id: string; readonly what: string }[];
+  /** True when there is more than is listed. */
+  readonly hasMore: boolean;
+}
+
+/** The pool's planner settings serve reads by key; these statements read tables. */
+const SETTINGS = `set transaction isolation level repeatable read, read only;
+  set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off`;
+
+const isCutOff = (error: unknown): boolean =>
+  error instanceof Error && 'code' in error && error.code === '57014';
+
+/**
+ * Checks the invariants one by one, each by one statement on one snapshot.
+ *
+ * @throws KernelError `database_unavailable`.
+ */
+export async function inspectInvariants(
+  pool: pg.Pool,
+  options: InvariantOptions = {},
+): Promise<readonly InvariantReport[]> {
+  const limit = options.limit ?? 20;
+  const reports: InvariantReport[] = [];
+  for (const { name, rule, when, broken } of INVARIANTS) {
+    if (when === 'settled' && options.isSettled !== true) continue;
+    if (when === 'wide' && options.turns !== undefined) continue;
+    try {
+      const rows = await transaction(pool, async (tx) => {
+        await tx.query({ text: `${SETTINGS}; set local statement_timeout = ${options.timeoutMs ?? 0}` });
+        const text = `with ${SCOPE} select found.id::text as id, found.what from (${broken}) found limit $2`;
+        const found = await tx.query<{ id: string; what: string }>({
+          text,
+          values: [options.turns ?? null, limit + 1],
+        });
+        return found.rows;
+      });
+      const state = rows.length === 0 ? 'holds' : 'broken';
+      reports.push({ name, rule, state, broken: rows.slice(0, limit), hasMore: rows.length > limit });
+    } catch (error) {
+      if (!isCutOff(error)) throw error;
+      reports.push({ name, rule, state: 'unchecked', broken: [], hasMore: false });
+    }
+  }
+  return reports;
+}

@@ -1,0 +1,45 @@
+import type { ProjectId, ToolSchema } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, runRetrying, statement } from './db.js';
+
+/** A tool as a step offered it; `source` is who brought the schema: a registered function, a primitive, the profile. */
+export interface OfferedTool extends ToolSchema {
+  readonly source: 'tool' | 'primitive' | 'profile';
+}
+
+const WRITE_TOOLSET = statement(`
+  insert into boxcar.toolsets (project_id, hash, schemas) values ($1, decode($2, 'hex'), $3::json) on conflict do nothing`);
+
+/** Keeps a list of tool schemas under its hash; a list that is there already stays as it is. */
+export async function writeToolset(
+  pool: pg.Pool,
+  toolset: {
+    readonly projectId: ProjectId;
+    readonly hash: string;
+    readonly schemas: readonly OfferedTool[];
+  },
+): Promise<void> {
+  const schemas = toolset.schemas.map(({ name, description, parameters, source }) => ({
+    name,
+    description,
+    parameters,
+    source,
+  }));
+  await runRetrying(pool, WRITE_TOOLSET, [toolset.projectId, toolset.hash, JSON.stringify(schemas)]);
+}
+
+const LOAD_TOOLSETS = statement(`
+  select encode(hash, 'hex') as hash, schemas from boxcar.toolsets where project_id = $1 and hash = any ($2::bytea[])`);
+
+/** The lists with these hashes, as far as the project has them. */
+export async function loadToolsets(
+  db: Queryable,
+  projectId: ProjectId,
+  hashes: readonly string[],
+): Promise<ReadonlyMap<string, readonly OfferedTool[]>> {
+  const rows = await run<{ hash: string; schemas: readonly OfferedTool[] }>(db, LOAD_TOOLSETS, [
+    projectId,
+    hashes.map((hash) => Buffer.from(hash, 'hex')),
+  ]);
+  return new Map(rows.map((row) => [row.hash, row.schemas]));
+}
