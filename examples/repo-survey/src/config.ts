@@ -1,5 +1,6 @@
 /** The environment, read here and nowhere else in this example. */
 import { KernelError } from '@boxcar/kernel';
+import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
 import { z } from 'zod';
 
 const text = z
@@ -15,6 +16,9 @@ const schema = z.object({
   }),
   DATABASE_DIRECT_URL: text,
   REDIS_URL: text,
+  /** The model of all agents in place of the scripted one: `openai:<model>`, … */
+  BOXCAR_MODEL: text,
+  ...modelEnvironment,
 });
 
 export interface SurveyConfig {
@@ -22,11 +26,14 @@ export interface SurveyConfig {
   readonly databaseUrl: string | undefined;
   readonly directUrl: string | undefined;
   readonly redisUrl: string | undefined;
+  readonly model: string | undefined;
+  readonly models: ModelSettings;
 }
 
 /** @throws KernelError `bad_config` listing every wrong setting. */
 export function loadConfig(env: NodeJS.ProcessEnv = process.env): SurveyConfig {
-  const parsed = schema.safeParse(env);
+  const isSet = (entry: [string, string | undefined]): boolean => (entry[1] ?? '') !== '';
+  const parsed = schema.safeParse(Object.fromEntries(Object.entries(env).filter(isSet)));
   if (!parsed.success) {
     const findings = parsed.error.issues.map((issue) => `${issue.path.join('.')}: ${issue.message}`);
     throw new KernelError('bad_config', { message: `${findings.join('; ')}.`, details: { findings } });
@@ -36,5 +43,7 @@ export function loadConfig(env: NodeJS.ProcessEnv = process.env): SurveyConfig {
     databaseUrl: parsed.data.DATABASE_URL,
     directUrl: parsed.data.DATABASE_DIRECT_URL,
     redisUrl: parsed.data.REDIS_URL,
+    model: parsed.data.BOXCAR_MODEL,
+    models: toModelSettings(parsed.data),
   });
 }

@@ -1,3 +1,4 @@
+export { loadConfig } from './config.js';
 export { reportSchema, type SurveyReport } from './findings.js';
 export { PROFILE_FILES } from './profiles.js';
 export { registerSurvey } from './register-survey.js';

@@ -9,10 +9,14 @@ import { registerSurvey } from './register-survey.js';
 import { renderRun } from './render-run.js';
 import { runSurvey, type SurveyRun } from './run-survey.js';
 
-const USAGE = 'Usage: main.js [folder] [--json]';
+const USAGE = 'Usage: main.js [folder] [--model <provider>:<model>] [--json]';
 
-async function survey(root: string): Promise<SurveyRun> {
-  const { databaseUrl, directUrl, redisUrl } = loadConfig();
+async function survey(given: {
+  readonly root: string | undefined;
+  readonly model: string | undefined;
+}): Promise<SurveyRun> {
+  const config = loadConfig();
+  const { databaseUrl, directUrl, redisUrl } = config;
   if (databaseUrl === undefined) {
     throw new KernelError('bad_config', {
       message:
@@ -25,10 +29,11 @@ async function survey(root: string): Promise<SurveyRun> {
     databaseUrl,
     directUrl,
     redisUrl,
-    model: createModelRouter(),
+    model: createModelRouter({ providers: config.models }),
     log: createLog('warn'),
   });
-  await registerSurvey(opened.runtime, { root });
+  const { root = config.root, model = config.model } = given;
+  await registerSurvey(opened.runtime, { root, model });
   await using _worker = await createWorker(opened.runtime);
   return await runSurvey({ runtime: opened.runtime });
 }
@@ -36,13 +41,17 @@ async function survey(root: string): Promise<SurveyRun> {
 try {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
-    options: { json: { type: 'boolean', default: false }, help: { type: 'boolean', default: false } },
+    options: {
+      json: { type: 'boolean', default: false },
+      model: { type: 'string' },
+      help: { type: 'boolean', default: false },
+    },
   });
   if (values.help || positionals.length > 1) {
     console.error(USAGE);
     process.exitCode = values.help ? 0 : 1;
   } else {
-    const run = await survey(positionals[0] ?? loadConfig().root);
+    const run = await survey({ root: positionals[0], model: values.model });
     console.log(values.json ? JSON.stringify(run) : renderRun(run));
     process.exitCode = run.status === 'success' ? 0 : 1;
   }

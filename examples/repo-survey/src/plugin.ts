@@ -2,7 +2,10 @@ import type { Plugin } from '@boxcar/runtime';
 import { loadConfig } from './config.js';
 import { registerSurvey } from './register-survey.js';
 
-/** For `boxcar worker --plugin`: serves the survey of the folder in `BOXCAR_SURVEY_ROOT`. */
-const plugin: Plugin = (runtime) => registerSurvey(runtime, { root: loadConfig().root });
+/** For `boxcar worker --plugin`: serves the survey of the folder in `BOXCAR_SURVEY_ROOT`, on `BOXCAR_MODEL` if it is set. */
+const plugin: Plugin = (runtime) => {
+  const { root, model } = loadConfig();
+  return registerSurvey(runtime, { root, model });
+};
 
 export default plugin;

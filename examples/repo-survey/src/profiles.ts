@@ -9,6 +9,11 @@ export const PROFILE_FILES = ['structure-expert', 'code-expert', 'todo-expert', 
   fileURLToPath(new URL(`${name}.yaml`, FOLDER)),
 );
 
-/** Reads the survey's profiles, not yet validated: the runtime does that when it applies them. */
-export const loadSurveyProfiles = (): Promise<readonly unknown[]> =>
-  Promise.all(PROFILE_FILES.map(async (file): Promise<unknown> => parse(await readFile(file, 'utf8'))));
+/** Reads the survey's profiles, not yet validated: the runtime does that when it applies them. `model` replaces theirs. */
+export const loadSurveyProfiles = (model?: string): Promise<readonly unknown[]> =>
+  Promise.all(
+    PROFILE_FILES.map(async (file): Promise<unknown> => {
+      const profile: unknown = parse(await readFile(file, 'utf8'));
+      return model === undefined || typeof profile !== 'object' ? profile : { ...profile, model };
+    }),
+  );

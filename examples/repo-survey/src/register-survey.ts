@@ -12,9 +12,13 @@ export const surveyRootOf = (runtime: Runtime): string | undefined => roots.get(
  * Makes a runtime able to survey: registers the tools, confined to `root`, and applies the profiles of the principal and
  * its experts. Every process that runs turns of them has to do it.
  *
- * @throws KernelError `bad_request` when `root` is no folder.
+ * @param options.model - The model of all agents; default: the one of the profile files, which is scripted.
+ * @throws KernelError `bad_request` when `root` is no folder, `profile_invalid` for a model that nothing serves.
  */
-export async function registerSurvey(runtime: Runtime, options: { readonly root: string }): Promise<void> {
+export async function registerSurvey(
+  runtime: Runtime,
+  options: { readonly root: string; readonly model?: string | undefined },
+): Promise<void> {
   const root = resolveRoot(options.root);
   const tools = createSurveyTools(root);
   runtime.registerTool(tools.list_folders);
@@ -24,6 +28,6 @@ export async function registerSurvey(runtime: Runtime, options: { readonly root:
   runtime.registerTool(tools.measure_code);
   runtime.registerTool(tools.find_todos);
   runtime.registerTool(tools.combine_findings);
-  for (const profile of await loadSurveyProfiles()) await runtime.applyProfile(profile);
+  for (const profile of await loadSurveyProfiles(options.model)) await runtime.applyProfile(profile);
   roots.set(runtime, root);
 }

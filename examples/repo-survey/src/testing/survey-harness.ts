@@ -2,20 +2,21 @@ import { cp, mkdir, mkdtemp, realpath, rm, symlink, writeFile } from 'node:fs/pr
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { Model } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { createWorker, InProcessDoorbell, Runtime } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 
 /** A runtime with one worker, on a database of its own. */
-export async function openTestRuntime(): Promise<
-  AsyncDisposable & { readonly runtime: Runtime; readonly url: string }
-> {
+export async function openTestRuntime(
+  model: Model = createModelRouter(),
+): Promise<AsyncDisposable & { readonly runtime: Runtime; readonly url: string }> {
   const database = await testDatabase();
   const runtime = new Runtime({
     pool: database.pool,
     directUrl: database.url,
     doorbell: new InProcessDoorbell(),
-    model: createModelRouter(),
+    model,
   });
   const worker = await createWorker(runtime, { sweepMs: 200 });
   return {
