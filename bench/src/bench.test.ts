@@ -1,11 +1,19 @@
-import { spawnNode } from '@boxcar/testkit';
-import { describe, expect, it } from 'vitest';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { queueBackends, spawnNode } from '@boxcar/testkit';
+import { afterAll, describe, expect, it } from 'vitest';
+import { CASES, labelOf, SUITES } from './catalogue.js';
+import { parseBlock } from './readme.js';
 
 const main = new URL('./main.ts', import.meta.url);
 const KEYS = ['case', 'floor', 'goal', 'ok', 'ratio', 'suite', 'unit', 'value'];
 
-async function bench(...args: string[]) {
-  const child = spawnNode(main, args);
+const folder = mkdtempSync(join(tmpdir(), 'boxcar-bench-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+async function bench(args: readonly string[], env: Record<string, string> = {}) {
+  const child = spawnNode(main, args, env);
   const { code } = await child.exited;
   return { code, stdout: child.stdout, stderr: child.stderr };
 }
@@ -17,60 +25,97 @@ const casesOf = (stdout: string): Record<string, unknown>[] =>
     .split('\n')
     .map((line) => JSON.parse(line) as Record<string, unknown>);
 
+const TINY = ['--concurrency', '4', '--seconds', '0.2', '--rounds', '1', '--samples', '2', '--turns', '8'];
+
 describe('the bench', () => {
-  it('prints one JSON line per case, each with its floor from the same run', {
-    timeout: 120_000,
+  it('measures every case of every suite beside a floor of the same run, and writes the same table', {
+    timeout: 240_000,
   }, async () => {
-    const args = ['--concurrency', '4', '--seconds', '0.2', '--rounds', '1', '--samples', '5'];
-    const { code, stdout, stderr } = await bench('turns', 'idle', '--json', ...args);
+    const readme = join(folder, 'README.md');
+    writeFileSync(readme, 'before\n\n<!-- bench:begin -->\nold\n<!-- bench:end -->\n\nafter\n');
+    const { code, stdout, stderr } = await bench(['--readme', readme, '--json', ...TINY]);
+
+    expect(code, stderr).toBe(0);
+    const cases = casesOf(stdout);
+    expect(cases.map(({ suite, case: of, unit, goal }) => ({ suite, case: of, unit, goal }))).toEqual(
+      CASES.map((spec) => ({ suite: spec.suite, case: labelOf(spec), unit: spec.unit, goal: spec.goal })),
+    );
+    for (const of of cases) {
+      if ('skipped' in of) {
+        expect(queueBackends()).not.toContain('redis');
+        expect(of).toMatchObject({ value: null, floor: null, ratio: null, ok: null });
+        continue;
+      }
+      expect(Object.keys(of).sort()).toEqual(KEYS);
+      expect(of).toMatchObject({ value: expect.any(Number), floor: expect.any(Number) });
+      expect(typeof of.ok).toBe(of.goal === null ? 'object' : 'boolean');
+      // A worker at rest may send nothing in so short a time; everything else costs something.
+      if (of.suite !== 'quiet') expect(of).toMatchObject({ ratio: expect.any(Number) });
+    }
+    expect(stderr).toMatch(/cores.*node.*postgres.*redis/);
+
+    const text = readFileSync(readme, 'utf8');
+    expect(text).toMatch(/^before\n\n<!-- bench:begin -->\n.*<!-- bench:end -->\n\nafter\n$/s);
+    const table = parseBlock(text);
+    expect(table.cases).toEqual(cases);
+    expect(stderr).toContain(table.machine);
+    expect(table.date).toBe(new Date().toISOString().slice(0, 10));
+  });
+
+  it('skips the cases of a queue it has no server for, and says why', { timeout: 60_000 }, async () => {
+    const { code, stdout, stderr } = await bench(['turns', 'drain', '--queue', 'redis', '--json'], {
+      PATH: folder,
+    });
 
     expect(code, stderr).toBe(0);
     const cases = casesOf(stdout);
     expect(cases.map((of) => `${of.suite} ${of.case}`)).toEqual([
       'turns redis',
-      'turns postgres',
-      'idle redis p50',
-      'idle redis p99',
-      'idle postgres p50',
-      'idle postgres p99',
+      'drain redis rate',
+      'drain redis RSS at the end',
+      'drain redis RSS at its peak',
     ]);
-    for (const of of cases) {
-      if ('skipped' in of) {
-        expect(of).toMatchObject({ value: null, floor: null, ratio: null, ok: null });
-        continue;
-      }
-      expect(Object.keys(of).sort()).toEqual(KEYS);
-      expect(of).toMatchObject({
-        unit: of.suite === 'turns' ? 'turns/s' : 'ms',
-        value: expect.any(Number),
-        floor: expect.any(Number),
-        ratio: expect.any(Number),
-      });
-      expect(typeof of.ok).toBe(of.goal === null ? 'object' : 'boolean');
-    }
-    expect(stderr).toMatch(/cores.*node.*postgres.*redis/);
+    for (const of of cases)
+      expect(of).toMatchObject({ value: null, ok: null, skipped: expect.stringContaining('redis-server') });
   });
 
   it('says in one line what it cannot do, and ends with 2', async () => {
     for (const args of [
       ['warp'],
       [],
+      ['turns', 'warp'],
       ['turns', '--queue', 'kafka'],
       ['turns', '--seconds', '0'],
+      ['drain', '--turns', '1.5'],
+      ['--readme', 'README.md', 'turns'],
+      ['--readme', 'README.md', '--queue', 'redis'],
       ['--warp'],
     ]) {
-      const { code, stdout, stderr } = await bench(...args);
+      const { code, stdout, stderr } = await bench(args);
 
-      expect(code).toBe(2);
+      expect(code, args.join(' ')).toBe(2);
       expect(stdout).toBe('');
       expect(stderr.trim().split('\n')).toHaveLength(1);
+      if (args.includes('warp') || args.length === 0) expect(stderr).toContain(SUITES.join(', '));
     }
   });
 
+  it('refuses a file without the markers before it measures anything', async () => {
+    const file = join(folder, 'plain.md');
+    writeFileSync(file, 'no table here\n');
+    const { code, stdout, stderr } = await bench(['--readme', file]);
+
+    expect(code).toBe(1);
+    expect(stdout).toBe('');
+    expect(stderr).toContain('bench markers');
+    expect(readFileSync(file, 'utf8')).toBe('no table here\n');
+  });
+
   it('explains itself', async () => {
-    const { code, stdout } = await bench('--help');
+    const { code, stdout } = await bench(['--help']);
 
     expect(code).toBe(0);
     expect(stdout).toContain('usage: npm run bench -- <suite>');
+    for (const suite of SUITES) expect(stdout).toMatch(new RegExp(`^ {2}${suite} `, 'm'));
   });
 });

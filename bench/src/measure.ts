@@ -73,3 +73,17 @@ export async function sampleIdle(system: System, samples: number): Promise<numbe
   });
   return times;
 }
+
+/** Milliseconds of one run. */
+export async function timed(work: () => Promise<unknown>): Promise<number> {
+  const from = performance.now();
+  await work();
+  return performance.now() - from;
+}
+
+/** Milliseconds of each of `count` runs, one after the other. */
+export async function sampleTimes(work: () => Promise<unknown>, count: number): Promise<number[]> {
+  const times: number[] = [];
+  for (let at = 0; at < count; at += 1) times.push(await timed(work));
+  return times;
+}

@@ -1,38 +1,51 @@
 import { parseArgs } from 'node:util';
+import { SUITES, type SuiteName } from './catalogue.js';
 
-export const SUITES = ['turns', 'idle'] as const;
-export type SuiteName = (typeof SUITES)[number];
-export type QueueName = 'redis' | 'postgres';
+export const QUEUES = ['redis', 'postgres'] as const;
+export type QueueName = (typeof QUEUES)[number];
 
+/** What is undefined was not asked for: each suite has a default of its own. */
 export interface Options {
   readonly suites: readonly SuiteName[];
   readonly queues: readonly QueueName[];
   readonly json: boolean;
+  /** The file whose block is rewritten with the table of this run. */
+  readonly readme: string | undefined;
   /** Turns the worker runs at once. */
-  readonly concurrency: number;
-  /** Length of one round of `turns`. */
-  readonly seconds: number;
+  readonly concurrency: number | undefined;
+  /** Length of one round of `turns`, and of `quiet`. */
+  readonly seconds: number | undefined;
   /** Rounds of each side. */
   readonly rounds: number;
-  /** Samples of each side of `idle`. */
-  readonly samples: number;
+  /** Samples of each side. */
+  readonly samples: number | undefined;
+  /** Turns that `drain` has waiting. */
+  readonly turns: number;
   /** Folder for profiles; nothing is profiled without it. */
   readonly profile: string | undefined;
 }
 
 export const HELP = `usage: npm run bench -- <suite>... [options]
+       npm run bench -- --readme README.md
 
 suites
   turns   submit → answer, one step, one worker process: turns per second
+  drain   a backlog of turns, then a worker: turns per second, and the memory of its process
   idle    one durable turn at a time on an idle system: p50 and p99 of submit → answer
+  steps   what each further step of a turn costs, without a tool and with a tool call: p50
+  pack    a context of 1,000 and 9,000 cards from three boxes that overlap: p50
+  view    the messages of a context of 1,000 and 9,000 cards, loaded and built: p50
+  quiet   a worker with nothing to do: statements per second, CPU
 
 options
   --json              one JSON line per case on stdout, everything else on stderr
+  --readme <file>     runs all suites and rewrites the file's table, between its bench markers
   --queue <which>     redis, postgres or both (default both)
-  --concurrency <n>   turns the worker runs at once (default 50)
-  --seconds <n>       turns: length of a round (default 4)
+  --concurrency <n>   turns the worker runs at once (default 50; drain: 100)
+  --seconds <n>       length of a round of turns (default 4), of quiet (default 20)
   --rounds <n>        rounds of the floor and of Boxcar, in turns (default 5)
-  --samples <n>       idle: samples of each (default 300)
+  --samples <n>       samples of each side (default: idle 300, steps 60, pack and view 40)
+  --turns <n>         drain: turns that wait (default 10000)
   --profile <folder>  turns: one more round of each, with CPU profiles and Postgres statement statistics
   --help
 
@@ -47,21 +60,16 @@ export class UsageError extends Error {
 export function parseOptions(args: readonly string[]): Options | 'help' {
   const { values, positionals } = parse(args);
   if (values.help === true) return 'help';
-  const known = `known are ${SUITES.join(', ')}; see --help`;
-  if (positionals.length === 0) throw new UsageError(`no suite given; ${known}`);
-  const suites = positionals.map((name) => {
-    const suite = SUITES.find((candidate) => candidate === name);
-    if (suite === undefined) throw new UsageError(`unknown suite '${name}'; ${known}`);
-    return suite;
-  });
   return {
-    suites: [...new Set(suites)],
-    queues: readQueues(values.queue ?? 'both'),
+    suites: readSuites(positionals, values.readme),
+    queues: readQueues(values.queue ?? 'both', values.readme),
     json: values.json ?? false,
-    concurrency: readCount(values.concurrency, 'concurrency', 50),
-    seconds: readNumber(values.seconds, 'seconds', 4),
-    rounds: readCount(values.rounds, 'rounds', 5),
-    samples: readCount(values.samples, 'samples', 300),
+    readme: values.readme,
+    concurrency: readCount(values.concurrency, 'concurrency'),
+    seconds: readNumber(values.seconds, 'seconds'),
+    rounds: readCount(values.rounds, 'rounds') ?? 5,
+    samples: readCount(values.samples, 'samples'),
+    turns: readCount(values.turns, 'turns') ?? 10_000,
     profile: values.profile,
   };
 }
@@ -73,11 +81,13 @@ function parse(args: readonly string[]) {
       allowPositionals: true,
       options: {
         json: { type: 'boolean' },
+        readme: { type: 'string' },
         queue: { type: 'string' },
         concurrency: { type: 'string' },
         seconds: { type: 'string' },
         rounds: { type: 'string' },
         samples: { type: 'string' },
+        turns: { type: 'string' },
         profile: { type: 'string' },
         help: { type: 'boolean', short: 'h' },
       },
@@ -88,26 +98,39 @@ function parse(args: readonly string[]) {
   }
 }
 
-function readQueues(text: string): readonly QueueName[] {
-  switch (text) {
-    case 'both':
-      return ['redis', 'postgres'];
-    case 'redis':
-    case 'postgres':
-      return [text];
-    default:
-      throw new UsageError(`--queue: '${text}' is none of redis, postgres, both`);
+function readSuites(names: readonly string[], readme: string | undefined): readonly SuiteName[] {
+  const known = `known are ${SUITES.join(', ')}; see --help`;
+  if (readme !== undefined) {
+    // A table with gaps, or with figures of different days, would be worse than none.
+    if (names.length > 0) throw new UsageError(`--readme: runs all suites; leave out '${names.join(' ')}'`);
+    return SUITES;
   }
+  if (names.length === 0) throw new UsageError(`no suite given; ${known}`);
+  const suites = names.map((name) => {
+    const suite = SUITES.find((candidate) => candidate === name);
+    if (suite === undefined) throw new UsageError(`unknown suite '${name}'; ${known}`);
+    return suite;
+  });
+  return [...new Set(suites)];
 }
 
-function readNumber(text: string | undefined, name: string, otherwise: number): number {
-  const value = text === undefined ? otherwise : Number(text);
+function readQueues(text: string, readme: string | undefined): readonly QueueName[] {
+  if (text === 'both') return QUEUES;
+  const queue = QUEUES.find((candidate) => candidate === text);
+  if (queue === undefined) throw new UsageError(`--queue: '${text}' is none of redis, postgres, both`);
+  if (readme !== undefined) throw new UsageError('--readme: needs both queues; leave out --queue');
+  return [queue];
+}
+
+function readNumber(text: string | undefined, name: string): number | undefined {
+  if (text === undefined) return undefined;
+  const value = Number(text);
   if (Number.isFinite(value) && value > 0) return value;
   throw new UsageError(`--${name}: '${text}' is no number above 0`);
 }
 
-function readCount(text: string | undefined, name: string, otherwise: number): number {
-  const value = readNumber(text, name, otherwise);
-  if (Number.isInteger(value)) return value;
+function readCount(text: string | undefined, name: string): number | undefined {
+  const value = readNumber(text, name);
+  if (value === undefined || Number.isInteger(value)) return value;
   throw new UsageError(`--${name}: '${text}' is no whole number`);
 }

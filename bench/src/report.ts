@@ -1,14 +1,17 @@
-import type { SuiteName } from './options.js';
+import { type CaseSpec, labelOf, type SuiteName, type Unit } from './catalogue.js';
 
 /** One measured figure beside its floor, as `--json` prints it. */
 export interface Case {
   readonly suite: SuiteName;
   readonly case: string;
   readonly value: number | null;
-  readonly unit: 'turns/s' | 'ms';
-  /** The bare loop, measured in the same run. */
+  readonly unit: Unit;
+  /** The bare loop, or the plain statements, measured in the same run. */
   readonly floor: number | null;
-  /** Value ÷ floor: for rates the share of the floor that is reached, for times how many times as long. */
+  /**
+   * Value ÷ floor: for rates the share of the floor that is reached, for the rest how many times as much. Null where the
+   * floor is 0.
+   */
   readonly ratio: number | null;
   readonly goal: number | null;
   /** Null without a goal, or when nothing was measured. */
@@ -17,50 +20,54 @@ export interface Case {
   readonly skipped?: string;
 }
 
-/** A figure to judge: rates must reach their goal, times must stay below it. */
+/** What a suite measured of one case. */
 export interface Figure {
-  readonly suite: SuiteName;
-  readonly case: string;
-  readonly unit: Case['unit'];
   readonly value: number;
   readonly floor: number;
-  readonly goal: number | null;
-  /** Share of the floor that must be reached as well. */
-  readonly minRatio?: number;
 }
+
+const DIGITS: Readonly<Record<Unit, number>> = {
+  'turns/s': 1,
+  ms: 2,
+  MiB: 1,
+  'statements/s': 2,
+  '% CPU': 2,
+};
 
 const round = (value: number, digits: number): number => Number(value.toFixed(digits));
 
-export function judge(figure: Figure): Case {
-  const { value, floor, goal, unit, minRatio = 0 } = figure;
-  const ratio = value / floor;
-  const digits = unit === 'ms' ? 2 : 1;
+/** Rates of turns must reach their goal; of everything else, less is better. */
+export function judge(spec: CaseSpec, { value, floor }: Figure): Case {
+  const { suite, unit, goal, minRatio = 0 } = spec;
+  const ratio = floor === 0 ? null : value / floor;
+  const isReached =
+    goal === null
+      ? null
+      : unit === 'turns/s'
+        ? value >= goal && (ratio ?? Number.POSITIVE_INFINITY) >= minRatio
+        : value <= goal;
   return {
-    suite: figure.suite,
-    case: figure.case,
-    value: round(value, digits),
+    suite,
+    case: labelOf(spec),
+    value: round(value, DIGITS[unit]),
     unit,
-    floor: round(floor, digits),
-    ratio: round(ratio, 3),
+    floor: round(floor, DIGITS[unit]),
+    ratio: ratio === null ? null : round(ratio, 3),
     goal,
-    ok: goal === null ? null : unit === 'ms' ? value <= goal : value >= goal && ratio >= minRatio,
+    ok: isReached,
   };
 }
 
-export const skip = (
-  suite: SuiteName,
-  of: string,
-  options: { readonly unit: Case['unit']; readonly goal: number | null; readonly why: string },
-): Case => ({
-  suite,
-  case: of,
+export const skip = (spec: CaseSpec, why: string): Case => ({
+  suite: spec.suite,
+  case: labelOf(spec),
   value: null,
-  unit: options.unit,
+  unit: spec.unit,
   floor: null,
   ratio: null,
-  goal: options.goal,
+  goal: spec.goal,
   ok: null,
-  skipped: options.why,
+  skipped: why,
 });
 
 /** The middle value; of an even number the mean of the two in the middle. */

@@ -39,6 +39,10 @@ export interface Servers {
   readonly machine: string;
 }
 
+export interface Database extends AsyncDisposable {
+  readonly url: string;
+}
+
 /** Folder names carry the process, so that a later run can tell what a killed one left behind. */
 const PREFIX = 'bench-';
 /** In the folder: process and port of the Redis that belongs to it. */
@@ -66,15 +70,32 @@ export async function startServers(
   // When the process ends early, the server's own handler, which is older, stops it before.
   process.once('exit', removeFolder);
   const redis = options.needsRedis ? await startRedis(cleanup, folder) : { missing: 'not asked for' };
-  await migrate(postgres.url);
-  await migrateQueues(postgres.url);
-  await migrateFloor(postgres.url);
+  await prepare(postgres.url);
   return {
     databaseUrl: postgres.url,
     postgresPid: postgres.pid,
     redis,
     machine: await describeMachine(postgres.url, redis),
   };
+}
+
+/** A database of its own for what must begin empty, or would leave behind what others have to read. */
+export async function openDatabase(servers: Servers, name: string): Promise<Database> {
+  await query(servers.databaseUrl, `create database ${name}`);
+  const url = new URL(servers.databaseUrl);
+  url.pathname = `/${name}`;
+  await prepare(url.href);
+  return {
+    url: url.href,
+    // Without force: a pool has ended a moment before its last connection has, and Postgres waits for those.
+    [Symbol.asyncDispose]: async () => void (await query(servers.databaseUrl, `drop database ${name}`)),
+  };
+}
+
+async function prepare(databaseUrl: string): Promise<void> {
+  await migrate(databaseUrl);
+  await migrateQueues(databaseUrl);
+  await migrateFloor(databaseUrl);
 }
 
 async function startPostgres(dataDir: string, hasStatistics: boolean): Promise<EmbeddedPostgres> {

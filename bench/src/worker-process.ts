@@ -8,11 +8,29 @@ import { extname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { Target } from './system.js';
 
-type Order = 'start-profile' | 'stop-profile' | 'close';
+type Order = 'start-profile' | 'stop-profile' | 'usage' | 'close';
 interface Reply {
   readonly to: 'start' | Order;
   readonly profile?: string;
+  readonly usage?: WorkerUsage;
   readonly error?: string;
+}
+
+/** What the process has used since it began. */
+export interface WorkerUsage {
+  readonly cpuMs: number;
+  readonly rssMiB: number;
+  readonly peakRssMiB: number;
+}
+
+function readOwnUsage(): WorkerUsage {
+  const { user, system } = process.cpuUsage();
+  return {
+    cpuMs: (user + system) / 1000,
+    rssMiB: process.memoryUsage.rss() / 2 ** 20,
+    // In KiB, on every system.
+    peakRssMiB: process.resourceUsage().maxRSS / 2 ** 10,
+  };
 }
 
 /** Runs in the child: starts the worker, obeys the parent. */
@@ -31,6 +49,8 @@ export function serveWorker(start: (target: Target) => Promise<{ close(): Promis
         return send({ to: order });
       case 'stop-profile':
         return send({ to: order, profile: await recorder.stop() });
+      case 'usage':
+        return send({ to: order, usage: readOwnUsage() });
       case 'close':
         await worker.close();
         send({ to: order });
@@ -76,6 +96,7 @@ export interface WorkerProcess {
   readonly pid: number;
   startProfile(): Promise<void>;
   stopProfile(): Promise<string>;
+  usage(): Promise<WorkerUsage>;
   close(): Promise<void>;
 }
 
@@ -107,6 +128,11 @@ export async function forkWorker(module: URL, target: Target): Promise<WorkerPro
     pid: child.pid ?? -1,
     startProfile: async () => void (await ask('start-profile')),
     stopProfile: async () => (await ask('stop-profile')).profile ?? '{}',
+    usage: async () => {
+      const { usage } = await ask('usage');
+      if (usage === undefined) throw new Error('the worker process told nothing of its usage');
+      return usage;
+    },
     close: async () => {
       await ask('close');
       await exited;

@@ -1,34 +1,53 @@
 import { isJsonObject, type JsonValue } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { createLog, openRuntime } from '@boxcar/runtime';
+import { createLog, openRuntime, type Runtime } from '@boxcar/runtime';
 import { Cleanup } from '../cleanup.js';
 import { ANSWER, PROMPT, type System, type Target } from '../system.js';
-import { forkWorker } from '../worker-process.js';
+import { forkWorker, type WorkerProcess } from '../worker-process.js';
 
-const PROFILE = {
+/** Boxcar with its default settings, called through the library. */
+export interface Boxcar extends System {
+  readonly runtime: Runtime;
+  /** As `answer`, by an agent of this profile. */
+  answerAs(profileName: string): Promise<void>;
+}
+
+export const PROFILE = {
   name: 'bench',
   instructions: 'You count wagons.',
   model: 'scripted',
   script: [{ say: ANSWER }],
 };
 
-/** Boxcar with its default settings, called through the library: `submit`, then `waitForTurn`. */
-export async function openBoxcar(target: Target): Promise<System> {
-  const cleanup = new Cleanup();
+/** The caller's end alone: a runtime in this process, no worker. */
+export function openCaller(target: Target): { readonly runtime: Runtime; close(): Promise<void> } {
   const { databaseUrl, redisUrl } = target;
-  const open = openRuntime({ databaseUrl, redisUrl, model: createModelRouter(), log: createLog('warn') });
-  cleanup.defer(() => open.close());
-  const { runtime } = open;
+  return openRuntime({ databaseUrl, redisUrl, model: createModelRouter(), log: createLog('warn') });
+}
+
+export const forkBoxcarWorker = (target: Target): Promise<WorkerProcess> =>
+  forkWorker(new URL('./worker', import.meta.url), target);
+
+/** @returns The id of the turn. */
+export async function submitTurn(runtime: Runtime, profileName: string): Promise<string> {
+  const receipt = await runtime.submit('launch_principal', {
+    profile_name: profileName,
+    instruction: PROMPT,
+  });
+  return readReceipt(receipt).turn_id;
+}
+
+export async function openBoxcar(target: Target): Promise<Boxcar> {
+  const cleanup = new Cleanup();
+  const caller = openCaller(target);
+  cleanup.defer(() => caller.close());
+  const { runtime } = caller;
   await runtime.applyProfile(PROFILE);
-  const worker = await forkWorker(new URL('./worker', import.meta.url), target);
+  const worker = await forkBoxcarWorker(target);
   cleanup.defer(() => worker.close());
 
-  const answer = async (): Promise<void> => {
-    const receipt = await runtime.submit('launch_principal', {
-      profile_name: PROFILE.name,
-      instruction: PROMPT,
-    });
-    const turn = await runtime.waitForTurn(readTurnId(receipt));
+  const answerAs = async (profileName: string): Promise<void> => {
+    const turn = await runtime.waitForTurn(await submitTurn(runtime, profileName));
     if (turn.status !== 'success' || turn.result !== ANSWER)
       throw new Error(
         `turn ${turn.turn_id} ended as ${turn.status}: ${JSON.stringify(turn.error ?? turn.result)}`,
@@ -37,14 +56,20 @@ export async function openBoxcar(target: Target): Promise<System> {
   return {
     name: 'boxcar',
     workerPid: worker.pid,
-    answer,
+    runtime,
+    answer: () => answerAs(PROFILE.name),
+    answerAs,
     startProfile: () => worker.startProfile(),
     stopProfile: () => worker.stopProfile(),
     [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),
   };
 }
 
-function readTurnId(receipt: JsonValue): string {
-  if (isJsonObject(receipt) && typeof receipt.turn_id === 'string') return receipt.turn_id;
-  throw new Error(`a receipt without turn_id: ${JSON.stringify(receipt)}`);
+/** The ids that stand in the receipt of a turn. */
+export function readReceipt(receipt: JsonValue): { readonly turn_id: string; readonly agent_id: string } {
+  if (isJsonObject(receipt)) {
+    const { turn_id, agent_id } = receipt;
+    if (typeof turn_id === 'string' && typeof agent_id === 'string') return { turn_id, agent_id };
+  }
+  throw new Error(`no receipt of a turn: ${JSON.stringify(receipt)}`);
 }

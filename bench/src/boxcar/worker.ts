@@ -1,10 +1,18 @@
-/** One Boxcar worker process with its default settings. */
+/** One Boxcar worker process with its default settings, and the one tool that `steps` calls. */
 import { createModelRouter } from '@boxcar/llm';
 import { createLog, createWorker, openRuntime } from '@boxcar/runtime';
+import { z } from 'zod';
 import { serveWorker } from '../worker-process.js';
 
 serveWorker(async ({ databaseUrl, redisUrl, concurrency }) => {
   const open = openRuntime({ databaseUrl, redisUrl, model: createModelRouter(), log: createLog('warn') });
+  open.runtime.registerTool({
+    name: 'count_wagons',
+    description: 'Counts the wagons of a train.',
+    input: z.strictObject({ train: z.string() }),
+    isReadOnly: true,
+    run: ({ train }) => ({ train, wagons: 42 }),
+  });
   const worker = await createWorker(open.runtime, { concurrency });
   return {
     close: async () => {

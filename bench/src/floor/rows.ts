@@ -16,8 +16,10 @@ const SCHEMA = `
     answer_card_id uuid,
     status text not null,
     epoch int not null,
-    holder_id uuid
-  ) with (fillfactor = 60);`;
+    holder_id uuid,
+    steps int not null default 0
+  ) with (fillfactor = 60);
+  create table floor.boxes (id uuid primary key, card_ids uuid[] not null);`;
 
 /** Ended turns are announced here, as comma-separated ids. */
 export const ENDED_CHANNEL = 'floor_ended';
@@ -116,6 +118,71 @@ export async function completeTurns(
     ],
   });
   return new Set(rows[0]?.ids ?? []);
+}
+
+/**
+ * One bare commit in the midst of a turn: cards, under the fence.
+ *
+ * @throws when the turn is not this holder's.
+ */
+export async function commitStep(
+  pool: pg.Pool,
+  step: FloorRing & { readonly cards: readonly { readonly id: string; readonly text: string }[] },
+  holderId: string,
+): Promise<void> {
+  const { rowCount } = await pool.query({
+    name: 'floor_step',
+    text: `
+      with lk as (
+        select id from floor.turns where id = $1 and epoch = $2 and status = 'running' and holder_id = $3 for update
+      ),
+      cards as (
+        insert into floor.cards (id, content)
+        select c.id, c.content::json from lk, unnest($4::uuid[], $5::text[]) as c(id, content)
+      )
+      update floor.turns t set steps = t.steps + 1 from lk where t.id = lk.id`,
+    values: [
+      step.turnId,
+      step.epoch,
+      holderId,
+      step.cards.map((card) => card.id),
+      step.cards.map((card) => JSON.stringify({ text: card.text })),
+    ],
+  });
+  if (rowCount !== 1) throw new Error(`floor turn ${step.turnId} is not held by ${holderId}`);
+}
+
+export async function insertBox(pool: pg.Pool, id: string, cardIds: readonly string[]): Promise<void> {
+  await pool.query({
+    name: 'floor_box',
+    text: 'insert into floor.boxes (id, card_ids) values ($1, $2)',
+    values: [id, cardIds],
+  });
+}
+
+/** The card ids of boxes, box by box. */
+export async function readBoxes(pool: pg.Pool, ids: readonly string[]): Promise<readonly string[][]> {
+  const { rows } = await pool.query<{ id: string; card_ids: string[] }>({
+    name: 'floor_boxes',
+    text: 'select id, card_ids from floor.boxes where id = any ($1::uuid[])',
+    values: [ids],
+  });
+  const found = new Map(rows.map((row) => [row.id, row.card_ids]));
+  return ids.map((id) => found.get(id) ?? []);
+}
+
+/** The cards of a box in order, with what a message needs of them: one plain join on the cards of the system measured. */
+export async function readCards(pool: pg.Pool, boxId: string): Promise<readonly { content: unknown }[]> {
+  const { rows } = await pool.query<{ content: unknown }>({
+    name: 'floor_cards',
+    text: `
+      select c.id, c.type, c.role, c.content, c.metadata, c.author_id
+      from floor.boxes b cross join lateral unnest(b.card_ids) with ordinality as u(id, place)
+        join boxcar.cards c on c.id = u.id
+      where b.id = $1 order by u.place`,
+    values: [boxId],
+  });
+  return rows;
 }
 
 /** The answers of turns that have ended. */

@@ -1,22 +1,25 @@
-import { openBoxcar } from '../boxcar/system.js';
+import { type Boxcar, openBoxcar } from '../boxcar/system.js';
 import { Cleanup } from '../cleanup.js';
 import { openFloor } from '../floor/system.js';
-import type { Options, QueueName } from '../options.js';
+import type { QueueName } from '../options.js';
 import { query, type Servers } from '../servers.js';
 import type { System, Target } from '../system.js';
 
 /** Boxcar and its floor on the same servers, each with its own worker process; the one not measured is idle. */
 export interface Pair extends AsyncDisposable {
-  readonly boxcar: System;
+  readonly boxcar: Boxcar;
   readonly floor: System;
 }
 
-export async function openPair(servers: Servers, queue: QueueName, options: Options): Promise<Pair> {
-  const target: Target = {
-    databaseUrl: servers.databaseUrl,
-    concurrency: options.concurrency,
-    ...(queue === 'redis' && 'url' in servers.redis ? { redisUrl: servers.redis.url } : {}),
-  };
+/** @param queue - Redis only where there is one. */
+export const targetOf = (servers: Servers, queue: QueueName, concurrency: number): Target => ({
+  databaseUrl: servers.databaseUrl,
+  concurrency,
+  ...(queue === 'redis' && 'url' in servers.redis ? { redisUrl: servers.redis.url } : {}),
+});
+
+export async function openPair(servers: Servers, queue: QueueName, concurrency: number): Promise<Pair> {
+  const target = targetOf(servers, queue, concurrency);
   const cleanup = new Cleanup();
   try {
     const floor = await openFloor(target);
@@ -31,18 +34,24 @@ export async function openPair(servers: Servers, queue: QueueName, options: Opti
 }
 
 /** After the warm-up: what autovacuum would do within the first minutes, so that plans are those of a table with rows. */
-export const settle = (servers: Servers): Promise<unknown> => query(servers.databaseUrl, 'vacuum analyze');
+export const settle = (databaseUrl: string): Promise<unknown> => query(databaseUrl, 'vacuum analyze');
 
 /** Runs both sides alternately, changing who goes first, and keeps their results apart. */
-export async function interleave<T>(
-  pair: Pair,
+export async function alternate<T>(
   rounds: number,
-  measure: (system: System) => Promise<T>,
+  sides: Readonly<Record<'boxcar' | 'floor', () => Promise<T>>>,
 ): Promise<{ readonly boxcar: readonly T[]; readonly floor: readonly T[] }> {
   const results = { boxcar: [] as T[], floor: [] as T[] };
   for (let round = 0; round < rounds; round += 1) {
-    const order = round % 2 === 0 ? [pair.floor, pair.boxcar] : [pair.boxcar, pair.floor];
-    for (const system of order) results[system.name].push(await measure(system));
+    const order = round % 2 === 0 ? (['floor', 'boxcar'] as const) : (['boxcar', 'floor'] as const);
+    for (const side of order) results[side].push(await sides[side]());
   }
   return results;
 }
+
+export const interleave = <T>(
+  pair: Pair,
+  rounds: number,
+  measure: (system: System) => Promise<T>,
+): ReturnType<typeof alternate<T>> =>
+  alternate(rounds, { boxcar: () => measure(pair.boxcar), floor: () => measure(pair.floor) });

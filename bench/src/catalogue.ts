@@ -1,0 +1,50 @@
+/** Every case of every suite with what it must reach: design §12. Goals hold for Redis; the Postgres queue has guides of its own. */
+import type { QueueName } from './options.js';
+
+export const SUITES = ['turns', 'drain', 'idle', 'steps', 'pack', 'view', 'quiet'] as const;
+export type SuiteName = (typeof SUITES)[number];
+export type Unit = 'turns/s' | 'ms' | 'MiB' | 'statements/s' | '% CPU';
+
+export interface CaseSpec {
+  readonly suite: SuiteName;
+  /** Absent where no queue is involved. */
+  readonly queue?: QueueName;
+  /** What is measured, where the suite measures more than one thing. */
+  readonly name: string;
+  readonly unit: Unit;
+  /** Null: reported, not judged. */
+  readonly goal: number | null;
+  /** Share of the floor that must be reached as well. */
+  readonly minRatio?: number;
+}
+
+export const CASES: readonly CaseSpec[] = [
+  { suite: 'turns', queue: 'redis', name: '', unit: 'turns/s', goal: 900, minRatio: 0.7 },
+  { suite: 'turns', queue: 'postgres', name: '', unit: 'turns/s', goal: 400 },
+  { suite: 'drain', queue: 'redis', name: 'rate', unit: 'turns/s', goal: null },
+  { suite: 'drain', queue: 'redis', name: 'RSS at the end', unit: 'MiB', goal: 250 },
+  { suite: 'drain', queue: 'redis', name: 'RSS at its peak', unit: 'MiB', goal: null },
+  { suite: 'drain', queue: 'postgres', name: 'rate', unit: 'turns/s', goal: null },
+  { suite: 'drain', queue: 'postgres', name: 'RSS at the end', unit: 'MiB', goal: 250 },
+  { suite: 'drain', queue: 'postgres', name: 'RSS at its peak', unit: 'MiB', goal: null },
+  { suite: 'idle', queue: 'redis', name: 'p50', unit: 'ms', goal: 8 },
+  { suite: 'idle', queue: 'redis', name: 'p99', unit: 'ms', goal: 18 },
+  { suite: 'idle', queue: 'postgres', name: 'p50', unit: 'ms', goal: 15 },
+  { suite: 'idle', queue: 'postgres', name: 'p99', unit: 'ms', goal: null },
+  { suite: 'steps', queue: 'redis', name: 'without a tool', unit: 'ms', goal: 1.5 },
+  { suite: 'steps', queue: 'redis', name: 'with a tool call', unit: 'ms', goal: 3 },
+  { suite: 'steps', queue: 'postgres', name: 'without a tool', unit: 'ms', goal: null },
+  { suite: 'steps', queue: 'postgres', name: 'with a tool call', unit: 'ms', goal: null },
+  { suite: 'pack', name: '1000 cards', unit: 'ms', goal: 5 },
+  { suite: 'pack', name: '9000 cards', unit: 'ms', goal: 25 },
+  { suite: 'view', name: '1000 cards', unit: 'ms', goal: 15 },
+  { suite: 'view', name: '9000 cards', unit: 'ms', goal: 80 },
+  { suite: 'quiet', queue: 'redis', name: 'statements', unit: 'statements/s', goal: 2 },
+  { suite: 'quiet', queue: 'redis', name: 'CPU', unit: '% CPU', goal: 1 },
+  { suite: 'quiet', queue: 'postgres', name: 'statements', unit: 'statements/s', goal: null },
+  { suite: 'quiet', queue: 'postgres', name: 'CPU', unit: '% CPU', goal: null },
+];
+
+/** How a case is called within its suite. */
+export const labelOf = ({ queue, name }: Pick<CaseSpec, 'queue' | 'name'>): string =>
+  [queue, name].filter((part) => part !== undefined && part !== '').join(' ');

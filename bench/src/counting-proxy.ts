@@ -1,0 +1,79 @@
+import { connect, createServer, type Socket } from 'node:net';
+
+/** Stands between one process and Postgres and counts what that process sends. */
+export interface CountingProxy extends AsyncDisposable {
+  /** The URL it was opened for, by way of this proxy. */
+  readonly url: string;
+  /** Statements so far: simple queries and executions, transaction control included. */
+  readonly statements: number;
+}
+
+/**
+ * Counted on the wire, since nothing else counts one process exactly: `pg_stat_statements` knows no processes and has to
+ * be loaded at the server's start, and `pg_stat_database` counts what the server does by itself as well.
+ */
+export async function openCountingProxy(databaseUrl: string): Promise<CountingProxy> {
+  const { hostname, port } = new URL(databaseUrl);
+  const open = new Set<Socket>();
+  let statements = 0;
+  const server = createServer((client) => {
+    const upstream = connect(Number(port), hostname);
+    for (const [socket, other] of [
+      [client, upstream],
+      [upstream, client],
+    ] as const) {
+      open.add(socket);
+      socket.setNoDelay(true);
+      socket.on('error', () => other.destroy());
+      socket.once('close', () => {
+        open.delete(socket);
+        other.end();
+      });
+    }
+    const count = countStatements(() => {
+      statements += 1;
+    });
+    client.on('data', count);
+    client.pipe(upstream).pipe(client);
+  });
+  await new Promise<void>((settle, fail) => {
+    server.once('error', fail);
+    server.listen(0, '127.0.0.1', settle);
+  });
+  const address = server.address();
+  if (typeof address !== 'object' || address === null) throw new Error('the system gave no port');
+  const url = new URL(databaseUrl);
+  url.hostname = '127.0.0.1';
+  url.port = String(address.port);
+  return {
+    url: url.href,
+    get statements() {
+      return statements;
+    },
+    [Symbol.asyncDispose]: async () => {
+      for (const socket of open) socket.destroy();
+      await new Promise((settle) => server.close(settle));
+    },
+  };
+}
+
+const LENGTH_BYTES = 4;
+const QUERY = 'Q'.charCodeAt(0);
+const EXECUTE = 'E'.charCodeAt(0);
+
+/** Reads the frontend's side of the protocol: a first message without type, then type and length before each. */
+function countStatements(found: () => void): (chunk: Buffer) => void {
+  let rest: Buffer = Buffer.alloc(0);
+  let typeBytes = 0;
+  return (chunk) => {
+    rest = rest.length === 0 ? chunk : Buffer.concat([rest, chunk]);
+    for (;;) {
+      if (rest.length < typeBytes + LENGTH_BYTES) return;
+      const end = typeBytes + rest.readInt32BE(typeBytes);
+      if (rest.length < end) return;
+      if (typeBytes === 1 && (rest[0] === QUERY || rest[0] === EXECUTE)) found();
+      rest = rest.subarray(end);
+      typeBytes = 1;
+    }
+  };
+}

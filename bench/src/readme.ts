@@ -1,0 +1,113 @@
+/** The block of README.md that holds the table of all suites: written from a run, and read back by the tests. */
+import { SUITES, type Unit } from './catalogue.js';
+import type { Case } from './report.js';
+
+const BEGIN = '<!-- bench:begin -->';
+const END = '<!-- bench:end -->';
+
+export interface Table {
+  /** What it was measured on, in one line. */
+  readonly machine: string;
+  /** The day of the run, as YYYY-MM-DD. */
+  readonly date: string;
+  readonly cases: readonly Case[];
+}
+
+export const hasBlock = (text: string): boolean => findBlock(text) !== undefined;
+
+function findBlock(text: string): { readonly from: number; readonly to: number } | undefined {
+  const from = text.indexOf(BEGIN);
+  const to = text.indexOf(END, from);
+  return from < 0 || to < 0 ? undefined : { from, to: to + END.length };
+}
+
+/** @throws when the text has no block. */
+export function replaceBlock(text: string, table: Table): string {
+  const block = findBlock(text);
+  if (block === undefined) throw new Error('there is no block between the bench markers');
+  return `${text.slice(0, block.from)}${renderBlock(table)}${text.slice(block.to)}`;
+}
+
+const HEADER = ['suite', 'case', 'value', 'unit', 'goal', 'floor', 'ratio', 'ok'] as const;
+const measuredOn = ({ date, machine }: Pick<Table, 'date' | 'machine'>): string =>
+  `Measured on ${date}: ${machine}.`;
+
+function renderBlock(table: Table): string {
+  return [
+    BEGIN,
+    '<!-- Written by `npm run bench -- --readme README.md`; do not edit. -->',
+    '',
+    measuredOn(table),
+    '',
+    row(HEADER),
+    row(HEADER.map(() => '---')),
+    ...table.cases.map((of) => row(cellsOf(of))),
+    END,
+  ].join('\n');
+}
+
+const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`;
+
+const SKIPPED = 'skipped: ';
+
+const cellsOf = (of: Case): string[] => [
+  of.suite,
+  of.case,
+  of.skipped === undefined ? numberCell(of.value) : `${SKIPPED}${of.skipped.replaceAll('|', '/')}`,
+  of.unit,
+  numberCell(of.goal),
+  numberCell(of.floor),
+  numberCell(of.ratio),
+  of.ok === null ? '' : of.ok ? 'yes' : 'no',
+];
+
+const numberCell = (value: number | null): string => (value === null ? '' : String(value));
+
+/** What a block says. @throws when it was not written by `replaceBlock`. */
+export function parseBlock(text: string): Table {
+  const block = findBlock(text);
+  if (block === undefined) throw new Error('there is no block between the bench markers');
+  const lines = text.slice(block.from, block.to).split('\n');
+  const [, date, machine] =
+    lines.map((line) => /^Measured on (\d{4}-\d\d-\d\d): (.+)\.$/.exec(line)).find(Boolean) ?? [];
+  if (date === undefined || machine === undefined)
+    throw new Error('the block does not say what it was measured on');
+  const rows = lines.filter((line) => line.startsWith('|')).map(readRow);
+  if (rows[0]?.join() !== HEADER.join()) throw new Error('the block has another header');
+  return { date, machine, cases: rows.slice(2).map(toCase) };
+}
+
+const readRow = (line: string): string[] =>
+  line
+    .split('|')
+    .slice(1, -1)
+    .map((cell) => cell.trim());
+
+const UNITS: readonly Unit[] = ['turns/s', 'ms', 'MiB', 'statements/s', '% CPU'];
+
+function toCase(cells: readonly string[]): Case {
+  const [suiteName, name = '', value = '', unitName, goal = '', floor = '', ratio = '', ok = ''] = cells;
+  const suite = SUITES.find((known) => known === suiteName);
+  const unit = UNITS.find((known) => known === unitName);
+  if (cells.length !== HEADER.length || suite === undefined || unit === undefined)
+    throw new Error(`no row of a bench: ${row(cells)}`);
+  const isSkipped = value.startsWith(SKIPPED);
+  return {
+    suite,
+    case: name,
+    value: isSkipped ? null : readNumber(value),
+    unit,
+    floor: readNumber(floor),
+    ratio: readNumber(ratio),
+    goal: readNumber(goal),
+    ok: ok === '' ? null : ok === 'yes',
+    ...(isSkipped ? { skipped: value.slice(SKIPPED.length) } : {}),
+  };
+}
+
+function readNumber(cell: string): number | null {
+  if (cell === '') return null;
+  const value = Number(cell);
+  if (Number.isNaN(value)) throw new Error(`'${cell}' is no number`);
+  return value;
+}

@@ -1,0 +1,108 @@
+import { newId } from '@boxcar/runtime';
+import pg from 'pg';
+import { openBoxcar, PROFILE } from '../boxcar/system.js';
+import { claimTurns, commitStep, insertTurn } from '../floor/rows.js';
+import { sampleTimes, timed } from '../measure.js';
+import type { QueueName } from '../options.js';
+import { median } from '../report.js';
+import type { Bench, Figures } from '../suite.js';
+import { ANSWER, PROMPT } from '../system.js';
+import { alternate, settle, targetOf } from './pair.js';
+
+const CONCURRENCY = 50;
+const SAMPLES = 60;
+const WARM_UP = 20;
+/** Steps that the long turn has beyond the short one. */
+const EXTRA = 10;
+
+const THOUGHT = 'The train has not passed yet.';
+const submit = { calls: [{ tool: 'submit_result', arguments: { result: ANSWER } }] };
+const call = { calls: [{ tool: 'count_wagons', arguments: { train: 'IC 42' } }] };
+const times = <T>(item: T): T[] => Array.from({ length: EXTRA }, () => item);
+
+/** A step without calls goes on where the turn must end with one: text, then the kernel's reminder. */
+const VARIANTS = [
+  {
+    name: 'without a tool',
+    profile: { must_end_with: ['submit_result'] },
+    last: submit,
+    extra: { say: THOUGHT },
+    /** The text and the reminder, in one commit. */
+    floor: [2],
+  },
+  {
+    name: 'with a tool call',
+    profile: { tools: ['count_wagons'] },
+    last: { say: ANSWER },
+    extra: call,
+    /** The call in one commit; its result in another, which opens the next step. */
+    floor: [1, 1],
+  },
+] as const;
+
+/**
+ * What each further step costs: in pairs of a turn of one step and one of eleven, the difference ÷ 10, one turn at a time on
+ * a system at rest. The floor is as many bare commits, from this process.
+ */
+export async function benchSteps(bench: Bench, queue: QueueName): Promise<Figures> {
+  const { servers, options, say } = bench;
+  const samples = options.samples ?? SAMPLES;
+  const perRound = Math.ceil(samples / options.rounds);
+  await using boxcar = await openBoxcar(targetOf(servers, queue, options.concurrency ?? CONCURRENCY));
+  await using floor = await openHeldTurn(servers.databaseUrl);
+  const figures: Record<string, Figures[string]> = {};
+  for (const variant of VARIANTS) {
+    const slug = variant.name.replaceAll(' ', '-');
+    const [short, long] = [`${slug}-1`, `${slug}-${EXTRA + 1}`] as const;
+    const base = { ...PROFILE, ...variant.profile };
+    await boxcar.runtime.applyProfile({ ...base, name: short, script: [variant.last] });
+    await boxcar.runtime.applyProfile({
+      ...base,
+      name: long,
+      script: [...times(variant.extra), variant.last],
+    });
+    const sample = async (count: number): Promise<number[]> => {
+      const found: number[] = [];
+      for (let at = 0; at < count; at += 1) {
+        const one = await timed(() => boxcar.answerAs(short));
+        found.push(((await timed(() => boxcar.answerAs(long))) - one) / EXTRA);
+      }
+      return found;
+    };
+    const sampleFloor = async (count: number): Promise<number[]> => {
+      const found = await sampleTimes(async () => {
+        for (let step = 0; step < EXTRA; step += 1)
+          for (const cards of variant.floor) await floor.commit(cards);
+      }, count);
+      return found.map((ms) => ms / EXTRA);
+    };
+    await sample(Math.min(WARM_UP, samples));
+    await sampleFloor(Math.min(WARM_UP, samples));
+    await settle(servers.databaseUrl);
+    const rounds = await alternate(options.rounds, {
+      boxcar: () => sample(perRound),
+      floor: () => sampleFloor(perRound),
+    });
+    figures[variant.name] = { value: median(rounds.boxcar.flat()), floor: median(rounds.floor.flat()) };
+    say(`steps ${queue}, ${variant.name}: ${rounds.boxcar.flat().length} pairs of turns`);
+  }
+  return figures;
+}
+
+/** A claimed turn of the bare loop, to commit steps of. */
+async function openHeldTurn(
+  databaseUrl: string,
+): Promise<AsyncDisposable & { commit(cards: number): Promise<void> }> {
+  const pool = new pg.Pool({ connectionString: databaseUrl, max: 1 });
+  const holderId = newId();
+  const turn = { turnId: newId(), epoch: 1 };
+  await insertTurn(pool, { id: turn.turnId, promptCardId: newId(), prompt: PROMPT, joinId: null });
+  await claimTurns(pool, [turn], holderId);
+  return {
+    commit: (cards) => {
+      const drafts = Array.from({ length: cards }, () => ({ id: newId(), text: THOUGHT }));
+      return commitStep(pool, { ...turn, cards: drafts }, holderId);
+    },
+    [Symbol.asyncDispose]: () => pool.end(),
+  };
+}
