@@ -4,6 +4,14 @@ import { startEmbeddedPostgres } from '@boxcar/embedded';
 import { migrate } from '@boxcar/store';
 import pg from 'pg';
 import { dumpSchema } from './schema-dump.ts';
+import { readScriptArguments } from './script-arguments.mjs';
+
+const USAGE = `Usage: npm run db:dump
+
+Applies the migrations to an empty database and rewrites migrations/schema.sql with what they make of it.
+
+  --check   only compare; fails when the file is not up to date`;
+const { flags } = readScriptArguments(USAGE, { flags: ['check'] });
 
 const file = new URL('../migrations/schema.sql', import.meta.url);
 
@@ -13,7 +21,7 @@ try {
   await migrate(server.url);
   await client.connect();
   const dump = await dumpSchema(client);
-  if (process.argv.includes('--check')) {
+  if (flags.has('check')) {
     const isCurrent = readOrEmpty() === dump;
     if (!isCurrent) console.error('migrations/schema.sql is not what the migrations make; run: pnpm db:dump');
     process.exitCode = isCurrent ? 0 : 1;

@@ -1,8 +1,20 @@
 // Opens a kept data folder of the embedded Postgres (the one of a failed test run is printed at its end) until Ctrl-C.
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
 import { startEmbeddedPostgres } from '@boxcar/embedded';
 import pg from 'pg';
+import { readScriptArguments } from './script-arguments.mjs';
 
-const dataDir = process.argv[2];
+const USAGE = `Usage: npm run db:open [-- <folder>]
+
+Starts the embedded Postgres on a data folder that is there already, prints the URL of each of its databases, and stops at
+Ctrl-C. Without a folder it is the default server.`;
+const [dataDir] = readScriptArguments(USAGE, { maxPositionals: 1 }).positionals;
+// A mistyped folder would become a new and empty server.
+if (dataDir !== undefined && !existsSync(join(dataDir, 'cluster'))) {
+  console.error(`${dataDir} holds no data of an embedded Postgres; see --help`);
+  process.exit(2);
+}
 const server = await startEmbeddedPostgres(dataDir === undefined ? {} : { dataDir });
 const client = new pg.Client({ connectionString: server.url });
 await client.connect();

@@ -7,13 +7,15 @@ import { parseArgs } from 'node:util';
 import { openStack, parseConfig, reportError } from '@boxcar/cli';
 import { createLog, createWorker } from '@boxcar/runtime';
 
-const HELP = `Usage: npm start [-- [folder] [--once] [--json]]
+const HELP = `Usage: npm start [-- [folder] [--once] [--json] [--model <provider>:<model>]]
 
 Starts Postgres (the embedded one, or that of DATABASE_URL), brings its schema up to date, starts a worker, and lets a team
 of agents on the scripted model survey the folder; by default this repository.
 
   --once   end when the result is printed; otherwise a terminal keeps the worker running until Ctrl-C
   --json   print the result as one line: {"status", "run_id", "turns", "steps", "deliverable"}
+  --model  of all agents, in place of the scripted one; also BOXCAR_MODEL. For example openai:<model> with
+           OPENAI_API_KEY set (docs/models.md)
   --help   print this
 
 npm start -s -- --once --json | jq .`;
@@ -50,7 +52,12 @@ function readArguments() {
   try {
     const { values, positionals } = parseArgs({
       allowPositionals: true,
-      options: { once: { type: 'boolean' }, json: { type: 'boolean' }, help: { type: 'boolean' } },
+      options: {
+        once: { type: 'boolean' },
+        json: { type: 'boolean' },
+        model: { type: 'string' },
+        help: { type: 'boolean' },
+      },
     });
     if (positionals.length <= 1) return { ...values, folder: positionals[0] };
     throw new Error('one folder at most');
@@ -70,7 +77,7 @@ function loadExample() {
   return import(pathToFileURL(resolve('@boxcar/example-repo-survey')).href);
 }
 
-async function main({ once, folder: given, help }) {
+async function main({ once, folder: given, model: chosen, help }) {
   if (help) {
     process.stdout.write(`${HELP}\n`);
     return;
@@ -83,9 +90,10 @@ async function main({ once, folder: given, help }) {
   const log = createLog(config.logLevel ?? 'warn');
   const stack = await open(() => openStack(config, { log, migrate: true }));
   say(`Postgres is ready (${stack.isEmbedded ? 'embedded' : 'DATABASE_URL'})`);
-  await survey.registerSurvey(stack.runtime, { root: folder });
+  const model = chosen ?? survey.loadConfig().model;
+  await survey.registerSurvey(stack.runtime, { root: folder, model });
   await open(() => createWorker(stack.runtime, { concurrency: config.concurrency }));
-  say(`surveying ${folder}`);
+  say(`surveying ${folder}${model === undefined ? '' : ` with ${model}`}`);
   const run = await Promise.race([survey.runSurvey({ runtime: stack.runtime, folder }), stopped]);
   if (stop.signal.aborted) return;
 

@@ -1,6 +1,7 @@
 import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { chatWire, inOrder, openProviderServer, SERVER_KEY } from '@boxcar/llm/testing';
 import { type NodeChild, spawnNode, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 
@@ -57,6 +58,32 @@ it('on the server of DATABASE_URL: migrates it, twice is as good as once, and wi
   expect(rows).toHaveLength(2);
 });
 
+it('asks the model that it is told, at the address in the environment, and says what that answered', async () => {
+  await using database = await testDatabase({ empty: true });
+  await using provider = await openProviderServer(
+    chatWire,
+    inOrder({ status: 429, error: { message: 'slow down' } }),
+  );
+  const child = spawnNode(
+    new URL('start.mjs', import.meta.url),
+    ['--once', '--json', folder, '--model', 'openai-compatible:local'],
+    {
+      DATABASE_URL: database.url,
+      DATABASE_DIRECT_URL: undefined,
+      REDIS_URL: undefined,
+      OPENAI_COMPATIBLE_BASE_URL: provider.baseUrl,
+      OPENAI_COMPATIBLE_API_KEY: SERVER_KEY,
+    },
+  );
+  expect(await child.exited, child.stderr).toMatchObject({ code: 1 });
+  expect(child.stderr).toContain('with openai-compatible:local');
+  expect(JSON.parse(child.stdout)).toMatchObject({
+    status: 'failed',
+    deliverable: { error: { code: 'model_rate_limited' } },
+  });
+  expect(provider.requests.map(({ prompt }) => prompt?.model)).toEqual(['local']);
+});
+
 it('says in one line what is wrong', async () => {
   const nowhere = await start(['--once', join(home, 'nowhere')], 'postgres://127.0.0.1:1/x');
   expect(nowhere).toMatchObject({
@@ -73,6 +100,6 @@ it('says in one line what is wrong', async () => {
   expect(usage.stderr).toMatch(/^boxcar: bad_request: .*--twice.*; see npm start -- --help\n$/);
   expect(await usage.exited).toMatchObject({ code: 2 });
   const help = await start(['--help']);
-  expect(help.stdout).toMatch(/^Usage: npm start \[-- \[folder\] \[--once\] \[--json\]\]/);
+  expect(help.stdout).toMatch(/^Usage: npm start \[-- \[folder\] \[--once\] \[--json\] \[--model /);
   expect(await help.exited).toMatchObject({ code: 0 });
 });

@@ -5,6 +5,18 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { formatCounts } from './test-counts.mjs';
+
+const USAGE = `Usage: npm test [-- <part of a file's path>... [options of vitest]]
+
+Runs all tests whose servers are at hand, or those of the files named. The last lines name the queue backends that could not
+be tested and count what passed and failed.
+
+npm test -- packages/store -t 'a claim'`;
+if (process.argv.includes('--help')) {
+  console.log(USAGE);
+  process.exit(0);
+}
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const folder = mkdtempSync(join(tmpdir(), 'boxcar-test-run-'));
@@ -40,7 +52,7 @@ if (failed === 0 && (run.status !== 0 || passed === 0)) {
 }
 
 for (const backend of report?.skippedBackends ?? []) console.log(`skipped backend: ${backend}`);
-console.log(`${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`);
+console.log(formatCounts({ passed, failed, skipped }));
 process.exitCode = failed > 0 ? 1 : 0;
 
 function readJson(file) {

@@ -3,6 +3,14 @@
 import { spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { readScriptArguments } from './script-arguments.mjs';
+
+const USAGE = `Usage: npm run verify [-- --static]
+
+Checks format, lint, types, import arrows, unused code and the schema dump, then runs all tests.
+
+  --static   leave out the tests`;
+const { flags } = readScriptArguments(USAGE, { flags: ['static'] });
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const bin = (name) => join(root, 'node_modules', '.bin', name);
@@ -16,7 +24,7 @@ const steps = [
   ['unused files, exports and dependencies', bin('knip')],
   ['schema dump', process.execPath, ...source, 'scripts/db-dump.ts', '--check'],
 ];
-if (!process.argv.includes('--static')) steps.push(['tests', process.execPath, 'scripts/test.mjs']);
+if (!flags.has('static')) steps.push(['tests', process.execPath, 'scripts/test.mjs']);
 
 const failures = [];
 for (const [title, command, ...args] of steps) {

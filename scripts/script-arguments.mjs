@@ -1,0 +1,23 @@
+import { parseArgs } from 'node:util';
+
+/**
+ * The command line of a script: prints `usage` and ends with 0 for `--help`; says in one line what it cannot make sense of
+ * and ends with 2, before anything was done.
+ */
+export function readScriptArguments(usage, { flags = [], maxPositionals = 0 } = {}) {
+  const options = Object.fromEntries([...flags, 'help'].map((name) => [name, { type: 'boolean' }]));
+  let parsed;
+  try {
+    parsed = parseArgs({ options, allowPositionals: maxPositionals > 0 });
+    if (parsed.positionals.length > maxPositionals)
+      throw new Error(`Unexpected argument '${parsed.positionals[maxPositionals]}'`);
+  } catch (error) {
+    console.error(`${error.message.split('. ')[0]}; see --help`);
+    process.exit(2);
+  }
+  if (parsed.values.help === true) {
+    console.log(usage);
+    process.exit(0);
+  }
+  return { flags: new Set(Object.keys(parsed.values)), positionals: parsed.positionals };
+}

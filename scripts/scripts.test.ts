@@ -1,0 +1,55 @@
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type NodeChild, spawnNode } from '@boxcar/testkit';
+import { afterAll, expect, it } from 'vitest';
+
+const folder = mkdtempSync(join(tmpdir(), 'boxcar-scripts-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+async function run(script: string, ...args: string[]): Promise<{ code: number | null; child: NodeChild }> {
+  const child = spawnNode(new URL(script, import.meta.url), args);
+  return { code: (await child.exited).code, child };
+}
+
+const SCRIPTS = ['ci.mjs', 'db-dump.ts', 'db-open.ts', 'test.mjs', 'verify.mjs'];
+
+it.each(SCRIPTS)('%s explains itself, and does nothing else', async (script) => {
+  const { code, child } = await run(script, '--help');
+  expect(child.stdout).toMatch(/^Usage: /);
+  expect(child.stderr).toBe('');
+  expect(code).toBe(0);
+});
+
+// What the script of the tests does not know is meant for vitest.
+it.each(SCRIPTS.filter((script) => script !== 'test.mjs'))(
+  '%s says in one line what it does not understand',
+  async (script) => {
+    const { code, child } = await run(script, '--frobnicate');
+    expect(child.stdout).toBe('');
+    expect(child.stderr).toMatch(/^.*--frobnicate.*; see --help\n$/);
+    expect(code).toBe(2);
+  },
+);
+
+it('a mistyped folder to open is refused, and stays what it was', async () => {
+  const missing = join(folder, 'missing');
+  const empty = join(folder, 'empty');
+  mkdirSync(empty);
+  for (const path of [missing, empty]) {
+    const { code, child } = await run('db-open.ts', path);
+    expect(child.stderr).toContain('holds no data');
+    expect(code).toBe(2);
+  }
+  expect(existsSync(missing)).toBe(false);
+  expect(readdirSync(empty)).toEqual([]);
+});
+
+it('a Postgres that is not installed is named, with the way to get it', async () => {
+  const script = join(folder, 'start.mjs');
+  const { href } = new URL('debian-postgres.mjs', import.meta.url);
+  writeFileSync(script, `import { startDebianPostgres } from '${href}'; await startDebianPostgres(1);`);
+  const child = spawnNode(script);
+  expect(await child.exited).toMatchObject({ code: 1 });
+  expect(child.stderr).toContain('Postgres 1 is not installed: apt-get install postgresql-1');
+});
