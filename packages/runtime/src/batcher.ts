@@ -44,11 +44,12 @@ export class Batcher<I, O> {
   add(input: I): Promise<O> {
     return new Promise<O>((resolve, reject) => {
       this.#waiting.push({ input, resolve, reject });
-      this.#schedule();
+      // What this very moment brings joins the batch; an idle system waits for no more.
+      this.#schedule(queueMicrotask);
     });
   }
 
-  #schedule(): void {
+  #schedule(later: (start: () => void) => void): void {
     if (this.#isScheduled || this.#waiting.length === 0 || this.#inFlight >= this.#maxInFlight) return;
     if (this.#inFlight > 0 && this.#waiting.length < this.#maxItems) {
       this.#patience ??= setTimeout(() => {
@@ -58,11 +59,10 @@ export class Batcher<I, O> {
       return;
     }
     this.#isScheduled = true;
-    // One turn of the event loop: what the same burst of I/O brought joins the same batch.
-    setImmediate(() => {
+    later(() => {
       this.#isScheduled = false;
       this.#start();
-      this.#schedule();
+      this.#schedule(later);
     });
   }
 
@@ -74,7 +74,8 @@ export class Batcher<I, O> {
     this.#inFlight++;
     void this.#settle(batch).finally(() => {
       this.#inFlight--;
-      this.#schedule();
+      // A busy one waits a turn of the event loop: who was just answered may have something to add.
+      this.#schedule(setImmediate);
     });
   }
 

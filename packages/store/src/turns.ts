@@ -26,7 +26,16 @@ import {
   type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, retryTransient, run, runRetrying, statement, type Tx, transaction } from './db.js';
+import {
+  type Queryable,
+  retryTransient,
+  run,
+  runRetrying,
+  type Statement,
+  statement,
+  type Tx,
+  transaction,
+} from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import {
   type CallRouteKind,
@@ -304,9 +313,39 @@ export const ENDED_CHANNEL = 'boxcar_ended';
 /** A NOTIFY payload must stay below 8,000 bytes, or it aborts its transaction. */
 const IDS_PER_NOTICE = 200;
 
+const CALLS_PART = `, calls as (
+    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at)
+    select x.id, hd.project_id, hd.turn_id, hd.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, hd.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond',
+      case when x.route = 'queue' then now() + ${FIRST_LOOK} end
+    from hd cross join lateral json_to_recordset(hd.calls) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8)
+  )`;
+
+const OPENED_PART = `, opened as (
+    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
+    select up.id, up.step_count + 1, 1, up.project_id, up.epoch, up.holder_id, up.view_position, up.head_position
+    from up where up.status = 'running' and up.call_count = 0
+  )`;
+
+const NOTICES_PART = `, notices as (
+    select pg_notify('${ENDED_CHANNEL}', string_agg(e.id::text, ','))
+    from (select up.id, row_number() over () as n from up where up.ended_at is not null) e group by e.n / ${IDS_PER_NOTICE}
+  )`;
+
+const ENDS_COLUMNS = `
+    (select count(*) from notices) as notice_count, up.ended_at is not null as is_ended,
+    up.ended_at is not null and (select true from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null limit 1) is not null as has_door`;
+
+interface CommitParts {
+  readonly hasCalls: boolean;
+  /** Some turn ends. */
+  readonly hasEnds: boolean;
+  /** Some turn goes on at once with its next step. */
+  readonly hasNext: boolean;
+}
+
 // Each part reads the one before it, so that no two lists of a batch are joined by going through both; what belongs to one
 // turn travels inside its record.
-const COMMIT = statement(`
+const commitText = ({ hasCalls, hasEnds, hasNext }: CommitParts): string => `
   with d as (
     select * from json_to_recordset($1::json) as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
       step int, attempt int, model text, prompt_hash text, toolset_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
@@ -333,12 +372,6 @@ const COMMIT = statement(`
     select hd.output_box_id, hd.base + x.n, x.kind, x.card_id, x.tokens, hd.turn_id, hd.step, hd.agent_id::text
     from hd cross join lateral json_to_recordset(hd.entries) as x(n int, kind text, card_id uuid, tokens int)
   ),
-  calls as (
-    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at)
-    select x.id, hd.project_id, hd.turn_id, hd.step, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, hd.epoch, 'pending', now() + x.timeout_ms * interval '1 millisecond',
-      case when x.route = 'queue' then now() + ${FIRST_LOOK} end
-    from hd cross join lateral json_to_recordset(hd.calls) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8)
-  ),
   closed as (
     update boxcar.steps s set model = hd.model, prompt_hash = decode(hd.prompt_hash, 'hex'), toolset_hash = decode(hd.toolset_hash, 'hex'), manifest = hd.manifest, thought_card_id = hd.thought_card_id,
       usage = hd.usage, finish_reason = hd.finish_reason, model_ms = hd.model_ms, error = hd.step_error, committed_at = now(),
@@ -354,20 +387,18 @@ const COMMIT = statement(`
     from hd where t.id = hd.turn_id
     returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at,
       hd.call_count, hd.base, hd.head_position, hd.view_position
-  ),
-  opened as (
-    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
-    select up.id, up.step_count + 1, 1, up.project_id, up.epoch, up.holder_id, up.view_position, up.head_position
-    from up where up.status = 'running' and up.call_count = 0
-  ),
-  notices as (
-    select pg_notify('${ENDED_CHANNEL}', string_agg(e.id::text, ','))
-    from (select up.id, row_number() over () as n from up where up.ended_at is not null) e group by e.n / ${IDS_PER_NOTICE}
-  )
-  select (select count(*) from notices) as notice_count, up.id as turn_id, up.worker_target, up.base,
-    up.ended_at is not null as is_ended,
-    up.ended_at is not null and (select true from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null limit 1) is not null as has_door
-  from up`);
+  )${hasCalls ? CALLS_PART : ''}${hasNext ? OPENED_PART : ''}${hasEnds ? NOTICES_PART : ''}
+  select ${hasEnds ? ENDS_COLUMNS : 'false as is_ended, false as has_door'}, up.id as turn_id, up.worker_target, up.base from up`;
+
+const commitStatements = new Map<string, Statement>();
+
+/** One text per combination of parts: what a batch has no use for is not even opened by Postgres. */
+function commitStatement(parts: CommitParts): Statement {
+  const key = `${parts.hasCalls} ${parts.hasEnds} ${parts.hasNext}`;
+  const prepared = commitStatements.get(key) ?? statement(commitText(parts));
+  commitStatements.set(key, prepared);
+  return prepared;
+}
 
 interface CommitRow extends pg.QueryResultRow {
   turn_id: TurnId;
@@ -387,6 +418,13 @@ const GRANT_OUTPUTS = statement(`
       when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end,
     expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
     source = case when grants.expires_at <= now() then excluded.source else grants.source end`);
+
+const toCommit = (commits: readonly StepCommit[]): Statement =>
+  commitStatement({
+    hasCalls: commits.some((commit) => commit.calls.length > 0),
+    hasEnds: commits.some((commit) => commit.end !== null),
+    hasNext: commits.some((commit) => commit.end === null && commit.calls.length === 0),
+  });
 
 function commitValues(commits: readonly StepCommit[]): unknown[] {
   const records = commits.map((commit) => ({
@@ -443,7 +481,7 @@ export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[])
     (commit) => commit.results.length > 0 || (commit.end !== null && commit.hasParent),
   );
   if (!needsTransaction)
-    return readResult(commits, await runRetrying<CommitRow>(pool, COMMIT, commitValues(commits)));
+    return readResult(commits, await runRetrying<CommitRow>(pool, toCommit(commits), commitValues(commits)));
   return transaction(pool, async (tx) => {
     // Children and parents are locked together, by id: two ends of one family never wait for each other in a circle.
     const ids = commits.flatMap((commit) => [
@@ -456,7 +494,7 @@ export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[])
       isFenceOpen(commit, turns.get(commit.turnId)) ? commit.results : [],
     );
     if (results.length > 0) await settleCalls(tx, results);
-    const rows = await run<CommitRow>(tx, COMMIT, commitValues(commits));
+    const rows = await run<CommitRow>(tx, toCommit(commits), commitValues(commits));
     return {
       ...readResult(commits, rows),
       ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))),
