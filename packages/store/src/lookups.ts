@@ -55,9 +55,24 @@ export interface Opening {
     | undefined;
 }
 
+const PARENT_PARTS = `,
+    parent as (select t.* from boxcar.turns t join p on p.id = t.project_id where t.id = r.parent_turn_id),
+    chain as (
+      select t.id as turn_id, t.agent_id, t.is_awaited, t.parent_turn_id, 0 as n from parent t
+      union all
+      select t.id, t.agent_id, t.is_awaited, t.parent_turn_id, c.n + 1 from chain c join boxcar.turns t on t.id = c.parent_turn_id
+      where c.n < 1000
+    )`;
+
+const PARENT_COLUMNS = `
+      (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status, 'depth', t.depth,
+         'context_box_id', t.context_box_id, 'output_box_id', t.output_box_id) from parent t) as parent,
+      (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
+         from chain c join boxcar.agents a on a.id = c.agent_id) as chain`;
+
 // One row per caller. Everything hangs on keys handed in, so each part is a look-up of its own (`lateral`), and a part that
 // was not asked for finds nothing at once.
-const OPENINGS = statement(`
+const openingsText = (hasParents: boolean): string => `
   select r.n::int as n, o.*
   from rows from (json_to_recordset($1) as (project text, project_id uuid, source_id uuid, source_name text, parent_turn_id uuid, keys text[], profile_names text[]))
     with ordinality as r(project, project_id, source_id, source_name, parent_turn_id, keys, profile_names, n)
@@ -71,26 +86,20 @@ const OPENINGS = statement(`
         and a.id = coalesce(r.source_id, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = r.source_name), case when r.source_name is null then p.operator_agent_id end)
       left join boxcar.profiles f on f.id = a.profile_id
       left join boxcar.cards c on c.id = f.card_id
-    ),
-    parent as (select t.* from boxcar.turns t join p on p.id = t.project_id where t.id = r.parent_turn_id),
-    chain as (
-      select t.id as turn_id, t.agent_id, t.is_awaited, t.parent_turn_id, 0 as n from parent t
-      union all
-      select t.id, t.agent_id, t.is_awaited, t.parent_turn_id, c.n + 1 from chain c join boxcar.turns t on t.id = c.parent_turn_id
-      where c.n < 1000
-    )
+    )${hasParents ? PARENT_PARTS : ''}
     select p.id as project_id, p.limits, p.operator_agent_id,
       (select row_to_json(s) from source s) as source,
       (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id))
          from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys)) as operations,
       (select json_agg(json_build_object('profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags, 'worker_target', f.worker_target, 'max_steps', f.max_steps))
          from boxcar.profiles f where f.project_id = p.id and f.name = any (r.profile_names) and f.is_current) as profiles,
-      (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status, 'depth', t.depth,
-         'context_box_id', t.context_box_id, 'output_box_id', t.output_box_id) from parent t) as parent,
-      (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
-         from chain c join boxcar.agents a on a.id = c.agent_id) as chain
+      ${hasParents ? PARENT_COLUMNS : 'null::json as parent, null::json as chain'}
     from p
-  ) o`);
+  ) o`;
+
+// Who submits from outside has no caller to look up, and Postgres nothing to prepare for one.
+const OPENINGS = statement(openingsText(false));
+const CALLED_OPENINGS = statement(openingsText(true));
 
 interface OpeningRow extends pg.QueryResultRow {
   n: number;
@@ -166,7 +175,8 @@ export async function loadOpenings(
   requests: readonly OpeningRequest[],
 ): Promise<readonly (Opening | undefined)[]> {
   const { groups, groupOf } = groupByCaller(requests);
-  const rows = await run<OpeningRow>(db, OPENINGS, [
+  const hasParents = requests.some((request) => request.parentTurnId !== undefined);
+  const rows = await run<OpeningRow>(db, hasParents ? CALLED_OPENINGS : OPENINGS, [
     JSON.stringify(groups.map(({ record, keys }) => ({ ...record, keys }))),
   ]);
   const openings = new Map(rows.map((row) => [row.n - 1, readOpening(row)]));

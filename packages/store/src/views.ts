@@ -135,8 +135,8 @@ export type ViewedClaim =
   | { readonly outcome: 'stale' };
 
 /**
- * Takes dispatched turns and reads their views in one round trip: three statements sent together on one connection, each its
- * own transaction, so the second and third see what the first has written. A view that is larger than `maxViewBytes`, or
+ * Takes dispatched turns and reads their views in one round trip: the claim and the tapes sent together on one connection, each
+ * its own transaction, so that the second sees what the first has written; the contexts beside them. A view that is larger than `maxViewBytes`, or
  * shows the contexts of earlier turns, is left out.
  */
 export function claimWithViews(
@@ -151,7 +151,8 @@ export function claimWithViews(
     const claiming = claimOnce(db, rings, holderId);
     const viewing = Promise.all([
       run<EntryRow>(db, THIN_ENTRIES, [turnIds, maxTokens, maxViewBytes]),
-      expandContextsOf(db, turnIds, maxTokens),
+      // Sealed boxes: they say the same before the claim, so another connection can read them meanwhile.
+      expandContextsOf(pool, turnIds, maxTokens),
     ]);
     // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
     const views = viewing.catch(() => undefined);
