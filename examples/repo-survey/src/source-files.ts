@@ -107,8 +107,31 @@ export type ReadText =
   | { readonly outcome: 'text'; readonly text: string }
   | { readonly outcome: Extract<SkipReason, 'binary' | 'too_large' | 'unreadable'> };
 
+/**
+ * All of a file, or undefined when it is larger than the limit. What the file says of its size is a hint: those of `/proc`
+ * say 0 and may have no end, others grow.
+ */
+async function readWithin(
+  file: FileHandle,
+  limit: { readonly maxBytes: number; readonly hint: number },
+): Promise<Buffer | undefined> {
+  // One byte more tells a full buffer from an end.
+  let bytes = Buffer.allocUnsafe(Math.min(limit.hint, limit.maxBytes) + 1);
+  let size = 0;
+  for (;;) {
+    const { bytesRead } = await file.read(bytes, size, bytes.length - size);
+    if (bytesRead === 0) return bytes.subarray(0, size);
+    size += bytesRead;
+    if (size > limit.maxBytes) return undefined;
+    if (size < bytes.length) continue;
+    const larger = Buffer.allocUnsafe(Math.min(Math.max(size * 2, 64 * 1024), limit.maxBytes) + 1);
+    bytes.copy(larger, 0, 0, size);
+    bytes = larger;
+  }
+}
+
 /** Reads one text file by its real path; a link, a pipe or a device is not opened as one. */
-export async function readText(absolute: string): Promise<ReadText> {
+export async function readText(absolute: string, maxBytes = MAX_FILE_BYTES): Promise<ReadText> {
   let file: FileHandle | undefined;
   try {
     file = await open(
@@ -117,8 +140,9 @@ export async function readText(absolute: string): Promise<ReadText> {
     );
     const stat = await file.stat();
     if (!stat.isFile()) return { outcome: 'unreadable' };
-    if (stat.size > MAX_FILE_BYTES) return { outcome: 'too_large' };
-    const bytes = await file.readFile();
+    if (stat.size > maxBytes) return { outcome: 'too_large' };
+    const bytes = await readWithin(file, { maxBytes, hint: stat.size });
+    if (bytes === undefined) return { outcome: 'too_large' };
     // A NUL near the start is what git, too, takes as the sign of a binary file.
     if (bytes.subarray(0, BINARY_PROBE_BYTES).includes(0)) return { outcome: 'binary' };
     return { outcome: 'text', text: bytes.toString('utf8') };

@@ -1,8 +1,10 @@
+import { existsSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { ToolContext } from '@boxcar/runtime';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import { readText } from './source-files.js';
 import { copyFixture } from './testing/survey-harness.js';
 import { createSurveyTools, MAX_AREAS } from './tools.js';
 
@@ -52,6 +54,21 @@ describe('the tools', () => {
     ] as const) {
       await expect(read_file.run({ path, from_line: 1, max_lines: 1 }, context)).rejects.toThrow(why);
     }
+  });
+
+  test('a file is read to the limit, whatever it says of its size', async () => {
+    await using tree = await copyFixture();
+    const text = 'ab\n'.repeat(100_000);
+    await writeFile(join(tree.root, 'long.txt'), text);
+    const path = join(tree.root, 'long.txt');
+    expect(await readText(path, text.length)).toEqual({ outcome: 'text', text });
+    expect(await readText(path, text.length - 1)).toEqual({ outcome: 'too_large' });
+    // The files of Linux that say they are empty and are not.
+    if (!existsSync('/proc/self/status')) return;
+    expect(await readText('/proc/self/status')).toMatchObject({
+      text: expect.stringMatching(/^Name:[\s\S]*\n$/),
+    });
+    expect(await readText('/proc/self/status', 100)).toEqual({ outcome: 'too_large' });
   });
 
   test('list_folders covers a folder once, in one piece where its folders are too many or oddly named', async () => {

@@ -123,8 +123,8 @@ describe('box create', () => {
   });
 
   it.each([
-    ['nothing', [], /give cards or card_ids/],
-    ['a file that is not there', ['--file', 'nothing.txt'], /--file: nothing\.txt: ENOENT/],
+    ['nothing', [], /give --text, --file, --cards or --card/],
+    ['a file that is not there', ['--file', 'nothing.txt'], /--file: nothing\.txt: there is no such file\./],
     ['a folder', ['--file', tmpdir()], /is a folder/],
     ['bytes', ['--file', 'BYTES'], /is no UTF-8 text/],
     ['broken JSON', ['--cards', 'BROKEN'], /--cards: .* is no JSON/],

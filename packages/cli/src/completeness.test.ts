@@ -105,6 +105,8 @@ describe('completion', () => {
     expect(complete('boxcar profiles ap')).toEqual(['apply']);
     expect(complete('boxcar --json profiles apply --fi')).toEqual(['--file']);
     expect(complete('boxcar tree 0198c1f2 --no')).toEqual(['--no-watch']);
+    for (const line of ['boxcar ', 'boxcar profiles ', 'boxcar tree '])
+      expect(complete(line).filter((word) => word === '--help')).toHaveLength(1);
     // Files, by bash itself.
     expect(complete('boxcar profiles apply --file prof')).toEqual([]);
   });

@@ -26,7 +26,12 @@ const toWord = (option: Option): Word => ({
 
 function placesOf(command: Command, path: string, inherited: readonly Option[]): Place[] {
   const help = command.createHelp();
-  const options = [...new Set([...help.visibleOptions(command), ...inherited])];
+  // Of one name once: each command makes its own --help.
+  const options = [
+    ...new Map(
+      [...help.visibleOptions(command), ...inherited].map((option) => [option.flags, option]),
+    ).values(),
+  ];
   const commands = help.visibleCommands(command);
   const place: Place = {
     path,

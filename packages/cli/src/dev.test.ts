@@ -1,6 +1,7 @@
 import {
   appendFileSync,
   cpSync,
+  mkdirSync,
   mkdtempSync,
   readFileSync,
   rmSync,
@@ -141,6 +142,21 @@ describe('boxcar dev', () => {
     expect(lines().at(-1)?.event).toBe('dev.stopped');
     expect(isAlive(pid)).toBe(false);
   });
+});
+
+it('boxcar dev begun in an empty folder takes up the profiles that come later', async () => {
+  const empty = path('empty');
+  mkdirSync(empty);
+  await using later = startCli(['dev'], env, empty);
+  const hears = (words: string): Promise<unknown> =>
+    waitFor(() => later.stderr.includes(words), { message: `dev says ${words}`, deadlineMs: 60_000 });
+  await hears('worker ready');
+  expect(later.stderr).toContain('profiles (none yet; profiles.yaml will do)');
+  writeFileSync(
+    join(empty, 'profiles.yaml'),
+    'name: late\ninstructions: x\nmodel: scripted\nscript: [{ say: x }]\n',
+  );
+  await hears('new: late@1');
 });
 
 describe('boxcar dev refuses', () => {

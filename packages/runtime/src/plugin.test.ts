@@ -20,6 +20,7 @@ const load = (code: string, name: string): Promise<void> => {
 
 test.each([
   ['thrown.mjs', "export default () => {\n  throw new Error('no key');\n};\n", /thrown\.mjs:2:9: no key\. /],
+  ['stop.mjs', "export default () => {\n  throw new Error('A sentence.');\n};\n", /: A sentence\. [A-Z]/],
   ['top.mjs', 'const a = 1;\n\nnull.x;\nexport default () => a;\n', /top\.mjs:3:6: Cannot read/],
   ['none.mjs', 'export const a = 1;\n', /none\.mjs: its default export is no function\. /],
 ])('what goes wrong in %s is said with its line, where there is one', async (name, code, words) => {

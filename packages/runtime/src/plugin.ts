@@ -21,6 +21,10 @@ function placeOf(error: unknown, path: string): string {
   return path;
 }
 
+/** What it says, to be ended by a full stop of ours. */
+const reasonOf = (error: unknown): string =>
+  (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+
 /**
  * Loads plugins by path, in order.
  *
@@ -34,7 +38,7 @@ export async function loadPlugins(runtime: Runtime, paths: readonly string[]): P
       await loaded.default(runtime);
     } catch (error) {
       throw new KernelError('plugin_failed', {
-        message: `Plugin ${placeOf(error, resolve(path))}: ${error instanceof Error ? error.message : String(error)}.`,
+        message: `Plugin ${placeOf(error, resolve(path))}: ${reasonOf(error)}.`,
         details: { path },
         cause: error,
       });

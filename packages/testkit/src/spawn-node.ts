@@ -40,16 +40,19 @@ export function trackChild<C extends ChildProcess>(child: C): C {
  *
  * @param script - Path or file URL.
  * @param env - Added to the environment of this process; `undefined` removes a variable.
+ * @param cwd - Its working folder; by default that of this process.
  */
 export function spawnNode(
   script: string | URL,
   args: readonly string[] = [],
   env: Readonly<Record<string, string | undefined>> = {},
+  cwd?: string,
 ): NodeChild {
   const file = typeof script === 'string' && !script.startsWith('file:') ? script : fileURLToPath(script);
   const child = trackChild(
     spawn(process.execPath, ['--conditions=@boxcar/source', `--import=${loader}`, file, ...args], {
       env: withoutUndefined({ ...process.env, ...env }),
+      cwd,
       stdio: ['pipe', 'pipe', 'pipe'],
     }),
   );

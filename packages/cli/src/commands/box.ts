@@ -28,7 +28,9 @@ const badInput = (field: string, message: string, cause?: unknown): KernelError 
   new KernelError('bad_request', { message: `--${field}: ${message}.`, details: { field }, cause });
 
 const reasonOf = (error: unknown): string => {
-  if (error instanceof Error && 'code' in error && error.code === 'EISDIR') return 'is a folder';
+  const code = error instanceof Error && 'code' in error ? error.code : undefined;
+  if (code === 'EISDIR') return 'is a folder';
+  if (code === 'ENOENT') return 'there is no such file';
   return error instanceof Error ? error.message : String(error);
 };
 
@@ -99,6 +101,12 @@ async function submit(
 async function createBox(context: Context, flags: CreateFlags): Promise<number> {
   const stdins = [...(flags.file ?? []), ...(flags.cards ?? [])].filter((name) => name === '-');
   if (stdins.length > 1) throw badInput('file', 'stdin can be read once only');
+  if ([flags.text, flags.file, flags.cards, flags.card].every((given) => given === undefined)) {
+    throw new KernelError('bad_request', {
+      message: 'a box needs cards: give --text, --file, --cards or --card.',
+      details: { field: 'cards' },
+    });
+  }
   const answer = await submit(context, 'create_box', { args: await readBoxArguments(flags), flags });
   context.answer(answer, () => String(isJsonObject(answer) ? answer.box_id : ''));
   return EXIT.success;

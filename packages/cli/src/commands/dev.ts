@@ -88,7 +88,8 @@ async function findSyntaxError(files: readonly string[]): Promise<string | undef
 class DevServer {
   readonly #context: Context;
   readonly #flags: DevFlags;
-  readonly #sources: Sources;
+  readonly #findSources: () => Sources;
+  #sources: Sources;
   readonly #env: Readonly<Record<string, string | undefined>>;
   readonly #worker: WorkerSupervisor;
 
@@ -96,13 +97,14 @@ class DevServer {
     context: Context,
     options: {
       readonly flags: DevFlags;
-      readonly sources: Sources;
+      readonly findSources: () => Sources;
       readonly env: Readonly<Record<string, string | undefined>>;
     },
   ) {
     this.#context = context;
     this.#flags = options.flags;
-    this.#sources = options.sources;
+    this.#findSources = options.findSources;
+    this.#sources = options.findSources();
     this.#env = { BOXCAR_LOG_LEVEL: 'warn', ...options.env };
     const { config } = context;
     this.#worker = new WorkerSupervisor({
@@ -207,6 +209,7 @@ class DevServer {
     let codeStamp: string | undefined;
     let isCodeGood = false;
     while (!stop.aborted) {
+      this.#sources = this.#findSources();
       const profiles = stampOf(profileFiles(this.#sources));
       const code = stampOf(codeFiles(this.#sources));
       const hasNewCode = code !== codeStamp;
@@ -248,7 +251,7 @@ class DevServer {
 /** `boxcar dev`: database, worker, profiles and plugins of the working folder, reloaded when they change. */
 async function runDev(context: Context, flags: DevFlags): Promise<number> {
   const { config, stop } = context;
-  const sources = findSources(process.cwd(), {
+  const findNow = findSources(process.cwd(), {
     ...(flags.profiles === undefined ? {} : { profiles: flags.profiles }),
     plugins: flags.plugin ?? config.plugins,
   });
@@ -267,16 +270,17 @@ async function runDev(context: Context, flags: DevFlags): Promise<number> {
   });
   const dev = new DevServer(context, {
     flags,
-    sources,
+    findSources: findNow,
     env: { DATABASE_URL: server.databaseUrl, DATABASE_DIRECT_URL: server.directUrl, BOXCAR_PLUGINS: '' },
   });
   try {
     const where = server.isEmbedded ? `embedded Postgres in ${defaultDataDir()}` : 'DATABASE_URL';
-    const named = (paths: readonly string[], what: string): string =>
-      paths.length === 0 ? `no ${what}` : `${what} ${paths.map(here).join(', ')}`;
+    const sources = findNow();
+    const named = (paths: readonly string[], what: string, usual: string): string =>
+      `${what} ${paths.length === 0 ? `(none yet; ${usual} will do)` : paths.map(here).join(', ')}`;
     context.note(`database: ${where}; queues on ${config.redisUrl === undefined ? 'Postgres' : 'Redis'}`);
     context.note(
-      `watching ${named(sources.profiles, 'profiles')}; ${named(sources.plugins, 'plugins')}; Ctrl-C stops`,
+      `watching ${named(sources.profiles, 'profiles', 'profiles.yaml')}; ${named(sources.plugins, 'plugins', 'plugin.js')}; Ctrl-C stops`,
     );
     if (context.isJson)
       context.answer({ event: 'dev.started', is_embedded: server.isEmbedded, ...sources }, () => '');

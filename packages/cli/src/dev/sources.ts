@@ -20,22 +20,22 @@ const kindOf = (path: string): 'file' | 'folder' | undefined => {
   return stats === undefined ? undefined : stats.isDirectory() ? 'folder' : 'file';
 };
 
+/** What lies in the working folder under the usual names. */
+const usual = (cwd: string, names: readonly string[]): string[] =>
+  names.map((name) => join(cwd, name)).filter((path) => kindOf(path) !== undefined);
+
 /**
- * What was named, else what lies in the working folder under the usual names.
+ * What was named, else what lies in the working folder under the usual names, now: it may come later.
  *
+ * @returns A function that looks again.
  * @throws KernelError `bad_request` naming what is not there.
  */
 export function findSources(
   cwd: string,
   named: { readonly profiles?: readonly string[]; readonly plugins?: readonly string[] },
-): Sources {
-  const pick = (
-    given: readonly string[] | undefined,
-    field: string,
-    defaults: readonly string[],
-  ): string[] => {
-    if (given === undefined || given.length === 0)
-      return defaults.map((name) => join(cwd, name)).filter((path) => kindOf(path) !== undefined);
+): () => Sources {
+  const resolveAll = (given: readonly string[] | undefined, field: string): string[] | undefined => {
+    if (given === undefined || given.length === 0) return undefined;
     return given.map((name) => {
       const path = resolve(cwd, name);
       if (kindOf(path) === undefined) {
@@ -47,10 +47,12 @@ export function findSources(
       return path;
     });
   };
-  return {
-    profiles: pick(named.profiles, 'profiles', DEFAULT_PROFILES),
-    plugins: pick(named.plugins, 'plugin', DEFAULT_PLUGINS),
-  };
+  const profiles = resolveAll(named.profiles, 'profiles');
+  const plugins = resolveAll(named.plugins, 'plugin');
+  return () => ({
+    profiles: profiles ?? usual(cwd, DEFAULT_PROFILES),
+    plugins: plugins ?? usual(cwd, DEFAULT_PLUGINS),
+  });
 }
 
 const filesIn = (folder: string, pattern: RegExp): string[] => {

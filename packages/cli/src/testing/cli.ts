@@ -30,8 +30,8 @@ export interface CliResult {
 }
 
 /** Starts `boxcar …` in a process of its own. */
-export const startCli = (args: readonly string[], env: Env = {}): NodeChild =>
-  spawnNode(MAIN, args, { ...CLEAN, ...env });
+export const startCli = (args: readonly string[], env: Env = {}, cwd?: string): NodeChild =>
+  spawnNode(MAIN, args, { ...CLEAN, ...env }, cwd);
 
 /** Runs `boxcar …` to its end, in a process of its own. */
 export async function cli(args: readonly string[], env: Env = {}): Promise<CliResult> {
