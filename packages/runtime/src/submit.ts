@@ -42,6 +42,7 @@ import type { CallerContext, Handler, HandlerTools, NewAgentRequest, TurnRef } f
 import { HandoverPacker, newId } from './packer.js';
 import type { RuntimeCore } from './runtime.js';
 import { UnitOfWork } from './unit-of-work.js';
+import { unlessAborted } from './unless-aborted.js';
 
 const DEFAULT_WAIT_SECONDS = 3600;
 const DEFAULT_MAX_DEPTH = 20;
@@ -68,6 +69,8 @@ export interface DoorOptions {
     readonly epoch: number;
     readonly holderId: WorkerId;
     readonly toolCallId: ToolCallId;
+    /** Fires at the call's deadline and when its turn is lost: what the handler has gathered comes to nothing. */
+    readonly signal: AbortSignal;
     /** Records the answer in the same transaction, when the primitive does not wait. */
     readonly settle: (tx: Tx, answer: JsonValue) => Promise<void>;
     /** Gives the call the deadline of what it waits for, in the same transaction. */
@@ -498,7 +501,11 @@ async function acceptOnce(
   try {
     const tools = new Primitive(runtime, opening, ctx, unit, options.call);
     // Handlers are outside code: whatever they return, rows and cards can hold it.
-    const answer = sanitizeJson(await handler.handle(input, tools)).value;
+    const handling = handler.handle(input, tools);
+    const given = await (options.call === undefined
+      ? handling
+      : unlessAborted(handling, options.call.signal));
+    const answer = sanitizeJson(given).value;
     if (tools.ending !== undefined) {
       if (!unit.isEmpty)
         throw new KernelError('internal_error', {

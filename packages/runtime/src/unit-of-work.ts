@@ -148,6 +148,8 @@ export class UnitOfWork {
       return;
     }
     try {
+      // What is under way on the connection still: released before its next statement, it would run that on its own.
+      await this.#last;
       await client.query('rollback');
       client.release();
     } catch (error) {

@@ -151,6 +151,19 @@ describe('lost rings', () => {
     );
   });
 
+  test('of a target that no worker serves do not stand in front of the others', async () => {
+    const gpu = await world.profile('painter', { workerTarget: 'gpu' });
+    const painter = await world.worker({ targets: ['gpu'] });
+    await world.submit({ profile: gpu });
+    const turn = await world.submit({ profile });
+    await world.rows("update boxcar.workers set lease_until = now() - interval '1 second' where id = $1", [
+      painter,
+    ]);
+    expect(await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 1 })).toMatchObject([
+      { turnId: turn.turnId },
+    ]);
+  });
+
   test('that were claimed after all are left alone', async () => {
     const turn = await world.submit({ profile });
     const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });

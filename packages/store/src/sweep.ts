@@ -101,12 +101,14 @@ export async function takeOver(
   return rows.map(toRing);
 }
 
+// Those of a target without a worker wait with or without a ring, and would stand in front of the others for ever.
 const STALE_RINGS = statement(`
   select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t
   where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond'
+    and (t.worker_target in (select unnest(w.targets) from boxcar.workers w where w.lease_until > ${NOW})) is true
   order by t.dispatched_at limit $3`);
 
-/** Turns dispatched a while ago that nobody has claimed: their ring may be lost. */
+/** Turns dispatched a while ago that nobody has claimed, although workers live for them: their ring may be lost. */
 export async function findStaleRings(
   pool: pg.Pool,
   options: SweepClock & { lostRingMs: number; limit: number },

@@ -21,6 +21,7 @@ import {
 } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
+import { unlessAborted } from '../unless-aborted.js';
 import { type CallOutcome, toFailure, toSettlement } from './call-result.js';
 import type { HeldTurn } from './run-turn.js';
 
@@ -32,22 +33,33 @@ export interface Toolbox {
   readonly schemas: readonly ToolSchema[];
 }
 
-const schemas = new WeakMap<object, ToolSchema>();
+/** By what they come from, and by name: one handler may be registered under several. The same schema is the same object. */
+const schemas = new WeakMap<object, Map<string, ToolSchema>>();
 
-function schemaOf(runtime: RuntimeCore, name: string): ToolSchema | undefined {
-  const source = runtime.tools.get(name) ?? runtime.handlers.get(name);
-  if (source === undefined) return undefined;
-  const known = schemas.get(source);
-  if (known !== undefined) return known;
-  const schema = { name, description: source.description, parameters: toParameters(source.input) };
-  schemas.set(source, schema);
+function schemaOnce(source: object, name: string, build: () => ToolSchema): ToolSchema {
+  const known = schemas.get(source) ?? new Map<string, ToolSchema>();
+  const schema = known.get(name) ?? build();
+  schemas.set(source, known.set(name, schema));
   return schema;
 }
 
-function queueSchemaOf({ name, description, parameters }: QueueTool): ToolSchema {
-  const { $schema: _dialect, ...schema } = parameters;
-  return { name, description, parameters: schema };
+function schemaOf(runtime: RuntimeCore, name: string): ToolSchema | undefined {
+  const source = runtime.tools.get(name) ?? runtime.handlers.get(name);
+  return (
+    source &&
+    schemaOnce(source, name, () => ({
+      name,
+      description: source.description,
+      parameters: toParameters(source.input),
+    }))
+  );
 }
+
+const queueSchemaOf = (tool: QueueTool): ToolSchema =>
+  schemaOnce(tool, tool.name, () => {
+    const { $schema: _dialect, ...parameters } = tool.parameters;
+    return { name: tool.name, description: tool.description, parameters };
+  });
 
 /** The tools of a turn: those the profile lists, those it must end with, and submit_result when fields bind its result. */
 export function buildToolbox(
@@ -170,42 +182,56 @@ async function runFunction(
     );
     throw invalidArguments(findings);
   }
-  const deadline = new AbortController();
-  const signal = AbortSignal.any([deadline.signal, turn.signal]);
-  let timer: NodeJS.Timeout | undefined;
-  let onAbort: (() => void) | undefined;
-  try {
-    const aborted = new Promise<never>((_resolve, reject) => {
-      onAbort = () => reject(turn.signal.reason);
-      turn.signal.addEventListener('abort', onAbort, { once: true });
-      timer = setTimeout(
-        () => {
-          const error = new KernelError('tool_timeout', {
-            message: `${call.name} did not answer in time.`,
-            details: { tool: call.name, tool_call_id: call.id },
-          });
-          deadline.abort(error);
-          reject(error);
-        },
-        Math.max(call.remaining_ms, 0),
-      );
-    });
-    const context = {
+  const output = await runLimited(call, turn, async ({ signal }) =>
+    tool.run(parsed.data, {
       toolCallId: call.id,
       turnId: turn.turn.turnId,
       agentId: turn.turn.agentId,
       projectId: turn.turn.projectId,
       signal,
-    };
-    const output = await Promise.race([
-      Promise.resolve().then(() => tool.run(parsed.data, context)),
-      aborted,
-    ]);
-    const { value, isChanged } = sanitizeJson(output);
-    return { result: value, isSanitized: isChanged };
+    }),
+  );
+  const { value, isChanged } = sanitizeJson(output);
+  return { result: value, isSanitized: isChanged };
+}
+
+interface Limit {
+  /** Fires at the call's deadline, and when the turn is lost. */
+  readonly signal: AbortSignal;
+  /** The effect is about to be committed: from here on the deadline no longer ends the call. @throws when it has. */
+  readonly pass: () => void;
+}
+
+/** Runs outside code for a call until the call's deadline, or until its turn is lost, whether that code listens or not. */
+async function runLimited<T>(
+  call: PendingCall,
+  { signal: lost }: HeldTurn,
+  work: (limit: Limit) => Promise<T>,
+): Promise<T> {
+  lost.throwIfAborted();
+  const controller = new AbortController();
+  const { signal } = controller;
+  const onLost = (): void => controller.abort(lost.reason);
+  lost.addEventListener('abort', onLost, { once: true });
+  const timer = setTimeout(
+    () =>
+      controller.abort(
+        new KernelError('tool_timeout', {
+          message: `${call.name} did not answer in time.`,
+          details: { tool: call.name, tool_call_id: call.id },
+        }),
+      ),
+    Math.max(call.remaining_ms, 0),
+  );
+  const pass = (): void => {
+    signal.throwIfAborted();
+    clearTimeout(timer);
+  };
+  try {
+    return await unlessAborted(work({ signal, pass }), signal);
   } finally {
     clearTimeout(timer);
-    if (onAbort !== undefined) turn.signal.removeEventListener('abort', onAbort);
+    lost.removeEventListener('abort', onLost);
   }
 }
 
@@ -287,7 +313,7 @@ const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
 
 async function runPrimitive(
   runtime: RuntimeCore,
-  { turn, holderId }: HeldTurn,
+  held: HeldTurn,
   call: PendingCall,
   options: {
     readonly isAlone: boolean;
@@ -299,23 +325,31 @@ async function runPrimitive(
       message: 'submit_result must be the only call of its message.',
     });
   }
+  const { turn, holderId } = held;
   let rings: Parameters<RuntimeCore['ring']>[0] = [];
-  const accepted = await runtime.accept(call.name, call.arguments, {
-    projectId: turn.projectId,
-    sourceAgentId: turn.agentId,
-    channelId: turn.channelId,
-    ...(turn.traceparent === null ? {} : { traceparent: turn.traceparent }),
-    call: {
-      turnId: turn.turnId,
-      epoch: turn.epoch,
-      holderId,
-      toolCallId: call.id,
-      settle: async (tx, answer) => {
-        rings = (await settleCalls(tx, [options.settle({ status: 'success', result: answer })])).rings;
+  const accepted = await runLimited(call, held, ({ signal, pass }) =>
+    runtime.accept(call.name, call.arguments, {
+      projectId: turn.projectId,
+      sourceAgentId: turn.agentId,
+      channelId: turn.channelId,
+      ...(turn.traceparent === null ? {} : { traceparent: turn.traceparent }),
+      call: {
+        turnId: turn.turnId,
+        epoch: turn.epoch,
+        holderId,
+        toolCallId: call.id,
+        signal,
+        settle: async (tx, answer) => {
+          pass();
+          rings = (await settleCalls(tx, [options.settle({ status: 'success', result: answer })])).rings;
+        },
+        extend: async (tx, timeoutMs) => {
+          pass();
+          await extendDeadline(tx, call.id, timeoutMs);
+        },
       },
-      extend: (tx, timeoutMs) => extendDeadline(tx, call.id, timeoutMs),
-    },
-  });
+    }),
+  );
   runtime.ring(rings);
   if (accepted.ending === null) return { kind: 'elsewhere' };
   return {

@@ -472,6 +472,56 @@ describe('a turn that must end with a call', () => {
     expect(turn).toMatchObject({ status: 'success', result: { words: 'so be it' } });
   });
 
+  test('of a custom primitive that hangs is given up at its deadline, and what it gathered comes to nothing', async () => {
+    let wake: () => void = () => undefined;
+    const late = new Promise<void>((resolve) => {
+      wake = resolve;
+    });
+    let isOver: Promise<unknown> | undefined;
+    h.runtime.registerHandler('hang', {
+      description: 'Hangs.',
+      input: z.strictObject({}),
+      handle: (_input, { tx }) => {
+        const work = tx
+          .query({
+            text: "insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id) values (gen_random_uuid(), 'left behind', gen_random_uuid(), gen_random_uuid())",
+          })
+          .then(() => late)
+          .then(() => tx.query({ text: 'select 1' }))
+          .then(() => 'done');
+        isOver = work.catch((error: unknown) => error);
+        return work;
+      },
+    });
+    const turn = await play([call('hang'), { say: 'noted' }], {
+      tools: ['hang'],
+      limits: { tool_timeout_seconds: 0.05 },
+    });
+    expect(turn).toMatchObject({ status: 'success', result: 'noted' });
+    expect(await resultsOf(turn)).toMatchObject([{ status: 'timeout', error: { code: 'tool_timeout' } }]);
+    wake();
+    expect(await isOver).toMatchObject({ code: 'internal_error' });
+    expect(await h.rows("select 1 from boxcar.projects where name = 'left behind'")).toEqual([]);
+  });
+
+  test('does not keep a worker from closing by a primitive that hangs', async () => {
+    let started = 0;
+    h.runtime.registerHandler('hang', {
+      description: 'Hangs the first time.',
+      input: z.strictObject({}),
+      handle: () => (++started > 1 ? Promise.resolve('second run') : new Promise(() => undefined)),
+    });
+    await h.profile('expert', [call('hang'), { say: 'noted' }], { tools: ['hang'] });
+    const first = await h.worker();
+    const ended = run('expert');
+    await waitFor(() => started === 1, { message: 'the primitive is under way' });
+    await first.close({ graceMs: 0 });
+    await h.worker();
+    const turn = await ended;
+    expect(turn).toMatchObject({ status: 'success', result: 'noted' });
+    expect(await resultsOf(turn)).toMatchObject([{ status: 'success', result: 'second run' }]);
+  });
+
   test('is told when a primitive would both end it and do more, and nothing is done', async () => {
     h.runtime.registerHandler('both', {
       description: 'Ends the turn and more.',

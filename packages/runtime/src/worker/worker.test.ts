@@ -1,4 +1,6 @@
+import type { Doorbell } from '@boxcar/kernel';
 import { waitFor } from '@boxcar/testkit';
+import pg from 'pg';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { harness } from '../testing/harness.js';
@@ -66,4 +68,114 @@ test('a worker removes the rows of workers that died long ago', async () => {
     message: 'only the living worker is left',
   });
   expect(await h.rows('select id from boxcar.workers')).toEqual([{ id: worker.id }]);
+});
+
+test('a worker that cannot register leaves no connection behind', async () => {
+  await using h = await harness();
+  await expect(h.worker({ targets: ['a\u0000b'] })).rejects.toThrow();
+  await waitFor(
+    async () =>
+      (
+        await h.rows(
+          "select 1 from pg_stat_activity where datname = current_database() and application_name = 'boxcar-worker'",
+        )
+      ).length === 0,
+    { message: 'its direct connection is closed' },
+  );
+});
+
+test('a worker renews its lease while a session that nobody ends has its lock', async () => {
+  await using h = await harness();
+  const worker = await h.worker({ heartbeatMs: 50 });
+  const leaseOf = async (): Promise<Date | undefined> =>
+    (await h.rows<{ lease_until: Date }>('select lease_until from boxcar.workers'))[0]?.lease_until;
+  const stranger = new pg.Client({ connectionString: h.database.url });
+  await stranger.connect();
+  try {
+    // It waits for the lock and gets it when the worker's connection goes.
+    const locked = stranger.query('select pg_advisory_lock(lock_key) from boxcar.workers');
+    await waitFor(
+      async () =>
+        (await h.rows("select 1 from pg_locks where locktype = 'advisory' and not granted")).length === 1,
+      { message: 'the other session waits for the lock' },
+    );
+    await h.rows(
+      "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'boxcar-worker'",
+    );
+    await locked;
+    // Once more it may have been renewed by a heartbeat that was under way.
+    for (let renewals = 0; renewals < 3; renewals++) {
+      const before = await leaseOf();
+      await waitFor(async () => ((await leaseOf()) ?? 0) > (before ?? 0), {
+        message: 'the lease goes on being renewed',
+      });
+    }
+  } finally {
+    await stranger.end();
+  }
+  await waitFor(
+    async () =>
+      (await h.rows("select 1 from pg_locks where locktype = 'advisory' and granted and objsubid = 1"))
+        .length === 1,
+    { message: 'the worker has its lock again' },
+  );
+  await worker.close();
+});
+
+test('a worker hands back what it claims while it closes, also what no ring asked for', async () => {
+  const deaf: Doorbell = {
+    ring: async () => undefined,
+    findLost: async () => undefined,
+    knock: async () => [],
+    listen: async () => ({ close: async () => undefined }),
+    close: async () => undefined,
+  };
+  await using h = await harness({ doorbell: deaf });
+  let calls = 0;
+  h.runtime.registerTool({
+    name: 'hang',
+    description: 'Hangs.',
+    input: z.strictObject({}),
+    isReadOnly: true,
+    run: () => {
+      calls++;
+      return new Promise(() => undefined);
+    },
+  });
+  await h.profile('writer', [{ calls: [{ tool: 'hang' }] }], { tools: ['hang'] });
+  const ready = () =>
+    h.rows(
+      "update boxcar.turns set status = 'dispatched', epoch = epoch + 1, dispatched_at = now() - interval '1 minute'",
+    );
+  await h.runtime.submit('launch_principal', { profile_name: 'writer', instruction: 'go' });
+  await ready();
+  const first = await h.worker({ sweepMs: 20 });
+  await waitFor(() => calls === 1, { message: 'the tool is under way' });
+  await first.close({ graceMs: 0 });
+  await ready();
+  const gate = new pg.Client({ connectionString: h.database.url });
+  await gate.connect();
+  let closing: Promise<void>;
+  try {
+    await gate.query('begin');
+    await gate.query('select from boxcar.turns for update');
+    const worker = await h.worker({ sweepMs: 20 });
+    await waitFor(async () => (await h.rows('select 1 from pg_locks where not granted')).length > 0, {
+      message: 'a claim waits for the row',
+    });
+    closing = worker.close({ graceMs: 0 });
+    // Many more statements than a close takes.
+    for (let n = 0; n < 500; n++) await h.rows('select 1');
+    expect(h.log.filter(({ event }) => event === 'worker.stopped')).toHaveLength(1);
+    await gate.query('commit');
+  } finally {
+    await gate.end();
+  }
+  await closing;
+  // What it claimed it has handed back, without going on with the open call.
+  expect(calls).toBe(1);
+  expect(await h.rows('select status, epoch from boxcar.turns')).toEqual([
+    { status: 'dispatched', epoch: 4 },
+  ]);
+  expect(await h.rows('select from boxcar.workers')).toEqual([]);
 });

@@ -81,6 +81,8 @@ export class Worker implements AsyncDisposable {
   readonly #runtime: Runtime;
   readonly #options: Required<WorkerOptions>;
   readonly #active = new Map<TurnId, Active>();
+  /** What was taken straight from the rows: no subscription waits for it. */
+  readonly #fromRows = new Set<Promise<void>>();
   readonly #claims: Batcher<Pick<Ring, 'turnId' | 'epoch'>, { outcome: ViewedClaim; holderId: WorkerId }>;
   readonly #commits: Batcher<StepCommit, CommitOutcome>;
   readonly #advances: Batcher<StepResults, AdvanceOutcome>;
@@ -90,6 +92,7 @@ export class Worker implements AsyncDisposable {
   readonly #subscriptions: { close(): Promise<void> }[] = [];
   #id: WorkerId = newId<'worker'>();
   #direct: pg.Client | undefined;
+  #relocking: Promise<void> | undefined;
   #renewedAt = 0;
   #heartbeat: NodeJS.Timeout | undefined;
   #isBeating = false;
@@ -189,28 +192,39 @@ export class Worker implements AsyncDisposable {
   async #register(): Promise<void> {
     const id = newId<'worker'>();
     const lockKey = randomInt(2 ** 47).toString();
-    const direct = new pg.Client({
-      connectionString: this.#runtime.directUrl,
-      application_name: 'boxcar-worker',
-      keepAlive: true,
-    });
-    direct.on('error', () => undefined);
-    await direct.connect();
-    await direct.query('select pg_advisory_lock($1)', [lockKey]);
-    await registerWorker(this.#runtime.pool, {
-      id,
-      lockKey,
-      targets: this.#options.targets,
-      concurrency: this.#options.concurrency,
-      leaseMs: this.#options.leaseMs,
-      info: { hostname: hostname(), pid: process.pid },
-    });
+    const direct = this.#openDirect();
+    try {
+      await direct.connect();
+      await direct.query('select pg_advisory_lock($1)', [lockKey]);
+      await registerWorker(this.#runtime.pool, {
+        id,
+        lockKey,
+        targets: this.#options.targets,
+        concurrency: this.#options.concurrency,
+        leaseMs: this.#options.leaseMs,
+        info: { hostname: hostname(), pid: process.pid },
+      });
+    } catch (error) {
+      await direct.end().catch(() => undefined);
+      throw error;
+    }
     this.#renewedAt = performance.now();
     this.#id = id;
     this.#direct = direct;
+  }
+
+  #openDirect(): pg.Client {
+    const direct = new pg.Client({
+      connectionString: this.#runtime.directUrl,
+      application_name: 'boxcar-worker',
+      connectionTimeoutMillis: 10_000,
+      keepAlive: true,
+    });
+    direct.on('error', () => undefined);
     direct.on('end', () => {
       if (this.#direct === direct) this.#direct = undefined;
     });
+    return direct;
   }
 
   async #beat(): Promise<void> {
@@ -226,7 +240,7 @@ export class Worker implements AsyncDisposable {
       if (held !== undefined) {
         // From before the statement: the server's clock started no earlier.
         this.#renewedAt = sentAt;
-        if (this.#direct === undefined) await this.#relock();
+        if (this.#direct === undefined) this.#relocking ??= this.#relock();
         await this.#releaseOrphans(held);
       } else {
         this.#runtime.log('warn', 'worker.lease_lost', { worker_id: this.#id });
@@ -243,26 +257,27 @@ export class Worker implements AsyncDisposable {
     }
   }
 
-  /** The direct connection broke while the lease lives: take the lock again on a new one. */
+  /**
+   * The direct connection broke while the lease lives: take the lock again on a new one. Beside the heartbeat and without
+   * waiting for the lock: the server may take the old session for alive for hours, and the lease must be renewed meanwhile.
+   */
   async #relock(): Promise<void> {
-    const direct = new pg.Client({
-      connectionString: this.#runtime.directUrl,
-      application_name: 'boxcar-worker',
-      keepAlive: true,
-    });
-    direct.on('error', () => undefined);
-    direct.on('end', () => {
-      if (this.#direct === direct) this.#direct = undefined;
-    });
+    const id = this.#id;
+    const direct = this.#openDirect();
     try {
       await direct.connect();
-      await direct.query('select pg_advisory_lock(w.lock_key) from boxcar.workers w where w.id = $1', [
-        this.#id,
-      ]);
+      const { rows } = await direct.query<{ is_locked: boolean }>(
+        'select pg_try_advisory_lock(w.lock_key) as is_locked from boxcar.workers w where w.id = $1',
+        [id],
+      );
+      if (rows[0]?.is_locked !== true) throw new Error('another session has the lock still');
+      if (this.#id !== id || this.#state === 'closed') throw new Error('the worker has gone on without it');
       this.#direct = direct;
     } catch (error) {
       await direct.end().catch(() => undefined);
-      throw error;
+      this.#runtime.log('warn', 'worker.not_locked', { worker_id: id, error: errorText(error) });
+    } finally {
+      this.#relocking = undefined;
     }
   }
 
@@ -333,6 +348,8 @@ export class Worker implements AsyncDisposable {
     { turn, view: claimed }: Extract<ViewedClaim, { outcome: 'claimed' }>,
     holderId: WorkerId,
   ): Promise<void> {
+    // W4: claimed while the worker closes, whose patience may have ended before this turn could feel it.
+    if (this.#state !== 'running') return this.#giveBack(turn.turnId, holderId);
     const view = new TurnView(this.#loader, this.#room, turn, claimed);
     const controller = new AbortController();
     // One listener per tool call of a step; as many as the model makes.
@@ -370,7 +387,7 @@ export class Worker implements AsyncDisposable {
         if (!controller.signal.aborted) await this.#giveBack(turn.turnId, holderId);
       } finally {
         view.drop();
-        this.#active.delete(turn.turnId);
+        if (this.#active.get(turn.turnId)?.controller === controller) this.#active.delete(turn.turnId);
       }
     })();
     this.#active.set(turn.turnId, { epoch: turn.epoch, controller, done });
@@ -390,7 +407,10 @@ export class Worker implements AsyncDisposable {
   async #claimFromRows(): Promise<void> {
     if (this.#state !== 'running' || this.#slots === 0) return;
     const rings = await findReady(this.#runtime.pool, this.#options.targets, this.#slots);
-    for (const ring of rings) void this.#handle(ring);
+    for (const ring of rings) {
+      const handling = this.#handle(ring).finally(() => this.#fromRows.delete(handling));
+      this.#fromRows.add(handling);
+    }
   }
 
   /** After a commit: tells callers in this process and jobs at the queue door, and looks for queued turns. Hints only. */
@@ -434,12 +454,13 @@ export class Worker implements AsyncDisposable {
     await Promise.all([...this.#active.values()].map((active) => active.done));
     clearTimeout(grace);
     await unsubscribed;
-    await Promise.all([...this.#active.values()].map((active) => active.done));
+    await Promise.all([...this.#fromRows, ...[...this.#active.values()].map((active) => active.done)]);
     clearInterval(this.#heartbeat);
     await attempt(
       releaseTurns(this.#runtime.pool, this.#id, null).then((rings) => this.#runtime.doorbell.ring(rings)),
     );
     await attempt(removeWorker(this.#runtime.pool, this.#id));
+    await this.#relocking;
     const direct = this.#direct;
     this.#direct = undefined;
     await attempt(direct?.end());
