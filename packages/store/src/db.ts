@@ -51,7 +51,7 @@ export interface PoolOptions {
 const PLANNER =
   '-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off -c plan_cache_mode=force_generic_plan';
 
-/** A pool with the kernel's settings; the caller ends it. Idle connection errors never crash the process. */
+/** A pool with the kernel's settings; the caller ends it. The loss of a connection, idle or in use, never ends the process. */
 export function createPool(options: PoolOptions): pg.Pool {
   const pool = new pg.Pool({
     connectionString: options.connectionString,
@@ -64,9 +64,14 @@ export function createPool(options: PoolOptions): pg.Pool {
     ...(options.isPooled === true ? {} : { options: PLANNER }),
   });
   // A server restart breaks idle connections; the pool replaces them on the next use.
-  pool.on('error', () => undefined);
+  pool.on('error', ignoreLoss);
+  // From the first moment: what a connection reads in one go may hold both its readiness and its end.
+  pool.on('connect', (client) => client.on('error', ignoreLoss));
   return pool;
 }
+
+// The loss of a connection that is checked out fails its statement and is also an event, which unheard ends the process.
+const ignoreLoss = (): void => undefined;
 
 const CONNECTION_CODES = new Set([
   'ECONNREFUSED',
@@ -157,15 +162,10 @@ export async function retryTransient<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-// The loss of a connection that is checked out fails its statement and is also an event, which unheard ends the process.
-const ignoreLoss = (): void => undefined;
-
-/** Checks a connection out of the pool; its loss shows in its statements only. */
+/** Checks a connection out of a pool of `createPool`; its loss shows in its statements only. */
 export async function checkOut(pool: pg.Pool): Promise<pg.PoolClient> {
   try {
-    const client = await pool.connect();
-    if (!client.listeners('error').includes(ignoreLoss)) client.on('error', ignoreLoss);
-    return client;
+    return await pool.connect();
   } catch (error) {
     throw toDatabaseError(error);
   }
