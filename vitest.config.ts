@@ -1,3 +1,4 @@
+import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
 
 export default defineConfig({
@@ -17,7 +18,8 @@ export default defineConfig({
     setupFiles: ['packages/testkit/src/setup.ts'],
     // Child processes are real, so a worker of the pool is a process of its own, never a thread.
     pool: 'forks',
-    maxWorkers: 2,
+    // Many tests wait for leases, deadlines and processes: one file more than there are cores keeps all of them busy.
+    maxWorkers: availableParallelism() + 1,
     testTimeout: 30_000,
     hookTimeout: 60_000,
     teardownTimeout: 30_000,

@@ -17,7 +17,8 @@ Runs the static checks, then all tests here, then all tests on Node ${NODE} and 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 // Servers of the machine would take the place of those that this run is about.
 const { TEST_DATABASE_URL: _database, TEST_REDIS_URL: _redis, ...inherited } = process.env;
-const env = { ...inherited, CI: 'true', BOXCAR_REQUIRE_BACKENDS: '1' };
+// What was built is also what ships, so it is what the child processes of the tests run.
+const env = { ...inherited, CI: 'true', BOXCAR_REQUIRE_BACKENDS: '1', BOXCAR_TEST_BUILT: '1' };
 for (const [signal, number] of Object.entries({ SIGINT: 2, SIGTERM: 15 }))
   process.once(signal, () => process.exit(128 + number));
 

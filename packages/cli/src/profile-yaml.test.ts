@@ -28,6 +28,7 @@ const text = fc.oneof(
     '...',
     ' a\n  b\n',
     'a\n\n\n',
+    ' \n',
     '<<',
   ),
 );

@@ -15,8 +15,12 @@ export function toYaml(profile: JsonObject): string {
   const document = new Document(profile, { aliasDuplicateObjects: false });
   visit(document, {
     Scalar: (_key, node) => {
-      // Only inside double quotes can such a character be written down.
-      if (isScalar(node) && typeof node.value === 'string' && node.value.search(HIDDEN) !== -1)
+      // Only inside double quotes can such a character be written down, and does a text of nothing but space keep its length.
+      if (
+        isScalar(node) &&
+        typeof node.value === 'string' &&
+        (node.value.search(HIDDEN) !== -1 || node.value.trim() === '')
+      )
         node.type = Scalar.QUOTE_DOUBLE;
     },
   });

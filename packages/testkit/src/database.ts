@@ -32,9 +32,10 @@ export async function testDatabase(
   }
   count += 1;
   const name = `boxcar_test_${runId}_${process.pid}_${count}`;
+  // Copied as files: written to the log, each would be megabytes of it.
   await asAdmin(
     adminUrl,
-    `create database ${name} template ${options.empty === true ? 'template0' : template}`,
+    `create database ${name} template ${options.empty === true ? 'template0' : template} strategy file_copy`,
   );
   const url = new URL(adminUrl);
   url.pathname = `/${name}`;

@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { closeAtEnd } from './lifecycle.js';
@@ -35,8 +36,9 @@ export function trackChild<C extends ChildProcess>(child: C): C {
 }
 
 /**
- * Runs a TypeScript file in a process of its own, from the sources of the workspace: no build needed. A child that is
- * still running when the test file ends is killed.
+ * Runs a program in a process of its own: TypeScript from the sources of the workspace, so that no build is needed, or, with
+ * `BOXCAR_TEST_BUILT` in the environment, from what was built of it, which starts in half the time. A child that is still
+ * running when the test file ends is killed.
  *
  * @param script - Path or file URL.
  * @param env - Added to the environment of this process; `undefined` removes a variable.
@@ -50,7 +52,7 @@ export function spawnNode(
 ): NodeChild {
   const file = typeof script === 'string' && !script.startsWith('file:') ? script : fileURLToPath(script);
   const child = trackChild(
-    spawn(process.execPath, ['--conditions=@boxcar/source', `--import=${loader}`, file, ...args], {
+    spawn(process.execPath, [...toCommand(file), ...args], {
       env: withoutUndefined({ ...process.env, ...env }),
       cwd,
       stdio: ['pipe', 'pipe', 'pipe'],
@@ -105,6 +107,16 @@ export function spawnNode(
     kill,
     [Symbol.asyncDispose]: close,
   };
+}
+
+/** What Node is given to run this file. */
+function toCommand(file: string): string[] {
+  if (!file.endsWith('.ts')) return [file];
+  if (process.env.BOXCAR_TEST_BUILT === '1') {
+    const built = file.replace(/([\\/])src([\\/].*)\.ts$/, '$1dist$2.js');
+    if (built !== file && existsSync(built)) return [built];
+  }
+  return ['--conditions=@boxcar/source', `--import=${loader}`, file];
 }
 
 function withoutUndefined(env: Readonly<Record<string, string | undefined>>): NodeJS.ProcessEnv {
