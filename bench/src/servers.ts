@@ -13,11 +13,10 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs';
-import { createServer } from 'node:net';
 import { cpus, totalmem } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { defaultDataDir, type EmbeddedPostgres, startEmbeddedPostgres } from '@boxcar/embedded';
+import { defaultDataDir, type EmbeddedPostgres, freePort, startEmbeddedPostgres } from '@boxcar/embedded';
 import { migrateQueues } from '@boxcar/runtime';
 import { migrate } from '@boxcar/store';
 import { Redis } from 'ioredis';
@@ -187,20 +186,6 @@ function findProgram(name: string): string | undefined {
         return false;
       }
     });
-}
-
-function freePort(): Promise<number> {
-  return new Promise((settle, fail) => {
-    const probe = createServer();
-    probe.once('error', fail);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => {
-        if (typeof address === 'object' && address !== null) settle(address.port);
-        else fail(new Error('the system gave no port'));
-      });
-    });
-  });
 }
 
 async function describeMachine(databaseUrl: string, redis: Servers['redis']): Promise<string> {

@@ -1,3 +1,4 @@
+export { freePort } from './free-port.js';
 export {
   defaultDataDir,
   deleteEmbeddedData,

@@ -11,7 +11,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { rename, rm, unlink, writeFile } from 'node:fs/promises';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -29,6 +28,7 @@ import {
   runningPostmaster,
 } from './cluster.js';
 import { dataHome, serverEnvironment } from './config.js';
+import { freePort, isFree } from './free-port.js';
 import { type NativePostgres, prepareNative } from './native.js';
 import { codeOf, commandOf, isAlive, isRoot, serverAccount } from './process.js';
 import { hasUsers, Membership } from './users.js';
@@ -405,28 +405,6 @@ function portTaken(port: number): KernelError {
   return new KernelError('port_in_use', {
     message: `Port ${port} on 127.0.0.1 is taken, so the embedded Postgres cannot use it.`,
     details: { port },
-  });
-}
-
-function isFree(port: number): Promise<boolean> {
-  return new Promise((settle) => {
-    const probe = createServer();
-    probe.once('error', () => settle(false));
-    probe.listen({ host: '127.0.0.1', port, exclusive: true }, () => probe.close(() => settle(true)));
-  });
-}
-
-function freePort(): Promise<number> {
-  return new Promise((settle, fail) => {
-    const probe = createServer();
-    probe.once('error', fail);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => {
-        if (typeof address === 'object' && address !== null) settle(address.port);
-        else fail(new Error('the system gave no port'));
-      });
-    });
   });
 }
 

@@ -1,8 +1,8 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { freePort } from '@boxcar/embedded';
 import { Redis } from 'ioredis';
 import { testContext } from './context.js';
 import { closeAtEnd } from './lifecycle.js';
@@ -143,18 +143,4 @@ async function ping(url: string): Promise<boolean> {
   } catch {
     return false;
   }
-}
-
-function freePort(): Promise<number> {
-  return new Promise((settle, fail) => {
-    const probe = createServer();
-    probe.once('error', fail);
-    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
-      const address = probe.address();
-      probe.close(() => {
-        if (typeof address === 'object' && address !== null) settle(address.port);
-        else fail(new Error('the system gave no port'));
-      });
-    });
-  });
 }
