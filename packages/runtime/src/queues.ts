@@ -351,6 +351,8 @@ export function openQueues(connection: QueueConnection): Queues {
 /** Creates or updates BullMQ's own tables in Postgres. Idempotent; run on every deploy. */
 export async function migrateQueues(databaseUrl: string): Promise<void> {
   const client = new pg.Client({ connectionString: databaseUrl });
+  // A connection that is lost fails its statement and is also an event, which unheard ends the process.
+  client.on('error', () => undefined);
   try {
     await client.connect();
     await runMigrations(client, QUEUE_SCHEMA);
