@@ -6,10 +6,16 @@ import { hasBlock, replaceBlock } from './readme.js';
 import { type Case, formatTable, judge, skip } from './report.js';
 import { startServers } from './servers.js';
 import type { Bench, Figures, Say } from './suite.js';
+import { benchBacklog } from './suites/backlog.js';
+import { benchCancel } from './suites/cancel.js';
+import { benchChain } from './suites/chain.js';
 import { benchDrain } from './suites/drain.js';
+import { benchFanout } from './suites/fanout.js';
+import { benchGrowth } from './suites/growth.js';
 import { benchIdle } from './suites/idle.js';
 import { benchPack } from './suites/pack.js';
 import { benchQuiet } from './suites/quiet.js';
+import { benchRecover } from './suites/recover.js';
 import { benchSteps } from './suites/steps.js';
 import { benchTurns } from './suites/turns.js';
 import { benchView } from './suites/view.js';
@@ -25,7 +31,13 @@ const suites: Readonly<Record<SuiteName, Suite>> = {
   steps: { hasQueue: true, run: benchSteps },
   pack: { hasQueue: false, run: benchPack },
   view: { hasQueue: false, run: benchView },
+  chain: { hasQueue: true, run: benchChain },
+  fanout: { hasQueue: true, run: benchFanout },
+  growth: { hasQueue: true, run: benchGrowth },
+  recover: { hasQueue: true, run: benchRecover },
+  cancel: { hasQueue: true, run: benchCancel },
   quiet: { hasQueue: true, run: benchQuiet },
+  backlog: { hasQueue: false, run: benchBacklog },
 };
 
 /** Runs suites on servers of their own; figures go to stdout, and into the file of `--readme`. */

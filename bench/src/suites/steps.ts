@@ -17,8 +17,8 @@ const EXTRA = 10;
 
 const THOUGHT = 'The train has not passed yet.';
 const submit = { calls: [{ tool: 'submit_result', arguments: { result: ANSWER } }] };
-const call = { calls: [{ tool: 'count_wagons', arguments: { train: 'IC 42' } }] };
-const times = <T>(item: T): T[] => Array.from({ length: EXTRA }, () => item);
+// Each asks of another train: the same question again would be stopped as a loop.
+const call = (n: number) => ({ calls: [{ tool: 'count_wagons', arguments: { train: `IC ${n}` } }] });
 
 /** A step without calls goes on where the turn must end with one: text, then the kernel's reminder. */
 const VARIANTS = [
@@ -26,7 +26,7 @@ const VARIANTS = [
     name: 'without a tool',
     profile: { must_end_with: ['submit_result'] },
     last: submit,
-    extra: { say: THOUGHT },
+    extra: () => ({ say: THOUGHT }),
     /** The text and the reminder, in one commit. */
     floor: [2],
   },
@@ -59,7 +59,7 @@ export async function benchSteps(bench: Bench, queue: QueueName): Promise<Figure
     await boxcar.runtime.applyProfile({
       ...base,
       name: long,
-      script: [...times(variant.extra), variant.last],
+      script: [...Array.from({ length: EXTRA }, (_, n) => variant.extra(n)), variant.last],
     });
     const sample = async (count: number): Promise<number[]> => {
       const found: number[] = [];

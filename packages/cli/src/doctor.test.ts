@@ -8,6 +8,7 @@ import {
   judgeInvariants,
   judgeRedis,
   judgeServer,
+  judgeToolQueues,
   worstOf,
 } from './doctor-findings.js';
 import type { Stack } from './stack.js';
@@ -121,6 +122,33 @@ describe('a database', () => {
     await database.pool.query('delete from boxcar.workers');
   });
 
+  it('whose sweeps have given rows up shows them, and lets them be tried again', async () => {
+    expect(of(await doctor(env), 'dead letters')).toMatchObject({ level: 'ok' });
+    const id = '0198c1f2-0000-7000-8000-000000000001';
+    await database.pool.query(
+      `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead)
+       values ('overdue_turns', $1, 5, 'it is poison', now(), true), ('overdue_calls', gen_random_uuid(), 2, 'not yet', now() + interval '1 hour', false)`,
+      [id],
+    );
+    const answer = await doctor(env);
+    expect(answer).toMatchObject({ code: 1, status: 'fail' });
+    expect(answer.findings.filter(({ check }) => check === 'dead letters')).toMatchObject([
+      { level: 'fail', ids: [id], message: expect.stringMatching(/\(overdue_turns\) .*it is poison$/) },
+      { level: 'warn', message: expect.stringContaining('fails on 1 rows') },
+    ]);
+    expect(await cliHere(['doctor', '--retry-dead', '--json'], env)).toMatchObject({
+      code: 0,
+      stdout: '{"retried":1}\n',
+    });
+    expect((await cliHere(['doctor', '--retry-dead'], env)).stdout).toBe('Nothing was given up.\n');
+    const { rows } = await database.pool.query(
+      'select is_dead, attempts, next_try_at <= now() as is_due from boxcar.sweep_failures where row_id = $1',
+      [id],
+    );
+    expect(rows).toEqual([{ is_dead: false, attempts: 1, is_due: true }]);
+    await database.pool.query('delete from boxcar.sweep_failures');
+  });
+
   it('that nobody migrated, or nobody can reach, is a failure with the way out', async () => {
     await using empty = await testDatabase({ empty: true });
     const answer = await doctor({ DATABASE_URL: empty.url });
@@ -145,7 +173,7 @@ describe('a database', () => {
       const answer = await doctor({ DATABASE_URL: url.href });
       expect(of(answer, 'permissions')).toMatchObject({
         level: 'fail',
-        message: expect.stringMatching(/ may not insert on boxcar\.agents, insert on boxcar\.boxes, /),
+        message: expect.stringMatching(/ may not insert on boxcar\.agents, .*insert on boxcar\.boxes, /),
         next: expect.stringContaining(role),
       });
     } finally {
@@ -240,6 +268,14 @@ describe('what facts mean', () => {
       ...rest,
     });
     expect(found.find((finding) => finding.check === check)).toMatchObject({ level });
+  });
+
+  it('calls that nobody takes name the queue; a queue that cannot be asked is a warning', () => {
+    expect(judgeToolQueues([])).toMatchObject([{ level: 'ok' }]);
+    expect(judgeToolQueues(undefined)).toMatchObject([{ level: 'warn' }]);
+    expect(judgeToolQueues([{ target: 'py', count: 3, oldest_at: new Date(0), ids: [] }])).toMatchObject([
+      { level: 'warn', message: expect.stringContaining('boxcar-tools-py: 3 calls') },
+    ]);
   });
 
   it('an invariant that was not checked is a warning, a broken one a failure', () => {

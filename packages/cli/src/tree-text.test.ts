@@ -1,7 +1,7 @@
-import type { TreeNode, TurnTree } from '@boxcar/store';
+import type { BudgetReport, TreeNode } from '@boxcar/store';
 import { describe, expect, it } from 'vitest';
 import { widthOf } from './text.js';
-import { formatTree, noteOf } from './tree-text.js';
+import { type BudgetedTree, formatTree, noteOf } from './tree-text.js';
 
 const node = (id: string, parent: string | null, rest: Partial<TreeNode> = {}): TreeNode => ({
   turn_id: id as TreeNode['turn_id'],
@@ -16,35 +16,78 @@ const node = (id: string, parent: string | null, rest: Partial<TreeNode> = {}): 
   steps: 2,
   max_steps: 50,
   usage: { input_tokens: 1_200, output_tokens: 34 },
+  cost_micros: 0,
+  unpriced_steps: 2,
+  subtree: { input_tokens: 1_200, output_tokens: 34, cost_micros: 0, unpriced_steps: 2 },
   created_at: '2026-01-01T00:00:00Z',
   ended_at: null,
   duration_ms: 2_345,
   has_worker: true,
   pending_calls: 0,
   open_calls: [],
+  wait: null,
   behind_turn_id: null,
   error: null,
   hidden: {},
   ...rest,
 });
 
-const tree = (nodes: readonly TreeNode[]): TurnTree => ({
-  run_id: '0198c1f2-0000-7000-8000-000000000001' as TurnTree['run_id'],
-  root_turn_id: 'r' as TurnTree['root_turn_id'],
+const tree = (nodes: readonly TreeNode[]): BudgetedTree => ({
+  run_id: '0198c1f2-0000-7000-8000-000000000001' as BudgetedTree['run_id'],
+  root_turn_id: 'r' as BudgetedTree['root_turn_id'],
   at: '2026-01-01T00:00:00Z',
   totals: {
     turns: 10_000,
     open: 2,
     steps: 20_000,
     usage: { input_tokens: 1_234_567, output_tokens: 890 },
+    cost_micros: 0,
+    unpriced_steps: 20_000,
     by_status: { running: 1, success: 9_998 },
   },
   nodes,
+  budgets: [],
 });
 
 const call = { tool_call_id: 'k', name: 'ask_expert', deadline_at: '', awaited_turn_id: null } as never;
 
 describe('a tree of turns', () => {
+  it('says what its turns and their subtrees cost, what is left of the budget, and who waits for it', () => {
+    const budget: BudgetReport = {
+      budget_id: '0198c1f2-0000-7000-8000-000000000001',
+      parent_id: null,
+      limits: { tokens: 10_000, cost_micros: 2_000_000, depth: 3 },
+      deadline_at: null,
+      turns: 2,
+      open_turns: 1,
+      paused_turns: 1,
+      steps: 2,
+      steps_held: 0,
+      tokens: 5_000,
+      tokens_held: 1_000,
+      cost_micros: 1_250_000,
+      cost_held: 0,
+    };
+    const subtree = { input_tokens: 4_000, output_tokens: 1_000, cost_micros: 1_250_000, unpriced_steps: 0 };
+    const root = node('r', null, {
+      status: 'suspended',
+      wait: { kind: 'budget', due_at: null, provider: null, detail: { limit: 'tokens' } },
+      cost_micros: 250_000,
+      subtree,
+    });
+    const plain = tree([root]);
+    const lines = formatTree(
+      { ...plain, totals: { ...plain.totals, cost_micros: 1_250_000, unpriced_steps: 1 }, budgets: [budget] },
+      { width: 160 },
+    );
+    expect(lines[1]).toContain('$1.25, 1 step without a known price');
+    expect(lines[2]).toBe(
+      'budget 0198c1f2: tokens 4,000 of 10,000 left · cost $0.75 of $2.00 left · depth 3 · 1 waiting',
+    );
+    expect(lines[3]).toMatch(/^turn +status +steps +tokens +cost +time +waits for$/);
+    expect(lines[4]).toMatch(/suspended +2 +1\.2k of 5\.0k +\$1\.25 +2\.3 ?s +budget: tokens$/);
+  });
+
   it('is drawn with lines, siblings that are not listed counted in the last one', () => {
     const lines = formatTree(
       tree([
@@ -82,7 +125,7 @@ describe('a tree of turns', () => {
   it('shows ids in full when asked', () => {
     const id = '0198c1f2-7d3e-7abc-8def-0123456789ab';
     const lines = formatTree(
-      { ...tree([node(id, null)]), root_turn_id: id as TurnTree['root_turn_id'] },
+      { ...tree([node(id, null)]), root_turn_id: id as BudgetedTree['root_turn_id'] },
       { width: 80, withIds: true },
     );
     expect(lines.at(-1)).toContain(id);
@@ -99,6 +142,21 @@ it.each<[string, Partial<TreeNode>]>([
   ['the model', { status: 'running' }],
   ['ask_expert', { status: 'running', pending_calls: 1, open_calls: [call] }],
   ['2 calls', { status: 'suspended', pending_calls: 2 }],
+  [
+    'retry 2: model_timeout',
+    {
+      status: 'suspended',
+      wait: { kind: 'retry', due_at: '', provider: null, detail: { retry: 2, code: 'model_timeout' } },
+    },
+  ],
+  [
+    'openai: rate',
+    {
+      status: 'suspended',
+      wait: { kind: 'limit', due_at: '', provider: 'openai', detail: { reason: 'rate' } },
+    },
+  ],
+  ['approval', { status: 'suspended', wait: { kind: 'approval', due_at: null, provider: null, detail: {} } }],
   ['', { status: 'success' }],
 ])('a turn waits for: %s', (note, rest) => {
   expect(noteOf(node('r', null, rest))).toBe(note);

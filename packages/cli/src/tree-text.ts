@@ -1,5 +1,6 @@
 /** A tree of turns as lines for a terminal. */
-import type { TreeNode, TurnTree } from '@boxcar/store';
+import type { BudgetReport, TreeNode, TurnTree, WaitLine } from '@boxcar/store';
+import { budgetLines, describeCost, formatCost } from './budget-text.js';
 import {
   countOf,
   cut,
@@ -9,6 +10,11 @@ import {
   formatTable,
   toLine,
 } from './text.js';
+
+/** With the accounts of its run. */
+export interface BudgetedTree extends TurnTree {
+  readonly budgets: readonly BudgetReport[];
+}
 
 export interface TreeLayout {
   /** Columns of the terminal. */
@@ -31,6 +37,15 @@ function callsOf(node: TreeNode): string {
   return node.pending_calls > 1 ? `${first.name} +${node.pending_calls - 1}` : first.name;
 }
 
+const wordOf = (value: unknown): string => (typeof value === 'string' ? value : '');
+
+/** Why a turn waits that waits for no call: `retry 2: model_timeout`, `openai: rate`. */
+export function describeWait({ kind, provider, detail }: WaitLine): string {
+  if (kind === 'retry') return `retry ${String(detail.retry ?? '')}: ${wordOf(detail.code)}`;
+  if (kind === 'budget') return `budget: ${wordOf(detail.limit)}`;
+  return provider === null ? kind : `${provider}: ${wordOf(detail.reason) || kind}`;
+}
+
 /** What a turn that has not ended waits for, or why it ended as it did. */
 export function noteOf(node: TreeNode): string {
   if (node.error !== null) return node.error.code;
@@ -42,7 +57,7 @@ export function noteOf(node: TreeNode): string {
     case 'dispatched':
       return node.has_worker ? 'a free worker' : `no worker${target}`;
     case 'suspended':
-      return callsOf(node);
+      return node.wait === null ? callsOf(node) : describeWait(node.wait);
     case 'running':
       return node.pending_calls > 0 ? callsOf(node) : 'the model';
     default:
@@ -106,6 +121,7 @@ function totalsOf(tree: TurnTree): string[] {
       countOf(totals.turns, 'turn'),
       countOf(totals.steps, 'step'),
       `${formatShortCount(input)}/${formatShortCount(output)} tokens`,
+      ...(totals.cost_micros > 0 ? [describeCost(totals)] : []),
       describeHidden(totals.by_status),
     ].join(' · '),
   ];
@@ -116,17 +132,22 @@ const leadOf = (lead: string, width: number): string =>
   lead.length <= width ? lead : `…${lead.slice(lead.length - width + 1)}`;
 
 /** The lines of a tree, none wider than the terminal and no more than it has room for. */
-export function formatTree(tree: TurnTree, layout: TreeLayout): string[] {
+export function formatTree(tree: BudgetedTree, layout: TreeLayout): string[] {
   const { width, withIds = false } = layout;
   const rows = rowsOf(tree);
-  const labelWidth = Math.max(24, width - 50);
+  const hasCosts = tree.totals.cost_micros > 0;
+  const labelWidth = Math.max(24, width - (hasCosts ? 60 : 50));
   const cells = rows.flatMap(({ node, lead, label }) => {
     if (node === undefined) return [];
     const text = cut(`${leadOf(lead, Math.floor(labelWidth / 2))}${toLine(label)}`, labelWidth);
     if (withIds) return [[text, node.status, node.turn_id]];
-    const tokens = formatShortCount(node.usage.input_tokens + node.usage.output_tokens);
+    const { subtree, usage } = node;
+    const own = formatShortCount(usage.input_tokens + usage.output_tokens);
+    const all = formatShortCount(subtree.input_tokens + subtree.output_tokens);
+    const tokens = own === all ? own : `${own} of ${all}`;
     const time = formatShortDuration(node.duration_ms);
-    return [[text, node.status, String(node.steps), tokens, time, noteOf(node)]];
+    const cost = hasCosts ? [formatCost(subtree.cost_micros)] : [];
+    return [[text, node.status, String(node.steps), tokens, ...cost, time, noteOf(node)]];
   });
   const right = 'right' as const;
   const columns = [
@@ -137,11 +158,12 @@ export function formatTree(tree: TurnTree, layout: TreeLayout): string[] {
       : [
           { title: 'steps', align: right },
           { title: 'tokens', align: right },
+          ...(hasCosts ? [{ title: 'cost', align: right }] : []),
           { title: 'time', align: right },
           { title: 'waits for' },
         ]),
   ];
-  const head = totalsOf(tree).map((line) => cut(line, width));
+  const head = [...totalsOf(tree), ...budgetLines(tree.budgets)].map((line) => cut(line, width));
   const [titles = '', ...table] = formatTable(columns, cells, { width, keepSpace: true }).split('\n');
   // What stands for siblings takes the whole line.
   const body = rows.map(({ node, lead, label }) =>

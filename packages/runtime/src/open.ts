@@ -1,4 +1,4 @@
-import type { Model } from '@boxcar/kernel';
+import type { Model, PriceTable } from '@boxcar/kernel';
 import { createPool } from '@boxcar/store';
 import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
@@ -17,8 +17,10 @@ export interface OpenRuntimeOptions {
   readonly redisUrl?: string | undefined;
   readonly model: Model;
   readonly limits?: PackLimits;
+  /** Prices by model, before the built-in ones. */
+  readonly prices?: PriceTable | undefined;
   readonly log?: Log;
-  /** Connections of the pool at most. Default 6: with the worker's and the watcher's own, eight in all. */
+  /** Connections of the pool at most. Default 5: with the worker's two and the watcher's own, eight in all. */
   readonly maxConnections?: number;
 }
 
@@ -42,7 +44,7 @@ export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
   const queues = openQueues(connection);
   const pool = createPool({
     connectionString: options.databaseUrl,
-    max: options.maxConnections ?? 6,
+    max: options.maxConnections ?? 5,
     isPooled: options.directUrl !== undefined && options.directUrl !== options.databaseUrl,
   });
   const runtime = new Runtime({
@@ -53,6 +55,7 @@ export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
     model: options.model,
     log,
     ...(options.limits === undefined ? {} : { limits: options.limits }),
+    ...(options.prices === undefined ? {} : { prices: options.prices }),
   });
   const close = async (): Promise<void> => {
     await runtime.close();

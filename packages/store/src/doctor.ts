@@ -28,7 +28,7 @@ const FACTS = statement(`
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
         cross join (values ('select'), ('insert'), ('update'), ('delete')) r(what)
       where n.nspname = 'boxcar' and c.relkind = 'r' and c.relname <> 'schema_version'
-        and (r.what in ('select', 'insert') or (r.what = 'update' and c.relname not in ('cards', 'tape_entries', 'projects', 'agents', 'runs')) or (r.what = 'delete' and c.relname = 'workers'))
+        and (r.what in ('select', 'insert') or (r.what = 'update' and c.relname not in ('cards', 'tape_entries', 'projects', 'agents', 'runs')) or (r.what = 'delete' and c.relname in ('workers', 'sweep_failures')))
         and not (has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, r.what))) as missing_rights`);
 
 export async function readServerFacts(pool: pg.Pool): Promise<ServerFacts> {

@@ -5,7 +5,7 @@
  * R2  Whether calls are still out is read from `turns.pending_calls` in the UPDATE that lowers it, never from a sub-select.
  * R3  The transaction that lowers it to zero appends all results of the step to the tape, in call order, and resumes the turn.
  */
-import type { JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import type { BatchId, JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
@@ -21,6 +21,8 @@ export interface CallSettlement {
   readonly turnId: TurnId;
   readonly status: 'success' | 'failed' | 'timeout' | 'canceled';
   readonly card: NewCard;
+  /** Given: it counts only while the call has this deadline still, as Postgres writes it. */
+  readonly deadlineAt?: string;
 }
 
 export interface SettledTurns {
@@ -32,7 +34,7 @@ export interface SettledTurns {
 
 const RECORD = statement(`
   with r as (
-    select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, ${CARD_COLUMNS})
+    select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, due_at timestamptz, ${CARD_COLUMNS})
   ),
   lk as (select t.id from boxcar.turns t where t.id = any ($2::uuid[]) order by t.id for update),
   locked as (
@@ -41,7 +43,7 @@ const RECORD = statement(`
   ),
   won as (
     update boxcar.tool_calls k set status = r.status, result_card_id = r.id, ended_at = now()
-    from r, locked where k.id = locked.id and r.call_id = k.id and k.status = 'pending'
+    from r, locked where k.id = locked.id and r.call_id = k.id and k.status = 'pending' and (r.due_at is null or k.deadline_at = r.due_at)
     returning k.id, k.turn_id
   ),
   cards as (
@@ -119,6 +121,7 @@ async function record(
     call_id: item.toolCallId,
     turn_id: item.turnId,
     status: item.status,
+    ...(item.deadlineAt === undefined ? {} : { due_at: item.deadlineAt }),
     ...cardRecord(item.card),
   }));
   const [row] = await run<{ won: ToolCallId[]; complete: TurnId[] }>(tx, RECORD, [
@@ -225,9 +228,9 @@ export function advanceTurns(
 }
 
 const PENDING = statement(`
-  select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch,
+  select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch, encode(k.guard_hash, 'hex') as guard_hash,
     extract(epoch from k.deadline_at - now()) * 1000 as remaining_ms,
-    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) as is_awaiting
+    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) or k.batch_id is not null as is_awaiting
   from boxcar.tool_calls k where k.turn_id = $1 and k.status = 'pending' order by k.ordinal`);
 
 export interface PendingCall extends pg.QueryResultRow {
@@ -243,8 +246,10 @@ export interface PendingCall extends pg.QueryResultRow {
   readonly target: string | null;
   readonly retry: 'safe' | 'never';
   readonly epoch: number;
+  /** Null: not guarded. */
+  readonly guard_hash: string | null;
   readonly remaining_ms: number;
-  /** A child turn exists whose end will be the result. */
+  /** A child turn or a batch exists whose end will be the result. */
   readonly is_awaiting: boolean;
 }
 
@@ -266,8 +271,20 @@ export async function extendDeadline(
   await run(db, EXTEND, [toolCallId, timeoutMs]);
 }
 
+const AWAIT_BATCH = statement(`
+  update boxcar.tool_calls set batch_id = $2, deadline_at = now() + $3 * interval '1 millisecond' where id = $1 and status = 'pending'`);
+
+/** A call waits for a batch from now on; the batch's deadline, which is said here too, is the one that counts. */
+export async function awaitBatch(
+  db: Queryable,
+  toolCallId: ToolCallId,
+  batch: { readonly id: BatchId; readonly deadlineMs: number },
+): Promise<void> {
+  await run(db, AWAIT_BATCH, [toolCallId, batch.id, batch.deadlineMs]);
+}
+
 const CALLS_OF_STEP = statement(`
-  select k.name, k.status, c.content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
+  select k.name, k.status, coalesce(c.content, c.placeholder) as content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
   where k.turn_id = $1 and k.step = $2 order by k.ordinal`);
 
 /** The calls of a committed step with their results. */

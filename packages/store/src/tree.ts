@@ -15,6 +15,7 @@ import {
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
 import type { Usage } from './inspect.js';
+import type { WaitLine } from './waits.js';
 
 const MIN_PREFIX = 8;
 
@@ -40,6 +41,11 @@ export interface TreeNode {
   readonly steps: number;
   readonly max_steps: number;
   readonly usage: Usage;
+  /** By the prices of when its steps were made; what nobody knew the price of is left out and counted beside it. */
+  readonly cost_micros: number;
+  readonly unpriced_steps: number;
+  /** The turn and all below it, listed or not. */
+  readonly subtree: Usage & { readonly cost_micros: number; readonly unpriced_steps: number };
   readonly created_at: string;
   readonly ended_at: string | null;
   /** From its acceptance to its end, or to now. */
@@ -49,6 +55,8 @@ export interface TreeNode {
   /** Calls without a result; a few of them by name. */
   readonly pending_calls: number;
   readonly open_calls: readonly OpenCall[];
+  /** Suspended without an open call: what it waits for. */
+  readonly wait: WaitLine | null;
   /** Queued: the turn of the same agent that comes first. */
   readonly behind_turn_id: TurnId | null;
   readonly error: ErrorBody | null;
@@ -68,6 +76,8 @@ export interface TurnTree {
     readonly open: number;
     readonly steps: number;
     readonly usage: Usage;
+    readonly cost_micros: number;
+    readonly unpriced_steps: number;
     readonly by_status: Readonly<Partial<Record<TurnStatus, number>>>;
   };
   /** Parents before their children, siblings by age. */
@@ -134,16 +144,17 @@ export async function findTreeRoot(
 // The planner settings of the pool lead it by keys; `offset 0` keeps each look-up one.
 const TREE = statement(`
   with recursive tree as (
-    select t.id, t.parent_turn_id, 0 as level from boxcar.turns t where t.id = $1
+    select t.id, t.parent_turn_id, 0 as level, array[t.id] as path from boxcar.turns t where t.id = $1
     union all
-    select c.id, c.parent_turn_id, p.level + 1 from tree p
+    select c.id, c.parent_turn_id, p.level + 1, p.path || c.id from tree p
       cross join lateral (select t.id, t.parent_turn_id from boxcar.turns t where t.parent_turn_id = p.id offset 0) c
   ),
   turn as materialized (
-    select tree.level, t.*, u.input_tokens, u.output_tokens from tree
+    select tree.level, tree.path, t.*, u.input_tokens, u.output_tokens, u.cost_micros, u.unpriced_steps from tree
       cross join lateral (select x.* from boxcar.turns x where x.id = tree.id offset 0) t
       cross join lateral (
-        select coalesce(sum((s.usage->>'input_tokens')::bigint), 0)::float8 as input_tokens, coalesce(sum((s.usage->>'output_tokens')::bigint), 0)::float8 as output_tokens
+        select coalesce(sum((s.usage->>'input_tokens')::bigint), 0)::float8 as input_tokens, coalesce(sum((s.usage->>'output_tokens')::bigint), 0)::float8 as output_tokens,
+          coalesce(sum((s.usage->>'cost_micros')::bigint), 0)::float8 as cost_micros, count(*) filter (where s.usage is not null and s.usage->'cost_micros' is null)::int as unpriced_steps
         from boxcar.steps s where s.turn_id = tree.id offset 0) u
   ),
   live as (
@@ -163,17 +174,20 @@ const TREE = statement(`
     select * from ranked where place <= $2 or id = $1 order by id <> $1, is_live desc, level, place limit $3
   )
   select (select min(run_id::text) from turn) as run_id, now() as at,
-    (select json_object_agg(status, json_build_object('turns', n, 'steps', steps, 'input', input, 'output', output)) from (
-      select status, count(*) as n, sum(step_count) as steps, sum(input_tokens) as input, sum(output_tokens) as output from turn group by status) s) as totals,
+    (select json_object_agg(status, json_build_object('turns', n, 'steps', steps, 'input', input, 'output', output, 'cost', cost, 'unpriced', unpriced)) from (
+      select status, count(*) as n, sum(step_count) as steps, sum(input_tokens) as input, sum(output_tokens) as output, sum(cost_micros) as cost, sum(unpriced_steps) as unpriced from turn group by status) s) as totals,
+    (select json_object_agg(s.id, json_build_object('input_tokens', s.input, 'output_tokens', s.output, 'cost_micros', s.cost, 'unpriced_steps', s.unpriced)) from (
+      select p.id, sum(t.input_tokens) as input, sum(t.output_tokens) as output, sum(t.cost_micros) as cost, sum(t.unpriced_steps) as unpriced
+      from turn t cross join lateral unnest(t.path) as p(id) where (p.id in (select id from chosen)) is true group by p.id) s) as subtrees,
     (select json_agg(json_build_array(parent_turn_id, status, n)) from (
       select t.parent_turn_id, t.status, count(*) as n from turn t where t.id <> $1 and t.parent_turn_id in (select id from chosen) group by 1, 2) c) as children,
     (select json_agg(json_build_object(
         'turn_id', c.id, 'parent_turn_id', c.parent_turn_id, 'status', c.status, 'agent_id', c.agent_id, 'agent', a.name, 'profile', f.name, 'profile_version', f.version,
         'primitive', c.primitive, 'worker_target', c.worker_target, 'steps', c.step_count, 'max_steps', c.max_steps,
-        'usage', json_build_object('input_tokens', c.input_tokens, 'output_tokens', c.output_tokens),
+        'usage', json_build_object('input_tokens', c.input_tokens, 'output_tokens', c.output_tokens), 'cost_micros', c.cost_micros, 'unpriced_steps', c.unpriced_steps,
         'created_at', c.created_at, 'ended_at', c.ended_at, 'duration_ms', round(extract(epoch from coalesce(c.ended_at, now()) - c.created_at) * 1000),
         'has_worker', c.status not in ('queued', 'dispatched') or exists (select from boxcar.workers w where w.lease_until > now() and w.targets @> array[c.worker_target]),
-        'pending_calls', c.pending_calls, 'open_calls', k.calls, 'behind_turn_id', b.id, 'error', c.error) order by c.level, c.id)
+        'pending_calls', c.pending_calls, 'open_calls', k.calls, 'wait', z.wait, 'behind_turn_id', b.id, 'error', c.error) order by c.level, c.id)
       from chosen c
         cross join lateral (select x.name from boxcar.agents x where x.id = c.agent_id offset 0) a
         cross join lateral (select x.name, x.version from boxcar.profiles x where x.id = c.profile_id offset 0) f
@@ -181,6 +195,9 @@ const TREE = statement(`
           select coalesce(json_agg(json_build_object('tool_call_id', o.id, 'name', o.name, 'deadline_at', o.deadline_at, 'awaited_turn_id', o.awaited) order by o.ordinal), '[]') as calls
           from (select x.id, x.name, x.deadline_at, x.ordinal, (select w.id from boxcar.turns w where w.parent_tool_call_id = x.id and w.is_awaited limit 1) as awaited
             from boxcar.tool_calls x where c.pending_calls > 0 and x.turn_id = c.id and x.status = 'pending' order by x.ordinal limit 3 offset 0) o) k
+        left join lateral (
+          select json_build_object('kind', w.kind, 'due_at', w.due_at, 'provider', w.provider, 'detail', w.detail) as wait
+          from boxcar.waits w where c.status = 'suspended' and w.turn_id = c.id offset 0) z on true
         left join lateral (
           select x.id from boxcar.turns x where c.status = 'queued' and x.agent_id = c.agent_id and x.status in ('dispatched', 'running', 'suspended') limit 1) b on true
     ) as nodes`);
@@ -193,11 +210,19 @@ interface TreeRow extends pg.QueryResultRow {
   readonly totals: Partial<
     Record<
       TurnStatus,
-      { readonly turns: number; readonly steps: number; readonly input: number; readonly output: number }
+      {
+        readonly turns: number;
+        readonly steps: number;
+        readonly input: number;
+        readonly output: number;
+        readonly cost: number;
+        readonly unpriced: number;
+      }
     >
   >;
   readonly children: readonly (readonly [TurnId, TurnStatus, number])[] | null;
-  readonly nodes: readonly Omit<TreeNode, 'hidden'>[];
+  readonly subtrees: Readonly<Record<string, TreeNode['subtree']>>;
+  readonly nodes: readonly Omit<TreeNode, 'hidden' | 'subtree'>[];
 }
 
 /** Lists a node only below a listed parent; whatever is not listed is counted at its parent. */
@@ -218,6 +243,7 @@ function listNodes(rootId: TurnId, row: TreeRow): TreeNode[] {
   });
   return nodes.map((node) => ({
     ...node,
+    subtree: row.subtrees[node.turn_id] ?? { ...node.usage, cost_micros: 0, unpriced_steps: 0 },
     hidden: Object.fromEntries(
       Object.entries(hidden.get(node.turn_id) ?? {}).filter(([, n]) => n > 0),
     ) as Counts,
@@ -259,6 +285,8 @@ export async function loadTree(
         input_tokens: sum((part) => part.input),
         output_tokens: sum((part) => part.output),
       },
+      cost_micros: sum((part) => part.cost),
+      unpriced_steps: sum((part) => part.unpriced),
       by_status: Object.fromEntries(parts.map((part) => [part.status, part.turns])),
     },
     nodes: listNodes(rootId, row),

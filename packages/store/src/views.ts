@@ -173,6 +173,23 @@ export function claimWithViews(
 const PROFILE_CARDS = statement(`
   select f.id as profile_id, c.content->'data' as profile from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.id = any ($1::uuid[])`);
 
+const PRICED_PROFILE_CARDS = statement(`
+  select f.id as profile_id, c.content->'data' as profile, p.limits->'prices' as prices
+  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
+
+/** Profile versions by id, each with its project's prices as they stand there now. */
+export async function loadPricedProfiles(
+  db: Queryable,
+  profileIds: readonly ProfileId[],
+): Promise<ReadonlyMap<ProfileId, { readonly profile: Profile; readonly prices: unknown }>> {
+  const rows = await run<{ profile_id: ProfileId; profile: Profile; prices: unknown }>(
+    db,
+    PRICED_PROFILE_CARDS,
+    [profileIds],
+  );
+  return new Map(rows.map((row) => [row.profile_id, row]));
+}
+
 /** Profile versions by id; they never change, so callers may keep them. */
 export async function loadProfiles(
   db: Queryable,

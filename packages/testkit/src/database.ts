@@ -22,9 +22,10 @@ let count = 0;
  *
  * @param options.max - Connections of the pool at most.
  * @param options.empty - An empty database instead of a migrated one.
+ * @param options.from - The name of another one to clone instead; nobody may be connected to it.
  */
 export async function testDatabase(
-  options: { readonly max?: number; readonly empty?: boolean } = {},
+  options: { readonly max?: number; readonly empty?: boolean; readonly from?: string } = {},
 ): Promise<TestDatabase> {
   const { adminUrl, template, templateError, runId } = testContext().postgres;
   if (templateError !== undefined && options.empty !== true) {
@@ -35,14 +36,14 @@ export async function testDatabase(
   // Copied as files: written to the log, each would be megabytes of it.
   await asAdmin(
     adminUrl,
-    `create database ${name} template ${options.empty === true ? 'template0' : template} strategy file_copy`,
+    `create database ${name} template ${options.from ?? (options.empty === true ? 'template0' : template)} strategy file_copy`,
   );
   const url = new URL(adminUrl);
   url.pathname = `/${name}`;
   const pool = createPool({ connectionString: url.href, max: options.max ?? 10 });
   const close = closeAtEnd(async () => {
     const isEnded = await Promise.race([
-      pool.end().then(() => true),
+      (pool.ended ? Promise.resolve() : pool.end()).then(() => true),
       delay(POOL_END_MS, false, { ref: false }),
     ]);
     if (hasFailed()) console.error(`boxcar tests: kept database ${name}`);

@@ -4,9 +4,11 @@ import {
   createPool,
   hasQueueTables,
   inspectInvariants,
+  listDeadLetters,
   probeDirectConnection,
   readServerFacts,
   readWorkFacts,
+  retryDeadLetters,
   toDatabaseError,
 } from '@boxcar/store';
 import type { Command } from 'commander';
@@ -16,14 +18,16 @@ import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import {
   type Finding,
+  judgeDeadLetters,
   judgeDirect,
   judgeInvariants,
   judgeRedis,
   judgeServer,
+  judgeToolQueues,
   judgeWork,
   worstOf,
 } from '../doctor-findings.js';
-import { openServer, openStack, type Server } from '../stack.js';
+import { openReader, openServer, openStack, type Server } from '../stack.js';
 import { countOf, formatCount, wrap } from '../text.js';
 
 const DEFAULT_TURNS = 10_000;
@@ -31,6 +35,7 @@ const DEFAULT_TIMEOUT_MS = 5_000;
 /** What was due a moment ago is not late: sweeps come every second. */
 const LATE_MS = 10_000;
 const LISTED_IDS = 5;
+const LISTED_LETTERS = 100;
 const WIDTH = 80;
 
 interface DoctorFlags {
@@ -38,6 +43,7 @@ interface DoctorFlags {
   readonly all?: boolean;
   /** Seconds. */
   readonly timeout?: number;
+  readonly retryDead?: boolean;
 }
 
 const POOLER_TROUBLE = /prepared statement .* exist|unsupported startup parameter/;
@@ -100,6 +106,12 @@ async function examineRows(
     const facts = await readWorkFacts(pool, { lateMs: LATE_MS, timeoutMs });
     return judgeWork(facts, await doorbell.findLost(facts.waitingRings));
   });
+  const letters = await attempt('dead letters', async () =>
+    judgeDeadLetters(await listDeadLetters(pool, LISTED_LETTERS)),
+  );
+  const toolQueues = await attempt('tool queues', async () =>
+    judgeToolQueues(await stack.runtime.outside?.findUnserved(LATE_MS)),
+  );
   const invariants = await attempt('invariants', async () => {
     const scope =
       turns === undefined ? 'all rows' : `the newest ${formatCount(turns)} turns and the open ones`;
@@ -110,7 +122,7 @@ async function examineRows(
     });
     return judgeInvariants(reports, scope);
   });
-  return [...work, ...invariants];
+  return [...work, ...letters, ...toolQueues, ...invariants];
 }
 
 async function examine(
@@ -175,8 +187,21 @@ function describe(findings: readonly Finding[]): string {
   return `${lines.join('\n')}\n\n${countOf(findings.length, 'finding')}: ${count('ok')} ok, ${count('warn')} warn, ${count('fail')} fail`;
 }
 
+/** `boxcar doctor --retry-dead`: the one thing it mends. */
+async function retryDead(context: Context): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const count = await retryDeadLetters(reader.pool);
+  context.answer({ retried: count }, () =>
+    count === 0
+      ? 'Nothing was given up.'
+      : `${countOf(count, 'row')} will be tried again by the next sweep; boxcar doctor shows what becomes of it.`,
+  );
+  return EXIT.success;
+}
+
 /** `boxcar doctor`: looks, and changes nothing. */
 async function runDoctor(context: Context, flags: DoctorFlags): Promise<number> {
+  if (flags.retryDead === true) return retryDead(context);
   const options = {
     turns: flags.all === true ? undefined : (flags.turns ?? DEFAULT_TURNS),
     timeoutMs: Math.ceil((flags.timeout ?? DEFAULT_TIMEOUT_MS / 1_000) * 1_000),
@@ -198,14 +223,17 @@ export function addDoctor(program: Command, run: Run): void {
       flag(settingSchemas.turns),
     )
     .option('--all', 'check them on all rows, however many there are')
+    .option('--retry-dead', 'look at nothing: let the sweeps try again what they have given up')
     .option('--timeout <seconds>', 'how long one statement may take (5)', flag(settingSchemas.seconds))
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'It changes nothing, and no statement of it takes longer than --timeout.',
+        remarks:
+          'Without --retry-dead it changes nothing, and no statement of it takes longer than --timeout.',
         examples: [
           'boxcar doctor',
           'boxcar doctor --all --timeout 600',
+          'boxcar doctor --retry-dead',
           'boxcar doctor --json | jq \'.findings[] | select(.level != "ok")\'',
         ],
         error: 'a finding is a failure',

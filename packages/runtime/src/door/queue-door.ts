@@ -6,6 +6,7 @@
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
  */
 import {
+  type BatchId,
   canonicalJson,
   isFinal,
   type JsonValue,
@@ -14,12 +15,13 @@ import {
   type TurnId,
   toBadRequest,
 } from '@boxcar/kernel';
-import { closeDoor, loadTurnStates, openDoor } from '@boxcar/store';
+import { closeDoor, loadBatches, loadTurnStates, openDoor } from '@boxcar/store';
 import { DelayedError, type Job } from 'bullmq';
 import { z } from 'zod';
 import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
+import type { Accepted } from '../submit.js';
 import { logTrouble, postpone, refuse } from './door-job.js';
 
 const jobSchema = z.strictObject({
@@ -45,19 +47,33 @@ export interface QueueDoor extends AsyncDisposable {
 /** How long a waiting job sleeps before it looks again by itself; it is promoted earlier when its turn ends. */
 const LOOK_AGAIN_MS = 60_000;
 
+/** What the answer is the end of. */
+type Awaited =
+  | { readonly kind: 'turn'; readonly id: TurnId }
+  | { readonly kind: 'batch'; readonly id: BatchId };
+
 type Reply =
   | { readonly kind: 'answer'; readonly answer: JsonValue }
-  | { readonly kind: 'wait'; readonly turnId: TurnId };
+  | { readonly kind: 'wait'; readonly awaited: Awaited };
 
 const defaultKey = (job: Job, data: JsonValue): string =>
   `job:${sha256(canonicalJson([PRIMITIVES_QUEUE, job.id ?? '', job.timestamp, data]))}`;
 
-/** The result of the awaited turn; undefined while it is under way. */
-async function look(runtime: Runtime, turnId: TurnId): Promise<JsonValue | undefined> {
-  const [state] = await loadTurnStates(runtime.pool, [turnId]);
+/** The result of the awaited turn or batch; undefined while it is under way. */
+async function look(runtime: Runtime, awaited: Awaited): Promise<JsonValue | undefined> {
+  if (awaited.kind === 'batch') {
+    const [batch] = await loadBatches(runtime.pool, [awaited.id]);
+    return batch === undefined || batch.status === 'running' ? undefined : batch.answer;
+  }
+  const [state] = await loadTurnStates(runtime.pool, [awaited.id]);
   return state !== undefined && isFinal(state.status)
     ? ({ ...toTurnResult(state) } as unknown as JsonValue)
     : undefined;
+}
+
+function awaitedOf({ awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undefined {
+  if (awaitedBatchId !== null) return { kind: 'batch', id: awaitedBatchId };
+  return awaitedTurnId === null ? undefined : { kind: 'turn', id: awaitedTurnId };
 }
 
 async function reply(runtime: Runtime, job: Job): Promise<Reply> {
@@ -77,26 +93,26 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
     traceparent,
     doorJobId: jobId,
   });
-  const { awaitedTurnId } = accepted;
-  if (awaitedTurnId === null) return { kind: 'answer', answer: accepted.answer };
-  const door = { project_id: accepted.projectId, turn_id: awaitedTurnId, job_id: jobId };
-  const answer = await look(runtime, awaitedTurnId);
+  const awaited = awaitedOf(accepted);
+  if (awaited === undefined) return { kind: 'answer', answer: accepted.answer };
+  const door = { project_id: accepted.projectId, awaited_id: awaited.id, job_id: jobId };
+  const answer = await look(runtime, awaited);
   if (answer !== undefined) {
     await closeDoor(runtime.pool, door);
     return { kind: 'answer', answer };
   }
-  // The operation knows the job it was accepted from; another one that waits for the same turn is recorded beside it.
+  // The operation knows the job it was accepted from; another one that waits for the same is recorded beside it.
   if (accepted.isReplay) await openDoor(runtime.pool, { ...door, idempotency_key: key, own_key: ownKey });
-  return { kind: 'wait', turnId: awaitedTurnId };
+  return { kind: 'wait', awaited };
 }
 
 /** Serves the queue door in this process. */
 export function createQueueDoor(runtime: Runtime, queues: Queues, options: QueueDoorOptions = {}): QueueDoor {
   const { log } = runtime;
   /** The turn may have ended between the look and the move, when its knock found the job still active. */
-  const lookOnce = async (job: Job, turnId: TurnId): Promise<void> => {
+  const lookOnce = async (job: Job, awaited: Awaited): Promise<void> => {
     try {
-      if ((await look(runtime, turnId)) !== undefined) await job.promote();
+      if ((await look(runtime, awaited)) !== undefined) await job.promote();
     } catch (error) {
       // Promoted by that knock after all, or the database is away: the sweep knocks again.
       logTrouble(log, 'door.look_failed', job, error);
@@ -113,7 +129,7 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
       }
       if (replied.kind === 'answer') return replied.answer;
       await postpone(log, job, { token, ms: LOOK_AGAIN_MS });
-      await lookOnce(job, replied.turnId);
+      await lookOnce(job, replied.awaited);
       throw new DelayedError();
     },
     {

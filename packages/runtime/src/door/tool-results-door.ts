@@ -93,15 +93,17 @@ async function record(runtime: Runtime, outside: OutsideCalls, data: unknown): P
   const details = { tool_call_id: call.id, turn_id: call.turn_id };
   if (call.route !== 'queue')
     throw new KernelError('tool_not_queued', { details: { ...details, name: call.name } });
-  if (call.status !== 'pending')
-    return { status: 'duplicate', tool_call_id: call.id, call_status: call.status };
-  if (call.is_over) throw new KernelError('turn_ended', { details });
   const status = answer.status ?? (answer.error === undefined ? 'success' : 'failed');
-  const recorded = await outside.record(call, {
+  const outcome = {
     status,
     ...(status === 'success' || answer.result !== undefined ? { result: answer.result } : {}),
     ...(status === 'success' ? {} : { error: toErrorOf(answer.error, call.name) }),
-  });
+  };
+  if (call.status !== 'pending' || call.is_over) await outside.keepLate(call, outcome);
+  if (call.status !== 'pending')
+    return { status: 'duplicate', tool_call_id: call.id, call_status: call.status };
+  if (call.is_over) throw new KernelError('turn_ended', { details });
+  const recorded = await outside.record(call, outcome);
   await outside.forget([call]);
   const callStatus =
     recorded.outcome === 'recorded' ? recorded.status : (await outside.load(call.id))?.status;

@@ -1,5 +1,8 @@
+import { createModelRouter } from '@boxcar/llm';
 import type { TestDatabase } from '@boxcar/testkit';
 import pg from 'pg';
+import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { Runtime } from '../runtime.js';
 
 /** What one statement was sent as: its text, transaction control included. */
 const textOf = (query: unknown): string =>
@@ -22,4 +25,26 @@ export async function statementsOf(
     pg.Client.prototype.query = query;
   }
   return seen;
+}
+
+/**
+ * How many statements it takes to accept a primitive. By a runtime of its own, which is closed each time: what it goes on to do
+ * in the background is then counted by nobody.
+ */
+export async function statementsToAccept(
+  database: Pick<TestDatabase, 'name' | 'pool' | 'url'>,
+  primitive: string,
+  args: unknown,
+): Promise<number> {
+  const runtime = new Runtime({
+    pool: database.pool,
+    directUrl: database.url,
+    doorbell: new InProcessDoorbell(),
+    model: createModelRouter({}),
+  });
+  try {
+    return (await statementsOf(database, () => runtime.accept(primitive, args))).length;
+  } finally {
+    await runtime.close();
+  }
 }

@@ -1,7 +1,10 @@
 import {
   type BoxId,
   type ContextCard,
+  findPrice,
   KernelError,
+  type ModelPrice,
+  type PriceTable,
   type Profile,
   type ProfileId,
   resultFieldsOf,
@@ -12,39 +15,49 @@ import {
   type ExpandedCard,
   expandContexts,
   type LoadedView,
-  loadProfiles,
+  loadPricedProfiles,
   loadViews,
 } from '@boxcar/store';
 import type pg from 'pg';
+import { priceTables } from '../spawn-budget.js';
 import { Toolsets } from './toolsets.js';
 
 const MAX_PROFILES = 500;
 
 export type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId'>;
 
+/** A profile with what a call of its model costs; undefined: nobody knows. */
+export interface PricedProfile {
+  readonly profile: Profile;
+  readonly price: ModelPrice | undefined;
+}
+
 /** Loads what a step needs. Profile versions never change, so they are kept. */
 export class TurnLoader {
-  readonly #profiles = new Map<ProfileId, Promise<Profile>>();
+  readonly #profiles = new Map<ProfileId, Promise<PricedProfile>>();
   readonly #pool: pg.Pool;
+  readonly #prices: readonly PriceTable[];
   readonly toolsets: Toolsets;
 
-  constructor(pool: pg.Pool) {
+  constructor(pool: pg.Pool, prices: readonly PriceTable[] = []) {
     this.#pool = pool;
+    this.#prices = prices;
     this.toolsets = new Toolsets(pool);
   }
 
-  profile(id: ProfileId): Promise<Profile> {
+  profile(id: ProfileId): Promise<PricedProfile> {
     const known = this.#profiles.get(id);
     if (known !== undefined) return known;
     if (this.#profiles.size >= MAX_PROFILES) this.#profiles.clear();
-    const loading = loadProfiles(this.#pool, [id]).then((profiles) => {
-      const profile = profiles.get(id);
-      if (profile === undefined)
+    const loading = loadPricedProfiles(this.#pool, [id]).then((profiles) => {
+      const found = profiles.get(id);
+      if (found === undefined)
         throw new KernelError('internal_error', {
           message: `Profile ${id} has no row.`,
           details: { profile_id: id },
         });
-      return profile;
+      const { profile, prices } = found;
+      return { profile, price: findPrice(profile.model, priceTables(prices, this.#prices)) };
     });
     this.#profiles.set(id, loading);
     loading.catch(() => this.#profiles.delete(id));

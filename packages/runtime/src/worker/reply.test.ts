@@ -93,7 +93,11 @@ describe('a failed call of a provider ends the turn with its code:', () => {
     const providers = { openaiCompatible: { baseUrl: server.baseUrl }, idleTimeoutMs: 200 };
     await using h = await harness({ model: createModelRouter({ providers }) });
     await h.worker();
-    await h.profile('expert', [], { model: 'openai-compatible:local', script: undefined });
+    await h.profile('expert', [], {
+      model: 'openai-compatible:local',
+      script: undefined,
+      limits: { model_retries: 0 },
+    });
     const { turn_id } = (await h.runtime.submit('launch_principal', {
       profile_name: 'expert',
       instruction: 'go',

@@ -1,7 +1,9 @@
 import {
+  costOf,
   type ErrorBody,
   type JsonObject,
   ModelError,
+  type ModelPrice,
   type ModelReply,
   type ModelUsage,
   sanitizeJson,
@@ -61,8 +63,8 @@ export function parseReply(reply: unknown): ModelReply {
   );
 }
 
-/** A step's usage as its row keeps it; what the provider did not say is left out. */
-export function usageRow(usage: ModelUsage): JsonObject {
+/** A step's usage as its row keeps it; what the provider did not say is left out, as is the cost without a price. */
+export function usageRow(usage: ModelUsage, price?: ModelPrice): JsonObject {
   const { inputTokens, outputTokens, cachedInputTokens, cacheWriteTokens, reasoningTokens } = usage;
   return {
     input_tokens: inputTokens,
@@ -70,6 +72,7 @@ export function usageRow(usage: ModelUsage): JsonObject {
     ...(cachedInputTokens === undefined ? {} : { cached_input_tokens: cachedInputTokens }),
     ...(cacheWriteTokens === undefined ? {} : { cache_write_tokens: cacheWriteTokens }),
     ...(reasoningTokens === undefined ? {} : { reasoning_tokens: reasoningTokens }),
+    ...(price === undefined ? {} : { cost_micros: costOf(price, usage) }),
     ...(usage.isEstimated === true ? { estimated: true } : {}),
   };
 }

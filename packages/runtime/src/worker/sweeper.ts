@@ -1,38 +1,62 @@
-import { type ErrorBody, KernelError, type Ring, type TurnId } from '@boxcar/kernel';
 import {
-  type CommitResult,
+  type ErrorBody,
+  findWaitCycles,
+  KernelError,
+  type ProjectId,
+  type Ring,
+  type TurnId,
+  type WaitCycle,
+} from '@boxcar/kernel';
+import {
   closeDoor,
   commitSteps,
   type EndableTurn,
   elected,
+  findDeadTurns,
+  findDueBatches,
   findExhaustedTurns,
   findOverdueCalls,
+  findOverdueProviders,
   findOverdueTurns,
   findQueuedTargets,
   findStaleRings,
   findWaitingDoors,
+  forgetSettledFailures,
   hastenLooks,
+  isTransient,
+  loadLongWaits,
+  noteSweepFailure,
   type OverdueCall,
+  type OverdueTurn,
   probe,
   purgeDeadWorkers,
   ringAgain,
   type SweepFindings,
+  type SweepKind,
   takeOver,
+  wakeDue,
 } from '@boxcar/store';
 import type { Runtime } from '../runtime.js';
 import { createRecorder, type Recorder } from './call-result.js';
 import { buildEnd, buildResult, type Ending, fallbackDeliverable } from './ending.js';
+import { finishBatch } from './finish-batch.js';
 import { MAX_ATTEMPTS } from './run-turn.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;
+/** Circles of waits are rare, and looking for them reads more than other searches. */
+const CYCLES_EVERY_MS = 5_000;
+
+interface Clock {
+  readonly now?: Date;
+  readonly limit: number;
+}
 
 export interface SweeperOptions {
   readonly lostRingMs: number;
-  readonly announceEnds: (
-    ends: Pick<CommitResult, 'endedTurnIds' | 'doorTurnIds' | 'backlogTargets'>,
-  ) => void;
   readonly claimFromRows: () => Promise<void>;
+  /** Wakes who waits for a provider, as far as there is room. */
+  readonly lookAtProvider: (provider: string) => Promise<void>;
 }
 
 /**
@@ -47,6 +71,8 @@ export class Sweeper {
   #running: Promise<void> | undefined;
   #isStopped = false;
   #isDeaf = false;
+  #cyclesLookedAt = Number.NEGATIVE_INFINITY;
+  #cyclesAfter: TurnId | undefined;
 
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
@@ -107,11 +133,15 @@ export class Sweeper {
       [found.dead_leases, 'dead_leases', () => this.#takeOver(clock)],
       [found.overdue_turns, 'overdue_turns', () => this.#endOverdue(clock)],
       [found.overdue_calls, 'overdue_calls', () => this.#answerOverdue(clock)],
+      [found.due_batches, 'due_batches', () => this.#finishBatches(clock)],
       [found.lost_rings, 'lost_rings', () => this.#ringLost(clock)],
+      [found.due_waits, 'due_waits', () => this.#wake(clock)],
       [found.queued, 'queued', () => this.#promote()],
       [found.waiting_doors, 'waiting_doors', () => this.#knock(clock)],
       [found.dead_workers, 'dead_workers', () => this.#purge(clock)],
       [found.due_looks, 'due_looks', async () => this.#runtime.outside?.sweep(options)],
+      [found.long_waits, 'long_waits', () => this.#breakCycles(clock)],
+      [found.settled_failures, 'settled_failures', () => forgetSettledFailures(this.#runtime.pool, options)],
     ];
     for (const [isDue, part, work] of parts) {
       if (!isDue) continue;
@@ -127,24 +157,98 @@ export class Sweeper {
     }
   }
 
-  async #takeOver(clock: { now?: Date; limit: number }): Promise<void> {
-    const exhausted = await findExhaustedTurns(this.#runtime.pool, { ...clock, maxAttempts: MAX_ATTEMPTS });
+  /** Takes turns from workers that are gone, now: for a worker that has just seen one go. */
+  takeOver(): Promise<void> {
+    return this.#takeOver({ limit: LIMIT });
+  }
+
+  async #takeOver(clock: Clock): Promise<void> {
+    const { pool } = this.#runtime;
+    const options = { ...clock, maxLosses: MAX_ATTEMPTS };
+    const exhausted = await findExhaustedTurns(pool, options);
     const lost = new KernelError('attempts_exhausted', {
       message: `The turn lost its worker ${MAX_ATTEMPTS} times at the same step.`,
     }).toJSON();
-    await this.#end(exhausted, 'failed', lost);
-    const rings = await takeOver(this.#runtime.pool, { ...clock, maxAttempts: MAX_ATTEMPTS });
+    await this.#end('dead_leases', exhausted, { status: 'failed', error: lost, ...clock });
+    const rings = await this.#orAlone('dead_leases', clock, {
+      all: () => takeOver(pool, options),
+      find: () => findDeadTurns(pool, options),
+      alone: (turn) => takeOver(pool, { ...options, turnIds: [turn.turn_id] }),
+    });
     if (rings.length > 0)
       this.#runtime.log('info', 'sweep.taken_over', { turn_ids: rings.map((ring) => ring.turnId) });
     this.#runtime.ring(rings);
   }
 
-  async #endOverdue(clock: { now?: Date; limit: number }): Promise<void> {
-    const turns = await findOverdueTurns(this.#runtime.pool, clock);
-    await this.#end(turns, 'timeout', new KernelError('deadline_exceeded').toJSON());
+  /**
+   * Handles rows all at once, and when that fails each alone, so that one that cannot be handled does not keep the others
+   * waiting. Such a row is noted, and left out of the searches for a while.
+   */
+  async #orAlone<R extends { readonly turn_id: TurnId; readonly project_id: ProjectId | null }>(
+    kind: SweepKind,
+    clock: Clock,
+    work: {
+      readonly all: () => Promise<readonly Ring[]>;
+      readonly find: () => Promise<readonly R[]>;
+      readonly alone: (row: R) => Promise<readonly Ring[]>;
+    },
+  ): Promise<readonly Ring[]> {
+    try {
+      return await work.all();
+    } catch (error) {
+      if (isTransient(error)) throw error;
+    }
+    const rings: Ring[] = [];
+    for (const row of await work.find()) {
+      try {
+        rings.push(...(await work.alone(row)));
+      } catch (failure) {
+        await this.#setAside({ kind, rowId: row.turn_id, projectId: row.project_id }, failure, clock);
+      }
+    }
+    return rings;
   }
 
-  async #end(turns: readonly EndableTurn[], status: Ending['status'], error: ErrorBody): Promise<void> {
+  /** A row could not be handled. What says nothing about the row, a lost connection, goes on its way. */
+  async #setAside(
+    row: { readonly kind: SweepKind; readonly rowId: string; readonly projectId: ProjectId | null },
+    failure: unknown,
+    clock: Clock,
+  ): Promise<void> {
+    if (isTransient(failure)) throw failure;
+    const error = failure instanceof Error ? failure.message : String(failure);
+    const { attempts, isDead } = await noteSweepFailure(
+      this.#runtime.pool,
+      { ...row, error },
+      { now: clock.now },
+    );
+    this.#runtime.log('error', isDead ? 'sweep.row_given_up' : 'sweep.row_failed', {
+      part: row.kind,
+      row_id: row.rowId,
+      attempts,
+      error,
+    });
+  }
+
+  async #endOverdue(clock: Clock): Promise<void> {
+    const turns = await findOverdueTurns(this.#runtime.pool, clock);
+    const isOver = (turn: OverdueTurn): boolean => turn.over_budget_id !== null;
+    const late = turns.filter((turn) => !isOver(turn));
+    const error = new KernelError('deadline_exceeded').toJSON();
+    await this.#end('overdue_turns', late, { status: 'timeout', error, ...clock });
+    // The deadline was that of an account: as when a worker meets it before a step.
+    const spent = new KernelError('budget_exceeded', {
+      message: 'The time of its budget is over.',
+      details: { limit: 'seconds' },
+    }).toJSON();
+    await this.#end('overdue_turns', turns.filter(isOver), { status: 'partial', error: spent, ...clock });
+  }
+
+  async #end(
+    kind: SweepKind,
+    turns: readonly EndableTurn[],
+    { status, error, ...clock }: Clock & { readonly status: Ending['status']; readonly error: ErrorBody },
+  ): Promise<void> {
     const ended: TurnId[] = [];
     for (const turn of turns) {
       const withIds = { ...error, details: { ...error.details, turn_id: turn.turn_id } };
@@ -183,20 +287,17 @@ export class Sweeper {
           },
         ]);
         this.#runtime.ring(result.rings);
-        this.#options.announceEnds(result);
+        this.#runtime.announceEnds(result);
         ended.push(...result.endedTurnIds);
       } catch (failure) {
         // A poison row must not keep the others from their end.
-        this.#runtime.log('error', 'sweep.end_failed', {
-          turn_id: turn.turn_id,
-          error: failure instanceof Error ? failure.message : String(failure),
-        });
+        await this.#setAside({ kind, rowId: turn.turn_id, projectId: turn.project_id }, failure, clock);
       }
     }
     await hastenLooks(this.#runtime.pool, ended);
   }
 
-  async #answerOverdue(clock: { now?: Date; limit: number }): Promise<void> {
+  async #answerOverdue(clock: Clock): Promise<void> {
     const calls = await findOverdueCalls(this.#runtime.pool, clock);
     const answer = async (call: OverdueCall): Promise<void> => {
       const error = new KernelError(call.is_awaiting ? 'wait_timeout' : 'tool_timeout', {
@@ -208,12 +309,11 @@ export class Sweeper {
         { authorId: 'kernel' },
       );
       try {
-        await this.#recorder.add(settlement);
+        // One that was given more time since it was found is not answered.
+        await this.#recorder.add({ ...settlement, deadlineAt: call.deadline_at });
       } catch (failure) {
-        this.#runtime.log('error', 'sweep.call_failed', {
-          tool_call_id: call.id,
-          error: failure instanceof Error ? failure.message : String(failure),
-        });
+        const row = { kind: 'overdue_calls', rowId: call.id, projectId: call.project_id } as const;
+        await this.#setAside(row, failure, clock);
       }
     };
     await Promise.all(calls.map(answer));
@@ -221,7 +321,27 @@ export class Sweeper {
     await this.#runtime.outside?.forget(calls);
   }
 
-  async #ringLost(clock: { now?: Date; limit: number }): Promise<void> {
+  /** Batches whose end nobody came to make, or whose deadline has passed. */
+  async #finishBatches(clock: Clock): Promise<void> {
+    for (const batchId of await findDueBatches(this.#runtime.pool, clock)) {
+      try {
+        await finishBatch(this.#runtime, batchId, clock);
+      } catch (failure) {
+        this.#runtime.log('error', 'sweep.batch_failed', {
+          batch_id: batchId,
+          error: failure instanceof Error ? failure.message : String(failure),
+        });
+      }
+    }
+  }
+
+  async #wake(clock: Clock): Promise<void> {
+    this.#runtime.ring(await wakeDue(this.#runtime.pool, clock));
+    for (const provider of await findOverdueProviders(this.#runtime.pool, clock))
+      await this.#options.lookAtProvider(provider);
+  }
+
+  async #ringLost(clock: Clock): Promise<void> {
     const stale = await findStaleRings(this.#runtime.pool, {
       ...clock,
       lostRingMs: this.#options.lostRingMs,
@@ -229,7 +349,11 @@ export class Sweeper {
     const lost = await this.#runtime.doorbell.findLost(stale);
     if (lost === undefined) this.deafen();
     if (lost === undefined || lost.length === 0) return;
-    const again = await ringAgain(this.#runtime.pool, lost);
+    const again = await this.#orAlone('lost_rings', clock, {
+      all: () => ringAgain(this.#runtime.pool, lost),
+      find: async () => lost.map((ring) => ({ turn_id: ring.turnId, project_id: null, ring })),
+      alone: ({ ring }) => ringAgain(this.#runtime.pool, [ring]),
+    });
     this.#runtime.log('info', 'sweep.rang_again', { turn_ids: again.map((ring: Ring) => ring.turnId) });
     this.#runtime.ring(again);
   }
@@ -243,9 +367,53 @@ export class Sweeper {
     for (const target of await findQueuedTargets(this.#runtime.pool)) this.#runtime.promoteSoon(target);
   }
 
-  async #knock(clock: { now?: Date; limit: number }): Promise<void> {
+  async #knock(clock: Clock): Promise<void> {
     const doors = await findWaitingDoors(this.#runtime.pool, clock);
     const gone = new Set(await this.#runtime.doorbell.knock(doors.map((door) => door.job_id)));
     for (const door of doors) if (gone.has(door.job_id)) await closeDoor(this.#runtime.pool, door);
+  }
+
+  /** Turns of several runs that wait for each other: the youngest wait is answered, and its turn goes on. */
+  async #breakCycles(clock: Clock): Promise<void> {
+    if (clock.now === undefined && performance.now() - this.#cyclesLookedAt < CYCLES_EVERY_MS) return;
+    this.#cyclesLookedAt = performance.now();
+    const { turns, next } = await loadLongWaits(this.#runtime.pool, { ...clock, after: this.#cyclesAfter });
+    this.#cyclesAfter = next;
+    const projects = new Map(turns.map((turn) => [turn.turnId, turn.projectId]));
+    for (const cycle of findWaitCycles(turns)) {
+      const projectId = projects.get(cycle.victim.waitingTurnId);
+      if (projectId === undefined) continue;
+      try {
+        await this.#giveUpWait(cycle, projectId);
+      } catch (failure) {
+        await this.#setAside(
+          { kind: 'wait_cycles', rowId: cycle.victim.toolCallId, projectId },
+          failure,
+          clock,
+        );
+      }
+    }
+  }
+
+  async #giveUpWait({ turns, victim }: WaitCycle, projectId: ProjectId): Promise<void> {
+    const chain = turns.map((turn) => ({
+      turn_id: turn.turnId,
+      agent_id: turn.agentId,
+      agent: turn.agentName,
+    }));
+    const names = [...chain, ...chain.slice(0, 1)].map(({ agent }) => agent).join(' → ');
+    const error = new KernelError('delegation_cycle', {
+      message: `These turns wait for each other, so the youngest wait was given up: ${names}.`,
+      details: { tool_call_id: victim.toolCallId, chain },
+    }).toJSON();
+    const outcome = await this.#recorder.add(
+      buildResult(
+        { toolCallId: victim.toolCallId, turnId: victim.waitingTurnId, name: victim.name, projectId },
+        { status: 'failed', error },
+        { authorId: 'kernel' },
+      ),
+    );
+    if (outcome === 'recorded')
+      this.#runtime.log('warn', 'sweep.cycle_broken', { tool_call_id: victim.toolCallId, chain });
   }
 }

@@ -3,23 +3,27 @@
  *
  * W1  It holds turns only while its lease lives: before each model and tool call it checks, by its own monotonic clock,
  *     that the last renewal is younger than the lease; later renewals or none, it stops on its own.
- * W2  Its direct connection holds a session lock for as long as it lives, so a peer can notice a death at once.
+ * W2  Its direct connection holds a session lock for as long as it lives, so a peer notices a death at once (`peer-watch.ts`).
+ *     When the connection breaks and not the worker, it says so at once by a renewal, and only its lease counts.
  * W3  It never runs more turns than its concurrency, whichever way they come: ring, or straight from the rows.
  * W4  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  */
 import { randomInt } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { hostname } from 'node:os';
-import { KernelError, type Ring, type TurnId, type WorkerId } from '@boxcar/kernel';
+import { KernelError, type Ring, type TurnId, tryParseId, type WorkerId } from '@boxcar/kernel';
 import {
   type AdvanceOutcome,
   advanceTurns,
+  CANCELED_CHANNEL,
   type CommitOutcome,
   checkSchemaVersion,
   claimWithViews,
   commitSteps,
   findReady,
   finishSteps,
+  isTransient,
+  type Renewal,
   registerWorker,
   releaseTurns,
   removeWorker,
@@ -32,6 +36,8 @@ import { Batcher } from '../batcher.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
 import { TurnLoader } from './loader.js';
+import { ModelWaits } from './model-waits.js';
+import { PeerWatch } from './peer-watch.js';
 import { runTurn, type StepResults, type TurnHost } from './run-turn.js';
 import { Sweeper } from './sweeper.js';
 import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
@@ -54,6 +60,8 @@ export interface WorkerOptions {
 
 interface Active {
   readonly epoch: number;
+  /** By the worker's monotonic clock. */
+  readonly since: number;
   readonly controller: AbortController;
   readonly done: Promise<void>;
 }
@@ -89,6 +97,8 @@ export class Worker implements AsyncDisposable {
   readonly #room: ViewRoom;
   readonly #loader: TurnLoader;
   readonly #sweeper: Sweeper;
+  readonly #modelWaits: ModelWaits;
+  readonly #peerWatch: PeerWatch;
   readonly #subscriptions: { close(): Promise<void> }[] = [];
   #id: WorkerId = newId<'worker'>();
   #direct: pg.Client | undefined;
@@ -96,6 +106,8 @@ export class Worker implements AsyncDisposable {
   #renewedAt = 0;
   #heartbeat: NodeJS.Timeout | undefined;
   #isBeating = false;
+  /** Its lock was lost while a renewal was under way that still said otherwise. */
+  #mustBeatAgain = false;
   #suspects = new Set<TurnId>();
   #slots: number;
   readonly #slotWaiters: (() => void)[] = [];
@@ -122,7 +134,7 @@ export class Worker implements AsyncDisposable {
     }
     this.#slots = this.#options.concurrency;
     this.#room = new ViewRoom(this.#options.viewBytes);
-    this.#loader = new TurnLoader(runtime.pool);
+    this.#loader = new TurnLoader(runtime.pool, runtime.prices);
     this.#claims = new Batcher(async (rings) => {
       const reservedBytes = rings.length * INLINE_VIEW_BYTES;
       await this.#room.enter(reservedBytes);
@@ -136,7 +148,7 @@ export class Worker implements AsyncDisposable {
     this.#commits = new Batcher(async (commits) => {
       const result = await commitSteps(runtime.pool, commits);
       runtime.ring(result.rings);
-      this.#announceEnds(result);
+      runtime.announceEnds(result);
       return result.outcomes;
     });
     this.#advances = new Batcher(async (advances) => {
@@ -144,10 +156,19 @@ export class Worker implements AsyncDisposable {
       runtime.ring(rings);
       return outcomes;
     });
+    this.#modelWaits = new ModelWaits(runtime);
     this.#sweeper = new Sweeper(runtime, {
       lostRingMs: this.#options.lostRingMs,
-      announceEnds: (ends) => this.#announceEnds(ends),
       claimFromRows: () => this.#claimFromRows(),
+      lookAtProvider: (provider) => this.#modelWaits.gate.look(provider),
+    });
+    this.#peerWatch = new PeerWatch({
+      directUrl: runtime.directUrl,
+      pool: runtime.pool,
+      log: runtime.log,
+      everyMs: 2 * this.#options.heartbeatMs,
+      workerId: () => this.#id,
+      takeOver: () => this.#sweeper.takeOver(),
     });
   }
 
@@ -163,6 +184,7 @@ export class Worker implements AsyncDisposable {
   /** @internal */
   async start(): Promise<this> {
     await checkSchemaVersion(this.#runtime.pool);
+    await this.#modelWaits.gate.start();
     await this.#register();
     this.#state = 'running';
     this.#heartbeat = setInterval(() => void this.#beat(), this.#options.heartbeatMs);
@@ -180,6 +202,7 @@ export class Worker implements AsyncDisposable {
       );
     }
     this.#sweeper.start(this.#options.sweepMs);
+    this.#peerWatch.start();
     this.#runtime.log('info', 'worker.started', {
       worker_id: this.#id,
       concurrency: this.#options.concurrency,
@@ -196,6 +219,7 @@ export class Worker implements AsyncDisposable {
     try {
       await direct.connect();
       await direct.query('select pg_advisory_lock($1)', [lockKey]);
+      await direct.query(`listen ${CANCELED_CHANNEL}`);
       await registerWorker(this.#runtime.pool, {
         id,
         lockKey,
@@ -219,29 +243,44 @@ export class Worker implements AsyncDisposable {
       application_name: 'boxcar-worker',
       connectionTimeoutMillis: 10_000,
       keepAlive: true,
+      query_timeout: Math.ceil(this.#options.leaseMs / 2),
     });
     direct.on('error', () => undefined);
+    direct.on('notification', ({ payload = '' }) =>
+      this.#abortLost(payload.split(',').flatMap((id) => tryParseId<'turn'>(id) ?? [])),
+    );
     direct.on('end', () => {
-      if (this.#direct === direct) this.#direct = undefined;
+      if (this.#direct !== direct) return;
+      this.#direct = undefined;
+      // Whoever watches has the lock by now: W2.
+      void this.#beat();
     });
     return direct;
   }
 
   async #beat(): Promise<void> {
-    if (this.#state === 'closed') return;
+    // Not after the goodbye, which a renewal would take back.
+    if (this.#heartbeat === undefined) return;
     // Also while a renewal hangs: nobody else would notice that the lease has run out meanwhile.
     if (this.#isStale())
       this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
-    if (this.#isBeating) return;
+    if (this.#isBeating) {
+      if (this.#direct === undefined) this.#mustBeatAgain = true;
+      return;
+    }
     this.#isBeating = true;
+    this.#mustBeatAgain = false;
     try {
       const sentAt = performance.now();
-      const held = await renewLease(this.#runtime.pool, this.#id, this.#options.leaseMs);
-      if (held !== undefined) {
+      const renewal = await this.#renew();
+      if (renewal !== undefined) {
+        this.#modelWaits.gate.know(renewal.gated);
         // From before the statement: the server's clock started no earlier.
         this.#renewedAt = sentAt;
         if (this.#direct === undefined) this.#relocking ??= this.#relock();
-        await this.#releaseOrphans(held);
+        this.#abortUnheld(renewal.held, sentAt);
+        // Beside the heartbeat: it takes a connection of the pool, and the lease must not wait for one.
+        void this.#releaseOrphans(renewal.held);
       } else {
         this.#runtime.log('warn', 'worker.lease_lost', { worker_id: this.#id });
         this.#abortAll(new KernelError('turn_ended', { message: 'The worker has lost its lease.' }));
@@ -254,6 +293,26 @@ export class Worker implements AsyncDisposable {
       this.#isBeating = false;
       if (this.#isStale())
         this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
+      if (this.#mustBeatAgain) void this.#beat();
+    }
+  }
+
+  /**
+   * On the direct connection, which nobody else uses: a pool that is exhausted or hangs does not cost the lease. When that one
+   * is away, or silent for half a lease, by the pool.
+   */
+  async #renew(): Promise<Renewal | undefined> {
+    const { leaseMs } = this.#options;
+    const direct = this.#direct;
+    const byPool = () => renewLease(this.#runtime.pool, this.#id, { leaseMs, hasLock: false });
+    if (direct === undefined) return byPool();
+    try {
+      return await renewLease(direct, this.#id, { leaseMs, hasLock: true });
+    } catch (error) {
+      this.#runtime.log('warn', 'worker.direct_lost', { worker_id: this.#id, error: errorText(error) });
+      if (this.#direct === direct) this.#direct = undefined;
+      direct.end().catch(() => undefined);
+      return byPool();
     }
   }
 
@@ -271,8 +330,11 @@ export class Worker implements AsyncDisposable {
         [id],
       );
       if (rows[0]?.is_locked !== true) throw new Error('another session has the lock still');
+      await direct.query(`listen ${CANCELED_CHANNEL}`);
       if (this.#id !== id || this.#state === 'closed') throw new Error('the worker has gone on without it');
       this.#direct = direct;
+      // Watched again from here on.
+      void this.#beat();
     } catch (error) {
       await direct.end().catch(() => undefined);
       this.#runtime.log('warn', 'worker.not_locked', { worker_id: id, error: errorText(error) });
@@ -291,7 +353,31 @@ export class Worker implements AsyncDisposable {
     this.#suspects = new Set(orphans);
     if (confirmed.length === 0) return;
     this.#runtime.log('warn', 'worker.orphans_released', { worker_id: this.#id, turn_ids: confirmed });
-    this.#runtime.ring(await releaseTurns(this.#runtime.pool, this.#id, confirmed));
+    try {
+      this.#runtime.ring(await releaseTurns(this.#runtime.pool, this.#id, confirmed));
+    } catch (error) {
+      // Still suspects, so the next heartbeat tries again.
+      this.#runtime.log('warn', 'turn.not_given_back', { turn_ids: confirmed, error: errorText(error) });
+    }
+  }
+
+  /** Turns that were ended in this worker's hands: what runs for them is stopped. */
+  #abortLost(turnIds: readonly TurnId[]): void {
+    for (const id of turnIds)
+      this.#active.get(id)?.controller.abort(
+        new KernelError('turn_ended', {
+          message: 'The turn has ended, or is in other hands.',
+          details: { turn_id: id },
+        }),
+      );
+  }
+
+  /** Where the notice of an end was lost: turns in hand before the rows were asked, which the rows do not give to this worker. */
+  #abortUnheld(held: readonly TurnId[], askedAt: number): void {
+    const ours = new Set(held);
+    this.#abortLost(
+      [...this.#active].flatMap(([id, { since }]) => (since < askedAt && !ours.has(id) ? [id] : [])),
+    );
   }
 
   #isStale(): boolean {
@@ -357,6 +443,7 @@ export class Worker implements AsyncDisposable {
     const host: TurnHost = {
       runtime: this.#runtime,
       loader: this.#loader,
+      modelWaits: this.#modelWaits,
       commit: (commit) => this.#commits.add(commit),
       advance: (results) => this.#advances.add(results),
       checkLease: () => {
@@ -384,20 +471,22 @@ export class Worker implements AsyncDisposable {
         });
         // Given back at once; what fails here again and again runs out of attempts. An aborted turn is no longer ours,
         // or is handed back by the shutdown.
-        if (!controller.signal.aborted) await this.#giveBack(turn.turnId, holderId);
+        if (!controller.signal.aborted)
+          // A server that was away says nothing about the turn.
+          await this.#giveBack(turn.turnId, holderId, { isLoss: !isTransient(error) });
       } finally {
         view.drop();
         if (this.#active.get(turn.turnId)?.controller === controller) this.#active.delete(turn.turnId);
       }
     })();
-    this.#active.set(turn.turnId, { epoch: turn.epoch, controller, done });
+    this.#active.set(turn.turnId, { epoch: turn.epoch, since: performance.now(), controller, done });
     await done;
   }
 
   /** When the database cannot be told now, the heartbeat finds the turn as an orphan later. */
-  async #giveBack(turnId: TurnId, holderId: WorkerId): Promise<void> {
+  async #giveBack(turnId: TurnId, holderId: WorkerId, options: { isLoss?: boolean } = {}): Promise<void> {
     try {
-      this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turnId]));
+      this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turnId], options));
     } catch (error) {
       this.#runtime.log('warn', 'turn.not_given_back', { turn_id: turnId, error: errorText(error) });
     }
@@ -411,18 +500,6 @@ export class Worker implements AsyncDisposable {
       const handling = this.#handle(ring).finally(() => this.#fromRows.delete(handling));
       this.#fromRows.add(handling);
     }
-  }
-
-  /** After a commit: tells callers in this process and jobs at the queue door, and looks for queued turns. Hints only. */
-  #announceEnds(ends: {
-    endedTurnIds: readonly TurnId[];
-    doorTurnIds: readonly TurnId[];
-    backlogTargets: readonly string[];
-  }): void {
-    for (const target of ends.backlogTargets) this.#runtime.promoteSoon(target);
-    if (ends.endedTurnIds.length === 0) return;
-    this.#runtime.watcher.hint(ends.endedTurnIds);
-    if (ends.doorTurnIds.length > 0) this.#runtime.knockSoon(ends.doorTurnIds);
   }
 
   /**
@@ -450,12 +527,14 @@ export class Worker implements AsyncDisposable {
       () => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
       options.graceMs ?? 10_000,
     );
-    await attempt(this.#sweeper.stop());
+    await attempt(Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]));
+    this.#modelWaits.close();
     await Promise.all([...this.#active.values()].map((active) => active.done));
     clearTimeout(grace);
     await unsubscribed;
     await Promise.all([...this.#fromRows, ...[...this.#active.values()].map((active) => active.done)]);
     clearInterval(this.#heartbeat);
+    this.#heartbeat = undefined;
     await attempt(
       releaseTurns(this.#runtime.pool, this.#id, null).then((rings) => this.#runtime.doorbell.ring(rings)),
     );

@@ -1,0 +1,136 @@
+import { setTimeout as delay } from 'node:timers/promises';
+import { newId } from '@boxcar/runtime';
+import pg from 'pg';
+import { forkBoxcarWorker, openCaller, PROFILE, readReceipt } from '../boxcar/system.js';
+import { Cleanup } from '../cleanup.js';
+import { openBell } from '../floor/doorbell.js';
+import { insertJoin, readPending } from '../floor/rows.js';
+import { timed } from '../measure.js';
+import type { QueueName } from '../options.js';
+import { median } from '../report.js';
+import { openDatabase, query } from '../servers.js';
+import type { Bench, Figures } from '../suite.js';
+import { ANSWER, PROMPT, type Target } from '../system.js';
+import { forkWorker } from '../worker-process.js';
+import { settle, targetOf } from './pair.js';
+
+const CONCURRENCY = 100;
+const SMALL = 1_000;
+const LARGE = 10_000;
+const POLL_MS = 2;
+const PATIENCE_MS = 120_000;
+
+interface Side extends AsyncDisposable {
+  /** Starts so many children and returns when the last result is in the parent's hands. */
+  join(children: number): Promise<void>;
+  rssMiB(): Promise<number>;
+}
+
+/** A turn that forks so many children and waits for all: from its submission to its answer. */
+export async function benchFanout(bench: Bench, queue: QueueName): Promise<Figures> {
+  const { servers, options, say } = bench;
+  await using database = await openDatabase(servers, `fanout_${queue}`);
+  const target = {
+    ...targetOf(servers, queue, options.concurrency ?? CONCURRENCY),
+    databaseUrl: database.url,
+  };
+  // As many turns as there are in all may be made small, to try the suite out.
+  const small = Math.min(SMALL, options.turns ?? SMALL);
+  const large = Math.min(LARGE, options.turns ?? LARGE);
+  const measure = async (
+    open: () => Promise<Side>,
+  ): Promise<{ small: number; large: number; growth: number }> => {
+    await using side = await open();
+    await side.join(small);
+    await settle(target.databaseUrl);
+    const times: number[] = [];
+    for (let round = 0; round < options.rounds; round += 1) times.push(await timed(() => side.join(small)));
+    const before = await side.rssMiB();
+    const slow = await timed(() => side.join(large));
+    return { small: median(times), large: slow, growth: (await side.rssMiB()) - before };
+  };
+  const floor = await measure(() => openFloorSide(target));
+  const boxcar = await measure(() => openBoxcarSide(target));
+  say(`fanout ${queue}: ${options.rounds} times ${small} children, once ${large}`);
+  return {
+    '1000 children': { value: boxcar.small, floor: floor.small },
+    '10000 children': { value: boxcar.large, floor: floor.large },
+    'memory of 10000': { value: boxcar.growth, floor: floor.growth },
+  };
+}
+
+const forkerOf = (children: number): string => `forks-${children}`;
+
+async function openBoxcarSide(target: Target): Promise<Side> {
+  const cleanup = new Cleanup();
+  const caller = openCaller(target);
+  cleanup.defer(() => caller.close());
+  const { runtime } = caller;
+  await runtime.applyProfile(PROFILE);
+  await query(
+    target.databaseUrl,
+    `update boxcar.projects set limits = limits || '{"max_fan_out":${LARGE}}' where name = 'default'`,
+  );
+  const worker = await forkBoxcarWorker(target);
+  cleanup.defer(() => worker.close());
+  const known = new Set<number>();
+  const apply = async (children: number): Promise<void> => {
+    if (known.has(children)) return;
+    known.add(children);
+    const task = { target_strategy: 'new', target_ref: PROFILE.name, instruction: PROMPT.slice(0, 64) };
+    await runtime.applyProfile({
+      ...PROFILE,
+      name: forkerOf(children),
+      tools: ['fork_join'],
+      delegation_policy: { target_profiles: [PROFILE.name] },
+      script: [
+        {
+          calls: [{ tool: 'fork_join', arguments: { tasks: Array.from({ length: children }, () => task) } }],
+        },
+        { say: ANSWER },
+      ],
+    });
+  };
+  return {
+    join: async (children) => {
+      await apply(children);
+      const receipt = await runtime.submit('launch_principal', {
+        profile_name: forkerOf(children),
+        instruction: 'Count them all.',
+      });
+      const turn = await runtime.waitForTurn(readReceipt(receipt).turn_id);
+      if (turn.status !== 'success') throw new Error(`fanout: the parent ended as ${turn.status}`);
+    },
+    rssMiB: async () => (await worker.usage()).rssMiB,
+    [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),
+  };
+}
+
+async function openFloorSide(target: Target): Promise<Side> {
+  const cleanup = new Cleanup();
+  const pool = new pg.Pool({ connectionString: target.databaseUrl, max: 6 });
+  cleanup.defer(() => pool.end());
+  const bell = openBell({ databaseUrl: target.databaseUrl, redisUrl: target.redisUrl });
+  cleanup.defer(() => bell.close());
+  const worker = await forkWorker(new URL('../floor/worker', import.meta.url), target);
+  cleanup.defer(() => worker.close());
+  return {
+    join: async (children) => {
+      const id = newId();
+      const turns = Array.from({ length: children }, () => ({
+        id: newId(),
+        promptCardId: newId(),
+        prompt: PROMPT.slice(0, 64),
+      }));
+      await insertJoin(pool, { id, turns });
+      await bell.ringAll(turns.map((turn) => ({ turn_id: turn.id, epoch: 1 })));
+      const deadline = performance.now() + PATIENCE_MS;
+      while ((await readPending(pool, id)) > 0) {
+        if (performance.now() > deadline) throw new Error('fanout: the join of the floor never ended');
+        await delay(POLL_MS);
+      }
+    },
+    rssMiB: async () => (await worker.usage()).rssMiB,
+    [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),
+  };
+}
