@@ -17,6 +17,7 @@ import {
   type LoadedView,
   loadPricedProfiles,
   loadViews,
+  THIS_BUILD,
 } from '@boxcar/store';
 import type pg from 'pg';
 import { priceTables } from '../spawn-budget.js';
@@ -37,11 +38,14 @@ export class TurnLoader {
   readonly #profiles = new Map<ProfileId, Promise<PricedProfile>>();
   readonly #pool: pg.Pool;
   readonly #prices: readonly PriceTable[];
+  /** Kinds of entries and contents that can be read. */
+  readonly kinds: ReadonlySet<string>;
   readonly toolsets: Toolsets;
 
-  constructor(pool: pg.Pool, prices: readonly PriceTable[] = []) {
+  constructor(pool: pg.Pool, prices: readonly PriceTable[] = [], kinds = THIS_BUILD.kinds) {
     this.#pool = pool;
     this.#prices = prices;
+    this.kinds = kinds;
     this.toolsets = new Toolsets(pool);
   }
 
@@ -101,9 +105,33 @@ export const toContextCard = ({
   ...(native ? { native: true } : {}),
 });
 
-/** The rows of a view as the kernel reads them. */
-export const toRows = (view: LoadedView): Omit<ViewRows, 'turn' | 'profile'> => ({
-  entries: view.entries,
-  lastAnchorPosition: view.lastAnchorPosition,
-  contexts: new Map([...view.contexts].map(([boxId, cards]) => [boxId, cards.map(toContextCard)])),
-});
+/**
+ * The rows of a view as the kernel reads them.
+ *
+ * @param kinds - Of entries and contents: what this build can read.
+ * @throws KernelError `unsupported_format` for what it cannot.
+ */
+export function toRows(
+  view: LoadedView,
+  kinds: ReadonlySet<string> = THIS_BUILD.kinds,
+): Omit<ViewRows, 'turn' | 'profile'> {
+  for (const { kind, card } of view.entries) {
+    if (!kinds.has(kind)) throw unsupported('tape entry', kind);
+    if (card !== null && !kinds.has(card.content.kind)) throw unsupported('card', card.content.kind, card.id);
+  }
+  const contexts = new Map<BoxId, ContextCard[]>();
+  for (const [boxId, cards] of view.contexts) {
+    for (const { card, rule } of cards) {
+      if (!kinds.has(card.content.kind)) throw unsupported('card', card.content.kind, card.id);
+      if (RULES[rule] === undefined) throw unsupported('packing rule', rule, card.id);
+    }
+    contexts.set(boxId, cards.map(toContextCard));
+  }
+  return { entries: view.entries, lastAnchorPosition: view.lastAnchorPosition, contexts };
+}
+
+const unsupported = (what: string, kind: string, cardId?: string): KernelError =>
+  new KernelError('unsupported_format', {
+    message: `This build does not know a ${what} of kind '${kind}'.`,
+    details: { kind, ...(cardId === undefined ? {} : { card_id: cardId }) },
+  });
