@@ -18,7 +18,7 @@ const WITHOUT_FILES: Build = {
   ...THIS_BUILD,
   kinds: new Set([...THIS_BUILD.kinds].filter((kind) => kind !== 'file')),
 };
-const FAST: WorkerOptions = { heartbeatMs: 50, sweepMs: 50, lostRingMs: 200, concurrency: 4, graceMs: 300 };
+const FAST: WorkerOptions = { heartbeatMs: 250, sweepMs: 50, lostRingMs: 200, concurrency: 4, graceMs: 300 };
 
 interface Side {
   readonly opened: OpenRuntime;
