@@ -1,5 +1,5 @@
 import { KernelError } from '@boxcar/kernel';
-import { type Build, checkSchemaVersion } from '@boxcar/store';
+import { type Build, checkSchemaVersion, retryTransient } from '@boxcar/store';
 import type pg from 'pg';
 
 /** How long what was seen is believed. A worker sees it with every heartbeat, and needs no statement of its own. */
@@ -29,7 +29,8 @@ export class BuildWatch {
 
   /** @throws KernelError `schema_too_new` for an outdated build, `schema_outdated` where a migration is missing. */
   async check(): Promise<void> {
-    if (this.#outdated === undefined && performance.now() - this.#lookedAt > BELIEVED_MS) await this.look();
+    if (this.#outdated === undefined && performance.now() - this.#lookedAt > BELIEVED_MS)
+      await retryTransient(() => this.look());
     if (this.#outdated !== undefined) throw this.#outdated;
   }
 
@@ -52,6 +53,11 @@ export class BuildWatch {
       if (error instanceof KernelError && error.code === 'schema_too_new') this.#shutOut(error);
       throw error;
     }
+  }
+
+  /** Asks the database now whether newer builds may have written to it. */
+  async mayBeNewer(): Promise<boolean> {
+    return (await this.look()) > this.build.schemaVersion;
   }
 
   /** What a heartbeat has read: the oldest build that may work on the database. */

@@ -273,6 +273,26 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await checkInvariants(backend.database.pool);
   });
 
+  test('a profile with a setting that an older build does not know waits for one that may ignore it', async () => {
+    await migrateTo(NEXT, THIS_BUILD.schemaVersion);
+    const older = open(THIS_BUILD);
+    await profiles(older);
+    // As a newer build would have stored it.
+    await rows(`with c as (
+        insert into boxcar.cards (id, project_id, type, role, content, content_hash, size_bytes, token_estimate, author_id)
+        select gen_random_uuid(), c.project_id, c.type, c.role, jsonb_set(c.content::jsonb, '{data,limits,max_regrets}', '3')::json, c.content_hash, c.size_bytes, c.token_estimate, c.author_id
+        from boxcar.cards c join boxcar.profiles f on f.card_id = c.id where f.name = 'answers' returning id)
+      update boxcar.profiles set card_id = c.id from c where name = 'answers'`);
+    await older.worker();
+    const turnId = await older.submit('answers');
+    await waitFor(async () => (await turnOf(turnId)).format === NEXT, { message: 'it is handed back' });
+    expect(await turnOf(turnId)).toMatchObject({ status: 'dispatched', epoch: 2, losses: 0 });
+    const newWorker = await open(NEWER).worker();
+    await ended([turnId]);
+    expect(await makersOf([turnId])).toEqual([newWorker.id]);
+    await checkInvariants(backend.database.pool);
+  });
+
   test('after a rollback the turns of the newer build rest without taking room, and go on when it returns', async () => {
     await migrateTo(NEXT, THIS_BUILD.schemaVersion);
     const newer = open(NEWER);

@@ -7,6 +7,7 @@ import {
   type PriceTable,
   type Profile,
   type ProfileId,
+  profileSchema,
   resultFieldsOf,
   type ViewRows,
 } from '@boxcar/kernel';
@@ -20,6 +21,7 @@ import {
   THIS_BUILD,
 } from '@boxcar/store';
 import type pg from 'pg';
+import type { BuildWatch } from '../build-watch.js';
 import { priceTables } from '../spawn-budget.js';
 import { Toolsets } from './toolsets.js';
 
@@ -38,14 +40,13 @@ export class TurnLoader {
   readonly #profiles = new Map<ProfileId, Promise<PricedProfile>>();
   readonly #pool: pg.Pool;
   readonly #prices: readonly PriceTable[];
-  /** Kinds of entries and contents that can be read. */
-  readonly kinds: ReadonlySet<string>;
+  readonly #builds: BuildWatch | undefined;
   readonly toolsets: Toolsets;
 
-  constructor(pool: pg.Pool, prices: readonly PriceTable[] = [], kinds = THIS_BUILD.kinds) {
+  constructor(pool: pg.Pool, prices: readonly PriceTable[] = [], builds?: BuildWatch) {
     this.#pool = pool;
     this.#prices = prices;
-    this.kinds = kinds;
+    this.#builds = builds;
     this.toolsets = new Toolsets(pool);
   }
 
@@ -53,7 +54,7 @@ export class TurnLoader {
     const known = this.#profiles.get(id);
     if (known !== undefined) return known;
     if (this.#profiles.size >= MAX_PROFILES) this.#profiles.clear();
-    const loading = loadPricedProfiles(this.#pool, [id]).then((profiles) => {
+    const loading = loadPricedProfiles(this.#pool, [id]).then(async (profiles) => {
       const found = profiles.get(id);
       if (found === undefined)
         throw new KernelError('internal_error', {
@@ -61,11 +62,28 @@ export class TurnLoader {
           details: { profile_id: id },
         });
       const { profile, prices } = found;
+      await this.#checkProfile(profile, id);
       return { profile, price: findPrice(profile.model, priceTables(prices, this.#prices)) };
     });
     this.#profiles.set(id, loading);
     loading.catch(() => this.#profiles.delete(id));
     return loading;
+  }
+
+  /** Kinds of entries and contents that can be read. */
+  get kinds(): ReadonlySet<string> {
+    return (this.#builds?.build ?? THIS_BUILD).kinds;
+  }
+
+  /** A setting that is not known is one of a newer build while there is one, and one of long ago otherwise. */
+  async #checkProfile(profile: Profile, id: ProfileId): Promise<void> {
+    const issues = profileSchema.safeParse(profile).error?.issues ?? [];
+    const unknown = issues.flatMap((issue) => (issue.code === 'unrecognized_keys' ? issue.keys : []));
+    if (unknown.length === 0 || (await this.#builds?.mayBeNewer()) !== true) return;
+    throw new KernelError('unsupported_format', {
+      message: `This build does not know the setting ${unknown.join(', ')} of the profile.`,
+      details: { profile_id: id, keys: unknown },
+    });
   }
 
   /** One view: those that did not come with their claim are large, or of agents with earlier turns. */

@@ -145,7 +145,7 @@ export class Worker implements AsyncDisposable {
     }
     this.#slots = this.#options.concurrency;
     this.#room = new ViewRoom(this.#options.viewBytes);
-    this.#loader = new TurnLoader(runtime.pool, runtime.prices, runtime.builds.build.kinds);
+    this.#loader = new TurnLoader(runtime.pool, runtime.prices, runtime.builds);
     this.outdated = new Promise((settle) => {
       this.#retire = (error) => {
         settle(error);
@@ -528,7 +528,7 @@ export class Worker implements AsyncDisposable {
     const own = builds.build.schemaVersion;
     try {
       // Where no newer build can have been, it is damaged, and stays so.
-      if ((await builds.look()) <= own) return { isLoss: true };
+      if (!(await builds.mayBeNewer())) return { isLoss: true };
     } catch {
       return {};
     }
