@@ -470,7 +470,8 @@ create table boxcar.turns (
   allotted_steps integer,
   spent_tokens bigint,
   spent_cost bigint,
-  is_settled boolean
+  is_settled boolean,
+  format smallint default 0 not null
 ) with (fillfactor=60);
 
 create table boxcar.unsealed (
@@ -496,7 +497,8 @@ create table boxcar.workers (
   concurrency integer not null,
   info jsonb default '{}'::jsonb not null,
   started_at timestamp with time zone default now() not null,
-  locked_at timestamp with time zone
+  locked_at timestamp with time zone,
+  schema_version smallint default 11 not null
 ) with (fillfactor=60);
 
 -- Constraints
@@ -761,7 +763,7 @@ CREATE INDEX turns_children ON boxcar.turns USING btree (parent_turn_id) WHERE (
 
 CREATE INDEX turns_deadline ON boxcar.turns USING btree (deadline_at) WHERE ((deadline_at IS NOT NULL) AND (ended_at IS NULL));
 
-CREATE INDEX turns_dispatched ON boxcar.turns USING btree (worker_target, dispatched_at) WHERE (status = 'dispatched'::text);
+CREATE INDEX turns_dispatched ON boxcar.turns USING btree (worker_target, dispatched_at) INCLUDE (format) WHERE (status = 'dispatched'::text);
 
 CREATE INDEX turns_held ON boxcar.turns USING btree (holder_id) WHERE (status = 'running'::text);
 

@@ -142,6 +142,36 @@ const poolOf = (target: string): string => (target === '' ? 'default pool' : `po
 const startFor = (target: string): string =>
   target === '' ? 'boxcar worker' : `boxcar worker --target ${target}`;
 
+/** Nothing to say while all workers are of one build that can read all there is. */
+function judgeBuilds({ builds, outdatedWorkers, unreadable }: WorkFacts): Finding[] {
+  const findings: Finding[] = [];
+  if (outdatedWorkers.count > 0)
+    findings.push(
+      warn(
+        'builds',
+        `${many(outdatedWorkers)} living workers are of builds that a migration has shut out; they stop with their next heartbeat.`,
+        'Replace them by workers of the newer build.',
+        outdatedWorkers.ids,
+      ),
+    );
+  if (unreadable.count > 0)
+    findings.push(
+      warn(
+        'builds',
+        `${many(unreadable)} turns were written by a newer build than any living worker of their pool; they rest.`,
+        'Start workers of the newer build.',
+        unreadable.ids,
+      ),
+    );
+  if (builds.length > 1) {
+    const list = builds.map(
+      ({ schemaVersion, workers }) => `${formatCount(workers)} know migration ${schemaVersion}`,
+    );
+    findings.push(ok('builds', `Workers of ${builds.length} builds are alive: ${list.join(', ')}.`));
+  }
+  return findings;
+}
+
 /** @param lost - Rings that no queue knows; undefined when the queue could not be asked. */
 export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] | undefined): Finding[] {
   const findings: Finding[] = [];
@@ -175,6 +205,7 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
           ),
     );
   }
+  findings.push(...judgeBuilds(facts));
   const hasLive = live.length > 0;
   const late = (check: string, found: Counted, what: string): Finding => {
     if (found.count === 0) return ok(check, `No ${what}.`);

@@ -165,6 +165,12 @@ export const ERROR_CATALOGUE = {
     'The database schema is too new for this program.',
     'Upgrade Boxcar on this machine.',
   ),
+  unsupported_format: entry(
+    503,
+    false,
+    'Some of its rows were written by a newer build.',
+    'Start workers of the newer build; this one hands the turn to them.',
+  ),
   migration_failed: entry(
     500,
     false,

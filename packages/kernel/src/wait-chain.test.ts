@@ -30,6 +30,8 @@ const turn = (id: string, rest: Partial<WaitFactsTurn> = {}): WaitFactsTurn => (
   behind_turn_id: null,
   ahead: null,
   live_workers: 1,
+  format: 11,
+  newest_build: null,
   window: 4,
   dispatched: 0,
   given_up: null,

@@ -52,6 +52,9 @@ export interface WaitFactsTurn {
   readonly live_workers: number;
   readonly window: number;
   readonly dispatched: number;
+  /** The oldest build that can read it, and the newest that a living worker of its pool has, by migrations; null: none lives. */
+  readonly format: number;
+  readonly newest_build: number | null;
   /** What the sweep said when it gave the row up. */
   readonly given_up: string | null;
 }
@@ -72,6 +75,7 @@ export type WaitLinkKind =
   | 'lease'
   | 'ring'
   | 'window'
+  | 'format'
   | 'agent_busy'
   | 'child'
   | 'tool'
@@ -115,6 +119,9 @@ const poolOf = (target: string): string => (target === '' ? 'the default pool' :
 const start = (target: string): string =>
   `Start a worker: boxcar worker${target === '' ? '' : ` --target ${target}`}`;
 const RETRY = 'See the error, mend its cause, then: boxcar doctor --retry-dead';
+
+const isUnreadable = ({ format, newest_build }: WaitFactsTurn): boolean =>
+  newest_build !== null && format > newest_build;
 
 /** Why a turn may stand still, one function for each reason; what applies is listed in this order. */
 const BLOCKERS: readonly Blocker[] = [
@@ -165,8 +172,24 @@ const BLOCKERS: readonly Blocker[] = [
     ];
   },
 
-  ({ status, worker_target, live_workers, dispatched_at, deadline_at, dispatched, window }) =>
-    status !== 'dispatched'
+  (turn) =>
+    isUnreadable(turn) &&
+    (turn.status === 'dispatched' || (turn.status === 'queued' && turn.behind_turn_id === null))
+      ? [
+          {
+            kind: 'format',
+            what: `was written by a newer build: it takes one that knows migration ${turn.format}, and the living workers of ${poolOf(turn.worker_target)} know ${turn.newest_build} at most`,
+            since: turn.dispatched_at ?? turn.created_at,
+            until: turn.deadline_at,
+            is_live: false,
+            next: `Start a worker of the newer build: boxcar worker${turn.worker_target === '' ? '' : ` --target ${turn.worker_target}`}`,
+          },
+        ]
+      : [],
+
+  (turn) => {
+    const { status, worker_target, live_workers, dispatched_at, deadline_at, dispatched, window } = turn;
+    return status !== 'dispatched' || isUnreadable(turn)
       ? []
       : [
           {
@@ -180,7 +203,8 @@ const BLOCKERS: readonly Blocker[] = [
             is_live: live_workers > 0,
             next: live_workers === 0 ? start(worker_target) : null,
           },
-        ],
+        ];
+  },
 
   ({ status, behind_turn_id, created_at, deadline_at }) =>
     status !== 'queued' || behind_turn_id === null
@@ -197,18 +221,10 @@ const BLOCKERS: readonly Blocker[] = [
           },
         ],
 
-  ({
-    status,
-    behind_turn_id,
-    created_at,
-    deadline_at,
-    worker_target,
-    live_workers,
-    window,
-    dispatched,
-    ahead,
-  }) =>
-    status !== 'queued' || behind_turn_id !== null
+  (turn) => {
+    const { status, behind_turn_id, created_at, deadline_at, worker_target } = turn;
+    const { live_workers, window, dispatched, ahead } = turn;
+    return status !== 'queued' || behind_turn_id !== null || isUnreadable(turn)
       ? []
       : [
           {
@@ -227,7 +243,8 @@ const BLOCKERS: readonly Blocker[] = [
                   ? 'There is room: a sweep takes it in within seconds.'
                   : `More workers take it in sooner: boxcar worker${worker_target === '' ? '' : ` --target ${worker_target}`}`,
           },
-        ],
+        ];
+  },
 
   ({ status, calls }, facts) =>
     isFinal(status) ? [] : calls.map((call) => describeCall(call, status, facts)),

@@ -1,5 +1,5 @@
 import type { Model, PriceTable } from '@boxcar/kernel';
-import { createPool } from '@boxcar/store';
+import { type Build, createPool } from '@boxcar/store';
 import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
 import { BullMqDoorbell } from './doorbell/bullmq.js';
@@ -34,8 +34,12 @@ export interface OpenRuntime extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-/** Opens pool, queues and runtime from URLs. Nothing is connected yet; the first use does it. */
-export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
+/**
+ * Opens pool, queues and runtime from URLs. Nothing is connected yet; the first use does it.
+ *
+ * @param build - For tests: what another build would be.
+ */
+export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRuntime {
   const log = options.log ?? silentLog;
   const connection: QueueConnection =
     options.redisUrl === undefined
@@ -47,16 +51,19 @@ export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
     max: options.maxConnections ?? 5,
     isPooled: options.directUrl !== undefined && options.directUrl !== options.databaseUrl,
   });
-  const runtime = new Runtime({
-    pool,
-    directUrl: options.directUrl ?? options.databaseUrl,
-    doorbell: new BullMqDoorbell(queues, log),
-    toolQueue: new ToolQueue(queues, log),
-    model: options.model,
-    log,
-    ...(options.limits === undefined ? {} : { limits: options.limits }),
-    ...(options.prices === undefined ? {} : { prices: options.prices }),
-  });
+  const runtime = new Runtime(
+    {
+      pool,
+      directUrl: options.directUrl ?? options.databaseUrl,
+      doorbell: new BullMqDoorbell(queues, log),
+      toolQueue: new ToolQueue(queues, log),
+      model: options.model,
+      log,
+      ...(options.limits === undefined ? {} : { limits: options.limits }),
+      ...(options.prices === undefined ? {} : { prices: options.prices }),
+    },
+    build,
+  );
   const close = async (): Promise<void> => {
     await runtime.close();
     await pool.end();

@@ -19,6 +19,7 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import {
+  type Build,
   type CommitResult,
   emptySubmission,
   findDoorsOf,
@@ -34,6 +35,7 @@ import {
   promote,
   type SubmissionItem,
   type SubmissionResult,
+  THIS_BUILD,
   type TurnState,
   transaction,
   writeSubmission,
@@ -41,6 +43,7 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { Batcher } from './batcher.js';
+import { BuildWatch } from './build-watch.js';
 import { deliverableOf } from './deliverable.js';
 import type { StepExplanation } from './explain/explain-step.js';
 import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
@@ -104,6 +107,8 @@ export interface RuntimeCore {
   readonly handlers: ReadonlyMap<string, Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
   readonly watcher: TurnWatcher;
+  /** Whether this build may work on the database. */
+  readonly builds: BuildWatch;
   /** Loads what a submission needs of its caller, together with others that come at the same moment. */
   readonly open: (request: OpeningRequest) => Promise<Opening | undefined>;
   /** Writes a submission together with others that come at the same moment. */
@@ -172,6 +177,7 @@ export class Runtime implements RuntimeCore {
   readonly strategies = new PackingStrategies();
   readonly log: Log;
   readonly watcher: TurnWatcher;
+  readonly builds: BuildWatch;
   readonly open: RuntimeCore['open'];
   readonly write: RuntimeCore['write'];
   readonly outside: OutsideCalls | undefined;
@@ -187,7 +193,8 @@ export class Runtime implements RuntimeCore {
   readonly #promoting = new Map<string, { again: boolean }>();
   readonly #finishing = new Map<BatchId, { again: boolean }>();
 
-  constructor(options: RuntimeOptions) {
+  /** @param build - For tests: what another build would be. */
+  constructor(options: RuntimeOptions, build: Build = THIS_BUILD) {
     this.pool = options.pool;
     this.doorbell = options.doorbell;
     this.#given = options.model;
@@ -199,6 +206,7 @@ export class Runtime implements RuntimeCore {
     this.limits = options.limits ?? {};
     this.prices = [options.prices ?? {}, BUILT_IN_PRICES];
     this.log = options.log ?? silentLog;
+    this.builds = new BuildWatch(options.pool, build);
     this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
     const openings = new Batcher(async (requests: readonly OpeningRequest[]) =>
       (await loadOpenings(this.pool, requests)).map((opening) => ({ opening })),
@@ -309,7 +317,13 @@ export class Runtime implements RuntimeCore {
    *
    * @throws KernelError of the catalogue; then nothing was written.
    */
-  accept(primitive: string, args: unknown, options: SubmitOptions & DoorOptions = {}): Promise<Accepted> {
+  async accept(
+    primitive: string,
+    args: unknown,
+    options: SubmitOptions & DoorOptions = {},
+  ): Promise<Accepted> {
+    // A call of a turn is its worker's business: it hands the turn over instead.
+    if (options.call === undefined) await this.builds.check();
     return accept(this, primitive, args, options);
   }
 

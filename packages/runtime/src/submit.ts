@@ -246,6 +246,7 @@ class Primitive implements HandlerTools {
   readonly #made = new Map<TurnId, MadeTurn>();
   ending: { readonly deliverable: JsonValue } | undefined;
   readonly #prices: RuntimeCore['prices'];
+  readonly #format: number;
   readonly rings: Ring[] = [];
   /** Turns that this primitive ends once it commits. */
   readonly ended: EndedTurns[] = [];
@@ -258,6 +259,7 @@ class Primitive implements HandlerTools {
     call: DoorOptions['call'],
   ) {
     this.#prices = runtime.prices;
+    this.#format = runtime.builds.build.turnFormat;
     this.#opening = opening;
     this.#unit = unit;
     this.#call = call;
@@ -557,6 +559,7 @@ class Primitive implements HandlerTools {
         ...(profile.isCapped || share.columns.budgetId !== undefined ? { isMetered: true } : {}),
         traceparent: this.ctx.traceparent,
         isReuse,
+        format: this.#format,
         priority: priority ?? parent?.priority ?? 0,
       });
     }

@@ -48,6 +48,7 @@ export {
   type TopUp,
   topUp,
 } from './budgets.js';
+export { type Build, THIS_BUILD } from './build.js';
 export { loadCardFacts, loadCards } from './card-facts.js';
 export {
   checkOut,

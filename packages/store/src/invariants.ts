@@ -281,6 +281,7 @@ export const INVARIANTS: readonly Invariant[] = [
         and not exists (select from boxcar.turns a where a.agent_id = t.agent_id and a.id <> t.id
           and (a.status in ('dispatched', 'running', 'suspended') or (a.status = 'queued' and a.id < t.id)))
         and not exists (select from boxcar.turns d where d.status in ('dispatched', 'running') and d.worker_target = t.worker_target)
+        and exists (select from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target] and w.schema_version >= t.format)
       union all
       select f.row_id, 'was given up by the sweep (' || f.kind || ') after ' || f.attempts || ' tries: ' || f.last_error
       from boxcar.sweep_failures f where f.is_dead and (

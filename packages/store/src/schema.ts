@@ -311,6 +311,8 @@ const turns = boxcar.table('turns', {
   spentCost: bigint('spent_cost', { mode: 'number' }),
   /** True once what it left has gone back to its accounts; null without an account. */
   isSettled: boolean('is_settled'),
+  /** The oldest build that can read it, by the newest migration it knows. */
+  format: smallint('format').notNull().default(0),
 });
 
 /** One row per attempt at a model call; an attempt that never committed was lost. */
@@ -453,6 +455,8 @@ const workers = boxcar.table('workers', {
   startedAt: time('started_at').notNull().defaultNow(),
   /** When its owner last said that it holds its lock; null: it does not. */
   lockedAt: time('locked_at'),
+  /** The newest migration that its build knows. */
+  schemaVersion: smallint('schema_version').notNull().default(11),
 });
 
 /** Rows that a sweep could not handle. */

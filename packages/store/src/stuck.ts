@@ -27,6 +27,7 @@ const FACTS = statement(`
     select g.worker_target,
       (select count(*)::int from boxcar.workers w where w.lease_until > now() and w.targets @> array[g.worker_target]) as live,
       (select coalesce(sum(w.concurrency), 0)::int * ${WINDOW_FACTOR} from boxcar.workers w where w.lease_until > now() and w.targets @> array[g.worker_target]) as size,
+      (select max(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[g.worker_target]) as newest,
       (select count(*)::int from (select from boxcar.turns d where d.status = 'dispatched' and d.worker_target = g.worker_target limit 100000) d) as dispatched
     from (select distinct t.worker_target from found f cross join lateral (select x.worker_target from boxcar.turns x where x.id = f.id offset 0) t) g
   )
@@ -49,7 +50,7 @@ const FACTS = statement(`
         'ahead', case when t.status = 'queued' and b.id is null then (
           select count(*) from (select from boxcar.turns o where o.status = 'queued' and o.worker_target = t.worker_target and o.project_id = t.project_id
             and (o.priority > t.priority or (o.priority = t.priority and o.id < t.id)) limit ${AHEAD_LIMIT}) o) end,
-        'live_workers', p.live, 'window', p.size, 'dispatched', p.dispatched,
+        'live_workers', p.live, 'window', p.size, 'dispatched', p.dispatched, 'format', t.format, 'newest_build', p.newest,
         'given_up', (select string_agg(f.kind || ': ' || f.last_error, '; ') from boxcar.sweep_failures f
           where f.kind in ('dead_leases', 'overdue_turns', 'lost_rings') and f.row_id = t.id and f.is_dead and t.ended_at is null)
       ) order by f.id <> $1, f.n), '[]')

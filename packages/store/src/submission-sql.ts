@@ -1,3 +1,4 @@
+import { THIS_BUILD } from './build.js';
 import { type Statement, statement } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from './records.js';
 
@@ -26,23 +27,24 @@ const OPERATION_COLUMNS =
 const SPAWN_COLUMNS = 'item int, run_id uuid, n int';
 const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid';
 const TURN_COLUMNS =
-  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean';
+  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint';
 const TURN_NAMES = TURN_COLUMNS.replace(
   / (uuid\[\]|uuid|boolean|smallint|int|text|float8|bigint|timestamptz)/g,
   '',
 );
 
 /**
- * Room in the window of each target among the new turns. The limits keep the planner from reading a whole backlog to
- * answer whether there is one.
+ * Room in the window of each target among the new turns; what no living worker can read takes none. The limits keep the
+ * planner from reading a whole backlog to answer whether there is one.
  */
 const ROOM = `
-  select g.worker_target,
-    ${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w
-       where w.lease_until > now() and w.targets @> array[g.worker_target])
-    - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target) as free,
+  select g.worker_target, p.newest,
+    ${WINDOW_FACTOR} * p.concurrency
+    - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target and t.format <= p.newest) as free,
     (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target limit 1) as has_backlog
-  from (select distinct worker_target from new_turns) g`;
+  from (select distinct worker_target from new_turns) g cross join lateral (
+    select sum(w.concurrency) as concurrency, max(w.schema_version) as newest from boxcar.workers w
+    where w.lease_until > now() and w.targets @> array[g.worker_target] offset 0) p`;
 
 const HAS_TURN = `(select true from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('dispatched', 'running', 'suspended') limit 1) is not null
   or (select true from boxcar.turns t where t.agent_id = n.agent_id and t.status = 'queued' limit 1) is not null`;
@@ -159,14 +161,15 @@ function buildText(records: SubmissionRecords): string {
     room as materialized (${ROOM}),
     limited as materialized (select p.id from boxcar.projects p where p.id = any (array(select distinct project_id from new_turns)) and p.limits ? 'max_concurrent'),
     decided as materialized (select n.*, r.free >= n.rank and r.has_backlog is null and n.place = 1
+        and coalesce(n.format, ${THIS_BUILD.turnFormat}) <= r.newest
         and not (n.is_reuse and (${HAS_TURN})) and (n.project_id in (select id from limited)) is not true as is_ready
       from new_turns n join room r using (worker_target)),
     turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, batch_ids, priority, status, epoch, dispatched_at,
-        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled)
+        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format)
       select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
         least(now() + deadline_ms * interval '1 millisecond', budget_deadline_at), traceparent, batch_ids, coalesce(priority, 0),
         case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end,
-        budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end
+        budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end, coalesce(format, ${THIS_BUILD.turnFormat})
       from decided returning id as turn_id, status, epoch, worker_target)`);
   }
   if (has('spawns')) {

@@ -97,6 +97,8 @@ export interface NewTurn {
   readonly batchIds?: readonly BatchId[];
   /** −100 to 100, the higher the sooner, within its project; default 0. */
   readonly priority?: number;
+  /** The migration that a build must know to read it; default: this build's format. */
+  readonly format?: number;
 }
 
 export interface NewBatch {

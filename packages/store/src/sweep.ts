@@ -154,14 +154,15 @@ export async function takeOver(
   return rows.map(toRing);
 }
 
-// Those of a target without a worker wait with or without a ring, and would stand in front of the others for ever.
+// Those of a target without a worker wait with or without a ring, and would stand in front of the others for ever. What some of
+// its workers cannot read waits too: a ring might meet one of those again and again, so who can read it looks for it in the rows.
 const STALE_RINGS = statement(`
   select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t
   where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${notSetAside('lost_rings', 't.id', NOW)}
-    and (t.worker_target in (select unnest(w.targets) from boxcar.workers w where w.lease_until > ${NOW})) is true
+    and t.format <= (select min(w.schema_version) from boxcar.workers w where w.lease_until > ${NOW} and w.targets @> array[t.worker_target])
   order by t.dispatched_at limit $3`);
 
-/** Turns dispatched a while ago that nobody has claimed, although workers live for them: their ring may be lost. */
+/** Turns dispatched a while ago that nobody has claimed, although workers live that can all read them: their ring may be lost. */
 export async function findStaleRings(
   pool: pg.Pool,
   options: SweepClock & { lostRingMs: number; limit: number },

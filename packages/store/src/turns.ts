@@ -29,6 +29,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { closeBatchesOf, LOWER_BATCHES } from './batches.js';
+import { type Build, THIS_BUILD } from './build.js';
 import {
   type Queryable,
   retryTransient,
@@ -100,7 +101,7 @@ const CLAIM = statement(`
   with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
     select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
-    where t.id = any ($3::uuid[]) and t.status = 'dispatched' order by t.id for update of t
+    where t.id = any ($3::uuid[]) and t.status = 'dispatched' and t.format <= $4 order by t.id for update of t
   ),
   heads as (
     select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first
@@ -118,7 +119,7 @@ const CLAIM = statement(`
     from hd where hd.is_first
   ),
   cl as (
-    update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1,
+    update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1, format = greatest(t.format, $5),
       start_position = case when hd.is_first then hd.head_position else t.start_position end
     from hd where t.id = hd.turn_id and t.status = 'dispatched' and t.epoch = hd.epoch
     returning t.*, hd.head_position, hd.view_position
@@ -180,14 +181,16 @@ const toPurse = (row: ClaimRow): Purse | null =>
 /**
  * Takes dispatched turns for a worker; opens the next step of those that wait for no call.
  *
+ * @param build - Whose worker it is: a turn that it cannot read is `stale` for it, and what it takes is of its format from then on.
  * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error.
  */
 export function claim(
   pool: pg.Pool,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
   holderId: WorkerId,
+  build: Build = THIS_BUILD,
 ): Promise<readonly ClaimOutcome[]> {
-  return retryTransient(() => claimOnce(pool, rings, holderId));
+  return retryTransient(() => claimOnce(pool, rings, holderId, build));
 }
 
 /** `claim` on one connection, whose loss is the caller's to deal with. */
@@ -195,6 +198,7 @@ export async function claimOnce(
   db: Queryable,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
   holderId: WorkerId,
+  build: Build = THIS_BUILD,
 ): Promise<readonly ClaimOutcome[]> {
   const wanted = [
     // By turn and epoch: an old ring must not stand in the place of the one that counts.
@@ -206,6 +210,8 @@ export async function claimOnce(
     JSON.stringify(wanted),
     holderId,
     wanted.map((item) => item.turn_id),
+    build.schemaVersion,
+    build.turnFormat,
   ]);
   const claimed = new Map(rows.map((row) => [row.id, row]));
   return rings.map((ring) => {
@@ -723,7 +729,7 @@ const RELEASE = statement(`
   with lk as (
     select t.id from boxcar.turns t where t.holder_id = $1 and t.status = 'running' and ($2::uuid[] is null or t.id = any ($2)) order by t.id for update
   )
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now(), losses = t.losses + $3
+  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now(), losses = t.losses + $3, format = greatest(t.format, $4)
   from lk where t.id = lk.id
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
@@ -743,13 +749,15 @@ export const toRing = (row: RingRow): Ring => ({
  * Hands turns back: a worker that shuts down gives them to the others.
  *
  * @param options.isLoss - They are given up because running them failed: that counts like a worker lost.
+ * @param options.format - Only builds that know this migration can read them, as it turned out.
  */
 export async function releaseTurns(
   pool: pg.Pool,
   holderId: WorkerId,
   turnIds: readonly TurnId[] | null,
-  options: { readonly isLoss?: boolean } = {},
+  options: { readonly isLoss?: boolean; readonly format?: number } = {},
 ): Promise<readonly Ring[]> {
   const losses = options.isLoss === true ? 1 : 0;
-  return (await runRetrying<RingRow>(pool, RELEASE, [holderId, turnIds, losses])).map(toRing);
+  const values = [holderId, turnIds, losses, options.format ?? 0];
+  return (await runRetrying<RingRow>(pool, RELEASE, values)).map(toRing);
 }

@@ -11,6 +11,7 @@ import type {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type ExpandedCard, expandContexts, expandContextsOf } from './boxes.js';
+import type { Build } from './build.js';
 import { onConnection, type Queryable, run, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
 import { type ClaimedTurn, claimOnce } from './turns.js';
@@ -142,13 +143,13 @@ export type ViewedClaim =
 export function claimWithViews(
   pool: pg.Pool,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
-  options: { readonly holderId: WorkerId; readonly maxViewBytes: number },
+  options: { readonly holderId: WorkerId; readonly maxViewBytes: number; readonly build?: Build },
 ): Promise<readonly ViewedClaim[]> {
   const { holderId, maxViewBytes } = options;
   const turnIds = [...new Set(rings.map((ring) => ring.turnId))];
   const maxTokens = Math.floor(maxViewBytes / 4);
   return onConnection(pool, async (db) => {
-    const claiming = claimOnce(db, rings, holderId);
+    const claiming = claimOnce(db, rings, holderId, options.build);
     const viewing = Promise.all([
       run<EntryRow>(db, THIN_ENTRIES, [turnIds, maxTokens, maxViewBytes]),
       // Sealed boxes: they say the same before the claim, so another connection can read them meanwhile.

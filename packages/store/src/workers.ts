@@ -1,5 +1,6 @@
 import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
+import { THIS_BUILD } from './build.js';
 import { type Queryable, run, runRetrying, statement, transaction } from './db.js';
 import { IS_GATED } from './providers.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
@@ -13,11 +14,13 @@ export interface NewWorker {
   readonly concurrency: number;
   readonly leaseMs: number;
   readonly info: Readonly<Record<string, unknown>>;
+  /** The newest migration that its build knows; default: this build's. */
+  readonly schemaVersion?: number;
 }
 
 const REGISTER = statement(`
-  insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info, locked_at)
-  values ($1, $2, now() + $3 * interval '1 millisecond', $4, $5, $6, now())`);
+  insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info, locked_at, schema_version)
+  values ($1, $2, now() + $3 * interval '1 millisecond', $4, $5, $6, now(), $7)`);
 
 /** The worker holds its lock by now. */
 export async function registerWorker(db: Queryable, worker: NewWorker): Promise<void> {
@@ -28,19 +31,26 @@ export async function registerWorker(db: Queryable, worker: NewWorker): Promise<
     worker.targets,
     worker.concurrency,
     JSON.stringify(worker.info),
+    worker.schemaVersion ?? THIS_BUILD.schemaVersion,
   ]);
 }
 
 const RENEW = statement(`
-  update boxcar.workers set lease_until = now() + $2 * interval '1 millisecond', locked_at = case when $3 then now() end where id = $1
+  update boxcar.workers u set lease_until = now() + $2 * interval '1 millisecond', locked_at = case when $3 then now() end where u.id = $1
   returning array(select t.id from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
-    array(select p.name from boxcar.providers p where ${IS_GATED}) as gated`);
+    array(select p.name from boxcar.providers p where ${IS_GATED}) as gated,
+    (select max(v.min_compatible) from boxcar.schema_version v) as min_compatible,
+    exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older`);
 
 export interface Renewal {
   /** The turns that the rows say it holds. */
   readonly held: readonly TurnId[];
   /** Providers of models whose calls have to ask for room first. */
   readonly gated: readonly string[];
+  /** The oldest build that may work on this database. */
+  readonly minCompatible: number;
+  /** Workers of older builds serve its targets as well. */
+  readonly hasOlder: boolean;
 }
 
 /**
@@ -54,12 +64,13 @@ export async function renewLease(
   workerId: WorkerId,
   options: { readonly leaseMs: number; readonly hasLock: boolean },
 ): Promise<Renewal | undefined> {
-  const [row] = await run<{ held: TurnId[]; gated: string[] }>(db, RENEW, [
-    workerId,
-    options.leaseMs,
-    options.hasLock,
-  ]);
-  return row;
+  const [row] = await run<{ held: TurnId[]; gated: string[]; min_compatible: number; has_older: boolean }>(
+    db,
+    RENEW,
+    [workerId, options.leaseMs, options.hasLock],
+  );
+  if (row === undefined) return undefined;
+  return { held: row.held, gated: row.gated, minCompatible: row.min_compatible, hasOlder: row.has_older };
 }
 
 const REMOVE = statement('delete from boxcar.workers where id = $1');
@@ -95,12 +106,14 @@ const TAKE_TURN = statement(`
  * Who enters next. A project with fewer turns under way at this target goes before one with more; among equals the wheel turns on
  * from the project that was served last, so that a window smaller than the number of projects serves all of them. No project
  * is asked for more than brings it level with the others ($2 times that, when others did not use their share), so what is read
- * is what there is room for, not what is queued.
+ * is what there is room for, not what is queued. What no living worker can read stays queued, and takes no room.
  */
 export const CANDIDATES = statement(`
   with recursive room as materialized (
-    select greatest(${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w where w.lease_until > now() and w.targets @> array[$1])
-      - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = $1), 0)::int as free
+    select greatest(${WINDOW_FACTOR} * p.concurrency
+      - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = $1 and t.format <= p.newest), 0)::int as free, p.newest
+    from (select coalesce(sum(w.concurrency), 0) as concurrency, max(w.schema_version) as newest
+      from boxcar.workers w where w.lease_until > now() and w.targets @> array[$1]) p
   ),
   waiting as (
     (select t.project_id from boxcar.turns t where t.status = 'queued' and t.worker_target = $1 order by t.project_id limit 1)
@@ -134,7 +147,7 @@ export const CANDIDATES = statement(`
   select c.id, c.agent_id, (select free from room) as free from share s cross join wheel cross join lateral (
     select t.id, t.agent_id, row_number() over (order by t.priority desc, t.id) as place
     from boxcar.turns t
-    where t.status = 'queued' and t.worker_target = $1 and t.project_id = s.project_id
+    where t.status = 'queued' and t.worker_target = $1 and t.project_id = s.project_id and t.format <= (select newest from room)
       and not exists (select from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended'))
       and not exists (select from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id)
     order by t.priority desc, t.id limit s.quota
@@ -190,13 +203,23 @@ export async function promote(pool: pg.Pool, workerTarget: string): Promise<read
 
 const READY = statement(`
   select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t
-  where t.status = 'dispatched' and t.worker_target = any ($1::text[]) order by t.dispatched_at limit $2`);
+  where t.status = 'dispatched' and t.worker_target = any ($1::text[]) and t.format <= $3
+    and (not $4 or t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target]))
+  order by t.dispatched_at limit $2`);
 
-/** Dispatched turns straight from the rows, for when no doorbell can be heard. */
+/**
+ * Dispatched turns straight from the rows, for when no doorbell can be heard.
+ *
+ * @param options.schemaVersion - Only those that this build can read; default: this one.
+ * @param options.isOnlyNewer - Only those that some living worker of their target cannot read.
+ */
 export async function findReady(
   pool: pg.Pool,
   targets: readonly string[],
   limit: number,
+  options: { readonly schemaVersion?: number; readonly isOnlyNewer?: boolean } = {},
 ): Promise<readonly Ring[]> {
-  return (await runRetrying<Parameters<typeof toRing>[0]>(pool, READY, [targets, limit])).map(toRing);
+  const { schemaVersion = THIS_BUILD.schemaVersion, isOnlyNewer = false } = options;
+  const values = [targets, limit, schemaVersion, isOnlyNewer];
+  return (await runRetrying<Parameters<typeof toRing>[0]>(pool, READY, values)).map(toRing);
 }

@@ -9,6 +9,7 @@ import {
   readServerFacts,
   readWorkFacts,
   retryDeadLetters,
+  THIS_BUILD,
   toDatabaseError,
 } from '@boxcar/store';
 import type { Command } from 'commander';
@@ -155,7 +156,11 @@ async function examine(
   const schemaPool = createPool({ connectionString: server.databaseUrl, max: 1, isPooled: true });
   const schema = await attempt('schema', async () => {
     const version = await checkSchemaVersion(schemaPool);
-    return [{ check: 'schema', level: 'ok', message: `Version ${version}, as this program needs it.` }];
+    const what =
+      version > THIS_BUILD.schemaVersion
+        ? 'newer than this program, which may work on it'
+        : 'as this program needs it';
+    return [{ check: 'schema', level: 'ok', message: `Version ${version}, ${what}.` }];
   });
   await schemaPool.end();
   findings.push(...schema);

@@ -22,7 +22,7 @@ import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
 import type { Accepted } from '../submit.js';
-import { logTrouble, postpone, refuse } from './door-job.js';
+import { closable, logTrouble, postpone, refuse } from './door-job.js';
 
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
@@ -139,6 +139,5 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
         log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
     },
   );
-  const close = (): Promise<void> => worker.close();
-  return { close, [Symbol.asyncDispose]: close };
+  return closable(runtime, worker);
 }

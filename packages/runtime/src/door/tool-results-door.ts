@@ -21,7 +21,7 @@ import type { Queues } from '../queues.js';
 import type { Runtime } from '../runtime.js';
 import { TOOL_RESULTS_QUEUE } from '../tool-queue.js';
 import type { OutsideCalls } from '../tool-queue-calls.js';
-import { refuse } from './door-job.js';
+import { closable, refuse } from './door-job.js';
 import type { QueueDoor, QueueDoorOptions } from './queue-door.js';
 
 const id = z.string().trim().min(1).max(200);
@@ -132,6 +132,7 @@ export function createToolResultsDoor(
     TOOL_RESULTS_QUEUE,
     async (job, token) => {
       try {
+        await runtime.builds.check();
         return await reply(runtime, outside, job);
       } catch (error) {
         return refuse(log, job, { error, token });
@@ -144,6 +145,5 @@ export function createToolResultsDoor(
         log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
     },
   );
-  const close = (): Promise<void> => worker.close();
-  return { close, [Symbol.asyncDispose]: close };
+  return closable(runtime, worker);
 }

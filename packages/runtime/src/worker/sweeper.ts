@@ -54,7 +54,9 @@ interface Clock {
 
 export interface SweeperOptions {
   readonly lostRingMs: number;
-  readonly claimFromRows: () => Promise<void>;
+  readonly claimFromRows: (options?: { readonly isOnlyNewer: boolean }) => Promise<void>;
+  /** Workers of older builds serve the same targets: rings of what they cannot read end with them. */
+  readonly hasOlder?: () => boolean;
   /** Wakes who waits for a provider, as far as there is room. */
   readonly lookAtProvider: (provider: string) => Promise<void>;
 }
@@ -110,6 +112,8 @@ export class Sweeper {
     if (this.#isDeaf) {
       this.#isDeaf = (await this.#runtime.doorbell.findLost([])) === undefined;
       await this.#options.claimFromRows();
+    } else if (this.#options.hasOlder?.() === true) {
+      await this.#options.claimFromRows({ isOnlyNewer: true });
     }
     const found = await probe(pool, { ...options, lostRingMs: this.#options.lostRingMs });
     if (!Object.values(found).some(Boolean)) return;

@@ -17,7 +17,6 @@ import {
   advanceTurns,
   CANCELED_CHANNEL,
   type CommitOutcome,
-  checkSchemaVersion,
   claimWithViews,
   commitSteps,
   findReady,
@@ -54,6 +53,8 @@ export interface WorkerOptions {
   readonly sweepMs?: number;
   /** After how long a dispatched turn that nobody claimed is looked into. */
   readonly lostRingMs?: number;
+  /** How long turns may take to their next commit when it closes. Default 10,000. */
+  readonly graceMs?: number;
   /** Contents of prompts held in memory at once, about, in bytes; above it claims wait. Default 64 MiB. */
   readonly viewBytes?: number;
 }
@@ -109,6 +110,15 @@ export class Worker implements AsyncDisposable {
   /** Its lock was lost while a renewal was under way that still said otherwise. */
   #mustBeatAgain = false;
   #suspects = new Set<TurnId>();
+  /** Workers of older builds share its targets; until the first heartbeat has told, they may. */
+  #hasOlder = true;
+  /** There was more of what only newer builds can read than there were slots. */
+  #hasMoreNewer = false;
+  #closing: Promise<void> | undefined;
+  #unwatchBuild: () => void = () => undefined;
+  /** Settles once a migration has shut out builds like this one; the worker closes itself then. */
+  readonly outdated: Promise<KernelError>;
+  #retire: (error: KernelError) => void = () => undefined;
   #slots: number;
   readonly #slotWaiters: (() => void)[] = [];
   #state: 'starting' | 'running' | 'draining' | 'closed' = 'starting';
@@ -124,6 +134,7 @@ export class Worker implements AsyncDisposable {
       heartbeatMs: options.heartbeatMs ?? Math.max(Math.floor(leaseMs / 4), 50),
       sweepMs: options.sweepMs ?? 1_000,
       lostRingMs: options.lostRingMs ?? 2_000,
+      graceMs: options.graceMs ?? 10_000,
       viewBytes: options.viewBytes ?? 64 * 1024 * 1024,
     };
     if (this.#options.concurrency < 1 || !Number.isInteger(this.#options.concurrency)) {
@@ -134,7 +145,13 @@ export class Worker implements AsyncDisposable {
     }
     this.#slots = this.#options.concurrency;
     this.#room = new ViewRoom(this.#options.viewBytes);
-    this.#loader = new TurnLoader(runtime.pool, runtime.prices);
+    this.#loader = new TurnLoader(runtime.pool, runtime.prices, runtime.builds);
+    this.outdated = new Promise((settle) => {
+      this.#retire = (error) => {
+        settle(error);
+        this.#leaveOutdated(error);
+      };
+    });
     this.#claims = new Batcher(async (rings) => {
       const reservedBytes = rings.length * INLINE_VIEW_BYTES;
       await this.#room.enter(reservedBytes);
@@ -142,6 +159,7 @@ export class Worker implements AsyncDisposable {
       const outcomes = await claimWithViews(runtime.pool, rings, {
         holderId,
         maxViewBytes: INLINE_VIEW_BYTES,
+        build: runtime.builds.build,
       }).finally(() => this.#room.leave(reservedBytes));
       return outcomes.map((outcome) => ({ outcome, holderId }));
     });
@@ -159,7 +177,8 @@ export class Worker implements AsyncDisposable {
     this.#modelWaits = new ModelWaits(runtime);
     this.#sweeper = new Sweeper(runtime, {
       lostRingMs: this.#options.lostRingMs,
-      claimFromRows: () => this.#claimFromRows(),
+      claimFromRows: (which) => this.#claimFromRows(which),
+      hasOlder: () => this.#hasOlder,
       lookAtProvider: (provider) => this.#modelWaits.gate.look(provider),
     });
     this.#peerWatch = new PeerWatch({
@@ -183,7 +202,7 @@ export class Worker implements AsyncDisposable {
 
   /** @internal */
   async start(): Promise<this> {
-    await checkSchemaVersion(this.#runtime.pool);
+    await this.#runtime.builds.look();
     await this.#modelWaits.gate.start();
     await this.#register();
     this.#state = 'running';
@@ -203,6 +222,7 @@ export class Worker implements AsyncDisposable {
     }
     this.#sweeper.start(this.#options.sweepMs);
     this.#peerWatch.start();
+    this.#unwatchBuild = this.#runtime.builds.onOutdated((error) => this.#retire(error));
     this.#runtime.log('info', 'worker.started', {
       worker_id: this.#id,
       concurrency: this.#options.concurrency,
@@ -227,6 +247,7 @@ export class Worker implements AsyncDisposable {
         concurrency: this.#options.concurrency,
         leaseMs: this.#options.leaseMs,
         info: { hostname: hostname(), pid: process.pid },
+        schemaVersion: this.#runtime.builds.build.schemaVersion,
       });
     } catch (error) {
       await direct.end().catch(() => undefined);
@@ -275,6 +296,8 @@ export class Worker implements AsyncDisposable {
       const renewal = await this.#renew();
       if (renewal !== undefined) {
         this.#modelWaits.gate.know(renewal.gated);
+        this.#hasOlder = renewal.hasOlder;
+        this.#runtime.builds.note(renewal.minCompatible);
         // From before the statement: the server's clock started no earlier.
         this.#renewedAt = sentAt;
         if (this.#direct === undefined) this.#relocking ??= this.#relock();
@@ -427,6 +450,7 @@ export class Worker implements AsyncDisposable {
       });
     } finally {
       this.#freeSlot();
+      if (this.#hasMoreNewer) void this.#claimMoreNewer();
     }
   }
 
@@ -473,7 +497,7 @@ export class Worker implements AsyncDisposable {
         // or is handed back by the shutdown.
         if (!controller.signal.aborted)
           // A server that was away says nothing about the turn.
-          await this.#giveBack(turn.turnId, holderId, { isLoss: !isTransient(error) });
+          await this.#giveBack(turn.turnId, holderId, await this.#judge(turn.turnId, error));
       } finally {
         view.drop();
         if (this.#active.get(turn.turnId)?.controller === controller) this.#active.delete(turn.turnId);
@@ -484,7 +508,11 @@ export class Worker implements AsyncDisposable {
   }
 
   /** When the database cannot be told now, the heartbeat finds the turn as an orphan later. */
-  async #giveBack(turnId: TurnId, holderId: WorkerId, options: { isLoss?: boolean } = {}): Promise<void> {
+  async #giveBack(
+    turnId: TurnId,
+    holderId: WorkerId,
+    options: Parameters<typeof releaseTurns>[3] = {},
+  ): Promise<void> {
     try {
       this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turnId], options));
     } catch (error) {
@@ -492,14 +520,59 @@ export class Worker implements AsyncDisposable {
     }
   }
 
-  /** Dispatched turns straight from the rows, as many as there are free slots: for when no doorbell can be heard. */
-  async #claimFromRows(): Promise<void> {
-    if (this.#state !== 'running' || this.#slots === 0) return;
-    const rings = await findReady(this.#runtime.pool, this.#options.targets, this.#slots);
+  /** How a turn is handed back that could not be run. What a newer build has written waits for one, and is no loss. */
+  async #judge(turnId: TurnId, error: unknown): Promise<Parameters<typeof releaseTurns>[3]> {
+    if (!(error instanceof KernelError && error.code === 'unsupported_format'))
+      return { isLoss: !isTransient(error) };
+    const { builds, log } = this.#runtime;
+    const own = builds.build.schemaVersion;
+    try {
+      // Where no newer build can have been, it is damaged, and stays so.
+      if (!(await builds.mayBeNewer())) return { isLoss: true };
+    } catch {
+      return {};
+    }
+    log('warn', 'turn.not_readable', { turn_id: turnId, error: error.message, format: own + 1 });
+    return { format: own + 1 };
+  }
+
+  /** Dispatched turns straight from the rows, as many as there are free slots: for when no ring may come. */
+  async #claimFromRows(options: { readonly isOnlyNewer?: boolean } = {}): Promise<void> {
+    const limit = this.#slots;
+    if (this.#state !== 'running' || limit === 0) {
+      if (options.isOnlyNewer === true) this.#hasMoreNewer = true;
+      return;
+    }
+    const { schemaVersion } = this.#runtime.builds.build;
+    const rings = await findReady(this.#runtime.pool, this.#options.targets, limit, {
+      ...options,
+      schemaVersion,
+    });
+    if (options.isOnlyNewer === true) this.#hasMoreNewer = rings.length === limit;
     for (const ring of rings) {
       const handling = this.#handle(ring).finally(() => this.#fromRows.delete(handling));
       this.#fromRows.add(handling);
     }
+  }
+
+  async #claimMoreNewer(): Promise<void> {
+    this.#hasMoreNewer = false;
+    try {
+      if (this.#hasOlder) await this.#claimFromRows({ isOnlyNewer: true });
+    } catch {
+      // The sweep looks again within a second.
+    }
+  }
+
+  #leaveOutdated(error: KernelError): void {
+    this.#runtime.log('error', 'worker.outdated', {
+      worker_id: this.#id,
+      error: error.message,
+      active: this.activeCount,
+    });
+    this.close().catch((failure: unknown) =>
+      this.#runtime.log('warn', 'worker.stop_failed', { worker_id: this.#id, error: errorText(failure) }),
+    );
   }
 
   /**
@@ -507,9 +580,14 @@ export class Worker implements AsyncDisposable {
    *
    * @throws AggregateError when parts of the shutdown failed; everything was tried.
    */
-  async close(options: { readonly graceMs?: number } = {}): Promise<void> {
-    if (this.#state === 'closed' || this.#state === 'draining') return;
+  close(options: { readonly graceMs?: number } = {}): Promise<void> {
+    this.#closing ??= this.#shutDown(options);
+    return this.#closing;
+  }
+
+  async #shutDown(options: { readonly graceMs?: number }): Promise<void> {
     this.#state = 'draining';
+    this.#unwatchBuild();
     const failures: unknown[] = [];
     const attempt = async (work: Promise<unknown> | undefined): Promise<void> => {
       try {
@@ -525,7 +603,7 @@ export class Worker implements AsyncDisposable {
     for (const wake of this.#slotWaiters.splice(0)) wake();
     const grace = setTimeout(
       () => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
-      options.graceMs ?? 10_000,
+      options.graceMs ?? this.#options.graceMs,
     );
     await attempt(Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]));
     this.#modelWaits.close();
