@@ -103,7 +103,10 @@ async function examineInvariants(
   pool: Reader['pool'],
   { turns, timeoutMs }: Extent,
 ): Promise<readonly Finding[]> {
-  const scope = turns === undefined ? 'all rows' : `the newest ${formatCount(turns)} turns and the open ones`;
+  const scope =
+    turns === undefined
+      ? 'all rows'
+      : `the newest ${formatCount(turns)} turns and the open ones; --all asks more of them, on all rows`;
   const reports = await inspectInvariants(pool, {
     limit: LISTED_IDS,
     timeoutMs,
