@@ -172,6 +172,26 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('a child that delegates and waits is joined when it is done itself', async () => {
+    await h.profile('leaf', [{ say: 'leaf' }]);
+    await h.profile(
+      'middle',
+      [
+        { calls: [{ tool: 'delegate_async', arguments: { ...task('leaf'), wait: true } }] },
+        { say: 'middle of {{results/delegate_async/result}}' },
+      ],
+      { tools: ['delegate_async'], ...ANYONE },
+    );
+    await h.worker({ concurrency: 1 });
+    const answer = await submit('fork_join', { tasks: [task('middle'), task('leaf'), task('middle')] });
+    expect(answer.results.map(({ status, summary }) => [status, summary])).toEqual([
+      ['success', 'middle of leaf'],
+      ['success', 'leaf'],
+      ['success', 'middle of leaf'],
+    ]);
+    await checkInvariants(h.database.pool);
+  });
+
   test('what a child wrote can be handed on as context', async () => {
     await h.profile('child', [{ say: 'the treasure is under the oak' }]);
     await h.profile('reader', [{ expect: { contains: 'under the oak' }, say: 'read it' }]);
