@@ -30,6 +30,34 @@ async function doctor(
 const of = (answer: Answer, check: string): Finding | undefined =>
   answer.findings.find((finding) => finding.check === check);
 
+it('the invariants alone are asked by --invariants; exit code 1 when one is broken', async () => {
+  await using database = await testDatabase();
+  const env = { DATABASE_URL: database.url };
+  const stack = await prepare(env);
+  const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
+    profile_name: 'writer',
+    instruction: 'x',
+  })) as { turn_id: string };
+  await stack.close();
+  const whole = await doctor(env, '--invariants', '--all');
+  expect(whole).toMatchObject({ code: 0, status: 'ok' });
+  expect(whole.findings).toEqual([
+    { check: 'invariants', level: 'ok', message: expect.stringMatching(/^(\d+) of \1 hold \(all rows\)\.$/) },
+  ]);
+  await database.pool.query(
+    `update boxcar.turns set status = 'running', holder_id = gen_random_uuid(), epoch = 1, start_position = 2,
+       dispatched_at = now() where id = $1`,
+    [turnId],
+  );
+  const broken = await doctor(env, '--invariants');
+  expect(broken).toMatchObject({ code: 1, status: 'fail' });
+  expect(of(broken, 'workers')).toBeUndefined();
+  expect(broken.findings).toContainEqual(
+    expect.objectContaining({ level: 'fail', ids: expect.arrayContaining([turnId]) }),
+  );
+  expect(await cliHere(['doctor', '--invariants', '--retry-dead'], env)).toMatchObject({ code: 2 });
+});
+
 describe('a database', () => {
   let database: TestDatabase;
   let env: Env;

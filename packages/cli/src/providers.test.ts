@@ -37,3 +37,10 @@ it.each([
   expect(stderr).toMatch(message);
   expect((await run('providers', 'ls')).stdout).not.toContain(':');
 });
+
+it('a set without a limit says which there are, and lists nobody', async () => {
+  const { code, stderr } = await run('providers', 'set', 'mistral');
+  expect(code).toBe(1);
+  expect(stderr).toMatch(/--max-concurrent, --requests-per-minute or --breaker-after/);
+  expect((await run('providers', 'ls')).stdout).not.toContain('mistral');
+});

@@ -116,6 +116,19 @@ export function createProgram(run: Run): Command {
   return program;
 }
 
+/** The help of the command that was meant, as far as it exists. */
+function helpFor(program: Command, args: readonly string[]): string {
+  const path: string[] = [];
+  let command = program;
+  for (const arg of args.filter((word) => !word.startsWith('-'))) {
+    const next = command.commands.find((known) => known.name() === arg);
+    if (next === undefined) break;
+    path.push(arg);
+    command = next;
+  }
+  return path.length === 0 ? 'boxcar help' : `boxcar ${path.join(' ')} --help`;
+}
+
 /**
  * Runs one command line.
  *
@@ -145,7 +158,11 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     // Without a command the help was printed, which says it all.
     if (error.code !== 'commander.help') {
       const message = error.message.replace(/^error: /, '').replace(/\.$/, '');
-      reportError(new Error(`${message}; see boxcar help`), { isJson, withStack, code: 'bad_request' });
+      reportError(new Error(`${message}; see ${helpFor(program, args)}`), {
+        isJson,
+        withStack,
+        code: 'bad_request',
+      });
     }
     return EXIT.usage;
   }

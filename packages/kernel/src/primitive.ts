@@ -104,6 +104,7 @@ export const forkJoinSchema = z
       .describe(
         'From outside only: what the run, that is all tasks together, may use. Each task can have its own.',
       ),
+    priority: prioritySchema.optional().describe('Of all tasks that have none of their own.'),
   })
   .superRefine((input, context) => {
     const { tasks, min_success } = input;

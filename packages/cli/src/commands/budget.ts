@@ -1,4 +1,4 @@
-import type { JsonObject } from '@boxcar/kernel';
+import { type JsonObject, KernelError } from '@boxcar/kernel';
 import { findTreeRoot, loadBudgets, loadTurnStates } from '@boxcar/store';
 import type { Command } from 'commander';
 import { z } from 'zod';
@@ -40,6 +40,11 @@ async function raiseBudget(context: Context, ref: string, flags: RaiseFlags): Pr
     ...(costUsd === undefined ? {} : { cost_usd: costUsd }),
     ...(fanOut === undefined ? {} : { fan_out: fanOut }),
   };
+  if (Object.keys(budget).length === 0)
+    throw new KernelError('bad_request', {
+      message: 'give a limit to raise: --tokens, --cost-usd, --turns, --steps, --depth or --fan-out.',
+      details: { field: 'budget' },
+    });
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const answer = await stack.runtime.submit(
     'raise_budget',

@@ -1,3 +1,4 @@
+import { KernelError } from '@boxcar/kernel';
 import { listProviders, type ProviderLimits, type ProviderLine, setProviderLimits } from '@boxcar/store';
 import { type Command, InvalidArgumentError } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
@@ -61,6 +62,11 @@ async function setLimits(context: Context, name: string, flags: SetFlags): Promi
     requestsPerMinute: limitFrom(flags.requestsPerMinute),
     breakerAfter: limitFrom(flags.breakerAfter),
   };
+  if (Object.keys(flags).length === 0)
+    throw new KernelError('bad_request', {
+      message: 'give a limit to set: --max-concurrent, --requests-per-minute or --breaker-after.',
+      details: { field: 'limits' },
+    });
   await using reader = await openReader(context.config, context.log('warn'));
   await setProviderLimits(reader.pool, name, limits);
   const lines = (await listProviders(reader.pool)).filter((line) => line.name === name);

@@ -195,6 +195,15 @@ describe('refused, with nothing written,', () => {
       { code: 'not_found' },
     ],
     [
+      'is a turn that has ended',
+      async () => {
+        const root = await launch('starter');
+        await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+        return [{ turn_id: root }];
+      },
+      { code: 'turn_ended' },
+    ],
+    [
       'is a turn of another project',
       async () => {
         await h.rows(

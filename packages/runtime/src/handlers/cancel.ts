@@ -45,7 +45,8 @@ async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
     rootTurnIds: [root.turnId],
     status: 'canceled',
     error: new KernelError('canceled', {
-      message: input.reason === undefined ? 'The turn was canceled.' : `Canceled: ${input.reason}`,
+      message:
+        input.reason === undefined ? 'The turn was canceled.' : `Canceled: ${asSentence(input.reason)}`,
       details: {
         canceled_by: source.agentId,
         canceled_turn_id: root.turnId,
@@ -72,6 +73,9 @@ async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
     turn_ids: turnIds.slice(0, LISTED),
   };
 }
+
+/** Whatever follows a reason is a sentence of its own. */
+const asSentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `${text}.`);
 
 export const cancel: Handler<Cancel> = {
   description:

@@ -45,9 +45,9 @@ const shown = async (turnId: string, n = 0) => {
   );
   return rows[n]?.content as unknown as { status: string; result: BatchAnswer; error?: { code: string } };
 };
-async function refused(args: unknown, code: string, field: string): Promise<void> {
+async function refused(args: unknown, code: string, field: string, options = {}): Promise<void> {
   const before = await rowCounts(h.database.pool);
-  const error: unknown = await h.runtime.submit('collect', args).then(
+  const error: unknown = await h.runtime.submit('collect', args, options).then(
     () => undefined,
     (thrown: unknown) => thrown,
   );
@@ -222,6 +222,25 @@ describe('collect', () => {
       expect((await shown(turn.turn_id)).error).toMatchObject({ code: 'delegation_cycle' });
     expect((await shown(first.turn_id)).result).toMatchObject({ status: 'success' });
     await checkInvariants(h.database.pool);
+  });
+
+  test('of what is of another project is refused as if it were not there', async () => {
+    const [turnId, operator, project] = [await start('parked'), newId(), newId()];
+    const { batch_id } = (await h.runtime.submit('fork_join', {
+      tasks: [task('parked')],
+      wait: false,
+    })) as unknown as BatchAnswer;
+    await h.rows(
+      `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id) values ($1, 'other', $2, '00000000-0000-7000-8000-000000000003')`,
+      [project, operator],
+    );
+    await h.rows("insert into boxcar.agents (id, project_id, name) values ($1, $2, 'operator')", [
+      operator,
+      project,
+    ]);
+    const other = { projectId: 'other' };
+    await refused({ turn_ids: [turnId] }, 'not_found', 'arguments.turn_ids.0', other);
+    await refused({ batch_id }, 'not_found', 'arguments.batch_id', other);
   });
 
   test('that is refused writes nothing', async () => {

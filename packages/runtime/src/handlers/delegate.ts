@@ -20,7 +20,6 @@ async function delegate(input: DelegateAsync, tools: HandlerTools): Promise<Json
     ...request,
     wait: input.wait ?? false,
     ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
-    ...(input.priority === undefined ? {} : { priority: input.priority }),
   });
   return {
     status: 'accepted',

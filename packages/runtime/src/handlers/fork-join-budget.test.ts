@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { statementsToAccept } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import { rowCounts } from '../testing/row-counts.js';
 
 interface Receipt {
   readonly batch_id: string;
@@ -73,6 +74,7 @@ describe('a fork_join from outside', () => {
   });
 
   it('of more turns than its budget has is refused whole', async () => {
+    const before = await rowCounts(h.database.pool);
     const error = await refusal(fork({ tasks: tasks(3), budget: { turns: 2 } }));
     expect(error).toMatchObject({ code: 'budget_exceeded', details: { field: 'arguments.budget.turns' } });
     const inTask = await refusal(
@@ -82,6 +84,7 @@ describe('a fork_join from outside', () => {
       code: 'budget_exceeded',
       details: { field: 'arguments.tasks.1.budget.tokens' },
     });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
     await check();
   });
 

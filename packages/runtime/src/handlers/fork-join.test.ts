@@ -172,6 +172,26 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('a child that delegates and waits is joined when it is done itself', async () => {
+    await h.profile('leaf', [{ say: 'leaf' }]);
+    await h.profile(
+      'middle',
+      [
+        { calls: [{ tool: 'delegate_async', arguments: { ...task('leaf'), wait: true } }] },
+        { say: 'middle of {{results/delegate_async/result}}' },
+      ],
+      { tools: ['delegate_async'], ...ANYONE },
+    );
+    await h.worker({ concurrency: 1 });
+    const answer = await submit('fork_join', { tasks: [task('middle'), task('leaf'), task('middle')] });
+    expect(answer.results.map(({ status, summary }) => [status, summary])).toEqual([
+      ['success', 'middle of leaf'],
+      ['success', 'leaf'],
+      ['success', 'middle of leaf'],
+    ]);
+    await checkInvariants(h.database.pool);
+  });
+
   test('what a child wrote can be handed on as context', async () => {
     await h.profile('child', [{ say: 'the treasure is under the oak' }]);
     await h.profile('reader', [{ expect: { contains: 'under the oak' }, say: 'read it' }]);
@@ -458,6 +478,31 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('its children are queued with the priority of their task, else its own, else that of its caller', async () => {
+    await h.profile('parked', [{ say: 'never' }], { worker_target: 'nobody' });
+    const priorities = async (where: string, values: unknown[] = []) =>
+      (
+        await h.rows<{ priority: number }>(
+          `select priority from boxcar.turns t where ${where} order by id`,
+          values,
+        )
+      ).map((row) => row.priority);
+    const tasks = [task('parked', { priority: 7 }), task('parked'), task('parked', { priority: 0 })];
+    await submit('fork_join', { tasks, priority: -3, wait: false });
+    expect(await priorities('parent_turn_id is null')).toEqual([7, -3, 0]);
+    await parent('lead', { tasks: [task('parked'), task('parked', { priority: 9 })] });
+    await h.worker();
+    const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'lead',
+      instruction: 'go',
+      priority: 4,
+    })) as { turn_id: TurnId };
+    await waitFor(async () => (await priorities('parent_turn_id = $1', [turnId])).length === 2, {
+      message: 'the children are there',
+    });
+    expect(await priorities('parent_turn_id = $1', [turnId])).toEqual([4, 9]);
+  });
+
   test('takes the same number of statements for forty tasks as for one of each kind', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     const boxIds = await Promise.all(
@@ -505,6 +550,7 @@ describe('a fork_join that is refused writes nothing', () => {
     await refused({ tasks: one, colour: 'red' }, 'bad_request', 'arguments');
     await refused({ tasks: one, deadline_seconds: 0 }, 'bad_request', 'deadline_seconds');
     await refused({ tasks: one, deadline_seconds: -1 }, 'bad_request', 'deadline_seconds');
+    await refused({ tasks: one, priority: 101 }, 'bad_request', 'priority');
     await refused({ tasks: one, min_success: 2 }, 'bad_request', 'min_success');
     await refused({ tasks: one, min_success: 0 }, 'bad_request', 'min_success');
     await refused({ tasks: [...one, task('child', { history: 'full' })] }, 'bad_request', 'tasks.1.history');

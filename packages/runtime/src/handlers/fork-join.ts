@@ -31,7 +31,9 @@ export const forkJoin: Handler<ForkJoin> = {
   ],
   handle: async (input, tools) => {
     tools.checkFanOut(input.tasks.length);
-    const requests = await prepareTasks(input.tasks, tools, pathOf);
+    const { priority } = input;
+    const tasks = priority === undefined ? input.tasks : input.tasks.map((task) => ({ priority, ...task }));
+    const requests = await prepareTasks(tasks, tools, pathOf);
     checkReusedOnce(requests);
     const turns = await tools.submitTurns(requests, { runBudget: input.budget });
     const { batchId, turnIds } = await tools.joinTurns(

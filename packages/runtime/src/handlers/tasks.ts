@@ -122,6 +122,7 @@ export async function prepareTasks(
         contextBoxId,
         ...(path === '' ? {} : { argument: `${path}target_ref` }),
         ...(task.budget === undefined ? {} : { budget: task.budget }),
+        ...(task.priority === undefined ? {} : { priority: task.priority }),
       },
     ];
   });
