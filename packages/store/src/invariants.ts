@@ -320,7 +320,10 @@ export const INVARIANTS: readonly Invariant[] = [
       union all
       select b.id, 'is ' || b.status || ', its call ' || coalesce(k.id::text, 'none') || ' is ' || coalesce(k.status, 'none') || ' and its answer is ' || case when b.answer is null then 'none' else 'there' end
       from (${BATCHES}) b left join boxcar.tool_calls k on k.id = b.tool_call_id
-      where b.status <> 'running' and case when b.tool_call_id is null then b.answer is null else k.status is null or k.status = 'pending' or k.batch_id is distinct from b.id end`,
+      where b.status <> 'running' and case when b.tool_call_id is null then b.answer is null else k.status is null or k.status = 'pending' or k.batch_id is distinct from b.id end
+      union all
+      select k.id, '(' || k.name || ') is open and waits for batch ' || k.batch_id || ', which does not answer it' from scope t join boxcar.tool_calls k on k.turn_id = t.id
+      where k.status = 'pending' and k.batch_id is not null and not exists (select from boxcar.batches b where b.id = k.batch_id and b.status = 'running' and b.tool_call_id = k.id)`,
   },
   {
     name: 'epochs',
