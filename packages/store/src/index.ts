@@ -4,6 +4,7 @@ export {
   addBatch,
   type BatchRow,
   closeBatch,
+  detachBatch,
   endBatch,
   findJoinable,
   findUnfinished,

@@ -40,6 +40,7 @@ import type { Runtime } from '../runtime.js';
 import { createRecorder, type Recorder } from './call-result.js';
 import { buildEnd, buildResult, type Ending, fallbackDeliverable } from './ending.js';
 import { finishBatch } from './finish-batch.js';
+import { leaveBatch } from './leave-batch.js';
 import { MAX_ATTEMPTS } from './run-turn.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
@@ -72,7 +73,7 @@ export class Sweeper {
   #isStopped = false;
   #isDeaf = false;
   #cyclesLookedAt = Number.NEGATIVE_INFINITY;
-  #cyclesAfter: TurnId | undefined;
+  #cyclesAfter: string | undefined;
 
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
@@ -404,15 +405,21 @@ export class Sweeper {
     const names = [...chain, ...chain.slice(0, 1)].map(({ agent }) => agent).join(' → ');
     const error = new KernelError('delegation_cycle', {
       message: `These turns wait for each other, so the youngest wait was given up: ${names}.`,
-      details: { tool_call_id: victim.toolCallId, chain },
+      details: {
+        tool_call_id: victim.toolCallId,
+        ...(victim.batchId === null ? {} : { batch_id: victim.batchId }),
+        chain,
+      },
     }).toJSON();
-    const outcome = await this.#recorder.add(
-      buildResult(
-        { toolCallId: victim.toolCallId, turnId: victim.waitingTurnId, name: victim.name, projectId },
-        { status: 'failed', error },
-        { authorId: 'kernel' },
-      ),
+    const settlement = buildResult(
+      { toolCallId: victim.toolCallId, turnId: victim.waitingTurnId, name: victim.name, projectId },
+      { status: 'failed', error },
+      { authorId: 'kernel' },
     );
+    const outcome =
+      victim.batchId === null
+        ? await this.#recorder.add(settlement)
+        : await leaveBatch(this.#runtime, victim.batchId, settlement);
     if (outcome === 'recorded')
       this.#runtime.log('warn', 'sweep.cycle_broken', { tool_call_id: victim.toolCallId, chain });
   }
