@@ -3,10 +3,10 @@ import { isTransient, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
 import type { Log } from '../log.js';
 
-const RETRY_MS = 1_000;
+export const RETRY_MS = 1_000;
 
 /** Trouble that the caller has no part in: the job waits until it is over. */
-function isOurTrouble(error: unknown): boolean {
+export function isOurTrouble(error: unknown): boolean {
   const known = toDatabaseError(error);
   return (
     isTransient(known) ||

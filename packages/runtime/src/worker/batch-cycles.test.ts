@@ -110,9 +110,15 @@ describe('a circle that leads through batches', () => {
     for (const root of Object.values(roots))
       expect(JSON.stringify(failed[0]?.error?.details.chain)).toContain(root);
     await allEnd(h);
-    const answer = await h.runtime.submit('collect', {
-      batch_id: String(failed[0]?.error?.details.batch_id),
-    });
+    const batch_id = String(failed[0]?.error?.details.batch_id);
+    // As one that was made with `wait: false`: it keeps its answer, and no end of the turn that gave it up ends its turns.
+    expect(
+      await h.rows(
+        'select tool_call_id, status, answer is not null as is_kept from boxcar.batches where id = $1',
+        [batch_id],
+      ),
+    ).toEqual([{ tool_call_id: null, status: 'success', is_kept: true }]);
+    const answer = await h.runtime.submit('collect', { batch_id });
     expect(answer).toMatchObject({ status: 'success' });
     await checkInvariants(h.database.pool);
   });
