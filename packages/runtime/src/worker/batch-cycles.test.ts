@@ -1,4 +1,12 @@
-import { findWaitCycles, type JsonValue, type TurnId } from '@boxcar/kernel';
+import {
+  type BatchId,
+  findWaitCycles,
+  type JsonValue,
+  KernelError,
+  type ProjectId,
+  type ToolCallId,
+  type TurnId,
+} from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { loadLongWaits } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
@@ -6,6 +14,8 @@ import { describe, expect, test } from 'vitest';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import { buildResult } from './ending.js';
+import { leaveBatch } from './leave-batch.js';
 import { Sweeper } from './sweeper.js';
 
 const BOTH = ['agent-a', 'agent-b'];
@@ -86,10 +96,17 @@ const callsOf = (h: Harness): Promise<Call[]> =>
     `select k.id, k.turn_id, k.status, c.content::jsonb->'error' as error from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
      order by k.created_at, k.id`,
   );
+/** A batch ends in a transaction of its own, after its last turn. */
 const allEnd = (h: Harness): Promise<unknown> =>
-  waitFor(async () => (await h.rows('select from boxcar.turns where ended_at is null')).length === 0, {
-    message: 'all turns end',
-  });
+  waitFor(
+    async () => {
+      const rows = await h.rows(
+        "select id from boxcar.turns where ended_at is null union all select id from boxcar.batches where status = 'running'",
+      );
+      return rows.length === 0;
+    },
+    { message: 'all turns and batches end' },
+  );
 
 describe('a circle that leads through batches', () => {
   test('through the queues of agents: the youngest wait fails, its turns go on, and can still be collected', async () => {
@@ -179,6 +196,36 @@ describe('a circle that leads through batches', () => {
     expect(await callsOf(h)).toMatchObject([{ status: 'success' }, { status: 'success' }]);
     await checkInvariants(h.database.pool);
   });
+});
+
+test('a wait that is given up twice at once, or after its answer, is settled once', async () => {
+  const { h, roots } = await together(BOTH, () => ({
+    'agent-a': { tool: 'fork_join', arguments: { tasks: [task('agent-b')] } },
+    'agent-b': { tool: 'fork_join', arguments: { tasks: [task('agent-a')] } },
+  }));
+  await using _harness = h;
+  const [batch] = await h.rows<{ id: BatchId; tool_call_id: ToolCallId; project_id: ProjectId }>(
+    'select id, tool_call_id, project_id from boxcar.batches where turn_id = $1',
+    [roots['agent-a']],
+  );
+  const turnId = roots['agent-a'];
+  if (batch === undefined || turnId === undefined) throw new Error('no batch');
+  const giveUp = (): Promise<string> => {
+    const call = {
+      toolCallId: batch.tool_call_id,
+      turnId,
+      name: 'fork_join',
+      projectId: batch.project_id,
+    };
+    const error = new KernelError('delegation_cycle', { message: 'a circle' }).toJSON();
+    const settlement = buildResult(call, { status: 'failed', error }, { authorId: 'kernel' });
+    return leaveBatch(h.runtime, batch.id, settlement);
+  };
+  expect((await Promise.all([giveUp(), giveUp()])).toSorted()).toEqual(['duplicate', 'recorded']);
+  await allEnd(h);
+  expect(await giveUp()).toBe('duplicate');
+  expect((await callsOf(h)).map(({ status }) => status).toSorted()).toEqual(['failed', 'success']);
+  await checkInvariants(h.database.pool);
 });
 
 test('a wide batch whose members wait for nobody is read in one statement and leads nowhere', async () => {

@@ -47,6 +47,8 @@ import { MAX_ATTEMPTS } from './run-turn.js';
 const LIMIT = 500;
 /** Circles of waits are rare, and looking for them reads more than other searches. */
 const CYCLES_EVERY_MS = 5_000;
+/** Of nearly all that stand in a queue one look at an index tells that they are in none. */
+const CYCLE_STARTS = 5_000;
 
 interface Clock {
   readonly now?: Date;
@@ -378,7 +380,11 @@ export class Sweeper {
   async #breakCycles(clock: Clock): Promise<void> {
     if (clock.now === undefined && performance.now() - this.#cyclesLookedAt < CYCLES_EVERY_MS) return;
     this.#cyclesLookedAt = performance.now();
-    const { turns, next } = await loadLongWaits(this.#runtime.pool, { ...clock, after: this.#cyclesAfter });
+    const { turns, next } = await loadLongWaits(this.#runtime.pool, {
+      ...clock,
+      limit: CYCLE_STARTS,
+      after: this.#cyclesAfter,
+    });
     this.#cyclesAfter = next;
     const projects = new Map(turns.map((turn) => [turn.turnId, turn.projectId]));
     for (const cycle of findWaitCycles(turns)) {
