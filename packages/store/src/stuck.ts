@@ -44,6 +44,12 @@ const FACTS = statement(`
       (select coalesce(sum(w.concurrency), 0)::int * ${WINDOW_FACTOR} from boxcar.workers w where w.lease_until > now() and w.targets @> array[g.worker_target]) as size,
       (select count(*)::int from (select from boxcar.turns d where d.status = 'dispatched' and d.worker_target = g.worker_target limit 100000) d) as dispatched
     from (select distinct t.worker_target from found f cross join lateral (select x.worker_target from boxcar.turns x where x.id = f.id offset 0) t) g
+  ),
+  limited as materialized (
+    select j.id, j.name, (j.limits->>'max_concurrent')::int as max_concurrent,
+      (select count(*)::int from boxcar.turns o where o.status in ('dispatched', 'running') and o.project_id = j.id) as active
+    from (select distinct t.project_id from found f cross join lateral (select x.project_id from boxcar.turns x where x.id = f.id and x.status = 'queued' offset 0) t) g
+      join boxcar.projects j on j.id = g.project_id where j.limits ? 'max_concurrent'
   )
   select now() as at, (select count(*)::int from boxcar.workers w where w.lease_until > now()) as live_workers,
     (select count(*) > ${READ_LIMIT} from found) as has_more,
@@ -71,9 +77,7 @@ const FACTS = statement(`
               from (select 1) one left join boxcar.providers p on p.name = z.provider) end)
           from boxcar.waits z where t.status = 'suspended' and z.turn_id = t.id),
         'project', case when t.status = 'queued' then (
-          select json_build_object('name', j.name, 'max_concurrent', (j.limits->>'max_concurrent')::int,
-            'active', (select count(*) from boxcar.turns o where o.status in ('dispatched', 'running') and o.project_id = j.id))
-          from boxcar.projects j where j.id = t.project_id and j.limits ? 'max_concurrent') end,
+          select json_build_object('name', j.name, 'max_concurrent', j.max_concurrent, 'active', j.active) from limited j where j.id = t.project_id) end,
         'behind_turn_id', b.id,
         'ahead', case when t.status = 'queued' and b.id is null then (
           select count(*) from (select from boxcar.turns o where o.status = 'queued' and o.worker_target = t.worker_target and o.project_id = t.project_id
