@@ -4,8 +4,6 @@
 alter table boxcar.turns
   -- workers lost at the same step: what is lost too often is ended
   add column losses smallint not null default 0;
--- where a circle of waits must pass: an awaited turn in the queue of an agent that is busy
-create index turns_awaited_queue on boxcar.turns (id) where status = 'queued' and is_awaited;
 
 alter table boxcar.workers
   -- when its owner last said that it holds its lock; null: it does not, so that a free lock says nothing about it

@@ -40,6 +40,9 @@ create index batches_of_turn on boxcar.batches (turn_id) where status = 'running
 
 -- the batches that wait for this turn
 alter table boxcar.turns add column batch_ids uuid[];
+-- where a circle of waits must pass: a turn that others wait for in the queue of an agent that is busy, or one that collects others
+create index turns_awaited_queue on boxcar.turns (id) where status = 'queued' and (is_awaited or batch_ids is not null);
+create index batches_collecting on boxcar.batches (id) where status = 'running' and kind = 'collect' and tool_call_id is not null;
 -- the call waits for this batch, whose deadline is the one that counts
 alter table boxcar.tool_calls add column batch_id uuid;
 -- the batch whose end is the final answer, when the caller waits

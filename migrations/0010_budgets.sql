@@ -44,6 +44,13 @@ create index turns_unsettled on boxcar.turns (run_id) where not is_settled;
 
 -- turns that a run without an account has made: its ceiling needs no account
 alter table boxcar.runs add column turn_count int not null default 1;
+-- Runs that are under way go on counting from what they have; one that has ended makes no turns any more, so what this costs is
+-- bounded by the work in hand.
+update boxcar.runs r set turn_count = n.turns from (
+  select t.run_id, count(*)::int as turns from boxcar.turns t where t.run_id in (
+    select o.run_id from boxcar.turns o where o.status = 'queued'
+    union select o.run_id from boxcar.turns o where o.status in ('dispatched', 'running', 'suspended')) group by t.run_id) n
+where r.id = n.run_id and n.turns > 1;
 -- limits.tokens of the profile
 alter table boxcar.profiles add column max_tokens bigint;
 -- what the call is (docs/budgets.md, "Loop guard"); null = not guarded

@@ -715,6 +715,8 @@ alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN
 
 -- Indexes
 
+CREATE INDEX batches_collecting ON boxcar.batches USING btree (id) WHERE ((status = 'running'::text) AND (kind = 'collect'::text) AND (tool_call_id IS NOT NULL));
+
 CREATE INDEX batches_deadline ON boxcar.batches USING btree (deadline_at) WHERE (status = 'running'::text);
 
 CREATE INDEX batches_due ON boxcar.batches USING btree (id) WHERE ((status = 'running'::text) AND is_due);
@@ -757,7 +759,7 @@ CREATE INDEX turns_agent_queue ON boxcar.turns USING btree (agent_id, id) WHERE 
 
 CREATE INDEX turns_awaited ON boxcar.turns USING btree (parent_tool_call_id) WHERE is_awaited;
 
-CREATE INDEX turns_awaited_queue ON boxcar.turns USING btree (id) WHERE ((status = 'queued'::text) AND is_awaited);
+CREATE INDEX turns_awaited_queue ON boxcar.turns USING btree (id) WHERE ((status = 'queued'::text) AND (is_awaited OR (batch_ids IS NOT NULL)));
 
 CREATE INDEX turns_children ON boxcar.turns USING btree (parent_turn_id) WHERE (parent_turn_id IS NOT NULL);
 

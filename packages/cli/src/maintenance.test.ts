@@ -1,4 +1,7 @@
 /** The commands that change what is stored: erase, purge, projects. */
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Stack } from './stack.js';
@@ -159,10 +162,38 @@ describe('boxcar projects', () => {
     ['too many', ['--max-concurrent', '100001'], /limits\.max_concurrent/],
     ['a word', ['--max-depth', 'deep'], /limits\.max_depth/],
     ['a part', ['--max-depth', '1.5'], /limits\.max_depth/],
+    ['an unknown limit of a budget', ['--run-budget', '{tokenz: 5}'], /limits\.run_budget: .*tokenz/],
+    ['a budget that limits nothing', ['--run-budget', '{}'], /limits\.run_budget: must limit something/],
+    ['a budget that is no mapping', ['--run-budget', '5'], /limits\.run_budget/],
+    ['what is no YAML', ['--run-budget', '{tokens: [}'], /limits\.run_budget: is neither YAML nor JSON/],
+    ['a file that is not there', ['--prices', '@/nowhere.yaml'], /limits\.prices: ENOENT/],
+    ['a price below nothing', ['--prices', '{a: {input: -1, output: 1}}'], /limits\.prices\.a\.input/],
+    ['a price without its half', ['--prices', '{"a": {"input": 1}}'], /limits\.prices\.a\.output/],
   ])('refuses %s', async (_name, args, message) => {
     const { code, stderr } = await boxcar('projects', 'set', 'default', ...args);
     expect(code).toBe(1);
     expect(stderr).toMatch(message);
+  });
+
+  it('sets the budget of runs that bring none, which then limits them, and prices', async () => {
+    const set = (...args: string[]): Promise<CliResult> => boxcar('projects', 'set', 'default', ...args);
+    const folder = await mkdtemp(join(tmpdir(), 'boxcar-'));
+    const prices = join(folder, 'prices.yaml');
+    await writeFile(prices, 'scripted:\n  input: 1000000\n  output: 2000000\n');
+    const { code, stdout } = await set('--run-budget', '{turns: 2, cost_usd: 1.5}', '--prices', `@${prices}`);
+    await rm(folder, { recursive: true });
+    expect(code).toBe(0);
+    expect(stdout).toContain('run_budget={"turns":2,"cost_usd":1.5} prices=1 model');
+    expect(stdout).toMatch(/price scripted +{"input":1000000,"output":2000000}/);
+    expect((await boxcar('projects', 'ls')).stdout).toContain('prices=1 model');
+    const submit = ['submit', 'launch_principal', '--arg', 'profile_name=writer', '--arg', 'instruction=go'];
+    const { turn_id } = JSON.parse((await boxcar(...submit, '--json')).stdout) as { turn_id: string };
+    const shown = JSON.parse((await boxcar('budget', 'show', turn_id, '--json')).stdout);
+    expect(shown.budgets).toMatchObject([{ limits: { turns: 2, cost_micros: 1_500_000 } }]);
+    expect(
+      JSON.parse((await set('--run-budget', 'none', '--prices', 'none', '--json')).stdout).limits,
+    ).toEqual({});
+    expect((await boxcar('budget', 'show', turn_id)).code).toBe(0);
   });
 
   it('refuses a project that is not there', async () => {

@@ -72,6 +72,54 @@ it('the chain is printed down to the pool that nobody serves, with the command t
   });
 });
 
+it('a turn that its budget pauses is shown with the command that raises it, which works', async () => {
+  const words = 'word '.repeat(400);
+  await stack.runtime.applyProfile({
+    name: 'poor',
+    instructions: words,
+    model: 'scripted',
+    limits: { on_budget: 'pause' },
+    script: [{ say: 'x' }],
+  });
+  const { turn_ids: turnIds } = (await stack.runtime.submit('fork_join', {
+    tasks: [
+      {
+        target_strategy: 'new',
+        target_ref: 'poor',
+        instruction: 'x',
+        budget: { tokens: 5_000 },
+      },
+    ],
+    wait: false,
+  })) as { turn_ids: string[] };
+  const paused = turnIds[0] ?? '';
+  await database.pool.query('update boxcar.budgets set limits = $1 where id = $2', [{ tokens: 100 }, paused]);
+  await database.pool.query('update boxcar.turns set allotted_tokens = 100 where id = $1', [paused]);
+  await database.pool.query('update boxcar.budgets set tokens_reserved = 100 where id = $1', [paused]);
+  await using _worker = await createWorker(stack.runtime);
+  await waitFor(
+    async () =>
+      (await database.pool.query("select from boxcar.waits where turn_id = $1 and kind = 'budget'", [paused]))
+        .rows.length === 1,
+    { message: 'the turn is paused' },
+  );
+  const stuck = await cliHere(['why-stuck', paused], env);
+  expect([stuck.code, stuck.stderr]).toEqual([3, '']);
+  const command = stuck.stdout
+    .split('\n')
+    .map((line) => line.trim())
+    .join(' ')
+    .match(/→ boxcar (budget raise [0-9a-f-]{36} --tokens) <n>/)?.[1];
+  expect(command).toBe(`budget raise ${paused} --tokens`);
+  // What is said is what helps.
+  const raised = await cliHere([...(command ?? '').split(' '), '100000'], env);
+  expect([raised.code, raised.stderr]).toEqual([0, '']);
+  await waitFor(
+    async () => (await cliHere(['why-stuck', paused], env)).stdout.endsWith('\nIt has ended.\n'),
+    { message: 'the turn ends once its budget is raised' },
+  );
+});
+
 it('a turn that has ended waits for nothing; one that does not exist is not found', async () => {
   const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'writer',

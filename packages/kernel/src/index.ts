@@ -256,8 +256,7 @@ export {
   type WaitFacts,
   type WaitFactsCall,
   type WaitFactsTurn,
-  type WaitLink,
-  type WaitLinkKind,
   type WaitReport,
 } from './wait-chain.js';
 export { findWaitCycles, type WaitCycle, type WaitingTurn } from './wait-cycles.js';
+export type { WaitLink, WaitLinkKind } from './wait-links.js';

@@ -1,5 +1,7 @@
 /** What may be set for a project as a whole. */
 import { z } from 'zod';
+import { budgetSchema } from './budget.js';
+import { pricesSchema } from './prices.js';
 
 const whole = (max: number): z.ZodInt => z.int().min(1).max(max);
 
@@ -13,5 +15,9 @@ export const projectLimitsSchema = z.strictObject({
    * it has begun.
    */
   max_concurrent: whole(100_000).optional(),
+  /** Limits of each run from outside that gives none of its own. */
+  run_budget: budgetSchema.optional(),
+  /** Prices that come before all others. */
+  prices: pricesSchema.optional(),
 });
 export type ProjectLimits = z.infer<typeof projectLimitsSchema>;

@@ -7,6 +7,17 @@
  */
 import type { AgentId, RunId, ToolCallId, TurnId, WorkerId } from './ids.js';
 import { isFinal, type TurnStatus } from './turn.js';
+import {
+  type WaitDraft as Draft,
+  describeBatch,
+  describeProjectLimit,
+  describeTimer,
+  startWorker as start,
+  type WaitFactsBatch,
+  type WaitFactsProject,
+  type WaitFactsWait,
+  type WaitLink,
+} from './wait-links.js';
 
 export interface WaitFactsCall {
   readonly tool_call_id: ToolCallId;
@@ -19,6 +30,8 @@ export interface WaitFactsCall {
   readonly deadline_at: string;
   /** The turn whose end is its result. */
   readonly awaited_turn_id: TurnId | null;
+  /** The batch whose end is its result, by the deadline of the batch. */
+  readonly batch: WaitFactsBatch | null;
   readonly given_up: string | null;
 }
 
@@ -44,6 +57,10 @@ export interface WaitFactsTurn {
     readonly is_alive: boolean;
   } | null;
   readonly calls: readonly WaitFactsCall[];
+  /** While it is suspended without an open call. */
+  readonly wait: WaitFactsWait | null;
+  /** While it is queued and its project allows only so many at once. */
+  readonly project: WaitFactsProject | null;
   /** While it is queued: the turn of its agent that comes first. */
   readonly behind_turn_id: TurnId | null;
   /** While it is queued behind none of its agent: how many of its project and pool come before it. */
@@ -70,38 +87,6 @@ export interface WaitFacts {
   readonly has_more: boolean;
 }
 
-export type WaitLinkKind =
-  | 'ended'
-  | 'lease'
-  | 'ring'
-  | 'window'
-  | 'format'
-  | 'agent_busy'
-  | 'child'
-  | 'tool'
-  | 'cycle'
-  | 'given_up'
-  | 'unread'
-  | 'nothing';
-
-export interface WaitLink {
-  readonly kind: WaitLinkKind;
-  /** How far below the turn in question. */
-  readonly level: number;
-  readonly turn_id: TurnId;
-  readonly tool_call_id?: ToolCallId;
-  readonly worker_id?: WorkerId;
-  /** The turn this one waits for; the next links are its. */
-  readonly on_turn_id?: TurnId;
-  readonly what: string;
-  readonly since: string | null;
-  /** When it ends by itself at the latest. */
-  readonly until: string | null;
-  /** False: nothing that exists will move it, at best its deadline. */
-  readonly is_live: boolean;
-  readonly next: string | null;
-}
-
 export interface WaitReport {
   readonly turn_id: TurnId;
   readonly status: TurnStatus;
@@ -112,12 +97,9 @@ export interface WaitReport {
   readonly is_live: boolean;
 }
 
-type Draft = Omit<WaitLink, 'level' | 'turn_id'>;
 type Blocker = (turn: WaitFactsTurn, facts: WaitFacts) => readonly Draft[];
 
 const poolOf = (target: string): string => (target === '' ? 'the default pool' : `pool '${target}'`);
-const start = (target: string): string =>
-  `Start a worker: boxcar worker${target === '' ? '' : ` --target ${target}`}`;
 const RETRY = 'See the error, mend its cause, then: boxcar doctor --retry-dead';
 
 const isUnreadable = ({ format, newest_build }: WaitFactsTurn): boolean =>
@@ -221,10 +203,21 @@ const BLOCKERS: readonly Blocker[] = [
           },
         ],
 
+  (turn, facts) => {
+    const { status, behind_turn_id, project, live_workers } = turn;
+    if (status !== 'queued' || behind_turn_id !== null || live_workers === 0 || isUnreadable(turn)) return [];
+    return project !== null && project.active >= project.max_concurrent
+      ? [describeProjectLimit(project, turn, facts)]
+      : [];
+  },
+
   (turn) => {
     const { status, behind_turn_id, created_at, deadline_at, worker_target } = turn;
-    const { live_workers, window, dispatched, ahead } = turn;
-    return status !== 'queued' || behind_turn_id !== null || isUnreadable(turn)
+    const { live_workers, window, dispatched, ahead, project } = turn;
+    return status !== 'queued' ||
+      behind_turn_id !== null ||
+      isUnreadable(turn) ||
+      (live_workers > 0 && project !== null && project.active >= project.max_concurrent)
       ? []
       : [
           {
@@ -249,13 +242,16 @@ const BLOCKERS: readonly Blocker[] = [
   ({ status, calls }, facts) =>
     isFinal(status) ? [] : calls.map((call) => describeCall(call, status, facts)),
 
-  ({ status, calls, deadline_at }) =>
-    status !== 'suspended' || calls.length > 0
+  (turn, facts) =>
+    turn.status !== 'suspended' || turn.wait === null ? [] : [describeTimer(turn.wait, turn, facts)],
+
+  ({ status, calls, wait, deadline_at }) =>
+    status !== 'suspended' || calls.length > 0 || wait !== null
       ? []
       : [
           {
             kind: 'nothing',
-            what: 'is suspended, and no call of it is out',
+            what: 'is suspended, no call of it is out, and nothing else it waits for',
             since: null,
             until: deadline_at,
             is_live: false,
@@ -276,6 +272,7 @@ function describeCall(call: WaitFactsCall, status: TurnStatus, facts: WaitFacts)
       is_live: false,
       next: RETRY,
     };
+  if (call.batch !== null) return describeBatch(call, call.batch, facts);
   if (call.awaited_turn_id !== null)
     return {
       ...base,
@@ -342,11 +339,13 @@ export function explainWait(facts: WaitFacts): WaitReport | undefined {
     const drafts = BLOCKERS.flatMap((blocker) => blocker(turn, facts));
     open.push({ leave: turnId });
     for (const draft of drafts.toReversed()) {
-      const { on_turn_id } = draft;
-      const isCycle = on_turn_id !== undefined && path.has(on_turn_id);
-      if (on_turn_id !== undefined && !isCycle) open.push({ turnId: on_turn_id, level: level + 1 });
+      const awaited = draft.on_turn_ids ?? (draft.on_turn_id === undefined ? [] : [draft.on_turn_id]);
+      // A batch that can do without the member that waits for it is none.
+      const canSpare = draft.members !== undefined && draft.members.open > draft.members.needed;
+      const back = canSpare ? undefined : awaited.find((id) => path.has(id));
+      for (const id of awaited.toReversed()) if (!path.has(id)) open.push({ turnId: id, level: level + 1 });
       const link = { ...draft, level, turn_id: turnId };
-      open.push({ link: isCycle ? asCycle(link, facts) : link });
+      open.push({ link: back === undefined ? link : asCycle({ ...link, on_turn_id: back }, facts) });
     }
   }
   return {

@@ -14,6 +14,7 @@ const turn = (
     toolCallId: `${id}>${turnId}` as ToolCallId,
     name: 'ask',
     since: new Date(since),
+    batchId: null,
     turnId: turnId as TurnId,
   })),
   behindTurnId: behind as TurnId | null,

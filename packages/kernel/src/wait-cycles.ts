@@ -1,9 +1,10 @@
 /**
  * Circles of turns that wait for each other: an awaited turn stands in the queue of an agent whose turn in hand waits, by
- * whatever detour, for the one that awaits it. A turn waits for all of its calls, so one circle through one of them is enough.
+ * whatever detour, for the one that awaits it, or turns of several runs collect each other. A turn waits for all of its calls, and a call
+ * for all listed members of its batch, so one circle through one of them is enough.
  * Source: docs/turns.md, "Circles".
  */
-import type { AgentId, ToolCallId, TurnId } from './ids.js';
+import type { AgentId, BatchId, ToolCallId, TurnId } from './ids.js';
 
 export interface WaitingTurn {
   readonly turnId: TurnId;
@@ -14,6 +15,8 @@ export interface WaitingTurn {
     readonly toolCallId: ToolCallId;
     readonly name: string;
     readonly since: Date;
+    /** The batch that the turn is of; each member that is waited for is listed. */
+    readonly batchId: BatchId | null;
     readonly turnId: TurnId;
   }[];
   /** While it is queued: the turn its agent has in hand. */

@@ -145,6 +145,13 @@ export async function endBatch(
   ]);
 }
 
+const DETACH = statement('update boxcar.batches set tool_call_id = null where id = $1');
+
+/** Its call does not wait for it any more. The caller holds its lock, and settles the call in the same transaction. */
+export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
+  await run(tx, DETACH, [batchId]);
+}
+
 const JOINABLE = statement(`
   select t.id as turn_id, t.output_box_id, p.operator_agent_id = $3 or o.agent_id is not distinct from $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3
       or exists (select from boxcar.grants g where g.agent_id = $3 and g.box_id = b.id and g.mode = 'read' and (g.expires_at is null or g.expires_at > now())) as is_readable

@@ -4,6 +4,7 @@ export {
   addBatch,
   type BatchRow,
   closeBatch,
+  detachBatch,
   endBatch,
   findJoinable,
   findUnfinished,
@@ -235,7 +236,15 @@ export {
   settleCalls,
 } from './tool-calls.js';
 export { type OfferedTool, writeToolset } from './toolsets.js';
-export { findTreeRoot, loadTree, type OpenCall, type TreeNode, type TurnTree } from './tree.js';
+export {
+  findTreeRoot,
+  findTreeRoots,
+  loadTree,
+  type OpenCall,
+  type TreeBatch,
+  type TreeNode,
+  type TurnTree,
+} from './tree.js';
 export { findTurnId, findTurnOrRun } from './turn-ref.js';
 export {
   type ClaimedTurn,

@@ -260,7 +260,7 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'live-cause',
-    rule: 'what waits has a live cause: while a worker has lived for a minute, no turn stays with a dead one, no deadline is a minute over, no turn stays queued while its pool does nothing, and the sweep has given nothing up',
+    rule: 'what waits has a live cause: while a worker has lived for a minute, no turn stays with a dead one, no deadline of a turn, call or batch and no time to wake is a minute over, no pause for a budget is forgotten, no turn stays queued while its pool does nothing, and the sweep has given nothing up',
     when: 'always',
     broken: `
       with living as (select unnest(w.targets) as target from boxcar.workers w where w.lease_until > now() and w.started_at < ${LATE}),
@@ -273,7 +273,20 @@ export const INVARIANTS: readonly Invariant[] = [
       where t.ended_at is null and t.deadline_at < ${LATE} and exists (select from living)
       union all
       select k.id, '(' || k.name || ') is open, due since ' || k.deadline_at from scope t join boxcar.tool_calls k on k.turn_id = t.id
-      where k.status = 'pending' and t.ended_at is null and k.deadline_at < ${LATE} and exists (select from living)
+      where k.status = 'pending' and k.batch_id is null and t.ended_at is null and k.deadline_at < ${LATE} and exists (select from living)
+      union all
+      select b.id, 'is a running batch, due since ' || b.deadline_at from (${BATCHES}) b
+      where b.status = 'running' and b.deadline_at < ${LATE} and exists (select from living)
+      union all
+      select b.id, 'is a batch of which something is to be done, its last member ended at ' || m.last from (${BATCHES}) b
+        cross join lateral (select max(x.ended_at) as last from unnest(b.turn_ids) as u(id) cross join lateral (select x.ended_at from boxcar.turns x where x.id = u.id offset 0) x) m
+      where b.status = 'running' and b.is_due and m.last < ${LATE} and exists (select from living)
+      union all
+      select t.id, 'waits (' || w.kind || ') until ' || w.due_at || ', which is over' from scope t join boxcar.waits w on w.turn_id = t.id
+      where w.kind <> 'limit' and w.due_at < ${LATE} and exists (select from living)
+      union all
+      select t.id, 'waits for budget ' || coalesce(w.detail->>'budget_id', 'of no name') || ', of which no turn is known to wait' from scope t join boxcar.waits w on w.turn_id = t.id
+      where w.kind = 'budget' and not exists (select from boxcar.budgets b where b.id::text = w.detail->>'budget_id' and b.paused_at is not null)
       union all
       select t.id, 'is queued since ' || t.created_at || ' behind nobody, and its pool has dispatched nothing for a minute'
       from scope t join pools p on p.worker_target = t.worker_target
@@ -308,7 +321,10 @@ export const INVARIANTS: readonly Invariant[] = [
       union all
       select b.id, 'is ' || b.status || ', its call ' || coalesce(k.id::text, 'none') || ' is ' || coalesce(k.status, 'none') || ' and its answer is ' || case when b.answer is null then 'none' else 'there' end
       from (${BATCHES}) b left join boxcar.tool_calls k on k.id = b.tool_call_id
-      where b.status <> 'running' and case when b.tool_call_id is null then b.answer is null else k.status is null or k.status = 'pending' or k.batch_id is distinct from b.id end`,
+      where b.status <> 'running' and case when b.tool_call_id is null then b.answer is null else k.status is null or k.status = 'pending' or k.batch_id is distinct from b.id end
+      union all
+      select k.id, '(' || k.name || ') is open and waits for batch ' || k.batch_id || ', which does not answer it' from scope t join boxcar.tool_calls k on k.turn_id = t.id
+      where k.status = 'pending' and k.batch_id is not null and not exists (select from boxcar.batches b where b.id = k.batch_id and b.status = 'running' and b.tool_call_id = k.id)`,
   },
   {
     name: 'epochs',

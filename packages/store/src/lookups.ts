@@ -24,8 +24,8 @@ export interface ChainLink {
   readonly is_awaited: boolean;
 }
 
-/** What a project sets for itself; checked where it is used. */
-interface ProjectLimits extends KernelLimits {
+/** What a project sets for itself; checked where it is used, since rows may have been changed by hand. */
+interface ProjectLimits extends Omit<KernelLimits, 'run_budget' | 'prices'> {
   readonly run_budget?: unknown;
 }
 

@@ -1,8 +1,12 @@
-import { explainWait, type ToolCallId, type TurnId } from '@boxcar/kernel';
+import { type BatchId, explainWait, type ToolCallId, type TurnId } from '@boxcar/kernel';
 import { beforeEach, expect, test } from 'vitest';
+import { pauseForBudget } from './budget-waits.js';
+import { setProjectLimits } from './projects.js';
+import { setProviderLimits } from './providers.js';
 import { loadWaitFacts } from './stuck.js';
-import { newId, type TestProfile, World } from './testing/world.js';
-import { advanceTurns } from './tool-calls.js';
+import { emptySubmission, writeSubmission } from './submission.js';
+import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from './testing/world.js';
+import { advanceTurns, awaitBatch } from './tool-calls.js';
 
 let world: World;
 let profile: TestProfile;
@@ -69,4 +73,109 @@ test('a queued turn has its place: behind the older ones of its project, behind 
 
 test('a turn that is not there has no chain', async () => {
   expect(explainWait(await loadWaitFacts(world.pool, newId<'turn'>()))).toBeUndefined();
+});
+
+/** A turn that is suspended on one call. */
+async function waiting(turn: TestTurn): Promise<ToolCallId> {
+  const [call] = (await world.call(turn, 1)) as [ToolCallId];
+  const { epoch, holder_id } = await world.row(turn);
+  if (holder_id === null) throw new Error('nobody holds it');
+  await advanceTurns(world.pool, [{ turnId: turn.turnId, epoch, holderId: holder_id, results: [] }]);
+  return call;
+}
+
+test('of a batch of 1,000 a few members are read, one of each way to stand first', async () => {
+  const holder = await world.worker();
+  const parent = await world.running({ profile, holder });
+  const call = await waiting(parent);
+  const gpu = await world.profile('gpu', { workerTarget: 'gpu' });
+  const member = await world.running({ profile, holder, parent });
+  const lost = await world.submit({ profile: gpu, parent });
+  await world.pool.query('alter table boxcar.turns disable trigger all');
+  await world.pool.query('drop index boxcar.turns_one_active');
+  const copies = await world.rows<{ id: TurnId }>(
+    `insert into boxcar.turns select (jsonb_populate_record(t, jsonb_build_object('id', gen_random_uuid()))).*
+     from boxcar.turns t, generate_series(1, 998) where t.id = $1 returning id`,
+    [member.turnId],
+  );
+  const turnIds = [member.turnId, lost.turnId, ...copies.map(({ id }) => id)];
+  const batchId: BatchId = newId<'batch'>();
+  await writeSubmission(world.pool, {
+    ...emptySubmission(),
+    batches: [
+      {
+        id: batchId,
+        projectId: DEFAULT_PROJECT,
+        runId: parent.runId,
+        turnId: parent.turnId,
+        toolCallId: call,
+        primitive: 'fork_join',
+        kind: 'fork_join',
+        turnIds,
+        remaining: 1_000,
+        succeeded: 0,
+        failed: 0,
+        minSuccess: null,
+        failFast: false,
+        deadlineMs: 60_000,
+      },
+    ],
+  });
+  await awaitBatch(world.pool, call, { id: batchId, deadlineMs: 60_000 });
+  const facts = await loadWaitFacts(world.pool, parent.turnId);
+  expect(facts.turns).toHaveLength(6);
+  const links = explainWait(facts)?.links ?? [];
+  expect(links[0]).toMatchObject({
+    kind: 'batch',
+    batch_id: batchId,
+    members: { total: 1_000, open: 1_000, needed: 1_000 },
+    until: expect.any(String),
+    on_turn_ids: expect.arrayContaining([lost.turnId]),
+  });
+  expect(links.filter(({ is_live }) => !is_live)).toMatchObject([
+    { kind: 'window', turn_id: lost.turnId, level: 1 },
+  ]);
+  expect(links).toHaveLength(6);
+});
+
+test('a wait for a time, a provider and a budget is read with what it takes to end it', async () => {
+  const holder = await world.worker();
+  const wait = (turn: TestTurn, kind: string, provider: string | null, detail: object): Promise<unknown> =>
+    world.rows(
+      `with up as (update boxcar.turns set status = 'suspended', holder_id = null where id = $1)
+       insert into boxcar.waits (turn_id, project_id, kind, due_at, provider, detail) values ($1, $2, $3, now() + interval '1 minute', $4, $5)`,
+      [turn.turnId, turn.projectId, kind, provider, detail],
+    );
+  const linkOf = async (turn: TestTurn) =>
+    explainWait(await loadWaitFacts(world.pool, turn.turnId))?.links ?? [];
+  const retry = await world.running({ profile, holder });
+  await wait(retry, 'retry', null, { retry: 1, code: 'model_timeout' });
+  expect(await linkOf(retry)).toMatchObject([
+    { kind: 'retry', is_live: true, since: expect.any(String), until: expect.any(String) },
+  ]);
+  const limited = await world.running({ profile, holder });
+  await wait(limited, 'limit', 'openai', { reason: 'rate' });
+  expect(await linkOf(limited)).toMatchObject([{ kind: 'provider', provider: 'openai' }]);
+  await setProviderLimits(world.pool, 'openai', { maxConcurrent: 2 });
+  expect((await linkOf(limited))[0]?.what).toMatch(/\(2 at once\): .*; 1 turns wait/);
+  await world.rows("update boxcar.providers set failures = 12, open_until = now() + interval '1 minute'");
+  expect(await linkOf(limited)).toMatchObject([
+    { kind: 'breaker', what: expect.stringContaining('12 times') },
+  ]);
+  const paused = await world.running({ profile, holder });
+  const hit = { accountId: paused.runId, kind: 'tokens', limit: 100, used: 90, needed: 50 } as const;
+  await pauseForBudget(world.pool, paused, hit);
+  expect(await linkOf(paused)).toMatchObject([
+    { kind: 'budget', is_live: false, budget_id: paused.runId, next: expect.stringContaining(paused.runId) },
+  ]);
+});
+
+test('a turn held back by the limit of its project says so', async () => {
+  const holder = await world.worker();
+  await world.running({ profile, holder });
+  await setProjectLimits(world.pool, DEFAULT_PROJECT, { max_concurrent: 1 });
+  const held = await world.submit({ profile });
+  expect(await linksOf(held.turnId)).toEqual([`0 ${held.turnId} project_limit`]);
+  await setProjectLimits(world.pool, DEFAULT_PROJECT, { max_concurrent: 5 });
+  expect(await linksOf(held.turnId)).toEqual([`0 ${held.turnId} window`]);
 });

@@ -6,6 +6,18 @@ import { WINDOW_FACTOR } from './submission-sql.js';
 const READ_LIMIT = 1_000;
 const AHEAD_LIMIT = 1_000;
 const HAND = "('dispatched', 'running', 'suspended')";
+/** Members of a batch that are followed. */
+const MEMBERS = 5;
+const WAITING_LIMIT = 1_000;
+
+/** Of the members of batch `b` that have not ended a few, one of each way to stand first. */
+const OPEN_MEMBERS = `
+  select s.id from (
+    select m.id, row_number() over (partition by m.status, m.worker_target, z.kind, z.provider order by m.id) as place
+    from unnest(b.turn_ids) as u(id)
+      cross join lateral (select x.id, x.status, x.worker_target from boxcar.turns x where x.id = u.id and x.ended_at is null offset 0) m
+      left join lateral (select x.kind, x.provider from boxcar.waits x where m.status = 'suspended' and x.turn_id = m.id offset 0) z on true) s
+  order by s.place, s.id limit ${MEMBERS}`;
 
 // What a turn waits for is followed here and listed in `calls` and `behind_turn_id` below: a new kind of wait is added to both.
 const FACTS = statement(`
@@ -14,6 +26,9 @@ const FACTS = statement(`
     union
     select n.id from walk w cross join lateral (
       (select c.id from boxcar.tool_calls k join boxcar.turns c on c.parent_tool_call_id = k.id and c.is_awaited
+       where k.turn_id = w.id and k.status = 'pending' offset 0)
+      union all
+      (select m.id from boxcar.tool_calls k join boxcar.batches b on b.id = k.batch_id and b.status = 'running' cross join lateral (${OPEN_MEMBERS}) m
        where k.turn_id = w.id and k.status = 'pending' offset 0)
       union all
       (select b.id from boxcar.turns q cross join lateral (
@@ -30,6 +45,12 @@ const FACTS = statement(`
       (select max(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[g.worker_target]) as newest,
       (select count(*)::int from (select from boxcar.turns d where d.status = 'dispatched' and d.worker_target = g.worker_target limit 100000) d) as dispatched
     from (select distinct t.worker_target from found f cross join lateral (select x.worker_target from boxcar.turns x where x.id = f.id offset 0) t) g
+  ),
+  limited as materialized (
+    select j.id, j.name, (j.limits->>'max_concurrent')::int as max_concurrent,
+      (select count(*)::int from boxcar.turns o where o.status in ('dispatched', 'running') and o.project_id = j.id) as active
+    from (select distinct t.project_id from found f cross join lateral (select x.project_id from boxcar.turns x where x.id = f.id and x.status = 'queued' offset 0) t) g
+      join boxcar.projects j on j.id = g.project_id where j.limits ? 'max_concurrent'
   )
   select now() as at, (select count(*)::int from boxcar.workers w where w.lease_until > now()) as live_workers,
     (select count(*) > ${READ_LIMIT} from found) as has_more,
@@ -44,8 +65,20 @@ const FACTS = statement(`
         'calls', (
           select coalesce(json_agg(json_build_object('tool_call_id', k.id, 'name', k.name, 'route', k.route, 'target', k.target, 'created_at', k.created_at, 'deadline_at', k.deadline_at,
             'awaited_turn_id', (select c.id from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited limit 1),
-            'given_up', (select f.last_error from boxcar.sweep_failures f where f.kind in ('overdue_calls') and f.row_id = k.id and f.is_dead)) order by k.step, k.ordinal), '[]')
+            'batch', (select json_build_object('batch_id', b.id, 'kind', b.kind, 'status', b.status, 'closing', b.closing, 'total', cardinality(b.turn_ids), 'remaining', b.remaining,
+                'succeeded', b.succeeded, 'min_success', b.min_success, 'is_due', b.is_due, 'created_at', b.created_at, 'deadline_at', b.deadline_at,
+                'open_turn_ids', array(select m.id from (${OPEN_MEMBERS}) m))
+              from boxcar.batches b where b.id = k.batch_id),
+            'given_up', (select f.last_error from boxcar.sweep_failures f where f.kind in ('overdue_calls', 'wait_cycles') and f.row_id = k.id and f.is_dead)) order by k.step, k.ordinal), '[]')
           from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending'),
+        'wait', (select json_build_object('kind', z.kind, 'created_at', z.created_at, 'due_at', z.due_at, 'detail', z.detail, 'provider', case when z.provider is not null then (
+              select json_build_object('name', z.provider, 'open_until', p.open_until, 'failures', coalesce(p.failures, 0), 'max_concurrent', p.max_concurrent,
+                'requests_per_minute', p.requests_per_minute,
+                'waiting', (select count(*) from (select from boxcar.waits o where o.provider = z.provider limit ${WAITING_LIMIT}) o))
+              from (select 1) one left join boxcar.providers p on p.name = z.provider) end)
+          from boxcar.waits z where t.status = 'suspended' and z.turn_id = t.id),
+        'project', case when t.status = 'queued' then (
+          select json_build_object('name', j.name, 'max_concurrent', j.max_concurrent, 'active', j.active) from limited j where j.id = t.project_id) end,
         'behind_turn_id', b.id,
         'ahead', case when t.status = 'queued' and b.id is null then (
           select count(*) from (select from boxcar.turns o where o.status = 'queued' and o.worker_target = t.worker_target and o.project_id = t.project_id

@@ -8,7 +8,7 @@ import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
 import { notSetAside, settledFailure } from './dead-letters.js';
 import { toRing } from './turns.js';
-import { longWait } from './wait-cycles.js';
+import { hasLongWaits } from './wait-cycles.js';
 import { LONG_DEAD } from './workers.js';
 
 const NOW = 'coalesce($1::timestamptz, now())';
@@ -36,7 +36,7 @@ const PROBE = statement(`
     exists (select from boxcar.operations o where ${WAITING_DOOR}) as waiting_doors,
     exists (select from boxcar.workers w where ${LONG_DEAD}) as dead_workers,
     exists (select from boxcar.sweep_failures f where ${settledFailure(NOW)}) as settled_failures,
-    exists (select from boxcar.turns q where ${longWait(NOW)}) as long_waits`);
+    ${hasLongWaits(NOW)} as long_waits`);
 
 export interface SweepFindings {
   readonly lost_rings: boolean;

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { isFinal } from '@boxcar/kernel';
-import { findTreeRoot, loadBudgets, loadTree, type TurnTree } from '@boxcar/store';
+import { isFinal, type TurnStatus } from '@boxcar/kernel';
+import { findTreeRoots, loadBudgets, loadTree, type TurnTree } from '@boxcar/store';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
@@ -25,8 +25,10 @@ async function loadBudgeted(...args: Parameters<typeof loadTree>): Promise<Budge
 }
 
 function exitOf(tree: TurnTree): number {
-  const status = tree.nodes[0]?.status ?? 'queued';
-  return isFinal(status) && status !== 'success' ? EXIT.negative : EXIT.success;
+  const statuses = Object.keys(tree.roots.by_status) as TurnStatus[];
+  return statuses.every(isFinal) && statuses.some((status) => status !== 'success')
+    ? EXIT.negative
+    : EXIT.success;
 }
 
 /** What of a tree changes while nothing happens: the clock. */
@@ -63,9 +65,9 @@ function createView(context: Context, flags: TreeFlags): Disposable & { show(tre
 async function showTree(context: Context, ref: string, flags: TreeFlags): Promise<number> {
   const isTerminal = process.stdout.isTTY && !context.isJson;
   await using reader = await openReader(context.config, context.log('warn'));
-  const root = await findTreeRoot(reader.pool, ref, { project: flags.project ?? context.config.project });
+  const roots = await findTreeRoots(reader.pool, ref, { project: flags.project ?? context.config.project });
   if (!(flags.watch ?? isTerminal)) {
-    const tree = await loadBudgeted(reader.pool, root);
+    const tree = await loadBudgeted(reader.pool, roots);
     const width = isTerminal ? process.stdout.columns : PIPE_WIDTH;
     context.answer(tree, () => formatTree(tree, { width, withIds: flags.ids === true }).join('\n'));
     return exitOf(tree);
@@ -75,7 +77,7 @@ async function showTree(context: Context, ref: string, flags: TreeFlags): Promis
     const startedAt = performance.now();
     // Of each parent so many children that two of them leave room for each other.
     const siblings = isTerminal ? Math.max(3, Math.floor((process.stdout.rows - 4) / 2)) : undefined;
-    const tree = await loadBudgeted(reader.pool, root, siblings === undefined ? {} : { siblings });
+    const tree = await loadBudgeted(reader.pool, roots, siblings === undefined ? {} : { siblings });
     view.show(tree);
     if (tree.totals.open === 0) return exitOf(tree);
     const pauseMs = Math.max(POLL_MS, (performance.now() - startedAt) * LOOK_SHARE);
@@ -97,13 +99,13 @@ export function addTree(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'What is under way comes first; of many children that have ended a few are listed and the others counted. With --json one object, with --watch one line of JSON per change.',
+          'A run is shown with all its roots. What is under way comes first; of many children a few are listed and the others counted. With --json one object, with --watch one line of JSON per change.',
         examples: [
           'boxcar tree 0198c1f2-7d3e',
           'boxcar tree 0198c1f2-7d3e --ids --no-watch',
           "boxcar tree 0198c1f2-7d3e --watch --json | jq '.totals.by_status'",
         ],
-        negative: 'the turn has ended, but not in success',
+        negative: 'the turn, or every root of the run, has ended, and not all in success',
       }),
     )
     .action((ref: string, flags: TreeFlags) => run((context) => showTree(context, ref, flags)));

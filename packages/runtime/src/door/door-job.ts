@@ -5,7 +5,7 @@ import type { Log } from '../log.js';
 import type { Runtime } from '../runtime.js';
 import type { QueueDoor } from './queue-door.js';
 
-const RETRY_MS = 1_000;
+export const RETRY_MS = 1_000;
 
 /** A process of another build, or a migration, can accept what this one cannot. */
 const OURS: ReadonlySet<string> = new Set(['database_auth_failed', 'schema_too_new', 'schema_outdated']);
@@ -27,7 +27,7 @@ export function closable({ builds, log }: Runtime, worker: { close(): Promise<vo
 }
 
 /** Trouble that the caller has no part in: the job waits until it is over. */
-function isOurTrouble(error: unknown): boolean {
+export function isOurTrouble(error: unknown): boolean {
   const known = toDatabaseError(error);
   return (
     isTransient(known) || (known instanceof KernelError && (known.entry.canRetry || OURS.has(known.code)))

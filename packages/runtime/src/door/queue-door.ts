@@ -4,7 +4,10 @@
  * Q1  A job is accepted when its operation row commits; its default key is made of queue, job id, timestamp and data.
  * Q2  Bad input and refusals fail the job at once, `code: message` as the reason; trouble of ours never does.
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
+ * Q4  What is delayed comes back behind all that waits. A `cancel` that meets trouble of ours keeps its slot instead, for a while,
+ *     so that one which was put in front stays there.
  */
+import { setTimeout as delay } from 'node:timers/promises';
 import {
   type BatchId,
   canonicalJson,
@@ -22,7 +25,7 @@ import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
 import type { Accepted } from '../submit.js';
-import { closable, logTrouble, postpone, refuse } from './door-job.js';
+import { closable, isOurTrouble, logTrouble, postpone, RETRY_MS, refuse } from './door-job.js';
 
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
@@ -46,6 +49,9 @@ export interface QueueDoor extends AsyncDisposable {
 
 /** How long a waiting job sleeps before it looks again by itself; it is promoted earlier when its turn ends. */
 const LOOK_AGAIN_MS = 60_000;
+
+/** How long a cancel keeps its slot through trouble of ours (Q4). */
+const HOLD_MS = 60_000;
 
 /** What the answer is the end of. */
 type Awaited =
@@ -109,6 +115,20 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
 /** Serves the queue door in this process. */
 export function createQueueDoor(runtime: Runtime, queues: Queues, options: QueueDoorOptions = {}): QueueDoor {
   const { log } = runtime;
+  const closing = new AbortController();
+  /** Q4. */
+  const replyInTime = async (job: Job): Promise<Reply> => {
+    for (const startedAt = performance.now(); ; ) {
+      try {
+        return await reply(runtime, job);
+      } catch (error) {
+        const mayHold = job.name === 'cancel' && performance.now() - startedAt < HOLD_MS;
+        if (!mayHold || closing.signal.aborted || !isOurTrouble(error)) throw error;
+        logTrouble(log, 'door.retry', job, error);
+        await delay(RETRY_MS, undefined, { signal: closing.signal }).catch(() => undefined);
+      }
+    }
+  };
   /** The turn may have ended between the look and the move, when its knock found the job still active. */
   const lookOnce = async (job: Job, awaited: Awaited): Promise<void> => {
     try {
@@ -123,7 +143,7 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
     async (job, token) => {
       let replied: Reply;
       try {
-        replied = await reply(runtime, job);
+        replied = await replyInTime(job);
       } catch (error) {
         return refuse(log, job, { error, token });
       }
@@ -139,5 +159,10 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
         log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
     },
   );
-  return closable(runtime, worker);
+  return closable(runtime, {
+    close: () => {
+      closing.abort();
+      return worker.close();
+    },
+  });
 }

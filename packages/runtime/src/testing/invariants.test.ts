@@ -121,6 +121,15 @@ const callOf = (turn: string): string =>
   `(select id from boxcar.tool_calls where turn_id = '${turn}' order by step desc limit 1)`;
 const deliverableOf = (turn: string): string =>
   `(select deliverable_card_id from boxcar.turns where id = '${turn}')`;
+/** A worker has lived long, and no sweep puts right what is broken here. */
+const IDLE = [
+  `update boxcar.workers set started_at = now() - interval '1 hour'`,
+  `update boxcar.sweeper set lease_until = now() + interval '1 hour'`,
+];
+const settleLast = (turn: string): string =>
+  `update boxcar.tool_calls set status = 'failed' where id = ${callOf(turn)}`;
+const waitOf = (turn: string, what: string): string =>
+  `insert into boxcar.waits (turn_id, project_id, kind, due_at, detail) select id, project_id, ${what} from boxcar.turns where id = '${turn}'`;
 const setTurn = (id: string, what: string): string => `update boxcar.turns set ${what} where id = '${id}'`;
 /** Another entry at the head of a turn's tape, like the one of this card. */
 const appendAgain = (turn: string, card: string): string[] => [
@@ -392,11 +401,57 @@ const BREAKS: readonly Break[] = [
     'a call that nobody answers although its deadline is long over, while a worker lives',
     'waiter',
     (f) => [
-      `update boxcar.workers set started_at = now() - interval '1 hour'`,
-      `update boxcar.sweeper set lease_until = now() + interval '1 hour'`,
+      ...IDLE,
       `update boxcar.tool_calls set deadline_at = now() - interval '1 hour' where id = ${callOf(f.parent)}`,
     ],
     ['live-cause'],
+  ],
+  [
+    'a batch that nobody ends although its deadline is long over, while a worker lives',
+    'waiter',
+    (f) => [
+      ...IDLE,
+      `${insertBatch(f.child, "remaining = 1, succeeded = 0, deadline_at = now() - interval '1 hour'")}`,
+      setTurn(f.child, "batch_ids = array[current_setting('boxcar.made')::uuid]"),
+    ],
+    ['live-cause'],
+  ],
+  [
+    'a batch that nobody puts together, while a worker lives',
+    'boss',
+    (f) => [
+      ...IDLE,
+      insertBatch(f.child, 'remaining = 0, is_due = true'),
+      setTurn(f.child, "ended_at = now() - interval '1 hour'"),
+    ],
+    ['live-cause'],
+  ],
+  [
+    'a turn that nobody wakes although its time has come',
+    'waiter',
+    (f) => [
+      ...IDLE,
+      settleLast(f.parent),
+      setTurn(f.parent, 'pending_calls = 0'),
+      waitOf(f.parent, "'retry', now() - interval '1 hour', '{}'"),
+    ],
+    ['one-result', 'live-cause'],
+  ],
+  [
+    'a pause for a budget that was raised',
+    'waiter',
+    (f) => [
+      settleLast(f.parent),
+      setTurn(f.parent, 'pending_calls = 0'),
+      waitOf(f.parent, "'budget', null, '{}'"),
+    ],
+    ['one-result', 'live-cause'],
+  ],
+  [
+    'a call that waits for a batch which does not know it',
+    'waiter',
+    (f) => [`update boxcar.tool_calls set batch_id = gen_random_uuid() where id = ${callOf(f.parent)}`],
+    ['batch-answered'],
   ],
   ['a step that is not counted', 'boss', (f) => [setTurn(f.parent, 'step_count = 9')], ['steps-counted']],
   [

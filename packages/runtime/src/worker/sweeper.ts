@@ -40,12 +40,15 @@ import type { Runtime } from '../runtime.js';
 import { createRecorder, type Recorder } from './call-result.js';
 import { buildEnd, buildResult, type Ending, fallbackDeliverable } from './ending.js';
 import { finishBatch } from './finish-batch.js';
+import { leaveBatch } from './leave-batch.js';
 import { MAX_ATTEMPTS } from './run-turn.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;
 /** Circles of waits are rare, and looking for them reads more than other searches. */
 const CYCLES_EVERY_MS = 5_000;
+/** Of nearly all that stand in a queue one look at an index tells that they are in none. */
+const CYCLE_STARTS = 5_000;
 
 interface Clock {
   readonly now?: Date;
@@ -74,7 +77,7 @@ export class Sweeper {
   #isStopped = false;
   #isDeaf = false;
   #cyclesLookedAt = Number.NEGATIVE_INFINITY;
-  #cyclesAfter: TurnId | undefined;
+  #cyclesAfter: string | undefined;
 
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
@@ -381,7 +384,11 @@ export class Sweeper {
   async #breakCycles(clock: Clock): Promise<void> {
     if (clock.now === undefined && performance.now() - this.#cyclesLookedAt < CYCLES_EVERY_MS) return;
     this.#cyclesLookedAt = performance.now();
-    const { turns, next } = await loadLongWaits(this.#runtime.pool, { ...clock, after: this.#cyclesAfter });
+    const { turns, next } = await loadLongWaits(this.#runtime.pool, {
+      ...clock,
+      limit: CYCLE_STARTS,
+      after: this.#cyclesAfter,
+    });
     this.#cyclesAfter = next;
     const projects = new Map(turns.map((turn) => [turn.turnId, turn.projectId]));
     for (const cycle of findWaitCycles(turns)) {
@@ -408,15 +415,21 @@ export class Sweeper {
     const names = [...chain, ...chain.slice(0, 1)].map(({ agent }) => agent).join(' → ');
     const error = new KernelError('delegation_cycle', {
       message: `These turns wait for each other, so the youngest wait was given up: ${names}.`,
-      details: { tool_call_id: victim.toolCallId, chain },
+      details: {
+        tool_call_id: victim.toolCallId,
+        ...(victim.batchId === null ? {} : { batch_id: victim.batchId }),
+        chain,
+      },
     }).toJSON();
-    const outcome = await this.#recorder.add(
-      buildResult(
-        { toolCallId: victim.toolCallId, turnId: victim.waitingTurnId, name: victim.name, projectId },
-        { status: 'failed', error },
-        { authorId: 'kernel' },
-      ),
+    const settlement = buildResult(
+      { toolCallId: victim.toolCallId, turnId: victim.waitingTurnId, name: victim.name, projectId },
+      { status: 'failed', error },
+      { authorId: 'kernel' },
     );
+    const outcome =
+      victim.batchId === null
+        ? await this.#recorder.add(settlement)
+        : await leaveBatch(this.#runtime, victim.batchId, settlement);
     if (outcome === 'recorded')
       this.#runtime.log('warn', 'sweep.cycle_broken', { tool_call_id: victim.toolCallId, chain });
   }
