@@ -151,6 +151,8 @@ export async function finishBatch(
         endSubtrees(tx, {
           runId,
           rootTurnIds: batch.turn_ids,
+          // What a member that is done has left to others is not the batch's to end.
+          areRootsOpen: true,
           status: memberStatus,
           error: closedError(closing, batch),
         }),
