@@ -33,15 +33,15 @@ const TURN_NAMES = TURN_COLUMNS.replace(
 );
 
 /**
- * Room in the window of each target among the new turns. The limits keep the planner from reading a whole backlog to
- * answer whether there is one.
+ * Room in the window of each target among the new turns. The limit keeps the planner from reading a whole backlog to
+ * answer whether there is one, and the order from looking for it in that of other targets.
  */
 const ROOM = `
   select g.worker_target,
     ${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w
        where w.lease_until > now() and w.targets @> array[g.worker_target])
     - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target) as free,
-    (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target limit 1) as has_backlog
+    (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target order by t.worker_target, t.project_id limit 1) as has_backlog
   from (select distinct worker_target from new_turns) g`;
 
 const HAS_TURN = `(select true from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('dispatched', 'running', 'suspended') limit 1) is not null
