@@ -47,6 +47,7 @@ export {
   settleEnded,
   type TopUp,
   topUp,
+  wakeForLeftovers,
 } from './budgets.js';
 export { loadCardFacts, loadCards } from './card-facts.js';
 export {

@@ -29,7 +29,7 @@ const PROBE = statement(`
     exists (select from boxcar.turns t where ${OVERDUE_TURN}) as overdue_turns,
     exists (select from boxcar.tool_calls k where ${OVERDUE_CALL}) as overdue_calls,
     exists (select from boxcar.tool_calls k where ${DUE_LOOK}) as due_looks,
-    exists (select from boxcar.waits w where ${DUE_WAIT}) as due_waits,
+    exists (select from boxcar.waits w where ${DUE_WAIT}) or exists (select from boxcar.budgets b where b.paused_at <= ${NOW} - interval '5 seconds') as due_waits,
     exists (${DUE_BATCHES}) or exists (${OVERDUE_BATCHES}) as due_batches,
     exists (select from boxcar.turns t where t.status = 'queued') as queued,
     exists (select from boxcar.operations o where o.door_job_id is not null) as waiting_doors,
@@ -44,7 +44,7 @@ export interface SweepFindings {
   readonly overdue_calls: boolean;
   /** Calls in the hands of workers outside, whose job is to be looked into. */
   readonly due_looks: boolean;
-  /** Turns that wait for a moment which has come. */
+  /** Turns that wait for a moment which has come, or for a budget. */
   readonly due_waits: boolean;
   /** Batches to be ended, or past their deadline. */
   readonly due_batches: boolean;

@@ -36,6 +36,7 @@ import {
   type SweepKind,
   takeOver,
   wakeDue,
+  wakeForLeftovers,
 } from '@boxcar/store';
 import type { Runtime } from '../runtime.js';
 import { createRecorder, type Recorder } from './call-result.js';
@@ -342,6 +343,7 @@ export class Sweeper {
 
   async #wake(clock: Clock): Promise<void> {
     this.#runtime.ring(await wakeDue(this.#runtime.pool, clock));
+    this.#runtime.ring(await wakeForLeftovers(this.#runtime.pool, clock));
     for (const provider of await findOverdueProviders(this.#runtime.pool, clock))
       await this.#options.lookAtProvider(provider);
   }
