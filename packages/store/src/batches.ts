@@ -13,7 +13,9 @@ import type {
   BatchId,
   BatchKind,
   BatchStatus,
+  BoxId,
   Closing,
+  ErrorBody,
   FinalBatchStatus,
   JsonValue,
   ProjectId,
@@ -94,6 +96,30 @@ export function loadBatches(
   options: { readonly now?: Date } = {},
 ): Promise<BatchRow[]> {
   return run<BatchRow>(db, LOAD, [batchIds, options.now ?? null]);
+}
+
+// Of what is shown in part, part is read: the deliverables of a wide batch together can be larger than the memory of a worker.
+const MEMBERS = statement(`
+  select t.id as turn_id, t.status, t.agent_id, t.output_box_id, t.error,
+    case when c.content is null or c.size_bytes <= 8 * $2::int then coalesce(c.content, c.placeholder) end as content,
+    case when c.content is not null and c.size_bytes > 8 * $2::int then left(coalesce(c.content->>'text', (c.content->'data')::text), $2::int + 1) end as beginning
+  from boxcar.turns t left join boxcar.cards c on c.id = t.deliverable_card_id where t.id = any ($1::uuid[])`);
+
+export interface MemberRow extends pg.QueryResultRow {
+  readonly turn_id: TurnId;
+  readonly status: TurnStatus;
+  readonly agent_id: AgentId;
+  readonly output_box_id: BoxId;
+  readonly error: ErrorBody | null;
+  /** The deliverable's content where it is small. */
+  readonly content: JsonValue;
+  /** The text of a large one, as far as it is shown and a character more; null of a small one. */
+  readonly beginning: string | null;
+}
+
+/** How members stand, and what they delivered, of which `limit` characters are shown. */
+export function loadMembers(db: Queryable, turnIds: readonly TurnId[], limit: number): Promise<MemberRow[]> {
+  return run<MemberRow>(db, MEMBERS, [turnIds, limit]);
 }
 
 const LOCK_OWNER = statement('select id from boxcar.turns where id = $1 for update');

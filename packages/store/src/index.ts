@@ -9,8 +9,10 @@ export {
   findUnfinished,
   findWaitCycle,
   loadBatches,
+  loadMembers,
   lockBatch,
   lockMembers,
+  type MemberRow,
 } from './batches.js';
 export {
   type BoxCard,
