@@ -26,6 +26,7 @@ create table boxcar.budgets (
   created_at timestamptz not null default now()
 ) with (fillfactor = 80);
 create index budgets_run on boxcar.budgets (run_id);
+create index budgets_paused on boxcar.budgets (paused_at) where paused_at is not null;
 
 alter table boxcar.turns
   -- the nearest account; null = none, and nothing below is kept

@@ -727,6 +727,8 @@ CREATE INDEX boxes_parent ON boxcar.boxes USING btree (parent_box_id) WHERE (par
 
 CREATE UNIQUE INDEX boxes_tape_name ON boxcar.boxes USING btree (project_id, tape_name) WHERE ((tape_name IS NOT NULL) AND (archived_at IS NULL));
 
+CREATE INDEX budgets_paused ON boxcar.budgets USING btree (paused_at) WHERE (paused_at IS NOT NULL);
+
 CREATE INDEX budgets_run ON boxcar.budgets USING btree (run_id);
 
 CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);

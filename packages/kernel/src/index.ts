@@ -94,6 +94,7 @@ export {
   type JoinedTurn,
   type JoinState,
   type MemberResult,
+  summaryLimit,
 } from './join.js';
 export {
   canonicalJson,

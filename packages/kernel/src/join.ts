@@ -105,12 +105,13 @@ function summarize(deliverable: JsonValue, limit: number): Pick<MemberResult, 's
   return { summary: text.slice(0, end), is_cut: true };
 }
 
+/** How many characters of each deliverable an answer of so many members shows: more need not be read. */
+export const summaryLimit = (members: number): number =>
+  Math.max(MIN_SUMMARY, Math.min(MAX_SUMMARY, Math.floor(MAX_SUMMARIES / Math.max(members, 1))));
+
 /** The outcome of every member, by index. One that has not ended (a `collect` at its deadline) is listed as `timeout`. */
 export function buildResults(turns: readonly JoinedTurn[]): MemberResult[] {
-  const limit = Math.max(
-    MIN_SUMMARY,
-    Math.min(MAX_SUMMARY, Math.floor(MAX_SUMMARIES / Math.max(turns.length, 1))),
-  );
+  const limit = summaryLimit(turns.length);
   return turns.map((turn, index): MemberResult => {
     const ids = {
       task_index: index,

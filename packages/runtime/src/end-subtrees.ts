@@ -29,6 +29,8 @@ export interface EndSubtrees {
   readonly status: Exclude<FinalStatus, 'success'>;
   /** What each of them ends with; the id of its turn is added. */
   readonly error: ErrorBody;
+  /** True: a root that has ended already is none, and what it has left behind goes on. */
+  readonly areRootsOpen?: boolean;
   /** Turns that the transaction will lock later anyway: turns are locked all at once. */
   readonly alsoLock?: readonly TurnId[];
 }

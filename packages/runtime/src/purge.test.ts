@@ -270,6 +270,47 @@ describe('while a purge runs', () => {
     await play('child', { context_box_id: old.output_box_id });
   });
 
+  test('a turn that is collected meanwhile keeps its run', async () => {
+    const old = await play('child');
+    const before = await now();
+    const { client, pid } = await open();
+    await client.query('select from boxcar.turns where id = $1 for update', [old.turn_id]);
+    const report = purge({ before });
+    await waitsFor(pid);
+    // As collect writes it under that lock.
+    await client.query(
+      `insert into boxcar.batches (id, project_id, primitive, kind, turn_ids, remaining, succeeded, failed, fail_fast, status, is_due)
+       select gen_random_uuid(), project_id, 'collect', 'collect', array[id], 0, 1, 0, false, 'running', true from boxcar.turns where id = $1`,
+      [old.turn_id],
+    );
+    await client.query('commit');
+    client.release();
+    expect(causes((await report).kept)).toEqual(['in_use']);
+  });
+
+  test('a turn that goes while it is about to be collected is refused, and not waited for', async () => {
+    const old = await play('child');
+    const before = await now();
+    const { client, pid } = await open();
+    await client.query('select from boxcar.boxes where id = $1 for key share', [old.output_box_id]);
+    const report = purge({ before });
+    await waitsFor(pid);
+    const [purger] = await h.rows<{ pid: number }>(
+      'select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))',
+      [pid],
+    );
+    const collected = h.runtime.submit('collect', { turn_ids: [old.turn_id] });
+    const refused = expect(collected).rejects.toMatchObject({
+      code: 'not_found',
+      message: expect.stringContaining('arguments.turn_ids.0'),
+    });
+    await waitsFor(purger?.pid ?? 0);
+    await client.query('commit');
+    client.release();
+    expect((await report).removed.turns).toBe(1);
+    await refused;
+  });
+
   test('an agent that is given a turn keeps its runs', async () => {
     const old = await play('child');
     const before = await now();

@@ -631,14 +631,17 @@ class Primitive implements HandlerTools {
         turn,
       ]),
     );
+    const notFound = (turnId: TurnId, index: number): KernelError => {
+      const field = `arguments.${options.argumentOf(index)}`;
+      return new KernelError('not_found', {
+        message: `${field}: no turn ${turnId} in this project.`,
+        details: { field, turn_id: turnId, project_id: projectId },
+      });
+    };
     turnIds.forEach((turnId, index) => {
       const field = `arguments.${options.argumentOf(index)}`;
       const turn = found.get(turnId);
-      if (turn === undefined)
-        throw new KernelError('not_found', {
-          message: `${field}: no turn ${turnId} in this project.`,
-          details: { field, turn_id: turnId, project_id: projectId },
-        });
+      if (turn === undefined) throw notFound(turnId, index);
       if (!turn.is_readable)
         throw new KernelError('box_not_authorized', {
           message: `${field}: agent ${source.agentId} may not read what turn ${turnId} delivers.`,
@@ -652,6 +655,8 @@ class Primitive implements HandlerTools {
     });
     const own = this.#call !== undefined && parent !== undefined ? [parent.turnId] : [];
     const statuses = await lockMembers(this.tx, [...turnIds, ...own]);
+    // One that was purged since will never end.
+    for (const [index, turnId] of turnIds.entries()) if (!statuses.has(turnId)) throw notFound(turnId, index);
     if (options.isWaitingCall) await this.#checkWaitCycle(turnIds);
     const open = turnIds.filter((id) => !isFinal(statuses.get(id) ?? 'queued'));
     if (open.length > 0) await addBatch(this.tx, open, batchId);

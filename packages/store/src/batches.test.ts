@@ -1,6 +1,14 @@
 import type { BatchId, FinalStatus, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { addBatch, closeBatch, endBatch, loadBatches, lockBatch, lockMembers } from './batches.js';
+import {
+  addBatch,
+  closeBatch,
+  endBatch,
+  loadBatches,
+  loadMembers,
+  lockBatch,
+  lockMembers,
+} from './batches.js';
 import { transaction } from './db.js';
 import { emptySubmission, type NewBatch, writeSubmission } from './submission.js';
 import { findDueBatches, findOverdueCalls, probe } from './sweep.js';
@@ -261,4 +269,20 @@ describe('a call that waits for a batch', () => {
     expect(await look(id)).toMatchObject({ closing: 'cancel', isDue: true });
     expect(await look(other)).toMatchObject({ closing: null, isDue: false });
   });
+});
+
+test('of what members delivered no more is read than an answer shows, and what is small is read whole', async () => {
+  const [small, large] = await children(2);
+  if (small === undefined || large === undefined) throw new Error('no children');
+  await commitSteps(world.pool, [
+    await world.commit(small, { end: 'success', says: 'y'.repeat(20) }),
+    await world.commit(large, { end: 'success', says: '\u00e9'.repeat(1_000) }),
+  ]);
+  const members = async (limit: number) =>
+    new Map((await loadMembers(world.pool, idsOf([small, large]), limit)).map((row) => [row.turn_id, row]));
+  const few = await members(50);
+  expect(few.get(small.turnId)).toMatchObject({ content: { text: 'y'.repeat(20) }, beginning: null });
+  expect(few.get(large.turnId)).toMatchObject({ content: null, beginning: '\u00e9'.repeat(51) });
+  const all = await members(1_000);
+  expect(all.get(large.turnId)).toMatchObject({ content: { text: '\u00e9'.repeat(1_000) }, beginning: null });
 });

@@ -13,7 +13,9 @@ import type {
   BatchId,
   BatchKind,
   BatchStatus,
+  BoxId,
   Closing,
+  ErrorBody,
   FinalBatchStatus,
   JsonValue,
   ProjectId,
@@ -96,6 +98,30 @@ export function loadBatches(
   return run<BatchRow>(db, LOAD, [batchIds, options.now ?? null]);
 }
 
+// Of what is shown in part, part is read: the deliverables of a wide batch together can be larger than the memory of a worker.
+const MEMBERS = statement(`
+  select t.id as turn_id, t.status, t.agent_id, t.output_box_id, t.error,
+    case when c.content is null or c.size_bytes <= 8 * $2::int then coalesce(c.content, c.placeholder) end as content,
+    case when c.content is not null and c.size_bytes > 8 * $2::int then left(coalesce(c.content->>'text', (c.content->'data')::text), $2::int + 1) end as beginning
+  from boxcar.turns t left join boxcar.cards c on c.id = t.deliverable_card_id where t.id = any ($1::uuid[])`);
+
+export interface MemberRow extends pg.QueryResultRow {
+  readonly turn_id: TurnId;
+  readonly status: TurnStatus;
+  readonly agent_id: AgentId;
+  readonly output_box_id: BoxId;
+  readonly error: ErrorBody | null;
+  /** The deliverable's content where it is small. */
+  readonly content: JsonValue;
+  /** The text of a large one, as far as it is shown and a character more; null of a small one. */
+  readonly beginning: string | null;
+}
+
+/** How members stand, and what they delivered, of which `limit` characters are shown. */
+export function loadMembers(db: Queryable, turnIds: readonly TurnId[], limit: number): Promise<MemberRow[]> {
+  return run<MemberRow>(db, MEMBERS, [turnIds, limit]);
+}
+
 const LOCK_OWNER = statement('select id from boxcar.turns where id = $1 for update');
 const LOCK = statement(
   `select ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[]) for update of b`,
@@ -152,9 +178,12 @@ export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
   await run(tx, DETACH, [batchId]);
 }
 
+// Of a tape that may be read up to a position, a turn's end is of what may be read only when it stands before that.
 const JOINABLE = statement(`
   select t.id as turn_id, t.output_box_id, p.operator_agent_id = $3 or o.agent_id is not distinct from $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3
-      or exists (select from boxcar.grants g where g.agent_id = $3 and g.box_id = b.id and g.mode = 'read' and (g.expires_at is null or g.expires_at > now())) as is_readable
+      or exists (select from boxcar.grants g where g.agent_id = $3 and g.box_id = b.id and g.mode = 'read' and (g.expires_at is null or g.expires_at > now())
+        and (g.upto_position is null or exists (select from boxcar.tape_entries e
+          where e.box_id = b.id and e.position between coalesce(t.start_position, 1) and g.upto_position and e.turn_id = t.id and e.card_id = t.deliverable_card_id))) as is_readable
   from boxcar.turns t join boxcar.projects p on p.id = t.project_id join boxcar.boxes b on b.id = t.output_box_id
     left join boxcar.turns o on o.id = t.parent_turn_id
   where t.id = any ($1::uuid[]) and t.project_id = $2`);
@@ -162,7 +191,7 @@ const JOINABLE = statement(`
 export interface JoinableTurn extends pg.QueryResultRow {
   readonly turn_id: TurnId;
   readonly output_box_id: string;
-  /** The actor's own children, and turns whose tape it may read. */
+  /** The actor's own children, and turns whose tape it may read: to their end. */
   readonly is_readable: boolean;
 }
 

@@ -24,7 +24,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { pauseForBudget, wakeForBudget } from './budget-waits.js';
-import { type Queryable, run, statement, type Tx, transaction } from './db.js';
+import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import type { Purse } from './turns.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for no key update');
@@ -316,6 +316,43 @@ export async function raiseAccount(
 ): Promise<readonly Ring[]> {
   await run(tx, RAISE, [of.accountId, JSON.stringify(of.limits)]);
   return wakeForBudget(tx, of);
+}
+
+/** How long a pause is left alone; and how long before it a turn may have ended unseen: its commit was under way. */
+const LOOK_AFTER = "interval '5 seconds'";
+const UNSEEN = "interval '10 seconds'";
+
+/** Accounts that turns wait for and whose run others have left since. */
+const pausedText = (now: string): string =>
+  `select b.id, b.run_id from boxcar.budgets b where b.paused_at <= ${now} - ${LOOK_AFTER}
+    and exists (select from boxcar.turns t where t.run_id = b.run_id and t.ended_at > b.paused_at - ${UNSEEN})`;
+
+const FIND_LEFT_TO = statement(
+  `${pausedText('coalesce($1::timestamptz, now())')} order by b.paused_at limit $2`,
+);
+
+/**
+ * Lets turns that wait for an account try again when other turns of their run have ended since: what those have left may be
+ * enough. Those for whom it is not wait again.
+ */
+export async function wakeForLeftovers(
+  pool: pg.Pool,
+  options: { readonly now?: Date; readonly limit: number },
+): Promise<readonly Ring[]> {
+  const accounts = await runRetrying<{ id: string; run_id: RunId }>(pool, FIND_LEFT_TO, [
+    options.now ?? null,
+    options.limit,
+  ]);
+  const rings: Ring[] = [];
+  for (const { id, run_id: runId } of accounts)
+    rings.push(
+      ...(await transaction(pool, async (tx) => {
+        await lockRun(tx, runId);
+        await settleEnded(tx, runId);
+        return raiseAccount(tx, { runId, accountId: id, limits: {} });
+      })),
+    );
+  return rings;
 }
 
 const REPORT = statement(`

@@ -10,8 +10,10 @@ export {
   findUnfinished,
   findWaitCycle,
   loadBatches,
+  loadMembers,
   lockBatch,
   lockMembers,
+  type MemberRow,
 } from './batches.js';
 export {
   type BoxCard,
@@ -48,6 +50,7 @@ export {
   settleEnded,
   type TopUp,
   topUp,
+  wakeForLeftovers,
 } from './budgets.js';
 export { type Build, THIS_BUILD } from './build.js';
 export { loadCardFacts, loadCards } from './card-facts.js';

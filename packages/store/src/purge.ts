@@ -5,8 +5,8 @@
  *     refer to them, so what the second look finds stays true.
  * P2  A batch is one transaction: groups of runs that refer to each other go together. Whoever stops it in between has
  *     removed the batches before it, and no more.
- * P3  Locks are taken in the order of everything here: run, agent, turn. An agent that was given a turn meanwhile stays,
- *     and its runs with it.
+ * P3  Locks are taken in the order of everything here: run, agent, turn. An agent that was given a turn meanwhile, or a turn
+ *     that is collected, stays, and its runs with it.
  */
 import type { KeptRun, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -35,7 +35,7 @@ export interface PurgeCounts {
   readonly cards: number;
 }
 
-/** `unfinished`: it has turns that have not ended. `in_use`: an agent of it got a turn while the purge ran. */
+/** `unfinished`: it has turns that have not ended. `in_use`: an agent of it got a turn, or a turn of it was joined, while the purge ran. */
 export interface KeptByPurge {
   readonly run_id: string;
   readonly cause: KeptRun['cause'] | 'unfinished' | 'in_use';
@@ -187,6 +187,12 @@ const LOCK_RUNS = statement('select id from boxcar.runs where id = any ($1::uuid
 const LOCK_AGENTS = statement(
   'select id from boxcar.agents where id = any ($1::uuid[]) order by id for update',
 );
+const LOCK_TURNS = statement(
+  'select id from boxcar.turns where run_id = any ($1::uuid[]) order by id for update',
+);
+// Begun after the locks: who joins a turn has its row first. One that has ended since has its answer.
+const JOINED = statement(`
+  select coalesce(b.run_id, b.id) as run_id from boxcar.batches b where b.status = 'running' and b.turn_ids && $1::uuid[] limit 1`);
 // Begun after the locks: who reuses an agent has its row first.
 const CAME_BACK = statement(`
   select distinct t.agent_id, t.run_id from boxcar.turns t
@@ -254,10 +260,15 @@ function removeBatch(
     });
     const runs = await run(tx, LOCK_RUNS, [runIds]);
     await run(tx, LOCK_AGENTS, [agentIds]);
+    const turnIds = (await run<{ id: string }>(tx, LOCK_TURNS, [runIds])).map(({ id }) => id);
+    const joined = await run<{ run_id: string }>(tx, JOINED, [turnIds]);
     const back = await run<{ agent_id: string; run_id: string }>(tx, CAME_BACK, [runIds, agentIds]);
     const [marks] = await run<{ n: number }>(tx, STILL_MARKED, [boxIds]);
-    if (back.length > 0 || marks?.n !== boxIds.length || runs.length !== runIds.length)
-      return { kept: runIds.map((run_id) => ({ run_id, cause: 'in_use', holder: back[0]?.run_id ?? null })) };
+    const users = [...back, ...joined];
+    if (users.length > 0 || marks?.n !== boxIds.length || runs.length !== runIds.length)
+      return {
+        kept: runIds.map((run_id) => ({ run_id, cause: 'in_use', holder: users[0]?.run_id ?? null })),
+      };
     const cardIds = (await run<{ id: string }>(tx, CARDS, [boxIds, runIds, keptCardIds])).map(({ id }) => id);
     for (const sql of DELETES) await run(tx, sql, [runIds]);
     const turns = await run(tx, DELETE_TURNS, [runIds]);

@@ -34,14 +34,14 @@ const TURN_NAMES = TURN_COLUMNS.replace(
 );
 
 /**
- * Room in the window of each target among the new turns; what no living worker can read takes none. The limits keep the
- * planner from reading a whole backlog to answer whether there is one.
+ * Room in the window of each target among the new turns; what no living worker can read takes none. The limit keeps the
+ * planner from reading a whole backlog to answer whether there is one, and the order from looking for it in that of other targets.
  */
 const ROOM = `
   select g.worker_target, p.newest,
     ${WINDOW_FACTOR} * p.concurrency
     - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target and t.format <= p.newest) as free,
-    (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target limit 1) as has_backlog
+    (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target order by t.worker_target, t.project_id limit 1) as has_backlog
   from (select distinct worker_target from new_turns) g cross join lateral (
     select sum(w.concurrency) as concurrency, max(w.schema_version) as newest from boxcar.workers w
     where w.lease_until > now() and w.targets @> array[g.worker_target] offset 0) p`;

@@ -24,7 +24,7 @@ const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for update'
 // Through ended turns as well: what a turn has left behind goes on without it. Whom the roots answer is locked with them.
 const TREE = statement(`
   with recursive tree as (
-    select t.id from boxcar.turns t where t.id = any ($1::uuid[])
+    select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ($2 or t.ended_at is null)
     union
     select c.id from tree p cross join lateral (select t.id from boxcar.turns t where t.parent_turn_id = p.id offset 0) c
   )
@@ -45,15 +45,23 @@ export interface OpenTurn extends EndableTurn {
  * Locks the run, then its unfinished turns below and including `rootTurnIds`, with the turns that wait for the roots.
  *
  * @param options.alsoLock - Turns that the transaction will lock later anyway.
+ * @param options.areRootsOpen - What a root that has ended left behind stays as it is.
  * @returns The unfinished turns of the subtrees, by id.
  */
 export async function lockSubtrees(
   tx: Tx,
   runId: RunId,
-  options: { readonly rootTurnIds: readonly TurnId[]; readonly alsoLock?: readonly TurnId[] },
+  options: {
+    readonly rootTurnIds: readonly TurnId[];
+    readonly alsoLock?: readonly TurnId[];
+    readonly areRootsOpen?: boolean;
+  },
 ): Promise<OpenTurn[]> {
   await run(tx, LOCK_RUN, [runId]);
-  const tree = await run<{ id: TurnId; is_below: boolean }>(tx, TREE, [options.rootTurnIds]);
+  const tree = await run<{ id: TurnId; is_below: boolean }>(tx, TREE, [
+    options.rootTurnIds,
+    options.areRootsOpen !== true,
+  ]);
   const below = new Set(tree.filter((row) => row.is_below).map((row) => row.id));
   if (below.size === 0) return [];
   const ids = [...new Set([...tree.map((row) => row.id), ...(options.alsoLock ?? [])])];

@@ -302,11 +302,13 @@ describe('doors', () => {
     );
     const jobs = async () => (await findDoorsOf(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
     expect(await jobs()).toEqual(['job-1']);
-    expect(await findWaitingDoors(world.pool, { ...later(10), limit })).toEqual([]);
+    const find = async (options: { now?: Date } = {}) =>
+      (await findWaitingDoors(world.pool, { ...options, of: 'turns', limit })).doors;
+    expect(await find(later(10))).toEqual([]);
     const ended = await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);
     expect(ended.doorTurnIds).toEqual([turn.turnId]);
-    expect(await findWaitingDoors(world.pool, { limit })).toEqual([]);
-    const [door] = await findWaitingDoors(world.pool, { ...later(10), limit });
+    expect(await find()).toEqual([]);
+    const [door] = await find(later(10));
     if (door === undefined) throw new Error('no door waits');
     await closeDoor(world.pool, { ...door, job_id: 'job-2' });
     expect(await jobs()).toEqual(['job-1']);

@@ -5,7 +5,7 @@
 import { randomUUID } from 'node:crypto';
 import type { AgentId, BatchId, BoxId, ProjectId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from './db.js';
+import { type Queryable, run, runRetrying, type Statement, statement } from './db.js';
 import { notSetAside, settledFailure } from './dead-letters.js';
 import { toRing } from './turns.js';
 import { hasLongWaits } from './wait-cycles.js';
@@ -18,7 +18,6 @@ const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadl
 const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending' and k.batch_id is null and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
 const DUE_LOOK = `k.look_at <= ${NOW} and k.look_at is not null and k.status = 'pending'`;
 const DUE_WAIT = `w.due_at <= ${NOW} and w.due_at is not null`;
-const WAITING_DOOR = `o.door_job_id is not null and coalesce((select t.ended_at from boxcar.turns t where t.id = o.awaited_turn_id), (select b.ended_at from boxcar.batches b where b.id = o.awaited_batch_id)) < ${NOW} - interval '2 seconds'`;
 
 const DUE_BATCHES = "select b.id from boxcar.batches b where b.status = 'running' and b.is_due";
 const OVERDUE_BATCHES = `select b.id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW}`;
@@ -30,10 +29,10 @@ const PROBE = statement(`
     exists (select from boxcar.turns t where ${OVERDUE_TURN}) as overdue_turns,
     exists (select from boxcar.tool_calls k where ${OVERDUE_CALL}) as overdue_calls,
     exists (select from boxcar.tool_calls k where ${DUE_LOOK}) as due_looks,
-    exists (select from boxcar.waits w where ${DUE_WAIT}) as due_waits,
+    exists (select from boxcar.waits w where ${DUE_WAIT}) or exists (select from boxcar.budgets b where b.paused_at <= ${NOW} - interval '5 seconds') as due_waits,
     exists (${DUE_BATCHES}) or exists (${OVERDUE_BATCHES}) as due_batches,
     exists (select from boxcar.turns t where t.status = 'queued') as queued,
-    exists (select from boxcar.operations o where ${WAITING_DOOR}) as waiting_doors,
+    exists (select from boxcar.operations o where o.door_job_id is not null) as waiting_doors,
     exists (select from boxcar.workers w where ${LONG_DEAD}) as dead_workers,
     exists (select from boxcar.sweep_failures f where ${settledFailure(NOW)}) as settled_failures,
     ${hasLongWaits(NOW)} as long_waits`);
@@ -45,11 +44,12 @@ export interface SweepFindings {
   readonly overdue_calls: boolean;
   /** Calls in the hands of workers outside, whose job is to be looked into. */
   readonly due_looks: boolean;
-  /** Turns that wait for a moment which has come. */
+  /** Turns that wait for a moment which has come, or for a budget. */
   readonly due_waits: boolean;
   /** Batches to be ended, or past their deadline. */
   readonly due_batches: boolean;
   readonly queued: boolean;
+  /** Jobs at the queue door wait: the turns or batches of some may have ended. */
   readonly waiting_doors: boolean;
   readonly dead_workers: boolean;
   /** Rows that once could not be handled, and were since. */
@@ -321,11 +321,41 @@ export function findDoorsOf(db: Queryable, ids: readonly (TurnId | BatchId)[]): 
   return run<Door>(db, DOORS_OF, [ids]);
 }
 
-const WAITING_DOORS = statement(`select ${DOOR} from boxcar.operations o where ${WAITING_DOOR} limit $2`);
+// As many may wait as turns are queued, and of nearly all nothing has ended: a pass looks at a part of them.
+const waitingDoors = (column: string, table: string): Statement =>
+  statement(`
+  with looked as materialized (
+    select o.project_id, o.awaited_id, o.job_id, e.ended_at from (
+      select d.project_id, d.${column} as awaited_id, d.door_job_id as job_id from boxcar.operations d
+      where d.door_job_id is not null and d.${column} > $2 order by d.${column} fetch first ($3) rows with ties
+    ) o cross join lateral (select t.ended_at from boxcar.${table} t where t.id = o.awaited_id offset 0) e
+  )
+  select (select coalesce(json_agg(json_build_object('project_id', l.project_id, 'awaited_id', l.awaited_id, 'job_id', l.job_id)), '[]')
+      from looked l where l.ended_at < ${NOW} - interval '2 seconds') as doors,
+    (select case when count(*) >= $3 then max(l.awaited_id::text) end from looked l) as next`);
 
-/** Jobs at the queue door whose turn or batch ended a while ago and that have not been answered. */
-export function findWaitingDoors(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<Door[]> {
-  return runRetrying<Door>(pool, WAITING_DOORS, [options.now ?? null, options.limit]);
+const WAITING_DOORS = {
+  turns: waitingDoors('awaited_turn_id', 'turns'),
+  batches: waitingDoors('awaited_batch_id', 'batches'),
+} as const;
+
+const FIRST_ID = '00000000-0000-0000-0000-000000000000';
+
+/**
+ * Jobs at the queue door whose turn or batch ended a while ago and that have not been answered, among the `limit` after one.
+ *
+ * @returns `next`: where the next look begins; undefined: this one saw the last.
+ */
+export async function findWaitingDoors(
+  pool: pg.Pool,
+  options: SweepClock & { of: 'turns' | 'batches'; after?: string | undefined; limit: number },
+): Promise<{ readonly doors: readonly Door[]; readonly next: string | undefined }> {
+  const [row] = await runRetrying<{ doors: Door[]; next: string | null }>(pool, WAITING_DOORS[options.of], [
+    options.now ?? null,
+    options.after ?? FIRST_ID,
+    options.limit,
+  ]);
+  return { doors: row?.doors ?? [], next: row?.next ?? undefined };
 }
 
 const OPEN_DOOR = statement(`

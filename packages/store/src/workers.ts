@@ -93,9 +93,9 @@ export async function purgeDeadWorkers(
   return (await runRetrying<{ id: WorkerId }>(pool, PURGE, [options.now ?? null])).map((row) => row.id);
 }
 
-const HAS_QUEUED = statement(
-  "select exists (select from boxcar.turns where status = 'queued' and worker_target = $1) as has_queued",
-);
+// The order keeps the planner from looking among the queued turns of other targets. `exists` would forget it.
+const HAS_QUEUED = statement(`
+  select (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = $1 order by t.worker_target, t.project_id limit 1) is not null as has_queued`);
 
 // Where a project has a limit, promoters of different targets count it one after the other.
 const TAKE_TURN = statement(`

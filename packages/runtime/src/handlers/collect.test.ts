@@ -184,6 +184,37 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('by a right to read a tape up to a position brings no turn that ended behind it', async () => {
+    await h.worker();
+    const collector = [
+      { calls: [{ tool: 'collect', arguments: { turn_ids: ['{{instruction}}'] } }] },
+      { say: 'done' },
+    ];
+    await h.profile('lead', collector, { tools: ['collect'], ...ANYONE });
+    const ensure = (agent_id: string, profile_name: string) =>
+      h.runtime.submit('provision_agent', { action: 'ensure', agent_id, profile_name });
+    await ensure('reader', 'lead');
+    await ensure('writer', 'child');
+    const reuse = async (target_ref: string, instruction: string): Promise<TurnId> => {
+      const args = { target_strategy: 'reuse', target_ref, instruction };
+      const { turn_id } = (await h.runtime.submit('delegate_async', args)) as { turn_id: TurnId };
+      await end(turn_id);
+      return turn_id;
+    };
+    const open = await reuse('writer', 'open');
+    // As a parent is granted the tape of its child at the child's end.
+    await h.rows(
+      `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
+      select a.project_id, a.id, b.id, 'read', b.head_position, 'turn' from boxcar.agents a, boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
+      where a.name = 'reader' and t.id = $1`,
+      [open],
+    );
+    const later = await reuse('writer', 'later');
+    expect(summaries((await shown(await reuse('reader', open))).result)).toEqual([['success', 'did open']]);
+    expect((await shown(await reuse('reader', later))).error).toMatchObject({ code: 'box_not_authorized' });
+    await checkInvariants(h.database.pool);
+  });
+
   test('of a turn that waits for the caller is refused as a cycle, also when no family binds them; so is oneself', async () => {
     const others = new Map<string, string>();
     functions.partner = (request, { call, instruction }) =>

@@ -296,6 +296,24 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('min_success ends the rest, and not what a child that had succeeded has left to others', async () => {
+    await h.profile('parked', [{ say: 'late' }], { worker_target: 'later' });
+    await h.profile(
+      'starter',
+      [{ calls: [{ tool: 'delegate_async', arguments: task('parked') }] }, { say: 'started it' }],
+      { tools: ['delegate_async'], ...ANYONE },
+    );
+    await h.worker();
+    const answer = await submit('fork_join', { tasks: [task('starter'), task('parked')], min_success: 1 });
+    expect(answer.results.map((result) => result.status)).toEqual(['success', 'canceled']);
+    const [left] = await h.rows<{ id: TurnId }>('select id from boxcar.turns where parent_turn_id = $1', [
+      answer.results[0]?.turn_id,
+    ]);
+    await h.worker({ targets: ['later'] });
+    expect(await end(left?.id ?? '')).toMatchObject({ status: 'success', result: 'late' });
+    await checkInvariants(h.database.pool);
+  });
+
   test('the deadline of the batch is the only one: no tool timeout ends the wait, and the children end with it', async () => {
     await h.profile('parked', [{ say: 'never' }], { worker_target: 'nobody' });
     await h.profile('child', [{ say: 'fine' }]);

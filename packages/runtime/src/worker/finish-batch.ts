@@ -12,6 +12,7 @@ import {
   type JoinState,
   type JsonValue,
   KernelError,
+  summaryLimit,
 } from '@boxcar/kernel';
 import {
   type BatchRow,
@@ -19,11 +20,11 @@ import {
   closeBatch,
   endBatch,
   loadBatches,
-  loadTurnStates,
+  loadMembers,
   lockBatch,
+  type MemberRow,
   type SettledTurns,
   settleCalls,
-  type TurnState,
   transaction,
 } from '@boxcar/store';
 import { deliverableOf } from '../deliverable.js';
@@ -49,12 +50,12 @@ const stateOf = (batch: BatchRow): JoinState => ({
   isOverdue: batch.is_overdue,
 });
 
-const toJoined = (turn: TurnState): JoinedTurn => ({
+const toJoined = (turn: MemberRow): JoinedTurn => ({
   turnId: turn.turn_id,
   agentId: turn.agent_id,
   outputBoxId: turn.output_box_id,
   status: turn.status,
-  deliverable: deliverableOf(turn.content),
+  deliverable: turn.beginning ?? deliverableOf(turn.content),
   error: turn.error,
 });
 
@@ -105,7 +106,8 @@ function end(
     if (batch === undefined || decision?.kind !== 'finish') return undefined;
     const { status, closing } = decision;
     // Under the lock: the counters that were decided on are those of these very members.
-    const states = new Map((await loadTurnStates(tx, batch.turn_ids)).map((turn) => [turn.turn_id, turn]));
+    const members = await loadMembers(tx, batch.turn_ids, summaryLimit(batch.turn_ids.length));
+    const states = new Map(members.map((turn) => [turn.turn_id, turn]));
     const results = buildResults(
       batch.turn_ids.flatMap((turnId) => {
         const turn = states.get(turnId);
@@ -151,6 +153,8 @@ export async function finishBatch(
         endSubtrees(tx, {
           runId,
           rootTurnIds: batch.turn_ids,
+          // What a member that is done has left to others is not the batch's to end.
+          areRootsOpen: true,
           status: memberStatus,
           error: closedError(closing, batch),
         }),

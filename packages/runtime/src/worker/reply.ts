@@ -18,8 +18,15 @@ const MAX_CALLS = 256;
 /** Characters of reasoning that are kept: it is for audit and can be as long as the whole answer. */
 const MAX_REASONING = 65_536;
 
-const count = z.number().nonnegative().catch(0);
-const optionalCount = z.number().nonnegative().optional().catch(undefined);
+/** No call has used more; sums of it fit the columns they are kept in. */
+const MAX_COUNT = 1e12;
+// Whole: what a turn has spent is kept in whole numbers.
+const whole = z
+  .number()
+  .nonnegative()
+  .transform((value) => Math.min(Math.ceil(value), MAX_COUNT));
+const count = whole.catch(0);
+const optionalCount = whole.optional().catch(undefined);
 
 const replySchema = z.object({
   text: z.string(),

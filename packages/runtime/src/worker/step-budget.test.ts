@@ -169,7 +169,9 @@ describe('a run with a budget', () => {
     await end((await launch('worker')).turnId);
     const { turnId } = await launch('worker', budget);
     const seen = await statementsOf(h.database, () => end(turnId));
-    return seen.filter((text) => /budgets|boxcar\.runs where|is_settled = true/.test(text)).length;
+    const ofBudgets = /budgets|boxcar\.runs where|is_settled = true/;
+    // The sweep looks at pauses in the one statement of its own.
+    return seen.filter((text) => ofBudgets.test(text) && !text.includes('as lost_rings')).length;
   }
 });
 
@@ -292,6 +294,48 @@ describe('a turn whose profile says pause', () => {
     expect(await h.rows('select spent_tokens::int from boxcar.turns where id = $1', [turnId])).toEqual([
       { spent_tokens: 310 },
     ]);
+    await check();
+  });
+
+  it('goes on by itself when others of its run have left enough', async () => {
+    const gate: (() => void)[] = [];
+    h.runtime.registerTool({
+      name: 'hold',
+      description: 'Waits.',
+      input: z.looseObject({}),
+      isReadOnly: true,
+      run: () => new Promise((resolve) => void gate.push(() => resolve('held'))),
+    });
+    const LARGE = { model_settings: { max_output_tokens: 1_000 } };
+    const hold = { calls: [{ tool: 'hold', arguments: {} }], usage: usage(10) };
+    await h.profile('holder', [hold, say('held')], { ...LARGE, tools: ['hold'] });
+    await h.profile('waiter', [note(1, 1_000), say('done')], {
+      ...LARGE,
+      tools: ['note'],
+      limits: { on_budget: 'pause' },
+    });
+    const task = (target_ref: string) => ({ target_strategy: 'new', target_ref, instruction: 'go' });
+    const answer = h.runtime.submit('fork_join', {
+      tasks: [task('waiter'), task('holder'), task('holder')],
+      budget: { tokens: 3_600 },
+    });
+    await waitFor(async () => (await count("waits where kind = 'budget'")) === 1 && gate.length === 2, {
+      message: 'the first waits for the others',
+    });
+    const [waiter] = await h.rows<{ run_id: string }>(
+      "select t.run_id from boxcar.waits w join boxcar.turns t on t.id = w.turn_id where w.kind = 'budget'",
+    );
+    for (const open of gate) open();
+    const ended = `turns where run_id = '${waiter?.run_id}' and status = 'success'`;
+    await waitFor(async () => (await count(ended)) >= 2, { message: 'the others have ended' });
+    // A pause is left alone for five seconds.
+    await h.rows(
+      "update boxcar.budgets set paused_at = paused_at - interval '6 seconds' where paused_at is not null",
+    );
+    expect(await answer).toMatchObject({
+      status: 'success',
+      results: [{ summary: 'done' }, { summary: 'held' }, { summary: 'held' }],
+    });
     await check();
   });
 

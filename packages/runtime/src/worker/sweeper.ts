@@ -10,6 +10,7 @@ import {
 import {
   closeDoor,
   commitSteps,
+  type Door,
   type EndableTurn,
   elected,
   findDeadTurns,
@@ -35,6 +36,7 @@ import {
   type SweepKind,
   takeOver,
   wakeDue,
+  wakeForLeftovers,
 } from '@boxcar/store';
 import type { Runtime } from '../runtime.js';
 import { createRecorder, type Recorder } from './call-result.js';
@@ -45,6 +47,8 @@ import { MAX_ATTEMPTS } from './run-turn.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;
+/** Jobs at the queue door looked at in one pass. */
+const DOORS = 2_000;
 /** Circles of waits are rare, and looking for them reads more than other searches. */
 const CYCLES_EVERY_MS = 5_000;
 /** Of nearly all that stand in a queue one look at an index tells that they are in none. */
@@ -78,6 +82,8 @@ export class Sweeper {
   #isDeaf = false;
   #cyclesLookedAt = Number.NEGATIVE_INFINITY;
   #cyclesAfter: string | undefined;
+  /** Where the last looks at the jobs at the queue door ended. */
+  readonly #doorsAfter: { turns?: string | undefined; batches?: string | undefined } = {};
 
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
@@ -344,6 +350,7 @@ export class Sweeper {
 
   async #wake(clock: Clock): Promise<void> {
     this.#runtime.ring(await wakeDue(this.#runtime.pool, clock));
+    this.#runtime.ring(await wakeForLeftovers(this.#runtime.pool, clock));
     for (const provider of await findOverdueProviders(this.#runtime.pool, clock))
       await this.#options.lookAtProvider(provider);
   }
@@ -375,7 +382,18 @@ export class Sweeper {
   }
 
   async #knock(clock: Clock): Promise<void> {
-    const doors = await findWaitingDoors(this.#runtime.pool, clock);
+    const doors: Door[] = [];
+    for (const of of ['turns', 'batches'] as const) {
+      const found = await findWaitingDoors(this.#runtime.pool, {
+        ...clock,
+        of,
+        after: this.#doorsAfter[of],
+        limit: DOORS,
+      });
+      this.#doorsAfter[of] = found.next;
+      doors.push(...found.doors);
+    }
+    if (doors.length === 0) return;
     const gone = new Set(await this.#runtime.doorbell.knock(doors.map((door) => door.job_id)));
     for (const door of doors) if (gone.has(door.job_id)) await closeDoor(this.#runtime.pool, door);
   }
