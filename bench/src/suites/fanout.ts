@@ -62,7 +62,7 @@ export async function benchFanout(bench: Bench, queue: QueueName): Promise<Figur
     for (let round = 0; round < options.rounds; round += 1) times.push(await time(small));
     const before = await side.rssMiB();
     const slow = await time(large);
-    return { small: median(times), large: slow, growth: (await side.rssMiB()) - before };
+    return { small: median(times), large: slow, growth: Math.max(0, (await side.rssMiB()) - before) };
   };
   const floor = await measure(() => openFloorSide(target));
   const boxcar = await measure(() => openBoxcarSide(target));
