@@ -17,7 +17,8 @@ export const SUITES = [
   'backlog',
 ] as const;
 export type SuiteName = (typeof SUITES)[number];
-export type Unit = 'turns/s' | 'ms' | 'MiB' | 'times' | 'statements/s' | '% CPU' | 'max ÷ min';
+export const UNITS = ['turns/s', 'ms', 'MiB', 'times', 'statements/s', '% CPU', 'max ÷ min'] as const;
+export type Unit = (typeof UNITS)[number];
 
 export interface CaseSpec {
   readonly suite: SuiteName;

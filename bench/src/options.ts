@@ -51,7 +51,7 @@ options
   --concurrency <n>   turns the worker runs at once (default 50; drain: 100)
   --seconds <n>       length of a round of turns (default 4), of quiet (default 20)
   --rounds <n>        rounds of the floor and of Boxcar, in turns (default 5)
-  --samples <n>       samples of each side (default: idle 300, steps 60, chain, pack, view 40, recover 12, backlog 2000)
+  --samples <n>       samples of each side (default: idle 300, steps 60, chain, pack, view 40, recover 8, backlog 2000)
   --turns <n>         drain, backlog: turns that wait (default 10000, 100000); fanout, cancel: at most so many in a tree
   --profile <folder>  turns: one more round of each, with CPU profiles and Postgres statement statistics
   --help

@@ -1,16 +1,15 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { newId } from '@boxcar/runtime';
 import pg from 'pg';
-import { openBoxcar, PROFILE, readReceipt } from '../boxcar/system.js';
+import { PROFILE, readReceipt } from '../boxcar/system.js';
 import { insertJoin } from '../floor/rows.js';
 import { timed } from '../measure.js';
 import type { QueueName } from '../options.js';
 import { median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
 import { ANSWER, PROMPT } from '../system.js';
-import { settle, targetOf } from './pair.js';
+import { concurrencyOf, settle } from './pair.js';
 
-const CONCURRENCY = 50;
 const TURNS = 1_000;
 /** No model of the tree answers before it is canceled. */
 const THINKING_MS = 3_600_000;
@@ -25,8 +24,7 @@ const PATIENCE_MS = 60_000;
 export async function benchCancel(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const count = Math.min(TURNS, options.turns ?? TURNS);
-  const target = targetOf(servers, queue, options.concurrency ?? CONCURRENCY);
-  await using boxcar = await openBoxcar(target);
+  const { boxcar } = await bench.openPair();
   const { runtime } = boxcar;
   const thinking = { ...PROFILE, name: 'thinking', script: [{ say: ANSWER, delayMs: THINKING_MS }] };
   await runtime.applyProfile(thinking);
@@ -41,7 +39,7 @@ export async function benchCancel(bench: Bench, queue: QueueName): Promise<Figur
       { say: ANSWER },
     ],
   });
-  const pool = new pg.Pool({ connectionString: target.databaseUrl, max: 2 });
+  const pool = new pg.Pool({ connectionString: servers.databaseUrl, max: 2 });
   try {
     const states = async (
       runId: string,
@@ -60,7 +58,7 @@ export async function benchCancel(bench: Bench, queue: QueueName): Promise<Figur
         instruction: 'Count.',
       });
       const turnId = readReceipt(receipt).turn_id;
-      const busy = Math.min(target.concurrency, count - 1);
+      const busy = Math.min(concurrencyOf(options), count - 1);
       const deadline = performance.now() + PATIENCE_MS;
       while ((await states(turnId)).running < busy) {
         if (performance.now() > deadline) throw new Error('cancel: the tree never got under way');
@@ -76,7 +74,7 @@ export async function benchCancel(bench: Bench, queue: QueueName): Promise<Figur
       return ms;
     };
     await round();
-    await settle(target.databaseUrl);
+    await settle(servers.databaseUrl);
     const times: number[] = [];
     const floor: number[] = [];
     for (let at = 0; at < options.rounds; at += 1) {

@@ -4,9 +4,8 @@ import type { QueueName } from '../options.js';
 import { median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
 import { ANSWER, type System } from '../system.js';
-import { alternate, openPair, settle } from './pair.js';
+import { alternate, settle } from './pair.js';
 
-const CONCURRENCY = 50;
 const SAMPLES = 40;
 const WARM_UP = 5;
 /** Hops from the first agent to the last. */
@@ -47,8 +46,7 @@ export async function benchChain(bench: Bench, queue: QueueName): Promise<Figure
   const { servers, options, say } = bench;
   const samples = options.samples ?? SAMPLES;
   const perRound = Math.ceil(samples / options.rounds);
-  await using pair = await openPair(servers, queue, options.concurrency ?? CONCURRENCY);
-  const { boxcar, floor } = pair;
+  const { boxcar, floor } = await bench.openPair();
   await applyChain(boxcar);
   const sample = async (count: number): Promise<number[]> => {
     const found: number[] = [];

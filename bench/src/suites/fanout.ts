@@ -10,7 +10,7 @@ import type { QueueName } from '../options.js';
 import { median } from '../report.js';
 import { openDatabase, query } from '../servers.js';
 import type { Bench, Figures } from '../suite.js';
-import { ANSWER, PROMPT, type Target } from '../system.js';
+import { ANSWER, type Target } from '../system.js';
 import { forkWorker } from '../worker-process.js';
 import { settle, targetOf } from './pair.js';
 
@@ -19,10 +19,17 @@ const SMALL = 1_000;
 const LARGE = 10_000;
 const POLL_MS = 2;
 const PATIENCE_MS = 120_000;
+/** Short: the script of a parent with 10,000 tasks must fit into a profile. */
+const QUESTION = 'How many wagons?';
+
+interface Joined {
+  /** Not a part of what is measured. @throws when not every child has succeeded. */
+  check(): Promise<void>;
+}
 
 interface Side extends AsyncDisposable {
   /** Starts so many children and returns when the last result is in the parent's hands. */
-  join(children: number): Promise<void>;
+  join(children: number): Promise<Joined>;
   rssMiB(): Promise<number>;
 }
 
@@ -41,13 +48,21 @@ export async function benchFanout(bench: Bench, queue: QueueName): Promise<Figur
     open: () => Promise<Side>,
   ): Promise<{ small: number; large: number; growth: number }> => {
     await using side = await open();
-    await side.join(small);
+    const time = async (children: number): Promise<number> => {
+      let joined: Joined | undefined;
+      const ms = await timed(async () => {
+        joined = await side.join(children);
+      });
+      await joined?.check();
+      return ms;
+    };
+    await time(small);
     await settle(target.databaseUrl);
     const times: number[] = [];
-    for (let round = 0; round < options.rounds; round += 1) times.push(await timed(() => side.join(small)));
+    for (let round = 0; round < options.rounds; round += 1) times.push(await time(small));
     const before = await side.rssMiB();
-    const slow = await timed(() => side.join(large));
-    return { small: median(times), large: slow, growth: (await side.rssMiB()) - before };
+    const slow = await time(large);
+    return { small: median(times), large: slow, growth: Math.max(0, (await side.rssMiB()) - before) };
   };
   const floor = await measure(() => openFloorSide(target));
   const boxcar = await measure(() => openBoxcarSide(target));
@@ -69,7 +84,7 @@ async function openBoxcarSide(target: Target): Promise<Side> {
   await runtime.applyProfile(PROFILE);
   await query(
     target.databaseUrl,
-    `update boxcar.projects set limits = limits || '{"max_fan_out":${LARGE}}' where name = 'default'`,
+    `update boxcar.projects set limits = limits || '{"max_fan_out":${LARGE},"run_budget":{"turns":${2 * LARGE}}}' where name = 'default'`,
   );
   const worker = await forkBoxcarWorker(target);
   cleanup.defer(() => worker.close());
@@ -77,7 +92,7 @@ async function openBoxcarSide(target: Target): Promise<Side> {
   const apply = async (children: number): Promise<void> => {
     if (known.has(children)) return;
     known.add(children);
-    const task = { target_strategy: 'new', target_ref: PROFILE.name, instruction: PROMPT.slice(0, 64) };
+    const task = { target_strategy: 'new', target_ref: PROFILE.name, instruction: QUESTION };
     await runtime.applyProfile({
       ...PROFILE,
       name: forkerOf(children),
@@ -100,10 +115,27 @@ async function openBoxcarSide(target: Target): Promise<Side> {
       });
       const turn = await runtime.waitForTurn(readReceipt(receipt).turn_id);
       if (turn.status !== 'success') throw new Error(`fanout: the parent ended as ${turn.status}`);
+      return { check: () => checkChildren(target.databaseUrl, turn.turn_id, children) };
     },
     rssMiB: async () => (await worker.usage()).rssMiB,
     [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),
   };
+}
+
+/** A parent succeeds whatever its model is told of the children. */
+async function checkChildren(databaseUrl: string, parentId: string, children: number): Promise<void> {
+  const [row] = await query<{ children: number }>(
+    databaseUrl,
+    `select count(*)::int as children from boxcar.turns where parent_turn_id = '${parentId}' and status = 'success'`,
+  );
+  if (row?.children === children) return;
+  const [call] = await query<{ status: string; result: unknown }>(
+    databaseUrl,
+    `select k.status, left(c.content::text, 400) as result from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id where k.turn_id = '${parentId}'`,
+  );
+  throw new Error(
+    `fanout: ${row?.children ?? 0} of ${children} children succeeded; the call: ${JSON.stringify(call)}`,
+  );
 }
 
 async function openFloorSide(target: Target): Promise<Side> {
@@ -120,7 +152,7 @@ async function openFloorSide(target: Target): Promise<Side> {
       const turns = Array.from({ length: children }, () => ({
         id: newId(),
         promptCardId: newId(),
-        prompt: PROMPT.slice(0, 64),
+        prompt: QUESTION,
       }));
       await insertJoin(pool, { id, turns });
       await bell.ringAll(turns.map((turn) => ({ turn_id: turn.id, epoch: 1 })));
@@ -129,6 +161,8 @@ async function openFloorSide(target: Target): Promise<Side> {
         if (performance.now() > deadline) throw new Error('fanout: the join of the floor never ended');
         await delay(POLL_MS);
       }
+      // Nothing can be pending unless all were written, and each answer takes one away.
+      return { check: async () => undefined };
     },
     rssMiB: async () => (await worker.usage()).rssMiB,
     [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose](),

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { newId } from '@boxcar/runtime';
 import pg from 'pg';
-import { openBoxcar, PROFILE, readReceipt } from '../boxcar/system.js';
+import { type Boxcar, PROFILE, readReceipt } from '../boxcar/system.js';
 import { claimTurns, completeTurns, insertTurn } from '../floor/rows.js';
 import { timed } from '../measure.js';
 import type { QueueName } from '../options.js';
@@ -9,14 +9,17 @@ import { median } from '../report.js';
 import { query } from '../servers.js';
 import type { Bench, Figures } from '../suite.js';
 import { ANSWER } from '../system.js';
-import { settle, targetOf } from './pair.js';
+import { settle } from './pair.js';
 
-const CONCURRENCY = 50;
 /** Turns on one agent, whose tape keeps all of them. */
 const TURNS = 200;
 const TURN_BYTES = 5 * 1024;
-/** Agents before the one whose turns count. */
-const WARM_UP = 1;
+/** Turns that are timed early and late, each a fifth turn of an agent of its own and one after the last. */
+const PAIRS = 8;
+/** Turns before an early one. */
+const BEFORE_EARLY = 4;
+/** Turns of the agent before the one that counts. */
+const WARM_UP = 20;
 
 /** Text that no compression makes smaller: what is stored is what is new. */
 const newText = (): string => randomBytes((TURN_BYTES * 3) / 4).toString('base64');
@@ -32,20 +35,18 @@ interface Grown {
 export async function benchGrowth(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const turns = Math.min(options.samples ?? TURNS, TURNS);
-  await using boxcar = await openBoxcar(targetOf(servers, queue, options.concurrency ?? CONCURRENCY));
+  const { boxcar } = await bench.openPair();
   await boxcar.runtime.applyProfile({ ...PROFILE, name: 'growing' });
   const pool = new pg.Pool({ connectionString: servers.databaseUrl, max: 2 });
   try {
-    const grow = {
-      boxcar: () => growAgent(boxcar.runtime, servers.databaseUrl, turns),
-      floor: () => growFloor(pool, servers.databaseUrl, turns),
+    const agents = {
+      boxcar: () => openAgent(boxcar.runtime),
+      floor: async () => () => turnOfFloor(pool),
     };
-    for (let at = 0; at < WARM_UP; at += 1) {
-      await grow.floor();
-      await grow.boxcar();
-    }
+    for (const open of [agents.floor, agents.boxcar]) await repeat(Math.min(WARM_UP, turns), await open());
     await settle(servers.databaseUrl);
-    const [floor, own] = [await grow.floor(), await grow.boxcar()];
+    const floor = await measureGrowth(servers.databaseUrl, 'floor', turns, agents.floor);
+    const own = await measureGrowth(servers.databaseUrl, 'boxcar', turns, agents.boxcar);
     say(`growth ${queue}: ${turns} turns of ${TURN_BYTES} bytes`);
     return {
       'stored ÷ new': { value: own.stored, floor: floor.stored },
@@ -56,15 +57,14 @@ export async function benchGrowth(bench: Bench, queue: QueueName): Promise<Figur
   }
 }
 
-async function growAgent(
-  runtime: Awaited<ReturnType<typeof openBoxcar>>['runtime'],
-  databaseUrl: string,
-  turns: number,
-): Promise<Grown> {
+/** Gives its agent one more instruction, and returns with the answer. */
+type Turn = () => Promise<void>;
+
+async function openAgent(runtime: Boxcar['runtime']): Promise<Turn> {
   const first = await runtime.submit('launch_principal', { profile_name: 'growing', instruction: 'Begin.' });
   const agentId = readReceipt(first).agent_id;
   await runtime.waitForTurn(readReceipt(first).turn_id);
-  return measureGrowth(databaseUrl, 'boxcar', turns, async () => {
+  return async () => {
     const receipt = await runtime.submit('delegate_async', {
       target_strategy: 'reuse',
       target_ref: agentId,
@@ -73,32 +73,41 @@ async function growAgent(
     const { status, result } = await runtime.waitForTurn(readReceipt(receipt).turn_id);
     if (status !== 'success' || result !== ANSWER)
       throw new Error(`a turn of the growing agent ended as ${status}`);
-  });
+  };
 }
 
-const growFloor = (pool: pg.Pool, databaseUrl: string, turns: number): Promise<Grown> =>
-  measureGrowth(databaseUrl, 'floor', turns, async () => {
-    const ring = { turnId: newId(), epoch: 1 };
-    const holderId = newId();
-    await insertTurn(pool, { id: ring.turnId, promptCardId: newId(), prompt: newText(), joinId: null });
-    await claimTurns(pool, [ring], holderId);
-    await completeTurns(pool, [{ ...ring, cardId: newId(), text: ANSWER }], holderId);
-  });
+async function turnOfFloor(pool: pg.Pool): Promise<void> {
+  const ring = { turnId: newId(), epoch: 1 };
+  const holderId = newId();
+  await insertTurn(pool, { id: ring.turnId, promptCardId: newId(), prompt: newText(), joinId: null });
+  await claimTurns(pool, [ring], holderId);
+  await completeTurns(pool, [{ ...ring, cardId: newId(), text: ANSWER }], holderId);
+}
+
+async function repeat(times: number, turn: Turn): Promise<void> {
+  for (let at = 0; at < times; at += 1) await turn();
+}
 
 async function measureGrowth(
   databaseUrl: string,
   schema: string,
   turns: number,
-  turn: () => Promise<void>,
+  open: () => Promise<Turn>,
 ): Promise<Grown> {
+  const old = await open();
   const before = await sizeOf(databaseUrl, schema);
-  const times: number[] = [];
-  for (let at = 0; at < turns; at += 1) times.push(await timed(turn));
+  await repeat(turns, old);
   const stored = (await sizeOf(databaseUrl, schema)) - before;
-  // Around the fifth and the last: one turn alone says little.
-  const early = median(times.slice(2, 7));
-  const late = median(times.slice(-5));
-  return { stored: stored / (turns * (TURN_BYTES + ANSWER.length)), slower: late / early };
+  // In turns, so that whatever else slows the machine slows both.
+  const early: number[] = [];
+  const late: number[] = [];
+  for (let pair = 0; pair < Math.min(PAIRS, turns); pair += 1) {
+    const young = await open();
+    await repeat(Math.min(BEFORE_EARLY, turns), young);
+    early.push(await timed(young));
+    late.push(await timed(old));
+  }
+  return { stored: stored / (turns * (TURN_BYTES + ANSWER.length)), slower: median(late) / median(early) };
 }
 
 /** Bytes in the tables of a schema with their indexes and long values. */

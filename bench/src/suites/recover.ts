@@ -11,9 +11,9 @@ import { forkWorker } from '../worker-process.js';
 import { targetOf } from './pair.js';
 
 const CONCURRENCY = 10;
-const SAMPLES = 12;
+const SAMPLES = 8;
 /** Long enough to be killed in, short enough to be waited for. */
-const THINKING_MS = 3_000;
+const THINKING_MS = 2_000;
 const POLL_MS = 2;
 const PATIENCE_MS = 60_000;
 
@@ -62,15 +62,26 @@ async function killWorkers(target: Target, samples: number): Promise<number[]> {
   };
   const alive = new Map<number, () => Promise<void>>();
   cleanup.defer(() => Promise.all([...alive.values()].map((close) => close())));
-  const fork = async (): Promise<void> => {
-    const worker = await forkBoxcarWorker(target);
-    alive.set(worker.pid, () => worker.close());
+  // All at once, and one more than are killed: a worker that has just begun is not watched yet.
+  await Promise.all(
+    Array.from({ length: samples + 1 }, async () => {
+      const worker = await forkBoxcarWorker(target);
+      alive.set(worker.pid, () => worker.close());
+    }),
+  );
+  const isEachWatched = async (): Promise<boolean> => {
+    const { rows } = await observer.query<{ watched: number }>(
+      `select count(distinct objid)::int as watched from pg_locks
+       where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())`,
+    );
+    return rows[0]?.watched === alive.size;
   };
-  await fork();
+  const turnIds: string[] = [];
   const times: number[] = [];
   for (let at = 0; at < samples; at += 1) {
-    await fork();
+    if (alive.size > 1) await until('each worker is watched by another', isEachWatched);
     const turnId = await submitTurn(caller.runtime, profile.name);
+    turnIds.push(turnId);
     let victim: number | undefined;
     await until('a worker has the turn', async () => {
       victim = await holderOf(turnId);
@@ -87,6 +98,8 @@ async function killWorkers(target: Target, samples: number): Promise<number[]> {
       return pid !== undefined && pid !== victim;
     });
     times.push(performance.now() - from);
+  }
+  for (const turnId of turnIds) {
     const { status } = await caller.runtime.waitForTurn(turnId);
     if (status !== 'success') throw new Error(`recover: turn ${turnId} ended as ${status}`);
   }

@@ -1,15 +1,14 @@
 import { newId } from '@boxcar/runtime';
 import pg from 'pg';
-import { openBoxcar, PROFILE } from '../boxcar/system.js';
+import { PROFILE } from '../boxcar/system.js';
 import { claimTurns, commitStep, insertTurn } from '../floor/rows.js';
 import { sampleTimes, timed } from '../measure.js';
 import type { QueueName } from '../options.js';
 import { median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
 import { ANSWER, PROMPT } from '../system.js';
-import { alternate, settle, targetOf } from './pair.js';
+import { alternate, settle } from './pair.js';
 
-const CONCURRENCY = 50;
 const SAMPLES = 60;
 const WARM_UP = 20;
 /** Steps that the long turn has beyond the short one. */
@@ -48,7 +47,7 @@ export async function benchSteps(bench: Bench, queue: QueueName): Promise<Figure
   const { servers, options, say } = bench;
   const samples = options.samples ?? SAMPLES;
   const perRound = Math.ceil(samples / options.rounds);
-  await using boxcar = await openBoxcar(targetOf(servers, queue, options.concurrency ?? CONCURRENCY));
+  const { boxcar } = await bench.openPair();
   await using floor = await openHeldTurn(servers.databaseUrl);
   const figures: Record<string, Figures[string]> = {};
   for (const variant of VARIANTS) {

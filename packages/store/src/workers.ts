@@ -102,6 +102,11 @@ const TAKE_TURN = statement(`
   select pg_advisory_xact_lock(hashtextextended('boxcar:promote:' || $1, 0)),
     (select pg_advisory_xact_lock(hashtextextended('boxcar:limited', 0)) from boxcar.projects where limits ? 'max_concurrent' limit 1)`);
 
+// A probe for each turn: as an anti-join it goes through all turns under way for each queued one, where there were few at the
+// last ANALYZE. `is not true`: of `is null` Postgres expects so little that it reads and sorts the whole queue.
+const IS_IDLE =
+  "(select true from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended') limit 1) is not true";
+
 /**
  * Who enters next. A project with fewer turns under way at this target goes before one with more; among equals the wheel turns on
  * from the project that was served last, so that a window smaller than the number of projects serves all of them. No project
@@ -148,8 +153,8 @@ export const CANDIDATES = statement(`
     select t.id, t.agent_id, row_number() over (order by t.priority desc, t.id) as place
     from boxcar.turns t
     where t.status = 'queued' and t.worker_target = $1 and t.project_id = s.project_id and t.format <= (select newest from room)
-      and not exists (select from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended'))
-      and not exists (select from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id)
+      and ${IS_IDLE}
+      and (select true from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id limit 1) is not true
     order by t.priority desc, t.id limit s.quota
   ) c
   order by s.here + c.place, s.project_id <= wheel.stands_at, s.project_id limit (select free from room)`);
@@ -161,8 +166,7 @@ const LOCK_AGENTS = statement(
 const PROMOTE = statement(`
   with lk as (select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'queued' order by t.id for update)
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
-  from lk where t.id = lk.id
-    and not exists (select from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended'))
+  from lk where t.id = lk.id and ${IS_IDLE}
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
 /** How often promotion asks for what projects left of their shares; the last round asks each for all of the room. */

@@ -185,7 +185,7 @@ export class Worker implements AsyncDisposable {
       directUrl: runtime.directUrl,
       pool: runtime.pool,
       log: runtime.log,
-      everyMs: 2 * this.#options.heartbeatMs,
+      everyMs: this.#options.heartbeatMs,
       workerId: () => this.#id,
       takeOver: () => this.#sweeper.takeOver(),
     });
