@@ -56,6 +56,19 @@ async function serve(rounds: number): Promise<Map<string, number>> {
   return served;
 }
 
+interface PlanNode {
+  readonly 'Actual Rows': number;
+  readonly 'Actual Loops': number;
+  readonly 'Rows Removed by Join Filter'?: number;
+  readonly Plans?: readonly PlanNode[];
+}
+
+const rowsTouched = (node: PlanNode | undefined): number =>
+  node === undefined
+    ? 0
+    : (node['Actual Rows'] + (node['Rows Removed by Join Filter'] ?? 0)) * node['Actual Loops'] +
+      (node.Plans ?? []).reduce((sum, child) => sum + rowsTouched(child), 0);
+
 describe('projects are served by turns', () => {
   test.each([
     ['a window smaller than their number', 1, 100],
@@ -116,6 +129,23 @@ test('promotion reads what there is room for, not the 100,000 that are queued', 
   // Deeper trees, but as many look-ups.
   expect(many).toBeLessThan(few * 3);
   expect(many).toBeLessThan(1_000);
+});
+
+test('promotion asks for each candidate whether its agent is free, and goes through nothing else that is under way', async () => {
+  const [id = DEFAULT_PROJECT] = await projects(1);
+  await queue(id, 500);
+  await world.worker({ concurrency: 10 });
+  // As the last ANALYZE knew it: hardly anything is under way.
+  await world.pool.query('vacuum analyze boxcar.turns');
+  await queue(id, 3_000, 'elsewhere');
+  await world.pool.query("update boxcar.turns set status = 'suspended' where worker_target = 'elsewhere'");
+  const { rows } = await world.pool.query<{ 'QUERY PLAN': { Plan: PlanNode }[] }>({
+    text: `explain (analyze, format json) ${CANDIDATES.text}`,
+    values: ['', 1],
+  });
+  const plan = rows[0]?.['QUERY PLAN'][0]?.Plan;
+  expect(plan?.['Actual Rows']).toBe(40);
+  expect(rowsTouched(plan)).toBeLessThan(3_000);
 });
 
 describe('max_concurrent', () => {
