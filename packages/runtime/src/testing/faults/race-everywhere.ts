@@ -10,7 +10,7 @@ import type { Doorbell, DoorbellSubscription, ModelRequest, Ring, TurnId, Worker
 import { releaseTurns } from '@boxcar/store';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { persistentClient } from './client.js';
-import { concludeScene, countUnfinished, describeDifference } from './conclude.js';
+import { concludeScene, countUnfinished, findFault, watcherOf } from './conclude.js';
 import type { Outcome } from './outcome.js';
 import type { Scenario } from './scenario.js';
 import { prepareScene } from './scene.js';
@@ -31,7 +31,7 @@ export async function raceEverywhere(scenario: Scenario): Promise<RaceReport> {
   const calm = await runOnce(scenario, { scene, workers: 1 });
   const { outcome, ...counts } = await runOnce(scenario, { scene, workers: 2 });
   await scene.close();
-  const difference = describeDifference(calm.outcome, outcome);
+  const difference = findFault(scenario, calm.outcome, outcome);
   return { ...counts, failures: difference === undefined ? [] : [`${scenario.name}: ${difference}`] };
 }
 
@@ -49,6 +49,7 @@ async function runOnce(
       databaseUrl: database.url,
       effects: database.pool,
       leaseMs: 60_000,
+      sweepMs: 100,
       doorbell: bell,
       log: (_level, event, { outcome } = {}) => {
         if (event === 'turn.left' && outcome === 'fenced') lost += 1;
@@ -74,13 +75,16 @@ async function runOnce(
   const [first] = stages;
   if (first === undefined) throw new Error('there is no worker');
   for (const stage of stages) await stage.work();
-  await scenario.drive(persistentClient(() => first));
+  const driven = await scenario.drive(
+    persistentClient(() => first),
+    watcherOf(database.pool),
+  );
   await waitFor(async () => (await countUnfinished(database.pool)) === 0, {
     message: 'all turns have ended',
     ...SOON,
   });
   for (const stage of stages) await stage.close();
-  const outcome = await concludeScene(database.pool, scenario);
+  const outcome = await concludeScene(database.pool, scenario, driven ?? null);
   await handover?.checkCommits();
   await database.close();
   return { races: handover?.races ?? 0, lost, outcome };

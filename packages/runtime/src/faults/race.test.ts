@@ -1,0 +1,17 @@
+import { describe, expect, test } from 'vitest';
+import { raceEverywhere } from '../testing/faults/race-everywhere.js';
+import { delegations, tools } from '../testing/faults/scenarios.js';
+import * as ends from '../testing/faults/scenarios-ends.js';
+import * as joins from '../testing/faults/scenarios-joins.js';
+
+const SCENARIOS = [tools, delegations, ...Object.values(joins), ...Object.values(ends)];
+
+describe('two workers race for every claim and every commit', () => {
+  test.each(SCENARIOS)('$name', async (scenario) => {
+    const report = await raceEverywhere(scenario);
+    expect(report.failures.join('\n')).toBe('');
+    // Of each race one side must lose.
+    expect(report.races).toBeGreaterThanOrEqual(1);
+    expect(report.lost).toBeGreaterThanOrEqual(1);
+  });
+});
