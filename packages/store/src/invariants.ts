@@ -285,7 +285,8 @@ export const INVARIANTS: readonly Invariant[] = [
       select f.row_id, 'was given up by the sweep (' || f.kind || ') after ' || f.attempts || ' tries: ' || f.last_error
       from boxcar.sweep_failures f where f.is_dead and (
         exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null)
-        or exists (select from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id where k.id = f.row_id and k.status = 'pending' and t.ended_at is null))`,
+        or exists (select from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id where k.id = f.row_id and k.status = 'pending' and t.ended_at is null)
+        or exists (select from boxcar.batches b where b.id = f.row_id and b.status = 'running'))`,
   },
   {
     name: 'batch-counted',

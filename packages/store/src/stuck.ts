@@ -43,7 +43,7 @@ const FACTS = statement(`
         'calls', (
           select coalesce(json_agg(json_build_object('tool_call_id', k.id, 'name', k.name, 'route', k.route, 'target', k.target, 'created_at', k.created_at, 'deadline_at', k.deadline_at,
             'awaited_turn_id', (select c.id from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited limit 1),
-            'given_up', (select f.last_error from boxcar.sweep_failures f where f.kind in ('overdue_calls') and f.row_id = k.id and f.is_dead)) order by k.step, k.ordinal), '[]')
+            'given_up', (select f.last_error from boxcar.sweep_failures f where ((f.kind = 'overdue_calls' and f.row_id = k.id) or (f.kind = 'due_batches' and f.row_id = k.batch_id)) and f.is_dead)) order by k.step, k.ordinal), '[]')
           from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending'),
         'behind_turn_id', b.id,
         'ahead', case when t.status = 'queued' and b.id is null then (
@@ -51,7 +51,7 @@ const FACTS = statement(`
             and (o.priority > t.priority or (o.priority = t.priority and o.id < t.id)) limit ${AHEAD_LIMIT}) o) end,
         'live_workers', p.live, 'window', p.size, 'dispatched', p.dispatched,
         'given_up', (select string_agg(f.kind || ': ' || f.last_error, '; ') from boxcar.sweep_failures f
-          where f.kind in ('dead_leases', 'overdue_turns', 'lost_rings') and f.row_id = t.id and f.is_dead and t.ended_at is null)
+          where f.kind in ('dead_leases', 'overdue_turns', 'due_waits', 'lost_rings') and f.row_id = t.id and f.is_dead and t.ended_at is null)
       ) order by f.id <> $1, f.n), '[]')
       from (select * from found limit ${READ_LIMIT}) f
         cross join lateral (select x.* from boxcar.turns x where x.id = f.id offset 0) t

@@ -11,6 +11,8 @@ describe.each(queueBackends())('everything delivered twice, late and out of orde
   test.each(SCENARIOS)('$name', async (scenario) => {
     const report = await redeliverEverything(scenario, kind);
     expect(report.failures.join('\n')).toBe('');
+    // A cancel may come before anything was delivered.
+    if (scenario === ends.cancelRacingSpawn) return;
     expect(report.jobs).toBeGreaterThan(0);
     expect(report.redelivered).toBeGreaterThanOrEqual(report.jobs);
   });

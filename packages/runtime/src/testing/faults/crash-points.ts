@@ -2,8 +2,9 @@
  * Where to cut. All means every statement at every moment; few is what a run of the tests has time for:
  *
  * P1  A statement that changes nothing is cut once: before or after it is the same to everybody, and so is each time of it.
- * P2  One that changes something is cut the first and the last time of a scenario; a `commit` is told from others by what it commits.
- * P3  What an earlier scenario has cut is not cut again where it changes nothing; where it does, the process alone.
+ * P2  One that changes something is cut at all moments the first time it is met, and its process dies at the last one of each
+ *     scenario; a `commit` is told from others by what it commits.
+ * P3  What an earlier scenario has cut is not cut again, but for that last death.
  */
 import type { StatementFault } from '@boxcar/testkit';
 
@@ -51,8 +52,14 @@ export function fewFaults({ statements, places }: Sent, covered: Set<string>): F
       covered.add(place);
       return cut(CHANGES.test(text) ? [BEFORE, AFTER, DEATH] : [BEFORE]);
     }
-    if (!CHANGES.test(text)) return [];
-    if (all.lastIndexOf(place) === index) return cut([AFTER, DEATH]);
-    return isFirst ? cut([DEATH]) : [];
+    return CHANGES.test(text) && all.lastIndexOf(place) === index ? cut([DEATH]) : [];
   });
 }
+
+/** The moments after which the rows say something else and the process that made them do so is gone. */
+export const deathsAtCommits = ({ statements, places }: Sent): Fault[] =>
+  statements.flatMap((text, index) => {
+    const isWrite =
+      text === 'commit' ? CHANGES.test(places[index] ?? '') : /\bupdate boxcar\.turns\b/.test(text);
+    return isWrite ? [{ at: occurrence(statements, index), ...DEATH }] : [];
+  });

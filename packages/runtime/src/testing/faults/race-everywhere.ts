@@ -61,12 +61,15 @@ async function runOnce(
               ...model,
               generate: async (request, options) => {
                 const reply = await model.generate(request, options);
-                await handover.meet(stepOf(request), request.turn.turnId, request.turn);
+                await handover.meet(stepOf(request), request.turn.turnId, {
+                  step: request.turn,
+                  signal: options.signal,
+                });
                 return reply;
               },
             }),
-            beforeTool: async ({ retry }, { toolCallId, turnId }) => {
-              if (retry === 'safe') await handover.meet(toolCallId, turnId);
+            beforeTool: async ({ retry }, { toolCallId, turnId, signal }) => {
+              if (retry === 'safe') await handover.meet(toolCallId, turnId, { signal });
               else await handover.give(turnId);
             },
           }),
@@ -83,6 +86,8 @@ async function runOnce(
     message: 'all turns have ended',
     ...SOON,
   });
+  // Side by side: what is in the hands of one may wait for what is in those of the other.
+  await Promise.all(stages.map((stage) => stage.rest()));
   for (const stage of stages) await stage.close();
   const outcome = await concludeScene(database.pool, scenario, driven ?? null);
   await handover?.checkCommits();
@@ -109,8 +114,12 @@ class Handover {
     this.#bell = bell;
   }
 
-  /** The first to come with a key loses the turn, and waits until the other one has come as far. */
-  async meet(key: string, turnId: TurnId, step?: StepAt): Promise<void> {
+  /** The first to come with a key loses the turn, and waits until the other one has come as far, or will not come. */
+  async meet(
+    key: string,
+    turnId: TurnId,
+    { step, signal }: { readonly step?: StepAt; readonly signal: AbortSignal },
+  ): Promise<void> {
     const wake = this.#waiting.get(key);
     if (wake !== undefined) {
       this.#waiting.delete(key);
@@ -119,7 +128,10 @@ class Handover {
     }
     if (this.#met.has(key)) return;
     this.#met.add(key);
-    const met = new Promise<void>((settle) => this.#waiting.set(key, settle));
+    const met = new Promise<void>((settle) => {
+      this.#waiting.set(key, settle);
+      signal.addEventListener('abort', () => settle(), { once: true });
+    });
     if (await this.give(turnId)) {
       if (step !== undefined) this.#stale.push(step);
       await met;
