@@ -5,9 +5,11 @@ import { checkInvariants } from '../invariants.js';
 import { type Outcome, readOutcome, readRepeatedEffects } from './outcome.js';
 import type { Scenario, Watcher } from './scenario.js';
 
+/** Turns, and batches: one whose members have all ended may still have to be ended itself. */
 export async function countUnfinished(pool: pg.Pool): Promise<number> {
   const { rows } = await pool.query<{ n: number }>(
-    'select count(*)::int as n from boxcar.turns where ended_at is null',
+    `select (select count(*)::int from boxcar.turns where ended_at is null)
+       + (select count(*)::int from boxcar.batches where status = 'running') as n`,
   );
   return rows[0]?.n ?? 0;
 }

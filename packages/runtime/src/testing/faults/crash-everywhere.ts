@@ -10,12 +10,12 @@
  *     What only a fresh one sends is cut in a fresh one.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import type { Doorbell, JsonValue } from '@boxcar/kernel';
+import type { Doorbell } from '@boxcar/kernel';
 import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import type { ToolQueue } from '../../tool-queue.js';
 import { persistentClient } from './client.js';
 import { countUnfinished, findFault, watcherOf } from './conclude.js';
-import { everyFault, type Fault, fewFaults, type Sent } from './crash-points.js';
+import { everyFault, type Fault, type Sent } from './crash-points.js';
 import { Lane, RECOVERY_AHEAD_MS } from './lane.js';
 import type { Outcome } from './outcome.js';
 import type { Scenario } from './scenario.js';
@@ -24,6 +24,8 @@ import { openStage, type Stage, type StageOptions } from './stage.js';
 
 /** Longer than what is tried again by itself waits in between. */
 const QUIET_MS = 30;
+/** The same where rings come by a queue, which takes its time while others work on this machine. */
+const QUEUE_QUIET_MS = 400;
 /** No statement is under way, probably. */
 const PAUSE_MS = 3;
 /** The worker under fault sweeps so far ahead: rings count as lost, its own lease does not. */
@@ -32,7 +34,7 @@ const LEASE_MS = 30_000;
 /** The process that goes on after a death sweeps later than the dead one's lease, and its own lasts longer. */
 const SECOND_LEASE_MS = 80_000;
 const SECOND_RECOVERY_AHEAD_MS = 100_000;
-const SWEEPS = 3;
+const SWEEPS = 4;
 const STARTS = 5;
 const RECOVERY = { deadlineMs: 20_000, intervalMs: 2 };
 /** What runs side by side now and then takes one statement fewer: then the case is run again. */
@@ -237,7 +239,11 @@ class Track implements AsyncDisposable {
       await start(victim);
     }
     const isOver = async (): Promise<boolean> => isDriven && (await countUnfinished(database.pool)) === 0;
-    await goOn(victim, { aheadMs: dead === undefined ? NEAR_MS : RECOVERY_AHEAD_MS, isOver });
+    await goOn(victim, {
+      aheadMs: dead === undefined ? NEAR_MS : RECOVERY_AHEAD_MS,
+      quietMs: this.#options.doorbell === undefined ? QUIET_MS : QUEUE_QUIET_MS,
+      isOver,
+    });
     const isRescued = !(await isOver());
     if (isRescued) {
       await waitFor(
@@ -278,13 +284,17 @@ async function start({ stage, proxy }: Victim): Promise<void> {
 /** Lets the process under fault do what it can by itself, its sweep included. */
 async function goOn(
   { stage, proxy }: Victim,
-  { aheadMs, isOver }: { readonly aheadMs: number; readonly isOver: () => Promise<boolean> },
+  {
+    aheadMs,
+    quietMs,
+    isOver,
+  }: { readonly aheadMs: number; readonly quietMs: number; readonly isOver: () => Promise<boolean> },
 ): Promise<void> {
   for (let sweeps = 0; !proxy.isDead; ) {
     await delay(PAUSE_MS);
     if (proxy.quietMs < PAUSE_MS) continue;
     if (await isOver()) return;
-    if (proxy.quietMs < QUIET_MS) continue;
+    if (proxy.quietMs < quietMs) continue;
     if (sweeps === SWEEPS) return;
     sweeps += 1;
     await stage.sweep(aheadMs).catch(() => undefined);
