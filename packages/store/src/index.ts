@@ -278,6 +278,7 @@ export {
 export { loadLongWaits } from './wait-cycles.js';
 export {
   type FailedAttempt,
+  findDueWaits,
   loadFailedAttempts,
   retryLater,
   type WaitLine,

@@ -299,7 +299,8 @@ export const INVARIANTS: readonly Invariant[] = [
       select f.row_id, 'was given up by the sweep (' || f.kind || ') after ' || f.attempts || ' tries: ' || f.last_error
       from boxcar.sweep_failures f where f.is_dead and (
         exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null)
-        or exists (select from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id where k.id = f.row_id and k.status = 'pending' and t.ended_at is null))`,
+        or exists (select from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id where k.id = f.row_id and k.status = 'pending' and t.ended_at is null)
+        or exists (select from boxcar.batches b where b.id = f.row_id and b.status = 'running'))`,
   },
   {
     name: 'batch-counted',
@@ -377,10 +378,11 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'agent-order',
+    // Ids carry the clock of the machine that made them, `created_at` the server's: two machines may differ about the order.
     rule: 'the turns of an agent start in the order in which they were accepted',
     when: 'always',
     broken: `select t.id, 'waits although the later turn ' || o.id || ' of its agent was started' as what
-      from scope t join boxcar.turns o on o.agent_id = t.agent_id and o.id > t.id
+      from scope t join boxcar.turns o on o.agent_id = t.agent_id and o.id > t.id and o.created_at > t.created_at
       where t.status = 'queued' and o.status in ('dispatched', 'running', 'suspended')`,
   },
   {

@@ -69,7 +69,7 @@ const FACTS = statement(`
                 'succeeded', b.succeeded, 'min_success', b.min_success, 'is_due', b.is_due, 'created_at', b.created_at, 'deadline_at', b.deadline_at,
                 'open_turn_ids', array(select m.id from (${OPEN_MEMBERS}) m))
               from boxcar.batches b where b.id = k.batch_id),
-            'given_up', (select f.last_error from boxcar.sweep_failures f where f.kind in ('overdue_calls', 'wait_cycles') and f.row_id = k.id and f.is_dead)) order by k.step, k.ordinal), '[]')
+            'given_up', (select f.last_error from boxcar.sweep_failures f where ((f.kind in ('overdue_calls', 'wait_cycles') and f.row_id = k.id) or (f.kind = 'due_batches' and f.row_id = k.batch_id)) and f.is_dead)) order by k.step, k.ordinal), '[]')
           from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending'),
         'wait', (select json_build_object('kind', z.kind, 'created_at', z.created_at, 'due_at', z.due_at, 'detail', z.detail, 'provider', case when z.provider is not null then (
               select json_build_object('name', z.provider, 'open_until', p.open_until, 'failures', coalesce(p.failures, 0), 'max_concurrent', p.max_concurrent,
@@ -85,7 +85,7 @@ const FACTS = statement(`
             and (o.priority > t.priority or (o.priority = t.priority and o.id < t.id)) limit ${AHEAD_LIMIT}) o) end,
         'live_workers', p.live, 'window', p.size, 'dispatched', p.dispatched, 'format', t.format, 'newest_build', p.newest,
         'given_up', (select string_agg(f.kind || ': ' || f.last_error, '; ') from boxcar.sweep_failures f
-          where f.kind in ('dead_leases', 'overdue_turns', 'lost_rings') and f.row_id = t.id and f.is_dead and t.ended_at is null)
+          where f.kind in ('dead_leases', 'overdue_turns', 'due_waits', 'lost_rings') and f.row_id = t.id and f.is_dead and t.ended_at is null)
       ) order by f.id <> $1, f.n), '[]')
       from (select * from found limit ${READ_LIMIT}) f
         cross join lateral (select x.* from boxcar.turns x where x.id = f.id offset 0) t

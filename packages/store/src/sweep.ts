@@ -17,10 +17,11 @@ const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadl
 // One that waits for a batch ends with it.
 const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending' and k.batch_id is null and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
 const DUE_LOOK = `k.look_at <= ${NOW} and k.look_at is not null and k.status = 'pending'`;
-const DUE_WAIT = `w.due_at <= ${NOW} and w.due_at is not null`;
+const DUE_WAIT = `w.due_at <= ${NOW} and w.due_at is not null and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
 
-const DUE_BATCHES = "select b.id from boxcar.batches b where b.status = 'running' and b.is_due";
-const OVERDUE_BATCHES = `select b.id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW}`;
+const BATCH_IN_ORDER = notSetAside('due_batches', 'b.id', NOW);
+const DUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.is_due and ${BATCH_IN_ORDER}`;
+const OVERDUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW} and ${BATCH_IN_ORDER}`;
 
 const PROBE = statement(`
   select
@@ -277,12 +278,8 @@ const FIND_DUE_BATCHES = statement(`
 export async function findDueBatches(
   pool: pg.Pool,
   options: SweepClock & { limit: number },
-): Promise<readonly BatchId[]> {
-  const rows = await runRetrying<{ id: BatchId }>(pool, FIND_DUE_BATCHES, [
-    options.now ?? null,
-    options.limit,
-  ]);
-  return rows.map((row) => row.id);
+): Promise<readonly { readonly id: BatchId; readonly project_id: ProjectId }[]> {
+  return runRetrying(pool, FIND_DUE_BATCHES, [options.now ?? null, options.limit]);
 }
 
 const QUEUED_TARGETS = statement(`

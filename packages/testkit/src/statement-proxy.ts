@@ -20,12 +20,18 @@ export interface StatementFault {
 export interface StatementProxy extends AsyncDisposable {
   /** The URL of the database, by way of the proxy. */
   readonly url: string;
-  /** The texts of all statements so far, in order. */
+  /** The texts of all statements since it was armed, in order. */
   readonly statements: readonly string[];
+  /** For each of them what its connection had sent before, so that one `commit` can be told from another. */
+  readonly places: readonly string[];
   /** The statement that was struck, once it was. */
   readonly struck: string | undefined;
+  /** Nothing gets through any more. */
+  readonly isDead: boolean;
   /** How long nothing was asked or owed, in milliseconds; 0 while an answer is outstanding. */
   readonly quietMs: number;
+  /** Begins anew, with the connections that there are: counts from 1, and strikes once if a fault is given. */
+  arm(fault?: StatementFault): void;
 }
 
 interface Pending {
@@ -35,9 +41,11 @@ interface Pending {
 }
 
 /** Opens the proxy; with a fault it strikes once. */
-export async function statementProxy(databaseUrl: string, fault?: StatementFault): Promise<StatementProxy> {
+export async function statementProxy(databaseUrl: string, first?: StatementFault): Promise<StatementProxy> {
   const target = new URL(databaseUrl);
-  const statements: string[] = [];
+  let fault = first;
+  let statements: string[] = [];
+  let places: string[] = [];
   const pairs = new Set<{ cut(): void }>();
   let struck: string | undefined;
   let isDead = false;
@@ -60,6 +68,7 @@ export async function statementProxy(databaseUrl: string, fault?: StatementFault
     const upstream = connect({ host: target.hostname, port: Number(target.port) || 5432 });
     const pending: Pending[] = [];
     let isCut = false;
+    let last = '';
     const pair = {
       /** The server gets what was passed on, and then the end; the client gets nothing more. */
       cut: (): void => {
@@ -86,6 +95,8 @@ export async function statementProxy(databaseUrl: string, fault?: StatementFault
       let isStruck = false;
       if (request.statement !== undefined) {
         statements.push(request.statement);
+        places.push(last);
+        last = request.statement;
         lastAt = performance.now();
         isStruck = struck === undefined && isMeant(request.statement);
         if (isStruck && fault?.when === 'before') {
@@ -136,12 +147,28 @@ export async function statementProxy(databaseUrl: string, fault?: StatementFault
   url.port = String((server.address() as AddressInfo).port);
   return {
     url: url.href,
-    statements,
+    get statements() {
+      return statements;
+    },
+    get places() {
+      return places;
+    },
     get struck() {
       return struck;
     },
+    get isDead() {
+      return isDead;
+    },
     get quietMs() {
       return owed > 0 ? 0 : performance.now() - lastAt;
+    },
+    arm: (next) => {
+      fault = next;
+      statements = [];
+      places = [];
+      seen = 0;
+      struck = undefined;
+      isDead = false;
     },
     [Symbol.asyncDispose]: async () => {
       const closed = new Promise((settle) => server.close(settle));

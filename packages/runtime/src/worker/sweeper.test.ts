@@ -143,6 +143,66 @@ describe('a row that a sweep cannot handle', () => {
       ]),
     );
   });
+
+  test('among turns whose wait is over keeps no other from being woken', async () => {
+    await using h = await harness();
+    const limits = { retry_base_seconds: 3_000, retry_max_seconds: 3_000 };
+    await h.profile('turned-away', [{ fail: { status: 503, times: 1 }, say: 'done' }], { limits });
+    await h.worker({ leaseMs: 600_000_000, sweepMs: 600_000 });
+    const turnIds: TurnId[] = [];
+    for (let i = 0; i < 3; i += 1)
+      turnIds.push(await submit(h, 'launch_principal', { profile_name: 'turned-away', instruction: 'go' }));
+    for (const turnId of turnIds)
+      await waitFor(async () => (await statusOf(h, turnId)) === 'suspended', { message: 'all wait' });
+    const [bad, ...good] = turnIds as [TurnId, ...TurnId[]];
+    await poison(h, 'turns', bad);
+    const now = new Date(Date.now() + 3_001_000);
+    await createSweeper(h).sweep({ now });
+    for (const turnId of good)
+      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await statusOf(h, bad)).toBe('suspended');
+    expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([{ kind: 'due_waits', row_id: bad }]);
+    await cure(h, 'turns');
+    await createSweeper(h).sweep({ now: new Date(now.getTime() + 3_000) });
+    expect(await h.runtime.waitForTurn(bad, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    await checkInvariants(h.database.pool);
+  });
+
+  test('among batches that are due keeps no other from its end, and is given up like any row', async () => {
+    await using h = await harness();
+    await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
+    const batchIds: string[] = [];
+    for (let i = 0; i < 2; i += 1) {
+      const task = { target_strategy: 'new', target_ref: 'absent', instruction: 'go' };
+      const receipt = await h.runtime.submit('fork_join', {
+        tasks: [task],
+        wait: false,
+        deadline_seconds: 60,
+      });
+      batchIds.push((receipt as { batch_id: string }).batch_id);
+    }
+    const [bad = '', good = ''] = batchIds;
+    const statusOfBatch = async (id: string) =>
+      (await h.rows<{ status: string }>('select status from boxcar.batches where id = $1', [id]))[0]?.status;
+    await poison(h, 'batches', bad);
+    const sweeper = createSweeper(h);
+    const start = Date.now() + 61_000;
+    for (const second of [0, 3, 8, 17, 34]) await sweeper.sweep({ now: new Date(start + second * 1_000) });
+    expect([await statusOfBatch(bad), await statusOfBatch(good)]).toEqual(['running', 'timeout']);
+    const letters = await listDeadLetters(h.database.pool, 10);
+    expect(letters.find(({ row_id }) => row_id === bad)).toMatchObject({
+      kind: 'due_batches',
+      is_dead: true,
+    });
+    await expect(checkInvariants(h.database.pool, { isSettled: false })).rejects.toThrow(
+      /live-cause: .* was given up by the sweep \(due_batches\)/,
+    );
+    await cure(h, 'batches');
+    await retryDeadLetters(h.database.pool);
+    await sweeper.sweep({ now: new Date(start + 40_000) });
+    expect(await statusOfBatch(bad)).toBe('timeout');
+    await checkInvariants(h.database.pool);
+  });
 });
 
 /** Two agents, each with a turn in hand that asks the other one and waits, at the same time. */

@@ -15,6 +15,7 @@ import {
   elected,
   findDeadTurns,
   findDueBatches,
+  findDueWaits,
   findExhaustedTurns,
   findOverdueCalls,
   findOverdueProviders,
@@ -336,22 +337,25 @@ export class Sweeper {
 
   /** Batches whose end nobody came to make, or whose deadline has passed. */
   async #finishBatches(clock: Clock): Promise<void> {
-    for (const batchId of await findDueBatches(this.#runtime.pool, clock)) {
+    for (const { id, project_id: projectId } of await findDueBatches(this.#runtime.pool, clock)) {
       try {
-        await finishBatch(this.#runtime, batchId, clock);
+        await finishBatch(this.#runtime, id, clock);
       } catch (failure) {
-        this.#runtime.log('error', 'sweep.batch_failed', {
-          batch_id: batchId,
-          error: failure instanceof Error ? failure.message : String(failure),
-        });
+        await this.#setAside({ kind: 'due_batches', rowId: id, projectId }, failure, clock);
       }
     }
   }
 
   async #wake(clock: Clock): Promise<void> {
-    this.#runtime.ring(await wakeDue(this.#runtime.pool, clock));
-    this.#runtime.ring(await wakeForLeftovers(this.#runtime.pool, clock));
-    for (const provider of await findOverdueProviders(this.#runtime.pool, clock))
+    const { pool } = this.#runtime;
+    const rings = await this.#orAlone('due_waits', clock, {
+      all: () => wakeDue(pool, clock),
+      find: () => findDueWaits(pool, clock),
+      alone: (wait) => wakeDue(pool, { ...clock, turnIds: [wait.turn_id] }),
+    });
+    this.#runtime.ring(rings);
+    this.#runtime.ring(await wakeForLeftovers(pool, clock));
+    for (const provider of await findOverdueProviders(pool, clock))
       await this.#options.lookAtProvider(provider);
   }
 

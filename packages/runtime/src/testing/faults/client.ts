@@ -1,5 +1,6 @@
+import { KernelError } from '@boxcar/kernel';
 import { isTransient } from '@boxcar/store';
-import type { Client } from './scenario.js';
+import { type Client, Refused } from './scenario.js';
 import type { Stage } from './stage.js';
 
 const MAX_ATTEMPTS = 20;
@@ -15,7 +16,8 @@ export function persistentClient(stage: () => Stage): Client {
         try {
           return (await stage().runtime.accept(primitive, args, { idempotencyKey })).answer;
         } catch (error) {
-          if (!isTransient(error) || attempt === MAX_ATTEMPTS) throw error;
+          if (isTransient(error) && attempt < MAX_ATTEMPTS) continue;
+          throw error instanceof KernelError ? new Refused(error.code, error.message) : error;
         }
       }
     },

@@ -1,6 +1,7 @@
 import { isJsonObject, type JsonValue } from '@boxcar/kernel';
 import type pg from 'pg';
 import { rowCounts } from '../row-counts.js';
+import { type Facts, readFacts } from './facts.js';
 import type { Scenario } from './scenario.js';
 
 /** What a scenario has brought about, without what differs from run to run: ids, times, attempts, workers. */
@@ -9,6 +10,7 @@ export interface Outcome {
   readonly turns: readonly string[];
   /** Rows by table, but for the attempts. */
   readonly rows: Readonly<Record<string, number>>;
+  readonly facts: Facts;
 }
 
 interface Entry {
@@ -39,6 +41,12 @@ const TURNS = `
 
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 
+/** How often something was tried stands in messages, too. */
+const toText = (value: unknown): string =>
+  JSON.stringify(value)
+    .replace(UUID, '<id>')
+    .replace(/attempt \d+/g, 'attempt <n>');
+
 /** A tool that may run once only has an outcome that may be unknown; then the model is told just that. */
 function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue {
   if (!isJsonObject(content)) return content;
@@ -52,7 +60,7 @@ function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue
 function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[] {
   const lines = tape.map((entry) => ({
     isResult: entry.kind === 'tool_result',
-    text: JSON.stringify({ ...entry, content: withoutResult(entry.content, once) }).replace(UUID, '<id>'),
+    text: toText({ ...entry, content: withoutResult(entry.content, once) }),
   }));
   const sorted: string[] = [];
   let results: string[] = [];
@@ -67,20 +75,20 @@ function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[
   return [...sorted, ...results.sort()];
 }
 
-export async function readOutcome(pool: pg.Pool, scenario: Scenario): Promise<Outcome> {
+export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: JsonValue): Promise<Outcome> {
   const once = new Set(
     (scenario.tools ?? []).filter(({ retry }) => retry === 'never').map(({ name }) => name),
   );
   const { rows } = await pool.query<TurnRow>(TURNS);
   const turns = rows.map(({ head, context, tape }) =>
     [
-      JSON.stringify(head).replace(UUID, '<id>'),
-      `  context ${JSON.stringify(context).replace(UUID, '<id>')}`,
+      toText(head),
+      `  context ${toText(context)}`,
       ...inCallOrder(tape ?? [], once).map((line) => `  ${line}`),
     ].join('\n'),
   );
   const { steps: _attempts, ...counts } = await rowCounts(pool);
-  return { turns: turns.sort(), rows: counts };
+  return { turns: turns.sort(), rows: counts, facts: await readFacts(pool, driven) };
 }
 
 /** Calls of tools that may run once only, and did more often. */

@@ -10,7 +10,7 @@ import type { Doorbell, DoorbellSubscription, ModelRequest, Ring, TurnId, Worker
 import { releaseTurns } from '@boxcar/store';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { persistentClient } from './client.js';
-import { concludeScene, countUnfinished, describeDifference } from './conclude.js';
+import { concludeScene, countUnfinished, findFault, watcherOf } from './conclude.js';
 import type { Outcome } from './outcome.js';
 import type { Scenario } from './scenario.js';
 import { prepareScene } from './scene.js';
@@ -31,7 +31,7 @@ export async function raceEverywhere(scenario: Scenario): Promise<RaceReport> {
   const calm = await runOnce(scenario, { scene, workers: 1 });
   const { outcome, ...counts } = await runOnce(scenario, { scene, workers: 2 });
   await scene.close();
-  const difference = describeDifference(calm.outcome, outcome);
+  const difference = findFault(scenario, calm.outcome, outcome);
   return { ...counts, failures: difference === undefined ? [] : [`${scenario.name}: ${difference}`] };
 }
 
@@ -49,6 +49,7 @@ async function runOnce(
       databaseUrl: database.url,
       effects: database.pool,
       leaseMs: 60_000,
+      sweepMs: 100,
       doorbell: bell,
       log: (_level, event, { outcome } = {}) => {
         if (event === 'turn.left' && outcome === 'fenced') lost += 1;
@@ -60,12 +61,15 @@ async function runOnce(
               ...model,
               generate: async (request, options) => {
                 const reply = await model.generate(request, options);
-                await handover.meet(stepOf(request), request.turn.turnId, request.turn);
+                await handover.meet(stepOf(request), request.turn.turnId, {
+                  step: request.turn,
+                  signal: options.signal,
+                });
                 return reply;
               },
             }),
-            beforeTool: async ({ retry }, { toolCallId, turnId }) => {
-              if (retry === 'safe') await handover.meet(toolCallId, turnId);
+            beforeTool: async ({ retry }, { toolCallId, turnId, signal }) => {
+              if (retry === 'safe') await handover.meet(toolCallId, turnId, { signal });
               else await handover.give(turnId);
             },
           }),
@@ -74,13 +78,18 @@ async function runOnce(
   const [first] = stages;
   if (first === undefined) throw new Error('there is no worker');
   for (const stage of stages) await stage.work();
-  await scenario.drive(persistentClient(() => first));
+  const driven = await scenario.drive(
+    persistentClient(() => first),
+    watcherOf(database.pool),
+  );
   await waitFor(async () => (await countUnfinished(database.pool)) === 0, {
     message: 'all turns have ended',
     ...SOON,
   });
+  // Side by side: what is in the hands of one may wait for what is in those of the other.
+  await Promise.all(stages.map((stage) => stage.rest()));
   for (const stage of stages) await stage.close();
-  const outcome = await concludeScene(database.pool, scenario);
+  const outcome = await concludeScene(database.pool, scenario, driven ?? null);
   await handover?.checkCommits();
   await database.close();
   return { races: handover?.races ?? 0, lost, outcome };
@@ -105,8 +114,12 @@ class Handover {
     this.#bell = bell;
   }
 
-  /** The first to come with a key loses the turn, and waits until the other one has come as far. */
-  async meet(key: string, turnId: TurnId, step?: StepAt): Promise<void> {
+  /** The first to come with a key loses the turn, and waits until the other one has come as far, or will not come. */
+  async meet(
+    key: string,
+    turnId: TurnId,
+    { step, signal }: { readonly step?: StepAt; readonly signal: AbortSignal },
+  ): Promise<void> {
     const wake = this.#waiting.get(key);
     if (wake !== undefined) {
       this.#waiting.delete(key);
@@ -115,7 +128,10 @@ class Handover {
     }
     if (this.#met.has(key)) return;
     this.#met.add(key);
-    const met = new Promise<void>((settle) => this.#waiting.set(key, settle));
+    const met = new Promise<void>((settle) => {
+      this.#waiting.set(key, settle);
+      signal.addEventListener('abort', () => settle(), { once: true });
+    });
     if (await this.give(turnId)) {
       if (step !== undefined) this.#stale.push(step);
       await met;

@@ -6,7 +6,7 @@
  * D2  A submission comes as two jobs of the queue door with one key; both are answered, with the same.
  * D3  A tool outside answers twice at the results door before its job returns the answer a third time.
  */
-import { type JsonValue, KernelError } from '@boxcar/kernel';
+import type { JsonValue } from '@boxcar/kernel';
 import { type QueueBackend, waitFor } from '@boxcar/testkit';
 import type { Job, Processor } from 'bullmq';
 import { createQueueDoor } from '../../door/queue-door.js';
@@ -16,10 +16,10 @@ import { silentLog } from '../../log.js';
 import { openQueues, type Queues } from '../../queues.js';
 import { TOOL_RESULTS_QUEUE, ToolQueue } from '../../tool-queue.js';
 import { type TestBackend, testBackend } from '../queue-backend.js';
-import { concludeScene, countUnfinished, describeDifference } from './conclude.js';
+import { concludeScene, countUnfinished, findFault, watcherOf } from './conclude.js';
 import type { Outcome } from './outcome.js';
 import { serveOutside } from './outside.js';
-import type { Client, Scenario } from './scenario.js';
+import { type Client, Refused, type Scenario } from './scenario.js';
 import { setScene } from './scene.js';
 import { openStage } from './stage.js';
 
@@ -35,7 +35,7 @@ export interface RedeliveryReport {
 export async function redeliverEverything(scenario: Scenario, kind: QueueBackend): Promise<RedeliveryReport> {
   const calm = await runOnce(scenario, { kind, isTwice: false });
   const { outcome, ...counts } = await runOnce(scenario, { kind, isTwice: true });
-  const difference = describeDifference(calm.outcome, outcome);
+  const difference = findFault(scenario, calm.outcome, outcome);
   return { ...counts, failures: difference === undefined ? [] : [`${scenario.name}: ${difference}`] };
 }
 
@@ -65,14 +65,14 @@ async function runOnce(
   const doors = [createQueueDoor(stage.runtime, plain), createToolResultsDoor(stage.runtime, queues)];
   serveOutside(backend, scenario, isTwice ? answerTwice(backend) : undefined);
   await stage.work();
-  await scenario.drive(doorClient(backend, isTwice ? 2 : 1));
+  const driven = await scenario.drive(doorClient(backend, isTwice ? 2 : 1), watcherOf(backend.database.pool));
   await waitFor(async () => (await countUnfinished(backend.database.pool)) === 0, {
     message: 'all turns have ended',
     ...SOON,
   });
   for (const door of doors) await door.close();
   await stage.close();
-  return { ...counts, outcome: await concludeScene(backend.database.pool, scenario) };
+  return { ...counts, outcome: await concludeScene(backend.database.pool, scenario, driven ?? null) };
 }
 
 function redelivering(queues: Queues, counts: Counts): Queues {
@@ -137,6 +137,6 @@ async function answerOf(backend: TestBackend, queueName: string, id: string): Pr
     { message: `job ${id} of ${queueName} has ended`, ...SOON },
   );
   if (job.failedReason !== undefined)
-    throw new KernelError('internal_error', { message: `The job ${id} failed: ${job.failedReason}` });
+    throw new Refused(job.failedReason.split(':')[0] ?? '', `The job ${id} failed: ${job.failedReason}`);
   return job.returnvalue;
 }

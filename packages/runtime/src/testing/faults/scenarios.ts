@@ -36,9 +36,7 @@ export const tools: Scenario = {
       answer: (input) => ({ seen: JSON.stringify(input) }),
     },
   ],
-  drive: async (client) => {
-    await client.submit('launch_principal', { profile_name: 'handy', instruction: 'go' });
-  },
+  drive: (client) => client.submit('launch_principal', { profile_name: 'handy', instruction: 'go' }),
 };
 
 /** A turn that asks an expert and waits, and beside it sends another off without waiting. */
@@ -65,9 +63,7 @@ export const delegations: Scenario = {
     { name: 'expert', script: [{ say: 'answer to {{instruction}}' }] },
     { name: 'runner', script: [{ say: 'ran' }] },
   ],
-  drive: async (client) => {
-    await client.submit('launch_principal', { profile_name: 'lead', instruction: 'go' });
-  },
+  drive: (client) => client.submit('launch_principal', { profile_name: 'lead', instruction: 'go' }),
 };
 
 /** A turn whose tools are run by workers outside, one of them once only. */
@@ -93,7 +89,5 @@ export const queueTools: Scenario = {
     fetch: (args) => ({ fetched: args }),
     book: (args) => ({ booked: args }),
   },
-  drive: async (client) => {
-    await client.submit('launch_principal', { profile_name: 'remote', instruction: 'it' });
-  },
+  drive: (client) => client.submit('launch_principal', { profile_name: 'remote', instruction: 'it' }),
 };

@@ -13,6 +13,7 @@ export async function setScene(database: TestDatabase, scenario: Scenario): Prom
       ...profile,
     });
   await stage.close();
+  if (scenario.prepare !== undefined) await database.pool.query(scenario.prepare);
 }
 
 /** A database with the scene of a scenario, to be cloned: nobody is connected to it. */

@@ -36,6 +36,8 @@ export interface StageOptions {
 export interface Stage {
   readonly runtime: Runtime;
   work(): Promise<Worker>;
+  /** Ends its worker; `work` starts another one, in the same process. */
+  rest(): Promise<void>;
   /** One pass of the sweep, with the clock moved on. */
   sweep(aheadMs: number): Promise<void>;
   close(): Promise<void>;
@@ -76,9 +78,14 @@ export function openStage(options: StageOptions): Stage {
   });
   let worker: Worker | undefined;
   let closing: Promise<void> | undefined;
-  const close = async (): Promise<void> => {
+  const rest = async (): Promise<void> => {
+    const ending = worker;
+    worker = undefined;
     // What a fault has cut off cannot say goodbye; the rows are checked afterwards.
-    await worker?.close({ graceMs: 0 }).catch(() => undefined);
+    await ending?.close({ graceMs: 0 }).catch(() => undefined);
+  };
+  const close = async (): Promise<void> => {
+    await rest();
     await runtime.close();
     await pool.end();
   };
@@ -93,6 +100,7 @@ export function openStage(options: StageOptions): Stage {
       });
       return worker;
     },
+    rest,
     sweep: (aheadMs) => sweeper.sweep({ now: new Date(Date.now() + aheadMs) }),
     close: () => {
       closing ??= close();
