@@ -7,7 +7,14 @@ import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
 
 /** Which part of the sweep failed on a row: the name of its finding. */
-export type SweepKind = 'dead_leases' | 'overdue_turns' | 'overdue_calls' | 'lost_rings' | 'wait_cycles';
+export type SweepKind =
+  | 'dead_leases'
+  | 'overdue_turns'
+  | 'overdue_calls'
+  | 'lost_rings'
+  | 'due_waits'
+  | 'due_batches'
+  | 'wait_cycles';
 
 /** Tries until a row is left alone. */
 const MAX_TRIES = 5;

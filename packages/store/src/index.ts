@@ -268,6 +268,7 @@ export {
 export { loadLongWaits } from './wait-cycles.js';
 export {
   type FailedAttempt,
+  findDueWaits,
   loadFailedAttempts,
   retryLater,
   type WaitLine,

@@ -17,10 +17,11 @@ const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadl
 // One that waits for a batch ends with it.
 const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending' and k.batch_id is null and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
 const DUE_LOOK = `k.look_at <= ${NOW} and k.look_at is not null and k.status = 'pending'`;
-const DUE_WAIT = `w.due_at <= ${NOW} and w.due_at is not null`;
+const DUE_WAIT = `w.due_at <= ${NOW} and w.due_at is not null and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
 
-const DUE_BATCHES = "select b.id from boxcar.batches b where b.status = 'running' and b.is_due";
-const OVERDUE_BATCHES = `select b.id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW}`;
+const NOT_POISON = notSetAside('due_batches', 'b.id', NOW);
+const DUE_BATCHES = `select b.id from boxcar.batches b where b.status = 'running' and b.is_due and ${NOT_POISON}`;
+const OVERDUE_BATCHES = `select b.id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW} and ${NOT_POISON}`;
 
 const PROBE = statement(`
   select

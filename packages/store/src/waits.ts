@@ -5,9 +5,10 @@
  * V2  Whoever wakes a turn deletes its wait in the same statement, under the turn's lock, so it is woken once.
  * V3  A wait for room at a provider ends only by the provider's own books (providers.ts), in their order.
  */
-import type { ErrorBody, JsonObject, Ring, TurnId, WorkerId } from '@boxcar/kernel';
+import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
+import { notSetAside } from './dead-letters.js';
 import { type StepCommit, toRing } from './turns.js';
 
 export type WaitKind = 'retry' | 'limit' | 'budget' | 'approval';
@@ -99,20 +100,36 @@ const wakeText = (which: string): string => `
   from gone where t.id = gone.turn_id
   returning t.id as turn_id, t.epoch, t.worker_target`;
 
+const NOW = 'coalesce($1::timestamptz, now())';
+const DUE = `w.due_at <= ${NOW} and w.kind <> 'limit' and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
+
 const WAKE_DUE = statement(
   wakeText(
-    "select w.turn_id from boxcar.waits w where w.due_at <= coalesce($1::timestamptz, now()) and w.kind <> 'limit' order by w.due_at limit $2",
+    `select w.turn_id from boxcar.waits w where ${DUE} and ($3::uuid[] is null or w.turn_id = any ($3)) order by w.due_at limit $2`,
   ),
 );
 
-type RingRow = Parameters<typeof toRing>[0];
+const FIND_DUE = statement(
+  `select w.turn_id, w.project_id from boxcar.waits w where ${DUE} order by w.due_at limit $2`,
+);
 
-/** Wakes turns whose time has come. */
-export async function wakeDue(
+/** The turns that {@link wakeDue} would wake. */
+export function findDueWaits(
   pool: pg.Pool,
   options: { readonly now?: Date; readonly limit: number },
+): Promise<{ turn_id: TurnId; project_id: ProjectId }[]> {
+  return runRetrying(pool, FIND_DUE, [options.now ?? null, options.limit]);
+}
+
+type RingRow = Parameters<typeof toRing>[0];
+
+/** Wakes turns whose time has come. @param options.turnIds - Only these. */
+export async function wakeDue(
+  pool: pg.Pool,
+  options: { readonly now?: Date; readonly limit: number; readonly turnIds?: readonly TurnId[] },
 ): Promise<readonly Ring[]> {
-  return (await runRetrying<RingRow>(pool, WAKE_DUE, [options.now ?? null, options.limit])).map(toRing);
+  const { now, limit, turnIds } = options;
+  return (await runRetrying<RingRow>(pool, WAKE_DUE, [now ?? null, limit, turnIds ?? null])).map(toRing);
 }
 
 const WAKE_RETRIES = statement(

@@ -143,6 +143,47 @@ describe('a row that a sweep cannot handle', () => {
       ]),
     );
   });
+
+  test('among turns that wait for a moment keeps no other from being woken', async () => {
+    await using h = await harness();
+    await h.profile('writer', [{ say: 'done' }]);
+    const turnIds: TurnId[] = [];
+    for (let i = 0; i < 3; i += 1)
+      turnIds.push(await submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' }));
+    const [bad, ...good] = turnIds as [TurnId, ...TurnId[]];
+    await lose(h, turnIds);
+    await h.rows(
+      `with w as (insert into boxcar.waits (turn_id, project_id, kind, due_at) select id, project_id, 'retry', now() from boxcar.turns)
+      update boxcar.turns set status = 'suspended', holder_id = null`,
+    );
+    await poison(h, 'turns', bad);
+    await createSweeper(h).sweep({ now: new Date(Date.now() + 1_000) });
+    for (const turnId of good) expect(await statusOf(h, turnId)).toBe('dispatched');
+    expect(await statusOf(h, bad)).toBe('suspended');
+    expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([{ kind: 'due_waits', row_id: bad }]);
+  });
+
+  test('among batches keeps no other from its end, and is given up like any other', async () => {
+    await using h = await harness();
+    await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
+    const fork = async (): Promise<string> => {
+      const tasks = [{ target_strategy: 'new', target_ref: 'absent', instruction: 'go' }];
+      const receipt = await h.runtime.submit('fork_join', { tasks, wait: false, deadline_seconds: 60 });
+      return (receipt as { batch_id: string }).batch_id;
+    };
+    const [bad, good] = [await fork(), await fork()];
+    await poison(h, 'batches', bad);
+    const sweeper = createSweeper(h);
+    for (const seconds of [61, 70, 80, 90, 120])
+      await sweeper.sweep({ now: new Date(Date.now() + seconds * 1_000) });
+    expect(await h.rows('select id, status from boxcar.batches order by id')).toEqual([
+      { id: bad, status: 'running' },
+      { id: good, status: 'timeout' },
+    ]);
+    expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([
+      { kind: 'due_batches', row_id: bad, attempts: 5, is_dead: true },
+    ]);
+  });
 });
 
 /** Two agents, each with a turn in hand that asks the other one and waits, at the same time. */

@@ -15,6 +15,7 @@ import {
   elected,
   findDeadTurns,
   findDueBatches,
+  findDueWaits,
   findExhaustedTurns,
   findOverdueCalls,
   findOverdueProviders,
@@ -333,16 +334,19 @@ export class Sweeper {
       try {
         await finishBatch(this.#runtime, batchId, clock);
       } catch (failure) {
-        this.#runtime.log('error', 'sweep.batch_failed', {
-          batch_id: batchId,
-          error: failure instanceof Error ? failure.message : String(failure),
-        });
+        await this.#setAside({ kind: 'due_batches', rowId: batchId, projectId: null }, failure, clock);
       }
     }
   }
 
   async #wake(clock: Clock): Promise<void> {
-    this.#runtime.ring(await wakeDue(this.#runtime.pool, clock));
+    const { pool } = this.#runtime;
+    const rings = await this.#orAlone('due_waits', clock, {
+      all: () => wakeDue(pool, clock),
+      find: () => findDueWaits(pool, clock),
+      alone: (turn) => wakeDue(pool, { ...clock, turnIds: [turn.turn_id] }),
+    });
+    this.#runtime.ring(rings);
     this.#runtime.ring(await wakeForLeftovers(this.#runtime.pool, clock));
     for (const provider of await findOverdueProviders(this.#runtime.pool, clock))
       await this.#options.lookAtProvider(provider);
