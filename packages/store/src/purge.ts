@@ -225,7 +225,8 @@ const DELETES = [
       delete from boxcar.batches b where b.run_id = any ($1::uuid[])
         or (b.run_id is null and b.turn_ids && array(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])))
       returning b.id
-    )
+    ),
+    letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
     delete from boxcar.operations o using gone where o.awaited_batch_id = gone.id`,
   'delete from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
   `delete from boxcar.sweep_failures f where f.row_id in (
