@@ -8,8 +8,8 @@ const whole = (max: number): z.ZodInt => z.int().min(1).max(max);
 export const projectLimitsSchema = z.strictObject({
   /** The deepest that a tree of turns may become. */
   max_depth: whole(1_000).optional(),
-  /** The most turns that one primitive may make. */
-  max_fan_out: whole(100_000).optional(),
+  /** The most turns that one primitive may make; none takes more tasks than this. */
+  max_fan_out: whole(20_000).optional(),
   /**
    * New turns begin only while fewer of the project are dispatched or running. A turn that comes back from a wait is not held up:
    * it has begun.

@@ -294,14 +294,15 @@ export async function chargeLost(
 }
 
 const FIND_ACCOUNT = statement(`
-  select b.id, b.run_id, b.limits from boxcar.turns t join boxcar.budgets b on b.id = t.budget_id where t.id = $1`);
+  select b.id, b.run_id, b.limits from boxcar.turns t join boxcar.budgets b on b.id in (t.budget_id, $2) where t.id = $1 order by b.id = $2 desc limit 1`);
 
-/** The account that governs a turn; undefined = none does. */
+/** The account that governs a turn, or the whole of a run when one is named; undefined = none does. */
 export async function findAccount(
   db: Queryable,
-  turnId: TurnId,
+  named: { readonly turnId: TurnId; readonly runId: RunId | undefined },
 ): Promise<{ readonly id: string; readonly runId: RunId; readonly limits: BudgetLimits } | undefined> {
-  const [row] = await run<{ id: string; run_id: RunId; limits: BudgetLimits }>(db, FIND_ACCOUNT, [turnId]);
+  const values = [named.turnId, named.runId ?? null];
+  const [row] = await run<{ id: string; run_id: RunId; limits: BudgetLimits }>(db, FIND_ACCOUNT, values);
   return row && { id: row.id, runId: row.run_id, limits: row.limits };
 }
 

@@ -240,6 +240,7 @@ export {
 } from './tool-calls.js';
 export { type OfferedTool, writeToolset } from './toolsets.js';
 export {
+  findNamed,
   findTreeRoot,
   findTreeRoots,
   loadTree,

@@ -179,9 +179,26 @@ export async function findTreeRoot(
   return first;
 }
 
-const ROOTS = statement(`
-  select t.id from boxcar.runs r cross join lateral (select t.id from boxcar.turns t where t.run_id = r.id and t.parent_turn_id is null offset 0) t
-  where r.root_turn_id = $1 and r.id between $2 and $3 order by t.id`);
+const RUN = statement('select r.id from boxcar.runs r where r.root_turn_id = $1 and r.id between $2 and $3');
+
+/**
+ * What a run or turn id names: the turn, which is the first root of a run, and the run if its id begins so too.
+ *
+ * @throws KernelError as `findTreeRoot`.
+ */
+export async function findNamed(
+  db: Queryable,
+  ref: string,
+  options: { readonly project: string },
+): Promise<{ readonly turnId: TurnId; readonly runId: RunId | undefined }> {
+  const turnId = await findTreeRoot(db, ref, options);
+  const [found] = await run<{ id: RunId }>(db, RUN, [turnId, ...rangeOf(ref)]);
+  return { turnId, runId: found?.id };
+}
+
+const ROOTS = statement(
+  'select t.id from boxcar.turns t where t.run_id = $1 and t.parent_turn_id is null order by t.id',
+);
 
 /**
  * What a run or turn id names: all roots of the run, or the turn.
@@ -193,9 +210,9 @@ export async function findTreeRoots(
   ref: string,
   options: { readonly project: string },
 ): Promise<readonly TurnId[]> {
-  const rootId = await findTreeRoot(db, ref, options);
-  const rows = await run<{ id: TurnId }>(db, ROOTS, [rootId, ...rangeOf(ref)]);
-  return rows.length === 0 ? [rootId] : rows.map((row) => row.id);
+  const { turnId, runId } = await findNamed(db, ref, options);
+  if (runId === undefined) return [turnId];
+  return (await run<{ id: TurnId }>(db, ROOTS, [runId])).map((row) => row.id);
 }
 
 // The planner settings of the pool lead it by keys; `offset 0` keeps each look-up one.

@@ -191,6 +191,21 @@ it('a caller whose time is over while it waits for a batch ends as partial, and 
   await check();
 });
 
+it('a raise of a run is of its own budget, also when its first root has another', async () => {
+  const { turn_ids } = await fork({
+    tasks: [task('writer', { budget: { tokens: 2_000 } }), task('writer')],
+    budget: { tokens: 9_000 },
+  });
+  const runId = await runOf(turn_ids[0]);
+  const raise = (target: string | undefined, tokens: number) =>
+    h.runtime.submit('raise_budget', { target: target ?? '', budget: { tokens } });
+  expect(await raise(runId, 12_000)).toMatchObject({ budget_id: runId, limits: { tokens: 12_000 } });
+  expect(await raise(turn_ids[0], 3_000)).toMatchObject({ budget_id: turn_ids[0] });
+  expect(await raise(turn_ids[1], 13_000)).toMatchObject({ budget_id: runId });
+  await Promise.all(turn_ids.map(end));
+  await check();
+});
+
 describe('a model call that is tried again', () => {
   const spentBy = async (instruction: string): Promise<number> => {
     const { turn_id } = (await h.runtime.submit('launch_principal', {

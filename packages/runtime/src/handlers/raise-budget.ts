@@ -6,7 +6,7 @@ import {
   raiseBudgetSchema,
   toBudgetLimits,
 } from '@boxcar/kernel';
-import { findAccount, findTreeRoot, lockRun, raiseAccount } from '@boxcar/store';
+import { findAccount, findNamed, lockRun, raiseAccount } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
 
 const refuse = (message: string, details: Readonly<Record<string, unknown>>): never => {
@@ -33,8 +33,9 @@ async function raise({ target, budget }: RaiseBudget, tools: HandlerTools): Prom
       message: 'A budget is raised by the operator, not by the agents that work under it.',
       details: { source_agent_id: tools.ctx.source.agentId },
     });
-  const turnId = await findTreeRoot(tools.db, target, { project: tools.ctx.projectId });
-  const found = await findAccount(tools.db, turnId);
+  const named = await findNamed(tools.db, target, { project: tools.ctx.projectId });
+  const { turnId } = named;
+  const found = await findAccount(tools.db, named);
   if (found === undefined)
     throw new KernelError('not_found', {
       message: `Turn ${turnId} stands under no budget.`,
@@ -42,7 +43,7 @@ async function raise({ target, budget }: RaiseBudget, tools: HandlerTools): Prom
     });
   await lockRun(tools.tx, found.runId);
   // Read again: what is decided is decided under the lock.
-  const account = (await findAccount(tools.tx, turnId)) ?? found;
+  const account = (await findAccount(tools.tx, named)) ?? found;
   const limits = toBudgetLimits(budget);
   checkRaise(account.id, account.limits, limits);
   const rings = await raiseAccount(tools.tx, { runId: account.runId, accountId: account.id, limits });
