@@ -266,27 +266,30 @@ export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<P
 }
 
 const EXTEND = statement(`
-  update boxcar.tool_calls set deadline_at = now() + $2 * interval '1 millisecond' where id = $1 and status = 'pending'`);
+  update boxcar.tool_calls set deadline_at = now() + $2 * interval '1 millisecond' where id = $1 and status = 'pending' returning id`);
 
-/** Gives a waiting call the deadline of what it waits for. */
+/** Gives a waiting call the deadline of what it waits for. False: it has its answer already. */
 export async function extendDeadline(
   db: Queryable,
   toolCallId: ToolCallId,
   timeoutMs: number,
-): Promise<void> {
-  await run(db, EXTEND, [toolCallId, timeoutMs]);
+): Promise<boolean> {
+  return (await run(db, EXTEND, [toolCallId, timeoutMs])).length > 0;
 }
 
 const AWAIT_BATCH = statement(`
-  update boxcar.tool_calls set batch_id = $2, deadline_at = now() + $3 * interval '1 millisecond' where id = $1 and status = 'pending'`);
+  update boxcar.tool_calls set batch_id = $2, deadline_at = now() + $3 * interval '1 millisecond' where id = $1 and status = 'pending' returning id`);
 
-/** A call waits for a batch from now on; the batch's deadline, which is said here too, is the one that counts. */
+/**
+ * A call waits for a batch from now on; the batch's deadline, which is said here too, is the one that counts. False: it has its
+ * answer already.
+ */
 export async function awaitBatch(
   db: Queryable,
   toolCallId: ToolCallId,
   batch: { readonly id: BatchId; readonly deadlineMs: number },
-): Promise<void> {
-  await run(db, AWAIT_BATCH, [toolCallId, batch.id, batch.deadlineMs]);
+): Promise<boolean> {
+  return (await run(db, AWAIT_BATCH, [toolCallId, batch.id, batch.deadlineMs])).length > 0;
 }
 
 const CALLS_OF_STEP = statement(`

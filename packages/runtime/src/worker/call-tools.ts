@@ -320,6 +320,19 @@ const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   (error.code === 'database_unavailable' ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
+/**
+ * The sweep may have answered a call, as out of time, that is at work still: its model was told so, and nothing may come of it.
+ *
+ * @throws KernelError `tool_timeout`, which undoes the primitive.
+ */
+function checkOpen(call: PendingCall, isOpen: boolean): void {
+  if (isOpen) return;
+  throw new KernelError('tool_timeout', {
+    message: 'The call was answered as out of time while its primitive was at work.',
+    details: { tool: call.name, tool_call_id: call.id },
+  });
+}
+
 async function runPrimitive(
   runtime: RuntimeCore,
   held: HeldTurn,
@@ -350,15 +363,17 @@ async function runPrimitive(
         signal,
         settle: async (tx, answer) => {
           pass();
-          rings = (await settleCalls(tx, [options.settle({ status: 'success', result: answer })])).rings;
+          const settled = await settleCalls(tx, [options.settle({ status: 'success', result: answer })]);
+          checkOpen(call, settled.duplicates.length === 0);
+          rings = settled.rings;
         },
         join: async (tx, batch) => {
           pass();
-          await awaitBatch(tx, call.id, batch);
+          checkOpen(call, await awaitBatch(tx, call.id, batch));
         },
         extend: async (tx, timeoutMs) => {
           pass();
-          await extendDeadline(tx, call.id, timeoutMs);
+          checkOpen(call, await extendDeadline(tx, call.id, timeoutMs));
         },
       },
     }),
