@@ -86,6 +86,23 @@ describe('statementProxy', () => {
     await expect(second.query('select 1')).rejects.toThrow();
     await expect(connect(proxy.url)).rejects.toThrow();
   });
+
+  it('strikes again when it is armed anew, and tells what stood before each statement', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await statementProxy(database.url, { at: 1, when: 'before', scope: 'process' });
+    await expect(connect(proxy.url).then((client) => insert(client, 1))).rejects.toThrow();
+    expect(proxy.isDead).toBe(true);
+    proxy.arm();
+    const kept = await connect(proxy.url);
+    await insert(kept, 2);
+    proxy.arm({ at: 2, when: 'before', scope: 'connection' });
+    await insert(kept, 3);
+    await expect(insert(kept, 4)).rejects.toThrow();
+    expect(proxy.isDead).toBe(false);
+    expect(proxy.places).toEqual([proxy.statements[0], proxy.statements[0]]);
+    expect(await numbers(database.pool)).toEqual([2, 3]);
+  });
 });
 
 describe('tcpProxy', () => {

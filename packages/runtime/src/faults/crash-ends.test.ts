@@ -1,4 +1,5 @@
-import { describe, expect, test } from 'vitest';
+import { beforeAll, describe, expect, test } from 'vitest';
+import { delegations } from '../testing/faults/scenarios.js';
 import {
   budgetRaised,
   budgetSpent,
@@ -9,10 +10,14 @@ import {
   raiseRacingPause,
   tightBudget,
 } from '../testing/faults/scenarios-ends.js';
-import { newCoverage, survive } from '../testing/faults/survive.js';
+import { forkJoin } from '../testing/faults/scenarios-joins.js';
+import { coverageOf, survive } from '../testing/faults/survive.js';
 
 describe('cancels and budgets, cut at every kind of statement, end as they may', { timeout: 600_000 }, () => {
-  const covered = newCoverage();
+  let covered: Set<string>;
+  beforeAll(async () => {
+    covered = await coverageOf([delegations, forkJoin]);
+  });
 
   test.each([
     cancelTree,

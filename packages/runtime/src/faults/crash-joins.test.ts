@@ -1,4 +1,5 @@
-import { describe, expect, test } from 'vitest';
+import { beforeAll, describe, expect, test } from 'vitest';
+import { delegations } from '../testing/faults/scenarios.js';
 import {
   batchDeadline,
   collectLater,
@@ -7,10 +8,13 @@ import {
   minSuccess,
   nestedForkJoin,
 } from '../testing/faults/scenarios-joins.js';
-import { newCoverage, survive } from '../testing/faults/survive.js';
+import { coverageOf, survive } from '../testing/faults/survive.js';
 
 describe('joins, cut at every kind of statement, answer as without faults', { timeout: 600_000 }, () => {
-  const covered = newCoverage();
+  let covered: Set<string>;
+  beforeAll(async () => {
+    covered = await coverageOf([delegations]);
+  });
 
   test.each([forkJoin, failFast, minSuccess, batchDeadline, nestedForkJoin, collectLater])(
     '$name',

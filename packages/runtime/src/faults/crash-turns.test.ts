@@ -4,14 +4,14 @@ import { silentLog } from '../log.js';
 import { openQueues } from '../queues.js';
 import { serveOutside } from '../testing/faults/outside.js';
 import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
-import { newCoverage, survive } from '../testing/faults/survive.js';
+import { survive } from '../testing/faults/survive.js';
 import { testBackend } from '../testing/queue-backend.js';
 import { ToolQueue } from '../tool-queue.js';
 
 describe('turns and their tools, cut at every kind of statement, end as without faults', {
   timeout: 600_000,
 }, () => {
-  const covered = newCoverage();
+  const covered = new Set<string>();
 
   test.each([tools, delegations])('$name', async (scenario) => {
     const { struck } = await survive(scenario, { covered });

@@ -3,7 +3,7 @@
  *
  * P1  A statement that changes nothing is cut once: before or after it is the same to everybody, and so is each time of it.
  * P2  One that changes something is cut at all moments the first time it is met, and its process dies at the last one of each
- *     scenario; a `commit` is told from others by what it commits.
+ *     scenario if it decides what is to be done next; a `commit` is told from others by what it commits.
  * P3  What an earlier scenario has cut is not cut again, but for that last death.
  */
 import type { StatementFault } from '@boxcar/testkit';
@@ -38,6 +38,14 @@ export const everyFault = ({ statements }: Sent): Fault[] =>
 
 const CHANGES = /\b(insert into|update|delete from|commit|pg_notify)\b/i;
 
+/** After it something else is left to do than before: a turn, a wait or what was submitted stands differently. */
+const isDecisive = (text: string, place = ''): boolean =>
+  text === 'commit'
+    ? CHANGES.test(place)
+    : /\b(update boxcar\.turns|insert into boxcar\.(operations|turns|waits)|update boxcar\.batches)\b/.test(
+        text,
+      );
+
 /** @param covered - What earlier scenarios have cut; gets what this one does. */
 export function fewFaults({ statements, places }: Sent, covered: Set<string>): Fault[] {
   const placeOf = (text: string, index: number): string =>
@@ -47,19 +55,16 @@ export function fewFaults({ statements, places }: Sent, covered: Set<string>): F
     const place = all[index] ?? '';
     const at = occurrence(statements, index);
     const cut = (moments: readonly Moment[]): Fault[] => moments.map((moment) => ({ at, ...moment }));
-    const isFirst = all.indexOf(place) === index;
-    if (isFirst && !covered.has(place)) {
+    if (all.indexOf(place) === index && !covered.has(place)) {
       covered.add(place);
       return cut(CHANGES.test(text) ? [BEFORE, AFTER, DEATH] : [BEFORE]);
     }
-    return CHANGES.test(text) && all.lastIndexOf(place) === index ? cut([DEATH]) : [];
+    return all.lastIndexOf(place) === index && isDecisive(text, places[index]) ? cut([DEATH]) : [];
   });
 }
 
 /** The moments after which the rows say something else and the process that made them do so is gone. */
 export const deathsAtCommits = ({ statements, places }: Sent): Fault[] =>
-  statements.flatMap((text, index) => {
-    const isWrite =
-      text === 'commit' ? CHANGES.test(places[index] ?? '') : /\bupdate boxcar\.turns\b/.test(text);
-    return isWrite ? [{ at: occurrence(statements, index), ...DEATH }] : [];
-  });
+  statements.flatMap((text, index) =>
+    isDecisive(text, places[index]) ? [{ at: occurrence(statements, index), ...DEATH }] : [],
+  );

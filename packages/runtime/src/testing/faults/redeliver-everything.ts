@@ -87,9 +87,14 @@ function redelivering(queues: Queues, counts: Counts): Queues {
         counts.jobs += 1;
         const deliveries = [...earlier].reverse();
         earlier.push(job);
-        for (const late of deliveries) await processor(late, token, signal);
         counts.redelivered += deliveries.length + 1;
-        const [answer] = await Promise.all([processor(job, token, signal), processor(job, token, signal)]);
+        // Begun first and not waited for: one of them may have come before its own first time, and last as long as its turn.
+        const late = deliveries.map((other) => processor(other, token, signal));
+        const [answer] = await Promise.all([
+          processor(job, token, signal),
+          processor(job, token, signal),
+          ...late,
+        ]);
         return answer;
       };
       return queues.worker(name, again satisfies Processor, settings);

@@ -6,8 +6,20 @@ import type { Scenario } from './scenario.js';
 // biome-ignore lint/style/noProcessEnv: a switch of the tests, which no program reads.
 const IS_THOROUGH = process.env.BOXCAR_FAULTS === 'all';
 
-/** What the scenarios of one file have cut already. */
-export const newCoverage = (): Set<string> => new Set();
+export const isThorough = (): boolean => IS_THOROUGH;
+
+/** What need not be cut again by the scenarios of one file: what those of other files do, which are cut there. */
+export async function coverageOf(scenarios: readonly Scenario[]): Promise<Set<string>> {
+  const covered = new Set<string>();
+  for (const scenario of scenarios) {
+    const choose: CrashOptions['choose'] = (sent) => {
+      fewFaults(sent, covered);
+      return [];
+    };
+    await crashEverywhere(scenario, { concurrency: 1, choose });
+  }
+  return covered;
+}
 
 /**
  * Crashes a scenario where it matters, or everywhere, and prints what was struck.
@@ -18,7 +30,7 @@ export async function survive(
   scenario: Scenario,
   {
     covered,
-    atLeast = 15,
+    atLeast = 5,
     ...options
   }: CrashOptions & { readonly covered: Set<string>; readonly atLeast?: number },
 ): Promise<CrashReport> {
