@@ -1,5 +1,6 @@
 import type { Doorbell } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
+import { createPool } from '@boxcar/store';
 import { tcpProxy, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { describe, expect, test } from 'vitest';
@@ -243,4 +244,42 @@ describe('the lease', () => {
     await runtime.close();
     await look.end();
   });
+});
+
+test('a worker keeps what it has claimed while the answer to the claim is under way', async () => {
+  const doorbell = new InProcessDoorbell();
+  await using h = await harness({ doorbell });
+  await h.profile('writer', [{ say: 'done' }]);
+  await using proxy = await tcpProxy(h.database.url);
+  const pool = createPool({ connectionString: proxy.url });
+  const runtime = new Runtime({ pool, directUrl: h.database.url, doorbell, model: createModelRouter({}) });
+  try {
+    await using _worker = await createWorker(runtime, { heartbeatMs: 50, sweepMs: 60_000 });
+    // Connections that are there already: what is asked takes effect.
+    await Promise.all(Array.from({ length: 4 }, () => pool.query('select pg_sleep(0.05)')));
+    proxy.stallAnswers();
+    const { turn_id } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'writer',
+      instruction: 'go',
+    })) as { turn_id: string };
+    const turn = async () =>
+      (await h.rows<{ status: string; epoch: number }>('select status, epoch from boxcar.turns'))[0];
+    await waitFor(async () => (await turn())?.status === 'running', { message: 'it is claimed' });
+    const leaseOf = async (): Promise<number> =>
+      (
+        await h.rows<{ lease_until: Date }>('select lease_until from boxcar.workers')
+      )[0]?.lease_until.getTime() ?? 0;
+    for (let renewals = 0; renewals < 4; renewals++) {
+      const before = await leaseOf();
+      await waitFor(async () => (await leaseOf()) > before, { message: 'the lease is renewed' });
+    }
+    expect(await turn()).toEqual({ status: 'running', epoch: 1 });
+    await proxy.restore();
+    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+    expect(await turn()).toEqual({ status: 'success', epoch: 1 });
+  } finally {
+    await proxy.restore();
+    await runtime.close();
+    await pool.end();
+  }
 });

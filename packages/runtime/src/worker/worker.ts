@@ -110,6 +110,8 @@ export class Worker implements AsyncDisposable {
   /** Its lock was lost while a renewal was under way that still said otherwise. */
   #mustBeatAgain = false;
   #suspects = new Set<TurnId>();
+  /** Claims that have not been answered yet: theirs by the rows, maybe, and not orphans. */
+  readonly #claiming = new Set<TurnId>();
   /** Workers of older builds share its targets; until the first heartbeat has told, they may. */
   #hasOlder = true;
   /** There was more of what only newer builds can read than there were slots. */
@@ -371,7 +373,7 @@ export class Worker implements AsyncDisposable {
    * twice in a row, they are handed back.
    */
   async #releaseOrphans(held: readonly TurnId[]): Promise<void> {
-    const orphans = held.filter((id) => !this.#active.has(id));
+    const orphans = held.filter((id) => !this.#active.has(id) && !this.#claiming.has(id));
     const confirmed = orphans.filter((id) => this.#suspects.has(id));
     this.#suspects = new Set(orphans);
     if (confirmed.length === 0) return;
@@ -439,7 +441,9 @@ export class Worker implements AsyncDisposable {
       // Resumed by the end of a child while its own suspend is still being wound up here.
       await this.#active.get(ring.turnId)?.done;
       if (this.#state !== 'running' || this.#isStale()) return;
-      const { outcome, holderId } = await this.#claims.add(ring);
+      this.#claiming.add(ring.turnId);
+      const claim = this.#claims.add(ring).finally(() => this.#claiming.delete(ring.turnId));
+      const { outcome, holderId } = await claim;
       if (outcome.outcome === 'stale') return;
       await this.#runClaimed(outcome, holderId);
     } catch (error) {
