@@ -199,15 +199,25 @@ export const raiseRacingPause: Scenario = {
   },
 };
 
+const SOON = { limits: { retry_base_seconds: 0.05 } };
+
 /** Too many requests at first, then an answer: the turn waits without a worker and goes on where it stood. */
 export const retries: Scenario = {
   name: 'a model call that is tried again',
   profiles: [
-    boss('lead', [
-      { fail: { status: 429, retryAfter: 1, times: 1 }, ...ask('expert') },
-      { fail: { status: 503, times: 1 }, say: 'answered at last' },
-    ]),
-    { name: 'expert', script: [{ fail: { status: 429, retryAfter: 1, times: 1 }, say: 'because' }] },
+    boss(
+      'lead',
+      [
+        { fail: { status: 429, retryAfter: 0.2, times: 1 }, ...ask('expert') },
+        { fail: { status: 503, times: 1 }, say: 'answered at last' },
+      ],
+      SOON,
+    ),
+    {
+      name: 'expert',
+      script: [{ fail: { status: 429, retryAfter: 0.2, times: 1 }, say: 'because' }],
+      ...SOON,
+    },
   ],
   drive: (client) => launch(client),
 };
