@@ -3,7 +3,7 @@ import { defineConfig } from 'vitest/config';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Files of half a minute and more. A fresh clone knows no durations, and one of these begun last runs alone. */
-const LONG = /\/(bench|faults[^/]*|outage|recovery|outside|tool-queue|view\.property)\.test\.ts$/;
+const LONG = /\/(faults\/[^/]+|bench|outage|recovery|outside|tool-queue|view\.property)\.test\.ts$/;
 
 class LongFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {

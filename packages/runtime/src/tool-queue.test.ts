@@ -640,7 +640,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     const sweeper = new Sweeper(place.opened.runtime, {
       lostRingMs: 60_000,
       claimFromRows: () => Promise.resolve(),
-      lookAtProvider: () => Promise.resolve(),
+      wakeProvider: () => Promise.resolve(),
     });
     const { turnId, call } = await place.start('orphan', {}, { deadline_seconds: 3600 });
     await waitFor(() => place.queue('orphan').getJob(call.id), { message: 'the job stands in its queue' });

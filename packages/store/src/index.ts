@@ -153,6 +153,7 @@ export {
   enterProvider,
   findGatedProviders,
   findOverdueProviders,
+  findProviderWaiters,
   leaveProvider,
   listProviders,
   noteProviderFailure,

@@ -6,13 +6,15 @@
  * B2  A place counts while the worker that holds its turn has its lease, or, kept for a turn that was woken, for ten seconds:
  *     what a killed worker had is free with its lease, and no timer is needed.
  * B3  Who waits is woken with a place of its own, oldest first; others find no room while someone waits. A turn that finds
- *     none is suspended under the same lock, so that no place comes free in between, unseen.
+ *     none is suspended under the same lock, so that no place comes free in between, unseen. Who cannot be woken is set
+ *     aside by the sweep, and keeps nobody else waiting.
  */
 import {
   beginCalls,
   DEFAULT_BREAKER_AFTER,
   findRoom,
   noteFailure,
+  type ProjectId,
   type ProviderState,
   type Ring,
   type Room,
@@ -21,6 +23,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { notSetAside } from './dead-letters.js';
 import { toRing } from './turns.js';
 import { strayWaits } from './waits.js';
 
@@ -124,7 +127,7 @@ const COUNT = statement(`
   select (select count(*)::int from s where is_live) as in_use,
     array(select turn_id from s where is_live and turn_id = any ($3::uuid[]) and is_kept) as kept,
     array(select turn_id from s where is_live and turn_id = any ($3::uuid[]) and not is_kept) as own,
-    (select true from boxcar.waits w where w.provider = $2 limit 1) is not null as has_waiting`);
+    (select true from boxcar.waits w where w.provider = $2 and ${notSetAside('due_waits', 'w.turn_id', CLOCK)} limit 1) is not null as has_waiting`);
 
 interface Books {
   readonly state: ProviderState;
@@ -286,7 +289,23 @@ export function enterProvider(
 const WAKE_LIMIT = 200;
 
 const WAITERS = statement(`
-  select w.turn_id from boxcar.waits w where w.provider = $1 order by w.created_at, w.turn_id limit $2`);
+  select w.turn_id, w.project_id from boxcar.waits w
+  where w.provider = $2 and ($4::uuid[] is null or w.turn_id = any ($4)) and ${notSetAside('due_waits', 'w.turn_id', CLOCK)}
+  order by w.created_at, w.turn_id limit $3`);
+
+interface Waiter extends pg.QueryResultRow {
+  readonly turn_id: TurnId;
+  readonly project_id: ProjectId;
+}
+
+/** Who has waited longest for a provider. */
+export function findProviderWaiters(
+  pool: pg.Pool,
+  name: string,
+  options: { readonly now?: Date | undefined } = {},
+): Promise<readonly Waiter[]> {
+  return runRetrying<Waiter>(pool, WAITERS, [options.now ?? null, name, WAKE_LIMIT, null]);
+}
 
 const WAKE = statement(`
   with ${strayWaits('$1::uuid[]')},
@@ -305,13 +324,17 @@ export interface Woken {
 }
 
 /** Gives what room there is to those who have waited longest. */
-async function wake(tx: Tx, name: string, of: { books: Books; now: Date | undefined }): Promise<Woken> {
+async function wake(
+  tx: Tx,
+  name: string,
+  of: { books: Books; now: Date | undefined; turnIds: readonly TurnId[] | undefined },
+): Promise<Woken> {
   const { books, now } = of;
   if (!books.hasWaiting) return { rings: [], lookAfterMs: null };
   const room = findRoom(books.state);
   const wanted = Math.min(room.calls, WAKE_LIMIT);
   if (wanted === 0) return { rings: [], lookAfterMs: Math.max(room.lookAt - books.state.now, 0) };
-  const waiters = await run<{ turn_id: TurnId }>(tx, WAITERS, [name, wanted]);
+  const waiters = await run<Waiter>(tx, WAITERS, [now ?? null, name, wanted, of.turnIds ?? null]);
   const rows = await run<Parameters<typeof toRing>[0]>(tx, WAKE, [waiters.map((row) => row.turn_id)]);
   const places = rows.map((row) => ({ turn_id: row.turn_id, epoch: row.epoch, is_kept: true }));
   const next = beginCalls(books.state, rows.length);
@@ -343,9 +366,11 @@ export function leaveProvider(
     readonly turns: readonly Pick<Caller, 'turnId' | 'epoch'>[];
     readonly hasProved: boolean;
     readonly now?: Date | undefined;
+    /** Nobody else is woken. */
+    readonly wakeOnly?: readonly TurnId[] | undefined;
   },
 ): Promise<Woken> {
-  const { turns, hasProved, now } = options;
+  const { turns, hasProved, now, wakeOnly } = options;
   return transaction(pool, async (tx) => {
     const row = await lock(tx, name, now);
     const places = turns.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch }));
@@ -355,7 +380,7 @@ export function leaveProvider(
     if (isClosing) await run(tx, CLOSE_BREAKER, [name]);
     const current = isClosing ? { ...row, failures: 0, openings: 0, open_until: null } : row;
     const books = await count(tx, name, { row: current, now, turnIds: [] });
-    return await wake(tx, name, { books, now });
+    return await wake(tx, name, { books, now, turnIds: wakeOnly });
   });
 }
 
@@ -363,13 +388,13 @@ export function leaveProvider(
 export function wakeProvider(
   pool: pg.Pool,
   name: string,
-  options: { readonly now?: Date | undefined } = {},
+  options: { readonly now?: Date | undefined; readonly wakeOnly?: readonly TurnId[] } = {},
 ): Promise<Woken> {
   return leaveProvider(pool, name, { turns: [], hasProved: false, ...options });
 }
 
 const OVERDUE_PROVIDERS = statement(`
-  select w.provider from boxcar.waits w where w.due_at <= coalesce($1::timestamptz, now()) and w.kind = 'limit' group by w.provider`);
+  select w.provider from boxcar.waits w where w.due_at <= coalesce($1::timestamptz, now()) and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'coalesce($1::timestamptz, now())')} group by w.provider`);
 
 /** Providers for whose room someone waits, past the time at which he should look. */
 export async function findOverdueProviders(

@@ -141,7 +141,7 @@ describe('collect', () => {
     const sweeper = new Sweeper(h.runtime, {
       lostRingMs: 1e9,
       claimFromRows: async () => undefined,
-      lookAtProvider: async () => undefined,
+      wakeProvider: async () => undefined,
     });
     await sweeper.sweep({ now: new Date(Date.now() + 100_000) });
     expect(await answer).toMatchObject({

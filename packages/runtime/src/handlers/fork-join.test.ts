@@ -347,7 +347,7 @@ describe('fork_join', () => {
     const sweeper = new Sweeper(h.runtime, {
       lostRingMs: 1e9,
       claimFromRows: async () => undefined,
-      lookAtProvider: async () => undefined,
+      wakeProvider: async () => undefined,
     });
     const later = (seconds: number) => new Date(Date.now() + seconds * 1000);
     await sweeper.sweep({ now: later(600) });

@@ -51,7 +51,7 @@ test.each([
   const sweeper = new Sweeper(h.runtime, {
     lostRingMs: 1e9,
     claimFromRows: async () => undefined,
-    lookAtProvider: async () => undefined,
+    wakeProvider: async () => undefined,
   });
   await sweeper.sweep({ now: new Date(Date.now() + 200_000) });
   expect(await h.rows('select status from boxcar.tool_calls')).toEqual([{ status: 'timeout' }]);

@@ -82,7 +82,7 @@ const look = (h: Harness): Promise<void> =>
   new Sweeper(h.runtime, {
     lostRingMs: 600_000_000,
     claimFromRows: () => Promise.resolve(),
-    lookAtProvider: () => Promise.resolve(),
+    wakeProvider: () => Promise.resolve(),
   }).sweep({ now: new Date(Date.now() + 6_000) });
 
 interface Call {

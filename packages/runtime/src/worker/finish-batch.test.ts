@@ -30,7 +30,7 @@ const sweep = () =>
   new Sweeper(h.runtime, {
     lostRingMs: 1e9,
     claimFromRows: async () => undefined,
-    lookAtProvider: async () => undefined,
+    wakeProvider: async () => undefined,
   }).sweep();
 /** Ends turns as a process does that dies right after its commit: nobody hears of it. */
 const endUnheard = async (rootTurnIds: readonly TurnId[]): Promise<void> => {

@@ -2,7 +2,7 @@
  * Asks for room at providers that have limits or fail, before a model is called, and tells what became of the call. A provider
  * without a row costs nothing: which ones have one comes with the heartbeat.
  */
-import { isProviderFailure, ModelError } from '@boxcar/kernel';
+import { isProviderFailure, ModelError, type TurnId } from '@boxcar/kernel';
 import {
   type Caller,
   type Entry,
@@ -162,12 +162,20 @@ export class ModelGate {
   /** Wakes who waits for a provider once there is room by time alone. */
   #lookSoon(provider: string, afterMs: number): void {
     // Not more often than this, however short the provider's pace is: each look wakes all there is room for.
-    this.#timers.set(`provider ${provider}`, Math.max(afterMs, 20), () => void this.look(provider));
+    this.#timers.set(`provider ${provider}`, Math.max(afterMs, 20), () => void this.#look(provider));
   }
 
-  async look(provider: string): Promise<void> {
+  /** Wakes who there is room for; `wakeOnly`: nobody else. Fails when one of them cannot be woken. */
+  async wake(
+    provider: string,
+    options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined } = {},
+  ): Promise<void> {
+    this.#follow(provider, await wakeProvider(this.#runtime.pool, provider, options));
+  }
+
+  async #look(provider: string): Promise<void> {
     try {
-      this.#follow(provider, await wakeProvider(this.#runtime.pool, provider));
+      await this.wake(provider);
     } catch (error) {
       // The sweep looks as well.
       this.#runtime.log('warn', 'provider.not_looked_at', {

@@ -1,6 +1,6 @@
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
-import { listDeadLetters, retryDeadLetters } from '@boxcar/store';
+import { listDeadLetters, retryDeadLetters, wakeProvider } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
@@ -11,7 +11,7 @@ const createSweeper = (h: Harness): Sweeper =>
   new Sweeper(h.runtime, {
     lostRingMs: 600_000_000,
     claimFromRows: () => Promise.resolve(),
-    lookAtProvider: () => Promise.resolve(),
+    wakeProvider: () => Promise.resolve(),
   });
 
 const submit = async (h: Harness, primitive: string, args: Record<string, JsonValue>): Promise<TurnId> =>
@@ -166,6 +166,32 @@ describe('a row that a sweep cannot handle', () => {
     await createSweeper(h).sweep({ now: new Date(now.getTime() + 3_000) });
     expect(await h.runtime.waitForTurn(bad, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
     await checkInvariants(h.database.pool);
+  });
+
+  test('among turns that wait for a provider keeps no other from its room', async () => {
+    await using h = await harness();
+    await h.profile('writer', [{ say: 'done' }]);
+    const turnIds: TurnId[] = [];
+    for (let i = 0; i < 3; i += 1)
+      turnIds.push(await submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' }));
+    const [bad, ...good] = turnIds as [TurnId, ...TurnId[]];
+    await h.rows("insert into boxcar.providers (name, max_concurrent) values ('slow', 5)");
+    await h.rows(`with w as (
+      insert into boxcar.waits (turn_id, project_id, kind, due_at, provider) select id, project_id, 'limit', now(), 'slow' from boxcar.turns)
+      update boxcar.turns set status = 'suspended'`);
+    await poison(h, 'turns', bad);
+    const sweeper = new Sweeper(h.runtime, {
+      lostRingMs: 600_000_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: async (name, options) => void (await wakeProvider(h.database.pool, name, options)),
+    });
+    await sweeper.sweep({ now: new Date(Date.now() + 1_000) });
+    for (const turnId of good) expect(await statusOf(h, turnId)).toBe('dispatched');
+    expect(await statusOf(h, bad)).toBe('suspended');
+    expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([{ kind: 'due_waits', row_id: bad }]);
+    await cure(h, 'turns');
+    await sweeper.sweep({ now: new Date(Date.now() + 5_000) });
+    expect(await statusOf(h, bad)).toBe('dispatched');
   });
 
   test('among batches that are due keeps no other from its end, and is given up like any row', async () => {

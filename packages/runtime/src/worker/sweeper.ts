@@ -20,6 +20,7 @@ import {
   findOverdueCalls,
   findOverdueProviders,
   findOverdueTurns,
+  findProviderWaiters,
   findQueuedTargets,
   findStaleRings,
   findWaitingDoors,
@@ -66,7 +67,10 @@ export interface SweeperOptions {
   /** Workers of older builds serve the same targets: rings of what they cannot read end with them. */
   readonly hasOlder?: () => boolean;
   /** Wakes who waits for a provider, as far as there is room. */
-  readonly lookAtProvider: (provider: string) => Promise<void>;
+  readonly wakeProvider: (
+    provider: string,
+    options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined },
+  ) => Promise<void>;
 }
 
 /**
@@ -346,6 +350,15 @@ export class Sweeper {
     }
   }
 
+  /** Rings by itself. */
+  async #wakeProvider(
+    provider: string,
+    options: Clock & { readonly wakeOnly?: readonly TurnId[] },
+  ): Promise<readonly Ring[]> {
+    await this.#options.wakeProvider(provider, options);
+    return [];
+  }
+
   async #wake(clock: Clock): Promise<void> {
     const { pool } = this.#runtime;
     const rings = await this.#orAlone('due_waits', clock, {
@@ -356,7 +369,11 @@ export class Sweeper {
     this.#runtime.ring(rings);
     this.#runtime.ring(await wakeForLeftovers(pool, clock));
     for (const provider of await findOverdueProviders(pool, clock))
-      await this.#options.lookAtProvider(provider);
+      await this.#orAlone('due_waits', clock, {
+        all: () => this.#wakeProvider(provider, clock),
+        find: () => findProviderWaiters(pool, provider, clock),
+        alone: (wait) => this.#wakeProvider(provider, { ...clock, wakeOnly: [wait.turn_id] }),
+      });
   }
 
   async #ringLost(clock: Clock): Promise<void> {
@@ -399,7 +416,15 @@ export class Sweeper {
     }
     if (doors.length === 0) return;
     const gone = new Set(await this.#runtime.doorbell.knock(doors.map((door) => door.job_id)));
-    for (const door of doors) if (gone.has(door.job_id)) await closeDoor(this.#runtime.pool, door);
+    for (const door of doors) {
+      if (!gone.has(door.job_id)) continue;
+      try {
+        await closeDoor(this.#runtime.pool, door);
+      } catch (error) {
+        // Its turn comes again, with all others.
+        this.#runtime.log('warn', 'sweep.door_not_closed', { job_id: door.job_id, error: String(error) });
+      }
+    }
   }
 
   /** Turns of several runs that wait for each other: the youngest wait is answered, and its turn goes on. */

@@ -181,7 +181,7 @@ export class Worker implements AsyncDisposable {
       lostRingMs: this.#options.lostRingMs,
       claimFromRows: (which) => this.#claimFromRows(which),
       hasOlder: () => this.#hasOlder,
-      lookAtProvider: (provider) => this.#modelWaits.gate.look(provider),
+      wakeProvider: (provider, options) => this.#modelWaits.gate.wake(provider, options),
     });
     this.#peerWatch = new PeerWatch({
       directUrl: runtime.directUrl,

@@ -74,7 +74,7 @@ export function openStage(options: StageOptions): Stage {
   const sweeper = new Sweeper(runtime, {
     lostRingMs: LOST_RING_MS,
     claimFromRows: () => Promise.resolve(),
-    lookAtProvider: () => Promise.resolve(),
+    wakeProvider: () => Promise.resolve(),
   });
   let worker: Worker | undefined;
   let closing: Promise<void> | undefined;
