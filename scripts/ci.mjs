@@ -63,8 +63,15 @@ function findNode(major) {
   return found.stdout.trim();
 }
 
-// What measures or lasts, and says nothing about a version: the bench, the soak, and outages of half a minute.
-const ONCE = ['bench/**', '**/soak/**', '**/outage.test.ts'];
+// What measures, breaks things on purpose for minutes, or brings a Postgres of its own, and says nothing about a version.
+const ONCE = [
+  'bench/**',
+  '**/soak/**',
+  '**/faults/**',
+  '**/outage.test.ts',
+  '**/recovery.test.ts',
+  'packages/embedded/**',
+];
 
 async function runOnOtherVersions() {
   // Without CI the property tests, pure functions all of them, take a tenth of their cases: the first run has had the rest.
@@ -79,6 +86,8 @@ async function runOnOtherVersions() {
         ...local,
         PATH,
         TEST_DATABASE_URL: postgres.url,
+        // Each test file is a process of its own, which compiles the same libraries.
+        NODE_COMPILE_CACHE: join(root, 'node_modules', '.cache', 'compiled'),
         BOXCAR_REQUIRE_NODE: String(NODE),
         BOXCAR_REQUIRE_POSTGRES: String(POSTGRES),
       },

@@ -20,7 +20,8 @@ let count = 0;
 /**
  * A database of one's own: a clone of the template that was migrated once for the run.
  *
- * @param options.max - Connections of the pool at most.
+ * @param options.max - Connections of the pool at most. Few by default: what most of the time of a test goes into is that each new
+ *   connection reads the catalog and plans its statements.
  * @param options.empty - An empty database instead of a migrated one.
  * @param options.from - The name of another one to clone instead; nobody may be connected to it.
  */
@@ -40,7 +41,7 @@ export async function testDatabase(
   );
   const url = new URL(adminUrl);
   url.pathname = `/${name}`;
-  const pool = createPool({ connectionString: url.href, max: options.max ?? 10 });
+  const pool = createPool({ connectionString: url.href, max: options.max ?? 4 });
   const close = closeAtEnd(async () => {
     const isEnded = await Promise.race([
       (pool.ended ? Promise.resolve() : pool.end()).then(() => true),
