@@ -2,8 +2,9 @@
  * Where to cut. All means every statement at every moment; few is what a run of the tests has time for:
  *
  * P1  A statement that changes nothing is cut once: before or after it is the same to everybody, and so is each time of it.
- * P2  One that changes something is cut at all moments the first time it is met, and its process dies at the last one of each
- *     scenario if it decides what is to be done next; a `commit` is told from others by what it commits.
+ * P2  One that changes something is cut after it the first time it is met, its process alive and dead, and its process dies at
+ *     the last one of each scenario if it decides what is to be done next; a `commit` is told from others by what it commits.
+ *     A connection that breaks before it is as one that breaks before what was read there.
  * P3  What an earlier scenario has cut is not cut again, but for that last death.
  */
 import type { StatementFault } from '@boxcar/testkit';
@@ -57,7 +58,7 @@ export function fewFaults({ statements, places }: Sent, covered: Set<string>): F
     const cut = (moments: readonly Moment[]): Fault[] => moments.map((moment) => ({ at, ...moment }));
     if (all.indexOf(place) === index && !covered.has(place)) {
       covered.add(place);
-      return cut(CHANGES.test(text) ? [BEFORE, AFTER, DEATH] : [BEFORE]);
+      return cut(CHANGES.test(text) ? [AFTER, DEATH] : [BEFORE]);
     }
     return all.lastIndexOf(place) === index && isDecisive(text, places[index]) ? cut([DEATH]) : [];
   });
