@@ -160,7 +160,7 @@ it('a run without an account has a ceiling, and costs no statement for it', asyn
   expect(await h.rows('select turn_count from boxcar.runs where id = $1', [runId])).toEqual([
     { turn_count: 2 },
   ]);
-  await h.rows('update boxcar.runs set turn_count = 9_999 where id = $1', [runId]);
+  await h.rows('update boxcar.runs set turn_count = 9999 where id = $1', [runId]);
   const all = await outcomes(Array.from({ length: 5 }, () => file(turnId)));
   expect(all).toEqual({ accepted: 1, budget_exceeded: 4 });
   expect(await h.rows('select turn_count from boxcar.runs where id = $1', [runId])).toEqual([
