@@ -1,5 +1,17 @@
 import { availableParallelism } from 'node:os';
 import { defineConfig } from 'vitest/config';
+import { BaseSequencer, type TestSpecification } from 'vitest/node';
+
+/** Files of half a minute and more. A fresh clone knows no durations, and one of these begun last runs alone. */
+const LONG = /\/(faults\/[^/]+|bench|outage|recovery|outside|tool-queue|view\.property)\.test\.ts$/;
+
+class LongFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const sorted = await super.sort(files);
+    const isLong = (file: TestSpecification): boolean => LONG.test(file.moduleId);
+    return [...sorted.filter(isLong), ...sorted.filter((file) => !isLong(file))];
+  }
+}
 
 export default defineConfig({
   // Workspace packages resolve to their sources, so tests need no build. Exactly this condition: adding the usual
@@ -20,6 +32,7 @@ export default defineConfig({
     pool: 'forks',
     // Many tests wait for leases, deadlines and processes: one file more than there are cores keeps all of them busy.
     maxWorkers: availableParallelism() + 1,
+    sequence: { sequencer: LongFirst },
     testTimeout: 30_000,
     hookTimeout: 60_000,
     teardownTimeout: 30_000,

@@ -6,13 +6,140 @@ create schema boxcar;
 
 set check_function_bodies = off;
 
-CREATE OR REPLACE FUNCTION boxcar.refuse_change()
- RETURNS trigger
+CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
+ RETURNS TABLE(card_id uuid, outcome text)
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
+    raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
+  end if;
+  insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'erase');
+  -- By id, as every lock here; a second erasure of the same card then finds it erased.
+  perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
+  perform from boxcar.tool_calls k where k.id in (select c.tool_call_id from boxcar.cards c where c.id = any (ids) and c.type = 'tool.call') order by k.id for update;
+  return query
+  with judged as materialized (
+    select a.id, c.tool_call_id, c.content,
+      case when c.id is null then 'not_found' when c.erased_at is not null then 'already_erased'
+        when exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) then 'bootstrap'
+        when exists (select from boxcar.profiles f where f.card_id = c.id and (f.is_current
+          or exists (select from boxcar.agents g where g.profile_id = f.id) or exists (select from boxcar.turns t where t.profile_id = f.id))) then 'profile_in_use'
+        when c.content->>'kind' = 'tool_call' and exists (select from boxcar.tool_calls k where k.id = c.tool_call_id and k.status = 'pending') then 'open_call'
+        else 'erased' end as outcome
+    from (select distinct u.id from unnest(ids) as u(id)) a left join boxcar.cards c on c.id = a.id
+  ),
+  erased as (
+    update boxcar.cards c set content = null, erased_at = now(), erased_reason = reason,
+      placeholder = case j.content->>'kind'
+        when 'json' then json_build_object('kind', 'json', 'data', '(erased)')
+        when 'fields_schema' then json_build_object('kind', 'fields_schema', 'fields', json_build_array())
+        when 'file' then json_build_object('kind', 'file', 'uri', '(erased)', 'checksum', '(erased)')
+        when 'tool_call' then json_build_object('kind', 'tool_call', 'tool_call_id', j.content->'tool_call_id', 'provider_call_id', j.content->'provider_call_id',
+          'name', j.content->'name', 'arguments', json_build_object())
+        when 'tool_result' then case when j.content->>'status' = 'success'
+          then json_build_object('kind', 'tool_result', 'tool_call_id', j.content->'tool_call_id', 'name', j.content->'name', 'status', 'success', 'result', '(erased)')
+          else json_build_object('kind', 'tool_result', 'tool_call_id', j.content->'tool_call_id', 'name', j.content->'name', 'status', j.content->'status',
+            'error', json_build_object('code', 'erased', 'message', '(erased)')) end
+        else json_build_object('kind', 'text', 'text', '(erased)') end
+    from judged j where c.id = j.id and j.outcome = 'erased'
+  ),
+  -- The arguments of a call stand in its row too.
+  calls as (
+    update boxcar.tool_calls k set arguments = '{}' from judged j
+    where k.id = j.tool_call_id and j.outcome = 'erased' and j.content->>'kind' = 'tool_call'
+  )
+  select j.id, j.outcome from judged j order by j.id;
+  delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.is_lock_free(lock_key bigint, wait_ms integer)
+ RETURNS boolean
  LANGUAGE plpgsql
 AS $function$
 begin
+  perform set_config('lock_timeout', wait_ms || 'ms', true);
+  perform pg_advisory_xact_lock_shared(lock_key);
+  return true;
+exception when lock_not_available then
+  return false;
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.purge_boxes(box_ids uuid[], card_ids uuid[])
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  if exists (select from unnest(box_ids) as b(id) where not exists (
+      select from boxcar.purging p where p.box_id = b.id and p.until > clock_timestamp())) then
+    raise exception 'a box that is not marked in boxcar.purging stays' using errcode = 'BX001';
+  end if;
+  if exists (select from boxcar.projects p where p.bootstrap_card_id = any (card_ids)) then
+    raise exception 'the card that the tapes of a project begin with stays' using errcode = 'BX001';
+  end if;
+  insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'purge');
+  delete from boxcar.tape_entries e where e.box_id = any (box_ids);
+  delete from boxcar.boxes b where b.id = any (box_ids);
+  delete from boxcar.cards c where c.id = any (card_ids);
+  delete from boxcar.purging p where p.box_id = any (box_ids);
+  delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.refuse_change()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  -- Erasure updates cards; purge deletes. Nothing truncates.
+  if exists (select from boxcar.unsealed u where u.xact = pg_current_xact_id_if_assigned()
+      and u.allows = case when tg_op = 'UPDATE' and tg_table_name = 'cards' then 'erase' when tg_op = 'DELETE' then 'purge' end) then
+    return null;
+  end if;
   raise exception '% on boxcar.% is refused: cards, context boxes and tape entries never change', tg_op, tg_table_name
     using errcode = 'BX001';
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.refuse_purging()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  wanted uuid[];
+  found_id uuid;
+begin
+  perform pg_advisory_xact_lock_shared(7205129002);
+  if not exists (select from boxcar.purging) then return new; end if;
+  if tg_table_name = 'grants' then
+    wanted := array[new.box_id];
+  else
+    wanted := array(select x.ref::uuid from jsonb_array_elements(coalesce(new.segments, '[]')) s
+      cross join lateral (values (s.value->>'source'), (s.value->>'via')) x(ref) where x.ref is not null) || new.parent_box_id;
+  end if;
+  select p.box_id into found_id from boxcar.purging p where p.box_id = any (wanted) and p.until > clock_timestamp() limit 1;
+  if found_id is not null then
+    raise exception 'box % is being purged', found_id using errcode = 'BX002', detail = found_id::text;
+  end if;
+  return new;
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.refuse_unsealing()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  if current_user <> (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = tg_relid) then
+    raise exception 'boxcar.unsealed is written by boxcar.erase_cards and boxcar.purge_boxes alone' using errcode = 'BX001';
+  end if;
+  return null;
 end $function$;
 
 -- Tables
@@ -28,6 +155,29 @@ create table boxcar.agents (
   metadata jsonb default '{}'::jsonb not null,
   created_at timestamp with time zone default now() not null
 );
+
+create table boxcar.batches (
+  id uuid not null,
+  project_id uuid not null,
+  run_id uuid,
+  turn_id uuid,
+  tool_call_id uuid,
+  primitive text not null,
+  kind text not null,
+  turn_ids uuid[] not null,
+  remaining integer not null,
+  succeeded integer not null,
+  failed integer not null,
+  min_success integer,
+  fail_fast boolean not null,
+  status text not null,
+  closing text,
+  is_due boolean not null,
+  deadline_at timestamp with time zone,
+  answer json,
+  created_at timestamp with time zone default now() not null,
+  ended_at timestamp with time zone
+) with (fillfactor=60);
 
 create table boxcar.boxes (
   id uuid not null,
@@ -51,6 +201,25 @@ create table boxcar.boxes (
   archived_at timestamp with time zone
 ) with (fillfactor=80);
 
+create table boxcar.budgets (
+  id uuid not null,
+  project_id uuid not null,
+  run_id uuid not null,
+  parent_id uuid,
+  top_depth integer not null,
+  limits jsonb not null,
+  deadline_at timestamp with time zone,
+  tokens_reserved bigint default 0 not null,
+  tokens_spent bigint default 0 not null,
+  cost_reserved bigint default 0 not null,
+  cost_spent bigint default 0 not null,
+  turns_used integer default 0 not null,
+  steps_reserved integer default 0 not null,
+  steps_spent integer default 0 not null,
+  paused_at timestamp with time zone,
+  created_at timestamp with time zone default now() not null
+) with (fillfactor=80);
+
 create table boxcar.cards (
   id uuid not null,
   project_id uuid not null,
@@ -65,7 +234,23 @@ create table boxcar.cards (
   tool_call_id uuid,
   created_at timestamp with time zone default now() not null,
   erased_at timestamp with time zone,
-  erased_reason text
+  erased_reason text,
+  placeholder json
+);
+
+create table boxcar.evidence (
+  id uuid not null,
+  project_id uuid not null,
+  turn_id uuid not null,
+  kind text not null,
+  step integer not null,
+  attempt integer,
+  epoch integer not null,
+  holder_id uuid,
+  tool_call_id uuid,
+  body json not null,
+  usage jsonb,
+  created_at timestamp with time zone default now() not null
 );
 
 create table boxcar.grants (
@@ -87,7 +272,8 @@ create table boxcar.operations (
   response json not null,
   awaited_turn_id uuid,
   door_job_id text,
-  created_at timestamp with time zone default now() not null
+  created_at timestamp with time zone default now() not null,
+  awaited_batch_id uuid
 );
 
 create table boxcar.profiles (
@@ -101,7 +287,8 @@ create table boxcar.profiles (
   worker_target text default ''::text not null,
   max_steps integer not null,
   is_current boolean not null,
-  created_at timestamp with time zone default now() not null
+  created_at timestamp with time zone default now() not null,
+  max_tokens bigint
 );
 
 create table boxcar.projects (
@@ -113,13 +300,39 @@ create table boxcar.projects (
   created_at timestamp with time zone default now() not null
 );
 
+create table boxcar.provider_slots (
+  turn_id uuid not null,
+  provider text not null,
+  epoch integer not null,
+  is_kept boolean not null,
+  taken_at timestamp with time zone default clock_timestamp() not null
+) with (fillfactor=60);
+
+create table boxcar.providers (
+  name text not null,
+  max_concurrent integer,
+  requests_per_minute integer,
+  breaker_after integer,
+  paced_until timestamp with time zone,
+  failures integer default 0 not null,
+  openings integer default 0 not null,
+  open_until timestamp with time zone,
+  updated_at timestamp with time zone default now() not null
+) with (fillfactor=60);
+
+create table boxcar.purging (
+  box_id uuid not null,
+  until timestamp with time zone not null
+);
+
 create table boxcar.runs (
   id uuid not null,
   project_id uuid not null,
   root_turn_id uuid not null,
   limits jsonb default '{}'::jsonb not null,
   traceparent text,
-  created_at timestamp with time zone default now() not null
+  created_at timestamp with time zone default now() not null,
+  turn_count integer default 1 not null
 ) with (fillfactor=80);
 
 create table boxcar.schema_version (
@@ -150,6 +363,23 @@ create table boxcar.steps (
   error jsonb,
   committed_at timestamp with time zone,
   toolset_hash bytea
+);
+
+create table boxcar.sweep_failures (
+  kind text not null,
+  row_id uuid not null,
+  project_id uuid,
+  attempts integer not null,
+  last_error text not null,
+  next_try_at timestamp with time zone not null,
+  is_dead boolean default false not null,
+  first_failed_at timestamp with time zone default now() not null
+);
+
+create table boxcar.sweeper (
+  is_only boolean default true not null,
+  holder_id uuid,
+  lease_until timestamp with time zone not null
 );
 
 create table boxcar.tape_entries (
@@ -187,7 +417,9 @@ create table boxcar.tool_calls (
   ended_at timestamp with time zone,
   target text,
   look_at timestamp with time zone,
-  sent_at timestamp with time zone
+  sent_at timestamp with time zone,
+  batch_id uuid,
+  guard_hash bytea
 );
 
 create table boxcar.toolsets (
@@ -228,8 +460,34 @@ create table boxcar.turns (
   traceparent text,
   created_at timestamp with time zone default now() not null,
   dispatched_at timestamp with time zone,
-  ended_at timestamp with time zone
+  ended_at timestamp with time zone,
+  retries smallint default 0 not null,
+  losses smallint default 0 not null,
+  batch_ids uuid[],
+  budget_id uuid,
+  allotted_tokens bigint,
+  allotted_cost bigint,
+  allotted_steps integer,
+  spent_tokens bigint,
+  spent_cost bigint,
+  is_settled boolean,
+  format smallint default 0 not null
 ) with (fillfactor=60);
+
+create table boxcar.unsealed (
+  xact xid8 not null,
+  allows text not null
+);
+
+create table boxcar.waits (
+  turn_id uuid not null,
+  project_id uuid not null,
+  kind text not null,
+  due_at timestamp with time zone,
+  provider text,
+  detail jsonb default '{}'::jsonb not null,
+  created_at timestamp with time zone default clock_timestamp() not null
+);
 
 create table boxcar.workers (
   id uuid not null,
@@ -238,7 +496,9 @@ create table boxcar.workers (
   targets text[] not null,
   concurrency integer not null,
   info jsonb default '{}'::jsonb not null,
-  started_at timestamp with time zone default now() not null
+  started_at timestamp with time zone default now() not null,
+  locked_at timestamp with time zone,
+  schema_version smallint default 11 not null
 ) with (fillfactor=60);
 
 -- Constraints
@@ -248,6 +508,24 @@ alter table only boxcar.agents add constraint agents_check CHECK (((profile_id I
 alter table only boxcar.agents add constraint agents_pkey PRIMARY KEY (id);
 
 alter table only boxcar.agents add constraint agents_project_id_name_key UNIQUE (project_id, name);
+
+alter table only boxcar.batches add constraint batches_check CHECK (((status = 'running'::text) = (ended_at IS NULL)));
+
+alter table only boxcar.batches add constraint batches_check1 CHECK (((NOT is_due) OR (status = 'running'::text)));
+
+alter table only boxcar.batches add constraint batches_closing_check CHECK ((closing = ANY (ARRAY['deadline'::text, 'fail_fast'::text, 'min_success'::text, 'cancel'::text])));
+
+alter table only boxcar.batches add constraint batches_kind_check CHECK ((kind = ANY (ARRAY['fork_join'::text, 'collect'::text])));
+
+alter table only boxcar.batches add constraint batches_remaining_check CHECK ((remaining >= 0));
+
+alter table only boxcar.batches add constraint batches_status_check CHECK ((status = ANY (ARRAY['running'::text, 'success'::text, 'partial'::text, 'failed'::text, 'timeout'::text, 'canceled'::text])));
+
+alter table only boxcar.batches add constraint batches_turn_ids_check CHECK ((cardinality(turn_ids) > 0));
+
+alter table only boxcar.batches add constraint batches_pkey PRIMARY KEY (id);
+
+alter table only boxcar.batches add constraint batches_tool_call_id_key UNIQUE (tool_call_id);
 
 alter table only boxcar.boxes add constraint boxes_check CHECK (((kind = 'context'::text) = ((card_ids IS NOT NULL) AND (card_tokens IS NOT NULL) AND (segments IS NOT NULL) AND (card_count IS NOT NULL) AND (token_estimate IS NOT NULL))));
 
@@ -260,6 +538,14 @@ alter table only boxcar.boxes add constraint boxes_check3 CHECK (((parent_box_id
 alter table only boxcar.boxes add constraint boxes_kind_check CHECK ((kind = ANY (ARRAY['context'::text, 'tape'::text])));
 
 alter table only boxcar.boxes add constraint boxes_pkey PRIMARY KEY (id);
+
+alter table only boxcar.budgets add constraint budgets_cost_reserved_check CHECK ((cost_reserved >= 0));
+
+alter table only boxcar.budgets add constraint budgets_steps_reserved_check CHECK ((steps_reserved >= 0));
+
+alter table only boxcar.budgets add constraint budgets_tokens_reserved_check CHECK ((tokens_reserved >= 0));
+
+alter table only boxcar.budgets add constraint budgets_pkey PRIMARY KEY (id);
 
 alter table only boxcar.cards add constraint cards_check CHECK (((content IS NULL) = (erased_at IS NOT NULL)));
 
@@ -274,6 +560,14 @@ alter table only boxcar.cards add constraint cards_token_estimate_check CHECK ((
 alter table only boxcar.cards add constraint cards_type_check CHECK ((type <> ''::text));
 
 alter table only boxcar.cards add constraint cards_pkey PRIMARY KEY (id);
+
+alter table only boxcar.evidence add constraint evidence_check CHECK (((kind = 'result'::text) = (tool_call_id IS NOT NULL)));
+
+alter table only boxcar.evidence add constraint evidence_kind_check CHECK ((kind = ANY (ARRAY['reply'::text, 'result'::text])));
+
+alter table only boxcar.evidence add constraint evidence_pkey PRIMARY KEY (id);
+
+alter table only boxcar.evidence add constraint evidence_turn_id_epoch_step_attempt_tool_call_id_key UNIQUE NULLS NOT DISTINCT (turn_id, epoch, step, attempt, tool_call_id);
 
 alter table only boxcar.grants add constraint grants_mode_check CHECK ((mode = ANY (ARRAY['read'::text, 'append'::text])));
 
@@ -297,6 +591,20 @@ alter table only boxcar.projects add constraint projects_pkey PRIMARY KEY (id);
 
 alter table only boxcar.projects add constraint projects_name_key UNIQUE (name);
 
+alter table only boxcar.provider_slots add constraint provider_slots_pkey PRIMARY KEY (turn_id);
+
+alter table only boxcar.providers add constraint providers_breaker_after_check CHECK ((breaker_after >= 0));
+
+alter table only boxcar.providers add constraint providers_max_concurrent_check CHECK ((max_concurrent > 0));
+
+alter table only boxcar.providers add constraint providers_name_check CHECK ((name <> ''::text));
+
+alter table only boxcar.providers add constraint providers_requests_per_minute_check CHECK ((requests_per_minute > 0));
+
+alter table only boxcar.providers add constraint providers_pkey PRIMARY KEY (name);
+
+alter table only boxcar.purging add constraint purging_pkey PRIMARY KEY (box_id);
+
 alter table only boxcar.runs add constraint runs_pkey PRIMARY KEY (id);
 
 alter table only boxcar.schema_version add constraint schema_version_check CHECK (((min_compatible >= 1) AND (min_compatible <= version)));
@@ -312,6 +620,14 @@ alter table only boxcar.steps add constraint steps_step_check CHECK ((step > 0))
 alter table only boxcar.steps add constraint steps_toolset_hash_check CHECK ((length(toolset_hash) = 32));
 
 alter table only boxcar.steps add constraint steps_pkey PRIMARY KEY (turn_id, step, attempt);
+
+alter table only boxcar.sweep_failures add constraint sweep_failures_attempts_check CHECK ((attempts > 0));
+
+alter table only boxcar.sweep_failures add constraint sweep_failures_pkey PRIMARY KEY (kind, row_id);
+
+alter table only boxcar.sweeper add constraint sweeper_is_only_check CHECK (is_only);
+
+alter table only boxcar.sweeper add constraint sweeper_pkey PRIMARY KEY (is_only);
 
 alter table only boxcar.tape_entries add constraint tape_entries_check CHECK (((card_id IS NULL) = (kind = 'event'::text)));
 
@@ -347,6 +663,8 @@ alter table only boxcar.toolsets add constraint toolsets_schemas_check CHECK ((j
 
 alter table only boxcar.toolsets add constraint toolsets_pkey PRIMARY KEY (project_id, hash);
 
+alter table only boxcar.turns add constraint turns_budget_check CHECK (((budget_id IS NULL) = (is_settled IS NULL)));
+
 alter table only boxcar.turns add constraint turns_check CHECK (((status = 'running'::text) = (holder_id IS NOT NULL)));
 
 alter table only boxcar.turns add constraint turns_check1 CHECK (((status = ANY (ARRAY['success'::text, 'partial'::text, 'failed'::text, 'timeout'::text, 'canceled'::text])) = (ended_at IS NOT NULL)));
@@ -367,6 +685,16 @@ alter table only boxcar.turns add constraint turns_status_check CHECK ((status =
 
 alter table only boxcar.turns add constraint turns_pkey PRIMARY KEY (id);
 
+alter table only boxcar.unsealed add constraint unsealed_allows_check CHECK ((allows = ANY (ARRAY['erase'::text, 'purge'::text])));
+
+alter table only boxcar.unsealed add constraint unsealed_pkey PRIMARY KEY (xact);
+
+alter table only boxcar.waits add constraint waits_check CHECK (((kind = 'limit'::text) = (provider IS NOT NULL)));
+
+alter table only boxcar.waits add constraint waits_kind_check CHECK ((kind = ANY (ARRAY['retry'::text, 'limit'::text, 'budget'::text, 'approval'::text])));
+
+alter table only boxcar.waits add constraint waits_pkey PRIMARY KEY (turn_id);
+
 alter table only boxcar.workers add constraint workers_concurrency_check CHECK ((concurrency > 0));
 
 alter table only boxcar.workers add constraint workers_pkey PRIMARY KEY (id);
@@ -379,8 +707,6 @@ alter table only boxcar.boxes add constraint boxes_parent_box_id_fkey FOREIGN KE
 
 alter table only boxcar.grants add constraint grants_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES boxcar.agents(id);
 
-alter table only boxcar.grants add constraint grants_box_id_fkey FOREIGN KEY (box_id) REFERENCES boxcar.boxes(id);
-
 alter table only boxcar.profiles add constraint profiles_box_id_fkey FOREIGN KEY (box_id) REFERENCES boxcar.boxes(id);
 
 alter table only boxcar.profiles add constraint profiles_card_id_fkey FOREIGN KEY (card_id) REFERENCES boxcar.cards(id);
@@ -389,11 +715,39 @@ alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN
 
 -- Indexes
 
+CREATE INDEX batches_collecting ON boxcar.batches USING btree (id) WHERE ((status = 'running'::text) AND (kind = 'collect'::text) AND (tool_call_id IS NOT NULL));
+
+CREATE INDEX batches_deadline ON boxcar.batches USING btree (deadline_at) WHERE (status = 'running'::text);
+
+CREATE INDEX batches_due ON boxcar.batches USING btree (id) WHERE ((status = 'running'::text) AND is_due);
+
+CREATE INDEX batches_of_turn ON boxcar.batches USING btree (turn_id) WHERE (status = 'running'::text);
+
+CREATE INDEX boxes_parent ON boxcar.boxes USING btree (parent_box_id) WHERE (parent_box_id IS NOT NULL);
+
 CREATE UNIQUE INDEX boxes_tape_name ON boxcar.boxes USING btree (project_id, tape_name) WHERE ((tape_name IS NOT NULL) AND (archived_at IS NULL));
+
+CREATE INDEX budgets_paused ON boxcar.budgets USING btree (paused_at) WHERE (paused_at IS NOT NULL);
+
+CREATE INDEX budgets_run ON boxcar.budgets USING btree (run_id);
+
+CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);
+
+CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
 CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) WHERE (door_job_id IS NOT NULL);
 
+CREATE INDEX profiles_box ON boxcar.profiles USING btree (box_id);
+
+CREATE INDEX profiles_card ON boxcar.profiles USING btree (card_id);
+
 CREATE UNIQUE INDEX profiles_current ON boxcar.profiles USING btree (project_id, name) WHERE is_current;
+
+CREATE INDEX projects_limited ON boxcar.projects USING btree (id) WHERE (limits ? 'max_concurrent'::text);
+
+CREATE INDEX provider_slots_provider ON boxcar.provider_slots USING btree (provider);
+
+CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
 
 CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, anchor_name, "position") WHERE (kind = 'anchor'::text);
 
@@ -407,11 +761,13 @@ CREATE INDEX turns_agent_queue ON boxcar.turns USING btree (agent_id, id) WHERE 
 
 CREATE INDEX turns_awaited ON boxcar.turns USING btree (parent_tool_call_id) WHERE is_awaited;
 
+CREATE INDEX turns_awaited_queue ON boxcar.turns USING btree (id) WHERE ((status = 'queued'::text) AND (is_awaited OR (batch_ids IS NOT NULL)));
+
 CREATE INDEX turns_children ON boxcar.turns USING btree (parent_turn_id) WHERE (parent_turn_id IS NOT NULL);
 
 CREATE INDEX turns_deadline ON boxcar.turns USING btree (deadline_at) WHERE ((deadline_at IS NOT NULL) AND (ended_at IS NULL));
 
-CREATE INDEX turns_dispatched ON boxcar.turns USING btree (worker_target, dispatched_at) WHERE (status = 'dispatched'::text);
+CREATE INDEX turns_dispatched ON boxcar.turns USING btree (worker_target, dispatched_at) INCLUDE (format) WHERE (status = 'dispatched'::text);
 
 CREATE INDEX turns_held ON boxcar.turns USING btree (holder_id) WHERE (status = 'running'::text);
 
@@ -421,12 +777,24 @@ CREATE INDEX turns_queue ON boxcar.turns USING btree (worker_target, project_id,
 
 CREATE INDEX turns_tree ON boxcar.turns USING btree (run_id, id);
 
+CREATE INDEX turns_unsettled ON boxcar.turns USING btree (run_id) WHERE (NOT is_settled);
+
+CREATE INDEX waits_due ON boxcar.waits USING btree (due_at) WHERE (due_at IS NOT NULL);
+
+CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, turn_id) WHERE (provider IS NOT NULL);
+
 -- Triggers
 
 CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
+
+CREATE TRIGGER boxes_refer_to_lasting BEFORE INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_purging();
 
 CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position))) EXECUTE FUNCTION boxcar.refuse_change();
 
 CREATE TRIGGER cards_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.cards FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 
+CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_purging();
+
 CREATE TRIGGER tape_entries_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.tape_entries FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
+
+CREATE TRIGGER unsealed_guarded BEFORE INSERT OR DELETE OR UPDATE OR TRUNCATE ON boxcar.unsealed FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_unsealing();

@@ -94,7 +94,9 @@ async function main({ once, folder: given, model: chosen, help }) {
   await survey.registerSurvey(stack.runtime, { root: folder, model });
   await open(() => createWorker(stack.runtime, { concurrency: config.concurrency }));
   say(`surveying ${folder}${model === undefined ? '' : ` with ${model}`}`);
-  const run = await Promise.race([survey.runSurvey({ runtime: stack.runtime, folder }), stopped]);
+  const { onProgress, clear } = survey.showProgress(process.stderr);
+  const run = await Promise.race([survey.runSurvey({ runtime: stack.runtime, folder, onProgress }), stopped]);
+  clear();
   if (stop.signal.aborted) return;
 
   const { status, run_id, turns, steps, deliverable } = run;

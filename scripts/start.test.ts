@@ -62,7 +62,7 @@ it('asks the model that it is told, at the address in the environment, and says 
   await using database = await testDatabase({ empty: true });
   await using provider = await openProviderServer(
     chatWire,
-    inOrder({ status: 429, error: { message: 'slow down' } }),
+    inOrder({ status: 401, error: { message: 'who are you?' } }),
   );
   const child = spawnNode(
     new URL('start.mjs', import.meta.url),
@@ -79,7 +79,7 @@ it('asks the model that it is told, at the address in the environment, and says 
   expect(child.stderr).toContain('with openai-compatible:local');
   expect(JSON.parse(child.stdout)).toMatchObject({
     status: 'failed',
-    deliverable: { error: { code: 'model_rate_limited' } },
+    deliverable: { error: { code: 'model_unauthorized' } },
   });
   expect(provider.requests.map(({ prompt }) => prompt?.model)).toEqual(['local']);
 });

@@ -1,9 +1,24 @@
 /** Every case of every suite with what it must reach: design §12. Goals hold for Redis; the Postgres queue has guides of its own. */
 import type { QueueName } from './options.js';
 
-export const SUITES = ['turns', 'drain', 'idle', 'steps', 'pack', 'view', 'quiet'] as const;
+export const SUITES = [
+  'turns',
+  'drain',
+  'idle',
+  'chain',
+  'steps',
+  'fanout',
+  'pack',
+  'view',
+  'growth',
+  'recover',
+  'cancel',
+  'quiet',
+  'backlog',
+] as const;
 export type SuiteName = (typeof SUITES)[number];
-export type Unit = 'turns/s' | 'ms' | 'MiB' | 'statements/s' | '% CPU';
+export const UNITS = ['turns/s', 'ms', 'MiB', 'times', 'statements/s', '% CPU', 'max ÷ min'] as const;
+export type Unit = (typeof UNITS)[number];
 
 export interface CaseSpec {
   readonly suite: SuiteName;
@@ -31,18 +46,39 @@ export const CASES: readonly CaseSpec[] = [
   { suite: 'idle', queue: 'redis', name: 'p99', unit: 'ms', goal: 18 },
   { suite: 'idle', queue: 'postgres', name: 'p50', unit: 'ms', goal: 15 },
   { suite: 'idle', queue: 'postgres', name: 'p99', unit: 'ms', goal: null },
+  { suite: 'chain', queue: 'redis', name: 'hop', unit: 'ms', goal: 8 },
+  { suite: 'chain', queue: 'postgres', name: 'hop', unit: 'ms', goal: null },
   { suite: 'steps', queue: 'redis', name: 'without a tool', unit: 'ms', goal: 1.5 },
   { suite: 'steps', queue: 'redis', name: 'with a tool call', unit: 'ms', goal: 3 },
   { suite: 'steps', queue: 'postgres', name: 'without a tool', unit: 'ms', goal: null },
   { suite: 'steps', queue: 'postgres', name: 'with a tool call', unit: 'ms', goal: null },
+  { suite: 'fanout', queue: 'redis', name: '1000 children', unit: 'ms', goal: 500 },
+  { suite: 'fanout', queue: 'redis', name: '10000 children', unit: 'ms', goal: 5_000 },
+  { suite: 'fanout', queue: 'redis', name: 'memory of 10000', unit: 'MiB', goal: null },
+  { suite: 'fanout', queue: 'postgres', name: '1000 children', unit: 'ms', goal: 2_000 },
+  { suite: 'fanout', queue: 'postgres', name: '10000 children', unit: 'ms', goal: null },
+  { suite: 'fanout', queue: 'postgres', name: 'memory of 10000', unit: 'MiB', goal: null },
   { suite: 'pack', name: '1000 cards', unit: 'ms', goal: 5 },
   { suite: 'pack', name: '9000 cards', unit: 'ms', goal: 25 },
   { suite: 'view', name: '1000 cards', unit: 'ms', goal: 15 },
   { suite: 'view', name: '9000 cards', unit: 'ms', goal: 80 },
+  { suite: 'growth', queue: 'redis', name: 'stored ÷ new', unit: 'times', goal: 3.5 },
+  { suite: 'growth', queue: 'redis', name: 'late ÷ early', unit: 'times', goal: 2.2 },
+  { suite: 'growth', queue: 'postgres', name: 'stored ÷ new', unit: 'times', goal: null },
+  { suite: 'growth', queue: 'postgres', name: 'late ÷ early', unit: 'times', goal: null },
+  { suite: 'recover', queue: 'redis', name: 'p50', unit: 'ms', goal: 500 },
+  { suite: 'recover', queue: 'redis', name: 'max', unit: 'ms', goal: 2_000 },
+  { suite: 'recover', queue: 'postgres', name: 'p50', unit: 'ms', goal: null },
+  { suite: 'recover', queue: 'postgres', name: 'max', unit: 'ms', goal: null },
+  { suite: 'cancel', queue: 'redis', name: '1000 turns', unit: 'ms', goal: 300 },
+  { suite: 'cancel', queue: 'postgres', name: '1000 turns', unit: 'ms', goal: null },
   { suite: 'quiet', queue: 'redis', name: 'statements', unit: 'statements/s', goal: 2 },
   { suite: 'quiet', queue: 'redis', name: 'CPU', unit: '% CPU', goal: 1 },
   { suite: 'quiet', queue: 'postgres', name: 'statements', unit: 'statements/s', goal: null },
   { suite: 'quiet', queue: 'postgres', name: 'CPU', unit: '% CPU', goal: null },
+  { suite: 'backlog', name: 'claim p99', unit: 'ms', goal: 10 },
+  { suite: 'backlog', name: 'promote p99', unit: 'ms', goal: 10 },
+  { suite: 'backlog', name: 'fairness', unit: 'max ÷ min', goal: 1.3 },
 ];
 
 /** How a case is called within its suite. */

@@ -19,23 +19,30 @@ export interface Options {
   readonly rounds: number;
   /** Samples of each side. */
   readonly samples: number | undefined;
-  /** Turns that `drain` has waiting. */
-  readonly turns: number;
+  /** Turns that `drain` and `backlog` have waiting. */
+  readonly turns: number | undefined;
   /** Folder for profiles; nothing is profiled without it. */
   readonly profile: string | undefined;
 }
 
 export const HELP = `usage: npm run bench -- <suite>... [options]
+       npm run bench -- all [options]
        npm run bench -- --readme README.md
 
 suites
   turns   submit → answer, one step, one worker process: turns per second
   drain   a backlog of turns, then a worker: turns per second, and the memory of its process
   idle    one durable turn at a time on an idle system: p50 and p99 of submit → answer
+  chain   what each delegated hop costs, in a chain of ten: p50
   steps   what each further step of a turn costs, without a tool and with a tool call: p50
+  fanout  fork_join of 1,000 and of 10,000 children: submit → parent's answer; memory of the worker
   pack    a context of 1,000 and 9,000 cards from three boxes that overlap: p50
   view    the messages of a context of 1,000 and 9,000 cards, loaded and built: p50
+  growth  200 turns of 5 KB on one agent: stored ÷ new bytes; the last turns' time ÷ the first ones'
+  recover kill -9 of a worker, another one alive: until its turn goes on, p50 and longest
+  cancel  a tree of 1,000 turns, until all are canceled and their worker is free
   quiet   a worker with nothing to do: statements per second, CPU
+  backlog 100,000 queued turns of ten projects: claim and promotion p99, and how evenly they are served
 
 options
   --json              one JSON line per case on stdout, everything else on stderr
@@ -44,8 +51,8 @@ options
   --concurrency <n>   turns the worker runs at once (default 50; drain: 100)
   --seconds <n>       length of a round of turns (default 4), of quiet (default 20)
   --rounds <n>        rounds of the floor and of Boxcar, in turns (default 5)
-  --samples <n>       samples of each side (default: idle 300, steps 60, pack and view 40)
-  --turns <n>         drain: turns that wait (default 10000)
+  --samples <n>       samples of each side (default: idle 300, steps 60, chain, pack, view 40, recover 8, backlog 2000)
+  --turns <n>         drain, backlog: turns that wait (default 10000, 100000); fanout, cancel: at most so many in a tree
   --profile <folder>  turns: one more round of each, with CPU profiles and Postgres statement statistics
   --help
 
@@ -69,7 +76,7 @@ export function parseOptions(args: readonly string[]): Options | 'help' {
     seconds: readNumber(values.seconds, 'seconds'),
     rounds: readCount(values.rounds, 'rounds') ?? 5,
     samples: readCount(values.samples, 'samples'),
-    turns: readCount(values.turns, 'turns') ?? 10_000,
+    turns: readCount(values.turns, 'turns'),
     profile: values.profile,
   };
 }
@@ -99,13 +106,14 @@ function parse(args: readonly string[]) {
 }
 
 function readSuites(names: readonly string[], readme: string | undefined): readonly SuiteName[] {
-  const known = `known are ${SUITES.join(', ')}; see --help`;
+  const known = `known are ${SUITES.join(', ')}, or all of them: all; see --help`;
   if (readme !== undefined) {
     // A table with gaps, or with figures of different days, would be worse than none.
     if (names.length > 0) throw new UsageError(`--readme: runs all suites; leave out '${names.join(' ')}'`);
     return SUITES;
   }
   if (names.length === 0) throw new UsageError(`no suite given; ${known}`);
+  if (names.includes('all')) return SUITES;
   const suites = names.map((name) => {
     const suite = SUITES.find((candidate) => candidate === name);
     if (suite === undefined) throw new UsageError(`unknown suite '${name}'; ${known}`);

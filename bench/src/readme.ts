@@ -1,5 +1,5 @@
 /** The block of README.md that holds the table of all suites: written from a run, and read back by the tests. */
-import { SUITES, type Unit } from './catalogue.js';
+import { SUITES, UNITS } from './catalogue.js';
 import type { Case } from './report.js';
 
 const BEGIN = '<!-- bench:begin -->';
@@ -82,8 +82,6 @@ const readRow = (line: string): string[] =>
     .split('|')
     .slice(1, -1)
     .map((cell) => cell.trim());
-
-const UNITS: readonly Unit[] = ['turns/s', 'ms', 'MiB', 'statements/s', '% CPU'];
 
 function toCase(cells: readonly string[]): Case {
   const [suiteName, name = '', value = '', unitName, goal = '', floor = '', ratio = '', ok = ''] = cells;

@@ -30,8 +30,10 @@ const DIGITS: Readonly<Record<Unit, number>> = {
   'turns/s': 1,
   ms: 2,
   MiB: 1,
+  times: 2,
   'statements/s': 2,
   '% CPU': 2,
+  'max ÷ min': 2,
 };
 
 const round = (value: number, digits: number): number => Number(value.toFixed(digits));

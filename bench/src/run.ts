@@ -6,26 +6,40 @@ import { hasBlock, replaceBlock } from './readme.js';
 import { type Case, formatTable, judge, skip } from './report.js';
 import { startServers } from './servers.js';
 import type { Bench, Figures, Say } from './suite.js';
+import { benchBacklog } from './suites/backlog.js';
+import { benchCancel } from './suites/cancel.js';
+import { benchChain } from './suites/chain.js';
 import { benchDrain } from './suites/drain.js';
+import { benchFanout } from './suites/fanout.js';
+import { benchGrowth } from './suites/growth.js';
 import { benchIdle } from './suites/idle.js';
 import { benchPack } from './suites/pack.js';
+import { openPair, type Pair } from './suites/pair.js';
 import { benchQuiet } from './suites/quiet.js';
+import { benchRecover } from './suites/recover.js';
 import { benchSteps } from './suites/steps.js';
 import { benchTurns } from './suites/turns.js';
 import { benchView } from './suites/view.js';
 
 type Suite =
-  | { readonly hasQueue: true; run(bench: Bench, queue: QueueName): Promise<Figures> }
-  | { readonly hasQueue: false; run(bench: Bench): Promise<Figures> };
+  | { readonly queue: 'none'; run(bench: Bench): Promise<Figures> }
+  /** `pair`: on one pair of workers, shared with the other suites of the queue; `own`: on workers of its own. */
+  | { readonly queue: 'pair' | 'own'; run(bench: Bench, queue: QueueName): Promise<Figures> };
 
 const suites: Readonly<Record<SuiteName, Suite>> = {
-  turns: { hasQueue: true, run: benchTurns },
-  drain: { hasQueue: true, run: benchDrain },
-  idle: { hasQueue: true, run: benchIdle },
-  steps: { hasQueue: true, run: benchSteps },
-  pack: { hasQueue: false, run: benchPack },
-  view: { hasQueue: false, run: benchView },
-  quiet: { hasQueue: true, run: benchQuiet },
+  turns: { queue: 'pair', run: benchTurns },
+  drain: { queue: 'own', run: benchDrain },
+  idle: { queue: 'pair', run: benchIdle },
+  chain: { queue: 'pair', run: benchChain },
+  steps: { queue: 'pair', run: benchSteps },
+  fanout: { queue: 'own', run: benchFanout },
+  pack: { queue: 'none', run: benchPack },
+  view: { queue: 'none', run: benchView },
+  growth: { queue: 'pair', run: benchGrowth },
+  recover: { queue: 'own', run: benchRecover },
+  cancel: { queue: 'pair', run: benchCancel },
+  quiet: { queue: 'own', run: benchQuiet },
+  backlog: { queue: 'none', run: benchBacklog },
 };
 
 /** Runs suites on servers of their own; figures go to stdout, and into the file of `--readme`. */
@@ -37,12 +51,26 @@ export async function runSuites(options: Options, say: Say): Promise<void> {
     hasStatistics: options.profile !== undefined,
   });
   say(servers.machine);
-  const cases: Case[] = [];
-  for (const name of options.suites) {
-    const found = await runSuite({ servers, options, say }, name);
-    if (options.json) for (const of of found) console.log(JSON.stringify(of));
-    cases.push(...found);
+  const found: Case[] = [];
+  const from = performance.now();
+  const isChosen = (use: Suite['queue']) => (name: SuiteName) => suites[name].queue === use;
+  const runAll = async (names: readonly SuiteName[], on: Stage): Promise<void> => {
+    for (const name of names) {
+      say(`${minutesSince(from)} ${name}${on.queue === undefined ? '' : ` on ${on.queue}`}`);
+      const cases = await runSuite({ servers, options, say, openPair: on.openPair }, name, on.queue);
+      if (options.json) for (const of of cases) console.log(JSON.stringify(of));
+      found.push(...cases);
+    }
+  };
+  for (const queue of options.queues) {
+    await using shared = new SharedPair(() => openPair({ servers, options }, queue));
+    await runAll(options.suites.filter(isChosen('pair')), { queue, openPair: () => shared.open() });
   }
+  // The others find no worker beside their own.
+  for (const queue of options.queues)
+    await runAll(options.suites.filter(isChosen('own')), { queue, openPair: noPair });
+  await runAll(options.suites.filter(isChosen('none')), { queue: undefined, openPair: noPair });
+  const cases = inOrder(found);
   if (!options.json) console.log(formatTable(cases));
   if (readme !== undefined) {
     const date = new Date().toISOString().slice(0, 10);
@@ -58,18 +86,54 @@ function readReadme(path: string): { readonly path: string; readonly text: strin
   return { path, text };
 }
 
-async function runSuite(bench: Bench, name: SuiteName): Promise<Case[]> {
-  const suite = suites[name];
-  if (!suite.hasQueue) return judgeAll(name, undefined, await suite.run(bench));
-  const cases: Case[] = [];
-  for (const queue of bench.options.queues) {
-    const { redis } = bench.servers;
-    const specs = CASES.filter((spec) => spec.suite === name && spec.queue === queue);
-    if (queue === 'redis' && 'missing' in redis)
-      cases.push(...specs.map((spec) => skip(spec, redis.missing)));
-    else cases.push(...judgeAll(name, queue, await suite.run(bench, queue)));
+interface Stage {
+  readonly queue: QueueName | undefined;
+  readonly openPair: Bench['openPair'];
+}
+
+const noPair = (): never => {
+  throw new Error('a suite of workers of its own asked for the pair');
+};
+
+const minutesSince = (from: number): string => `[${((performance.now() - from) / 60_000).toFixed(1)} min]`;
+
+/** Opened by the first suite that needs it. */
+class SharedPair implements AsyncDisposable {
+  readonly #open: () => Promise<Pair>;
+  #pair: Promise<Pair> | undefined;
+
+  constructor(open: () => Promise<Pair>) {
+    this.#open = open;
   }
-  return cases;
+
+  open(): Promise<Pair> {
+    this.#pair ??= this.#open();
+    return this.#pair;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const pair = await this.#pair?.catch(() => undefined);
+    await pair?.[Symbol.asyncDispose]();
+  }
+}
+
+/** As the catalogue lists them, whatever order they were measured in. */
+function inOrder(cases: readonly Case[]): Case[] {
+  const place = new Map(CASES.map((spec, index) => [`${spec.suite} ${labelOf(spec)}`, index]));
+  const placeOf = (of: Case): number => place.get(`${of.suite} ${of.case}`) ?? CASES.length;
+  return [...cases].sort((a, b) => placeOf(a) - placeOf(b));
+}
+
+async function runSuite(bench: Bench, name: SuiteName, queue: QueueName | undefined): Promise<Case[]> {
+  const suite = suites[name];
+  if (suite.queue === 'none') return judgeAll(name, undefined, await suite.run(bench));
+  if (queue === undefined) throw new Error(`${name} needs a queue`);
+  const { redis } = bench.servers;
+  if (queue === 'redis' && 'missing' in redis)
+    return CASES.filter((spec) => spec.suite === name && spec.queue === queue).map((spec) =>
+      skip(spec, redis.missing),
+    );
+  return judgeAll(name, queue, await suite.run(bench, queue));
 }
 
 function judgeAll(suite: SuiteName, queue: QueueName | undefined, figures: Figures): Case[] {

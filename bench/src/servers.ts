@@ -44,6 +44,8 @@ export interface Database extends AsyncDisposable {
 
 /** Folder names carry the process, so that a later run can tell what a killed one left behind. */
 const PREFIX = 'bench-';
+const TEMPLATE = 'bench_template';
+const MAIN = 'bench_main';
 /** In the folder: process and port of the Redis that belongs to it. */
 const REDIS_FILE = 'redis';
 
@@ -69,9 +71,12 @@ export async function startServers(
   // When the process ends early, the server's own handler, which is older, stops it before.
   process.once('exit', removeFolder);
   const redis = options.needsRedis ? await startRedis(cleanup, folder) : { missing: 'not asked for' };
-  await prepare(postgres.url);
+  // Migrated once; every database is a copy of it.
+  await query(postgres.url, `create database ${TEMPLATE}`);
+  await prepare(urlOf(postgres.url, TEMPLATE));
+  await query(postgres.url, `create database ${MAIN} template ${TEMPLATE}`);
   return {
-    databaseUrl: postgres.url,
+    databaseUrl: urlOf(postgres.url, MAIN),
     postgresPid: postgres.pid,
     redis,
     machine: await describeMachine(postgres.url, redis),
@@ -80,15 +85,18 @@ export async function startServers(
 
 /** A database of its own for what must begin empty, or would leave behind what others have to read. */
 export async function openDatabase(servers: Servers, name: string): Promise<Database> {
-  await query(servers.databaseUrl, `create database ${name}`);
-  const url = new URL(servers.databaseUrl);
-  url.pathname = `/${name}`;
-  await prepare(url.href);
+  await query(servers.databaseUrl, `create database ${name} template ${TEMPLATE}`);
   return {
-    url: url.href,
+    url: urlOf(servers.databaseUrl, name),
     // Without force: a pool has ended a moment before its last connection has, and Postgres waits for those.
     [Symbol.asyncDispose]: async () => void (await query(servers.databaseUrl, `drop database ${name}`)),
   };
+}
+
+function urlOf(server: string, database: string): string {
+  const url = new URL(server);
+  url.pathname = `/${database}`;
+  return url.href;
 }
 
 async function prepare(databaseUrl: string): Promise<void> {
@@ -104,7 +112,8 @@ async function startPostgres(dataDir: string, hasStatistics: boolean): Promise<E
   await query(postgres.url, "alter system set pg_stat_statements.track = 'top'");
   await postgres.stop();
   const again = await startEmbeddedPostgres({ dataDir });
-  await query(again.url, 'create extension pg_stat_statements');
+  // Every database begins as a copy of this one.
+  await query(urlOf(again.url, 'template1'), 'create extension pg_stat_statements');
   return again;
 }
 

@@ -34,18 +34,29 @@ const onRedis = (redisUrl: string) => {
   };
 };
 
-/** The caller's end: rings for one turn. */
-export function openBell(target: DoorbellTarget): Closable & { ring(job: FloorJob): Promise<void> } {
-  const open = <
-    Q extends { add(name: string, data: FloorJob, options: object): Promise<unknown> } & Closable,
-  >(
-    queue: Q,
-    close: () => Promise<void>,
-  ) => ({
-    ring: async (job: FloorJob) => {
-      const jobId = `${job.turn_id}-${job.epoch}`;
-      await queue.add('turn', job, { jobId, removeOnComplete: true, removeOnFail: true });
-    },
+interface Adder extends Closable {
+  add(name: string, data: FloorJob, options: object): Promise<unknown>;
+  addBulk(jobs: { name: string; data: FloorJob; opts: object }[]): Promise<unknown>;
+}
+
+export interface Bell extends Closable {
+  ring(job: FloorJob): Promise<void>;
+  /** As one command of the queue. */
+  ringAll(jobs: readonly FloorJob[]): Promise<void>;
+}
+
+const optionsOf = (job: FloorJob): object => ({
+  jobId: `${job.turn_id}-${job.epoch}`,
+  removeOnComplete: true,
+  removeOnFail: true,
+});
+
+/** The caller's end: rings for turns. */
+export function openBell(target: DoorbellTarget): Bell {
+  const open = (queue: Adder, close: () => Promise<void>): Bell => ({
+    ring: async (job) => void (await queue.add('turn', job, optionsOf(job))),
+    ringAll: async (jobs) =>
+      void (await queue.addBulk(jobs.map((data) => ({ name: 'turn', data, opts: optionsOf(data) })))),
     close: async () => {
       await queue.close();
       await close();

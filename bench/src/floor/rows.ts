@@ -51,6 +51,37 @@ export async function insertTurn(pool: pg.Pool, turn: FloorTurn): Promise<void> 
   });
 }
 
+/** A join and the turns it waits for, in one commit. */
+export async function insertJoin(
+  pool: pg.Pool,
+  join: { readonly id: string; readonly turns: readonly Omit<FloorTurn, 'joinId'>[] },
+): Promise<void> {
+  await pool.query({
+    name: 'floor_join',
+    text: `
+      with given as (select * from unnest($2::uuid[], $3::uuid[], $4::text[]) as g(id, card_id, content)),
+      joined as (insert into floor.joins (id, pending) values ($1, cardinality($2::uuid[]))),
+      cards as (insert into floor.cards (id, content) select card_id, content::json from given)
+      insert into floor.turns (id, join_id, prompt_card_id, status, epoch) select id, $1, card_id, 'dispatched', 1 from given`,
+    values: [
+      join.id,
+      join.turns.map((turn) => turn.id),
+      join.turns.map((turn) => turn.promptCardId),
+      join.turns.map((turn) => JSON.stringify({ text: turn.prompt })),
+    ],
+  });
+}
+
+/** How many turns the join still waits for. */
+export async function readPending(pool: pg.Pool, joinId: string): Promise<number> {
+  const { rows } = await pool.query<{ pending: number }>({
+    name: 'floor_pending',
+    text: 'select pending from floor.joins where id = $1',
+    values: [joinId],
+  });
+  return rows[0]?.pending ?? Number.NaN;
+}
+
 export interface FloorRing {
   readonly turnId: string;
   readonly epoch: number;

@@ -13,6 +13,7 @@ import { forkWorker, type WorkerProcess, type WorkerUsage } from '../worker-proc
 import { settle, targetOf } from './pair.js';
 
 const CONCURRENCY = 100;
+const TURNS = 10_000;
 const SUBMITTERS = 64;
 /** A backlog that has not shrunk for so long never will. */
 const PATIENCE_MS = 60_000;
@@ -30,8 +31,9 @@ export async function benchDrain(bench: Bench, queue: QueueName): Promise<Figure
     ...targetOf(servers, queue, options.concurrency ?? CONCURRENCY),
     databaseUrl: database.url,
   };
-  const floor = await drainFloor(target, options.turns);
-  const boxcar = await drainBoxcar(target, options.turns);
+  const turns = options.turns ?? TURNS;
+  const floor = await drainFloor(target, turns);
+  const boxcar = await drainBoxcar(target, turns);
   for (const [name, of] of Object.entries({ floor, boxcar }))
     say(`drain ${queue}: ${name} ${of.rate.toFixed(0)}/s, ${of.rssMiB.toFixed(0)} MiB at the end`);
   return {

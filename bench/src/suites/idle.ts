@@ -2,9 +2,8 @@ import { sampleIdle } from '../measure.js';
 import type { QueueName } from '../options.js';
 import { quantile } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
-import { interleave, openPair, settle } from './pair.js';
+import { interleave, settle } from './pair.js';
 
-const CONCURRENCY = 50;
 const SAMPLES = 300;
 const WARM_UP = 30;
 
@@ -12,7 +11,7 @@ const WARM_UP = 30;
 export async function benchIdle(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const samples = options.samples ?? SAMPLES;
-  await using pair = await openPair(servers, queue, options.concurrency ?? CONCURRENCY);
+  const pair = await bench.openPair();
   for (const system of [pair.floor, pair.boxcar]) await sampleIdle(system, Math.min(WARM_UP, samples));
   await settle(servers.databaseUrl);
   const perRound = Math.ceil(samples / options.rounds);

@@ -3,13 +3,19 @@ import { Cleanup } from '../cleanup.js';
 import { openFloor } from '../floor/system.js';
 import type { QueueName } from '../options.js';
 import { query, type Servers } from '../servers.js';
+import type { Bench } from '../suite.js';
 import type { System, Target } from '../system.js';
+
+const CONCURRENCY = 50;
 
 /** Boxcar and its floor on the same servers, each with its own worker process; the one not measured is idle. */
 export interface Pair extends AsyncDisposable {
   readonly boxcar: Boxcar;
   readonly floor: System;
 }
+
+/** Of the workers of a pair. */
+export const concurrencyOf = (options: Bench['options']): number => options.concurrency ?? CONCURRENCY;
 
 /** @param queue - Redis only where there is one. */
 export const targetOf = (servers: Servers, queue: QueueName, concurrency: number): Target => ({
@@ -18,14 +24,23 @@ export const targetOf = (servers: Servers, queue: QueueName, concurrency: number
   ...(queue === 'redis' && 'url' in servers.redis ? { redisUrl: servers.redis.url } : {}),
 });
 
-export async function openPair(servers: Servers, queue: QueueName, concurrency: number): Promise<Pair> {
-  const target = targetOf(servers, queue, concurrency);
+export async function openPair(
+  { servers, options }: Pick<Bench, 'servers' | 'options'>,
+  queue: QueueName,
+): Promise<Pair> {
+  const target = targetOf(servers, queue, concurrencyOf(options));
   const cleanup = new Cleanup();
   try {
-    const floor = await openFloor(target);
-    cleanup.defer(() => floor[Symbol.asyncDispose]());
-    const boxcar = await openBoxcar(target);
-    cleanup.defer(() => boxcar[Symbol.asyncDispose]());
+    const [floor, boxcar] = await Promise.all([
+      openFloor(target).then((system) => {
+        cleanup.defer(() => system[Symbol.asyncDispose]());
+        return system;
+      }),
+      openBoxcar(target).then((system) => {
+        cleanup.defer(() => system[Symbol.asyncDispose]());
+        return system;
+      }),
+    ]);
     return { boxcar, floor, [Symbol.asyncDispose]: () => cleanup[Symbol.asyncDispose]() };
   } catch (error) {
     await cleanup[Symbol.asyncDispose]();

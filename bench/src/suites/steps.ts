@@ -1,15 +1,14 @@
 import { newId } from '@boxcar/runtime';
 import pg from 'pg';
-import { openBoxcar, PROFILE } from '../boxcar/system.js';
+import { PROFILE } from '../boxcar/system.js';
 import { claimTurns, commitStep, insertTurn } from '../floor/rows.js';
 import { sampleTimes, timed } from '../measure.js';
 import type { QueueName } from '../options.js';
 import { median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
 import { ANSWER, PROMPT } from '../system.js';
-import { alternate, settle, targetOf } from './pair.js';
+import { alternate, settle } from './pair.js';
 
-const CONCURRENCY = 50;
 const SAMPLES = 60;
 const WARM_UP = 20;
 /** Steps that the long turn has beyond the short one. */
@@ -17,8 +16,8 @@ const EXTRA = 10;
 
 const THOUGHT = 'The train has not passed yet.';
 const submit = { calls: [{ tool: 'submit_result', arguments: { result: ANSWER } }] };
-const call = { calls: [{ tool: 'count_wagons', arguments: { train: 'IC 42' } }] };
-const times = <T>(item: T): T[] => Array.from({ length: EXTRA }, () => item);
+// Each asks of another train: the same question again would be stopped as a loop.
+const call = (n: number) => ({ calls: [{ tool: 'count_wagons', arguments: { train: `IC ${n}` } }] });
 
 /** A step without calls goes on where the turn must end with one: text, then the kernel's reminder. */
 const VARIANTS = [
@@ -26,7 +25,7 @@ const VARIANTS = [
     name: 'without a tool',
     profile: { must_end_with: ['submit_result'] },
     last: submit,
-    extra: { say: THOUGHT },
+    extra: () => ({ say: THOUGHT }),
     /** The text and the reminder, in one commit. */
     floor: [2],
   },
@@ -48,7 +47,7 @@ export async function benchSteps(bench: Bench, queue: QueueName): Promise<Figure
   const { servers, options, say } = bench;
   const samples = options.samples ?? SAMPLES;
   const perRound = Math.ceil(samples / options.rounds);
-  await using boxcar = await openBoxcar(targetOf(servers, queue, options.concurrency ?? CONCURRENCY));
+  const { boxcar } = await bench.openPair();
   await using floor = await openHeldTurn(servers.databaseUrl);
   const figures: Record<string, Figures[string]> = {};
   for (const variant of VARIANTS) {
@@ -59,7 +58,7 @@ export async function benchSteps(bench: Bench, queue: QueueName): Promise<Figure
     await boxcar.runtime.applyProfile({
       ...base,
       name: long,
-      script: [...times(variant.extra), variant.last],
+      script: [...Array.from({ length: EXTRA }, (_, n) => variant.extra(n)), variant.last],
     });
     const sample = async (count: number): Promise<number[]> => {
       const found: number[] = [];

@@ -3,17 +3,15 @@ import type { QueueName } from '../options.js';
 import { profileLoad } from '../profile/profile-load.js';
 import { median } from '../report.js';
 import type { Bench, Figures } from '../suite.js';
-import { interleave, openPair, settle } from './pair.js';
+import { concurrencyOf, interleave, settle } from './pair.js';
 
-const CONCURRENCY = 50;
 const SECONDS = 4;
 
 /** submit → answer, one step, one worker process, twice as many turns under way as the worker runs at once. */
 export async function benchTurns(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
-  const concurrency = options.concurrency ?? CONCURRENCY;
-  await using pair = await openPair(servers, queue, concurrency);
-  const load = { clients: concurrency * 2, seconds: options.seconds ?? SECONDS };
+  const pair = await bench.openPair();
+  const load = { clients: concurrencyOf(options) * 2, seconds: options.seconds ?? SECONDS };
   for (const system of [pair.floor, pair.boxcar]) await loadFor(system, load);
   await settle(servers.databaseUrl);
   const rates = await interleave(pair, options.rounds, async (system) => {

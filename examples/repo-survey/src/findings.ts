@@ -28,34 +28,34 @@ const longFunctionSchema = z.strictObject({
 });
 const todoSchema = z.strictObject({ file: z.string(), line: count, text: z.string() });
 
-const structureSchema = z.strictObject({
+/** What an expert delivers of one folder. */
+const findingSchema = z.strictObject({
   folder: z.string(),
   files: count,
   lines: count,
   by_language: z.array(languageSchema),
   skipped: skippedSchema,
-});
-const codeSchema = z.strictObject({
-  folder: z.string(),
   code_files: count,
   unparsed: count,
   exports: count,
   functions: count,
   longest_functions: z.array(longFunctionSchema),
+  todos: count,
+  first_todos: z.array(todoSchema),
 });
-const todosSchema = z.strictObject({ folder: z.string(), todos: count, first_todos: z.array(todoSchema) });
-
-export type StructureFinding = z.infer<typeof structureSchema>;
-export type CodeFinding = z.infer<typeof codeSchema>;
-export type TodoFinding = z.infer<typeof todosSchema>;
+export type Finding = z.infer<typeof findingSchema>;
+export type StructureFinding = Pick<Finding, 'folder' | 'files' | 'lines' | 'by_language' | 'skipped'>;
+export type CodeFinding = Pick<
+  Finding,
+  'folder' | 'code_files' | 'unparsed' | 'exports' | 'functions' | 'longest_functions'
+>;
+export type TodoFinding = Pick<Finding, 'folder' | 'todos' | 'first_todos'>;
 export type LongFunction = z.infer<typeof longFunctionSchema>;
 
-const findingSchema = z.union([structureSchema, codeSchema, todosSchema]);
-
-/** The answer to one ask_expert, as the principal got it: a finding, or why there is none. */
+/** The outcome of one task of the fork_join, as the principal got it: a finding, or why there is none. */
 export const answerSchema = z.looseObject({
   status: z.string(),
-  result: z.unknown(),
+  summary: z.unknown(),
   error: z.looseObject({ code: z.string(), message: z.string() }).nullish(),
 });
 
@@ -88,7 +88,6 @@ export const reportSchema = z.strictObject({
 });
 /** The deliverable of the survey. */
 export type SurveyReport = z.infer<typeof reportSchema>;
-type FolderRow = SurveyReport['by_folder'][number];
 
 const compareText = (left: string, right: string): number => (left < right ? -1 : left > right ? 1 : 0);
 
@@ -121,41 +120,38 @@ const sum = <T>(items: readonly T[], of: (item: T) => number): number =>
 export function combineFindings(
   answers: readonly z.infer<typeof answerSchema>[],
 ): Omit<SurveyReport, 'summary'> {
-  const structures: StructureFinding[] = [];
-  const codes: CodeFinding[] = [];
-  const todos: TodoFinding[] = [];
+  const findings: Finding[] = [];
   const unanswered: SurveyReport['unanswered'] = [];
   for (const answer of answers) {
-    const parsed = findingSchema.safeParse(answer.result);
-    if (!parsed.success) {
+    const parsed = findingSchema.safeParse(answer.summary);
+    if (parsed.success) findings.push(parsed.data);
+    else {
       const { code = 'no_finding', message = `The expert ended as ${answer.status} without a finding.` } =
         answer.error ?? {};
       unanswered.push({ code, message: message.slice(0, 500).toWellFormed() });
-    } else if ('files' in parsed.data) structures.push(parsed.data);
-    else if ('exports' in parsed.data) codes.push(parsed.data);
-    else todos.push(parsed.data);
+    }
   }
-  const rows = new Map<string, FolderRow>();
-  const row = (folder: string): FolderRow => {
-    const known = rows.get(folder) ?? { folder, files: 0, lines: 0, exports: 0, functions: 0, todos: 0 };
-    rows.set(folder, known);
-    return known;
-  };
-  for (const { folder, files, lines } of structures) Object.assign(row(folder), { files, lines });
-  for (const { folder, exports, functions } of codes) Object.assign(row(folder), { exports, functions });
-  for (const { folder, todos: total } of todos) row(folder).todos = total;
-  const skipped = { ...noneSkipped(), unparsed: sum(codes, (item) => item.unparsed) };
-  for (const structure of structures) addSkipped(skipped, structure.skipped);
+  const skipped = { ...noneSkipped(), unparsed: sum(findings, (item) => item.unparsed) };
+  for (const finding of findings) addSkipped(skipped, finding.skipped);
   return {
-    files: sum(structures, (item) => item.files),
-    lines: sum(structures, (item) => item.lines),
-    exports: sum(codes, (item) => item.exports),
-    functions: sum(codes, (item) => item.functions),
-    todos: sum(todos, (item) => item.todos),
-    longest_functions: longest(codes.flatMap((item) => item.longest_functions)),
-    by_folder: [...rows.values()].sort((a, b) => compareText(a.folder, b.folder)),
-    by_language: addLanguages(structures.flatMap((item) => item.by_language)),
-    first_todos: todos
+    files: sum(findings, (item) => item.files),
+    lines: sum(findings, (item) => item.lines),
+    exports: sum(findings, (item) => item.exports),
+    functions: sum(findings, (item) => item.functions),
+    todos: sum(findings, (item) => item.todos),
+    longest_functions: longest(findings.flatMap((item) => item.longest_functions)),
+    by_folder: findings
+      .map(({ folder, files, lines, exports, functions, todos }) => ({
+        folder,
+        files,
+        lines,
+        exports,
+        functions,
+        todos,
+      }))
+      .sort((a, b) => compareText(a.folder, b.folder)),
+    by_language: addLanguages(findings.flatMap((item) => item.by_language)),
+    first_todos: findings
       .flatMap((item) => item.first_todos)
       .sort((a, b) => compareText(a.file, b.file) || a.line - b.line)
       .slice(0, MAX_TODOS),

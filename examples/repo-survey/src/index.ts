@@ -2,5 +2,6 @@ export { loadConfig } from './config.js';
 export { reportSchema, type SurveyReport } from './findings.js';
 export { PROFILE_FILES } from './profiles.js';
 export { registerSurvey } from './register-survey.js';
+export { renderProgress, showProgress } from './render-progress.js';
 export { renderRun } from './render-run.js';
-export { runSurvey, type SurveyRun } from './run-survey.js';
+export { runSurvey, type SurveyProgress, type SurveyRun } from './run-survey.js';

@@ -6,6 +6,7 @@ import { createLog, createWorker, migrateQueues, openRuntime } from '@boxcar/run
 import { migrate } from '@boxcar/store';
 import { loadConfig } from './config.js';
 import { registerSurvey } from './register-survey.js';
+import { showProgress } from './render-progress.js';
 import { renderRun } from './render-run.js';
 import { runSurvey, type SurveyRun } from './run-survey.js';
 
@@ -35,7 +36,15 @@ async function survey(given: {
   const { root = config.root, model = config.model } = given;
   await registerSurvey(opened.runtime, { root, model });
   await using _worker = await createWorker(opened.runtime);
-  return await runSurvey({ runtime: opened.runtime });
+  const { onProgress, clear } = showProgress(process.stderr);
+  try {
+    return await runSurvey({
+      runtime: opened.runtime,
+      ...(onProgress === undefined ? {} : { onProgress }),
+    });
+  } finally {
+    clear();
+  }
 }
 
 try {

@@ -5,7 +5,7 @@ import { parse } from 'yaml';
 const FOLDER = new URL('../profiles/', import.meta.url);
 
 /** The profile files of the survey; `boxcar profiles apply -f` takes them too. */
-export const PROFILE_FILES = ['structure-expert', 'code-expert', 'todo-expert', 'surveyor'].map((name) =>
+export const PROFILE_FILES = ['folder-expert', 'surveyor'].map((name) =>
   fileURLToPath(new URL(`${name}.yaml`, FOLDER)),
 );
 

@@ -25,7 +25,7 @@ describe('a survey over HTTP', () => {
   test('has the report of the scripted one, on each provider', async () => {
     await using tree = await copyFixture();
     const { run: scripted } = await survey(tree.root);
-    expect(scripted).toMatchObject({ status: 'success', turns: 13, steps: 28 });
+    expect(scripted).toMatchObject({ status: 'success', turns: 5, steps: 12 });
     for (const [setting, wire, name] of [
       ['openaiCompatible', chatWire, 'local'],
       ['openai', responsesWire, 'gpt-4.1'],
@@ -37,7 +37,7 @@ describe('a survey over HTTP', () => {
       const { run, models } = await survey(tree.root, model, settings);
       expect(server.refusals).toEqual([]);
       expect({ ...run, run_id: scripted.run_id }).toEqual(scripted);
-      expect(server.requests).toHaveLength(28);
+      expect(server.requests).toHaveLength(12);
       expect(new Set(server.requests.map(({ prompt }) => prompt?.model))).toEqual(new Set([name]));
       expect(models).toEqual([{ model, estimated: false }]);
     }
@@ -83,7 +83,7 @@ test('main.js goes where --model and the environment point', async () => {
   await using badUrl = spawnNode(MAIN, [folder], { ...env, OPENAI_BASE_URL: 'nowhere' });
   expect([(await good.exited).code, good.stderr]).toEqual([0, '']);
   expect(JSON.parse(good.stdout)).toMatchObject({ status: 'success', deliverable: { files: 1, todos: 1 } });
-  expect(server.requests).toHaveLength(10);
+  expect(server.requests).toHaveLength(6);
   expect([(await badUrl.exited).code, badUrl.stdout]).toEqual([1, '']);
   expect(badUrl.stderr).toMatch(/^repo-survey: OPENAI_BASE_URL: must be an http/);
 });

@@ -1,4 +1,5 @@
 import { isAbsolute, relative, resolve, sep } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { type JsonValue, KernelError, launchPrincipalSchema } from '@boxcar/kernel';
 import type { Runtime, TurnResult } from '@boxcar/runtime';
 import { z } from 'zod';
@@ -21,6 +22,17 @@ const RESULT_FIELDS = launchPrincipalSchema.shape.result_fields.parse([
   { name: 'experts', type: 'number' },
   { name: 'unanswered', type: 'array' },
 ]);
+
+/** How far a survey is. */
+export interface SurveyProgress {
+  /** Folders that have been handed to experts; 0 until the tree is divided. */
+  readonly folders: number;
+  readonly measured: number;
+  /** Experts at work at this moment; the others wait for a worker. */
+  readonly atWork: number;
+}
+
+const PROGRESS_MS = 200;
 
 const receiptSchema = z.looseObject({ turn_id: z.string() });
 
@@ -62,19 +74,49 @@ const RUN_FIGURES = `
       where r.run_id = t.run_id and s.committed_at is not null) as steps
   from boxcar.turns t where t.id = $1`;
 
+const PROGRESS = `
+  select count(*)::int as folders, (count(*) filter (where c.ended_at is not null))::int as measured,
+    (count(*) filter (where c.status = 'running'))::int as "atWork"
+  from boxcar.turns c where c.parent_turn_id = $1`;
+
+/** Tells how far it is, now and again, until `end` has come. */
+async function watch<T>(
+  runtime: Runtime,
+  turnId: string,
+  { end, onProgress }: { readonly end: Promise<T>; readonly onProgress: (progress: SurveyProgress) => void },
+): Promise<T> {
+  let isOver = false;
+  const over = end.finally(() => {
+    isOver = true;
+  });
+  // Its failure is the caller's; here it only ends the watching.
+  const pause = () =>
+    Promise.race([over.catch(() => undefined), delay(PROGRESS_MS, undefined, { ref: false })]);
+  for (let last = ''; !isOver; await pause()) {
+    const { rows } = await runtime.pool.query<SurveyProgress>(PROGRESS, [turnId]);
+    const [progress] = rows;
+    if (progress === undefined || JSON.stringify(progress) === last) continue;
+    last = JSON.stringify(progress);
+    onProgress(progress);
+  }
+  return over;
+}
+
 /**
  * Surveys a folder: launches the principal and waits for its report.
  *
  * @param options.folder - The root that was registered, or a folder in it; relative ones start at the root.
  * @param options.timeoutMs - How long to wait at most; the run itself goes on.
+ * @param options.onProgress - Told at each change, a few times a second at most.
  * @throws KernelError `bad_request` for what is no folder below the root, `wait_timeout`.
  */
 export async function runSurvey(options: {
   readonly runtime: Runtime;
   readonly folder?: string;
   readonly timeoutMs?: number;
+  readonly onProgress?: (progress: SurveyProgress) => void;
 }): Promise<SurveyRun> {
-  const { runtime, folder = '.', timeoutMs } = options;
+  const { runtime, folder = '.', timeoutMs, onProgress } = options;
   const root = surveyRootOf(runtime);
   if (root === undefined)
     throw new KernelError('bad_request', { message: 'This runtime has no survey; call registerSurvey.' });
@@ -85,7 +127,10 @@ export async function runSurvey(options: {
     result_fields: RESULT_FIELDS,
   });
   const { turn_id } = receiptSchema.parse(receipt);
-  const end = await runtime.waitForTurn(turn_id, timeoutMs === undefined ? {} : { timeoutMs });
+  const waiting = runtime.waitForTurn(turn_id, timeoutMs === undefined ? {} : { timeoutMs });
+  const end = await (onProgress === undefined
+    ? waiting
+    : watch(runtime, turn_id, { end: waiting, onProgress }));
   const { rows } = await runtime.pool.query<Pick<SurveyRun, 'run_id' | 'turns' | 'steps'>>(RUN_FIGURES, [
     turn_id,
   ]);

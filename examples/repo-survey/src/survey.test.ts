@@ -3,8 +3,9 @@ import { type BoxId, KernelError } from '@boxcar/kernel';
 import { expandContexts } from '@boxcar/store';
 import { spawnNode, testDatabase } from '@boxcar/testkit';
 import { afterEach, describe, expect, test, vi } from 'vitest';
-import { registerSurvey, reportSchema, runSurvey } from './index.js';
+import { registerSurvey, renderProgress, reportSchema, runSurvey, type SurveyProgress } from './index.js';
 import plugin from './plugin.js';
+import { loadSurveyProfiles } from './profiles.js';
 import { copyFixture, openTestRuntime, SECRET } from './testing/survey-harness.js';
 
 const WAIT = { timeoutMs: 25_000 };
@@ -75,14 +76,25 @@ describe('a survey', () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
     await registerSurvey(h.runtime, { root: tree.root });
-    const run = await runSurvey({ runtime: h.runtime, folder: tree.root, ...WAIT });
-    // The principal takes four steps, each of three experts for each of four areas takes two.
-    expect(run).toMatchObject({ status: 'success', turns: 13, steps: 28 });
+    const seen: SurveyProgress[] = [];
+    const run = await runSurvey({
+      runtime: h.runtime,
+      folder: tree.root,
+      onProgress: (progress) => void seen.push(progress),
+      ...WAIT,
+    });
+    expect(seen.length).toBeGreaterThan(0);
+    for (const { folders, measured, atWork } of seen) {
+      expect([0, 4]).toContain(folders);
+      expect(measured + atWork).toBeLessThanOrEqual(folders);
+    }
+    // The principal takes four steps, the expert of each of four areas takes two.
+    expect(run).toMatchObject({ status: 'success', turns: 5, steps: 12 });
     const report = reportSchema.parse(run.deliverable);
-    expect(report).toEqual({ ...KNOWN, experts: 12, unanswered: [], summary: expect.any(String) });
+    expect(report).toEqual({ ...KNOWN, experts: 4, unanswered: [], summary: expect.any(String) });
     expect(report.summary).toBe(
       '104 lines in 13 files; languages by lines: TypeScript, JavaScript, Markdown. 22 exports, 10 TODOs. ' +
-        'Longest of 14 named functions: area, Canvas.size, größe. 0 of 12 experts gave no answer.',
+        'Longest of 14 named functions: area, Canvas.size, größe. 0 of 4 experts gave no answer.',
     );
     const { rows } = await h.runtime.pool.query<{ run_id: string }>('select id as run_id from boxcar.runs');
     expect(rows).toEqual([{ run_id: run.run_id }]);
@@ -90,6 +102,13 @@ describe('a survey', () => {
       `%${SECRET}%`,
     ]);
     expect(leaks.rows).toEqual([]);
+  });
+
+  test('says how far it is', () => {
+    expect(renderProgress({ folders: 0, measured: 0, atWork: 0 })).toBe('dividing the tree');
+    expect(renderProgress({ folders: 4, measured: 3, atWork: 1 })).toBe(
+      '[###############.....] 3 of 4 folders measured, 1 at work',
+    );
   });
 
   test('of a folder in the tree is that folder alone, twice the same', async () => {
@@ -118,7 +137,7 @@ describe('a survey', () => {
     const run = await runSurvey({ runtime: h.runtime, ...WAIT });
     expect(run).toMatchObject({
       status: 'success',
-      turns: 4,
+      turns: 2,
       deliverable: { files: 1, exports: 0, functions: 0, longest_functions: [] },
     });
   });
@@ -126,12 +145,12 @@ describe('a survey', () => {
   test('packs the ground rules and nothing else of the principal for each expert', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
-    await registerSurvey(h.runtime, { root: `${tree.root}/tools` });
+    await registerSurvey(h.runtime, { root: tree.root });
     await runSurvey({ runtime: h.runtime, ...WAIT });
     const { rows } = await h.runtime.pool.query<{ box_id: BoxId }>(
-      "select context_box_id as box_id from boxcar.turns where primitive = 'ask_expert'",
+      "select context_box_id as box_id from boxcar.turns where primitive = 'fork_join'",
     );
-    expect(rows).toHaveLength(3);
+    expect(rows).toHaveLength(4);
     const contexts = await expandContexts(
       h.runtime.pool,
       rows.map((row) => row.box_id),
@@ -151,23 +170,22 @@ describe('a survey', () => {
   test('names an expert that failed, and goes on without its figures', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
-    await registerSurvey(h.runtime, { root: `${tree.root}/tools` });
+    await registerSurvey(h.runtime, { root: tree.root });
+    const [expert] = (await loadSurveyProfiles()) as [{ script: { expect: object }[] }];
+    const [first, ...others] = expert.script;
     await h.runtime.applyProfile({
-      name: 'todo-expert',
-      instructions: 'You fail.',
-      model: 'scripted',
-      script: [{ fail: { status: 400, message: 'out of service' } }],
-      tags: ['survey'],
+      ...expert,
+      script: [{ ...first, expect: { ...first?.expect, notContains: 'Folder: docs' } }, ...others],
     });
     const run = await runSurvey({ runtime: h.runtime, ...WAIT });
     expect(run).toMatchObject({
       status: 'success',
       deliverable: {
-        files: 1,
-        todos: 0,
-        experts: 3,
-        unanswered: [{ code: 'model_failed', message: expect.stringContaining('out of service') }],
-        summary: expect.stringContaining('1 of 3 experts gave no answer.'),
+        files: 11,
+        todos: 9,
+        experts: 4,
+        unanswered: [{ code: 'script_mismatch', message: expect.stringContaining('Folder: docs') }],
+        summary: expect.stringContaining('1 of 4 experts gave no answer.'),
       },
     });
   });
@@ -235,7 +253,7 @@ describe('the programs', () => {
     await using lost = spawnNode(main, [tree.root], { ...env, DATABASE_URL: undefined });
     expect([(await good.exited).code, good.stderr]).toEqual([0, '']);
     const { deliverable, ...run } = JSON.parse(good.stdout) as Record<string, unknown>;
-    expect(run).toEqual({ status: 'success', run_id: expect.any(String), turns: 13, steps: 28 });
+    expect(run).toEqual({ status: 'success', run_id: expect.any(String), turns: 5, steps: 12 });
     expect(deliverable).toMatchObject(KNOWN);
     expect([(await bad.exited).code, bad.stdout]).toEqual([1, '']);
     expect(bad.stderr).toMatch(/^repo-survey: folder: '.*nowhere' does not exist\. .*\n$/);

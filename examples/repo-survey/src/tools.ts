@@ -205,7 +205,7 @@ export function createSurveyTools(root: string) {
     combine_findings: defineTool({
       name: 'combine_findings',
       description: 'Add up the answers of all experts, given as they came, to the figures of the report.',
-      input: z.strictObject({ answers: z.array(answerSchema).max(3 * (MAX_AREAS + 1)) }),
+      input: z.strictObject({ answers: z.array(answerSchema).max(MAX_AREAS + 1) }),
       run: (input) => combineFindings(input.answers),
     }),
   };

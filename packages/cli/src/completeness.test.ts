@@ -1,5 +1,6 @@
 /** What every command of the program owes its users; a new one is held to it without being named here. */
 import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { describe, expect, it } from 'vitest';
 import { SHELLS, writeCompletion } from './completion.js';
@@ -12,6 +13,7 @@ const leavesOf = (command: Command, path: readonly string[]): [string, Command][
     ? [[path.join(' '), command]]
     : command.commands.flatMap((child) => leavesOf(child, [...path, child.name()]));
 const leaves = leavesOf(program, []);
+const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
 const helpOf = async (path: string): Promise<string> =>
   (await cliHere([...path.split(' '), '--help'])).stdout;
 
@@ -25,6 +27,10 @@ describe.each(leaves)('boxcar %s', (path, command) => {
     expect(exits.match(/^ {2}\d/gm)?.slice(0, 3)).toEqual(['  0', '  1', '  2']);
     expect(help.split('\n').filter((line) => line.length > 80)).toEqual([]);
     expect(command.description()).toMatch(/^[A-Z].*\.$/);
+  });
+
+  it('stands in the table of the README', () => {
+    expect(readme).toMatch(new RegExp(`^\\| \`boxcar ${path}[ \`]`, 'm'));
   });
 
   it('shows in its examples no option that it does not have', async () => {

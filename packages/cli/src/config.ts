@@ -1,5 +1,6 @@
 /** The settings of a process, from its environment: read once, every problem reported together, frozen. */
-import { KernelError } from '@boxcar/kernel';
+import { readFileSync } from 'node:fs';
+import { KernelError, type PriceTable, pricesSchema } from '@boxcar/kernel';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
 import type { LogLevel, PackLimits } from '@boxcar/runtime';
 import { z } from 'zod';
@@ -27,6 +28,8 @@ export interface Config {
   readonly models: ModelSettings;
   /** Sizes of what is accepted; what is not set has its default. */
   readonly limits: PackLimits;
+  /** Prices of models, before the built-in ones. */
+  readonly prices: PriceTable | undefined;
 }
 
 const urlOf = (kind: string, protocols: readonly string[]) =>
@@ -53,6 +56,12 @@ const listOf = <T extends z.ZodType<string, string>>(item: T) =>
     .transform((text) => text.split(',').map((part) => part.trim()))
     .pipe(z.array(item));
 
+const AGE_MS = new Map([
+  ['h', 3_600_000],
+  ['d', 86_400_000],
+  ['w', 7 * 86_400_000],
+]);
+
 /** The single settings, for flags that override them. */
 export const settingSchemas = {
   concurrency: wholeNumber(1, 1_000),
@@ -73,7 +82,29 @@ export const settingSchemas = {
   position: wholeNumber(0, 1_000_000_000),
   pageSize: wholeNumber(1, 1_000),
   tokens: wholeNumber(1, 1_000_000_000),
+  age: z
+    .string()
+    .regex(/^[1-9]\d{0,4}[hdw]$/, 'must be a number of hours, days or weeks, such as 12h, 30d or 8w')
+    .transform((text) => Number(text.slice(0, -1)) * (AGE_MS.get(text.slice(-1)) ?? 0)),
 } as const;
+
+/** A JSON file, read with the environment that names it. */
+const pricesFile = z.string().transform((path, context): PriceTable => {
+  const refuse = (message: string): never => {
+    context.addIssue({ code: 'custom', message });
+    return z.NEVER;
+  };
+  let value: unknown;
+  try {
+    value = JSON.parse(readFileSync(path, 'utf8'));
+  } catch (error) {
+    return refuse(`cannot be read as JSON: ${error instanceof Error ? error.message : String(error)}`);
+  }
+  const parsed = pricesSchema.safeParse(value);
+  if (parsed.success) return parsed.data as PriceTable;
+  const [issue] = parsed.error.issues;
+  return refuse(`${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'is not valid'}`);
+});
 
 const environmentSchema = z
   .object({
@@ -91,6 +122,7 @@ const environmentSchema = z
     BOXCAR_LEASE_MS: settingSchemas.leaseMs.default(10_000),
     BOXCAR_GRACE_MS: settingSchemas.graceMs.default(10_000),
     ...modelEnvironment,
+    BOXCAR_PRICES: pricesFile.optional(),
     BOXCAR_MAX_CARD_BYTES: wholeNumber(1_000, 100_000_000).optional(),
     BOXCAR_MAX_INSTRUCTION_BYTES: wholeNumber(1_000, 100_000_000).optional(),
     BOXCAR_MAX_CONTEXT_CARDS: wholeNumber(1, 1_000_000).optional(),
@@ -141,6 +173,7 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>> = 
     leaseMs: data.BOXCAR_LEASE_MS,
     graceMs: data.BOXCAR_GRACE_MS,
     models: Object.freeze(toModelSettings(data)),
+    prices: data.BOXCAR_PRICES,
     limits: Object.freeze({
       ...(data.BOXCAR_MAX_CARD_BYTES === undefined ? {} : { maxCardBytes: data.BOXCAR_MAX_CARD_BYTES }),
       ...(data.BOXCAR_MAX_INSTRUCTION_BYTES === undefined

@@ -1,5 +1,13 @@
 /** What the facts that `boxcar doctor` has read mean, and what to do next. Pure. */
-import type { Counted, DirectFacts, InvariantReport, ServerFacts, WorkFacts } from '@boxcar/store';
+import type {
+  Counted,
+  DeadLetter,
+  DirectFacts,
+  InvariantReport,
+  LateTarget,
+  ServerFacts,
+  WorkFacts,
+} from '@boxcar/store';
 import { formatCount } from './text.js';
 
 export type Level = 'ok' | 'warn' | 'fail';
@@ -134,6 +142,36 @@ const poolOf = (target: string): string => (target === '' ? 'default pool' : `po
 const startFor = (target: string): string =>
   target === '' ? 'boxcar worker' : `boxcar worker --target ${target}`;
 
+/** Nothing to say while all workers are of one build that can read all there is. */
+function judgeBuilds({ builds, outdatedWorkers, unreadable }: WorkFacts): Finding[] {
+  const findings: Finding[] = [];
+  if (outdatedWorkers.count > 0)
+    findings.push(
+      warn(
+        'builds',
+        `${many(outdatedWorkers)} living workers are of builds that a migration has shut out; they stop with their next heartbeat.`,
+        'Replace them by workers of the newer build.',
+        outdatedWorkers.ids,
+      ),
+    );
+  if (unreadable.count > 0)
+    findings.push(
+      warn(
+        'builds',
+        `${many(unreadable)} turns were written by a newer build than any living worker of their pool; they rest.`,
+        'Start workers of the newer build.',
+        unreadable.ids,
+      ),
+    );
+  if (builds.length > 1) {
+    const list = builds.map(
+      ({ schemaVersion, workers }) => `${formatCount(workers)} know migration ${schemaVersion}`,
+    );
+    findings.push(ok('builds', `Workers of ${builds.length} builds are alive: ${list.join(', ')}.`));
+  }
+  return findings;
+}
+
 /** @param lost - Rings that no queue knows; undefined when the queue could not be asked. */
 export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] | undefined): Finding[] {
   const findings: Finding[] = [];
@@ -167,6 +205,7 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
           ),
     );
   }
+  findings.push(...judgeBuilds(facts));
   const hasLive = live.length > 0;
   const late = (check: string, found: Counted, what: string): Finding => {
     if (found.count === 0) return ok(check, `No ${what}.`);
@@ -217,6 +256,51 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
       ),
     );
   return findings;
+}
+
+/** @param letters - As many as are looked at; those that were given up first. */
+export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
+  const dead = letters.filter((letter) => letter.is_dead);
+  const tried = letters.length - dead.length;
+  const findings = dead.map(({ kind, row_id, attempts, last_error, first_failed_at }) =>
+    fail(
+      'dead letters',
+      `The sweep has given up ${row_id} (${kind}) after ${attempts} tries since ${first_failed_at.toISOString()}: ${last_error}`,
+      'Mend the cause, then: boxcar doctor --retry-dead',
+      [row_id],
+    ),
+  );
+  if (tried > 0)
+    findings.push(
+      warn(
+        'dead letters',
+        `The sweep fails on ${formatCount(tried)} rows, and tries them again: ${letters.at(-1)?.last_error ?? ''}`,
+        'What fails five times is given up; the log of the workers says more (sweep.row_failed).',
+        letters.slice(dead.length, dead.length + 5).map((letter) => letter.row_id),
+      ),
+    );
+  return findings.length > 0 ? findings : [ok('dead letters', 'The sweep has given nothing up.')];
+}
+
+/** @param unserved - Undefined when the queue could not be asked. */
+export function judgeToolQueues(unserved: readonly LateTarget[] | undefined): Finding[] {
+  if (unserved === undefined)
+    return [
+      warn(
+        'tool queues',
+        'The queue cannot be asked whether its calls are taken.',
+        'See the finding about the queue.',
+      ),
+    ];
+  if (unserved.length === 0) return [ok('tool queues', 'No call waits where nobody takes it.')];
+  return unserved.map(({ target, count, oldest_at, ids }) =>
+    warn(
+      'tool queues',
+      `Nobody serves the queue boxcar-tools-${target}: ${formatCount(count)} calls wait in it since ${oldest_at.toISOString()}, and the oldest are in nobody's hands.`,
+      `Start a worker for boxcar-tools-${target}; each call ends by its deadline otherwise (tool_timeout).`,
+      ids.slice(0, 5),
+    ),
+  );
 }
 
 export function judgeInvariants(reports: readonly InvariantReport[], scope: string): Finding[] {

@@ -8,6 +8,7 @@ import {
   judgeInvariants,
   judgeRedis,
   judgeServer,
+  judgeToolQueues,
   worstOf,
 } from './doctor-findings.js';
 import type { Stack } from './stack.js';
@@ -28,6 +29,34 @@ async function doctor(
 }
 const of = (answer: Answer, check: string): Finding | undefined =>
   answer.findings.find((finding) => finding.check === check);
+
+it('the invariants alone are asked by --invariants; exit code 1 when one is broken', async () => {
+  await using database = await testDatabase();
+  const env = { DATABASE_URL: database.url };
+  const stack = await prepare(env);
+  const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
+    profile_name: 'writer',
+    instruction: 'x',
+  })) as { turn_id: string };
+  await stack.close();
+  const whole = await doctor(env, '--invariants', '--all');
+  expect(whole).toMatchObject({ code: 0, status: 'ok' });
+  expect(whole.findings).toEqual([
+    { check: 'invariants', level: 'ok', message: expect.stringMatching(/^(\d+) of \1 hold \(all rows\)\.$/) },
+  ]);
+  await database.pool.query(
+    `update boxcar.turns set status = 'running', holder_id = gen_random_uuid(), epoch = 1, start_position = 2,
+       dispatched_at = now() where id = $1`,
+    [turnId],
+  );
+  const broken = await doctor(env, '--invariants');
+  expect(broken).toMatchObject({ code: 1, status: 'fail' });
+  expect(of(broken, 'workers')).toBeUndefined();
+  expect(broken.findings).toContainEqual(
+    expect.objectContaining({ level: 'fail', ids: expect.arrayContaining([turnId]) }),
+  );
+  expect(await cliHere(['doctor', '--invariants', '--retry-dead'], env)).toMatchObject({ code: 2 });
+});
 
 describe('a database', () => {
   let database: TestDatabase;
@@ -121,6 +150,33 @@ describe('a database', () => {
     await database.pool.query('delete from boxcar.workers');
   });
 
+  it('whose sweeps have given rows up shows them, and lets them be tried again', async () => {
+    expect(of(await doctor(env), 'dead letters')).toMatchObject({ level: 'ok' });
+    const id = '0198c1f2-0000-7000-8000-000000000001';
+    await database.pool.query(
+      `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead)
+       values ('overdue_turns', $1, 5, 'it is poison', now(), true), ('overdue_calls', gen_random_uuid(), 2, 'not yet', now() + interval '1 hour', false)`,
+      [id],
+    );
+    const answer = await doctor(env);
+    expect(answer).toMatchObject({ code: 1, status: 'fail' });
+    expect(answer.findings.filter(({ check }) => check === 'dead letters')).toMatchObject([
+      { level: 'fail', ids: [id], message: expect.stringMatching(/\(overdue_turns\) .*it is poison$/) },
+      { level: 'warn', message: expect.stringContaining('fails on 1 rows') },
+    ]);
+    expect(await cliHere(['doctor', '--retry-dead', '--json'], env)).toMatchObject({
+      code: 0,
+      stdout: '{"retried":1}\n',
+    });
+    expect((await cliHere(['doctor', '--retry-dead'], env)).stdout).toBe('Nothing was given up.\n');
+    const { rows } = await database.pool.query(
+      'select is_dead, attempts, next_try_at <= now() as is_due from boxcar.sweep_failures where row_id = $1',
+      [id],
+    );
+    expect(rows).toEqual([{ is_dead: false, attempts: 1, is_due: true }]);
+    await database.pool.query('delete from boxcar.sweep_failures');
+  });
+
   it('that nobody migrated, or nobody can reach, is a failure with the way out', async () => {
     await using empty = await testDatabase({ empty: true });
     const answer = await doctor({ DATABASE_URL: empty.url });
@@ -145,7 +201,7 @@ describe('a database', () => {
       const answer = await doctor({ DATABASE_URL: url.href });
       expect(of(answer, 'permissions')).toMatchObject({
         level: 'fail',
-        message: expect.stringMatching(/ may not insert on boxcar\.agents, insert on boxcar\.boxes, /),
+        message: expect.stringMatching(/ may not insert on boxcar\.agents, .*insert on boxcar\.boxes, /),
         next: expect.stringContaining(role),
       });
     } finally {
@@ -240,6 +296,14 @@ describe('what facts mean', () => {
       ...rest,
     });
     expect(found.find((finding) => finding.check === check)).toMatchObject({ level });
+  });
+
+  it('calls that nobody takes name the queue; a queue that cannot be asked is a warning', () => {
+    expect(judgeToolQueues([])).toMatchObject([{ level: 'ok' }]);
+    expect(judgeToolQueues(undefined)).toMatchObject([{ level: 'warn' }]);
+    expect(judgeToolQueues([{ target: 'py', count: 3, oldest_at: new Date(0), ids: [] }])).toMatchObject([
+      { level: 'warn', message: expect.stringContaining('boxcar-tools-py: 3 calls') },
+    ]);
   });
 
   it('an invariant that was not checked is a warning, a broken one a failure', () => {

@@ -162,7 +162,15 @@ it.each([
   const { code, stdout, stderr } = await cliHere(args);
   expect({ code, stdout }).toEqual({ code: 2, stdout: '' });
   expect(stderr).toMatch(line);
-  expect(stderr).toMatch(/^boxcar: bad_request: .*; see boxcar help\n$/);
+  expect(stderr).toMatch(/^boxcar: bad_request: .*; see boxcar (help|[a-z ]+ --help)\n$/);
+});
+
+it('wrong usage points to the help of the command it was meant for', async () => {
+  const hint = async (...args: string[]) => / see (.*)\n$/.exec((await cliHere(args)).stderr)?.[1];
+  expect(await hint('sumbit')).toBe('boxcar help');
+  expect(await hint('cancel')).toBe('boxcar cancel --help');
+  expect(await hint('budget', 'raise', 'x', '--tokens', '0')).toBe('boxcar budget raise --help');
+  expect(await hint('budget', 'rise')).toBe('boxcar budget --help');
 });
 
 it('help and version are answers, and name the exit codes', async () => {

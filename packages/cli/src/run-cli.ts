@@ -2,18 +2,25 @@ import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { EXIT, type Run } from './command.js';
 import { addBox } from './commands/box.js';
+import { addBudget } from './commands/budget.js';
+import { addCancel } from './commands/cancel.js';
 import { addCompletion } from './commands/completion.js';
 import { addDev } from './commands/dev.js';
 import { addDoctor } from './commands/doctor.js';
+import { addErase } from './commands/erase.js';
 import { addExplain } from './commands/explain.js';
 import { addHealth } from './commands/health.js';
 import { addMigrate } from './commands/migrate.js';
 import { addPack } from './commands/pack.js';
 import { addProfiles } from './commands/profiles.js';
+import { addProjects } from './commands/projects.js';
+import { addProviders } from './commands/providers.js';
+import { addPurge } from './commands/purge.js';
 import { addShow } from './commands/show.js';
 import { addSubmit } from './commands/submit.js';
 import { addTree } from './commands/tree.js';
 import { addWhy } from './commands/why.js';
+import { addWhyStuck } from './commands/why-stuck.js';
 import { addWorker } from './commands/worker.js';
 import { parseConfig } from './config.js';
 import { createContext } from './context.js';
@@ -54,6 +61,8 @@ Environment:
   OPENAI_COMPATIBLE_API_KEY, OPENAI_COMPATIBLE_BASE_URL
                                 worker: for profiles whose model is
                                 openai:…, anthropic:… or openai-compatible:…
+  BOXCAR_PRICES                 JSON file with prices of models, before the
+                                built-in ones
   BOXCAR_MODEL_IDLE_SECONDS     worker: how long a model's stream may be
                                 silent (120)
   BOXCAR_LOG_LEVEL              debug, info, warn, error; debug prints stacks
@@ -72,13 +81,20 @@ const COMMANDS: readonly ((program: Command, run: Run) => void)[] = [
   addDev,
   addWorker,
   addSubmit,
+  addCancel,
   addPack,
   addTree,
+  addBudget,
   addShow,
   addExplain,
   addWhy,
+  addWhyStuck,
   addProfiles,
+  addProviders,
   addBox,
+  addProjects,
+  addErase,
+  addPurge,
   addMigrate,
   addHealth,
   addDoctor,
@@ -98,6 +114,19 @@ export function createProgram(run: Run): Command {
     .exitOverride();
   for (const add of COMMANDS) add(program, run);
   return program;
+}
+
+/** The help of the command that was meant, as far as it exists. */
+function helpFor(program: Command, args: readonly string[]): string {
+  const path: string[] = [];
+  let command = program;
+  for (const arg of args.filter((word) => !word.startsWith('-'))) {
+    const next = command.commands.find((known) => known.name() === arg);
+    if (next === undefined) break;
+    path.push(arg);
+    command = next;
+  }
+  return path.length === 0 ? 'boxcar help' : `boxcar ${path.join(' ')} --help`;
 }
 
 /**
@@ -129,7 +158,11 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     // Without a command the help was printed, which says it all.
     if (error.code !== 'commander.help') {
       const message = error.message.replace(/^error: /, '').replace(/\.$/, '');
-      reportError(new Error(`${message}; see boxcar help`), { isJson, withStack, code: 'bad_request' });
+      reportError(new Error(`${message}; see ${helpFor(program, args)}`), {
+        isJson,
+        withStack,
+        code: 'bad_request',
+      });
     }
     return EXIT.usage;
   }

@@ -119,6 +119,7 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
       directUrl: server.directUrl,
       redisUrl: config.redisUrl,
       limits: config.limits,
+      prices: config.prices,
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),
     });

@@ -1,5 +1,7 @@
 /** A tree of turns as lines for a terminal. */
-import type { TreeNode, TurnTree } from '@boxcar/store';
+import { isFinal } from '@boxcar/kernel';
+import type { BudgetReport, TreeBatch, TreeNode, TurnTree, WaitLine } from '@boxcar/store';
+import { budgetLines, describeCost, formatCost } from './budget-text.js';
 import {
   countOf,
   cut,
@@ -9,6 +11,11 @@ import {
   formatTable,
   toLine,
 } from './text.js';
+
+/** With the accounts of its run. */
+export interface BudgetedTree extends TurnTree {
+  readonly budgets: readonly BudgetReport[];
+}
 
 export interface TreeLayout {
   /** Columns of the terminal. */
@@ -28,11 +35,34 @@ function labelOf(node: TreeNode): string {
 function callsOf(node: TreeNode): string {
   const [first] = node.open_calls;
   if (first === undefined) return `${node.pending_calls} calls`;
-  return node.pending_calls > 1 ? `${first.name} +${node.pending_calls - 1}` : first.name;
+  const { batch } = first;
+  const name =
+    batch === null
+      ? first.name
+      : `${first.name} ${formatCount(batch.total - batch.remaining)}/${formatCount(batch.total)}`;
+  return node.pending_calls > 1 ? `${name} +${node.pending_calls - 1}` : name;
+}
+
+const wordOf = (value: unknown): string => (typeof value === 'string' ? value : '');
+
+/**
+ * Why a turn waits that waits for no call: `retry 2 in 12 s: model_timeout`, `openai: rate`, `budget paused: tokens`.
+ *
+ * @param at - The server's clock; without it no time is said.
+ */
+export function describeWait({ kind, due_at, provider, detail }: WaitLine, at?: string): string {
+  const leftMs = due_at === null || at === undefined ? 0 : Date.parse(due_at) - Date.parse(at);
+  const left = leftMs < 100_000 ? `${Math.ceil(leftMs / 1_000)} s` : formatShortDuration(leftMs);
+  const inTime = leftMs > 0 ? ` in ${left}` : '';
+  if (kind === 'retry') return `retry ${String(detail.retry ?? '')}${inTime}: ${wordOf(detail.code)}`;
+  if (kind === 'budget') return `budget paused: ${wordOf(detail.limit)}`;
+  if (provider === null) return kind;
+  const reason = wordOf(detail.reason) || kind;
+  return reason === 'failing' ? `${provider}: fails, again${inTime || ' soon'}` : `${provider}: ${reason}`;
 }
 
 /** What a turn that has not ended waits for, or why it ended as it did. */
-export function noteOf(node: TreeNode): string {
+export function noteOf(node: TreeNode, at?: string): string {
   if (node.error !== null) return node.error.code;
   const target = node.worker_target === '' ? '' : ` for '${node.worker_target}'`;
   switch (node.status) {
@@ -42,7 +72,7 @@ export function noteOf(node: TreeNode): string {
     case 'dispatched':
       return node.has_worker ? 'a free worker' : `no worker${target}`;
     case 'suspended':
-      return callsOf(node);
+      return node.wait === null ? callsOf(node) : describeWait(node.wait, at);
     case 'running':
       return node.pending_calls > 0 ? callsOf(node) : 'the model';
     default:
@@ -50,50 +80,143 @@ export function noteOf(node: TreeNode): string {
   }
 }
 
+type Counts = TreeNode['hidden'];
+
 interface Row {
   readonly lead: string;
-  /** Undefined: a line that stands for siblings that are not listed. */
+  /** Undefined: a line for a batch, or for siblings that are not listed. */
   readonly node: TreeNode | undefined;
   readonly label: string;
 }
 
-const describeHidden = (hidden: TreeNode['hidden']): string =>
-  Object.entries(hidden)
+const describeCounts = (counts: Counts): string =>
+  Object.entries(counts)
     .map(([status, n]) => `${formatCount(n)} × ${status}`)
     .join(', ');
 
-function rowsOf(tree: TurnTree): Row[] {
-  const children = new Map<string, TreeNode[]>();
+/** `+ 985 done, 12 queued`. */
+function describeFolded(counts: Counts): string {
+  const { success = 0, ...rest } = counts;
+  const parts = Object.entries(rest).map(([status, n]) => `${formatCount(n)} ${status}`);
+  return `+ ${[...(success > 0 ? [`${formatCount(success)} done`] : []), ...parts].join(', ')}`;
+}
+
+function describeBatch(batch: TreeBatch): string {
+  const { kind, total, remaining, succeeded, failed, min_success, status, closing } = batch;
+  const parts = [
+    `${formatCount(total - remaining)} of ${formatCount(total)} done`,
+    ...(failed > 0 ? [`${formatCount(failed)} failed`] : []),
+    ...(min_success === null
+      ? []
+      : [`${formatCount(succeeded)} of ${formatCount(min_success)} successes needed`]),
+    ...(batch.is_awaited || status !== 'running' ? [] : ['nobody waits']),
+    ...(status !== 'running' ? [status] : closing === null ? [] : [`ending: ${closing}`]),
+  ];
+  return `${kind}: ${parts.join(', ')}`;
+}
+
+/** What stands below a turn, a batch, or at the top. */
+interface Family {
+  readonly batches: readonly TreeBatch[];
+  readonly nodes: readonly TreeNode[];
+  readonly hidden: Counts;
+}
+
+const RANKS: Readonly<Partial<Record<TreeNode['status'], number>>> = {
+  running: 0,
+  suspended: 1,
+  dispatched: 2,
+  queued: 4,
+  success: 5,
+};
+
+/** Of many the `most` that matter most, and none that is done while others are under way. */
+function fold(family: Family, most: number, isOpenBelow: ReadonlySet<string>): Family {
+  const { batches, nodes, hidden } = family;
+  const isWide = nodes.length > most || Object.keys(hidden).length > 0;
+  if (!isWide) return family;
+  const rankOf = (node: TreeNode): number =>
+    isOpenBelow.has(node.turn_id) && isFinal(node.status) ? 1 : (RANKS[node.status] ?? 3);
+  const isUnderWay =
+    nodes.some((node) => !isFinal(node.status) || isOpenBelow.has(node.turn_id)) ||
+    (Object.keys(hidden) as TreeNode['status'][]).some((status) => !isFinal(status));
+  const kept = new Set(
+    nodes
+      .filter((node) => !isUnderWay || rankOf(node) < 5)
+      .toSorted((one, other) => rankOf(one) - rankOf(other))
+      .slice(0, most),
+  );
+  const counts: Record<string, number> = { ...hidden };
+  for (const node of nodes) if (!kept.has(node)) counts[node.status] = (counts[node.status] ?? 0) + 1;
+  return { batches, nodes: nodes.filter((node) => kept.has(node)), hidden: counts };
+}
+
+type Families = ReadonlyMap<TreeBatch | TreeNode | 'top', Family>;
+
+function familiesOf(tree: TurnTree): { families: Families; isOpenBelow: ReadonlySet<string> } {
+  const byId = new Map(tree.nodes.map((node) => [node.turn_id, node]));
+  const shown = tree.batches.filter(({ kind }) => kind === 'fork_join');
+  const batches = new Map(shown.map((batch) => [batch.batch_id, batch]));
+  const families = new Map<
+    TreeBatch | TreeNode | 'top',
+    { batches: TreeBatch[]; nodes: TreeNode[]; hidden: Counts }
+  >([['top', { batches: [], nodes: [], hidden: tree.roots.hidden }]]);
+  for (const one of [...tree.nodes, ...shown])
+    families.set(one, { batches: [], nodes: [], hidden: one.hidden });
+  const ownerOf = (turnId: TreeNode['parent_turn_id']): TreeNode | 'top' =>
+    (turnId === null ? undefined : byId.get(turnId)) ?? 'top';
+  for (const batch of shown) families.get(ownerOf(batch.turn_id))?.batches.push(batch);
+  const isOpenBelow = new Set<string>();
   for (const node of tree.nodes) {
-    if (node.parent_turn_id === null || node.turn_id === tree.root_turn_id) continue;
-    const siblings = children.get(node.parent_turn_id);
-    if (siblings === undefined) children.set(node.parent_turn_id, [node]);
-    else siblings.push(node);
+    const batch = node.batch_id === null ? undefined : batches.get(node.batch_id);
+    families.get(batch ?? ownerOf(node.parent_turn_id))?.nodes.push(node);
+    if (isFinal(node.status)) continue;
+    for (let above = ownerOf(node.parent_turn_id); above !== 'top'; above = ownerOf(above.parent_turn_id)) {
+      if (isOpenBelow.has(above.turn_id)) break;
+      isOpenBelow.add(above.turn_id);
+    }
   }
+  return { families, isOpenBelow };
+}
+
+function rowsOf({ families, isOpenBelow }: ReturnType<typeof familiesOf>, most: number): Row[] {
   const rows: Row[] = [];
+  type Item = Row & { readonly below: string; readonly of: TreeBatch | TreeNode | 'top' | undefined };
   // A stack, not recursion: a chain of delegations may be deep.
-  const stack: (Row & { readonly below: string })[] = tree.nodes
-    .slice(0, 1)
-    .map((node) => ({ node, label: labelOf(node), lead: '', below: '' }));
+  const stack: Item[] = [{ node: undefined, label: '', lead: '', below: '', of: 'top' }];
   for (let row = stack.pop(); row !== undefined; row = stack.pop()) {
-    const { node, below } = row;
-    rows.push(row);
-    if (node === undefined) continue;
-    const listed = children.get(node.turn_id) ?? [];
-    const hidden = describeHidden(node.hidden);
-    const next: (Row & { readonly below: string })[] = listed.map((child, index) => {
-      const isLast = index === listed.length - 1 && hidden === '';
-      return {
-        node: child,
-        label: labelOf(child),
-        lead: `${below}${isLast ? '└─ ' : '├─ '}`,
-        below: `${below}${isLast ? '   ' : '│  '}`,
-      };
+    const { below, of } = row;
+    if (of !== 'top') rows.push(row);
+    const family = of === undefined ? undefined : families.get(of);
+    if (family === undefined) continue;
+    const folded = fold(family, most, isOpenBelow);
+    const next = [
+      ...folded.batches.map((batch) => ({ of: batch, node: undefined, label: describeBatch(batch) })),
+      ...folded.nodes.map((node) => ({ of: node, node, label: labelOf(node) })),
+      ...(Object.keys(folded.hidden).length === 0
+        ? []
+        : [{ of: undefined, node: undefined, label: describeFolded(folded.hidden) }]),
+    ];
+    const items = next.map((item, index) => {
+      const isLast = index === next.length - 1;
+      return of === 'top'
+        ? { ...item, lead: '', below: '' }
+        : { ...item, lead: `${below}${isLast ? '└─ ' : '├─ '}`, below: `${below}${isLast ? '   ' : '│  '}` };
     });
-    if (hidden !== '') next.push({ node: undefined, label: `… ${hidden}`, lead: `${below}└─ `, below: '' });
-    stack.push(...next.reverse());
+    stack.push(...items.reverse());
   }
   return rows;
+}
+
+/** As many siblings as leave all lines room, at least one; all that are listed when there is no limit. */
+function fittingRows(tree: TurnTree, room: number | undefined): Row[] {
+  const families = familiesOf(tree);
+  let most = Math.max(1, ...[...families.families.values()].map(({ nodes }) => nodes.length));
+  for (;;) {
+    const rows = rowsOf(families, most);
+    if (room === undefined || rows.length <= room || most === 1) return rows;
+    most -= 1;
+  }
 }
 
 /** What all of it comes to, listed or not. */
@@ -106,7 +229,8 @@ function totalsOf(tree: TurnTree): string[] {
       countOf(totals.turns, 'turn'),
       countOf(totals.steps, 'step'),
       `${formatShortCount(input)}/${formatShortCount(output)} tokens`,
-      describeHidden(totals.by_status),
+      ...(totals.cost_micros > 0 ? [describeCost(totals)] : []),
+      describeCounts(totals.by_status),
     ].join(' · '),
   ];
 }
@@ -116,17 +240,23 @@ const leadOf = (lead: string, width: number): string =>
   lead.length <= width ? lead : `…${lead.slice(lead.length - width + 1)}`;
 
 /** The lines of a tree, none wider than the terminal and no more than it has room for. */
-export function formatTree(tree: TurnTree, layout: TreeLayout): string[] {
-  const { width, withIds = false } = layout;
-  const rows = rowsOf(tree);
-  const labelWidth = Math.max(24, width - 50);
+export function formatTree(tree: BudgetedTree, layout: TreeLayout): string[] {
+  const { width, height, withIds = false } = layout;
+  const head = [...totalsOf(tree), ...budgetLines(tree.budgets)].map((line) => cut(line, width));
+  const rows = fittingRows(tree, height === undefined ? undefined : height - head.length - 1);
+  const hasCosts = tree.totals.cost_micros > 0;
+  const labelWidth = Math.max(24, width - (hasCosts ? 60 : 50));
   const cells = rows.flatMap(({ node, lead, label }) => {
     if (node === undefined) return [];
     const text = cut(`${leadOf(lead, Math.floor(labelWidth / 2))}${toLine(label)}`, labelWidth);
     if (withIds) return [[text, node.status, node.turn_id]];
-    const tokens = formatShortCount(node.usage.input_tokens + node.usage.output_tokens);
+    const { subtree, usage } = node;
+    const own = formatShortCount(usage.input_tokens + usage.output_tokens);
+    const all = formatShortCount(subtree.input_tokens + subtree.output_tokens);
+    const tokens = own === all ? own : `${own} of ${all}`;
     const time = formatShortDuration(node.duration_ms);
-    return [[text, node.status, String(node.steps), tokens, time, noteOf(node)]];
+    const cost = hasCosts ? [formatCost(subtree.cost_micros)] : [];
+    return [[text, node.status, String(node.steps), tokens, ...cost, time, noteOf(node, tree.at)]];
   });
   const right = 'right' as const;
   const columns = [
@@ -137,18 +267,17 @@ export function formatTree(tree: TurnTree, layout: TreeLayout): string[] {
       : [
           { title: 'steps', align: right },
           { title: 'tokens', align: right },
+          ...(hasCosts ? [{ title: 'cost', align: right }] : []),
           { title: 'time', align: right },
           { title: 'waits for' },
         ]),
   ];
-  const head = totalsOf(tree).map((line) => cut(line, width));
   const [titles = '', ...table] = formatTable(columns, cells, { width, keepSpace: true }).split('\n');
-  // What stands for siblings takes the whole line.
+  // What stands for a batch or for siblings takes the whole line.
   const body = rows.map(({ node, lead, label }) =>
     node === undefined ? cut(`${lead}${label}`, width) : (table.shift() ?? ''),
   );
   const lines = [...head, titles, ...body];
-  const { height } = layout;
   if (height === undefined || lines.length <= height) return lines;
   const kept = lines.slice(0, Math.max(height - 1, 0));
   return [...kept, cut(`… ${formatCount(lines.length - kept.length)} more lines; --json shows all`, width)];

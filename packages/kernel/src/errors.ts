@@ -87,6 +87,18 @@ export const ERROR_CATALOGUE = {
     'The calling turn has already ended or is held by another worker.',
     'Nothing was done; start a new turn.',
   ),
+  turn_not_authorized: entry(
+    403,
+    false,
+    'The caller may not act on this turn.',
+    'An agent acts on turns below its own; leave the others to the operator of the project.',
+  ),
+  canceled: entry(
+    409,
+    false,
+    'The turn was canceled.',
+    'Its deliverable says how far it came; submit it again when it is wanted after all.',
+  ),
   profile_invalid: entry(
     400,
     false,
@@ -129,6 +141,12 @@ export const ERROR_CATALOGUE = {
     'Postgres refused the user, the password or the database.',
     'Correct user, password and database name in DATABASE_URL.',
   ),
+  database_forbidden: entry(
+    403,
+    false,
+    'The role of this connection may not do that.',
+    'Run it as the role that migrates, or grant the right to this one (docs/operations.md).',
+  ),
   redis_unavailable: entry(
     503,
     true,
@@ -146,6 +164,12 @@ export const ERROR_CATALOGUE = {
     false,
     'The database schema is too new for this program.',
     'Upgrade Boxcar on this machine.',
+  ),
+  unsupported_format: entry(
+    503,
+    false,
+    'Some of its rows were written by a newer build.',
+    'Start workers of the newer build; this one hands the turn to them.',
   ),
   migration_failed: entry(
     500,
@@ -277,11 +301,41 @@ export const ERROR_CATALOGUE = {
     'The turn did not end before its deadline.',
     'Give a longer deadline_seconds or a smaller instruction.',
   ),
+  budget_exceeded: entry(
+    409,
+    false,
+    'A budget is used up.',
+    'Raise it with `boxcar budget raise`, give a larger budget, or ask for less.',
+  ),
+  loop_detected: entry(
+    409,
+    false,
+    'The same call was made before with the same arguments and nothing new to go by.',
+    'Change the arguments or use what the earlier call brought; a tool that is polled is declared `repeatable`.',
+  ),
   child_failed: entry(
     502,
     false,
     'The delegated turn did not end in success.',
     'Read its deliverable and decide how to go on.',
+  ),
+  fan_out_exceeded: entry(
+    409,
+    false,
+    'The primitive would make too many turns at once.',
+    'Raise the project limit max_fan_out, or split the tasks.',
+  ),
+  batch_failed: entry(
+    502,
+    false,
+    'The joined turns did not end in success.',
+    'Read the results: each says how its turn ended.',
+  ),
+  batch_closed: entry(
+    409,
+    false,
+    'The turn was ended because its batch no longer waits for it.',
+    'Nothing to do; start it again on its own if its result is wanted.',
   ),
   attempts_exhausted: entry(
     500,

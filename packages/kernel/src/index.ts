@@ -7,6 +7,27 @@ export type {
   SegmentRule,
 } from './box.js';
 export {
+  type Account,
+  type Allotment,
+  type Amounts,
+  type BudgetHit,
+  type BudgetInput,
+  type BudgetLimits,
+  budgetExceeded,
+  budgetSchema,
+  DEFAULT_RUN_TURNS,
+  decideGrant,
+  estimatePrompt,
+  findShortfall,
+  findSpawnHit,
+  type Grant,
+  needOf,
+  type Spawn,
+  type Spent,
+  toBudgetLimits,
+  wantOf,
+} from './budget.js';
+export {
   buildCard,
   CARD_TYPES,
   type Card,
@@ -48,6 +69,7 @@ export {
 } from './handover.js';
 export {
   type AgentId,
+  type BatchId,
   type BoxId,
   type CardId,
   type Id,
@@ -62,6 +84,19 @@ export {
   type WorkerId,
 } from './ids.js';
 export {
+  type BatchKind,
+  type BatchStatus,
+  buildResults,
+  type Closing,
+  decideJoin,
+  type FinalBatchStatus,
+  type JoinDecision,
+  type JoinedTurn,
+  type JoinState,
+  type MemberResult,
+  summaryLimit,
+} from './join.js';
+export {
   canonicalJson,
   isJsonObject,
   type JsonObject,
@@ -72,6 +107,7 @@ export {
   sanitizeText,
   sha256,
 } from './json.js';
+export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
 export {
   decideListedBox,
@@ -110,18 +146,34 @@ export {
   type Ring,
 } from './ports.js';
 export {
+  BUILT_IN_PRICES,
+  costOf,
+  findPrice,
+  type ModelPrice,
+  type PriceTable,
+  pricesSchema,
+} from './prices.js';
+export {
   type AskExpert,
   askExpertSchema,
+  type Cancel,
+  type Collect,
   type CreateBox,
+  cancelSchema,
+  collectSchema,
   createBoxSchema,
   type DelegateAsync,
   delegateAsyncSchema,
+  type ForkJoin,
+  forkJoinSchema,
   type GrantBox,
   grantBoxSchema,
   type LaunchPrincipal,
   launchPrincipalSchema,
   type ProvisionAgent,
   provisionAgentSchema,
+  type RaiseBudget,
+  raiseBudgetSchema,
   type SubmitResult,
   submitResultSchema,
 } from './primitive.js';
@@ -132,7 +184,25 @@ export {
   parseProfile,
   profileSchema,
 } from './profile.js';
+export { type ProjectLimits, projectLimitsSchema } from './project.js';
 export { promptHash, toolsetHash } from './prompt-hash.js';
+export {
+  beginCalls,
+  DEFAULT_BREAKER_AFTER,
+  findRoom,
+  isProviderFailure,
+  noteFailure,
+  type ProviderState,
+  providerOf,
+  type Room,
+} from './provider.js';
+export {
+  decidePurge,
+  type KeptRun,
+  type PurgeCause,
+  type PurgeDecision,
+  type PurgeReference,
+} from './purge.js';
 export {
   type CallDecision,
   checkArguments,
@@ -144,6 +214,7 @@ export {
   toolNames,
 } from './queue-tool.js';
 export { checkResult } from './result-fields.js';
+export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
 export {
   BOOTSTRAP_ANCHOR,
   BOOTSTRAP_LENGTH,
@@ -181,3 +252,12 @@ export type {
 } from './view-manifest.js';
 export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
 export { renderBody } from './view-render.js';
+export {
+  explainWait,
+  type WaitFacts,
+  type WaitFactsCall,
+  type WaitFactsTurn,
+  type WaitReport,
+} from './wait-chain.js';
+export { findWaitCycles, type WaitCycle, type WaitingTurn } from './wait-cycles.js';
+export type { WaitLink, WaitLinkKind } from './wait-links.js';

@@ -1,5 +1,6 @@
 /** The arguments of the built-in primitives: one schema each for queue, HTTP, CLI, MCP and the tools shown to models. */
 import { z } from 'zod';
+import { budgetSchema } from './budget.js';
 import { cardInputSchema, fieldsSchema } from './card.js';
 import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_BUDGET } from './handover.js';
 import { tryParseId } from './ids.js';
@@ -15,6 +16,8 @@ const deadlineSeconds = z
   .positive()
   .max(30 * 86_400);
 
+const prioritySchema = z.int().min(-100).max(100);
+
 const optional = {
   context_box_id: boxIds.optional(),
   result_fields: fieldsSchema
@@ -24,6 +27,14 @@ const optional = {
   deadline_seconds: deadlineSeconds
     .optional()
     .describe('How long to wait at most, in seconds; default 3600.'),
+  budget: budgetSchema
+    .optional()
+    .describe('What the turn and all below it may use; what encloses it counts too, and the smaller wins.'),
+  priority: prioritySchema
+    .optional()
+    .describe(
+      '-100 to 100: of the queued turns of the project the higher starts sooner. Default: as the caller.',
+    ),
   budget_tokens: budgetTokensSchema.optional().describe('The most tokens the context may have.'),
   budget_strategy: budgetStrategySchema
     .optional()
@@ -32,27 +43,98 @@ const optional = {
     ),
 };
 
+const target = {
+  target_strategy: z
+    .enum(['new', 'reuse', 'clone'])
+    .describe(
+      'new: a fresh agent of a profile; reuse: an existing agent; clone: a fresh agent that also sees what an existing one sees.',
+    ),
+  target_ref: name.describe('new: a profile name; reuse and clone: an agent id or name.'),
+  instruction: text,
+  history: z
+    .enum(['view', 'full'])
+    .optional()
+    .describe('clone only: its view since the last anchor (default), or everything.'),
+};
+
+const fitsHistory = (input: { readonly history?: unknown; readonly target_strategy: string }): boolean =>
+  input.history === undefined || input.target_strategy === 'clone';
+const NEEDS_CLONE = { path: ['history'], message: 'is for target_strategy clone only' };
+
 export const delegateAsyncSchema = z
-  .strictObject({
-    target_strategy: z
-      .enum(['new', 'reuse', 'clone'])
-      .describe(
-        'new: a fresh agent of a profile; reuse: an existing agent; clone: a fresh agent that also sees what an existing one sees.',
-      ),
-    target_ref: name.describe('new: a profile name; reuse and clone: an agent id or name.'),
-    instruction: text,
-    ...optional,
-    history: z
-      .enum(['view', 'full'])
-      .optional()
-      .describe('clone only: its view since the last anchor (default), or everything.'),
-  })
-  .refine((input) => input.history === undefined || input.target_strategy === 'clone', {
-    path: ['history'],
-    message: 'is for target_strategy clone only',
-  })
+  .strictObject({ ...target, ...optional })
+  .refine(fitsHistory, NEEDS_CLONE)
   .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type DelegateAsync = z.infer<typeof delegateAsyncSchema>;
+
+const { wait: _wait, deadline_seconds: _deadline, ...perTask } = optional;
+
+/** More than any project may allow; what it allows is its limit `max_fan_out`. */
+const MAX_MEMBERS = 20_000;
+
+export const forkJoinSchema = z
+  .strictObject({
+    tasks: z
+      .array(
+        z
+          .strictObject({ ...target, ...perTask })
+          .refine(fitsHistory, NEEDS_CLONE)
+          .refine(hasBudgetForStrategy, NEEDS_BUDGET),
+      )
+      .min(1)
+      .max(MAX_MEMBERS)
+      .describe('One child each, all at work at the same time; results come back in this order.'),
+    wait: z
+      .boolean()
+      .optional()
+      .describe(
+        'Default true: the results of all come back as the answer. false: a receipt; collect them later.',
+      ),
+    fail_fast: z.boolean().optional().describe('End the rest as soon as one fails.'),
+    min_success: z
+      .int()
+      .positive()
+      .optional()
+      .describe('So many successes are enough: the rest is ended then. Default: all.'),
+    deadline_seconds: deadlineSeconds
+      .optional()
+      .describe('When the rest is ended as timeout, in seconds; default 3600 when waiting.'),
+    budget: budgetSchema
+      .optional()
+      .describe(
+        'From outside only: what the run, that is all tasks together, may use. Each task can have its own.',
+      ),
+    priority: prioritySchema.optional().describe('Of all tasks that have none of their own.'),
+  })
+  .superRefine((input, context) => {
+    const { tasks, min_success } = input;
+    if (min_success !== undefined && min_success > tasks.length)
+      context.addIssue({
+        code: 'custom',
+        path: ['min_success'],
+        message: `is more than the ${tasks.length} tasks there are`,
+      });
+  });
+export type ForkJoin = z.infer<typeof forkJoinSchema>;
+
+export const collectSchema = z
+  .strictObject({
+    turn_ids: z
+      .array(z.string().min(1))
+      .min(1)
+      .max(MAX_MEMBERS)
+      .optional()
+      .describe('Turns that were started before, from their receipts; they may have ended.'),
+    batch_id: z.string().min(1).optional().describe('Or all turns of an earlier fork_join.'),
+    deadline_seconds: deadlineSeconds
+      .optional()
+      .describe('How long to wait at most, in seconds; default 3600. Turns that have not ended go on.'),
+  })
+  .refine((input) => (input.turn_ids === undefined) !== (input.batch_id === undefined), {
+    path: ['turn_ids'],
+    message: 'give turn_ids or batch_id, one of them',
+  });
+export type Collect = z.infer<typeof collectSchema>;
 
 export const launchPrincipalSchema = z
   .strictObject({ profile_name: name, instruction: text, ...optional })
@@ -114,6 +196,14 @@ export const provisionAgentSchema = z
   });
 export type ProvisionAgent = z.infer<typeof provisionAgentSchema>;
 
+export const raiseBudgetSchema = z.strictObject({
+  target: z.string().min(1).describe('Id of a run, or of a turn: the account that governs it is raised.'),
+  budget: budgetSchema.describe(
+    'The new limits, in all and not in addition; each must be above the old one.',
+  ),
+});
+export type RaiseBudget = z.infer<typeof raiseBudgetSchema>;
+
 export const createBoxSchema = z
   .strictObject({
     // How many, and how large together, is the packer's to say: its limits can be configured.
@@ -133,3 +223,20 @@ export const grantBoxSchema = z.strictObject({
   until: z.iso.datetime({ offset: true }).optional(),
 });
 export type GrantBox = z.infer<typeof grantBoxSchema>;
+
+export const cancelSchema = z
+  .strictObject({
+    turn_id: z.string().trim().min(1).optional().describe('The turn to end, with every turn below it.'),
+    run_id: z.string().trim().min(1).optional().describe('The run to end: all of its turns.'),
+    reason: z
+      .string()
+      .max(2_000)
+      .refine((value) => value.trim() !== '', 'must not be blank')
+      .optional()
+      .describe('Why; shown to whoever waits for the turn.'),
+  })
+  .refine((input) => (input.turn_id === undefined) !== (input.run_id === undefined), {
+    path: ['turn_id'],
+    message: 'give either turn_id or run_id',
+  });
+export type Cancel = z.infer<typeof cancelSchema>;

@@ -18,6 +18,16 @@ const profileLimitsSchema = z.strictObject({
   max_steps: z.number().int().min(1).max(10_000).default(50),
   tool_timeout_seconds: z.number().positive().max(86_400).default(120),
   model_timeout_seconds: z.number().positive().max(86_400).default(600),
+  /** Tokens of one turn, prompts and answers of all its steps; also what it gets of a budget at first. */
+  tokens: z.number().int().positive().max(1e15).optional(),
+  /** When a budget above the turn is used up: end it as partial, or let it wait until the budget is raised. */
+  on_budget: z.enum(['end', 'pause']).optional(),
+  // No defaults here: they are decideRetry's, and profiles of before keep their version.
+  /** How often a step's model call is tried again. */
+  model_retries: z.number().int().min(0).max(100).optional(),
+  /** The first pause before that; doubled each time, up to the longest. */
+  retry_base_seconds: z.number().positive().max(3_600).optional(),
+  retry_max_seconds: z.number().positive().max(86_400).optional(),
 });
 
 /** A profile: the named, versioned template of agents. Source: `docs/profiles.md`. */
@@ -45,6 +55,8 @@ export const profileSchema = z.strictObject({
         context.addIssue({ code: 'custom', path: [index], message: `'${name}' is declared already` });
     })
     .default([]),
+  /** Tools and primitives that may be called again with the same arguments and nothing new to go by. */
+  repeatable: z.array(name).optional(),
   delegation_policy: delegationPolicySchema.optional(),
   /** A turn may end only by a successful call of one of these tools; empty = plain text ends it. */
   must_end_with: z.array(name).default([]),

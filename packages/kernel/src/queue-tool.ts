@@ -42,6 +42,8 @@ export const queueToolSchema = z.strictObject({
   target: z.string().regex(/^[a-z0-9_-]{1,64}$/, 'lower-case letters, digits, - and _ only, 64 at most'),
   /** May a job that was lost with its queue be made again? */
   retry: z.enum(['safe', 'never']).default('never'),
+  /** True: the same call again is no loop. For tools that are polled. */
+  repeatable: z.boolean().optional(),
   /** Overrides the profile's `tool_timeout_seconds`. */
   timeout_seconds: z.number().positive().max(SECONDS_OF_A_WEEK).optional(),
 });

@@ -4,7 +4,8 @@
  *   queued → dispatched → running → success | partial | failed | timeout | canceled
  *   running → suspended → dispatched        (waits for calls; resume)
  *   running → dispatched                    (release, takeover)
- *   queued, dispatched, suspended → a final status (cancel, deadline)
+ *   queued, dispatched, suspended → a final status (cancel, deadline, a budget's end)
+ *   suspended → dispatched                  (a wait is over; boxcar.waits says why it waited)
  *
  * T1  Every transition into `dispatched` raises the epoch by one; a claim needs `dispatched` at exactly that epoch.
  * T2  Nothing leaves a final status.
@@ -31,10 +32,10 @@ export const FINAL_STATUSES = ['success', 'partial', 'failed', 'timeout', 'cance
 export type FinalStatus = (typeof FINAL_STATUSES)[number];
 
 const NEXT: Readonly<Record<TurnStatus, readonly TurnStatus[]>> = {
-  queued: ['dispatched', 'timeout', 'failed', 'canceled'],
-  dispatched: ['running', 'dispatched', 'timeout', 'failed', 'canceled'],
+  queued: ['dispatched', 'partial', 'timeout', 'failed', 'canceled'],
+  dispatched: ['running', 'dispatched', 'partial', 'timeout', 'failed', 'canceled'],
   running: ['suspended', 'dispatched', ...FINAL_STATUSES],
-  suspended: ['dispatched', 'timeout', 'failed', 'canceled'],
+  suspended: ['dispatched', 'partial', 'timeout', 'failed', 'canceled'],
   success: [],
   partial: [],
   failed: [],

@@ -99,6 +99,11 @@ describe('a bad script is refused when the profile is applied, by its path', () 
       'script.0.calls.0.arguments.x.0: item stands',
     ],
     [
+      'item beside a repeated element',
+      [{ calls: [{ tool: 'a', arguments: { x: [{ $forEach: '{{item}}', $item: '{{item}}' }] } }] }],
+      'script.0.calls.0.arguments.x.0.$forEach: item stands',
+    ],
+    [
       'item in say',
       [{ forEach: '{{instruction}}', calls: [call], say: '{{item}}' }],
       'script.0.say: item stands only',

@@ -5,11 +5,11 @@
  * S1  A step foresees an answer (`calls`, `say`, both, or `empty`), a failure (`fail`, `overflow`), or a
  *     failure first and then the answer.
  * S2  Every template of a script can be parsed, and reads results only of tools that an earlier step calls.
- * S3  `item` and `index` stand only in the calls of a `forEach`.
+ * S3  `item` and `index` stand only in the calls of a `forEach`, and in the `$item` of a list element with `$forEach`.
  */
 import { isJsonObject, type JsonValue, ROLES } from '@boxcar/kernel';
 import { z } from 'zod';
-import { exactTemplate, parseTemplates } from './template.js';
+import { exactTemplate, isRepeatedElement, parseTemplates } from './template.js';
 
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 
@@ -26,7 +26,7 @@ const callSchema = z
     /** The provider's id; may repeat. Templates allowed. Default: `call_<step>_<n>`. */
     id: z.string().optional(),
     tool: z.string().min(1),
-    /** Templates allowed in every string. Default: `{}`. */
+    /** Templates allowed in every string; a list element `{ $forEach, $item }` is repeated. Default: `{}`. */
     arguments: jsonValue.optional(),
     /** The arguments exactly as this text, which need not be JSON; no templates. */
     raw: z.string().optional(),
@@ -85,6 +85,11 @@ interface TemplateText {
 function textsOf(value: JsonValue, path: readonly (string | number)[], isRepeated: boolean): TemplateText[] {
   if (typeof value === 'string') return [{ path, text: value, isRepeated }];
   if (typeof value !== 'object' || value === null) return [];
+  if (isRepeatedElement(value))
+    return [
+      ...textsOf(value.$forEach, [...path, '$forEach'], isRepeated),
+      ...textsOf(value.$item, [...path, '$item'], true),
+    ];
   const members: readonly (readonly [string | number, JsonValue])[] = isJsonObject(value)
     ? Object.entries(value)
     : [...value.entries()];
@@ -138,7 +143,7 @@ export const scriptStepSchema = stepShape.superRefine((step, context) => {
       }
       const { root } = parsed.template.pointer;
       if ((root === 'item' || root === 'index') && !isRepeated) {
-        refuse(path, `${root} stands only in the calls of a forEach`);
+        refuse(path, `${root} stands only in the calls of a forEach and in a $item`);
       }
     }
   }

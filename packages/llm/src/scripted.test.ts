@@ -114,6 +114,33 @@ describe('the answer', () => {
     expect(failure.message).toContain('step 1: {{instruction/folders}}: forEach needs a list');
   });
 
+  it('repeats an element of a list for each item of another', async () => {
+    const task = { target_ref: 'expert', instruction: 'Folder {{index}}: {{item/path}}' };
+    const script = [
+      {
+        calls: [
+          {
+            tool: 'fork_join',
+            arguments: {
+              tasks: [{ $forEach: '{{instruction/folders}}', $item: task }, { target_ref: 'last' }],
+            },
+          },
+        ],
+      },
+    ];
+    const instruction = { folders: [{ path: 'a' }, { path: 'b{{index}}' }] };
+    const { toolCalls } = await reply(requestOf({ script, instruction }));
+    expect(JSON.parse(toolCalls[0]?.arguments ?? '')).toEqual({
+      tasks: [
+        { target_ref: 'expert', instruction: 'Folder 0: a' },
+        { target_ref: 'expert', instruction: 'Folder 1: b{{index}}' },
+        { target_ref: 'last' },
+      ],
+    });
+    const failure = await failureOf(requestOf({ script, instruction: { folders: 3 } }));
+    expect(failure.message).toContain('{{instruction/folders}}: $forEach needs a list, got a number');
+  });
+
   it('can be nonsense: broken arguments, arguments that are no object, nothing at all', async () => {
     const script = [
       {

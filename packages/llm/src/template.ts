@@ -335,13 +335,32 @@ export function fillText(text: string, scope: TemplateScope): string {
   return text.replaceAll(HOLE, (_hole, source: string) => textOf(evaluate(source, scope)));
 }
 
-/** A JSON value with the templates in its strings filled in (P1); keys stay as they are. */
+/** A list element that stands for one element per item of a list: `{ $forEach: '{{list}}', $item: <value> }`. */
+export interface RepeatedElement {
+  readonly $forEach: JsonValue;
+  readonly $item: JsonValue;
+}
+
+export const isRepeatedElement = (value: JsonValue): value is JsonValue & RepeatedElement =>
+  isJsonObject(value) && Object.hasOwn(value, '$forEach') && Object.hasOwn(value, '$item');
+
+function fillRepeated({ $forEach, $item }: RepeatedElement, scope: TemplateScope): readonly JsonValue[] {
+  const items = fillValue($forEach, scope);
+  if (!isList(items))
+    return scope.refuse(`${textOf($forEach)}: $forEach needs a list, got ${shapeOf(items)}`);
+  return items.map((item, index) => fillValue($item, { ...scope, item: { value: item, index } }));
+}
+
+/** A JSON value with the templates in its strings filled in (P1) and repeated elements written out; keys stay as they are. */
 export function fillValue(value: JsonValue, scope: TemplateScope): JsonValue {
   if (typeof value === 'string') {
     const source = exactTemplate(value);
     return source === undefined ? fillText(value, scope) : evaluate(source, scope);
   }
-  if (isList(value)) return value.map((element) => fillValue(element, scope));
+  if (isList(value))
+    return value.flatMap((element) =>
+      isRepeatedElement(element) ? fillRepeated(element, scope) : [fillValue(element, scope)],
+    );
   if (!isJsonObject(value)) return value;
   return Object.fromEntries(Object.entries(value).map(([key, member]) => [key, fillValue(member, scope)]));
 }

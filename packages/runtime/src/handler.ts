@@ -1,10 +1,14 @@
 import type {
   AgentId,
+  BatchId,
   BoxId,
+  BudgetInput,
   DelegationPolicy,
   DelegationTarget,
+  ErrorBody,
   JsonValue,
   ProjectId,
+  Ring,
   RunId,
   TurnId,
 } from '@boxcar/kernel';
@@ -30,6 +34,9 @@ export interface CallerContext {
         readonly runId: RunId;
         readonly agentId: AgentId;
         readonly depth: number;
+        /** The account it stands under; null = none. */
+        readonly budgetId: string | null;
+        readonly priority: number;
         readonly contextBoxId: BoxId;
         readonly outputBoxId: BoxId;
         /** From the calling turn to the root. */
@@ -53,9 +60,33 @@ export interface SubmitTurnRequest {
     | { readonly kind: 'reuse'; readonly agent: AgentRow };
   /** A sealed box made by `packer`. */
   readonly contextBoxId: BoxId;
-  /** True: the end of the turn is the answer of this primitive. At most one turn of a primitive can be awaited. */
+  /** True: the end of the turn is the answer of this primitive. At most one turn or batch of a primitive can be awaited. */
   readonly wait?: boolean;
   readonly deadlineMs?: number;
+  /** What the turn and all below it may use; without a calling turn it limits the run. Rule: docs/budgets.md. */
+  readonly budget?: BudgetInput;
+  /** What errors about the target call it, for example `tasks.3.target_ref`. */
+  readonly argument?: string;
+  /** −100 to 100, the higher the sooner, within the project; default: that of the calling turn, else 0. */
+  readonly priority?: number;
+}
+
+export interface JoinRequest {
+  /** True (default): the end of the batch is the answer of this primitive. */
+  readonly wait?: boolean;
+  /** Default 3,600,000 when waiting, else none. Turns made here are ended then; for others only the wait is. */
+  readonly deadlineMs?: number;
+  /** Turns made here only: the rest is ended at the first failure. */
+  readonly isFailFast?: boolean;
+  /** Turns made here only: so many successes are enough, the rest is ended then. */
+  readonly minSuccess?: number;
+  /** What errors call the nth turn. Default `turn_ids.<n>`. */
+  readonly argumentOf?: (index: number) => string;
+}
+
+export interface BatchRef {
+  readonly batchId: BatchId;
+  readonly turnIds: readonly TurnId[];
 }
 
 export interface NewAgentRequest {
@@ -79,16 +110,51 @@ export interface HandlerTools {
   findProfile(name: string, version?: number): Promise<ProfileRow>;
   /** By id or name. @throws KernelError `not_found`. */
   findAgent(ref: string): Promise<AgentRow>;
+  /** Agents by id or name, in the order of the references; undefined = no such agent. One statement. */
+  findAgents(refs: readonly string[]): Promise<readonly (AgentRow | undefined)[]>;
   /** @throws KernelError `delegation_denied` unless the caller's policy allows the target. */
   checkDelegation(target: DelegationTarget): void;
+  /** `submitTurns` checks it too; asked before, nothing is packed in vain. @throws KernelError `fan_out_exceeded`. */
+  checkFanOut(turns: number): void;
   /**
    * Makes an agent without a turn; the caller owns it. A turn may be submitted to it at once, as to any agent.
    *
    * @throws KernelError `agent_exists` when the name is taken, `bad_request` for one that is blank, too long or an id.
    */
   createAgent(request: NewAgentRequest): Promise<AgentRow>;
-  /** @throws KernelError `depth_exceeded`, `delegation_cycle`. */
+  /** @throws KernelError `depth_exceeded`, `delegation_cycle`, `budget_exceeded`. */
   submitTurn(request: SubmitTurnRequest): Promise<TurnRef>;
+  /** Rings for turns that the primitive's transaction has dispatched, once it is committed. */
+  ring(rings: readonly Ring[]): void;
+  /**
+   * Ends turns of one run, and every turn below them, with this status and error; of what has ended already nothing is
+   * changed. Whoever waits for one of the roots gets that as its result.
+   *
+   * @returns The turns that were ended, by id.
+   */
+  endSubtrees(request: {
+    readonly runId: RunId;
+    readonly rootTurnIds: readonly TurnId[];
+    readonly status: 'canceled' | 'timeout' | 'failed' | 'partial';
+    readonly error: ErrorBody;
+  }): Promise<readonly TurnId[]>;
+  /**
+   * Makes several turns, in as many statements as one; without a calling turn they are the roots of one run. None is awaited
+   * by itself: `joinTurns` joins them.
+   *
+   * @param options.runBudget - From outside: what the run may use.
+   * @throws KernelError `fan_out_exceeded`, `depth_exceeded`, `budget_exceeded`.
+   */
+  submitTurns(
+    requests: readonly SubmitTurnRequest[],
+    options?: { readonly runBudget?: BudgetInput | undefined },
+  ): Promise<readonly TurnRef[]>;
+  /**
+   * Joins turns into a batch: all made by this primitive, or all of earlier ones, which the caller must be allowed to read.
+   *
+   * @throws KernelError `not_found`, `box_not_authorized`, `delegation_cycle`.
+   */
+  joinTurns(turnIds: readonly TurnId[], request?: JoinRequest): Promise<BatchRef>;
   /** Ends the calling turn with this deliverable. Cannot be combined with other effects. */
   endTurn(deliverable: JsonValue): void;
 }
@@ -97,6 +163,8 @@ export interface HandlerTools {
 export interface Handler<I = unknown> {
   readonly description: string;
   readonly input: z.ZodType<I>;
+  /** True: a turn may ask for the same again and again with nothing new to go by. Rule: docs/budgets.md, "Loop guard". */
+  readonly repeatable?: boolean;
   /** The profiles it will ask `findProfile` for, as far as the arguments tell: they are then loaded with the caller. */
   profileNames?(input: I): readonly string[];
   /**

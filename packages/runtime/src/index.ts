@@ -21,9 +21,11 @@ export type { Finding } from './explain/rebuild.js';
 export { explainStep, type StepChoice, TurnPrompts, why } from './explain/turn-prompts.js';
 export type { WhyAnswer, WhyHint, WhyPart, WhyPlace } from './explain/why.js';
 export type {
+  BatchRef,
   CallerContext,
   Handler,
   HandlerTools,
+  JoinRequest,
   NewAgentRequest,
   SubmitTurnRequest,
   TurnRef,

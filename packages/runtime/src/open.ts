@@ -1,5 +1,5 @@
-import type { Model } from '@boxcar/kernel';
-import { createPool } from '@boxcar/store';
+import type { Model, PriceTable } from '@boxcar/kernel';
+import { type Build, createPool } from '@boxcar/store';
 import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
 import { BullMqDoorbell } from './doorbell/bullmq.js';
@@ -17,8 +17,10 @@ export interface OpenRuntimeOptions {
   readonly redisUrl?: string | undefined;
   readonly model: Model;
   readonly limits?: PackLimits;
+  /** Prices by model, before the built-in ones. */
+  readonly prices?: PriceTable | undefined;
   readonly log?: Log;
-  /** Connections of the pool at most. Default 6: with the worker's and the watcher's own, eight in all. */
+  /** Connections of the pool at most. Default 5: with the worker's two and the watcher's own, eight in all. */
   readonly maxConnections?: number;
 }
 
@@ -32,8 +34,12 @@ export interface OpenRuntime extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-/** Opens pool, queues and runtime from URLs. Nothing is connected yet; the first use does it. */
-export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
+/**
+ * Opens pool, queues and runtime from URLs. Nothing is connected yet; the first use does it.
+ *
+ * @param build - For tests: what another build would be.
+ */
+export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRuntime {
   const log = options.log ?? silentLog;
   const connection: QueueConnection =
     options.redisUrl === undefined
@@ -42,18 +48,22 @@ export function openRuntime(options: OpenRuntimeOptions): OpenRuntime {
   const queues = openQueues(connection);
   const pool = createPool({
     connectionString: options.databaseUrl,
-    max: options.maxConnections ?? 6,
+    max: options.maxConnections ?? 5,
     isPooled: options.directUrl !== undefined && options.directUrl !== options.databaseUrl,
   });
-  const runtime = new Runtime({
-    pool,
-    directUrl: options.directUrl ?? options.databaseUrl,
-    doorbell: new BullMqDoorbell(queues, log),
-    toolQueue: new ToolQueue(queues, log),
-    model: options.model,
-    log,
-    ...(options.limits === undefined ? {} : { limits: options.limits }),
-  });
+  const runtime = new Runtime(
+    {
+      pool,
+      directUrl: options.directUrl ?? options.databaseUrl,
+      doorbell: new BullMqDoorbell(queues, log),
+      toolQueue: new ToolQueue(queues, log),
+      model: options.model,
+      log,
+      ...(options.limits === undefined ? {} : { limits: options.limits }),
+      ...(options.prices === undefined ? {} : { prices: options.prices }),
+    },
+    build,
+  );
   const close = async (): Promise<void> => {
     await runtime.close();
     await pool.end();

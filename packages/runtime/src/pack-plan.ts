@@ -33,6 +33,8 @@ export interface ResolvedSpec {
   readonly access: 'actor' | 'trusted';
   /** Boxes that come after the named ones without an argument of their own: what a clone saw. */
   readonly extra?: readonly InheritedBox[];
+  /** Where the spec stands in the arguments, when it is one of several: `tasks.3.`. */
+  readonly path?: string;
 }
 
 export interface PlannedContext {
@@ -49,6 +51,28 @@ export interface PlanOptions {
   readonly maxCardBytes?: number | undefined;
   readonly maxInstructionBytes?: number | undefined;
   readonly maxContextCards?: number | undefined;
+}
+
+/** Says in which of several specs an error arose. */
+function atPath<T>({ path = '' }: ResolvedSpec, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    if (path === '' || !(error instanceof KernelError)) throw error;
+    const { field } = error.details;
+    const within =
+      typeof field === 'string'
+        ? field.replace(/^arguments\./, '').replace(/^input_box_ids/, 'context_box_id')
+        : '';
+    const full = `arguments.${path}${within}`.replace(/\.$/, '');
+    // The constructor adds the next step again; the field stands in the message of its own accord.
+    const text = error.message.replace(` ${error.entry.next}`, '').replace(`${String(field)}: `, '');
+    throw new KernelError(error.code, {
+      message: `${full}: ${text}`,
+      details: { ...error.details, field: full },
+      cause: error,
+    });
+  }
 }
 
 function inherit(
@@ -109,26 +133,30 @@ export async function planContexts(
 ): Promise<readonly PlannedContext[]> {
   const first = specs[0];
   if (first === undefined) return [];
-  const named = specs.map((spec) => decideNamedBoxes(spec.arguments, spec.handover));
+  const named = specs.map((spec) => atPath(spec, () => decideNamedBoxes(spec.arguments, spec.handover)));
   const boxes = await loadBoxes(
     db,
     named.flat().map((item) => item.boxId),
     { projectId: first.projectId, actorId: first.actorId },
   );
   const drafts = specs.map((spec, index) =>
-    draft(
-      spec,
-      [
-        ...(named[index] ?? []).map((item) => inherit(spec, item, boxes.get(item.boxId))),
-        ...(spec.extra ?? []),
-      ],
-      options,
+    atPath(spec, () =>
+      draft(
+        spec,
+        [
+          ...(named[index] ?? []).map((item) => inherit(spec, item, boxes.get(item.boxId))),
+          ...(spec.extra ?? []),
+        ],
+        options,
+      ),
     ),
   );
   const facts = await loadFacts(db, drafts, first.projectId);
   return specs.map((spec, index) => {
     const drafted = drafts[index] as PackingDraft;
-    const cuts = cutDraft(drafted, facts, options.strategies);
-    return { spec, draft: drafted, cuts, packing: sealPacking(drafted, cuts) };
+    return atPath(spec, () => {
+      const cuts = cutDraft(drafted, facts, options.strategies);
+      return { spec, draft: drafted, cuts, packing: sealPacking(drafted, cuts) };
+    });
   });
 }

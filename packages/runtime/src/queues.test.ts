@@ -1,7 +1,6 @@
-import { testDatabase, waitFor } from '@boxcar/testkit';
+import { tcpProxy, testDatabase, waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
 import { migrateQueues } from './queues.js';
-import { tcpProxy } from './testing/tcp-proxy.js';
 
 test('a migration of the queues that loses its connection says so, and ends no process', async () => {
   await using database = await testDatabase();

@@ -1,4 +1,6 @@
 import {
+  type BatchId,
+  BUILT_IN_PRICES,
   buildCard,
   CARD_TYPES,
   type Doorbell,
@@ -8,6 +10,7 @@ import {
   type Model,
   PackingStrategies,
   type PackingStrategy,
+  type PriceTable,
   type Profile,
   parseProfile,
   type Ring,
@@ -16,6 +19,8 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import {
+  type Build,
+  type CommitResult,
   emptySubmission,
   findDoorsOf,
   findProfileHash,
@@ -30,6 +35,7 @@ import {
   promote,
   type SubmissionItem,
   type SubmissionResult,
+  THIS_BUILD,
   type TurnState,
   transaction,
   writeSubmission,
@@ -37,13 +43,19 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { Batcher } from './batcher.js';
+import { BuildWatch } from './build-watch.js';
+import { deliverableOf } from './deliverable.js';
 import type { StepExplanation } from './explain/explain-step.js';
 import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
 import type { WhyAnswer } from './explain/why.js';
 import type { Handler } from './handler.js';
 import { createBox, grantBox } from './handlers/boxes.js';
+import { cancel } from './handlers/cancel.js';
+import { collect } from './handlers/collect.js';
 import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
+import { forkJoin } from './handlers/fork-join.js';
 import { provisionAgent } from './handlers/provision-agent.js';
+import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
 import { type Log, silentLog } from './log.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
@@ -61,7 +73,8 @@ import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './s
 import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
-import { isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
+import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
+import { finishBatch } from './worker/finish-batch.js';
 
 export interface RuntimeOptions {
   /** The caller's pool; the runtime never ends it. */
@@ -73,8 +86,12 @@ export interface RuntimeOptions {
   /** A direct connection (not through a transaction pooler) for LISTEN and session locks. */
   readonly directUrl: string;
   readonly limits?: PackLimits;
+  /** Prices by model, before the built-in ones. */
+  readonly prices?: PriceTable;
   readonly log?: Log;
 }
+
+export type Ends = Pick<CommitResult, 'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds'>;
 
 /** What the parts of the runtime share. */
 export interface RuntimeCore {
@@ -83,11 +100,15 @@ export interface RuntimeCore {
   readonly model: Model;
   readonly directUrl: string;
   readonly limits: PackLimits;
+  /** The first that knows a model counts. */
+  readonly prices: readonly PriceTable[];
   readonly strategies: PackingStrategies;
   readonly log: Log;
   readonly handlers: ReadonlyMap<string, Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
   readonly watcher: TurnWatcher;
+  /** Whether this build may work on the database. */
+  readonly builds: BuildWatch;
   /** Loads what a submission needs of its caller, together with others that come at the same moment. */
   readonly open: (request: OpeningRequest) => Promise<Opening | undefined>;
   /** Writes a submission together with others that come at the same moment. */
@@ -101,6 +122,12 @@ export interface RuntimeCore {
   accept(primitive: string, args: unknown, options?: SubmitOptions & DoorOptions): Promise<Accepted>;
   /** Looks soon whether queued turns of this target have room. */
   promoteSoon(workerTarget: string): void;
+  /** After a commit that ended turns: callers here, jobs at the queue door, batches and queued turns get to know. Hints only. */
+  announceEnds(ends: Ends): void;
+  /** Ends these batches soon, or does whatever is due about them. */
+  finishSoon(batchIds: readonly BatchId[]): void;
+  /** Wakes the jobs at the queue door that wait for these turns and batches. */
+  knockSoon(ids: readonly (TurnId | BatchId)[]): void;
 }
 
 /** The end of a turn, as its caller gets it. */
@@ -113,13 +140,6 @@ export interface TurnResult {
   /** The deliverable: text, or the JSON that was submitted. Null while the turn is under way. */
   readonly result: JsonValue;
   readonly error?: ErrorBody;
-}
-
-/** The deliverable inside a card's content. */
-export function deliverableOf(content: JsonValue): JsonValue {
-  if (typeof content !== 'object' || content === null || Array.isArray(content)) return null;
-  const tagged = content as { kind?: string; text?: JsonValue; data?: JsonValue };
-  return (tagged.kind === 'text' ? tagged.text : tagged.data) ?? null;
 }
 
 export const toTurnResult = (state: TurnState): TurnResult => ({
@@ -153,9 +173,11 @@ export class Runtime implements RuntimeCore {
   readonly model: Model;
   readonly directUrl: string;
   readonly limits: PackLimits;
+  readonly prices: readonly PriceTable[];
   readonly strategies = new PackingStrategies();
   readonly log: Log;
   readonly watcher: TurnWatcher;
+  readonly builds: BuildWatch;
   readonly open: RuntimeCore['open'];
   readonly write: RuntimeCore['write'];
   readonly outside: OutsideCalls | undefined;
@@ -169,8 +191,10 @@ export class Runtime implements RuntimeCore {
   readonly #rings: Ring[] = [];
   readonly #sending: PendingCall[] = [];
   readonly #promoting = new Map<string, { again: boolean }>();
+  readonly #finishing = new Map<BatchId, { again: boolean }>();
 
-  constructor(options: RuntimeOptions) {
+  /** @param build - For tests: what another build would be. */
+  constructor(options: RuntimeOptions, build: Build = THIS_BUILD) {
     this.pool = options.pool;
     this.doorbell = options.doorbell;
     this.#given = options.model;
@@ -180,7 +204,9 @@ export class Runtime implements RuntimeCore {
     };
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
+    this.prices = [options.prices ?? {}, BUILT_IN_PRICES];
     this.log = options.log ?? silentLog;
+    this.builds = new BuildWatch(options.pool, build);
     this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
     const openings = new Batcher(async (requests: readonly OpeningRequest[]) =>
       (await loadOpenings(this.pool, requests)).map((opening) => ({ opening })),
@@ -199,10 +225,14 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('delegate_async', delegateAsync);
     this.registerHandler('launch_principal', launchPrincipal);
     this.registerHandler('ask_expert', askExpert);
+    this.registerHandler('fork_join', forkJoin);
+    this.registerHandler('collect', collect);
     this.registerHandler('submit_result', submitResult);
     this.registerHandler('provision_agent', provisionAgent);
+    this.registerHandler('cancel', cancel);
     this.registerHandler('create_box', createBox);
     this.registerHandler('grant_box', grantBox);
+    this.registerHandler('raise_budget', raiseBudget);
   }
 
   get handlers(): ReadonlyMap<string, Handler> {
@@ -287,7 +317,13 @@ export class Runtime implements RuntimeCore {
    *
    * @throws KernelError of the catalogue; then nothing was written.
    */
-  accept(primitive: string, args: unknown, options: SubmitOptions & DoorOptions = {}): Promise<Accepted> {
+  async accept(
+    primitive: string,
+    args: unknown,
+    options: SubmitOptions & DoorOptions = {},
+  ): Promise<Accepted> {
+    // A call of a turn is its worker's business: it hands the turn over instead.
+    if (options.call === undefined) await this.builds.check();
     return accept(this, primitive, args, options);
   }
 
@@ -303,11 +339,10 @@ export class Runtime implements RuntimeCore {
   ): Promise<JsonValue> {
     const { signal, ...rest } = options;
     const accepted = await this.accept(primitive, args, rest);
+    const waiting = { projectId: accepted.projectId, ...(signal === undefined ? {} : { signal }) };
+    if (accepted.awaitedBatchId !== null) return this.waitForBatch(accepted.awaitedBatchId, waiting);
     if (accepted.awaitedTurnId === null) return accepted.answer;
-    const result = await this.waitForTurn(accepted.awaitedTurnId, {
-      projectId: accepted.projectId,
-      ...(signal === undefined ? {} : { signal }),
-    });
+    const result = await this.waitForTurn(accepted.awaitedTurnId, waiting);
     return { ...result } as unknown as JsonValue;
   }
 
@@ -324,6 +359,21 @@ export class Runtime implements RuntimeCore {
     const id = tryParseId<'turn'>(turnId);
     if (id === undefined) throw turnNotFound(turnId, project);
     return toTurnResult(await this.watcher.wait(id, { project, ...rest }));
+  }
+
+  /**
+   * Waits for the end of a batch that no call waits for, and returns what it came to.
+   *
+   * @throws KernelError `not_found`, also for a batch of another project; `wait_timeout`; or the signal's reason.
+   */
+  async waitForBatch(
+    batchId: string,
+    options: TurnScope & { readonly timeoutMs?: number; readonly signal?: AbortSignal } = {},
+  ): Promise<JsonValue> {
+    const { projectId: project = 'default', ...rest } = options;
+    const id = tryParseId<'batch'>(batchId);
+    if (id === undefined) throw batchNotFound(batchId, project);
+    return (await this.watcher.waitForBatch(id, { project, ...rest })).answer;
   }
 
   /** Where a turn stands. @throws KernelError `not_found`, also for a turn of another project. */
@@ -480,11 +530,45 @@ export class Runtime implements RuntimeCore {
     );
   }
 
-  /** Wakes the jobs at the queue door that wait for these turns. */
-  knockSoon(turnIds: readonly TurnId[]): void {
+  announceEnds(ends: Ends): void {
+    for (const target of ends.backlogTargets) this.promoteSoon(target);
+    this.finishSoon(ends.dueBatchIds);
+    if (ends.endedTurnIds.length === 0) return;
+    this.watcher.hint(ends.endedTurnIds);
+    if (ends.doorTurnIds.length > 0) this.knockSoon(ends.doorTurnIds);
+  }
+
+  finishSoon(batchIds: readonly BatchId[]): void {
+    for (const id of batchIds) {
+      const running = this.#finishing.get(id);
+      if (running !== undefined) {
+        running.again = true;
+        continue;
+      }
+      const state = { again: false };
+      this.#finishing.set(id, state);
+      this.#inBackground(
+        (async () => {
+          try {
+            do {
+              state.again = false;
+              await finishBatch(this, id);
+            } while (state.again);
+          } catch (error) {
+            // The rows say that it is due: the sweep comes back to it.
+            this.log('warn', 'batch.finish_failed', { batch_id: id, error });
+          } finally {
+            this.#finishing.delete(id);
+          }
+        })(),
+      );
+    }
+  }
+
+  knockSoon(ids: readonly (TurnId | BatchId)[]): void {
     this.#inBackground(
       (async () => {
-        const doors = await findDoorsOf(this.pool, turnIds);
+        const doors = await findDoorsOf(this.pool, ids);
         await this.doorbell.knock(doors.map((door) => door.job_id));
       })(),
     );

@@ -1,39 +1,76 @@
 import { type AgentId, type BoxId, type InheritedBox, KernelError, type LeafRange } from '@boxcar/kernel';
-import { type LoadedRange, loadBoxes, loadSnapshot } from '@boxcar/store';
+import {
+  type LoadedBox,
+  type LoadedRange,
+  loadBoxes,
+  loadSnapshots,
+  type SnapshotEntry,
+} from '@boxcar/store';
 import type { HandlerTools } from './handler.js';
 
 /** A view shows a context's inherited cards first, then the parent line, then the packed arguments. */
 const placeOf = ({ rule }: LoadedRange): number =>
   rule === 'pack_arguments' ? 2 : rule === 'parent' ? 1 : 0;
 
+export interface SnapshotWish {
+  readonly agentId: AgentId;
+  readonly isFull: boolean;
+  /** The argument that names the agent, for the manifest. */
+  readonly argument: string;
+  /** The same as errors call it, where it stands in a list. */
+  readonly field?: string;
+}
+
+const keyOf = ({ agentId, isFull, argument }: SnapshotWish): string => `${agentId} ${isFull} ${argument}`;
+
 /**
- * What an agent sees, as boxes to inherit: the state of its last anchor, then its tape since, with each turn's context in
- * its place. Calls of an open step are left out: nobody has answered them yet.
+ * What agents see, as boxes to inherit: the state of the last anchor, then the tape since, with each turn's context in
+ * its place. Calls of an open step are left out: nobody has answered them yet. Two statements, however many agents; the
+ * same wish again is the same snapshot.
  *
- * @throws KernelError `box_not_authorized` when the caller may not read the agent's tape.
+ * @throws KernelError `box_not_authorized` when the caller may not read an agent's tape.
  */
-export async function takeSnapshot(
+export async function takeSnapshots(
   tools: Pick<HandlerTools, 'db' | 'ctx'>,
-  agentId: AgentId,
-  options: { readonly argument: string; readonly isFull: boolean },
-): Promise<readonly InheritedBox[]> {
+  wishes: readonly SnapshotWish[],
+): Promise<readonly (readonly InheritedBox[])[]> {
   const { projectId, source } = tools.ctx;
   const actor = { projectId, actorId: source.agentId };
-  const entries = await loadSnapshot(tools.db, agentId, { ...actor, isFull: options.isFull });
-  const first = entries[0];
-  if (first === undefined) return [];
-  if (!first.is_readable) {
-    throw new KernelError('box_not_authorized', {
-      message: `arguments.${options.argument}: agent ${source.agentId} may not see what agent ${agentId} sees.`,
-      details: { agent_id: agentId, box_id: first.tape_id, source_agent_id: source.agentId },
-    });
-  }
-  const contextIds = new Set(
-    entries.flatMap((entry) =>
-      [entry.context_box_id, options.isFull ? null : entry.early_context_box_id].filter((id) => id !== null),
-    ),
-  );
+  const distinct = [...new Map(wishes.map((wish) => [keyOf(wish), wish])).values()];
+  const loaded = await loadSnapshots(tools.db, distinct, actor);
+  const contextIds = new Set<BoxId>();
+  distinct.forEach(({ agentId, isFull, argument, field = argument }, index) => {
+    const entries = loaded[index] ?? [];
+    const [first] = entries;
+    if (first !== undefined && !first.is_readable) {
+      throw new KernelError('box_not_authorized', {
+        message: `arguments.${field}: agent ${source.agentId} may not see what agent ${agentId} sees.`,
+        details: {
+          field: `arguments.${field}`,
+          agent_id: agentId,
+          box_id: first.tape_id,
+          source_agent_id: source.agentId,
+        },
+      });
+    }
+    for (const entry of entries)
+      for (const id of [entry.context_box_id, isFull ? null : entry.early_context_box_id])
+        if (id !== null) contextIds.add(id);
+  });
   const contexts = await loadBoxes(tools.db, [...contextIds], actor);
+  const snapshots = new Map(
+    distinct.map((wish, index) => [keyOf(wish), assemble(loaded[index] ?? [], contexts, wish)]),
+  );
+  return wishes.map((wish) => snapshots.get(keyOf(wish)) ?? []);
+}
+
+function assemble(
+  entries: readonly SnapshotEntry[],
+  contexts: ReadonlyMap<BoxId, LoadedBox>,
+  options: Pick<SnapshotWish, 'argument' | 'isFull'>,
+): readonly InheritedBox[] {
+  const [first] = entries;
+  if (first === undefined) return [];
   const parts: InheritedBox[] = [];
   const add = (boxId: BoxId, ranges: readonly LeafRange[]): void => {
     if (ranges.length > 0)

@@ -1,5 +1,5 @@
 import { type AgentId, type BoxId, type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
-import { registerWorker } from '@boxcar/store';
+import { type AgentRow, registerWorker } from '@boxcar/store';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { Handler, HandlerTools } from './handler.js';
@@ -135,6 +135,31 @@ describe('a key', () => {
       expect(await refusal(receiptOf({ idempotencyKey }))).toMatchObject({ code: 'bad_request' });
     },
   );
+});
+
+describe('a handler that names what does not exist', () => {
+  const make = (change: (agent: AgentRow) => AgentRow): (() => Promise<JsonValue>) =>
+    primitive(async ({ packer, ctx, findAgent, submitTurn }) => {
+      const agent = await findAgent('known');
+      const contextBoxId = await packer.createBox({
+        projectId: ctx.projectId,
+        sourceAgentId: ctx.source.agentId,
+        cards: [{ type: 'note', content: { kind: 'text', text: 'go' } }],
+      });
+      return { ...(await submitTurn({ target: { kind: 'reuse', agent: change(agent) }, contextBoxId })) };
+    });
+
+  test.each<[string, (agent: AgentRow) => AgentRow]>([
+    ['an agent', (agent) => ({ ...agent, agentId: newId<'agent'>() })],
+    ['the tape of an agent', (agent) => ({ ...agent, tapeBoxId: newId<'box'>() })],
+    ['a profile', (agent) => ({ ...agent, profile: { ...agent.profile, profileId: newId<'profile'>() } })],
+  ])('%s, makes no turn', async (_what, change) => {
+    await submit('provision_agent', { action: 'ensure', agent_id: 'known', profile_name: 'expert' });
+    const before = await counts();
+    expect(await refusal(make(change)())).toMatchObject({ code: 'not_found' });
+    expect(await counts()).toEqual(before);
+    expect(await make((agent) => agent)()).toMatchObject({ turnId: expect.any(String) });
+  });
 });
 
 describe('bad input leaves nothing behind and says what is wrong', () => {

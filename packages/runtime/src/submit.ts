@@ -5,8 +5,12 @@
  */
 import {
   type AgentId,
+  type BatchId,
+  type BudgetInput,
+  budgetExceeded,
   canonicalJson,
   checkDelegation,
+  DEFAULT_RUN_TURNS,
   isFinal,
   isJsonObject,
   type JsonValue,
@@ -14,23 +18,36 @@ import {
   type ProjectId,
   parseId,
   parseJsonValue,
+  type Ring,
+  type RunId,
   sanitizeJson,
   sha256,
   type ToolCallId,
   type TurnId,
+  type TurnStatus,
   toBadRequest,
   tryParseId,
   type WorkerId,
 } from '@boxcar/kernel';
 import {
   type AgentRow,
+  addBatch,
   type ChainLink,
+  type Fence,
   findAgent,
+  findAgents,
+  findContextBoxes,
+  findJoinable,
   findProfiles,
   findProfileVersion,
-  hasContextBox,
-  lockAgent,
+  findWaitCycle,
+  hasProfile,
+  isTransient,
+  lockAgents,
+  lockMembers,
+  type NewBatch,
   type Opening,
+  type ProfileRow,
   type Queryable,
   retryTransient,
   ringsOf,
@@ -38,14 +55,25 @@ import {
   type Tx,
   takeAgentName,
 } from '@boxcar/store';
-import type { CallerContext, Handler, HandlerTools, NewAgentRequest, TurnRef } from './handler.js';
+import { announceEnds, type EndedTurns, endSubtrees } from './end-subtrees.js';
+import type {
+  BatchRef,
+  CallerContext,
+  Handler,
+  HandlerTools,
+  NewAgentRequest,
+  SubmitTurnRequest,
+  TurnRef,
+} from './handler.js';
 import { HandoverPacker, newId } from './packer.js';
 import type { RuntimeCore } from './runtime.js';
+import { reserveSpawn } from './spawn-budget.js';
 import { UnitOfWork } from './unit-of-work.js';
 import { unlessAborted } from './unless-aborted.js';
 
 const DEFAULT_WAIT_SECONDS = 3600;
 const DEFAULT_MAX_DEPTH = 20;
+const DEFAULT_MAX_FAN_OUT = 1_000;
 
 /** A submission as a door hands it over. */
 export interface SubmitOptions {
@@ -75,6 +103,8 @@ export interface DoorOptions {
     readonly settle: (tx: Tx, answer: JsonValue) => Promise<void>;
     /** Gives the call the deadline of what it waits for, in the same transaction. */
     readonly extend: (tx: Tx, timeoutMs: number) => Promise<void>;
+    /** Lets the call wait for a batch, in the same transaction. */
+    readonly join: (tx: Tx, batch: { readonly id: BatchId; readonly deadlineMs: number }) => Promise<void>;
   };
   readonly doorJobId?: string;
 }
@@ -85,6 +115,8 @@ export interface Accepted {
   readonly answer: JsonValue;
   /** The turn whose end is the final answer. */
   readonly awaitedTurnId: TurnId | null;
+  /** The batch whose end is the final answer. */
+  readonly awaitedBatchId: BatchId | null;
   /** True when this key had been accepted before. */
   readonly isReplay: boolean;
   /** What the calling turn ends with, when the primitive ends it. Nothing was written then. */
@@ -184,15 +216,40 @@ function checkParent({ parent, source }: Opening): void {
   });
 }
 
+/** What the answer of a primitive is the end of. */
+type Awaited =
+  | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
+  | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number };
+
+/** A turn that this primitive makes. */
+interface MadeTurn {
+  readonly agentId: AgentId;
+  readonly isReuse: boolean;
+  readonly argument: string | undefined;
+  readonly runId: RunId;
+}
+
+type Counters = Pick<NewBatch, 'remaining' | 'succeeded' | 'failed'>;
+
 /** Its functions are fields, so that a handler can take them apart. */
 class Primitive implements HandlerTools {
   readonly #opening: Opening;
   readonly #unit: UnitOfWork;
   readonly #call: DoorOptions['call'];
+  /** Of profiles that were read from the rows. */
+  readonly #profileIds: Set<string>;
   readonly ctx: CallerContext;
   readonly packer: HandoverPacker;
-  awaited: { readonly turn: TurnRef; readonly deadlineMs: number } | undefined;
+  awaited: Awaited | undefined;
+  /** Batches that are due as they are made: all members have ended. */
+  readonly dueBatchIds: BatchId[] = [];
+  readonly #made = new Map<TurnId, MadeTurn>();
   ending: { readonly deliverable: JsonValue } | undefined;
+  readonly #prices: RuntimeCore['prices'];
+  readonly #format: number;
+  readonly rings: Ring[] = [];
+  /** Turns that this primitive ends once it commits. */
+  readonly ended: EndedTurns[] = [];
 
   constructor(
     runtime: RuntimeCore,
@@ -201,9 +258,12 @@ class Primitive implements HandlerTools {
     unit: UnitOfWork,
     call: DoorOptions['call'],
   ) {
+    this.#prices = runtime.prices;
+    this.#format = runtime.builds.build.turnFormat;
     this.#opening = opening;
     this.#unit = unit;
     this.#call = call;
+    this.#profileIds = new Set([...opening.profiles.values()].map((profile) => profile.profileId));
     this.ctx = ctx;
     this.packer = new HandoverPacker({
       db: unit.db,
@@ -240,6 +300,7 @@ class Primitive implements HandlerTools {
           project_id: this.ctx.projectId,
         },
       });
+    this.#profileIds.add(profile.profileId);
     return profile;
   };
 
@@ -250,6 +311,7 @@ class Primitive implements HandlerTools {
         message: `No agent '${ref}' in this project.`,
         details: { agent: ref, project_id: this.ctx.projectId },
       });
+    this.#profileIds.add(agent.profile.profileId);
     return agent;
   };
 
@@ -257,15 +319,32 @@ class Primitive implements HandlerTools {
     checkDelegation(this.ctx.source, target);
   };
 
+  readonly findAgents: HandlerTools['findAgents'] = async (refs) => {
+    const ids = refs.map((ref) => tryParseId<'agent'>(ref));
+    if (refs.length === 0) return [];
+    const found = await findAgents(this.db, this.ctx.projectId, {
+      ids: ids.filter((id) => id !== undefined),
+      names: refs,
+    });
+    for (const agent of found) this.#profileIds.add(agent.profile.profileId);
+    const byId = new Map(found.map((agent) => [agent.agentId, agent]));
+    const byName = new Map(found.map((agent) => [agent.name, agent]));
+    return refs.map((ref, index) => {
+      const id = ids[index];
+      return (id === undefined ? undefined : byId.get(id)) ?? byName.get(ref);
+    });
+  };
+
+  /** The turns on the way to the root that wait for this one, itself first. */
+  get #waitingChain(): readonly ChainLink[] {
+    const chain = this.ctx.parent?.chain ?? [];
+    const end = chain.findIndex((link) => !link.is_awaited);
+    return end === -1 ? chain : chain.slice(0, end + 1);
+  }
+
   /** A waiting delegation to an agent that waits for the caller would never end. */
-  #checkCycle(agentId: AgentId): void {
-    const { parent } = this.ctx;
-    if (parent === undefined) return;
-    const links: ChainLink[] = [];
-    for (const link of parent.chain) {
-      links.push(link);
-      if (!link.is_awaited) break;
-    }
+  #checkCycle(agentId: AgentId, argument?: string): void {
+    const links = this.#waitingChain;
     if (links.every((link) => link.agent_id !== agentId)) return;
     const chain = links.map((link) => ({
       turn_id: link.turn_id,
@@ -273,8 +352,12 @@ class Primitive implements HandlerTools {
       agent: link.agent_name,
     }));
     throw new KernelError('delegation_cycle', {
-      message: `Agent ${agentId} already waits for this turn: ${[...chain.map((link) => link.agent), chain.find((link) => link.agent_id === agentId)?.agent].join(' ← ')}.`,
-      details: { agent_id: agentId, chain },
+      message: `${argument === undefined ? '' : `arguments.${argument}: `}Agent ${agentId} already waits for this turn: ${[...chain.map((link) => link.agent), chain.find((link) => link.agent_id === agentId)?.agent].join(' ← ')}.`,
+      details: {
+        agent_id: agentId,
+        chain,
+        ...(argument === undefined ? {} : { field: `arguments.${argument}` }),
+      },
     });
   }
 
@@ -315,9 +398,74 @@ class Primitive implements HandlerTools {
   };
 
   readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
-    const { target } = request;
+    const isAwaited = request.wait ?? false;
+    if (isAwaited) this.#checkAwaitsNothing();
+    const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
+    // From outside the budget of the only root is that of its run.
+    const { budget, ...bare } = request;
+    const isRoot = this.ctx.parent === undefined;
+    const [turn] = await this.#addTurns([isRoot ? bare : request], {
+      isAwaited,
+      deadlineMs,
+      runBudget: isRoot ? budget : undefined,
+    });
+    if (turn === undefined) throw new KernelError('internal_error', { message: 'One turn gave none.' });
+    if (isAwaited)
+      this.awaited = {
+        kind: 'turn',
+        id: turn.turnId,
+        deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000,
+      };
+    return turn;
+  };
+
+  readonly checkFanOut: HandlerTools['checkFanOut'] = (turns) => {
+    const maxFanOut = this.#opening.limits.max_fan_out ?? DEFAULT_MAX_FAN_OUT;
+    if (turns <= maxFanOut) return;
+    throw new KernelError('fan_out_exceeded', {
+      message: `arguments.tasks: ${turns} turns at once; the limit is ${maxFanOut}.`,
+      details: { field: 'arguments.tasks', turns, max_fan_out: maxFanOut },
+    });
+  };
+
+  readonly submitTurns: HandlerTools['submitTurns'] = async (requests, options = {}) => {
+    if (requests.length === 0) return [];
+    if (requests.some((request) => request.wait === true))
+      throw new KernelError('bad_request', {
+        message: 'submitTurns: join the turns instead of waiting for one.',
+      });
+    this.checkFanOut(requests.length);
+    if (options.runBudget !== undefined && this.ctx.parent !== undefined)
+      throw new KernelError('bad_request', {
+        message: 'arguments.budget: limits a run, and this one has begun; limit the tasks instead.',
+        details: { field: 'arguments.budget' },
+      });
+    return this.#addTurns(requests, {
+      isAwaited: false,
+      deadlineMs: null,
+      runBudget: options.runBudget,
+    });
+  };
+
+  #checkAwaitsNothing(): void {
+    if (this.awaited !== undefined)
+      throw new KernelError('bad_request', {
+        message: 'A primitive can wait for one turn or batch only.',
+      });
+  }
+
+  /** Gathers the rows of turns; those of agents that exist are decided under their locks. */
+  async #addTurns(
+    requests: readonly SubmitTurnRequest[],
+    wait: {
+      readonly isAwaited: boolean;
+      readonly deadlineMs: number | null;
+      /** Of a run that begins with them. */
+      readonly runBudget: BudgetInput | undefined;
+    },
+  ): Promise<readonly TurnRef[]> {
     const { parent, projectId } = this.ctx;
-    const profile = target.kind === 'new' ? target.profile : target.agent.profile;
+    const { submission } = this.#unit;
     const maxDepth = this.#opening.limits.max_depth ?? DEFAULT_MAX_DEPTH;
     const depth = parent === undefined ? 0 : parent.depth + 1;
     if (depth > maxDepth) {
@@ -326,83 +474,281 @@ class Primitive implements HandlerTools {
         details: { depth, max_depth: maxDepth, turn_id: parent?.turnId },
       });
     }
-    const isAwaited = request.wait ?? false;
-    if (isAwaited && this.awaited !== undefined) {
-      throw new KernelError('bad_request', { message: 'A primitive can wait for one turn only.' });
-    }
-    const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
-    const agent = target.kind === 'new' ? this.#addAgent(target) : target.agent;
-    const turn: TurnRef = {
-      turnId: newId<'turn'>(),
-      agentId: agent.agentId,
-      contextBoxId: request.contextBoxId,
-      outputBoxId: agent.tapeBoxId,
-    };
-    const { submission } = this.#unit;
-    await this.#own(turn);
-    if (target.kind === 'reuse') {
-      if (isAwaited) this.#checkCycle(turn.agentId);
-      // Whether the agent is free is decided under its lock: an end and a submit can then not miss each other.
-      await lockAgent(this.tx, turn.agentId);
-    }
+    const made = requests.map(({ target, contextBoxId, deadlineMs, argument, priority, budget }) => {
+      const agent = target.kind === 'new' ? this.#addAgent(target) : target.agent;
+      const profile = target.kind === 'new' ? target.profile : target.agent.profile;
+      const turn: TurnRef = {
+        turnId: newId<'turn'>(),
+        agentId: agent.agentId,
+        contextBoxId,
+        outputBoxId: agent.tapeBoxId,
+      };
+      return { turn, profile, isReuse: target.kind === 'reuse', deadlineMs, argument, priority, budget };
+    });
+    const sizes = new Map(submission.contextBoxes.map((box) => [box.id, box.tokens]));
+    await this.#own(made.map(({ turn }) => turn));
+    const reused = made.filter(({ isReuse }) => isReuse);
+    if (wait.isAwaited) for (const { turn } of reused) this.#checkCycle(turn.agentId);
+    for (const profile of new Set(made.map((turn) => turn.profile))) await this.#checkProfile(profile);
     const runId = parent?.runId ?? newId<'run'>();
-    if (parent === undefined)
+    const { shares, budgets } = await reserveSpawn(
+      {
+        projectId,
+        parent,
+        runBudget: { own: wait.runBudget, defaults: this.#opening.limits.run_budget },
+        prices: this.#prices,
+        db: this.db,
+        tx: () => this.tx,
+      },
+      made.map(({ turn, profile, budget, argument }) => ({
+        turnId: turn.turnId,
+        runId,
+        profileId: profile.profileId,
+        depth,
+        contextTokens: sizes.get(turn.contextBoxId) ?? 0,
+        budget,
+        argument: `${argument?.replace(/target_ref$/, '') ?? ''}budget`,
+      })),
+    );
+    submission.budgets.push(...budgets);
+    // Whether an agent is free is decided under its lock: an end and a submit can then not miss each other.
+    if (reused.length > 0) {
+      const ids = [...new Set(reused.map(({ turn }) => turn.agentId))];
+      const tapes = await lockAgents(this.tx, ids, parent?.runId);
+      for (const { turn } of reused)
+        if (tapes.get(turn.agentId) !== turn.outputBoxId)
+          throw new KernelError('not_found', {
+            message: `submitTurn: no agent ${turn.agentId} with the tape ${turn.outputBoxId}.`,
+            details: { agent_id: turn.agentId, output_box_id: turn.outputBoxId, project_id: projectId },
+          });
+    }
+    const [first] = made;
+    if (parent === undefined && first !== undefined)
       submission.runs.push({
         id: runId,
         projectId,
-        rootTurnId: turn.turnId,
+        rootTurnId: first.turn.turnId,
+        turnCount: made.length,
         traceparent: this.ctx.traceparent,
       });
-    submission.turns.push({
-      id: turn.turnId,
-      projectId,
-      runId,
-      agentId: turn.agentId,
-      profileId: profile.profileId,
-      parentTurnId: parent?.turnId ?? null,
-      parentToolCallId: this.#call?.toolCallId ?? null,
-      isAwaited: isAwaited && this.#call !== undefined,
-      depth,
-      primitive: this.ctx.primitive,
-      channelId: this.ctx.channelId,
-      maxSteps: profile.maxSteps,
-      contextBoxId: turn.contextBoxId,
-      outputBoxId: turn.outputBoxId,
-      workerTarget: profile.workerTarget,
-      deadlineMs,
-      traceparent: this.ctx.traceparent,
-      isReuse: target.kind === 'reuse',
-    });
-    if (isAwaited) this.awaited = { turn, deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000 };
-    return turn;
-  };
-
-  /** The agent holds its turn's context: as owner of a box made here, by a grant for one that was written before. */
-  async #own({ contextBoxId, agentId }: TurnRef): Promise<void> {
-    const { submission } = this.#unit;
-    const { projectId, source } = this.ctx;
-    const index = submission.contextBoxes.findIndex((box) => box.id === contextBoxId);
-    const box = submission.contextBoxes[index];
-    if (box !== undefined) {
-      submission.contextBoxes[index] = { ...box, ownerAgentId: agentId };
-      return;
-    }
-    if (!(await hasContextBox(this.db, contextBoxId, projectId))) {
-      throw new KernelError('not_found', {
-        message: `submitTurn: no context box ${contextBoxId} in this project.`,
-        details: { context_box_id: contextBoxId, project_id: projectId },
+    for (const [index, { turn, profile, isReuse, deadlineMs, argument, priority }] of made.entries()) {
+      const share = shares[index] ?? { columns: {}, deadlineMs: undefined };
+      const ownDeadlineMs = wait.deadlineMs ?? deadlineMs ?? null;
+      this.#made.set(turn.turnId, { agentId: turn.agentId, isReuse, argument, runId });
+      submission.turns.push({
+        id: turn.turnId,
+        projectId,
+        runId,
+        agentId: turn.agentId,
+        profileId: profile.profileId,
+        parentTurnId: parent?.turnId ?? null,
+        parentToolCallId: this.#call?.toolCallId ?? null,
+        isAwaited: wait.isAwaited && this.#call !== undefined,
+        depth,
+        primitive: this.ctx.primitive,
+        channelId: this.ctx.channelId,
+        maxSteps: profile.maxSteps,
+        contextBoxId: turn.contextBoxId,
+        outputBoxId: turn.outputBoxId,
+        workerTarget: profile.workerTarget,
+        deadlineMs:
+          share.deadlineMs === undefined
+            ? ownDeadlineMs
+            : Math.min(share.deadlineMs, ownDeadlineMs ?? share.deadlineMs),
+        ...share.columns,
+        ...(profile.isCapped || share.columns.budgetId !== undefined ? { isMetered: true } : {}),
+        traceparent: this.ctx.traceparent,
+        isReuse,
+        format: this.#format,
+        priority: priority ?? parent?.priority ?? 0,
       });
     }
-    submission.grants.push({
+    return made.map(({ turn }) => turn);
+  }
+
+  readonly joinTurns: HandlerTools['joinTurns'] = async (turnIds, request = {}) => {
+    const isAwaited = request.wait ?? true;
+    if (isAwaited) this.#checkAwaitsNothing();
+    const made = turnIds.flatMap((id) => this.#made.get(id) ?? []);
+    const isOwn = made.length > 0;
+    const isMixed = isOwn && made.length < turnIds.length;
+    if (turnIds.length === 0 || isMixed || new Set(turnIds).size < turnIds.length)
+      throw new KernelError('bad_request', {
+        message:
+          'joinTurns: one turn at least, each once, and either all made by this primitive or all earlier.',
+      });
+    const { parent, projectId, primitive } = this.ctx;
+    const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
+    const isWaitingCall = isAwaited && this.#call !== undefined;
+    const batchId = newId<'batch'>();
+    if (isOwn && isWaitingCall)
+      for (const { agentId, isReuse, argument } of made) if (isReuse) this.#checkCycle(agentId, argument);
+    const members = isOwn
+      ? this.#addToBatch(turnIds, batchId)
+      : await this.#joinEarlier(turnIds, batchId, {
+          isWaitingCall,
+          argumentOf: request.argumentOf ?? ((index) => `turn_ids.${index}`),
+        });
+    this.#unit.submission.batches.push({
+      id: batchId,
       projectId,
-      agentId,
-      boxId: contextBoxId,
-      mode: 'read',
-      uptoPosition: null,
-      source: source.agentId,
-      expiresAt: null,
+      runId: made[0]?.runId ?? parent?.runId ?? null,
+      turnId: this.#call === undefined ? null : (parent?.turnId ?? null),
+      toolCallId: isWaitingCall ? (this.#call?.toolCallId ?? null) : null,
+      primitive,
+      kind: isOwn ? 'fork_join' : 'collect',
+      turnIds,
+      ...members,
+      minSuccess: isOwn ? (request.minSuccess ?? null) : null,
+      failFast: isOwn && (request.isFailFast ?? false),
+      deadlineMs,
+    });
+    if (members.remaining === 0) this.dueBatchIds.push(batchId);
+    if (isAwaited)
+      this.awaited = { kind: 'batch', id: batchId, deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000 };
+    return { batchId, turnIds } satisfies BatchRef;
+  };
+
+  #addToBatch(turnIds: readonly TurnId[], batchId: BatchId): Counters {
+    const { turns } = this.#unit.submission;
+    const ids = new Set(turnIds);
+    turns.forEach((turn, index) => {
+      if (ids.has(turn.id)) turns[index] = { ...turn, batchIds: [...(turn.batchIds ?? []), batchId] };
+    });
+    return { remaining: turnIds.length, succeeded: 0, failed: 0 };
+  }
+
+  /** Under the turns' locks: what has ended is counted here, what has not will count itself. */
+  async #joinEarlier(
+    turnIds: readonly TurnId[],
+    batchId: BatchId,
+    options: { readonly isWaitingCall: boolean; readonly argumentOf: (index: number) => string },
+  ): Promise<Counters> {
+    const { parent, projectId, source } = this.ctx;
+    const found = new Map(
+      (await findJoinable(this.db, turnIds, { projectId, actorId: source.agentId })).map((turn) => [
+        turn.turn_id,
+        turn,
+      ]),
+    );
+    const notFound = (turnId: TurnId, index: number): KernelError => {
+      const field = `arguments.${options.argumentOf(index)}`;
+      return new KernelError('not_found', {
+        message: `${field}: no turn ${turnId} in this project.`,
+        details: { field, turn_id: turnId, project_id: projectId },
+      });
+    };
+    turnIds.forEach((turnId, index) => {
+      const field = `arguments.${options.argumentOf(index)}`;
+      const turn = found.get(turnId);
+      if (turn === undefined) throw notFound(turnId, index);
+      if (!turn.is_readable)
+        throw new KernelError('box_not_authorized', {
+          message: `${field}: agent ${source.agentId} may not read what turn ${turnId} delivers.`,
+          details: {
+            field,
+            turn_id: turnId,
+            box_id: turn.output_box_id,
+            source_agent_id: source.agentId,
+          },
+        });
+    });
+    const own = this.#call !== undefined && parent !== undefined ? [parent.turnId] : [];
+    const statuses = await lockMembers(this.tx, [...turnIds, ...own]);
+    // One that was purged since will never end.
+    for (const [index, turnId] of turnIds.entries()) if (!statuses.has(turnId)) throw notFound(turnId, index);
+    if (options.isWaitingCall) await this.#checkWaitCycle(turnIds);
+    const open = turnIds.filter((id) => !isFinal(statuses.get(id) ?? 'queued'));
+    if (open.length > 0) await addBatch(this.tx, open, batchId);
+    const count = (isCounted: (status: TurnStatus | undefined) => boolean): number =>
+      turnIds.filter((id) => isCounted(statuses.get(id))).length;
+    return {
+      remaining: open.length,
+      succeeded: count((status) => status === 'success'),
+      failed: count((status) => status === 'failed' || status === 'timeout' || status === 'canceled'),
+    };
+  }
+
+  /** Turns that wait for the caller, on whatever way, cannot be waited for. */
+  async #checkWaitCycle(turnIds: readonly TurnId[]): Promise<void> {
+    const links = this.#waitingChain;
+    const cycle = await findWaitCycle(
+      this.tx,
+      turnIds,
+      links.map((link) => link.turn_id),
+    );
+    if (cycle === undefined) return;
+    throw new KernelError('delegation_cycle', {
+      message: `Turn ${cycle.turn_id} of agent ${cycle.agent_name} waits for this turn, and one of the turns named here is it or waits for it.`,
+      details: {
+        turn_id: cycle.turn_id,
+        agent_id: cycle.agent_id,
+        chain: links.map((link) => ({
+          turn_id: link.turn_id,
+          agent_id: link.agent_id,
+          agent: link.agent_name,
+        })),
+      },
     });
   }
+
+  /** A turn of a profile that does not exist could never be run, and no foreign key would say so. */
+  async #checkProfile({ profileId, name }: ProfileRow): Promise<void> {
+    if (this.#profileIds.has(profileId)) return;
+    if (!(await hasProfile(this.db, profileId, this.ctx.projectId)))
+      throw new KernelError('not_found', {
+        message: `No profile '${name}' of id ${profileId} in this project.`,
+        details: { profile_id: profileId, project_id: this.ctx.projectId },
+      });
+    this.#profileIds.add(profileId);
+  }
+
+  readonly endSubtrees: HandlerTools['endSubtrees'] = async (request) => {
+    const ended = await endSubtrees(this.tx, {
+      ...request,
+      ...(this.#call === undefined ? {} : { alsoLock: [this.#call.turnId] }),
+    });
+    this.ended.push(ended);
+    return ended.endedTurnIds;
+  };
+
+  /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before. */
+  async #own(turns: readonly TurnRef[]): Promise<void> {
+    const { submission } = this.#unit;
+    const { projectId, source } = this.ctx;
+    const indexes = new Map(submission.contextBoxes.map((box, index) => [box.id, index]));
+    const written: TurnRef[] = [];
+    for (const turn of turns) {
+      const index = indexes.get(turn.contextBoxId) ?? -1;
+      const box = submission.contextBoxes[index];
+      if (box === undefined) written.push(turn);
+      else submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
+    }
+    if (written.length === 0) return;
+    const known = await findContextBoxes(
+      this.db,
+      written.map((turn) => turn.contextBoxId),
+      projectId,
+    );
+    for (const { contextBoxId, agentId } of written) {
+      if (!known.has(contextBoxId))
+        throw new KernelError('not_found', {
+          message: `submitTurn: no context box ${contextBoxId} in this project.`,
+          details: { context_box_id: contextBoxId, project_id: projectId },
+        });
+      submission.grants.push({
+        projectId,
+        agentId,
+        boxId: contextBoxId,
+        mode: 'read',
+        uptoPosition: null,
+        source: source.agentId,
+        expiresAt: null,
+      });
+    }
+  }
+
+  readonly ring: HandlerTools['ring'] = (rings) => void this.rings.push(...rings);
 
   readonly endTurn: HandlerTools['endTurn'] = (deliverable) => {
     if (this.#call === undefined) {
@@ -428,6 +774,7 @@ function replay(opening: Opening, key: string, requestHash: string): Accepted | 
     projectId: opening.projectId,
     answer: operation.response,
     awaitedTurnId: operation.awaitedTurnId,
+    awaitedBatchId: operation.awaitedBatchId,
     isReplay: true,
     ending: null,
   };
@@ -504,7 +851,15 @@ async function acceptOnce(
     const handling = handler.handle(input, tools);
     const given = await (options.call === undefined
       ? handling
-      : unlessAborted(handling, options.call.signal));
+      : unlessAborted(handling, options.call.signal)
+    ).catch(async (error: unknown) => {
+      // Refused for what the first submission under this key has changed while this one waited for its locks?
+      await unit.abandon();
+      const first = await firstAnswer(runtime, { options, request, requestHash, error });
+      if (first === undefined) throw error;
+      return first;
+    });
+    if (given instanceof FirstAnswer) return given.accepted;
     const answer = sanitizeJson(given).value;
     if (tools.ending !== undefined) {
       if (!unit.isEmpty)
@@ -515,13 +870,15 @@ async function acceptOnce(
         projectId: opening.projectId,
         answer,
         awaitedTurnId: null,
+        awaitedBatchId: null,
         isReplay: false,
         ending: tools.ending,
       };
     }
-    const awaitedTurnId = tools.awaited?.turn.turnId ?? null;
+    const { awaited } = tools;
+    const awaitedTurnId = awaited?.kind === 'turn' ? awaited.id : null;
+    const awaitedBatchId = awaited?.kind === 'batch' ? awaited.id : null;
     const { call } = options;
-    const deadlineMs = tools.awaited?.deadlineMs;
     const result = await unit.commit(
       {
         operation: {
@@ -531,15 +888,20 @@ async function acceptOnce(
           requestHash,
           response: answer,
           awaitedTurnId,
-          doorJobId: awaitedTurnId === null ? null : (options.doorJobId ?? null),
+          awaitedBatchId,
+          doorJobId: awaited === undefined ? null : (options.doorJobId ?? null),
         },
-        ...(call === undefined
-          ? {}
-          : { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId } }),
+        ...fenceOf(call, parent, unit.submission.turns.length > 0),
       },
-      call === undefined
+      call === undefined && parent === undefined
         ? undefined
-        : (tx) => (deadlineMs === undefined ? call.settle(tx, answer) : call.extend(tx, deadlineMs)),
+        : async (tx, { runTurns }) => {
+            checkCeiling(opening, runTurns);
+            if (call === undefined) return;
+            if (awaited === undefined) await call.settle(tx, answer);
+            else if (awaited.kind === 'turn') await call.extend(tx, awaited.deadlineMs);
+            else await call.join(tx, awaited);
+          },
     );
     if (result.outcome === 'refused') {
       // Someone else used the key meanwhile, or the calling turn is gone.
@@ -547,13 +909,76 @@ async function acceptOnce(
       const again = replay(now, key, requestHash);
       if (again !== undefined) return again;
       checkParent(now);
-      throw new KernelError('turn_ended', { details: { turn_id: call?.turnId } });
+      throw new KernelError('turn_ended', { details: { turn_id: parent?.turnId } });
     }
     announce(runtime, result.turns);
-    return { projectId: opening.projectId, answer, awaitedTurnId, isReplay: false, ending: null };
+    runtime.ring(tools.rings);
+    for (const ended of tools.ended) announceEnds(runtime, ended);
+    runtime.finishSoon(tools.dueBatchIds);
+    return {
+      projectId: opening.projectId,
+      answer,
+      awaitedTurnId,
+      awaitedBatchId,
+      isReplay: false,
+      ending: null,
+    };
   } finally {
     await unit.abandon();
   }
+}
+
+/**
+ * A run without an account has a ceiling all the same: its turns are counted where they are written.
+ *
+ * @throws KernelError `budget_exceeded`, which undoes the submission.
+ */
+function checkCeiling({ parent }: Opening, runTurns: number | undefined): void {
+  if (parent === undefined || parent.budgetId !== null || runTurns === undefined) return;
+  if (runTurns <= DEFAULT_RUN_TURNS) return;
+  throw budgetExceeded(
+    { accountId: parent.runId, kind: 'turns', limit: DEFAULT_RUN_TURNS, used: DEFAULT_RUN_TURNS, needed: 1 },
+    { turn_id: parent.turnId, run_id: parent.runId },
+  );
+}
+
+/**
+ * A call is fenced by its turn's epoch. From outside a turn is filed under one that has not ended, whoever holds it. Where new
+ * turns come, the run is locked first: a cancel of the tree then sees them, or they see the cancel.
+ */
+function fenceOf(
+  call: DoorOptions['call'],
+  parent: CallerContext['parent'],
+  hasTurns: boolean,
+): { readonly fence?: Fence } {
+  const spawnRunId = hasTurns ? parent?.runId : undefined;
+  const spawn = spawnRunId === undefined ? {} : { spawnRunId };
+  if (call !== undefined)
+    return { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId, ...spawn } };
+  if (parent === undefined || spawnRunId === undefined) return {};
+  return { fence: { turnId: parent.turnId, epoch: null, holderId: null, ...spawn } };
+}
+
+/** The answer under the same key that was committed while a handler ran. */
+class FirstAnswer {
+  constructor(readonly accepted: Accepted) {}
+}
+
+async function firstAnswer(
+  runtime: RuntimeCore,
+  refused: {
+    readonly options: SubmitOptions & DoorOptions;
+    readonly request: { readonly key: string; readonly profileNames: readonly string[] };
+    readonly requestHash: string;
+    readonly error: unknown;
+  },
+): Promise<FirstAnswer | undefined> {
+  const { options, request, requestHash, error } = refused;
+  // A key made here is nobody else's, and what is not a refusal says nothing about the rows.
+  if (request.key.startsWith('auto:') || !(error instanceof KernelError) || isTransient(error))
+    return undefined;
+  const known = replay(await open(runtime, options, request), request.key, requestHash);
+  return known && new FirstAnswer(known);
 }
 
 /** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */

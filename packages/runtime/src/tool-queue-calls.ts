@@ -11,11 +11,15 @@ import {
   type CallDecision,
   decideQueueCall,
   type ErrorBody,
+  type JobLook,
   sanitizeJson,
   type ToolCallId,
 } from '@boxcar/kernel';
 import {
   findDueCalls,
+  findLateTargets,
+  keepLateAnswer,
+  type LateTarget,
   loadArguments,
   loadQueueCalls,
   noteLooks,
@@ -23,9 +27,11 @@ import {
   type QueueCall,
 } from '@boxcar/store';
 import { Batcher } from './batcher.js';
+import { newId } from './packer.js';
 import type { RuntimeCore } from './runtime.js';
 import type { NewToolJob, QueuedCall, ToolQueue } from './tool-queue.js';
 import { type CallOutcome, createRecorder, type Recorder, toSettlement } from './worker/call-result.js';
+import { toBody } from './worker/late.js';
 
 /** Calls looked after in one sweep; the rest waits for the next. */
 const LOOKS_PER_SWEEP = 500;
@@ -102,7 +108,32 @@ export class OutsideCalls {
         maxBytes: this.#runtime.limits.maxCardBytes,
       },
     );
-    return { outcome: await this.#records.add(settlement), status: settlement.status };
+    const outcome = await this.#records.add(settlement);
+    if (outcome === 'duplicate') await this.keepLate(call, answer);
+    return { outcome, status: settlement.status };
+  }
+
+  /** Keeps an answer as evidence, when its call was canceled or ran out of time before. Never fails. */
+  async keepLate(
+    call: Pick<QueueCall, 'id'>,
+    answer: { readonly status: CallOutcome['status']; readonly result?: unknown; readonly error?: ErrorBody },
+  ): Promise<void> {
+    try {
+      await keepLateAnswer(this.#runtime.pool, {
+        toolCallId: call.id,
+        id: newId(),
+        body: toBody(sanitizeJson(answer).value),
+      });
+    } catch (error) {
+      this.#runtime.log('warn', 'tools.evidence_lost', {
+        tool_call_id: call.id,
+        error: error instanceof Error ? error.message : String(error),
+      });
+    }
+  }
+
+  async #keepReturned(call: QueuedCall & { readonly id: ToolCallId }, look: JobLook): Promise<void> {
+    if (look.state === 'completed') await this.keepLate(call, { status: 'success', result: look.result });
   }
 
   /** Records the end of a call's job. What else a look may show is left to the sweep. */
@@ -113,6 +144,9 @@ export class OutsideCalls {
       const decision = look === undefined ? undefined : decideQueueCall(call, look);
       if (decision?.kind !== 'settle') return;
       await this.#settle(call, decision);
+    } else if (call.status === 'canceled' || call.status === 'timeout') {
+      const [look] = (await this.#queue.look([call])) ?? [];
+      if (look !== undefined) await this.#keepReturned(call, look);
     }
     await this.#queue.remove([call]);
   }
@@ -122,6 +156,19 @@ export class OutsideCalls {
       call,
       decision.status === 'success' ? decision : { status: decision.status, error: decision.error.toJSON() },
     );
+  }
+
+  /**
+   * Queues whose calls have waited for longer than `lateMs` without anybody having taken the oldest of them: nobody serves
+   * them, as far as a queue can tell whose workers may be of any kind. Undefined: the queues cannot be asked.
+   */
+  async findUnserved(lateMs: number): Promise<readonly LateTarget[] | undefined> {
+    const late = await findLateTargets(this.#runtime.pool, lateMs);
+    const untouched = await Promise.all(
+      late.map(({ ids, target }) => this.#queue.isUntouched(ids.map((id) => ({ id, target })))),
+    );
+    if (untouched.includes(undefined)) return undefined;
+    return late.filter((_target, index) => untouched[index] === true);
   }
 
   /** Takes away the jobs of calls that were settled without them, best effort. */
@@ -149,6 +196,8 @@ export class OutsideCalls {
         if (decision.kind === 'rest') restIds.push(call.id);
         if (decision.kind !== 'settle') return;
         try {
+          // Its job goes, and with it what it brought.
+          if (call.is_over) await this.#keepReturned(call, look);
           await this.#settle(call, decision);
           settled.push(call);
         } catch (error) {

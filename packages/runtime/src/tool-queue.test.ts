@@ -1,7 +1,7 @@
 import type { JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { createPool } from '@boxcar/store';
-import { type QueueBackend, queueBackends, spawnNode, waitFor } from '@boxcar/testkit';
+import { type QueueBackend, queueBackends, spawnNode, tcpProxy, waitFor } from '@boxcar/testkit';
 import type { Job, Processor } from 'bullmq';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { QueueDoor } from './door/queue-door.js';
@@ -16,7 +16,7 @@ import { statementsOf } from './testing/count-statements.js';
 import { EFFECTS_TABLE, registerFaultyTools } from './testing/faulty.js';
 import { checkInvariants } from './testing/invariants.js';
 import { type TestBackend, testBackend } from './testing/queue-backend.js';
-import { tcpProxy } from './testing/tcp-proxy.js';
+
 import type { WorkerProcessOptions } from './testing/worker-process.js';
 import { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
@@ -188,6 +188,15 @@ class Place {
 
   queue(target: string) {
     return this.backend.queue(`boxcar-tools-${target}`);
+  }
+
+  /** What came too late. */
+  async evidence(turnId: string): Promise<unknown[]> {
+    const { rows } = await this.backend.database.pool.query(
+      'select tool_call_id, body from boxcar.evidence where turn_id = $1 order by id',
+      [turnId],
+    );
+    return rows;
   }
 
   /** Answers at the door of tool workers, and waits for what it says. */
@@ -565,6 +574,28 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     });
   });
 
+  test('is known to be served by nobody, until somebody has it in hand', async () => {
+    const { turnId, call } = await place.start('unserved', { timeout_seconds: 3600 });
+    await waitFor(() => place.queue('unserved').getJob(call.id), { message: 'the job stands in its queue' });
+    const { outside } = place.opened.runtime;
+    const targets = async (lateMs: number): Promise<readonly string[] | undefined> =>
+      (await outside?.findUnserved(lateMs))?.map(({ target, ids }) => `${target} ${ids.join()}`);
+    expect(await targets(3_600_000)).toEqual([]);
+    expect(await targets(0)).toEqual([`unserved ${call.id}`]);
+    let release = (): void => undefined;
+    const held = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    place.serve('unserved', () => held.then(() => 'done'));
+    await waitFor(async () => (await place.queue('unserved').getJobState(call.id)) === 'active', {
+      message: 'a worker has the job',
+      ...SOON,
+    });
+    expect(await targets(0)).toEqual([]);
+    release();
+    expect(await place.results(turnId)).toMatchObject([{ status: 'success', result: 'done' }]);
+  });
+
   test('is not changed by a worker that returns after the deadline', async () => {
     const { turnId, call } = await place.start('late', { timeout_seconds: 3600 });
     let release = (): void => undefined;
@@ -584,14 +615,32 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     release();
     await place.jobGone('late', call.id);
     expect(await place.results(turnId)).toMatchObject(timedOut);
+    expect(await place.evidence(turnId)).toEqual([
+      { tool_call_id: call.id, body: { status: 'success', result: 'late' } },
+    ]);
+  });
+
+  test('is canceled with its turn: its job is looked after at the next sweep, what comes later is evidence', async () => {
+    await place.sweepByHand();
+    const { turnId, call } = await place.start('stopped', {}, { deadline_seconds: 3600 });
+    await waitFor(() => place.queue('stopped').getJob(call.id), { message: 'the job stands in its queue' });
+    await place.opened.runtime.submit('cancel', { turn_id: turnId });
+    await place.opened.runtime.outside?.sweep();
+    expect((await place.calls(turnId))[0]).toMatchObject({ status: 'canceled' });
+    await place.jobGone('stopped', call.id);
+    for (const result of [1, 2])
+      expect(await place.answer({ tool_call_id: call.id, result })).toMatchObject({ status: 'duplicate' });
+    expect(await place.evidence(turnId)).toEqual([
+      { tool_call_id: call.id, body: { status: 'success', result: 1 } },
+    ]);
   });
 
   test('is canceled when its turn has ended: an answer is refused, the job is taken away', async () => {
     await place.sweepByHand();
     const sweeper = new Sweeper(place.opened.runtime, {
       lostRingMs: 60_000,
-      announceEnds: () => undefined,
       claimFromRows: () => Promise.resolve(),
+      wakeProvider: () => Promise.resolve(),
     });
     const { turnId, call } = await place.start('orphan', {}, { deadline_seconds: 3600 });
     await waitFor(() => place.queue('orphan').getJob(call.id), { message: 'the job stands in its queue' });

@@ -107,6 +107,20 @@ export class ToolQueue {
       : { state, reason: job.failedReason ?? '' };
   }
 
+  /** True when none of these jobs is in anybody's hands or has been; undefined when the queue cannot be asked. */
+  async isUntouched(calls: readonly QueuedCall[]): Promise<boolean | undefined> {
+    try {
+      const states = await within(
+        Promise.all(calls.map(({ id, target }) => this.#queue(target).getJobState(id))),
+        ASK_LIMIT_MS,
+      );
+      return states.every((state) => state !== 'active' && state !== 'completed' && state !== 'failed');
+    } catch (error) {
+      this.#log('warn', 'tools.unreachable', { error: errorText(error) });
+      return undefined;
+    }
+  }
+
   /** What became of jobs, in order; undefined when the queue cannot be asked. */
   async look(calls: readonly QueuedCall[]): Promise<readonly JobLook[] | undefined> {
     const looks: JobLook[] = [];

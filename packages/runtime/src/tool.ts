@@ -30,6 +30,8 @@ export interface Tool<I = unknown> {
   readonly isReadOnly?: boolean;
   /** May it run again when a crash left its outcome unknown? Default: `safe` for read-only tools, else `never`. */
   readonly retry?: 'safe' | 'never';
+  /** True: the same call again is no loop. For tools that are polled. */
+  readonly repeatable?: boolean;
   /** Overrides the profile's `tool_timeout_seconds`. */
   readonly timeoutMs?: number;
 }

@@ -1,19 +1,29 @@
-import { isFinal, KernelError, type TurnId, tryParseId } from '@boxcar/kernel';
-import { ENDED_CHANNEL, loadTurnStates, type TurnState } from '@boxcar/store';
+import { type BatchId, isFinal, KernelError, type TurnId, tryParseId } from '@boxcar/kernel';
+import { type BatchRow, ENDED_CHANNEL, loadBatches, loadTurnStates, type TurnState } from '@boxcar/store';
 import pg from 'pg';
 import type { Log } from './log.js';
 
 const POLL_MS = 500;
 
-interface Waiter {
+interface Waiter<S> {
   readonly project: string;
-  readonly resolve: (state: TurnState) => void;
+  readonly resolve: (state: S) => void;
   readonly reject: (error: unknown) => void;
 }
 
+interface WaitOptions {
+  readonly project: string;
+  readonly timeoutMs?: number;
+  readonly signal?: AbortSignal;
+}
+
+type Waiters<K, S> = Map<K, Set<Waiter<S>>>;
+
 /** Projects are named by id or name. */
-export const isOfProject = (state: TurnState, project: string): boolean =>
-  state.project_id === tryParseId(project) || state.project_name === project;
+export const isOfProject = (
+  state: Pick<TurnState, 'project_id' | 'project_name'>,
+  project: string,
+): boolean => state.project_id === tryParseId(project) || state.project_name === project;
 
 export const turnNotFound = (turnId: string, project: string): KernelError =>
   new KernelError('not_found', {
@@ -21,18 +31,37 @@ export const turnNotFound = (turnId: string, project: string): KernelError =>
     details: { turn_id: turnId, project_id: project },
   });
 
+export const batchNotFound = (batchId: string, project: string): KernelError =>
+  new KernelError('not_found', {
+    message: `No batch '${batchId}' in project '${project}'.`,
+    details: { batch_id: batchId, project_id: project },
+  });
+
+function settle<S extends Pick<TurnState, 'project_id' | 'project_name'>>(
+  waiters: ReadonlySet<Waiter<S>> | undefined,
+  state: S | undefined,
+  rules: { readonly isOver: (state: S) => boolean; readonly notFound: (project: string) => KernelError },
+): void {
+  for (const waiter of [...(waiters ?? [])]) {
+    if (state === undefined || !isOfProject(state, waiter.project))
+      waiter.reject(rules.notFound(waiter.project));
+    else if (rules.isOver(state)) waiter.resolve(state);
+  }
+}
+
 /**
- * Waits for ends of turns. The rows are the truth: one statement reads all watched turns, at once when a notice names one
+ * Waits for ends of turns and batches. The rows are the truth: one statement reads all watched turns, another the batches, at once when a notice names one
  * of them, and twice a second in any case, so a lost notice costs half a second.
  */
 export class TurnWatcher {
   readonly #options: { readonly pool: pg.Pool; readonly directUrl: string; readonly log: Log };
-  readonly #waiters = new Map<TurnId, Set<Waiter>>();
+  readonly #waiters: Waiters<TurnId, TurnState> = new Map();
+  readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
   #listener: pg.Client | undefined;
   #connecting = false;
   #timer: NodeJS.Timeout | undefined;
   #isReading = false;
-  #readAgain = new Set<TurnId>();
+  #readAgain = new Set<string>();
   #isClosed = false;
 
   constructor(options: { readonly pool: pg.Pool; readonly directUrl: string; readonly log: Log }) {
@@ -43,23 +72,33 @@ export class TurnWatcher {
    * @param options.project - Id or name; a turn of another project is not found.
    * @throws KernelError `not_found`, `wait_timeout`, or the signal's reason.
    */
-  wait(
-    turnId: TurnId,
-    options: { readonly project: string; readonly timeoutMs?: number; readonly signal?: AbortSignal },
-  ): Promise<TurnState> {
+  wait(turnId: TurnId, options: WaitOptions): Promise<TurnState> {
+    return this.#wait(this.#waiters, turnId, { ...options, ids: { turn_id: turnId } });
+  }
+
+  /** As `wait`, for a batch that has its answer in its row. */
+  waitForBatch(batchId: BatchId, options: WaitOptions): Promise<BatchRow> {
+    return this.#wait(this.#batchWaiters, batchId, { ...options, ids: { batch_id: batchId } });
+  }
+
+  #wait<K extends string, S>(
+    all: Waiters<K, S>,
+    id: K,
+    options: WaitOptions & { readonly ids: Readonly<Record<string, string>> },
+  ): Promise<S> {
     if (this.#isClosed)
       return Promise.reject(new KernelError('internal_error', { message: 'The runtime is closed.' }));
     options.signal?.throwIfAborted();
-    return new Promise<TurnState>((resolve, reject) => {
+    return new Promise<S>((resolve, reject) => {
       const done = (): void => {
         clearTimeout(timeout);
         options.signal?.removeEventListener('abort', onAbort);
-        const waiters = this.#waiters.get(turnId);
+        const waiters = all.get(id);
         waiters?.delete(waiter);
-        if (waiters?.size === 0) this.#waiters.delete(turnId);
-        if (this.#waiters.size === 0) this.#stopTimer();
+        if (waiters?.size === 0) all.delete(id);
+        if (this.#waiters.size + this.#batchWaiters.size === 0) this.#stopTimer();
       };
-      const waiter: Waiter = {
+      const waiter: Waiter<S> = {
         project: options.project,
         resolve: (state) => {
           done();
@@ -78,23 +117,29 @@ export class TurnWatcher {
               () =>
                 waiter.reject(
                   new KernelError('wait_timeout', {
-                    details: { turn_id: turnId, timeout_ms: options.timeoutMs },
+                    details: { ...options.ids, timeout_ms: options.timeoutMs },
                   }),
                 ),
               options.timeoutMs,
             );
       options.signal?.addEventListener('abort', onAbort, { once: true });
-      const waiters = this.#waiters.get(turnId) ?? new Set();
-      this.#waiters.set(turnId, waiters.add(waiter));
-      this.#timer ??= setInterval(() => void this.#read([...this.#waiters.keys()]), POLL_MS);
+      const waiters = all.get(id) ?? new Set();
+      all.set(id, waiters.add(waiter));
+      this.#timer ??= setInterval(() => void this.#read(this.#watched()), POLL_MS);
       void this.#listen();
-      void this.#read([turnId]);
+      void this.#read([id]);
     });
   }
 
-  /** Says that turns have ended; called by whoever ended them in this process. */
-  hint(turnIds: readonly TurnId[]): void {
-    const watched = turnIds.filter((id) => this.#waiters.has(id));
+  #watched(): string[] {
+    return [...this.#waiters.keys(), ...this.#batchWaiters.keys()];
+  }
+
+  /** Says that turns or batches have ended; called by whoever ended them in this process. */
+  hint(ids: readonly (TurnId | BatchId)[]): void {
+    const watched = ids.filter(
+      (id) => this.#waiters.has(id as TurnId) || this.#batchWaiters.has(id as BatchId),
+    );
     if (watched.length > 0) void this.#read(watched);
   }
 
@@ -112,7 +157,7 @@ export class TurnWatcher {
     client.on('error', drop);
     client.on('end', drop);
     client.on('notification', (notice) =>
-      this.hint((notice.payload ?? '').split(',').flatMap((id) => tryParseId<'turn'>(id) ?? [])),
+      this.hint((notice.payload ?? '').split(',').flatMap((id) => tryParseId<'turn' | 'batch'>(id) ?? [])),
     );
     try {
       await client.connect();
@@ -120,7 +165,7 @@ export class TurnWatcher {
       if (this.#isClosed) await client.end();
       else this.#listener = client;
       // Whatever ended before the subscription stood is read now.
-      void this.#read([...this.#waiters.keys()]);
+      void this.#read(this.#watched());
     } catch (error) {
       this.#options.log('debug', 'watcher.listen_failed', { error });
       client.end().catch(() => undefined);
@@ -129,19 +174,16 @@ export class TurnWatcher {
     }
   }
 
-  async #read(turnIds: readonly TurnId[]): Promise<void> {
-    for (const id of turnIds) this.#readAgain.add(id);
+  async #read(ids: readonly string[]): Promise<void> {
+    for (const id of ids) this.#readAgain.add(id);
     if (this.#isReading) return;
     this.#isReading = true;
     try {
       while (this.#readAgain.size > 0) {
-        const ids = [...this.#readAgain].filter((id) => this.#waiters.has(id));
+        const asked = this.#readAgain;
         this.#readAgain = new Set();
-        if (ids.length === 0) continue;
-        const states = new Map(
-          (await loadTurnStates(this.#options.pool, ids)).map((state) => [state.turn_id, state]),
-        );
-        for (const id of ids) this.#settle(id, states.get(id));
+        await this.#readTurns([...this.#waiters.keys()].filter((id) => asked.has(id)));
+        await this.#readBatches([...this.#batchWaiters.keys()].filter((id) => asked.has(id)));
       }
       void this.#listen();
     } catch (error) {
@@ -152,12 +194,26 @@ export class TurnWatcher {
     }
   }
 
-  #settle(id: TurnId, state: TurnState | undefined): void {
-    for (const waiter of [...(this.#waiters.get(id) ?? [])]) {
-      if (state === undefined || !isOfProject(state, waiter.project))
-        waiter.reject(turnNotFound(id, waiter.project));
-      else if (isFinal(state.status)) waiter.resolve(state);
-    }
+  async #readTurns(ids: readonly TurnId[]): Promise<void> {
+    if (ids.length === 0) return;
+    const states = await loadTurnStates(this.#options.pool, ids);
+    const byId = new Map(states.map((state) => [state.turn_id, state]));
+    for (const id of ids)
+      settle(this.#waiters.get(id), byId.get(id), {
+        isOver: ({ status }) => isFinal(status),
+        notFound: (project) => turnNotFound(id, project),
+      });
+  }
+
+  async #readBatches(ids: readonly BatchId[]): Promise<void> {
+    if (ids.length === 0) return;
+    const batches = await loadBatches(this.#options.pool, ids);
+    const byId = new Map(batches.map((batch) => [batch.id, batch]));
+    for (const id of ids)
+      settle(this.#batchWaiters.get(id), byId.get(id), {
+        isOver: ({ status }) => status !== 'running',
+        notFound: (project) => batchNotFound(id, project),
+      });
   }
 
   #stopTimer(): void {
@@ -168,7 +224,7 @@ export class TurnWatcher {
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#stopTimer();
-    for (const waiters of [...this.#waiters.values()]) {
+    for (const waiters of [...this.#waiters.values(), ...this.#batchWaiters.values()]) {
       for (const waiter of [...waiters])
         waiter.reject(
           new KernelError('internal_error', { message: 'The runtime was closed while waiting.' }),

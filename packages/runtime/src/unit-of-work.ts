@@ -89,7 +89,7 @@ export class UnitOfWork {
     }
   }
 
-  /** Writes cards, boxes, agents and grants gathered so far; turns wait for the end, where they are decided. */
+  /** Writes cards, boxes, agents and grants gathered so far; turns and batches wait for the end, where they are decided. */
   async #flush(client: pg.PoolClient): Promise<void> {
     const { cards, contextBoxes, tapes, agents, grants } = this.submission;
     if (cards.length + contextBoxes.length + tapes.length + agents.length + grants.length === 0) return;
@@ -101,7 +101,9 @@ export class UnitOfWork {
       agents: agents.splice(0),
       grants: grants.splice(0),
       runs: [],
+      budgets: [],
       turns: [],
+      batches: [],
     });
   }
 
@@ -111,7 +113,7 @@ export class UnitOfWork {
    */
   async commit(
     options: { operation: NewOperation; fence?: Fence },
-    then?: (tx: Tx) => Promise<void>,
+    then?: (tx: Tx, result: Extract<SubmissionResult, { outcome: 'accepted' }>) => Promise<void>,
   ): Promise<SubmissionResult> {
     if (this.#client === undefined && then === undefined) {
       this.#isOver = true;
@@ -122,7 +124,7 @@ export class UnitOfWork {
     const result = await writeSubmission(client, this.submission, options);
     try {
       if (result.outcome === 'accepted') {
-        await then?.(client);
+        await then?.(client, result);
         await client.query('commit');
       } else {
         await client.query('rollback');

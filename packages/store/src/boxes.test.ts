@@ -3,11 +3,11 @@ import { beforeEach, describe, expect, test } from 'vitest';
 import {
   expandContexts,
   findCards,
+  findContextBoxes,
   findReadableCards,
-  hasContextBox,
   type LoadedBox,
   loadBoxes,
-  loadSnapshot,
+  loadSnapshots,
 } from './boxes.js';
 import { emptySubmission, type NewContextBox, writeSubmission } from './submission.js';
 import {
@@ -230,9 +230,11 @@ describe('who may read a box', () => {
     ).toMatchObject({
       isReadable: false,
     });
-    expect(await hasContextBox(world.pool, foreign.id, projectId)).toBe(true);
-    expect(await hasContextBox(world.pool, foreign.id, DEFAULT_PROJECT)).toBe(false);
-    expect(await hasContextBox(world.pool, (await finished()).tapeId, DEFAULT_PROJECT)).toBe(false);
+    const { tapeId } = await finished();
+    const found = (project: typeof projectId) =>
+      findContextBoxes(world.pool, [foreign.id, tapeId], project).then((ids) => [...ids]);
+    expect(await found(projectId)).toEqual([foreign.id]);
+    expect(await found(DEFAULT_PROJECT)).toEqual([]);
   });
 });
 
@@ -281,7 +283,10 @@ describe('cards', () => {
 
 describe('a snapshot of what an agent sees', () => {
   const snapshot = (turn: TestTurn, actorId: AgentId, isFull = false) =>
-    loadSnapshot(world.pool, turn.agentId, { projectId: DEFAULT_PROJECT, actorId, isFull });
+    loadSnapshots(world.pool, [{ agentId: turn.agentId, isFull }], {
+      projectId: DEFAULT_PROJECT,
+      actorId,
+    }).then(([entries = []]) => entries);
 
   test('names its entries and the context of each turn, and marks the calls that nobody has answered', async () => {
     const turn = await world.running({ profile, holder });
@@ -326,7 +331,10 @@ describe('a snapshot of what an agent sees', () => {
     const turn = await finished();
     const { projectId, operatorId } = await world.project('other');
     expect(
-      await loadSnapshot(world.pool, turn.agentId, { projectId, actorId: operatorId, isFull: false }),
-    ).toEqual([]);
+      await loadSnapshots(world.pool, [{ agentId: turn.agentId, isFull: false }], {
+        projectId,
+        actorId: operatorId,
+      }),
+    ).toEqual([[]]);
   });
 });

@@ -190,13 +190,18 @@ export async function loadBoxes(
   return boxes;
 }
 
-const HAS_CONTEXT = statement(
-  "select id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'context'",
+const FIND_CONTEXTS = statement(
+  "select id from boxcar.boxes where id = any ($1::uuid[]) and project_id = $2 and kind = 'context'",
 );
 
-/** Is this a sealed box of the project? */
-export async function hasContextBox(db: Queryable, boxId: BoxId, projectId: ProjectId): Promise<boolean> {
-  return (await run(db, HAS_CONTEXT, [boxId, projectId])).length === 1;
+/** Those of the boxes that are sealed ones of the project. */
+export async function findContextBoxes(
+  db: Queryable,
+  boxIds: readonly BoxId[],
+  projectId: ProjectId,
+): Promise<ReadonlySet<BoxId>> {
+  const rows = await run<{ id: BoxId }>(db, FIND_CONTEXTS, [boxIds, projectId]);
+  return new Set(rows.map((row) => row.id));
 }
 
 const expand = (boxes: string): string => `
@@ -316,11 +321,12 @@ export async function findReadableCards(
   return new Set(rows.map((row) => row.card_id));
 }
 
-const SNAPSHOT = statement(`
+const SNAPSHOTS = statement(`
+  select w.n::int as n, s.* from unnest($1::uuid[], $4::boolean[]) with ordinality as w(agent_id, is_full, n) cross join lateral (
   with want_boxes as (
     select a.id as agent_id, a.owner_agent_id = $3 as is_ward, b.*, ${ACCESS}
     from boxcar.agents a join boxcar.boxes b on b.id = a.tape_box_id join boxcar.projects p on p.id = b.project_id
-    where a.id = $1 and a.project_id = $2
+    where a.id = w.agent_id and a.project_id = $2
   ),
   tape as (
     select *, is_own or is_ward or granted is not null as is_readable,
@@ -335,14 +341,15 @@ const SNAPSHOT = statement(`
         where e.turn_id = o.id and e.step = o.step_count
           and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
     from tape b join boxcar.tape_entries e on e.box_id = b.id
-      and e.position >= case when $4 then 1 else b.view_position end and e.position <= b.last_position
+      and e.position >= case when w.is_full then 1 else b.view_position end and e.position <= b.last_position
     where b.is_readable
   )
   select b.id as tape_id, b.is_readable, b.last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
     (select o.context_box_id from open_turn o where o.start_position < b.last_anchor_position) as early_context_box_id
   from tape b left join entries e on true
-  order by e.position`);
+  offset 0) s
+  order by w.n, s.position`);
 
 export interface SnapshotEntry extends pg.QueryResultRow {
   readonly tape_id: BoxId;
@@ -358,15 +365,33 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly early_context_box_id: BoxId | null;
 }
 
+/** What an agent's snapshot is wanted of. */
+export interface SnapshotRequest {
+  readonly agentId: AgentId;
+  /** All of its tape, not only since the last anchor. */
+  readonly isFull: boolean;
+}
+
 /**
- * What an agent sees now, as entries of its tape: since its last anchor, or all of it. Entries of an open step (calls
- * without results) are marked, and each turn's start names its context box. Who may see it: the agent itself, who
- * launched it, who holds a grant on its tape (up to its last position), the operator.
+ * What agents see now, as entries of their tapes: since the last anchor, or all. Entries of an open step (calls without
+ * results) are marked, and each turn's start names its context box. Who may see it: the agent itself, who launched it, who
+ * holds a grant on its tape (up to its last position), the operator. One statement, however many agents.
+ *
+ * @returns The entries of each request, in order.
  */
-export function loadSnapshot(
+export async function loadSnapshots(
   db: Queryable,
-  agentId: AgentId,
-  options: LoadBoxesOptions & { readonly isFull: boolean },
-): Promise<SnapshotEntry[]> {
-  return run<SnapshotEntry>(db, SNAPSHOT, [agentId, options.projectId, options.actorId, options.isFull]);
+  requests: readonly SnapshotRequest[],
+  options: LoadBoxesOptions,
+): Promise<readonly SnapshotEntry[][]> {
+  const snapshots: SnapshotEntry[][] = requests.map(() => []);
+  if (requests.length === 0) return snapshots;
+  const rows = await run<SnapshotEntry & { n: number }>(db, SNAPSHOTS, [
+    requests.map((request) => request.agentId),
+    options.projectId,
+    options.actorId,
+    requests.map((request) => request.isFull),
+  ]);
+  for (const { n, ...entry } of rows) snapshots[n - 1]?.push(entry as SnapshotEntry);
+  return snapshots;
 }

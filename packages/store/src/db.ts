@@ -120,6 +120,11 @@ export function toDatabaseError(error: unknown): unknown {
     return new KernelError('database_auth_failed', { message: `Postgres: ${message}.`, cause: error });
   }
   if (code === 'BX001') return new KernelError('immutable', { message: `${message}.`, cause: error });
+  if (code === 'BX002')
+    return new KernelError('not_found', {
+      message: `${message}: it can no longer be referred to.`,
+      cause: error,
+    });
   if (code === '42P01' || code === '3F000' || code === '42703') {
     return new KernelError('schema_outdated', { message: `Postgres: ${message}.`, cause: error });
   }

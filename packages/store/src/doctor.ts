@@ -28,7 +28,7 @@ const FACTS = statement(`
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
         cross join (values ('select'), ('insert'), ('update'), ('delete')) r(what)
       where n.nspname = 'boxcar' and c.relkind = 'r' and c.relname <> 'schema_version'
-        and (r.what in ('select', 'insert') or (r.what = 'update' and c.relname not in ('cards', 'tape_entries', 'projects', 'agents', 'runs')) or (r.what = 'delete' and c.relname = 'workers'))
+        and (r.what in ('select', 'insert') or (r.what = 'update' and c.relname not in ('cards', 'tape_entries', 'projects', 'agents', 'runs')) or (r.what = 'delete' and c.relname in ('workers', 'sweep_failures')))
         and not (has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, r.what))) as missing_rights`);
 
 export async function readServerFacts(pool: pg.Pool): Promise<ServerFacts> {
@@ -82,6 +82,12 @@ export interface WorkFacts {
   readonly deadLeases: Counted;
   /** Rows of workers whose lease has ended. */
   readonly deadWorkers: Counted;
+  /** Living workers by the newest migration that their build knows. */
+  readonly builds: readonly { readonly schemaVersion: number; readonly workers: number }[];
+  /** Living workers whose build a migration has shut out. */
+  readonly outdatedWorkers: Counted;
+  /** Turns that wait where all living workers are of builds too old to read them. */
+  readonly unreadable: Counted;
   /** Dispatched a while ago and not claimed. */
   readonly waitingRings: readonly Ring[];
 }
@@ -119,8 +125,15 @@ const WORK = `
     ${counted(`select k.id from boxcar.tool_calls k where k.deadline_at < ${LATE} and k.status = 'pending' order by k.deadline_at`)} as overdue_calls,
     ${counted(`select t.id from boxcar.turns t where t.status = 'running' and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${LATE})`)} as dead_leases,
     ${counted('select w.id from boxcar.workers w where w.lease_until < now()')} as dead_workers,
+    (select coalesce(json_agg(json_build_object('schemaVersion', b.schema_version, 'workers', b.n) order by b.schema_version), '[]')
+      from (select w.schema_version, count(*) as n from boxcar.workers w where w.lease_until > now() group by w.schema_version) b) as builds,
+    ${counted('select w.id from boxcar.workers w where w.lease_until > now() and w.schema_version < (select max(v.min_compatible) from boxcar.schema_version v)')} as outdated_workers,
+    ${counted(`select t.id from boxcar.turns t where t.status in ('queued', 'dispatched') and t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now())
+      and t.format > (select max(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target])`)} as unreadable,
     (select coalesce(json_agg(r), '[]') from (
-      select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${LATE} order by t.dispatched_at limit 500) r) as waiting_rings`;
+      select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${LATE}
+        and (t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target])) is not true
+      order by t.dispatched_at limit 500) r) as waiting_rings`;
 
 /**
  * What is under way and what is late.
@@ -142,6 +155,9 @@ export async function readWorkFacts(
       overdue_calls: Counted;
       dead_leases: Counted;
       dead_workers: Counted;
+      builds: WorkFacts['builds'];
+      outdated_workers: Counted;
+      unreadable: Counted;
       waiting_rings: { turn_id: TurnId; epoch: number; worker_target: string }[];
     }>({ text: WORK, values: [options.lateMs] });
     const [row] = rows;
@@ -153,6 +169,9 @@ export async function readWorkFacts(
       overdueCalls: some(row.overdue_calls),
       deadLeases: some(row.dead_leases),
       deadWorkers: some(row.dead_workers),
+      builds: row.builds,
+      outdatedWorkers: some(row.outdated_workers),
+      unreadable: some(row.unreadable),
       waitingRings: row.waiting_rings.map(toRing),
     };
   });

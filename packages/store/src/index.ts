@@ -1,6 +1,21 @@
 export { type Activity, ActivityFeed } from './activity.js';
 export { moveAgent, takeAgentName } from './agents.js';
 export {
+  addBatch,
+  type BatchRow,
+  closeBatch,
+  detachBatch,
+  endBatch,
+  findJoinable,
+  findUnfinished,
+  findWaitCycle,
+  loadBatches,
+  loadMembers,
+  lockBatch,
+  lockMembers,
+  type MemberRow,
+} from './batches.js';
+export {
   type BoxCard,
   type BoxEntry,
   type BoxGrantLine,
@@ -11,13 +26,33 @@ export {
   type ExpandedCard,
   expandContexts,
   findCards,
+  findContextBoxes,
   findReadableCards,
-  hasContextBox,
   type LoadedBox,
   type LoadedRange,
   loadBoxes,
-  loadSnapshot,
+  loadSnapshots,
+  type SnapshotEntry,
 } from './boxes.js';
+export {
+  type AccountRow,
+  type BudgetReport,
+  chargeLost,
+  countChildren,
+  findAccount,
+  loadAccounts,
+  loadBudgets,
+  loadSpawnProfiles,
+  lockRun,
+  raiseAccount,
+  reserve,
+  type SpawnProfile,
+  settleEnded,
+  type TopUp,
+  topUp,
+  wakeForLeftovers,
+} from './budgets.js';
+export { type Build, THIS_BUILD } from './build.js';
 export { loadCardFacts, loadCards } from './card-facts.js';
 export {
   checkOut,
@@ -30,6 +65,14 @@ export {
   transaction,
 } from './db.js';
 export {
+  type DeadLetter,
+  forgetSettledFailures,
+  listDeadLetters,
+  noteSweepFailure,
+  retryDeadLetters,
+  type SweepKind,
+} from './dead-letters.js';
+export {
   type Counted,
   type DirectFacts,
   probeDirectConnection,
@@ -39,6 +82,8 @@ export {
   type TargetFacts,
   type WorkFacts,
 } from './doctor.js';
+export { type ErasedCard, type ErasureOutcome, eraseCards, findOwnCards } from './erasure.js';
+export { type Evidence, keepEvidence, keepLateAnswer } from './evidence.js';
 export {
   type BoxRight,
   type BoxRow,
@@ -54,6 +99,7 @@ export { type FinishedStep, finishSteps } from './finish-steps.js';
 export {
   type CallLine,
   type CardLine,
+  type EvidenceLine,
   findLiveWorkers,
   hasQueueTables,
   inspectTurn,
@@ -70,17 +116,21 @@ export {
   type InvariantReport,
   inspectInvariants,
 } from './invariants.js';
+export { findLateTargets, type LateTarget } from './late-queue-calls.js';
+export { endLease, type LockSign, readLockSign, watchPeer } from './liveness.js';
 export {
   type AgentRow,
   type ChainLink,
   findActor,
   findAgent,
+  findAgents,
   findProfileHash,
   findProfiles,
   findProfileVersion,
+  hasProfile,
   insertProfile,
   loadOpenings,
-  lockAgent,
+  lockAgents,
   lockProfileName,
   type Opening,
   type OpeningRequest,
@@ -96,18 +146,41 @@ export {
   type SchemaRange,
 } from './migrate.js';
 export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
+export { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from './projects.js';
+export {
+  type Caller,
+  type Entry,
+  enterProvider,
+  findGatedProviders,
+  findOverdueProviders,
+  findProviderWaiters,
+  leaveProvider,
+  listProviders,
+  noteProviderFailure,
+  type ProviderLimits,
+  type ProviderLine,
+  setProviderLimits,
+  type Woken,
+  wakeProvider,
+} from './providers.js';
+export { type KeptByPurge, type PurgeCounts, type PurgeReport, purgeRuns, readClock } from './purge.js';
 export {
   findDueCalls,
   hastenLooks,
+  hastenLooksWithin,
   loadArguments,
   loadQueueCalls,
   noteLooks,
   type QueueCall,
 } from './queue-calls.js';
+export { type EarlierCall, findRepeats } from './repeats.js';
 export { tables } from './schema.js';
+export { loadWaitFacts } from './stuck.js';
 export {
   emptySubmission,
   type Fence,
+  type NewBatch,
+  type NewBudget,
   type NewContextBox,
   type NewGrant,
   type NewOperation,
@@ -121,11 +194,22 @@ export {
   writeSubmissions,
 } from './submission.js';
 export {
+  CANCELED_CHANNEL,
+  findSubtreeRoot,
+  loadOpenCalls,
+  lockSubtrees,
+  notifyCanceled,
+  type OpenTurn,
+  type SubtreeRoot,
+} from './subtrees.js';
+export {
   closeDoor,
   type Door,
   type EndableTurn,
   elected,
+  findDeadTurns,
   findDoorsOf,
+  findDueBatches,
   findExhaustedTurns,
   findOverdueCalls,
   findOverdueTurns,
@@ -133,6 +217,7 @@ export {
   findStaleRings,
   findWaitingDoors,
   type OverdueCall,
+  type OverdueTurn,
   openDoor,
   probe,
   ringAgain,
@@ -143,6 +228,7 @@ export {
   type Advance,
   type AdvanceOutcome,
   advanceTurns,
+  awaitBatch,
   type CallRouteKind,
   type CallSettlement,
   extendDeadline,
@@ -154,7 +240,17 @@ export {
   settleCalls,
 } from './tool-calls.js';
 export { type OfferedTool, writeToolset } from './toolsets.js';
-export { findTreeRoot, loadTree, type OpenCall, type TreeNode, type TurnTree } from './tree.js';
+export {
+  findNamed,
+  findTreeRoot,
+  findTreeRoots,
+  loadTree,
+  type OpenCall,
+  type TreeBatch,
+  type TreeNode,
+  type TurnTree,
+} from './tree.js';
+export { findTurnId, findTurnOrRun } from './turn-ref.js';
 export {
   type ClaimedTurn,
   type ClaimOutcome,
@@ -162,21 +258,41 @@ export {
   type CommitResult,
   claim,
   commitSteps,
+  commitWithin,
   ENDED_CHANNEL,
   loadTurnStates,
   type NewEntry,
   type NewToolCall,
+  type Purse,
   releaseTurns,
   type StepCommit,
   type TurnEnding,
   type TurnState,
 } from './turns.js';
-export { claimWithViews, type LoadedView, loadProfiles, loadViews, type ViewedClaim } from './views.js';
+export {
+  claimWithViews,
+  type LoadedView,
+  loadPricedProfiles,
+  loadProfiles,
+  loadViews,
+  type ViewedClaim,
+} from './views.js';
+export { loadLongWaits } from './wait-cycles.js';
+export {
+  type FailedAttempt,
+  findDueWaits,
+  loadFailedAttempts,
+  retryLater,
+  type WaitLine,
+  wakeDue,
+  wakeRetries,
+} from './waits.js';
 export {
   findReady,
   type NewWorker,
   promote,
   purgeDeadWorkers,
+  type Renewal,
   registerWorker,
   removeWorker,
   renewLease,

@@ -170,8 +170,8 @@ describe('a finished turn', () => {
 
   it('costs the same number of statements however much there is to tell', async () => {
     const small = await launch({});
-    expect(await countStatements(receipt.turn_id)).toBe(12);
-    expect(await countStatements(small.turn_id)).toBe(12);
+    expect(await countStatements(receipt.turn_id)).toBe(16);
+    expect(await countStatements(small.turn_id)).toBe(16);
   });
 });
 

@@ -21,16 +21,32 @@ import {
 import { and, asc, count, DrizzleQueryError, eq, gt, type SQL, sql, sum } from 'drizzle-orm';
 import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
 import type pg from 'pg';
+import { type BudgetReport, loadBudgets } from './budgets.js';
 import { checkOut, type Queryable, toDatabaseError } from './db.js';
 import { tables } from './schema.js';
 import type { CallRouteKind } from './tool-calls.js';
 import { findTurnId } from './turn-ref.js';
+import type { WaitLine } from './waits.js';
 
-const { agents, boxes, cards, profiles, runs, steps, tapeEntries, toolCalls, turns, workers } = tables;
+const {
+  agents,
+  boxes,
+  cards,
+  evidence,
+  profiles,
+  runs,
+  steps,
+  tapeEntries,
+  toolCalls,
+  turns,
+  waits,
+  workers,
+} = tables;
 
 const PREVIEW_LENGTH = 200;
 const LISTED_CARDS = 50;
 const LISTED_CHILDREN = 100;
+const LISTED_EVIDENCE = 100;
 
 /** A turn in a list: on the way to the root, or below the one that is looked at. */
 export interface TurnLine {
@@ -79,6 +95,22 @@ export interface CallLine {
   readonly error: ErrorBody | null;
 }
 
+/** What came too late to count. */
+export interface EvidenceLine {
+  /** A model's reply, or a tool's result. */
+  readonly kind: 'reply' | 'result';
+  readonly step: number;
+  readonly attempt: number | null;
+  /** Under which the work was begun. */
+  readonly epoch: number;
+  /** Null: a worker outside. */
+  readonly holder_id: WorkerId | null;
+  readonly tool_call_id: ToolCallId | null;
+  readonly at: Date;
+  readonly usage: Usage | null;
+  readonly preview: string;
+}
+
 export interface CardLine {
   readonly card_id: CardId;
   readonly type: string;
@@ -104,6 +136,8 @@ export interface TurnReport {
   readonly step_count: number;
   readonly max_steps: number;
   readonly pending_calls: number;
+  /** Suspended without an open call: what it waits for. */
+  readonly wait: WaitLine | null;
   readonly created_at: Date;
   readonly dispatched_at: Date | null;
   readonly ended_at: Date | null;
@@ -115,6 +149,8 @@ export interface TurnReport {
   readonly lineage: readonly TurnLine[];
   readonly steps: readonly StepLine[];
   readonly calls: readonly CallLine[];
+  /** Answers that came after the turn was in other hands, or had ended; the first ones. */
+  readonly evidence: readonly EvidenceLine[];
   readonly context: {
     readonly box_id: BoxId;
     readonly card_count: number;
@@ -138,7 +174,20 @@ export interface TurnReport {
     readonly steps: number;
     readonly attempts: number;
     readonly usage: Usage;
+    readonly cost_micros: number;
+    readonly unpriced_steps: number;
   };
+  /** The turn’s own, and with all below it. */
+  readonly spent: TurnCost;
+  readonly subtree: TurnCost & { readonly turns: number };
+  /** The accounts of its run, the outermost first. */
+  readonly budgets: readonly BudgetReport[];
+}
+
+/** What steps have used; those of models without a price are counted beside the cost. */
+export interface TurnCost extends Usage {
+  readonly cost_micros: number;
+  readonly unpriced_steps: number;
 }
 
 type Reader = Parameters<Parameters<NodePgDatabase['transaction']>[0]>[0];
@@ -250,6 +299,25 @@ function readCalls(tx: Reader, turnId: TurnId): Promise<CallLine[]> {
     .orderBy(asc(toolCalls.step), asc(toolCalls.ordinal));
 }
 
+function readEvidence(tx: Reader, turnId: TurnId): Promise<EvidenceLine[]> {
+  return tx
+    .select({
+      kind: evidence.kind,
+      step: evidence.step,
+      attempt: evidence.attempt,
+      epoch: evidence.epoch,
+      holder_id: evidence.holderId,
+      tool_call_id: evidence.toolCallId,
+      at: evidence.createdAt,
+      usage: evidence.usage,
+      preview: sql<string>`left(coalesce(nullif(${evidence.body}->>'text', ''), ${evidence.body}->>'result', ${evidence.body}::text), ${PREVIEW_LENGTH})`,
+    })
+    .from(evidence)
+    .where(eq(evidence.turnId, turnId))
+    .orderBy(asc(evidence.createdAt))
+    .limit(LISTED_EVIDENCE);
+}
+
 async function readContext(tx: Reader, boxId: BoxId): Promise<TurnReport['context']> {
   const [box] = await tx
     .select({ segments: boxes.segments, cardCount: boxes.cardCount, tokens: boxes.tokenEstimate })
@@ -289,6 +357,30 @@ async function readContext(tx: Reader, boxId: BoxId): Promise<TurnReport['contex
   };
 }
 
+const costs = {
+  input_tokens: sql<number>`coalesce(sum((${steps.usage}->>'input_tokens')::bigint), 0)::float8`,
+  output_tokens: sql<number>`coalesce(sum((${steps.usage}->>'output_tokens')::bigint), 0)::float8`,
+  cost_micros: sql<number>`coalesce(sum((${steps.usage}->>'cost_micros')::bigint), 0)::float8`,
+  unpriced_steps: sql<number>`(count(*) filter (where ${steps.usage} is not null and ${steps.usage}->'cost_micros' is null))::int`,
+};
+const NO_COST: TurnCost = { input_tokens: 0, output_tokens: 0, cost_micros: 0, unpriced_steps: 0 };
+
+async function readCosts(tx: Reader, turnId: TurnId): Promise<Pick<TurnReport, 'spent' | 'subtree'>> {
+  const [own] = await tx.select(costs).from(steps).where(eq(steps.turnId, turnId));
+  const below = sql`(
+    with recursive below as (
+      select id from ${turns} where id = ${turnId}
+      union all
+      select t.id from below b cross join lateral (select id from ${turns} t where t.parent_turn_id = b.id offset 0) t
+    ) select id from below)`;
+  const [tree] = await tx
+    .select({ ...costs, turns: sql<number>`count(distinct ${turns.id})::int` })
+    .from(turns)
+    .leftJoin(steps, eq(steps.turnId, turns.id))
+    .where(sql`${turns.id} in ${below}`);
+  return { spent: own ?? NO_COST, subtree: tree ?? { ...NO_COST, turns: 1 } };
+}
+
 async function readRun(tx: Reader, runId: RunId): Promise<TurnReport['run']> {
   const [tree] = await tx
     .select({
@@ -306,6 +398,8 @@ async function readRun(tx: Reader, runId: RunId): Promise<TurnReport['run']> {
       steps: count(steps.committedAt),
       input: sum(sql`(${steps.usage}->>'input_tokens')::bigint`).mapWith(Number),
       output: sum(sql`(${steps.usage}->>'output_tokens')::bigint`).mapWith(Number),
+      cost_micros: costs.cost_micros,
+      unpriced_steps: costs.unpriced_steps,
     })
     .from(steps)
     .innerJoin(turns, eq(turns.id, steps.turnId))
@@ -319,6 +413,8 @@ async function readRun(tx: Reader, runId: RunId): Promise<TurnReport['run']> {
     steps: work?.steps ?? 0,
     attempts: work?.attempts ?? 0,
     usage: { input_tokens: work?.input ?? 0, output_tokens: work?.output ?? 0 },
+    cost_micros: work?.cost_micros ?? 0,
+    unpriced_steps: work?.unpriced_steps ?? 0,
   };
 }
 
@@ -342,11 +438,13 @@ export function inspectTurn(
         agent: { agent_id: agents.id, name: agents.name },
         profile: { name: profiles.name, version: profiles.version },
         deliverable: cards.content,
+        wait: { kind: waits.kind, due_at: waits.dueAt, provider: waits.provider, detail: waits.detail },
       })
       .from(turns)
       .innerJoin(agents, eq(agents.id, turns.agentId))
       .innerJoin(profiles, eq(profiles.id, turns.profileId))
       .leftJoin(cards, eq(cards.id, turns.deliverableCardId))
+      .leftJoin(waits, eq(waits.turnId, turns.id))
       .where(eq(turns.id, turnId));
     if (row === undefined)
       throw new KernelError('internal_error', { message: `Turn ${turnId} has no agent.` });
@@ -366,6 +464,7 @@ export function inspectTurn(
       step_count: turn.stepCount,
       max_steps: turn.maxSteps,
       pending_calls: turn.pendingCalls,
+      wait: row.wait === null ? null : { ...row.wait, due_at: row.wait.due_at?.toISOString() ?? null },
       created_at: turn.createdAt,
       dispatched_at: turn.dispatchedAt,
       ended_at: turn.endedAt,
@@ -376,6 +475,7 @@ export function inspectTurn(
       lineage: await readLineage(tx, turnId),
       steps: await readSteps(tx, turnId),
       calls: await readCalls(tx, turnId),
+      evidence: await readEvidence(tx, turnId),
       context: await readContext(tx, turn.contextBoxId),
       ...(await readChildren(tx, turnId)),
       deliverable:
@@ -383,6 +483,8 @@ export function inspectTurn(
           ? null
           : { card_id: turn.deliverableCardId, content: row.deliverable as JsonValue },
       run: await readRun(tx, turn.runId),
+      ...(await readCosts(tx, turnId)),
+      budgets: await loadBudgets(client, turn.runId),
     };
   });
 }

@@ -1,8 +1,10 @@
 import {
   type AgentId,
+  type BatchId,
   type BoxId,
   type DelegationPolicy,
   type JsonValue,
+  type ProjectLimits as KernelLimits,
   type Profile,
   type ProfileId,
   type ProjectId,
@@ -22,9 +24,14 @@ export interface ChainLink {
   readonly is_awaited: boolean;
 }
 
+/** What a project sets for itself; checked where it is used, since rows may have been changed by hand. */
+interface ProjectLimits extends Omit<KernelLimits, 'run_budget' | 'prices'> {
+  readonly run_budget?: unknown;
+}
+
 export interface Opening {
   readonly projectId: ProjectId;
-  readonly limits: { readonly max_depth?: number };
+  readonly limits: ProjectLimits;
   readonly operatorId: AgentId;
   /** The agent in whose name the submission comes; undefined = the named one does not exist. */
   readonly source:
@@ -36,7 +43,12 @@ export interface Opening {
     | undefined;
   /** The first answer given under this key, if any. */
   readonly operation:
-    | { readonly requestHash: string; readonly response: JsonValue; readonly awaitedTurnId: TurnId | null }
+    | {
+        readonly requestHash: string;
+        readonly response: JsonValue;
+        readonly awaitedTurnId: TurnId | null;
+        readonly awaitedBatchId: BatchId | null;
+      }
     | undefined;
   /** The current versions of the profiles that were asked for, by name. */
   readonly profiles: ReadonlyMap<string, ProfileRow>;
@@ -48,6 +60,9 @@ export interface Opening {
         readonly channelId: string;
         readonly status: TurnStatus;
         readonly depth: number;
+        /** The account it stands under. */
+        readonly budgetId: string | null;
+        readonly priority: number;
         readonly contextBoxId: BoxId;
         readonly outputBoxId: BoxId;
         readonly chain: readonly ChainLink[];
@@ -55,17 +70,21 @@ export interface Opening {
     | undefined;
 }
 
+/** Its parent waits for turn `t`: for itself, or for a batch it is of. */
+const IS_AWAITED = `t.is_awaited or (t.batch_ids is not null and exists (
+        select from boxcar.batches b where b.id = any (t.batch_ids) and b.turn_id = t.parent_turn_id and b.tool_call_id is not null and b.status = 'running')) as is_awaited`;
+
 const PARENT_PARTS = `,
     parent as (select t.* from boxcar.turns t join p on p.id = t.project_id where t.id = r.parent_turn_id),
     chain as (
-      select t.id as turn_id, t.agent_id, t.is_awaited, t.parent_turn_id, 0 as n from parent t
+      select t.id as turn_id, t.agent_id, ${IS_AWAITED}, t.parent_turn_id, 0 as n from parent t
       union all
-      select t.id, t.agent_id, t.is_awaited, t.parent_turn_id, c.n + 1 from chain c join boxcar.turns t on t.id = c.parent_turn_id
+      select t.id, t.agent_id, ${IS_AWAITED}, t.parent_turn_id, c.n + 1 from chain c join boxcar.turns t on t.id = c.parent_turn_id
       where c.n < 1000
     )`;
 
 const PARENT_COLUMNS = `
-      (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status, 'depth', t.depth,
+      (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status, 'depth', t.depth, 'priority', t.priority, 'budget_id', t.budget_id,
          'context_box_id', t.context_box_id, 'output_box_id', t.output_box_id) from parent t) as parent,
       (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
          from chain c join boxcar.agents a on a.id = c.agent_id) as chain`;
@@ -89,9 +108,9 @@ const openingsText = (hasParents: boolean): string => `
     )${hasParents ? PARENT_PARTS : ''}
     select p.id as project_id, p.limits, p.operator_agent_id,
       (select row_to_json(s) from source s) as source,
-      (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id))
+      (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id, 'awaited_batch_id', o.awaited_batch_id))
          from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys)) as operations,
-      (select json_agg(json_build_object('profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags, 'worker_target', f.worker_target, 'max_steps', f.max_steps))
+      (select json_agg(json_build_object('profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags, 'worker_target', f.worker_target, 'max_steps', f.max_steps, 'is_capped', f.max_tokens is not null))
          from boxcar.profiles f where f.project_id = p.id and f.name = any (r.profile_names) and f.is_current) as profiles,
       ${hasParents ? PARENT_COLUMNS : 'null::json as parent, null::json as chain'}
     from p
@@ -104,11 +123,17 @@ const CALLED_OPENINGS = statement(openingsText(true));
 interface OpeningRow extends pg.QueryResultRow {
   n: number;
   project_id: ProjectId;
-  limits: { max_depth?: number };
+  limits: ProjectLimits;
   operator_agent_id: AgentId;
   source: { id: AgentId; is_operator: boolean; policy: DelegationPolicy | null } | null;
   operations:
-    | { key: string; request_hash: string; response: JsonValue; awaited_turn_id: TurnId | null }[]
+    | {
+        key: string;
+        request_hash: string;
+        response: JsonValue;
+        awaited_turn_id: TurnId | null;
+        awaited_batch_id: BatchId | null;
+      }[]
     | null;
   profiles: ProfileDbRow[] | null;
   parent: {
@@ -118,6 +143,8 @@ interface OpeningRow extends pg.QueryResultRow {
     channel_id: string;
     status: TurnStatus;
     depth: number;
+    budget_id: string | null;
+    priority: number;
     context_box_id: BoxId;
     output_box_id: BoxId;
   } | null;
@@ -210,6 +237,8 @@ function readOpening(row: OpeningRow): {
             channelId: parent.channel_id,
             status: parent.status,
             depth: parent.depth,
+            budgetId: parent.budget_id,
+            priority: parent.priority,
             contextBoxId: parent.context_box_id,
             outputBoxId: parent.output_box_id,
             chain: row.chain ?? [],
@@ -222,6 +251,7 @@ function readOpening(row: OpeningRow): {
         requestHash: operation.request_hash,
         response: operation.response,
         awaitedTurnId: operation.awaited_turn_id,
+        awaitedBatchId: operation.awaited_batch_id,
       },
     ]),
   );
@@ -237,6 +267,8 @@ export interface ProfileRow {
   readonly tags: readonly string[];
   readonly workerTarget: string;
   readonly maxSteps: number;
+  /** True when its turns have a token limit of their own. */
+  readonly isCapped: boolean;
 }
 
 interface ProfileDbRow extends pg.QueryResultRow {
@@ -247,10 +279,11 @@ interface ProfileDbRow extends pg.QueryResultRow {
   tags: string[];
   worker_target: string;
   max_steps: number;
+  is_capped: boolean;
 }
 
 const PROFILE_COLUMNS =
-  'f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps';
+  'f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps, f.max_tokens is not null as is_capped';
 
 const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
   profileId: row.profile_id,
@@ -260,6 +293,7 @@ const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
   tags: row.tags,
   workerTarget: row.worker_target,
   maxSteps: row.max_steps,
+  isCapped: row.is_capped,
 });
 
 const FIND_PROFILES = statement(`
@@ -351,20 +385,68 @@ export async function findAgent(
   };
 }
 
-// No key update: rows that refer to the agent (grants, turns of others) are written meanwhile.
-const LOCK_AGENT = statement('select id from boxcar.agents where id = $1 for no key update');
+// No key update: rows that refer to the agents (grants, turns of others) are written meanwhile.
+const LOCK_AGENTS = statement(`
+  with r as (select id from boxcar.runs where id = $2 for no key update)
+  select a.id, a.tape_box_id from boxcar.agents a
+  where a.id = any ($1::uuid[]) and ($2::uuid is null or (select count(*) from r) > 0) order by a.id for no key update of a`);
 
-/** Serialises queue-or-dispatch decisions about one agent. */
-export async function lockAgent(tx: Queryable, agentId: AgentId): Promise<void> {
-  await run(tx, LOCK_AGENT, [agentId]);
+/**
+ * Serialises queue-or-dispatch decisions about agents; they are locked by id. Turns below another one are filed under the lock
+ * of their run, which comes first.
+ *
+ * @returns The tapes of those that exist and have one.
+ */
+export async function lockAgents(
+  tx: Queryable,
+  agentIds: readonly AgentId[],
+  runId: RunId | null = null,
+): Promise<ReadonlyMap<AgentId, BoxId>> {
+  const rows = await run<{ id: AgentId; tape_box_id: BoxId | null }>(tx, LOCK_AGENTS, [agentIds, runId]);
+  return new Map(rows.flatMap((row) => (row.tape_box_id === null ? [] : [[row.id, row.tape_box_id]])));
+}
+
+const HAS_PROFILE = statement('select id from boxcar.profiles where id = $1 and project_id = $2');
+
+/** Whether the project has this version of a profile. */
+export async function hasProfile(
+  db: Queryable,
+  profileId: ProfileId,
+  projectId: ProjectId,
+): Promise<boolean> {
+  return (await run(db, HAS_PROFILE, [profileId, projectId])).length > 0;
+}
+
+const FIND_AGENTS = statement(`
+  select a.id as agent_id, a.name as agent_name, a.tape_box_id, ${PROFILE_COLUMNS}
+  from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
+  where a.project_id = $1 and (a.id = any ($2::uuid[]) or a.name = any ($3::text[]))`);
+
+/** Agents by ids and names, in no order; what does not exist is left out. */
+export async function findAgents(
+  db: Queryable,
+  projectId: ProjectId,
+  refs: { readonly ids: readonly AgentId[]; readonly names: readonly string[] },
+): Promise<readonly AgentRow[]> {
+  const rows = await run<ProfileDbRow & { agent_id: AgentId; agent_name: string; tape_box_id: BoxId }>(
+    db,
+    FIND_AGENTS,
+    [projectId, refs.ids, refs.names],
+  );
+  return rows.map((row) => ({
+    agentId: row.agent_id,
+    name: row.agent_name,
+    tapeBoxId: row.tape_box_id,
+    profile: toProfileRow(row),
+  }));
 }
 
 const INSERT_PROFILE = statement(`
   with old as (
     update boxcar.profiles set is_current = false where project_id = $1 and name = $2 and is_current returning version
   )
-  insert into boxcar.profiles (id, project_id, name, version, box_id, card_id, tags, worker_target, max_steps, is_current)
-  select $3, $1, $2, coalesce((select max(version) from boxcar.profiles where project_id = $1 and name = $2), 0) + 1, $4, $5, $6, $7, $8, true
+  insert into boxcar.profiles (id, project_id, name, version, box_id, card_id, tags, worker_target, max_steps, max_tokens, is_current)
+  select $3, $1, $2, coalesce((select max(version) from boxcar.profiles where project_id = $1 and name = $2), 0) + 1, $4, $5, $6, $7, $8, $9, true
   from (select count(*) from old) after_old
   returning version`);
 
@@ -387,6 +469,7 @@ export async function insertProfile(tx: Queryable, profile: NewProfile): Promise
     profile.profile.tags,
     profile.profile.worker_target,
     profile.profile.limits.max_steps,
+    profile.profile.limits.tokens ?? null,
   ]);
   return row?.version ?? 0;
 }

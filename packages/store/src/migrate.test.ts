@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
@@ -193,5 +193,29 @@ describe('the shipped migrations', () => {
     );
     await migrate(database.url);
     expect(await checkSchemaVersion(database.pool)).toBe(shipped.length);
+  });
+
+  it('count the turns of runs that were under way before turns were counted', async () => {
+    const shipped = new URL('../../../migrations/', import.meta.url);
+    const names = readdirSync(shipped).filter((name) => /^\d{4}_/.test(name));
+    for (const name of names.filter((known) => known < '0010'))
+      copyFileSync(new URL(name, shipped), join(migrationsDir, name));
+    await run();
+    await database.pool.query(`set session_replication_role = replica;
+      insert into boxcar.runs (id, project_id, root_turn_id) select gen_random_uuid(), gen_random_uuid(), gen_random_uuid() from generate_series(1, 3);
+      with r as (select id, row_number() over (order by id) as n from boxcar.runs),
+      made as (update boxcar.runs set traceparent = r.n::text from r where r.id = runs.id returning runs.id, r.n)
+      insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, depth, primitive, status, epoch, max_steps, context_box_id, output_box_id, ended_at, deliverable_card_id)
+      select gen_random_uuid(), gen_random_uuid(), made.id, gen_random_uuid(), gen_random_uuid(), 0, 'x', case when is_open then 'suspended' else 'success' end, 1, 5,
+        gen_random_uuid(), gen_random_uuid(), case when not is_open then now() end, case when not is_open then gen_random_uuid() end
+      from made cross join lateral (select i, made.n < 3 and i = 1 as is_open from generate_series(1, case made.n when 1 then 1 else 7 end) i) part;
+      set session_replication_role = origin`);
+    copyFileSync(new URL('0010_budgets.sql', shipped), join(migrationsDir, '0010_budgets.sql'));
+    await run();
+    const { rows } = await database.pool.query<{ turn_count: number }>(
+      'select turn_count from boxcar.runs order by traceparent',
+    );
+    // One turn under way; seven, one of them under way; seven that have all ended: nobody asks how many those were.
+    expect(rows.map((row) => row.turn_count)).toEqual([1, 7, 1]);
   });
 });

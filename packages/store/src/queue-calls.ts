@@ -4,7 +4,7 @@
  */
 import type { JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from './db.js';
+import { type Queryable, run, runRetrying, statement, type Tx } from './db.js';
 import type { SweepClock } from './sweep.js';
 import type { CallRouteKind, CallSettlement } from './tool-calls.js';
 
@@ -91,4 +91,9 @@ const HASTEN = statement(`
 /** Turns that ended with calls still out: their jobs are looked after at the next sweep. */
 export async function hastenLooks(pool: pg.Pool, turnIds: readonly TurnId[]): Promise<void> {
   if (turnIds.length > 0) await runRetrying(pool, HASTEN, [turnIds]);
+}
+
+/** The same as part of the transaction that ends them. */
+export async function hastenLooksWithin(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
+  await run(tx, HASTEN, [turnIds]);
 }

@@ -27,12 +27,13 @@ export const cardRecord = (card: NewCard): Record<string, unknown> => ({
 
 /** Columns of a card as reads return them, each prefixed with `card_`. */
 export const CARD_READ =
-  'c.id as card_id, c.type as card_type, c.role as card_role, c.content as card_content, c.metadata as card_metadata, c.author_id as card_author_id, c.tool_call_id as card_tool_call_id';
+  'c.id as card_id, c.type as card_type, c.role as card_role, coalesce(c.content, c.placeholder) as card_content, c.metadata as card_metadata, c.author_id as card_author_id, c.tool_call_id as card_tool_call_id';
 
 export interface CardRow {
   readonly card_id: Card['id'] | null;
   readonly card_type: string;
   readonly card_role: Role | null;
+  /** After erasure what stands in its place. */
   readonly card_content: CardContent | null;
   readonly card_metadata: JsonObject;
   readonly card_author_id: string;

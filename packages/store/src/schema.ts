@@ -5,15 +5,21 @@
  */
 import type {
   AgentId,
+  BatchId,
+  BatchKind,
+  BatchStatus,
   BoxId,
+  BudgetLimits,
   CardContent,
   CardId,
+  Closing,
   EntryKind,
   ErrorBody,
   JsonObject,
   JsonValue,
   ProfileId,
   ProjectId,
+  ProjectLimits,
   Role,
   RunId,
   Segment,
@@ -37,10 +43,13 @@ import {
   unique,
   uuid,
 } from 'drizzle-orm/pg-core';
+import type { SweepKind } from './dead-letters.js';
 import type { CallRouteKind } from './tool-calls.js';
 import type { OfferedTool } from './toolsets.js';
+import type { WaitKind } from './waits.js';
 
 const bytea = customType<{ data: Buffer }>({ dataType: () => 'bytea' });
+const xid8 = customType<{ data: string }>({ dataType: () => 'xid8' });
 const time = (name: string) => timestamp(name, { withTimezone: true });
 const createdAt = () => time('created_at').notNull().defaultNow();
 
@@ -59,7 +68,7 @@ const schemaVersion = boxcar.table('schema_version', {
 const projects = boxcar.table('projects', {
   id: uuid('id').$type<ProjectId>().primaryKey(),
   name: text('name').notNull().unique(),
-  limits: jsonb('limits').$type<{ readonly max_depth?: number }>().notNull().default({}),
+  limits: jsonb('limits').$type<ProjectLimits>().notNull().default({}),
   operatorAgentId: uuid('operator_agent_id').$type<AgentId>().notNull(),
   /** The anchor card that every tape of the project begins with. */
   bootstrapCardId: uuid('bootstrap_card_id').$type<CardId>().notNull(),
@@ -85,6 +94,20 @@ const cards = boxcar.table('cards', {
   createdAt: createdAt(),
   erasedAt: time('erased_at'),
   erasedReason: text('erased_reason'),
+  /** What readers are shown after erasure: content of the same kind without its words. */
+  placeholder: json('placeholder').$type<CardContent>(),
+});
+
+/** Written by the functions of erasure and purge, within one transaction each. */
+const unsealed = boxcar.table('unsealed', {
+  xact: xid8('xact').primaryKey(),
+  allows: text('allows').$type<'erase' | 'purge'>().notNull(),
+});
+
+/** Boxes that a purge is about to remove: nothing new may refer to them. */
+const purging = boxcar.table('purging', {
+  boxId: uuid('box_id').$type<BoxId>().primaryKey(),
+  until: time('until').notNull(),
 });
 
 const boxes = boxcar.table('boxes', {
@@ -158,6 +181,8 @@ const profiles = boxcar.table(
     maxSteps: integer('max_steps').notNull(),
     isCurrent: boolean('is_current').notNull(),
     createdAt: createdAt(),
+    /** `limits.tokens`: of one turn. */
+    maxTokens: bigint('max_tokens', { mode: 'number' }),
   },
   (table) => [unique().on(table.projectId, table.name, table.version)],
 );
@@ -205,6 +230,31 @@ const runs = boxcar.table('runs', {
   limits: jsonb('limits').$type<JsonObject>().notNull().default({}),
   traceparent: text('traceparent'),
   createdAt: createdAt(),
+  /** Turns of the run; kept by those that submit to it. */
+  turnCount: integer('turn_count').notNull().default(1),
+});
+
+/** What a run, or the tree below one turn, may use; read and written while its run's row is locked. */
+const budgets = boxcar.table('budgets', {
+  /** The run, or the turn at the top of the capped subtree. */
+  id: uuid('id').primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  runId: uuid('run_id').$type<RunId>().notNull(),
+  /** The account that encloses this one. */
+  parentId: uuid('parent_id'),
+  topDepth: integer('top_depth').notNull(),
+  limits: jsonb('limits').$type<BudgetLimits>().notNull(),
+  deadlineAt: time('deadline_at'),
+  tokensReserved: bigint('tokens_reserved', { mode: 'number' }).notNull().default(0),
+  tokensSpent: bigint('tokens_spent', { mode: 'number' }).notNull().default(0),
+  costReserved: bigint('cost_reserved', { mode: 'number' }).notNull().default(0),
+  costSpent: bigint('cost_spent', { mode: 'number' }).notNull().default(0),
+  turnsUsed: integer('turns_used').notNull().default(0),
+  stepsReserved: integer('steps_reserved').notNull().default(0),
+  stepsSpent: integer('steps_spent').notNull().default(0),
+  /** Since when a turn waits for it to be raised. */
+  pausedAt: time('paused_at'),
+  createdAt: createdAt(),
 });
 
 const turns = boxcar.table('turns', {
@@ -231,6 +281,8 @@ const turns = boxcar.table('turns', {
   maxSteps: integer('max_steps').notNull(),
   /** Replies in a row that were of no use. */
   emptyReplies: integer('empty_replies').notNull().default(0),
+  /** Model calls of the current step that failed and are tried again. */
+  retries: smallint('retries').notNull().default(0),
   pendingCalls: integer('pending_calls').notNull().default(0),
   contextBoxId: uuid('context_box_id').$type<BoxId>().notNull(),
   outputBoxId: uuid('output_box_id').$type<BoxId>().notNull(),
@@ -244,6 +296,23 @@ const turns = boxcar.table('turns', {
   createdAt: createdAt(),
   dispatchedAt: time('dispatched_at'),
   endedAt: time('ended_at'),
+  /** Workers lost at the same step. */
+  losses: smallint('losses').notNull().default(0),
+  /** The batches that wait for its end. */
+  batchIds: uuid('batch_ids').array().$type<BatchId[]>(),
+  /** The nearest account; null = none. */
+  budgetId: uuid('budget_id'),
+  /** What its accounts have reserved for it; null = none of them limits this. */
+  allottedTokens: bigint('allotted_tokens', { mode: 'number' }),
+  allottedCost: bigint('allotted_cost', { mode: 'number' }),
+  allottedSteps: integer('allotted_steps'),
+  /** Null without an account and without a token limit in the profile. */
+  spentTokens: bigint('spent_tokens', { mode: 'number' }),
+  spentCost: bigint('spent_cost', { mode: 'number' }),
+  /** True once what it left has gone back to its accounts; null without an account. */
+  isSettled: boolean('is_settled'),
+  /** The oldest build that can read it, by the newest migration it knows. */
+  format: smallint('format').notNull().default(0),
 });
 
 /** One row per attempt at a model call; an attempt that never committed was lost. */
@@ -315,9 +384,45 @@ const toolCalls = boxcar.table(
     lookAt: time('look_at'),
     /** When its job entered the queue; kept for calls that must not be sent twice. */
     sentAt: time('sent_at'),
+    /** The batch it waits for; its deadline is the one that counts. */
+    batchId: uuid('batch_id').$type<BatchId>(),
+    /** What the call is, for the loop guard; null = not guarded. */
+    guardHash: bytea('guard_hash'),
   },
   (table) => [unique().on(table.turnId, table.step, table.ordinal)],
 );
+
+/** Turns joined into one answer: by fork_join, which makes them, or by collect, which waits for earlier ones. */
+const batches = boxcar.table('batches', {
+  id: uuid('id').$type<BatchId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  /** Of its turns when fork_join made them, of the waiting turn for a collect; null for one from outside. */
+  runId: uuid('run_id').$type<RunId>(),
+  /** The turn that asked for it; null from outside. */
+  turnId: uuid('turn_id').$type<TurnId>(),
+  /** The call that its end answers; null when nobody waits, or somebody outside. */
+  toolCallId: uuid('tool_call_id').$type<ToolCallId>().unique(),
+  primitive: text('primitive').notNull(),
+  kind: text('kind').$type<BatchKind>().notNull(),
+  /** The members, in the order of the tasks. */
+  turnIds: uuid('turn_ids').array().$type<TurnId[]>().notNull(),
+  /** Members that have not ended; their ends lower it, also after the batch's own. */
+  remaining: integer('remaining').notNull(),
+  succeeded: integer('succeeded').notNull(),
+  failed: integer('failed').notNull(),
+  minSuccess: integer('min_success'),
+  failFast: boolean('fail_fast').notNull(),
+  status: text('status').$type<BatchStatus>().notNull(),
+  /** Why its members are being ended. */
+  closing: text('closing').$type<Closing>(),
+  /** Something is to be done: whoever made it so does it, else the sweep. */
+  isDue: boolean('is_due').notNull(),
+  deadlineAt: time('deadline_at'),
+  /** What it came to, where no call was answered. */
+  answer: json('answer').$type<JsonValue>(),
+  createdAt: createdAt(),
+  endedAt: time('ended_at'),
+});
 
 /** The idempotency record of every accepted submission, with the first answer. */
 const operations = boxcar.table(
@@ -333,6 +438,8 @@ const operations = boxcar.table(
     /** The job of the queue door that waits for that answer. */
     doorJobId: text('door_job_id'),
     createdAt: createdAt(),
+    /** The batch whose end is the final answer, when the caller waits. */
+    awaitedBatchId: uuid('awaited_batch_id').$type<BatchId>(),
   },
   (table) => [primaryKey({ columns: [table.projectId, table.idempotencyKey] })],
 );
@@ -346,7 +453,98 @@ const workers = boxcar.table('workers', {
   concurrency: integer('concurrency').notNull(),
   info: jsonb('info').$type<{ readonly hostname?: string; readonly pid?: number }>().notNull().default({}),
   startedAt: time('started_at').notNull().defaultNow(),
+  /** When its owner last said that it holds its lock; null: it does not. */
+  lockedAt: time('locked_at'),
+  /** The newest migration that its build knows. */
+  schemaVersion: smallint('schema_version').notNull().default(11),
 });
+
+/** Rows that a sweep could not handle. */
+const sweepFailures = boxcar.table(
+  'sweep_failures',
+  {
+    kind: text('kind').$type<SweepKind>().notNull(),
+    rowId: uuid('row_id').notNull(),
+    projectId: uuid('project_id').$type<ProjectId>(),
+    attempts: integer('attempts').notNull(),
+    lastError: text('last_error').notNull(),
+    nextTryAt: time('next_try_at').notNull(),
+    /** Left alone until `boxcar doctor --retry-dead`. */
+    isDead: boolean('is_dead').notNull().default(false),
+    firstFailedAt: time('first_failed_at').notNull().defaultNow(),
+  },
+  (table) => [primaryKey({ columns: [table.kind, table.rowId] })],
+);
+
+/** One row: who sweeps now. */
+const sweeper = boxcar.table('sweeper', {
+  isOnly: boolean('is_only').primaryKey().default(true),
+  holderId: uuid('holder_id'),
+  leaseUntil: time('lease_until').notNull(),
+});
+
+/** Why a suspended turn waits when no call of it is out. */
+const waits = boxcar.table('waits', {
+  turnId: uuid('turn_id').$type<TurnId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  kind: text('kind').$type<WaitKind>().notNull(),
+  /** When it is looked at again; null = someone else wakes it. */
+  dueAt: time('due_at'),
+  /** Whose room it waits for. */
+  provider: text('provider'),
+  detail: jsonb('detail').$type<JsonObject>().notNull().default({}),
+  createdAt: time('created_at').notNull().defaultNow(),
+});
+
+/** Providers of models with limits, or with failures behind them. */
+const providers = boxcar.table('providers', {
+  name: text('name').primaryKey(),
+  maxConcurrent: integer('max_concurrent'),
+  requestsPerMinute: integer('requests_per_minute'),
+  /** Failures in a row after which its calls wait; 0 = never; null = the default. */
+  breakerAfter: integer('breaker_after'),
+  /** The rate's clock: when all that was begun is paid for. */
+  pacedUntil: time('paced_until'),
+  failures: integer('failures').notNull().default(0),
+  openings: integer('openings').notNull().default(0),
+  /** No call before; one that has passed lets a single call try. */
+  openUntil: time('open_until'),
+  updatedAt: time('updated_at').notNull().defaultNow(),
+});
+
+/** A turn's place among the calls of a provider. */
+const providerSlots = boxcar.table('provider_slots', {
+  turnId: uuid('turn_id').$type<TurnId>().primaryKey(),
+  provider: text('provider').notNull(),
+  epoch: integer('epoch').notNull(),
+  /** Kept for a turn that was woken and has not called yet. */
+  isKept: boolean('is_kept').notNull(),
+  takenAt: time('taken_at').notNull().defaultNow(),
+});
+
+/** What came too late to count: kept with its cost, never applied. */
+const evidence = boxcar.table(
+  'evidence',
+  {
+    id: uuid('id').primaryKey(),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    turnId: uuid('turn_id').$type<TurnId>().notNull(),
+    kind: text('kind').$type<'reply' | 'result'>().notNull(),
+    step: integer('step').notNull(),
+    /** Null: from a worker outside, who knows of no attempt. */
+    attempt: integer('attempt'),
+    /** Under which the work was begun. */
+    epoch: integer('epoch').notNull(),
+    holderId: uuid('holder_id').$type<WorkerId>(),
+    toolCallId: uuid('tool_call_id').$type<ToolCallId>(),
+    body: json('body').$type<JsonValue>().notNull(),
+    usage: jsonb('usage').$type<{ readonly input_tokens: number; readonly output_tokens: number }>(),
+    createdAt: createdAt(),
+  },
+  (table) => [
+    unique().on(table.turnId, table.epoch, table.step, table.attempt, table.toolCallId).nullsNotDistinct(),
+  ],
+);
 
 /** Every table of the schema, for reads with drizzle. Writes go through the functions of this package. */
 export const tables = {
@@ -359,10 +557,20 @@ export const tables = {
   agents,
   grants,
   runs,
+  budgets,
   turns,
   steps,
   toolsets,
   toolCalls,
+  batches,
   operations,
   workers,
+  waits,
+  providers,
+  providerSlots,
+  sweepFailures,
+  sweeper,
+  evidence,
+  unsealed,
+  purging,
 } as const;

@@ -1,7 +1,7 @@
 import type { WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { beforeEach, expect, test } from 'vitest';
-import { loadBoxes, loadSnapshot } from './boxes.js';
+import { loadBoxes, loadSnapshots } from './boxes.js';
 import { DEFAULT_PROJECT, OPERATOR, type TestProfile, World } from './testing/world.js';
 import { advanceTurns, recordResults } from './tool-calls.js';
 import { claim, commitSteps } from './turns.js';
@@ -115,5 +115,5 @@ test('boxes and a snapshot are one statement each', async () => {
   expect(await cost((pool) => loadBoxes(pool, boxIds, actor))).toBe(1);
   const [turn] = held;
   if (turn === undefined) throw new Error('no turn');
-  expect(await cost((pool) => loadSnapshot(pool, turn.agentId, { ...actor, isFull: true }))).toBe(1);
+  expect(await cost((pool) => loadSnapshots(pool, [{ agentId: turn.agentId, isFull: true }], actor))).toBe(1);
 });

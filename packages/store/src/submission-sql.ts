@@ -1,3 +1,4 @@
+import { THIS_BUILD } from './build.js';
 import { type Statement, statement } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from './records.js';
 
@@ -7,33 +8,43 @@ export const WINDOW_FACTOR = 4;
 /** The records of a write by table; each says in `item` which submission it belongs to. */
 export interface SubmissionRecords {
   readonly fences: readonly object[];
+  /** The runs that the new turns of fenced submissions join, and how many they are. */
+  readonly spawns: readonly object[];
   readonly operations: readonly object[];
   readonly cards: readonly object[];
   readonly contextBoxes: readonly object[];
   readonly tapes: readonly object[];
   readonly agents: readonly object[];
   readonly runs: readonly object[];
+  readonly budgets: readonly object[];
   readonly grants: readonly object[];
   readonly turns: readonly object[];
+  readonly batches: readonly object[];
 }
 
 const OPERATION_COLUMNS =
-  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, door_job_id text';
+  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text';
+const SPAWN_COLUMNS = 'item int, run_id uuid, n int';
+const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid';
 const TURN_COLUMNS =
-  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean';
-const TURN_NAMES = TURN_COLUMNS.replace(/ (uuid|boolean|int|text|float8)/g, '');
+  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint';
+const TURN_NAMES = TURN_COLUMNS.replace(
+  / (uuid\[\]|uuid|boolean|smallint|int|text|float8|bigint|timestamptz)/g,
+  '',
+);
 
 /**
- * Room in the window of each target among the new turns. The limits keep the planner from reading a whole backlog to
- * answer whether there is one.
+ * Room in the window of each target among the new turns; what no living worker can read takes none. The limit keeps the
+ * planner from reading a whole backlog to answer whether there is one, and the order from looking for it in that of other targets.
  */
 const ROOM = `
-  select g.worker_target,
-    ${WINDOW_FACTOR} * (select coalesce(sum(w.concurrency), 0) from boxcar.workers w
-       where w.lease_until > now() and w.targets @> array[g.worker_target])
-    - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target) as free,
-    (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target limit 1) as has_backlog
-  from (select distinct worker_target from new_turns) g`;
+  select g.worker_target, p.newest,
+    ${WINDOW_FACTOR} * p.concurrency
+    - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target and t.format <= p.newest) as free,
+    (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target order by t.worker_target, t.project_id limit 1) as has_backlog
+  from (select distinct worker_target from new_turns) g cross join lateral (
+    select sum(w.concurrency) as concurrency, max(w.schema_version) as newest from boxcar.workers w
+    where w.lease_until > now() and w.targets @> array[g.worker_target] offset 0) p`;
 
 const HAS_TURN = `(select true from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('dispatched', 'running', 'suspended') limit 1) is not null
   or (select true from boxcar.turns t where t.agent_id = n.agent_id and t.status = 'queued' limit 1) is not null`;
@@ -69,12 +80,23 @@ function buildText(records: SubmissionRecords): string {
   const ctes: string[] = [];
 
   if (has('fences')) {
-    ctes.push(`fence as (select x.item from boxcar.turns t join ${from('fences', 'item int, turn_id uuid, epoch int, holder_id uuid')} on t.id = x.turn_id
-      where t.epoch = x.epoch and t.holder_id = x.holder_id and t.status = 'running' order by t.id for update of t)`);
+    if (has('spawns')) {
+      // Before the caller's turn, and read by it: what ends a tree has the run's lock, so either the fence sees the end or
+      // the end sees the new turns.
+      ctes.push(`spawn_runs as materialized (select r.id from boxcar.runs r
+        where r.id = any (array(select x.run_id from ${from('spawns', SPAWN_COLUMNS)})) order by r.id for no key update)`);
+    }
+    ctes.push(`fence as (select x.item from ${
+      has('spawns')
+        ? `spawn_runs join ${from('spawns', SPAWN_COLUMNS).replace(' as x(', ' as s(')} on s.run_id = spawn_runs.id
+      join ${from('fences', FENCE_COLUMNS)} using (item) join boxcar.turns t on t.id = x.turn_id and t.run_id = s.run_id`
+        : `boxcar.turns t join ${from('fences', FENCE_COLUMNS)} on t.id = x.turn_id`
+    }
+      where t.ended_at is null and (x.epoch is null or (t.epoch = x.epoch and t.holder_id = x.holder_id and t.status = 'running')) order by t.id for update of t)`);
   }
   if (has('operations')) {
-    ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
-      select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.door_job_id
+    ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id)
+      select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.awaited_batch_id, x.door_job_id
       from ${from('operations', OPERATION_COLUMNS)} ${has('fences') ? 'join fence using (item)' : ''}
       order by x.project_id, x.idempotency_key
       on conflict do nothing returning project_id, idempotency_key),
@@ -108,9 +130,15 @@ function buildText(records: SubmissionRecords): string {
       from ${from('agents', 'item int, id uuid, project_id uuid, name text, profile_id uuid, owner_agent_id uuid, derived_from uuid, tape_box_id uuid')} ${gate})`);
   }
   if (has('runs')) {
-    ctes.push(`new_runs as (insert into boxcar.runs (id, project_id, root_turn_id, traceparent)
-      select x.id, x.project_id, x.root_turn_id, x.traceparent
-      from ${from('runs', 'item int, id uuid, project_id uuid, root_turn_id uuid, traceparent text')} ${gate})`);
+    ctes.push(`new_runs as (insert into boxcar.runs (id, project_id, root_turn_id, traceparent, turn_count)
+      select x.id, x.project_id, x.root_turn_id, x.traceparent, coalesce(x.turn_count, 1)
+      from ${from('runs', 'item int, id uuid, project_id uuid, root_turn_id uuid, traceparent text, turn_count int')} ${gate})`);
+  }
+  if (has('budgets')) {
+    ctes.push(`new_budgets as (insert into boxcar.budgets (id, project_id, run_id, parent_id, top_depth, limits, deadline_at, tokens_reserved, cost_reserved, steps_reserved, turns_used)
+      select x.id, x.project_id, x.run_id, x.parent_id, x.top_depth, x.limits, least(x.parent_deadline_at, now() + x.seconds * interval '1 second'),
+        x.tokens_reserved, x.cost_reserved, x.steps_reserved, x.turns_used
+      from ${from('budgets', 'item int, id uuid, project_id uuid, run_id uuid, parent_id uuid, top_depth int, limits jsonb, seconds float8, parent_deadline_at timestamptz, tokens_reserved bigint, cost_reserved bigint, steps_reserved int, turns_used int')} ${gate})`);
   }
   if (has('grants')) {
     ctes.push(`new_grants as (insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source, expires_at)
@@ -119,22 +147,38 @@ function buildText(records: SubmissionRecords): string {
       on conflict (agent_id, box_id, mode) do update set expires_at = excluded.expires_at, upto_position = excluded.upto_position, source = excluded.source
         where grants.expires_at <= now() or ${IS_WIDER} or ${IS_BY_OWNER})`);
   }
+  if (has('batches')) {
+    ctes.push(`new_batches as (insert into boxcar.batches (id, project_id, run_id, turn_id, tool_call_id, primitive, kind, turn_ids, remaining, succeeded, failed, min_success, fail_fast, status, is_due, deadline_at)
+      select x.id, x.project_id, x.run_id, x.turn_id, x.tool_call_id, x.primitive, x.kind, x.turn_ids, x.remaining, x.succeeded, x.failed, x.min_success, x.fail_fast, 'running', x.remaining = 0,
+        now() + x.deadline_ms * interval '1 millisecond'
+      from ${from('batches', 'item int, id uuid, project_id uuid, run_id uuid, turn_id uuid, tool_call_id uuid, primitive text, kind text, turn_ids uuid[], remaining int, succeeded int, failed int, min_success int, fail_fast boolean, deadline_ms float8')} ${gate})`);
+  }
   if (has('turns')) {
     ctes.push(`new_turns as materialized (select row_number() over (partition by x.worker_target order by x.ord) as rank,
         row_number() over (partition by x.agent_id order by x.ord) as place, x.*
       from rows from (json_to_recordset($${present.indexOf('turns') + 1}) as (item int, ${TURN_COLUMNS})) with ordinality
         as x(item, ${TURN_NAMES}, ord) ${gate}),
     room as materialized (${ROOM}),
+    limited as materialized (select p.id from boxcar.projects p where p.id = any (array(select distinct project_id from new_turns)) and p.limits ? 'max_concurrent'),
     decided as materialized (select n.*, r.free >= n.rank and r.has_backlog is null and n.place = 1
-        and not (n.is_reuse and (${HAS_TURN})) as is_ready
+        and coalesce(n.format, ${THIS_BUILD.turnFormat}) <= r.newest
+        and not (n.is_reuse and (${HAS_TURN})) and (n.project_id in (select id from limited)) is not true as is_ready
       from new_turns n join room r using (worker_target)),
-    turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, status, epoch, dispatched_at)
+    turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, batch_ids, priority, status, epoch, dispatched_at,
+        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format)
       select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
-        now() + deadline_ms * interval '1 millisecond', traceparent,
-        case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end
+        least(now() + deadline_ms * interval '1 millisecond', budget_deadline_at), traceparent, batch_ids, coalesce(priority, 0),
+        case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end,
+        budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end, coalesce(format, ${THIS_BUILD.turnFormat})
       from decided returning id as turn_id, status, epoch, worker_target)`);
   }
+  if (has('spawns')) {
+    ctes.push(`counted as (update boxcar.runs r set turn_count = r.turn_count + s.n
+      from (select x.run_id, sum(x.n)::int as n from ${from('spawns', SPAWN_COLUMNS)} ${gate} group by x.run_id) s
+      where r.id = s.run_id returning r.id as run_id, r.turn_count)`);
+  }
+  const counts = has('spawns') ? '(select json_agg(c) from counted c)' : 'null::json';
   const accepted = isGated ? '(select json_agg(item) from accepted)' : 'null::json';
   const turns = has('turns') ? "(select coalesce(json_agg(t), '[]') from turns t)" : "'[]'::json";
-  return `${ctes.length > 0 ? `with ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns`;
+  return `${ctes.length > 0 ? `with ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${counts} as counts`;
 }

@@ -1,7 +1,7 @@
 import type { AgentId, BoxId, JsonValue, TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { transaction } from './db.js';
-import { lockAgent } from './lookups.js';
+import { lockAgents } from './lookups.js';
 import {
   emptySubmission,
   type Fence,
@@ -337,7 +337,7 @@ describe('an agent that works', () => {
     for (const key of Object.keys(one.submission) as (keyof Submission)[])
       (one.submission[key] as unknown[]).push(...two.submission[key]);
     const result = await transaction(world.pool, async (tx) => {
-      await lockAgent(tx, first.agentId);
+      await lockAgents(tx, [first.agentId]);
       return write(one.submission, {}, tx);
     });
     expect(result).toMatchObject({
@@ -354,7 +354,7 @@ describe('an agent that works', () => {
     const parent = await world.running({ profile, holder });
     const child = await world.running({ profile, holder, parent });
     await using submitting = await begin(world.pool);
-    await lockAgent(submitting, parent.agentId);
+    await lockAgents(submitting, [parent.agentId]);
     // The end of a child grants its parent's agent the tape; it must not wait for the submission, which waits for turns.
     const ended = await commitSteps(world.pool, [await world.commit(child, { end: 'success' })]);
     expect(ended.outcomes).toMatchObject([{ outcome: 'committed' }]);

@@ -5,12 +5,17 @@
  * decision whether a new turn is dispatched at once or queued.
  *
  * S1  A second submission under the same key writes nothing.
- * S2  A turn that has ended or changed hands cannot submit.
- * S3  A turn is dispatched only while the window of its target has room and none is queued before it.
+ * S2  A turn that has ended or changed hands cannot submit. New turns below it are filed under the lock of their run, which
+ *     an end of the whole tree takes as well: no turn is filed below one that was canceled.
+ * S3  A turn is dispatched only while the window of its target has room and none is queued before it. One of a project with
+ *     `max_concurrent` is queued: promotion, which goes one at a time, counts exactly.
  */
 import type {
   AgentId,
+  BatchId,
+  BatchKind,
   BoxId,
+  BudgetLimits,
   ContextBoxDraft,
   JsonValue,
   NewCard,
@@ -54,6 +59,8 @@ export interface NewRun {
   readonly id: RunId;
   readonly projectId: ProjectId;
   readonly rootTurnId: TurnId;
+  /** Turns that it begins with; default 1. */
+  readonly turnCount?: number;
   readonly traceparent: string | null;
 }
 
@@ -77,6 +84,39 @@ export interface NewTurn {
   readonly traceparent: string | null;
   /** True for an agent that exists already: it may have a turn in hand, so its row must be locked before this write. */
   readonly isReuse: boolean;
+  /** The nearest account and what it has reserved for the turn; absent: none. */
+  readonly budgetId?: string;
+  readonly allottedTokens?: number | null;
+  readonly allottedCost?: number | null;
+  readonly allottedSteps?: number | null;
+  /** The end of the account's time: the turn has no later one. */
+  readonly budgetDeadlineAt?: string | null;
+  /** True: what it spends is kept in its row. */
+  readonly isMetered?: boolean;
+  /** The batch that waits for it from the beginning. */
+  readonly batchIds?: readonly BatchId[];
+  /** −100 to 100, the higher the sooner, within its project; default 0. */
+  readonly priority?: number;
+  /** The migration that a build must know to read it; default: this build's format. */
+  readonly format?: number;
+}
+
+export interface NewBatch {
+  readonly id: BatchId;
+  readonly projectId: ProjectId;
+  readonly runId: RunId | null;
+  readonly turnId: TurnId | null;
+  readonly toolCallId: ToolCallId | null;
+  readonly primitive: string;
+  readonly kind: BatchKind;
+  readonly turnIds: readonly TurnId[];
+  /** Of members that have ended already; new ones have not. */
+  readonly remaining: number;
+  readonly succeeded: number;
+  readonly failed: number;
+  readonly minSuccess: number | null;
+  readonly failFast: boolean;
+  readonly deadlineMs: number | null;
 }
 
 export interface NewGrant {
@@ -97,14 +137,34 @@ export interface NewOperation {
   readonly requestHash: string;
   readonly response: JsonValue;
   readonly awaitedTurnId: TurnId | null;
+  readonly awaitedBatchId?: BatchId | null;
   readonly doorJobId: string | null;
 }
 
-/** The calling turn must still be running at this epoch in this worker's hands. */
+/** The calling turn must still be running at this epoch in this worker's hands, or, without these, must not have ended. */
 export interface Fence {
   readonly turnId: TurnId;
-  readonly epoch: number;
-  readonly holderId: WorkerId;
+  readonly epoch: number | null;
+  readonly holderId: WorkerId | null;
+  /** The run of the new turns below it, whose lock comes first; null when there are none. */
+  readonly spawnRunId?: RunId | null;
+}
+
+/** The account of a new run or capped subtree, with what its first turn has been given. */
+export interface NewBudget {
+  readonly id: RunId | TurnId;
+  readonly projectId: ProjectId;
+  readonly runId: RunId;
+  readonly parentId: string | null;
+  readonly topDepth: number;
+  readonly limits: BudgetLimits;
+  /** From now to the end of its time; null: as the parent's. */
+  readonly seconds: number | null;
+  readonly parentDeadlineAt: string | null;
+  readonly tokensReserved: number;
+  readonly costReserved: number;
+  readonly stepsReserved: number;
+  readonly turnsUsed: number;
 }
 
 /** Everything a primitive writes, gathered before the one statement. */
@@ -114,8 +174,10 @@ export interface Submission {
   readonly tapes: NewTape[];
   readonly agents: NewAgent[];
   readonly runs: NewRun[];
+  readonly budgets: NewBudget[];
   readonly turns: NewTurn[];
   readonly grants: NewGrant[];
+  readonly batches: NewBatch[];
 }
 
 export const emptySubmission = (): Submission => ({
@@ -124,8 +186,10 @@ export const emptySubmission = (): Submission => ({
   tapes: [],
   agents: [],
   runs: [],
+  budgets: [],
   turns: [],
   grants: [],
+  batches: [],
 });
 
 export interface SubmittedTurn {
@@ -136,7 +200,12 @@ export interface SubmittedTurn {
 }
 
 export type SubmissionResult =
-  | { readonly outcome: 'accepted'; readonly turns: readonly SubmittedTurn[] }
+  | {
+      readonly outcome: 'accepted';
+      readonly turns: readonly SubmittedTurn[];
+      /** Turns that the run has now, when this submission added to it. */
+      readonly runTurns?: number;
+    }
   /** The key was used before, or the fence no longer holds: nothing was written. */
   | { readonly outcome: 'refused' };
 
@@ -190,6 +259,12 @@ const distinctGrants = (submission: Submission): readonly NewGrant[] => [
   ).values(),
 ];
 
+interface WrittenRow extends pg.QueryResultRow {
+  readonly accepted: number[] | null;
+  readonly turns: SubmittedTurn[];
+  readonly counts: { readonly run_id: string; readonly turn_count: number }[] | null;
+}
+
 /** Of several items under one key only the first can be accepted. */
 function isRepeated(items: readonly SubmissionItem[], index: number): boolean {
   const operation = items[index]?.operation;
@@ -215,7 +290,12 @@ export async function writeSubmissions(
 ): Promise<readonly SubmissionResult[]> {
   const items = all.filter((_item, index) => !isRepeated(all, index));
   const fences = items.flatMap(({ fence }, index) =>
-    fence === undefined ? [] : [{ item: index, ...snake(fence) }],
+    fence === undefined
+      ? []
+      : [{ item: index, turn_id: fence.turnId, epoch: fence.epoch, holder_id: fence.holderId }],
+  );
+  const spawns = items.flatMap(({ fence, submission }, index) =>
+    fence?.spawnRunId == null ? [] : [{ item: index, run_id: fence.spawnRunId, n: submission.turns.length }],
   );
   const operations = items.flatMap(({ operation }, index) =>
     operation === undefined
@@ -224,29 +304,31 @@ export async function writeSubmissions(
   );
   const { prepared, values } = prepareSubmission({
     fences,
+    spawns,
     operations,
     cards: recordsOf(items, (submission) => submission.cards, cardRecord),
     contextBoxes: recordsOf(items, (submission) => submission.contextBoxes, boxRecord),
     tapes: recordsOf(items, (submission) => submission.tapes, snake),
     agents: recordsOf(items, (submission) => submission.agents, snake),
     runs: recordsOf(items, (submission) => submission.runs, snake),
+    budgets: recordsOf(items, (submission) => submission.budgets, snake),
     grants: recordsOf(items, distinctGrants, snake),
     turns: recordsOf(items, (submission) => submission.turns, snake),
+    batches: recordsOf(items, (submission) => submission.batches, snake),
   });
-  const [row] = await run<{ accepted: number[] | null; turns: SubmittedTurn[] } & pg.QueryResultRow>(
-    db,
-    prepared,
-    values,
-  );
+  const [row] = await run<WrittenRow>(db, prepared, values);
   const isGated = fences.length + operations.length > 0;
   const accepted = new Set(row?.accepted);
   const turns = new Map(row?.turns.map((turn) => [turn.turn_id, turn]));
+  const counts = new Map<string, number>(row?.counts?.map((run) => [run.run_id, run.turn_count]));
   return all.map((item): SubmissionResult => {
     const index = items.indexOf(item);
     if (index === -1 || (isGated && !accepted.has(index))) return { outcome: 'refused' };
+    const runTurns = counts.get(item.submission.turns[0]?.runId ?? '');
     return {
       outcome: 'accepted',
       turns: item.submission.turns.flatMap((turn) => turns.get(turn.id) ?? []),
+      ...(runTurns === undefined ? {} : { runTurns }),
     };
   });
 }

@@ -14,9 +14,10 @@ import {
   ringAgain,
   takeOver,
 } from './sweep.js';
-import { begin, holdCommits, waitUntilBlocked } from './testing/interleave.js';
+import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, World } from './testing/world.js';
-import { claim, commitSteps } from './turns.js';
+import { extendDeadline, recordResults } from './tool-calls.js';
+import { claim, commitSteps, releaseTurns } from './turns.js';
 
 let world: World;
 let profile: TestProfile;
@@ -37,10 +38,14 @@ const NOTHING = {
   dead_leases: false,
   overdue_turns: false,
   overdue_calls: false,
+  due_batches: false,
   queued: false,
+  due_waits: false,
   due_looks: false,
   waiting_doors: false,
   dead_workers: false,
+  settled_failures: false,
+  long_waits: false,
 };
 
 describe('the probe', () => {
@@ -80,33 +85,33 @@ describe('dead leases', () => {
     const kept = await world.running({ profile, holder });
     const waiting = await world.submit({ profile });
     const late = await world.commit(lost, { end: 'success' });
-    expect(await takeOver(world.pool, { maxAttempts: 3, limit })).toEqual([
+    expect(await takeOver(world.pool, { maxLosses: 3, limit })).toEqual([
       { turnId: lost.turnId, epoch: 2, workerTarget: '' },
     ]);
     expect(await world.row(lost)).toMatchObject({ status: 'dispatched', epoch: 2, holder_id: null });
     expect(await world.statusOf(kept)).toBe('running');
     expect(await world.row(waiting)).toMatchObject({ status: 'dispatched', epoch: 1 });
     expect((await commitSteps(world.pool, [late])).outcomes).toEqual([{ outcome: 'fenced' }]);
-    expect(await takeOver(world.pool, { maxAttempts: 3, limit })).toEqual([]);
+    expect(await takeOver(world.pool, { maxLosses: 3, limit })).toEqual([]);
   });
 
   test('are those of workers whose row is gone, too', async () => {
     const gone = newId<'worker'>();
     const turn = await world.running({ profile, holder: gone });
-    expect(await takeOver(world.pool, { maxAttempts: 3, limit })).toMatchObject([{ turnId: turn.turnId }]);
+    expect(await takeOver(world.pool, { maxLosses: 3, limit })).toMatchObject([{ turnId: turn.turnId }]);
   });
 
   test('are judged by the given clock', async () => {
     await world.running({ profile, holder });
-    expect(await takeOver(world.pool, { ...later(3_599), maxAttempts: 3, limit })).toEqual([]);
-    expect(await takeOver(world.pool, { ...later(3_601), maxAttempts: 3, limit })).toHaveLength(1);
+    expect(await takeOver(world.pool, { ...later(3_599), maxLosses: 3, limit })).toEqual([]);
+    expect(await takeOver(world.pool, { ...later(3_601), maxLosses: 3, limit })).toHaveLength(1);
   });
 
   test('leave the committed steps as they are: the next holder goes on behind them', async () => {
     const dead = await world.worker({ leaseMs: 0 });
     const turn = await world.running({ profile, holder: dead });
     await commitSteps(world.pool, [await world.commit(turn, { says: 'kept' })]);
-    await takeOver(world.pool, { maxAttempts: 3, limit });
+    await takeOver(world.pool, { maxLosses: 3, limit });
     expect(await world.claim(turn, holder)).toMatchObject({ stepCount: 1, attempt: 2, epoch: 2 });
     expect(await world.tape(turn)).toEqual(['turn.started', 'kept']);
   });
@@ -114,15 +119,34 @@ describe('dead leases', () => {
   test('that lost a turn too often give it up to an end', async () => {
     const dead = await world.worker({ leaseMs: 0 });
     const turn = await world.running({ profile, holder: dead });
-    await takeOver(world.pool, { maxAttempts: 2, limit });
+    await takeOver(world.pool, { maxLosses: 2, limit });
     await world.claim(turn, dead);
-    expect(await takeOver(world.pool, { maxAttempts: 2, limit })).toEqual([]);
-    const exhausted = await findExhaustedTurns(world.pool, { maxAttempts: 2, limit });
+    expect(await takeOver(world.pool, { maxLosses: 2, limit })).toEqual([]);
+    const exhausted = await findExhaustedTurns(world.pool, { maxLosses: 2, limit });
     expect(exhausted).toMatchObject([{ turn_id: turn.turnId, epoch: 2, holder_id: dead, attempt: 2 }]);
-    expect(await findExhaustedTurns(world.pool, { maxAttempts: 3, limit })).toEqual([]);
+    expect(await findExhaustedTurns(world.pool, { maxLosses: 3, limit })).toEqual([]);
     const end = await world.commit(turn, { step: 'none', end: 'failed' });
     expect((await commitSteps(world.pool, [end])).outcomes).toMatchObject([{ outcome: 'committed' }]);
     expect(await world.statusOf(turn)).toBe('failed');
+  });
+
+  test('count against a turn, its releases do not; a committed step forgets them', async () => {
+    const turn = await world.running({ profile, holder });
+    const losses = async (): Promise<number> =>
+      (
+        await world.rows<{ losses: number }>('select losses from boxcar.turns where id = $1', [turn.turnId])
+      )[0]?.losses ?? -1;
+    for (let i = 0; i < 12; i += 1) {
+      await releaseTurns(world.pool, holder, [turn.turnId]);
+      await world.claim(turn, holder);
+    }
+    expect(await losses()).toBe(0);
+    expect(await findExhaustedTurns(world.pool, { ...later(3_601), maxLosses: 2, limit })).toEqual([]);
+    await releaseTurns(world.pool, holder, [turn.turnId], { isLoss: true });
+    expect(await losses()).toBe(1);
+    expect(await world.claim(turn, holder)).toMatchObject({ losses: 1, attempt: 14 });
+    await commitSteps(world.pool, [await world.commit(turn)]);
+    expect(await losses()).toBe(0);
   });
 
   test('do not wait for a turn that somebody else has locked', async () => {
@@ -133,7 +157,7 @@ describe('dead leases', () => {
     ];
     await using other = await begin(world.pool);
     await other.query('select from boxcar.turns where id = $1 for update', [one.turnId]);
-    expect(await takeOver(world.pool, { maxAttempts: 3, limit })).toMatchObject([{ turnId: two.turnId }]);
+    expect(await takeOver(world.pool, { maxLosses: 3, limit })).toMatchObject([{ turnId: two.turnId }]);
   });
 });
 
@@ -227,16 +251,38 @@ describe('deadlines', () => {
   });
 });
 
-test('one sweeper at a time: the others are told at once', async () => {
-  const held = holdCommits(world.pool);
+test('a call that was given more time after it was found overdue is not answered for it', async () => {
+  const turn = await world.running({ profile, holder });
+  const [call] = (await world.call(turn, 1)) as [ToolCallId];
+  const [found] = await findOverdueCalls(world.pool, { ...later(61), limit });
+  if (found === undefined) throw new Error('not found');
+  await extendDeadline(world.pool, call, 3_600_000);
+  const answer = { ...world.result(turn, call, 'late'), deadlineAt: found.deadline_at };
+  expect(await recordResults(world.pool, [answer])).toEqual({ rings: [], duplicates: [call] });
+  const [again] = await findOverdueCalls(world.pool, { ...later(3_601), limit });
+  const due = { ...answer, deadlineAt: again?.deadline_at ?? '' };
+  expect(await recordResults(world.pool, [due])).toEqual({ rings: [], duplicates: [] });
+});
+
+test('one sweeper at a time: the others are told at once, and no connection is held meanwhile', async () => {
   const swept: string[] = [];
-  const first = elected(held.pool, async () => void swept.push('first'));
-  await held.atCommit;
-  expect(await elected(world.pool, async () => void swept.push('second'))).toBe(false);
-  held.release();
-  expect(await first).toBe(true);
+  await elected(world.pool, async () => {
+    swept.push('first');
+    expect(world.pool.idleCount).toBe(world.pool.totalCount);
+    expect(await elected(world.pool, async () => void swept.push('second'))).toBe(false);
+  });
   expect(await elected(world.pool, async () => void swept.push('third'))).toBe(true);
-  expect(swept).toEqual(['first', 'third']);
+  await expect(elected(world.pool, () => Promise.reject(new Error('in vain')))).rejects.toThrow('in vain');
+  expect(await elected(world.pool, async () => void swept.push('fourth'))).toBe(true);
+  expect(swept).toEqual(['first', 'third', 'fourth']);
+});
+
+test('a sweeper that never comes back keeps the others waiting for its lease only', async () => {
+  const never = elected(world.pool, async () => {
+    await world.rows("update boxcar.sweeper set lease_until = now() - interval '1 second'");
+    expect(await elected(world.pool, async () => undefined)).toBe(true);
+  });
+  expect(await never).toBe(true);
 });
 
 test('targets with queued turns are told once each', async () => {
@@ -256,11 +302,13 @@ describe('doors', () => {
     );
     const jobs = async () => (await findDoorsOf(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
     expect(await jobs()).toEqual(['job-1']);
-    expect(await findWaitingDoors(world.pool, { ...later(10), limit })).toEqual([]);
+    const find = async (options: { now?: Date } = {}) =>
+      (await findWaitingDoors(world.pool, { ...options, of: 'turns', limit })).doors;
+    expect(await find(later(10))).toEqual([]);
     const ended = await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);
     expect(ended.doorTurnIds).toEqual([turn.turnId]);
-    expect(await findWaitingDoors(world.pool, { limit })).toEqual([]);
-    const [door] = await findWaitingDoors(world.pool, { ...later(10), limit });
+    expect(await find()).toEqual([]);
+    const [door] = await find(later(10));
     if (door === undefined) throw new Error('no door waits');
     await closeDoor(world.pool, { ...door, job_id: 'job-2' });
     expect(await jobs()).toEqual(['job-1']);

@@ -2,29 +2,41 @@
  * What the sweep looks for: rows that nobody will touch unless somebody looks. Each search is an index probe on rows that
  * are overdue, so an idle database answers from a handful of empty index pages.
  */
-import type { AgentId, BoxId, ProjectId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import { randomUUID } from 'node:crypto';
+import type { AgentId, BatchId, BoxId, ProjectId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, transaction } from './db.js';
+import { type Queryable, run, runRetrying, type Statement, statement } from './db.js';
+import { notSetAside, settledFailure } from './dead-letters.js';
 import { toRing } from './turns.js';
+import { hasLongWaits } from './wait-cycles.js';
 import { LONG_DEAD } from './workers.js';
 
 const NOW = 'coalesce($1::timestamptz, now())';
-const DEAD = `t.status = 'running' and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW})`;
-const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadline_at is not null`;
-const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending'`;
+const DEAD = `t.status = 'running' and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW}) and ${notSetAside('dead_leases', 't.id', NOW)}`;
+const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadline_at is not null and ${notSetAside('overdue_turns', 't.id', NOW)}`;
+// One that waits for a batch ends with it.
+const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending' and k.batch_id is null and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
 const DUE_LOOK = `k.look_at <= ${NOW} and k.look_at is not null and k.status = 'pending'`;
-const WAITING_DOOR = `o.door_job_id is not null and (select t.ended_at from boxcar.turns t where t.id = o.awaited_turn_id) < ${NOW} - interval '2 seconds'`;
+const DUE_WAIT = `w.due_at <= ${NOW} and w.due_at is not null and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
+
+const BATCH_IN_ORDER = notSetAside('due_batches', 'b.id', NOW);
+const DUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.is_due and ${BATCH_IN_ORDER}`;
+const OVERDUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW} and ${BATCH_IN_ORDER}`;
 
 const PROBE = statement(`
   select
-    exists (select from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond') as lost_rings,
+    exists (select from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${notSetAside('lost_rings', 't.id', NOW)}) as lost_rings,
     exists (select from boxcar.turns t where ${DEAD}) as dead_leases,
     exists (select from boxcar.turns t where ${OVERDUE_TURN}) as overdue_turns,
     exists (select from boxcar.tool_calls k where ${OVERDUE_CALL}) as overdue_calls,
     exists (select from boxcar.tool_calls k where ${DUE_LOOK}) as due_looks,
+    exists (select from boxcar.waits w where ${DUE_WAIT}) or exists (select from boxcar.budgets b where b.paused_at <= ${NOW} - interval '5 seconds') as due_waits,
+    exists (${DUE_BATCHES}) or exists (${OVERDUE_BATCHES}) as due_batches,
     exists (select from boxcar.turns t where t.status = 'queued') as queued,
-    exists (select from boxcar.operations o where ${WAITING_DOOR}) as waiting_doors,
-    exists (select from boxcar.workers w where ${LONG_DEAD}) as dead_workers`);
+    exists (select from boxcar.operations o where o.door_job_id is not null) as waiting_doors,
+    exists (select from boxcar.workers w where ${LONG_DEAD}) as dead_workers,
+    exists (select from boxcar.sweep_failures f where ${settledFailure(NOW)}) as settled_failures,
+    ${hasLongWaits(NOW)} as long_waits`);
 
 export interface SweepFindings {
   readonly lost_rings: boolean;
@@ -33,9 +45,18 @@ export interface SweepFindings {
   readonly overdue_calls: boolean;
   /** Calls in the hands of workers outside, whose job is to be looked into. */
   readonly due_looks: boolean;
+  /** Turns that wait for a moment which has come, or for a budget. */
+  readonly due_waits: boolean;
+  /** Batches to be ended, or past their deadline. */
+  readonly due_batches: boolean;
   readonly queued: boolean;
+  /** Jobs at the queue door wait: the turns or batches of some may have ended. */
   readonly waiting_doors: boolean;
   readonly dead_workers: boolean;
+  /** Rows that once could not be handled, and were since. */
+  readonly settled_failures: boolean;
+  /** Awaited turns that have stood in a queue for long: their waits may be a circle. */
+  readonly long_waits: boolean;
 }
 
 export interface SweepClock {
@@ -49,9 +70,13 @@ const NOTHING: SweepFindings = {
   overdue_turns: false,
   overdue_calls: false,
   due_looks: false,
+  due_waits: false,
+  due_batches: false,
   queued: false,
   waiting_doors: false,
   dead_workers: false,
+  settled_failures: false,
+  long_waits: false,
 };
 
 /** Is there anything to do? One statement, the whole cost of an idle sweep. */
@@ -66,49 +91,79 @@ export async function probe(
   return row ?? NOTHING;
 }
 
-const ELECT = statement(
-  "select pg_try_advisory_xact_lock(hashtextextended('boxcar:sweep', 0)) as is_elected",
+/** A sweep that takes longer has company from then on, which changes nothing: each row is taken by whoever locks it first. */
+const SWEEP_LEASE = "interval '5 seconds'";
+
+const ELECT = statement(`
+  update boxcar.sweeper set holder_id = $1, lease_until = clock_timestamp() + ${SWEEP_LEASE} where lease_until <= clock_timestamp() returning true`);
+
+const STEP_DOWN = statement(
+  "update boxcar.sweeper set holder_id = null, lease_until = '-infinity' where holder_id = $1",
 );
 
-/** Runs `body` if no other process sweeps at this moment; false = another one does. */
-export function elected(pool: pg.Pool, body: () => Promise<void>): Promise<boolean> {
-  return transaction(pool, async (tx) => {
-    const [row] = await run<{ is_elected: boolean }>(tx, ELECT, []);
-    if (row?.is_elected !== true) return false;
+/**
+ * Runs `body` if no other process sweeps at this moment; false = another one does. A sweeper that dies or is stopped keeps the
+ * others waiting for no more than its lease of five seconds.
+ */
+export async function elected(pool: pg.Pool, body: () => Promise<void>): Promise<boolean> {
+  const me = randomUUID();
+  if ((await run(pool, ELECT, [me])).length === 0) return false;
+  try {
     await body();
-    return true;
-  });
+  } finally {
+    await run(pool, STEP_DOWN, [me]);
+  }
+  return true;
+}
+
+const DEAD_TURNS = statement(
+  `select t.id as turn_id, t.project_id from boxcar.turns t where ${DEAD} and t.losses < $2 - 1 order by t.id limit $3`,
+);
+
+/** The turns that {@link takeOver} would take. */
+export function findDeadTurns(
+  pool: pg.Pool,
+  options: SweepClock & { maxLosses: number; limit: number },
+): Promise<{ turn_id: TurnId; project_id: ProjectId }[]> {
+  return runRetrying(pool, DEAD_TURNS, [options.now ?? null, options.maxLosses, options.limit]);
 }
 
 const TAKE_OVER = statement(`
   with lk as (
-    select t.id from boxcar.turns t where ${DEAD} and t.attempt < $2 order by t.id limit $3 for update of t skip locked
+    select t.id from boxcar.turns t where ${DEAD} and t.losses < $2 - 1 and ($4::uuid[] is null or t.id = any ($4)) order by t.id limit $3 for update of t skip locked
   )
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now()
+  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now(), losses = t.losses + 1
   from lk where t.id = lk.id
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
-/** Takes turns from holders whose lease has passed; they continue from their last committed step. */
+/**
+ * Takes turns from holders whose lease has passed; they continue from their last committed step.
+ *
+ * @param options.maxLosses - So many lost workers at the same step are the end of a turn.
+ * @param options.turnIds - Only these.
+ */
 export async function takeOver(
   pool: pg.Pool,
-  options: SweepClock & { maxAttempts: number; limit: number },
+  options: SweepClock & { maxLosses: number; limit: number; turnIds?: readonly TurnId[] },
 ): Promise<readonly Ring[]> {
   const rows = await runRetrying<Parameters<typeof toRing>[0]>(pool, TAKE_OVER, [
     options.now ?? null,
-    options.maxAttempts,
+    options.maxLosses,
     options.limit,
+    options.turnIds ?? null,
   ]);
   return rows.map(toRing);
 }
 
-// Those of a target without a worker wait with or without a ring, and would stand in front of the others for ever.
+// Those of a target without a worker wait with or without a ring, and would stand in front of the others for ever. What some of
+// its workers cannot read waits too: a ring might meet one of those again and again, so who can read it looks for it in the rows.
 const STALE_RINGS = statement(`
   select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t
-  where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond'
-    and (t.worker_target in (select unnest(w.targets) from boxcar.workers w where w.lease_until > ${NOW})) is true
+  where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${notSetAside('lost_rings', 't.id', NOW)}
+    and t.format <= (select min(w.schema_version) from boxcar.workers w where w.lease_until > ${NOW} and w.targets @> array[t.worker_target])
   order by t.dispatched_at limit $3`);
 
-/** Turns dispatched a while ago that nobody has claimed, although workers live for them: their ring may be lost. */
+/** Turns dispatched a while ago that nobody has claimed, although workers live that can all read them: their ring may be lost. */
 export async function findStaleRings(
   pool: pg.Pool,
   options: SweepClock & { lostRingMs: number; limit: number },
@@ -153,33 +208,40 @@ export interface EndableTurn extends pg.QueryResultRow {
   readonly attempt: number;
 }
 
-const ENDABLE =
+export interface OverdueTurn extends EndableTurn {
+  /** The account that governs it when that account's time is over; null = it is not. */
+  readonly over_budget_id: string | null;
+}
+
+/** The columns of `EndableTurn` of a turn `t`. */
+export const ENDABLE =
   't.id as turn_id, t.project_id, t.agent_id, t.epoch, t.holder_id, t.parent_turn_id, t.parent_tool_call_id, t.is_awaited, t.primitive, t.context_box_id, t.output_box_id, t.step_count, t.attempt';
 
 const OVERDUE_TURNS = statement(
-  `select ${ENDABLE} from boxcar.turns t where ${OVERDUE_TURN} order by t.deadline_at limit $2`,
+  `select ${ENDABLE}, (select b.id from boxcar.budgets b where b.id = t.budget_id and b.deadline_at <= ${NOW}) as over_budget_id
+  from boxcar.turns t where ${OVERDUE_TURN} order by t.deadline_at limit $2`,
 );
 
 /** Turns past their deadline, in whatever status that is not final. */
 export function findOverdueTurns(
   pool: pg.Pool,
   options: SweepClock & { limit: number },
-): Promise<EndableTurn[]> {
-  return runRetrying<EndableTurn>(pool, OVERDUE_TURNS, [options.now ?? null, options.limit]);
+): Promise<OverdueTurn[]> {
+  return runRetrying<OverdueTurn>(pool, OVERDUE_TURNS, [options.now ?? null, options.limit]);
 }
 
 const EXHAUSTED_TURNS = statement(
-  `select ${ENDABLE} from boxcar.turns t where ${DEAD} and t.attempt >= $2 order by t.id limit $3`,
+  `select ${ENDABLE} from boxcar.turns t where ${DEAD} and t.losses >= $2 - 1 order by t.id limit $3`,
 );
 
 /** Turns that lost their worker too often at the same step. */
 export function findExhaustedTurns(
   pool: pg.Pool,
-  options: SweepClock & { maxAttempts: number; limit: number },
+  options: SweepClock & { maxLosses: number; limit: number },
 ): Promise<EndableTurn[]> {
   return runRetrying<EndableTurn>(pool, EXHAUSTED_TURNS, [
     options.now ?? null,
-    options.maxAttempts,
+    options.maxLosses,
     options.limit,
   ]);
 }
@@ -192,10 +254,12 @@ export interface OverdueCall extends pg.QueryResultRow {
   /** Whose queue its job is in; null when it has none. */
   readonly target: string | null;
   readonly is_awaiting: boolean;
+  /** As Postgres writes it: its answer counts only while this is its deadline. */
+  readonly deadline_at: string;
 }
 
 const OVERDUE_CALLS = statement(`
-  select k.id, k.turn_id, k.project_id, k.name, k.target,
+  select k.id, k.turn_id, k.project_id, k.name, k.target, k.deadline_at::text as deadline_at,
     exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) as is_awaiting
   from boxcar.tool_calls k where ${OVERDUE_CALL} order by k.deadline_at limit $2`);
 
@@ -205,6 +269,17 @@ export function findOverdueCalls(
   options: SweepClock & { limit: number },
 ): Promise<OverdueCall[]> {
   return runRetrying<OverdueCall>(pool, OVERDUE_CALLS, [options.now ?? null, options.limit]);
+}
+
+const FIND_DUE_BATCHES = statement(`
+  (${DUE_BATCHES} order by b.id limit $2) union (${OVERDUE_BATCHES} order by b.deadline_at limit $2)`);
+
+/** Batches that are to be ended or have passed their deadline. */
+export async function findDueBatches(
+  pool: pg.Pool,
+  options: SweepClock & { limit: number },
+): Promise<readonly { readonly id: BatchId; readonly project_id: ProjectId }[]> {
+  return runRetrying(pool, FIND_DUE_BATCHES, [options.now ?? null, options.limit]);
 }
 
 const QUEUED_TARGETS = statement(`
@@ -225,35 +300,68 @@ export async function findQueuedTargets(pool: pg.Pool): Promise<readonly string[
 
 export interface Door extends pg.QueryResultRow {
   readonly project_id: ProjectId;
-  /** The turn whose end the job waits for. */
-  readonly turn_id: TurnId;
+  /** The turn or batch whose end the job waits for. */
+  readonly awaited_id: TurnId | BatchId;
   readonly job_id: string;
 }
 
-const DOOR = 'o.project_id, o.awaited_turn_id as turn_id, o.door_job_id as job_id';
+const DOOR =
+  'o.project_id, coalesce(o.awaited_turn_id, o.awaited_batch_id) as awaited_id, o.door_job_id as job_id';
 
 const DOORS_OF = statement(`
-  select ${DOOR} from boxcar.operations o where o.awaited_turn_id = any ($1::uuid[]) and o.door_job_id is not null`);
+  select ${DOOR} from boxcar.operations o where o.awaited_turn_id = any ($1::uuid[]) and o.door_job_id is not null
+  union all
+  select ${DOOR} from boxcar.operations o where o.awaited_batch_id = any ($1::uuid[]) and o.door_job_id is not null`);
 
-/** Jobs at the queue door that wait for the end of these turns. */
-export function findDoorsOf(db: Queryable, turnIds: readonly TurnId[]): Promise<Door[]> {
-  return run<Door>(db, DOORS_OF, [turnIds]);
+/** Jobs at the queue door that wait for the end of these turns and batches. */
+export function findDoorsOf(db: Queryable, ids: readonly (TurnId | BatchId)[]): Promise<Door[]> {
+  return run<Door>(db, DOORS_OF, [ids]);
 }
 
-const WAITING_DOORS = statement(`select ${DOOR} from boxcar.operations o where ${WAITING_DOOR} limit $2`);
+// As many may wait as turns are queued, and of nearly all nothing has ended: a pass looks at a part of them.
+const waitingDoors = (column: string, table: string): Statement =>
+  statement(`
+  with looked as materialized (
+    select o.project_id, o.awaited_id, o.job_id, e.ended_at from (
+      select d.project_id, d.${column} as awaited_id, d.door_job_id as job_id from boxcar.operations d
+      where d.door_job_id is not null and d.${column} > $2 order by d.${column} fetch first ($3) rows with ties
+    ) o cross join lateral (select t.ended_at from boxcar.${table} t where t.id = o.awaited_id offset 0) e
+  )
+  select (select coalesce(json_agg(json_build_object('project_id', l.project_id, 'awaited_id', l.awaited_id, 'job_id', l.job_id)), '[]')
+      from looked l where l.ended_at < ${NOW} - interval '2 seconds') as doors,
+    (select case when count(*) >= $3 then max(l.awaited_id::text) end from looked l) as next`);
 
-/** Jobs at the queue door whose turn ended a while ago and that have not been answered. */
-export function findWaitingDoors(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<Door[]> {
-  return runRetrying<Door>(pool, WAITING_DOORS, [options.now ?? null, options.limit]);
+const WAITING_DOORS = {
+  turns: waitingDoors('awaited_turn_id', 'turns'),
+  batches: waitingDoors('awaited_batch_id', 'batches'),
+} as const;
+
+const FIRST_ID = '00000000-0000-0000-0000-000000000000';
+
+/**
+ * Jobs at the queue door whose turn or batch ended a while ago and that have not been answered, among the `limit` after one.
+ *
+ * @returns `next`: where the next look begins; undefined: this one saw the last.
+ */
+export async function findWaitingDoors(
+  pool: pg.Pool,
+  options: SweepClock & { of: 'turns' | 'batches'; after?: string | undefined; limit: number },
+): Promise<{ readonly doors: readonly Door[]; readonly next: string | undefined }> {
+  const [row] = await runRetrying<{ doors: Door[]; next: string | null }>(pool, WAITING_DOORS[options.of], [
+    options.now ?? null,
+    options.after ?? FIRST_ID,
+    options.limit,
+  ]);
+  return { doors: row?.doors ?? [], next: row?.next ?? undefined };
 }
 
 const OPEN_DOOR = statement(`
-  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
-  select o.project_id, $3, o.primitive, o.request_hash, o.response, o.awaited_turn_id, $4
+  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, created_at)
+  select o.project_id, $3, o.primitive, o.request_hash, o.response, o.awaited_turn_id, o.awaited_batch_id, $4, o.created_at
   from boxcar.operations o where o.project_id = $1 and o.idempotency_key = $2 and o.door_job_id is distinct from $4
   on conflict (project_id, idempotency_key) do update set door_job_id = excluded.door_job_id`);
 
-/** Another job waits for the turn of an operation: it gets a record of its own, under `own_key`. Once is enough. */
+/** Another job waits for the turn or batch of an operation: it gets a record of its own, under `own_key`. Once is enough. */
 export async function openDoor(
   db: Queryable,
   door: { project_id: ProjectId; idempotency_key: string; own_key: string; job_id: string },
@@ -262,9 +370,9 @@ export async function openDoor(
 }
 
 const CLOSE_DOOR = statement(`
-  update boxcar.operations set door_job_id = null where project_id = $1 and awaited_turn_id = $2 and door_job_id = $3`);
+  update boxcar.operations set door_job_id = null where project_id = $1 and (awaited_turn_id = $2 or awaited_batch_id = $2) and door_job_id = $3`);
 
 /** The job has its answer, or is gone. */
 export async function closeDoor(db: Queryable, door: Door): Promise<void> {
-  await run(db, CLOSE_DOOR, [door.project_id, door.turn_id, door.job_id]);
+  await run(db, CLOSE_DOOR, [door.project_id, door.awaited_id, door.job_id]);
 }

@@ -5,7 +5,7 @@
  * R2  Whether calls are still out is read from `turns.pending_calls` in the UPDATE that lowers it, never from a sub-select.
  * R3  The transaction that lowers it to zero appends all results of the step to the tape, in call order, and resumes the turn.
  */
-import type { JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import type { BatchId, JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
@@ -21,6 +21,8 @@ export interface CallSettlement {
   readonly turnId: TurnId;
   readonly status: 'success' | 'failed' | 'timeout' | 'canceled';
   readonly card: NewCard;
+  /** Given: it counts only while the call has this deadline still, as Postgres writes it. */
+  readonly deadlineAt?: string;
 }
 
 export interface SettledTurns {
@@ -30,22 +32,24 @@ export interface SettledTurns {
   readonly duplicates: readonly ToolCallId[];
 }
 
+// Each call is locked and read by its key, after the turns: to look for each of many in a list of all took two minutes for 6,000.
 const RECORD = statement(`
   with r as (
-    select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, ${CARD_COLUMNS})
+    select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, due_at timestamptz, ${CARD_COLUMNS})
   ),
   lk as (select t.id from boxcar.turns t where t.id = any ($2::uuid[]) order by t.id for update),
-  locked as (
-    select k.id from boxcar.tool_calls k join r on r.call_id = k.id and r.turn_id = k.turn_id where k.turn_id in (select id from lk)
-    order by k.id for update of k
+  locked as materialized (
+    select k.id, r.status, r.id as card_id, k.status = 'pending' and (r.due_at is null or k.deadline_at = r.due_at) as is_open
+    from (select * from r where (r.turn_id in (select id from lk)) is true order by r.call_id) r cross join lateral (
+      select x.id, x.status, x.deadline_at from boxcar.tool_calls x where x.id = r.call_id and x.turn_id = r.turn_id offset 0 for update of x) k
   ),
   won as (
-    update boxcar.tool_calls k set status = r.status, result_card_id = r.id, ended_at = now()
-    from r, locked where k.id = locked.id and r.call_id = k.id and k.status = 'pending'
+    update boxcar.tool_calls k set status = l.status, result_card_id = l.card_id, ended_at = now()
+    from locked l where k.id = l.id and l.is_open
     returning k.id, k.turn_id
   ),
   cards as (
-    insert into ${CARD_TARGET} select ${CARD_VALUES} from r x where x.call_id in (select id from won)
+    insert into ${CARD_TARGET} select ${CARD_VALUES} from r x where (x.call_id in (select id from won)) is true
   ),
   lowered as (
     update boxcar.turns t set pending_calls = t.pending_calls - w.n
@@ -55,14 +59,14 @@ const RECORD = statement(`
   select (select coalesce(json_agg(id), '[]') from won) as won,
     (select coalesce(json_agg(id), '[]') from lowered where pending_calls = 0 and status in ('dispatched', 'running', 'suspended')) as complete`);
 
+// $3 holds all of $1 and $2, because turns that are asked for in two ways are found by no index.
 const ADVANCE = statement(`
   with holders as (select * from json_to_recordset($2) as h(turn_id uuid, epoch int, holder_id uuid)),
   lk as (
     select t.*, t.id = any ($1::uuid[]) as is_complete,
       h.turn_id is not null and t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id as is_held
     from boxcar.turns t left join holders h on h.turn_id = t.id
-    where (t.id = any ($1::uuid[]) or t.id in (select turn_id from holders))
-      and t.status in ('dispatched', 'running', 'suspended')
+    where t.id = any ($3::uuid[]) and t.status in ('dispatched', 'running', 'suspended')
     order by t.id for update of t
   ),
   results as (
@@ -119,6 +123,7 @@ async function record(
     call_id: item.toolCallId,
     turn_id: item.turnId,
     status: item.status,
+    ...(item.deadlineAt === undefined ? {} : { due_at: item.deadlineAt }),
     ...cardRecord(item.card),
   }));
   const [row] = await run<{ won: ToolCallId[]; complete: TurnId[] }>(tx, RECORD, [
@@ -160,7 +165,7 @@ export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]
     ...first.filter((item) => !won.has(item.toolCallId)).map((item) => item.toolCallId),
   ];
   if (complete.length === 0) return { rings: [], duplicates };
-  const rows = await run<AdvanceRow>(tx, ADVANCE, [complete, '[]']);
+  const rows = await run<AdvanceRow>(tx, ADVANCE, [complete, '[]', complete]);
   return { rings: ringsOf(rows), duplicates };
 }
 
@@ -209,7 +214,11 @@ export function advanceTurns(
       epoch: item.epoch,
       holder_id: item.holderId,
     }));
-    const rows = await run<AdvanceRow>(tx, ADVANCE, [complete, JSON.stringify(holders)]);
+    const rows = await run<AdvanceRow>(tx, ADVANCE, [
+      complete,
+      JSON.stringify(holders),
+      [...complete, ...holders.map((holder) => holder.turn_id)],
+    ]);
     const byTurn = new Map(rows.filter((row) => row.is_held).map((row) => [row.turn_id, row]));
     return {
       outcomes: advances.map((item): AdvanceOutcome => {
@@ -225,9 +234,9 @@ export function advanceTurns(
 }
 
 const PENDING = statement(`
-  select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch,
+  select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch, encode(k.guard_hash, 'hex') as guard_hash,
     extract(epoch from k.deadline_at - now()) * 1000 as remaining_ms,
-    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) as is_awaiting
+    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) or k.batch_id is not null as is_awaiting
   from boxcar.tool_calls k where k.turn_id = $1 and k.status = 'pending' order by k.ordinal`);
 
 export interface PendingCall extends pg.QueryResultRow {
@@ -243,8 +252,10 @@ export interface PendingCall extends pg.QueryResultRow {
   readonly target: string | null;
   readonly retry: 'safe' | 'never';
   readonly epoch: number;
+  /** Null: not guarded. */
+  readonly guard_hash: string | null;
   readonly remaining_ms: number;
-  /** A child turn exists whose end will be the result. */
+  /** A child turn or a batch exists whose end will be the result. */
   readonly is_awaiting: boolean;
 }
 
@@ -255,19 +266,34 @@ export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<P
 }
 
 const EXTEND = statement(`
-  update boxcar.tool_calls set deadline_at = now() + $2 * interval '1 millisecond' where id = $1 and status = 'pending'`);
+  update boxcar.tool_calls set deadline_at = now() + $2 * interval '1 millisecond' where id = $1 and status = 'pending' returning id`);
 
-/** Gives a waiting call the deadline of what it waits for. */
+/** Gives a waiting call the deadline of what it waits for. False: it has its answer already. */
 export async function extendDeadline(
   db: Queryable,
   toolCallId: ToolCallId,
   timeoutMs: number,
-): Promise<void> {
-  await run(db, EXTEND, [toolCallId, timeoutMs]);
+): Promise<boolean> {
+  return (await run(db, EXTEND, [toolCallId, timeoutMs])).length > 0;
+}
+
+const AWAIT_BATCH = statement(`
+  update boxcar.tool_calls set batch_id = $2, deadline_at = now() + $3 * interval '1 millisecond' where id = $1 and status = 'pending' returning id`);
+
+/**
+ * A call waits for a batch from now on; the batch's deadline, which is said here too, is the one that counts. False: it has its
+ * answer already.
+ */
+export async function awaitBatch(
+  db: Queryable,
+  toolCallId: ToolCallId,
+  batch: { readonly id: BatchId; readonly deadlineMs: number },
+): Promise<boolean> {
+  return (await run(db, AWAIT_BATCH, [toolCallId, batch.id, batch.deadlineMs])).length > 0;
 }
 
 const CALLS_OF_STEP = statement(`
-  select k.name, k.status, c.content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
+  select k.name, k.status, coalesce(c.content, c.placeholder) as content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
   where k.turn_id = $1 and k.step = $2 order by k.ordinal`);
 
 /** The calls of a committed step with their results. */

@@ -1,4 +1,4 @@
-import { KernelError, type ProjectId, type TurnId, tryParseId } from '@boxcar/kernel';
+import { KernelError, type ProjectId, type RunId, type TurnId, tryParseId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
 
 const MIN_PREFIX = 8;
@@ -55,4 +55,57 @@ export async function findTurnId(
     });
   }
   return { turnId: first, projectId: row.project_id };
+}
+
+const FIND_EITHER = statement(`
+  with p as (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1)
+  select p.id as project_id, f.kind, f.id from p left join lateral (
+    (select 'turn' as kind, t.id from boxcar.turns t where t.project_id = p.id and t.id between $3 and $4 order by t.id limit 4)
+    union all
+    (select 'run', r.id from boxcar.runs r where r.project_id = p.id and r.id between $3 and $4 order by r.id limit 4)
+  ) f on true
+  order by f.id`);
+
+/**
+ * A turn or a run of a project, by its id or by a beginning of it of at least eight digits.
+ *
+ * @throws KernelError `not_found`; `bad_request` when `ref` is no id, or fits several.
+ */
+export async function findTurnOrRun(
+  db: Queryable,
+  ref: string,
+  { project }: { readonly project: string },
+): Promise<{ readonly kind: 'turn'; readonly id: TurnId } | { readonly kind: 'run'; readonly id: RunId }> {
+  const digits = ref.toLowerCase().replaceAll('-', '');
+  if (!/^[0-9a-f]+$/.test(digits) || digits.length < MIN_PREFIX || digits.length > 32)
+    throw new KernelError('bad_request', {
+      message: `'${ref.slice(0, 80)}' is no id of a turn or run and no beginning of one (${MIN_PREFIX} hex digits at least).`,
+      details: { field: 'turn' },
+    });
+  type Found = { kind: 'turn'; id: TurnId } | { kind: 'run'; id: RunId } | { kind: null; id: null };
+  const rows = await run<{ project_id: ProjectId } & Found>(db, FIND_EITHER, [
+    tryParseId<'project'>(project) ?? null,
+    project,
+    tryParseId(digits.padEnd(32, '0')),
+    tryParseId(digits.padEnd(32, 'f')),
+  ]);
+  const [first] = rows;
+  if (first === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
+  if (first.kind === null)
+    throw new KernelError('not_found', {
+      message: `No turn or run '${ref}' in project '${project}'.`,
+      details: { turn_id: ref, project_id: first.project_id },
+    });
+  if (rows.length > 1) {
+    const some = rows.slice(0, 3).map(({ kind, id }) => `${kind} ${id}`);
+    throw new KernelError('bad_request', {
+      message: `'${ref}' is the beginning of several ids (${some.join(', ')}${rows.length > 3 ? ', …' : ''}); give more digits.`,
+      details: { field: 'turn', ids: rows.map(({ id }) => id) },
+    });
+  }
+  return first.kind === 'turn' ? { kind: 'turn', id: first.id } : { kind: 'run', id: first.id };
 }

@@ -1,6 +1,6 @@
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
-import { lockAgent } from './lookups.js';
+import { lockAgents } from './lookups.js';
 import { writeSubmission } from './submission.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
@@ -446,7 +446,7 @@ describe('an agent’s next turn is never left behind', () => {
   /** A submission of a turn for the agent of `turn`, held open. */
   async function submitNext(turn: TestTurn, tx: Parameters<typeof writeSubmission>[0]): Promise<TestTurn> {
     const { turn: next, submission } = world.draft({ profile, reuse: turn });
-    await lockAgent(tx, turn.agentId);
+    await lockAgents(tx, [turn.agentId]);
     await writeSubmission(tx, submission);
     return next;
   }
@@ -510,7 +510,7 @@ describe('batches in opposite order', () => {
 test('a worker’s turns are found and handed back, one by one or all', async () => {
   const turns = [await world.running({ profile, holder }), await world.running({ profile, holder })] as const;
   const other = await world.running({ profile, holder: await world.worker() });
-  const held = await renewLease(world.pool, holder, 60_000);
+  const held = (await renewLease(world.pool, holder, { leaseMs: 60_000, hasLock: true }))?.held;
   expect([...(held ?? [])].sort()).toEqual(turns.map((turn) => turn.turnId));
   expect(await releaseTurns(world.pool, holder, [turns[1].turnId, other.turnId])).toEqual([
     { turnId: turns[1].turnId, epoch: 2, workerTarget: '' },

@@ -40,7 +40,7 @@ describe('a claim with its view', () => {
   test('sees what the claim itself wrote, also on a pool that sends one statement at a time', async () => {
     const pool = new pg.Pool({ connectionString: world.pool.options.connectionString });
     // Its connection may see the end of the test's database.
-    pool.on('connect', (client) => client.on('error', () => undefined));
+    pool.on('connect', (client) => client.on('error', () => undefined)).on('error', () => undefined);
     const turn = await world.submit({ profile });
     const [claim] = await claimWithViews(pool, [await ringOf(turn)], { holderId, maxViewBytes: LARGE });
     expect(claim).toMatchObject({ outcome: 'claimed', view: { entries: { length: 3 } } });

@@ -11,6 +11,7 @@ import type {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type ExpandedCard, expandContexts, expandContextsOf } from './boxes.js';
+import type { Build } from './build.js';
 import { onConnection, type Queryable, run, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
 import { type ClaimedTurn, claimOnce } from './turns.js';
@@ -142,13 +143,13 @@ export type ViewedClaim =
 export function claimWithViews(
   pool: pg.Pool,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
-  options: { readonly holderId: WorkerId; readonly maxViewBytes: number },
+  options: { readonly holderId: WorkerId; readonly maxViewBytes: number; readonly build?: Build },
 ): Promise<readonly ViewedClaim[]> {
   const { holderId, maxViewBytes } = options;
   const turnIds = [...new Set(rings.map((ring) => ring.turnId))];
   const maxTokens = Math.floor(maxViewBytes / 4);
   return onConnection(pool, async (db) => {
-    const claiming = claimOnce(db, rings, holderId);
+    const claiming = claimOnce(db, rings, holderId, options.build);
     const viewing = Promise.all([
       run<EntryRow>(db, THIN_ENTRIES, [turnIds, maxTokens, maxViewBytes]),
       // Sealed boxes: they say the same before the claim, so another connection can read them meanwhile.
@@ -172,6 +173,23 @@ export function claimWithViews(
 
 const PROFILE_CARDS = statement(`
   select f.id as profile_id, c.content->'data' as profile from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.id = any ($1::uuid[])`);
+
+const PRICED_PROFILE_CARDS = statement(`
+  select f.id as profile_id, c.content->'data' as profile, p.limits->'prices' as prices
+  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
+
+/** Profile versions by id, each with its project's prices as they stand there now. */
+export async function loadPricedProfiles(
+  db: Queryable,
+  profileIds: readonly ProfileId[],
+): Promise<ReadonlyMap<ProfileId, { readonly profile: Profile; readonly prices: unknown }>> {
+  const rows = await run<{ profile_id: ProfileId; profile: Profile; prices: unknown }>(
+    db,
+    PRICED_PROFILE_CARDS,
+    [profileIds],
+  );
+  return new Map(rows.map((row) => [row.profile_id, row]));
+}
 
 /** Profile versions by id; they never change, so callers may keep them. */
 export async function loadProfiles(

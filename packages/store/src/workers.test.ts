@@ -123,11 +123,18 @@ describe('the turns of one agent', () => {
 describe('a worker', () => {
   test('renews its lease while its row stands', async () => {
     const id = await world.worker({ leaseMs: 0 });
-    expect(await renewLease(world.pool, id, 60_000)).toEqual([]);
+    expect(await renewLease(world.pool, id, { leaseMs: 60_000, hasLock: true })).toEqual({
+      held: [],
+      gated: [],
+      minCompatible: expect.any(Number),
+      hasOlder: false,
+    });
     expect(await world.count('workers', "lease_until > now() + interval '30 seconds'")).toBe(1);
     await removeWorker(world.pool, id);
-    expect(await renewLease(world.pool, id, 60_000)).toBeUndefined();
-    expect(await renewLease(world.pool, newId<'worker'>(), 60_000)).toBeUndefined();
+    expect(await renewLease(world.pool, id, { leaseMs: 60_000, hasLock: true })).toBeUndefined();
+    expect(
+      await renewLease(world.pool, newId<'worker'>(), { leaseMs: 60_000, hasLock: true }),
+    ).toBeUndefined();
   });
 
   test('finds what stands ready for its targets, oldest first', async () => {

@@ -4,26 +4,31 @@ import {
   createPool,
   hasQueueTables,
   inspectInvariants,
+  listDeadLetters,
   probeDirectConnection,
   readServerFacts,
   readWorkFacts,
+  retryDeadLetters,
+  THIS_BUILD,
   toDatabaseError,
 } from '@boxcar/store';
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { readRedisFacts } from '../check-redis.js';
 import { EXIT, flag, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import {
   type Finding,
+  judgeDeadLetters,
   judgeDirect,
   judgeInvariants,
   judgeRedis,
   judgeServer,
+  judgeToolQueues,
   judgeWork,
   worstOf,
 } from '../doctor-findings.js';
-import { openServer, openStack, type Server } from '../stack.js';
+import { openReader, openServer, openStack, type Reader, type Server } from '../stack.js';
 import { countOf, formatCount, wrap } from '../text.js';
 
 const DEFAULT_TURNS = 10_000;
@@ -31,6 +36,7 @@ const DEFAULT_TIMEOUT_MS = 5_000;
 /** What was due a moment ago is not late: sweeps come every second. */
 const LATE_MS = 10_000;
 const LISTED_IDS = 5;
+const LISTED_LETTERS = 100;
 const WIDTH = 80;
 
 interface DoctorFlags {
@@ -38,6 +44,14 @@ interface DoctorFlags {
   readonly all?: boolean;
   /** Seconds. */
   readonly timeout?: number;
+  readonly retryDead?: boolean;
+  readonly invariants?: boolean;
+}
+
+interface Extent {
+  /** Undefined: all of them. */
+  readonly turns: number | undefined;
+  readonly timeoutMs: number;
 }
 
 const POOLER_TROUBLE = /prepared statement .* exist|unsupported startup parameter/;
@@ -86,13 +100,25 @@ async function examineQueue(context: Context, server: Server): Promise<readonly 
   }
 }
 
-/** What needs the schema: work under way, and the invariants. */
-async function examineRows(
-  context: Context,
-  server: Server,
-  options: { readonly turns: number | undefined; readonly timeoutMs: number },
+async function examineInvariants(
+  pool: Reader['pool'],
+  { turns, timeoutMs }: Extent,
 ): Promise<readonly Finding[]> {
-  const { turns, timeoutMs } = options;
+  const scope =
+    turns === undefined
+      ? 'all rows'
+      : `the newest ${formatCount(turns)} turns and the open ones; --all asks more of them, on all rows`;
+  const reports = await inspectInvariants(pool, {
+    limit: LISTED_IDS,
+    timeoutMs,
+    ...(turns === undefined ? {} : { turns }),
+  });
+  return judgeInvariants(reports, scope);
+}
+
+/** What needs the schema: work under way, and the invariants. */
+async function examineRows(context: Context, server: Server, extent: Extent): Promise<readonly Finding[]> {
+  const { timeoutMs } = extent;
   const config = { ...context.config, databaseUrl: server.databaseUrl, directUrl: server.directUrl };
   await using stack = await openStack(config, { log: context.log('error') });
   const { pool, doorbell } = stack.runtime;
@@ -100,24 +126,17 @@ async function examineRows(
     const facts = await readWorkFacts(pool, { lateMs: LATE_MS, timeoutMs });
     return judgeWork(facts, await doorbell.findLost(facts.waitingRings));
   });
-  const invariants = await attempt('invariants', async () => {
-    const scope =
-      turns === undefined ? 'all rows' : `the newest ${formatCount(turns)} turns and the open ones`;
-    const reports = await inspectInvariants(pool, {
-      limit: LISTED_IDS,
-      timeoutMs,
-      ...(turns === undefined ? {} : { turns }),
-    });
-    return judgeInvariants(reports, scope);
-  });
-  return [...work, ...invariants];
+  const letters = await attempt('dead letters', async () =>
+    judgeDeadLetters(await listDeadLetters(pool, LISTED_LETTERS)),
+  );
+  const toolQueues = await attempt('tool queues', async () =>
+    judgeToolQueues(await stack.runtime.outside?.findUnserved(LATE_MS)),
+  );
+  const invariants = await attempt('invariants', () => examineInvariants(pool, extent));
+  return [...work, ...letters, ...toolQueues, ...invariants];
 }
 
-async function examine(
-  context: Context,
-  server: Server,
-  options: { readonly turns: number | undefined; readonly timeoutMs: number },
-): Promise<readonly Finding[]> {
+async function examine(context: Context, server: Server, extent: Extent): Promise<readonly Finding[]> {
   const findings: Finding[] = [];
   const pool = createPool({
     connectionString: server.databaseUrl,
@@ -143,13 +162,17 @@ async function examine(
   const schemaPool = createPool({ connectionString: server.databaseUrl, max: 1, isPooled: true });
   const schema = await attempt('schema', async () => {
     const version = await checkSchemaVersion(schemaPool);
-    return [{ check: 'schema', level: 'ok', message: `Version ${version}, as this program needs it.` }];
+    const what =
+      version > THIS_BUILD.schemaVersion
+        ? 'newer than this program, which may work on it'
+        : 'as this program needs it';
+    return [{ check: 'schema', level: 'ok', message: `Version ${version}, ${what}.` }];
   });
   await schemaPool.end();
   findings.push(...schema);
   if (worstOf(findings.filter(({ check }) => check === 'schema' || check === 'permissions')) === 'fail')
     return findings;
-  return [...findings, ...(await attempt('work', () => examineRows(context, server, options)))];
+  return [...findings, ...(await attempt('work', () => examineRows(context, server, extent)))];
 }
 
 function describe(findings: readonly Finding[]): string {
@@ -175,14 +198,37 @@ function describe(findings: readonly Finding[]): string {
   return `${lines.join('\n')}\n\n${countOf(findings.length, 'finding')}: ${count('ok')} ok, ${count('warn')} warn, ${count('fail')} fail`;
 }
 
+/** `boxcar doctor --retry-dead`: the one thing it mends. */
+async function retryDead(context: Context): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const count = await retryDeadLetters(reader.pool);
+  context.answer({ retried: count }, () =>
+    count === 0
+      ? 'Nothing was given up.'
+      : `${countOf(count, 'row')} will be tried again by the next sweep; boxcar doctor shows what becomes of it.`,
+  );
+  return EXIT.success;
+}
+
+/** `boxcar doctor --invariants`: for after a test, an upgrade or a repair by hand. */
+async function onlyInvariants(context: Context, extent: Extent): Promise<readonly Finding[]> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  return await examineInvariants(reader.pool, extent);
+}
+
+async function examineAll(context: Context, extent: Extent): Promise<readonly Finding[]> {
+  await using server = await openServer(context.config, context.log('warn'));
+  return await examine(context, server, extent);
+}
+
 /** `boxcar doctor`: looks, and changes nothing. */
 async function runDoctor(context: Context, flags: DoctorFlags): Promise<number> {
-  const options = {
+  if (flags.retryDead === true) return retryDead(context);
+  const extent = {
     turns: flags.all === true ? undefined : (flags.turns ?? DEFAULT_TURNS),
     timeoutMs: Math.ceil((flags.timeout ?? DEFAULT_TIMEOUT_MS / 1_000) * 1_000),
   };
-  await using server = await openServer(context.config, context.log('warn'));
-  const findings = await examine(context, server, options);
+  const findings = await (flags.invariants === true ? onlyInvariants : examineAll)(context, extent);
   const status = worstOf(findings);
   context.answer({ status, findings }, () => describe(findings));
   return status === 'fail' ? EXIT.error : EXIT.success;
@@ -198,14 +244,23 @@ export function addDoctor(program: Command, run: Run): void {
       flag(settingSchemas.turns),
     )
     .option('--all', 'check them on all rows, however many there are')
+    .option('--invariants', 'check the invariants and nothing else')
+    .addOption(
+      new Option(
+        '--retry-dead',
+        'look at nothing: let the sweeps try again what they have given up',
+      ).conflicts('invariants'),
+    )
     .option('--timeout <seconds>', 'how long one statement may take (5)', flag(settingSchemas.seconds))
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'It changes nothing, and no statement of it takes longer than --timeout.',
+        remarks:
+          'Without --retry-dead it changes nothing, and no statement of it takes longer than --timeout.',
         examples: [
           'boxcar doctor',
-          'boxcar doctor --all --timeout 600',
+          'boxcar doctor --invariants --all --timeout 600',
+          'boxcar doctor --retry-dead',
           'boxcar doctor --json | jq \'.findings[] | select(.level != "ok")\'',
         ],
         error: 'a finding is a failure',

@@ -1,10 +1,19 @@
 import { isJsonObject, type JsonValue } from '@boxcar/kernel';
-import { type CallLine, inspectTurn, type StepLine, type TurnLine, type TurnReport } from '@boxcar/store';
+import {
+  type CallLine,
+  type EvidenceLine,
+  inspectTurn,
+  type StepLine,
+  type TurnLine,
+  type TurnReport,
+} from '@boxcar/store';
 import type { Command } from 'commander';
+import { describeCost, formatBudgets } from '../budget-text.js';
 import { helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { openReader } from '../stack.js';
 import { countOf, formatCount, formatDuration, formatFields, formatTable, toPlain } from '../text.js';
+import { describeWait } from '../tree-text.js';
 
 const INDENT = 2;
 const SHOWN_CARDS = 20;
@@ -39,8 +48,24 @@ function head(report: TurnReport): string {
       `${countOf(run.turns, 'turn')} (${formatCount(run.open_turns)} open), ${countOf(run.steps, 'step')}, tokens ${formatCount(run.usage.input_tokens)} in, ${formatCount(run.usage.output_tokens)} out`,
     ],
   ];
+  const { spent, subtree } = report;
+  fields.splice(7, 0, [
+    'used',
+    `tokens ${formatCount(spent.input_tokens)} in, ${formatCount(spent.output_tokens)} out, ${describeCost(spent)}`,
+  ]);
+  if (subtree.turns > 1)
+    fields.splice(8, 0, [
+      'with all below',
+      `${countOf(subtree.turns, 'turn')}, tokens ${formatCount(subtree.input_tokens)} in, ${formatCount(subtree.output_tokens)} out, ${describeCost(subtree)}`,
+    ]);
   if (report.holder_id !== null) fields.splice(2, 0, ['held by', report.holder_id]);
   if (report.pending_calls > 0) fields.splice(2, 0, ['waits for', countOf(report.pending_calls, 'call')]);
+  if (report.wait !== null) {
+    const { due_at, detail } = report.wait;
+    const until = due_at === null ? '' : `, until ${due_at}`;
+    fields.splice(2, 0, ['waits for', `${describeWait(report.wait)}${until}`]);
+    if (typeof detail.message === 'string') fields.splice(3, 0, ['', detail.message]);
+  }
   if (report.error !== null) fields.splice(2, 0, ['error', `${report.error.code}: ${report.error.message}`]);
   return formatFields(fields);
 }
@@ -108,6 +133,31 @@ const calls = (report: TurnReport): string =>
       { title: 'arguments, or error' },
     ],
     report.calls.map(callRow),
+    { indent: INDENT },
+  );
+
+const evidenceRow = (line: EvidenceLine): string[] => [
+  line.attempt === null ? String(line.step) : `${line.step}.${line.attempt}`,
+  line.kind,
+  String(line.epoch),
+  line.holder_id === null ? 'outside' : `…${line.holder_id.slice(-12)}`,
+  line.usage === null ? '' : formatCount(line.usage.input_tokens),
+  line.usage === null ? '' : formatCount(line.usage.output_tokens),
+  line.preview,
+];
+
+const evidence = (report: TurnReport): string =>
+  formatTable(
+    [
+      { title: 'step' },
+      { title: 'kind' },
+      { title: 'epoch', align: 'right' },
+      { title: 'by' },
+      { title: 'in', align: 'right' },
+      { title: 'out', align: 'right' },
+      { title: 'content' },
+    ],
+    report.evidence.map(evidenceRow),
     { indent: INDENT },
   );
 
@@ -205,8 +255,11 @@ function deliverable(content: JsonValue): string {
 function describeTurn(report: TurnReport): string {
   const parts = [head(report)];
   if (report.lineage.length > 1) parts.push(section('lineage', lineage(report)));
+  if (report.budgets.length > 0) parts.push(section('budget', formatBudgets(report.budgets)));
   if (report.steps.length > 0) parts.push(section('steps', steps(report)));
   if (report.calls.length > 0) parts.push(section('calls', calls(report)));
+  if (report.evidence.length > 0)
+    parts.push(section('came too late, kept and not applied', evidence(report)));
   const { context } = report;
   parts.push(
     section(

@@ -2,7 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { text as readText } from 'node:stream/consumers';
 import { isFinal, isJsonObject, type JsonValue, KernelError, tryParseId } from '@boxcar/kernel';
-import { loadPlugins, type TurnResult } from '@boxcar/runtime';
+import { type Accepted, loadPlugins, type TurnResult } from '@boxcar/runtime';
 import { findLiveWorkers } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
@@ -20,6 +20,7 @@ interface SubmitFlags {
   readonly parentTurn?: string;
   readonly channel?: string;
   readonly key?: string;
+  readonly priority?: string;
   readonly plugin?: readonly string[];
   readonly wait?: boolean;
   /** Seconds. */
@@ -103,11 +104,18 @@ function describeResult(result: TurnResult): string {
   return `${formatFields(fields)}\n\n${show(result.result)}`;
 }
 
-/** The turn that the receipt is about, when the primitive has made one. */
-function turnOf(answer: JsonValue, awaited: string | null): string | undefined {
-  if (awaited !== null) return awaited;
-  const turnId = isJsonObject(answer) ? answer.turn_id : undefined;
-  return typeof turnId === 'string' ? tryParseId(turnId) : undefined;
+type Awaited = { readonly kind: 'turn' | 'batch'; readonly id: string };
+
+/** The turn or batch that the receipt is about, when the primitive has made one. */
+function awaitedOf({ answer, awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undefined {
+  if (awaitedBatchId !== null) return { kind: 'batch', id: awaitedBatchId };
+  if (awaitedTurnId !== null) return { kind: 'turn', id: awaitedTurnId };
+  for (const kind of ['turn', 'batch'] as const) {
+    const named = isJsonObject(answer) ? answer[`${kind}_id`] : undefined;
+    const id = typeof named === 'string' ? tryParseId(named) : undefined;
+    if (id !== undefined) return { kind, id };
+  }
+  return undefined;
 }
 
 /** Says so when nobody is there to run the turn: the commonest reason why a wait seems to hang. */
@@ -119,37 +127,45 @@ async function warnWithoutWorker(context: Context, stack: Stack): Promise<void> 
 async function waitFor(
   context: Context,
   stack: Stack,
-  of: { readonly turnId: string; readonly projectId: string; readonly timeoutSeconds: number | undefined },
+  of: Awaited & { readonly projectId: string; readonly timeoutSeconds: number | undefined },
 ): Promise<number> {
-  const { turnId, projectId, timeoutSeconds } = of;
-  const state = await stack.runtime.getTurn(turnId, { projectId });
-  if (!isFinal(state.status)) {
-    context.note(`accepted as turn ${turnId}; waiting for its end`);
+  const { kind, id, projectId, timeoutSeconds } = of;
+  const { runtime } = stack;
+  const options = {
+    projectId,
+    signal: context.stop,
+    ...(timeoutSeconds === undefined ? {} : { timeoutMs: timeoutSeconds * 1000 }),
+  };
+  const isOver = kind === 'turn' && isFinal((await runtime.getTurn(id, { projectId })).status);
+  if (!isOver) {
+    context.note(`accepted as ${kind} ${id}; waiting for its end`);
     await warnWithoutWorker(context, stack);
   }
-  let result: TurnResult;
+  const look = kind === 'turn' ? `boxcar show ${id}` : `boxcar submit collect --arg batch_id=${id} --wait`;
   try {
-    result = await stack.runtime.waitForTurn(turnId, {
-      projectId,
-      signal: context.stop,
-      ...(timeoutSeconds === undefined ? {} : { timeoutMs: timeoutSeconds * 1000 }),
-    });
+    if (kind === 'batch') {
+      const answer = await runtime.waitForBatch(id, options);
+      context.answer(answer, () => show(answer));
+      const isSuccess = isJsonObject(answer) && answer.status === 'success';
+      return isSuccess ? EXIT.success : EXIT.negative;
+    }
+    const result = await runtime.waitForTurn(id, options);
+    context.answer(result, () => describeResult(result));
+    return result.status === 'success' ? EXIT.success : EXIT.negative;
   } catch (error) {
     if (context.stop.aborted) {
-      context.note(`no longer waiting; the turn goes on: boxcar show ${turnId}`);
+      context.note(`no longer waiting; the ${kind} goes on: ${look}`);
       return EXIT.interrupted;
     }
     if (error instanceof KernelError && error.code === 'wait_timeout') {
       throw new KernelError('wait_timeout', {
-        message: `Turn ${turnId} has not ended within ${timeoutSeconds} s; it goes on, see: boxcar show ${turnId}.`,
-        details: { turn_id: turnId, timeout_seconds: timeoutSeconds },
+        message: `${kind === 'turn' ? 'Turn' : 'Batch'} ${id} has not ended within ${timeoutSeconds} s; it goes on, see: ${look}.`,
+        details: { [`${kind}_id`]: id, timeout_seconds: timeoutSeconds },
         cause: error,
       });
     }
     throw error;
   }
-  context.answer(result, () => describeResult(result));
-  return result.status === 'success' ? EXIT.success : EXIT.negative;
 }
 
 /** `boxcar submit`: accepted when it returns, like a call of the library. */
@@ -160,6 +176,8 @@ async function runSubmit(
   flags: SubmitFlags,
 ): Promise<number> {
   const args = await readArguments(flags, source);
+  // Whether it is one is the primitive's to say.
+  if (flags.priority !== undefined) args.priority = Number(flags.priority);
   const { config } = context;
   await using stack = await openStack(config, { log: context.log('warn') });
   await loadPlugins(
@@ -174,13 +192,13 @@ async function runSubmit(
     idempotencyKey: flags.key,
   });
   if (accepted.isReplay) context.note('this key was accepted before; nothing was done again');
-  const turnId = flags.wait === true ? turnOf(accepted.answer, accepted.awaitedTurnId) : undefined;
-  if (turnId === undefined) {
+  const awaited = flags.wait === true ? awaitedOf(accepted) : undefined;
+  if (awaited === undefined) {
     context.answer(accepted.answer, () => describeReceipt(accepted.answer));
     return 0;
   }
   return await waitFor(context, stack, {
-    turnId,
+    ...awaited,
     projectId: accepted.projectId,
     timeoutSeconds: flags.timeout,
   });
@@ -190,7 +208,10 @@ export function addSubmit(program: Command, run: Run): void {
   program
     .command('submit')
     .description('Submit a primitive. When the receipt is printed it is accepted and cannot get lost.')
-    .argument('<primitive>', 'delegate_async, launch_principal, ask_expert, create_box, … or one of a plugin')
+    .argument(
+      '<primitive>',
+      'delegate_async, fork_join, collect, launch_principal, ask_expert, … or one of a plugin',
+    )
     .argument('[-]', 'read the arguments from stdin, as JSON')
     .option('--arg <key=value>', 'one argument, repeatable: key=text or key:=json', collect(same))
     .option('--json-args <json>', 'all arguments as one JSON object')
@@ -200,8 +221,9 @@ export function addSubmit(program: Command, run: Run): void {
     .option('--parent-turn <id>', 'file the new turn under this one')
     .option('--channel <name>', 'channel of the new turn')
     .option('--key <key>', 'idempotency key: the second submission under it changes nothing')
+    .option('--priority <n>', 'the argument priority: -100 to 100, the higher the sooner')
     .option('--plugin <file>', 'a module that registers handlers, repeatable', collect(same))
-    .option('--wait', 'wait for the end of the turn and print its result')
+    .option('--wait', 'wait for the end of the turn or batch and print its result')
     .option('--timeout <seconds>', 'wait at most this long; the turn goes on', flag(settingSchemas.seconds))
     .addHelpText(
       'after',
@@ -213,7 +235,7 @@ export function addSubmit(program: Command, run: Run): void {
           'boxcar submit ask_expert --arg expert_profile=counter --arg question=6x7 \\',
           '      --arg deadline_seconds:=30 --wait',
         ],
-        negative: '--wait: the turn ended, but not in success',
+        negative: '--wait: the turn or batch ended, but not in success',
       }),
     )
     .action((primitive: string, source: string | undefined, flags: SubmitFlags) =>

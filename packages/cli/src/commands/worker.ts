@@ -56,6 +56,7 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
   const log = context.log('info');
   const concurrency = flags.concurrency ?? config.concurrency;
   const targets = flags.target ?? config.workerTargets;
+  const graceMs = flags.graceMs ?? config.graceMs;
   const stack = await openStack(config, { log });
   let worker: Worker;
   let door: { close(): Promise<void> } | undefined;
@@ -69,6 +70,7 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
       concurrency,
       targets,
       leaseMs: flags.leaseMs ?? config.leaseMs,
+      graceMs,
     });
     if (flags.door) {
       const doors = [stack.serveQueueDoor(), stack.serveToolResultsDoor()];
@@ -86,11 +88,12 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
     `worker ${worker.id} is ready (pools: ${pools}; ${concurrency} turns at once; queues on ${queues}${flags.door ? '' : '; no queue door'})`,
   );
 
-  await untilStopped(stop);
+  const outdated = await Promise.race([untilStopped(stop), worker.outdated]);
   context.note(`stopping; ${worker.activeCount} turns in hand (again to stop at once)`);
-  await stopAll({ stack, worker, door, graceMs: flags.graceMs ?? config.graceMs, log });
+  await stopAll({ stack, worker, door, graceMs, log });
   if (isJson) context.answer({ event: 'worker.stopped', worker_id: ready.worker_id }, () => '');
   context.note('stopped');
+  if (outdated !== undefined) throw outdated;
   return 0;
 }
 

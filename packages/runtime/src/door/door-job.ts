@@ -2,15 +2,35 @@ import { KernelError, sanitizeText, toErrorBody } from '@boxcar/kernel';
 import { isTransient, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
 import type { Log } from '../log.js';
+import type { Runtime } from '../runtime.js';
+import type { QueueDoor } from './queue-door.js';
 
-const RETRY_MS = 1_000;
+export const RETRY_MS = 1_000;
+
+/** A process of another build, or a migration, can accept what this one cannot. */
+const OURS: ReadonlySet<string> = new Set(['database_auth_failed', 'schema_too_new', 'schema_outdated']);
+
+/** Closes a door when told to, or when a migration has shut this build out: other processes take its jobs then. */
+export function closable({ builds, log }: Runtime, worker: { close(): Promise<void> }): QueueDoor {
+  let closing: Promise<void> | undefined;
+  const close = (): Promise<void> => {
+    unwatch();
+    closing ??= worker.close();
+    return closing;
+  };
+  const unwatch = builds.onOutdated((error) => {
+    log('error', 'door.outdated', { error: error.message });
+    // Not at once: the first may be told of it before there is anything to take away.
+    setImmediate(() => void close().catch(() => undefined));
+  });
+  return { close, [Symbol.asyncDispose]: close };
+}
 
 /** Trouble that the caller has no part in: the job waits until it is over. */
-function isOurTrouble(error: unknown): boolean {
+export function isOurTrouble(error: unknown): boolean {
   const known = toDatabaseError(error);
   return (
-    isTransient(known) ||
-    (known instanceof KernelError && (known.entry.canRetry || known.code === 'database_auth_failed'))
+    isTransient(known) || (known instanceof KernelError && (known.entry.canRetry || OURS.has(known.code)))
   );
 }
 

@@ -2,7 +2,7 @@ import type { JsonValue } from '@boxcar/kernel';
 import { KernelError } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { createPool } from '@boxcar/store';
-import { type QueueBackend, queueBackends, spawnNode, waitFor } from '@boxcar/testkit';
+import { type QueueBackend, queueBackends, spawnNode, tcpProxy, waitFor } from '@boxcar/testkit';
 import type { Job, JobsOptions, Queue } from 'bullmq';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -13,7 +13,7 @@ import { openQueues, type QueueConnection } from '../queues.js';
 import { Runtime } from '../runtime.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
-import { tcpProxy } from '../testing/tcp-proxy.js';
+
 import { createWorker, type WorkerOptions } from '../worker/worker.js';
 import { createQueueDoor } from './queue-door.js';
 
@@ -356,6 +356,39 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     const late = await ask(s.queue, 'launch_principal', data);
     expect([...ended, late].map(({ answer }) => answer)).toEqual([1, 2, 3].map(() => success('held life')));
     expect(await turnCount(s.backend)).toBe(1);
+    await checkInvariants(s.backend.database.pool);
+  });
+
+  test('answers a fork_join with its results, and every other job under its key, waking them by the end of the batch', async () => {
+    await using s = await scene(kind);
+    await s.door.profile('late', [{ say: 'late {{instruction}}' }], { worker_target: 'later' });
+    s.door.serve();
+    const tasks = ['a', 'b'].map((instruction) => ({
+      target_strategy: 'new',
+      target_ref: 'late',
+      instruction,
+    }));
+    const data = { project_id: 'default', arguments: { tasks }, idempotency_key: 'fan' };
+    const jobs = [await s.queue.add('fork_join', data), await s.queue.add('fork_join', data)];
+    await waitFor(async () => (await s.queue.getDelayedCount()) === 2, { message: 'both jobs wait' });
+    await s.program().work({ targets: ['later'] });
+    const ended = await Promise.all(jobs.map((job) => answerOf(s.queue, job)));
+    const again = await ask(s.queue, 'fork_join', data);
+    for (const { answer } of [...ended, again])
+      expect(answer).toMatchObject({
+        status: 'success',
+        results: [{ summary: 'late a' }, { summary: 'late b' }],
+      });
+    const { rows } = await s.backend.database.pool.query<{ id: string }>(
+      'select id from boxcar.turns order by id',
+    );
+    const turnIds = rows.map((row) => row.id);
+    const collected = await ask(s.queue, 'collect', {
+      project_id: 'default',
+      arguments: { turn_ids: turnIds },
+    });
+    expect(collected.answer).toMatchObject({ status: 'success', results: [{ summary: 'late a' }, {}] });
+    expect(await turnCount(s.backend)).toBe(2);
     await checkInvariants(s.backend.database.pool);
   });
 

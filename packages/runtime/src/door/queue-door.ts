@@ -4,8 +4,12 @@
  * Q1  A job is accepted when its operation row commits; its default key is made of queue, job id, timestamp and data.
  * Q2  Bad input and refusals fail the job at once, `code: message` as the reason; trouble of ours never does.
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
+ * Q4  What is delayed comes back behind all that waits. A `cancel` that meets trouble of ours keeps its slot instead, for a while,
+ *     so that one which was put in front stays there.
  */
+import { setTimeout as delay } from 'node:timers/promises';
 import {
+  type BatchId,
   canonicalJson,
   isFinal,
   type JsonValue,
@@ -14,13 +18,14 @@ import {
   type TurnId,
   toBadRequest,
 } from '@boxcar/kernel';
-import { closeDoor, loadTurnStates, openDoor } from '@boxcar/store';
+import { closeDoor, loadBatches, loadTurnStates, openDoor } from '@boxcar/store';
 import { DelayedError, type Job } from 'bullmq';
 import { z } from 'zod';
 import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
-import { logTrouble, postpone, refuse } from './door-job.js';
+import type { Accepted } from '../submit.js';
+import { closable, isOurTrouble, logTrouble, postpone, RETRY_MS, refuse } from './door-job.js';
 
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
@@ -45,19 +50,36 @@ export interface QueueDoor extends AsyncDisposable {
 /** How long a waiting job sleeps before it looks again by itself; it is promoted earlier when its turn ends. */
 const LOOK_AGAIN_MS = 60_000;
 
+/** How long a cancel keeps its slot through trouble of ours (Q4). */
+const HOLD_MS = 60_000;
+
+/** What the answer is the end of. */
+type Awaited =
+  | { readonly kind: 'turn'; readonly id: TurnId }
+  | { readonly kind: 'batch'; readonly id: BatchId };
+
 type Reply =
   | { readonly kind: 'answer'; readonly answer: JsonValue }
-  | { readonly kind: 'wait'; readonly turnId: TurnId };
+  | { readonly kind: 'wait'; readonly awaited: Awaited };
 
 const defaultKey = (job: Job, data: JsonValue): string =>
   `job:${sha256(canonicalJson([PRIMITIVES_QUEUE, job.id ?? '', job.timestamp, data]))}`;
 
-/** The result of the awaited turn; undefined while it is under way. */
-async function look(runtime: Runtime, turnId: TurnId): Promise<JsonValue | undefined> {
-  const [state] = await loadTurnStates(runtime.pool, [turnId]);
+/** The result of the awaited turn or batch; undefined while it is under way. */
+async function look(runtime: Runtime, awaited: Awaited): Promise<JsonValue | undefined> {
+  if (awaited.kind === 'batch') {
+    const [batch] = await loadBatches(runtime.pool, [awaited.id]);
+    return batch === undefined || batch.status === 'running' ? undefined : batch.answer;
+  }
+  const [state] = await loadTurnStates(runtime.pool, [awaited.id]);
   return state !== undefined && isFinal(state.status)
     ? ({ ...toTurnResult(state) } as unknown as JsonValue)
     : undefined;
+}
+
+function awaitedOf({ awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undefined {
+  if (awaitedBatchId !== null) return { kind: 'batch', id: awaitedBatchId };
+  return awaitedTurnId === null ? undefined : { kind: 'turn', id: awaitedTurnId };
 }
 
 async function reply(runtime: Runtime, job: Job): Promise<Reply> {
@@ -77,26 +99,40 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
     traceparent,
     doorJobId: jobId,
   });
-  const { awaitedTurnId } = accepted;
-  if (awaitedTurnId === null) return { kind: 'answer', answer: accepted.answer };
-  const door = { project_id: accepted.projectId, turn_id: awaitedTurnId, job_id: jobId };
-  const answer = await look(runtime, awaitedTurnId);
+  const awaited = awaitedOf(accepted);
+  if (awaited === undefined) return { kind: 'answer', answer: accepted.answer };
+  const door = { project_id: accepted.projectId, awaited_id: awaited.id, job_id: jobId };
+  const answer = await look(runtime, awaited);
   if (answer !== undefined) {
     await closeDoor(runtime.pool, door);
     return { kind: 'answer', answer };
   }
-  // The operation knows the job it was accepted from; another one that waits for the same turn is recorded beside it.
+  // The operation knows the job it was accepted from; another one that waits for the same is recorded beside it.
   if (accepted.isReplay) await openDoor(runtime.pool, { ...door, idempotency_key: key, own_key: ownKey });
-  return { kind: 'wait', turnId: awaitedTurnId };
+  return { kind: 'wait', awaited };
 }
 
 /** Serves the queue door in this process. */
 export function createQueueDoor(runtime: Runtime, queues: Queues, options: QueueDoorOptions = {}): QueueDoor {
   const { log } = runtime;
+  const closing = new AbortController();
+  /** Q4. */
+  const replyInTime = async (job: Job): Promise<Reply> => {
+    for (const startedAt = performance.now(); ; ) {
+      try {
+        return await reply(runtime, job);
+      } catch (error) {
+        const mayHold = job.name === 'cancel' && performance.now() - startedAt < HOLD_MS;
+        if (!mayHold || closing.signal.aborted || !isOurTrouble(error)) throw error;
+        logTrouble(log, 'door.retry', job, error);
+        await delay(RETRY_MS, undefined, { signal: closing.signal }).catch(() => undefined);
+      }
+    }
+  };
   /** The turn may have ended between the look and the move, when its knock found the job still active. */
-  const lookOnce = async (job: Job, turnId: TurnId): Promise<void> => {
+  const lookOnce = async (job: Job, awaited: Awaited): Promise<void> => {
     try {
-      if ((await look(runtime, turnId)) !== undefined) await job.promote();
+      if ((await look(runtime, awaited)) !== undefined) await job.promote();
     } catch (error) {
       // Promoted by that knock after all, or the database is away: the sweep knocks again.
       logTrouble(log, 'door.look_failed', job, error);
@@ -107,13 +143,13 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
     async (job, token) => {
       let replied: Reply;
       try {
-        replied = await reply(runtime, job);
+        replied = await replyInTime(job);
       } catch (error) {
         return refuse(log, job, { error, token });
       }
       if (replied.kind === 'answer') return replied.answer;
       await postpone(log, job, { token, ms: LOOK_AGAIN_MS });
-      await lookOnce(job, replied.turnId);
+      await lookOnce(job, replied.awaited);
       throw new DelayedError();
     },
     {
@@ -123,6 +159,10 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
         log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
     },
   );
-  const close = (): Promise<void> => worker.close();
-  return { close, [Symbol.asyncDispose]: close };
+  return closable(runtime, {
+    close: () => {
+      closing.abort();
+      return worker.close();
+    },
+  });
 }

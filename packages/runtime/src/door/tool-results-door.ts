@@ -21,7 +21,7 @@ import type { Queues } from '../queues.js';
 import type { Runtime } from '../runtime.js';
 import { TOOL_RESULTS_QUEUE } from '../tool-queue.js';
 import type { OutsideCalls } from '../tool-queue-calls.js';
-import { refuse } from './door-job.js';
+import { closable, refuse } from './door-job.js';
 import type { QueueDoor, QueueDoorOptions } from './queue-door.js';
 
 const id = z.string().trim().min(1).max(200);
@@ -93,15 +93,17 @@ async function record(runtime: Runtime, outside: OutsideCalls, data: unknown): P
   const details = { tool_call_id: call.id, turn_id: call.turn_id };
   if (call.route !== 'queue')
     throw new KernelError('tool_not_queued', { details: { ...details, name: call.name } });
-  if (call.status !== 'pending')
-    return { status: 'duplicate', tool_call_id: call.id, call_status: call.status };
-  if (call.is_over) throw new KernelError('turn_ended', { details });
   const status = answer.status ?? (answer.error === undefined ? 'success' : 'failed');
-  const recorded = await outside.record(call, {
+  const outcome = {
     status,
     ...(status === 'success' || answer.result !== undefined ? { result: answer.result } : {}),
     ...(status === 'success' ? {} : { error: toErrorOf(answer.error, call.name) }),
-  });
+  };
+  if (call.status !== 'pending' || call.is_over) await outside.keepLate(call, outcome);
+  if (call.status !== 'pending')
+    return { status: 'duplicate', tool_call_id: call.id, call_status: call.status };
+  if (call.is_over) throw new KernelError('turn_ended', { details });
+  const recorded = await outside.record(call, outcome);
   await outside.forget([call]);
   const callStatus =
     recorded.outcome === 'recorded' ? recorded.status : (await outside.load(call.id))?.status;
@@ -130,6 +132,7 @@ export function createToolResultsDoor(
     TOOL_RESULTS_QUEUE,
     async (job, token) => {
       try {
+        await runtime.builds.check();
         return await reply(runtime, outside, job);
       } catch (error) {
         return refuse(log, job, { error, token });
@@ -142,6 +145,5 @@ export function createToolResultsDoor(
         log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
     },
   );
-  const close = (): Promise<void> => worker.close();
-  return { close, [Symbol.asyncDispose]: close };
+  return closable(runtime, worker);
 }

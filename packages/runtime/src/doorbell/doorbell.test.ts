@@ -1,13 +1,13 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Doorbell, DoorbellSubscription, Ring } from '@boxcar/kernel';
-import { queueBackends, waitFor } from '@boxcar/testkit';
+import { queueBackends, tcpProxy, waitFor } from '@boxcar/testkit';
 import type { JobsOptions } from 'bullmq';
 import { describe, expect, test } from 'vitest';
 import { silentLog } from '../log.js';
 import { newId } from '../packer.js';
 import { openQueues, type QueueConnection } from '../queues.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
-import { tcpProxy } from '../testing/tcp-proxy.js';
+
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from './bullmq.js';
 import { InProcessDoorbell } from './in-process.js';
 

@@ -5,6 +5,8 @@ import type { Handler } from '../handler.js';
 export const submitResult: Handler<SubmitResult> = {
   description: 'Deliver the result of this task and end it. Call it alone.',
   input: submitResultSchema,
+  // Refused, it is called again; accepted, it ends the turn.
+  repeatable: true,
   handle: async ({ result }, tools) => {
     const { parent } = tools.ctx;
     if (parent !== undefined) {

@@ -106,12 +106,30 @@ type Break = readonly [
   names: readonly string[],
 ];
 
+/** A batch of one turn that has ended in success, except for what `change` says. */
+const insertBatch = (turn: string, change: string): string => `
+  with made as (
+    insert into boxcar.batches (id, project_id, primitive, kind, turn_ids, remaining, succeeded, failed, fail_fast, status, is_due)
+    select '${newId()}', project_id, 'collect', 'collect', array[id], 0, 1, 0, false, 'running', false from boxcar.turns where id = '${turn}' returning id
+  )
+  select set_config('boxcar.made', id::text, false) from made;
+  update boxcar.batches set ${change} where id = current_setting('boxcar.made')::uuid`;
+
 const outputOf = (turn: string): string => `(select output_box_id from boxcar.turns where id = '${turn}')`;
 const contextOf = (turn: string): string => `(select context_box_id from boxcar.turns where id = '${turn}')`;
 const callOf = (turn: string): string =>
   `(select id from boxcar.tool_calls where turn_id = '${turn}' order by step desc limit 1)`;
 const deliverableOf = (turn: string): string =>
   `(select deliverable_card_id from boxcar.turns where id = '${turn}')`;
+/** A worker has lived long, and no sweep puts right what is broken here. */
+const IDLE = [
+  `update boxcar.workers set started_at = now() - interval '1 hour'`,
+  `update boxcar.sweeper set lease_until = now() + interval '1 hour'`,
+];
+const settleLast = (turn: string): string =>
+  `update boxcar.tool_calls set status = 'failed' where id = ${callOf(turn)}`;
+const waitOf = (turn: string, what: string): string =>
+  `insert into boxcar.waits (turn_id, project_id, kind, due_at, detail) select id, project_id, ${what} from boxcar.turns where id = '${turn}'`;
 const setTurn = (id: string, what: string): string => `update boxcar.turns set ${what} where id = '${id}'`;
 /** Another entry at the head of a turn's tape, like the one of this card. */
 const appendAgain = (turn: string, card: string): string[] => [
@@ -125,7 +143,25 @@ const setManifest = (turn: string, path: string, value: string): string =>
 const setSegment = (turn: string, path: string, value: string): string =>
   `update boxcar.boxes set segments = jsonb_set(segments, '${path}', '${value}') where id = ${contextOf(turn)}`;
 
+/** An account for one turn, which has been allotted so much. */
+const budgetOf = (turn: string, account: string, allotted: number): string[] => [
+  `insert into boxcar.budgets (id, project_id, run_id, top_depth, ${account.split(' = ')[0]}) select '${turn}', project_id, run_id, depth, ${account.split(' = ')[1]} from boxcar.turns where id = '${turn}'`,
+  setTurn(turn, `budget_id = id, is_settled = false, allotted_tokens = ${allotted}, spent_tokens = 0`),
+];
+
 const BREAKS: readonly Break[] = [
+  [
+    'an account that has reserved what no turn was allotted',
+    'boss',
+    (f) => budgetOf(f.child, "limits, turns_used, tokens_reserved = '{}', 1, 20", 10),
+    ['budget-sums'],
+  ],
+  [
+    'an account that has granted more than there was',
+    'boss',
+    (f) => budgetOf(f.child, `limits, turns_used, tokens_reserved = '{"tokens": 5}', 1, 10`, 10),
+    ['budget-limit'],
+  ],
   [
     'a profile that is gone',
     'boss',
@@ -298,6 +334,39 @@ const BREAKS: readonly Break[] = [
     (f) => [setTurn(f.child, "status = 'failed', ended_at = now(), deliverable_card_id = gen_random_uuid()")],
     ['waits-with-cause', 'one-deliverable', 'parent-may-read'],
   ],
+  [
+    'a wait of a turn that has ended',
+    'boss',
+    (f) => [
+      `insert into boxcar.waits (turn_id, project_id, kind, due_at) select id, project_id, 'retry', now() + interval '1 hour' from boxcar.turns where id = '${f.child}'`,
+    ],
+    ['wait-is-of-turn'],
+  ],
+  [
+    'a wait that nobody would look at',
+    'waiter',
+    (f) => [
+      `delete from boxcar.tool_calls where turn_id = '${f.parent}' and status = 'pending'`,
+      setTurn(f.parent, 'pending_calls = 0'),
+      `insert into boxcar.waits (turn_id, project_id, kind) select id, project_id, 'retry' from boxcar.turns where id = '${f.parent}'`,
+    ],
+    // Its child answers a call that is gone.
+    ['wait-is-of-turn', 'family'],
+  ],
+  [
+    'a turn that goes on below a canceled one',
+    'waiter',
+    (f) => [
+      setTurn(f.parent, "status = 'canceled', ended_at = now(), deliverable_card_id = gen_random_uuid()"),
+    ],
+    ['canceled-below', 'one-deliverable'],
+  ],
+  [
+    'a turn that started long after the one above it was canceled',
+    'boss',
+    (f) => [setTurn(f.parent, "status = 'canceled', ended_at = now() - interval '1 hour'")],
+    ['canceled-below'],
+  ],
   ['a queued turn that was dispatched', 'waiter', (f) => [setTurn(f.child, 'epoch = 3')], ['epochs']],
   ['a turn that waits and never started', 'waiter', (f) => [setTurn(f.parent, 'epoch = 0')], ['epochs']],
   [
@@ -320,6 +389,70 @@ const BREAKS: readonly Break[] = [
     ],
     ['steps-counted'],
   ],
+  [
+    'a turn that the sweep has given up',
+    'waiter',
+    (f) => [
+      `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead) values ('overdue_turns', '${f.parent}', 5, 'x', now(), true)`,
+    ],
+    ['live-cause'],
+  ],
+  [
+    'a call that nobody answers although its deadline is long over, while a worker lives',
+    'waiter',
+    (f) => [
+      ...IDLE,
+      `update boxcar.tool_calls set deadline_at = now() - interval '1 hour' where id = ${callOf(f.parent)}`,
+    ],
+    ['live-cause'],
+  ],
+  [
+    'a batch that nobody ends although its deadline is long over, while a worker lives',
+    'waiter',
+    (f) => [
+      ...IDLE,
+      `${insertBatch(f.child, "remaining = 1, succeeded = 0, deadline_at = now() - interval '1 hour'")}`,
+      setTurn(f.child, "batch_ids = array[current_setting('boxcar.made')::uuid]"),
+    ],
+    ['live-cause'],
+  ],
+  [
+    'a batch that nobody puts together, while a worker lives',
+    'boss',
+    (f) => [
+      ...IDLE,
+      insertBatch(f.child, 'remaining = 0, is_due = true'),
+      setTurn(f.child, "ended_at = now() - interval '1 hour'"),
+    ],
+    ['live-cause'],
+  ],
+  [
+    'a turn that nobody wakes although its time has come',
+    'waiter',
+    (f) => [
+      ...IDLE,
+      settleLast(f.parent),
+      setTurn(f.parent, 'pending_calls = 0'),
+      waitOf(f.parent, "'retry', now() - interval '1 hour', '{}'"),
+    ],
+    ['one-result', 'live-cause'],
+  ],
+  [
+    'a pause for a budget that was raised',
+    'waiter',
+    (f) => [
+      settleLast(f.parent),
+      setTurn(f.parent, 'pending_calls = 0'),
+      waitOf(f.parent, "'budget', null, '{}'"),
+    ],
+    ['one-result', 'live-cause'],
+  ],
+  [
+    'a call that waits for a batch which does not know it',
+    'waiter',
+    (f) => [`update boxcar.tool_calls set batch_id = gen_random_uuid() where id = ${callOf(f.parent)}`],
+    ['batch-answered'],
+  ],
   ['a step that is not counted', 'boss', (f) => [setTurn(f.parent, 'step_count = 9')], ['steps-counted']],
   [
     'two active turns of an agent',
@@ -336,7 +469,7 @@ const BREAKS: readonly Break[] = [
     'a turn that was overtaken',
     'waiter',
     (f) => [
-      `insert into boxcar.turns select (jsonb_populate_record(t, jsonb_build_object('id', '00000000-0000-7000-8000-' || right(t.id::text, 12), 'agent_id', (select agent_id from boxcar.turns where id = '${f.parent}')))).* from boxcar.turns t where id = '${f.child}'`,
+      `insert into boxcar.turns select (jsonb_populate_record(t, jsonb_build_object('id', '00000000-0000-7000-8000-' || right(t.id::text, 12), 'created_at', t.created_at - interval '1 hour', 'agent_id', (select agent_id from boxcar.turns where id = '${f.parent}')))).* from boxcar.turns t where id = '${f.child}'`,
     ],
     ['agent-order', 'operation-names-turn'],
   ],
@@ -395,6 +528,25 @@ const BREAKS: readonly Break[] = [
       `update boxcar.steps set manifest = replace(manifest::text, ${contextOf(f.parent)}::text, ${contextOf(f.child)}::text)::jsonb where turn_id = '${f.parent}' and step = 1`,
     ],
     ['prompt-has-manifest'],
+  ],
+  ['a batch that counts wrongly', 'boss', (f) => [insertBatch(f.child, 'remaining = 1')], ['batch-counted']],
+  [
+    'a batch that its member does not know',
+    'waiter',
+    (f) => [insertBatch(f.child, 'remaining = 1, succeeded = 0')],
+    ['batch-counted'],
+  ],
+  [
+    'a batch that all have ended and nobody ends',
+    'boss',
+    (f) => [insertBatch(f.child, 'remaining = 0')],
+    ['batch-answered'],
+  ],
+  [
+    'a batch that ended without an answer',
+    'boss',
+    (f) => [insertBatch(f.child, "status = 'success', ended_at = now()")],
+    ['batch-answered'],
   ],
 ];
 

@@ -11,6 +11,9 @@ const TABLES = [
   'steps',
   'tool_calls',
   'operations',
+  'batches',
+  'budgets',
+  'waits',
 ] as const;
 
 /** Rows of each table a primitive can write to: equal before and after what must leave nothing behind. */

@@ -24,6 +24,8 @@ export interface WorkerProcessOptions {
 const options = JSON.parse(process.argv[2] ?? '{}') as WorkerProcessOptions;
 const print = (line: string): void => console.log(line);
 const effects = new pg.Pool({ connectionString: options.effectsUrl, max: 2, application_name: 'effects' });
+// The server may go away: then the tool that writes fails, not the worker.
+effects.on('error', () => undefined);
 
 const opened = openRuntime({
   databaseUrl: options.databaseUrl,

@@ -9,7 +9,16 @@ import { parseReply } from './reply.js';
 export async function askModel(
   model: Model,
   request: ModelRequest,
-  { signal, timeoutMs }: { readonly signal: AbortSignal; readonly timeoutMs: number },
+  {
+    signal,
+    timeoutMs,
+    onLate,
+  }: {
+    readonly signal: AbortSignal;
+    readonly timeoutMs: number;
+    /** Gets the answer of an adapter that has ignored the signal. */
+    readonly onLate?: (reply: ModelReply) => void;
+  },
 ): Promise<ModelReply> {
   const controller = new AbortController();
   const onAbort = (): void => controller.abort(signal.reason);
@@ -25,7 +34,17 @@ export async function askModel(
   signal.addEventListener('abort', onAbort, { once: true });
   const timer = setTimeout(onTimeout, timeoutMs);
   try {
-    return parseReply(await Promise.race([model.generate(request, { signal: controller.signal }), aborted]));
+    const asked = model.generate(request, { signal: controller.signal });
+    if (onLate !== undefined)
+      asked
+        .then(
+          (reply) => {
+            if (signal.aborted) onLate(parseReply(reply));
+          },
+          () => undefined,
+        )
+        .catch(() => undefined);
+    return parseReply(await Promise.race([asked, aborted]));
   } finally {
     clearTimeout(timer);
     signal.removeEventListener('abort', onAbort);

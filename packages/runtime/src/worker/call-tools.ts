@@ -13,6 +13,7 @@ import {
   toolNames,
 } from '@boxcar/kernel';
 import {
+  awaitBatch,
   type CallSettlement,
   extendDeadline,
   type NewToolCall,
@@ -23,6 +24,7 @@ import type { RuntimeCore } from '../runtime.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { type CallOutcome, toFailure, toSettlement } from './call-result.js';
+import { keepLate, lateResult } from './late.js';
 import type { HeldTurn } from './run-turn.js';
 
 /** What a profile may call in one turn, decided once and enforced at dispatch. */
@@ -171,6 +173,7 @@ export function parseCallArguments(text: string): {
 }
 
 async function runFunction(
+  runtime: RuntimeCore,
   tool: Tool,
   call: PendingCall,
   turn: HeldTurn,
@@ -182,15 +185,21 @@ async function runFunction(
     );
     throw invalidArguments(findings);
   }
-  const output = await runLimited(call, turn, async ({ signal }) =>
-    tool.run(parsed.data, {
+  const output = await runLimited(call, turn, async ({ signal }) => {
+    // A tool that does not listen may bring its result when nobody waits for it any more.
+    const brought = await tool.run(parsed.data, {
       toolCallId: call.id,
       turnId: turn.turn.turnId,
       agentId: turn.turn.agentId,
       projectId: turn.turn.projectId,
       signal,
-    }),
-  );
+    });
+    if (turn.signal.aborted)
+      await keepLate(runtime, turn, [
+        lateResult(call.id, call.step, { status: 'success', result: sanitizeJson(brought).value }),
+      ]);
+    return brought;
+  });
   const { value, isChanged } = sanitizeJson(output);
   return { result: value, isSanitized: isChanged };
 }
@@ -292,7 +301,7 @@ export async function runCall(
         details: { tool: call.name, tool_call_id: call.id },
       });
     }
-    const { result, isSanitized } = await runFunction(tool, call, turn);
+    const { result, isSanitized } = await runFunction(runtime, tool, call, turn);
     return { kind: 'result', settlement: settle({ status: 'success', result }, isSanitized) };
   } catch (error) {
     if (turn.signal.aborted || (call.route === 'primitive' && isFatal(error, turn))) throw error;
@@ -310,6 +319,19 @@ const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   error instanceof KernelError &&
   (error.code === 'database_unavailable' ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
+
+/**
+ * The sweep may have answered a call, as out of time, that is at work still: its model was told so, and nothing may come of it.
+ *
+ * @throws KernelError `tool_timeout`, which undoes the primitive.
+ */
+function checkOpen(call: PendingCall, isOpen: boolean): void {
+  if (isOpen) return;
+  throw new KernelError('tool_timeout', {
+    message: 'The call was answered as out of time while its primitive was at work.',
+    details: { tool: call.name, tool_call_id: call.id },
+  });
+}
 
 async function runPrimitive(
   runtime: RuntimeCore,
@@ -341,11 +363,17 @@ async function runPrimitive(
         signal,
         settle: async (tx, answer) => {
           pass();
-          rings = (await settleCalls(tx, [options.settle({ status: 'success', result: answer })])).rings;
+          const settled = await settleCalls(tx, [options.settle({ status: 'success', result: answer })]);
+          checkOpen(call, settled.duplicates.length === 0);
+          rings = settled.rings;
+        },
+        join: async (tx, batch) => {
+          pass();
+          checkOpen(call, await awaitBatch(tx, call.id, batch));
         },
         extend: async (tx, timeoutMs) => {
           pass();
-          await extendDeadline(tx, call.id, timeoutMs);
+          checkOpen(call, await extendDeadline(tx, call.id, timeoutMs));
         },
       },
     }),

@@ -14,8 +14,8 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import type { CallSettlement, NewEntry, StepCommit, TurnEnding } from '@boxcar/store';
+import { deliverableOf } from '../deliverable.js';
 import { newId } from '../packer.js';
-import { deliverableOf } from '../runtime.js';
 
 /** What an end needs to know of its turn. */
 export interface EndingTurn {

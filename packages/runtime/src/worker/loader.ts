@@ -1,9 +1,13 @@
 import {
   type BoxId,
   type ContextCard,
+  findPrice,
   KernelError,
+  type ModelPrice,
+  type PriceTable,
   type Profile,
   type ProfileId,
+  profileSchema,
   resultFieldsOf,
   type ViewRows,
 } from '@boxcar/kernel';
@@ -12,43 +16,74 @@ import {
   type ExpandedCard,
   expandContexts,
   type LoadedView,
-  loadProfiles,
+  loadPricedProfiles,
   loadViews,
+  THIS_BUILD,
 } from '@boxcar/store';
 import type pg from 'pg';
+import type { BuildWatch } from '../build-watch.js';
+import { priceTables } from '../spawn-budget.js';
 import { Toolsets } from './toolsets.js';
 
 const MAX_PROFILES = 500;
 
 export type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId'>;
 
+/** A profile with what a call of its model costs; undefined: nobody knows. */
+export interface PricedProfile {
+  readonly profile: Profile;
+  readonly price: ModelPrice | undefined;
+}
+
 /** Loads what a step needs. Profile versions never change, so they are kept. */
 export class TurnLoader {
-  readonly #profiles = new Map<ProfileId, Promise<Profile>>();
+  readonly #profiles = new Map<ProfileId, Promise<PricedProfile>>();
   readonly #pool: pg.Pool;
+  readonly #prices: readonly PriceTable[];
+  readonly #builds: BuildWatch | undefined;
   readonly toolsets: Toolsets;
 
-  constructor(pool: pg.Pool) {
+  constructor(pool: pg.Pool, prices: readonly PriceTable[] = [], builds?: BuildWatch) {
     this.#pool = pool;
+    this.#prices = prices;
+    this.#builds = builds;
     this.toolsets = new Toolsets(pool);
   }
 
-  profile(id: ProfileId): Promise<Profile> {
+  profile(id: ProfileId): Promise<PricedProfile> {
     const known = this.#profiles.get(id);
     if (known !== undefined) return known;
     if (this.#profiles.size >= MAX_PROFILES) this.#profiles.clear();
-    const loading = loadProfiles(this.#pool, [id]).then((profiles) => {
-      const profile = profiles.get(id);
-      if (profile === undefined)
+    const loading = loadPricedProfiles(this.#pool, [id]).then(async (profiles) => {
+      const found = profiles.get(id);
+      if (found === undefined)
         throw new KernelError('internal_error', {
           message: `Profile ${id} has no row.`,
           details: { profile_id: id },
         });
-      return profile;
+      const { profile, prices } = found;
+      await this.#checkProfile(profile, id);
+      return { profile, price: findPrice(profile.model, priceTables(prices, this.#prices)) };
     });
     this.#profiles.set(id, loading);
     loading.catch(() => this.#profiles.delete(id));
     return loading;
+  }
+
+  /** Kinds of entries and contents that can be read. */
+  get kinds(): ReadonlySet<string> {
+    return (this.#builds?.build ?? THIS_BUILD).kinds;
+  }
+
+  /** A setting that is not known is one of a newer build while there is one, and one of long ago otherwise. */
+  async #checkProfile(profile: Profile, id: ProfileId): Promise<void> {
+    const issues = profileSchema.safeParse(profile).error?.issues ?? [];
+    const unknown = issues.flatMap((issue) => (issue.code === 'unrecognized_keys' ? issue.keys : []));
+    if (unknown.length === 0 || (await this.#builds?.mayBeNewer()) !== true) return;
+    throw new KernelError('unsupported_format', {
+      message: `This build does not know the setting ${unknown.join(', ')} of the profile.`,
+      details: { profile_id: id, keys: unknown },
+    });
   }
 
   /** One view: those that did not come with their claim are large, or of agents with earlier turns. */
@@ -88,9 +123,33 @@ export const toContextCard = ({
   ...(native ? { native: true } : {}),
 });
 
-/** The rows of a view as the kernel reads them. */
-export const toRows = (view: LoadedView): Omit<ViewRows, 'turn' | 'profile'> => ({
-  entries: view.entries,
-  lastAnchorPosition: view.lastAnchorPosition,
-  contexts: new Map([...view.contexts].map(([boxId, cards]) => [boxId, cards.map(toContextCard)])),
-});
+/**
+ * The rows of a view as the kernel reads them.
+ *
+ * @param kinds - Of entries and contents: what this build can read.
+ * @throws KernelError `unsupported_format` for what it cannot.
+ */
+export function toRows(
+  view: LoadedView,
+  kinds: ReadonlySet<string> = THIS_BUILD.kinds,
+): Omit<ViewRows, 'turn' | 'profile'> {
+  for (const { kind, card } of view.entries) {
+    if (!kinds.has(kind)) throw unsupported('tape entry', kind);
+    if (card !== null && !kinds.has(card.content.kind)) throw unsupported('card', card.content.kind, card.id);
+  }
+  const contexts = new Map<BoxId, ContextCard[]>();
+  for (const [boxId, cards] of view.contexts) {
+    for (const { card, rule } of cards) {
+      if (!kinds.has(card.content.kind)) throw unsupported('card', card.content.kind, card.id);
+      if (RULES[rule] === undefined) throw unsupported('packing rule', rule, card.id);
+    }
+    contexts.set(boxId, cards.map(toContextCard));
+  }
+  return { entries: view.entries, lastAnchorPosition: view.lastAnchorPosition, contexts };
+}
+
+const unsupported = (what: string, kind: string, cardId?: string): KernelError =>
+  new KernelError('unsupported_format', {
+    message: `This build does not know a ${what} of kind '${kind}'.`,
+    details: { kind, ...(cardId === undefined ? {} : { card_id: cardId }) },
+  });

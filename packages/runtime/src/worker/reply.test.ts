@@ -29,6 +29,12 @@ describe('what an adapter returned', () => {
     });
   });
 
+  test('has used whole tokens, as many as the column of a turn can hold', () => {
+    const usage = { inputTokens: 10.5, outputTokens: 1e300, reasoningTokens: 0.2 };
+    const reply = parseReply({ text: '', toolCalls: [], usage });
+    expect(reply.usage).toEqual({ inputTokens: 11, outputTokens: 1e12, reasoningTokens: 1 });
+  });
+
   test('has reasoning that every column can hold, cut where it is endless', () => {
     expect(reasoningMetadata({})).toEqual({});
     expect(reasoningMetadata({ reasoning: ' \n' })).toEqual({});
@@ -93,7 +99,11 @@ describe('a failed call of a provider ends the turn with its code:', () => {
     const providers = { openaiCompatible: { baseUrl: server.baseUrl }, idleTimeoutMs: 200 };
     await using h = await harness({ model: createModelRouter({ providers }) });
     await h.worker();
-    await h.profile('expert', [], { model: 'openai-compatible:local', script: undefined });
+    await h.profile('expert', [], {
+      model: 'openai-compatible:local',
+      script: undefined,
+      limits: { model_retries: 0 },
+    });
     const { turn_id } = (await h.runtime.submit('launch_principal', {
       profile_name: 'expert',
       instruction: 'go',

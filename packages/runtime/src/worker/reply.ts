@@ -1,7 +1,9 @@
 import {
+  costOf,
   type ErrorBody,
   type JsonObject,
   ModelError,
+  type ModelPrice,
   type ModelReply,
   type ModelUsage,
   sanitizeJson,
@@ -16,8 +18,15 @@ const MAX_CALLS = 256;
 /** Characters of reasoning that are kept: it is for audit and can be as long as the whole answer. */
 const MAX_REASONING = 65_536;
 
-const count = z.number().nonnegative().catch(0);
-const optionalCount = z.number().nonnegative().optional().catch(undefined);
+/** No call has used more; sums of it fit the columns they are kept in. */
+const MAX_COUNT = 1e12;
+// Whole: what a turn has spent is kept in whole numbers.
+const whole = z
+  .number()
+  .nonnegative()
+  .transform((value) => Math.min(Math.ceil(value), MAX_COUNT));
+const count = whole.catch(0);
+const optionalCount = whole.optional().catch(undefined);
 
 const replySchema = z.object({
   text: z.string(),
@@ -61,8 +70,8 @@ export function parseReply(reply: unknown): ModelReply {
   );
 }
 
-/** A step's usage as its row keeps it; what the provider did not say is left out. */
-export function usageRow(usage: ModelUsage): JsonObject {
+/** A step's usage as its row keeps it; what the provider did not say is left out, as is the cost without a price. */
+export function usageRow(usage: ModelUsage, price?: ModelPrice): JsonObject {
   const { inputTokens, outputTokens, cachedInputTokens, cacheWriteTokens, reasoningTokens } = usage;
   return {
     input_tokens: inputTokens,
@@ -70,6 +79,7 @@ export function usageRow(usage: ModelUsage): JsonObject {
     ...(cachedInputTokens === undefined ? {} : { cached_input_tokens: cachedInputTokens }),
     ...(cacheWriteTokens === undefined ? {} : { cache_write_tokens: cacheWriteTokens }),
     ...(reasoningTokens === undefined ? {} : { reasoning_tokens: reasoningTokens }),
+    ...(price === undefined ? {} : { cost_micros: costOf(price, usage) }),
     ...(usage.isEstimated === true ? { estimated: true } : {}),
   };
 }

@@ -3,15 +3,19 @@
  * committed under the turn's epoch before the next begins, so another worker can go on from any point.
  */
 import {
+  budgetExceeded,
   buildView,
+  CARD_TYPES,
   decideStep,
   type ErrorBody,
+  estimatePrompt,
   type JsonValue,
   KernelError,
   MAX_EMPTY_REPLIES,
   type ModelReply,
   type NewCard,
   promptHash,
+  providerOf,
   resultFieldsOf,
   stepNotice,
   type ToolSchema,
@@ -33,8 +37,12 @@ import type { RuntimeCore } from '../runtime.js';
 import { askModel } from './ask-model.js';
 import { buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
 import { buildEnd, type Ending, entryOf, fallbackDeliverable } from './ending.js';
-import type { TurnLoader } from './loader.js';
+import { keepLate, lateReply, lateSettlements } from './late.js';
+import type { PricedProfile, TurnLoader } from './loader.js';
+import { LoopGuard } from './loop-guard.js';
+import type { ModelWaits } from './model-waits.js';
 import { describeModelFailure, reasoningMetadata, usageRow } from './reply.js';
+import { StepBudget } from './step-budget.js';
 import { cleanText, noticeCard, thoughtCard, writeCall } from './step-cards.js';
 import type { TurnView } from './turn-view.js';
 
@@ -57,6 +65,7 @@ export interface StepResults extends Advance {
 export interface TurnHost {
   readonly runtime: RuntimeCore;
   readonly loader: TurnLoader;
+  readonly modelWaits: ModelWaits;
   commit(commit: StepCommit): Promise<CommitOutcome>;
   advance(results: StepResults): Promise<AdvanceOutcome>;
   /** @throws when the worker's last renewal is older than its lease. */
@@ -67,31 +76,36 @@ export interface TurnHost {
 
 export type TurnRun = 'ended' | 'suspended' | 'fenced' | 'released';
 
-/** Attempts at one step before the turn is ended: what kills its workers again and again would go on doing so. */
+/** Workers lost at one step before the turn is ended: what kills its workers again and again would go on doing so. */
 export const MAX_ATTEMPTS = 10;
 
 /** Progress inside the loop; the rows hold the same. */
 interface Progress {
   step: number;
   attempt: number;
+  /** Failed model calls of this step. */
+  retries: number;
   emptyReplies: number;
   pending: readonly PendingCall[] | 'unknown' | 'none';
 }
 
 export async function runTurn(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
   const { turn } = held;
-  const profile = await host.loader.profile(turn.profileId);
+  const priced = await host.loader.profile(turn.profileId);
   const progress: Progress = {
     step: turn.stepCount,
     attempt: turn.attempt,
+    retries: turn.retries,
     emptyReplies: turn.emptyReplies,
     pending: turn.pendingCalls > 0 ? 'unknown' : 'none',
   };
-  const run = new TurnLoop(host, held, profile, progress);
+  const run = new TurnLoop(host, held, priced, progress);
   return run.run();
 }
 
-type Profile = Awaited<ReturnType<TurnLoader['profile']>>;
+type Profile = PricedProfile['profile'];
+
+type StepRows = Awaited<ReturnType<TurnView['rows']>>;
 
 interface Bound {
   readonly toolbox: Toolbox;
@@ -103,12 +117,21 @@ class TurnLoop {
   readonly #held: HeldTurn;
   readonly #profile: Profile;
   readonly #progress: Progress;
+  readonly #price: PricedProfile['price'];
+  /** Undefined: nothing limits what the turn spends. */
+  readonly #budget: StepBudget | undefined;
+  readonly #guard: LoopGuard;
   #binding: Bound | undefined;
 
-  constructor(host: TurnHost, held: HeldTurn, profile: Profile, progress: Progress) {
+  constructor(host: TurnHost, held: HeldTurn, { profile, price }: PricedProfile, progress: Progress) {
     this.#host = host;
     this.#held = held;
     this.#profile = profile;
+    this.#price = price;
+    const { purse } = held.turn;
+    this.#budget =
+      purse === null ? undefined : new StepBudget(host.runtime.pool, held, { purse, profile, price });
+    this.#guard = new LoopGuard(host.runtime, held, profile);
     this.#progress = progress;
   }
 
@@ -130,9 +153,9 @@ class TurnLoop {
   async run(): Promise<TurnRun> {
     const { turn } = this.#held;
     const progress = this.#progress;
-    if (progress.attempt > MAX_ATTEMPTS) {
+    if (turn.losses >= MAX_ATTEMPTS) {
       const error = new KernelError('attempts_exhausted', {
-        details: { turn_id: turn.turnId, step: progress.step + 1, attempts: progress.attempt - 1 },
+        details: { turn_id: turn.turnId, step: progress.step + 1, attempts: turn.losses },
       }).toJSON();
       return this.#endWithout(error, 'failed');
     }
@@ -170,8 +193,13 @@ class TurnLoop {
     this.#host.checkLease();
     // Calls just committed are all of their step; after a takeover some may have their results already.
     const isAlone = progress.pending === 'unknown' ? await this.#isAlone(calls) : calls.length === 1;
+    const repeated = await this.#guard.find(calls);
     const settled = await Promise.allSettled(
-      calls.map((call) => runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, isAlone)),
+      calls.map(
+        async (call) =>
+          repeated.get(call.id) ??
+          runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, isAlone),
+      ),
     );
     const runs = settled.flatMap((run) => (run.status === 'fulfilled' ? [run.value] : []));
     const failed = settled.find((run) => run.status === 'rejected');
@@ -198,6 +226,7 @@ class TurnLoop {
     });
     switch (advanced.outcome) {
       case 'fenced':
+        await keepLate(this.#host.runtime, this.#held, lateSettlements(results, progress.step));
         return 'fenced';
       case 'suspended':
         return 'suspended';
@@ -220,7 +249,10 @@ class TurnLoop {
     if (results.length === 0) return;
     const { runtime } = this.#host;
     try {
-      runtime.ring((await recordResults(runtime.pool, results)).rings);
+      const { rings, duplicates } = await recordResults(runtime.pool, results);
+      runtime.ring(rings);
+      const late = results.filter((result) => duplicates.includes(result.toolCallId));
+      await keepLate(runtime, this.#held, lateSettlements(late, this.#progress.step));
     } catch (error) {
       runtime.log('warn', 'turn.results_lost', { turn_id: this.#held.turn.turnId, error });
     }
@@ -259,13 +291,24 @@ class TurnLoop {
     );
     const tools = isLast ? toolbox.schemas.filter((tool) => tool.name === 'submit_result') : toolbox.schemas;
     const view = buildView({ ...rows, turn, profile: { ...this.#profile, must_end_with: [...mustEndWith] } });
+    const unpaid =
+      this.#budget === undefined ? undefined : await this.#pay(this.#budget, { view, tools, rows, step });
+    if (unpaid !== undefined) return unpaid;
     const hash = promptHash(view.messages, tools);
     const toolset = await this.#host.loader.toolsets.keep(turn.projectId, tools, this.#host.runtime);
+    const entry = await this.#host.modelWaits.gate.enter(providerOf(this.#profile.model), {
+      turnId: turn.turnId,
+      epoch: turn.epoch,
+      holderId: this.#held.holderId,
+      step,
+      attempt: this.#progress.attempt,
+    });
+    if (entry.outcome !== 'admitted') return entry.outcome;
     this.#host.checkLease();
     const startedAt = performance.now();
     let reply: ModelReply;
     try {
-      reply = await this.#generate(view, tools, step);
+      reply = await entry.pass.ask(() => this.#generate(view, tools, step));
     } catch (error) {
       if (this.#held.signal.aborted) throw error;
       const body = describeModelFailure(error);
@@ -277,13 +320,24 @@ class TurnLoop {
         modelMs: performance.now() - startedAt,
         error: body,
       });
+      // A call that took too long may have been answered where nobody heard it; one that was refused cost nothing.
+      const spent = body.code === 'model_timeout' ? this.#budget?.spend(undefined) : undefined;
+      const after = await this.#host.modelWaits.afterFailure(this.#held, {
+        error,
+        body,
+        step: closed,
+        spent,
+        retries: this.#progress.retries,
+        limits: this.#profile.limits,
+      });
+      if (after.outcome !== 'final') return after.outcome;
       return this.#commitEnd(
         {
           status: body.code === 'model_timeout' ? 'timeout' : 'failed',
-          deliverable: fallbackDeliverable(body, step - 1, null),
-          error: body,
+          deliverable: fallbackDeliverable(after.error, step - 1, null),
+          error: after.error,
         },
-        { step: closed },
+        { step: closed, spent },
       );
     }
     const closed = this.#closeStep({
@@ -294,7 +348,43 @@ class TurnLoop {
       modelMs: performance.now() - startedAt,
       reply,
     });
-    return this.#commitReply({ reply, step, isLast, closed });
+    const spent = this.#budget?.spend(reply.usage);
+    const outcome = await this.#commitReply({ reply, step, isLast, closed, rows, spent });
+    if (outcome === 'fenced') await this.#keepReply(reply, step);
+    return outcome;
+  }
+
+  /** Undefined: the step is paid for. */
+  async #pay(
+    budget: StepBudget,
+    of: { view: View; tools: readonly ToolSchema[]; rows: StepRows; step: number },
+  ): Promise<TurnRun | undefined> {
+    const { turn } = this.#held;
+    const paid = await budget.pay({
+      promptTokens: estimatePrompt(of.view.estimateTokens, of.tools),
+      step: of.step,
+      attempt: this.#progress.attempt,
+    });
+    switch (paid.outcome) {
+      case 'paid':
+        return undefined;
+      case 'fenced':
+        return 'fenced';
+      case 'paused':
+        return 'suspended';
+      case 'exceeded': {
+        const error = budgetExceeded(paid.hit, { turn_id: turn.turnId, step: of.step }).toJSON();
+        const deliverable = fallbackDeliverable(error, of.step - 1, lastTextOf(of.rows, turn.turnId));
+        return this.#commitEnd({ status: 'partial', deliverable, error });
+      }
+      default:
+        return paid satisfies never;
+    }
+  }
+
+  #keepReply(reply: ModelReply, step: number): Promise<void> {
+    const { attempt } = this.#progress;
+    return keepLate(this.#host.runtime, this.#held, [lateReply(reply, { step, attempt })]);
   }
 
   #generate(view: View, tools: readonly ToolSchema[], step: number): Promise<ModelReply> {
@@ -317,7 +407,11 @@ class TurnLoop {
           instruction: view.instruction,
         },
       },
-      { signal, timeoutMs: limits.model_timeout_seconds * 1000 },
+      {
+        signal,
+        timeoutMs: limits.model_timeout_seconds * 1000,
+        onLate: (late) => void this.#keepReply(late, step),
+      },
     );
   }
 
@@ -338,7 +432,7 @@ class TurnLoop {
       toolsetHash: done.toolset,
       manifest: done.view.manifest as unknown as JsonValue,
       thoughtCardId: null,
-      usage: done.reply === undefined ? null : usageRow(done.reply.usage),
+      usage: done.reply === undefined ? null : usageRow(done.reply.usage, this.#price),
       finishReason: done.reply?.finishReason ?? 'error',
       modelMs: Math.round(done.modelMs),
       error: done.error ?? null,
@@ -350,8 +444,10 @@ class TurnLoop {
     step: number;
     isLast: boolean;
     closed: NonNullable<StepCommit['step']>;
+    rows: StepRows;
+    spent: StepCommit['spent'];
   }): Promise<TurnRun | 'next'> {
-    const { reply, step, isLast, closed } = answer;
+    const { reply, step, isLast, closed, rows, spent } = answer;
     const { turn } = this.#held;
     const { toolbox, mustEndWith } = this.#bound;
     const text = cleanText(reply.text, this.#host.runtime.limits.maxCardBytes);
@@ -375,14 +471,14 @@ class TurnLoop {
           error: cutOff,
           metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...reasoningMetadata(reply) },
         },
-        { step: closed },
+        { step: closed, spent },
       );
     }
     const thought =
       text.value.trim() === '' && decided.kind === 'remind' ? undefined : thoughtCard(turn, text, reply);
     if (isLast && (decided.kind === 'remind' || !mayCall)) {
       const isAnswer = decided.kind === 'remind' && text.value.trim() !== '';
-      return this.#endAtLimit(step, text.value, { closed, isAnswer });
+      return this.#endAtLimit(step, text.value, { closed, isAnswer, spent });
     }
     if (decided.kind === 'remind') {
       const isEmpty = text.value.trim() === '';
@@ -394,14 +490,17 @@ class TurnLoop {
         }).toJSON();
         return this.#commitEnd(
           { status: 'failed', deliverable: fallbackDeliverable(error, step, null), error },
-          { step: closed },
+          { step: closed, spent },
         );
       }
-      return this.#commitNext({ step, closed, thought, calls: [], reminder: decided.reminder, emptyReplies });
+      const { reminder } = decided;
+      return this.#commitNext({ step, closed, rows, spent, thought, calls: [], reminder, emptyReplies });
     }
     return this.#commitNext({
       step,
       closed,
+      rows,
+      spent,
       thought,
       calls: reply.toolCalls,
       reminder: undefined,
@@ -413,7 +512,11 @@ class TurnLoop {
   #endAtLimit(
     step: number,
     lastText: string | null,
-    last?: { readonly closed: NonNullable<StepCommit['step']>; readonly isAnswer: boolean },
+    last?: {
+      readonly closed: NonNullable<StepCommit['step']>;
+      readonly isAnswer: boolean;
+      readonly spent: StepCommit['spent'];
+    },
   ): Promise<TurnRun> {
     const { turn } = this.#held;
     const error = new KernelError('step_limit', {
@@ -426,13 +529,15 @@ class TurnLoop {
         : fallbackDeliverable(error, step, lastText);
     return this.#commitEnd(
       { status: 'partial', deliverable, error },
-      last === undefined ? {} : { step: last.closed },
+      last === undefined ? {} : { step: last.closed, spent: last.spent },
     );
   }
 
   async #commitNext(next: {
     step: number;
     closed: NonNullable<StepCommit['step']>;
+    rows: StepRows;
+    spent: StepCommit['spent'];
     thought: NewCard | undefined;
     calls: ModelReply['toolCalls'];
     reminder: string | undefined;
@@ -442,7 +547,12 @@ class TurnLoop {
     const written: { kind: NewEntry['kind']; card: NewCard }[] = [];
     const add = (kind: NewEntry['kind'], card: NewCard): void => void written.push({ kind, card });
     if (next.thought !== undefined) add('message', next.thought);
-    const calls = next.calls.map((call, index) => this.#buildCall(call, index + 1));
+    const hashOf = next.calls.length > 0 ? this.#guard.at(next.rows, this.#bound.toolbox) : undefined;
+    const calls = next.calls.map((call, index) => this.#buildCall(call, index + 1, hashOf));
+    this.#guard.lookAhead(
+      calls.flatMap((call) => call.row.guardHash ?? []),
+      next.step,
+    );
     for (const call of calls) add('tool_call', call.card);
     if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder));
     const notice = stepNotice(turn.maxSteps - next.step, this.#bound.toolbox.allowed.has('submit_result'));
@@ -452,6 +562,7 @@ class TurnLoop {
       step: { ...next.closed, thoughtCardId: next.thought?.id ?? null },
       cards: written.map(({ card }) => card),
       entries: written.map(({ kind, card }) => entryOf(kind, card)),
+      spent: next.spent,
       calls: calls.map((call) => call.row),
       emptyReplies: next.emptyReplies,
       results: [],
@@ -461,17 +572,26 @@ class TurnLoop {
     this.#held.view.append(outcome.basePosition, next.step, written);
     this.#progress.step = next.step;
     this.#progress.attempt = calls.length > 0 ? 0 : 1;
+    this.#progress.retries = 0;
     this.#progress.emptyReplies = next.emptyReplies;
     this.#progress.pending =
       calls.length > 0 ? calls.map((call) => this.#toPending(call.row, next.step)) : 'none';
     return 'next';
   }
 
-  #buildCall(call: ModelReply['toolCalls'][number], ordinal: number): { row: NewToolCall; card: NewCard } {
+  #buildCall(
+    call: ModelReply['toolCalls'][number],
+    ordinal: number,
+    hashOf: ReturnType<LoopGuard['at']> | undefined,
+  ): { row: NewToolCall; card: NewCard } {
     const { runtime } = this.#host;
     const { card, ...written } = writeCall(this.#held.turn, call, runtime.limits.maxCardBytes);
     const route = routeCall(runtime, written, this.#bound.toolbox, this.#profile);
-    return { row: { ...written, ordinal, ...route }, card };
+    const guardHash = hashOf?.(written, route);
+    return {
+      row: { ...written, ordinal, ...route, ...(guardHash === undefined ? {} : { guardHash }) },
+      card,
+    };
   }
 
   #toPending(row: NewToolCall, step: number): PendingCall {
@@ -487,12 +607,16 @@ class TurnLoop {
       target: row.target,
       retry: row.retry,
       epoch: this.#held.turn.epoch,
+      guard_hash: row.guardHash ?? null,
       remaining_ms: row.timeoutMs,
       is_awaiting: false,
     };
   }
 
-  #fence(): Pick<StepCommit, 'turnId' | 'projectId' | 'agentId' | 'epoch' | 'holderId' | 'hasParent'> {
+  #fence(): Pick<
+    StepCommit,
+    'turnId' | 'projectId' | 'agentId' | 'epoch' | 'holderId' | 'hasParent' | 'isMember'
+  > {
     const { turn, holderId } = this.#held;
     return {
       turnId: turn.turnId,
@@ -501,13 +625,18 @@ class TurnLoop {
       epoch: turn.epoch,
       holderId,
       hasParent: turn.parentTurnId !== null,
+      isMember: turn.isMember,
     };
   }
 
   /** Commits the end of the turn; closing `step` and recording `results` in the same transaction. */
   async #commitEnd(
     ending: Ending,
-    also: { step?: NonNullable<StepCommit['step']>; results?: StepCommit['results'] } = {},
+    also: {
+      step?: NonNullable<StepCommit['step']>;
+      spent?: StepCommit['spent'];
+      results?: StepCommit['results'];
+    } = {},
   ): Promise<TurnRun> {
     const built = buildEnd(this.#held.turn, ending);
     const outcome = await this.#host.commit({
@@ -515,6 +644,7 @@ class TurnLoop {
       step: also.step === undefined ? null : { ...also.step, thoughtCardId: built.end.deliverableCardId },
       cards: built.cards,
       entries: built.entries,
+      spent: also.spent,
       calls: [],
       emptyReplies: 0,
       results: also.results ?? [],
@@ -530,6 +660,15 @@ class TurnLoop {
       error,
     });
   }
+}
+
+/** The last thing the turn said. */
+function lastTextOf({ entries }: StepRows, turnId: string): string | null {
+  const said = entries.findLast(
+    ({ card, kind, turnId: author }) =>
+      kind === 'message' && author === turnId && card?.type === CARD_TYPES.thought,
+  )?.card?.content;
+  return said?.kind === 'text' && said.text.trim() !== '' ? said.text : null;
 }
 
 /** An answer that its provider broke off is not the whole one, and must not pass for it. */

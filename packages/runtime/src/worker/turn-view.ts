@@ -22,12 +22,17 @@ export class TurnView {
     this.#loader = loader;
     this.#room = room;
     this.#turn = turn;
-    if (claimed !== undefined) this.#hold(claimed);
+    if (claimed === undefined) return;
+    try {
+      this.#hold(claimed);
+    } catch {
+      // The first step will say so, where it can be dealt with.
+    }
   }
 
   #hold(view: LoadedView): Rows {
     const entries = [...view.entries];
-    const rows = { ...toRows(view), entries };
+    const rows = { ...toRows(view, this.#loader.kinds), entries };
     this.#held = { rows, entries, sizeBytes: view.sizeBytes };
     this.#room.take(view.sizeBytes);
     return rows;

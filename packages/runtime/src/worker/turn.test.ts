@@ -374,7 +374,7 @@ describe('a model', () => {
   });
 
   test('that fails, fails the turn with its code and a deliverable', async () => {
-    const turn = await play([{ fail: { status: 500, message: 'overloaded' } }]);
+    const turn = await play([{ fail: { status: 400, message: 'overloaded' } }]);
     expect(turn).toMatchObject({
       status: 'failed',
       error: { code: 'model_failed', message: expect.stringContaining('overloaded') },
@@ -392,7 +392,9 @@ describe('a model', () => {
 
   test('that does not answer in time ends the turn as timeout, also when it ignores its signal', async () => {
     adapter = () => new Promise(() => undefined);
-    const turn = await play([{ say: 'never' }], { limits: { model_timeout_seconds: 0.05 } });
+    const turn = await play([{ say: 'never' }], {
+      limits: { model_timeout_seconds: 0.05, model_retries: 0 },
+    });
     expect(turn).toMatchObject({
       status: 'timeout',
       error: { code: 'model_timeout' },
@@ -642,7 +644,7 @@ describe('a parent', () => {
   ];
 
   test('sees of a failed child the error and what it delivered', async () => {
-    await h.profile('expert', [{ fail: { status: 500, message: 'overloaded' } }]);
+    await h.profile('expert', [{ fail: { status: 400, message: 'overloaded' } }]);
     await h.profile('boss', ask(), BOSS);
     await h.worker();
     const boss = await run('boss');

@@ -1,9 +1,14 @@
 import type { Doorbell } from '@boxcar/kernel';
-import { waitFor } from '@boxcar/testkit';
+import { createModelRouter } from '@boxcar/llm';
+import { createPool } from '@boxcar/store';
+import { tcpProxy, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { Runtime } from '../runtime.js';
 import { harness } from '../testing/harness.js';
+import { createWorker } from './worker.js';
 
 describe('a turn', () => {
   test('runs from submit to deliverable', async () => {
@@ -96,7 +101,11 @@ test('a worker renews its lease while a session that nobody ends has its lock', 
     const locked = stranger.query('select pg_advisory_lock(lock_key) from boxcar.workers');
     await waitFor(
       async () =>
-        (await h.rows("select 1 from pg_locks where locktype = 'advisory' and not granted")).length === 1,
+        (
+          await h.rows(
+            "select 1 from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())",
+          )
+        ).length === 1,
       { message: 'the other session waits for the lock' },
     );
     await h.rows(
@@ -115,8 +124,11 @@ test('a worker renews its lease while a session that nobody ends has its lock', 
   }
   await waitFor(
     async () =>
-      (await h.rows("select 1 from pg_locks where locktype = 'advisory' and granted and objsubid = 1"))
-        .length === 1,
+      (
+        await h.rows(
+          "select 1 from pg_locks where locktype = 'advisory' and granted and objsubid = 1 and database = (select oid from pg_database where datname = current_database())",
+        )
+      ).length === 1,
     { message: 'the worker has its lock again' },
   );
   await worker.close();
@@ -178,4 +190,96 @@ test('a worker hands back what it claims while it closes, also what no ring aske
     { status: 'dispatched', epoch: 4 },
   ]);
   expect(await h.rows('select from boxcar.workers')).toEqual([]);
+});
+
+describe('the lease', () => {
+  const leaseOf = async (client: pg.Client, id: string): Promise<number> => {
+    const { rows } = await client.query<{ at: Date }>(
+      'select lease_until as at from boxcar.workers where id = $1',
+      [id],
+    );
+    return rows[0]?.at.getTime() ?? 0;
+  };
+
+  test('is renewed while the pool has no connection left', async () => {
+    await using h = await harness();
+    const { pool, url } = h.database;
+    const worker = await h.worker({ leaseMs: 1_000, sweepMs: 60_000 });
+    const look = new pg.Client({ connectionString: url });
+    await look.connect();
+    const before = await leaseOf(look, worker.id);
+    const taken = await Promise.all(Array.from({ length: pool.options.max }, () => pool.connect()));
+    // Longer than it lasts without renewal.
+    await waitFor(async () => (await leaseOf(look, worker.id)) > before + 1_500, {
+      message: 'the lease is renewed',
+    });
+    for (const client of taken) client.release();
+    await look.end();
+    expect(h.log.map(({ event }) => event)).not.toContain('worker.heartbeat_failed');
+  });
+
+  test('is renewed by the pool while the direct connection does not answer', async () => {
+    await using h = await harness();
+    await using proxy = await tcpProxy(h.database.url);
+    const log: string[] = [];
+    const runtime = new Runtime({
+      pool: h.database.pool,
+      directUrl: proxy.url,
+      doorbell: new InProcessDoorbell(),
+      model: createModelRouter(),
+      log: (_level, event) => void log.push(event),
+    });
+    const worker = await createWorker(runtime, { leaseMs: 1_500, sweepMs: 60_000 });
+    const look = new pg.Client({ connectionString: h.database.url });
+    await look.connect();
+    const before = await leaseOf(look, worker.id);
+    proxy.stall();
+    await waitFor(async () => (await leaseOf(look, worker.id)) > before + 2_500, {
+      message: 'the lease is renewed',
+    });
+    expect(log).toContain('worker.direct_lost');
+    expect(log).not.toContain('worker.lease_lost');
+    await proxy.restore();
+    await worker.close();
+    await runtime.close();
+    await look.end();
+  });
+});
+
+test('a worker keeps what it has claimed while the answer to the claim is under way', async () => {
+  const doorbell = new InProcessDoorbell();
+  await using h = await harness({ doorbell });
+  await h.profile('writer', [{ say: 'done' }]);
+  await using proxy = await tcpProxy(h.database.url);
+  const pool = createPool({ connectionString: proxy.url });
+  const runtime = new Runtime({ pool, directUrl: h.database.url, doorbell, model: createModelRouter({}) });
+  try {
+    await using _worker = await createWorker(runtime, { heartbeatMs: 50, sweepMs: 60_000 });
+    // Connections that are there already: what is asked takes effect.
+    await Promise.all(Array.from({ length: 4 }, () => pool.query('select pg_sleep(0.05)')));
+    proxy.stallAnswers();
+    const { turn_id } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'writer',
+      instruction: 'go',
+    })) as { turn_id: string };
+    const turn = async () =>
+      (await h.rows<{ status: string; epoch: number }>('select status, epoch from boxcar.turns'))[0];
+    await waitFor(async () => (await turn())?.status === 'running', { message: 'it is claimed' });
+    const leaseOf = async (): Promise<number> =>
+      (
+        await h.rows<{ lease_until: Date }>('select lease_until from boxcar.workers')
+      )[0]?.lease_until.getTime() ?? 0;
+    for (let renewals = 0; renewals < 4; renewals++) {
+      const before = await leaseOf();
+      await waitFor(async () => (await leaseOf()) > before, { message: 'the lease is renewed' });
+    }
+    expect(await turn()).toEqual({ status: 'running', epoch: 1 });
+    await proxy.restore();
+    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+    expect(await turn()).toEqual({ status: 'success', epoch: 1 });
+  } finally {
+    await proxy.restore();
+    await runtime.close();
+    await pool.end();
+  }
 });

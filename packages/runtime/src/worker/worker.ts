@@ -3,23 +3,26 @@
  *
  * W1  It holds turns only while its lease lives: before each model and tool call it checks, by its own monotonic clock,
  *     that the last renewal is younger than the lease; later renewals or none, it stops on its own.
- * W2  Its direct connection holds a session lock for as long as it lives, so a peer can notice a death at once.
+ * W2  Its direct connection holds a session lock for as long as it lives, so a peer notices a death at once (`peer-watch.ts`).
+ *     When the connection breaks and not the worker, it says so at once by a renewal, and only its lease counts.
  * W3  It never runs more turns than its concurrency, whichever way they come: ring, or straight from the rows.
  * W4  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  */
 import { randomInt } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { hostname } from 'node:os';
-import { KernelError, type Ring, type TurnId, type WorkerId } from '@boxcar/kernel';
+import { KernelError, type Ring, type TurnId, tryParseId, type WorkerId } from '@boxcar/kernel';
 import {
   type AdvanceOutcome,
   advanceTurns,
+  CANCELED_CHANNEL,
   type CommitOutcome,
-  checkSchemaVersion,
   claimWithViews,
   commitSteps,
   findReady,
   finishSteps,
+  isTransient,
+  type Renewal,
   registerWorker,
   releaseTurns,
   removeWorker,
@@ -32,6 +35,8 @@ import { Batcher } from '../batcher.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
 import { TurnLoader } from './loader.js';
+import { ModelWaits } from './model-waits.js';
+import { PeerWatch } from './peer-watch.js';
 import { runTurn, type StepResults, type TurnHost } from './run-turn.js';
 import { Sweeper } from './sweeper.js';
 import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
@@ -48,12 +53,16 @@ export interface WorkerOptions {
   readonly sweepMs?: number;
   /** After how long a dispatched turn that nobody claimed is looked into. */
   readonly lostRingMs?: number;
+  /** How long turns may take to their next commit when it closes. Default 10,000. */
+  readonly graceMs?: number;
   /** Contents of prompts held in memory at once, about, in bytes; above it claims wait. Default 64 MiB. */
   readonly viewBytes?: number;
 }
 
 interface Active {
   readonly epoch: number;
+  /** By the worker's monotonic clock. */
+  readonly since: number;
   readonly controller: AbortController;
   readonly done: Promise<void>;
 }
@@ -89,6 +98,8 @@ export class Worker implements AsyncDisposable {
   readonly #room: ViewRoom;
   readonly #loader: TurnLoader;
   readonly #sweeper: Sweeper;
+  readonly #modelWaits: ModelWaits;
+  readonly #peerWatch: PeerWatch;
   readonly #subscriptions: { close(): Promise<void> }[] = [];
   #id: WorkerId = newId<'worker'>();
   #direct: pg.Client | undefined;
@@ -96,7 +107,20 @@ export class Worker implements AsyncDisposable {
   #renewedAt = 0;
   #heartbeat: NodeJS.Timeout | undefined;
   #isBeating = false;
+  /** Its lock was lost while a renewal was under way that still said otherwise. */
+  #mustBeatAgain = false;
   #suspects = new Set<TurnId>();
+  /** Claims that have not been answered yet: theirs by the rows, maybe, and not orphans. */
+  readonly #claiming = new Set<TurnId>();
+  /** Workers of older builds share its targets; until the first heartbeat has told, they may. */
+  #hasOlder = true;
+  /** There was more of what only newer builds can read than there were slots. */
+  #hasMoreNewer = false;
+  #closing: Promise<void> | undefined;
+  #unwatchBuild: () => void = () => undefined;
+  /** Settles once a migration has shut out builds like this one; the worker closes itself then. */
+  readonly outdated: Promise<KernelError>;
+  #retire: (error: KernelError) => void = () => undefined;
   #slots: number;
   readonly #slotWaiters: (() => void)[] = [];
   #state: 'starting' | 'running' | 'draining' | 'closed' = 'starting';
@@ -112,6 +136,7 @@ export class Worker implements AsyncDisposable {
       heartbeatMs: options.heartbeatMs ?? Math.max(Math.floor(leaseMs / 4), 50),
       sweepMs: options.sweepMs ?? 1_000,
       lostRingMs: options.lostRingMs ?? 2_000,
+      graceMs: options.graceMs ?? 10_000,
       viewBytes: options.viewBytes ?? 64 * 1024 * 1024,
     };
     if (this.#options.concurrency < 1 || !Number.isInteger(this.#options.concurrency)) {
@@ -122,7 +147,13 @@ export class Worker implements AsyncDisposable {
     }
     this.#slots = this.#options.concurrency;
     this.#room = new ViewRoom(this.#options.viewBytes);
-    this.#loader = new TurnLoader(runtime.pool);
+    this.#loader = new TurnLoader(runtime.pool, runtime.prices, runtime.builds);
+    this.outdated = new Promise((settle) => {
+      this.#retire = (error) => {
+        settle(error);
+        this.#leaveOutdated(error);
+      };
+    });
     this.#claims = new Batcher(async (rings) => {
       const reservedBytes = rings.length * INLINE_VIEW_BYTES;
       await this.#room.enter(reservedBytes);
@@ -130,13 +161,14 @@ export class Worker implements AsyncDisposable {
       const outcomes = await claimWithViews(runtime.pool, rings, {
         holderId,
         maxViewBytes: INLINE_VIEW_BYTES,
+        build: runtime.builds.build,
       }).finally(() => this.#room.leave(reservedBytes));
       return outcomes.map((outcome) => ({ outcome, holderId }));
     });
     this.#commits = new Batcher(async (commits) => {
       const result = await commitSteps(runtime.pool, commits);
       runtime.ring(result.rings);
-      this.#announceEnds(result);
+      runtime.announceEnds(result);
       return result.outcomes;
     });
     this.#advances = new Batcher(async (advances) => {
@@ -144,10 +176,20 @@ export class Worker implements AsyncDisposable {
       runtime.ring(rings);
       return outcomes;
     });
+    this.#modelWaits = new ModelWaits(runtime);
     this.#sweeper = new Sweeper(runtime, {
       lostRingMs: this.#options.lostRingMs,
-      announceEnds: (ends) => this.#announceEnds(ends),
-      claimFromRows: () => this.#claimFromRows(),
+      claimFromRows: (which) => this.#claimFromRows(which),
+      hasOlder: () => this.#hasOlder,
+      wakeProvider: (provider, options) => this.#modelWaits.gate.wake(provider, options),
+    });
+    this.#peerWatch = new PeerWatch({
+      directUrl: runtime.directUrl,
+      pool: runtime.pool,
+      log: runtime.log,
+      everyMs: this.#options.heartbeatMs,
+      workerId: () => this.#id,
+      takeOver: () => this.#sweeper.takeOver(),
     });
   }
 
@@ -162,7 +204,8 @@ export class Worker implements AsyncDisposable {
 
   /** @internal */
   async start(): Promise<this> {
-    await checkSchemaVersion(this.#runtime.pool);
+    await this.#runtime.builds.look();
+    await this.#modelWaits.gate.start();
     await this.#register();
     this.#state = 'running';
     this.#heartbeat = setInterval(() => void this.#beat(), this.#options.heartbeatMs);
@@ -180,6 +223,8 @@ export class Worker implements AsyncDisposable {
       );
     }
     this.#sweeper.start(this.#options.sweepMs);
+    this.#peerWatch.start();
+    this.#unwatchBuild = this.#runtime.builds.onOutdated((error) => this.#retire(error));
     this.#runtime.log('info', 'worker.started', {
       worker_id: this.#id,
       concurrency: this.#options.concurrency,
@@ -196,6 +241,7 @@ export class Worker implements AsyncDisposable {
     try {
       await direct.connect();
       await direct.query('select pg_advisory_lock($1)', [lockKey]);
+      await direct.query(`listen ${CANCELED_CHANNEL}`);
       await registerWorker(this.#runtime.pool, {
         id,
         lockKey,
@@ -203,6 +249,7 @@ export class Worker implements AsyncDisposable {
         concurrency: this.#options.concurrency,
         leaseMs: this.#options.leaseMs,
         info: { hostname: hostname(), pid: process.pid },
+        schemaVersion: this.#runtime.builds.build.schemaVersion,
       });
     } catch (error) {
       await direct.end().catch(() => undefined);
@@ -219,29 +266,46 @@ export class Worker implements AsyncDisposable {
       application_name: 'boxcar-worker',
       connectionTimeoutMillis: 10_000,
       keepAlive: true,
+      query_timeout: Math.ceil(this.#options.leaseMs / 2),
     });
     direct.on('error', () => undefined);
+    direct.on('notification', ({ payload = '' }) =>
+      this.#abortLost(payload.split(',').flatMap((id) => tryParseId<'turn'>(id) ?? [])),
+    );
     direct.on('end', () => {
-      if (this.#direct === direct) this.#direct = undefined;
+      if (this.#direct !== direct) return;
+      this.#direct = undefined;
+      // Whoever watches has the lock by now: W2.
+      void this.#beat();
     });
     return direct;
   }
 
   async #beat(): Promise<void> {
-    if (this.#state === 'closed') return;
+    // Not after the goodbye, which a renewal would take back.
+    if (this.#heartbeat === undefined) return;
     // Also while a renewal hangs: nobody else would notice that the lease has run out meanwhile.
     if (this.#isStale())
       this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
-    if (this.#isBeating) return;
+    if (this.#isBeating) {
+      if (this.#direct === undefined) this.#mustBeatAgain = true;
+      return;
+    }
     this.#isBeating = true;
+    this.#mustBeatAgain = false;
     try {
       const sentAt = performance.now();
-      const held = await renewLease(this.#runtime.pool, this.#id, this.#options.leaseMs);
-      if (held !== undefined) {
+      const renewal = await this.#renew();
+      if (renewal !== undefined) {
+        this.#modelWaits.gate.know(renewal.gated);
+        this.#hasOlder = renewal.hasOlder;
+        this.#runtime.builds.note(renewal.minCompatible);
         // From before the statement: the server's clock started no earlier.
         this.#renewedAt = sentAt;
         if (this.#direct === undefined) this.#relocking ??= this.#relock();
-        await this.#releaseOrphans(held);
+        this.#abortUnheld(renewal.held, sentAt);
+        // Beside the heartbeat: it takes a connection of the pool, and the lease must not wait for one.
+        void this.#releaseOrphans(renewal.held);
       } else {
         this.#runtime.log('warn', 'worker.lease_lost', { worker_id: this.#id });
         this.#abortAll(new KernelError('turn_ended', { message: 'The worker has lost its lease.' }));
@@ -254,6 +318,26 @@ export class Worker implements AsyncDisposable {
       this.#isBeating = false;
       if (this.#isStale())
         this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
+      if (this.#mustBeatAgain) void this.#beat();
+    }
+  }
+
+  /**
+   * On the direct connection, which nobody else uses: a pool that is exhausted or hangs does not cost the lease. When that one
+   * is away, or silent for half a lease, by the pool.
+   */
+  async #renew(): Promise<Renewal | undefined> {
+    const { leaseMs } = this.#options;
+    const direct = this.#direct;
+    const byPool = () => renewLease(this.#runtime.pool, this.#id, { leaseMs, hasLock: false });
+    if (direct === undefined) return byPool();
+    try {
+      return await renewLease(direct, this.#id, { leaseMs, hasLock: true });
+    } catch (error) {
+      this.#runtime.log('warn', 'worker.direct_lost', { worker_id: this.#id, error: errorText(error) });
+      if (this.#direct === direct) this.#direct = undefined;
+      direct.end().catch(() => undefined);
+      return byPool();
     }
   }
 
@@ -271,8 +355,11 @@ export class Worker implements AsyncDisposable {
         [id],
       );
       if (rows[0]?.is_locked !== true) throw new Error('another session has the lock still');
+      await direct.query(`listen ${CANCELED_CHANNEL}`);
       if (this.#id !== id || this.#state === 'closed') throw new Error('the worker has gone on without it');
       this.#direct = direct;
+      // Watched again from here on.
+      void this.#beat();
     } catch (error) {
       await direct.end().catch(() => undefined);
       this.#runtime.log('warn', 'worker.not_locked', { worker_id: id, error: errorText(error) });
@@ -286,12 +373,36 @@ export class Worker implements AsyncDisposable {
    * twice in a row, they are handed back.
    */
   async #releaseOrphans(held: readonly TurnId[]): Promise<void> {
-    const orphans = held.filter((id) => !this.#active.has(id));
+    const orphans = held.filter((id) => !this.#active.has(id) && !this.#claiming.has(id));
     const confirmed = orphans.filter((id) => this.#suspects.has(id));
     this.#suspects = new Set(orphans);
     if (confirmed.length === 0) return;
     this.#runtime.log('warn', 'worker.orphans_released', { worker_id: this.#id, turn_ids: confirmed });
-    this.#runtime.ring(await releaseTurns(this.#runtime.pool, this.#id, confirmed));
+    try {
+      this.#runtime.ring(await releaseTurns(this.#runtime.pool, this.#id, confirmed));
+    } catch (error) {
+      // Still suspects, so the next heartbeat tries again.
+      this.#runtime.log('warn', 'turn.not_given_back', { turn_ids: confirmed, error: errorText(error) });
+    }
+  }
+
+  /** Turns that were ended in this worker's hands: what runs for them is stopped. */
+  #abortLost(turnIds: readonly TurnId[]): void {
+    for (const id of turnIds)
+      this.#active.get(id)?.controller.abort(
+        new KernelError('turn_ended', {
+          message: 'The turn has ended, or is in other hands.',
+          details: { turn_id: id },
+        }),
+      );
+  }
+
+  /** Where the notice of an end was lost: turns in hand before the rows were asked, which the rows do not give to this worker. */
+  #abortUnheld(held: readonly TurnId[], askedAt: number): void {
+    const ours = new Set(held);
+    this.#abortLost(
+      [...this.#active].flatMap(([id, { since }]) => (since < askedAt && !ours.has(id) ? [id] : [])),
+    );
   }
 
   #isStale(): boolean {
@@ -330,7 +441,9 @@ export class Worker implements AsyncDisposable {
       // Resumed by the end of a child while its own suspend is still being wound up here.
       await this.#active.get(ring.turnId)?.done;
       if (this.#state !== 'running' || this.#isStale()) return;
-      const { outcome, holderId } = await this.#claims.add(ring);
+      this.#claiming.add(ring.turnId);
+      const claim = this.#claims.add(ring).finally(() => this.#claiming.delete(ring.turnId));
+      const { outcome, holderId } = await claim;
       if (outcome.outcome === 'stale') return;
       await this.#runClaimed(outcome, holderId);
     } catch (error) {
@@ -341,6 +454,7 @@ export class Worker implements AsyncDisposable {
       });
     } finally {
       this.#freeSlot();
+      if (this.#hasMoreNewer) void this.#claimMoreNewer();
     }
   }
 
@@ -357,6 +471,7 @@ export class Worker implements AsyncDisposable {
     const host: TurnHost = {
       runtime: this.#runtime,
       loader: this.#loader,
+      modelWaits: this.#modelWaits,
       commit: (commit) => this.#commits.add(commit),
       advance: (results) => this.#advances.add(results),
       checkLease: () => {
@@ -384,45 +499,84 @@ export class Worker implements AsyncDisposable {
         });
         // Given back at once; what fails here again and again runs out of attempts. An aborted turn is no longer ours,
         // or is handed back by the shutdown.
-        if (!controller.signal.aborted) await this.#giveBack(turn.turnId, holderId);
+        if (!controller.signal.aborted)
+          // A server that was away says nothing about the turn.
+          await this.#giveBack(turn.turnId, holderId, await this.#judge(turn.turnId, error));
       } finally {
         view.drop();
         if (this.#active.get(turn.turnId)?.controller === controller) this.#active.delete(turn.turnId);
       }
     })();
-    this.#active.set(turn.turnId, { epoch: turn.epoch, controller, done });
+    this.#active.set(turn.turnId, { epoch: turn.epoch, since: performance.now(), controller, done });
     await done;
   }
 
   /** When the database cannot be told now, the heartbeat finds the turn as an orphan later. */
-  async #giveBack(turnId: TurnId, holderId: WorkerId): Promise<void> {
+  async #giveBack(
+    turnId: TurnId,
+    holderId: WorkerId,
+    options: Parameters<typeof releaseTurns>[3] = {},
+  ): Promise<void> {
     try {
-      this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turnId]));
+      this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turnId], options));
     } catch (error) {
       this.#runtime.log('warn', 'turn.not_given_back', { turn_id: turnId, error: errorText(error) });
     }
   }
 
-  /** Dispatched turns straight from the rows, as many as there are free slots: for when no doorbell can be heard. */
-  async #claimFromRows(): Promise<void> {
-    if (this.#state !== 'running' || this.#slots === 0) return;
-    const rings = await findReady(this.#runtime.pool, this.#options.targets, this.#slots);
+  /** How a turn is handed back that could not be run. What a newer build has written waits for one, and is no loss. */
+  async #judge(turnId: TurnId, error: unknown): Promise<Parameters<typeof releaseTurns>[3]> {
+    if (!(error instanceof KernelError && error.code === 'unsupported_format'))
+      return { isLoss: !isTransient(error) };
+    const { builds, log } = this.#runtime;
+    const own = builds.build.schemaVersion;
+    try {
+      // Where no newer build can have been, it is damaged, and stays so.
+      if (!(await builds.mayBeNewer())) return { isLoss: true };
+    } catch {
+      return {};
+    }
+    log('warn', 'turn.not_readable', { turn_id: turnId, error: error.message, format: own + 1 });
+    return { format: own + 1 };
+  }
+
+  /** Dispatched turns straight from the rows, as many as there are free slots: for when no ring may come. */
+  async #claimFromRows(options: { readonly isOnlyNewer?: boolean } = {}): Promise<void> {
+    const limit = this.#slots;
+    if (this.#state !== 'running' || limit === 0) {
+      if (options.isOnlyNewer === true) this.#hasMoreNewer = true;
+      return;
+    }
+    const { schemaVersion } = this.#runtime.builds.build;
+    const rings = await findReady(this.#runtime.pool, this.#options.targets, limit, {
+      ...options,
+      schemaVersion,
+    });
+    if (options.isOnlyNewer === true) this.#hasMoreNewer = rings.length === limit;
     for (const ring of rings) {
       const handling = this.#handle(ring).finally(() => this.#fromRows.delete(handling));
       this.#fromRows.add(handling);
     }
   }
 
-  /** After a commit: tells callers in this process and jobs at the queue door, and looks for queued turns. Hints only. */
-  #announceEnds(ends: {
-    endedTurnIds: readonly TurnId[];
-    doorTurnIds: readonly TurnId[];
-    backlogTargets: readonly string[];
-  }): void {
-    for (const target of ends.backlogTargets) this.#runtime.promoteSoon(target);
-    if (ends.endedTurnIds.length === 0) return;
-    this.#runtime.watcher.hint(ends.endedTurnIds);
-    if (ends.doorTurnIds.length > 0) this.#runtime.knockSoon(ends.doorTurnIds);
+  async #claimMoreNewer(): Promise<void> {
+    this.#hasMoreNewer = false;
+    try {
+      if (this.#hasOlder) await this.#claimFromRows({ isOnlyNewer: true });
+    } catch {
+      // The sweep looks again within a second.
+    }
+  }
+
+  #leaveOutdated(error: KernelError): void {
+    this.#runtime.log('error', 'worker.outdated', {
+      worker_id: this.#id,
+      error: error.message,
+      active: this.activeCount,
+    });
+    this.close().catch((failure: unknown) =>
+      this.#runtime.log('warn', 'worker.stop_failed', { worker_id: this.#id, error: errorText(failure) }),
+    );
   }
 
   /**
@@ -430,9 +584,14 @@ export class Worker implements AsyncDisposable {
    *
    * @throws AggregateError when parts of the shutdown failed; everything was tried.
    */
-  async close(options: { readonly graceMs?: number } = {}): Promise<void> {
-    if (this.#state === 'closed' || this.#state === 'draining') return;
+  close(options: { readonly graceMs?: number } = {}): Promise<void> {
+    this.#closing ??= this.#shutDown(options);
+    return this.#closing;
+  }
+
+  async #shutDown(options: { readonly graceMs?: number }): Promise<void> {
     this.#state = 'draining';
+    this.#unwatchBuild();
     const failures: unknown[] = [];
     const attempt = async (work: Promise<unknown> | undefined): Promise<void> => {
       try {
@@ -448,14 +607,16 @@ export class Worker implements AsyncDisposable {
     for (const wake of this.#slotWaiters.splice(0)) wake();
     const grace = setTimeout(
       () => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
-      options.graceMs ?? 10_000,
+      options.graceMs ?? this.#options.graceMs,
     );
-    await attempt(this.#sweeper.stop());
+    await attempt(Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]));
+    this.#modelWaits.close();
     await Promise.all([...this.#active.values()].map((active) => active.done));
     clearTimeout(grace);
     await unsubscribed;
     await Promise.all([...this.#fromRows, ...[...this.#active.values()].map((active) => active.done)]);
     clearInterval(this.#heartbeat);
+    this.#heartbeat = undefined;
     await attempt(
       releaseTurns(this.#runtime.pool, this.#id, null).then((rings) => this.#runtime.doorbell.ring(rings)),
     );

@@ -20,7 +20,7 @@ import {
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import type pg from 'pg';
 import { transaction } from '../db.js';
-import { insertProfile, lockAgent } from '../lookups.js';
+import { insertProfile, lockAgents } from '../lookups.js';
 import { emptySubmission, type NewTurn, type Submission, writeSubmission } from '../submission.js';
 import type { CallSettlement } from '../tool-calls.js';
 import { type ClaimedTurn, claim, commitSteps, type NewEntry, type StepCommit } from '../turns.js';
@@ -271,7 +271,7 @@ export class World implements AsyncDisposable {
   async submit(options: TurnOptions): Promise<TestTurn> {
     const { turn, submission } = this.draft(options);
     await transaction(this.pool, async (tx) => {
-      if (options.reuse !== undefined) await lockAgent(tx, turn.agentId);
+      if (options.reuse !== undefined) await lockAgents(tx, [turn.agentId]);
       await writeSubmission(tx, submission);
     });
     return turn;

@@ -14,8 +14,14 @@ export interface TcpProxy extends AsyncDisposable {
   stall(): void;
   /** Passes questions on and holds the answers back: what is asked takes effect, but nobody learns of it. */
   stallAnswers(): void;
+  /** Passes answers on and holds the questions back: what is asked stays without effect for now, and nobody learns of it. */
+  stallQuestions(): void;
+  /** Holds everything up by so long, in both directions; 0 ends it. */
+  delay(ms: number): void;
   /** Breaks every connection once; new ones get through. */
   breakOnce(): void;
+  /** Breaks each connection that is open now in the middle of what it says next: half of that still gets through. */
+  breakInMessage(): void;
   /** Lets everything through again. */
   restore(): Promise<void>;
   close(): Promise<void>;
@@ -24,6 +30,7 @@ export interface TcpProxy extends AsyncDisposable {
 interface Pair {
   readonly inner: Socket;
   readonly outer: Socket;
+  isToBreak: boolean;
 }
 
 /** Opens a proxy in front of a Postgres or Redis URL. */
@@ -31,7 +38,8 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
   const target = new URL(targetUrl);
   const defaultPort = target.protocol.startsWith('redis') ? 6379 : 5432;
   const pairs = new Set<Pair>();
-  let stalled: 'no' | 'answers' | 'all' = 'no';
+  let stalled: 'no' | 'questions' | 'answers' | 'all' = 'no';
+  let delayMs = 0;
   let brokenCount = 0;
   let server: Server | undefined;
 
@@ -44,19 +52,30 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
     pairs.clear();
   };
   const hold = ({ inner, outer }: Pair): void => {
-    if (stalled === 'all') inner.pause();
-    if (stalled !== 'no') outer.pause();
+    if (stalled === 'all' || stalled === 'questions') inner.pause();
+    if (stalled === 'all' || stalled === 'answers') outer.pause();
   };
-  const stall = (what: 'answers' | 'all'): void => {
+  const stall = (what: 'questions' | 'answers' | 'all'): void => {
     stalled = what;
     for (const pair of pairs) hold(pair);
   };
+  const pass = (pair: Pair, chunk: Buffer, to: Socket): void => {
+    if (!pair.isToBreak) {
+      to.write(chunk);
+      return;
+    }
+    brokenCount += 1;
+    to.end(chunk.subarray(0, Math.floor(chunk.length / 2)));
+    (to === pair.inner ? pair.outer : pair.inner).destroy();
+    pairs.delete(pair);
+  };
   const accept = (inner: Socket): void => {
     const outer = connect({ host: target.hostname, port: Number(target.port) || defaultPort });
-    const pair = { inner, outer };
+    const pair: Pair = { inner, outer, isToBreak: false };
     pairs.add(pair);
     const end = (): void => {
-      pairs.delete(pair);
+      // What half of a message is on its way to ends by itself.
+      if (!pairs.delete(pair)) return;
       inner.destroy();
       outer.destroy();
     };
@@ -66,7 +85,21 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
     ] as const) {
       // A broken connection is what this is for.
       from.on('error', end).on('close', end);
-      from.setNoDelay(true).on('data', (chunk) => to.write(chunk));
+      let late = 0;
+      let lateMs = 0;
+      from.setNoDelay(true).on('data', (chunk) => {
+        // What comes behind something late is late as well, so that nothing overtakes.
+        lateMs = late === 0 ? delayMs : Math.max(lateMs, delayMs);
+        if (lateMs === 0) {
+          pass(pair, chunk, to);
+          return;
+        }
+        late += 1;
+        setTimeout(() => {
+          late -= 1;
+          pass(pair, chunk, to);
+        }, lateMs);
+      });
     }
     hold(pair);
   };
@@ -98,6 +131,7 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
 
   const restore = async (): Promise<void> => {
     stalled = 'no';
+    delayMs = 0;
     for (const { inner, outer } of pairs) {
       inner.resume();
       outer.resume();
@@ -115,7 +149,14 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
     cut: shut,
     stall: () => stall('all'),
     stallAnswers: () => stall('answers'),
+    stallQuestions: () => stall('questions'),
+    delay: (ms) => {
+      delayMs = ms;
+    },
     breakOnce: breakAll,
+    breakInMessage: () => {
+      for (const pair of pairs) pair.isToBreak = true;
+    },
     restore,
     close: shut,
     [Symbol.asyncDispose]: shut,

@@ -1,0 +1,1 @@
+export const LOCK_KEY = 42_042_042;

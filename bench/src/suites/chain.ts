@@ -1,0 +1,77 @@
+import { type Boxcar, PROFILE } from '../boxcar/system.js';
+import { timed } from '../measure.js';
+import type { QueueName } from '../options.js';
+import { median } from '../report.js';
+import type { Bench, Figures } from '../suite.js';
+import { ANSWER, type System } from '../system.js';
+import { alternate, settle } from './pair.js';
+
+const SAMPLES = 40;
+const WARM_UP = 5;
+/** Hops from the first agent to the last. */
+const HOPS = 10;
+
+const nameOf = (hops: number): string => `chain-${hops}`;
+
+/** Profiles of agents that each ask the next one and pass its answer on; the last one knows it. */
+async function applyChain({ runtime }: Boxcar): Promise<void> {
+  await runtime.applyProfile({ ...PROFILE, name: nameOf(0) });
+  for (let hops = 1; hops <= HOPS; hops += 1) {
+    const next = nameOf(hops - 1);
+    await runtime.applyProfile({
+      ...PROFILE,
+      name: nameOf(hops),
+      tools: ['launch_principal'],
+      delegation_policy: { target_profiles: [next] },
+      script: [
+        {
+          calls: [
+            {
+              tool: 'launch_principal',
+              arguments: { profile_name: next, instruction: 'Count the wagons.', wait: true },
+            },
+          ],
+        },
+        { say: ANSWER },
+      ],
+    });
+  }
+}
+
+/**
+ * What each delegated hop adds: a chain of eleven agents, each waiting for the next, less a turn that asks nobody, ÷ 10. The
+ * floor is a bare turn for each hop, one after the other: the least that a durable hop can be.
+ */
+export async function benchChain(bench: Bench, queue: QueueName): Promise<Figures> {
+  const { servers, options, say } = bench;
+  const samples = options.samples ?? SAMPLES;
+  const perRound = Math.ceil(samples / options.rounds);
+  const { boxcar, floor } = await bench.openPair();
+  await applyChain(boxcar);
+  const sample = async (count: number): Promise<number[]> => {
+    const found: number[] = [];
+    for (let at = 0; at < count; at += 1) {
+      const alone = await timed(() => boxcar.answerAs(nameOf(0)));
+      found.push(((await timed(() => boxcar.answerAs(nameOf(HOPS)))) - alone) / HOPS);
+    }
+    return found;
+  };
+  const sampleFloor = async (count: number): Promise<number[]> => {
+    const found: number[] = [];
+    for (let at = 0; at < count; at += 1) found.push((await timed(() => inARow(floor))) / HOPS);
+    return found;
+  };
+  await sample(Math.min(WARM_UP, samples));
+  await sampleFloor(Math.min(WARM_UP, samples));
+  await settle(servers.databaseUrl);
+  const times = await alternate(options.rounds, {
+    boxcar: () => sample(perRound),
+    floor: () => sampleFloor(perRound),
+  });
+  say(`chain ${queue}: ${times.boxcar.flat().length} chains of ${HOPS} hops`);
+  return { hop: { value: median(times.boxcar.flat()), floor: median(times.floor.flat()) } };
+}
+
+async function inARow(system: System): Promise<void> {
+  for (let hop = 0; hop < HOPS; hop += 1) await system.answer();
+}

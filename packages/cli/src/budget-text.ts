@@ -1,0 +1,86 @@
+/** Budgets in words: what is limited, used, set aside for turns under way, and left. */
+import type { BudgetReport } from '@boxcar/store';
+import { countOf, formatCount, formatTable } from './text.js';
+
+/** Micros of a dollar, to four places. */
+export const formatCost = (micros: number): string =>
+  `$${(micros / 1e6).toLocaleString('en-US', { minimumFractionDigits: 2, maximumFractionDigits: 4 })}`;
+
+/** A cost, and whether calls of models without a price are missing in it. */
+export const describeCost = (cost: {
+  readonly cost_micros: number;
+  readonly unpriced_steps: number;
+}): string =>
+  cost.unpriced_steps === 0
+    ? formatCost(cost.cost_micros)
+    : `${formatCost(cost.cost_micros)}, ${countOf(cost.unpriced_steps, 'step')} without a known price`;
+
+interface Line {
+  readonly kind: string;
+  readonly limit: number;
+  readonly used: number;
+  readonly held: number;
+  readonly format: (value: number) => string;
+}
+
+function linesOf(budget: BudgetReport): Line[] {
+  const { limits } = budget;
+  const line = (
+    kind: string,
+    limit: number | undefined,
+    used: number,
+    held = 0,
+    format: (value: number) => string = formatCount,
+  ): Line[] => (limit === undefined ? [] : [{ kind, limit, used, held, format }]);
+  return [
+    ...line('tokens', limits.tokens, budget.tokens, budget.tokens_held),
+    ...line('cost', limits.cost_micros, budget.cost_micros, budget.cost_held, formatCost),
+    ...line('turns', limits.turns, budget.turns),
+    ...line('steps', limits.steps, budget.steps, budget.steps_held),
+  ];
+}
+
+const shapeOf = ({ limits, deadline_at }: BudgetReport): string[] => [
+  ...(limits.depth === undefined ? [] : [`depth ${limits.depth}`]),
+  ...(limits.fan_out === undefined ? [] : [`fan-out ${limits.fan_out}`]),
+  ...(deadline_at === null ? [] : [`until ${deadline_at.toISOString()}`]),
+];
+
+/** A table of each account. */
+export function formatBudgets(budgets: readonly BudgetReport[]): string {
+  return budgets
+    .map((budget) => {
+      const rows = linesOf(budget).map(({ kind, limit, used, held, format }) => [
+        kind,
+        format(limit),
+        format(used),
+        format(held),
+        format(Math.max(0, limit - used - held)),
+      ]);
+      const right = 'right' as const;
+      const columns = [
+        { title: 'limit of' },
+        { title: 'in all', align: right },
+        { title: 'used', align: right },
+        { title: 'set aside', align: right },
+        { title: 'left', align: right },
+      ];
+      const whose = budget.parent_id === null ? 'budget' : 'budget inside';
+      const paused =
+        budget.paused_turns === 0 ? [] : [`${countOf(budget.paused_turns, 'turn')} waiting for more`];
+      const head = [`${whose} ${budget.budget_id}`, ...shapeOf(budget), ...paused].join(', ');
+      return rows.length === 0 ? head : `${head}\n${formatTable(columns, rows, { indent: 2 })}`;
+    })
+    .join('\n\n');
+}
+
+/** One line per account, for where there is little room. */
+export const budgetLines = (budgets: readonly BudgetReport[]): string[] =>
+  budgets.map((budget) => {
+    const parts = linesOf(budget).map(
+      ({ kind, limit, used, held, format }) =>
+        `${kind} ${format(Math.max(0, limit - used - held))} of ${format(limit)} left`,
+    );
+    const paused = budget.paused_turns === 0 ? [] : [`${budget.paused_turns} waiting`];
+    return `budget ${budget.budget_id.slice(0, 8)}: ${[...parts, ...shapeOf(budget), ...paused].join(' · ')}`;
+  });

@@ -1,0 +1,81 @@
+import { type CardId, KernelError, parseId } from '@boxcar/kernel';
+import {
+  type ErasedCard,
+  type ErasureOutcome,
+  eraseCards,
+  findOwnCards,
+  findProjectByRef,
+} from '@boxcar/store';
+import type { Command } from 'commander';
+import { EXIT, helpOf, type Run } from '../command.js';
+import { confirm } from '../confirm.js';
+import type { Context } from '../context.js';
+import { openReader } from '../stack.js';
+import { countOf, formatTable } from '../text.js';
+
+interface EraseFlags {
+  readonly box?: string;
+  readonly reason: string;
+  readonly project?: string;
+  readonly yes?: boolean;
+}
+
+const WORDS: Readonly<Record<ErasureOutcome, string>> = {
+  erased: 'erased',
+  already_erased: 'was erased before',
+  not_found: 'not in this project',
+  profile_in_use: 'kept: a profile in use',
+  bootstrap: 'kept: all tapes begin with it',
+  open_call: 'kept: the call is still open',
+};
+const DONE: ReadonlySet<ErasureOutcome> = new Set(['erased', 'already_erased']);
+
+const describe = (cards: readonly ErasedCard[]): string =>
+  formatTable(
+    [{ title: 'card' }, { title: 'outcome' }],
+    cards.map(({ card_id, outcome }) => [card_id, WORDS[outcome]]),
+  );
+
+/** `boxcar erase`: the content of cards, for good. */
+async function runErase(context: Context, refs: readonly string[], flags: EraseFlags): Promise<number> {
+  const named = refs.map((ref, index) => parseId<'card'>(ref, `cards.${index}`));
+  const boxId = flags.box === undefined ? undefined : parseId<'box'>(flags.box, 'box');
+  if (named.length === 0 && boxId === undefined)
+    throw new KernelError('bad_request', {
+      message: 'name the cards to erase, or give --box.',
+      details: { field: 'cards' },
+    });
+  await using reader = await openReader(context.config, context.log('warn'));
+  const { id: projectId } = await findProjectByRef(reader.pool, flags.project ?? context.config.project);
+  const own = boxId === undefined ? [] : await findOwnCards(reader.pool, boxId, projectId);
+  const ids: readonly CardId[] = [...new Set([...named, ...own])];
+  if (!(await confirm(context, `Erase the content of ${countOf(ids.length, 'card')} for good?`, flags)))
+    return EXIT.negative;
+  const cards = await eraseCards(reader.pool, ids, { projectId, reason: flags.reason });
+  context.answer({ cards }, () => describe(cards));
+  return cards.every(({ outcome }) => DONE.has(outcome)) ? EXIT.success : EXIT.negative;
+}
+
+export function addErase(program: Command, run: Run): void {
+  program
+    .command('erase')
+    .description('Erase the content of cards. Ids, hashes and manifests stay.')
+    .argument('[card...]', 'card ids')
+    .option('--box <id>', 'all own cards of this box; of a tape, the cards of its entries')
+    .requiredOption('--reason <text>', 'why; it is stored with each card')
+    .option('--project <name>', 'project, by id or name')
+    .option('--yes', 'do not ask')
+    .addHelpText(
+      'after',
+      helpOf({
+        remarks:
+          'Wherever a card is shown, in prompts too, (erased) stands in its place. The prompts of earlier steps can no longer be rebuilt; explain says which cards are missing.\n\nIt needs the role that migrates, or one that was granted boxcar.erase_cards.',
+        examples: [
+          "boxcar erase 01a2013c-5528-78e5-be75-9f6b25de53ef --reason 'asked for'",
+          "boxcar erase --box 01a2013c-5d21-7ae1-821d-cb189f2f49c0 --reason 'leak' --yes",
+        ],
+        negative: 'a card was kept or not found, or the answer was no',
+      }),
+    )
+    .action((refs: readonly string[], flags: EraseFlags) => run((context) => runErase(context, refs, flags)));
+}

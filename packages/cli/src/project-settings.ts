@@ -1,0 +1,35 @@
+/** Settings of a project that are more than a number: given as YAML or JSON, in place or in a file. */
+import { readFile } from 'node:fs/promises';
+import { KernelError, type ProjectLimits } from '@boxcar/kernel';
+import { parse } from 'yaml';
+import { countOf } from './text.js';
+
+const refuse = (field: string, message: string, cause?: unknown): never => {
+  throw new KernelError('bad_request', { message: `${field}: ${message}`, details: { field }, cause });
+};
+
+/**
+ * @param text - The value itself, `@` and a file, or `none`, which removes the setting.
+ * @returns What it says, to be validated; undefined for `none`.
+ * @throws KernelError `bad_request` when there is no such file, or it is neither YAML nor JSON.
+ */
+export async function readSetting(text: string, field: string): Promise<unknown> {
+  if (text === 'none') return undefined;
+  const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+  const words = text.startsWith('@')
+    ? await readFile(text.slice(1), 'utf8').catch((error: unknown) => refuse(field, reason(error), error))
+    : text;
+  try {
+    return parse(words) as unknown;
+  } catch (error) {
+    return refuse(field, `is neither YAML nor JSON: ${reason(error).split('\n', 1)[0]}`, error);
+  }
+}
+
+/** One line for all limits; prices are only counted. */
+export const describeLimits = ({ run_budget, prices, ...limits }: ProjectLimits): string =>
+  [
+    ...Object.entries(limits).map(([name, value]) => `${name}=${JSON.stringify(value)}`),
+    ...(run_budget === undefined ? [] : [`run_budget=${JSON.stringify(run_budget)}`]),
+    ...(prices === undefined ? [] : [`prices=${countOf(Object.keys(prices).length, 'model')}`]),
+  ].join(' ');

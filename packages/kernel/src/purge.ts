@@ -1,0 +1,88 @@
+/**
+ * What of the finished runs a purge may remove. A run goes whole or stays whole.
+ *
+ * P1  A run stays while something that stays refers to it.
+ * P2  Runs that refer to each other go together or not at all, so that what is left never refers to what is gone.
+ */
+
+/** Why a run is referred to. */
+export type PurgeCause = 'segment' | 'fork' | 'grant' | 'agent' | 'owner' | 'card' | 'context' | 'batch';
+
+export interface PurgeReference {
+  /** The run that holds the reference; null = something that stays: a younger run, a box or an agent of none. */
+  readonly from: string | null;
+  /** The run that is referred to. */
+  readonly to: string;
+  readonly cause: PurgeCause;
+  /** The box, agent or run in which the reference stands. */
+  readonly holder: string;
+}
+
+export interface KeptRun {
+  readonly run_id: string;
+  readonly cause: PurgeCause;
+  readonly holder: string;
+}
+
+export interface PurgeDecision {
+  /** Runs that go, by the groups that go together. */
+  readonly groups: readonly (readonly string[])[];
+  readonly kept: readonly KeptRun[];
+}
+
+export function decidePurge(runs: readonly string[], references: readonly PurgeReference[]): PurgeDecision {
+  const kept = findKept(references);
+  const groups = new Map<string, string[]>();
+  const rootOf = joinRuns(
+    references.filter(({ from, to }) => from !== null && !kept.has(from) && !kept.has(to)),
+  );
+  for (const run of runs) {
+    if (kept.has(run)) continue;
+    const root = rootOf(run);
+    const group = groups.get(root);
+    if (group === undefined) groups.set(root, [run]);
+    else group.push(run);
+  }
+  return { groups: [...groups.values()], kept: [...kept.values()] };
+}
+
+/** P1: from what stays along the references. */
+function findKept(references: readonly PurgeReference[]): Map<string, KeptRun> {
+  const byHolder = new Map<string | null, PurgeReference[]>();
+  for (const reference of references) {
+    const known = byHolder.get(reference.from);
+    if (known === undefined) byHolder.set(reference.from, [reference]);
+    else known.push(reference);
+  }
+  const kept = new Map<string, KeptRun>();
+  const staying: (string | null)[] = [null];
+  for (let next = staying.pop(); next !== undefined; next = staying.pop())
+    for (const { to, cause, holder } of byHolder.get(next) ?? []) {
+      if (kept.has(to)) continue;
+      kept.set(to, { run_id: to, cause, holder });
+      staying.push(to);
+    }
+  return kept;
+}
+
+/** P2: the runs that references tie together; the function names the group of a run. */
+function joinRuns(references: readonly PurgeReference[]): (run: string) => string {
+  const parents = new Map<string, string>();
+  const rootOf = (run: string): string => {
+    let root = run;
+    for (let up = parents.get(root); up !== undefined; up = parents.get(root)) root = up;
+    // Shortens the way for the next one.
+    for (let at = run; at !== root; ) {
+      const up = parents.get(at) ?? root;
+      parents.set(at, root);
+      at = up;
+    }
+    return root;
+  };
+  for (const { from, to } of references) {
+    if (from === null) continue;
+    const [one, other] = [rootOf(from), rootOf(to)];
+    if (one !== other) parents.set(one, other);
+  }
+  return rootOf;
+}

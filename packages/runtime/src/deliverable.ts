@@ -1,0 +1,8 @@
+import type { JsonValue } from '@boxcar/kernel';
+
+/** The deliverable inside a card's content. */
+export function deliverableOf(content: JsonValue): JsonValue {
+  if (typeof content !== 'object' || content === null || Array.isArray(content)) return null;
+  const tagged = content as { kind?: string; text?: JsonValue; data?: JsonValue };
+  return (tagged.kind === 'text' ? tagged.text : tagged.data) ?? null;
+}

@@ -1,0 +1,26 @@
+import { describe, expect, test } from 'vitest';
+import { deathsAtCommits, type Fault, type Sent } from '../testing/faults/crash-points.js';
+import { budgetThatFits, cancelTree } from '../testing/faults/scenarios-ends.js';
+import { nestedForkJoin } from '../testing/faults/scenarios-joins.js';
+import { survive } from '../testing/faults/survive.js';
+
+/** In the midst of it all. */
+const inTheMiddle = (sent: Sent): Fault => {
+  const deaths = deathsAtCommits(sent);
+  const middle = deaths[Math.floor(deaths.length / 2)];
+  if (middle === undefined) throw new Error('the scenario writes nothing');
+  return middle;
+};
+
+describe('after one worker has died, the one that takes over dies as well', () => {
+  test.each([nestedForkJoin, cancelTree, budgetThatFits])('$name', { timeout: 600_000 }, async (scenario) => {
+    const { struck } = await survive(scenario, {
+      covered: new Set(),
+      atLeast: 2,
+      afterDeathAt: inTheMiddle,
+      choose: (sent) =>
+        deathsAtCommits(sent).filter((_fault, index) => index % 2 === 0 || scenario === cancelTree),
+    });
+    expect(struck).toBeGreaterThan(0);
+  });
+});

@@ -1,0 +1,18 @@
+import { describe, expect, test } from 'vitest';
+import { raceEverywhere } from '../testing/faults/race-everywhere.js';
+import { delegations, tools } from '../testing/faults/scenarios.js';
+import * as ends from '../testing/faults/scenarios-ends.js';
+import * as joins from '../testing/faults/scenarios-joins.js';
+
+const SCENARIOS = [tools, delegations, ...Object.values(joins), ...Object.values(ends)];
+
+describe('two workers race for every claim and every commit', () => {
+  test.each(SCENARIOS)('$name', async (scenario) => {
+    const report = await raceEverywhere(scenario);
+    expect(report.failures.join('\n')).toBe('');
+    // These may be over before two sides meet; else one side of each race must lose.
+    if (scenario === ends.cancelRacingSpawn || scenario === ends.tightBudget) return;
+    expect(report.races).toBeGreaterThanOrEqual(1);
+    expect(report.lost).toBeGreaterThanOrEqual(1);
+  });
+});

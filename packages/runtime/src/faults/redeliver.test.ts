@@ -1,0 +1,33 @@
+import { queueBackends } from '@boxcar/testkit';
+import { describe, expect, test } from 'vitest';
+import { redeliverEverything } from '../testing/faults/redeliver-everything.js';
+import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
+import * as ends from '../testing/faults/scenarios-ends.js';
+import * as joins from '../testing/faults/scenarios-joins.js';
+import { isThorough } from '../testing/faults/survive.js';
+
+const SCENARIOS = [tools, delegations, queueTools, ...Object.values(joins), ...Object.values(ends)];
+
+/** Of those that differ by what the kernel does, not by what is queued, a few are enough for the second kind of queue. */
+const FEW = [
+  tools,
+  delegations,
+  queueTools,
+  joins.failFast,
+  joins.collectLater,
+  ends.cancelRacingSpawn,
+  ends.cancelRacingCompletion,
+  ends.budgetRaised,
+  ends.retriesSpent,
+];
+
+describe.each(queueBackends())('everything delivered twice, late and out of order, queues on %s', (kind) => {
+  test.each(kind === queueBackends()[0] || isThorough() ? SCENARIOS : FEW)('$name', async (scenario) => {
+    const report = await redeliverEverything(scenario, kind);
+    expect(report.failures.join('\n')).toBe('');
+    // A cancel may come before anything was delivered.
+    if (scenario === ends.cancelRacingSpawn) return;
+    expect(report.jobs).toBeGreaterThan(0);
+    expect(report.redelivered).toBeGreaterThanOrEqual(report.jobs);
+  });
+});

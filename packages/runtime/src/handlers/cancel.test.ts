@@ -1,0 +1,311 @@
+import { isFinal, type KernelError, parseId, type TurnStatus } from '@boxcar/kernel';
+import { claim } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { newId } from '../packer.js';
+import type { TurnResult } from '../runtime.js';
+import { statementsOf } from '../testing/count-statements.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { rowCounts } from '../testing/row-counts.js';
+
+let h: Harness;
+const OTHER_PROJECT = newId();
+const OTHER_OPERATOR = newId();
+
+const ANYONE = { delegation_policy: { target_profiles: null } };
+
+beforeAll(async () => {
+  h = await harness();
+  await h.profile('late', [{ say: 'late' }], { worker_target: 'later' });
+  await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
+  const ask = (target: string, wait = true) => ({
+    tool: 'delegate_async',
+    arguments: { target_strategy: 'new', target_ref: target, instruction: 'go', wait },
+  });
+  await h.profile('boss', [{ calls: [ask('absent'), ask('absent', false)] }, { say: 'went on' }], {
+    tools: ['delegate_async'],
+    ...ANYONE,
+  });
+  await h.profile('chief', [{ calls: [ask('boss')] }, { say: '{{results/delegate_async/status}}' }], {
+    tools: ['delegate_async'],
+    ...ANYONE,
+  });
+  await h.profile('starter', [{ calls: [ask('absent', false)] }, { say: 'started' }], {
+    tools: ['delegate_async'],
+    ...ANYONE,
+  });
+  await h.profile(
+    'fickle',
+    [
+      { calls: [ask('absent', false)] },
+      { calls: [{ tool: 'cancel', arguments: { turn_id: '{{results/delegate_async/turn_id}}' } }] },
+      { say: '{{results/cancel/turn_ids}}' },
+    ],
+    { tools: ['delegate_async', 'cancel'], ...ANYONE },
+  );
+  await h.worker();
+});
+afterAll(() => h[Symbol.asyncDispose]());
+
+const launch = async (profile: string, options: { parentTurnId?: string } = {}): Promise<string> => {
+  const receipt = await h.runtime.submit(
+    'launch_principal',
+    { profile_name: profile, instruction: 'go' },
+    options,
+  );
+  return (receipt as unknown as TurnResult).turn_id;
+};
+const cancel = async (args: object, options: object = {}) =>
+  (await h.runtime.submit('cancel', args, options)) as {
+    status: string;
+    turn_ids: string[];
+    turn_count: number;
+    run_id: string;
+  };
+const rowOf = async (turnId: string) => {
+  const [row] = await h.rows<{
+    status: TurnStatus;
+    error: { code: string; message: string } | null;
+    run_id: string;
+    agent_id: string;
+    step_count: number;
+  }>('select * from boxcar.turns where id = $1', [turnId]);
+  if (row === undefined) throw new Error(`no turn ${turnId}`);
+  return row;
+};
+const below = (turnId: string) =>
+  h.rows<{ id: string; status: TurnStatus }>(
+    `with recursive t as (select id, status from boxcar.turns where parent_turn_id = $1
+       union all select c.id, c.status from t join boxcar.turns c on c.parent_turn_id = t.id) select * from t order by id`,
+    [turnId],
+  );
+
+test('a turn is ended with all below it, whoever waits for it goes on with that as the result, and no call stays open', async () => {
+  const root = await launch('chief');
+  const tree = await waitFor(
+    async () => {
+      const turns = await below(root);
+      return turns.length === 3 && turns[0]?.status === 'suspended' ? turns : undefined;
+    },
+    { message: 'the boss waits below the chief' },
+  );
+  const answer = await cancel({ turn_id: tree[0]?.id, reason: 'enough' });
+  expect(answer).toMatchObject({ status: 'canceled', turn_count: 3 });
+  expect([...answer.turn_ids].sort()).toEqual(tree.map(({ id }) => id));
+  const result = await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+  expect(result).toMatchObject({ status: 'success', result: 'canceled' });
+  for (const { id } of tree) {
+    expect(await rowOf(id)).toMatchObject({
+      status: 'canceled',
+      error: { code: 'canceled', message: expect.stringContaining('Canceled: enough') },
+    });
+    expect(await h.runtime.getTurn(id)).toMatchObject({ result: { error: { code: 'canceled' } } });
+  }
+  const open = await h.rows(
+    "select k.id from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id where k.status = 'pending' and t.ended_at is not null",
+  );
+  expect(open).toEqual([]);
+  await checkInvariants(h.database.pool, { isSettled: false });
+});
+
+test('turns that share a tape end one behind the other on it', async () => {
+  const root = await launch('absent');
+  await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'shared', profile_name: 'absent' });
+  for (let n = 0; n < 3; n++)
+    await h.runtime.submit(
+      'delegate_async',
+      { target_strategy: 'reuse', target_ref: 'shared', instruction: `task ${n}` },
+      { parentTurnId: root },
+    );
+  expect(await cancel({ turn_id: root })).toMatchObject({ turn_count: 4 });
+  expect((await below(root)).map(({ status }) => status)).toEqual(['canceled', 'canceled', 'canceled']);
+  await checkInvariants(h.database.pool, { isSettled: false });
+});
+
+test('the number of statements does not depend on the size of the tree', async () => {
+  // No worker here, whose sweeps would be counted too.
+  await using quiet = await harness();
+  await quiet.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
+  const start = async (options: { parentTurnId?: string } = {}): Promise<string> =>
+    (
+      (await quiet.runtime.submit(
+        'launch_principal',
+        { profile_name: 'absent', instruction: 'go' },
+        options,
+      )) as unknown as TurnResult
+    ).turn_id;
+  const small = await start();
+  const large = await start();
+  for (let n = 0; n < 10; n++) {
+    const child = await start({ parentTurnId: large });
+    await Promise.all(Array.from({ length: 10 }, () => start({ parentTurnId: child })));
+  }
+  // Looks for room, in the background, are no part of it.
+  const isOwn = (text: string): boolean => !/promote|recursive room|has_queued|^(begin|commit)$/.test(text);
+  const count = async (turnId: string): Promise<number> => {
+    const texts = await statementsOf(quiet.database, () =>
+      quiet.runtime.submit('cancel', { turn_id: turnId }),
+    );
+    return texts.filter(isOwn).length;
+  };
+  const one = await count(small);
+  // One more: what the ends of children grant their parents.
+  expect(await count(large)).toBe(one + 1);
+  const open = await quiet.rows('select id from boxcar.turns where ended_at is null');
+  expect(open).toEqual([]);
+  await checkInvariants(quiet.database.pool);
+});
+
+test('by its run also what an ended turn has left behind is ended; by the ended turn it is refused', async () => {
+  const root = await launch('starter');
+  await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+  const [child] = await below(root);
+  await expect(cancel({ turn_id: root })).rejects.toMatchObject({
+    code: 'turn_ended',
+    details: { open_turn_ids: [child?.id] },
+  });
+  expect(await rowOf(child?.id ?? '')).toMatchObject({ status: 'queued' });
+  const { run_id } = await rowOf(root);
+  expect(await cancel({ run_id })).toMatchObject({ turn_ids: [child?.id] });
+  await expect(cancel({ run_id })).rejects.toMatchObject({ code: 'turn_ended' });
+  expect(await rowOf(root)).toMatchObject({ status: 'success' });
+});
+
+describe('refused, with nothing written,', () => {
+  const refusals: [string, () => Promise<[object, object?]>, object][] = [
+    [
+      'is a cancel of both',
+      async () => [{ turn_id: await launch('absent'), run_id: newId() }],
+      { code: 'bad_request' },
+    ],
+    ['is a cancel of nothing', async () => [{ reason: 'x' }], { code: 'bad_request' }],
+    ['is a blank reason', async () => [{ turn_id: newId(), reason: ' ' }], { code: 'bad_request' }],
+    [
+      'is what is no id',
+      async () => [{ turn_id: 'the last one' }],
+      { code: 'bad_request', details: { field: 'arguments.turn_id' } },
+    ],
+    ['is an unknown key', async () => [{ turn_id: newId(), force: true }], { code: 'bad_request' }],
+    ['is an unknown turn', async () => [{ turn_id: newId() }], { code: 'not_found' }],
+    ['is an unknown run', async () => [{ run_id: newId() }], { code: 'not_found' }],
+    [
+      'is a turn by the id of its run',
+      async () => [{ turn_id: (await rowOf(await launch('absent'))).run_id }],
+      { code: 'not_found' },
+    ],
+    [
+      'is a turn that has ended',
+      async () => {
+        const root = await launch('starter');
+        await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+        return [{ turn_id: root }];
+      },
+      { code: 'turn_ended' },
+    ],
+    [
+      'is a turn of another project',
+      async () => {
+        await h.rows(
+          `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id) values ($1, 'other', $2, '00000000-0000-7000-8000-000000000003')`,
+          [OTHER_PROJECT, OTHER_OPERATOR],
+        );
+        await h.rows("insert into boxcar.agents (id, project_id, name) values ($1, $2, 'operator')", [
+          OTHER_OPERATOR,
+          OTHER_PROJECT,
+        ]);
+        return [{ turn_id: await launch('absent') }, { projectId: 'other' }];
+      },
+      { code: 'not_found' },
+    ],
+    [
+      'is a turn that an agent has not started',
+      async () => {
+        const root = await launch('absent');
+        const stranger = await launch('absent');
+        return [{ turn_id: root }, { sourceAgentId: (await rowOf(stranger)).agent_id }];
+      },
+      { code: 'turn_not_authorized' },
+    ],
+    [
+      'is the turn of the caller itself',
+      async () => {
+        const root = await launch('absent');
+        return [{ turn_id: root }, { sourceAgentId: (await rowOf(root)).agent_id, parentTurnId: root }];
+      },
+      { code: 'turn_not_authorized' },
+    ],
+  ];
+  test.each(refusals)('%s', async (_what, prepare, error) => {
+    const [args, options] = await prepare();
+    const before = await rowCounts(h.database.pool);
+    await expect(cancel(args, options)).rejects.toMatchObject(error);
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+  });
+});
+
+test('an agent cancels what it has started, by a tool call, and sees what it ended', async () => {
+  const root = await launch('fickle');
+  const result = await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+  const [child] = await below(root);
+  expect(child).toMatchObject({ status: 'canceled' });
+  expect(result).toMatchObject({ status: 'success', result: JSON.stringify([child?.id]) });
+  await checkInvariants(h.database.pool, { isSettled: false });
+});
+
+test('the same cancel twice at once under one key ends the turn once, and both get the first answer', async () => {
+  const root = await launch('absent');
+  const [first, ...others] = await Promise.all(
+    Array.from({ length: 6 }, () => cancel({ turn_id: root }, { idempotencyKey: `stop ${root}` })),
+  );
+  expect(first).toMatchObject({ turn_ids: [root] });
+  for (const answer of others) expect(answer).toEqual(first);
+});
+
+test('a queued child of a canceled turn never starts, however its ring and its sweep come', async () => {
+  const root = await launch('absent');
+  const child = await launch('late', { parentTurnId: root });
+  await cancel({ turn_id: root });
+  const [row] = await h.rows<{ epoch: number }>('select epoch from boxcar.turns where id = $1', [child]);
+  const worker = await h.worker({ targets: ['later'] });
+  // Work of the same target that comes behind it is done, so the worker has looked.
+  const other = await launch('late');
+  expect(await h.runtime.waitForTurn(other, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+  for (const epoch of [0, 1, 2])
+    expect(await claim(h.database.pool, [{ turnId: parseId(child, 'turn'), epoch }], worker.id)).toEqual([
+      { outcome: 'stale' },
+    ]);
+  expect(await h.rows('select * from boxcar.steps where turn_id = $1', [child])).toEqual([]);
+  expect(await rowOf(child)).toMatchObject({ status: 'canceled', epoch: row?.epoch, start_position: null });
+});
+
+test('below a turn that was canceled nothing can be filed any more', async () => {
+  const root = await launch('absent');
+  await cancel({ turn_id: root });
+  await expect(launch('absent', { parentTurnId: root })).rejects.toMatchObject({ code: 'turn_ended' });
+});
+
+test('cancels, spawns and ends that meet leave no turn open below a canceled one, and end each turn once', async () => {
+  for (let round = 0; round < 12; round++) {
+    const root = await launch(round % 2 === 0 ? 'absent' : 'chief');
+    const spawns = Array.from({ length: 6 }, () =>
+      launch(round % 3 === 0 ? 'starter' : 'absent', { parentTurnId: root }).catch((error: unknown) => error),
+    );
+    const victims = (await Promise.race([Promise.all(spawns.slice(0, 1)), spawns[1]])) ?? [];
+    const first = [victims].flat()[0];
+    await Promise.allSettled([
+      cancel({ turn_id: root }),
+      typeof first === 'string' ? cancel({ turn_id: first }) : undefined,
+      ...spawns,
+    ]);
+    await waitFor(async () => isFinal((await rowOf(root)).status), { message: 'the root has ended' });
+    const tree = await below(root);
+    if ((await rowOf(root)).status === 'canceled')
+      expect(tree.filter(({ status }) => !isFinal(status))).toEqual([]);
+    for (const spawn of await Promise.all(spawns))
+      expect(
+        typeof spawn === 'string' ? tree.some(({ id }) => id === spawn) : (spawn as KernelError).code,
+      ).toBeOneOf([true, 'turn_ended']);
+  }
+  await checkInvariants(h.database.pool, { isSettled: false });
+});

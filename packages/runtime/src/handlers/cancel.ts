@@ -1,0 +1,86 @@
+import { type Cancel, cancelSchema, type JsonValue, KernelError, parseId } from '@boxcar/kernel';
+import { findSubtreeRoot, type SubtreeRoot } from '@boxcar/store';
+import type { Handler, HandlerTools } from '../handler.js';
+
+/** Ids in the answer; of a larger tree the count says the rest. */
+const LISTED = 1_000;
+
+async function findRoot(input: Cancel, { db, ctx }: HandlerTools): Promise<SubtreeRoot> {
+  const root = await findSubtreeRoot(
+    db,
+    ctx.projectId,
+    input.turn_id === undefined
+      ? { runId: parseId<'run'>(input.run_id ?? '', 'arguments.run_id') }
+      : { turnId: parseId<'turn'>(input.turn_id, 'arguments.turn_id') },
+  );
+  if (root !== undefined) return root;
+  throw new KernelError('not_found', {
+    message: `No ${input.turn_id === undefined ? 'run' : 'turn'} '${input.turn_id ?? input.run_id}' in this project.`,
+    details: { turn_id: input.turn_id, run_id: input.run_id, project_id: ctx.projectId },
+  });
+}
+
+/** The operator may end any turn of its project, an agent what stands below a turn of its own. */
+function checkRight(root: SubtreeRoot, { source, parent }: HandlerTools['ctx']): void {
+  const details = { turn_id: root.turnId, agent_id: source.agentId };
+  if (!source.isOperator && !root.ancestorAgentIds.includes(source.agentId))
+    throw new KernelError('turn_not_authorized', {
+      message: `Turn ${root.turnId} does not stand below a turn of agent ${source.agentId}.`,
+      details,
+    });
+  if (parent?.chain.some((link) => link.turn_id === root.turnId) === true)
+    throw new KernelError('turn_not_authorized', {
+      message: `Turn ${root.turnId} is the calling turn, or one above it.`,
+      details,
+    });
+}
+
+/** Ends a turn, or a run, with everything below. */
+async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
+  const root = await findRoot(input, tools);
+  checkRight(root, tools.ctx);
+  const { source } = tools.ctx;
+  const turnIds = await tools.endSubtrees({
+    runId: root.runId,
+    rootTurnIds: [root.turnId],
+    status: 'canceled',
+    error: new KernelError('canceled', {
+      message:
+        input.reason === undefined ? 'The turn was canceled.' : `Canceled: ${asSentence(input.reason)}`,
+      details: {
+        canceled_by: source.agentId,
+        canceled_turn_id: root.turnId,
+        ...(input.reason === undefined ? {} : { reason: input.reason }),
+      },
+    }).toJSON(),
+  });
+  const isTurn = input.turn_id !== undefined;
+  if (turnIds.length === 0 || (isTurn && !turnIds.includes(root.turnId)))
+    throw new KernelError('turn_ended', {
+      message: isTurn
+        ? `Turn ${root.turnId} has ended already${turnIds.length > 0 ? `; below it ${turnIds.length} have not, which can be canceled each by itself` : ''}.`
+        : `Run ${root.runId}: all its turns have ended already.`,
+      details: {
+        turn_id: root.turnId,
+        run_id: root.runId,
+        ...(turnIds.length > 0 ? { open_turn_ids: turnIds.slice(0, 20) } : {}),
+      },
+    });
+  return {
+    status: 'canceled',
+    run_id: root.runId,
+    turn_count: turnIds.length,
+    turn_ids: turnIds.slice(0, LISTED),
+  };
+}
+
+/** Whatever follows a reason is a sentence of its own. */
+const asSentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `${text}.`);
+
+export const cancel: Handler<Cancel> = {
+  description:
+    'End a turn that was started before, with everything below it, or a whole run. Give turn_id or run_id. What it has not done yet is not done.',
+  input: cancelSchema,
+  repeatable: true,
+  handle,
+};

@@ -1,0 +1,50 @@
+import { type ForkJoin, forkJoinSchema, KernelError } from '@boxcar/kernel';
+import type { Handler, SubmitTurnRequest } from '../handler.js';
+import { prepareTasks } from './tasks.js';
+
+const pathOf = (index: number): string => `tasks.${index}.`;
+
+/** An agent works on one turn at a time: two tasks for it would not run side by side. */
+function checkReusedOnce(requests: readonly SubmitTurnRequest[]): void {
+  const first = new Map<string, number>();
+  requests.forEach(({ target }, index) => {
+    if (target.kind !== 'reuse') return;
+    const other = first.get(target.agent.agentId);
+    if (other === undefined) {
+      first.set(target.agent.agentId, index);
+      return;
+    }
+    const field = `arguments.${pathOf(index)}target_ref`;
+    throw new KernelError('bad_request', {
+      message: `${field}: agent '${target.agent.name}' is named by tasks.${other} already; a reused agent can have one task of a fork_join.`,
+      details: { field, agent_id: target.agent.agentId },
+    });
+  });
+}
+
+export const forkJoin: Handler<ForkJoin> = {
+  description:
+    'Hand tasks to several agents at once. With wait (the default) the results of all come back as one answer, in the order of the tasks; without, a receipt to collect later.',
+  input: forkJoinSchema,
+  profileNames: ({ tasks }) => [
+    ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [task.target_ref] : []))),
+  ],
+  handle: async (input, tools) => {
+    tools.checkFanOut(input.tasks.length);
+    const { priority } = input;
+    const tasks = priority === undefined ? input.tasks : input.tasks.map((task) => ({ priority, ...task }));
+    const requests = await prepareTasks(tasks, tools, pathOf);
+    checkReusedOnce(requests);
+    const turns = await tools.submitTurns(requests, { runBudget: input.budget });
+    const { batchId, turnIds } = await tools.joinTurns(
+      turns.map((turn) => turn.turnId),
+      {
+        wait: input.wait ?? true,
+        isFailFast: input.fail_fast ?? false,
+        ...(input.min_success === undefined ? {} : { minSuccess: input.min_success }),
+        ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
+      },
+    );
+    return { status: 'accepted', batch_id: batchId, turn_ids: [...turnIds] };
+  },
+};

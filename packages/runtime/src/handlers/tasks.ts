@@ -1,0 +1,129 @@
+import {
+  type DelegateAsync,
+  type ForkJoin,
+  instructionHandover,
+  type JsonObject,
+  KernelError,
+} from '@boxcar/kernel';
+import type { AgentRow } from '@boxcar/store';
+import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
+import type { ResolvedSpec } from '../pack-plan.js';
+import { type SnapshotWish, takeSnapshots } from '../snapshot.js';
+
+export type Task = ForkJoin['tasks'][number] | DelegateAsync;
+type Target = SubmitTurnRequest['target'];
+
+/** Says in which of several tasks an error arose. */
+async function inTask<T>(path: string, work: () => T | Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (path === '' || !(error instanceof KernelError)) throw error;
+    const field = `arguments.${path}target_ref`;
+    // The constructor adds the next step again.
+    const message = error.message.replace(` ${error.entry.next}`, '');
+    throw new KernelError(error.code, {
+      message: `${field}: ${message}`,
+      details: { ...error.details, field },
+      cause: error,
+    });
+  }
+}
+
+async function resolveTarget(task: Task, agent: AgentRow | undefined, tools: HandlerTools): Promise<Target> {
+  if (task.target_strategy === 'new') {
+    const profile = await tools.findProfile(task.target_ref);
+    tools.checkDelegation({ profileName: profile.name, tags: profile.tags });
+    return { kind: 'new', profile };
+  }
+  if (agent === undefined)
+    throw new KernelError('not_found', {
+      message: `No agent '${task.target_ref}' in this project.`,
+      details: { agent: task.target_ref, project_id: tools.ctx.projectId },
+    });
+  tools.checkDelegation({ profileName: agent.profile.name, tags: agent.profile.tags });
+  if (task.target_strategy === 'reuse') return { kind: 'reuse', agent };
+  return { kind: 'new', profile: agent.profile, derivedFrom: agent.agentId };
+}
+
+interface Resolved {
+  readonly task: Task;
+  readonly target: Target;
+  readonly path: string;
+}
+
+function toSpec({ task, target, path }: Resolved, tools: HandlerTools): ResolvedSpec {
+  const profile = target.kind === 'new' ? target.profile : target.agent.profile;
+  const boxIds = task.context_box_id === undefined ? undefined : [task.context_box_id].flat();
+  const args: JsonObject = {
+    instruction: task.instruction,
+    ...(task.result_fields === undefined
+      ? {}
+      : { result_fields: task.result_fields as unknown as JsonObject[] }),
+    ...(boxIds === undefined ? {} : { input_box_ids: boxIds }),
+  };
+  return {
+    projectId: tools.ctx.projectId,
+    actorId: tools.ctx.source.agentId,
+    toolSuffix: tools.ctx.primitive,
+    arguments: args,
+    handover: instructionHandover(profile.name, task),
+    profile,
+    access: 'actor',
+    path,
+  };
+}
+
+/**
+ * From tasks to turns that can be submitted: finds and checks their targets and packs their contexts, in a number of
+ * statements that does not depend on how many there are.
+ *
+ * @param pathOf - The path of the nth task in the arguments, with a dot at its end; empty when there is but one.
+ */
+export async function prepareTasks(
+  tasks: readonly Task[],
+  tools: HandlerTools,
+  pathOf: (index: number) => string = () => '',
+): Promise<readonly SubmitTurnRequest[]> {
+  const refs = [
+    ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [] : [task.target_ref]))),
+  ];
+  const found = await tools.findAgents(refs);
+  const agents = new Map(refs.map((ref, index) => [ref, found[index]]));
+  const resolved: Resolved[] = [];
+  for (const [index, task] of tasks.entries()) {
+    const path = pathOf(index);
+    const target = await inTask(path, () => resolveTarget(task, agents.get(task.target_ref), tools));
+    resolved.push({ task, target, path });
+  }
+  const wishes = new Map<Resolved, SnapshotWish>();
+  for (const item of resolved) {
+    const { task, target, path } = item;
+    if (target.kind !== 'new' || target.derivedFrom === undefined) continue;
+    const isFull = task.history === 'full';
+    wishes.set(item, {
+      agentId: target.derivedFrom,
+      isFull,
+      argument: 'target_ref',
+      field: `${path}target_ref`,
+    });
+  }
+  const taken = await takeSnapshots(tools, [...wishes.values()]);
+  const snapshots = new Map([...wishes.keys()].map((item, index) => [item, taken[index] ?? []]));
+  const packed = await tools.packer.packResolved(
+    resolved.map((item) => ({ ...toSpec(item, tools), extra: snapshots.get(item) ?? [] })),
+  );
+  return resolved.flatMap(({ task, target, path }, index): SubmitTurnRequest[] => {
+    const contextBoxId = packed[index]?.contextBoxId;
+    if (contextBoxId === undefined) return [];
+    return [
+      {
+        target,
+        contextBoxId,
+        ...(path === '' ? {} : { argument: `${path}target_ref` }),
+        ...(task.budget === undefined ? {} : { budget: task.budget }),
+        ...(task.priority === undefined ? {} : { priority: task.priority }),
+      },
+    ];
+  });
+}

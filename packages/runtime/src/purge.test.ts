@@ -1,0 +1,331 @@
+import type { BoxId, TurnId } from '@boxcar/kernel';
+import { type KeptByPurge, type PurgeReport, purgeRuns } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import { beforeEach, describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { type Harness, harness } from './testing/harness.js';
+import { checkInvariants } from './testing/invariants.js';
+import { rowCounts } from './testing/row-counts.js';
+
+let h: Harness;
+
+beforeEach(async () => {
+  h = await harness();
+  h.runtime.registerTool({
+    name: 'look',
+    description: 'Looks.',
+    input: z.looseObject({}),
+    isReadOnly: true,
+    run: async () => 'seen',
+  });
+  await h.profile('child', [{ say: 'done' }]);
+  await h.profile(
+    'parent',
+    [
+      { calls: [{ tool: 'look', arguments: {} }] },
+      {
+        calls: [
+          {
+            tool: 'delegate_async',
+            arguments: { target_strategy: 'new', target_ref: 'child', instruction: 'help', wait: true },
+          },
+          {
+            tool: 'create_box',
+            arguments: { cards: [{ type: 'note', content: { kind: 'text', text: 'n' } }] },
+          },
+        ],
+      },
+      { say: 'all done' },
+    ],
+    { tools: ['look', 'delegate_async', 'create_box'], delegation_policy: { target_profiles: null } },
+  );
+  await h.worker();
+  return async () => {
+    await checkInvariants(h.database.pool);
+    await h[Symbol.asyncDispose]();
+  };
+});
+
+interface Receipt {
+  readonly turn_id: TurnId;
+  readonly agent_id: string;
+  readonly context_box_id: BoxId;
+  readonly output_box_id: BoxId;
+}
+
+async function launch(profile = 'parent', rest: Record<string, unknown> = {}): Promise<Receipt> {
+  const receipt = await h.runtime.submit('launch_principal', {
+    profile_name: profile,
+    instruction: 'go',
+    ...rest,
+  });
+  return receipt as unknown as Receipt;
+}
+async function finish(receipt: Receipt): Promise<Receipt> {
+  expect(await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    status: 'success',
+  });
+  return receipt;
+}
+const play = async (profile?: string, rest?: Record<string, unknown>): Promise<Receipt> =>
+  finish(await launch(profile, rest));
+const reuse = async (agent: string): Promise<Receipt> =>
+  (await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: agent,
+    instruction: 'again',
+  })) as unknown as Receipt;
+
+const now = async (): Promise<Date> => {
+  const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
+  return row?.at ?? new Date(0);
+};
+const purge = async (options: Partial<Parameters<typeof purgeRuns>[1]> = {}): Promise<PurgeReport> =>
+  purgeRuns(h.database.pool, { before: await now(), ...options });
+const runOf = async (turnId: string): Promise<string> => {
+  const [row] = await h.rows<{ run_id: string }>('select run_id from boxcar.turns where id = $1', [turnId]);
+  return row?.run_id ?? 'none';
+};
+const causes = (kept: readonly KeptByPurge[]): string[] => kept.map(({ cause }) => cause).sort();
+
+describe('a purge', () => {
+  test('leaves nothing of a run: rows are as many as before it', async () => {
+    const before = await rowCounts(h.database.pool);
+    await play();
+    await play('child');
+    expect(await rowCounts(h.database.pool)).not.toEqual(before);
+    const report = await purge();
+    expect(report).toMatchObject({ removed: { runs: 2, turns: 3, agents: 3 }, kept: [], isStopped: false });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+    expect(await h.rows('select * from boxcar.purging')).toEqual([]);
+    // And the system goes on.
+    await play();
+  });
+
+  test('takes what ended before its time only, and what is of its project', async () => {
+    const old = await play('child');
+    const before = await now();
+    const young = await play('child');
+    const [project] = await h.rows<{ id: string }>('select gen_random_uuid() as id');
+    expect((await purge({ before, projectId: project?.id as never })).removed.runs).toBe(0);
+    expect((await purge({ before })).removed.runs).toBe(1);
+    expect(await runOf(old.turn_id)).toBe('none');
+    expect(await runOf(young.turn_id)).not.toBe('none');
+  });
+
+  test('as a dry run says what would go, and changes nothing', async () => {
+    await play();
+    const before = await rowCounts(h.database.pool);
+    expect(await purge({ isDryRun: true })).toMatchObject({ removed: { runs: 1, agents: 2 }, kept: [] });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+  });
+
+  test('stopped in between has removed whole batches, and is taken up again', async () => {
+    for (let n = 0; n < 4; n++) await play('child');
+    const stop = new AbortController();
+    const report = await purge({ batchSize: 1, signal: stop.signal, onProgress: () => stop.abort() });
+    expect(report).toMatchObject({ removed: { runs: 1 }, isStopped: true });
+    await checkInvariants(h.database.pool);
+    expect(await h.rows('select * from boxcar.purging')).toEqual([]);
+    expect((await purge({ pageSize: 2 })).removed.runs).toBe(3);
+  });
+
+  test('runs beside workers', async () => {
+    for (let n = 0; n < 6; n++) await play('child');
+    const before = await now();
+    const work = Promise.all(Array.from({ length: 6 }, () => play()));
+    expect((await purge({ before, batchSize: 1 })).removed.runs).toBe(6);
+    await work;
+  });
+});
+
+describe('a run stays, and the report says why,', () => {
+  test('while a turn of it has not ended', async () => {
+    // No worker serves this pool.
+    await h.profile('lonely', [{ say: 'done' }], { worker_target: 'nobody' });
+    const waiting = await launch('lonely');
+    const report = await purge();
+    expect(report.kept).toEqual([
+      { run_id: await runOf(waiting.turn_id), cause: 'unfinished', holder: null },
+    ]);
+    expect(report.removed.runs).toBe(0);
+    await h.database.pool.query('update boxcar.profiles set worker_target = $1', ['']);
+    await h.database.pool.query("update boxcar.turns set worker_target = '' where id = $1", [
+      waiting.turn_id,
+    ]);
+    await finish(waiting);
+  });
+
+  test('while a younger run has packed from its boxes', async () => {
+    const old = await play();
+    const before = await now();
+    const young = await play('child', { context_box_id: old.output_box_id });
+    const report = await purge({ before });
+    expect(report).toMatchObject({ removed: { runs: 0 } });
+    expect(report.kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'segment', holder: young.context_box_id },
+    ]);
+    // Together they go.
+    expect((await purge({ batchSize: 1 })).removed.runs).toBe(2);
+  });
+
+  test('while an agent of another run may read it, until that grant is over', async () => {
+    const old = await play('child');
+    const before = await now();
+    const reader = await play('child');
+    await h.runtime.submit('grant_box', { box_id: old.output_box_id, grantee: reader.agent_id });
+    expect((await purge({ before })).kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'grant', holder: reader.agent_id },
+    ]);
+    await h.database.pool.query(
+      'update boxcar.grants set expires_at = now() where agent_id = $1 and box_id = $2',
+      [reader.agent_id, old.output_box_id],
+    );
+    expect((await purge({ before })).removed.runs).toBe(1);
+    expect(await h.rows('select * from boxcar.grants where box_id = $1', [old.output_box_id])).toEqual([]);
+  });
+
+  test('while its agent is at work in a younger one; then both go together', async () => {
+    const old = await play('child');
+    const before = await now();
+    const again = await finish(await reuse(old.agent_id));
+    const report = await purge({ before });
+    expect(report.kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'agent', holder: await runOf(again.turn_id) },
+    ]);
+    expect((await purge({ batchSize: 1 })).removed).toMatchObject({ runs: 2, turns: 2, agents: 1 });
+  });
+
+  test('while an agent of it owns another', async () => {
+    const old = await play('child');
+    await h.runtime.submit('provision_agent', {
+      action: 'derive',
+      derived_from: old.agent_id,
+      agent_id: 'heir',
+    });
+    expect(causes((await purge()).kept)).toEqual(['owner']);
+  });
+
+  test('and a card that another box lists stays by itself when its own box goes', async () => {
+    const old = await play('child');
+    const [card] = await h.rows<{ id: string }>(
+      'select unnest(card_ids) as id from boxcar.boxes where id = $1',
+      [old.context_box_id],
+    );
+    await h.runtime.submit('create_box', { card_ids: [card?.id] });
+    expect((await purge()).removed.runs).toBe(1);
+    expect(await h.rows('select id from boxcar.cards where id = $1', [card?.id])).toHaveLength(1);
+  });
+});
+
+describe('while a purge runs', () => {
+  /** A transaction of somebody else, open. */
+  async function open() {
+    const client = await h.database.pool.connect();
+    await client.query('begin');
+    const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+    return { client, pid: rows[0]?.pid ?? 0 };
+  }
+  const waitsFor = (pid: number): Promise<unknown> =>
+    waitFor(
+      async () => {
+        const rows = await h.rows('select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))', [
+          pid,
+        ]);
+        return rows.length > 0;
+      },
+      { message: 'the purge waits' },
+    );
+
+  test('what was about to refer to a box is waited for, and seen', async () => {
+    const old = await play('child');
+    const before = await now();
+    const { client, pid } = await open();
+    await client.query(
+      `insert into boxcar.boxes (id, project_id, kind, card_ids, card_tokens, segments, card_count, token_estimate)
+       select gen_random_uuid(), project_id, 'context', '{}', '{}', json_build_array(json_build_object('rule', 'inherit', 'source', id, 'from', 1, 'to', 1, 'count', 1, 'tokens', 0)), 1, 0
+       from boxcar.boxes where id = $1`,
+      [old.output_box_id],
+    );
+    const report = purge({ before });
+    await waitsFor(pid);
+    await client.query('commit');
+    client.release();
+    expect(causes((await report).kept)).toEqual(['segment']);
+    expect(await runOf(old.turn_id)).not.toBe('none');
+  });
+
+  test('nothing new can refer to a box that is marked', async () => {
+    const old = await play('child');
+    await h.database.pool.query("insert into boxcar.purging values ($1, now() + interval '1 hour')", [
+      old.output_box_id,
+    ]);
+    const refused = { code: 'not_found', message: expect.stringContaining(old.output_box_id) };
+    await expect(launch('child', { context_box_id: old.output_box_id })).rejects.toMatchObject(refused);
+    const other = await play('child');
+    const grant = h.runtime.submit('grant_box', { box_id: old.output_box_id, grantee: other.agent_id });
+    await expect(grant).rejects.toMatchObject(refused);
+    // A mark that ran out, of a purge that was killed, is none.
+    await h.database.pool.query('update boxcar.purging set until = now()');
+    await play('child', { context_box_id: old.output_box_id });
+  });
+
+  test('a turn that is collected meanwhile keeps its run', async () => {
+    const old = await play('child');
+    const before = await now();
+    const { client, pid } = await open();
+    await client.query('select from boxcar.turns where id = $1 for update', [old.turn_id]);
+    const report = purge({ before });
+    await waitsFor(pid);
+    // As collect writes it under that lock.
+    await client.query(
+      `insert into boxcar.batches (id, project_id, primitive, kind, turn_ids, remaining, succeeded, failed, fail_fast, status, is_due)
+       select gen_random_uuid(), project_id, 'collect', 'collect', array[id], 0, 1, 0, false, 'running', true from boxcar.turns where id = $1`,
+      [old.turn_id],
+    );
+    await client.query('commit');
+    client.release();
+    expect(causes((await report).kept)).toEqual(['in_use']);
+  });
+
+  test('a turn that goes while it is about to be collected is refused, and not waited for', async () => {
+    const old = await play('child');
+    const before = await now();
+    const { client, pid } = await open();
+    await client.query('select from boxcar.boxes where id = $1 for key share', [old.output_box_id]);
+    const report = purge({ before });
+    await waitsFor(pid);
+    const [purger] = await h.rows<{ pid: number }>(
+      'select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))',
+      [pid],
+    );
+    const collected = h.runtime.submit('collect', { turn_ids: [old.turn_id] });
+    const refused = expect(collected).rejects.toMatchObject({
+      code: 'not_found',
+      message: expect.stringContaining('arguments.turn_ids.0'),
+    });
+    await waitsFor(purger?.pid ?? 0);
+    await client.query('commit');
+    client.release();
+    expect((await report).removed.turns).toBe(1);
+    await refused;
+  });
+
+  test('an agent that is given a turn keeps its runs', async () => {
+    const old = await play('child');
+    const before = await now();
+    const { client, pid } = await open();
+    await client.query('select id from boxcar.agents where id = $1 for no key update', [old.agent_id]);
+    const report = purge({ before });
+    await waitsFor(pid);
+    await client.query(
+      `insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, depth, primitive, status, epoch, max_steps, context_box_id, output_box_id, worker_target)
+       select $2, project_id, $2, agent_id, profile_id, 0, primitive, 'queued', 0, 1, context_box_id, output_box_id, 'nobody' from boxcar.turns where id = $1`,
+      [old.turn_id, '00000000-0000-7000-8000-0000000000aa'],
+    );
+    await client.query('commit');
+    client.release();
+    expect(causes((await report).kept)).toEqual(['in_use']);
+    await h.database.pool.query("delete from boxcar.turns where id = '00000000-0000-7000-8000-0000000000aa'");
+  });
+});

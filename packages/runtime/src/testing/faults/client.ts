@@ -1,0 +1,25 @@
+import { KernelError } from '@boxcar/kernel';
+import { isTransient } from '@boxcar/store';
+import { type Client, Refused } from './scenario.js';
+import type { Stage } from './stage.js';
+
+const MAX_ATTEMPTS = 20;
+
+/** Submits until it has an answer, under the same key: what committed although the answer was lost is found there. */
+export function persistentClient(stage: () => Stage): Client {
+  let count = 0;
+  return {
+    submit: async (primitive, args) => {
+      count += 1;
+      const idempotencyKey = `submission-${count}`;
+      for (let attempt = 1; ; attempt += 1) {
+        try {
+          return (await stage().runtime.accept(primitive, args, { idempotencyKey })).answer;
+        } catch (error) {
+          if (isTransient(error) && attempt < MAX_ATTEMPTS) continue;
+          throw error instanceof KernelError ? new Refused(error.code, error.message) : error;
+        }
+      }
+    },
+  };
+}

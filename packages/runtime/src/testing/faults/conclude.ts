@@ -1,0 +1,61 @@
+import type { JsonValue } from '@boxcar/kernel';
+import { waitFor } from '@boxcar/testkit';
+import type pg from 'pg';
+import { checkInvariants } from '../invariants.js';
+import { type Outcome, readOutcome, readRepeatedEffects } from './outcome.js';
+import type { Scenario, Watcher } from './scenario.js';
+
+/** Turns, and batches: one whose members have all ended may still have to be ended itself. */
+export async function countUnfinished(pool: pg.Pool): Promise<number> {
+  const { rows } = await pool.query<{ n: number }>(
+    `select (select count(*)::int from boxcar.turns where ended_at is null)
+       + (select count(*)::int from boxcar.batches where status = 'running') as n`,
+  );
+  return rows[0]?.n ?? 0;
+}
+
+/** Looks past all faults, and tells who may not wait for ever. */
+export const watcherOf = (pool: pg.Pool): Watcher => ({
+  until: (statement) =>
+    waitFor(async () => (await pool.query<Record<string, JsonValue>>(statement)).rows[0], {
+      message: `there is a row of: ${statement}`,
+      deadlineMs: 30_000,
+      intervalMs: 5,
+    }),
+});
+
+/** Checks what must hold after any fault and returns what came of it all. @throws Error naming what is broken. */
+export async function concludeScene(
+  pool: pg.Pool,
+  scenario: Scenario,
+  driven: JsonValue = null,
+): Promise<Outcome> {
+  await checkInvariants(pool);
+  const repeated = await readRepeatedEffects(pool, scenario);
+  if (repeated.length > 0) throw new Error(`ran more than once: ${repeated.join('; ')}`);
+  return readOutcome(pool, scenario, driven);
+}
+
+/** Says what is wrong with an outcome, given that of a run without faults; undefined when nothing is. */
+export function findFault(scenario: Scenario, calm: Outcome, other: Outcome): string | undefined {
+  if (scenario.judge === undefined) return describeDifference(calm, other);
+  const wrong = scenario.judge(other.facts);
+  return wrong.length === 0 ? undefined : `${wrong.join('\n')}\n${JSON.stringify(other.facts, undefined, 1)}`;
+}
+
+/** Says in what two outcomes differ; undefined when in nothing. */
+function describeDifference(calm: Outcome, other: Outcome): string | undefined {
+  const rest = [...other.turns];
+  const missing = calm.turns.filter((turn) => {
+    const at = rest.indexOf(turn);
+    if (at >= 0) rest.splice(at, 1);
+    return at < 0;
+  });
+  const counts = Object.entries(other.rows).filter(([table, n]) => calm.rows[table] !== n);
+  const lines = [
+    ...missing.map((turn) => `without faults:\n${turn}`),
+    ...rest.map((turn) => `now:\n${turn}`),
+    ...counts.map(([table, n]) => `${n} rows in ${table} instead of ${calm.rows[table]}`),
+  ];
+  return lines.length === 0 ? undefined : lines.join('\n');
+}

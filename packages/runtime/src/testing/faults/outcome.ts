@@ -1,0 +1,103 @@
+import { isJsonObject, type JsonValue } from '@boxcar/kernel';
+import type pg from 'pg';
+import { rowCounts } from '../row-counts.js';
+import { type Facts, readFacts } from './facts.js';
+import type { Scenario } from './scenario.js';
+
+/** What a scenario has brought about, without what differs from run to run: ids, times, attempts, workers. */
+export interface Outcome {
+  /** Each turn as text, in an order of its own. */
+  readonly turns: readonly string[];
+  /** Rows by table, but for the attempts. */
+  readonly rows: Readonly<Record<string, number>>;
+  readonly facts: Facts;
+}
+
+interface Entry {
+  readonly kind: string;
+  readonly name: string | null;
+  readonly step: number | null;
+  readonly type: string | null;
+  readonly role: string | null;
+  readonly content: JsonValue;
+}
+
+interface TurnRow {
+  readonly head: Readonly<Record<string, JsonValue>>;
+  readonly context: JsonValue;
+  readonly tape: readonly Entry[];
+}
+
+const TURNS = `
+  select
+    json_build_object('profile', p.name, 'below', pp.name, 'primitive', t.primitive, 'depth', t.depth, 'is_awaited', t.is_awaited,
+      'status', t.status, 'error', t.error->>'code', 'steps', t.step_count, 'pending', t.pending_calls, 'deliverable', d.content) as head,
+    (select json_agg(k.content order by u.ordinality) from boxcar.boxes b cross join lateral unnest(b.card_ids) with ordinality u(id, ordinality)
+       join boxcar.cards k on k.id = u.id where b.id = t.context_box_id) as context,
+    (select json_agg(json_build_object('kind', e.kind, 'name', e.payload->>'name', 'step', e.step, 'type', k.type, 'role', k.role, 'content', k.content) order by e.position)
+       from boxcar.tape_entries e left join boxcar.cards k on k.id = e.card_id where e.box_id = t.output_box_id and e.turn_id = t.id) as tape
+  from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id left join boxcar.cards d on d.id = t.deliverable_card_id
+    left join boxcar.turns pt on pt.id = t.parent_turn_id left join boxcar.profiles pp on pp.id = pt.profile_id`;
+
+const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
+
+/** How often something was tried stands in messages, too. */
+const toText = (value: unknown): string =>
+  JSON.stringify(value)
+    .replace(UUID, '<id>')
+    .replace(/attempt \d+/g, 'attempt <n>');
+
+/** A tool that may run once only has an outcome that may be unknown; then the model is told just that. */
+function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue {
+  if (!isJsonObject(content)) return content;
+  const { kind, name, status, error } = content;
+  if (kind !== 'tool_result' || typeof name !== 'string' || !once.has(name)) return content;
+  const code = error !== undefined && isJsonObject(error) ? error.code : null;
+  return status === 'success' || code === 'outcome_unknown' ? { kind, name, settled: true } : content;
+}
+
+/** Results of calls made side by side stand in the order in which they came. */
+function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[] {
+  const lines = tape.map((entry) => ({
+    isResult: entry.kind === 'tool_result',
+    text: toText({ ...entry, content: withoutResult(entry.content, once) }),
+  }));
+  const sorted: string[] = [];
+  let results: string[] = [];
+  for (const { isResult, text } of lines) {
+    if (isResult) {
+      results.push(text);
+      continue;
+    }
+    sorted.push(...results.sort(), text);
+    results = [];
+  }
+  return [...sorted, ...results.sort()];
+}
+
+export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: JsonValue): Promise<Outcome> {
+  const once = new Set(
+    (scenario.tools ?? []).filter(({ retry }) => retry === 'never').map(({ name }) => name),
+  );
+  const { rows } = await pool.query<TurnRow>(TURNS);
+  const turns = rows.map(({ head, context, tape }) =>
+    [
+      toText(head),
+      `  context ${toText(context)}`,
+      ...inCallOrder(tape ?? [], once).map((line) => `  ${line}`),
+    ].join('\n'),
+  );
+  const { steps: _attempts, ...counts } = await rowCounts(pool);
+  return { turns: turns.sort(), rows: counts, facts: await readFacts(pool, driven) };
+}
+
+/** Calls of tools that may run once only, and did more often. */
+export async function readRepeatedEffects(pool: pg.Pool, scenario: Scenario): Promise<string[]> {
+  const once = (scenario.tools ?? []).filter(({ retry }) => retry === 'never').map(({ name }) => name);
+  const { rows } = await pool.query<{ what: string }>(
+    `select name || ' of call ' || tool_call_id || ' ran ' || count(*) || ' times' as what from public.effects
+     where name = any ($1) group by name, tool_call_id having count(*) > 1`,
+    [once],
+  );
+  return rows.map(({ what }) => what);
+}

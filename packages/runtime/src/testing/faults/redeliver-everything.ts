@@ -1,0 +1,147 @@
+/**
+ * Delivers everything twice, late and out of order, and compares what comes of it with a run where all comes once.
+ *
+ * D1  A ring, or a bell of a tool queue, is handled twice at the same moment; before each, all earlier ones of its queue come
+ *     again, the last first.
+ * D2  A submission comes as two jobs of the queue door with one key; both are answered, with the same.
+ * D3  A tool outside answers twice at the results door before its job returns the answer a third time.
+ */
+import type { JsonValue } from '@boxcar/kernel';
+import { type QueueBackend, waitFor } from '@boxcar/testkit';
+import type { Job, Processor } from 'bullmq';
+import { createQueueDoor } from '../../door/queue-door.js';
+import { createToolResultsDoor } from '../../door/tool-results-door.js';
+import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../../doorbell/bullmq.js';
+import { silentLog } from '../../log.js';
+import { openQueues, type Queues } from '../../queues.js';
+import { TOOL_RESULTS_QUEUE, ToolQueue } from '../../tool-queue.js';
+import { type TestBackend, testBackend } from '../queue-backend.js';
+import { concludeScene, countUnfinished, findFault, watcherOf } from './conclude.js';
+import type { Outcome } from './outcome.js';
+import { serveOutside } from './outside.js';
+import { type Client, Refused, type Scenario } from './scenario.js';
+import { setScene } from './scene.js';
+import { openStage } from './stage.js';
+
+const SOON = { deadlineMs: 20_000 };
+
+export interface RedeliveryReport {
+  /** Jobs that came on their own, and deliveries on top of them. */
+  readonly jobs: number;
+  readonly redelivered: number;
+  readonly failures: readonly string[];
+}
+
+export async function redeliverEverything(scenario: Scenario, kind: QueueBackend): Promise<RedeliveryReport> {
+  const calm = await runOnce(scenario, { kind, isTwice: false });
+  const { outcome, ...counts } = await runOnce(scenario, { kind, isTwice: true });
+  const difference = findFault(scenario, calm.outcome, outcome);
+  return { ...counts, failures: difference === undefined ? [] : [`${scenario.name}: ${difference}`] };
+}
+
+interface Counts {
+  jobs: number;
+  redelivered: number;
+}
+
+async function runOnce(
+  scenario: Scenario,
+  { kind, isTwice }: { readonly kind: QueueBackend; readonly isTwice: boolean },
+): Promise<Counts & { readonly outcome: Outcome }> {
+  await using backend = await testBackend(kind);
+  await setScene(backend.database, scenario);
+  const counts: Counts = { jobs: 0, redelivered: 0 };
+  const plain = openQueues(backend.connection);
+  const queues = isTwice ? redelivering(plain, counts) : plain;
+  const stage = openStage({
+    scenario,
+    databaseUrl: backend.database.url,
+    effects: backend.database.pool,
+    leaseMs: 60_000,
+    sweepMs: 100,
+    doorbell: new BullMqDoorbell(queues, silentLog),
+    toolQueue: new ToolQueue(queues, silentLog),
+  });
+  const doors = [createQueueDoor(stage.runtime, plain), createToolResultsDoor(stage.runtime, queues)];
+  serveOutside(backend, scenario, isTwice ? answerTwice(backend) : undefined);
+  await stage.work();
+  const driven = await scenario.drive(doorClient(backend, isTwice ? 2 : 1), watcherOf(backend.database.pool));
+  await waitFor(async () => (await countUnfinished(backend.database.pool)) === 0, {
+    message: 'all turns have ended',
+    ...SOON,
+  });
+  for (const door of doors) await door.close();
+  await stage.close();
+  return { ...counts, outcome: await concludeScene(backend.database.pool, scenario, driven ?? null) };
+}
+
+function redelivering(queues: Queues, counts: Counts): Queues {
+  return {
+    kind: queues.kind,
+    queue: (name) => queues.queue(name),
+    flow: () => queues.flow(),
+    close: () => queues.close(),
+    worker: (name, processor, settings) => {
+      const earlier: Job[] = [];
+      const again: typeof processor = async (job, token, signal) => {
+        counts.jobs += 1;
+        const deliveries = [...earlier].reverse();
+        earlier.push(job);
+        counts.redelivered += deliveries.length + 1;
+        // Begun first and not waited for: one of them may have come before its own first time, and last as long as its turn.
+        const late = deliveries.map((other) => processor(other, token, signal));
+        const [answer] = await Promise.all([
+          processor(job, token, signal),
+          processor(job, token, signal),
+          ...late,
+        ]);
+        return answer;
+      };
+      return queues.worker(name, again satisfies Processor, settings);
+    },
+  };
+}
+
+/** Submits at the queue door, as so many jobs under one key. */
+function doorClient(backend: TestBackend, times: number): Client {
+  const queue = backend.queue(PRIMITIVES_QUEUE);
+  let count = 0;
+  return {
+    submit: async (primitive, args) => {
+      count += 1;
+      const data = { project_id: 'default', arguments: args, idempotency_key: `submission-${count}` };
+      const ids = await Promise.all(
+        Array.from({ length: times }, async () => (await queue.add(primitive, data)).id ?? ''),
+      );
+      const [answer, ...others] = await Promise.all(ids.map((id) => answerOf(backend, PRIMITIVES_QUEUE, id)));
+      if (others.some((other) => JSON.stringify(other) !== JSON.stringify(answer)))
+        throw new Error(`two jobs of one key were answered ${JSON.stringify([answer, ...others])}`);
+      return answer ?? null;
+    },
+  };
+}
+
+/** Sends the answer of a tool to the results door, twice; the first is recorded and the second a duplicate. */
+function answerTwice(backend: TestBackend) {
+  const queue = backend.queue(TOOL_RESULTS_QUEUE);
+  return async (toolCallId: string, result: JsonValue): Promise<void> => {
+    for (let n = 0; n < 2; n += 1) {
+      const { id = '' } = await queue.add('result', { tool_call_id: toolCallId, result });
+      await answerOf(backend, TOOL_RESULTS_QUEUE, id);
+    }
+  };
+}
+
+async function answerOf(backend: TestBackend, queueName: string, id: string): Promise<JsonValue> {
+  const queue = backend.queue(queueName);
+  const job = await waitFor(
+    async () => {
+      const now = await queue.getJob(id);
+      return now?.finishedOn === undefined ? undefined : now;
+    },
+    { message: `job ${id} of ${queueName} has ended`, ...SOON },
+  );
+  if (job.failedReason !== undefined)
+    throw new Refused(job.failedReason.split(':')[0] ?? '', `The job ${id} failed: ${job.failedReason}`);
+  return job.returnvalue;
+}

@@ -1,0 +1,55 @@
+import type { JsonValue } from '@boxcar/kernel';
+import type { ScriptedFunction } from '@boxcar/llm';
+import type { Tool } from '../../tool.js';
+import type { Facts } from './facts.js';
+
+/** A submission was refused: again would not help. */
+export class Refused extends Error {
+  readonly code: string;
+
+  constructor(code: string, message: string) {
+    super(message);
+    this.code = code;
+  }
+}
+
+/** Submits as a program does that means it: until it has an answer, under the same key. */
+export interface Client {
+  /** @throws Refused */
+  submit(primitive: string, args: Readonly<Record<string, JsonValue>>): Promise<JsonValue>;
+}
+
+/** Looks at the rows, past all faults. */
+export interface Watcher {
+  /** Waits until the statement selects something: its first row. */
+  until(statement: string): Promise<Readonly<Record<string, JsonValue>>>;
+}
+
+/**
+ * Work to be disturbed. Whatever happens meanwhile, its outcome must be the same: so its models answer from the request alone,
+ * and no answer depends on what a tool of `once` returned, of which nobody may know. Where more than one outcome is right, as
+ * where something is ended while it works, it says by `judge` which ones are.
+ */
+export interface Scenario {
+  readonly name: string;
+  /** As they are applied; a scripted one each, unless they say otherwise. */
+  readonly profiles: readonly Readonly<Record<string, unknown>>[];
+  /** Models, as `scripted:<name>`. */
+  readonly models?: Readonly<Record<string, ScriptedFunction>>;
+  /** What its tools write is counted; see `EFFECTS_TABLE`. */
+  readonly tools?: readonly ScenarioTool[];
+  /** What workers outside answer, by target; the same for the same arguments. */
+  readonly outside?: Readonly<Record<string, (args: JsonValue) => JsonValue>>;
+  /** Statements that complete its scene. */
+  readonly prepare?: string;
+  /** Submits everything; need not wait for what comes of it. Its submissions are told apart by their order. */
+  drive(client: Client, watcher: Watcher): Promise<JsonValue | undefined>;
+  /** What is wrong with an outcome; without it, any difference from the run without faults is. */
+  judge?(facts: Facts): readonly string[];
+}
+
+export type ScenarioTool = Pick<Tool, 'name' | 'description' | 'input'> & {
+  /** `never`: once in its life, whatever happens. */
+  readonly retry: 'safe' | 'never';
+  readonly answer: (input: unknown) => JsonValue;
+};

@@ -1,0 +1,93 @@
+import { z } from 'zod';
+import type { Scenario } from './scenario.js';
+
+/** A tool that is run once, one that may be run again, and calls of both side by side. */
+export const tools: Scenario = {
+  name: 'tools',
+  profiles: [
+    {
+      name: 'handy',
+      tools: ['charge', 'look'],
+      script: [
+        { calls: [{ tool: 'look', arguments: { at: '{{instruction}}' } }] },
+        {
+          calls: [
+            { tool: 'charge', arguments: { amount: 1 } },
+            { tool: 'look', arguments: { at: 'both' } },
+          ],
+        },
+        { say: 'done {{instruction}}' },
+      ],
+    },
+  ],
+  tools: [
+    {
+      name: 'charge',
+      description: 'Charges an amount.',
+      input: z.strictObject({ amount: z.number() }),
+      retry: 'never',
+      answer: () => ({ charged: true }),
+    },
+    {
+      name: 'look',
+      description: 'Looks at something.',
+      input: z.strictObject({ at: z.string() }),
+      retry: 'safe',
+      answer: (input) => ({ seen: JSON.stringify(input) }),
+    },
+  ],
+  drive: (client) => client.submit('launch_principal', { profile_name: 'handy', instruction: 'go' }),
+};
+
+/** A turn that asks an expert and waits, and beside it sends another off without waiting. */
+export const delegations: Scenario = {
+  name: 'delegations',
+  profiles: [
+    {
+      name: 'lead',
+      tools: ['ask_expert', 'delegate_async', 'submit_result'],
+      delegation_policy: { target_profiles: ['expert', 'runner'] },
+      script: [
+        {
+          calls: [
+            { tool: 'ask_expert', arguments: { expert_profile: 'expert', question: 'why' } },
+            {
+              tool: 'delegate_async',
+              arguments: { target_strategy: 'new', target_ref: 'runner', instruction: 'run' },
+            },
+          ],
+        },
+        { say: 'asked and sent' },
+      ],
+    },
+    { name: 'expert', script: [{ say: 'answer to {{instruction}}' }] },
+    { name: 'runner', script: [{ say: 'ran' }] },
+  ],
+  drive: (client) => client.submit('launch_principal', { profile_name: 'lead', instruction: 'go' }),
+};
+
+/** A turn whose tools are run by workers outside, one of them once only. */
+export const queueTools: Scenario = {
+  name: 'queue tools',
+  profiles: [
+    {
+      name: 'remote',
+      tools: ['fetch', 'book'].map((name) => ({
+        name,
+        description: `The tool ${name}.`,
+        parameters: { type: 'object', properties: { key: { type: 'string' } }, required: ['key'] },
+        target: name,
+        retry: name === 'fetch' ? 'safe' : 'never',
+      })),
+      script: [
+        { calls: ['fetch', 'book'].map((tool) => ({ tool, arguments: { key: 'a' } })) },
+        { say: 'fetched {{instruction}}' },
+      ],
+    },
+  ],
+  outside: {
+    fetch: (args) => ({ fetched: args }),
+    book: (args) => ({ booked: args }),
+  },
+  drive: (client) => client.submit('launch_principal', { profile_name: 'remote', instruction: 'it' }),
+};

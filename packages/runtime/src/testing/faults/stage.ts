@@ -1,0 +1,110 @@
+import type { Doorbell, JsonValue, Model } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { createPool } from '@boxcar/store';
+import type pg from 'pg';
+import { InProcessDoorbell } from '../../doorbell/in-process.js';
+import type { Log } from '../../log.js';
+import { Runtime } from '../../runtime.js';
+import type { ToolContext } from '../../tool.js';
+import type { ToolQueue } from '../../tool-queue.js';
+import { Sweeper } from '../../worker/sweeper.js';
+import { createWorker, type Worker } from '../../worker/worker.js';
+import type { Scenario, ScenarioTool } from './scenario.js';
+
+/** Timers that never fire in a test: who sweeps, and when, is up to the driver. */
+const NEVER_MS = 3_600_000;
+const LOST_RING_MS = 2_000;
+
+export interface StageOptions {
+  readonly databaseUrl: string;
+  readonly scenario: Scenario;
+  /** For what the tools write, past all faults. */
+  readonly effects: pg.Pool;
+  readonly leaseMs: number;
+  readonly doorbell?: Doorbell;
+  readonly toolQueue?: ToolQueue;
+  readonly log?: Log;
+  /** Stands before the scripted model. */
+  readonly model?: (model: Model) => Model;
+  /** Runs in each tool before its effect. */
+  readonly beforeTool?: (tool: ScenarioTool, call: ToolContext) => Promise<void>;
+  /** How often it sweeps by itself; by default it does not. */
+  readonly sweepMs?: number;
+}
+
+/** A process of the pool, in this one: it submits and works. Its worker is started by `work`. */
+export interface Stage {
+  readonly runtime: Runtime;
+  work(): Promise<Worker>;
+  /** Ends its worker; `work` starts another one, in the same process. */
+  rest(): Promise<void>;
+  /** One pass of the sweep, with the clock moved on. */
+  sweep(aheadMs: number): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** Where the tools write that they were run; never behind a fault. */
+export const EFFECTS = 'create table public.effects (tool_call_id uuid, name text)';
+
+export function openStage(options: StageOptions): Stage {
+  const { scenario, effects } = options;
+  const pool = createPool({ connectionString: options.databaseUrl });
+  const model = createModelRouter({ scripted: { functions: scenario.models ?? {} } });
+  const runtime = new Runtime({
+    pool,
+    directUrl: options.databaseUrl,
+    doorbell: options.doorbell ?? new InProcessDoorbell(),
+    model: options.model?.(model) ?? model,
+    ...(options.toolQueue === undefined ? {} : { toolQueue: options.toolQueue }),
+    ...(options.log === undefined ? {} : { log: options.log }),
+  });
+  for (const tool of scenario.tools ?? []) {
+    runtime.registerTool({
+      ...tool,
+      run: async (input, context): Promise<JsonValue> => {
+        await options.beforeTool?.(tool, context);
+        await effects.query('insert into public.effects (tool_call_id, name) values ($1, $2)', [
+          context.toolCallId,
+          tool.name,
+        ]);
+        return tool.answer(input);
+      },
+    });
+  }
+  const sweeper = new Sweeper(runtime, {
+    lostRingMs: LOST_RING_MS,
+    claimFromRows: () => Promise.resolve(),
+    wakeProvider: () => Promise.resolve(),
+  });
+  let worker: Worker | undefined;
+  let closing: Promise<void> | undefined;
+  const rest = async (): Promise<void> => {
+    const ending = worker;
+    worker = undefined;
+    // What a fault has cut off cannot say goodbye; the rows are checked afterwards.
+    await ending?.close({ graceMs: 0 }).catch(() => undefined);
+  };
+  const close = async (): Promise<void> => {
+    await rest();
+    await runtime.close();
+    await pool.end();
+  };
+  return {
+    runtime,
+    work: async () => {
+      worker ??= await createWorker(runtime, {
+        leaseMs: options.leaseMs,
+        heartbeatMs: NEVER_MS,
+        sweepMs: options.sweepMs ?? NEVER_MS,
+        lostRingMs: LOST_RING_MS,
+      });
+      return worker;
+    },
+    rest,
+    sweep: (aheadMs) => sweeper.sweep({ now: new Date(Date.now() + aheadMs) }),
+    close: () => {
+      closing ??= close();
+      return closing;
+    },
+  };
+}

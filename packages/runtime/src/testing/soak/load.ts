@@ -1,0 +1,119 @@
+import type { JsonValue } from '@boxcar/kernel';
+import { isTransient } from '@boxcar/store';
+import type { Runtime } from '../../runtime.js';
+import { FAULTY_TOOLS } from '../faulty.js';
+import type { Random } from './random.js';
+
+const note = { tool: 'note', arguments: { text: '{{instruction}}' } };
+const ask = (profile: string) => ({
+  tool: 'ask_expert',
+  arguments: { expert_profile: profile, question: '{{instruction}}' },
+});
+
+/** What is asked for, and what comes of it when no worker is lost too often. To add a kind, add it here. */
+const PROFILES: readonly Readonly<Record<string, unknown>>[] = [
+  { name: 'plain', script: [{ say: 'plain {{instruction}}', delayMs: 20 }] },
+  {
+    name: 'noter',
+    tools: FAULTY_TOOLS,
+    script: [
+      { calls: [note, note], delayMs: 20 },
+      { calls: [note], delayMs: 20 },
+      { say: 'noter {{instruction}}' },
+    ],
+  },
+  {
+    name: 'asker',
+    tools: [...FAULTY_TOOLS, 'ask_expert'],
+    delegation_policy: { target_profiles: null },
+    script: [{ calls: [ask('noter'), ask('plain'), note] }, { say: 'asker {{instruction}}' }],
+  },
+  {
+    name: 'chain',
+    tools: ['ask_expert', 'delegate_async'],
+    delegation_policy: { target_profiles: null },
+    script: [
+      { calls: [ask('asker')], delayMs: 20 },
+      {
+        calls: [
+          {
+            tool: 'delegate_async',
+            arguments: { target_strategy: 'new', target_ref: 'plain', instruction: '{{instruction}}' },
+          },
+        ],
+      },
+      { say: 'chain {{instruction}}' },
+    ],
+  },
+  {
+    name: 'remote',
+    tools: [
+      {
+        name: 'remote_tool',
+        description: 'Run by a worker outside.',
+        parameters: { type: 'object', properties: {} },
+        target: 'soak',
+        retry: 'safe',
+      },
+    ],
+    script: [{ calls: [{ tool: 'remote_tool', arguments: {} }] }, { say: 'remote {{instruction}}' }],
+  },
+];
+
+export interface Accepted {
+  readonly turnId: string;
+  readonly expected: string;
+}
+
+/** Submits turn after turn, each until it is accepted, under a key of its own. */
+export class Load {
+  readonly accepted: Accepted[] = [];
+  /** Submissions that failed because the database was away, and were made again. */
+  repeated = 0;
+  readonly #runtime: Runtime;
+  readonly #random: Random;
+  #count = 0;
+
+  constructor(runtime: Runtime, random: Random) {
+    this.#runtime = runtime;
+    this.#random = random;
+  }
+
+  async prepare(): Promise<void> {
+    for (const profile of PROFILES)
+      await this.#runtime.applyProfile({
+        instructions: `You are ${String(profile.name)}.`,
+        model: 'scripted',
+        ...profile,
+      });
+  }
+
+  async submitOne(): Promise<void> {
+    const profile = String(this.#random.pick(PROFILES)?.name);
+    this.#count += 1;
+    const instruction = String(this.#count);
+    const receipt = await this.#persist(
+      { profile_name: profile, instruction },
+      { idempotencyKey: `soak-${this.#count}` },
+    );
+    this.accepted.push({ turnId: turnIdOf(receipt), expected: `${profile} ${instruction}` });
+  }
+
+  async #persist(args: JsonValue, options: { readonly idempotencyKey: string }): Promise<JsonValue> {
+    for (;;) {
+      try {
+        return await this.#runtime.submit('launch_principal', args, options);
+      } catch (error) {
+        if (!isTransient(error)) throw error;
+        this.repeated += 1;
+        await new Promise((settle) => setTimeout(settle, 50));
+      }
+    }
+  }
+}
+
+function turnIdOf(receipt: JsonValue): string {
+  const id = (receipt as { readonly turn_id?: unknown }).turn_id;
+  if (typeof id !== 'string') throw new Error(`no receipt: ${JSON.stringify(receipt)}`);
+  return id;
+}

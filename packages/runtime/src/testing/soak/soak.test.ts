@@ -1,0 +1,24 @@
+import { queueBackends } from '@boxcar/testkit';
+import { expect, test } from 'vitest';
+import { testBackend } from '../queue-backend.js';
+import { soak } from './soak.js';
+
+test('a few seconds of load and random faults: what was accepted ends, and all promises hold', {
+  timeout: 120_000,
+}, async () => {
+  await using backend = await testBackend(queueBackends()[0] ?? 'postgres');
+  const report = await soak(
+    {
+      databaseUrl: backend.database.url,
+      redis: backend.redis,
+      restartPostgres: undefined,
+      close: () => Promise.resolve(),
+    },
+    { seconds: 5, seed: 3 },
+  );
+  expect(report.promises.filter(({ broken }) => broken.length > 0)).toEqual([]);
+  expect(report.ok).toBe(true);
+  expect(Object.values(report.struck).length).toBeGreaterThan(0);
+  expect(report.accepted).toBeGreaterThan(0);
+  expect(report.ended.success).toBeGreaterThan(0);
+});

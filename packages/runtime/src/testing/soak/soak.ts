@@ -1,0 +1,223 @@
+/**
+ * Load and faults on real processes, for as long as one likes: what struck, and what held.
+ *
+ * S1  Everything that was accepted ends, whatever strikes; what ended well ended with what was asked for.
+ * S2  A tool that may run once ran once at most. The invariants hold. No worker ends by itself.
+ * S3  The same seed chooses the same load and the same faults; what they hit is up to the machine.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { tryParseId } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { createPool, inspectInvariants, loadTurnStates } from '@boxcar/store';
+import { tcpProxy, waitFor } from '@boxcar/testkit/standalone';
+import type pg from 'pg';
+import { deliverableOf } from '../../deliverable.js';
+import { openRuntime } from '../../open.js';
+import { openQueues } from '../../queues.js';
+import { EFFECTS_TABLE } from '../faulty.js';
+import { faultsOf } from './faults.js';
+import { Fleet } from './fleet.js';
+import { type Accepted, Load } from './load.js';
+import type { SoakPlace } from './place.js';
+import { createRandom } from './random.js';
+
+const WORKERS = 3;
+/** Turns accepted and not ended that the load keeps up. */
+const MAX_OPEN = 60;
+const SUBMITTERS = 4;
+const PAUSES_MS = [100, 800] as const;
+/** After the last fault all is well again: then nothing may take long. */
+const END_DEADLINE_MS = 120_000;
+
+export interface SoakOptions {
+  readonly seconds: number;
+  readonly seed: number;
+  /** Told now and then, in one line, how it stands. */
+  readonly progress?: (line: string) => void;
+}
+
+export interface SoakReport {
+  readonly seed: number;
+  readonly seconds: number;
+  /** How often each fault struck. */
+  readonly struck: Readonly<Record<string, number>>;
+  readonly accepted: number;
+  /** Submissions made again because the database was away. */
+  readonly repeated: number;
+  /** Turns, those of children included, by how they ended. */
+  readonly ended: Readonly<Record<string, number>>;
+  /** What was promised, and what broke it; an empty list means that it held. */
+  readonly promises: readonly { readonly promise: string; readonly broken: readonly string[] }[];
+  readonly ok: boolean;
+}
+
+export async function soak(place: SoakPlace, options: SoakOptions): Promise<SoakReport> {
+  const random = createRandom(options.seed);
+  const postgres = await tcpProxy(place.databaseUrl);
+  const redis = place.redis === undefined ? undefined : await tcpProxy(place.redis.url);
+  const urls = { databaseUrl: postgres.url, ...(redis === undefined ? {} : { redisUrl: redis.url }) };
+  // What checks, and what the tools write, takes no way that faults stand in.
+  const observer = createPool({ connectionString: place.databaseUrl, max: 2, applicationName: 'observer' });
+  const opened = openRuntime({ ...urls, model: createModelRouter({}) });
+  const outside = serveOutside(place);
+  const fleet = new Fleet({ ...urls, effectsUrl: place.databaseUrl });
+  const load = new Load(opened.runtime, createRandom(options.seed + 1));
+  const struck: Record<string, number> = {};
+  const failures: string[] = [];
+  let endsAt = 0;
+  const isOn = (): boolean => performance.now() < endsAt;
+  // Nothing that a fault does lasts beyond the end.
+  const wait = (ms: number): Promise<void> =>
+    delay(Math.max(0, Math.min(ms, endsAt - performance.now()))).then(() => undefined);
+  try {
+    await observer.query(EFFECTS_TABLE);
+    await load.prepare();
+    await fleet.start(WORKERS);
+    endsAt = performance.now() + options.seconds * 1_000;
+    const submit = async (): Promise<void> => {
+      while (isOn()) {
+        if ((await countOpen(observer)) < MAX_OPEN) await load.submitOne();
+        else await delay(20);
+      }
+    };
+    const strike = async (): Promise<void> => {
+      const faults = [...faultsOf(place)];
+      while (isOn()) {
+        await wait(random.between(...PAUSES_MS));
+        const [name, fault] = random.pick(faults) ?? [];
+        if (name === undefined || fault === undefined || !isOn()) continue;
+        await fault({ fleet, place, postgres, redis, random, wait });
+        struck[name] = (struck[name] ?? 0) + 1;
+        options.progress?.(
+          `${load.accepted.length} accepted, ${await countOpen(observer)} under way, ${sum(struck)} faults; last: ${name}`,
+        );
+      }
+    };
+    await Promise.all([strike(), ...Array.from({ length: SUBMITTERS }, submit)]);
+    await postgres.restore();
+    await redis?.restore();
+    options.progress?.('no more faults; waiting for the rest to end');
+    await fleet.isWhole();
+    await waitFor(async () => (await countOpen(observer)) === 0, {
+      message: 'all turns have ended',
+      deadlineMs: END_DEADLINE_MS,
+      intervalMs: 50,
+    }).catch(async (error: Error) => failures.push(error.message, ...(await describeOpen(observer))));
+    const promises = [
+      { promise: 'every accepted turn has ended', broken: failures },
+      { promise: 'no worker has ended by itself', broken: fleet.deaths },
+      {
+        promise: 'what ended well ended with what was asked for',
+        broken: await findWrong(observer, load.accepted),
+      },
+      { promise: 'a tool that may run once ran once at most', broken: await findRepeated(observer) },
+      ...(await inspectInvariants(observer, { isSettled: failures.length === 0 })).map(
+        ({ name, rule, broken }) => ({
+          promise: `${name}: ${rule}`,
+          broken: broken.map(({ id, what }) => `${id} ${what}`),
+        }),
+      ),
+    ];
+    return {
+      seed: options.seed,
+      seconds: options.seconds,
+      struck,
+      accepted: load.accepted.length,
+      repeated: load.repeated,
+      ended: await countEnds(observer),
+      promises,
+      ok: promises.every(({ broken }) => broken.length === 0),
+    };
+  } finally {
+    await fleet.close();
+    await outside.close();
+    await opened.close();
+    await observer.end();
+    await postgres.close();
+    await redis?.close();
+  }
+}
+
+/** A worker outside, for the tools that go to a queue. */
+function serveOutside(place: SoakPlace): { close(): Promise<void> } {
+  const queues = openQueues(
+    place.redis === undefined
+      ? { kind: 'postgres', url: place.databaseUrl }
+      : { kind: 'redis', url: place.redis.url },
+  );
+  const worker = queues.worker('boxcar-tools-soak', async () => ({ answered: true }), {
+    concurrency: 5,
+    keepCompleted: true,
+    onError: () => undefined,
+  });
+  return {
+    close: async () => {
+      await worker.close();
+      await queues.close();
+    },
+  };
+}
+
+const sum = (counts: Readonly<Record<string, number>>): number =>
+  Object.values(counts).reduce((total, n) => total + n, 0);
+
+/** Asks again while the server is away. */
+async function ask<R extends pg.QueryResultRow>(pool: pg.Pool, text: string): Promise<R[]> {
+  for (;;) {
+    try {
+      return (await pool.query<R>(text)).rows;
+    } catch {
+      await delay(50);
+    }
+  }
+}
+
+async function countOpen(pool: pg.Pool): Promise<number> {
+  const [row] = await ask<{ n: number }>(
+    pool,
+    'select count(*)::int as n from boxcar.turns where ended_at is null',
+  );
+  return row?.n ?? 0;
+}
+
+/** The turns that have not ended, and what they wait for as far as their rows tell. */
+async function describeOpen(pool: pg.Pool): Promise<string[]> {
+  const rows = await ask<{ what: string }>(
+    pool,
+    `select 'turn ' || t.id || ' is ' || t.status || ' at epoch ' || t.epoch || ', step ' || t.step_count || ', attempt ' || t.attempt
+       || ', dispatched ' || coalesce(t.dispatched_at::text, 'never') || ', held by ' || coalesce(t.holder_id::text, 'nobody')
+       || ', waits for ' || coalesce((select string_agg(k.name || ' ' || k.id, ', ') from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending'), 'no call') as what
+     from boxcar.turns t where t.ended_at is null order by t.id limit 20`,
+  );
+  return rows.map(({ what }) => what);
+}
+
+async function countEnds(pool: pg.Pool): Promise<Record<string, number>> {
+  const rows = await ask<{ status: string; n: number }>(
+    pool,
+    'select status, count(*)::int as n from boxcar.turns group by status order by status',
+  );
+  return Object.fromEntries(rows.map(({ status, n }) => [status, n]));
+}
+
+async function findWrong(pool: pg.Pool, accepted: readonly Accepted[]): Promise<string[]> {
+  const ids = accepted.flatMap(({ turnId }) => tryParseId<'turn'>(turnId) ?? []);
+  const states = new Map((await loadTurnStates(pool, ids)).map((state) => [String(state.turn_id), state]));
+  return accepted.flatMap(({ turnId, expected }) => {
+    const state = states.get(turnId);
+    if (state === undefined) return [`turn ${turnId} was accepted and does not exist`];
+    const result = deliverableOf(state.content);
+    return state.status === 'success' && result !== expected
+      ? [`turn ${turnId} ended with ${JSON.stringify(result)} instead of ${JSON.stringify(expected)}`]
+      : [];
+  });
+}
+
+async function findRepeated(pool: pg.Pool): Promise<string[]> {
+  const rows = await ask<{ what: string }>(
+    pool,
+    `select 'call ' || tool_call_id || ' of ' || name || ' ran ' || count(*) || ' times' as what from public.effects
+     where name = 'note' group by tool_call_id, name having count(*) > 1`,
+  );
+  return rows.map(({ what }) => what);
+}

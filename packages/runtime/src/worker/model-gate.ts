@@ -1,0 +1,187 @@
+/**
+ * Asks for room at providers that have limits or fail, before a model is called, and tells what became of the call. A provider
+ * without a row costs nothing: which ones have one comes with the heartbeat.
+ */
+import { isProviderFailure, ModelError, type TurnId } from '@boxcar/kernel';
+import {
+  type Caller,
+  type Entry,
+  enterProvider,
+  findGatedProviders,
+  leaveProvider,
+  noteProviderFailure,
+  type Woken,
+  wakeProvider,
+} from '@boxcar/store';
+import { Batcher } from '../batcher.js';
+import type { RuntimeCore } from '../runtime.js';
+import type { Timers } from './timers.js';
+
+/** Room for one call. */
+export interface ModelPass {
+  /** Makes the call and gives the room back, whatever comes of it. Throws what the call throws, and nothing else. */
+  ask<T>(call: () => Promise<T>): Promise<T>;
+}
+
+export type ModelEntry =
+  | { readonly outcome: 'admitted'; readonly pass: ModelPass }
+  /** The turn is suspended until there is room. */
+  | { readonly outcome: 'suspended' }
+  | { readonly outcome: 'fenced' };
+
+interface Leaving {
+  readonly caller: Caller;
+  readonly hasProved: boolean;
+}
+
+interface Door {
+  readonly enter: Batcher<Caller, Entry>;
+  readonly leave: Batcher<Leaving, true>;
+}
+
+export class ModelGate {
+  readonly #runtime: RuntimeCore;
+  readonly #timers: Timers;
+  #gated: ReadonlySet<string> = new Set();
+  readonly #doors = new Map<string, Door>();
+  /** Providers that answered since the failure that was told last. */
+  readonly #answered = new Set<string>();
+
+  constructor(runtime: RuntimeCore, timers: Timers) {
+    this.#runtime = runtime;
+    this.#timers = timers;
+  }
+
+  async start(): Promise<void> {
+    this.know(await findGatedProviders(this.#runtime.pool));
+  }
+
+  /** Providers whose calls have to ask. */
+  know(gated: readonly string[]): void {
+    this.#gated = new Set(gated);
+  }
+
+  async enter(provider: string, caller: Caller): Promise<ModelEntry> {
+    if (!this.#gated.has(provider))
+      return { outcome: 'admitted', pass: { ask: (call) => this.#ask(provider, call) } };
+    const entry = await this.#doorOf(provider).enter.add(caller);
+    switch (entry.outcome) {
+      case 'fenced':
+        return entry;
+      case 'waiting':
+        this.#lookSoon(provider, entry.lookAfterMs);
+        return { outcome: 'suspended' };
+      case 'admitted': {
+        const { isProbe } = entry;
+        return {
+          outcome: 'admitted',
+          pass: { ask: (call) => this.#ask(provider, call, { caller, isProbe }) },
+        };
+      }
+      default:
+        return entry satisfies never;
+    }
+  }
+
+  async #ask<T>(
+    provider: string,
+    call: () => Promise<T>,
+    place?: { readonly caller: Caller; readonly isProbe: boolean },
+  ): Promise<T> {
+    const isProbe = place?.isProbe ?? false;
+    let hasProved = false;
+    try {
+      const answer = await call();
+      hasProved = isProbe;
+      this.#answered.add(provider);
+      return answer;
+    } catch (error) {
+      if (error instanceof ModelError) {
+        if (isProviderFailure(error)) await this.#noteFailure(provider, isProbe);
+        else hasProved = isProbe;
+      }
+      throw error;
+    } finally {
+      if (place !== undefined) await this.#leave(provider, { caller: place.caller, hasProved });
+    }
+  }
+
+  /** Books that cannot be written now are put right by themselves: a place counts no longer than its turn is held. */
+  async #leave(provider: string, leaving: Leaving): Promise<void> {
+    try {
+      await this.#doorOf(provider).leave.add(leaving);
+    } catch (error) {
+      this.#runtime.log('warn', 'provider.not_left', {
+        provider,
+        turn_id: leaving.caller.turnId,
+        error: error instanceof Error ? error.message : String(error),
+      });
+    }
+  }
+
+  async #noteFailure(provider: string, isProbe: boolean): Promise<void> {
+    const hasSucceeded = this.#answered.delete(provider);
+    try {
+      const { closedForMs } = await noteProviderFailure(this.#runtime.pool, provider, {
+        hasSucceeded,
+        isProbe,
+      });
+      if (closedForMs === null) return;
+      this.#gated = new Set([...this.#gated, provider]);
+      this.#runtime.log('warn', 'provider.failing', { provider, pause_ms: Math.round(closedForMs) });
+    } catch (error) {
+      this.#runtime.log('warn', 'provider.failure_not_noted', {
+        provider,
+        error: error instanceof Error ? error.message : String(error),
+      });
+    }
+  }
+
+  #doorOf(provider: string): Door {
+    const known = this.#doors.get(provider);
+    if (known !== undefined) return known;
+    const { pool } = this.#runtime;
+    const door: Door = {
+      enter: new Batcher((callers) => enterProvider(pool, provider, { callers })),
+      leave: new Batcher(async (leavings) => {
+        const turns = leavings.map(({ caller }) => caller);
+        const hasProved = leavings.some((leaving) => leaving.hasProved);
+        this.#follow(provider, await leaveProvider(pool, provider, { turns, hasProved }));
+        return leavings.map(() => true as const);
+      }),
+    };
+    this.#doors.set(provider, door);
+    return door;
+  }
+
+  #follow(provider: string, woken: Woken): void {
+    this.#runtime.ring(woken.rings);
+    if (woken.lookAfterMs !== null) this.#lookSoon(provider, woken.lookAfterMs);
+  }
+
+  /** Wakes who waits for a provider once there is room by time alone. */
+  #lookSoon(provider: string, afterMs: number): void {
+    // Not more often than this, however short the provider's pace is: each look wakes all there is room for.
+    this.#timers.set(`provider ${provider}`, Math.max(afterMs, 20), () => void this.#look(provider));
+  }
+
+  /** Wakes who there is room for; `wakeOnly`: nobody else. Fails when one of them cannot be woken. */
+  async wake(
+    provider: string,
+    options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined } = {},
+  ): Promise<void> {
+    this.#follow(provider, await wakeProvider(this.#runtime.pool, provider, options));
+  }
+
+  async #look(provider: string): Promise<void> {
+    try {
+      await this.wake(provider);
+    } catch (error) {
+      // The sweep looks as well.
+      this.#runtime.log('warn', 'provider.not_looked_at', {
+        provider,
+        error: error instanceof Error ? error.message : String(error),
+      });
+    }
+  }
+}

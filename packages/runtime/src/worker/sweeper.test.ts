@@ -1,0 +1,377 @@
+import type { JsonValue, TurnId } from '@boxcar/kernel';
+import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
+import { listDeadLetters, retryDeadLetters, wakeProvider } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import { describe, expect, test } from 'vitest';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { Sweeper } from './sweeper.js';
+
+const createSweeper = (h: Harness): Sweeper =>
+  new Sweeper(h.runtime, {
+    lostRingMs: 600_000_000,
+    claimFromRows: () => Promise.resolve(),
+    wakeProvider: () => Promise.resolve(),
+  });
+
+const submit = async (h: Harness, primitive: string, args: Record<string, JsonValue>): Promise<TurnId> =>
+  ((await h.runtime.submit(primitive, args)) as { turn_id: TurnId }).turn_id;
+
+const statusOf = async (h: Harness, turnId: string): Promise<string> =>
+  (await h.rows<{ status: string }>('select status from boxcar.turns where id = $1', [turnId]))[0]?.status ??
+  '';
+
+/** Every change of this row from now on fails in the database, whoever makes it. */
+const poison = (h: Harness, table: string, id: string): Promise<unknown> =>
+  h.rows(
+    `create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'row % is poison', old.id; end $$;
+     create trigger poison before update on boxcar.${table} for each row when (old.id = '${id}') execute function public.refuse()`,
+  );
+const cure = (h: Harness, table: string): Promise<unknown> =>
+  h.rows(`drop trigger poison on boxcar.${table}`);
+
+/** Puts a turn into the hands of a worker that is gone. */
+const lose = (h: Harness, turnIds: readonly TurnId[]): Promise<unknown> =>
+  h.rows(
+    `with b as (update boxcar.boxes x set head_position = x.head_position + 1 from boxcar.turns t where t.id = any ($1) and x.id = t.output_box_id returning t.id, x.head_position, x.id as box_id),
+      e as (insert into boxcar.tape_entries (box_id, position, kind, payload, turn_id, author_id)
+        select b.box_id, b.head_position, 'event', json_build_object('name', 'turn.started', 'data', json_build_object('turn_id', t.id, 'context_box_id', t.context_box_id)), t.id, t.agent_id::text
+        from b join boxcar.turns t on t.id = b.id)
+     update boxcar.turns t set status = 'running', epoch = 1, holder_id = gen_random_uuid(), attempt = 1, dispatched_at = now(), start_position = b.head_position from b where t.id = b.id`,
+    [turnIds],
+  );
+
+describe('a row that a sweep cannot handle', () => {
+  test('does not stop the others, is tried again later each time, is given up, and can be put back', async () => {
+    await using h = await harness();
+    await h.profile('slow', [{ say: 'never' }]);
+    const args = { target_strategy: 'new', target_ref: 'slow', instruction: 'go', deadline_seconds: 60 };
+    const turnIds: TurnId[] = [];
+    for (let i = 0; i < 3; i += 1) turnIds.push(await submit(h, 'delegate_async', args));
+    // The one that is due first stands in front of the others.
+    const [bad, ...good] = turnIds as [TurnId, TurnId, TurnId];
+    await poison(h, 'turns', bad);
+    const sweeper = createSweeper(h);
+    const start = Date.now() + 61_000;
+    const sweepAt = (seconds: number): Promise<void> =>
+      sweeper.sweep({ now: new Date(start + seconds * 1_000) });
+    const tries = async (): Promise<readonly [number, boolean]> => {
+      const [letter] = await listDeadLetters(h.database.pool, 10);
+      return [letter?.attempts ?? 0, letter?.is_dead ?? false];
+    };
+
+    await sweepAt(0);
+    for (const turnId of good) expect(await statusOf(h, turnId)).toBe('timeout');
+    expect(await tries()).toEqual([1, false]);
+    // Not before its time: 2, 4, 8, 16 seconds later.
+    const seen: [number, number, boolean][] = [];
+    for (const second of [1, 3, 5, 8, 12, 17, 25, 34, 60, 3_600]) {
+      await sweepAt(second);
+      seen.push([second, ...(await tries())]);
+    }
+    expect(seen).toEqual([
+      [1, 1, false],
+      [3, 2, false],
+      [5, 2, false],
+      [8, 3, false],
+      [12, 3, false],
+      [17, 4, false],
+      [25, 4, false],
+      [34, 5, true],
+      [60, 5, true],
+      [3_600, 5, true],
+    ]);
+    expect(h.log.filter(({ event }) => event === 'sweep.row_failed')).toHaveLength(4);
+    expect(h.log.filter(({ event }) => event === 'sweep.row_given_up')).toMatchObject([
+      { fields: { part: 'overdue_turns', row_id: bad, error: expect.stringContaining('is poison') } },
+    ]);
+    await expect(checkInvariants(h.database.pool)).rejects.toThrow(
+      /live-cause: .* was given up by the sweep/,
+    );
+
+    await cure(h, 'turns');
+    expect(await retryDeadLetters(h.database.pool)).toBe(1);
+    await sweepAt(3_601);
+    expect(await statusOf(h, bad)).toBe('timeout');
+    // What has not failed since its time is forgotten.
+    await sweepAt(3_700);
+    expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
+    await checkInvariants(h.database.pool);
+  });
+
+  test('in the hands of a dead worker keeps no other turn of it from being taken over', async () => {
+    await using h = await harness();
+    await h.profile('writer', [{ say: 'done' }]);
+    const turnIds: TurnId[] = [];
+    for (let i = 0; i < 4; i += 1)
+      turnIds.push(await submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' }));
+    const [bad, ...good] = turnIds as [TurnId, ...TurnId[]];
+    await lose(h, turnIds);
+    await poison(h, 'turns', bad);
+    await createSweeper(h).sweep();
+    for (const turnId of good) expect(await statusOf(h, turnId)).toBe('dispatched');
+    expect(await statusOf(h, bad)).toBe('running');
+    expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([{ kind: 'dead_leases', row_id: bad }]);
+    expect(await h.rows('select losses from boxcar.turns where id = any ($1)', [good])).toEqual(
+      good.map(() => ({ losses: 1 })),
+    );
+  });
+
+  test('among overdue calls keeps no other call from its answer', async () => {
+    await using h = await harness();
+    await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
+    const ask = { tool: 'ask_expert', arguments: { expert_profile: 'absent', question: 'q' } };
+    await h.profile('boss', [{ calls: [ask, ask] }, { say: 'done' }], {
+      tools: ['ask_expert'],
+      delegation_policy: { target_profiles: null },
+    });
+    await h.worker({ leaseMs: 600_000_000, sweepMs: 600_000 });
+    const turnId = await submit(h, 'launch_principal', { profile_name: 'boss', instruction: 'go' });
+    await waitFor(async () => (await statusOf(h, turnId)) === 'suspended', { message: 'the turn waits' });
+    const calls = await h.rows<{ id: string; status: string }>(
+      'select id, status from boxcar.tool_calls order by ordinal',
+    );
+    await poison(h, 'tool_calls', calls[0]?.id ?? '');
+    await createSweeper(h).sweep({ now: new Date(Date.now() + 3_700_000) });
+    expect(await h.rows('select status from boxcar.tool_calls order by ordinal')).toEqual([
+      { status: 'pending' },
+      { status: 'timeout' },
+    ]);
+    expect(await listDeadLetters(h.database.pool, 10)).toEqual(
+      expect.arrayContaining([
+        expect.objectContaining({ kind: 'overdue_calls', row_id: calls[0]?.id, attempts: 1 }),
+      ]),
+    );
+  });
+
+  test('among turns whose wait is over keeps no other from being woken', async () => {
+    await using h = await harness();
+    const limits = { retry_base_seconds: 3_000, retry_max_seconds: 3_000 };
+    await h.profile('turned-away', [{ fail: { status: 503, times: 1 }, say: 'done' }], { limits });
+    await h.worker({ leaseMs: 600_000_000, sweepMs: 600_000 });
+    const turnIds: TurnId[] = [];
+    for (let i = 0; i < 3; i += 1)
+      turnIds.push(await submit(h, 'launch_principal', { profile_name: 'turned-away', instruction: 'go' }));
+    for (const turnId of turnIds)
+      await waitFor(async () => (await statusOf(h, turnId)) === 'suspended', { message: 'all wait' });
+    const [bad, ...good] = turnIds as [TurnId, ...TurnId[]];
+    await poison(h, 'turns', bad);
+    const now = new Date(Date.now() + 3_001_000);
+    await createSweeper(h).sweep({ now });
+    for (const turnId of good)
+      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await statusOf(h, bad)).toBe('suspended');
+    expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([{ kind: 'due_waits', row_id: bad }]);
+    await cure(h, 'turns');
+    await createSweeper(h).sweep({ now: new Date(now.getTime() + 3_000) });
+    expect(await h.runtime.waitForTurn(bad, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    await checkInvariants(h.database.pool);
+  });
+
+  test('among turns that wait for a provider keeps no other from its room', async () => {
+    await using h = await harness();
+    await h.profile('writer', [{ say: 'done' }]);
+    const turnIds: TurnId[] = [];
+    for (let i = 0; i < 3; i += 1)
+      turnIds.push(await submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' }));
+    const [bad, ...good] = turnIds as [TurnId, ...TurnId[]];
+    await h.rows("insert into boxcar.providers (name, max_concurrent) values ('slow', 5)");
+    await h.rows(`with w as (
+      insert into boxcar.waits (turn_id, project_id, kind, due_at, provider) select id, project_id, 'limit', now(), 'slow' from boxcar.turns)
+      update boxcar.turns set status = 'suspended'`);
+    await poison(h, 'turns', bad);
+    const sweeper = new Sweeper(h.runtime, {
+      lostRingMs: 600_000_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: async (name, options) => void (await wakeProvider(h.database.pool, name, options)),
+    });
+    await sweeper.sweep({ now: new Date(Date.now() + 1_000) });
+    for (const turnId of good) expect(await statusOf(h, turnId)).toBe('dispatched');
+    expect(await statusOf(h, bad)).toBe('suspended');
+    expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([{ kind: 'due_waits', row_id: bad }]);
+    await cure(h, 'turns');
+    await sweeper.sweep({ now: new Date(Date.now() + 5_000) });
+    expect(await statusOf(h, bad)).toBe('dispatched');
+  });
+
+  test('among batches that are due keeps no other from its end, and is given up like any row', async () => {
+    await using h = await harness();
+    await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
+    const batchIds: string[] = [];
+    for (let i = 0; i < 2; i += 1) {
+      const task = { target_strategy: 'new', target_ref: 'absent', instruction: 'go' };
+      const receipt = await h.runtime.submit('fork_join', {
+        tasks: [task],
+        wait: false,
+        deadline_seconds: 60,
+      });
+      batchIds.push((receipt as { batch_id: string }).batch_id);
+    }
+    const [bad = '', good = ''] = batchIds;
+    const statusOfBatch = async (id: string) =>
+      (await h.rows<{ status: string }>('select status from boxcar.batches where id = $1', [id]))[0]?.status;
+    await poison(h, 'batches', bad);
+    const sweeper = createSweeper(h);
+    const start = Date.now() + 61_000;
+    for (const second of [0, 3, 8, 17, 34]) await sweeper.sweep({ now: new Date(start + second * 1_000) });
+    expect([await statusOfBatch(bad), await statusOfBatch(good)]).toEqual(['running', 'timeout']);
+    const letters = await listDeadLetters(h.database.pool, 10);
+    expect(letters.find(({ row_id }) => row_id === bad)).toMatchObject({
+      kind: 'due_batches',
+      is_dead: true,
+    });
+    await expect(checkInvariants(h.database.pool, { isSettled: false })).rejects.toThrow(
+      /live-cause: .* was given up by the sweep \(due_batches\)/,
+    );
+    await cure(h, 'batches');
+    await retryDeadLetters(h.database.pool);
+    await sweeper.sweep({ now: new Date(start + 40_000) });
+    expect(await statusOfBatch(bad)).toBe('timeout');
+    await checkInvariants(h.database.pool);
+  });
+});
+
+/** Two agents, each with a turn in hand that asks the other one and waits, at the same time. */
+async function circle(): Promise<{ h: Harness; roots: readonly TurnId[] }> {
+  let arrived = 0;
+  let open = (): void => undefined;
+  const both = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  const ask: ScriptedFunction = async ({ turn, messages }, { call }) => {
+    const instruction = JSON.stringify(messages.at(-1)).match(/ask (agent-[ab])/)?.[1];
+    if (turn.step > 1 || instruction === undefined) return { text: JSON.stringify(messages.at(-1)) };
+    arrived += 1;
+    if (arrived === 2) open();
+    await both;
+    return {
+      toolCalls: [
+        call('delegate_async', {
+          target_strategy: 'reuse',
+          target_ref: instruction,
+          instruction: 'hello',
+          wait: true,
+        }),
+      ],
+    };
+  };
+  const h = await harness({ model: createModelRouter({ scripted: { functions: { ask } } }) });
+  await h.runtime.applyProfile({
+    name: 'asker',
+    instructions: 'Ask.',
+    model: 'scripted:ask',
+    tools: ['delegate_async'],
+    delegation_policy: { target_profiles: null },
+  });
+  for (const name of ['agent-a', 'agent-b'])
+    await h.runtime.submit('provision_agent', { action: 'create', agent_id: name, profile_name: 'asker' });
+  await h.worker({ leaseMs: 600_000_000, sweepMs: 600_000 });
+  const roots: TurnId[] = [];
+  for (const [name, other] of [
+    ['agent-a', 'agent-b'],
+    ['agent-b', 'agent-a'],
+  ])
+    roots.push(
+      await submit(h, 'delegate_async', {
+        target_strategy: 'reuse',
+        target_ref: name ?? '',
+        instruction: `ask ${other}`,
+      }),
+    );
+  for (const root of roots)
+    await waitFor(async () => (await statusOf(h, root)) === 'suspended', { message: 'both turns wait' });
+  return { h, roots };
+}
+
+describe('a circle of waits over two runs', () => {
+  test('is given up by its youngest wait, with the chain, and both runs end', async () => {
+    const { h, roots } = await circle();
+    await using _harness = h;
+    const [youngest] = await h.rows<{ id: string }>(
+      'select id from boxcar.tool_calls order by created_at desc, id desc limit 1',
+    );
+    await createSweeper(h).sweep({ now: new Date(Date.now() + 6_000) });
+    const ends = await Promise.all(roots.map((root) => h.runtime.waitForTurn(root, { timeoutMs: 10_000 })));
+    expect(ends.map(({ status }) => status)).toEqual(['success', 'success']);
+    const calls = await h.rows<{ id: string; status: string; content: string }>(
+      'select k.id, k.status, c.content::text from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id',
+    );
+    const failed = calls.filter(({ status }) => status === 'failed');
+    expect(failed).toMatchObject([{ id: youngest?.id }]);
+    expect(failed[0]?.content).toContain('delegation_cycle');
+    for (const root of roots) expect(failed[0]?.content).toContain(root);
+    expect(h.log.filter(({ event }) => event === 'sweep.cycle_broken')).toHaveLength(1);
+    await waitFor(
+      async () => (await h.rows('select from boxcar.turns where ended_at is null')).length === 0,
+      { message: 'the turns that nobody waits for any more end too' },
+    );
+    await checkInvariants(h.database.pool);
+  });
+
+  test('is left alone while it is young', async () => {
+    const { h, roots } = await circle();
+    await using _harness = h;
+    await createSweeper(h).sweep({ now: new Date() });
+    for (const root of roots) expect(await statusOf(h, root)).toBe('suspended');
+    expect(h.log.filter(({ event }) => event === 'sweep.cycle_broken')).toEqual([]);
+  });
+});
+
+test('the tenth worker lost at a step is the end of a turn; any number of attempts is not', async () => {
+  await using h = await harness();
+  await h.profile('writer', [{ say: 'done' }]);
+  const launch = (): Promise<TurnId> =>
+    submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
+  const [nine, eight, failing, patient] = [await launch(), await launch(), await launch(), await launch()];
+  const setLosses = (turnId: TurnId, losses: number): Promise<unknown> =>
+    h.rows('update boxcar.turns set losses = $2, attempt = 50 where id = $1', [turnId, losses]);
+  await lose(h, [nine, eight]);
+  await setLosses(nine, 9);
+  await setLosses(eight, 8);
+  await setLosses(failing, 10);
+  await setLosses(patient, 0);
+  await createSweeper(h).sweep();
+  expect(await statusOf(h, nine)).toBe('failed');
+  expect(await statusOf(h, eight)).toBe('dispatched');
+  await h.worker();
+  const ends = await Promise.all(
+    [nine, eight, failing, patient].map((turnId) => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })),
+  );
+  expect(ends).toMatchObject([
+    { status: 'failed', error: { code: 'attempts_exhausted' } },
+    { status: 'success' },
+    { status: 'failed', error: { code: 'attempts_exhausted' } },
+    { status: 'success' },
+  ]);
+});
+
+test('a thousand queued turns end on one slot, those too that wait for others behind them in the queue', async () => {
+  await using h = await harness();
+  await h.profile('quick', [{ say: 'quick {{instruction}}' }]);
+  await h.profile(
+    'boss',
+    [
+      { calls: [{ tool: 'ask_expert', arguments: { expert_profile: 'quick', question: 'q' } }] },
+      { say: 'done {{instruction}}' },
+    ],
+    { tools: ['ask_expert'], delegation_policy: { target_profiles: ['quick'] } },
+  );
+  const submitted = await Promise.all(
+    Array.from({ length: 1_000 }, (_, n) =>
+      submit(h, 'launch_principal', {
+        profile_name: n % 20 === 0 ? 'boss' : 'quick',
+        instruction: String(n),
+      }),
+    ),
+  );
+  await h.worker({ concurrency: 1 });
+  await waitFor(
+    async () => (await h.rows('select from boxcar.turns where ended_at is null limit 1')).length === 0,
+    { message: 'all have ended', deadlineMs: 60_000, intervalMs: 100 },
+  );
+  const counts = await h.rows(
+    'select status, count(*)::int as n, max(losses) as losses from boxcar.turns group by status',
+  );
+  expect(counts).toEqual([{ status: 'success', n: submitted.length + 50, losses: 0 }]);
+  await checkInvariants(h.database.pool);
+}, 90_000);

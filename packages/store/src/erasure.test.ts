@@ -1,0 +1,222 @@
+import { buildCard, type CardContent, type CardId, type NewCard, type ToolCallId } from '@boxcar/kernel';
+import pg from 'pg';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { expandContexts } from './boxes.js';
+import { loadCardFacts, loadCards } from './card-facts.js';
+import { createPool } from './db.js';
+import { eraseCards, findOwnCards } from './erasure.js';
+import { emptySubmission, writeSubmission } from './submission.js';
+import { begin } from './testing/interleave.js';
+import { card, DEFAULT_PROJECT, newId, type TestProfile, text, World } from './testing/world.js';
+import { recordResults } from './tool-calls.js';
+import { commitSteps, loadTurnStates } from './turns.js';
+
+let world: World;
+let profile: TestProfile;
+
+beforeAll(async () => {
+  world = await World.open();
+  profile = await world.profile('writer');
+});
+afterAll(() => world[Symbol.asyncDispose]());
+
+const REASON = { projectId: DEFAULT_PROJECT, reason: 'asked for' };
+const erase = async (...ids: CardId[]): Promise<string[]> =>
+  (await eraseCards(world.pool, ids, REASON)).map(({ outcome }) => outcome);
+
+async function write(...contents: CardContent[]): Promise<NewCard[]> {
+  const cards = contents.map((content) => card(content));
+  await writeSubmission(world.pool, { ...emptySubmission(), cards });
+  return cards;
+}
+
+const rowOf = async (id: CardId) => {
+  const [row] = await world.rows('select * from boxcar.cards where id = $1', [id]);
+  return row;
+};
+
+describe('erasure', () => {
+  test('takes the content and leaves id, hash, size and everything else', async () => {
+    const [secret] = (await write(text('the secret'))) as [NewCard];
+    const before = await rowOf(secret.id);
+    expect(await erase(secret.id)).toEqual(['erased']);
+    const after = await rowOf(secret.id);
+    expect(after).toEqual({
+      ...before,
+      content: null,
+      placeholder: text('(erased)'),
+      erased_at: expect.any(Date),
+      erased_reason: 'asked for',
+    });
+    expect(JSON.stringify(after)).not.toContain('secret');
+  });
+
+  test('a second time changes nothing, the first reason stays', async () => {
+    const [secret] = (await write(text('again'))) as [NewCard];
+    await erase(secret.id);
+    const before = await rowOf(secret.id);
+    const [again] = await eraseCards(world.pool, [secret.id], { ...REASON, reason: 'another' });
+    expect(again?.outcome).toBe('already_erased');
+    expect(await rowOf(secret.id)).toEqual(before);
+  });
+
+  test('two at once: one erases, the other finds it erased', async () => {
+    const [secret] = (await write(text('twice'))) as [NewCard];
+    const outcomes = await Promise.all([erase(secret.id), erase(secret.id)]);
+    expect(outcomes.flat().sort()).toEqual(['already_erased', 'erased']);
+  });
+
+  test('keeps the kind of a content and what holds a prompt together, never its words', async () => {
+    const call = { tool_call_id: 'k1', name: 'look' };
+    const cards = await write(
+      { kind: 'json', data: { a: 'words' } },
+      { kind: 'fields_schema', fields: [{ name: 'words' }] },
+      { kind: 'file', uri: 'words', checksum: 'words', preview: 'words' },
+      { kind: 'tool_call', ...call, provider_call_id: 'p1', arguments: { of: 'words' } },
+      { kind: 'tool_result', ...call, status: 'success', result: 'words' },
+      { kind: 'tool_result', ...call, status: 'failed', error: { code: 'words', message: 'words' } },
+    );
+    const ids = cards.map(({ id }) => id);
+    expect(new Set(await erase(...ids))).toEqual(new Set(['erased']));
+    const loaded = await loadCards(world.pool, ids, DEFAULT_PROJECT);
+    const contents = ids.map((id) => loaded.get(id)?.content);
+    expect(contents).toEqual([
+      { kind: 'json', data: '(erased)' },
+      { kind: 'fields_schema', fields: [] },
+      { kind: 'file', uri: '(erased)', checksum: '(erased)' },
+      { kind: 'tool_call', ...call, provider_call_id: 'p1', arguments: {} },
+      { kind: 'tool_result', ...call, status: 'success', result: '(erased)' },
+      { kind: 'tool_result', ...call, status: 'failed', error: { code: 'erased', message: '(erased)' } },
+    ]);
+    expect(JSON.stringify(await Promise.all(ids.map(rowOf)))).not.toContain('words');
+    for (const facts of (await loadCardFacts(world.pool, ids, DEFAULT_PROJECT)).values())
+      expect(facts.preview).toBe('(erased)');
+  });
+
+  test('reaches the arguments in the row of a call, once the call is settled', async () => {
+    const holder = await world.worker();
+    const turn = await world.running({ profile, holder });
+    const [callId] = (await world.call(turn, 1)) as [ToolCallId];
+    const call = buildCard(
+      {
+        type: 'tool.call',
+        content: {
+          kind: 'tool_call',
+          tool_call_id: callId,
+          provider_call_id: 'p1',
+          name: 'look',
+          arguments: {},
+        },
+        authorId: turn.agentId,
+        toolCallId: callId,
+      },
+      { id: newId<'card'>(), projectId: DEFAULT_PROJECT },
+    );
+    await writeSubmission(world.pool, { ...emptySubmission(), cards: [call] });
+    await world.pool.query(`update boxcar.tool_calls set arguments = '{"of": "words"}' where id = $1`, [
+      callId,
+    ]);
+    expect(await erase(call.id)).toEqual(['open_call']);
+    await recordResults(world.pool, [world.result(turn, callId)]);
+    expect(await erase(call.id)).toEqual(['erased']);
+    expect(await world.rows('select arguments from boxcar.tool_calls where id = $1', [callId])).toEqual([
+      { arguments: {} },
+    ]);
+  });
+
+  test('leaves the card that tapes begin with, profiles in use, and what is of another project', async () => {
+    const { projectId } = await world.project('other');
+    const [own] = (await write(text('mine'))) as [NewCard];
+    const [profileCard] = await findOwnCards(world.pool, profile.boxId, DEFAULT_PROJECT);
+    await world.submit({ profile });
+    expect(await erase('00000000-0000-7000-8000-000000000003' as CardId, profileCard as CardId)).toEqual([
+      'bootstrap',
+      'profile_in_use',
+    ]);
+    const [foreign] = await eraseCards(world.pool, [own.id], { ...REASON, projectId });
+    expect(foreign?.outcome).toBe('not_found');
+    expect(await rowOf(own.id)).toMatchObject({ content: text('mine') });
+    expect(await erase(newId<'card'>())).toEqual(['not_found']);
+  });
+
+  test('is refused without a reason', async () => {
+    for (const reason of ['', ' \n', 'x'.repeat(1001)])
+      await expect(eraseCards(world.pool, [], { ...REASON, reason })).rejects.toMatchObject({
+        code: 'bad_request',
+      });
+    await expect(world.pool.query("select boxcar.erase_cards('{}', ' ')")).rejects.toMatchObject({
+      code: '22023',
+    });
+  });
+
+  test('shows as a placeholder to whoever reads the box, the turn and its deliverable', async () => {
+    const holder = await world.worker();
+    const turn = await world.running({ profile, holder });
+    await commitSteps(world.pool, [await world.commit(turn, { says: 'the result', end: 'success' })]);
+    const [state] = await loadTurnStates(world.pool, [turn.turnId]);
+    expect(state?.content).toEqual(text('the result'));
+    const ids = [
+      ...(await findOwnCards(world.pool, turn.tapeId, DEFAULT_PROJECT)),
+      ...(await findOwnCards(world.pool, turn.contextBoxId, DEFAULT_PROJECT)),
+    ];
+    expect((await erase(...ids)).sort()).toEqual(['bootstrap', 'erased', 'erased']);
+    expect((await loadTurnStates(world.pool, [turn.turnId]))[0]?.content).toEqual(text('(erased)'));
+    const [shown] = (await expandContexts(world.pool, [turn.contextBoxId])).get(turn.contextBoxId) ?? [];
+    expect(shown?.card.content).toEqual(text('(erased)'));
+  });
+});
+
+describe('the seal', () => {
+  test('opens for the function alone, and is closed again behind it', async () => {
+    const [one, two] = (await write(text('one'), text('two'))) as [NewCard, NewCard];
+    await using tx = await begin(world.pool);
+    await tx.query(`select boxcar.erase_cards(array['${one.id}']::uuid[], 'asked for')`);
+    const attempt = tx.query(
+      `update boxcar.cards set content = null, erased_at = now() where id = '${two.id}'`,
+    );
+    await expect(attempt).rejects.toMatchObject({ code: 'BX001' });
+  });
+
+  test.each([
+    "set local boxcar.unsealed = 'erase'; update boxcar.cards set content = null, erased_at = now()",
+    "insert into boxcar.unsealed values (pg_current_xact_id(), 'purge'); update boxcar.cards set author_id = 'me'",
+    "insert into boxcar.unsealed values (pg_current_xact_id(), 'erase'); delete from boxcar.cards",
+    "insert into boxcar.unsealed values (pg_current_xact_id(), 'purge'); truncate boxcar.cards cascade",
+    "insert into boxcar.unsealed values (pg_current_xact_id(), 'erase'); update boxcar.boxes set segments = '[]' where kind = 'context'",
+    'select boxcar.purge_boxes(array(select id from boxcar.boxes), array(select id from boxcar.cards))',
+  ])('is not opened by: %s', async (sql) => {
+    const before = await world.rows(
+      'select md5(string_agg(c::text, c.id::text order by c.id)) from boxcar.cards c',
+    );
+    await expect(world.pool.query(`begin; ${sql}; commit`)).rejects.toMatchObject({ code: 'BX001' });
+    expect(
+      await world.rows('select md5(string_agg(c::text, c.id::text order by c.id)) from boxcar.cards c'),
+    ).toEqual(before);
+  });
+
+  test('a role with all rights on all tables neither erases nor opens it, until it is granted the function', async () => {
+    const role = `clerk_${process.pid}_${Math.random().toString(36).slice(2)}`;
+    await world.pool.query(`create role ${role} login password 'clerk'; grant usage on schema boxcar to ${role};
+      grant all on all tables in schema boxcar to ${role}`);
+    const url = new URL(world.database.url);
+    url.username = role;
+    url.password = 'clerk';
+    const pool = createPool({ connectionString: url.href, max: 1 });
+    try {
+      const [secret] = (await write(text('role'))) as [NewCard];
+      await expect(eraseCards(pool, [secret.id], REASON)).rejects.toMatchObject({
+        code: 'database_forbidden',
+      });
+      const opening = pool.query("insert into boxcar.unsealed values (pg_current_xact_id(), 'erase')");
+      await expect(opening).rejects.toMatchObject({ code: 'BX001' });
+      await expect(
+        pool.query('select boxcar.purge_boxes(array[]::uuid[], array[]::uuid[])'),
+      ).rejects.toBeInstanceOf(pg.DatabaseError);
+      await world.pool.query(`grant execute on function boxcar.erase_cards(uuid[], text) to ${role}`);
+      expect((await eraseCards(pool, [secret.id], REASON))[0]?.outcome).toBe('erased');
+    } finally {
+      await pool.end();
+      await world.pool.query(`drop owned by ${role}; drop role ${role}`);
+    }
+  });
+});

@@ -1,0 +1,306 @@
+import type { Ring, WorkerId } from '@boxcar/kernel';
+import { beforeEach, describe, expect, test } from 'vitest';
+import { inspectInvariants } from './invariants.js';
+import {
+  type Caller,
+  type Entry,
+  enterProvider,
+  findGatedProviders,
+  findOverdueProviders,
+  leaveProvider,
+  listProviders,
+  noteProviderFailure,
+  setProviderLimits,
+  wakeProvider,
+} from './providers.js';
+import { type TestProfile, type TestTurn, World } from './testing/world.js';
+import { claim, commitSteps } from './turns.js';
+import { renewLease } from './workers.js';
+
+let world: World;
+let profile: TestProfile;
+let holder: WorkerId;
+
+/** These rows are of turns alone, without what else a submission writes. */
+const OF_WAITS = new Set(['waits-with-cause', 'wait-is-of-turn', 'epochs']);
+
+beforeEach(async () => {
+  world = await World.open();
+  profile = await world.profile('writer');
+  holder = await world.worker({ concurrency: 1_000 });
+  return async () => {
+    const reports = (await inspectInvariants(world.pool)).filter(({ name }) => OF_WAITS.has(name));
+    expect(reports).toHaveLength(OF_WAITS.size);
+    expect(reports.flatMap(({ name, broken }) => broken.map(({ what }) => `${name}: ${what}`))).toEqual([]);
+    await world[Symbol.asyncDispose]();
+  };
+});
+
+const callerOf = (turn: TestTurn, options: Partial<Caller> = {}): Caller => ({
+  turnId: turn.turnId,
+  epoch: 1,
+  holderId: holder,
+  step: 1,
+  attempt: 1,
+  ...options,
+});
+const running = (n: number, by = holder): Promise<TestTurn[]> =>
+  Promise.all(Array.from({ length: n }, () => world.running({ profile, holder: by })));
+const enter = (turns: readonly TestTurn[], now?: Date): Promise<readonly Entry[]> =>
+  enterProvider(world.pool, 'p', { callers: turns.map((turn) => callerOf(turn)), now });
+const leave = (turns: readonly TestTurn[], now?: Date) =>
+  leaveProvider(world.pool, 'p', { turns: turns.map((turn) => callerOf(turn)), hasProved: false, now });
+const outcomes = (entries: readonly Entry[]): string[] => entries.map((entry) => entry.outcome);
+const idsOf = (items: readonly { readonly turnId: string }[]): string[] => items.map((item) => item.turnId);
+const claimAgain = async (rings: readonly Ring[], by = holder): Promise<Caller[]> =>
+  (await claim(world.pool, rings, by)).flatMap((outcome) =>
+    outcome.outcome === 'claimed'
+      ? [
+          {
+            turnId: outcome.turn.turnId,
+            epoch: outcome.turn.epoch,
+            holderId: by,
+            step: outcome.turn.stepCount + 1,
+            attempt: outcome.turn.attempt,
+          },
+        ]
+      : [],
+  );
+const at = (seconds: number): Date => new Date(Date.now() + seconds * 1_000);
+
+test('a provider without a row admits everyone and writes nothing', async () => {
+  const [turn] = await running(1);
+  expect(await enter(turn === undefined ? [] : [turn])).toEqual([{ outcome: 'admitted', isProbe: false }]);
+  expect(await world.count('provider_slots')).toBe(0);
+  expect(await findGatedProviders(world.pool)).toEqual([]);
+});
+
+test('limits are set one by one, and the heartbeat tells which providers have some', async () => {
+  await setProviderLimits(world.pool, 'p', { maxConcurrent: 3, breakerAfter: 7 });
+  await setProviderLimits(world.pool, 'p', { requestsPerMinute: 90 });
+  expect(await listProviders(world.pool)).toMatchObject([
+    { name: 'p', max_concurrent: 3, requests_per_minute: 90, breaker_after: 7, in_use: 0, waiting: 0 },
+  ]);
+  expect((await renewLease(world.pool, holder, { leaseMs: 60_000, hasLock: true }))?.gated).toEqual(['p']);
+  await setProviderLimits(world.pool, 'p', { maxConcurrent: null, requestsPerMinute: null });
+  expect((await renewLease(world.pool, holder, { leaseMs: 60_000, hasLock: true }))?.gated).toEqual([]);
+});
+
+describe('calls at once', () => {
+  beforeEach(() => setProviderLimits(world.pool, 'p', { maxConcurrent: 3 }));
+
+  test('are exactly as many as allowed, whoever asks at the same time; the others wait without a worker', async () => {
+    const turns = await running(24);
+    const asked = await Promise.all(
+      Array.from({ length: 6 }, (_, n) => enter(turns.slice(n * 4, n * 4 + 4))),
+    );
+    expect(outcomes(asked.flat()).filter((outcome) => outcome === 'admitted')).toHaveLength(3);
+    expect(await world.count('waits', "kind = 'limit' and provider = 'p' and due_at is not null")).toBe(21);
+    expect(await world.count('turns', "status = 'suspended' and holder_id is null")).toBe(21);
+    expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3, waiting: 21 }]);
+  });
+
+  test('B3: pass on to who has waited longest, and newcomers find no room while someone waits', async () => {
+    const first = await running(3);
+    const later = await running(3);
+    const [newcomer] = await running(1);
+    await enter(first);
+    await enter(later);
+    const { rings, lookAfterMs } = await leave(first.slice(0, 2));
+    expect(idsOf(rings)).toEqual(idsOf(later.slice(0, 2)));
+    expect(lookAfterMs).toBeGreaterThan(0);
+    if (newcomer === undefined) throw new Error('no turn');
+    expect(outcomes(await enter([newcomer]))).toEqual(['waiting']);
+    // Their places are kept for them.
+    const again = await claimAgain(rings);
+    expect(outcomes(await enterProvider(world.pool, 'p', { callers: again }))).toEqual(
+      again.map(() => 'admitted'),
+    );
+    expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3, waiting: 2 }]);
+    // There is room, and nobody has been woken for it yet.
+    await setProviderLimits(world.pool, 'p', { maxConcurrent: 4 });
+    expect(outcomes(await enter(await running(1)))).toEqual(['waiting']);
+    expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual(idsOf(later.slice(2)));
+  });
+
+  test('count no attempt of a turn that waited: nothing was asked', async () => {
+    const turns = await running(4);
+    await enter(turns);
+    expect(await world.count('steps')).toBe(3);
+    const { rings } = await leave(turns.slice(0, 1));
+    expect(await claimAgain(rings)).toMatchObject([{ step: 1, attempt: 1, epoch: 2 }]);
+    expect(await world.count('steps')).toBe(4);
+  });
+
+  test('B2: come free with the lease of a killed worker, and are not revived when its turns go on', async () => {
+    const killed = await world.worker({ concurrency: 10 });
+    const lost = await running(3, killed);
+    const callers = lost.map((turn) => callerOf(turn, { holderId: killed }));
+    await enterProvider(world.pool, 'p', { callers });
+    const waiting = await running(2);
+    await enter(waiting);
+    expect((await wakeProvider(world.pool, 'p')).rings).toEqual([]);
+    await world.pool.query('update boxcar.workers set lease_until = now() where id = $1', [killed]);
+    expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual(idsOf(waiting));
+    // A lease that comes back finds its places given away.
+    await renewLease(world.pool, killed, { leaseMs: 60_000, hasLock: true });
+    expect(await listProviders(world.pool)).toMatchObject([{ in_use: 2 }]);
+  });
+
+  test('are kept for a woken turn for a while only', async () => {
+    const turns = await running(5);
+    await enter(turns);
+    const { rings } = await leave(turns.slice(0, 1));
+    expect(idsOf(rings)).toEqual(idsOf(turns.slice(3, 4)));
+    expect((await wakeProvider(world.pool, 'p', { now: at(9) })).rings).toEqual([]);
+    const after = await wakeProvider(world.pool, 'p', { now: at(11) });
+    expect(idsOf(after.rings)).toEqual(idsOf(turns.slice(4)));
+  });
+
+  test('of a stale worker suspend nothing, and its leaving takes no other’s place', async () => {
+    const [turn] = await running(1);
+    const others = await running(3);
+    if (turn === undefined) throw new Error('no turn');
+    await enter(others);
+    const stale = callerOf(turn, { epoch: 7 });
+    expect(outcomes(await enterProvider(world.pool, 'p', { callers: [stale] }))).toEqual(['fenced']);
+    expect(await world.statusOf(turn)).toBe('running');
+    const [other] = others;
+    if (other === undefined) throw new Error('no turn');
+    await leaveProvider(world.pool, 'p', { turns: [callerOf(other, { epoch: 0 })], hasProved: false });
+    expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3 }]);
+  });
+
+  test('wake each waiting turn once, however many look at the same time', async () => {
+    const turns = await running(9);
+    await enter(turns);
+    const woken = await Promise.all([
+      ...turns.slice(0, 3).map((turn) => leave([turn])),
+      ...Array.from({ length: 5 }, () => wakeProvider(world.pool, 'p')),
+    ]);
+    const ids = idsOf(woken.flatMap(({ rings }) => rings));
+    expect(ids.toSorted()).toEqual(idsOf(turns.slice(3, 6)).toSorted());
+  });
+
+  test('of a turn that ended while it waited are not waited for', async () => {
+    const turns = await running(5);
+    await enter(turns);
+    const [, , , ended, next] = turns;
+    if (ended === undefined || next === undefined) throw new Error('no turns');
+    const end = await world.commit(ended, { step: 'none', end: 'timeout', holder: null });
+    await commitSteps(world.pool, [end]);
+    expect(await world.count('waits')).toBe(1);
+    expect(idsOf((await leave(turns.slice(0, 1))).rings)).toEqual([next.turnId]);
+  });
+
+  test('do not wait behind what an older build has left of a turn that ended', async () => {
+    const turns = await running(5);
+    await enter(turns);
+    const [, , , ended, next] = turns;
+    if (ended === undefined || next === undefined) throw new Error('no turns');
+    const [wait] = await world.rows('select * from boxcar.waits where turn_id = $1', [ended.turnId]);
+    await commitSteps(world.pool, [
+      await world.commit(ended, { step: 'none', end: 'timeout', holder: null }),
+    ]);
+    await world.pool.query(
+      'insert into boxcar.waits select (jsonb_populate_record(null::boxcar.waits, $1)).*',
+      [JSON.stringify(wait)],
+    );
+    expect(idsOf((await leave(turns.slice(0, 1))).rings)).toEqual([]);
+    expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual([next.turnId]);
+  });
+});
+
+describe('calls per minute', () => {
+  test('are exact whoever asks at the same time, and those that wait are woken at the pace', async () => {
+    await setProviderLimits(world.pool, 'p', { requestsPerMinute: 20 });
+    const turns = await running(8);
+    const now = new Date();
+    const asked = await Promise.all(turns.map((turn) => enter([turn], now)));
+    expect(outcomes(asked.flat()).filter((outcome) => outcome === 'admitted')).toHaveLength(2);
+    const waiting = asked.flat().flatMap((entry) => (entry.outcome === 'waiting' ? [entry.lookAfterMs] : []));
+    const everyMs = 60_000 / 19;
+    expect(Math.round(waiting[0] ?? 0)).toBe(Math.round(everyMs));
+    const moment = (ms: number): Date => new Date(now.getTime() + ms);
+    expect((await wakeProvider(world.pool, 'p', { now: moment(everyMs - 10) })).rings).toEqual([]);
+    const one = await wakeProvider(world.pool, 'p', { now: moment(everyMs + 10) });
+    expect(one.rings).toHaveLength(1);
+    expect(one.lookAfterMs).toBeGreaterThan(everyMs - 100);
+    // The place that is kept is paid for.
+    const callers = await claimAgain(one.rings);
+    expect(outcomes(await enterProvider(world.pool, 'p', { callers, now: moment(everyMs + 20) }))).toEqual([
+      'admitted',
+    ]);
+    expect(await findOverdueProviders(world.pool, { now: moment(10_000) })).toEqual(['p']);
+  });
+});
+
+describe('a provider that fails', () => {
+  const fail = (options: { isProbe?: boolean; hasSucceeded?: boolean; now?: Date } = {}) =>
+    noteProviderFailure(world.pool, 'p', { hasSucceeded: false, isProbe: false, ...options });
+
+  test('is asked by nobody for a while, then by one, whose answer lets all go on', async () => {
+    await setProviderLimits(world.pool, 'p', { breakerAfter: 3 });
+    const told = await Promise.all([fail(), fail(), fail(), fail()]);
+    expect(told.map(({ closedForMs }) => closedForMs !== null).toSorted()).toEqual([
+      false,
+      false,
+      true,
+      true,
+    ]);
+    expect(await findGatedProviders(world.pool)).toEqual(['p']);
+    const turns = await running(4);
+    expect(outcomes(await enter(turns))).toEqual(['waiting', 'waiting', 'waiting', 'waiting']);
+    expect((await wakeProvider(world.pool, 'p', { now: at(9) })).rings).toEqual([]);
+    const tries = await wakeProvider(world.pool, 'p', { now: at(11) });
+    expect(idsOf(tries.rings)).toEqual(idsOf(turns.slice(0, 1)));
+    const callers = await claimAgain(tries.rings);
+    expect(await enterProvider(world.pool, 'p', { callers, now: at(12) })).toEqual([
+      { outcome: 'admitted', isProbe: true },
+    ]);
+    expect((await wakeProvider(world.pool, 'p', { now: at(20) })).rings).toEqual([]);
+    const after = await leaveProvider(world.pool, 'p', { turns: callers, hasProved: true, now: at(21) });
+    expect(after.rings).toHaveLength(3);
+    expect(await findGatedProviders(world.pool)).toEqual([]);
+  });
+
+  test('is tried by another when the one that tries never tells', async () => {
+    await setProviderLimits(world.pool, 'p', { breakerAfter: 1 });
+    await fail();
+    const turns = await running(2);
+    await enter(turns);
+    expect((await wakeProvider(world.pool, 'p', { now: at(11) })).rings).toHaveLength(1);
+    expect((await wakeProvider(world.pool, 'p', { now: at(60) })).rings).toEqual([]);
+    expect((await wakeProvider(world.pool, 'p', { now: at(75) })).rings).toHaveLength(1);
+  });
+});
+
+test('asking, leaving and waking cost a constant number of statements', async () => {
+  const counts: number[] = [];
+  for (const size of [2, 20]) {
+    await setProviderLimits(world.pool, 'p', { maxConcurrent: size });
+    const turns = await running(size * 2);
+    let n = 0;
+    const pool = new Proxy(world.pool, {
+      get: (target, key) => {
+        if (key !== 'connect') return Reflect.get(target, key, target);
+        return async () => {
+          const client = await target.connect();
+          return new Proxy(client, {
+            get: (of, name) => {
+              const value: unknown = Reflect.get(of, name, of);
+              if (name === 'query') n++;
+              return typeof value === 'function' ? value.bind(of) : value;
+            },
+          });
+        };
+      },
+    });
+    const callers = turns.map((turn) => callerOf(turn));
+    await enterProvider(pool, 'p', { callers });
+    await leaveProvider(pool, 'p', { turns: callers, hasProved: false });
+    counts.push(n);
+    await world.pool.query('delete from boxcar.provider_slots');
+  }
+  expect(counts[0]).toBe(counts[1]);
+});

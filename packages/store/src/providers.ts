@@ -1,0 +1,438 @@
+/**
+ * The books of providers: who calls now, who waits for room, and whether the provider works (kernel/provider.ts decides).
+ *
+ * B1  Whatever reads and changes a provider's books locks its row first, so admissions are exact over all workers.
+ *     It is locked before turns: nobody who has a turn locked asks for it.
+ * B2  A place counts while the worker that holds its turn has its lease, or, kept for a turn that was woken, for ten seconds:
+ *     what a killed worker had is free with its lease, and no timer is needed.
+ * B3  Who waits is woken with a place of its own, oldest first; others find no room while someone waits. A turn that finds
+ *     none is suspended under the same lock, so that no place comes free in between, unseen. Who cannot be woken is set
+ *     aside by the sweep, and keeps nobody else waiting.
+ */
+import {
+  beginCalls,
+  DEFAULT_BREAKER_AFTER,
+  findRoom,
+  noteFailure,
+  type ProjectId,
+  type ProviderState,
+  type Ring,
+  type Room,
+  type TurnId,
+  type WorkerId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { notSetAside } from './dead-letters.js';
+import { toRing } from './turns.js';
+import { strayWaits } from './waits.js';
+
+export interface ProviderLimits {
+  /** Null = not limited; undefined = as it is. */
+  readonly maxConcurrent?: number | null | undefined;
+  readonly requestsPerMinute?: number | null | undefined;
+  /** Failures in a row after which its calls wait; 0 = never; null = the default. */
+  readonly breakerAfter?: number | null | undefined;
+}
+
+const SET = statement(`
+  insert into boxcar.providers as p (name, max_concurrent, requests_per_minute, breaker_after) values ($1, $2, $3, $4)
+  on conflict (name) do update set updated_at = now(),
+    max_concurrent = case when $5 then excluded.max_concurrent else p.max_concurrent end,
+    requests_per_minute = case when $6 then excluded.requests_per_minute else p.requests_per_minute end,
+    breaker_after = case when $7 then excluded.breaker_after else p.breaker_after end`);
+
+/** Sets what is named, and leaves the rest. Workers know of it after their next heartbeat. */
+export async function setProviderLimits(pool: pg.Pool, name: string, limits: ProviderLimits): Promise<void> {
+  const { maxConcurrent, requestsPerMinute, breakerAfter } = limits;
+  await runRetrying(pool, SET, [
+    name,
+    maxConcurrent ?? null,
+    requestsPerMinute ?? null,
+    breakerAfter ?? null,
+    maxConcurrent !== undefined,
+    requestsPerMinute !== undefined,
+    breakerAfter !== undefined,
+  ]);
+}
+
+/** A provider `p` whose calls have to ask for room. */
+export const IS_GATED =
+  '(p.max_concurrent is not null or p.requests_per_minute is not null or p.open_until is not null)';
+
+const GATED = statement(`select p.name from boxcar.providers p where ${IS_GATED}`);
+
+/** Providers whose calls have to ask for room. */
+export async function findGatedProviders(pool: pg.Pool): Promise<readonly string[]> {
+  return (await runRetrying<{ name: string }>(pool, GATED, [])).map((row) => row.name);
+}
+
+/** $1: the clock of tests. */
+const CLOCK = 'coalesce($1::timestamptz, clock_timestamp())';
+const IS_LIVE = `((t.status = 'running' and t.holder_id in (select w.id from boxcar.workers w where w.lease_until > ${CLOCK}))
+    or (t.status = 'dispatched' and s.is_kept and s.taken_at > ${CLOCK} - interval '10 seconds'))`;
+
+export interface ProviderLine extends pg.QueryResultRow {
+  readonly name: string;
+  readonly max_concurrent: number | null;
+  readonly requests_per_minute: number | null;
+  readonly breaker_after: number;
+  readonly failures: number;
+  readonly open_until: Date | null;
+  /** Calls under way. */
+  readonly in_use: number;
+  /** Turns that wait for room. */
+  readonly waiting: number;
+}
+
+const LIST = statement(`
+  select p.name, p.max_concurrent, p.requests_per_minute, coalesce(p.breaker_after, ${DEFAULT_BREAKER_AFTER}) as breaker_after, p.failures, p.open_until,
+    (select count(*)::int from boxcar.provider_slots s join boxcar.turns t on t.id = s.turn_id where s.provider = p.name and ${IS_LIVE}) as in_use,
+    (select count(*)::int from boxcar.waits w where w.provider = p.name) as waiting
+  from boxcar.providers p order by p.name`);
+
+/** Providers with limits or failures. */
+export function listProviders(pool: pg.Pool, options: { readonly now?: Date } = {}): Promise<ProviderLine[]> {
+  return runRetrying<ProviderLine>(pool, LIST, [options.now ?? null]);
+}
+
+const ms = (column: string): string => `(extract(epoch from ${column}) * 1000)::float8`;
+
+const LOCK = statement(`
+  select ${ms(CLOCK)} as now, max_concurrent, requests_per_minute, coalesce(breaker_after, ${DEFAULT_BREAKER_AFTER}) as breaker_after,
+    ${ms('paced_until')} as paced_until, ${ms('open_until')} as open_until, failures, openings
+  from boxcar.providers where name = $2 for update`);
+
+interface LockedRow extends pg.QueryResultRow {
+  now: number;
+  max_concurrent: number | null;
+  requests_per_minute: number | null;
+  breaker_after: number;
+  paced_until: number | null;
+  open_until: number | null;
+  failures: number;
+  openings: number;
+}
+
+const lock = async (tx: Tx, name: string, now: Date | undefined): Promise<LockedRow | undefined> =>
+  (await run<LockedRow>(tx, LOCK, [now ?? null, name]))[0];
+
+// Places that no longer count are removed by the first who counts, under the lock: a turn that comes back cannot revive one.
+const COUNT = statement(`
+  with s as materialized (
+    select s.turn_id, s.epoch, s.is_kept, coalesce(${IS_LIVE}, false) as is_live
+    from boxcar.provider_slots s left join boxcar.turns t on t.id = s.turn_id where s.provider = $2
+  ),
+  gone as (delete from boxcar.provider_slots x using s where x.turn_id = s.turn_id and not s.is_live)
+  select (select count(*)::int from s where is_live) as in_use,
+    array(select turn_id from s where is_live and turn_id = any ($3::uuid[]) and is_kept) as kept,
+    array(select turn_id from s where is_live and turn_id = any ($3::uuid[]) and not is_kept) as own,
+    (select true from boxcar.waits w where w.provider = $2 and ${notSetAside('due_waits', 'w.turn_id', CLOCK)} limit 1) is not null as has_waiting`);
+
+interface Books {
+  readonly state: ProviderState;
+  readonly kept: ReadonlySet<TurnId>;
+  readonly own: ReadonlySet<TurnId>;
+  readonly hasWaiting: boolean;
+}
+
+/** A statement of its own, begun after the row was locked. */
+async function count(
+  tx: Tx,
+  name: string,
+  of: { row: LockedRow; now: Date | undefined; turnIds: readonly TurnId[] },
+): Promise<Books> {
+  const [found] = await run<{ in_use: number; kept: TurnId[]; own: TurnId[]; has_waiting: boolean }>(
+    tx,
+    COUNT,
+    [of.now ?? null, name, of.turnIds],
+  );
+  const { row } = of;
+  return {
+    state: {
+      now: row.now,
+      maxConcurrent: row.max_concurrent,
+      requestsPerMinute: row.requests_per_minute,
+      breakerAfter: row.breaker_after,
+      pacedUntil: row.paced_until,
+      openUntil: row.open_until,
+      failures: row.failures,
+      openings: row.openings,
+      inUse: found?.in_use ?? 0,
+    },
+    kept: new Set(found?.kept),
+    own: new Set(found?.own),
+    hasWaiting: found?.has_waiting ?? false,
+  };
+}
+
+const at = (n: string): string => `to_timestamp(${n}::float8 / 1000)`;
+const PLACES = `insert into boxcar.provider_slots (turn_id, provider, epoch, is_kept, taken_at)
+    select x.turn_id, $2, x.epoch, x.is_kept, ${CLOCK} from json_to_recordset($5) as x(turn_id uuid, epoch int, is_kept boolean)
+    on conflict (turn_id) do update set provider = excluded.provider, epoch = excluded.epoch, is_kept = excluded.is_kept, taken_at = excluded.taken_at`;
+const BOOK = statement(`
+  with placed as (${PLACES})
+  update boxcar.providers set paced_until = ${at('$3')}, open_until = ${at('$4')} where name = $2`);
+
+interface Place {
+  readonly turn_id: TurnId;
+  readonly epoch: number;
+  readonly is_kept: boolean;
+}
+
+async function book(
+  tx: Tx,
+  name: string,
+  of: {
+    now: Date | undefined;
+    next: Pick<ProviderState, 'pacedUntil' | 'openUntil'>;
+    places: readonly Place[];
+  },
+): Promise<void> {
+  const { pacedUntil, openUntil } = of.next;
+  await run(tx, BOOK, [of.now ?? null, name, pacedUntil, openUntil, JSON.stringify(of.places)]);
+}
+
+/** A turn at an open step that is about to call its model. */
+export interface Caller {
+  readonly turnId: TurnId;
+  readonly epoch: number;
+  readonly holderId: WorkerId;
+  readonly step: number;
+  readonly attempt: number;
+}
+
+export type Entry =
+  | { readonly outcome: 'admitted'; readonly isProbe: boolean }
+  /** The turn is suspended until there is room. */
+  | { readonly outcome: 'waiting'; readonly lookAfterMs: number }
+  | { readonly outcome: 'fenced' };
+
+// Nothing was asked: the attempt is taken back, and opened again when the turn is.
+const WAIT = statement(`
+  with want as (select * from json_to_recordset($2) as w(turn_id uuid, epoch int, holder_id uuid, step int, attempt int)),
+  lk as (
+    select t.id, t.project_id, w.step, w.attempt from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch and w.holder_id = t.holder_id
+    where t.id = any ($3::uuid[]) and t.status = 'running' order by t.id for update of t
+  ),
+  unasked as (delete from boxcar.steps s using lk where s.turn_id = lk.id and s.step = lk.step and s.attempt = lk.attempt),
+  up as (
+    update boxcar.turns t set status = 'suspended', holder_id = null, attempt = t.attempt - 1 from lk where t.id = lk.id
+  )
+  insert into boxcar.waits (turn_id, project_id, kind, due_at, provider, detail)
+  select lk.id, lk.project_id, 'limit', ${at('$4')}, $1, $5::jsonb from lk
+  returning turn_id`);
+
+async function suspend(
+  tx: Tx,
+  name: string,
+  of: { callers: readonly Caller[]; room: Room },
+): Promise<ReadonlySet<TurnId>> {
+  const records = of.callers.map((caller) => ({
+    turn_id: caller.turnId,
+    epoch: caller.epoch,
+    holder_id: caller.holderId,
+    step: caller.step,
+    attempt: caller.attempt,
+  }));
+  const rows = await run<{ turn_id: TurnId }>(tx, WAIT, [
+    name,
+    JSON.stringify(records),
+    records.map((record) => record.turn_id),
+    of.room.lookAt,
+    JSON.stringify({ reason: of.room.reason ?? 'order' }),
+  ]);
+  return new Set(rows.map((row) => row.turn_id));
+}
+
+/**
+ * Asks for room for one call of each turn. Who finds none is suspended, in the order of `callers`. A constant number of
+ * statements.
+ */
+export function enterProvider(
+  pool: pg.Pool,
+  name: string,
+  options: { readonly callers: readonly Caller[]; readonly now?: Date | undefined },
+): Promise<readonly Entry[]> {
+  const { callers, now } = options;
+  return transaction(pool, async (tx) => {
+    const row = await lock(tx, name, now);
+    if (row === undefined) return callers.map((): Entry => ({ outcome: 'admitted', isProbe: false }));
+    const books = await count(tx, name, { row, now, turnIds: callers.map((caller) => caller.turnId) });
+    const isProbing = books.state.openUntil !== null;
+    // What a turn has of its own comes on top: a kept place is paid for, one from before a takeover is there already.
+    const kept = callers.filter((caller) => books.kept.has(caller.turnId));
+    const others = callers.filter((caller) => !books.kept.has(caller.turnId));
+    const ownCount = others.filter((caller) => books.own.has(caller.turnId)).length;
+    const room = findRoom({ ...books.state, inUse: books.state.inUse - ownCount });
+    const admitted = others.slice(0, books.hasWaiting ? 0 : room.calls);
+    const refused = others.slice(admitted.length);
+    const places = [...kept, ...admitted].map((caller) => ({
+      turn_id: caller.turnId,
+      epoch: caller.epoch,
+      is_kept: false,
+    }));
+    if (places.length > 0)
+      await book(tx, name, { now, next: beginCalls(books.state, admitted.length), places });
+    const waiting = refused.length === 0 ? new Set() : await suspend(tx, name, { callers: refused, room });
+    return callers.map((caller): Entry => {
+      if (refused.includes(caller))
+        return waiting.has(caller.turnId)
+          ? { outcome: 'waiting', lookAfterMs: Math.max(room.lookAt - row.now, 0) }
+          : { outcome: 'fenced' };
+      return { outcome: 'admitted', isProbe: isProbing };
+    });
+  });
+}
+
+/** Turns woken by one pass; the rest follows with the next. */
+const WAKE_LIMIT = 200;
+
+const WAITERS = statement(`
+  select w.turn_id, w.project_id from boxcar.waits w
+  where w.provider = $2 and ($4::uuid[] is null or w.turn_id = any ($4)) and ${notSetAside('due_waits', 'w.turn_id', CLOCK)}
+  order by w.created_at, w.turn_id limit $3`);
+
+interface Waiter extends pg.QueryResultRow {
+  readonly turn_id: TurnId;
+  readonly project_id: ProjectId;
+}
+
+/** Who has waited longest for a provider. */
+export function findProviderWaiters(
+  pool: pg.Pool,
+  name: string,
+  options: { readonly now?: Date | undefined } = {},
+): Promise<readonly Waiter[]> {
+  return runRetrying<Waiter>(pool, WAITERS, [options.now ?? null, name, WAKE_LIMIT, null]);
+}
+
+const WAKE = statement(`
+  with ${strayWaits('$1::uuid[]')},
+  lk as (
+    select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'suspended' order by t.id for update of t
+  ),
+  gone as (delete from boxcar.waits w using lk where w.turn_id = lk.id and w.kind = 'limit' returning w.turn_id)
+  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
+  from gone where t.id = gone.turn_id
+  returning t.id as turn_id, t.epoch, t.worker_target`);
+
+export interface Woken {
+  readonly rings: readonly Ring[];
+  /** When those that still wait should be looked at; null = nobody waits. */
+  readonly lookAfterMs: number | null;
+}
+
+/** Gives what room there is to those who have waited longest. */
+async function wake(
+  tx: Tx,
+  name: string,
+  of: { books: Books; now: Date | undefined; turnIds: readonly TurnId[] | undefined },
+): Promise<Woken> {
+  const { books, now } = of;
+  if (!books.hasWaiting) return { rings: [], lookAfterMs: null };
+  const room = findRoom(books.state);
+  const wanted = Math.min(room.calls, WAKE_LIMIT);
+  if (wanted === 0) return { rings: [], lookAfterMs: Math.max(room.lookAt - books.state.now, 0) };
+  const waiters = await run<Waiter>(tx, WAITERS, [now ?? null, name, wanted, of.turnIds ?? null]);
+  const rows = await run<Parameters<typeof toRing>[0]>(tx, WAKE, [waiters.map((row) => row.turn_id)]);
+  const places = rows.map((row) => ({ turn_id: row.turn_id, epoch: row.epoch, is_kept: true }));
+  const next = beginCalls(books.state, rows.length);
+  if (rows.length > 0) await book(tx, name, { now, next, places });
+  const after = findRoom({ ...books.state, ...next });
+  // Fewer than there was room for: nobody else waits.
+  const mayWait = waiters.length === wanted;
+  return {
+    rings: rows.map(toRing),
+    lookAfterMs: mayWait ? Math.max(after.lookAt - books.state.now, 0) : null,
+  };
+}
+
+const LEAVE = statement(`
+  delete from boxcar.provider_slots s using json_to_recordset($2) as x(turn_id uuid, epoch int)
+  where s.turn_id = x.turn_id and s.epoch = x.epoch and s.provider = $1`);
+
+const CLOSE_BREAKER = statement(
+  'update boxcar.providers set failures = 0, openings = 0, open_until = null where name = $1',
+);
+
+const NOTHING: Woken = { rings: [], lookAfterMs: null };
+
+/** Gives places back and passes them on. `hasProved`: a call that was there to try has been answered. */
+export function leaveProvider(
+  pool: pg.Pool,
+  name: string,
+  options: {
+    readonly turns: readonly Pick<Caller, 'turnId' | 'epoch'>[];
+    readonly hasProved: boolean;
+    readonly now?: Date | undefined;
+    /** Nobody else is woken. */
+    readonly wakeOnly?: readonly TurnId[] | undefined;
+  },
+): Promise<Woken> {
+  const { turns, hasProved, now, wakeOnly } = options;
+  return transaction(pool, async (tx) => {
+    const row = await lock(tx, name, now);
+    const places = turns.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch }));
+    await run(tx, LEAVE, [name, JSON.stringify(places)]);
+    if (row === undefined) return NOTHING;
+    const isClosing = hasProved && row.open_until !== null;
+    if (isClosing) await run(tx, CLOSE_BREAKER, [name]);
+    const current = isClosing ? { ...row, failures: 0, openings: 0, open_until: null } : row;
+    const books = await count(tx, name, { row: current, now, turnIds: [] });
+    return await wake(tx, name, { books, now, turnIds: wakeOnly });
+  });
+}
+
+/** Looks whether those who wait for a provider can go on: time has passed, or a place came free with its worker. */
+export function wakeProvider(
+  pool: pg.Pool,
+  name: string,
+  options: { readonly now?: Date | undefined; readonly wakeOnly?: readonly TurnId[] } = {},
+): Promise<Woken> {
+  return leaveProvider(pool, name, { turns: [], hasProved: false, ...options });
+}
+
+const OVERDUE_PROVIDERS = statement(`
+  select w.provider from boxcar.waits w where w.due_at <= coalesce($1::timestamptz, now()) and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'coalesce($1::timestamptz, now())')} group by w.provider`);
+
+/** Providers for whose room someone waits, past the time at which he should look. */
+export async function findOverdueProviders(
+  pool: pg.Pool,
+  options: { readonly now?: Date } = {},
+): Promise<readonly string[]> {
+  const rows = await runRetrying<{ provider: string }>(pool, OVERDUE_PROVIDERS, [options.now ?? null]);
+  return rows.map((row) => row.provider);
+}
+
+const KNOW = statement('insert into boxcar.providers (name) values ($1) on conflict do nothing');
+
+const NOTE_FAILURE = statement(`
+  update boxcar.providers set failures = $2, openings = $3, open_until = ${at('$4')} where name = $1`);
+
+/**
+ * Writes down that a provider failed.
+ *
+ * @returns When its calls go on, in milliseconds from now; null = they may go on at once.
+ */
+export function noteProviderFailure(
+  pool: pg.Pool,
+  name: string,
+  seen: { readonly hasSucceeded: boolean; readonly isProbe: boolean; readonly now?: Date | undefined },
+): Promise<{ readonly closedForMs: number | null }> {
+  return transaction(pool, async (tx) => {
+    await run(tx, KNOW, [name]);
+    const row = await lock(tx, name, seen.now);
+    if (row === undefined) return { closedForMs: null };
+    const state = {
+      failures: row.failures,
+      openings: row.openings,
+      openUntil: row.open_until,
+      breakerAfter: row.breaker_after,
+      now: row.now,
+    };
+    const next = noteFailure(state, seen);
+    await run(tx, NOTE_FAILURE, [name, next.failures, next.openings, next.openUntil]);
+    return { closedForMs: next.openUntil === null ? null : next.openUntil - row.now };
+  });
+}

@@ -1,0 +1,150 @@
+/**
+ * What a purge looks at: the finished runs that are old enough, what they left behind, and who refers to it. Read in one
+ * transaction into temporary tables, by a constant number of statements that read whole tables.
+ */
+import { decidePurge, type KeptRun, type PurgeReference } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Tx, transaction } from './db.js';
+
+export interface PurgeScope {
+  /** Runs that ended before it. */
+  readonly before: Date;
+  readonly projectId: string | null;
+  /** These runs only. */
+  readonly runIds?: readonly string[];
+  /** Runs after this one, in the order of ids. */
+  readonly after?: string | undefined;
+  readonly limit: number;
+}
+
+/** A run that may go, with what goes with it. */
+export interface PurgeableRun extends pg.QueryResultRow {
+  readonly run_id: string;
+  readonly agent_ids: readonly string[];
+  readonly box_ids: readonly string[];
+}
+
+export interface PurgePlan {
+  /** Groups of runs that go together. */
+  readonly groups: readonly (readonly PurgeableRun[])[];
+  readonly kept: readonly KeptRun[];
+  /** Cards of these runs that others list too: they stay. */
+  readonly keptCardIds: readonly string[];
+  /** The last run that was looked at; undefined when there was none. */
+  readonly last: string | undefined;
+  readonly count: number;
+}
+
+const SETTINGS = `set transaction isolation level repeatable read;
+  set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off`;
+
+const TABLES = `
+  create temp table purge_runs (id uuid primary key) on commit drop;
+  create temp table purge_turns (id uuid primary key, run_id uuid, agent_id uuid, context_box_id uuid, output_box_id uuid) on commit drop;
+  create temp table purge_agents (id uuid primary key, run_id uuid, tape_box_id uuid) on commit drop;
+  create temp table purge_boxes (id uuid primary key, run_id uuid) on commit drop;
+  create temp table purge_cards (id uuid primary key, run_id uuid, is_on_tape boolean) on commit drop;
+  create temp table purge_refs (from_run uuid, to_run uuid, cause text, holder uuid) on commit drop`;
+
+const RUNS = `
+  insert into purge_runs select r.id from boxcar.runs r
+  where r.created_at < $1 and ($2::uuid is null or r.project_id = $2) and ($3::uuid[] is null or r.id = any ($3)) and ($4::uuid is null or r.id > $4)
+    and not exists (select from boxcar.turns t where t.run_id = r.id and (t.ended_at is null or t.ended_at >= $1))
+  order by r.id limit $5`;
+
+/** What the runs left behind. A box belongs to the run whose turn has it, else to a run of the agent that made it. */
+const LEFT_BEHIND = [
+  `insert into purge_turns select t.id, t.run_id, t.agent_id, t.context_box_id, t.output_box_id from boxcar.turns t join purge_runs r on r.id = t.run_id`,
+  `insert into purge_agents select a.id, t.run_id, a.tape_box_id
+    from (select distinct on (agent_id) agent_id, run_id from purge_turns order by agent_id, run_id) t join boxcar.agents a on a.id = t.agent_id where a.tape_box_id is not null`,
+  `insert into purge_boxes select distinct on (x.id) x.id, x.run_id from (
+      select context_box_id as id, run_id, 1 as rank from purge_turns
+      union all select tape_box_id, run_id, 1 from purge_agents
+      union all select b.id, a.run_id, 2 from boxcar.boxes b join purge_agents a on a.id = b.maker_agent_id
+    ) x join boxcar.boxes b on b.id = x.id
+    where not exists (select from boxcar.profiles f where f.box_id = x.id) order by x.id, x.rank, x.run_id`,
+  `insert into purge_cards select distinct on (x.id) x.id, x.run_id, x.is_on_tape from (
+      select e.card_id as id, b.run_id, true as is_on_tape from boxcar.tape_entries e join purge_boxes b on b.id = e.box_id where e.card_id is not null
+      union all select u.id, p.run_id, false from boxcar.boxes b join purge_boxes p on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)
+    ) x
+    where not exists (select from boxcar.projects p where p.bootstrap_card_id = x.id) and not exists (select from boxcar.profiles f where f.card_id = x.id)
+    order by x.id, x.is_on_tape desc, x.run_id`,
+  'analyze purge_runs, purge_turns, purge_agents, purge_boxes, purge_cards',
+];
+
+/** Who refers to it: from a run of these, or from what stays (null). */
+const REFERENCES = [
+  `insert into purge_refs select distinct f.run_id, b.run_id, 'segment', x.id
+    from boxcar.boxes x cross join lateral jsonb_array_elements(x.segments) s
+      cross join lateral (values ((s.value->>'source')::uuid), ((s.value->>'via')::uuid)) v(id)
+      join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
+    where x.segments @? '$[*].source' and f.run_id is distinct from b.run_id`,
+  `insert into purge_refs select f.run_id, b.run_id, 'fork', x.id
+    from boxcar.boxes x join purge_boxes b on b.id = x.parent_box_id left join purge_boxes f on f.id = x.id where f.run_id is distinct from b.run_id`,
+  `insert into purge_refs select a.run_id, b.run_id, 'grant', g.agent_id
+    from boxcar.grants g join purge_boxes b on b.id = g.box_id left join purge_agents a on a.id = g.agent_id
+    where a.run_id is distinct from b.run_id and (g.expires_at is null or g.expires_at > now())
+      and not exists (select from boxcar.projects p where p.operator_agent_id = g.agent_id)`,
+  // Turns of one agent share its tape: neither run goes without the other.
+  `insert into purge_refs
+    select case when r.id is null then null else t.run_id end, a.run_id, 'agent', t.run_id
+    from boxcar.turns t join purge_agents a on a.id = t.agent_id left join purge_runs r on r.id = t.run_id where t.run_id <> a.run_id
+    union select a.run_id, t.run_id, 'agent', a.run_id from purge_turns t join purge_agents a on a.id = t.agent_id where t.run_id <> a.run_id`,
+  `insert into purge_refs select f.run_id, a.run_id, 'owner', x.id
+    from boxcar.agents x join purge_agents a on a.id in (x.owner_agent_id, x.derived_from) left join purge_agents f on f.id = x.id where f.run_id is distinct from a.run_id`,
+  `insert into purge_refs select p.run_id, b.run_id, 'context', t.id
+    from boxcar.turns t join purge_boxes b on b.id in (t.context_box_id, t.output_box_id) left join purge_turns p on p.id = t.id where p.run_id is distinct from b.run_id`,
+  // A batch that other turns wait for, or waited for, says what became of its members.
+  `insert into purge_refs select distinct r.id, t.run_id, 'batch', b.id
+    from boxcar.batches b cross join lateral unnest(b.turn_ids) as u(id) join purge_turns t on t.id = u.id left join purge_runs r on r.id = b.run_id
+    where r.id is distinct from t.run_id and (b.run_id is not null or b.status = 'running')`,
+  // A card that stands on a tape lives there; one that only a sealed box lists may live elsewhere, and then stays by itself.
+  `insert into purge_refs select distinct f.run_id, c.run_id, 'card', x.id
+    from boxcar.boxes x cross join lateral unnest(x.card_ids) as u(id) join purge_cards c on c.id = u.id left join purge_boxes f on f.id = x.id
+    where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
+  `insert into purge_refs select distinct f.run_id, c.run_id, 'card', e.box_id
+    from boxcar.tape_entries e join purge_cards c on c.id = e.card_id left join purge_boxes f on f.id = e.box_id
+    where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
+];
+
+const KEPT_CARDS = `
+  select c.id from purge_cards c where not c.is_on_tape and (
+    exists (select from boxcar.tape_entries e left join purge_boxes f on f.id = e.box_id where e.card_id = c.id and f.id is null)
+    or c.id in (select u.id from boxcar.boxes x cross join lateral unnest(x.card_ids) as u(id) where not exists (select from purge_boxes f where f.id = x.id)))`;
+
+const FOUND = `
+  select r.id as run_id, array(select a.id from purge_agents a where a.run_id = r.id order by a.id) as agent_ids,
+    array(select b.id from purge_boxes b where b.run_id = r.id order by b.id) as box_ids
+  from purge_runs r order by r.id`;
+
+// Not prepared: the tables are new each time.
+const select = async <R extends pg.QueryResultRow>(tx: Tx, text: string): Promise<R[]> =>
+  (await tx.query<R>({ text })).rows;
+
+/** Looks at the runs in scope and decides which of them may go. Writes nothing that lasts. */
+export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> {
+  return transaction(pool, async (tx) => {
+    await tx.query({ text: `${SETTINGS}; ${TABLES}` });
+    const { before, projectId, runIds, after, limit } = scope;
+    await tx.query({ text: RUNS, values: [before, projectId, runIds ?? null, after ?? null, limit] });
+    for (const text of [...LEFT_BEHIND, ...REFERENCES]) await tx.query({ text });
+    const found = await select<PurgeableRun>(tx, FOUND);
+    const references = await select<PurgeReference & pg.QueryResultRow>(
+      tx,
+      'select distinct on (from_run, to_run) from_run as from, to_run as to, cause, holder from purge_refs order by from_run, to_run, cause, holder',
+    );
+    const keptCards = await select<{ id: string }>(tx, KEPT_CARDS);
+    const { groups, kept } = decidePurge(
+      found.map(({ run_id }) => run_id),
+      references,
+    );
+    const runs = new Map(found.map((item) => [item.run_id, item]));
+    return {
+      groups: groups.map((group) => group.flatMap((id) => runs.get(id) ?? [])),
+      kept,
+      keptCardIds: keptCards.map(({ id }) => id),
+      last: found.at(-1)?.run_id,
+      count: found.length,
+    };
+  });
+}

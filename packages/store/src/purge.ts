@@ -1,0 +1,290 @@
+/**
+ * Removes finished runs whole: turns, steps, calls, operations, agents with their tapes, context boxes, cards, grants.
+ *
+ * P1  What goes is decided on rows (`purge-plan.ts`), with the boxes marked in `boxcar.purging` first: from then on nothing new can
+ *     refer to them, so what the second look finds stays true.
+ * P2  A batch is one transaction: groups of runs that refer to each other go together. Whoever stops it in between has
+ *     removed the batches before it, and no more.
+ * P3  Locks are taken in the order of everything here: run, agent, turn. An agent that was given a turn meanwhile, or a turn
+ *     that is collected, stays, and its runs with it.
+ */
+import type { KeptRun, ProjectId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { run, runRetrying, statement, transaction } from './db.js';
+import { explainRight } from './erasure.js';
+import { type PurgeableRun, type PurgePlan, planPurge } from './purge-plan.js';
+
+export interface PurgeOptions {
+  /** Runs that ended before it. */
+  readonly before: Date;
+  readonly projectId?: ProjectId | undefined;
+  readonly isDryRun?: boolean | undefined;
+  /** Runs that are looked at together. Default 10,000. */
+  readonly pageSize?: number;
+  /** Runs of one transaction, unless more belong together. Default 200. */
+  readonly batchSize?: number;
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (progress: PurgeCounts) => void;
+}
+
+export interface PurgeCounts {
+  readonly runs: number;
+  readonly turns: number;
+  readonly agents: number;
+  readonly boxes: number;
+  readonly cards: number;
+}
+
+/** `unfinished`: it has turns that have not ended. `in_use`: an agent of it got a turn, or a turn of it was joined, while the purge ran. */
+export interface KeptByPurge {
+  readonly run_id: string;
+  readonly cause: KeptRun['cause'] | 'unfinished' | 'in_use';
+  /** The box, agent, turn or run that needs it. */
+  readonly holder: string | null;
+}
+
+export interface PurgeReport {
+  /** What is gone; of a dry run, what would go: runs, agents and boxes. */
+  readonly removed: PurgeCounts;
+  readonly kept: readonly KeptByPurge[];
+  /** True when it was stopped before its end. */
+  readonly isStopped: boolean;
+}
+
+const PAGE_SIZE = 10_000;
+const BATCH_SIZE = 200;
+/** A mark outlives its purge by so much when that is killed. */
+const MARK_MINUTES = 30;
+/** Marks must last at least so long when a batch begins. */
+const BATCH_MINUTES = 10;
+const BARRIER_LOCK = 7_205_129_002;
+const BARRIER_TIMEOUT_MS = 200;
+const KEPT_LISTED = 1000;
+
+const UNFINISHED = statement(`
+  select distinct t.run_id from boxcar.turns t join boxcar.runs r on r.id = t.run_id
+  where t.ended_at is null and r.created_at < $1 and ($2::uuid is null or r.project_id = $2) order by t.run_id limit ${KEPT_LISTED}`);
+
+const MARK = statement(`
+  insert into boxcar.purging (box_id, until) select unnest($1::uuid[]), clock_timestamp() + interval '${MARK_MINUTES} minutes'
+  on conflict (box_id) do update set until = excluded.until`);
+const UNMARK = statement(
+  'delete from boxcar.purging where box_id = any ($1::uuid[]) or until < clock_timestamp()',
+);
+
+const CLOCK = statement('select clock_timestamp() as now');
+
+/** What time it is for Postgres, whose times the rows carry. */
+export async function readClock(pool: pg.Pool): Promise<Date> {
+  const [row] = await runRetrying<{ now: Date }>(pool, CLOCK, []);
+  return row?.now ?? new Date();
+}
+
+const boxesOf = (groups: PurgePlan['groups']): string[] => groups.flat().flatMap(({ box_ids }) => box_ids);
+
+/** Waits until everyone who had begun to refer to a box before the marks were there has come to its end. */
+async function passBarrier(pool: pg.Pool, signal: AbortSignal | undefined): Promise<void> {
+  for (;;) {
+    signal?.throwIfAborted();
+    try {
+      // It holds the lock for no longer than it takes to get it. Others queue behind it meanwhile, so it gives way soon.
+      await transaction(pool, async (tx) => {
+        await tx.query({ text: `set local lock_timeout = ${BARRIER_TIMEOUT_MS}` });
+        await tx.query({ text: `select pg_advisory_xact_lock(${BARRIER_LOCK})` });
+      });
+      return;
+    } catch (error) {
+      if (!(error instanceof Error && 'code' in error && error.code === '55P03')) throw error;
+    }
+  }
+}
+
+/** Removes the finished runs of before `options.before`. Safe beside workers, and to be stopped at any moment. */
+export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<PurgeReport> {
+  const projectId = options.projectId ?? null;
+  const { before, signal } = options;
+  const unfinished = await runRetrying<{ run_id: string }>(pool, UNFINISHED, [before, projectId]);
+  const kept: KeptByPurge[] = unfinished.map(({ run_id }) => ({ run_id, cause: 'unfinished', holder: null }));
+  let removed: PurgeCounts = { runs: 0, turns: 0, agents: 0, boxes: 0, cards: 0 };
+  const add = (counts: PurgeCounts): void => {
+    removed = {
+      runs: removed.runs + counts.runs,
+      turns: removed.turns + counts.turns,
+      agents: removed.agents + counts.agents,
+      boxes: removed.boxes + counts.boxes,
+      cards: removed.cards + counts.cards,
+    };
+    options.onProgress?.(removed);
+  };
+  const limit = options.pageSize ?? PAGE_SIZE;
+  for (let after: string | undefined; ; ) {
+    if (signal?.aborted === true) return { removed, kept, isStopped: true };
+    const plan = await planPurge(pool, { before, projectId, after, limit });
+    kept.push(...plan.kept);
+    if (options.isDryRun === true) add(countOf(plan.groups));
+    else if (plan.groups.length > 0) {
+      const isStopped = await purgePage(pool, plan, { ...options, kept, add });
+      if (isStopped) return { removed, kept, isStopped };
+    }
+    after = plan.last;
+    if (plan.count < limit) return { removed, kept, isStopped: false };
+  }
+}
+
+const countOf = (groups: PurgePlan['groups']): PurgeCounts => ({
+  runs: groups.flat().length,
+  turns: 0,
+  agents: groups.flat().reduce((sum, { agent_ids }) => sum + agent_ids.length, 0),
+  boxes: boxesOf(groups).length,
+  cards: 0,
+});
+
+async function purgePage(
+  pool: pg.Pool,
+  first: PurgePlan,
+  of: PurgeOptions & { readonly kept: KeptByPurge[]; readonly add: (counts: PurgeCounts) => void },
+): Promise<boolean> {
+  const marked = boxesOf(first.groups);
+  try {
+    await runRetrying(pool, MARK, [marked]);
+    await passBarrier(pool, of.signal);
+    const runIds = first.groups.flat().map(({ run_id }) => run_id);
+    const plan = await planPurge(pool, {
+      before: of.before,
+      projectId: of.projectId ?? null,
+      runIds,
+      limit: runIds.length,
+    });
+    of.kept.push(...plan.kept);
+    for (const batch of batchesOf(plan.groups, of.batchSize ?? BATCH_SIZE)) {
+      if (of.signal?.aborted === true) return true;
+      const outcome = await removeBatch(pool, batch, plan.keptCardIds);
+      if ('kept' in outcome) of.kept.push(...outcome.kept);
+      else of.add(outcome.removed);
+    }
+    return false;
+  } catch (error) {
+    if (of.signal?.aborted === true) return true;
+    throw error;
+  } finally {
+    // Should even this fail, the marks run out.
+    await runRetrying(pool, UNMARK, [marked]);
+  }
+}
+
+/** Groups put together until there are enough runs; a group is never divided. */
+function batchesOf(groups: PurgePlan['groups'], size: number): PurgeableRun[][] {
+  const batches: PurgeableRun[][] = [];
+  for (const group of groups) {
+    const last = batches.at(-1);
+    if (last === undefined || last.length + group.length > size) batches.push([...group]);
+    else last.push(...group);
+  }
+  return batches;
+}
+
+const LOCK_RUNS = statement('select id from boxcar.runs where id = any ($1::uuid[]) order by id for update');
+const LOCK_AGENTS = statement(
+  'select id from boxcar.agents where id = any ($1::uuid[]) order by id for update',
+);
+const LOCK_TURNS = statement(
+  'select id from boxcar.turns where run_id = any ($1::uuid[]) order by id for update',
+);
+// Begun after the locks: who joins a turn has its row first. One that has ended since has its answer.
+const JOINED = statement(`
+  select coalesce(b.run_id, b.id) as run_id from boxcar.batches b where b.status = 'running' and b.turn_ids && $1::uuid[] limit 1`);
+// Begun after the locks: who reuses an agent has its row first.
+const CAME_BACK = statement(`
+  select distinct t.agent_id, t.run_id from boxcar.turns t
+  where t.agent_id = any ($2::uuid[]) and not t.run_id = any ($1::uuid[])`);
+const STILL_MARKED = statement(`
+  select count(*)::int as n from boxcar.purging where box_id = any ($1::uuid[]) and until > clock_timestamp() + interval '${BATCH_MINUTES} minutes'`);
+
+const CARDS = statement(`
+  select x.id from (
+    select unnest(b.card_ids) as id from boxcar.boxes b where b.id = any ($1::uuid[])
+    union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
+    union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
+  ) x
+  where x.id is not null and not x.id = any ($3::uuid[])
+    and not exists (select from boxcar.projects p where p.bootstrap_card_id = x.id) and not exists (select from boxcar.profiles f where f.card_id = x.id)`);
+
+/**
+ * What refers to the runs goes before them. An operation is written together with its turn, at the same time, and names it;
+ * that of a call carries the call's id in its key.
+ */
+const DELETES = [
+  `delete from boxcar.operations o using boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id
+    where t.run_id = any ($1::uuid[]) and o.project_id = t.project_id and o.idempotency_key = 'call:' || k.id`,
+  `delete from boxcar.operations o
+    where o.created_at >= (select min(t.created_at) from boxcar.turns t where t.run_id = any ($1::uuid[]))
+      and o.created_at <= (select max(t.created_at) from boxcar.turns t where t.run_id = any ($1::uuid[]))
+      and (o.response->>'turn_id' in (select t.id::text from boxcar.turns t where t.run_id = any ($1::uuid[]))
+        or o.response->'turn_ids'->>0 in (select t.id::text from boxcar.turns t where t.run_id = any ($1::uuid[])))`,
+  `with gone as (
+      delete from boxcar.batches b where b.run_id = any ($1::uuid[])
+        or (b.run_id is null and b.turn_ids && array(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])))
+      returning b.id
+    ),
+    letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
+    delete from boxcar.operations o using gone where o.awaited_batch_id = gone.id`,
+  'delete from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
+  `delete from boxcar.sweep_failures f where f.row_id in (
+      select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])
+      union all select k.id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[]))`,
+  'delete from boxcar.budgets where run_id = any ($1::uuid[])',
+  'delete from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
+  'delete from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
+].map(statement);
+const DELETE_TURNS = statement('delete from boxcar.turns where run_id = any ($1::uuid[]) returning id');
+const DELETE_GRANTS = statement(
+  'delete from boxcar.grants where agent_id = any ($1::uuid[]) or box_id = any ($2::uuid[])',
+);
+const DELETE_AGENTS = statement('delete from boxcar.agents where id = any ($1::uuid[])');
+const DELETE_RUNS = statement('delete from boxcar.runs where id = any ($1::uuid[])');
+const PURGE_BOXES = statement('select boxcar.purge_boxes($1, $2)');
+
+type BatchOutcome = { readonly kept: readonly KeptByPurge[] } | { readonly removed: PurgeCounts };
+
+function removeBatch(
+  pool: pg.Pool,
+  batch: readonly PurgeableRun[],
+  keptCardIds: readonly string[],
+): Promise<BatchOutcome> {
+  const runIds = batch.map(({ run_id }) => run_id);
+  const agentIds = batch.flatMap(({ agent_ids }) => agent_ids);
+  const boxIds = batch.flatMap(({ box_ids }) => box_ids);
+  return transaction(pool, async (tx): Promise<BatchOutcome> => {
+    // Reads of whole tables, where a list is looked up in one, are cheaper as such.
+    await tx.query({
+      text: 'set local enable_hashjoin = on; set local enable_seqscan = on; set local plan_cache_mode = auto',
+    });
+    const runs = await run(tx, LOCK_RUNS, [runIds]);
+    await run(tx, LOCK_AGENTS, [agentIds]);
+    const turnIds = (await run<{ id: string }>(tx, LOCK_TURNS, [runIds])).map(({ id }) => id);
+    const joined = await run<{ run_id: string }>(tx, JOINED, [turnIds]);
+    const back = await run<{ agent_id: string; run_id: string }>(tx, CAME_BACK, [runIds, agentIds]);
+    const [marks] = await run<{ n: number }>(tx, STILL_MARKED, [boxIds]);
+    const users = [...back, ...joined];
+    if (users.length > 0 || marks?.n !== boxIds.length || runs.length !== runIds.length)
+      return {
+        kept: runIds.map((run_id) => ({ run_id, cause: 'in_use', holder: users[0]?.run_id ?? null })),
+      };
+    const cardIds = (await run<{ id: string }>(tx, CARDS, [boxIds, runIds, keptCardIds])).map(({ id }) => id);
+    for (const sql of DELETES) await run(tx, sql, [runIds]);
+    const turns = await run(tx, DELETE_TURNS, [runIds]);
+    await run(tx, DELETE_GRANTS, [agentIds, boxIds]);
+    await run(tx, DELETE_AGENTS, [agentIds]);
+    await run(tx, PURGE_BOXES, [boxIds, cardIds]);
+    await run(tx, DELETE_RUNS, [runIds]);
+    return {
+      removed: {
+        runs: runs.length,
+        turns: turns.length,
+        agents: agentIds.length,
+        boxes: boxIds.length,
+        cards: cardIds.length,
+      },
+    };
+  }).catch(explainRight);
+}

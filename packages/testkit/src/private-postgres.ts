@@ -1,0 +1,32 @@
+import { type EmbeddedPostgres, startEmbeddedPostgres } from '@boxcar/embedded';
+import { migrate } from '@boxcar/store';
+import { closeAtEnd } from './lifecycle.js';
+
+/** A server that nobody else uses, so that it may be stopped. */
+export interface PrivatePostgres extends AsyncDisposable {
+  /** The migrated database `boxcar`. */
+  readonly url: string;
+  /** Shuts the server down, which ends every connection, and starts it again on the same data and port. */
+  restart(whileAway?: () => Promise<void>): Promise<void>;
+  close(): Promise<void>;
+}
+
+export async function privatePostgres(): Promise<PrivatePostgres> {
+  let server: EmbeddedPostgres = await startEmbeddedPostgres({ ephemeral: true });
+  const { url, dataDir, port } = server;
+  const close = closeAtEnd(() => server.stop());
+  await migrate(url);
+  return {
+    url,
+    restart: async (whileAway) => {
+      await server.stop({ keepData: true });
+      try {
+        await whileAway?.();
+      } finally {
+        server = await startEmbeddedPostgres({ ephemeral: true, dataDir, port });
+      }
+    },
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}

@@ -1,0 +1,163 @@
+import pg from 'pg';
+import { describe, expect, it } from 'vitest';
+import { type StatementFault, statementProxy, tcpProxy, testDatabase, waitFor } from './index.js';
+
+async function connect(url: string): Promise<pg.Client> {
+  const client = new pg.Client({ connectionString: url, pipeline: true });
+  client.on('error', () => undefined);
+  await client.connect();
+  return client;
+}
+
+const numbers = async (pool: pg.Pool): Promise<number[]> =>
+  (await pool.query<{ n: number }>('select n from written order by n')).rows.map(({ n }) => n);
+
+const insert = (client: pg.Client, n: number) =>
+  client.query({ name: 'insert', text: 'insert into written values ($1)', values: [n] });
+
+describe('statementProxy', () => {
+  it('numbers simple, prepared and pipelined statements alike', async () => {
+    await using database = await testDatabase({ empty: true });
+    await using proxy = await statementProxy(database.url);
+    const client = await connect(proxy.url);
+    await client.query('create table written (n int)');
+    await Promise.all([client.query('begin'), insert(client, 1), insert(client, 2), client.query('commit')]);
+    expect(proxy.statements).toEqual([
+      'create table written (n int)',
+      'begin',
+      'insert into written values ($1)',
+      'insert into written values ($1)',
+      'commit',
+    ]);
+    expect(proxy.struck).toBeUndefined();
+    await client.end();
+  });
+
+  it.each([
+    ['before', [1]],
+    ['after', [1, 2]],
+  ] as const)('cuts %s a statement of many sent together', async (when, left) => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await statementProxy(database.url, { at: 2, when, scope: 'connection' });
+    const client = await connect(proxy.url);
+    const outcomes = await Promise.allSettled([1, 2, 3].map((n) => insert(client, n)));
+    // What was answered in the same moment may be lost as well, but never the other way round.
+    expect(outcomes.slice(1).map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+    expect(proxy.struck).toBe('insert into written values ($1)');
+    await waitFor(async () => (await numbers(database.pool)).length === left.length, {
+      message: `${left.length} rows are written`,
+    });
+    expect(await numbers(database.pool)).toEqual(left);
+    const next = await connect(proxy.url);
+    await insert(next, 4);
+    expect(await numbers(database.pool)).toEqual([...left, 4]);
+    await next.end();
+  });
+
+  it('a transaction whose commit was executed is committed, one whose commit was not is gone', async () => {
+    for (const when of ['before', 'after'] as const) {
+      await using database = await testDatabase({ empty: true });
+      await database.pool.query('create table written (n int)');
+      const fault: StatementFault = { at: 3, when, scope: 'connection' };
+      await using proxy = await statementProxy(database.url, fault);
+      const client = await connect(proxy.url);
+      await client.query('begin');
+      await insert(client, 1);
+      await expect(client.query('commit')).rejects.toThrow();
+      await waitFor(
+        async () =>
+          (
+            await database.pool.query(
+              'select 1 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()',
+            )
+          ).rowCount === 0,
+        { message: 'the server has noticed' },
+      );
+      expect(await numbers(database.pool)).toEqual(when === 'after' ? [1] : []);
+    }
+  });
+
+  it('a process that is cut off stays cut off', async () => {
+    await using database = await testDatabase({ empty: true });
+    await using proxy = await statementProxy(database.url, { at: 1, when: 'after', scope: 'process' });
+    const [first, second] = [await connect(proxy.url), await connect(proxy.url)];
+    await expect(first.query('select 1')).rejects.toThrow();
+    await expect(second.query('select 1')).rejects.toThrow();
+    await expect(connect(proxy.url)).rejects.toThrow();
+  });
+
+  it('strikes again when it is armed anew, and tells what stood before each statement', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await statementProxy(database.url, { at: 1, when: 'before', scope: 'process' });
+    await expect(connect(proxy.url).then((client) => insert(client, 1))).rejects.toThrow();
+    expect(proxy.isDead).toBe(true);
+    proxy.arm();
+    const kept = await connect(proxy.url);
+    await insert(kept, 2);
+    proxy.arm({ at: 2, when: 'before', scope: 'connection' });
+    await insert(kept, 3);
+    await expect(insert(kept, 4)).rejects.toThrow();
+    expect(proxy.isDead).toBe(false);
+    expect(proxy.places).toEqual([proxy.statements[0], proxy.statements[0]]);
+    expect(await numbers(database.pool)).toEqual([2, 3]);
+  });
+});
+
+describe('tcpProxy', () => {
+  it('passes half of a message and breaks, once for each connection', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await tcpProxy(database.url);
+    const client = await connect(proxy.url);
+    await insert(client, 1);
+    proxy.breakInMessage();
+    await expect(insert(client, 2)).rejects.toThrow();
+    expect(proxy.brokenCount).toBe(1);
+    const next = await connect(proxy.url);
+    await insert(next, 3);
+    expect(await numbers(database.pool)).toEqual([1, 3]);
+    await next.end();
+  });
+
+  it('one direction is dead and the other is not', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await tcpProxy(database.url);
+    const client = await connect(proxy.url);
+    proxy.stallAnswers();
+    let isAnswered = false;
+    const first = insert(client, 1).then(() => {
+      isAnswered = true;
+    });
+    await waitFor(async () => (await numbers(database.pool)).length === 1, { message: 'it took effect' });
+    expect(isAnswered).toBe(false);
+    await proxy.restore();
+    await first;
+    proxy.stallQuestions();
+    const second = insert(client, 2);
+    expect(await numbers(database.pool)).toEqual([1]);
+    await proxy.restore();
+    await second;
+    expect(await numbers(database.pool)).toEqual([1, 2]);
+    await client.end();
+  });
+
+  it('holds everything up, in order', async () => {
+    await using database = await testDatabase({ empty: true });
+    await using proxy = await tcpProxy(database.url);
+    const client = await connect(proxy.url);
+    proxy.delay(30);
+    const before = performance.now();
+    const order: number[] = [];
+    const first = client.query('select 1').then(() => order.push(1));
+    const second = client.query('select 2').then(() => order.push(2));
+    await Promise.all([first, second]);
+    expect(order).toEqual([1, 2]);
+    // Once on the way there and once on the way back; a timer may come a little early.
+    expect(performance.now() - before).toBeGreaterThan(50);
+    await proxy.restore();
+    await client.end();
+  });
+});

@@ -1,0 +1,85 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { freePort } from '@boxcar/embedded';
+import { Redis } from 'ioredis';
+import { closeAtEnd } from './lifecycle.js';
+import { trackChild } from './spawn-node.js';
+import { waitFor } from './wait-for.js';
+
+export interface TestRedis extends AsyncDisposable {
+  readonly url: string;
+  /** Deletes everything, as a `FLUSHALL` on a private server would. */
+  flush(): Promise<void>;
+  /** Kills the server without warning; it keeps nothing. */
+  stop(): Promise<void>;
+  /** Starts it again on the same port, empty. */
+  start(): Promise<void>;
+  /** Also done at the end of the test file. */
+  close(): Promise<void>;
+}
+
+/** A private server of one's own, from the program at `path`. */
+export async function startRedis(path: string): Promise<TestRedis> {
+  const port = await freePort();
+  const url = `redis://127.0.0.1:${port}/0`;
+  const folder = mkdtempSync(join(tmpdir(), 'boxcar-redis-'));
+  let child: ChildProcess | undefined;
+  const start = async (): Promise<void> => {
+    const args = [
+      '--port',
+      String(port),
+      '--bind',
+      '127.0.0.1',
+      '--save',
+      '',
+      '--appendonly',
+      'no',
+      '--dir',
+      folder,
+    ];
+    const started = spawn(path, args, { stdio: 'ignore' });
+    child = trackChild(started);
+    await waitFor(
+      () => {
+        if (started.exitCode !== null) throw new Error(`redis-server ended with code ${started.exitCode}`);
+        return ping(url);
+      },
+      { message: `redis-server on port ${port} answers`, deadlineMs: 10_000 },
+    );
+  };
+  const stop = async (): Promise<void> => {
+    if (!child || child.exitCode !== null || child.signalCode !== null) return;
+    const exit = new Promise((settle) => child?.once('exit', settle));
+    child.kill('SIGKILL');
+    await exit;
+  };
+  await start();
+  const close = closeAtEnd(async () => {
+    await stop();
+    rmSync(folder, { recursive: true, force: true });
+  });
+  return { url, flush: () => command(url, 'flushall'), start, stop, close, [Symbol.asyncDispose]: close };
+}
+
+export async function command(url: string, name: 'flushall' | 'flushdb' | 'ping'): Promise<void> {
+  const client = new Redis(url, { lazyConnect: true, maxRetriesPerRequest: 0, retryStrategy: () => null });
+  // The failure shows in the command.
+  client.on('error', () => {});
+  try {
+    await client.connect();
+    await client.call(name);
+  } finally {
+    client.disconnect();
+  }
+}
+
+export async function ping(url: string): Promise<boolean> {
+  try {
+    await command(url, 'ping');
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,87 @@
+// Mixes load and random faults on real processes and servers of its own, and prints what struck and what held.
+import { parseArgs } from 'node:util';
+import { closeAll } from '@boxcar/testkit/standalone';
+import { openPlace } from '../packages/runtime/src/testing/soak/place.ts';
+import { type SoakReport, soak } from '../packages/runtime/src/testing/soak/soak.ts';
+
+const USAGE = `Usage: npm run soak -- [--minutes N] [--seed S] [--queue redis|postgres] [--json]
+
+Runs workers as processes of their own against an embedded Postgres and, unless told otherwise, a private redis-server, submits
+turns of all kinds, and lets random faults strike. Ends with 1 when something did not hold.
+
+  --minutes N   how long faults strike; parts of a minute too (1)
+  --seed S      the same seed chooses the same load and faults; printed when it is left out
+  --queue Q     where the queues live: redis or postgres (redis)
+  --json        one JSON object on stdout instead of text`;
+
+interface Choice {
+  readonly minutes: number;
+  readonly seed: number;
+  readonly queue: 'redis' | 'postgres';
+  readonly isJson: boolean;
+}
+
+function readChoice(): Choice {
+  const { values } = parseArgs({
+    options: {
+      minutes: { type: 'string', default: '1' },
+      seed: { type: 'string', default: String(Date.now() % 1_000_000) },
+      queue: { type: 'string', default: 'redis' },
+      json: { type: 'boolean', default: false },
+      help: { type: 'boolean', default: false },
+    },
+  });
+  if (values.help) {
+    console.log(USAGE);
+    process.exit(0);
+  }
+  const minutes = Number(values.minutes);
+  const seed = Number(values.seed);
+  if (!(minutes > 0)) throw new Error(`--minutes must be a number above 0, not '${values.minutes}'`);
+  if (!Number.isInteger(seed) || seed < 0)
+    throw new Error(`--seed must be a whole number, not '${values.seed}'`);
+  if (values.queue !== 'redis' && values.queue !== 'postgres')
+    throw new Error(`--queue must be redis or postgres, not '${values.queue}'`);
+  return { minutes, seed, queue: values.queue, isJson: values.json };
+}
+
+function print(report: SoakReport): void {
+  const lines = Object.entries(report.struck)
+    .sort(([a], [b]) => a.localeCompare(b))
+    .map(([name, n]) => `  ${String(n).padStart(5)}  ${name}`);
+  const ends = Object.entries(report.ended).map(([status, n]) => `${n} ${status}`);
+  const broken = report.promises.filter((promise) => promise.broken.length > 0);
+  console.log(`seed ${report.seed}, ${report.seconds} s\n\nwhat struck\n${lines.join('\n')}\n`);
+  console.log(`${report.accepted} turns accepted (${report.repeated} submissions made again)`);
+  console.log(`with their children: ${ends.join(', ')}\n`);
+  console.log(`what held: ${report.promises.length - broken.length} of ${report.promises.length} promises`);
+  for (const { promise, broken: found } of broken)
+    console.log(`\nBROKEN  ${promise}\n${found.map((what) => `  ${what}`).join('\n')}`);
+}
+
+let choice: Choice;
+try {
+  choice = readChoice();
+} catch (error) {
+  console.error(`${error instanceof Error ? error.message.split('. ')[0] : String(error)}; see --help`);
+  process.exit(2);
+}
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
+
+const { minutes, seed, queue, isJson } = choice;
+const place = await openPlace(queue);
+const startedAt = performance.now();
+const report = await soak(place, {
+  seconds: minutes * 60,
+  seed,
+  progress: (line) => {
+    const text = `${Math.round((performance.now() - startedAt) / 1_000)} s: ${line}`;
+    process.stderr.write(process.stderr.isTTY ? `\r\u001b[2K${text}` : `${text}\n`);
+  },
+});
+if (process.stderr.isTTY) process.stderr.write('\r\u001b[2K');
+if (isJson) console.log(JSON.stringify(report));
+else print(report);
+await place.close();
+await closeAll();
+process.exit(report.ok ? 0 : 1);
