@@ -30,6 +30,8 @@ export default defineConfig({
     setupFiles: ['packages/testkit/src/setup.ts'],
     // Child processes are real, so a worker of the pool is a process of its own, never a thread.
     pool: 'forks',
+    // Test files follow one another in a process, which loads the modules once. The setup file closes what a file left open.
+    isolate: false,
     // Many tests wait for leases, deadlines and processes: one file more than there are cores keeps all of them busy.
     maxWorkers: availableParallelism() + 1,
     sequence: { sequencer: LongFirst },

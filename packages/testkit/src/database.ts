@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { createPool } from '@boxcar/store';
 import pg from 'pg';
 import { testContext } from './context.js';
-import { closeAtEnd, hasFailed } from './lifecycle.js';
+import { closeAtEnd, hasFailed, KEPT } from './lifecycle.js';
 import { type CleanState, readCleanState, resetDatabase } from './reset-database.js';
 
 export interface TestDatabase extends AsyncDisposable {
@@ -16,40 +16,47 @@ export interface TestDatabase extends AsyncDisposable {
 /** A pool ends at once when all its connections are back. */
 const POOL_END_MS = 5_000;
 
-/** Databases of this process that nobody uses, as clean as new, by the size of their pools. */
-const idle = new Map<number, Clone[]>();
-let clean: CleanState | undefined;
-let count = 0;
+/** At most so many databases, with their connections, wait for another test in a process. */
+const MAX_IDLE = 4;
 
 interface Clone {
   readonly name: string;
   readonly url: string;
   readonly pool: pg.Pool;
-  readonly drop: () => Promise<void>;
+  readonly max: number;
 }
 
-async function clone(adminUrl: string, template: string, max: number): Promise<Clone> {
+/** Databases of this process that nobody uses, as clean as new. The teardown of the run drops them. */
+const idle: Clone[] = [];
+let clean: CleanState | undefined;
+let count = 0;
+
+async function clone(template: string, max: number): Promise<Clone> {
+  const { adminUrl, runId } = testContext().postgres;
   count += 1;
-  const name = `boxcar_test_${testContext().postgres.runId}_${process.pid}_${count}`;
+  const name = `boxcar_test_${runId}_${process.pid}_${count}`;
   // Copied as files: written to the log, each would be megabytes of it.
-  await asAdmin(adminUrl, `create database ${name} template ${template} strategy file_copy`);
+  await asAdmin(`create database ${name} template ${template} strategy file_copy`);
   const url = new URL(adminUrl);
   url.pathname = `/${name}`;
-  const pool = createPool({ connectionString: url.href, max });
-  const drop = closeAtEnd(async () => {
-    const isEnded = await Promise.race([
-      (pool.ended ? Promise.resolve() : pool.end()).then(() => true),
-      delay(POOL_END_MS, false, { ref: false }),
-    ]);
-    if (hasFailed()) console.error(`boxcar tests: kept database ${name}`);
-    else await asAdmin(adminUrl, `drop database if exists ${name} with (force)`);
-    if (!isEnded) throw new Error(`a connection of the pool of ${name} was never released`);
-  });
-  return { name, url: url.href, pool, drop };
+  return { name, url: url.href, pool: createPool({ connectionString: url.href, max }), max };
+}
+
+/** Ends its pool and drops it, or keeps it where a test has failed. */
+async function discard({ name, pool }: Clone): Promise<void> {
+  const isEnded = await Promise.race([
+    (pool.ended ? Promise.resolve() : pool.end()).then(() => true),
+    delay(POOL_END_MS, false, { ref: false }),
+  ]);
+  if (hasFailed()) {
+    await asAdmin(`comment on database ${name} is '${KEPT}'`);
+    console.error(`boxcar tests: kept database ${name}`);
+  } else await asAdmin(`drop database if exists ${name} with (force)`);
+  if (!isEnded) throw new Error(`a connection of the pool of ${name} was never released`);
 }
 
 /**
- * A database of one's own: a clone of the template that was migrated once for the run. One that a test of this file is done
+ * A database of one's own: a clone of the template that was migrated once for the run. One that an earlier test is done
  * with is used again where that leaves no trace, since a new connection reads the catalog and plans every statement anew,
  * which is most of what a test costs.
  *
@@ -60,33 +67,30 @@ async function clone(adminUrl: string, template: string, max: number): Promise<C
 export async function testDatabase(
   options: { readonly max?: number; readonly empty?: boolean; readonly from?: string } = {},
 ): Promise<TestDatabase> {
-  const { adminUrl, template, templateError } = testContext().postgres;
+  const { template, templateError } = testContext().postgres;
   const { max = 4, empty = false, from } = options;
   if (templateError !== undefined && !empty) {
     throw new Error(`there is no template database, because the migrations fail: ${templateError}`);
   }
-  if (empty || from !== undefined) {
-    const own = await clone(adminUrl, from ?? 'template0', max);
-    return { ...own, close: own.drop, [Symbol.asyncDispose]: own.drop };
-  }
-  const ready = idle.get(max)?.pop();
-  const own = ready ?? (await clone(adminUrl, template, max));
-  clean ??= await readCleanState(own.pool);
-  const state = clean;
-  const close = async (): Promise<void> => {
-    if (hasFailed() || !(await resetDatabase(own.pool, state).catch(() => false))) return own.drop();
-    idle.set(max, [...(idle.get(max) ?? []), own]);
-  };
-  let closing: Promise<void> | undefined;
-  const once = (): Promise<void> => {
-    closing ??= close();
-    return closing;
-  };
-  return { name: own.name, url: own.url, pool: own.pool, close: once, [Symbol.asyncDispose]: once };
+  const isPlain = !empty && from === undefined;
+  const found = isPlain ? idle.findIndex((one) => one.max === max) : -1;
+  const own =
+    idle.splice(found, found < 0 ? 0 : 1)[0] ?? (await clone(from ?? (empty ? 'template0' : template), max));
+  if (isPlain) clean ??= await readCleanState(own.pool);
+  const close = closeAtEnd(async () => {
+    const isClean = isPlain && !hasFailed() && idle.length < MAX_IDLE && (await isResettable(own));
+    if (isClean) idle.push(own);
+    else await discard(own);
+  });
+  return { name: own.name, url: own.url, pool: own.pool, close, [Symbol.asyncDispose]: close };
 }
 
-async function asAdmin(adminUrl: string, statement: string): Promise<void> {
-  const admin = new pg.Client({ connectionString: adminUrl });
+async function isResettable({ pool }: Clone): Promise<boolean> {
+  return clean !== undefined && (await resetDatabase(pool, clean).catch(() => false));
+}
+
+async function asAdmin(statement: string): Promise<void> {
+  const admin = new pg.Client({ connectionString: testContext().postgres.adminUrl });
   await admin.connect();
   try {
     await admin.query(statement);

@@ -6,6 +6,7 @@ import pg from 'pg';
 import type { TestProject } from 'vitest/node';
 import type { TestContext } from './context.js';
 import { findProgram, hasContainerEngine } from './engine.js';
+import { KEPT } from './lifecycle.js';
 import { requireVersion } from './require-version.js';
 
 interface Server {
@@ -157,15 +158,17 @@ async function makeTemplate(adminUrl: string, template: string): Promise<string 
   }
 }
 
-/** Drops the template and lists the databases that tests have left: those of failed ones. */
+/** Drops the databases of the run but those of failed tests. @returns The names of these. */
 async function dropAllBut(adminUrl: string, template: string, pattern: string): Promise<string[]> {
   return withAdmin(adminUrl, async (admin) => {
-    await admin.query(`drop database if exists ${template} with (force)`);
-    const { rows } = await admin.query<{ datname: string }>(
-      'select datname from pg_database where datname like $1 order by datname',
-      [pattern],
+    const { rows } = await admin.query<{ datname: string; is_kept: boolean }>(
+      `select datname, shobj_description(oid, 'pg_database') is not distinct from $2 as is_kept
+       from pg_database where datname like $1 order by datname`,
+      [pattern, KEPT],
     );
-    return rows.map((row) => row.datname);
+    for (const name of [template, ...rows.filter((row) => !row.is_kept).map((row) => row.datname)])
+      await admin.query(`drop database if exists ${name} with (force)`);
+    return rows.filter((row) => row.is_kept).map((row) => row.datname);
   });
 }
 

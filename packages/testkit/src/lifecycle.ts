@@ -1,8 +1,11 @@
 /**
  * What a test file has opened, so that its end closes it whatever the file does. The setup file drives this module; the
- * helpers register with it.
+ * helpers register with it. Test files share a process, one after the other.
  */
 type Close = () => Promise<void>;
+
+/** The comment on a database that the teardown of the run leaves alone. */
+export const KEPT = 'kept: a test failed';
 
 const open = new Set<Close>();
 let failed = false;
@@ -32,7 +35,7 @@ export function closeAtEnd(close: Close): Close {
   return once;
 }
 
-/** Closes all that is still open, the newest first: what was opened later may use what was opened before. */
+/** Closes all that is still open, the newest first: what was opened later may use what was opened before. Ends the file. */
 export async function closeAll(): Promise<void> {
   const errors: unknown[] = [];
   for (const close of [...open].reverse()) {
@@ -42,5 +45,6 @@ export async function closeAll(): Promise<void> {
       errors.push(error);
     }
   }
+  failed = false;
   if (errors.length > 0) throw new AggregateError(errors, 'could not close what the tests had opened');
 }

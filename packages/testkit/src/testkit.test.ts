@@ -29,6 +29,21 @@ describe('testDatabase', () => {
     await database.close();
     expect(await exists()).toBe(0);
   });
+
+  it('is used again by a later test only when it looks as new', async () => {
+    const database = await testDatabase({ max: 1 });
+    await database.pool.query(
+      "insert into boxcar.projects values (gen_random_uuid(), 'left behind', '{}', gen_random_uuid(), gen_random_uuid())",
+    );
+    await database.close();
+    await using again = await testDatabase({ max: 1 });
+    expect(again.name).toBe(database.name);
+    expect((await again.pool.query('select 1 from boxcar.projects')).rowCount).toBe(0);
+    await again.pool.query('create table left_behind (n int)');
+    await again.close();
+    await using other = await testDatabase({ max: 1 });
+    expect(other.name).not.toBe(database.name);
+  });
 });
 
 describe.runIf(queueBackends().includes('redis'))('testRedis', () => {
