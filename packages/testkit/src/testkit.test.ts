@@ -38,7 +38,9 @@ describe('testDatabase', () => {
     await database.close();
     await using again = await testDatabase({ max: 1 });
     expect(again.name).toBe(database.name);
-    expect((await again.pool.query('select 1 from boxcar.projects')).rowCount).toBe(0);
+    expect(
+      (await again.pool.query("select 1 from boxcar.projects where name = 'left behind'")).rowCount,
+    ).toBe(0);
     await again.pool.query('create table left_behind (n int)');
     await again.close();
     await using other = await testDatabase({ max: 1 });
