@@ -8,9 +8,9 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
-import { loadLongWaits, type Queryable } from '@boxcar/store';
+import { createPool, loadLongWaits } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { buildResult } from './ending.js';
@@ -235,16 +235,14 @@ test('a wide batch whose members wait for nobody is read in one statement and le
     },
   }));
   await using _harness = h;
-  const sent: unknown[] = [];
-  // Its own statements: the worker's heartbeat goes on meanwhile.
-  const db: Queryable = {
-    query: (config) => {
-      sent.push(config);
-      return h.database.pool.query(config);
-    },
-  };
-  const found = await loadLongWaits(db, { now: new Date(Date.now() + 6_000), limit: 500 });
-  expect(sent).toHaveLength(1);
+  // By a connection of its own: the worker's heartbeat goes on meanwhile.
+  const pool = createPool({ connectionString: h.database.url, max: 1 });
+  const client = await pool.connect();
+  const sent = vi.spyOn(client, 'query');
+  client.release();
+  const found = await loadLongWaits(pool, { now: new Date(Date.now() + 6_000), limit: 500 });
+  await pool.end();
+  expect(sent).toHaveBeenCalledOnce();
   expect(found).toEqual({ turns: [], next: undefined });
   expect(findWaitCycles(found.turns)).toEqual([]);
 });
