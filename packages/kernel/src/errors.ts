@@ -163,7 +163,7 @@ export const ERROR_CATALOGUE = {
     503,
     false,
     'The database schema is too new for this program.',
-    'Upgrade Boxcar on this machine.',
+    'Upgrade Boxcar on this machine. For a development database that a newer one has migrated: `boxcar dev --reset`, or another `BOXCAR_DATA_DIR`.',
   ),
   unsupported_format: entry(
     503,
