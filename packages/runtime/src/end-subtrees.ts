@@ -11,11 +11,11 @@ import { type ErrorBody, type FinalStatus, KernelError, type RunId, type TurnId 
 import {
   type CommitResult,
   commitWithin,
+  type EndableTurn,
   hastenLooksWithin,
   loadOpenCalls,
   lockSubtrees,
   notifyCanceled,
-  type OpenTurn,
   type StepCommit,
   settleCalls,
   type Tx,
@@ -41,7 +41,11 @@ export type EndedTurns = Pick<
   'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'rings'
 >;
 
-function toEnd(turn: OpenTurn, { status, error }: EndSubtrees): StepCommit {
+/** The end of a turn by others than its worker: no step, and a deliverable that says what became of it. */
+export function endFromOutside(
+  turn: EndableTurn,
+  { status, error }: Pick<EndSubtrees, 'status' | 'error'>,
+): StepCommit {
   const withIds = { ...error, details: { ...error.details, turn_id: turn.turn_id } };
   const built = buildEnd(
     {
@@ -102,7 +106,7 @@ export async function endSubtrees(tx: Tx, request: EndSubtrees): Promise<EndedTu
   const turns = await lockSubtrees(tx, request.runId, request);
   if (turns.length === 0)
     return { endedTurnIds: [], doorTurnIds: [], backlogTargets: [], dueBatchIds: [], rings: [] };
-  const result = await commitWithin(turns.map((turn) => toEnd(turn, request)))(tx);
+  const result = await commitWithin(turns.map((turn) => endFromOutside(turn, request)))(tx);
   await closeCalls(tx, result.endedTurnIds);
   await notifyCanceled(
     tx,

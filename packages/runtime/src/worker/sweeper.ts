@@ -1,5 +1,4 @@
 import {
-  type ErrorBody,
   findWaitCycles,
   KernelError,
   type ProjectId,
@@ -40,9 +39,10 @@ import {
   wakeDue,
   wakeForLeftovers,
 } from '@boxcar/store';
+import { type EndSubtrees, endFromOutside } from '../end-subtrees.js';
 import type { Runtime } from '../runtime.js';
 import { createRecorder, type Recorder } from './call-result.js';
-import { buildEnd, buildResult, type Ending, fallbackDeliverable } from './ending.js';
+import { buildResult } from './ending.js';
 import { finishBatch } from './finish-batch.js';
 import { leaveBatch } from './leave-batch.js';
 import { MAX_ATTEMPTS } from './run-turn.js';
@@ -265,45 +265,12 @@ export class Sweeper {
   async #end(
     kind: SweepKind,
     turns: readonly EndableTurn[],
-    { status, error, ...clock }: Clock & { readonly status: Ending['status']; readonly error: ErrorBody },
+    { status, error, ...clock }: Clock & Pick<EndSubtrees, 'status' | 'error'>,
   ): Promise<void> {
     const ended: TurnId[] = [];
     for (const turn of turns) {
-      const withIds = { ...error, details: { ...error.details, turn_id: turn.turn_id } };
-      const target = {
-        turnId: turn.turn_id,
-        projectId: turn.project_id,
-        agentId: turn.agent_id,
-        parentTurnId: turn.parent_turn_id,
-        parentToolCallId: turn.parent_tool_call_id,
-        isAwaited: turn.is_awaited,
-        primitive: turn.primitive,
-        contextBoxId: turn.context_box_id,
-        outputBoxId: turn.output_box_id,
-      };
-      const built = buildEnd(target, {
-        status,
-        deliverable: fallbackDeliverable(withIds, turn.step_count, null),
-        error: withIds,
-      });
       try {
-        const result = await commitSteps(this.#runtime.pool, [
-          {
-            turnId: turn.turn_id,
-            projectId: turn.project_id,
-            agentId: turn.agent_id,
-            epoch: turn.epoch,
-            hasParent: turn.parent_turn_id !== null,
-            holderId: turn.holder_id,
-            step: null,
-            cards: built.cards,
-            entries: built.entries,
-            calls: [],
-            emptyReplies: 0,
-            results: [],
-            end: built.end,
-          },
-        ]);
+        const result = await commitSteps(this.#runtime.pool, [endFromOutside(turn, { status, error })]);
         this.#runtime.ring(result.rings);
         this.#runtime.announceEnds(result);
         ended.push(...result.endedTurnIds);
