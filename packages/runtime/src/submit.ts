@@ -70,6 +70,7 @@ import type { RuntimeCore } from './runtime.js';
 import { reserveSpawn } from './spawn-budget.js';
 import { UnitOfWork } from './unit-of-work.js';
 import { unlessAborted } from './unless-aborted.js';
+import { answeredMeanwhile } from './worker/call-result.js';
 
 const DEFAULT_WAIT_SECONDS = 3600;
 const DEFAULT_MAX_DEPTH = 20;
@@ -101,10 +102,8 @@ export interface DoorOptions {
     readonly signal: AbortSignal;
     /** Records the answer in the same transaction, when the primitive does not wait. */
     readonly settle: (tx: Tx, answer: JsonValue) => Promise<void>;
-    /** Gives the call the deadline of what it waits for, in the same transaction. */
-    readonly extend: (tx: Tx, timeoutMs: number) => Promise<void>;
-    /** Lets the call wait for a batch, in the same transaction. */
-    readonly join: (tx: Tx, batch: { readonly id: BatchId; readonly deadlineMs: number }) => Promise<void>;
+    /** From here on the call's deadline no longer ends it. @throws when it has. */
+    readonly pass: () => void;
   };
   readonly doorJobId?: string;
 }
@@ -879,6 +878,8 @@ async function acceptOnce(
     const awaitedTurnId = awaited?.kind === 'turn' ? awaited.id : null;
     const awaitedBatchId = awaited?.kind === 'batch' ? awaited.id : null;
     const { call } = options;
+    const isWaitingCall = call !== undefined && awaited !== undefined;
+    if (isWaitingCall) call.pass();
     const result = await unit.commit(
       {
         operation: {
@@ -892,23 +893,23 @@ async function acceptOnce(
           doorJobId: awaited === undefined ? null : (options.doorJobId ?? null),
         },
         ...fenceOf(call, parent, unit.submission.turns.length > 0),
+        ...(isWaitingCall
+          ? {
+              wait: { toolCallId: call.toolCallId, batchId: awaitedBatchId, deadlineMs: awaited.deadlineMs },
+            }
+          : {}),
       },
-      call === undefined && parent === undefined
-        ? undefined
-        : async (tx, { runTurns }) => {
-            checkCeiling(opening, runTurns);
-            if (call === undefined) return;
-            if (awaited === undefined) await call.settle(tx, answer);
-            else if (awaited.kind === 'turn') await call.extend(tx, awaited.deadlineMs);
-            else await call.join(tx, awaited);
-          },
+      call === undefined || isWaitingCall ? undefined : (tx) => call.settle(tx, answer),
     );
     if (result.outcome === 'refused') {
-      // Someone else used the key meanwhile, or the calling turn is gone.
+      // Someone else used the key meanwhile, the calling turn is gone, or what `because` says.
       const now = await open(runtime, options, request);
       const again = replay(now, key, requestHash);
       if (again !== undefined) return again;
       checkParent(now);
+      if (result.because === 'full') throw runIsFull(opening);
+      if (result.because === 'answered' && call !== undefined)
+        throw answeredMeanwhile(primitive, call.toolCallId);
       throw new KernelError('turn_ended', { details: { turn_id: parent?.turnId } });
     }
     announce(runtime, result.turns);
@@ -928,19 +929,18 @@ async function acceptOnce(
   }
 }
 
-/**
- * A run without an account has a ceiling all the same: its turns are counted where they are written.
- *
- * @throws KernelError `budget_exceeded`, which undoes the submission.
- */
-function checkCeiling({ parent }: Opening, runTurns: number | undefined): void {
-  if (parent === undefined || parent.budgetId !== null || runTurns === undefined) return;
-  if (runTurns <= DEFAULT_RUN_TURNS) return;
-  throw budgetExceeded(
-    { accountId: parent.runId, kind: 'turns', limit: DEFAULT_RUN_TURNS, used: DEFAULT_RUN_TURNS, needed: 1 },
-    { turn_id: parent.turnId, run_id: parent.runId },
+/** A run without an account has a ceiling all the same: its turns are counted where they are written. */
+const runIsFull = ({ parent }: Opening): KernelError =>
+  budgetExceeded(
+    {
+      accountId: parent?.runId ?? '',
+      kind: 'turns',
+      limit: DEFAULT_RUN_TURNS,
+      used: DEFAULT_RUN_TURNS,
+      needed: 1,
+    },
+    { turn_id: parent?.turnId, run_id: parent?.runId },
   );
-}
 
 /**
  * A call is fenced by its turn's epoch. From outside a turn is filed under one that has not ended, whoever holds it. Where new
@@ -952,7 +952,10 @@ function fenceOf(
   hasTurns: boolean,
 ): { readonly fence?: Fence } {
   const spawnRunId = hasTurns ? parent?.runId : undefined;
-  const spawn = spawnRunId === undefined ? {} : { spawnRunId };
+  const spawn =
+    spawnRunId === undefined
+      ? {}
+      : { spawnRunId, maxRunTurns: parent?.budgetId === null ? DEFAULT_RUN_TURNS : null };
   if (call !== undefined)
     return { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId, ...spawn } };
   if (parent === undefined || spawnRunId === undefined) return {};

@@ -12,18 +12,11 @@ import {
   toErrorBody,
   toolNames,
 } from '@boxcar/kernel';
-import {
-  awaitBatch,
-  type CallSettlement,
-  extendDeadline,
-  type NewToolCall,
-  type PendingCall,
-  settleCalls,
-} from '@boxcar/store';
+import { type CallSettlement, type NewToolCall, type PendingCall, settleCalls } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
-import { type CallOutcome, toFailure, toSettlement } from './call-result.js';
+import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';
 import { keepLate, lateResult } from './late.js';
 import type { HeldTurn } from './run-turn.js';
 
@@ -320,19 +313,6 @@ const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   (error.code === 'database_unavailable' ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
-/**
- * The sweep may have answered a call, as out of time, that is at work still: its model was told so, and nothing may come of it.
- *
- * @throws KernelError `tool_timeout`, which undoes the primitive.
- */
-function checkOpen(call: PendingCall, isOpen: boolean): void {
-  if (isOpen) return;
-  throw new KernelError('tool_timeout', {
-    message: 'The call was answered as out of time while its primitive was at work.',
-    details: { tool: call.name, tool_call_id: call.id },
-  });
-}
-
 async function runPrimitive(
   runtime: RuntimeCore,
   held: HeldTurn,
@@ -364,17 +344,10 @@ async function runPrimitive(
         settle: async (tx, answer) => {
           pass();
           const settled = await settleCalls(tx, [options.settle({ status: 'success', result: answer })]);
-          checkOpen(call, settled.duplicates.length === 0);
+          if (settled.duplicates.length > 0) throw answeredMeanwhile(call.name, call.id);
           rings = settled.rings;
         },
-        join: async (tx, batch) => {
-          pass();
-          checkOpen(call, await awaitBatch(tx, call.id, batch));
-        },
-        extend: async (tx, timeoutMs) => {
-          pass();
-          checkOpen(call, await extendDeadline(tx, call.id, timeoutMs));
-        },
+        pass,
       },
     }),
   );
