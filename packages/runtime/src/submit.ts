@@ -104,6 +104,8 @@ export interface DoorOptions {
     readonly settle: (tx: Tx, answer: JsonValue) => Promise<void>;
     /** From here on the call's deadline no longer ends it. @throws when it has. */
     readonly pass: () => void;
+    /** Rings the turns that it has dispatched. */
+    readonly ring: (rings: readonly Ring[]) => void;
   };
   readonly doorJobId?: string;
 }
@@ -912,7 +914,7 @@ async function acceptOnce(
         throw answeredMeanwhile(primitive, call.toolCallId);
       throw new KernelError('turn_ended', { details: { turn_id: parent?.turnId } });
     }
-    announce(runtime, result.turns);
+    announce(runtime, result.turns, call?.ring);
     runtime.ring(tools.rings);
     for (const ended of tools.ended) announceEnds(runtime, ended);
     runtime.finishSoon(tools.dueBatchIds);
@@ -985,8 +987,12 @@ async function firstAnswer(
 }
 
 /** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */
-function announce(runtime: RuntimeCore, turns: readonly SubmittedTurn[]): void {
-  runtime.ring(ringsOf(turns));
+function announce(
+  runtime: RuntimeCore,
+  turns: readonly SubmittedTurn[],
+  ring: (rings: readonly Ring[]) => void = (rings) => runtime.ring(rings),
+): void {
+  ring(ringsOf(turns));
   for (const target of new Set(
     turns.filter((turn) => turn.status === 'queued').map((turn) => turn.worker_target),
   ))

@@ -348,6 +348,7 @@ async function runPrimitive(
           rings = settled.rings;
         },
         pass,
+        ring: held.ring,
       },
     }),
   );

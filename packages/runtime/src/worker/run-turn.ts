@@ -16,6 +16,7 @@ import {
   type NewCard,
   promptHash,
   providerOf,
+  type Ring,
   resultFieldsOf,
   stepNotice,
   type ToolSchema,
@@ -53,6 +54,8 @@ export interface HeldTurn {
   readonly holderId: WorkerId;
   /** Fires when the worker may no longer act for the turn: lease lost, or shutdown out of patience. */
   readonly signal: AbortSignal;
+  /** Rings what a commit of this turn has dispatched. */
+  readonly ring: (rings: readonly Ring[]) => void;
 }
 
 /** The results of a step's own calls. */
