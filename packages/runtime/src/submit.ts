@@ -98,6 +98,8 @@ export interface DoorOptions {
     readonly epoch: number;
     readonly holderId: WorkerId;
     readonly toolCallId: ToolCallId;
+    /** By `begin`, beside the commit of the call. */
+    readonly begun?: Begun | undefined;
     /** Fires at the call's deadline and when its turn is lost: what the handler has gathered comes to nothing. */
     readonly signal: AbortSignal;
     /** Records the answer in the same transaction, when the primitive does not wait. */
@@ -151,12 +153,14 @@ const checkText = (value: string | undefined, field: string, maxLength: number):
   }
 };
 
+type Opened = Opening & { readonly source: NonNullable<Opening['source']> };
+
 /** @throws KernelError `not_found` for project, source agent or calling turn. */
 async function open(
   runtime: RuntimeCore,
-  options: SubmitOptions & DoorOptions,
+  options: Caller,
   { key, profileNames }: { readonly key: string; readonly profileNames: readonly string[] },
-): Promise<Opening & { source: NonNullable<Opening['source']> }> {
+): Promise<Opened> {
   checkText(options.projectId, 'project_id', 200);
   checkText(options.sourceAgentId, 'source_agent_id', 200);
   checkText(options.channelId, 'channel_id', 200);
@@ -781,19 +785,27 @@ function replay(opening: Opening, key: string, requestHash: string): Accepted | 
   };
 }
 
+type Caller = SubmitOptions & {
+  readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId'>;
+};
+
+/** A primitive whose arguments are valid, and whose caller is being looked up. */
+export interface Begun {
+  readonly primitive: string;
+  readonly handler: Handler;
+  readonly input: unknown;
+  readonly plain: JsonValue;
+  readonly request: { readonly key: string; readonly profileNames: readonly string[] };
+  readonly opening: Promise<Opened>;
+}
+
 /**
- * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.
+ * Begins to accept a primitive. For a call it may be done beside the commit of the call: what is looked up is decided again by the
+ * write, under the fence of the turn.
  *
- * @returns The answer, or the receipt when a turn is awaited.
- * @throws KernelError of the catalogue; then nothing was written.
- * Rule: docs/primitives.md, "Accepting".
+ * @throws KernelError for an unknown primitive and arguments that do not fit.
  */
-export async function accept(
-  runtime: RuntimeCore,
-  primitive: string,
-  args: unknown,
-  options: SubmitOptions & DoorOptions = {},
-): Promise<Accepted> {
+export function begin(runtime: RuntimeCore, primitive: string, args: unknown, options: Caller): Begun {
   const handler = runtime.handlers.get(primitive);
   if (handler === undefined) {
     throw new KernelError('unknown_primitive', {
@@ -812,25 +824,51 @@ export async function accept(
     options.call === undefined
       ? (options.idempotencyKey ?? `auto:${newId()}`)
       : `call:${options.call.toolCallId}`;
-  // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
-  return retryTransient(() => acceptOnce(runtime, { primitive, handler, input, plain, key, options }));
+  const request = { key, profileNames: handler.profileNames?.(input) ?? [] };
+  const opening = open(runtime, options, request);
+  // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
+  opening.catch(() => undefined);
+  return { primitive, handler, input, plain, request, opening };
 }
 
-interface Attempt {
-  readonly primitive: string;
-  readonly handler: Handler;
-  readonly input: unknown;
-  readonly plain: JsonValue;
-  readonly key: string;
-  readonly options: SubmitOptions & DoorOptions;
+/**
+ * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.
+ *
+ * @returns The answer, or the receipt when a turn is awaited.
+ * @throws KernelError of the catalogue; then nothing was written.
+ * Rule: docs/primitives.md, "Accepting".
+ */
+export async function accept(
+  runtime: RuntimeCore,
+  primitive: string,
+  args: unknown,
+  options: SubmitOptions & DoorOptions = {},
+): Promise<Accepted> {
+  const begun = options.call?.begun ?? begin(runtime, primitive, args, options);
+  let opening: Promise<Opened> | undefined = begun.opening;
+  // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
+  return retryTransient(async () => {
+    const first = opening;
+    opening = undefined;
+    return acceptOnce(runtime, {
+      begun,
+      options,
+      opening: await (first ?? open(runtime, options, begun.request)),
+    });
+  });
 }
 
 async function acceptOnce(
   runtime: RuntimeCore,
-  { primitive, handler, input, plain, key, options }: Attempt,
+  attempt: {
+    readonly begun: Begun;
+    readonly options: SubmitOptions & DoorOptions;
+    readonly opening: Opened;
+  },
 ): Promise<Accepted> {
-  const request = { key, profileNames: handler.profileNames?.(input) ?? [] };
-  const opening = await open(runtime, options, request);
+  const { options, opening } = attempt;
+  const { primitive, handler, input, plain, request } = attempt.begun;
+  const { key } = request;
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
   if (known !== undefined) return known;

@@ -14,6 +14,7 @@ import {
 } from '@boxcar/kernel';
 import { type CallSettlement, type NewToolCall, type PendingCall, settleCalls } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
+import { type Begun, begin, type SubmitOptions } from '../submit.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';
@@ -253,7 +254,7 @@ export async function runCall(
   turn: HeldTurn,
   call: PendingCall,
   toolbox: Toolbox,
-  isAlone: boolean,
+  options: { readonly isAlone: boolean; readonly begun: Begun | undefined },
 ): Promise<CallRun> {
   const target = {
     toolCallId: call.id,
@@ -282,7 +283,7 @@ export async function runCall(
         details: { received: String(call.arguments).slice(0, 200) },
       });
     }
-    if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { isAlone, settle });
+    if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { ...options, settle });
     const tool = runtime.tools.get(call.name);
     if (tool === undefined)
       throw new KernelError('tool_unknown', {
@@ -313,12 +314,37 @@ const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   (error.code === 'database_unavailable' ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
+const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
+  projectId: turn.projectId,
+  sourceAgentId: turn.agentId,
+  channelId: turn.channelId,
+  ...(turn.traceparent === null ? {} : { traceparent: turn.traceparent }),
+});
+
+/** Begins a primitive beside the commit of its call. Undefined: it is none, or will be refused by `runCall`. */
+export function beginCall(
+  runtime: RuntimeCore,
+  held: HeldTurn,
+  call: Pick<NewToolCall, 'id' | 'name' | 'arguments' | 'route'>,
+): Begun | undefined {
+  if (call.route !== 'primitive') return undefined;
+  try {
+    return begin(runtime, call.name, call.arguments, {
+      ...callerOf(held),
+      call: { turnId: held.turn.turnId, toolCallId: call.id },
+    });
+  } catch {
+    return undefined;
+  }
+}
+
 async function runPrimitive(
   runtime: RuntimeCore,
   held: HeldTurn,
   call: PendingCall,
   options: {
     readonly isAlone: boolean;
+    readonly begun: Begun | undefined;
     readonly settle: (outcome: CallOutcome) => CallSettlement;
   },
 ): Promise<CallRun> {
@@ -331,11 +357,9 @@ async function runPrimitive(
   let rings: Parameters<RuntimeCore['ring']>[0] = [];
   const accepted = await runLimited(call, held, ({ signal, pass }) =>
     runtime.accept(call.name, call.arguments, {
-      projectId: turn.projectId,
-      sourceAgentId: turn.agentId,
-      channelId: turn.channelId,
-      ...(turn.traceparent === null ? {} : { traceparent: turn.traceparent }),
+      ...callerOf(held),
       call: {
+        begun: options.begun,
         turnId: turn.turnId,
         epoch: turn.epoch,
         holderId,
