@@ -64,17 +64,16 @@ const RECORD = statement(`
   select (select coalesce(json_agg(id), '[]') from won) as won, set_config('boxcar.complete',
     (select coalesce(array_agg(id), '{}')::text from lowered where pending_calls = 0 and status in ('dispatched', 'running', 'suspended')), true)`);
 
-/** The turns that RECORD has completed in this transaction; of one where it was not sent, none. */
-const COMPLETE = "nullif(current_setting('boxcar.complete', true), '')::uuid[]";
-
-// $2 holds all turns that may be meant, because turns that are asked for in two ways are found by no index.
+// `complete`: what RECORD has completed in this transaction; where it was not sent, nothing. $2 holds all turns that may be meant,
+// because turns that are asked for in two ways are found by no index.
 const ADVANCE = statement(`
   with holders as (select * from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)),
+  complete as materialized (select unnest(nullif(current_setting('boxcar.complete', true), '')::uuid[]) as id),
   lk as (
-    select t.*, t.id = any (${COMPLETE}) as is_complete,
+    select t.*, t.id in (select id from complete) as is_complete,
       h.turn_id is not null and t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id as is_held
     from boxcar.turns t left join holders h on h.turn_id = t.id
-    where t.id = any ($2::uuid[]) and (h.turn_id is not null or t.id = any (${COMPLETE})) and t.status in ('dispatched', 'running', 'suspended')
+    where t.id = any ($2::uuid[]) and (h.turn_id is not null or t.id in (select id from complete)) and t.status in ('dispatched', 'running', 'suspended')
     order by t.id for update of t
   ),
   results as (
