@@ -70,6 +70,7 @@ import type { RuntimeCore } from './runtime.js';
 import { reserveSpawn } from './spawn-budget.js';
 import { UnitOfWork } from './unit-of-work.js';
 import { unlessAborted } from './unless-aborted.js';
+import { answeredMeanwhile } from './worker/call-result.js';
 
 const DEFAULT_WAIT_SECONDS = 3600;
 const DEFAULT_MAX_DEPTH = 20;
@@ -97,14 +98,16 @@ export interface DoorOptions {
     readonly epoch: number;
     readonly holderId: WorkerId;
     readonly toolCallId: ToolCallId;
+    /** By `begin`, beside the commit of the call. */
+    readonly begun?: Begun | undefined;
     /** Fires at the call's deadline and when its turn is lost: what the handler has gathered comes to nothing. */
     readonly signal: AbortSignal;
     /** Records the answer in the same transaction, when the primitive does not wait. */
     readonly settle: (tx: Tx, answer: JsonValue) => Promise<void>;
-    /** Gives the call the deadline of what it waits for, in the same transaction. */
-    readonly extend: (tx: Tx, timeoutMs: number) => Promise<void>;
-    /** Lets the call wait for a batch, in the same transaction. */
-    readonly join: (tx: Tx, batch: { readonly id: BatchId; readonly deadlineMs: number }) => Promise<void>;
+    /** From here on the call's deadline no longer ends it. @throws when it has. */
+    readonly pass: () => void;
+    /** Rings the turns that it has dispatched. */
+    readonly ring: (rings: readonly Ring[]) => void;
   };
   readonly doorJobId?: string;
 }
@@ -150,12 +153,14 @@ const checkText = (value: string | undefined, field: string, maxLength: number):
   }
 };
 
+type Opened = Opening & { readonly source: NonNullable<Opening['source']> };
+
 /** @throws KernelError `not_found` for project, source agent or calling turn. */
 async function open(
   runtime: RuntimeCore,
-  options: SubmitOptions & DoorOptions,
+  options: Caller,
   { key, profileNames }: { readonly key: string; readonly profileNames: readonly string[] },
-): Promise<Opening & { source: NonNullable<Opening['source']> }> {
+): Promise<Opened> {
   checkText(options.projectId, 'project_id', 200);
   checkText(options.sourceAgentId, 'source_agent_id', 200);
   checkText(options.channelId, 'channel_id', 200);
@@ -780,19 +785,27 @@ function replay(opening: Opening, key: string, requestHash: string): Accepted | 
   };
 }
 
+type Caller = SubmitOptions & {
+  readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId'>;
+};
+
+/** A primitive whose arguments are valid, and whose caller is being looked up. */
+export interface Begun {
+  readonly primitive: string;
+  readonly handler: Handler;
+  readonly input: unknown;
+  readonly plain: JsonValue;
+  readonly request: { readonly key: string; readonly profileNames: readonly string[] };
+  readonly opening: Promise<Opened>;
+}
+
 /**
- * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.
+ * Begins to accept a primitive. For a call it may be done beside the commit of the call: what is looked up is decided again by the
+ * write, under the fence of the turn.
  *
- * @returns The answer, or the receipt when a turn is awaited.
- * @throws KernelError of the catalogue; then nothing was written.
- * Rule: docs/primitives.md, "Accepting".
+ * @throws KernelError for an unknown primitive and arguments that do not fit.
  */
-export async function accept(
-  runtime: RuntimeCore,
-  primitive: string,
-  args: unknown,
-  options: SubmitOptions & DoorOptions = {},
-): Promise<Accepted> {
+export function begin(runtime: RuntimeCore, primitive: string, args: unknown, options: Caller): Begun {
   const handler = runtime.handlers.get(primitive);
   if (handler === undefined) {
     throw new KernelError('unknown_primitive', {
@@ -811,25 +824,51 @@ export async function accept(
     options.call === undefined
       ? (options.idempotencyKey ?? `auto:${newId()}`)
       : `call:${options.call.toolCallId}`;
-  // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
-  return retryTransient(() => acceptOnce(runtime, { primitive, handler, input, plain, key, options }));
+  const request = { key, profileNames: handler.profileNames?.(input) ?? [] };
+  const opening = open(runtime, options, request);
+  // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
+  opening.catch(() => undefined);
+  return { primitive, handler, input, plain, request, opening };
 }
 
-interface Attempt {
-  readonly primitive: string;
-  readonly handler: Handler;
-  readonly input: unknown;
-  readonly plain: JsonValue;
-  readonly key: string;
-  readonly options: SubmitOptions & DoorOptions;
+/**
+ * Accepts a primitive: validates, decides, and commits its whole effect in one transaction.
+ *
+ * @returns The answer, or the receipt when a turn is awaited.
+ * @throws KernelError of the catalogue; then nothing was written.
+ * Rule: docs/primitives.md, "Accepting".
+ */
+export async function accept(
+  runtime: RuntimeCore,
+  primitive: string,
+  args: unknown,
+  options: SubmitOptions & DoorOptions = {},
+): Promise<Accepted> {
+  const begun = options.call?.begun ?? begin(runtime, primitive, args, options);
+  let opening: Promise<Opened> | undefined = begun.opening;
+  // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
+  return retryTransient(async () => {
+    const first = opening;
+    opening = undefined;
+    return acceptOnce(runtime, {
+      begun,
+      options,
+      opening: await (first ?? open(runtime, options, begun.request)),
+    });
+  });
 }
 
 async function acceptOnce(
   runtime: RuntimeCore,
-  { primitive, handler, input, plain, key, options }: Attempt,
+  attempt: {
+    readonly begun: Begun;
+    readonly options: SubmitOptions & DoorOptions;
+    readonly opening: Opened;
+  },
 ): Promise<Accepted> {
-  const request = { key, profileNames: handler.profileNames?.(input) ?? [] };
-  const opening = await open(runtime, options, request);
+  const { options, opening } = attempt;
+  const { primitive, handler, input, plain, request } = attempt.begun;
+  const { key } = request;
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
   if (known !== undefined) return known;
@@ -879,6 +918,8 @@ async function acceptOnce(
     const awaitedTurnId = awaited?.kind === 'turn' ? awaited.id : null;
     const awaitedBatchId = awaited?.kind === 'batch' ? awaited.id : null;
     const { call } = options;
+    const isWaitingCall = call !== undefined && awaited !== undefined;
+    if (isWaitingCall) call.pass();
     const result = await unit.commit(
       {
         operation: {
@@ -892,26 +933,26 @@ async function acceptOnce(
           doorJobId: awaited === undefined ? null : (options.doorJobId ?? null),
         },
         ...fenceOf(call, parent, unit.submission.turns.length > 0),
+        ...(isWaitingCall
+          ? {
+              wait: { toolCallId: call.toolCallId, batchId: awaitedBatchId, deadlineMs: awaited.deadlineMs },
+            }
+          : {}),
       },
-      call === undefined && parent === undefined
-        ? undefined
-        : async (tx, { runTurns }) => {
-            checkCeiling(opening, runTurns);
-            if (call === undefined) return;
-            if (awaited === undefined) await call.settle(tx, answer);
-            else if (awaited.kind === 'turn') await call.extend(tx, awaited.deadlineMs);
-            else await call.join(tx, awaited);
-          },
+      call === undefined || isWaitingCall ? undefined : (tx) => call.settle(tx, answer),
     );
     if (result.outcome === 'refused') {
-      // Someone else used the key meanwhile, or the calling turn is gone.
+      // Someone else used the key meanwhile, the calling turn is gone, or what `because` says.
       const now = await open(runtime, options, request);
       const again = replay(now, key, requestHash);
       if (again !== undefined) return again;
       checkParent(now);
+      if (result.because === 'full') throw runIsFull(opening);
+      if (result.because === 'answered' && call !== undefined)
+        throw answeredMeanwhile(primitive, call.toolCallId);
       throw new KernelError('turn_ended', { details: { turn_id: parent?.turnId } });
     }
-    announce(runtime, result.turns);
+    announce(runtime, result.turns, call?.ring);
     runtime.ring(tools.rings);
     for (const ended of tools.ended) announceEnds(runtime, ended);
     runtime.finishSoon(tools.dueBatchIds);
@@ -928,19 +969,18 @@ async function acceptOnce(
   }
 }
 
-/**
- * A run without an account has a ceiling all the same: its turns are counted where they are written.
- *
- * @throws KernelError `budget_exceeded`, which undoes the submission.
- */
-function checkCeiling({ parent }: Opening, runTurns: number | undefined): void {
-  if (parent === undefined || parent.budgetId !== null || runTurns === undefined) return;
-  if (runTurns <= DEFAULT_RUN_TURNS) return;
-  throw budgetExceeded(
-    { accountId: parent.runId, kind: 'turns', limit: DEFAULT_RUN_TURNS, used: DEFAULT_RUN_TURNS, needed: 1 },
-    { turn_id: parent.turnId, run_id: parent.runId },
+/** A run without an account has a ceiling all the same: its turns are counted where they are written. */
+const runIsFull = ({ parent }: Opening): KernelError =>
+  budgetExceeded(
+    {
+      accountId: parent?.runId ?? '',
+      kind: 'turns',
+      limit: DEFAULT_RUN_TURNS,
+      used: DEFAULT_RUN_TURNS,
+      needed: 1,
+    },
+    { turn_id: parent?.turnId, run_id: parent?.runId },
   );
-}
 
 /**
  * A call is fenced by its turn's epoch. From outside a turn is filed under one that has not ended, whoever holds it. Where new
@@ -952,7 +992,10 @@ function fenceOf(
   hasTurns: boolean,
 ): { readonly fence?: Fence } {
   const spawnRunId = hasTurns ? parent?.runId : undefined;
-  const spawn = spawnRunId === undefined ? {} : { spawnRunId };
+  const spawn =
+    spawnRunId === undefined
+      ? {}
+      : { spawnRunId, maxRunTurns: parent?.budgetId === null ? DEFAULT_RUN_TURNS : null };
   if (call !== undefined)
     return { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId, ...spawn } };
   if (parent === undefined || spawnRunId === undefined) return {};
@@ -982,8 +1025,12 @@ async function firstAnswer(
 }
 
 /** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */
-function announce(runtime: RuntimeCore, turns: readonly SubmittedTurn[]): void {
-  runtime.ring(ringsOf(turns));
+function announce(
+  runtime: RuntimeCore,
+  turns: readonly SubmittedTurn[],
+  ring: (rings: readonly Ring[]) => void = (rings) => runtime.ring(rings),
+): void {
+  ring(ringsOf(turns));
   for (const target of new Set(
     turns.filter((turn) => turn.status === 'queued').map((turn) => turn.worker_target),
   ))

@@ -1,5 +1,6 @@
 import { KernelError } from '@boxcar/kernel';
 import {
+  type CallWait,
   checkOut,
   emptySubmission,
   type Fence,
@@ -80,7 +81,8 @@ export class UnitOfWork {
     let client: pg.PoolClient | undefined;
     try {
       client = await checkOut(this.#pool);
-      await client.query('begin');
+      // Travels with the first statement; should it fail, that one fails too.
+      client.query('begin').catch(() => undefined);
       return client;
     } catch (error) {
       this.#client = undefined;
@@ -112,8 +114,8 @@ export class UnitOfWork {
    * A refusal undoes all of it.
    */
   async commit(
-    options: { operation: NewOperation; fence?: Fence },
-    then?: (tx: Tx, result: Extract<SubmissionResult, { outcome: 'accepted' }>) => Promise<void>,
+    options: { operation: NewOperation; fence?: Fence; wait?: CallWait },
+    then?: (tx: Tx) => Promise<void>,
   ): Promise<SubmissionResult> {
     if (this.#client === undefined && then === undefined) {
       this.#isOver = true;
@@ -124,7 +126,7 @@ export class UnitOfWork {
     const result = await writeSubmission(client, this.submission, options);
     try {
       if (result.outcome === 'accepted') {
-        await then?.(client, result);
+        await then?.(client);
         await client.query('commit');
       } else {
         await client.query('rollback');

@@ -14,7 +14,6 @@ import { emptySubmission, type NewBatch, writeSubmission } from './submission.js
 import { findDueBatches, findOverdueCalls, probe } from './sweep.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from './testing/interleave.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { awaitBatch } from './tool-calls.js';
 import { type CommitResult, commitSteps } from './turns.js';
 
 let world: World;
@@ -243,7 +242,7 @@ describe('a call that waits for a batch', () => {
       kind: 'fork_join',
       deadlineMs: 900_000,
     });
-    await awaitBatch(world.pool, callId, { id, deadlineMs: 900_000 });
+    await world.wait(callId, 900_000, id);
     return { id, callId };
   };
   const later = (seconds: number) => ({ now: new Date(Date.now() + seconds * 1_000) });

@@ -127,14 +127,14 @@ const LOCK = statement(
   `select ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[]) for update of b`,
 );
 
-/** A batch under its lock, and its turn's before. */
+/** A batch under its lock, and its turn's before. Sent together, before anything is waited for. */
 export async function lockBatch(
   tx: Tx,
   batch: Pick<BatchRow, 'id' | 'turn_id'>,
   options: { readonly now?: Date } = {},
 ): Promise<BatchRow | undefined> {
-  if (batch.turn_id !== null) await run(tx, LOCK_OWNER, [batch.turn_id]);
-  const [row] = await run<BatchRow>(tx, LOCK, [[batch.id], options.now ?? null]);
+  const locking = batch.turn_id === null ? undefined : run(tx, LOCK_OWNER, [batch.turn_id]);
+  const [[row]] = await Promise.all([run<BatchRow>(tx, LOCK, [[batch.id], options.now ?? null]), locking]);
   return row;
 }
 

@@ -192,13 +192,39 @@ async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Pro
       await client.query('rollback');
     } catch (failure) {
       // The connection is gone, and the transaction with it.
-      broken = failure instanceof Error ? failure : new Error(String(failure));
+      broken = toError(failure);
     }
     throw toDatabaseError(error);
   } finally {
     client.release(broken);
   }
 }
+
+/**
+ * Runs statements that need nothing of each other's answers in one transaction and one round trip: begin, what `send` sends
+ * before it first waits, and commit travel together. Repeated as a whole like `transaction`.
+ */
+export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): Promise<T> {
+  return retryTransient(async () => {
+    const client = await checkOut(pool);
+    const begun = client.query('begin');
+    const sent = send(client);
+    // What has failed before it makes it a rollback.
+    const committed = client.query('commit');
+    const [, , end] = await Promise.allSettled([begun, sent, committed]);
+    client.release(end.status === 'rejected' ? toError(end.reason) : undefined);
+    try {
+      await begun;
+      const result = await sent;
+      await committed;
+      return result;
+    } catch (error) {
+      throw toDatabaseError(error);
+    }
+  });
+}
+
+const toError = (thrown: unknown): Error => (thrown instanceof Error ? thrown : new Error(String(thrown)));
 
 /** Runs `body` on one connection of the pool, as a whole again when that was lost: statements it sends together share a round trip. */
 export function onConnection<T>(pool: pg.Pool, body: (db: Queryable) => Promise<T>): Promise<T> {
@@ -209,7 +235,7 @@ export function onConnection<T>(pool: pg.Pool, body: (db: Queryable) => Promise<
       return await body(client);
     } catch (error) {
       // Statements may be on their way still: the connection goes with them.
-      broken = error instanceof Error ? error : new Error(String(error));
+      broken = toError(error);
       throw error;
     } finally {
       client.release(broken);

@@ -177,6 +177,7 @@ export { type EarlierCall, findRepeats } from './repeats.js';
 export { tables } from './schema.js';
 export { loadWaitFacts } from './stuck.js';
 export {
+  type CallWait,
   emptySubmission,
   type Fence,
   type NewBatch,
@@ -228,10 +229,8 @@ export {
   type Advance,
   type AdvanceOutcome,
   advanceTurns,
-  awaitBatch,
   type CallRouteKind,
   type CallSettlement,
-  extendDeadline,
   loadCallsOfStep,
   loadPendingCalls,
   type PendingCall,

@@ -68,8 +68,8 @@ test('a commit of steps, and of ends that nobody awaits, is one statement', () =
     return (pool) => commitSteps(pool, commits);
   }));
 
-test('a commit of ends that their parents await is a transaction of five', () =>
-  expectCost(7, async (n) => {
+test('a commit of ends that their parents await is a transaction of four, sent at once', () =>
+  expectCost(6, async (n) => {
     const commits: Awaited<ReturnType<World['commit']>>[] = [];
     for (const parent of await running(n)) {
       for (const answers of await world.call(parent, 2)) {
@@ -78,6 +78,26 @@ test('a commit of ends that their parents await is a transaction of five', () =>
       }
     }
     return (pool) => commitSteps(pool, commits);
+  }));
+
+test('a commit of ends of a batch’s members is a transaction of two, sent at once', () =>
+  expectCost(4, async (n) => {
+    const commits: Awaited<ReturnType<World['commit']>>[] = [];
+    for (const parent of await running(n)) {
+      const child = await world.running({ profile, holder, parent });
+      commits.push({ ...(await world.commit(child, { end: 'success' })), isMember: true });
+    }
+    return (pool) => commitSteps(pool, commits);
+  }));
+
+test('a suspension is one statement', () =>
+  expectCost(1, async (n) => {
+    const advances: Parameters<typeof advanceTurns>[1][number][] = [];
+    for (const turn of await running(n)) {
+      await world.call(turn, 3);
+      advances.push({ turnId: turn.turnId, epoch: 1, holderId: holder, results: [] });
+    }
+    return (pool) => advanceTurns(pool, advances);
   }));
 
 test('an advance is a transaction of two', () =>
@@ -93,7 +113,7 @@ test('an advance is a transaction of two', () =>
     return (pool) => advanceTurns(pool, advances);
   }));
 
-test('results are a transaction of one, of two where a turn goes on', () =>
+test('results are a transaction of two', () =>
   expectCost(4, async (n) => {
     const results = await Promise.all(
       (await running(n)).map(async (turn) => (await world.call(turn, 3)).map((id) => world.result(turn, id))),

@@ -6,7 +6,7 @@ import { setProviderLimits } from './providers.js';
 import { loadWaitFacts } from './stuck.js';
 import { emptySubmission, writeSubmission } from './submission.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { advanceTurns, awaitBatch } from './tool-calls.js';
+import { advanceTurns } from './tool-calls.js';
 
 let world: World;
 let profile: TestProfile;
@@ -121,7 +121,7 @@ test('of a batch of 1,000 a few members are read, one of each way to stand first
       },
     ],
   });
-  await awaitBatch(world.pool, call, { id: batchId, deadlineMs: 60_000 });
+  await world.wait(call, 60_000, batchId);
   const facts = await loadWaitFacts(world.pool, parent.turnId);
   expect(facts.turns).toHaveLength(6);
   const links = explainWait(facts)?.links ?? [];

@@ -8,8 +8,10 @@ export const WINDOW_FACTOR = 4;
 /** The records of a write by table; each says in `item` which submission it belongs to. */
 export interface SubmissionRecords {
   readonly fences: readonly object[];
-  /** The runs that the new turns of fenced submissions join, and how many they are. */
+  /** The runs that the new turns of fenced submissions join, how many they are, and how many such a run may have. */
   readonly spawns: readonly object[];
+  /** The calls of fenced submissions that wait for what those make. */
+  readonly waits: readonly object[];
   readonly operations: readonly object[];
   readonly cards: readonly object[];
   readonly contextBoxes: readonly object[];
@@ -24,7 +26,8 @@ export interface SubmissionRecords {
 
 const OPERATION_COLUMNS =
   'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text';
-const SPAWN_COLUMNS = 'item int, run_id uuid, n int';
+const SPAWN_COLUMNS = 'item int, run_id uuid, n int, max_turns int';
+const WAIT_COLUMNS = 'item int, tool_call_id uuid, batch_id uuid, deadline_ms float8';
 const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid';
 const TURN_COLUMNS =
   'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint';
@@ -83,27 +86,32 @@ function buildText(records: SubmissionRecords): string {
     if (has('spawns')) {
       // Before the caller's turn, and read by it: what ends a tree has the run's lock, so either the fence sees the end or
       // the end sees the new turns.
-      ctes.push(`spawn_runs as materialized (select r.id from boxcar.runs r
+      ctes.push(`spawn_runs as materialized (select r.id, r.turn_count from boxcar.runs r
         where r.id = any (array(select x.run_id from ${from('spawns', SPAWN_COLUMNS)})) order by r.id for no key update)`);
     }
     ctes.push(`fence as (select x.item from ${
       has('spawns')
-        ? `spawn_runs join ${from('spawns', SPAWN_COLUMNS).replace(' as x(', ' as s(')} on s.run_id = spawn_runs.id
+        ? `spawn_runs join ${from('spawns', SPAWN_COLUMNS).replace(' as x(', ' as s(')} on s.run_id = spawn_runs.id and (spawn_runs.turn_count + s.n > s.max_turns) is not true
       join ${from('fences', FENCE_COLUMNS)} using (item) join boxcar.turns t on t.id = x.turn_id and t.run_id = s.run_id`
         : `boxcar.turns t join ${from('fences', FENCE_COLUMNS)} on t.id = x.turn_id`
     }
       where t.ended_at is null and (x.epoch is null or (t.epoch = x.epoch and t.holder_id = x.holder_id and t.status = 'running')) order by t.id for update of t)`);
   }
+  if (has('waits')) {
+    ctes.push(`open_calls as materialized (select fence.item from fence join ${from('waits', WAIT_COLUMNS)} using (item)
+      cross join lateral (select k.id from boxcar.tool_calls k where k.id = x.tool_call_id and k.status = 'pending' offset 0 for update of k) k)`);
+  }
+  const held = has('waits') ? 'open_calls' : 'fence';
   if (has('operations')) {
     ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id)
       select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.awaited_batch_id, x.door_job_id
-      from ${from('operations', OPERATION_COLUMNS)} ${has('fences') ? 'join fence using (item)' : ''}
+      from ${from('operations', OPERATION_COLUMNS)} ${has('fences') ? `join ${held} using (item)` : ''}
       order by x.project_id, x.idempotency_key
       on conflict do nothing returning project_id, idempotency_key),
     accepted as (select x.item from ${from('operations', OPERATION_COLUMNS)}
       where ((x.project_id, x.idempotency_key) in (select project_id, idempotency_key from op)) is true)`);
   } else if (has('fences')) {
-    ctes.push('accepted as (select item from fence)');
+    ctes.push(`accepted as (select item from ${held})`);
   }
   if (has('cards')) {
     ctes.push(
@@ -174,11 +182,19 @@ function buildText(records: SubmissionRecords): string {
   }
   if (has('spawns')) {
     ctes.push(`counted as (update boxcar.runs r set turn_count = r.turn_count + s.n
-      from (select x.run_id, sum(x.n)::int as n from ${from('spawns', SPAWN_COLUMNS)} ${gate} group by x.run_id) s
-      where r.id = s.run_id returning r.id as run_id, r.turn_count)`);
+      from (select x.run_id, sum(x.n)::int as n from ${from('spawns', SPAWN_COLUMNS)} ${gate} group by x.run_id) s where r.id = s.run_id)`);
   }
-  const counts = has('spawns') ? '(select json_agg(c) from counted c)' : 'null::json';
+  if (has('waits')) {
+    ctes.push(`waiting as (update boxcar.tool_calls k set batch_id = coalesce(x.batch_id, k.batch_id), deadline_at = now() + x.deadline_ms * interval '1 millisecond'
+      from (select x.* from ${from('waits', WAIT_COLUMNS)} ${gate}) x where k.id = x.tool_call_id)`);
+  }
+  const full = has('spawns')
+    ? `(select json_agg(x.item) from spawn_runs r join ${from('spawns', SPAWN_COLUMNS)} on x.run_id = r.id where r.turn_count + x.n > x.max_turns)`
+    : 'null::json';
+  const answered = has('waits')
+    ? '(select json_agg(item) from fence where (item in (select item from open_calls)) is not true)'
+    : 'null::json';
   const accepted = isGated ? '(select json_agg(item) from accepted)' : 'null::json';
   const turns = has('turns') ? "(select coalesce(json_agg(t), '[]') from turns t)" : "'[]'::json";
-  return `${ctes.length > 0 ? `with ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${counts} as counts`;
+  return `${ctes.length > 0 ? `with ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${full} as full, ${answered} as answered`;
 }

@@ -1,4 +1,4 @@
-import type { AgentId, BoxId, JsonValue, TurnId } from '@boxcar/kernel';
+import type { AgentId, BoxId, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { transaction } from './db.js';
 import { lockAgents } from './lookups.js';
@@ -7,12 +7,23 @@ import {
   type Fence,
   type NewOperation,
   type Submission,
+  type SubmissionItem,
   writeSubmission,
   writeSubmissions,
 } from './submission.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
 import { begin, waitUntilBlocked, watchErrors } from './testing/interleave.js';
-import { card, DEFAULT_PROJECT, newId, OPERATOR, type TestProfile, text, World } from './testing/world.js';
+import {
+  card,
+  DEFAULT_PROJECT,
+  newId,
+  OPERATOR,
+  type TestProfile,
+  type TestTurn,
+  text,
+  World,
+} from './testing/world.js';
+import { settleCalls } from './tool-calls.js';
 import { commitSteps } from './turns.js';
 
 let world: World;
@@ -56,7 +67,7 @@ const everything = (): Submission & { readonly turnId: TurnId } => {
 };
 const write = (
   { turnId: _turnId, ...submission }: Submission & { turnId?: TurnId },
-  options: { operation?: NewOperation; fence?: Fence } = {},
+  options: Omit<SubmissionItem, 'submission'> = {},
   db: Parameters<typeof writeSubmission>[0] = world.pool,
 ) => writeSubmission(db, submission, options);
 
@@ -246,6 +257,65 @@ describe('the fence', () => {
     await ending.query('commit');
     expect(await submitted).toEqual({ outcome: 'refused' });
     expect(await world.count('operations')).toBe(0);
+  });
+});
+
+describe('a call that waits for what its turn submits', () => {
+  const calling = async () => {
+    const holder = await world.worker();
+    const turn = await world.running({ profile, holder });
+    const [toolCallId] = (await world.call(turn, 1)) as [ToolCallId];
+    const fence: Fence = { turnId: turn.turnId, epoch: 1, holderId: holder, spawnRunId: turn.runId };
+    return { turn, toolCallId, fence };
+  };
+  const below = (parent: TestTurn, answers: ToolCallId): Submission =>
+    world.draft({ profile, parent, answers }).submission;
+
+  test('gets its deadline and its batch by the same write', async () => {
+    const { turn, toolCallId, fence } = await calling();
+    const batchId = newId<'batch'>();
+    const wait = { toolCallId, batchId, deadlineMs: 7_200_000 };
+    const options = { operation: operation('key'), fence, wait };
+    expect(await write(below(turn, toolCallId), options)).toMatchObject({ outcome: 'accepted' });
+    expect(
+      await world.rows(
+        "select status, batch_id, deadline_at > now() + interval '90 minutes' as is_late from boxcar.tool_calls",
+      ),
+    ).toEqual([{ status: 'pending', batch_id: batchId, is_late: true }]);
+  });
+
+  test('and has its answer by then undoes all of it', async () => {
+    const { turn, toolCallId, fence } = await calling();
+    const before = await counts();
+    await using settling = await begin(world.pool);
+    await settleCalls(settling, [world.result(turn, toolCallId)]);
+    const wait = { toolCallId, batchId: null, deadlineMs: 7_200_000 };
+    const submitted = write(below(turn, toolCallId), { operation: operation('key'), fence, wait });
+    await waitUntilBlocked(world.pool, { by: settling.pid });
+    await settling.query('commit');
+    expect(await submitted).toEqual({ outcome: 'refused', because: 'answered' });
+    expect(await counts()).toEqual({
+      ...before,
+      cards: (before.cards ?? 0) + 1,
+      tape_entries: (before.tape_entries ?? 0) + 1,
+    });
+  });
+
+  test('finds its run full where others have filled it meanwhile', async () => {
+    const { turn, toolCallId, fence } = await calling();
+    const limited = { ...fence, maxRunTurns: 2 };
+    await using other = await begin(world.pool);
+    expect(
+      await write(below(turn, toolCallId), { operation: operation('a'), fence: limited }, other),
+    ).toMatchObject({
+      outcome: 'accepted',
+    });
+    const second = write(below(turn, toolCallId), { operation: operation('b'), fence: limited });
+    await waitUntilBlocked(world.pool, { by: other.pid });
+    await other.query('commit');
+    expect(await second).toEqual({ outcome: 'refused', because: 'full' });
+    expect(await world.rows('select turn_count from boxcar.runs')).toEqual([{ turn_count: 2 }]);
+    expect(await world.count('turns')).toBe(2);
   });
 });
 

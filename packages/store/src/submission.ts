@@ -9,6 +9,7 @@
  *     an end of the whole tree takes as well: no turn is filed below one that was canceled.
  * S3  A turn is dispatched only while the window of its target has room and none is queued before it. One of a project with
  *     `max_concurrent` is queued: promotion, which goes one at a time, counts exactly.
+ * S4  A call that waits for what is submitted gets its deadline here; one that has been answered meanwhile undoes all of it.
  */
 import type {
   AgentId,
@@ -148,6 +149,16 @@ export interface Fence {
   readonly holderId: WorkerId | null;
   /** The run of the new turns below it, whose lock comes first; null when there are none. */
   readonly spawnRunId?: RunId | null;
+  /** How many turns that run may have; absent or null: an account counts them. */
+  readonly maxRunTurns?: number | null;
+}
+
+/** The call of the fenced turn waits for what the submission makes, for so long. */
+export interface CallWait {
+  readonly toolCallId: ToolCallId;
+  /** Null: it waits for a turn, which names its call itself. */
+  readonly batchId: BatchId | null;
+  readonly deadlineMs: number;
 }
 
 /** The account of a new run or capped subtree, with what its first turn has been given. */
@@ -203,17 +214,19 @@ export type SubmissionResult =
   | {
       readonly outcome: 'accepted';
       readonly turns: readonly SubmittedTurn[];
-      /** Turns that the run has now, when this submission added to it. */
-      readonly runTurns?: number;
     }
-  /** The key was used before, or the fence no longer holds: nothing was written. */
-  | { readonly outcome: 'refused' };
+  /**
+   * Nothing was written: the key was used before or the fence no longer holds; or its run has no room for these turns, or its
+   * call has been answered.
+   */
+  | { readonly outcome: 'refused'; readonly because?: 'full' | 'answered' };
 
 /** A submission with what decides whether it is written. */
 export interface SubmissionItem {
   readonly submission: Submission;
   readonly operation?: NewOperation;
   readonly fence?: Fence;
+  readonly wait?: CallWait;
 }
 
 const columnNames = new Map<string, string>();
@@ -262,7 +275,9 @@ const distinctGrants = (submission: Submission): readonly NewGrant[] => [
 interface WrittenRow extends pg.QueryResultRow {
   readonly accepted: number[] | null;
   readonly turns: SubmittedTurn[];
-  readonly counts: { readonly run_id: string; readonly turn_count: number }[] | null;
+  /** Items whose run is full, and whose call is not open any more. */
+  readonly full: number[] | null;
+  readonly answered: number[] | null;
 }
 
 /** Of several items under one key only the first can be accepted. */
@@ -280,7 +295,7 @@ function isRepeated(items: readonly SubmissionItem[], index: number): boolean {
 
 /**
  * Writes submissions in one statement: each wholly or not at all. Either all carry an operation or none does, and likewise
- * a fence. Rule: docs/primitives.md, "Accepting".
+ * a fence and a wait. Rule: docs/primitives.md, "Accepting".
  *
  * @returns One result per item: `refused` when its key exists already or its fence no longer holds.
  */
@@ -295,7 +310,19 @@ export async function writeSubmissions(
       : [{ item: index, turn_id: fence.turnId, epoch: fence.epoch, holder_id: fence.holderId }],
   );
   const spawns = items.flatMap(({ fence, submission }, index) =>
-    fence?.spawnRunId == null ? [] : [{ item: index, run_id: fence.spawnRunId, n: submission.turns.length }],
+    fence?.spawnRunId == null
+      ? []
+      : [
+          {
+            item: index,
+            run_id: fence.spawnRunId,
+            n: submission.turns.length,
+            max_turns: fence.maxRunTurns ?? null,
+          },
+        ],
+  );
+  const waits = items.flatMap(({ wait }, index) =>
+    wait === undefined ? [] : [{ item: index, ...snake(wait) }],
   );
   const operations = items.flatMap(({ operation }, index) =>
     operation === undefined
@@ -305,6 +332,7 @@ export async function writeSubmissions(
   const { prepared, values } = prepareSubmission({
     fences,
     spawns,
+    waits,
     operations,
     cards: recordsOf(items, (submission) => submission.cards, cardRecord),
     contextBoxes: recordsOf(items, (submission) => submission.contextBoxes, boxRecord),
@@ -320,15 +348,17 @@ export async function writeSubmissions(
   const isGated = fences.length + operations.length > 0;
   const accepted = new Set(row?.accepted);
   const turns = new Map(row?.turns.map((turn) => [turn.turn_id, turn]));
-  const counts = new Map<string, number>(row?.counts?.map((run) => [run.run_id, run.turn_count]));
   return all.map((item): SubmissionResult => {
     const index = items.indexOf(item);
-    if (index === -1 || (isGated && !accepted.has(index))) return { outcome: 'refused' };
-    const runTurns = counts.get(item.submission.turns[0]?.runId ?? '');
+    if (index === -1) return { outcome: 'refused' };
+    if (isGated && !accepted.has(index)) {
+      if (row?.full?.includes(index) === true) return { outcome: 'refused', because: 'full' };
+      if (row?.answered?.includes(index) === true) return { outcome: 'refused', because: 'answered' };
+      return { outcome: 'refused' };
+    }
     return {
       outcome: 'accepted',
       turns: item.submission.turns.flatMap((turn) => turns.get(turn.id) ?? []),
-      ...(runTurns === undefined ? {} : { runTurns }),
     };
   });
 }

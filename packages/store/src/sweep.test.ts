@@ -16,7 +16,7 @@ import {
 } from './sweep.js';
 import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, World } from './testing/world.js';
-import { extendDeadline, recordResults } from './tool-calls.js';
+import { recordResults } from './tool-calls.js';
 import { claim, commitSteps, releaseTurns } from './turns.js';
 
 let world: World;
@@ -256,7 +256,7 @@ test('a call that was given more time after it was found overdue is not answered
   const [call] = (await world.call(turn, 1)) as [ToolCallId];
   const [found] = await findOverdueCalls(world.pool, { ...later(61), limit });
   if (found === undefined) throw new Error('not found');
-  await extendDeadline(world.pool, call, 3_600_000);
+  await world.wait(call, 3_600_000);
   const answer = { ...world.result(turn, call, 'late'), deadlineAt: found.deadline_at };
   expect(await recordResults(world.pool, [answer])).toEqual({ rings: [], duplicates: [call] });
   const [again] = await findOverdueCalls(world.pool, { ...later(3_601), limit });

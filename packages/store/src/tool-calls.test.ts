@@ -6,7 +6,6 @@ import { newId, type TestProfile, type TestTurn, World } from './testing/world.j
 import {
   type Advance,
   advanceTurns,
-  extendDeadline,
   loadCallsOfStep,
   loadPendingCalls,
   recordResults,
@@ -350,7 +349,7 @@ describe('pending calls', () => {
   test('are told in call order, with what awaits them and the time that is left', async () => {
     const { turn, a, b } = await callsOf(2);
     await world.submit({ profile, parent: turn, answers: b });
-    await extendDeadline(world.pool, b, 3_600_000);
+    await world.wait(b, 3_600_000);
     const [first, second] = await loadPendingCalls(world.pool, turn.turnId);
     expect(first).toMatchObject({
       id: a,

@@ -4,10 +4,12 @@
  * R1  The first result of a call wins; later ones are reported as duplicates and change nothing.
  * R2  Whether calls are still out is read from `turns.pending_calls` in the UPDATE that lowers it, never from a sub-select.
  * R3  The transaction that lowers it to zero appends all results of the step to the tape, in call order, and resumes the turn.
+ *     By a statement of its own (ADVANCE), begun after the lock, which learns from a setting of the transaction which turns
+ *     those are: so both travel together.
  */
-import type { BatchId, JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import type { CardId, JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx, transaction } from './db.js';
+import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
 /** How a call is answered: by a function of the worker, by a primitive, by a worker outside, or by a refusal. */
@@ -23,6 +25,8 @@ export interface CallSettlement {
   readonly card: NewCard;
   /** Given: it counts only while the call has this deadline still, as Postgres writes it. */
   readonly deadlineAt?: string;
+  /** Given: it counts only if this turn has ended with this deliverable. */
+  readonly ifEnded?: { readonly turnId: TurnId; readonly deliverableCardId: CardId };
 }
 
 export interface SettledTurns {
@@ -35,7 +39,8 @@ export interface SettledTurns {
 // Each call is locked and read by its key, after the turns: to look for each of many in a list of all took two minutes for 6,000.
 const RECORD = statement(`
   with r as (
-    select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, due_at timestamptz, ${CARD_COLUMNS})
+    select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, due_at timestamptz, ended_id uuid, deliverable_id uuid, ${CARD_COLUMNS})
+    where (select t.deliverable_card_id from boxcar.turns t where t.id = x.ended_id) is not distinct from x.deliverable_id
   ),
   lk as (select t.id from boxcar.turns t where t.id = any ($2::uuid[]) order by t.id for update),
   locked as materialized (
@@ -56,17 +61,19 @@ const RECORD = statement(`
     from (select turn_id, count(*)::int as n from won group by turn_id) w where t.id = w.turn_id
     returning t.id, t.pending_calls, t.status
   )
-  select (select coalesce(json_agg(id), '[]') from won) as won,
-    (select coalesce(json_agg(id), '[]') from lowered where pending_calls = 0 and status in ('dispatched', 'running', 'suspended')) as complete`);
+  select (select coalesce(json_agg(id), '[]') from won) as won, set_config('boxcar.complete',
+    (select coalesce(array_agg(id), '{}')::text from lowered where pending_calls = 0 and status in ('dispatched', 'running', 'suspended')), true)`);
 
-// $3 holds all of $1 and $2, because turns that are asked for in two ways are found by no index.
+// `complete`: what RECORD has completed in this transaction; where it was not sent, nothing. $2 holds all turns that may be meant,
+// because turns that are asked for in two ways are found by no index.
 const ADVANCE = statement(`
-  with holders as (select * from json_to_recordset($2) as h(turn_id uuid, epoch int, holder_id uuid)),
+  with holders as (select * from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)),
+  complete as materialized (select unnest(nullif(current_setting('boxcar.complete', true), '')::uuid[]) as id),
   lk as (
-    select t.*, t.id = any ($1::uuid[]) as is_complete,
+    select t.*, t.id in (select id from complete) as is_complete,
       h.turn_id is not null and t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id as is_held
     from boxcar.turns t left join holders h on h.turn_id = t.id
-    where t.id = any ($3::uuid[]) and t.status in ('dispatched', 'running', 'suspended')
+    where t.id = any ($2::uuid[]) and (h.turn_id is not null or t.id in (select id from complete)) and t.status in ('dispatched', 'running', 'suspended')
     order by t.id for update of t
   ),
   results as (
@@ -117,20 +124,19 @@ async function record(
   tx: Tx,
   settlements: readonly CallSettlement[],
   turnIds: readonly TurnId[],
-): Promise<{ won: Set<ToolCallId>; complete: TurnId[] }> {
-  if (settlements.length === 0) return { won: new Set(), complete: [] };
+): Promise<ReadonlySet<ToolCallId>> {
   const records = settlements.map((item) => ({
     call_id: item.toolCallId,
     turn_id: item.turnId,
     status: item.status,
     ...(item.deadlineAt === undefined ? {} : { due_at: item.deadlineAt }),
+    ...(item.ifEnded === undefined
+      ? {}
+      : { ended_id: item.ifEnded.turnId, deliverable_id: item.ifEnded.deliverableCardId }),
     ...cardRecord(item.card),
   }));
-  const [row] = await run<{ won: ToolCallId[]; complete: TurnId[] }>(tx, RECORD, [
-    JSON.stringify(records),
-    [...new Set(turnIds)],
-  ]);
-  return { won: new Set(row?.won), complete: row?.complete ?? [] };
+  const [row] = await run<{ won: ToolCallId[] }>(tx, RECORD, [JSON.stringify(records), turnIds]);
+  return new Set(row?.won);
 }
 
 const ringsOf = (rows: readonly AdvanceRow[]): Ring[] =>
@@ -152,20 +158,22 @@ function distinct(settlements: readonly CallSettlement[]): {
   return { first: [...first.values()], repeated };
 }
 
-/** Records results inside the caller's transaction; turns whose last call this was are resumed. Two statements. */
+/**
+ * Records results inside the caller's transaction; turns whose last call this was are resumed. Two statements, sent together
+ * before anything is waited for.
+ */
 export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
   const { first, repeated } = distinct(settlements);
-  const { won, complete } = await record(
-    tx,
-    first,
-    first.map((item) => item.turnId),
-  );
+  if (first.length === 0) return { rings: [], duplicates: [] };
+  const turnIds = [...new Set(first.map((item) => item.turnId))];
+  const [won, rows] = await Promise.all([
+    record(tx, first, turnIds),
+    run<AdvanceRow>(tx, ADVANCE, ['[]', turnIds]),
+  ]);
   const duplicates = [
     ...repeated,
     ...first.filter((item) => !won.has(item.toolCallId)).map((item) => item.toolCallId),
   ];
-  if (complete.length === 0) return { rings: [], duplicates };
-  const rows = await run<AdvanceRow>(tx, ADVANCE, [complete, '[]', complete]);
   return { rings: ringsOf(rows), duplicates };
 }
 
@@ -175,7 +183,7 @@ export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]
  * @returns Rings of the turns that were resumed, and the calls that had a result already.
  */
 export function recordResults(pool: pg.Pool, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
-  return transaction(pool, (tx) => settleCalls(tx, settlements));
+  return transactAtOnce(pool, (tx) => settleCalls(tx, settlements));
 }
 
 /** A turn in its worker's hands whose own calls have all been run. */
@@ -198,39 +206,38 @@ export type AdvanceOutcome =
   | { readonly outcome: 'suspended' }
   | { readonly outcome: 'fenced' };
 
-/** Records a worker's results and either opens the next step or suspends the turn, in one transaction of two statements. */
-export function advanceTurns(
+/**
+ * Records a worker's results and either opens the next step or suspends the turn: in one statement where there are no results,
+ * else in one transaction of two.
+ */
+export async function advanceTurns(
   pool: pg.Pool,
   advances: readonly Advance[],
 ): Promise<{ outcomes: readonly AdvanceOutcome[]; rings: readonly Ring[] }> {
-  return transaction(pool, async (tx) => {
-    const { complete } = await record(
-      tx,
-      distinct(advances.flatMap((item) => item.results)).first,
-      advances.map((item) => item.turnId),
-    );
-    const holders = advances.map((item) => ({
-      turn_id: item.turnId,
-      epoch: item.epoch,
-      holder_id: item.holderId,
-    }));
-    const rows = await run<AdvanceRow>(tx, ADVANCE, [
-      complete,
-      JSON.stringify(holders),
-      [...complete, ...holders.map((holder) => holder.turn_id)],
-    ]);
-    const byTurn = new Map(rows.filter((row) => row.is_held).map((row) => [row.turn_id, row]));
-    return {
-      outcomes: advances.map((item): AdvanceOutcome => {
-        const row = byTurn.get(item.turnId);
-        if (row === undefined) return { outcome: 'fenced' };
-        return row.status === 'running'
-          ? { outcome: 'open', attempt: row.attempt, basePosition: null }
-          : { outcome: 'suspended' };
-      }),
-      rings: ringsOf(rows),
-    };
-  });
+  const results = distinct(advances.flatMap((item) => item.results)).first;
+  const turnIds = [...new Set(advances.map((item) => item.turnId))];
+  const holders = JSON.stringify(
+    advances.map((item) => ({ turn_id: item.turnId, epoch: item.epoch, holder_id: item.holderId })),
+  );
+  const advance = (db: Queryable): Promise<AdvanceRow[]> => run<AdvanceRow>(db, ADVANCE, [holders, turnIds]);
+  const rows =
+    results.length === 0
+      ? await retryTransient(() => advance(pool))
+      : await transactAtOnce(
+          pool,
+          async (tx) => (await Promise.all([record(tx, results, turnIds), advance(tx)]))[1],
+        );
+  const byTurn = new Map(rows.filter((row) => row.is_held).map((row) => [row.turn_id, row]));
+  return {
+    outcomes: advances.map((item): AdvanceOutcome => {
+      const row = byTurn.get(item.turnId);
+      if (row === undefined) return { outcome: 'fenced' };
+      return row.status === 'running'
+        ? { outcome: 'open', attempt: row.attempt, basePosition: null }
+        : { outcome: 'suspended' };
+    }),
+    rings: ringsOf(rows),
+  };
 }
 
 const PENDING = statement(`
@@ -263,33 +270,6 @@ export interface PendingCall extends pg.QueryResultRow {
 export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<PendingCall[]> {
   const rows = await run<PendingCall>(db, PENDING, [turnId]);
   return rows.map((row) => ({ ...row, remaining_ms: Number(row.remaining_ms) }));
-}
-
-const EXTEND = statement(`
-  update boxcar.tool_calls set deadline_at = now() + $2 * interval '1 millisecond' where id = $1 and status = 'pending' returning id`);
-
-/** Gives a waiting call the deadline of what it waits for. False: it has its answer already. */
-export async function extendDeadline(
-  db: Queryable,
-  toolCallId: ToolCallId,
-  timeoutMs: number,
-): Promise<boolean> {
-  return (await run(db, EXTEND, [toolCallId, timeoutMs])).length > 0;
-}
-
-const AWAIT_BATCH = statement(`
-  update boxcar.tool_calls set batch_id = $2, deadline_at = now() + $3 * interval '1 millisecond' where id = $1 and status = 'pending' returning id`);
-
-/**
- * A call waits for a batch from now on; the batch's deadline, which is said here too, is the one that counts. False: it has its
- * answer already.
- */
-export async function awaitBatch(
-  db: Queryable,
-  toolCallId: ToolCallId,
-  batch: { readonly id: BatchId; readonly deadlineMs: number },
-): Promise<boolean> {
-  return (await run(db, AWAIT_BATCH, [toolCallId, batch.id, batch.deadlineMs])).length > 0;
 }
 
 const CALLS_OF_STEP = statement(`

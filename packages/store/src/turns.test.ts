@@ -213,6 +213,26 @@ describe('a commit of a step', () => {
     expect(await world.row(turn)).toEqual(row);
   });
 
+  test('that a parent waits for answers nothing when it is fenced, while one beside it does', async () => {
+    const parent = await world.running({ profile, holder });
+    const [a, b] = (await world.call(parent, 2)) as [ToolCallId, ToolCallId];
+    const [stale, good] = await Promise.all(
+      [a, b].map(async (answers, index) => {
+        const child = await world.running({ profile, holder, parent, answers });
+        const settles = world.result(parent, answers);
+        return world.commit(child, { end: 'success', settles, ...(index === 0 ? { epoch: 0 } : {}) });
+      }),
+    );
+    if (stale === undefined || good === undefined) throw new Error('no commits');
+    const { outcomes } = await commitSteps(world.pool, [stale, good]);
+    expect(outcomes).toMatchObject([{ outcome: 'fenced' }, { outcome: 'committed' }]);
+    expect(await world.rows('select id, status from boxcar.tool_calls order by ordinal')).toEqual([
+      { id: a, status: 'pending' },
+      { id: b, status: 'success' },
+    ]);
+    expect(await world.row(parent)).toMatchObject({ status: 'running', pending_calls: 1 });
+  });
+
   test('after the turn was taken over is fenced, however it comes', async () => {
     const turn = await world.running({ profile, holder });
     const late = await world.commit(turn, { says: 'late' });

@@ -38,6 +38,7 @@ import {
   type Statement,
   statement,
   type Tx,
+  transactAtOnce,
   transaction,
 } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
@@ -395,6 +396,19 @@ const WAITS_PART = `, unwaited as (
     delete from boxcar.waits w using up where w.turn_id = up.id and up.ended_at is not null
   )`;
 
+const READERS_PART = `, readers as (
+    insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
+    select distinct on (p.agent_id, up.output_box_id) up.project_id, p.agent_id, up.output_box_id, 'read', up.head_position, 'turn:' || up.id
+    from up join boxcar.turns p on p.id = up.parent_turn_id
+    where up.ended_at is not null and p.agent_id <> up.agent_id
+    order by p.agent_id, up.output_box_id, up.id
+    on conflict (agent_id, box_id, mode) do update set
+      upto_position = case when grants.expires_at <= now() then excluded.upto_position
+        when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end,
+      expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
+      source = case when grants.expires_at <= now() then excluded.source else grants.source end
+  )`;
+
 const ENDS_COLUMNS = `
     (select count(*) from notices) as notice_count,
     up.ended_at is not null and up.pending_calls > 0 as has_open_calls, up.ended_at is not null as is_ended,
@@ -404,6 +418,8 @@ interface CommitParts {
   readonly hasCalls: boolean;
   /** Some turn ends. */
   readonly hasEnds: boolean;
+  /** Some turn ends below another, whose agent may read the tape then. */
+  readonly hasReaders: boolean;
   /** Some turn goes on at once with its next step. */
   readonly hasNext: boolean;
   /** Some turn ends that nobody holds. */
@@ -467,6 +483,7 @@ const SHARED_HEADS_PART = `tapes as (
 const commitText = ({
   hasCalls,
   hasEnds,
+  hasReaders,
   hasNext,
   hasUnheld,
   hasShared,
@@ -505,8 +522,8 @@ const commitText = ({
       spent_tokens = t.spent_tokens + coalesce(hd.spent_tokens, 0), spent_cost = t.spent_cost + coalesce(hd.spent_cost, 0)
     from hd where t.id = hd.turn_id
     returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids, t.pending_calls,
-      hd.call_count, hd.base, hd.head_position, hd.view_position
-  )${hasCalls ? CALLS_PART : ''}${hasNext ? OPENED_PART : ''}${hasEnds && batches === 'some' ? LOWER_BATCHES : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
+      t.parent_turn_id, t.agent_id, t.output_box_id, hd.call_count, hd.base, hd.head_position, hd.view_position
+  )${hasCalls ? CALLS_PART : ''}${hasNext ? OPENED_PART : ''}${hasEnds && batches === 'some' ? LOWER_BATCHES : ''}${hasReaders ? READERS_PART : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
   select ${hasEnds ? ENDS_COLUMNS : 'false as has_open_calls, false as is_ended, false as has_door'},
     ${hasEnds && batches === 'some' ? '(select json_agg(id) from lowered where is_due)' : 'null::json'} as due_batch_ids, up.id as turn_id, up.worker_target, up.base from up`;
 
@@ -530,18 +547,6 @@ interface CommitRow extends pg.QueryResultRow {
   has_open_calls: boolean;
 }
 
-const GRANT_OUTPUTS = statement(`
-  insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
-  select distinct on (p.agent_id, t.output_box_id) t.project_id, p.agent_id, t.output_box_id, 'read', b.head_position, 'turn:' || t.id
-  from boxcar.turns t join boxcar.turns p on p.id = t.parent_turn_id join boxcar.boxes b on b.id = t.output_box_id
-  where t.id = any ($1::uuid[]) and p.agent_id <> t.agent_id
-  order by p.agent_id, t.output_box_id, t.id
-  on conflict (agent_id, box_id, mode) do update set
-    upto_position = case when grants.expires_at <= now() then excluded.upto_position
-      when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end,
-    expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
-    source = case when grants.expires_at <= now() then excluded.source else grants.source end`);
-
 /** Commits beyond a micro-batch come by `commitWithin` alone, which locks their turns before. */
 const LARGE = 100;
 
@@ -551,6 +556,7 @@ const toCommit = (commits: readonly StepCommit[], batches: CommitParts['batches'
     isLarge: commits.length > LARGE,
     hasCalls: commits.some((commit) => commit.calls.length > 0),
     hasEnds: commits.some((commit) => commit.end !== null),
+    hasReaders: commits.some((commit) => commit.end !== null && commit.hasParent),
     hasNext: commits.some((commit) => commit.end === null && commit.calls.length === 0),
     hasUnheld: commits.some((commit) => commit.end !== null && commit.holderId === null),
     hasShared: new Set(commits.map((commit) => commit.agentId)).size < commits.length,
@@ -608,20 +614,12 @@ function commitValues(commits: readonly StepCommit[]): unknown[] {
 
 /**
  * Commits steps and ends of turns. A commit without calls and without an end opens the next step; an end settles the call
- * that awaits it, grants the parent the output box, and may resume the parent: all in one transaction.
+ * that awaits it, grants the parent the output box, and may resume the parent: all in one transaction and, unless something
+ * must be decided between, in one round trip.
  */
 export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
-  const needsTransaction =
-    commits.length > LARGE ||
-    commits.some(
-      (commit) =>
-        commit.results.length > 0 ||
-        (commit.end !== null &&
-          (commit.hasParent || commit.isMember === true || mayBreakOff(commit, commit.end))),
-    );
-  if (needsTransaction) return transaction(pool, commitWithin(commits));
-  const rows = await runRetrying<CommitRow>(pool, toCommit(commits, 'unknown'), commitValues(commits));
-  const result = readResult(commits, rows);
+  if (mustDecide(commits)) return transaction(pool, commitWithin(commits));
+  const result = await commitAtOnce(pool, commits);
   const left = commits.filter(
     (commit, index) => commit.end !== null && result.outcomes[index]?.outcome === 'fenced',
   );
@@ -637,19 +635,58 @@ export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[])
     backlogTargets: [...new Set([...result.backlogTargets, ...rest.backlogTargets])],
     endedTurnIds: [...result.endedTurnIds, ...rest.endedTurnIds],
     doorTurnIds: [...result.doorTurnIds, ...rest.doorTurnIds],
+    dueBatchIds: [...new Set([...result.dueBatchIds, ...rest.dueBatchIds])],
+    rings: [...result.rings, ...rest.rings],
   };
 }
+
+/** Something of them depends on what the rows answer: results that fall with their commit, calls that an end leaves open. */
+function mustDecide(commits: readonly StepCommit[]): boolean {
+  const ids = new Set(commits.map((commit) => commit.turnId));
+  // A row is changed once by a statement, and a parent may be one of those that commit.
+  const isOfOneFamily = ({ settles }: TurnEnding): boolean => settles !== null && ids.has(settles.turnId);
+  return (
+    commits.length > LARGE ||
+    commits.some(
+      (commit) =>
+        commit.results.length > 0 ||
+        (commit.end !== null && (mayBreakOff(commit, commit.end) || isOfOneFamily(commit.end))),
+    )
+  );
+}
+
+/** In one statement where nobody waits for the ends; else with the locks before it and the results after it, sent together. */
+async function commitAtOnce(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
+  const settlements = commits.flatMap(({ turnId, end }) =>
+    end === null || end.settles === null
+      ? []
+      : [{ ...end.settles, ifEnded: { turnId, deliverableCardId: end.deliverableCardId } }],
+  );
+  const hasMembers = commits.some((commit) => commit.end !== null && commit.isMember === true);
+  const commit = toCommit(commits, hasMembers ? 'some' : 'unknown');
+  const values = commitValues(commits);
+  if (settlements.length === 0 && !hasMembers)
+    return readResult(commits, await runRetrying<CommitRow>(pool, commit, values));
+  return transactAtOnce(pool, async (tx) => {
+    const [, rows, settled] = await Promise.all([
+      run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
+      run<CommitRow>(tx, commit, values),
+      settleCalls(tx, settlements),
+    ]);
+    return { ...readResult(commits, rows), ...settled };
+  });
+}
+
+/** The turns that commits lock: children and parents together, by id, so that two ends of one family never wait in a circle. */
+const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
+  commits.flatMap((commit) => [commit.turnId, ...(commit.end?.settles ? [commit.end.settles.turnId] : [])]);
 
 /** The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once. */
 export const commitWithin =
   (commits: readonly StepCommit[]) =>
   async (tx: Tx): Promise<CommitResult> => {
-    // Children and parents are locked together, by id: two ends of one family never wait for each other in a circle.
-    const ids = commits.flatMap((commit) => [
-      commit.turnId,
-      ...(commit.end?.settles ? [commit.end.settles.turnId] : []),
-    ]);
-    const turns = new Map((await run<LockedTurn>(tx, LOCK_TURNS, [ids])).map((turn) => [turn.id, turn]));
+    const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]);
+    const turns = new Map(locked.map((turn) => [turn.id, turn]));
     // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
     const results = commits.flatMap((commit) =>
       isFenceOpen(commit, turns.get(commit.turnId)) ? commit.results : [],
@@ -688,16 +725,15 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
   };
 }
 
-async function settleParents(
+function settleParents(
   tx: Tx,
   commits: readonly StepCommit[],
   committed: ReadonlySet<TurnId>,
 ): Promise<SettledTurns> {
-  const ended = commits.filter((commit) => commit.end !== null && committed.has(commit.turnId));
-  const children = ended.filter((commit) => commit.hasParent);
-  if (children.length > 0) await run(tx, GRANT_OUTPUTS, [children.map((commit) => commit.turnId)]);
-  const settlements = ended.flatMap((commit) => (commit.end?.settles ? [commit.end.settles] : []));
-  return settlements.length === 0 ? { rings: [], duplicates: [] } : settleCalls(tx, settlements);
+  return settleCalls(
+    tx,
+    commits.flatMap(({ turnId, end }) => (end?.settles && committed.has(turnId) ? [end.settles] : [])),
+  );
 }
 
 const TURN_ENDS = statement(`

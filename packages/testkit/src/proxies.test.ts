@@ -103,6 +103,19 @@ describe('statementProxy', () => {
     expect(proxy.places).toEqual([proxy.statements[0], proxy.statements[0]]);
     expect(await numbers(database.pool)).toEqual([2, 3]);
   });
+
+  it('tells which statements another one commits', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await statementProxy(database.url);
+    const client = await connect(proxy.url);
+    await insert(client, 1);
+    await client.query('begin');
+    await insert(client, 2);
+    await client.query('commit');
+    await insert(client, 3);
+    expect(proxy.isWithin).toEqual([false, true, true, false, false]);
+  });
 });
 
 describe('tcpProxy', () => {

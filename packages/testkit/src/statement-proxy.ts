@@ -24,6 +24,8 @@ export interface StatementProxy extends AsyncDisposable {
   readonly statements: readonly string[];
   /** For each of them what its connection had sent before, so that one `commit` can be told from another. */
   readonly places: readonly string[];
+  /** For each of them whether it stands in a transaction that another one commits. */
+  readonly isWithin: readonly boolean[];
   /** The statement that was struck, once it was. */
   readonly struck: string | undefined;
   /** Nothing gets through any more. */
@@ -46,6 +48,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
   let fault = first;
   let statements: string[] = [];
   let places: string[] = [];
+  let isWithin: boolean[] = [];
   const pairs = new Set<{ cut(): void }>();
   let struck: string | undefined;
   let isDead = false;
@@ -69,6 +72,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     const pending: Pending[] = [];
     let isCut = false;
     let last = '';
+    let isOpen = false;
     const pair = {
       /** The server gets what was passed on, and then the end; the client gets nothing more. */
       cut: (): void => {
@@ -96,6 +100,8 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       if (request.statement !== undefined) {
         statements.push(request.statement);
         places.push(last);
+        isOpen = request.statement === 'begin' || (isOpen && !/^(commit|rollback)$/.test(request.statement));
+        isWithin.push(isOpen);
         last = request.statement;
         lastAt = performance.now();
         isStruck = struck === undefined && isMeant(request.statement);
@@ -153,6 +159,9 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     get places() {
       return places;
     },
+    get isWithin() {
+      return isWithin;
+    },
     get struck() {
       return struck;
     },
@@ -166,6 +175,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       fault = next;
       statements = [];
       places = [];
+      isWithin = [];
       seen = 0;
       struck = undefined;
       isDead = false;

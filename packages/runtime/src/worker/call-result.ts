@@ -1,5 +1,6 @@
 import {
   type ErrorBody,
+  KernelError,
   MAX_CARD_BYTES,
   type ProjectId,
   type ToolCallId,
@@ -33,6 +34,16 @@ export const createRecorder = (runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
     },
     { maxItems: 100, maxInFlight: 2 },
   );
+
+/**
+ * The sweep may have answered a call, as out of time, that is at work still: its model was told so, and nothing may come of it.
+ * Thrown, it undoes the primitive.
+ */
+export const answeredMeanwhile = (tool: string, toolCallId: ToolCallId): KernelError =>
+  new KernelError('tool_timeout', {
+    message: 'The call was answered as out of time while its primitive was at work.',
+    details: { tool, tool_call_id: toolCallId },
+  });
 
 export const toFailure = (error: ErrorBody): { status: 'failed'; error: ErrorBody } => ({
   status: 'failed',

@@ -12,18 +12,12 @@ import {
   toErrorBody,
   toolNames,
 } from '@boxcar/kernel';
-import {
-  awaitBatch,
-  type CallSettlement,
-  extendDeadline,
-  type NewToolCall,
-  type PendingCall,
-  settleCalls,
-} from '@boxcar/store';
+import { type CallSettlement, type NewToolCall, type PendingCall, settleCalls } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
+import { type Begun, begin, type SubmitOptions } from '../submit.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
-import { type CallOutcome, toFailure, toSettlement } from './call-result.js';
+import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';
 import { keepLate, lateResult } from './late.js';
 import type { HeldTurn } from './run-turn.js';
 
@@ -260,7 +254,7 @@ export async function runCall(
   turn: HeldTurn,
   call: PendingCall,
   toolbox: Toolbox,
-  isAlone: boolean,
+  options: { readonly isAlone: boolean; readonly begun: Begun | undefined },
 ): Promise<CallRun> {
   const target = {
     toolCallId: call.id,
@@ -289,7 +283,7 @@ export async function runCall(
         details: { received: String(call.arguments).slice(0, 200) },
       });
     }
-    if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { isAlone, settle });
+    if (call.route === 'primitive') return await runPrimitive(runtime, turn, call, { ...options, settle });
     const tool = runtime.tools.get(call.name);
     if (tool === undefined)
       throw new KernelError('tool_unknown', {
@@ -320,17 +314,28 @@ const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   (error.code === 'database_unavailable' ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
-/**
- * The sweep may have answered a call, as out of time, that is at work still: its model was told so, and nothing may come of it.
- *
- * @throws KernelError `tool_timeout`, which undoes the primitive.
- */
-function checkOpen(call: PendingCall, isOpen: boolean): void {
-  if (isOpen) return;
-  throw new KernelError('tool_timeout', {
-    message: 'The call was answered as out of time while its primitive was at work.',
-    details: { tool: call.name, tool_call_id: call.id },
-  });
+const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
+  projectId: turn.projectId,
+  sourceAgentId: turn.agentId,
+  channelId: turn.channelId,
+  ...(turn.traceparent === null ? {} : { traceparent: turn.traceparent }),
+});
+
+/** Begins a primitive beside the commit of its call. Undefined: it is none, or will be refused by `runCall`. */
+export function beginCall(
+  runtime: RuntimeCore,
+  held: HeldTurn,
+  call: Pick<NewToolCall, 'id' | 'name' | 'arguments' | 'route'>,
+): Begun | undefined {
+  if (call.route !== 'primitive') return undefined;
+  try {
+    return begin(runtime, call.name, call.arguments, {
+      ...callerOf(held),
+      call: { turnId: held.turn.turnId, toolCallId: call.id },
+    });
+  } catch {
+    return undefined;
+  }
 }
 
 async function runPrimitive(
@@ -339,6 +344,7 @@ async function runPrimitive(
   call: PendingCall,
   options: {
     readonly isAlone: boolean;
+    readonly begun: Begun | undefined;
     readonly settle: (outcome: CallOutcome) => CallSettlement;
   },
 ): Promise<CallRun> {
@@ -351,11 +357,9 @@ async function runPrimitive(
   let rings: Parameters<RuntimeCore['ring']>[0] = [];
   const accepted = await runLimited(call, held, ({ signal, pass }) =>
     runtime.accept(call.name, call.arguments, {
-      projectId: turn.projectId,
-      sourceAgentId: turn.agentId,
-      channelId: turn.channelId,
-      ...(turn.traceparent === null ? {} : { traceparent: turn.traceparent }),
+      ...callerOf(held),
       call: {
+        begun: options.begun,
         turnId: turn.turnId,
         epoch: turn.epoch,
         holderId,
@@ -364,17 +368,11 @@ async function runPrimitive(
         settle: async (tx, answer) => {
           pass();
           const settled = await settleCalls(tx, [options.settle({ status: 'success', result: answer })]);
-          checkOpen(call, settled.duplicates.length === 0);
+          if (settled.duplicates.length > 0) throw answeredMeanwhile(call.name, call.id);
           rings = settled.rings;
         },
-        join: async (tx, batch) => {
-          pass();
-          checkOpen(call, await awaitBatch(tx, call.id, batch));
-        },
-        extend: async (tx, timeoutMs) => {
-          pass();
-          checkOpen(call, await extendDeadline(tx, call.id, timeoutMs));
-        },
+        pass,
+        ring: held.ring,
       },
     }),
   );

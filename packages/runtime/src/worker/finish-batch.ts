@@ -101,12 +101,14 @@ function end(
   clock: Clock,
 ): Promise<SettledTurns | undefined> {
   return transaction(runtime.pool, async (tx) => {
-    const batch = await lockBatch(tx, seen, clock);
+    const [batch, members] = await Promise.all([
+      lockBatch(tx, seen, clock),
+      // Under the lock: the counters that are decided on are those of these very members.
+      loadMembers(tx, seen.turn_ids, summaryLimit(seen.turn_ids.length)),
+    ]);
     const decision = batch === undefined ? undefined : decideJoin(stateOf(batch));
     if (batch === undefined || decision?.kind !== 'finish') return undefined;
     const { status, closing } = decision;
-    // Under the lock: the counters that were decided on are those of these very members.
-    const members = await loadMembers(tx, batch.turn_ids, summaryLimit(batch.turn_ids.length));
     const states = new Map(members.map((turn) => [turn.turn_id, turn]));
     const results = buildResults(
       batch.turn_ids.flatMap((turnId) => {
@@ -116,12 +118,15 @@ function end(
     );
     const answer = { batch_id: batch.id, status, results } as unknown as JsonValue;
     const settlements = settlementOf(batch, status, answer);
-    await endBatch(tx, batch.id, {
-      status,
-      closing,
-      answer: settlements.length === 0 ? answer : undefined,
-    });
-    return settlements.length === 0 ? { rings: [], duplicates: [] } : settleCalls(tx, settlements);
+    const [, settled] = await Promise.all([
+      endBatch(tx, batch.id, {
+        status,
+        closing,
+        answer: settlements.length === 0 ? answer : undefined,
+      }),
+      settleCalls(tx, settlements),
+    ]);
+    return settled;
   });
 }
 

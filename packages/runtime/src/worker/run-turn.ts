@@ -16,8 +16,10 @@ import {
   type NewCard,
   promptHash,
   providerOf,
+  type Ring,
   resultFieldsOf,
   stepNotice,
+  type ToolCallId,
   type ToolSchema,
   type View,
   type WorkerId,
@@ -34,8 +36,9 @@ import type {
 } from '@boxcar/store';
 import { loadCallsOfStep, loadPendingCalls, recordResults } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
+import type { Begun } from '../submit.js';
 import { askModel } from './ask-model.js';
-import { buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
+import { beginCall, buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
 import { buildEnd, type Ending, entryOf, fallbackDeliverable } from './ending.js';
 import { keepLate, lateReply, lateSettlements } from './late.js';
 import type { PricedProfile, TurnLoader } from './loader.js';
@@ -53,6 +56,8 @@ export interface HeldTurn {
   readonly holderId: WorkerId;
   /** Fires when the worker may no longer act for the turn: lease lost, or shutdown out of patience. */
   readonly signal: AbortSignal;
+  /** Rings what a commit of this turn has dispatched. */
+  readonly ring: (rings: readonly Ring[]) => void;
 }
 
 /** The results of a step's own calls. */
@@ -121,6 +126,8 @@ class TurnLoop {
   /** Undefined: nothing limits what the turn spends. */
   readonly #budget: StepBudget | undefined;
   readonly #guard: LoopGuard;
+  /** The primitives among the calls of the last step. */
+  #begun: ReadonlyMap<ToolCallId, Begun | undefined> = new Map();
   #binding: Bound | undefined;
 
   constructor(host: TurnHost, held: HeldTurn, { profile, price }: PricedProfile, progress: Progress) {
@@ -198,7 +205,10 @@ class TurnLoop {
       calls.map(
         async (call) =>
           repeated.get(call.id) ??
-          runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, isAlone),
+          runCall(this.#host.runtime, this.#held, call, this.#bound.toolbox, {
+            isAlone,
+            begun: this.#begun.get(call.id),
+          }),
       ),
     );
     const runs = settled.flatMap((run) => (run.status === 'fulfilled' ? [run.value] : []));
@@ -553,6 +563,7 @@ class TurnLoop {
       calls.flatMap((call) => call.row.guardHash ?? []),
       next.step,
     );
+    this.#begun = new Map(calls.map(({ row }) => [row.id, beginCall(this.#host.runtime, this.#held, row)]));
     for (const call of calls) add('tool_call', call.card);
     if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder));
     const notice = stepNotice(turn.maxSteps - next.step, this.#bound.toolbox.allowed.has('submit_result'));

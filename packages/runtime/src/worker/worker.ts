@@ -6,7 +6,10 @@
  * W2  Its direct connection holds a session lock for as long as it lives, so a peer notices a death at once (`peer-watch.ts`).
  *     When the connection breaks and not the worker, it says so at once by a renewal, and only its lease counts.
  * W3  It never runs more turns than its concurrency, whichever way they come: ring, or straight from the rows.
- * W4  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
+ * W4  A turn that a commit of its own turns has dispatched it takes at once, without the queue, while it has a free slot: then no
+ *     ring waits for one, so nobody is overtaken. It is a part of the job that its slot was taken beside: the queue never brings more than
+ *     there are slots for. What it cannot take, or fails to, is rung.
+ * W5  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  */
 import { randomInt } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
@@ -16,7 +19,6 @@ import {
   type AdvanceOutcome,
   advanceTurns,
   CANCELED_CHANNEL,
-  type CommitOutcome,
   claimWithViews,
   commitSteps,
   findReady,
@@ -36,6 +38,7 @@ import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
 import { TurnLoader } from './loader.js';
 import { ModelWaits } from './model-waits.js';
+import { pairRings, type RungCommit } from './own-rings.js';
 import { PeerWatch } from './peer-watch.js';
 import { runTurn, type StepResults, type TurnHost } from './run-turn.js';
 import { Sweeper } from './sweeper.js';
@@ -57,7 +60,14 @@ export interface WorkerOptions {
   readonly graceMs?: number;
   /** Contents of prompts held in memory at once, about, in bytes; above it claims wait. Default 64 MiB. */
   readonly viewBytes?: number;
+  /** False: what its turns dispatch goes through the queue, like anything else. Default true. */
+  readonly takesOwnRings?: boolean;
 }
+
+type Claimable = Pick<Ring, 'turnId' | 'epoch'>;
+
+/** What a job of the queue, or a look into the rows, has brought, and what its turns have rung here since. */
+type Following = Promise<void>[];
 
 interface Active {
   readonly epoch: number;
@@ -92,8 +102,8 @@ export class Worker implements AsyncDisposable {
   readonly #active = new Map<TurnId, Active>();
   /** What was taken straight from the rows: no subscription waits for it. */
   readonly #fromRows = new Set<Promise<void>>();
-  readonly #claims: Batcher<Pick<Ring, 'turnId' | 'epoch'>, { outcome: ViewedClaim; holderId: WorkerId }>;
-  readonly #commits: Batcher<StepCommit, CommitOutcome>;
+  readonly #claims: Batcher<Claimable, { outcome: ViewedClaim; holderId: WorkerId }>;
+  readonly #commits: Batcher<StepCommit, RungCommit>;
   readonly #advances: Batcher<StepResults, AdvanceOutcome>;
   readonly #room: ViewRoom;
   readonly #loader: TurnLoader;
@@ -138,6 +148,7 @@ export class Worker implements AsyncDisposable {
       lostRingMs: options.lostRingMs ?? 2_000,
       graceMs: options.graceMs ?? 10_000,
       viewBytes: options.viewBytes ?? 64 * 1024 * 1024,
+      takesOwnRings: options.takesOwnRings ?? true,
     };
     if (this.#options.concurrency < 1 || !Number.isInteger(this.#options.concurrency)) {
       throw new KernelError('bad_config', {
@@ -167,9 +178,10 @@ export class Worker implements AsyncDisposable {
     });
     this.#commits = new Batcher(async (commits) => {
       const result = await commitSteps(runtime.pool, commits);
-      runtime.ring(result.rings);
+      const paired = pairRings(commits, result);
+      runtime.ring(paired.others);
       runtime.announceEnds(result);
-      return result.outcomes;
+      return paired.commits;
     });
     this.#advances = new Batcher(async (advances) => {
       const { outcomes, rings } = await advance(runtime.pool, advances);
@@ -414,7 +426,7 @@ export class Worker implements AsyncDisposable {
   }
 
   /** A ring of the epoch in hand, or an older one, says nothing new. */
-  #isRunning(ring: Pick<Ring, 'turnId' | 'epoch'>): boolean {
+  #isRunning(ring: Claimable): boolean {
     const active = this.#active.get(ring.turnId);
     return active !== undefined && active.epoch >= ring.epoch;
   }
@@ -433,19 +445,48 @@ export class Worker implements AsyncDisposable {
     else next();
   }
 
-  /** Runs the turn of a ring, if it is still to be had. Never throws: a doorbell does not care how turns end. */
-  async #handle(ring: Pick<Ring, 'turnId' | 'epoch'>): Promise<void> {
+  /** Runs the turn of a ring, if it is still to be had, and what that rings here. Never throws: a doorbell does not care how turns end. */
+  async #handle(ring: Claimable): Promise<void> {
     if (this.#state !== 'running' || this.#isRunning(ring)) return;
     await this.#takeSlot();
+    const following: Following = [];
+    await this.#runInSlot(ring, following);
+    for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
+  }
+
+  /** W4: takes the turn that a commit has dispatched, or rings. Many go to the whole pool. */
+  #ring(rings: readonly Ring[], following: Following): void {
+    const [only] = rings;
+    if (only === undefined) return;
+    const isOurs =
+      rings.length === 1 &&
+      this.#options.takesOwnRings &&
+      this.#state === 'running' &&
+      this.#slots > 0 &&
+      this.#options.targets.includes(only.workerTarget);
+    if (!isOurs) {
+      this.#runtime.ring(rings);
+      return;
+    }
+    this.#slots--;
+    const running = this.#runInSlot(only, following).then((isClaimed) => {
+      if (!isClaimed) this.#runtime.ring([only]);
+    });
+    following.push(running);
+  }
+
+  /** Gives the slot back. @returns False when it could not find out whether the turn is to be had. */
+  async #runInSlot(ring: Claimable, following: Following): Promise<boolean> {
+    let isAnswered = false;
     try {
       // Resumed by the end of a child while its own suspend is still being wound up here.
       await this.#active.get(ring.turnId)?.done;
-      if (this.#state !== 'running' || this.#isStale()) return;
+      if (this.#state !== 'running' || this.#isStale()) return false;
       this.#claiming.add(ring.turnId);
       const claim = this.#claims.add(ring).finally(() => this.#claiming.delete(ring.turnId));
       const { outcome, holderId } = await claim;
-      if (outcome.outcome === 'stale') return;
-      await this.#runClaimed(outcome, holderId);
+      isAnswered = true;
+      if (outcome.outcome === 'claimed') await this.#runClaimed(outcome, { holderId, following });
     } catch (error) {
       this.#runtime.log('error', 'turn.failed_to_run', {
         turn_id: ring.turnId,
@@ -456,23 +497,29 @@ export class Worker implements AsyncDisposable {
       this.#freeSlot();
       if (this.#hasMoreNewer) void this.#claimMoreNewer();
     }
+    return isAnswered;
   }
 
   async #runClaimed(
     { turn, view: claimed }: Extract<ViewedClaim, { outcome: 'claimed' }>,
-    holderId: WorkerId,
+    { holderId, following }: { readonly holderId: WorkerId; readonly following: Following },
   ): Promise<void> {
-    // W4: claimed while the worker closes, whose patience may have ended before this turn could feel it.
+    // W5: claimed while the worker closes, whose patience may have ended before this turn could feel it.
     if (this.#state !== 'running') return this.#giveBack(turn.turnId, holderId);
     const view = new TurnView(this.#loader, this.#room, turn, claimed);
     const controller = new AbortController();
     // One listener per tool call of a step; as many as the model makes.
     setMaxListeners(0, controller.signal);
+    const ring = (rings: readonly Ring[]): void => this.#ring(rings, following);
     const host: TurnHost = {
       runtime: this.#runtime,
       loader: this.#loader,
       modelWaits: this.#modelWaits,
-      commit: (commit) => this.#commits.add(commit),
+      commit: async (commit) => {
+        const { outcome, rings } = await this.#commits.add(commit);
+        ring(rings);
+        return outcome;
+      },
       advance: (results) => this.#advances.add(results),
       checkLease: () => {
         if (this.#isStale())
@@ -485,7 +532,7 @@ export class Worker implements AsyncDisposable {
     };
     const done = (async () => {
       try {
-        const outcome = await runTurn(host, { turn, view, holderId, signal: controller.signal });
+        const outcome = await runTurn(host, { turn, view, holderId, signal: controller.signal, ring });
         if (outcome === 'released')
           this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn.turnId]));
         // A suspended turn leaves its place in the window: no end will tell the queue.

@@ -3,7 +3,7 @@ import { waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 
 export interface HeldPool {
-  /** Like the pool it was made of, but each transaction waits before its `commit` until `release`. */
+  /** Like the pool it was made of, but each transaction, that of a single statement too, waits before its commit until `release`. */
   readonly pool: pg.Pool;
   /** Resolves when a transaction has reached its commit; its backend's process id. */
   readonly atCommit: Promise<number>;
@@ -23,12 +23,20 @@ export function holdCommits(pool: pg.Pool): HeldPool {
   const connect = async (): Promise<pg.PoolClient> => {
     const client = await pool.connect();
     const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+    const sent: Promise<unknown>[] = [];
+    const send = (args: Parameters<pg.PoolClient['query']>): Promise<unknown> =>
+      client.query(...args) as unknown as Promise<unknown>;
     const query = async (...args: Parameters<pg.PoolClient['query']>): Promise<unknown> => {
       if ((args[0] as unknown) === 'commit') {
+        // It may be sent before what precedes it has been answered.
+        await Promise.allSettled(sent);
         reach(rows[0]?.pid ?? 0);
         await gate;
+        return send(args);
       }
-      return client.query(...args);
+      const answer = send(args);
+      sent.push(answer);
+      return answer;
     };
     return new Proxy(client, {
       get: (target, key) => {
@@ -38,9 +46,18 @@ export function holdCommits(pool: pg.Pool): HeldPool {
       },
     });
   };
+  const query = async (config: pg.QueryConfig): Promise<unknown> => {
+    const client = await connect();
+    await client.query('begin');
+    const answer = await client.query(config);
+    await client.query('commit');
+    client.release();
+    return answer;
+  };
   const held = new Proxy(pool, {
     get: (target, key) => {
       if (key === 'connect') return connect;
+      if (key === 'query') return query;
       const value: unknown = Reflect.get(target, key, target);
       return typeof value === 'function' ? value.bind(target) : value;
     },

@@ -1,6 +1,7 @@
 /** Rows for tests of the store, made by the store's own statements: projects, profiles, agents, turns at any point of their life. */
 import {
   type AgentId,
+  type BatchId,
   type BoxId,
   buildCard,
   type CardContent,
@@ -73,6 +74,7 @@ export interface TurnRow extends pg.QueryResultRow {
   readonly start_position: number | null;
   readonly deliverable_card_id: CardId | null;
   readonly error: { code: string } | null;
+  readonly batch_ids: readonly BatchId[] | null;
 }
 
 export interface EntryRow extends pg.QueryResultRow {
@@ -368,6 +370,7 @@ export class World implements AsyncDisposable {
       agentId: turn.agentId,
       epoch: options.epoch ?? row.epoch,
       hasParent: turn.parentTurnId !== null,
+      isMember: row.batch_ids !== null,
       holderId: options.holder === undefined ? row.holder_id : options.holder,
       step:
         options.step === 'none'
@@ -418,6 +421,14 @@ export class World implements AsyncDisposable {
     const { outcomes } = await commitSteps(this.pool, [await this.commit(turn, { calls: ids })]);
     if (outcomes[0]?.outcome !== 'committed') throw new Error('the step was fenced');
     return ids;
+  }
+
+  /** Lets a call wait for so long, for a batch if one is named, as the submission of what it waits for does. */
+  async wait(toolCallId: ToolCallId, deadlineMs: number, batchId: BatchId | null = null): Promise<void> {
+    await this.pool.query(
+      "update boxcar.tool_calls set batch_id = $2, deadline_at = now() + $3 * interval '1 millisecond' where id = $1",
+      [toolCallId, batchId, deadlineMs],
+    );
   }
 
   result(turn: TestTurn, toolCallId: ToolCallId, words = 'result'): CallSettlement {

@@ -258,8 +258,8 @@ class Track implements AsyncDisposable {
     // The goodbye is part of the run: it is cut like the rest, and must not undo anything.
     if (!proxy.isDead) await stage.rest();
     const outcome = await this.#lane.conclude(answer ?? null);
-    const { statements, places, struck } = proxy;
-    return { outcome, statements, places, struck, isRescued };
+    const { statements, places, isWithin, struck } = proxy;
+    return { outcome, statements, places, isWithin, struck, isRescued };
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

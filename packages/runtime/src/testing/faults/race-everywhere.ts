@@ -50,6 +50,7 @@ async function runOnce(
       effects: database.pool,
       leaseMs: 60_000,
       sweepMs: 100,
+      takesOwnRings: false,
       doorbell: bell,
       log: (_level, event, { outcome } = {}) => {
         if (event === 'turn.left' && outcome === 'fenced') lost += 1;

@@ -59,6 +59,7 @@ async function runOnce(
     effects: backend.database.pool,
     leaseMs: 60_000,
     sweepMs: 100,
+    takesOwnRings: false,
     doorbell: new BullMqDoorbell(queues, silentLog),
     toolQueue: new ToolQueue(queues, silentLog),
   });

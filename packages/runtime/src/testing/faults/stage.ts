@@ -30,6 +30,8 @@ export interface StageOptions {
   readonly beforeTool?: (tool: ScenarioTool, call: ToolContext) => Promise<void>;
   /** How often it sweeps by itself; by default it does not. */
   readonly sweepMs?: number;
+  /** False: every ring goes by the doorbell. */
+  readonly takesOwnRings?: boolean;
 }
 
 /** A process of the pool, in this one: it submits and works. Its worker is started by `work`. */
@@ -97,6 +99,7 @@ export function openStage(options: StageOptions): Stage {
         heartbeatMs: NEVER_MS,
         sweepMs: options.sweepMs ?? NEVER_MS,
         lostRingMs: LOST_RING_MS,
+        takesOwnRings: options.takesOwnRings ?? true,
       });
       return worker;
     },

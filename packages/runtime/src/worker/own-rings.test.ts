@@ -1,0 +1,129 @@
+import type { Model, Ring } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { waitFor } from '@boxcar/testkit';
+import { beforeEach, describe, expect, test } from 'vitest';
+import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+
+class CountingDoorbell extends InProcessDoorbell {
+  rung = 0;
+
+  override ring(rings: readonly Ring[]): Promise<void> {
+    this.rung += rings.length;
+    return super.ring(rings);
+  }
+}
+
+let h: Harness;
+let bell: CountingDoorbell;
+/** What models of turns without tools wait for. */
+let gate: Promise<void>;
+
+const holdLeaves = (): { release: () => void } => {
+  let release = (): void => undefined;
+  gate = new Promise((settle) => {
+    release = settle;
+  });
+  return { release };
+};
+
+beforeEach(async () => {
+  bell = new CountingDoorbell();
+  gate = Promise.resolve();
+  const router = createModelRouter({});
+  const model: Model = {
+    ...router,
+    generate: async (request, options) => {
+      if (request.tools.length === 0) await gate;
+      return router.generate(request, options);
+    },
+  };
+  h = await harness({ doorbell: bell, model });
+  return () => h[Symbol.asyncDispose]();
+});
+
+const lead = (name: string, calls: readonly { tool: string; arguments: object }[]) =>
+  h.profile(name, [{ calls: [...calls] as never }, { say: 'done' }], {
+    tools: calls.map(({ tool }) => tool),
+    delegation_policy: { target_profiles: null },
+  });
+const asks = (profile_name: string) => ({
+  tool: 'launch_principal',
+  arguments: { profile_name, instruction: 'go', wait: true },
+});
+const run = async (profile_name: string): Promise<void> => {
+  expect(
+    await h.runtime.submit('launch_principal', { profile_name, instruction: 'go', wait: true }),
+  ).toMatchObject({ status: 'success' });
+};
+/** root → middle → leaf, and back. */
+const chain = async (leaf: Readonly<Record<string, unknown>> = {}): Promise<void> => {
+  await h.profile('leaf', [{ say: 'leaf' }], leaf);
+  await lead('middle', [asks('leaf')]);
+  await lead('root', [asks('middle')]);
+};
+
+describe('what the turns of a worker dispatch', () => {
+  test('it takes itself while it has a free slot: children, and parents when these end', async () => {
+    await chain();
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    await run('root');
+    expect(bell.rung).toBe(1);
+    await checkInvariants(h.database.pool);
+  });
+
+  test('goes behind what waits in the queue when it has none', async () => {
+    await chain();
+    await h.worker({ concurrency: 1, sweepMs: 3_600_000 });
+    await run('root');
+    expect(bell.rung).toBe(5);
+  });
+
+  test('for another target is rung', async () => {
+    await chain({ worker_target: 'gpu' });
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000, targets: ['gpu'] });
+    await run('root');
+    // The leaf's parent is not of the target of the worker that ended the leaf.
+    expect(bell.rung).toBe(3);
+  });
+
+  test('many at once is rung, for all workers', async () => {
+    await h.profile('leaf', [{ say: 'leaf' }]);
+    const task = { target_strategy: 'new', target_ref: 'leaf', instruction: 'go' };
+    await lead('root', [{ tool: 'fork_join', arguments: { tasks: [task, task, task] } }]);
+    await h.worker({ concurrency: 8, sweepMs: 3_600_000 });
+    await run('root');
+    expect(bell.rung).toBe(1 + 3 + 1);
+  });
+
+  test('is rung when it cannot be taken', async () => {
+    await chain();
+    await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
+    // Once: sequences are not rolled back.
+    await h.database.pool.query(`create sequence once;
+      create function fail_once() returns trigger language plpgsql as $$ begin
+        if nextval('once') = 1 then raise exception 'not now'; end if; return new; end $$;
+      create trigger fail_once before update on boxcar.turns for each row
+        when (new.status = 'running' and old.status = 'dispatched' and new.depth = 1) execute function fail_once()`);
+    await run('root');
+    expect(bell.rung).toBe(2);
+    await checkInvariants(h.database.pool);
+  });
+
+  test('is never more than its slots', async () => {
+    await h.profile('leaf', [{ say: 'leaf' }]);
+    const leaf = { tool: 'launch_principal', arguments: { profile_name: 'leaf', instruction: 'go' } };
+    await lead('root', [leaf, leaf, leaf, leaf]);
+    const { release } = holdLeaves();
+    await h.worker({ concurrency: 3, sweepMs: 3_600_000 });
+    await run('root');
+    // Its own slot is free again, and the two others are taken.
+    expect(bell.rung).toBe(1 + 2);
+    release();
+    const unfinished = () => h.rows('select from boxcar.turns where ended_at is null');
+    await waitFor(async () => (await unfinished()).length === 0, { message: 'all turns have ended' });
+    await checkInvariants(h.database.pool);
+  });
+});
