@@ -303,6 +303,7 @@ export class Worker implements AsyncDisposable {
       if (renewal !== undefined) {
         this.#modelWaits.gate.know(renewal.gated);
         this.#hasOlder = renewal.hasOlder;
+        this.#peerWatch.know(renewal.hasPeers);
         this.#runtime.builds.note(renewal.minCompatible);
         // From before the statement: the server's clock started no earlier.
         this.#renewedAt = sentAt;
