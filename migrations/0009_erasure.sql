@@ -8,6 +8,8 @@ create index projects_limited on boxcar.projects (id) where limits ? 'max_concur
 
 -- What stands in the place of the content from then on: of the same kind, with the ids and names that hold a prompt together.
 alter table boxcar.cards add column placeholder json;
+-- How often cards of the project were erased: who has kept what it read before reads it again.
+alter table boxcar.projects add column erasures integer not null default 0;
 
 -- Open for the length of one call of one of the functions below, in its transaction; a setting could be made by anyone.
 create table boxcar.unsealed (
@@ -51,6 +53,8 @@ begin
   -- By id, as every lock here; a second erasure of the same card then finds it erased.
   perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
   perform from boxcar.tool_calls k where k.id in (select c.tool_call_id from boxcar.cards c where c.id = any (ids) and c.type = 'tool.call') order by k.id for update;
+  perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
+  update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   return query
   with judged as materialized (
     select a.id, c.tool_call_id, c.content,

@@ -29,6 +29,8 @@ interface Grown {
   readonly stored: number;
   /** How many times as long a late turn takes as an early one. */
   readonly slower: number;
+  readonly earlyMs: number;
+  readonly lateMs: number;
 }
 
 /** One agent that is given 200 instructions of 5 KB, one after the other: what is stored for them, and how turns slow down. */
@@ -47,7 +49,9 @@ export async function benchGrowth(bench: Bench, queue: QueueName): Promise<Figur
     await settle(servers.databaseUrl);
     const floor = await measureGrowth(servers.databaseUrl, 'floor', turns, agents.floor);
     const own = await measureGrowth(servers.databaseUrl, 'boxcar', turns, agents.boxcar);
-    say(`growth ${queue}: ${turns} turns of ${TURN_BYTES} bytes`);
+    say(
+      `growth ${queue}: ${turns} turns of ${TURN_BYTES} bytes; early ${own.earlyMs.toFixed(1)} ms, late ${own.lateMs.toFixed(1)} ms`,
+    );
     return {
       'stored ÷ new': { value: own.stored, floor: floor.stored },
       'late ÷ early': { value: own.slower, floor: floor.slower },
@@ -107,7 +111,13 @@ async function measureGrowth(
     early.push(await timed(young));
     late.push(await timed(old));
   }
-  return { stored: stored / (turns * (TURN_BYTES + ANSWER.length)), slower: median(late) / median(early) };
+  const [earlyMs, lateMs] = [median(early), median(late)];
+  return {
+    stored: stored / (turns * (TURN_BYTES + ANSWER.length)),
+    slower: lateMs / earlyMs,
+    earlyMs,
+    lateMs,
+  };
 }
 
 /** Bytes in the tables of a schema with their indexes and long values. */

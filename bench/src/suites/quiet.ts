@@ -3,6 +3,7 @@ import { forkBoxcarWorker } from '../boxcar/system.js';
 import { Cleanup } from '../cleanup.js';
 import { openCountingProxy } from '../counting-proxy.js';
 import type { QueueName } from '../options.js';
+import { openDatabase } from '../servers.js';
 import type { Bench, Figures } from '../suite.js';
 import type { Target } from '../system.js';
 import { forkWorker, type WorkerProcess } from '../worker-process.js';
@@ -14,6 +15,9 @@ const SECONDS = 20;
 /** What a start brings with it comes before. */
 const REST_MS = 3_000;
 
+/** A database of Redis that no other suite uses. */
+const EMPTY_REDIS = 1;
+
 /**
  * A worker with nothing to do, beside that of the bare loop, which is BullMQ's own. Both rest at the same time: neither has
  * anything that the other could disturb.
@@ -21,7 +25,14 @@ const REST_MS = 3_000;
 export async function benchQuiet(bench: Bench, queue: QueueName): Promise<Figures> {
   const { servers, options, say } = bench;
   const seconds = options.seconds ?? SECONDS;
-  const target = targetOf(servers, queue, options.concurrency ?? CONCURRENCY);
+  // Jobs of workers that another suite has killed are delivered again for a while, which is not rest.
+  await using database = await openDatabase(servers, `quiet_${queue}`);
+  const { redisUrl, ...rest } = targetOf(servers, queue, options.concurrency ?? CONCURRENCY);
+  const target = {
+    ...rest,
+    databaseUrl: database.url,
+    ...(redisUrl === undefined ? {} : { redisUrl: `${redisUrl}/${EMPTY_REDIS}` }),
+  };
   await using cleanup = new Cleanup();
   const [boxcar, floor] = await Promise.all([
     openObserved(cleanup, target, forkBoxcarWorker),

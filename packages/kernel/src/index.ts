@@ -185,7 +185,7 @@ export {
   profileSchema,
 } from './profile.js';
 export { type ProjectLimits, projectLimitsSchema } from './project.js';
-export { promptHash, toolsetHash } from './prompt-hash.js';
+export { PromptHasher, promptHash, toolsetHash } from './prompt-hash.js';
 export {
   beginCalls,
   DEFAULT_BREAKER_AFTER,
@@ -242,13 +242,14 @@ export {
 } from './turn.js';
 export { buildView, type View, type ViewRows } from './view.js';
 export { type ContextCard, resultFieldsOf } from './view-context.js';
-export type {
-  ContextRule,
-  MessageOrigin,
-  OmissionReason,
-  ViewManifest,
-  ViewNotice,
-  ViewSource,
+export {
+  type ContextRule,
+  foldManifest,
+  type MessageOrigin,
+  type OmissionReason,
+  type StoredManifest,
+  type ViewNotice,
+  type ViewSource,
 } from './view-manifest.js';
 export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
 export { renderBody } from './view-render.js';

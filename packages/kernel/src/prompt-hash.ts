@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { createHash, type Hash } from 'node:crypto';
 import { canonicalJson, sha256 } from './json.js';
 import type { Message, ToolSchema } from './message.js';
 
@@ -27,18 +27,74 @@ function canonicalMessage(message: Message): string {
 /** Characters hashed at once: enough to make calls rare, few enough to copy no whole prompt. */
 const CHUNK = 65_536;
 
-/** sha256 over the RFC 8785 text of `{ messages, tools }`: equal hashes, equal prompts. */
-export function promptHash(messages: readonly Message[], tools: readonly ToolSchema[]): string {
-  const hash = createHash('sha256');
-  let chunk = '{"messages":[';
-  for (const [index, message] of messages.entries()) {
-    chunk += index === 0 ? canonicalMessage(message) : `,${canonicalMessage(message)}`;
+const EMPTY = createHash('sha256').update('{"messages":[');
+
+/** Adds messages `from` to `to` of a prompt to the hash of those before. */
+function addMessages(hash: Hash, messages: readonly Message[], from: number, to: number): void {
+  let chunk = '';
+  for (let at = from; at < to; at += 1) {
+    const message = messages[at];
+    if (message === undefined) break;
+    chunk += at === 0 ? canonicalMessage(message) : `,${canonicalMessage(message)}`;
     if (chunk.length < CHUNK) continue;
     hash.update(chunk);
     chunk = '';
   }
-  hash.update(`${chunk}],"tools":${canonicalTools(tools)}}`);
-  return hash.digest('hex');
+  hash.update(chunk);
+}
+
+/** sha256 over the RFC 8785 text of `{ messages, tools }`: equal hashes, equal prompts. */
+export const promptHash = (messages: readonly Message[], tools: readonly ToolSchema[]): string =>
+  new PromptHasher().hash(messages, tools);
+
+/** The hash of the beginning of a prompt. */
+interface Mark {
+  readonly messages: readonly Message[];
+  readonly hash: Hash;
+}
+
+/** Contents first: equal ones are mostly the same string, and then nothing is compared. */
+const isEqual = (a: Message, b: Message): boolean =>
+  a === b ||
+  (a.role === b.role &&
+    a.content === b.content &&
+    (a.role === 'user' ||
+      a.role === 'system' ||
+      canonicalMessage({ ...a, content: '' }) === canonicalMessage({ ...b, content: '' })));
+
+const beginsWith = (messages: readonly Message[], begin: readonly Message[]): boolean =>
+  begin.length <= messages.length &&
+  begin.every((message, at) => {
+    const other = messages[at];
+    return other !== undefined && isEqual(message, other);
+  });
+
+/**
+ * Hashes prompts of which each mostly begins as the one before did, as those of a turn and of a conversation do. What both begin with is
+ * compared and not hashed again; the hash is that of the whole prompt.
+ */
+export class PromptHasher {
+  #marks: readonly Mark[] = [];
+
+  /** @param settled - So many messages will begin the next prompt even where the rest of this one will not. */
+  hash(messages: readonly Message[], tools: readonly ToolSchema[], settled = 0): string {
+    const marks = this.#marks.filter((mark) => beginsWith(messages, mark.messages));
+    const last = marks.at(-1);
+    const hash = (last?.hash ?? EMPTY).copy();
+    let at = last?.messages.length ?? 0;
+    const addUpTo = (to: number): void => {
+      if (to <= at) return;
+      addMessages(hash, messages, at, to);
+      at = to;
+      marks.push({ messages: messages.slice(0, to), hash: hash.copy() });
+    };
+    addUpTo(settled);
+    addUpTo(messages.length);
+    const kept = marks.filter((mark) => mark.messages.length <= settled).slice(-1);
+    this.#marks = [...new Set([...kept, ...marks.slice(-1)])];
+    hash.update(`],"tools":${canonicalTools(tools)}}`);
+    return hash.digest('hex');
+  }
 }
 
 /** sha256 over the RFC 8785 text of the tools alone, in the order they are offered. */

@@ -1,5 +1,6 @@
 /** What a view says about itself: which sources gave which messages, and what was left out and why. */
 import type { BoxId, CardId } from './ids.js';
+import { canonicalJson, type JsonValue, sha256 } from './json.js';
 
 export type ContextRule = 'argument' | 'inherited' | 'parent';
 
@@ -53,8 +54,8 @@ export type ManifestRange = ViewSource & { readonly first: number; readonly coun
 export type OmittedRange = ViewSource & { readonly reason: OmissionReason };
 
 /**
- * The stored form: ranges, so that its size follows the number of turns, not of cards. `messages` covers every message
- * once and in order. Plain JSON; the exact origin of each message comes from building the view again.
+ * Ranges, so that its size follows the number of turns, not of cards. `messages` covers every message once and in order. Plain JSON; the
+ * exact origin of each message comes from building the view again.
  */
 export type ViewManifest = {
   readonly v: 1;
@@ -64,6 +65,79 @@ export type ViewManifest = {
   readonly messages: readonly ManifestRange[];
   readonly omitted: readonly OmittedRange[];
 };
+
+/**
+ * What earlier turns of a conversation gave, in one line: the tape from `from` to `to`, in which each turn's start stands for its context, less what
+ * was omitted there. All of that is sealed, so it is read from the rows; `hash` holds it to the lines of the full manifest.
+ */
+export type EarlierRange = {
+  readonly kind: 'earlier';
+  readonly from: number;
+  readonly to: number;
+  readonly first: number;
+  readonly count: number;
+  /** How many lines of the full manifest this one stands for, of messages and of omissions. */
+  readonly lines: number;
+  readonly omitted: number;
+  /** sha256 over the RFC 8785 text of `{ messages, omitted }`, the lines it stands for. */
+  readonly hash: string;
+};
+
+/** The stored form: the full one, or, where a conversation has grown long, with what lies before the turn in one line. */
+export type StoredManifest =
+  | ViewManifest
+  | (Omit<ViewManifest, 'v' | 'messages'> & {
+      readonly v: 2;
+      readonly messages: readonly (ManifestRange | EarlierRange)[];
+    });
+
+/** A view's manifest, and where the turn begins in it. */
+export interface FoldableView {
+  readonly manifest: ViewManifest;
+  /** Index of its first message. */
+  readonly firstMessage: number;
+  /** Position of its `turn.started` on the tape; undefined when that lies before the view. */
+  readonly startPosition: number | undefined;
+  readonly contextBoxId: BoxId;
+}
+
+/** With fewer lines about earlier turns a manifest is stored as it is. */
+const FOLDED_FROM = 16;
+
+/** The form in which a manifest is stored: its size follows what the turn itself was given. */
+export function foldManifest(view: FoldableView): StoredManifest {
+  const { manifest, firstMessage, startPosition = 0, contextBoxId } = view;
+  if (startPosition <= manifest.anchor) return manifest;
+  const isEarlier = (source: ViewSource): boolean =>
+    source.kind === 'tape' ? source.to < startPosition : 'boxId' in source && source.boxId !== contextBoxId;
+  const from = manifest.messages[0]?.kind === 'profile' ? 1 : 0;
+  const after = manifest.messages.findIndex(({ first, count }) => first + count > firstMessage);
+  const messages = manifest.messages.slice(from, after === -1 ? undefined : after);
+  const omitted = manifest.omitted.filter(isEarlier);
+  const [begin] = messages;
+  const end = messages.at(-1);
+  if (begin === undefined || end === undefined || messages.length + omitted.length < FOLDED_FROM)
+    return manifest;
+  const line: EarlierRange = {
+    kind: 'earlier',
+    from: [...messages, ...omitted].reduce(
+      (least, source) => (source.kind === 'tape' ? Math.min(least, source.from) : least),
+      manifest.anchor,
+    ),
+    to: startPosition - 1,
+    first: begin.first,
+    count: end.first + end.count - begin.first,
+    lines: messages.length,
+    omitted: omitted.length,
+    hash: sha256(canonicalJson({ messages, omitted } as unknown as JsonValue)),
+  };
+  return {
+    ...manifest,
+    v: 2,
+    messages: [...manifest.messages.slice(0, from), line, ...manifest.messages.slice(from + messages.length)],
+    omitted: manifest.omitted.filter((range) => !isEarlier(range)),
+  };
+}
 
 /** True when `next` is the same list, right behind position `to`. */
 function isBehind(last: ViewSource, to: number, next: ViewSource): boolean {

@@ -72,6 +72,9 @@ export interface View {
   readonly estimateTokens: number;
   /** Index of the first message of this turn: of its context, or of a step that the last anchor cut (V3). */
   readonly firstMessage: number;
+  /** Position of its `turn.started` on the tape; undefined when the rows do not reach back so far. */
+  readonly startPosition: number | undefined;
+  readonly contextBoxId: BoxId;
   /** This turn's own instruction: text, or the JSON it was given. Null when its context holds none. */
   readonly instruction: JsonValue;
 }
@@ -121,6 +124,8 @@ export function buildView(rows: ViewRows): View {
     manifest: buildManifest(range, origins, omissions),
     estimateTokens: estimateMessages(messages),
     firstMessage: writer.firstMessage ?? messages.length,
+    contextBoxId: turn.contextBoxId,
+    startPosition: Number.isFinite(startPosition) ? startPosition : undefined,
     instruction: instructionOf(contextOf(rows, turn.contextBoxId)),
   };
 }

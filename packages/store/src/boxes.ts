@@ -13,6 +13,7 @@ import type {
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
+import { UNKNOWN_PART } from './tapes.js';
 
 /**
  * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
@@ -215,11 +216,20 @@ const EXPAND_CONTEXTS = statement(
   expand("select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'"),
 );
 
-// The same box may be the context of several of the turns.
-const EXPAND_CONTEXTS_OF = statement(
-  expand(`select distinct on (b.id) b.* from boxcar.turns t join boxcar.boxes b on b.id = t.context_box_id
-    where t.id = any ($1::uuid[]) and b.token_estimate <= $2 order by b.id`),
-);
+// The same box may be shown by several of the turns. One that holds nothing has a row all the same: it was read.
+const EXPAND_SHOWN = statement(`
+  ${expand(`
+    select distinct on (s.id) s.* from (
+      select b.*, sum(b.token_estimate) over (partition by shown.turn_id) as shown_tokens
+      from (
+        select t.id as turn_id, t.context_box_id as box_id from boxcar.turns t where t.id = any ($1::uuid[])
+        union
+        select t.id, (e.payload->'data'->>'context_box_id')::uuid from boxcar.turns t ${UNKNOWN_PART}
+        where t.id = any ($1::uuid[]) and e.kind = 'event' and e.payload->>'name' = 'turn.started'
+      ) shown join boxcar.boxes b on b.id = shown.box_id
+    ) s where s.shown_tokens <= $3 order by s.id`)}
+  union all
+  select b.id, 0, 0, null, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
 
 export interface ExpandedCard {
   readonly card: Card;
@@ -245,10 +255,10 @@ function addExpanded(expanded: Map<BoxId, ExpandedCard[]>, rows: ExpandedRow[]):
   rows.sort((a, b) => a.ord - b.ord || a.position - b.position);
   for (const row of rows) {
     const card = readCard(row);
-    if (card === null) continue;
     const cards = expanded.get(row.box_id) ?? [];
-    cards.push({ card, rule: row.rule, native: row.native ?? false, sizeBytes: row.size_bytes });
     expanded.set(row.box_id, cards);
+    if (card !== null)
+      cards.push({ card, rule: row.rule, native: row.native ?? false, sizeBytes: row.size_bytes });
   }
 }
 
@@ -263,14 +273,20 @@ export async function expandContexts(
   return expanded;
 }
 
-/** The context boxes of turns, as far as they are not larger than `maxTokens`; an empty box has no entry. */
-export async function expandContextsOf(
+/**
+ * The context boxes that the views of turns show and their reader does not know. Those of a turn whose boxes are larger than `maxTokens`
+ * together are left out.
+ */
+export async function expandShown(
   db: Queryable,
   turnIds: readonly TurnId[],
-  maxTokens: number,
+  options: { readonly known: string; readonly maxTokens: number },
 ): Promise<ReadonlyMap<BoxId, readonly ExpandedCard[]>> {
   const expanded = new Map<BoxId, ExpandedCard[]>();
-  addExpanded(expanded, await run<ExpandedRow>(db, EXPAND_CONTEXTS_OF, [turnIds, maxTokens]));
+  addExpanded(
+    expanded,
+    await run<ExpandedRow>(db, EXPAND_SHOWN, [turnIds, options.known, options.maxTokens]),
+  );
   return expanded;
 }
 

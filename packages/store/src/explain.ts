@@ -14,10 +14,10 @@ import type {
   ProjectId,
   RunId,
   Segment,
+  StoredManifest,
   TapeEntry,
   TurnId,
   TurnStatus,
-  ViewManifest,
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { LEAVES, SEGMENTS } from './boxes.js';
@@ -69,7 +69,7 @@ export interface StepRow {
   readonly model: string | null;
   readonly promptHash: string | null;
   readonly toolsetHash: string | null;
-  readonly manifest: ViewManifest | null;
+  readonly manifest: StoredManifest | null;
   readonly usage: JsonValue;
   readonly error: ErrorBody | null;
 }
@@ -241,7 +241,7 @@ interface StepDbRow extends pg.QueryResultRow {
   model: string | null;
   prompt_hash: string | null;
   toolset_hash: string | null;
-  manifest: ViewManifest | null;
+  manifest: StoredManifest | null;
   usage: JsonValue;
   error: ErrorBody | null;
 }

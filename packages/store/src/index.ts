@@ -225,6 +225,7 @@ export {
   type SweepFindings,
   takeOver,
 } from './sweep.js';
+export type { KnownTape, KnownTapes } from './tapes.js';
 export {
   type Advance,
   type AdvanceOutcome,

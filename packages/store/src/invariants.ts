@@ -448,7 +448,7 @@ export const INVARIANTS: readonly Invariant[] = [
       select n.id, 'step ' || n.step || ': line ' || n.ord || ' of its manifest (' || n.kind || ') says messages ' || n.first || ' to ' || n.first + n.count - 1
         || ' from ' || coalesce(n."from"::text, '-') || ' to ' || coalesce(n."to"::text, '-') || coalesce(' of ' || n."boxId", '')
       from lines n left join boxcar.boxes b on b.id = n."boxId"
-      where n.first <> n.before or n.count < 1 or n."from" > n."to" or (n.kind = 'tape' and n."to" > n.to_position)
+      where n.first <> n.before or n.count < 1 or n."from" > n."to" or (n.kind in ('tape', 'earlier') and n."to" > n.to_position)
         or (n.kind = 'context' and (b.id is null or b.project_id <> n.project_id or n."to" > b.card_count
           or not exists (select from boxcar.turns o where o.output_box_id = n.output_box_id and o.context_box_id = b.id)))`,
   },

@@ -73,6 +73,8 @@ const projects = boxcar.table('projects', {
   /** The anchor card that every tape of the project begins with. */
   bootstrapCardId: uuid('bootstrap_card_id').$type<CardId>().notNull(),
   createdAt: createdAt(),
+  /** How often cards of it were erased: who has kept what it read before reads it again. */
+  erasures: integer('erasures').notNull().default(0),
 });
 
 const cards = boxcar.table('cards', {

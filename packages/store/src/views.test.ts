@@ -1,6 +1,7 @@
 import type { WorkerId } from '@boxcar/kernel';
 import pg from 'pg';
 import { beforeEach, describe, expect, test } from 'vitest';
+import type { KnownTape } from './tapes.js';
 import { newId, type TestProfile, World } from './testing/world.js';
 import { commitSteps } from './turns.js';
 import { claimWithViews, loadViews } from './views.js';
@@ -63,12 +64,66 @@ describe('a claim with its view', () => {
     expect(fatTape).toMatchObject({ outcome: 'claimed', view: undefined });
   });
 
-  test('comes without it when the tape tells of contexts of earlier turns', async () => {
+  test('brings the contexts of earlier turns, as far as all of them are not too large', async () => {
     const first = await world.running({ profile, holder: holderId });
     await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
     const next = await world.submit({ profile, reuse: first });
     const [claim] = await claimWithViews(world.pool, [await ringOf(next)], { holderId, maxViewBytes: LARGE });
-    expect(claim).toMatchObject({ outcome: 'claimed', view: undefined });
+    if (claim?.outcome !== 'claimed') throw new Error('the claim was lost');
+    expect([...(claim.view?.contexts.keys() ?? [])].sort()).toEqual(
+      [first.contextBoxId, next.contextBoxId].sort(),
+    );
+    expect(claim.view).toEqual((await loadViews(world.pool, [next])).get(next.turnId));
+  });
+
+  describe('of a tape that is known', () => {
+    /** A turn that has ended, a second one on its tape, and what its reader knows of the first. */
+    async function conversation() {
+      const first = await world.running({ profile, holder: holderId });
+      await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
+      const read = (await loadViews(world.pool, [first])).get(first.turnId);
+      if (read === undefined) throw new Error('no view');
+      const next = await world.submit({ profile, reuse: first });
+      const { from, erasures, entries, contexts } = read;
+      const known = { from, erasures, contexts, to: entries.at(-1)?.position ?? 0 };
+      const claim = async (part: Partial<KnownTape> = {}) => {
+        const options = {
+          holderId,
+          maxViewBytes: LARGE,
+          known: new Map([[first.tapeId, { ...known, ...part }]]),
+        };
+        const [outcome] = await claimWithViews(world.pool, [await ringOf(next)], options);
+        if (outcome?.outcome !== 'claimed') throw new Error('the claim was lost');
+        return outcome.view;
+      };
+      return { first, next, known, claim };
+    }
+
+    test('brings the rest alone', async () => {
+      const { next, known, claim } = await conversation();
+      const view = await claim();
+      expect(view?.entries.map(({ position }) => position)).toEqual([known.to + 1]);
+      expect([...(view?.contexts.keys() ?? [])]).toEqual([next.contextBoxId]);
+      expect(view?.from).toBe(known.from);
+    });
+
+    test('brings its last entry when nothing is new, so that it is no tape without entries', async () => {
+      const { next, claim, known, first } = await conversation();
+      await claim();
+      const options = new Map([[first.tapeId, { ...known, to: known.to + 1 }]]);
+      const view = (await loadViews(world.pool, [next], options)).get(next.turnId);
+      expect(view?.entries.map(({ position }) => position)).toEqual([known.to + 1]);
+    });
+
+    test.each<[string, Partial<KnownTape>]>([
+      ['begins elsewhere by now', { from: 2 }],
+      ['was read before something was erased', { erasures: 7 }],
+    ])('brings all of it when what is known %s', async (_name, part) => {
+      const { known, claim } = await conversation();
+      const view = await claim(part);
+      expect(view?.entries).toHaveLength(known.to + 1);
+      expect(view?.contexts.size).toBe(2);
+    });
   });
 
   test('of a ring that has passed is stale and reads nothing', async () => {

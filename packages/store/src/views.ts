@@ -10,16 +10,17 @@ import type {
   WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type ExpandedCard, expandContexts, expandContextsOf } from './boxes.js';
+import { type ExpandedCard, expandContexts, expandShown } from './boxes.js';
 import type { Build } from './build.js';
 import { onConnection, type Queryable, run, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
+import { type KnownTapes, knownParameter, UNKNOWN_PART } from './tapes.js';
 import { type ClaimedTurn, claimOnce } from './turns.js';
 
 const ENTRY_ROWS = `
-  select t.id as turn_id, b.last_anchor_position, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}, c.size_bytes
-  from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
-    join boxcar.tape_entries e on e.box_id = b.id and e.position >= b.view_position and e.position <= b.head_position
+  select t.id as turn_id, b.id as tape_id, b.view_position, b.last_anchor_position, p.erasures,
+    e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}, c.size_bytes
+  from boxcar.turns t ${UNKNOWN_PART}
     left join boxcar.cards c on c.id = e.card_id`;
 
 const ENTRIES = statement(`${ENTRY_ROWS} where t.id = any ($1::uuid[]) order by t.id, e.position`);
@@ -28,12 +29,15 @@ const ENTRIES = statement(`${ENTRY_ROWS} where t.id = any ($1::uuid[]) order by 
 const THIN_ENTRIES = statement(`
   select v.* from (
     select r.*, sum(r.size_bytes) over (partition by r.turn_id) as total_bytes
-    from (${ENTRY_ROWS} join boxcar.boxes x on x.id = t.context_box_id and x.token_estimate <= $2 where t.id = any ($1::uuid[])) r
-  ) v where coalesce(v.total_bytes, 0) <= $3 order by v.turn_id, v.position`);
+    from (${ENTRY_ROWS} join boxcar.boxes x on x.id = t.context_box_id and x.token_estimate <= $3 where t.id = any ($1::uuid[])) r
+  ) v where coalesce(v.total_bytes, 0) <= $4 order by v.turn_id, v.position`);
 
 interface EntryRow extends CardRow, pg.QueryResultRow {
   turn_id: TurnId;
+  tape_id: BoxId;
+  view_position: number;
   last_anchor_position: number;
+  erasures: number;
   position: number;
   kind: EntryKind;
   payload: JsonValue | null;
@@ -43,10 +47,17 @@ interface EntryRow extends CardRow, pg.QueryResultRow {
   size_bytes: number | null;
 }
 
-/** The rows of a view: tape entries from where it must begin, and the cards of every context box it shows. */
+/**
+ * The rows of a view: tape entries from where it must begin, and the cards of every context box it shows. Of a tape that its
+ * reader knows a part of, the rest: then the first entry stands behind `from`.
+ */
 export interface LoadedView {
+  /** Where the view begins on the tape. */
+  readonly from: number;
   readonly entries: readonly TapeEntry[];
   readonly lastAnchorPosition: number;
+  /** What had been erased in the project when it was read, as a count. */
+  readonly erasures: number;
   readonly contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>;
   /** Of the contents of all its cards. */
   readonly sizeBytes: number;
@@ -59,9 +70,12 @@ function startedContext(payload: JsonValue | null): BoxId | undefined {
 }
 
 interface TapePart {
+  readonly tapeId: BoxId;
   readonly entries: TapeEntry[];
   readonly boxIds: Set<BoxId>;
-  lastAnchorPosition: number;
+  readonly from: number;
+  readonly lastAnchorPosition: number;
+  readonly erasures: number;
   sizeBytes: number;
 }
 
@@ -71,9 +85,12 @@ function readTapes(rows: readonly EntryRow[]): Map<TurnId, TapePart> {
     let tape = tapes.get(row.turn_id);
     if (tape === undefined) {
       tape = {
+        tapeId: row.tape_id,
         entries: [],
         boxIds: new Set(),
+        from: row.view_position,
         lastAnchorPosition: row.last_anchor_position,
+        erasures: row.erasures,
         sizeBytes: 0,
       };
       tapes.set(row.turn_id, tape);
@@ -95,65 +112,80 @@ function readTapes(rows: readonly EntryRow[]): Map<TurnId, TapePart> {
 }
 
 function joinView(
-  tape: TapePart | undefined,
+  tape: TapePart,
   boxIds: Iterable<BoxId>,
   contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>,
 ): LoadedView {
   const own = new Map([...boxIds].map((id) => [id, contexts.get(id) ?? []]));
-  let sizeBytes = tape?.sizeBytes ?? 0;
+  let { sizeBytes } = tape;
   for (const cards of own.values()) for (const card of cards) sizeBytes += card.sizeBytes;
-  return {
-    entries: tape?.entries ?? [],
-    lastAnchorPosition: tape?.lastAnchorPosition ?? 1,
-    contexts: own,
-    sizeBytes,
-  };
+  const { from, entries, lastAnchorPosition, erasures } = tape;
+  return { from, entries, lastAnchorPosition, erasures, contexts: own, sizeBytes };
 }
 
 type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId'>;
 
-/** Loads the views of turns in two statements, however many turns, boxes and cards. */
+/**
+ * Loads the views of turns in two statements, however many turns, boxes and cards.
+ *
+ * @param known - What the caller has of their tapes, by tape: of these only the rest is read, as far as it still counts.
+ * @returns By turn; a turn without a tape has none.
+ */
 export async function loadViews(
   db: Queryable,
   turns: readonly ViewedTurn[],
+  known: KnownTapes = new Map(),
 ): Promise<ReadonlyMap<TurnId, LoadedView>> {
-  const tapes = readTapes(await run<EntryRow>(db, ENTRIES, [turns.map((turn) => turn.turnId)]));
-  const boxIdsOf = (turn: ViewedTurn): Set<BoxId> =>
-    new Set([turn.contextBoxId, ...(tapes.get(turn.turnId)?.boxIds ?? [])]);
-  const contexts = await expandContexts(db, [...new Set(turns.flatMap((turn) => [...boxIdsOf(turn)]))]);
-  return new Map(
-    turns.map((turn) => [turn.turnId, joinView(tapes.get(turn.turnId), boxIdsOf(turn), contexts)]),
-  );
+  const turnIds = turns.map((turn) => turn.turnId);
+  const tapes = readTapes(await run<EntryRow>(db, ENTRIES, [turnIds, knownParameter(known)]));
+  const wanted = turns.flatMap(({ turnId, contextBoxId }) => {
+    const tape = tapes.get(turnId);
+    if (tape === undefined) return [];
+    const isRest = (tape.entries[0]?.position ?? 0) > tape.from;
+    const loaded = isRest ? known.get(tape.tapeId)?.contexts : undefined;
+    const boxIds = [...new Set([contextBoxId, ...tape.boxIds])].filter((id) => loaded?.has(id) !== true);
+    return { turnId, tape, boxIds };
+  });
+  const contexts = await expandContexts(db, [...new Set(wanted.flatMap(({ boxIds }) => boxIds))]);
+  return new Map(wanted.map(({ turnId, tape, boxIds }) => [turnId, joinView(tape, boxIds, contexts)]));
 }
 
 export type ViewedClaim =
   | {
       readonly outcome: 'claimed';
       readonly turn: ClaimedTurn;
-      /** The rows of its view; undefined when they are too many to come along: load them apart. */
+      /** The rows of its view, or the rest of those that were known; undefined when they are too many to come along. */
       readonly view: LoadedView | undefined;
     }
   | { readonly outcome: 'stale' };
 
 /**
  * Takes dispatched turns and reads their views in one round trip: the claim and the tapes sent together on one connection, each
- * its own transaction, so that the second sees what the first has written; the contexts beside them. A view that is larger than `maxViewBytes`, or
- * shows the contexts of earlier turns, is left out.
+ * its own transaction, so that the second sees what the first has written; the contexts beside them. A view of which more than `maxViewBytes`
+ * would have to be read, of tapes or of contexts, is left out.
+ *
+ * @param options.known - As for {@link loadViews}.
  */
 export function claimWithViews(
   pool: pg.Pool,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
-  options: { readonly holderId: WorkerId; readonly maxViewBytes: number; readonly build?: Build },
+  options: {
+    readonly holderId: WorkerId;
+    readonly maxViewBytes: number;
+    readonly build?: Build;
+    readonly known?: KnownTapes;
+  },
 ): Promise<readonly ViewedClaim[]> {
   const { holderId, maxViewBytes } = options;
   const turnIds = [...new Set(rings.map((ring) => ring.turnId))];
+  const known = knownParameter(options.known ?? new Map());
   const maxTokens = Math.floor(maxViewBytes / 4);
   return onConnection(pool, async (db) => {
     const claiming = claimOnce(db, rings, holderId, options.build);
     const viewing = Promise.all([
-      run<EntryRow>(db, THIN_ENTRIES, [turnIds, maxTokens, maxViewBytes]),
+      run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]),
       // Sealed boxes: they say the same before the claim, so another connection can read them meanwhile.
-      expandContextsOf(pool, turnIds, maxTokens),
+      expandShown(pool, turnIds, { known, maxTokens }),
     ]);
     // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
     const views = viewing.catch(() => undefined);
@@ -164,8 +196,9 @@ export function claimWithViews(
       if (outcome.outcome === 'stale') return outcome;
       const { turn } = outcome;
       const tape = tapes.get(turn.turnId);
-      const isWhole = tape !== undefined && [...tape.boxIds].every((id) => id === turn.contextBoxId);
-      const view = isWhole ? joinView(tape, [turn.contextBoxId], contexts) : undefined;
+      const boxIds = new Set([turn.contextBoxId, ...(tape?.boxIds ?? [])]);
+      const isWhole = [...boxIds].every((id) => contexts.has(id));
+      const view = tape !== undefined && isWhole ? joinView(tape, boxIds, contexts) : undefined;
       return { outcome: 'claimed', turn, view };
     });
   });

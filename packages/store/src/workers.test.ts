@@ -128,6 +128,7 @@ describe('a worker', () => {
       gated: [],
       minCompatible: expect.any(Number),
       hasOlder: false,
+      hasPeers: false,
     });
     expect(await world.count('workers', "lease_until > now() + interval '30 seconds'")).toBe(1);
     await removeWorker(world.pool, id);

@@ -40,7 +40,8 @@ const RENEW = statement(`
   returning array(select t.id from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
     array(select p.name from boxcar.providers p where ${IS_GATED}) as gated,
     (select max(v.min_compatible) from boxcar.schema_version v) as min_compatible,
-    exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older`);
+    exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older,
+    exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id) as has_peers`);
 
 export interface Renewal {
   /** The turns that the rows say it holds. */
@@ -51,6 +52,16 @@ export interface Renewal {
   readonly minCompatible: number;
   /** Workers of older builds serve its targets as well. */
   readonly hasOlder: boolean;
+  /** Others live, whatever they serve. */
+  readonly hasPeers: boolean;
+}
+
+interface RenewalRow extends pg.QueryResultRow {
+  held: TurnId[];
+  gated: string[];
+  min_compatible: number;
+  has_older: boolean;
+  has_peers: boolean;
 }
 
 /**
@@ -64,13 +75,15 @@ export async function renewLease(
   workerId: WorkerId,
   options: { readonly leaseMs: number; readonly hasLock: boolean },
 ): Promise<Renewal | undefined> {
-  const [row] = await run<{ held: TurnId[]; gated: string[]; min_compatible: number; has_older: boolean }>(
-    db,
-    RENEW,
-    [workerId, options.leaseMs, options.hasLock],
-  );
+  const [row] = await run<RenewalRow>(db, RENEW, [workerId, options.leaseMs, options.hasLock]);
   if (row === undefined) return undefined;
-  return { held: row.held, gated: row.gated, minCompatible: row.min_compatible, hasOlder: row.has_older };
+  return {
+    held: row.held,
+    gated: row.gated,
+    minCompatible: row.min_compatible,
+    hasOlder: row.has_older,
+    hasPeers: row.has_peers,
+  };
 }
 
 const REMOVE = statement('delete from boxcar.workers where id = $1');

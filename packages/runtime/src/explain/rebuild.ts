@@ -7,12 +7,13 @@ import {
   type Card,
   type CardId,
   canonicalJson,
+  foldManifest,
   type JsonValue,
   promptHash,
   resultFieldsOf,
+  type StoredManifest,
   sha256,
   type View,
-  type ViewManifest,
 } from '@boxcar/kernel';
 import type { OfferedTool, StepRow, StoredCard, TurnRows } from '@boxcar/store';
 import { toContextCard } from '../worker/loader.js';
@@ -87,7 +88,7 @@ function findTools(rows: TurnRows, step: StepRow, view: View): readonly OfferedT
 }
 
 /** Where two manifests part, in words; undefined when they are equal. */
-function compareManifests(stored: ViewManifest, rebuilt: ViewManifest): string | undefined {
+function compareManifests(stored: StoredManifest, rebuilt: StoredManifest): string | undefined {
   const text = (value: unknown): string => canonicalJson(value as JsonValue);
   if (text(stored) === text(rebuilt)) return undefined;
   const at = rebuilt.messages.findIndex(
@@ -139,7 +140,8 @@ function findDifferences(
     of.shown.filter(isAltered),
     'The content of cards no longer has the hash it was stored with',
   );
-  const difference = step.manifest === null ? undefined : compareManifests(step.manifest, view.manifest);
+  const rebuilt = step.manifest?.v === 1 ? view.manifest : foldManifest(view);
+  const difference = step.manifest === null ? undefined : compareManifests(step.manifest, rebuilt);
   if (difference !== undefined)
     findings.push({ code: 'manifest_differs', message: `The sources differ: ${difference}.` });
   if (!of.hasTools) {

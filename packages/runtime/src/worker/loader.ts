@@ -15,6 +15,7 @@ import {
   type ClaimedTurn,
   type ExpandedCard,
   expandContexts,
+  type KnownTape,
   type LoadedView,
   loadPricedProfiles,
   loadViews,
@@ -27,7 +28,7 @@ import { Toolsets } from './toolsets.js';
 
 const MAX_PROFILES = 500;
 
-export type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId'>;
+export type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId' | 'outputBoxId'>;
 
 /** A profile with what a call of its model costs; undefined: nobody knows. */
 export interface PricedProfile {
@@ -86,9 +87,10 @@ export class TurnLoader {
     });
   }
 
-  /** One view: those that did not come with their claim are large, or of agents with earlier turns. */
-  async view(turn: ViewedTurn): Promise<LoadedView> {
-    const view = (await loadViews(this.#pool, [turn])).get(turn.turnId);
+  /** One view, or the rest of it: those that did not come with their claim are large. */
+  async view(turn: ViewedTurn, known?: KnownTape): Promise<LoadedView> {
+    const tapes = new Map(known === undefined ? [] : [[turn.outputBoxId, known]]);
+    const view = (await loadViews(this.#pool, [turn], tapes)).get(turn.turnId);
     if (view === undefined || view.entries.length === 0)
       throw new KernelError('internal_error', {
         message: `Turn ${turn.turnId} has no tape.`,

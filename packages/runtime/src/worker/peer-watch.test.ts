@@ -1,3 +1,4 @@
+import type { WorkerId } from '@boxcar/kernel';
 import { renewLease } from '@boxcar/store';
 import { type NodeChild, spawnNode, tcpProxy, waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
@@ -293,4 +294,47 @@ test('watching costs one statement per wait', async () => {
   owner.release(true);
   expect(statements.filter((text) => text.includes('is_lock_free'))).toHaveLength(waits);
   expect(statements).toHaveLength(waits);
+});
+
+test('a worker that is alone asks for nobody, and watches another one as soon as its heartbeat has seen it', async () => {
+  await using h = await harness();
+  let looks = 0;
+  const watch = new PeerWatch({
+    directUrl: h.database.url,
+    pool: h.database.pool,
+    log: () => undefined,
+    // What wakes it is what it is told.
+    everyMs: 300_000,
+    workerId: () => {
+      looks += 1;
+      return newId<'worker'>();
+    },
+    takeOver: () => Promise.reject(new Error('nobody is gone')),
+  });
+  watch.know(false);
+  watch.start();
+  const isReady = async () =>
+    (
+      await h.rows(
+        "select from pg_stat_activity where datname = current_database() and application_name = 'boxcar-watch' and state = 'idle'",
+      )
+    ).length > 0;
+  await waitFor(isReady, { message: 'it could look' });
+  watch.know(false);
+  expect(looks).toBe(0);
+  watch.know(true);
+  await waitFor(() => looks === 1, { message: 'it looks' });
+  await watch.stop();
+});
+
+test('a heartbeat tells whether others live', async () => {
+  await using h = await harness();
+  const hasPeers = async (id: WorkerId) =>
+    (await renewLease(h.database.pool, id, { leaseMs: 60_000, hasLock: true }))?.hasPeers;
+  const first = await h.worker(LONG);
+  expect(await hasPeers(first.id)).toBe(false);
+  const second = await h.worker({ ...LONG, targets: ['other'] });
+  expect(await hasPeers(first.id)).toBe(true);
+  await second.close();
+  expect(await hasPeers(first.id)).toBe(false);
 });

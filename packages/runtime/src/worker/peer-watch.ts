@@ -28,6 +28,8 @@ export interface PeerWatchOptions {
 export class PeerWatch {
   readonly #options: PeerWatchOptions;
   readonly #stopping = new AbortController();
+  #hasPeers = true;
+  #wake: () => void = () => undefined;
   #client: pg.Client | undefined;
   #running: Promise<void> | undefined;
 
@@ -37,6 +39,13 @@ export class PeerWatch {
 
   start(): void {
     this.#running = this.#run();
+  }
+
+  /** What a heartbeat has seen: without others nobody is looked for; as soon as there is one, it is watched. */
+  know(hasPeers: boolean): void {
+    const isNews = hasPeers && !this.#hasPeers;
+    this.#hasPeers = hasPeers;
+    if (isNews) this.#wake();
   }
 
   async stop(): Promise<void> {
@@ -55,7 +64,7 @@ export class PeerWatch {
       let pauseMs = this.#options.everyMs;
       try {
         this.#client ??= await this.#connect();
-        if (!this.#isStopped && (await this.#look(this.#client)) === 'again') pauseMs = 0;
+        if (!this.#isStopped && this.#hasPeers && (await this.#look(this.#client)) === 'again') pauseMs = 0;
       } catch (error) {
         await this.#drop();
         if (!this.#isStopped)
@@ -63,7 +72,7 @@ export class PeerWatch {
             error: error instanceof Error ? error.message : String(error),
           });
       }
-      if (pauseMs > 0) await this.#pause(pauseMs);
+      if (pauseMs > 0) await this.#pause(pauseMs, 'or woken');
     }
     await this.#drop();
   }
@@ -109,7 +118,7 @@ export class PeerWatch {
     await client?.end().catch(() => undefined);
   }
 
-  #pause(ms: number): Promise<void> {
+  #pause(ms: number, until?: 'or woken'): Promise<void> {
     const { signal } = this.#stopping;
     return new Promise((resolve) => {
       if (signal.aborted) return resolve();
@@ -120,6 +129,7 @@ export class PeerWatch {
       };
       const timer = setTimeout(done, ms);
       signal.addEventListener('abort', done);
+      if (until !== undefined) this.#wake = done;
     });
   }
 }

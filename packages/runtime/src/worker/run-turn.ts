@@ -9,12 +9,12 @@ import {
   decideStep,
   type ErrorBody,
   estimatePrompt,
+  foldManifest,
   type JsonValue,
   KernelError,
   MAX_EMPTY_REPLIES,
   type ModelReply,
   type NewCard,
-  promptHash,
   providerOf,
   type Ring,
   resultFieldsOf,
@@ -304,7 +304,7 @@ class TurnLoop {
     const unpaid =
       this.#budget === undefined ? undefined : await this.#pay(this.#budget, { view, tools, rows, step });
     if (unpaid !== undefined) return unpaid;
-    const hash = promptHash(view.messages, tools);
+    const hash = this.#held.view.hash(view, tools);
     const toolset = await this.#host.loader.toolsets.keep(turn.projectId, tools, this.#host.runtime);
     const entry = await this.#host.modelWaits.gate.enter(providerOf(this.#profile.model), {
       turnId: turn.turnId,
@@ -440,7 +440,7 @@ class TurnLoop {
       model: this.#profile.model,
       promptHash: done.hash,
       toolsetHash: done.toolset,
-      manifest: done.view.manifest as unknown as JsonValue,
+      manifest: foldManifest(done.view) as unknown as JsonValue,
       thoughtCardId: null,
       usage: done.reply === undefined ? null : usageRow(done.reply.usage, this.#price),
       finishReason: done.reply?.finishReason ?? 'error',

@@ -6,6 +6,7 @@ import { newId } from '../packer.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
+import { KeptViews } from './kept-views.js';
 import { TurnLoader, toRows } from './loader.js';
 import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
 import { ViewRoom } from './view-room.js';
@@ -26,8 +27,10 @@ describe('the rows of a view in memory', () => {
       maxViewBytes: INLINE_VIEW_BYTES,
     });
     if (claim?.outcome !== 'claimed') throw new Error('the turn was not to be had');
-    const room = new ViewRoom(1_000_000);
-    const view = new TurnView(new TurnLoader(h.database.pool), room, claim.turn, claim.view);
+    const kept = new KeptViews();
+    const room = new ViewRoom(1_000_000, () => kept.dropOldest());
+    const host = { loader: new TurnLoader(h.database.pool), room, kept };
+    const view = new TurnView(host, claim.turn, claim.view);
     const apart = async () =>
       toRows((await loadViews(h.database.pool, [claim.turn])).get(claim.turn.turnId) as never);
     return { view, room, apart, projectId: claim.turn.projectId };
@@ -66,15 +69,14 @@ describe('the rows of a view in memory', () => {
     expect(room.usedBytes).toBe(used + card.sizeBytes);
   });
 
-  test.each<[string, (head: number) => number | null, number]>([
-    ['somebody else has written in between', (head) => head + 1, 10],
-    ['nobody knows what was written in between', () => null, 10],
-    ['they become too large', (head) => head, INLINE_VIEW_BYTES],
-  ])('are forgotten when %s', async (_name, base, length) => {
+  test.each<[string, (head: number) => number | null]>([
+    ['somebody else has written in between', (head) => head + 1],
+    ['nobody knows what was written in between', () => null],
+  ])('are forgotten when %s', async (_name, base) => {
     await using h = await harness();
     const { view, room, apart, projectId } = await claimed(h);
     const head = (await view.rows()).entries.at(-1)?.position ?? 0;
-    view.append(base(head), 1, thought(cardOf(projectId, text(length))));
+    view.append(base(head), 1, thought(cardOf(projectId, 'thought')));
     expect(room.usedBytes).toBe(0);
     // Read again: what was not written is not there.
     expect(await view.rows()).toEqual(await apart());

@@ -1,51 +1,100 @@
-import type { NewCard, TapeEntry, ViewRows } from '@boxcar/kernel';
+import { type NewCard, PromptHasher, type TapeEntry, type ToolSchema, type View } from '@boxcar/kernel';
 import type { LoadedView } from '@boxcar/store';
+import { type HeldView, type KeptViews, toKnown } from './kept-views.js';
 import { type TurnLoader, toRows, type ViewedTurn } from './loader.js';
 import type { ViewRoom } from './view-room.js';
 
-/** A view up to this size comes along with its claim and is kept from step to step. */
+/** Of a view so much comes along with its claim, and is held while a model is asked. */
 export const INLINE_VIEW_BYTES = 256 * 1024;
 
-type Rows = Omit<ViewRows, 'turn' | 'profile'>;
+export interface ViewHost {
+  readonly loader: TurnLoader;
+  readonly room: ViewRoom;
+  readonly kept: KeptViews;
+}
+
+const headOf = ({ rows }: HeldView): number => rows.entries.at(-1)?.position ?? 0;
+const firstOf = ({ entries }: LoadedView): number => entries[0]?.position ?? 0;
+/** Somebody was known to have what stands before. */
+const isRest = (view: LoadedView): boolean => firstOf(view) > view.from;
+const isRestOf = (view: LoadedView, known: HeldView | undefined): boolean =>
+  known !== undefined &&
+  known.from === view.from &&
+  known.erasures === view.erasures &&
+  headOf(known) >= firstOf(view) - 1;
 
 /**
  * The rows of a turn's view in its worker's memory. They are read once; what the turn itself appends is added here, as long
- * as nobody else has written to its tape in between. A large view is read again for every step.
+ * as nobody else has written to its tape in between. A large view is only kept from step to step, and read again when it had to give way.
  */
 export class TurnView {
-  readonly #loader: TurnLoader;
-  readonly #room: ViewRoom;
+  readonly #host: ViewHost;
   readonly #turn: ViewedTurn;
-  #held: { readonly rows: Rows; readonly entries: TapeEntry[]; sizeBytes: number } | undefined;
+  #held: HeldView | undefined;
 
-  constructor(loader: TurnLoader, room: ViewRoom, turn: ViewedTurn, claimed: LoadedView | undefined) {
-    this.#loader = loader;
-    this.#room = room;
+  constructor(host: ViewHost, turn: ViewedTurn, claimed: LoadedView | undefined) {
+    this.#host = host;
     this.#turn = turn;
     if (claimed === undefined) return;
+    const known = host.kept.take(turn.outputBoxId);
     try {
-      this.#hold(claimed);
+      if (isRest(claimed) && !isRestOf(claimed, known)) host.room.leave(known?.sizeBytes ?? 0);
+      else this.#held = this.#join(claimed, known);
     } catch {
       // The first step will say so, where it can be dealt with.
     }
   }
 
-  #hold(view: LoadedView): Rows {
-    const entries = [...view.entries];
-    const rows = { ...toRows(view, this.#loader.kinds), entries };
-    this.#held = { rows, entries, sizeBytes: view.sizeBytes };
-    this.#room.take(view.sizeBytes);
-    return rows;
+  /** What was read, behind what was known of it when it is the rest. @throws KernelError `unsupported_format`. */
+  #join(view: LoadedView, known: HeldView | undefined): HeldView {
+    const { room, loader } = this.#host;
+    const before = isRest(view) ? known : undefined;
+    let read: ReturnType<typeof toRows> | undefined;
+    try {
+      read = toRows(view, loader.kinds);
+    } finally {
+      if (before === undefined || read === undefined) room.leave(known?.sizeBytes ?? 0);
+    }
+    const head = before === undefined ? 0 : headOf(before);
+    const entries = before?.rows.entries ?? [];
+    for (const entry of read.entries) if (entry.position > head) entries.push(entry);
+    const contexts = before?.rows.contexts ?? new Map();
+    for (const [boxId, cards] of read.contexts) contexts.set(boxId, cards);
+    // The last entry comes along also when it is known.
+    const addedBytes = entries.at(-1)?.position === head ? 0 : view.sizeBytes;
+    room.take(addedBytes);
+    return {
+      rows: { entries, contexts, lastAnchorPosition: view.lastAnchorPosition },
+      from: view.from,
+      erasures: view.erasures,
+      hasher: before?.hasher ?? new PromptHasher(),
+      sizeBytes: (before?.sizeBytes ?? 0) + addedBytes,
+    };
   }
 
-  async rows(): Promise<Rows> {
-    if (this.#held !== undefined) return this.#held.rows;
-    await this.#room.enter(INLINE_VIEW_BYTES);
+  async rows(): Promise<HeldView['rows']> {
+    this.#held ??= await this.#read();
+    return this.#held.rows;
+  }
+
+  async #read(): Promise<HeldView> {
+    const { loader, room, kept } = this.#host;
+    await room.enter(INLINE_VIEW_BYTES);
+    const known = kept.take(this.#turn.outputBoxId);
     try {
-      return this.#hold(await this.#loader.view(this.#turn));
+      const view = await loader.view(this.#turn, known && toKnown(known)).catch((error: unknown) => {
+        room.leave(known?.sizeBytes ?? 0);
+        throw error;
+      });
+      return this.#join(view, known);
     } finally {
-      this.#room.leave(INLINE_VIEW_BYTES);
+      room.leave(INLINE_VIEW_BYTES);
     }
+  }
+
+  /** sha256 of the prompt that the view of these rows gives. */
+  hash({ messages, firstMessage }: View, tools: readonly ToolSchema[]): string {
+    return (this.#held?.hasher ?? new PromptHasher()).hash(messages, tools, firstMessage);
   }
 
   /**
@@ -60,15 +109,13 @@ export class TurnView {
   ): void {
     const held = this.#held;
     if (held === undefined) return;
-    const addedBytes = written.reduce((sum, { card }) => sum + card.sizeBytes, 0);
-    const head = held.entries.at(-1)?.position;
-    if (basePosition === null || basePosition !== head || held.sizeBytes + addedBytes > INLINE_VIEW_BYTES) {
+    if (basePosition === null || basePosition !== headOf(held)) {
       this.drop();
       return;
     }
-    written.forEach(({ kind, card }, index) => {
-      held.entries.push({
-        position: basePosition + index + 1,
+    for (const { kind, card } of written) {
+      held.rows.entries.push({
+        position: headOf(held) + 1,
         kind,
         card,
         payload: null,
@@ -76,14 +123,21 @@ export class TurnView {
         turnId: this.#turn.turnId,
         step,
       });
-    });
-    held.sizeBytes += addedBytes;
-    this.#room.take(addedBytes);
+      held.sizeBytes += card.sizeBytes;
+      this.#host.room.take(card.sizeBytes);
+    }
+    if (held.sizeBytes > INLINE_VIEW_BYTES) this.#leave(held, true);
   }
 
+  /** Lets go of the rows. Those of a conversation are kept for its next turn while nobody needs their room. */
   drop(): void {
-    if (this.#held === undefined) return;
-    this.#room.leave(this.#held.sizeBytes);
+    const held = this.#held;
+    if (held !== undefined) this.#leave(held, held.rows.contexts.size > 1);
+  }
+
+  #leave(held: HeldView, isNeeded: boolean): void {
+    const { room, kept } = this.#host;
     this.#held = undefined;
+    room.leave(isNeeded ? kept.keep(this.#turn.outputBoxId, held) : held.sizeBytes);
   }
 }

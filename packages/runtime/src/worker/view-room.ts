@@ -1,14 +1,17 @@
 /**
  * Bounds what the views of a worker's turns hold in memory: who wants more waits, in order, until others have left. One
- * that is larger than the whole room gets in when it is empty.
+ * that is larger than the whole room gets in when it is empty. What nobody needs at the moment gives way first.
  */
 export class ViewRoom {
   readonly #limitBytes: number;
+  readonly #giveWay: () => number;
   readonly #waiting: { readonly sizeBytes: number; readonly admit: () => void }[] = [];
   #usedBytes = 0;
 
-  constructor(limitBytes: number) {
+  /** @param giveWay - Lets go of something, and returns its bytes; 0: there is nothing. */
+  constructor(limitBytes: number, giveWay: () => number = () => 0) {
     this.#limitBytes = limitBytes;
+    this.#giveWay = giveWay;
   }
 
   get usedBytes(): number {
@@ -26,6 +29,7 @@ export class ViewRoom {
   /** Takes what is there already, whether there is room or not. */
   take(sizeBytes: number): void {
     this.#usedBytes += sizeBytes;
+    this.#hasRoomFor(0);
   }
 
   leave(sizeBytes: number): void {
@@ -35,10 +39,19 @@ export class ViewRoom {
 
   #admit(): void {
     for (let next = this.#waiting[0]; next !== undefined; next = this.#waiting[0]) {
-      if (this.#usedBytes > 0 && this.#usedBytes + next.sizeBytes > this.#limitBytes) return;
+      if (!this.#hasRoomFor(next.sizeBytes)) return;
       this.#waiting.shift();
       this.#usedBytes += next.sizeBytes;
       next.admit();
     }
+  }
+
+  #hasRoomFor(sizeBytes: number): boolean {
+    while (this.#usedBytes > 0 && this.#usedBytes + sizeBytes > this.#limitBytes) {
+      const freedBytes = this.#giveWay();
+      if (freedBytes === 0) return false;
+      this.#usedBytes -= freedBytes;
+    }
+    return true;
   }
 }

@@ -36,6 +36,7 @@ import pg from 'pg';
 import { Batcher } from '../batcher.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
+import { KeptViews } from './kept-views.js';
 import { TurnLoader } from './loader.js';
 import { ModelWaits } from './model-waits.js';
 import { pairRings, type RungCommit } from './own-rings.js';
@@ -105,6 +106,7 @@ export class Worker implements AsyncDisposable {
   readonly #claims: Batcher<Claimable, { outcome: ViewedClaim; holderId: WorkerId }>;
   readonly #commits: Batcher<StepCommit, RungCommit>;
   readonly #advances: Batcher<StepResults, AdvanceOutcome>;
+  readonly #kept = new KeptViews();
   readonly #room: ViewRoom;
   readonly #loader: TurnLoader;
   readonly #sweeper: Sweeper;
@@ -157,7 +159,7 @@ export class Worker implements AsyncDisposable {
       });
     }
     this.#slots = this.#options.concurrency;
-    this.#room = new ViewRoom(this.#options.viewBytes);
+    this.#room = new ViewRoom(this.#options.viewBytes, () => this.#kept.dropOldest());
     this.#loader = new TurnLoader(runtime.pool, runtime.prices, runtime.builds);
     this.outdated = new Promise((settle) => {
       this.#retire = (error) => {
@@ -173,6 +175,7 @@ export class Worker implements AsyncDisposable {
         holderId,
         maxViewBytes: INLINE_VIEW_BYTES,
         build: runtime.builds.build,
+        known: this.#kept.known,
       }).finally(() => this.#room.leave(reservedBytes));
       return outcomes.map((outcome) => ({ outcome, holderId }));
     });
@@ -296,6 +299,7 @@ export class Worker implements AsyncDisposable {
   async #beat(): Promise<void> {
     // Not after the goodbye, which a renewal would take back.
     if (this.#heartbeat === undefined) return;
+    this.#room.leave(this.#kept.expire());
     // Also while a renewal hangs: nobody else would notice that the lease has run out meanwhile.
     if (this.#isStale())
       this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
@@ -311,6 +315,7 @@ export class Worker implements AsyncDisposable {
       if (renewal !== undefined) {
         this.#modelWaits.gate.know(renewal.gated);
         this.#hasOlder = renewal.hasOlder;
+        this.#peerWatch.know(renewal.hasPeers);
         this.#runtime.builds.note(renewal.minCompatible);
         // From before the statement: the server's clock started no earlier.
         this.#renewedAt = sentAt;
@@ -506,7 +511,7 @@ export class Worker implements AsyncDisposable {
   ): Promise<void> {
     // W5: claimed while the worker closes, whose patience may have ended before this turn could feel it.
     if (this.#state !== 'running') return this.#giveBack(turn.turnId, holderId);
-    const view = new TurnView(this.#loader, this.#room, turn, claimed);
+    const view = new TurnView({ loader: this.#loader, room: this.#room, kept: this.#kept }, turn, claimed);
     const controller = new AbortController();
     // One listener per tool call of a step; as many as the model makes.
     setMaxListeners(0, controller.signal);
