@@ -84,7 +84,13 @@ describe('what the turns of a worker dispatch', () => {
     await chain({ worker_target: 'gpu' });
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     await h.worker({ concurrency: 4, sweepMs: 3_600_000, targets: ['gpu'] });
-    await run('root');
+    const { release } = holdLeaves();
+    const over = run('root');
+    // Else the parent might learn of its end before it suspends, and nothing would be rung.
+    const waiting = () => h.rows("select from boxcar.turns where status = 'suspended' and depth = 1");
+    await waitFor(async () => (await waiting()).length === 1, { message: 'the parent of the leaf waits' });
+    release();
+    await over;
     // The leaf's parent is not of the target of the worker that ended the leaf.
     expect(bell.rung).toBe(3);
   });
