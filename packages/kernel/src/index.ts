@@ -48,15 +48,8 @@ export {
   toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
-export {
-  type CommaCommand,
-  type CommandScan,
-  isCommaCommand,
-  isCommandOpen,
-  parseCommaCommand,
-  parseRelaxedJson,
-  scanCommands,
-} from './comma-command.js';
+export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
+export { type CommandScan, scanCommands } from './command-scan.js';
 export {
   type ContextEstimate,
   contextContract,
@@ -238,6 +231,7 @@ export {
   toolNameOf,
   toolNames,
 } from './queue-tool.js';
+export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
 export {
@@ -250,6 +244,7 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
+export { parseTapeDate } from './tape-date.js';
 export {
   formatManifest,
   formatSessionGraph,
@@ -265,12 +260,10 @@ export {
 export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
 export {
   type AnchorSelector,
-  anchorNameOf,
   anchorNotFound,
   buildTapeQuery,
   LAST_ANCHOR,
   matchesText,
-  parseTapeDate,
   parseTapeQuery,
   selectRecords,
   type TapeQuery,
@@ -281,6 +274,7 @@ export {
   toSlice,
 } from './tape-query.js';
 export {
+  anchorNameOf,
   anchorState,
   type EntryDraft,
   type StoredEntry,
