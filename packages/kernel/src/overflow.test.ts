@@ -32,6 +32,11 @@ describe('the prompt is too long when a provider says', () => {
     'Input validation error: `inputs` must have less than 1024 tokens. Given: 1500',
     'too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000.',
     'invalid params, context window exceeds limit (2013)',
+    'Input prompt (5000 tokens) is too long and exceeds limit of 4096',
+    'input is too long',
+    'context size limits: overflow by 12 tokens',
+    'the input overflows the context limit',
+    'exceeds the model context',
     'PROMPT TOO LONG',
   ])('%s', (message) => {
     expect(isContextOverflow({ message })).toBe(true);
@@ -61,6 +66,7 @@ test.each([
   'Internal server error',
   'Invalid API token',
   'context deadline exceeded',
+  'deadline exceeded: context canceled',
   'request body is not valid JSON',
   'unknown error',
   '',
