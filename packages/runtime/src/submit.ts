@@ -689,7 +689,6 @@ class Primitive implements HandlerTools {
     });
   }
 
-  /** A turn of a profile that does not exist could never be run, and no foreign key would say so. */
   /** Why the tape that a turn was to be written to is not its agent's: reset meanwhile, or never. */
   async #explainTape({ agentId, outputBoxId }: TurnRef): Promise<KernelError> {
     const actor = { projectId: this.ctx.projectId, actorId: this.ctx.source.agentId };
@@ -706,6 +705,7 @@ class Primitive implements HandlerTools {
     });
   }
 
+  /** A turn of a profile that does not exist could never be run, and no foreign key would say so. */
   async #checkProfile({ profileId, name }: ProfileRow): Promise<void> {
     if (this.#profileIds.has(profileId)) return;
     if (!(await hasProfile(this.db, profileId, this.ctx.projectId)))
