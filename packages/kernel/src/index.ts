@@ -48,6 +48,16 @@ export {
   toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
+export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
+export { type CommandScan, scanCommands } from './command-scan.js';
+export {
+  type ContextEstimate,
+  contextContract,
+  contextReminder,
+  DEFAULT_CONTEXT_TOKENS,
+  DEFAULT_REMINDER_SHARE,
+  isReminderDue,
+} from './context-contract.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,
@@ -109,6 +119,13 @@ export {
 } from './json.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
+export {
+  AUTO_HANDOFF_ANCHOR,
+  AUTO_HANDOFF_REASON,
+  isContextOverflow,
+  MAX_AUTO_HANDOFFS,
+  type OverflowEvidence,
+} from './overflow.js';
 export {
   decideListedBox,
   decidePacking,
@@ -203,6 +220,7 @@ export {
   type PurgeDecision,
   type PurgeReference,
 } from './purge.js';
+export { pythonJson } from './python-json.js';
 export {
   type CallDecision,
   checkArguments,
@@ -213,6 +231,7 @@ export {
   toolNameOf,
   toolNames,
 } from './queue-tool.js';
+export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
 export {
@@ -225,6 +244,46 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
+export { parseTapeDate } from './tape-date.js';
+export {
+  formatManifest,
+  formatSessionGraph,
+  formatTapeLines,
+  type ManifestTape,
+  parseManifest,
+  parseSessionGraph,
+  parseTapeLines,
+  type SessionLine,
+  type TapeFolderManifest,
+  type TapeLine,
+} from './tape-jsonl.js';
+export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
+export {
+  type AnchorSelector,
+  anchorNotFound,
+  buildTapeQuery,
+  LAST_ANCHOR,
+  matchesText,
+  parseTapeQuery,
+  selectRecords,
+  type TapeQuery,
+  type TapeQueryBuilder,
+  type TapeQueryInput,
+  type TapeSlice,
+  tapeQuerySchema,
+  toSlice,
+} from './tape-query.js';
+export {
+  anchorNameOf,
+  anchorState,
+  type EntryDraft,
+  type StoredEntry,
+  type TapeRecord,
+  toRecord,
+  toRecords,
+} from './tape-record.js';
+export { formatTapeRef, parseTapeRef, type TapeRef } from './tape-ref.js';
+export { matchSearch, parseSearch, type TapeSearch, wordsOf } from './tape-search.js';
 export {
   type CallOutcome,
   type CallResult,

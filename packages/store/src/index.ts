@@ -116,6 +116,7 @@ export {
   type InvariantReport,
   inspectInvariants,
 } from './invariants.js';
+export type { KnownTape, KnownTapes } from './known-tapes.js';
 export { findLateTargets, type LateTarget } from './late-queue-calls.js';
 export { endLease, type LockSign, readLockSign, watchPeer } from './liveness.js';
 export {
@@ -225,7 +226,27 @@ export {
   type SweepFindings,
   takeOver,
 } from './sweep.js';
-export type { KnownTape, KnownTapes } from './tapes.js';
+export {
+  type EntryRange,
+  findAnchor,
+  loadEntries,
+  type TapeEntryRow,
+} from './tape-entries.js';
+export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
+export { findActiveTurn, type ResetResult, resetTape } from './tape-reset.js';
+export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
+export {
+  type AppendRequest,
+  type AppendResult,
+  appendEntries,
+  appendWithin,
+  createTape,
+  findTape,
+  type NewTapeEntry,
+  type TapeActor,
+  type TapeAddress,
+  type TapeRow,
+} from './tapes.js';
 export {
   type Advance,
   type AdvanceOutcome,
