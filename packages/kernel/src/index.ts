@@ -1,3 +1,9 @@
+export {
+  type AutoHandoffEntry,
+  type AutoHandoffFacts,
+  appendAutoHandoff,
+  draftAutoHandoff,
+} from './auto-handoff.js';
 export type {
   ContextBoxDraft,
   ExpandedBox,
@@ -57,6 +63,8 @@ export {
   parseRelaxedJson,
   scanCommands,
 } from './comma-command.js';
+export { bodyBytes, EXPAND_TOOL, readCompaction } from './compaction.js';
+export { planCompaction } from './compaction-plan.js';
 export {
   type ContextEstimate,
   contextContract,
