@@ -49,6 +49,23 @@ export {
 } from './card.js';
 export { checkMessages } from './check-messages.js';
 export {
+  type CommaCommand,
+  type CommandScan,
+  isCommaCommand,
+  isCommandOpen,
+  parseCommaCommand,
+  parseRelaxedJson,
+  scanCommands,
+} from './comma-command.js';
+export {
+  type ContextEstimate,
+  contextContract,
+  contextReminder,
+  DEFAULT_CONTEXT_TOKENS,
+  DEFAULT_REMINDER_SHARE,
+  isReminderDue,
+} from './context-contract.js';
+export {
   ERROR_CATALOGUE,
   type ErrorBody,
   type ErrorCode,
@@ -109,6 +126,13 @@ export {
 } from './json.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
+export {
+  AUTO_HANDOFF_ANCHOR,
+  AUTO_HANDOFF_REASON,
+  isContextOverflow,
+  MAX_AUTO_HANDOFFS,
+  type OverflowEvidence,
+} from './overflow.js';
 export {
   decideListedBox,
   decidePacking,
@@ -203,6 +227,7 @@ export {
   type PurgeDecision,
   type PurgeReference,
 } from './purge.js';
+export { pythonJson } from './python-json.js';
 export {
   type CallDecision,
   checkArguments,
@@ -225,6 +250,45 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
+export {
+  formatManifest,
+  formatSessionGraph,
+  formatTapeLines,
+  type ManifestTape,
+  parseManifest,
+  parseSessionGraph,
+  parseTapeLines,
+  type SessionLine,
+  type TapeFolderManifest,
+  type TapeLine,
+} from './tape-jsonl.js';
+export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
+export {
+  type AnchorSelector,
+  anchorNameOf,
+  anchorNotFound,
+  buildTapeQuery,
+  LAST_ANCHOR,
+  matchesText,
+  parseTapeDate,
+  parseTapeQuery,
+  selectRecords,
+  type TapeQuery,
+  type TapeQueryBuilder,
+  type TapeQueryInput,
+  type TapeSlice,
+  tapeQuerySchema,
+  toSlice,
+} from './tape-query.js';
+export {
+  anchorState,
+  type EntryDraft,
+  type StoredEntry,
+  type TapeRecord,
+  toRecord,
+  toRecords,
+} from './tape-record.js';
+export { formatTapeRef, parseTapeRef, type TapeRef } from './tape-ref.js';
 export {
   type CallOutcome,
   type CallResult,
