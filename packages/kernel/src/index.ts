@@ -73,6 +73,7 @@ export {
   DEFAULT_REMINDER_SHARE,
   isReminderDue,
 } from './context-contract.js';
+export { type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,

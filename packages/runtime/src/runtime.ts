@@ -201,6 +201,9 @@ export class Runtime implements RuntimeCore {
     this.model = {
       generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
       checkProfile: (profile) => this.#modelOf(profile.model).checkProfile?.(profile),
+      countTokens: (texts, model) =>
+        this.#modelOf(model).countTokens?.(texts, model) ??
+        Promise.resolve(texts.map((text) => estimateTokens(Buffer.byteLength(text)))),
     };
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};

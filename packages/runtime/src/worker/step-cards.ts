@@ -62,12 +62,12 @@ export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelRep
   });
 
 /** Words of the kernel to the model. */
-export const noticeCard = (author: StepAuthor, text: string): NewCard =>
+export const noticeCard = (author: StepAuthor, text: string, notice?: string): NewCard =>
   cardOf(author, {
     type: CARD_TYPES.notice,
     role: 'user',
     content: { kind: 'text', text },
-    metadata: { role: 'user' },
+    metadata: { role: 'user', ...(notice === undefined ? {} : { notice }) },
     authorId: 'kernel',
   });
 
