@@ -54,15 +54,8 @@ export {
   toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
-export {
-  type CommaCommand,
-  type CommandScan,
-  isCommaCommand,
-  isCommandOpen,
-  parseCommaCommand,
-  parseRelaxedJson,
-  scanCommands,
-} from './comma-command.js';
+export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
+export { type CommandScan, scanCommands } from './command-scan.js';
 export { bodyBytes, EXPAND_TOOL, readCompaction } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';
 export {
@@ -247,6 +240,7 @@ export {
   toolNameOf,
   toolNames,
 } from './queue-tool.js';
+export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
 export {
@@ -259,6 +253,7 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
+export { parseTapeDate } from './tape-date.js';
 export {
   formatManifest,
   formatSessionGraph,
@@ -274,12 +269,10 @@ export {
 export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
 export {
   type AnchorSelector,
-  anchorNameOf,
   anchorNotFound,
   buildTapeQuery,
   LAST_ANCHOR,
   matchesText,
-  parseTapeDate,
   parseTapeQuery,
   selectRecords,
   type TapeQuery,
@@ -290,6 +283,7 @@ export {
   toSlice,
 } from './tape-query.js';
 export {
+  anchorNameOf,
   anchorState,
   type EntryDraft,
   type StoredEntry,
