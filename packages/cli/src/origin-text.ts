@@ -48,12 +48,14 @@ export const describeRule = (rule: WhyPart['rule']): string => RULES[rule];
 const NOTICES: Readonly<Record<NonNullable<CardOrigin['notice']>, string>> = {
   steps_left: 'kernel notice: few steps are left',
   reminder: 'kernel notice: reminder how to end',
+  context: 'kernel notice: the context is nearly full',
 };
 
 const OFFERED: Readonly<Record<NonNullable<WhyPart['tool']>['offered_by'], string>> = {
   tools: 'the profile lists it',
   must_end_with: 'the turn must end with it',
   result_fields: 'result fields bind the turn',
+  compaction: 'a compaction has left something out',
 };
 export const describeOffer = (offeredBy: keyof typeof OFFERED): string => OFFERED[offeredBy];
 

@@ -3,20 +3,31 @@ import {
   AUTO_HANDOFF_ANCHOR,
   type Card,
   type CardId,
+  contextLimitsOf,
+  EXPAND_TOOL,
   type JsonObject,
   KernelError,
+  type Profile,
   type ProjectId,
   parseId,
   renderBody,
   type TurnId,
 } from '@boxcar/kernel';
-import { isLinkedByCompaction, loadCards } from '@boxcar/store';
+import { findCompactionReader, loadCards } from '@boxcar/store';
 import type pg from 'pg';
 import { z } from 'zod';
 import type { Tool } from './tool.js';
 
-/** Of one answer: it must not be what makes the next prompt too long. */
+/** Of one answer, at most and of the window: it must not be what makes the next prompt too long. */
 const PAGE_CHARACTERS = 16_384;
+const PAGE_SHARE = 1 / 8;
+const CHARACTERS_PER_TOKEN = 3;
+
+const pageOf = (profile: Profile): number =>
+  Math.min(
+    PAGE_CHARACTERS,
+    Math.floor(contextLimitsOf(profile).limitTokens * PAGE_SHARE * CHARACTERS_PER_TOKEN),
+  );
 
 const expandSchema = z.strictObject({
   card_id: z.string().describe('The id of a card, or of a summary: that reads the cards it stands for.'),
@@ -30,11 +41,17 @@ const expandSchema = z.strictObject({
 
 const headOf = (card: Card): JsonObject => ({ card_id: card.id, type: card.type, author_id: card.authorId });
 
+interface Page {
+  readonly from: number;
+  /** Characters. */
+  readonly page: number;
+}
+
 /** A part of a card's words, cut between characters. */
-function readCard(card: Card, from: number): JsonObject {
+function readCard(card: Card, { from, page }: Page): JsonObject {
   const body = renderBody(card.content);
-  const text = body.slice(from, from + PAGE_CHARACTERS).toWellFormed();
-  const next = from + PAGE_CHARACTERS;
+  const text = body.slice(from, from + page).toWellFormed();
+  const next = from + page;
   return { ...headOf(card), text, ...(next < body.length ? { next_from: next } : {}) };
 }
 
@@ -45,21 +62,21 @@ const summarizedBy = ({ metadata }: Card): readonly CardId[] =>
 function readSummary(
   summary: Card,
   cards: ReadonlyMap<CardId, Card>,
-  { ids, from }: { readonly ids: readonly CardId[]; readonly from: number },
+  { ids, from, page }: Page & { readonly ids: readonly CardId[] },
 ): JsonObject {
   const read: JsonObject[] = [];
-  let room = PAGE_CHARACTERS;
+  let room = page;
   let at = from;
   for (; at < ids.length; at += 1) {
     const card = cards.get(ids[at] as CardId);
     if (card === undefined) continue;
     const body = renderBody(card.content);
     if (read.length > 0 && body.length > room) break;
-    const text = body.slice(0, PAGE_CHARACTERS).toWellFormed();
+    const text = body.slice(0, page).toWellFormed();
     read.push({
       ...headOf(card),
       text,
-      ...(body.length > PAGE_CHARACTERS ? { next_from: PAGE_CHARACTERS } : {}),
+      ...(body.length > page ? { next_from: page } : {}),
     });
     room -= text.length;
     if (room <= 0) {
@@ -84,23 +101,25 @@ async function expand(
   of: { readonly turnId: TurnId; readonly projectId: ProjectId },
 ): Promise<JsonObject> {
   const cardId = parseId<'card'>(card_id, 'card_id');
-  const isLinked = await isLinkedByCompaction(pool, of.turnId, { cardId, anchorName: AUTO_HANDOFF_ANCHOR });
-  const card = isLinked ? (await loadCards(pool, [cardId], of.projectId)).get(cardId) : undefined;
-  if (card === undefined)
+  const reader = await findCompactionReader(pool, of.turnId, { cardId, anchorName: AUTO_HANDOFF_ANCHOR });
+  const card = reader !== undefined ? (await loadCards(pool, [cardId], of.projectId)).get(cardId) : undefined;
+  if (card === undefined || reader === undefined)
     throw new KernelError('not_found', {
       message: `No card ${cardId} was left out of this conversation.`,
       details: { card_id: cardId },
     });
   const ids = summarizedBy(card);
-  if (ids.length === 0) return readCard(card, from);
+  const page = pageOf(reader);
+  if (ids.length === 0) return readCard(card, { from, page });
   return readSummary(card, await loadCards(pool, ids.slice(from, from + MAX_READ), of.projectId), {
     ids: ids.slice(0, from + MAX_READ),
     from,
+    page,
   });
 }
 
 export const expandTool = (pool: pg.Pool): Tool<z.infer<typeof expandSchema>> => ({
-  name: 'expand',
+  name: EXPAND_TOOL,
   description:
     'Reads a card that was left out of this conversation to make room, or the cards that a summary stands for.',
   input: expandSchema,

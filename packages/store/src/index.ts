@@ -137,6 +137,14 @@ export {
   type ProfileRow,
 } from './lookups.js';
 export {
+  countAnchors,
+  findCompactionReader,
+  type MidStep,
+  type MidStepEntry,
+  type MidStepOutcome,
+  writeMidStep,
+} from './mid-step.js';
+export {
   checkSchemaVersion,
   loadMigrations,
   type MigrateOptions,

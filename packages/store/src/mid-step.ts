@@ -5,7 +5,7 @@
  * M1  Nothing is written when the tape has grown since the caller read it: what was planned would no longer be true.
  * M2  The same again changes nothing: it is known by its first card.
  */
-import type { BoxId, CardId, EntryKind, JsonValue, NewCard, TurnId, WorkerId } from '@boxcar/kernel';
+import type { BoxId, CardId, EntryKind, JsonValue, NewCard, Profile, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
@@ -166,18 +166,23 @@ export async function countAnchors(db: Queryable, turnId: TurnId, anchorName: st
 
 // What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else.
 const LINKED = statement(`
-  select a.id
-  from boxcar.turns t join boxcar.tape_entries e on e.box_id = t.output_box_id and e.kind = 'anchor'
+  select p.content->'data' as profile
+  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.tape_entries e on e.box_id = t.output_box_id and e.kind = 'anchor'
       and hashtextextended(e.anchor_name, 0) = hashtextextended($3, 0) and e.anchor_name = $3
     join boxcar.cards a on a.id = e.card_id left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
-  where t.id = $1 and (a.metadata->'compaction'->'references' ? $2::text or s.id = $2 or s.metadata->'summarizes' ? $2::text)
+  where t.id = $1 and (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.id = $2::uuid or s.metadata->'summarizes' ? ($2::uuid)::text)
   limit 1`);
 
-/** Whether a card is one that a compaction of the turn's tape has left out and links, so that the turn may read it. */
-export async function isLinkedByCompaction(
+/**
+ * Whether a card is one that a compaction of the turn's tape has left out and links, so that the turn may read it.
+ *
+ * @returns The profile of the turn that may; undefined: it may not.
+ */
+export async function findCompactionReader(
   db: Queryable,
   turnId: TurnId,
   of: { readonly cardId: CardId; readonly anchorName: string },
-): Promise<boolean> {
-  return (await run(db, LINKED, [turnId, of.cardId, of.anchorName])).length > 0;
+): Promise<Profile | undefined> {
+  const [row] = await run<{ profile: Profile }>(db, LINKED, [turnId, of.cardId, of.anchorName]);
+  return row?.profile;
 }

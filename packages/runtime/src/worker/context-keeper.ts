@@ -27,7 +27,7 @@ import { countAnchors, type StepCommit, writeMidStep } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
 import type { HeldTurn } from './run-turn.js';
-import { noticeCard } from './step-cards.js';
+import { CONTEXT_REMINDER, noticeCard } from './step-cards.js';
 
 /** A prompt that is about to be sent, or was. */
 export interface HeldPrompt {
@@ -47,7 +47,20 @@ export type Checked =
 
 /** What providers add around a message. */
 const MESSAGE_TOKENS = 4;
-const REMINDER = 'context_reminder';
+
+/** Schemas are the same objects from step to step. */
+const toolTokens = new WeakMap<ToolSchema, number>();
+
+function estimateWith(
+  { estimateTokens: messages }: Pick<View, 'estimateTokens'>,
+  tools: readonly ToolSchema[],
+): number {
+  return tools.reduce((sum, tool) => {
+    const tokens = toolTokens.get(tool) ?? estimatePrompt(0, [tool]);
+    toolTokens.set(tool, tokens);
+    return sum + tokens;
+  }, messages);
+}
 
 const wordsOf = (message: Message): string =>
   message.role === 'assistant' && message.toolCalls !== undefined
@@ -88,7 +101,7 @@ export class ContextKeeper {
     const { promptTokens, reminderTokens, limitTokens } = this.#limits;
     const smallest = Math.min(promptTokens, reminderTokens ?? promptTokens);
     // No token is shorter than a byte, so most prompts need not be counted.
-    const bytes = estimatePrompt(prompt.view.estimateTokens, prompt.tools) * 4;
+    const bytes = estimateWith(prompt.view, prompt.tools) * 4;
     if (bytes <= smallest) return { outcome: 'fits' };
     const tokens = await this.#measure(prompt.view, prompt.tools);
     if (tokens > promptTokens) {
@@ -123,7 +136,7 @@ export class ContextKeeper {
       ({ card, position, turnId }) =>
         position > lastAnchorPosition &&
         turnId === this.#held.turn.turnId &&
-        card?.metadata.notice === REMINDER,
+        card?.metadata.notice === CONTEXT_REMINDER,
     );
   }
 
@@ -131,7 +144,7 @@ export class ContextKeeper {
     const { turn } = this.#held;
     const text = contextReminder({ estimateTokens: tokens, limitTokens: this.#limits.limitTokens });
     return this.#write(rows, {
-      entries: [{ kind: 'message' as const, card: noticeCard(turn, text, REMINDER) }],
+      entries: [{ kind: 'message' as const, card: noticeCard(turn, text, CONTEXT_REMINDER) }],
     });
   }
 
@@ -190,10 +203,11 @@ export class ContextKeeper {
 
   /** What the messages may come to, in the kernel's estimate: half of what fits, as measured, without what stays anyway. */
   #target({ rows, view, tools }: HeldPrompt, measured: number): number {
-    const estimated = estimatePrompt(view.estimateTokens, tools);
+    const estimated = estimateWith(view, tools);
     const half = Math.min(this.#limits.promptTokens, measured) / 2;
     const fixed =
-      estimatePrompt(0, tools) + estimateTokens(Buffer.byteLength(rows.profile.instructions));
+      estimateWith({ estimateTokens: 0 }, tools) +
+      estimateTokens(Buffer.byteLength(rows.profile.instructions));
     return Math.max(Math.floor((half * estimated) / Math.max(measured, 1)) - fixed, 0);
   }
 
@@ -224,16 +238,15 @@ export class ContextKeeper {
 
   async #measure(view: View, tools: readonly ToolSchema[]): Promise<number> {
     const { model } = this.#runtime;
-    const estimate = estimatePrompt(view.estimateTokens, tools);
+    const estimate = estimateWith(view, tools);
     if (model.countTokens === undefined) return estimate;
     const texts = view.messages.map(wordsOf);
     if (tools.length > 0) texts.push(JSON.stringify(tools));
     const fresh = [...new Set(texts.filter((text) => !this.#counted.has(text)))];
     try {
       const counts = fresh.length === 0 ? [] : await model.countTokens(fresh, this.#model);
-      const known = new Map(
-        texts.map((text) => [text, this.#counted.get(text) ?? counts[fresh.indexOf(text)] ?? 0] as const),
-      );
+      const counted = new Map(fresh.map((text, index) => [text, counts[index] ?? 0]));
+      const known = new Map(texts.map((text) => [text, counted.get(text) ?? this.#counted.get(text) ?? 0]));
       this.#counted = known;
       return texts.reduce((sum, text) => sum + MESSAGE_TOKENS + (known.get(text) ?? 0), 0);
     } catch (error) {

@@ -61,6 +61,9 @@ export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelRep
     authorId: author.agentId,
   });
 
+/** What the metadata of the notice say that reminds of the length of the context. */
+export const CONTEXT_REMINDER = 'context_reminder';
+
 /** Words of the kernel to the model. */
 export const noticeCard = (author: StepAuthor, text: string, notice?: string): NewCard =>
   cardOf(author, {
