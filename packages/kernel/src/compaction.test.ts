@@ -9,6 +9,7 @@ import { play } from './testing/view-history.js';
 import { historyPlan } from './testing/view-plan.js';
 import { argument, CardMaker, inherited, OTHER, TestTape, testId } from './testing/view-rows.js';
 import { buildView, type View, type ViewRows } from './view.js';
+import { messageParts } from './view-parts.js';
 
 const numRuns = process.env.CI ? 1_000 : 150;
 
@@ -158,6 +159,25 @@ describe('any prompt of any history, compacted to any size', () => {
       // What is in reach and not shown has its reason in the manifest.
       const reach = new Set(cardsIn(rows));
       expect(shown.filter((id) => !linked.has(id) && !reach.has(id))).toEqual([]);
+    });
+  });
+
+  test('says of every word by which rule it stands there', () => {
+    forEvery((_before, { rows, view }) => {
+      const cards = new Map(
+        [...rows.entries, ...[...rows.contexts.values()].flat()].flatMap(({ card }) =>
+          card === null ? [] : [[card.id, card] as const],
+        ),
+      );
+      for (const [index, message] of view.messages.entries()) {
+        const origin = view.origins[index];
+        if (origin === undefined) throw new Error(`message ${index} has no origin`);
+        const own = origin.cardIds.flatMap((id) => cards.get(id) ?? []);
+        const parts = messageParts(message, origin, own).filter(({ field }) => field.kind === 'content');
+        expect(parts.map(({ text }) => text).join('')).toBe(message.content);
+        if (origin.isReference)
+          expect(parts.map(({ rule, isOwn }) => [rule, isOwn])).toEqual([['reference', false]]);
+      }
     });
   });
 
