@@ -49,7 +49,7 @@ create index tape_words_card on boxcar.tape_words (card_id) where card_id is not
 do $$
 begin
   begin
-    create extension if not exists pg_trgm;
+    create extension if not exists pg_trgm with schema public;
   exception when others then
     raise notice 'pg_trgm is not to be had (%): searches of tapes do without an index', sqlerrm;
   end;
