@@ -75,7 +75,8 @@ export function draftAutoHandoff(
   });
   const entries: AutoHandoffEntry[] = [
     { kind: 'anchor', card: anchor, anchorName: AUTO_HANDOFF_ANCHOR },
-    event('handoff', { name: AUTO_HANDOFF_ANCHOR, state }),
+    // Its state stands in the anchor's card, and there alone.
+    event('handoff', { name: AUTO_HANDOFF_ANCHOR }),
   ];
   if (digest !== undefined) {
     const card = buildCard(

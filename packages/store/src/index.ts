@@ -137,7 +137,7 @@ export {
   type ProfileRow,
 } from './lookups.js';
 export {
-  countAnchors,
+  countAnchorsOfTurn,
   findCompactionReader,
   type MidStep,
   type MidStepEntry,

@@ -23,7 +23,7 @@ import {
   type View,
   type ViewRows,
 } from '@boxcar/kernel';
-import { countAnchors, type StepCommit, writeMidStep } from '@boxcar/store';
+import { countAnchorsOfTurn, type StepCommit, writeMidStep } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
 import type { HeldTurn } from './run-turn.js';
@@ -160,7 +160,7 @@ export class ContextKeeper {
     const { turn } = this.#held;
     const { rows, tools, step } = prompt;
     const before = cause.tokens;
-    const earlier = await countAnchors(this.#runtime.pool, turn.turnId, AUTO_HANDOFF_ANCHOR);
+    const earlier = await countAnchorsOfTurn(this.#runtime.pool, turn.turnId, AUTO_HANDOFF_ANCHOR);
     const over = (more: Record<string, unknown>): Checked => ({
       outcome: 'over',
       error: {

@@ -105,7 +105,7 @@ describe('a provider that says that the prompt is too long', () => {
       summary_card_id: null,
     });
     expect(Number(state?.tokens_after)).toBeLessThan(Number(state?.tokens_before));
-    expect(handoff?.payload).toEqual({ name: 'handoff', data: { name: anchor?.name, state } });
+    expect(handoff?.payload).toEqual({ name: 'handoff', data: { name: anchor?.name } });
     expect(step?.payload).toMatchObject({ name: 'loop.step', data: { step: 3, status: 'auto_handoff' } });
     expect(more).toEqual([]);
     const [, , long, short, next] = model.of(turn.turn_id);
@@ -122,6 +122,14 @@ describe('a provider that says that the prompt is too long', () => {
     expect(tokensOf(short as ModelRequest)).toBeLessThan(tokensOf(long as ModelRequest) / 2);
     expect(short?.tools.map(({ name }) => name)).toEqual(['read', 'expand']);
     expect(next?.messages.slice(0, short?.messages.length)).toEqual(short?.messages);
+  });
+
+  test('may be followed by a call that was made before: what it brought may be gone', async () => {
+    const again = read('alpha', 60_000);
+    const turn = await play([again, { overflow: true, ...again }, { say: 'read twice' }]);
+    expect(turn).toMatchObject({ status: 'success', result: 'read twice' });
+    const calls = await h.rows('select status from boxcar.tool_calls where turn_id = $1', [turn.turn_id]);
+    expect(calls).toEqual([{ status: 'success' }, { status: 'success' }]);
   });
 
   test('a second time ends the turn as failed, with what it had', async () => {
