@@ -15,7 +15,7 @@ const WINDOWS: readonly (readonly [RegExp, number])[] = [
 ];
 
 /** What the model of a profile takes, prompt and answer together. */
-export function contextTokensOf({ model, limits }: Pick<Profile, 'model' | 'limits'>): number {
+function contextTokensOf({ model, limits }: Pick<Profile, 'model' | 'limits'>): number {
   if (limits.context_tokens !== undefined) return limits.context_tokens;
   const [provider, ...rest] = model.split(':');
   if (provider !== 'openai') return DEFAULT_CONTEXT_TOKENS;
@@ -39,7 +39,7 @@ export interface ContextLimits {
 const HANDOFF_TOOL = 'tape.handoff';
 
 /** Whether agents of this profile can hand off by themselves. */
-export const canHandOff = (profile: Pick<Profile, 'tools' | 'must_end_with'>): boolean =>
+const canHandOff = (profile: Pick<Profile, 'tools' | 'must_end_with'>): boolean =>
   toolNames(profile).includes(HANDOFF_TOOL);
 
 export function contextLimitsOf(profile: Profile): ContextLimits {

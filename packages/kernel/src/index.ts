@@ -1,9 +1,4 @@
-export {
-  type AutoHandoffEntry,
-  type AutoHandoffFacts,
-  appendAutoHandoff,
-  draftAutoHandoff,
-} from './auto-handoff.js';
+export { appendAutoHandoff, draftAutoHandoff } from './auto-handoff.js';
 export type {
   ContextBoxDraft,
   ExpandedBox,
@@ -56,7 +51,7 @@ export {
 export { checkMessages } from './check-messages.js';
 export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
-export { bodyBytes, EXPAND_TOOL, readCompaction } from './compaction.js';
+export { EXPAND_TOOL, readCompaction } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';
 export {
   type ContextEstimate,

@@ -1,6 +1,6 @@
 import { isJsonObject, type JsonValue, type ModelRequest, type TurnId } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
-import { beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../runtime.js';
 import { checkPrompts } from '../testing/check-prompts.js';
@@ -12,7 +12,7 @@ let h: Harness;
 let model: RecordingModel;
 const functions: Record<string, ScriptedFunction> = {};
 
-beforeEach(async () => {
+beforeAll(async () => {
   model = recordingModel(functions);
   h = await harness({ model });
   h.runtime.registerTool({
@@ -22,13 +22,18 @@ beforeEach(async () => {
     isReadOnly: true,
     run: ({ file, length }) => `${file} `.repeat(length / (file.length + 1)),
   });
-  return async () => {
-    expect(model.findings()).toEqual([]);
-    await checkInvariants(h.database.pool);
-    // Compacted or not: what the rows give is what was sent.
-    await checkPrompts(h.database.pool, model.requests);
-    await h[Symbol.asyncDispose]();
-  };
+  await h.worker();
+});
+
+afterEach(async () => {
+  expect(model.findings()).toEqual([]);
+  await checkInvariants(h.database.pool);
+});
+
+afterAll(async () => {
+  // Compacted or not: what the rows give is what was sent.
+  await checkPrompts(h.database.pool, model.requests);
+  await h[Symbol.asyncDispose]();
 });
 
 const read = (file: string, length: number) => ({ calls: [{ tool: 'read', arguments: { file, length } }] });
@@ -45,7 +50,6 @@ async function run(profile: string, args: Record<string, JsonValue> = {}): Promi
 
 async function play(script: readonly JsonValue[], rest: Record<string, unknown> = {}): Promise<Ended> {
   await h.profile('reader', script, { tools: ['read'], ...rest });
-  await h.worker();
   return run('reader');
 }
 
@@ -207,7 +211,6 @@ describe('a prompt that is estimated to be too long', () => {
       cards: [words, 'short'].map((text) => ({ type: 'task.context', content: { kind: 'text', text } })),
     })) as { box_id: string };
     await h.profile('asked', [], { model: 'scripted:expander', limits });
-    await h.worker();
     const turn = await run('asked', { context_box_id: box_id });
     const answer: unknown = JSON.parse(String(turn.result));
     expect(answer).toMatchObject({ type: 'task.context', text: words.slice(0, 3_000), next_from: 3_000 });
@@ -248,7 +251,6 @@ describe('a summary', () => {
       tools: ['read'],
       limits: { context_tokens: 4_000 },
     });
-    await h.worker();
     const turn = await run('recaller');
     expect(turn.status).toBe('success');
     const answer: unknown = JSON.parse(String(turn.result));
@@ -280,11 +282,11 @@ describe('an agent that can hand off', () => {
   });
 
   test('that cannot is told nothing', async () => {
-    await play([read('a', 14_000), { say: 'done' }], {
+    const turn = await play([read('a', 14_000), { say: 'done' }], {
       limits: { context_tokens: 10_000, context_reminder: 0.1 },
     });
-    expect(JSON.stringify(model.requests)).not.toContain('context_contract');
-    expect(JSON.stringify(model.requests)).not.toContain('tape.handoff');
+    expect(JSON.stringify(model.of(turn.turn_id))).not.toContain('context_contract');
+    expect(JSON.stringify(model.of(turn.turn_id))).not.toContain('tape.handoff');
   });
 });
 
