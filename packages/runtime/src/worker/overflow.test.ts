@@ -290,6 +290,43 @@ describe('an agent that can hand off', () => {
   });
 });
 
+test('the next turn of the agent reads on from there, and may expand what the one before has left out', async () => {
+  functions.reader = ({ messages, turn }, { call, instruction, results }) => {
+    if (instruction === 'next') {
+      const [found] = results('expand');
+      if (isJsonObject(found ?? null)) return { text: JSON.stringify(found) };
+      const id = /expand\((\{.*?\})\)/.exec(JSON.stringify(messages).replaceAll('\\"', '"'))?.[1] ?? '{}';
+      return { toolCalls: [call('expand', JSON.parse(id) as JsonValue)] };
+    }
+    if (turn.step > 5) return { text: 'first done' };
+    return { toolCalls: [call('read', { file: 'omega', length: turn.step * 4_000 }, `c${turn.step}`)] };
+  };
+  await h.profile('rolling', [], {
+    model: 'scripted:reader',
+    tools: ['read'],
+    limits: { context_tokens: 8_000 },
+  });
+  const first = await run('rolling');
+  expect(first).toMatchObject({ status: 'success', result: 'first done' });
+  const { turn_id } = (await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: first.agent_id,
+    instruction: 'next',
+  })) as { turn_id: TurnId };
+  const next = await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+  expect(next.status).toBe('success');
+  expect(JSON.parse(String(next.result))).toMatchObject({
+    type: 'tool.result',
+    text: expect.stringMatching(/^omega/),
+  });
+  const [sent] = model.of(turn_id);
+  expect(heads(sent as ModelRequest).slice(1, 3)).toEqual([
+    expect.stringMatching(/^user: \[Anchor auto/),
+    'assistant: ',
+  ]);
+  expect(sent?.messages.at(-1)?.content).toBe('next');
+});
+
 test('why names the rule of a reference, and that its words were left out', async () => {
   const turn = await play([read('alpha', 60_000), { overflow: true, say: 'done' }]);
   expect(await h.runtime.why(turn.turn_id, 'left out to make room')).toMatchObject({
