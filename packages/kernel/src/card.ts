@@ -96,6 +96,8 @@ export interface Card {
   readonly metadata: JsonObject;
   readonly authorId: string;
   readonly toolCallId: ToolCallId | null;
+  /** In a view: its content is a reference to its words, which a compaction has left out (view.ts, V8). */
+  readonly isReference?: true;
 }
 
 /** A card ready to be stored: content as JSON text in the caller's key order, its hash over the RFC 8785 form. */

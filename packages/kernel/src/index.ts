@@ -1,3 +1,4 @@
+export { appendAutoHandoff, draftAutoHandoff } from './auto-handoff.js';
 export type {
   ContextBoxDraft,
   ExpandedBox,
@@ -50,6 +51,8 @@ export {
 export { checkMessages } from './check-messages.js';
 export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
+export { EXPAND_TOOL, readCompaction } from './compaction.js';
+export { planCompaction } from './compaction-plan.js';
 export {
   type ContextEstimate,
   contextContract,
@@ -58,6 +61,7 @@ export {
   DEFAULT_REMINDER_SHARE,
   isReminderDue,
 } from './context-contract.js';
+export { type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,

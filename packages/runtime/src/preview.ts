@@ -17,6 +17,7 @@ import {
   type Segment,
   type SegmentRule,
   TURN_STARTED,
+  toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
 import { loadCards, loadProfiles, type Queryable } from '@boxcar/store';
@@ -228,7 +229,7 @@ async function toPrompt(
   const context = lines.flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
     card === undefined || reason !== undefined ? [] : [toContextCard({ card, rule, native: false })],
   );
-  const view = buildView(firstRows(context, of));
+  const view = buildView({ ...firstRows(context, of), contextLimit: toldLimitOf(of.profile) });
   const messages: PreviewMessage[] = [];
   for (const [index, message] of view.messages.entries()) {
     messages.push({

@@ -5,6 +5,7 @@ import {
   CARD_TYPES,
   type Doorbell,
   type ErrorBody,
+  estimateTokens,
   type JsonValue,
   KernelError,
   type Model,
@@ -45,6 +46,7 @@ import type pg from 'pg';
 import { Batcher } from './batcher.js';
 import { BuildWatch } from './build-watch.js';
 import { deliverableOf } from './deliverable.js';
+import { expandTool } from './expand.js';
 import type { StepExplanation } from './explain/explain-step.js';
 import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
 import type { WhyAnswer } from './explain/why.js';
@@ -204,6 +206,9 @@ export class Runtime implements RuntimeCore {
     this.model = {
       generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
       checkProfile: (profile) => this.#modelOf(profile.model).checkProfile?.(profile),
+      countTokens: (texts, model) =>
+        this.#modelOf(model).countTokens?.(texts, model) ??
+        Promise.resolve(texts.map((text) => estimateTokens(Buffer.byteLength(text)))),
     };
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
@@ -236,6 +241,7 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('create_box', createBox);
     this.registerHandler('grant_box', grantBox);
     this.registerHandler('raise_budget', raiseBudget);
+    this.registerTool(expandTool(options.pool));
   }
 
   get handlers(): ReadonlyMap<string, Handler> {

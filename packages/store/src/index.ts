@@ -138,6 +138,14 @@ export {
   type ProfileRow,
 } from './lookups.js';
 export {
+  countAnchorsOfTurn,
+  findCompactionReader,
+  type MidStep,
+  type MidStepEntry,
+  type MidStepOutcome,
+  writeMidStep,
+} from './mid-step.js';
+export {
   checkSchemaVersion,
   loadMigrations,
   type MigrateOptions,

@@ -57,11 +57,14 @@ const queueSchemaOf = (tool: QueueTool): ToolSchema =>
     return { name: tool.name, description: tool.description, parameters };
   });
 
-/** The tools of a turn: those the profile lists, those it must end with, and submit_result when fields bind its result. */
+/**
+ * The tools of a turn: those the profile lists, those it must end with, submit_result when fields bind its result, and what
+ * the kernel itself adds (`extra`).
+ */
 export function buildToolbox(
   runtime: RuntimeCore,
   profile: Pick<Profile, 'tools' | 'must_end_with'>,
-  hasResultFields: boolean,
+  { hasResultFields, extra = [] }: { readonly hasResultFields: boolean; readonly extra?: readonly string[] },
 ): Toolbox {
   const queued = new Map(
     profile.tools.flatMap((tool) => (typeof tool === 'string' ? [] : [[tool.name, tool] as const])),
@@ -70,6 +73,7 @@ export function buildToolbox(
     ...toolNames(profile),
     ...profile.must_end_with,
     ...(hasResultFields ? ['submit_result'] : []),
+    ...extra,
   ]);
   const schemas = [...allowed].flatMap((name) => {
     const tool = queued.get(name);

@@ -41,11 +41,13 @@ const TURNS = `
 
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 
-/** How often something was tried stands in messages, too. */
+/** How often something was tried stands in messages, too; ids have different lengths in tokens. */
 const toText = (value: unknown): string =>
   JSON.stringify(value)
     .replace(UUID, '<id>')
-    .replace(/attempt \d+/g, 'attempt <n>');
+    .replace(/attempt \d+/g, 'attempt <n>')
+    .replace(/"tokens_(before|after)":\d+/g, '"tokens_$1":<n>')
+    .replace(/about \d+ tokens/g, 'about <n> tokens');
 
 /** A tool that may run once only has an outcome that may be unknown; then the model is told just that. */
 function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue {

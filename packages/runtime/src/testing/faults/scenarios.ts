@@ -1,3 +1,5 @@
+import { ModelError } from '@boxcar/kernel';
+import type { ScriptedFunction } from '@boxcar/llm';
 import { z } from 'zod';
 import type { Scenario } from './scenario.js';
 
@@ -90,4 +92,46 @@ export const queueTools: Scenario = {
     book: (args) => ({ booked: args }),
   },
   drive: (client) => client.submit('launch_principal', { profile_name: 'remote', instruction: 'it' }),
+};
+
+const CHARACTERS = 9_000;
+
+/** Reads twice, and takes no prompt that shows all of it. */
+const narrow: ScriptedFunction = ({ messages, turn }, { call, results }) => {
+  if (messages.reduce((sum, { content }) => sum + content.length, 0) > 2 * CHARACTERS)
+    throw new ModelError('context_overflow', 'prompt is too long');
+  if (results('leaf').length === 2) return { text: 'read all' };
+  return { toolCalls: [call('leaf', { page: turn.step })] };
+};
+
+/** Two turns whose prompts grow too long: one hears so from its provider, the other by the estimate. */
+export const overflows: Scenario = {
+  name: 'overflows',
+  models: { narrow },
+  profiles: [
+    { name: 'told', model: 'scripted:narrow', tools: ['leaf'] },
+    {
+      name: 'estimated',
+      tools: ['leaf'],
+      limits: { context_tokens: 4_000 },
+      script: [
+        { calls: [{ tool: 'leaf', arguments: { page: 1 } }] },
+        { calls: [{ tool: 'leaf', arguments: { page: 2 } }] },
+        { say: 'read all' },
+      ],
+    },
+  ],
+  tools: [
+    {
+      name: 'leaf',
+      description: 'Turns to a page.',
+      input: z.strictObject({ page: z.number() }),
+      retry: 'safe',
+      answer: (input) => `page ${JSON.stringify(input)} `.repeat(1 + CHARACTERS / 18),
+    },
+  ],
+  drive: async (client) => {
+    await client.submit('launch_principal', { profile_name: 'told', instruction: 'read' });
+    return client.submit('launch_principal', { profile_name: 'estimated', instruction: 'read' });
+  },
 };
