@@ -74,6 +74,7 @@ export {
   toErrorBody,
 } from './errors.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
+export { handoffHandover, handoffMessage, readHandoffTarget } from './handoff.js';
 export {
   decideNamedBoxes,
   decideTargetProfile,
@@ -182,9 +183,11 @@ export {
   askExpertSchema,
   type Cancel,
   type Collect,
+  type ContextHandoff,
   type CreateBox,
   cancelSchema,
   collectSchema,
+  contextHandoffSchema,
   createBoxSchema,
   type DelegateAsync,
   delegateAsyncSchema,

@@ -52,6 +52,7 @@ import type { Handler } from './handler.js';
 import { createBox, grantBox } from './handlers/boxes.js';
 import { cancel } from './handlers/cancel.js';
 import { collect } from './handlers/collect.js';
+import { contextHandoff } from './handlers/context-handoff.js';
 import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
 import { forkJoin } from './handlers/fork-join.js';
 import { provisionAgent } from './handlers/provision-agent.js';
@@ -227,6 +228,7 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('ask_expert', askExpert);
     this.registerHandler('fork_join', forkJoin);
     this.registerHandler('collect', collect);
+    this.registerHandler('context_handoff', contextHandoff);
     this.registerHandler('submit_result', submitResult);
     this.registerHandler('provision_agent', provisionAgent);
     this.registerHandler('cancel', cancel);

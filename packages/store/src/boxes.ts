@@ -72,12 +72,13 @@ export interface LoadedBox extends ExpandedBox {
   readonly appendGrant: BoxGrant | null;
 }
 
-const grantOf = (mode: 'read' | 'append'): string => `
+/** The right of agent $3 to box `b`, as it stands. */
+export const grantOf = (mode: 'read' | 'append'): string => `
   (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
     where g.agent_id = $3 and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()))`;
 
 /** Who may read box `b` as agent $3, and up to which position. Fails closed: no row, no right; to append is not to read. */
-const ACCESS = `
+export const ACCESS = `
   (p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3
     or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id)) as is_own,
   ${grantOf('read')} as granted`;

@@ -225,6 +225,14 @@ export {
   takeOver,
 } from './sweep.js';
 export {
+  findTapePlace,
+  handOverTape,
+  loadTapeSlice,
+  lockTape,
+  type PlaceRequest,
+  type TapePlace,
+} from './tape-refs.js';
+export {
   type Advance,
   type AdvanceOutcome,
   advanceTurns,
