@@ -4,7 +4,7 @@
  * J1  A line that was imported is exported byte for byte.
  * J2  A file is read as a whole or not at all: the first broken line is named by its number.
  */
-import type { EntryDraft, StoredEntry, TapeRecord } from './tape-record.js';
+import type { StoredEntry, EntryDraft, TapeRecord } from './tape-record.js';
 
 /** One line of a tape file and what is appended for it: one entry, or one for each of its calls or results. */
 export interface TapeLine {
@@ -18,10 +18,7 @@ export interface TapeLine {
  * @param options.newCallId - Ids for the calls, which need one of their own in any prompt; the line's stays beside it.
  * @throws KernelError `bad_request` with `details.line`, from 1.
  */
-export function parseTapeLines(
-  _text: string,
-  _options: { readonly newCallId: () => string },
-): readonly TapeLine[] {
+export function parseTapeLines(_text: string, _options: { readonly newCallId: () => string }): readonly TapeLine[] {
   throw new Error('not yet');
 }
 

@@ -52,6 +52,7 @@ export {
   type TurnScope,
 } from './runtime.js';
 export type { Accepted, SubmitOptions } from './submit.js';
+export type { ResolvedTapeRef } from './tape-ref.js';
 export type { Tool, ToolContext } from './tool.js';
 export { ToolQueue } from './tool-queue.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

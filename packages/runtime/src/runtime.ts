@@ -71,6 +71,7 @@ import {
   type ProfileVersion,
 } from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
+import { type ResolvedTapeRef, resolveTapeRef } from './tape-ref.js';
 import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
@@ -410,6 +411,20 @@ export class Runtime implements RuntimeCore {
   ): Promise<WhyAnswer> {
     const { projectId: project = 'default', step } = options;
     return why(this.pool, turnId, { text, project, step });
+  }
+
+  /**
+   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/tape.md, "References and handoffs".
+   *
+   * @param options.as - Id or name of the agent whose rights count; default: the operator.
+   * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`.
+   */
+  resolveTapeRef(
+    ref: string,
+    options: ProfileScope & { readonly as?: string | undefined } = {},
+  ): Promise<ResolvedTapeRef> {
+    const { projectId: project = 'default', as } = options;
+    return resolveTapeRef(this.pool, ref, { project, as });
   }
 
   /**

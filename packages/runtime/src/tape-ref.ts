@@ -1,6 +1,7 @@
 /** References to places on tapes: found, checked against the rights of who asks, and frozen. Rule: docs/tape.md. */
 import {
   type AgentId,
+  anchorNotFound,
   type BoxId,
   formatTapeRef,
   KernelError,
@@ -9,7 +10,7 @@ import {
   type TapeRef,
   tryParseId,
 } from '@boxcar/kernel';
-import { findTapePlace, type Queryable, type TapePlace } from '@boxcar/store';
+import { findActor, findTapePlace, type Queryable, type TapePlace } from '@boxcar/store';
 
 /** A place on a tape as it stands for ever: nothing behind `head` belongs to it. */
 export interface ResolvedTapeRef {
@@ -86,11 +87,6 @@ export async function findTapeRef(db: Queryable, text: string, seeking: Seeking)
   const { field, projectId } = seeking;
   const ref = parseTapeRef(text, field);
   const { target, head } = ref;
-  if (target.kind === 'entry' && head !== null && head < target.position)
-    throw new KernelError('bad_request', {
-      message: `${field}: entry ${target.position} lies behind the head ${head}.`,
-      details: { field, position: target.position, head },
-    });
   const place = await findTapePlace(
     db,
     { tape: { id: tryParseId(ref.tape), name: ref.tape }, ...wordsOf(ref) },
@@ -105,13 +101,7 @@ export async function findTapeRef(db: Queryable, text: string, seeking: Seeking)
   checkReadable(place, seeking);
   if (head !== null) checkReach(head, place, seeking);
   if (target.kind === 'entry') checkReach(target.position, place, seeking);
-  if (place.position === null) {
-    const anchor = target.kind === 'anchor' ? target.name : '';
-    throw new KernelError('not_found', {
-      message: `Anchor '${anchor}' was not found.`,
-      details: { field, anchor, box_id: place.box_id },
-    });
-  }
+  if (place.position === null) throw anchorNotFound(target.kind === 'anchor' ? target.name : '');
   const frozenHead = head ?? (target.kind === 'entry' ? target.position : place.last_readable);
   return {
     place,
@@ -145,4 +135,31 @@ export async function findTapeHead(db: Queryable, boxId: BoxId, seeking: Seeking
     head: null,
   });
   return { place, resolved: toResolved(place, { ref, position, head: position }) };
+}
+
+/**
+ * Finds the place that a reference names, as an agent may read it; by default the operator.
+ *
+ * @throws KernelError as `findTapeRef`; `not_found` for the project or the agent.
+ */
+export async function resolveTapeRef(
+  db: Queryable,
+  text: string,
+  { project, as }: { readonly project: string; readonly as: string | undefined },
+): Promise<ResolvedTapeRef> {
+  const actor = await findActor(db, {
+    project,
+    projectId: tryParseId(project),
+    agent: as ?? '',
+    agentId: as === undefined ? undefined : tryParseId(as),
+  });
+  if (actor === undefined) throw notFound('project_id', `no project '${project}'`, { project_id: project });
+  const actorId = as === undefined ? actor.operatorId : actor.agentId;
+  if (actorId === null) throw notFound('as', `no agent '${as}' in project '${project}'`, { agent: as });
+  const { resolved } = await findTapeRef(db, text, {
+    projectId: actor.projectId,
+    actorId,
+    field: 'tape_ref',
+  });
+  return resolved;
 }
