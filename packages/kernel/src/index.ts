@@ -48,15 +48,8 @@ export {
   toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
-export {
-  type CommaCommand,
-  type CommandScan,
-  isCommaCommand,
-  isCommandOpen,
-  parseCommaCommand,
-  parseRelaxedJson,
-  scanCommands,
-} from './comma-command.js';
+export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
+export { type CommandScan, scanCommands } from './command-scan.js';
 export {
   type ContextEstimate,
   contextContract,
@@ -241,6 +234,7 @@ export {
   toolNameOf,
   toolNames,
 } from './queue-tool.js';
+export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
 export {
@@ -253,6 +247,7 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
+export { parseTapeDate } from './tape-date.js';
 export {
   formatManifest,
   formatSessionGraph,
@@ -268,12 +263,10 @@ export {
 export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
 export {
   type AnchorSelector,
-  anchorNameOf,
   anchorNotFound,
   buildTapeQuery,
   LAST_ANCHOR,
   matchesText,
-  parseTapeDate,
   parseTapeQuery,
   selectRecords,
   type TapeQuery,
@@ -284,6 +277,7 @@ export {
   toSlice,
 } from './tape-query.js';
 export {
+  anchorNameOf,
   anchorState,
   type EntryDraft,
   type StoredEntry,
