@@ -92,16 +92,17 @@ const LOAD_SLICE = statement(`
     from boxcar.tape_entries e where e.box_id = $1 and e.position between $2 and $3
     window same_step as (partition by e.turn_id, e.step)
   ),
-  last_turn as (
-    select t.context_box_id, t.start_position
-    from (select e.turn_id from boxcar.tape_entries e where e.box_id = $1 and e.position <= $3 and e.turn_id is not null order by e.position desc limit 1) e
-      join boxcar.turns t on t.id = e.turn_id where t.output_box_id = $1
+  -- who was at work when the anchor was written
+  early_turn as (
+    select t.context_box_id
+    from (select s.turn_id from slice s where s.turn_id is not null order by s.position limit 1) s join boxcar.turns t on t.id = s.turn_id
+    where t.output_box_id = $1 and t.start_position < $2
   )
   select $1::uuid as tape_id, true as is_readable, $2::int as last_anchor_position, s.position, s.kind, s.card_id, s.tokens,
     s.step is not null and case s.kind when 'tool_result' then not s.has_calls when 'tool_call' then not s.has_results
       when 'message' then s.has_calls and not s.has_results else false end as is_open,
     case when s.kind = 'event' and s.payload->>'name' = 'turn.started' then (s.payload->'data'->>'context_box_id')::uuid end as context_box_id,
-    (select l.context_box_id from last_turn l where l.start_position < $2) as early_context_box_id
+    (select t.context_box_id from early_turn t) as early_context_box_id
   from slice s order by s.position`);
 
 /** The entries of a tape from one position to another, as a snapshot of whoever was at work there. */

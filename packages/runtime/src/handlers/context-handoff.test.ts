@@ -7,7 +7,7 @@ import {
   type Message,
   type TurnId,
 } from '@boxcar/kernel';
-import { beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../runtime.js';
 import { checkPrompts } from '../testing/check-prompts.js';
@@ -51,12 +51,14 @@ beforeAll(async () => {
   await h.profile('source', [{ say: 'worked on {{instruction}}' }], ANYONE);
   await h.profile('target', [{ say: 'took over {{instruction}}' }]);
   await h.worker();
-  return async () => {
-    expect(model.findings()).toEqual([]);
-    await checkPrompts(h.database.pool, model.requests);
-    await checkInvariants(h.database.pool);
-    await h[Symbol.asyncDispose]();
-  };
+});
+
+afterAll(async () => {
+  // Whatever a test did: each prompt is one that providers take, and can be built again; and the rows are whole.
+  expect(model.findings()).toEqual([]);
+  await checkPrompts(h.database.pool, model.requests);
+  await checkInvariants(h.database.pool);
+  await h[Symbol.asyncDispose]();
 });
 
 const ANYONE = { delegation_policy: { target_profiles: null } };
@@ -336,16 +338,17 @@ describe('context_handoff by reference', () => {
 describe('the target of a context_handoff', () => {
   test('is an agent, else a profile; agent: and profile: say which; the operator gets no turn', async () => {
     const { source, head } = await cast();
-    const known = await agent('target', 'target');
+    await h.profile('both', [{ say: 'took over {{instruction}}' }]);
+    const known = await agent('both', 'both');
     const args = { tape_ref: refTo(source.agent_id, `entry/${head}`) };
-    const toAgent = await handOff({ ...args, target_ref: 'target', intention: INTENTION });
+    const toAgent = await handOff({ ...args, target_ref: 'both', intention: INTENTION });
     expect(await end(toAgent.turn_id)).toMatchObject({
       agent_id: known.agent_id,
       result: 'took over Review auth.py',
     });
     const again = await end((await handOff({ ...args, target_ref: `agent:${known.agent_id}` })).turn_id);
     expect(again.agent_id).toBe(known.agent_id);
-    const fresh = await end((await handOff({ ...args, target_ref: 'profile:target' })).turn_id);
+    const fresh = await end((await handOff({ ...args, target_ref: 'profile:both' })).turn_id);
     expect(fresh.agent_id).not.toBe(known.agent_id);
 
     const toPeople = await handOff({ ...args, target_ref: 'operator' }, { sourceAgentId: source.agent_id });
@@ -370,8 +373,8 @@ describe('the target of a context_handoff', () => {
 describe('a context_handoff that is refused', () => {
   test('leaves nothing behind', async () => {
     const { source, head } = await cast();
-    await h.profile('closed', [{ say: 'no' }]);
-    const closed = await run('closed');
+    const stranger = await agent('stranger', 'source');
+    const denied = await agent('denied', 'target');
     const bounded = await agent('bounded', 'source');
     await h.database.pool.query(
       `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
@@ -407,34 +410,18 @@ describe('a context_handoff that is refused', () => {
       ],
       ['not_found', at('entry/1', { target_ref: 'nobody' }), "no agent or profile 'nobody'"],
       ['not_found', at('entry/1', { target_ref: 'agent:target' }), "no agent 'target'"],
-      ['box_not_authorized', at('entry/1', { target_ref: 'source' }), 'may not read', closed.agent_id],
+      ['box_not_authorized', at('entry/1', { target_ref: 'source' }), 'may not read', stranger.agent_id],
       ['box_not_authorized', at(`entry/${head}`), `up to entry ${head - 1}`, bounded.agent_id],
       ['box_not_authorized', at('entry/1', { ownership: 'transfer' }), 'may not append', bounded.agent_id],
     ];
-    await h.runtime.applyProfile({
-      name: 'closed',
-      instructions: 'x',
-      model: 'scripted',
-      script: [{ say: 'no' }],
-      ...ANYONE,
-    });
-    await submit('provision_agent', {
-      action: 'ensure',
-      agent_id: closed.agent_id,
-      profile_version: 'current',
-    });
     for (const [code, args, words, source_agent_id] of cases) {
       const error = await refusal(handOff(args, source_agent_id === undefined ? {} : by(source_agent_id)));
       expect([code, error.message]).toEqual([error.code, expect.stringContaining(words)]);
     }
-    const denied = await agent('nobody-may', 'target');
     expect(await refusal(handOff(at('entry/1'), { sourceAgentId: denied.agent_id }))).toMatchObject({
       code: 'delegation_denied',
     });
-    const { cards, turns, grants, boxes } = await rowCounts(h.database.pool);
-    expect({ turns, grants }).toEqual({ turns: before.turns, grants: before.grants });
-    // Of the profile and the agent that were made in between.
-    expect({ cards, boxes }).toEqual({ cards: before.cards + 1, boxes: before.boxes + 2 });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 
   test('under its key it is done once, and refused with other arguments', async () => {
