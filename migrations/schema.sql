@@ -2,6 +2,10 @@
 
 create schema boxcar;
 
+-- Extensions
+
+create extension if not exists pg_trgm;
+
 -- Functions
 
 set check_function_bodies = off;
@@ -52,6 +56,7 @@ begin
     where k.id = j.tool_call_id and j.outcome = 'erased' and j.content->>'kind' = 'tool_call'
   )
   select j.id, j.outcome from judged j order by j.id;
+  delete from boxcar.tape_words w where w.card_id in (select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $function$;
 
@@ -83,6 +88,7 @@ begin
   end if;
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'purge');
   delete from boxcar.tape_entries e where e.box_id = any (box_ids);
+  delete from boxcar.tape_words w where w.box_id = any (box_ids);
   delete from boxcar.boxes b where b.id = any (box_ids);
   delete from boxcar.cards c where c.id = any (card_ids);
   delete from boxcar.purging p where p.box_id = any (box_ids);
@@ -121,7 +127,7 @@ begin
     wanted := array[new.box_id];
   else
     wanted := array(select x.ref::uuid from jsonb_array_elements(coalesce(new.segments, '[]')) s
-      cross join lateral (values (s.value->>'source'), (s.value->>'via')) x(ref) where x.ref is not null) || new.parent_box_id;
+      cross join lateral (values (s.value->>'source'), (s.value->>'via')) x(ref) where x.ref is not null) || new.parent_box_id || new.line_boxes;
   end if;
   select p.box_id into found_id from boxcar.purging p where p.box_id = any (wanted) and p.until > clock_timestamp() limit 1;
   if found_id is not null then
@@ -198,7 +204,13 @@ create table boxcar.boxes (
   view_position integer,
   parent_box_id uuid,
   fork_position integer,
-  archived_at timestamp with time zone
+  archived_at timestamp with time zone,
+  anchor_count integer,
+  view_anchor_position integer,
+  line_boxes uuid[],
+  line_ends integer[],
+  fork_status text,
+  previous_box_id uuid
 ) with (fillfactor=80);
 
 create table boxcar.budgets (
@@ -398,6 +410,13 @@ create table boxcar.tape_entries (
   created_at timestamp with time zone default now() not null
 );
 
+create table boxcar.tape_words (
+  box_id uuid not null,
+  "position" integer not null,
+  card_id uuid,
+  words text not null
+);
+
 create table boxcar.tool_calls (
   id uuid not null,
   project_id uuid not null,
@@ -535,7 +554,11 @@ alter table only boxcar.boxes add constraint boxes_check2 CHECK ((cardinality(ca
 
 alter table only boxcar.boxes add constraint boxes_check3 CHECK (((parent_box_id IS NULL) = (fork_position IS NULL)));
 
+alter table only boxcar.boxes add constraint boxes_fork_status_check CHECK (((fork_status IS NULL) OR ((parent_box_id IS NOT NULL) AND (fork_status = ANY (ARRAY['open'::text, 'merged'::text, 'discarded'::text]))))) NOT VALID;
+
 alter table only boxcar.boxes add constraint boxes_kind_check CHECK ((kind = ANY (ARRAY['context'::text, 'tape'::text])));
+
+alter table only boxcar.boxes add constraint boxes_line_check CHECK ((((line_boxes IS NULL) = (parent_box_id IS NULL)) AND ((line_ends IS NULL) = (parent_box_id IS NULL)) AND (cardinality(line_boxes) = cardinality(line_ends)) AND (COALESCE(line_ends[cardinality(line_ends)], 0) = COALESCE(fork_position, 0)))) NOT VALID;
 
 alter table only boxcar.boxes add constraint boxes_pkey PRIMARY KEY (id);
 
@@ -641,6 +664,8 @@ alter table only boxcar.tape_entries add constraint tape_entries_position_check 
 
 alter table only boxcar.tape_entries add constraint tape_entries_pkey PRIMARY KEY (box_id, "position");
 
+alter table only boxcar.tape_words add constraint tape_words_pkey PRIMARY KEY (box_id, "position");
+
 alter table only boxcar.tool_calls add constraint tool_calls_check CHECK (((status = 'pending'::text) = (result_card_id IS NULL)));
 
 alter table only boxcar.tool_calls add constraint tool_calls_check1 CHECK (((status = 'pending'::text) = (ended_at IS NULL)));
@@ -725,6 +750,8 @@ CREATE INDEX batches_of_turn ON boxcar.batches USING btree (turn_id) WHERE (stat
 
 CREATE INDEX boxes_parent ON boxcar.boxes USING btree (parent_box_id) WHERE (parent_box_id IS NOT NULL);
 
+CREATE UNIQUE INDEX boxes_tape_incarnation ON boxcar.boxes USING btree (project_id, tape_name, incarnation) WHERE (tape_name IS NOT NULL);
+
 CREATE UNIQUE INDEX boxes_tape_name ON boxcar.boxes USING btree (project_id, tape_name) WHERE ((tape_name IS NOT NULL) AND (archived_at IS NULL));
 
 CREATE INDEX budgets_paused ON boxcar.budgets USING btree (paused_at) WHERE (paused_at IS NOT NULL);
@@ -749,9 +776,17 @@ CREATE INDEX provider_slots_provider ON boxcar.provider_slots USING btree (provi
 
 CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
 
-CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, anchor_name, "position") WHERE (kind = 'anchor'::text);
+CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, hashtextextended(anchor_name, (0)::bigint), "position") WHERE (kind = 'anchor'::text);
+
+CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, created_at);
 
 CREATE UNIQUE INDEX tape_entries_dedup ON boxcar.tape_entries USING btree (box_id, dedup_key) WHERE (dedup_key IS NOT NULL);
+
+CREATE INDEX tape_entries_kind ON boxcar.tape_entries USING btree (box_id, kind, "position");
+
+CREATE INDEX tape_words_card ON boxcar.tape_words USING btree (card_id) WHERE (card_id IS NOT NULL);
+
+CREATE INDEX tape_words_trigrams ON boxcar.tape_words USING gin (words public.gin_trgm_ops);
 
 CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) WHERE (status = 'pending'::text);
 
@@ -789,7 +824,7 @@ CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STA
 
 CREATE TRIGGER boxes_refer_to_lasting BEFORE INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_purging();
 
-CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position))) EXECUTE FUNCTION boxcar.refuse_change();
+CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position) OR (new.parent_box_id IS DISTINCT FROM old.parent_box_id) OR (new.fork_position IS DISTINCT FROM old.fork_position) OR (new.line_boxes IS DISTINCT FROM old.line_boxes) OR (new.line_ends IS DISTINCT FROM old.line_ends) OR ((old.archived_at IS NOT NULL) AND (new.head_position <> old.head_position)))) EXECUTE FUNCTION boxcar.refuse_change();
 
 CREATE TRIGGER cards_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.cards FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 

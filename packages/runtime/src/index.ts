@@ -52,7 +52,20 @@ export {
   type TurnScope,
 } from './runtime.js';
 export type { Accepted, SubmitOptions } from './submit.js';
-export type { ResolvedTapeRef } from './tape-ref.js';
+export type { ResolvedTapeRef } from './tape/tape-ref.js';
+export type { EntryInput, EntryOptions } from './tape/entry-input.js';
+export type { TapeOptions } from './tape/open-tape.js';
+export {
+  type AnchorSummary,
+  type Appended,
+  type AppendOptions,
+  type Handoff,
+  type HandoffOptions,
+  type MessagesOptions,
+  Tape,
+  type TapeInfo,
+  type TapeTarget,
+} from './tape/tape.js';
 export type { Tool, ToolContext } from './tool.js';
 export { ToolQueue } from './tool-queue.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

@@ -71,7 +71,9 @@ import {
   type ProfileVersion,
 } from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
-import { type ResolvedTapeRef, resolveTapeRef } from './tape-ref.js';
+import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
+import { openTape, type TapeOptions } from './tape/open-tape.js';
+import type { Tape, TapeTarget } from './tape/tape.js';
 import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
@@ -425,6 +427,16 @@ export class Runtime implements RuntimeCore {
   ): Promise<ResolvedTapeRef> {
     const { projectId: project = 'default', as } = options;
     return resolveTapeRef(this.pool, ref, { project, as });
+  }
+
+  /**
+   * A tape: by its name (made with its bootstrap when there is none, unless `create: false`), that of an agent, or a box.
+   * Used in the name of the operator, or of the agent `as` with the rights it has. Rule: docs/tape.md.
+   *
+   * @throws KernelError `not_found`, `bad_request`.
+   */
+  tape(target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
+    return openTape(this.pool, target, options);
   }
 
   /**

@@ -225,6 +225,13 @@ export {
   takeOver,
 } from './sweep.js';
 export {
+  type EntryRange,
+  findAnchor,
+  loadEntries,
+  type TapeEntryRow,
+} from './tape-entries.js';
+export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
+export {
   findTapePlace,
   handOverTape,
   loadTapeSlice,
@@ -232,6 +239,19 @@ export {
   type PlaceRequest,
   type TapePlace,
 } from './tape-refs.js';
+export { findActiveTurn, type ResetResult, resetTape } from './tape-reset.js';
+export {
+  type AppendRequest,
+  type AppendResult,
+  appendEntries,
+  appendWithin,
+  createTape,
+  findTape,
+  type NewTapeEntry,
+  type TapeActor,
+  type TapeAddress,
+  type TapeRow,
+} from './tapes.js';
 export {
   type Advance,
   type AdvanceOutcome,

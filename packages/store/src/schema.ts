@@ -140,6 +140,16 @@ const boxes = boxcar.table('boxes', {
   parentBoxId: uuid('parent_box_id').$type<BoxId>(),
   forkPosition: integer('fork_position'),
   archivedAt: time('archived_at'),
+  /** Tape: anchors up to the head, those of its line included; null = the one it began with alone. */
+  anchorCount: integer('anchor_count'),
+  /** Tape: the anchor a view begins with; null = the last one. */
+  viewAnchorPosition: integer('view_anchor_position'),
+  /** Fork: the boxes its line runs through before its own entries, and the last position read of each (tape-line.ts). */
+  lineBoxes: uuid('line_boxes').array().$type<readonly BoxId[]>(),
+  lineEnds: integer('line_ends').array(),
+  forkStatus: text('fork_status').$type<'open' | 'merged' | 'discarded'>(),
+  /** Tape: the incarnation that a reset put this one in the place of. */
+  previousBoxId: uuid('previous_box_id').$type<BoxId>(),
 });
 
 const tapeEntries = boxcar.table(
@@ -162,6 +172,18 @@ const tapeEntries = boxcar.table(
     dedupKey: text('dedup_key'),
     meta: jsonb('meta').$type<JsonObject>(),
     createdAt: createdAt(),
+  },
+  (table) => [primaryKey({ columns: [table.boxId, table.position] })],
+);
+
+const tapeWords = boxcar.table(
+  'tape_words',
+  {
+    boxId: uuid('box_id').$type<BoxId>().notNull(),
+    position: integer('position').notNull(),
+    cardId: uuid('card_id').$type<CardId>(),
+    /** In lower case. */
+    words: text('words').notNull(),
   },
   (table) => [primaryKey({ columns: [table.boxId, table.position] })],
 );
@@ -553,6 +575,7 @@ export const tables = {
   cards,
   boxes,
   tapeEntries,
+  tapeWords,
   profiles,
   agents,
   grants,

@@ -3,6 +3,12 @@ import type { AgentId, BoxId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { ACCESS, type BoxGrant, grantOf, type LoadBoxesOptions, type SnapshotEntry } from './boxes.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
+import { edgeEntriesOf, entriesOf } from './tape-line.js';
+
+/** The last anchor of the line of `b` up to a position, of a name or of any. */
+const lastAnchor = (upto: string, where = 'true'): string => `
+  (select e.position from ${edgeEntriesOf('b', { from: '1', to: upto, where: `o.kind = 'anchor' and ${where}` }, { order: 'o.position desc', limit: '1' })} e
+    order by e.position desc limit 1)`;
 
 // By id a tape in any incarnation, or the one of an agent; by name the living one.
 const FIND_PLACE = statement(`
@@ -22,16 +28,12 @@ const FIND_PLACE = statement(`
     select t.*, least(t.head_position, case when t.is_own then t.head_position else (t.granted->>'upto')::int end) as last_readable from tape t
   ),
   placed as (
-    select b.*, case
-      when $5::int is not null then $5
-      when $6::text is null then least($7, b.last_readable)
-      else (select max(e.position) from boxcar.tape_entries e where e.box_id = b.id and e.kind = 'anchor' and e.anchor_name = $6
-        and e.position <= least($7, b.last_readable)) end as position
+    select b.*, case when $5::int is not null then $5 when $6::text is null then least($7, b.last_readable)
+      else ${lastAnchor('least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6')} end as position
     from bounded b
   )
   select b.id as box_id, b.workspace, b.operator_agent_id, b.owner_agent_id, b.maker_agent_id, b.is_rolling, b.head_position, b.last_readable,
-    b.archived_at is not null as is_archived, b.is_own, b.granted, b.append_grant, b.position,
-    (select max(e.position) from boxcar.tape_entries e where e.box_id = b.id and e.kind = 'anchor' and e.position <= b.position) as start_position
+    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.position, ${lastAnchor('b.position')} as start_position
   from placed b`);
 
 /** A place on a tape, with the rights of who asks for it. */
@@ -45,6 +47,8 @@ export interface TapePlace extends pg.QueryResultRow {
   /** True for the tape that its owner's turns write to. */
   readonly is_rolling: boolean;
   readonly is_archived: boolean;
+  /** A fork that was merged or discarded; null: no fork. */
+  readonly is_closed: boolean | null;
   readonly head_position: number;
   /** As far as the actor may read. */
   readonly last_readable: number;
@@ -89,7 +93,7 @@ const LOAD_SLICE = statement(`
   with slice as (
     select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id, e.step,
       bool_or(e.kind = 'tool_call') over same_step as has_calls, bool_or(e.kind = 'tool_result') over same_step as has_results
-    from boxcar.tape_entries e where e.box_id = $1 and e.position between $2 and $3
+    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int', to: '$3::int' })} e where b.id = $1
     window same_step as (partition by e.turn_id, e.step)
   ),
   -- who was at work when the anchor was written

@@ -10,6 +10,7 @@ import {
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../runtime.js';
+import type { Tape } from '../tape/tape.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -120,21 +121,11 @@ const headOf = async (boxId: BoxId): Promise<number> => {
   return box?.head_position ?? 0;
 };
 
-/** Writes an anchor as the tape's last entry. */
-async function anchor(boxId: BoxId, name: string, state: JsonValue): Promise<number> {
-  const { rows } = await h.database.pool.query<{ head: number }>(
-    `with card as (
-       insert into boxcar.cards (id, project_id, type, role, content, content_hash, size_bytes, token_estimate, metadata, author_id)
-       select gen_random_uuid(), project_id, 'tape.anchor', 'assistant', json_build_object('kind', 'json', 'data', $3::json), sha256($2::text::bytea), 20, 5,
-         json_build_object('name', $2::text), 'test' from boxcar.boxes where id = $1 returning id),
-     head as (update boxcar.boxes set head_position = head_position + 1, last_anchor_position = head_position + 1, view_position = head_position + 1
-       where id = $1 returning head_position)
-     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, anchor_name, author_id)
-     select $1, head.head_position, 'anchor', card.id, 5, $2::text, 'test' from head, card returning position as head`,
-    [boxId, name, JSON.stringify(state)],
-  );
-  return rows[0]?.head ?? 0;
-}
+const tape = (boxId: BoxId, as?: AgentId): Promise<Tape> =>
+  h.runtime.tape({ box: boxId }, as === undefined ? {} : { as });
+/** Writes an anchor as the tape's last entry but for its event; its position. */
+const anchor = async (boxId: BoxId, name: string, state: JsonValue): Promise<number> =>
+  (await (await tape(boxId)).handoff(name, { state })).anchor;
 
 describe('context_handoff from a turn', () => {
   test('gives the target the message, the caller’s tape up to now and a turn, and leaves the open call out', async () => {
@@ -271,7 +262,7 @@ describe('context_handoff by reference', () => {
     const { source } = await cast();
     await anchor(source.output_box_id, 'phase/one', { n: 1 });
     await anchor(source.output_box_id, 'phase/one', { n: 2 });
-    const head = await anchor(source.output_box_id, 'phase/two', { n: 3 });
+    const head = (await anchor(source.output_box_id, 'phase/two', { n: 3 })) + 1;
     const ref = refTo(source.agent_id, 'anchor/phase%2Fone');
     const made = await handOff({ target_ref: 'target', tape_ref: ref });
     await end(made.turn_id);
@@ -286,8 +277,8 @@ describe('context_handoff by reference', () => {
     expect(await h.runtime.resolveTapeRef(frozen)).toEqual({
       ref: frozen,
       boxId: source.output_box_id,
-      position: head - 1,
-      start: head - 1,
+      position: head - 3,
+      start: head - 3,
       head,
       isArchived: false,
     });

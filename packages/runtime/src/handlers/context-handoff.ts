@@ -25,7 +25,7 @@ import {
 import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
 import { newId } from '../packer.js';
 import { assemble } from '../snapshot.js';
-import { type FoundPlace, findTapeHead, findTapeRef } from '../tape-ref.js';
+import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/tape-ref.js';
 
 const FIELD = 'arguments.tape_ref';
 
@@ -105,15 +105,21 @@ async function findPlace(ref: string | undefined, tools: HandlerTools): Promise<
 
 function checkPlace({ resolved, place }: FoundPlace, isTransfer: boolean, tools: HandlerTools): void {
   const { boxId } = resolved;
+  const about = { field: FIELD, box_id: boxId };
   if (resolved.isArchived)
-    throw badRequest(
-      'tape_ref',
-      `tape ${boxId} is archived, nobody goes on from there; name the tape that took its place`,
-    );
+    throw new KernelError('tape_conflict', {
+      message: `${FIELD}: tape ${boxId} was reset: it is archived, and nobody goes on from there.`,
+      details: { ...about, head: resolved.head },
+    });
+  if (isTransfer && place.is_closed)
+    throw new KernelError('fork_closed', {
+      message: `${FIELD}: fork ${boxId} was merged or discarded, so nobody appends to it.`,
+      details: about,
+    });
   if (!isTransfer || place.is_own || place.append_grant !== null) return;
   throw new KernelError('box_not_authorized', {
     message: `${FIELD}: agent ${tools.ctx.source.agentId} may not append to tape ${boxId}, so it cannot hand over that right.`,
-    details: { field: FIELD, box_id: boxId, source_agent_id: tools.ctx.source.agentId },
+    details: { ...about, source_agent_id: tools.ctx.source.agentId },
   });
 }
 

@@ -1,0 +1,69 @@
+/** Finds a tape by what callers say, and makes one of a new name. */
+import { KernelError, parseId, tryParseId } from '@boxcar/kernel';
+import { createTape, findActor, findTape, type TapeActor, type TapeAddress } from '@boxcar/store';
+import type pg from 'pg';
+import { newId } from '../packer.js';
+import { Tape, type TapeTarget, tapeNotFound } from './tape.js';
+
+export interface TapeOptions {
+  /** Id or name; default `default`. */
+  readonly projectId?: string;
+  /** In whose name it is used: id or name of an agent. Default: the operator, who may use every tape of the project. */
+  readonly as?: string;
+  /** Make a tape of this name when there is none (default); otherwise that is `not_found`. */
+  readonly create?: boolean;
+}
+
+const MAX_NAME = 512;
+
+async function findAgent(pool: pg.Pool, project: string, agent: string): Promise<TapeActor> {
+  const found = await findActor(pool, {
+    project,
+    projectId: tryParseId(project),
+    agent,
+    agentId: tryParseId(agent),
+  });
+  if (found === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
+  if (found.agentId === null)
+    throw new KernelError('not_found', {
+      message: `No agent '${agent}' in project '${project}'.`,
+      details: { agent_id: agent, project_id: found.projectId },
+    });
+  return { projectId: found.projectId, actorId: found.agentId };
+}
+
+function checkName(name: string): string {
+  if (name !== '' && name.length <= MAX_NAME && !name.includes('\0')) return name;
+  throw new KernelError('bad_request', {
+    message: `tape: a name has 1 to ${MAX_NAME} characters, none of them NUL.`,
+    details: { field: 'tape' },
+  });
+}
+
+async function toAddress(pool: pg.Pool, target: TapeTarget, project: string): Promise<TapeAddress> {
+  if (typeof target === 'string') return { kind: 'name', name: checkName(target) };
+  if ('box' in target) return { kind: 'box', boxId: parseId<'box'>(target.box, 'box') };
+  return { kind: 'agent', agentId: (await findAgent(pool, project, target.agent)).actorId };
+}
+
+/**
+ * A tape by its name, made with its bootstrap when there is none; that of an agent; or a box that is a tape.
+ *
+ * @throws KernelError `not_found` for project, agent, box, or a name with `create: false`.
+ */
+export async function openTape(pool: pg.Pool, target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
+  const { projectId: project = 'default', as = 'operator', create = true } = options;
+  const actor = await findAgent(pool, project, as);
+  const address = await toAddress(pool, target, project);
+  let row = await findTape(pool, address, actor);
+  if (row === undefined && address.kind === 'name' && create) {
+    await createTape(pool, { ...actor, boxId: newId<'box'>(), name: address.name });
+    row = await findTape(pool, address, actor);
+  }
+  if (row === undefined) throw tapeNotFound(address);
+  return new Tape(pool, { address, actor, boxId: row.boxId });
+}
