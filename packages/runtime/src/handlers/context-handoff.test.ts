@@ -428,3 +428,141 @@ describe('a context_handoff that is refused', () => {
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 });
+
+describe('ownership: transfer', () => {
+  const says = (content: string) => ({ kind: 'message', content }) as const;
+  const transfer = (boxId: BoxId, target_ref: string, sourceAgentId: AgentId, rest = {}) =>
+    handOff(
+      { target_ref, tape_ref: refTo(boxId, 'entry/1'), ownership: 'transfer', ...rest },
+      { sourceAgentId },
+    );
+  /** A tape that two may append to: who made it, and who was granted it. */
+  async function shared(name: string) {
+    const [maker, helper, target] = await Promise.all(
+      ['maker', 'helper', 'target'].map((role) => agent(`${name}-${role}`, 'source')),
+    );
+    if (maker === undefined || helper === undefined || target === undefined) throw new Error('no agents');
+    const { box_id: boxId } = await (await h.runtime.tape(name, { as: maker.agent_id })).info();
+    for (const mode of ['read', 'append'])
+      await submit('grant_box', { box_id: boxId, grantee: helper.agent_id, mode });
+    const appends = async (as: AgentId): Promise<boolean> =>
+      (await tape(boxId, as)).append([says('more')]).then(
+        () => true,
+        (error: KernelError) => {
+          expect(error.code).toBe('box_not_authorized');
+          return false;
+        },
+      );
+    const readsAll = async (as: AgentId): Promise<boolean> =>
+      (await (await tape(boxId, as)).info()).entries === (await headOf(boxId));
+    return { boxId, maker, helper, target, appends, readsAll };
+  }
+
+  test('of a tape that the caller made: it is the target’s, who appends and reads on; the caller only reads', async () => {
+    const { boxId, maker, helper, target, appends, readsAll } = await shared('made');
+    await transfer(boxId, target.agent_id, maker.agent_id);
+    expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([true, false]);
+    expect([await readsAll(target.agent_id), await readsAll(maker.agent_id)]).toEqual([true, true]);
+    // Who else was granted it is not asked about, and what one no longer has cannot be handed over again.
+    expect(await appends(helper.agent_id)).toBe(true);
+    expect(await refusal(transfer(boxId, 'target', maker.agent_id))).toMatchObject({
+      code: 'box_not_authorized',
+    });
+    expect(
+      await refusal(
+        submit(
+          'grant_box',
+          { box_id: boxId, grantee: maker.agent_id, mode: 'append' },
+          { sourceAgentId: maker.agent_id },
+        ),
+      ),
+    ).toMatchObject({ code: 'box_not_authorized' });
+    // And back again.
+    await transfer(boxId, maker.agent_id, target.agent_id, { target_ref: maker.agent_id });
+    expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([false, true]);
+  });
+
+  test('by who was granted the tape hands on that right alone', async () => {
+    const { boxId, maker, helper, target, appends, readsAll } = await shared('lent');
+    await transfer(boxId, target.agent_id, helper.agent_id);
+    expect([
+      await appends(target.agent_id),
+      await appends(helper.agent_id),
+      await appends(maker.agent_id),
+    ]).toEqual([true, false, true]);
+    expect([await readsAll(target.agent_id), await readsAll(helper.agent_id)]).toEqual([true, true]);
+  });
+
+  test('of the tape that an agent’s turns write to: the target appends and reads on, the tape stays the agent’s', async () => {
+    const { source } = await cast();
+    const taker = await agent('taker', 'target');
+    const made = await transfer(source.output_box_id, 'taker', source.agent_id);
+    await end(made.turn_id);
+    await (await tape(source.output_box_id, taker.agent_id)).append([says('from the taker')]);
+    const next = (await submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: source.agent_id,
+      instruction: 'go on',
+      wait: true,
+    })) as unknown as Receipt;
+    expect(promptOf(next.turn_id)).toContain('user: from the taker');
+    expect((await (await tape(source.output_box_id, taker.agent_id)).info()).entries).toBe(
+      await headOf(source.output_box_id),
+    );
+  });
+
+  test('twice at once is done once', async () => {
+    const { boxId, maker, target, appends } = await shared('raced');
+    const other = await agent('raced-other', 'target');
+    const ends = await Promise.allSettled(
+      [target, other].map(({ agent_id }) => transfer(boxId, agent_id, maker.agent_id)),
+    );
+    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
+    expect([await appends(target.agent_id), await appends(other.agent_id)].sort()).toEqual([false, true]);
+  });
+});
+
+describe('a tape that was reset', () => {
+  test('is read by its box, and goes on under its name; nobody hands over the archived one', async () => {
+    const made = await h.runtime.tape('daily/log:1');
+    const { box_id: old } = await made.info();
+    await made.handoff('phase', { state: { n: 1 } });
+    const byName = 'tape://default/daily%2Flog:1/anchor/phase';
+    expect(await h.runtime.resolveTapeRef(byName)).toMatchObject({ boxId: old, position: 3, head: 4 });
+    const { archived } = await made.reset({ archive: true });
+    expect(await h.runtime.resolveTapeRef(archived ?? '')).toMatchObject({ boxId: old, isArchived: true });
+    expect(await refusal(h.runtime.resolveTapeRef(byName))).toMatchObject({ code: 'not_found' });
+    const next = await h.runtime.resolveTapeRef('tape://default/daily%2Flog:1/entry/1');
+    expect(next.boxId).not.toBe(old);
+    for (const ownership of ['share', 'transfer'])
+      expect(await refusal(handOff({ target_ref: 'target', tape_ref: archived, ownership }))).toMatchObject({
+        code: 'tape_conflict',
+        details: { box_id: old },
+      });
+  });
+});
+
+test('every place of a tape begins with the last anchor up to it, whatever it is asked by', async () => {
+  const { box_id: boxId } = await (await h.runtime.tape('places')).info();
+  const anchors = [1];
+  for (const [index, name] of ['a', 'b', 'a', 'c', 'b'].entries()) {
+    await (await tape(boxId)).append([{ kind: 'message', content: `entry ${index}` }]);
+    anchors.push(await anchor(boxId, name, { index }));
+  }
+  const head = await headOf(boxId);
+  for (let position = 1; position <= head; position++) {
+    const start = anchors.findLast((at) => at <= position);
+    const ref = refTo(boxId, `entry/${position}`);
+    expect(await h.runtime.resolveTapeRef(ref)).toMatchObject({ ref, position, start, head: position });
+    const bounded = `${refTo('places', 'anchor/a')}?head=${position}`;
+    const latest = [anchors[1], anchors[3]].findLast((at) => at !== undefined && at <= position);
+    if (latest === undefined)
+      expect(await refusal(h.runtime.resolveTapeRef(bounded))).toMatchObject({ code: 'not_found' });
+    else
+      expect(await h.runtime.resolveTapeRef(bounded)).toMatchObject({
+        position: latest,
+        start: latest,
+        head: position,
+      });
+  }
+});
