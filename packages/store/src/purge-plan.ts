@@ -79,8 +79,11 @@ const REFERENCES = [
       cross join lateral (values ((s.value->>'source')::uuid), ((s.value->>'via')::uuid)) v(id)
       join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
     where x.segments @? '$[*].source' and f.run_id is distinct from b.run_id`,
-  `insert into purge_refs select f.run_id, b.run_id, 'fork', x.id
-    from boxcar.boxes x join purge_boxes b on b.id = x.parent_box_id left join purge_boxes f on f.id = x.id where f.run_id is distinct from b.run_id`,
+  // What it was forked from, and all that its line runs through.
+  `insert into purge_refs select distinct f.run_id, b.run_id, 'fork', x.id
+    from boxcar.boxes x cross join lateral unnest(x.line_boxes || x.parent_box_id) as v(id)
+      join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
+    where x.parent_box_id is not null and f.run_id is distinct from b.run_id`,
   `insert into purge_refs select a.run_id, b.run_id, 'grant', g.agent_id
     from boxcar.grants g join purge_boxes b on b.id = g.box_id left join purge_agents a on a.id = g.agent_id
     where a.run_id is distinct from b.run_id and (g.expires_at is null or g.expires_at > now())

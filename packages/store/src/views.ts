@@ -14,12 +14,13 @@ import { type ExpandedCard, expandContexts, expandContextsOf } from './boxes.js'
 import type { Build } from './build.js';
 import { onConnection, type Queryable, run, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
+import { entriesOf } from './tape-line.js';
 import { type ClaimedTurn, claimOnce } from './turns.js';
 
 const ENTRY_ROWS = `
-  select t.id as turn_id, b.last_anchor_position, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}, c.size_bytes
+  select t.id as turn_id, coalesce(b.view_anchor_position, b.last_anchor_position) as last_anchor_position, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}, c.size_bytes
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
-    join boxcar.tape_entries e on e.box_id = b.id and e.position >= b.view_position and e.position <= b.head_position
+    cross join lateral ${entriesOf('b', { from: 'b.view_position', to: 'b.head_position' })} e
     left join boxcar.cards c on c.id = e.card_id`;
 
 const ENTRIES = statement(`${ENTRY_ROWS} where t.id = any ($1::uuid[]) order by t.id, e.position`);
@@ -46,6 +47,7 @@ interface EntryRow extends CardRow, pg.QueryResultRow {
 /** The rows of a view: tape entries from where it must begin, and the cards of every context box it shows. */
 export interface LoadedView {
   readonly entries: readonly TapeEntry[];
+  /** The anchor it begins with: the last one, or the one that a fork's first views begin with. */
   readonly lastAnchorPosition: number;
   readonly contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>;
   /** Of the contents of all its cards. */

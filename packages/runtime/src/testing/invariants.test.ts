@@ -277,6 +277,30 @@ const BREAKS: readonly Break[] = [
     ['tape-gapless'],
   ],
   [
+    'a wrong count of anchors',
+    'boss',
+    (f) => [`update boxcar.boxes set anchor_count = 2 where id = ${outputOf(f.parent)}`],
+    ['tape-gapless'],
+  ],
+  [
+    'a view that begins with what is no anchor',
+    'boss',
+    (f) => [`update boxcar.boxes set view_anchor_position = 2 where id = ${outputOf(f.parent)}`],
+    ['tape-gapless'],
+  ],
+  [
+    'a fork that reads less than its parent has',
+    'boss',
+    (f) => [forkOf(f.parent, 'array[2]')],
+    ['fork-line'],
+  ],
+  [
+    'a fork of what does not exist',
+    'boss',
+    (f) => [forkOf(f.parent, 'array[3]').replace('b.id, 3', "'00000000-0000-7000-8000-00000000dead', 3")],
+    ['fork-line'],
+  ],
+  [
     'a card that is gone',
     'boss',
     (f) => [
@@ -549,6 +573,11 @@ const BREAKS: readonly Break[] = [
     ['batch-answered'],
   ],
 ];
+
+/** A fork of the turn's tape at its third entry, with a line that ends as told. */
+const forkOf = (turnId: string, ends: string): string => `
+  insert into boxcar.boxes (id, project_id, kind, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, parent_box_id, fork_position, line_boxes, line_ends)
+  select gen_random_uuid(), b.project_id, 'tape', b.maker_agent_id, 1, 3, 1, 1, b.id, 3, array[b.id], ${ends} from boxcar.boxes b where b.id = ${outputOf(turnId)}`;
 
 const look = async (): Promise<Set<string>> =>
   new Set(
