@@ -33,7 +33,9 @@ const FIND_PLACE = statement(`
     from bounded b
   )
   select b.id as box_id, b.workspace, b.operator_agent_id, b.owner_agent_id, b.maker_agent_id, b.is_rolling, b.head_position, b.last_readable,
-    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.position, ${lastAnchor('b.position')} as start_position
+    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.position,
+    case when $6::text is null and b.position >= b.last_anchor_position then coalesce(b.view_anchor_position, b.last_anchor_position)
+      else ${lastAnchor('b.position')} end as start_position
   from placed b`);
 
 /** A place on a tape, with the rights of who asks for it. */
@@ -57,7 +59,7 @@ export interface TapePlace extends pg.QueryResultRow {
   readonly append_grant: BoxGrant | null;
   /** As asked for, whether the tape reaches it or not; null for an anchor that is not there. */
   readonly position: number | null;
-  /** The last anchor up to there; null on a tape without one. */
+  /** The anchor that a view begins with there: the last one up to it, but for a fork that goes on in its parent's; null without one. */
   readonly start_position: number | null;
 }
 
@@ -96,17 +98,20 @@ const LOAD_SLICE = statement(`
     from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int', to: '$3::int' })} e where b.id = $1
     window same_step as (partition by e.turn_id, e.step)
   ),
-  -- who was at work when the anchor was written
-  early_turn as (
-    select t.context_box_id
-    from (select s.turn_id from slice s where s.turn_id is not null order by s.position limit 1) s join boxcar.turns t on t.id = s.turn_id
-    where t.output_box_id = $1 and t.start_position < $2
+  -- who was at work when the anchor was written: its turn has begun before, on this tape
+  early_context as (
+    select (e.payload->'data'->>'context_box_id')::uuid as id
+    from (select s.turn_id from slice s where s.turn_id is not null order by s.position limit 1) s
+      join boxcar.turns t on t.id = s.turn_id and t.start_position < $2
+      cross join boxcar.boxes b
+      cross join lateral ${entriesOf('b', { from: 't.start_position', to: 't.start_position', where: "o.kind = 'event' and o.turn_id = t.id" })} e
+    where b.id = $1
   )
   select $1::uuid as tape_id, true as is_readable, $2::int as last_anchor_position, s.position, s.kind, s.card_id, s.tokens,
     s.step is not null and case s.kind when 'tool_result' then not s.has_calls when 'tool_call' then not s.has_results
       when 'message' then s.has_calls and not s.has_results else false end as is_open,
     case when s.kind = 'event' and s.payload->>'name' = 'turn.started' then (s.payload->'data'->>'context_box_id')::uuid end as context_box_id,
-    (select t.context_box_id from early_turn t) as early_context_box_id
+    (select c.id from early_context c) as early_context_box_id
   from slice s order by s.position`);
 
 /** The entries of a tape from one position to another, as a snapshot of whoever was at work there. */
