@@ -90,9 +90,13 @@ test('the context of who was at work when the anchor was written is told; of who
   expect(first?.early_context_box_id).toBe(turn.contextBoxId);
   const [again] = await slice(turn.tapeId, head - 1, head);
   expect(again?.early_context_box_id).toBeNull();
+  const [whole] = await slice(turn.tapeId, 1, head);
+  expect(whole?.early_context_box_id).toBeNull();
   // An entry that another tape's turn has appended here.
   const other = await workedOn();
-  const { tapeId } = await world.submit({ profile: await world.profile(`p-${newId()}`) });
+  const here = await world.submit({ profile: await world.profile(`p-${newId()}`) });
+  const { tapeId } = here;
+  await world.claim(here, holder);
   const at = await append(tapeId, entry('phase', 'phase'));
   await append(tapeId, { ...entry('from elsewhere'), turnId: other.turn.turnId, step: 1 });
   expect((await slice(tapeId, at, at + 1))[0]?.early_context_box_id).toBeNull();

@@ -499,6 +499,7 @@ describe('ownership: transfer', () => {
     const made = await transfer(source.output_box_id, 'taker', source.agent_id);
     await end(made.turn_id);
     await (await tape(source.output_box_id, taker.agent_id)).append([says('from the taker')]);
+    await (await tape(source.output_box_id, source.agent_id)).append([says('from its agent')]);
     const next = (await submit('delegate_async', {
       target_strategy: 'reuse',
       target_ref: source.agent_id,
