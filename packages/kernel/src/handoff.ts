@@ -14,7 +14,7 @@ export interface HandoffMessage {
 }
 
 /** The content of the card: these fields in this order, an intention only where one was given. */
-export function handoffMessage(
+export function buildHandoff(
   { reason, summary, intention, ownership = 'share' }: ContextHandoff,
   { from, to, at, tapeRef }: HandoffMessage,
 ): JsonObject {

@@ -67,7 +67,7 @@ export {
   toErrorBody,
 } from './errors.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
-export { handoffHandover, handoffMessage, readHandoffTarget } from './handoff.js';
+export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {
   decideNamedBoxes,
   decideTargetProfile,

@@ -152,7 +152,7 @@ export const askExpertSchema = z
 export type AskExpert = z.infer<typeof askExpertSchema>;
 
 /** How much of the tape goes along with a handoff. Rule: docs/tape.md, "References and handoffs". */
-export const OWNERSHIPS = ['share', 'transfer'] as const;
+const OWNERSHIPS = ['share', 'transfer'] as const;
 
 const { context_box_id: _contextBoxId, result_fields: _resultFields, ...perHandoff } = optional;
 

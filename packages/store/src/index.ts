@@ -235,6 +235,7 @@ export {
   findTapePlace,
   handOverTape,
   loadTapeSlice,
+  lockAppending,
   lockTape,
   type PlaceRequest,
   type TapePlace,

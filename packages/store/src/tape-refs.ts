@@ -129,12 +129,21 @@ export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
   await run(tx, LOCK_TAPE, [boxId]);
 }
 
+const LOCK_APPENDING = statement(
+  "select from boxcar.grants where box_id = $1 and agent_id = $2 and mode = 'append' for update",
+);
+
+/** Keeps an agent's right to append to a tape as it is until the transaction ends. */
+export async function lockAppending(tx: Tx, boxId: BoxId, agentId: AgentId): Promise<void> {
+  await run(tx, LOCK_APPENDING, [boxId, agentId]);
+}
+
 const MOVE_TAPE = statement('update boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1');
 const END_APPENDING = statement(
   "delete from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = $3 and mode = 'append'",
 );
 
-/** Ends an agent's right to append to a locked tape; with `newOwnerId` the tape is that agent's from now on. */
+/** Ends an agent's right to append, which is locked; with `newOwnerId` the tape is that agent's from now on. */
 export async function handOverTape(
   tx: Tx,
   move: {

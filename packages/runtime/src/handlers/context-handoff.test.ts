@@ -512,11 +512,12 @@ describe('ownership: transfer', () => {
     );
   });
 
-  test('twice at once is done once', async () => {
-    const { boxId, maker, target, appends } = await shared('raced');
-    const other = await agent('raced-other', 'target');
+  test.each(['maker', 'helper'] as const)('twice at once by its %s is done once', async (who) => {
+    const cast = await shared(`raced-${who}`);
+    const { boxId, target, appends } = cast;
+    const other = await agent(`raced-${who}-other`, 'target');
     const ends = await Promise.allSettled(
-      [target, other].map(({ agent_id }) => transfer(boxId, agent_id, maker.agent_id)),
+      [target, other].map(({ agent_id }) => transfer(boxId, agent_id, cast[who].agent_id)),
     );
     expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
     expect([await appends(target.agent_id), await appends(other.agent_id)].sort()).toEqual([false, true]);

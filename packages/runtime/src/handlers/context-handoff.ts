@@ -1,11 +1,11 @@
 import {
   type AgentId,
+  buildHandoff,
   CARD_TYPES,
   type CardId,
   type ContextHandoff,
   contextHandoffSchema,
   handoffHandover,
-  handoffMessage,
   type InheritedBox,
   type JsonValue,
   KernelError,
@@ -18,9 +18,11 @@ import {
   handOverTape,
   loadBoxes,
   loadTapeSlice,
+  lockAppending,
   lockTape,
   type NewGrant,
   type ProfileRow,
+  type TapePlace,
 } from '@boxcar/store';
 import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
 import { newId } from '../packer.js';
@@ -41,7 +43,7 @@ const badRequest = (name: string, message: string): KernelError =>
     details: { field: `arguments.${name}` },
   });
 
-function reach(tools: HandlerTools, { name, tags }: ProfileRow): void {
+function checkReach(tools: HandlerTools, { name, tags }: ProfileRow): void {
   tools.checkDelegation({ profileName: name, tags });
 }
 
@@ -52,7 +54,7 @@ async function findProfile(tools: HandlerTools, name: string): Promise<ProfileRo
   });
 }
 
-async function isOperator(tools: HandlerTools, name: string): Promise<AgentId | undefined> {
+async function findOperator(tools: HandlerTools, name: string): Promise<AgentId | undefined> {
   const { projectId } = tools.ctx;
   const found = await findActor(tools.db, {
     project: projectId,
@@ -67,16 +69,16 @@ async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<T
   const { kind, name } = readHandoffTarget(input.target_ref);
   const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
   if (agent !== undefined) {
-    reach(tools, agent.profile);
+    checkReach(tools, agent.profile);
     return { agentId: agent.agentId, turn: { kind: 'reuse', agent } };
   }
   const profile = kind === 'agent' ? undefined : await findProfile(tools, name);
   if (profile !== undefined) {
-    reach(tools, profile);
+    checkReach(tools, profile);
     const agentId = newId<'agent'>();
     return { agentId, turn: { kind: 'new', profile, agentId } };
   }
-  const operatorId = kind === 'profile' ? undefined : await isOperator(tools, name);
+  const operatorId = kind === 'profile' ? undefined : await findOperator(tools, name);
   if (operatorId !== undefined) return { agentId: operatorId, turn: undefined };
   throw new KernelError('not_found', {
     message: `arguments.target_ref: no ${kind === 'any' ? 'agent or profile' : kind} '${name}' in this project.`,
@@ -164,6 +166,15 @@ function grantsOf(
   ];
 }
 
+/** An agent's turns go on writing to its tape, whoever else appends. */
+const isMovable = (place: TapePlace): boolean => place.is_own && !place.is_rolling;
+
+/** Of two who hand over the same right at once, one is first; the other looks again and has it no more. */
+async function lockRight({ resolved, place }: FoundPlace, { tx, ctx }: HandlerTools): Promise<void> {
+  if (isMovable(place)) await lockTape(tx, resolved.boxId);
+  else if (!place.is_own) await lockAppending(tx, resolved.boxId, ctx.source.agentId);
+}
+
 /** Takes from the caller what it gives: the tape when it holds it, else its right to append. Whoever held the tape goes on reading. */
 async function handOver(
   { resolved, place }: FoundPlace,
@@ -171,7 +182,7 @@ async function handOver(
   tools: HandlerTools,
 ): Promise<void> {
   const { projectId, source } = tools.ctx;
-  const isMoved = place.is_own && !place.is_rolling;
+  const isMoved = isMovable(place);
   const holders = isMoved ? new Set([place.owner_agent_id, place.maker_agent_id]) : new Set<null>();
   await handOverTape(tools.tx, {
     projectId,
@@ -201,12 +212,11 @@ async function handoff(input: ContextHandoff, tools: HandlerTools): Promise<Json
   let found = await findPlace(input.tape_ref, tools);
   checkPlace(found, isTransfer, tools);
   if (isTransfer) {
-    // Two who hand over the same tape come one after the other, and the second no longer has it.
-    await lockTape(tools.tx, found.resolved.boxId);
+    await lockRight(found, tools);
     found = await findPlace(input.tape_ref, tools);
     checkPlace(found, isTransfer, tools);
   }
-  const message = handoffMessage(input, {
+  const message = buildHandoff(input, {
     from: ctx.source.agentId,
     to: target.agentId,
     at: new Date(),
