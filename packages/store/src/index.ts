@@ -241,6 +241,7 @@ export {
   type TapePlace,
 } from './tape-refs.js';
 export { findActiveTurn, type ResetResult, resetTape } from './tape-reset.js';
+export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
 export {
   type AppendRequest,
   type AppendResult,
