@@ -71,9 +71,9 @@ import {
   type ProfileVersion,
 } from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
-import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';
 import type { Tape } from './tape/tape.js';
+import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
 import type { TapeTarget } from './tape/tape-types.js';
 import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
