@@ -174,6 +174,29 @@ describe('a tape file', () => {
     });
   });
 
+  test('without one of the entries of a line holds the others', () => {
+    const results = `${line(1, 'tool_result', { results: ['a', 'b', 'c'] })}\n`;
+    const some = imported(`${results}${results}`).filter((_entry, index) => [0, 2, 4].includes(index));
+    const left = formatTapeLines(some).trimEnd().split('\n');
+    expect(left.map((text) => JSON.parse(text).payload.results)).toEqual([['a'], ['c'], ['b']]);
+  });
+
+  test('pairs results with the calls they name', () => {
+    const file = [
+      line(1, 'tool_call', { calls: [{ id: 'c1' }] }),
+      line(2, 'tool_call', { calls: [{ id: 'c2' }] }),
+      line(3, 'tool_result', { results: ['one'] }, { meta: { tool_call_ids: ['c1'] } }),
+      line(4, 'tool_result', { results: ['two'] }, { meta: { tool_call_ids: ['c2'] } }),
+    ].join('\n');
+    const answers = imported(file).flatMap(({ card }) =>
+      card?.content.kind === 'tool_result' ? [[card.content.tool_call_id, card.content.result]] : [],
+    );
+    expect(answers).toEqual([
+      ['k1', 'one'],
+      ['k2', 'two'],
+    ]);
+  });
+
   test('goes on behind imported lines with the next id; own steps are grouped, and read back', () => {
     const tape = new TestTape();
     const cards = new CardMaker();

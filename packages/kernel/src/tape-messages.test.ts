@@ -127,6 +127,11 @@ describe('otherwise', () => {
     ['a result without its call by leaving it out', [results('a'), user('go')], ['go']],
     ['a result too many by leaving it out', [calls(call('c1')), results('a', 'b')], ['calls c1', 'c1=a']],
     [
+      'results that come one by one by taking them in order',
+      [calls(call('c1'), call('c2')), results('a'), results('b')],
+      ['calls c1 c2', 'c1=a', 'c2=b'],
+    ],
+    [
       'a message between by moving the result',
       [calls(call('c1')), user('wait'), results('a')],
       ['calls c1', 'c1=a', 'wait'],

@@ -104,7 +104,8 @@ test('calls of one step make one record, and so do its results; those of another
   tape.add(cards.result('k1', 'read', 'A'), step(1, 1));
   tape.add(cards.result('k2', 'read', 'B'), step(1, 1));
   tape.add(cards.call('k3', 'read', { path: 'c' }), step(1, 2));
-  tape.add(cards.call('k4', 'read', { path: 'd' }), step(2, 2));
+  tape.add(cards.call('k4', 'read', { path: 'd' }), step(1, 3));
+  tape.add(cards.call('k7', 'read', { path: 'g' }), step(2, 3));
   tape.add(cards.call('k5', 'read', { path: 'e' }));
   tape.add(cards.call('k6', 'read', { path: 'f' }));
   const records = toRecords(tape.entries.map((each) => stored(each)));
@@ -116,6 +117,7 @@ test('calls of one step make one record, and so do its results; those of another
     [9, 'tool_call'],
     [10, 'tool_call'],
     [11, 'tool_call'],
+    [12, 'tool_call'],
   ]);
   expect(records[1]?.payload.calls).toHaveLength(2);
   expect(records[2]).toMatchObject({
