@@ -27,6 +27,8 @@ export const CARD_TYPES = {
   profile: 'sys.profile',
   notice: 'sys.notice',
   anchor: 'tape.anchor',
+  /** The message of a handoff between agents; its fields are those of `buildHandoff`. */
+  handoff: 'context_handoff',
 } as const;
 
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);

@@ -71,6 +71,7 @@ export {
   toErrorBody,
 } from './errors.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
+export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {
   decideNamedBoxes,
   decideTargetProfile,
@@ -179,9 +180,11 @@ export {
   askExpertSchema,
   type Cancel,
   type Collect,
+  type ContextHandoff,
   type CreateBox,
   cancelSchema,
   collectSchema,
+  contextHandoffSchema,
   createBoxSchema,
   type DelegateAsync,
   delegateAsyncSchema,

@@ -56,7 +56,7 @@ export interface TurnRef {
 export interface SubmitTurnRequest {
   /** A fresh agent of a profile, or an existing agent. */
   readonly target:
-    | { readonly kind: 'new'; readonly profile: ProfileRow; readonly derivedFrom?: AgentId }
+    | ({ readonly kind: 'new' } & Pick<NewAgentRequest, 'profile' | 'derivedFrom' | 'agentId'>)
     | { readonly kind: 'reuse'; readonly agent: AgentRow };
   /** A sealed box made by `packer`. */
   readonly contextBoxId: BoxId;
@@ -95,6 +95,8 @@ export interface NewAgentRequest {
   readonly name?: string;
   /** Lineage: the agent it comes after. */
   readonly derivedFrom?: AgentId;
+  /** Of `newId`, where its id must be known before it is made. */
+  readonly agentId?: AgentId;
 }
 
 /** What a handler works with. Its effects are gathered and committed with its answer, in one transaction. */

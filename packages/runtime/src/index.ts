@@ -56,6 +56,7 @@ export type { EntryInput, EntryOptions } from './tape/entry-input.js';
 export type { TapeOptions } from './tape/open-tape.js';
 export type { TapeMatch } from './tape/search-tape.js';
 export { Tape } from './tape/tape.js';
+export type { ResolvedTapeRef } from './tape/tape-ref.js';
 export type {
   AnchorSummary,
   Appended,

@@ -21,7 +21,7 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { loadCards, loadProfiles, type Queryable } from '@boxcar/store';
-import type { PlannedContext } from './pack-plan.js';
+import type { PlannedContext, ResolvedSpec } from './pack-plan.js';
 import { toContextCard } from './worker/loader.js';
 
 /** Counts tokens as the named model does, or nearly. */
@@ -251,7 +251,7 @@ async function toPrompt(
 /** Describes a plan. Two statements: the contents of its cards, and the profile. */
 export async function previewPlan(
   db: Queryable,
-  plan: PlannedContext,
+  plan: PlannedContext<ResolvedSpec>,
   options: PreviewOptions & { readonly newId: NewId },
 ): Promise<PackPreview> {
   const { spec, draft, packing } = plan;

@@ -54,6 +54,7 @@ import type { Handler } from './handler.js';
 import { createBox, grantBox } from './handlers/boxes.js';
 import { cancel } from './handlers/cancel.js';
 import { collect } from './handlers/collect.js';
+import { contextHandoff } from './handlers/context-handoff.js';
 import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
 import { forkJoin } from './handlers/fork-join.js';
 import { provisionAgent } from './handlers/provision-agent.js';
@@ -74,6 +75,7 @@ import {
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';
 import type { Tape } from './tape/tape.js';
+import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
 import type { TapeTarget } from './tape/tape-types.js';
 import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
@@ -235,6 +237,7 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('ask_expert', askExpert);
     this.registerHandler('fork_join', forkJoin);
     this.registerHandler('collect', collect);
+    this.registerHandler('context_handoff', contextHandoff);
     this.registerHandler('submit_result', submitResult);
     this.registerHandler('provision_agent', provisionAgent);
     this.registerHandler('cancel', cancel);
@@ -417,6 +420,20 @@ export class Runtime implements RuntimeCore {
   ): Promise<WhyAnswer> {
     const { projectId: project = 'default', step } = options;
     return why(this.pool, turnId, { text, project, step });
+  }
+
+  /**
+   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/tape.md, "References and handoffs".
+   *
+   * @param options.as - Id or name of the agent whose rights count; default: the operator.
+   * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`.
+   */
+  resolveTapeRef(
+    ref: string,
+    options: ProfileScope & { readonly as?: string | undefined } = {},
+  ): Promise<ResolvedTapeRef> {
+    const { projectId: project = 'default', as } = options;
+    return resolveTapeRef(this.pool, ref, { project, as });
   }
 
   /**

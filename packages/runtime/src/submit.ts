@@ -368,10 +368,9 @@ class Primitive implements HandlerTools {
   }
 
   /** Gathers the rows of an agent: its tape and itself. */
-  #addAgent({ profile, name, derivedFrom }: NewAgentRequest): AgentRow {
+  #addAgent({ profile, name, derivedFrom, agentId = newId<'agent'>() }: NewAgentRequest): AgentRow {
     const { submission } = this.#unit;
     const { projectId, source } = this.ctx;
-    const agentId = newId<'agent'>();
     const tapeBoxId = newId<'box'>();
     const agentName = name ?? `${profile.name}-${agentId.slice(-12)}`;
     submission.tapes.push({ id: tapeBoxId, projectId, ownerAgentId: agentId });

@@ -77,7 +77,7 @@ export interface BoxGrantLine extends pg.QueryResultRow {
   readonly upto_position: number | null;
   readonly expires_at: Date | null;
   readonly is_expired: boolean;
-  /** Who gave it: an agent id, or `turn:<id>` when a child's end did. */
+  /** Who gave it: an agent id, `turn:<id>` when a child's end did, or `card:<id>` of a handoff. */
   readonly source: string;
   readonly source_agent: string | null;
   readonly created_at: Date;

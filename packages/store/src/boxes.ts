@@ -79,6 +79,7 @@ export interface LoadedBox extends ExpandedBox {
   readonly appendGrant: BoxGrant | null;
 }
 
+/** The right of agent $3 to box `b`, as it stands. */
 export const grantOf = (mode: 'read' | 'append'): string => `
   (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
     where g.agent_id = $3 and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()))`;

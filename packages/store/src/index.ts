@@ -241,6 +241,15 @@ export {
   type TapeEntryRow,
 } from './tape-entries.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
+export {
+  findTapePlace,
+  handOverTape,
+  loadTapeSlice,
+  lockAppending,
+  lockTape,
+  type PlaceRequest,
+  type TapePlace,
+} from './tape-refs.js';
 export { findActiveTurn, type ResetResult, resetTape } from './tape-reset.js';
 export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
 export {

@@ -238,7 +238,7 @@ const grants = boxcar.table(
     mode: text('mode').$type<'read' | 'append'>().notNull(),
     /** The last readable position of a tape; null = all, also what comes later. */
     uptoPosition: integer('upto_position'),
-    /** Who gave it: an agent id, or `turn:<id>` when a child's end did. */
+    /** Who gave it: an agent id, `turn:<id>` when a child's end did, or `card:<id>` of a handoff. */
     source: text('source').notNull(),
     expiresAt: time('expires_at'),
     createdAt: createdAt(),

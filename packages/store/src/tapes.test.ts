@@ -3,6 +3,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { entriesStatement, findAnchor, loadEntries } from './tape-entries.js';
 import { loadTapeFacts } from './tape-info.js';
+import { findTapePlace, loadTapeSlice } from './tape-refs.js';
 import { resetTape } from './tape-reset.js';
 import { appendEntries, createTape, findTape, type NewTapeEntry } from './tapes.js';
 import { forkChain } from './testing/forks.js';
@@ -323,6 +324,17 @@ describe('of a long tape', () => {
       (pool, id) => findAnchor(pool, id, 'phase4', { from: 10, to: N, edge: 'first' }),
     ],
     ['what it says of itself', 1, (pool, id) => loadTapeFacts(pool, id, { anchor: N, head: N })],
+    [
+      'a place by its entry',
+      1,
+      (pool, id) => findTapePlace(pool, { tape: { id, name: '' }, position: N - 5 }, operator),
+    ],
+    [
+      'a place by an anchor and a head',
+      1,
+      (pool, id) => findTapePlace(pool, { tape: { id, name: '' }, anchor: 'phase2', head: N - 5 }, operator),
+    ],
+    ['what is handed over', 100, (pool, id) => loadTapeSlice(pool, { boxId: id, from: N - 99, to: N })],
     ['the tape itself', 1, (pool, id) => findTape(pool, { kind: 'box', boxId: id }, operator)],
   ];
 

@@ -24,7 +24,7 @@ export type ReadRight =
   | { readonly kind: 'operator' | 'owner' | 'maker' | 'profile' | 'launcher' }
   | {
       readonly kind: 'grant';
-      /** Who gave it: an agent, or `turn:<id>` when that turn's end did. */
+      /** Who gave it: an agent, `turn:<id>` when that turn's end did, or `card:<id>` of a handoff. */
       readonly source: Named;
       readonly upto_position: number | null;
       readonly until: Date | null;
