@@ -244,6 +244,15 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
+export {
+  COMMAND_HELP,
+  type CommandCall,
+  commandFault,
+  readTapeCommand,
+  type TapeCommand,
+  takeCommands,
+  withCommands,
+} from './tape-command.js';
 export { parseTapeDate } from './tape-date.js';
 export {
   formatManifest,
@@ -283,6 +292,21 @@ export {
   toRecords,
 } from './tape-record.js';
 export { formatTapeRef, parseTapeRef, type TapeRef } from './tape-ref.js';
+export {
+  anchorsText,
+  handoffOf,
+  handoffText,
+  infoText,
+  searchText,
+  TAPE_HANDOFF,
+  type TapeAnchors,
+  type TapeHandoff,
+  type TapeSearchInput,
+  tapeAnchorsSchema,
+  tapeHandoffSchema,
+  tapeInfoSchema,
+  tapeSearchSchema,
+} from './tape-tools.js';
 export {
   type CallOutcome,
   type CallResult,
