@@ -11,7 +11,7 @@ const tape = z
   .optional()
   .describe('Another tape, by its name or the id of its box, where it was granted. Default: your own.');
 
-export const DEFAULT_HANDOFF = 'handoff';
+const DEFAULT_HANDOFF = 'handoff';
 
 /** Both generations of the original's arguments, and a state as people write it in commands. */
 export const tapeHandoffSchema = z.strictObject({
@@ -91,7 +91,7 @@ const SEARCH_MARK = '[tape.search]';
 const MAX_MATCH = 4_000;
 
 /** Whether an entry repeats what a search has answered. */
-export const isSearchAnswer = ({ payload }: Pick<TapeRecord, 'payload'>): boolean =>
+const isSearchAnswer = ({ payload }: Pick<TapeRecord, 'payload'>): boolean =>
   JSON.stringify(payload).includes(SEARCH_MARK);
 
 function matchLine({ date, payload }: TapeRecord): string {

@@ -146,7 +146,7 @@ export function addTapeRepl(group: Command, run: Run): void {
           'boxcar tape repl writer-1',
           'echo \',handoff name=phase-1 summary="Setup done"\' | boxcar tape repl notes',
         ],
-        error: 'a line from a pipe failed (the others were still run)',
+        error: 'a line from a pipe failed',
       }),
     )
     .action((ref: string, flags: ReplFlags) => run((context) => runReplOn(context, ref, flags)));
@@ -177,7 +177,7 @@ export function addTapeResume(group: Command, run: Run): void {
       helpOf({
         remarks: REPL,
         examples: ['boxcar tape resume writer-1', 'boxcar tape resume notes --json </dev/null'],
-        error: 'a line from a pipe failed (the others were still run)',
+        error: 'a line from a pipe failed',
       }),
     )
     .action((ref: string, flags: TapeFlags) => run((context) => runResume(context, ref, flags)));

@@ -160,6 +160,29 @@ test('the tape of others is there for whom it was granted, reading and appending
   expect((await other.anchors()).map(({ name }) => name)).toEqual(['session/start', 'second']);
 });
 
+test('a handoff may be submitted in the name of an agent, to its own tape or one that is named', async () => {
+  const submit = (args: JsonValue, sourceAgentId?: string) =>
+    h.runtime.submit('tape.handoff', args, { sourceAgentId, idempotencyKey: JSON.stringify(args) });
+  await h.profile('poster', [{ say: 'x' }]);
+  await h.runtime.submit('provision_agent', {
+    action: 'create',
+    profile_name: 'poster',
+    agent_id: 'poster-1',
+  });
+  for (let times = 0; times < 2; times += 1)
+    expect(await submit({ name: 'posted' }, 'poster-1')).toBe('anchor added: posted');
+  const own = await h.runtime.tape({ agent: 'poster-1' });
+  expect((await own.anchors()).map(({ name }) => name)).toEqual(['session/start', 'posted']);
+  const named = await h.runtime.tape('posted-to');
+  await submit({ name: 'from outside', tape: 'posted-to' });
+  expect((await named.info()).last_anchor).toBe('from outside');
+  await expect(submit({ name: 'x' })).rejects.toMatchObject({
+    code: 'bad_request',
+    details: { field: 'arguments.tape' },
+  });
+  await expect(submit({ name: 'x', tape: 'no-such-tape' })).rejects.toMatchObject({ code: 'not_found' });
+});
+
 test('comma lines of an agent that may are its calls, and are not shown', async () => {
   const { turn, answers, tape, prompts } = await run(
     [
