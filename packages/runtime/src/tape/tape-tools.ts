@@ -7,6 +7,7 @@ import {
   tapeInfoSchema,
   tapeSearchSchema,
 } from '@boxcar/kernel';
+import { retryTransient } from '@boxcar/store';
 import type pg from 'pg';
 import type { Tool, ToolContext } from '../tool.js';
 import { onPool } from './connection.js';
@@ -52,7 +53,9 @@ export function tapeTools(pool: pg.Pool): readonly Tool[] {
       repeatable: true,
       run: async (input: I, { agentId, projectId }: ToolContext) => {
         const target = input.tape === undefined ? { agent: agentId } : toTarget(input.tape);
-        return answer(await openTape(onPool(pool), target, { projectId, as: agentId, create: false }), input);
+        const options = { projectId, as: agentId, create: false };
+        // A connection that is lost is none of the model's business.
+        return retryTransient(async () => answer(await openTape(onPool(pool), target, options), input));
       },
     };
     return tool as Tool;
