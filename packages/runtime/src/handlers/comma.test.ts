@@ -154,6 +154,10 @@ test('from an agent it is a text like any other, which its model gets', async ()
     status: 'accepted',
     turn_id: expect.any(String),
   });
+  const instructions = await h.rows(
+    "select content->>'text' as text from boxcar.cards where type = 'task.instruction' and content->>'text' like ',%'",
+  );
+  expect(instructions).toEqual([{ text: ',anchors' }]);
 });
 
 test('an agent that does not exist is not found, by commands too', async () => {
