@@ -231,7 +231,7 @@ export {
   type TapeEntryRow,
 } from './tape-entries.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
-export { listTapes, type TapeLine } from './tape-list.js';
+export { findTapeLine, listTapes, type TapeLine } from './tape-list.js';
 export { findActiveTurn, type ResetRequest, type ResetResult, resetTape, resetWithin } from './tape-reset.js';
 export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
 export {

@@ -19,25 +19,26 @@ export interface TapeLine extends pg.QueryResultRow {
   readonly archived_at: Date | null;
 }
 
-// By the key of boxes, from the end: ids are in order of time.
-const LIST = statement(`
+const LINE = `
   select b.id as box_id, b.tape_name as name, a.id as agent_id, a.name as agent, b.incarnation, b.head_position as entries, coalesce(b.anchor_count, 1) as anchors,
     (select e.anchor_name from ${entriesOf('b', { from: 'b.last_anchor_position', to: 'b.last_anchor_position' })} e) as last_anchor, b.created_at, b.archived_at
   from boxcar.boxes b left join boxcar.agents a on a.id = b.owner_agent_id and (a.tape_box_id = b.id or b.tape_name is null)
-  where b.project_id = $1 and b.kind = 'tape' and ($2 or b.archived_at is null) and ($3::uuid is null or b.id = $3)
-  order by b.id desc limit $4`);
+  where b.project_id = $1 and b.kind = 'tape'`;
 
-export function listTapes(
+// By the key of boxes, from the end: ids are in order of time.
+const LIST = statement(`${LINE} and ($2 or b.archived_at is null) order by b.id desc limit $3`);
+const FIND = statement(`${LINE} and b.id = $2`);
+
+/** @param options.isAll - Archived ones, too. */
+export const listTapes = (
   db: Queryable,
   projectId: ProjectId,
-  options: {
-    /** Archived ones, too. */
-    readonly isAll?: boolean;
-    /** This one alone. */
-    readonly boxId?: BoxId;
-    readonly limit: number;
-  },
-): Promise<readonly TapeLine[]> {
-  const { isAll = false, boxId = null, limit } = options;
-  return run<TapeLine>(db, LIST, [projectId, isAll, boxId, limit]);
-}
+  options: { readonly isAll: boolean; readonly limit: number },
+): Promise<readonly TapeLine[]> => run<TapeLine>(db, LIST, [projectId, options.isAll, options.limit]);
+
+/** The line of one tape; undefined when there is none. */
+export const findTapeLine = async (
+  db: Queryable,
+  projectId: ProjectId,
+  boxId: BoxId,
+): Promise<TapeLine | undefined> => (await run<TapeLine>(db, FIND, [projectId, boxId]))[0];

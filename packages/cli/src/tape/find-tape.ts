@@ -1,6 +1,6 @@
-import { KernelError, type ProjectId, tryParseId } from '@boxcar/kernel';
+import { KernelError, tryParseId } from '@boxcar/kernel';
 import type { Runtime, Tape, TapeTarget } from '@boxcar/runtime';
-import { listTapes } from '@boxcar/store';
+import { findTapeLine } from '@boxcar/store';
 
 export interface FoundTape {
   readonly tape: Tape;
@@ -41,8 +41,7 @@ export async function findTape(
 }
 
 async function describe(runtime: Runtime, tape: Tape): Promise<FoundTape> {
-  const projectId: ProjectId = tape.projectId;
-  const [line] = await listTapes(runtime.pool, projectId, { boxId: tape.boxId, isAll: true, limit: 1 });
+  const line = await findTapeLine(runtime.pool, tape.projectId, tape.boxId);
   const isInUse = line !== undefined && line.archived_at === null;
   return {
     tape,
