@@ -251,6 +251,15 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
+export {
+  COMMAND_HELP,
+  type CommandCall,
+  commandFault,
+  readTapeCommand,
+  type TapeCommand,
+  takeCommands,
+  withCommands,
+} from './tape-command.js';
 export { parseTapeDate } from './tape-date.js';
 export {
   formatManifest,
@@ -291,6 +300,21 @@ export {
 } from './tape-record.js';
 export { formatTapeRef, parseTapeRef, type TapeRef } from './tape-ref.js';
 export { matchSearch, parseSearch, type TapeSearch, wordsOf } from './tape-search.js';
+export {
+  anchorsText,
+  handoffOf,
+  handoffText,
+  infoText,
+  searchText,
+  TAPE_HANDOFF,
+  type TapeAnchors,
+  type TapeHandoff,
+  type TapeSearchInput,
+  tapeAnchorsSchema,
+  tapeHandoffSchema,
+  tapeInfoSchema,
+  tapeSearchSchema,
+} from './tape-tools.js';
 export {
   type CallOutcome,
   type CallResult,

@@ -61,6 +61,8 @@ export const profileSchema = z.strictObject({
     .default([]),
   /** Tools and primitives that may be called again with the same arguments and nothing new to go by. */
   repeatable: z.array(name).optional(),
+  /** True: comma commands in its answers are calls (docs/tape.md). */
+  comma_commands: z.boolean().optional(),
   delegation_policy: delegationPolicySchema.optional(),
   /** A turn may end only by a successful call of one of these tools; empty = plain text ends it. */
   must_end_with: z.array(name).default([]),

@@ -165,6 +165,8 @@ export interface HandlerTools {
 export interface Handler<I = unknown> {
   readonly description: string;
   readonly input: z.ZodType<I>;
+  /** The schema that models are shown; default: that of `input`. */
+  readonly parameters?: JsonValue;
   /** True: a turn may ask for the same again and again with nothing new to go by. Rule: docs/budgets.md, "Loop guard". */
   readonly repeatable?: boolean;
   /** The profiles it will ask `findProfile` for, as far as the arguments tell: they are then loaded with the caller. */

@@ -54,6 +54,7 @@ export {
 export type { Accepted, SubmitOptions } from './submit.js';
 export type { EntryInput, EntryOptions } from './tape/entry-input.js';
 export type { TapeOptions } from './tape/open-tape.js';
+export { type CommandAnswer, runTapeCommand } from './tape/run-command.js';
 export type { TapeMatch } from './tape/search-tape.js';
 export { Tape } from './tape/tape.js';
 export type { ResolvedTapeRef } from './tape/tape-ref.js';

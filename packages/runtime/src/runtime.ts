@@ -15,6 +15,7 @@ import {
   type Profile,
   parseProfile,
   type Ring,
+  TAPE_HANDOFF,
   TOOL_NAME,
   type TurnId,
   tryParseId,
@@ -60,6 +61,7 @@ import { forkJoin } from './handlers/fork-join.js';
 import { provisionAgent } from './handlers/provision-agent.js';
 import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
+import { tapeHandoff } from './handlers/tape-handoff.js';
 import { type Log, silentLog } from './log.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
 import type { PackPreview, PreviewOptions } from './preview.js';
@@ -73,9 +75,11 @@ import {
   type ProfileVersion,
 } from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
+import { onPool } from './tape/connection.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';
 import type { Tape } from './tape/tape.js';
 import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
+import { tapeTools } from './tape/tape-tools.js';
 import type { TapeTarget } from './tape/tape-types.js';
 import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
@@ -245,6 +249,8 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('grant_box', grantBox);
     this.registerHandler('raise_budget', raiseBudget);
     this.registerTool(expandTool(options.pool));
+    this.registerHandler(TAPE_HANDOFF.name, tapeHandoff);
+    for (const tool of tapeTools(this.pool)) this.registerTool(tool);
   }
 
   get handlers(): ReadonlyMap<string, Handler> {
@@ -443,7 +449,7 @@ export class Runtime implements RuntimeCore {
    * @throws KernelError `not_found`, `bad_request`.
    */
   tape(target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
-    return openTape(this.pool, target, options);
+    return openTape(onPool(this.pool), target, options);
   }
 
   /**

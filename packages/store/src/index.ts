@@ -241,6 +241,7 @@ export {
   type TapeEntryRow,
 } from './tape-entries.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
+export { findTapeLine, listTapes, type TapeLine } from './tape-list.js';
 export {
   findTapePlace,
   handOverTape,
@@ -250,7 +251,7 @@ export {
   type PlaceRequest,
   type TapePlace,
 } from './tape-refs.js';
-export { findActiveTurn, type ResetResult, resetTape } from './tape-reset.js';
+export { findActiveTurn, type ResetRequest, type ResetResult, resetTape, resetWithin } from './tape-reset.js';
 export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
 export {
   type AppendRequest,

@@ -70,7 +70,8 @@ export async function findActiveTurn(tx: Tx, boxId: BoxId): Promise<TurnId | nul
   return row?.id ?? null;
 }
 
-async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetResult> {
+/** Resets a tape in the caller's transaction, which holds no lock of a turn. */
+export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetResult> {
   const { boxId, newBoxId, projectId, authorId, anchor } = request;
   await run(tx, LOCK_OWNER, [boxId]);
   const [tape] = await run<LockRow>(tx, LOCK, [boxId, projectId, newBoxId]);

@@ -40,12 +40,12 @@ const INSERT = statement(`
 
 /** Writes the words of a run of entries that stand in one box; those of an erased card stay away. */
 export async function insertWords(
-  pool: pg.Pool,
+  db: Queryable,
   boxId: BoxId,
   entries: readonly EntryWords[],
 ): Promise<void> {
   const records = entries.map(({ position, cardId, words }) => ({ position, card_id: cardId, words }));
-  await runRetrying(pool, INSERT, [
+  await runRetrying(db, INSERT, [
     boxId,
     JSON.stringify(records),
     entries.flatMap(({ cardId }) => cardId ?? []),

@@ -3,8 +3,7 @@ import { describe, expect, test } from 'vitest';
 import { silentLog } from '../log.js';
 import { openQueues } from '../queues.js';
 import { serveOutside } from '../testing/faults/outside.js';
-import { delegations, overflows, queueTools, tools } from '../testing/faults/scenarios.js';
-import { handoffs } from '../testing/faults/scenarios-tape.js';
+import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
 import { survive } from '../testing/faults/survive.js';
 import { testBackend } from '../testing/queue-backend.js';
 import { ToolQueue } from '../tool-queue.js';
@@ -14,7 +13,7 @@ describe('turns and their tools, cut at every kind of statement, end as without 
 }, () => {
   const covered = new Set<string>();
 
-  test.each([tools, delegations, overflows, handoffs])('$name', async (scenario) => {
+  test.each([tools, delegations])('$name', async (scenario) => {
     const { struck } = await survive(scenario, { covered });
     expect(struck).toBeGreaterThan(0);
   });

@@ -9,6 +9,7 @@ import type { AgentRow } from '@boxcar/store';
 import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
 import type { ContextSpec } from '../pack-plan.js';
 import { type SnapshotWish, takeSnapshots } from '../snapshot.js';
+import { refuseCommand } from './comma.js';
 
 export type Task = ForkJoin['tasks'][number] | DelegateAsync;
 type Target = SubmitTurnRequest['target'];
@@ -84,6 +85,7 @@ export async function prepareTasks(
   tools: HandlerTools,
   pathOf: (index: number) => string = () => '',
 ): Promise<readonly SubmitTurnRequest[]> {
+  for (const [index, task] of tasks.entries()) refuseCommand(task.instruction, tools, pathOf(index));
   const refs = [
     ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [] : [task.target_ref]))),
   ];

@@ -1,8 +1,15 @@
 /** Finds a tape by what callers say, and makes one of a new name. */
 import { KernelError, parseId, tryParseId } from '@boxcar/kernel';
-import { createTape, findActor, findTape, type TapeActor, type TapeAddress } from '@boxcar/store';
-import type pg from 'pg';
+import {
+  createTape,
+  findActor,
+  findTape,
+  type Queryable,
+  type TapeActor,
+  type TapeAddress,
+} from '@boxcar/store';
 import { newId } from '../packer.js';
+import type { TapeConnection } from './connection.js';
 import { Tape } from './tape.js';
 import { tapeNotFound } from './tape-errors.js';
 import type { TapeTarget } from './tape-types.js';
@@ -18,8 +25,8 @@ export interface TapeOptions {
 
 const MAX_NAME = 512;
 
-async function findAgent(pool: pg.Pool, project: string, agent: string): Promise<TapeActor> {
-  const found = await findActor(pool, {
+async function findAgent(db: Queryable, project: string, agent: string): Promise<TapeActor> {
+  const found = await findActor(db, {
     project,
     projectId: tryParseId(project),
     agent,
@@ -46,10 +53,10 @@ function checkName(name: string): string {
   });
 }
 
-async function toAddress(pool: pg.Pool, target: TapeTarget, project: string): Promise<TapeAddress> {
+async function toAddress(db: Queryable, target: TapeTarget, project: string): Promise<TapeAddress> {
   if (typeof target === 'string') return { kind: 'name', name: checkName(target) };
   if ('box' in target) return { kind: 'box', boxId: parseId<'box'>(target.box, 'box') };
-  return { kind: 'agent', agentId: (await findAgent(pool, project, target.agent)).actorId };
+  return { kind: 'agent', agentId: (await findAgent(db, project, target.agent)).actorId };
 }
 
 /**
@@ -57,15 +64,20 @@ async function toAddress(pool: pg.Pool, target: TapeTarget, project: string): Pr
  *
  * @throws KernelError `not_found` for project, agent, box, or a name with `create: false`.
  */
-export async function openTape(pool: pg.Pool, target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
+export async function openTape(
+  connection: TapeConnection,
+  target: TapeTarget,
+  options: TapeOptions = {},
+): Promise<Tape> {
+  const { db } = connection;
   const { projectId: project = 'default', as = 'operator', create = true } = options;
-  const actor = await findAgent(pool, project, as);
-  const address = await toAddress(pool, target, project);
-  let row = await findTape(pool, address, actor);
+  const actor = await findAgent(db, project, as);
+  const address = await toAddress(db, target, project);
+  let row = await findTape(db, address, actor);
   if (row === undefined && address.kind === 'name' && create) {
-    await createTape(pool, { ...actor, boxId: newId<'box'>(), name: address.name });
-    row = await findTape(pool, address, actor);
+    await createTape(db, { ...actor, boxId: newId<'box'>(), name: address.name });
+    row = await findTape(db, address, actor);
   }
   if (row === undefined) throw tapeNotFound(address);
-  return new Tape(pool, { address, actor, boxId: row.boxId });
+  return new Tape(connection, { address, actor, boxId: row.boxId });
 }

@@ -10,8 +10,7 @@ import {
   toRecord,
   wordsOf,
 } from '@boxcar/kernel';
-import { findWords, insertWords, loadEntries, loadParts, type TapePart } from '@boxcar/store';
-import type pg from 'pg';
+import { findWords, insertWords, loadEntries, loadParts, type Queryable, type TapePart } from '@boxcar/store';
 
 export interface TapeMatch {
   readonly record: TapeRecord;
@@ -29,11 +28,11 @@ export interface SearchRange {
 /** Entries whose words are written at once. */
 const PAGE = 1_000;
 
-async function writeWords(pool: pg.Pool, { box_id: boxId, written, upto }: TapePart): Promise<void> {
+async function writeWords(db: Queryable, { box_id: boxId, written, upto }: TapePart): Promise<void> {
   for (let from = written + 1; from <= upto; from += PAGE) {
-    const entries = await loadEntries(pool, boxId, { from, to: Math.min(upto, from + PAGE - 1) });
+    const entries = await loadEntries(db, boxId, { from, to: Math.min(upto, from + PAGE - 1) });
     await insertWords(
-      pool,
+      db,
       boxId,
       entries.map((entry) => ({
         position: entry.position,
@@ -46,7 +45,7 @@ async function writeWords(pool: pg.Pool, { box_id: boxId, written, upto }: TapeP
 
 /** Positions that match, newest first; of entries that say the same the newest. */
 async function find(
-  pool: pg.Pool,
+  db: Queryable,
   parts: readonly TapePart[],
   options: SearchRange & {
     readonly search: TapeSearch;
@@ -60,7 +59,7 @@ async function find(
     let before = part.upto + 1;
     while (found.length < limit) {
       const page = Math.max(50, limit);
-      const candidates = await findWords(pool, part.box_id, {
+      const candidates = await findWords(db, part.box_id, {
         ...range,
         search,
         match,
@@ -82,24 +81,24 @@ async function find(
 
 /** What matches the query: what says it as one piece first, then what comes near; each newest first. */
 export async function searchTape(
-  pool: pg.Pool,
+  db: Queryable,
   tape: { readonly boxId: BoxId; readonly upto: number },
   query: string,
   range: SearchRange,
 ): Promise<readonly TapeMatch[]> {
   const search = parseSearch(query);
   if (search.text === '' || range.limit === 0) return [];
-  const parts = await loadParts(pool, tape.boxId, tape.upto);
-  for (const part of parts) await writeWords(pool, part);
+  const parts = await loadParts(db, tape.boxId, tape.upto);
+  for (const part of parts) await writeWords(db, part);
   const seen = new Set<string>();
-  const exact = await find(pool, parts, { ...range, search, match: 'exact', seen });
+  const exact = await find(db, parts, { ...range, search, match: 'exact', seen });
   const near =
     search.words.length === 0
       ? []
-      : await find(pool, parts, { ...range, limit: range.limit - exact.length, search, match: 'near', seen });
+      : await find(db, parts, { ...range, limit: range.limit - exact.length, search, match: 'near', seen });
   const load = async (positions: readonly number[], match: TapeMatch['match']): Promise<TapeMatch[]> => {
     const entries = await Promise.all(
-      positions.map((position) => loadEntries(pool, tape.boxId, { from: position, to: position })),
+      positions.map((position) => loadEntries(db, tape.boxId, { from: position, to: position })),
     );
     return entries.flat().map((entry) => ({ record: toRecord(entry), match }));
   };

@@ -1,16 +1,23 @@
 /** What is asked of a tape, and what it answers. */
-import type {
-  AnchorSelector,
-  BoxId,
-  EntryKind,
-  JsonValue,
-  TapeMessagesOptions,
-  TapeRecord,
+import {
+  type AnchorSelector,
+  type BoxId,
+  type EntryKind,
+  type JsonValue,
+  type TapeMessagesOptions,
+  type TapeRecord,
+  tryParseId,
 } from '@boxcar/kernel';
 import type { EntryOptions } from './entry-input.js';
 
 /** A tape by its name, or the one of an agent (id or name), or a box. */
 export type TapeTarget = string | { readonly agent: string } | { readonly box: string };
+
+/** What a model or a command line calls a tape: the id of its box, else its name. */
+export function toTarget(tape: string): TapeTarget {
+  const box = tryParseId<'box'>(tape);
+  return box === undefined ? tape : { box };
+}
 
 export interface AppendOptions {
   /** The head that was read: when there is more, nothing is appended (`tape_conflict`). */

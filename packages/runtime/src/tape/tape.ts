@@ -27,21 +27,19 @@ import {
 } from '@boxcar/kernel';
 import {
   type AppendResult,
-  appendEntries,
   countAnchors,
   findAnchor,
   findTape,
   loadEntries,
   loadTapeFacts,
   type NewTapeEntry,
-  resetTape,
   type TapeActor,
   type TapeAddress,
   type TapeEntryRow,
   type TapeRow,
 } from '@boxcar/store';
-import type pg from 'pg';
 import { newId } from '../packer.js';
+import type { TapeConnection } from './connection.js';
 import { type EntryInput, toNewBootstrap, toNewEntry, toNewHandoff } from './entry-input.js';
 import { searchTape, type TapeMatch } from './search-tape.js';
 
@@ -72,17 +70,17 @@ interface Opened {
 }
 
 export class Tape {
-  readonly #pool: pg.Pool;
+  readonly #connection: TapeConnection;
   readonly #address: TapeAddress;
   readonly #actor: TapeActor;
   #boxId: BoxId;
 
   /** @internal By `runtime.tape`. */
   constructor(
-    pool: pg.Pool,
+    connection: TapeConnection,
     options: { readonly address: TapeAddress; readonly actor: TapeActor; readonly boxId: BoxId },
   ) {
-    this.#pool = pool;
+    this.#connection = connection;
     this.#address = options.address;
     this.#actor = options.actor;
     this.#boxId = options.boxId;
@@ -131,7 +129,7 @@ export class Tape {
   async #append(entries: readonly NewTapeEntry[], options: AppendOptions): Promise<Appended> {
     const dedupKey = options.dedupKey === undefined ? newId() : `append:${options.dedupKey}`;
     const write = (): Promise<AppendResult> =>
-      appendEntries(this.#pool, {
+      this.#connection.append({
         ...this.#actor,
         boxId: this.#boxId,
         entries,
@@ -152,7 +150,7 @@ export class Tape {
   async anchors(options: { readonly limit?: number } = {}): Promise<readonly AnchorSummary[]> {
     const limit = checkLimit(options.limit ?? DEFAULT_ANCHORS);
     const { row, last } = await this.#open();
-    const entries = await loadEntries(this.#pool, row.boxId, {
+    const entries = await loadEntries(this.#connection.db, row.boxId, {
       from: 1,
       to: last,
       kinds: ['anchor'],
@@ -210,7 +208,8 @@ export class Tape {
     const { from, to } = await this.#resolve(opened, query.slice);
     const { kinds, from: since, until, limit, text } = query;
     const range = { from, to, kinds, since, until };
-    if (text === null || text === '') return loadEntries(this.#pool, opened.row.boxId, { ...range, limit });
+    if (text === null || text === '')
+      return loadEntries(this.#connection.db, opened.row.boxId, { ...range, limit });
     return this.#withText(opened.row.boxId, range, { text, limit: limit ?? Number.POSITIVE_INFINITY });
   }
 
@@ -228,7 +227,7 @@ export class Tape {
   ): Promise<readonly TapeEntryRow[]> {
     const found: TapeEntryRow[] = [];
     for (let from = range.from; from <= range.to && found.length < wanted.limit; from += PAGE) {
-      const page = await loadEntries(this.#pool, boxId, {
+      const page = await loadEntries(this.#connection.db, boxId, {
         ...range,
         from,
         to: Math.min(range.to, from + PAGE - 1),
@@ -259,7 +258,7 @@ export class Tape {
           }),
     });
     const { row, last } = await this.#open();
-    return searchTape(this.#pool, { boxId: row.boxId, upto: last }, query, {
+    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last }, query, {
       kinds: checked.kinds.length > 0 ? checked.kinds : ENTRY_KINDS,
       since: checked.from,
       until: checked.until,
@@ -271,7 +270,7 @@ export class Tape {
   async info(): Promise<TapeInfo> {
     const { row, last } = await this.#open();
     const anchors = await this.#anchorsUpto({ row, last });
-    const facts = await loadTapeFacts(this.#pool, row.boxId, { anchor: anchors.last, head: last });
+    const facts = await loadTapeFacts(this.#connection.db, row.boxId, { anchor: anchors.last, head: last });
     const total = facts.usage?.total_tokens ?? sumTokens(facts.usage);
     return {
       name: row.name,
@@ -296,7 +295,10 @@ export class Tape {
     const { anchor = LAST_ANCHOR, select = (records) => records, strictBub = false } = options;
     const opened = await this.#open();
     const { from, to } = await this.#resolve(opened, toSlice(anchor));
-    const entries = await loadEntries(this.#pool, opened.row.boxId, { from: Math.max(1, from - 1), to });
+    const entries = await loadEntries(this.#connection.db, opened.row.boxId, {
+      from: Math.max(1, from - 1),
+      to,
+    });
     const [first] = entries;
     const shown = first !== undefined && first.position < from ? first : undefined;
     const records = await select(toRecords(shown === undefined ? entries : entries.slice(1)));
@@ -317,7 +319,7 @@ export class Tape {
     if (!row.isOwn) throw notAuthorized(row.boxId, this.#actor.actorId, 'reset');
     const archived = options.archive === true ? archivedRef(row, this.#actor.projectId) : null;
     const newBoxId = newId<'box'>();
-    const result = await resetTape(this.#pool, {
+    const result = await this.#connection.reset({
       projectId: this.#actor.projectId,
       boxId: row.boxId,
       newBoxId,
@@ -337,7 +339,7 @@ export class Tape {
     // After its own reset, what a box names is the incarnation that follows.
     const address =
       this.#address.kind === 'box' ? ({ kind: 'box', boxId: this.#boxId } as const) : this.#address;
-    const row = await findTape(this.#pool, address, this.#actor);
+    const row = await findTape(this.#connection.db, address, this.#actor);
     if (row === undefined) throw tapeNotFound(address);
     if (!row.isOwn && row.readGrant === null) throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
     this.#boxId = row.boxId;
@@ -348,14 +350,18 @@ export class Tape {
   /** The last anchor that the actor may see, and how many there are. */
   async #anchorsUpto({ row, last }: Opened): Promise<{ readonly last: number; readonly count: number }> {
     if (last === row.headPosition) return { last: row.lastAnchorPosition, count: row.anchorCount };
-    return countAnchors(this.#pool, row.boxId, last);
+    return countAnchors(this.#connection.db, row.boxId, last);
   }
 
   /** The positions of a slice, its boundary anchors left out. */
   async #resolve(opened: Opened, slice: TapeSlice): Promise<{ readonly from: number; readonly to: number }> {
     const { row, last } = opened;
     const latest = async (name: string): Promise<number> => {
-      const position = await findAnchor(this.#pool, row.boxId, name, { from: 1, to: last, edge: 'latest' });
+      const position = await findAnchor(this.#connection.db, row.boxId, name, {
+        from: 1,
+        to: last,
+        edge: 'latest',
+      });
       if (position === undefined) throw anchorNotFound(name);
       return position;
     };
@@ -369,7 +375,11 @@ export class Tape {
       case 'between': {
         const from = (await latest(slice.start)) + 1;
         if (slice.end === null) return { from, to: last };
-        const end = await findAnchor(this.#pool, row.boxId, slice.end, { from, to: last, edge: 'first' });
+        const end = await findAnchor(this.#connection.db, row.boxId, slice.end, {
+          from,
+          to: last,
+          edge: 'first',
+        });
         if (end === undefined) throw anchorNotFound(slice.end);
         return { from, to: end - 1 };
       }

@@ -1,5 +1,6 @@
 import {
   checkArguments,
+  commandFault,
   type ErrorBody,
   isJsonObject,
   type JsonValue,
@@ -46,7 +47,7 @@ function schemaOf(runtime: RuntimeCore, name: string): ToolSchema | undefined {
     schemaOnce(source, name, () => ({
       name,
       description: source.description,
-      parameters: toParameters(source.input),
+      parameters: ('parameters' in source ? source.parameters : undefined) ?? toParameters(source.input),
     }))
   );
 }
@@ -283,7 +284,7 @@ export async function runCall(
     }
     if (!isJsonObject(call.arguments)) {
       throw new KernelError('tool_arguments_invalid', {
-        message: 'The arguments are not a JSON object.',
+        message: commandFault(call.arguments) ?? 'The arguments are not a JSON object.',
         details: { received: String(call.arguments).slice(0, 200) },
       });
     }

@@ -49,7 +49,7 @@ import { keepLate, lateReply, lateSettlements } from './late.js';
 import type { PricedProfile, TurnLoader } from './loader.js';
 import { LoopGuard } from './loop-guard.js';
 import type { ModelWaits } from './model-waits.js';
-import { describeModelFailure, reasoningMetadata, usageRow } from './reply.js';
+import { describeModelFailure, reasoningMetadata, usageRow, withCommandCalls } from './reply.js';
 import { StepBudget } from './step-budget.js';
 import { cleanText, noticeCard, thoughtCard, writeCall } from './step-cards.js';
 import type { TurnView } from './turn-view.js';
@@ -509,7 +509,8 @@ class TurnLoop {
     rows: StepRows;
     spent: StepCommit['spent'];
   }): Promise<TurnRun | 'next'> {
-    const { reply, step, isLast, closed, rows, spent } = answer;
+    const { step, isLast, closed, rows, spent } = answer;
+    const reply = this.#profile.comma_commands === true ? withCommandCalls(answer.reply) : answer.reply;
     const { turn } = this.#held;
     const { toolbox, mustEndWith } = this.#bound;
     const text = cleanText(reply.text, this.#host.runtime.limits.maxCardBytes);

@@ -1,4 +1,4 @@
-import { ModelError } from '@boxcar/kernel';
+import { type JsonValue, ModelError } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
 import { z } from 'zod';
 import type { Scenario } from './scenario.js';
@@ -66,6 +66,43 @@ export const delegations: Scenario = {
     { name: 'runner', script: [{ say: 'ran' }] },
   ],
   drive: (client) => client.submit('launch_principal', { profile_name: 'lead', instruction: 'go' }),
+};
+
+/** An agent that hands off on its tape, by tool and by comma line; behind its turn people's commands, a reset among them. */
+export const tapeCommands: Scenario = {
+  name: 'tape commands',
+  profiles: [
+    {
+      name: 'taper',
+      tools: ['tape.handoff', 'tape.anchors'],
+      comma_commands: true,
+      script: [
+        {
+          calls: [
+            { tool: 'tape.handoff', arguments: { name: 'a', summary: 'said {{instruction}}' } },
+            { tool: 'tape.anchors', arguments: { limit: 0 } },
+          ],
+        },
+        { say: 'Then:\n,handoff name=b' },
+        { say: 'done {{instruction}}' },
+      ],
+    },
+  ],
+  drive: async (client, watcher) => {
+    const target_ref = 'taper-1';
+    const create = { action: 'create', profile_name: 'taper', agent_id: target_ref };
+    await client.submit('provision_agent', create);
+    const send = (instruction: string): Promise<JsonValue> =>
+      client.submit('delegate_async', { target_strategy: 'reuse', target_ref, instruction });
+    await send('go');
+    await watcher.until('select 1 as one from boxcar.turns where ended_at is not null');
+    await send(',handoff name=c');
+    await send(',tape.reset archive=true');
+    await send(',handoff name=d');
+    return watcher.until(
+      "select string_agg(b.incarnation || ' ' || e.anchor_name, ', ' order by b.incarnation, e.position) as anchors from boxcar.boxes b join boxcar.tape_entries e on e.box_id = b.id where e.kind = 'anchor'",
+    );
+  },
 };
 
 /** A turn whose tools are run by workers outside, one of them once only. */
