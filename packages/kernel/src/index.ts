@@ -256,6 +256,10 @@ export {
   type SessionLine,
   type TapeFolderManifest,
   type TapeLine,
+  type TapeLineReader,
+  type TapeLineWriter,
+  tapeLineReader,
+  tapeLineWriter,
 } from './tape-jsonl.js';
 export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
 export {
