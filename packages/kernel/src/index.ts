@@ -244,7 +244,7 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
-export { parseTapeDate } from './tape-date.js';
+export { parseTapeDate, pythonDate } from './tape-date.js';
 export {
   formatManifest,
   formatSessionGraph,
@@ -281,6 +281,7 @@ export {
   anchorNameOf,
   anchorState,
   type EntryDraft,
+  readRecord,
   type StoredEntry,
   type TapeRecord,
   toRecord,

@@ -70,6 +70,7 @@ import {
   type ProfileVersion,
 } from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
+import { type ImportedTape, type ImportOptions, importTape, type TapeSource } from './tape/import-tape.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';
 import type { Tape } from './tape/tape.js';
 import type { TapeTarget } from './tape/tape-types.js';
@@ -421,6 +422,16 @@ export class Runtime implements RuntimeCore {
    */
   tape(target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
     return openTape(this.pool, target, options);
+  }
+
+  /**
+   * Makes a tape out of the lines of files in the seed's form, with `append` also behind the entries of one that exists. All
+   * or nothing, in one transaction. Rule: docs/tape.md, "Files".
+   *
+   * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`.
+   */
+  importTape(target: TapeTarget, source: TapeSource, options: ImportOptions = {}): Promise<ImportedTape> {
+    return importTape(this.pool, { target, source }, options);
   }
 
   /**

@@ -230,6 +230,13 @@ export {
   loadEntries,
   type TapeEntryRow,
 } from './tape-entries.js';
+export {
+  archiveTape,
+  beginTape,
+  type EmptyTape,
+  loadFolderFacts,
+  type TapeFolderFacts,
+} from './tape-files.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
 export { findActiveTurn, type ResetResult, resetTape } from './tape-reset.js';
 export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';

@@ -52,15 +52,24 @@ async function toAddress(pool: pg.Pool, target: TapeTarget, project: string): Pr
   return { kind: 'agent', agentId: (await findAgent(pool, project, target.agent)).actorId };
 }
 
+/** Which tape is meant, and in whose name. @throws KernelError `not_found` for project or agent, `bad_request`. */
+export async function findAddress(
+  pool: pg.Pool,
+  target: TapeTarget,
+  { projectId: project = 'default', as = 'operator' }: Omit<TapeOptions, 'create'>,
+): Promise<{ readonly actor: TapeActor; readonly address: TapeAddress }> {
+  const actor = await findAgent(pool, project, as);
+  return { actor, address: await toAddress(pool, target, project) };
+}
+
 /**
  * A tape by its name, made with its bootstrap when there is none; that of an agent; or a box that is a tape.
  *
  * @throws KernelError `not_found` for project, agent, box, or a name with `create: false`.
  */
 export async function openTape(pool: pg.Pool, target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
-  const { projectId: project = 'default', as = 'operator', create = true } = options;
-  const actor = await findAgent(pool, project, as);
-  const address = await toAddress(pool, target, project);
+  const { create = true } = options;
+  const { actor, address } = await findAddress(pool, target, options);
   let row = await findTape(pool, address, actor);
   if (row === undefined && address.kind === 'name' && create) {
     await createTape(pool, { ...actor, boxId: newId<'box'>(), name: address.name });
