@@ -303,11 +303,11 @@ const manifestSchema = z.object({
       id: z.string().min(1),
       /** Relative to the folder of the manifest. */
       file: z.string().min(1),
-      head_id: z.int().min(0),
+      head_id: z.int(),
       /** Where it was forked from; null for a tape of its own. */
       parent: z.object({ tape: z.string().min(1), entry: z.int().min(0) }).nullable(),
       /** The latest entry of each anchor name. */
-      anchors: z.record(z.string(), z.int().min(1)),
+      anchors: z.record(z.string(), z.int()),
       archived: z.boolean(),
     }),
   ),
