@@ -118,6 +118,7 @@ function doorClient(backend: TestBackend, times: number): Client {
         throw new Error(`two jobs of one key were answered ${JSON.stringify([answer, ...others])}`);
       return answer ?? null;
     },
+    use: () => Promise.reject(new Error('the queue door takes submissions alone')),
   };
 }
 

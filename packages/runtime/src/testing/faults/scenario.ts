@@ -1,5 +1,6 @@
 import type { JsonValue } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
+import type { Runtime } from '../../runtime.js';
 import type { Tool } from '../../tool.js';
 import type { Facts } from './facts.js';
 
@@ -17,6 +18,12 @@ export class Refused extends Error {
 export interface Client {
   /** @throws Refused */
   submit(primitive: string, args: Readonly<Record<string, JsonValue>>): Promise<JsonValue>;
+  /**
+   * Does what is no submission, until it has an answer: again from its beginning when that is in doubt, with the same key.
+   *
+   * @throws Refused
+   */
+  use<T>(work: (runtime: Runtime, key: string) => Promise<T>): Promise<T>;
 }
 
 /** Looks at the rows, past all faults. */
