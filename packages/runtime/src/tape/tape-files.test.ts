@@ -1,4 +1,5 @@
-import { KernelError, type TurnId } from '@boxcar/kernel';
+import { type BoxId, KernelError, type TurnId } from '@boxcar/kernel';
+import { inspectBox } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { statementsOf } from '../testing/count-statements.js';
@@ -80,6 +81,18 @@ describe('a file', () => {
     expect(await tape.info()).toMatchObject({ entries: 5, anchors: 0, last_anchor: null });
     expect(await tape.fromLastAnchor()).toHaveLength(5);
     expect(await linesOf(tape)).toEqual(LINES.slice(2, 5));
+    // As the context of a turn.
+    await h.profile('reader', [{ say: 'done' }]);
+    const worker = await h.worker();
+    const { context_box_id: context } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'reader',
+      instruction: 'Read.',
+      context_box_id: tape.boxId,
+      wait: true,
+    })) as { context_box_id: BoxId };
+    await worker.close();
+    const { segments } = await inspectBox(h.database.pool, context, { project: 'default' });
+    expect(segments.filter(({ source }) => source === tape.boxId)).toMatchObject([{ count: 5 }]);
     await tape.handoff('first');
     expect(await tape.info()).toMatchObject({
       anchors: 1,

@@ -246,6 +246,11 @@ describe('slices', () => {
       (tape) =>
         tape.append([{ kind: 'event', name: 'turn.started', data: { turn_id: 't', context_box_id: 'b' } }]),
     ],
+    [
+      'a message that claims to be of a file',
+      (tape) =>
+        tape.append([{ kind: 'message', content: 'x', meta: { imported: { line: '{}', parts: 1 } } }]),
+    ],
     ['nothing to append', (tape) => tape.append([])],
     ['a kind that is none', (tape) => tape.append([{ kind: 'other' } as unknown as EntryInput])],
   ])('%s are refused, and the tape is as before', async (_what, work) => {
