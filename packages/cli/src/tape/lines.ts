@@ -5,7 +5,7 @@ import { pipeline } from 'node:stream/promises';
 import { KernelError } from '@boxcar/kernel';
 
 /** What the disk refuses is said by its path: to the database the same codes mean something else. */
-export function diskError(path: string, error: unknown): unknown {
+function diskError(path: string, error: unknown): unknown {
   if (!(error instanceof Error && 'syscall' in error)) return error;
   return new KernelError('bad_request', {
     message: `${error.message}.`,
