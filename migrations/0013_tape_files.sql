@@ -24,6 +24,7 @@ end $$;
 -- event behind an anchor, which says the anchor's state again.
 create function boxcar.forget_lines() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+  if not exists (select from erased c join boxcar.tape_entries p on p.card_id = c.id and p.meta ? 'imported' where c.erased_at is not null) then return null; end if;
   update boxcar.tape_entries e set meta = nullif(e.meta - 'imported', '{}')
   from (
     select distinct p.box_id, p.position - coalesce((p.meta->'imported'->>'part')::int, 0) + n.offs as position, n.offs

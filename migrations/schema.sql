@@ -67,6 +67,7 @@ CREATE OR REPLACE FUNCTION boxcar.forget_lines()
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 begin
+  if not exists (select from erased c join boxcar.tape_entries p on p.card_id = c.id and p.meta ? 'imported' where c.erased_at is not null) then return null; end if;
   update boxcar.tape_entries e set meta = nullif(e.meta - 'imported', '{}')
   from (
     select distinct p.box_id, p.position - coalesce((p.meta->'imported'->>'part')::int, 0) + n.offs as position, n.offs
