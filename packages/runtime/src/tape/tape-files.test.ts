@@ -205,6 +205,39 @@ test('a folder of several incarnations and a session graph comes back as it was'
   expect((await tape.folder()).archived).toHaveLength(3);
 });
 
+test('a fork is written with its whole line, as far as its reader may read', async () => {
+  const name = fresh();
+  await load(name, LINES);
+  const { boxId: parent } = await h.runtime.tape(name);
+  // In the middle of a line of two results.
+  const [fork] = await h.rows<{ id: string }>(
+    `insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, anchor_count,
+       parent_box_id, fork_position, line_boxes, line_ends, fork_status)
+     select gen_random_uuid(), b.project_id, 'tape', b.owner_agent_id, b.maker_agent_id, 1, 6, 1, 1, 1, b.id, 6, array[b.id], array[6], 'open'
+     from boxcar.boxes b where b.id = $1 returning id`,
+    [parent],
+  );
+  const tape = await h.runtime.tape({ box: fork?.id ?? '' });
+  await tape.append([{ kind: 'message', content: 'own' }]);
+  const lines = await linesOf(tape);
+  expect(lines.slice(0, 4)).toEqual(LINES.slice(0, 4));
+  expect(lines.slice(4).map((line) => JSON.parse(line).payload)).toEqual([
+    { results: ['text'] },
+    { role: 'user', content: 'own' },
+  ]);
+  const { sessionGraph, ...folder } = await tape.folder();
+  expect(folder).toEqual({ id: tape.boxId, parent: { tape: name, entry: 6 }, archived: [] });
+  expect(JSON.parse(sessionGraph)).toMatchObject({ parent_session_id: name, status: 'active' });
+
+  const [reader] = await h.rows<{ id: string }>(
+    "insert into boxcar.agents (id, project_id, name) select gen_random_uuid(), id, 'reader-1' from boxcar.projects where name = 'default' returning id",
+  );
+  const read = async () => linesOf(await h.runtime.tape(name, { as: reader?.id ?? '', create: false }));
+  await expect(read()).rejects.toMatchObject({ code: 'box_not_authorized' });
+  await h.runtime.submit('grant_box', { box_id: parent, grantee: reader?.id ?? '', mode: 'read' });
+  expect(await read()).toEqual(LINES);
+});
+
 test('a session graph is made of the tape itself where none was imported', async () => {
   const tape = await h.runtime.tape(fresh());
   const { sessionGraph, id } = await tape.folder();
