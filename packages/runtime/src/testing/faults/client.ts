@@ -5,15 +5,16 @@ import type { Stage } from './stage.js';
 
 const MAX_ATTEMPTS = 20;
 
-/** Submits until it has an answer, under the same key: what committed although the answer was lost is found there. */
+/**
+ * Submits until it has an answer, under the same key: what committed although the answer was lost is found there. So it does with other work,
+ * which finds out by itself what was done of it.
+ */
 export function persistentClient(stage: () => Stage): Client {
   let count = 0;
-  const insist = async <T>(work: (key: string) => Promise<T>): Promise<T> => {
-    count += 1;
-    const key = `submission-${count}`;
+  const use: Client['use'] = async (work) => {
     for (let attempt = 1; ; attempt += 1) {
       try {
-        return await work(key);
+        return await work(stage().runtime);
       } catch (error) {
         if (isTransient(error) && attempt < MAX_ATTEMPTS) continue;
         throw error instanceof KernelError ? new Refused(error.code, error.message) : error;
@@ -21,10 +22,11 @@ export function persistentClient(stage: () => Stage): Client {
     }
   };
   return {
-    submit: (primitive, args) =>
-      insist(
-        async (idempotencyKey) => (await stage().runtime.accept(primitive, args, { idempotencyKey })).answer,
-      ),
-    use: (work) => insist((key) => work(stage().runtime, key)),
+    submit: (primitive, args) => {
+      count += 1;
+      const idempotencyKey = `submission-${count}`;
+      return use(async (runtime) => (await runtime.accept(primitive, args, { idempotencyKey })).answer);
+    },
+    use,
   };
 }

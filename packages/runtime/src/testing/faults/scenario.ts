@@ -18,12 +18,8 @@ export class Refused extends Error {
 export interface Client {
   /** @throws Refused */
   submit(primitive: string, args: Readonly<Record<string, JsonValue>>): Promise<JsonValue>;
-  /**
-   * Does what is no submission, until it has an answer: again from its beginning when that is in doubt, with the same key.
-   *
-   * @throws Refused
-   */
-  use<T>(work: (runtime: Runtime, key: string) => Promise<T>): Promise<T>;
+  /** Works with a runtime by other ways than primitives, until that has come to its end: `work` may be begun again. */
+  use<T>(work: (runtime: Runtime) => Promise<T>): Promise<T>;
 }
 
 /** Looks at the rows, past all faults. */

@@ -1,6 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest';
 import { delegations } from '../testing/faults/scenarios.js';
-import { tapes } from '../testing/faults/scenarios-tapes.js';
+import { tapeFiles } from '../testing/faults/scenarios-tape-files.js';
 import { coverageOf, survive } from '../testing/faults/survive.js';
 
 describe('tapes, cut at every kind of statement, are written to and begun anew once', {
@@ -11,7 +11,7 @@ describe('tapes, cut at every kind of statement, are written to and begun anew o
     covered = await coverageOf([delegations]);
   });
 
-  test.each([tapes])('$name', async (scenario) => {
+  test.each([tapeFiles])('$name', async (scenario) => {
     const { struck } = await survive(scenario, { covered });
     expect(struck).toBeGreaterThan(0);
   });

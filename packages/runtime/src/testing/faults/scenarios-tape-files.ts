@@ -37,7 +37,7 @@ const EXPECTED = [
   [null, 2, 4, 'session/start', null, false],
 ];
 
-export const tapes: Scenario = {
+export const tapeFiles: Scenario = {
   name: 'handoffs, an import and a reset',
   profiles: [{ name: 'keeper', script: [{ say: 'done' }] }],
   drive: async (client, watcher) => {
@@ -45,16 +45,16 @@ export const tapes: Scenario = {
       profile_name: 'keeper',
       instruction: 'go',
     })) as unknown as Receipt;
-    await client.use(async (runtime, key) => {
+    await client.use(async (runtime) => {
       const notes = await runtime.tape('notes');
-      await notes.append([{ kind: 'message', content: 'one' }], { dedupKey: `${key}.1` });
-      await notes.handoff('phase/1', { state: { n: 1 }, dedupKey: `${key}.2` });
+      await notes.append([{ kind: 'message', content: 'one' }], { dedupKey: 'one' });
+      await notes.handoff('phase/1', { state: { n: 1 }, dedupKey: 'phase/1' });
     });
     await client.use((runtime) => importOnce(runtime, 'filed'));
     await untilEnded(watcher, first);
     const agent = { agent: first.agent_id };
-    await client.use(async (runtime, key) => {
-      await (await runtime.tape(agent)).handoff('phase/2', { state: { n: 2 }, dedupKey: key });
+    await client.use(async (runtime) => {
+      await (await runtime.tape(agent)).handoff('phase/2', { state: { n: 2 }, dedupKey: 'phase/2' });
     });
     await client.use(async (runtime) => {
       const tape = await runtime.tape(agent);
