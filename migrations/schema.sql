@@ -62,6 +62,26 @@ begin
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.forget_lines()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  if not exists (select from erased c join boxcar.tape_entries p on p.card_id = c.id and p.meta ? 'imported' where c.erased_at is not null) then return null; end if;
+  update boxcar.tape_entries e set meta = nullif(e.meta - 'imported', '{}')
+  from (
+    select distinct p.box_id, p.position - coalesce((p.meta->'imported'->>'part')::int, 0) + n.offs as position, n.offs
+    from erased c join boxcar.tape_entries p on p.card_id = c.id and p.meta ? 'imported'
+      cross join (values (0), (1)) as n(offs)
+    where c.erased_at is not null and (n.offs = 0 or p.kind = 'anchor')
+  ) line
+  where e.box_id = line.box_id and e.position = line.position and e.meta ? 'imported'
+    and (line.offs = 0 or (e.kind = 'event' and e.payload->>'name' = 'handoff' and e.payload->'data'->'state' is null));
+  return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.is_lock_free(lock_key bigint, wait_ms integer)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -105,9 +125,9 @@ CREATE OR REPLACE FUNCTION boxcar.refuse_change()
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 begin
-  -- Erasure updates cards; purge deletes. Nothing truncates.
+  -- Erasure updates cards and what entries hold of them; purge deletes. Nothing truncates.
   if exists (select from boxcar.unsealed u where u.xact = pg_current_xact_id_if_assigned()
-      and u.allows = case when tg_op = 'UPDATE' and tg_table_name = 'cards' then 'erase' when tg_op = 'DELETE' then 'purge' end) then
+      and u.allows = case when tg_op = 'UPDATE' and tg_table_name in ('cards', 'tape_entries') then 'erase' when tg_op = 'DELETE' then 'purge' end) then
     return null;
   end if;
   raise exception '% on boxcar.% is refused: cards, context boxes and tape entries never change', tg_op, tg_table_name
@@ -213,7 +233,8 @@ create table boxcar.boxes (
   line_boxes uuid[],
   line_ends integer[],
   fork_status text,
-  previous_box_id uuid
+  previous_box_id uuid,
+  session_graph text
 ) with (fillfactor=80);
 
 create table boxcar.budgets (
@@ -786,6 +807,8 @@ CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, creat
 
 CREATE UNIQUE INDEX tape_entries_dedup ON boxcar.tape_entries USING btree (box_id, dedup_key) WHERE (dedup_key IS NOT NULL);
 
+CREATE INDEX tape_entries_imported ON boxcar.tape_entries USING btree (card_id) WHERE ((meta ? 'imported'::text) AND (card_id IS NOT NULL));
+
 CREATE INDEX tape_entries_kind ON boxcar.tape_entries USING btree (box_id, kind, "position");
 
 CREATE INDEX tape_words_card ON boxcar.tape_words USING btree (card_id) WHERE (card_id IS NOT NULL);
@@ -829,6 +852,8 @@ CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STA
 CREATE TRIGGER boxes_refer_to_lasting BEFORE INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_purging();
 
 CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position) OR (new.parent_box_id IS DISTINCT FROM old.parent_box_id) OR (new.fork_position IS DISTINCT FROM old.fork_position) OR (new.line_boxes IS DISTINCT FROM old.line_boxes) OR (new.line_ends IS DISTINCT FROM old.line_ends) OR ((old.archived_at IS NOT NULL) AND (new.head_position <> old.head_position)))) EXECUTE FUNCTION boxcar.refuse_change();
+
+CREATE TRIGGER cards_forget_lines AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_lines();
 
 CREATE TRIGGER cards_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.cards FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 

@@ -260,7 +260,7 @@ export {
   takeCommands,
   withCommands,
 } from './tape-command.js';
-export { parseTapeDate } from './tape-date.js';
+export { parseTapeDate, pythonDate } from './tape-date.js';
 export {
   formatManifest,
   formatSessionGraph,
@@ -272,6 +272,10 @@ export {
   type SessionLine,
   type TapeFolderManifest,
   type TapeLine,
+  type TapeLineReader,
+  type TapeLineWriter,
+  tapeLineReader,
+  tapeLineWriter,
 } from './tape-jsonl.js';
 export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
 export {
@@ -293,6 +297,7 @@ export {
   anchorNameOf,
   anchorState,
   type EntryDraft,
+  readRecord,
   type StoredEntry,
   type TapeRecord,
   toRecord,

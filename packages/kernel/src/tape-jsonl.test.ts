@@ -11,6 +11,8 @@ import {
   parseSessionGraph,
   parseTapeLines,
   type TapeFolderManifest,
+  tapeLineReader,
+  tapeLineWriter,
 } from './tape-jsonl.js';
 import { tapeMessages } from './tape-messages.js';
 import { toRecord, toRecords } from './tape-record.js';
@@ -164,6 +166,51 @@ describe('a tape file', () => {
     );
   });
 
+  test('made piece by piece is the file made at once, wherever it is cut', () => {
+    const tape = new TestTape();
+    const cards = new CardMaker();
+    const steps = [1, 1, 1, 2, 2].map((step) => ({ turnId: testId('turn', 1), step }));
+    for (const [index, step] of steps.entries()) tape.add(cards.call(`a${index}`, 'read', {}), step);
+    const lines = [LINES[3], line(8, 'tool_result', { results: ['a', 'b', 'c'] }), LINES[1]].join('\n');
+    const entries = [...imported(lines), ...tape.entries.map((each) => stored(each)), ...imported(lines)];
+    const whole = formatTapeLines(entries);
+    for (let size = 1; size <= entries.length; size += 1) {
+      const writer = tapeLineWriter();
+      const made: string[] = [];
+      for (let at = 0; at < entries.length; at += size)
+        made.push(...writer.add(entries.slice(at, at + size)));
+      made.push(...writer.end());
+      expect(made.map((text) => `${text}\n`).join('')).toBe(whole);
+    }
+  });
+
+  test('names no context to whoever reads the tape, whatever its events say', () => {
+    const file = `${line(1, 'event', { name: 'turn.started', data: { turn_id: 't', context_box_id: 'b' } })}\n`;
+    expect(imported(file).map(({ payload }) => payload)).toEqual([
+      {
+        name: 'imported.event',
+        data: { name: 'turn.started', data: { turn_id: 't', context_box_id: 'b' } },
+      },
+    ]);
+    expect(formatTapeLines(imported(file))).toBe(file);
+  });
+
+  test("keeps the state of a handoff in its anchor's card alone, as far as both say the same", () => {
+    const anchor = (state: JsonObject) => line(1, 'anchor', { name: 'a', state });
+    const event = (data: JsonObject) => line(2, 'event', { name: 'handoff', data });
+    const eventOf = (...lines: string[]) => imported(lines.join('\n')).at(-1)?.payload;
+    expect(eventOf(anchor({ x: 1, y: 2 }), event({ name: 'a', state: { y: 2, x: 1 } }))).toEqual({
+      name: 'handoff',
+      data: { name: 'a' },
+    });
+    const other = { name: 'a', state: { x: 2 } };
+    expect(eventOf(anchor({ x: 1 }), event(other))).toEqual({ name: 'handoff', data: other });
+    expect(eventOf(anchor({ x: 2 }), line(2, 'event', { name: 'note' }), event(other))).toEqual({
+      name: 'handoff',
+      data: other,
+    });
+  });
+
   test('cut within a line holds what the entries hold', () => {
     const entries = imported(FILE);
     const text = formatTapeLines(entries.slice(0, 4));
@@ -236,6 +283,13 @@ test.each([
   const parse = () => parseTapeLines(`${LINES[0]}\n\n${broken}\n${LINES[1]}\n`, { newCallId: () => 'k' });
   expect(parse).toThrow(message);
   expect(parse).toThrow(expect.objectContaining({ code: 'bad_request', details: { line: 3 } }));
+});
+
+test('a line with half a character is broken', () => {
+  const read = tapeLineReader({ newCallId: () => 'k' });
+  expect(() => read('{"id": 1, "kind": "event", "payload": {"name": "\ud800"}}', 4)).toThrow(
+    'Line 4 has half a character.',
+  );
 });
 
 describe('a manifest', () => {

@@ -7,10 +7,11 @@
 import { z } from 'zod';
 import { CARD_TYPES, type CardContent, ROLES, type Role, toBadRequest } from './card.js';
 import { KernelError } from './errors.js';
-import { isJsonObject, type JsonObject, type JsonValue, sanitizeJson } from './json.js';
+import { canonicalJson, isJsonObject, type JsonObject, type JsonValue, sanitizeJson } from './json.js';
 import { pythonJson } from './python-json.js';
-import type { EntryKind } from './tape.js';
+import { type EntryKind, TURN_STARTED } from './tape.js';
 import {
+  countSettled,
   type EntryDraft,
   type ImportMark,
   readRecord,
@@ -32,12 +33,14 @@ interface KnownCall {
   readonly name: string;
 }
 
-/** Which calls the results of the following lines answer. */
+/** What the lines so far say about those that follow: which calls their results answer. */
 interface Pairing {
   readonly newCallId: () => string;
   /** By the id of its line. */
   readonly calls: Map<string, KnownCall>;
   pending: readonly KnownCall[];
+  /** The line before. */
+  previous: TapeRecord | undefined;
 }
 
 type Part = Pick<EntryDraft, 'kind' | 'card' | 'payload' | 'anchorName'>;
@@ -62,13 +65,28 @@ function cardPart(
   };
 }
 
-/** A line that no card can say: it stays readable as an event, and is exported as it was. */
+/**
+ * A line that no card can say: it stays readable as an event, and is exported as it was. A `turn.started` would show whoever
+ * reads the tape the context that it names, so here it has another name.
+ */
 function eventPart({ kind, payload }: TapeRecord): Part {
   const { name, data } = payload;
-  const isEvent = kind === 'event' && typeof name === 'string';
+  const isEvent = kind === 'event' && typeof name === 'string' && name !== TURN_STARTED;
   const event = isEvent ? { name, data: data ?? null } : { name: `imported.${kind}`, data: payload };
   const { value } = sanitizeJson(event);
   return { kind: 'event', card: null, payload: isJsonObject(value) ? value : {}, anchorName: null };
+}
+
+/** The state of a handoff stands in the card of its anchor alone, where it can be erased: readers find it there. */
+function handoffPart(record: TapeRecord, previous: TapeRecord | undefined): Part {
+  const part = eventPart(record);
+  const data = part.payload?.data;
+  if (record.payload.name !== 'handoff' || !isJsonObject(data) || previous?.kind !== 'anchor') return part;
+  const { state = {}, ...rest } = data;
+  const isAnchors =
+    previous.payload.name === data.name &&
+    canonicalJson(sanitizeJson(previous.payload.state ?? {}).value) === canonicalJson(state);
+  return isAnchors ? { ...part, payload: { name: 'handoff', data: rest } } : part;
 }
 
 const MESSAGE_TYPES: Readonly<Record<Role, string>> = {
@@ -177,6 +195,8 @@ function partsOf(record: TapeRecord, pairing: Pairing): readonly Part[] {
           content: { kind: 'json', data: record.payload },
         }),
       ];
+    case 'event':
+      return [handoffPart(record, pairing.previous)];
     default:
       return [eventPart(record)];
   }
@@ -200,36 +220,79 @@ function* linesOf(text: string): Generator<readonly [number, string]> {
   for (const [index, line] of text.split('\n').entries()) if (line.trim() !== '') yield [index + 1, line];
 }
 
+/** Reads the lines of one file, in order: a blank one is nothing. */
+export type TapeLineReader = (line: string, number: number) => TapeLine | undefined;
+
 /**
  * @param options.newCallId - Ids for the calls, which need one of their own in any prompt; the line's own stays beside it.
- * @throws KernelError `bad_request` with `details.line`, from 1.
+ * @returns A reader, which throws KernelError `bad_request` with `details.line`.
  */
+export function tapeLineReader(options: { readonly newCallId: () => string }): TapeLineReader {
+  const pairing: Pairing = {
+    newCallId: options.newCallId,
+    calls: new Map(),
+    pending: [],
+    previous: undefined,
+  };
+  return (line, number) => {
+    if (line.trim() === '') return undefined;
+    if (!line.isWellFormed()) throw brokenLine(number, 'has half a character');
+    const record = readRecord(line);
+    if ('fault' in record) throw brokenLine(number, record.fault);
+    const drafts = draftsOf(line, record, pairing);
+    pairing.previous = record;
+    return { number, record, drafts };
+  };
+}
+
+/** A whole file by `tapeLineReader`. Numbers of lines are from 1. */
 export function parseTapeLines(
   text: string,
   options: { readonly newCallId: () => string },
 ): readonly TapeLine[] {
-  const pairing: Pairing = { newCallId: options.newCallId, calls: new Map(), pending: [] };
-  return [...linesOf(text)].map(([number, line]) => {
-    const record = readRecord(line);
-    if ('fault' in record) throw brokenLine(number, record.fault);
-    return { number, record, drafts: draftsOf(line, record, pairing) };
-  });
+  const read = tapeLineReader(options);
+  return text.split('\n').flatMap((line, index) => read(line, index + 1) ?? []);
 }
 
-/** The text of a tape file, each line with its end. Ids are those of imported lines, and go on by one behind them. */
-export function formatTapeLines(entries: readonly StoredEntry[]): string {
+/** Makes the lines of a tape file out of entries that come piece by piece, in order. */
+export interface TapeLineWriter {
+  /** Lines, without their ends, of what is whole by now. */
+  add(entries: readonly StoredEntry[]): readonly string[];
+  /** The rest. */
+  end(): readonly string[];
+}
+
+/** Ids are those of imported lines, and go on by one behind them. */
+export function tapeLineWriter(): TapeLineWriter {
   let last = 0;
-  return toRecords(entries)
-    .map(({ line, kind, payload, meta, date }) => {
-      if (line !== undefined) {
-        const { id }: { id: number } = JSON.parse(line);
-        last = id;
-        return `${line}\n`;
-      }
-      last += 1;
-      return `${pythonJson({ id: last, kind, payload, meta, date })}\n`;
-    })
-    .join('');
+  let waiting: readonly StoredEntry[] = [];
+  const format = ({ line, kind, payload, meta, date }: TapeRecord): string => {
+    if (line !== undefined) {
+      const { id }: { id: number } = JSON.parse(line);
+      last = id;
+      return line;
+    }
+    last += 1;
+    return pythonJson({ id: last, kind, payload, meta, date });
+  };
+  const take = (count: number): readonly string[] => {
+    const records = toRecords(waiting.slice(0, count));
+    waiting = waiting.slice(count);
+    return records.map(format);
+  };
+  return {
+    add: (entries) => {
+      waiting = waiting.length === 0 ? entries : [...waiting, ...entries];
+      return take(countSettled(waiting));
+    },
+    end: () => take(waiting.length),
+  };
+}
+
+/** The text of a tape file by `tapeLineWriter`, each line with its end. */
+export function formatTapeLines(entries: readonly StoredEntry[]): string {
+  const writer = tapeLineWriter();
+  return [...writer.add(entries), ...writer.end()].map((line) => `${line}\n`).join('');
 }
 
 const manifestSchema = z.object({
@@ -240,11 +303,11 @@ const manifestSchema = z.object({
       id: z.string().min(1),
       /** Relative to the folder of the manifest. */
       file: z.string().min(1),
-      head_id: z.int().min(0),
+      head_id: z.int(),
       /** Where it was forked from; null for a tape of its own. */
       parent: z.object({ tape: z.string().min(1), entry: z.int().min(0) }).nullable(),
       /** The latest entry of each anchor name. */
-      anchors: z.record(z.string(), z.int().min(1)),
+      anchors: z.record(z.string(), z.int()),
       archived: z.boolean(),
     }),
   ),

@@ -162,27 +162,60 @@ export function toRecord(entry: StoredEntry): TapeRecord {
 
 /** How many entries from `at` on are the whole of one imported line; 0 when they are not. */
 function countLine(entries: readonly StoredEntry[], at: number): number {
+  const parts = partsFrom(entries, at);
+  return parts !== undefined && countParts(entries, at, parts) === parts ? parts : 0;
+}
+
+/** How many parts the line has that begins here; undefined where none does. */
+function partsFrom(entries: readonly StoredEntry[], at: number): number | undefined {
   const entry = entries[at];
   const mark = entry === undefined ? undefined : importOf(entry);
-  if (mark === undefined || !('line' in mark)) return 0;
-  for (let part = 1; part < mark.parts; part += 1) {
-    const next = entries[at + part];
-    const nextMark = next === undefined ? undefined : importOf(next);
-    if (nextMark === undefined || !('part' in nextMark) || nextMark.part !== part) return 0;
-  }
-  return mark.parts;
+  return mark !== undefined && 'line' in mark ? mark.parts : undefined;
 }
+
+/** How many of a line's parts follow each other from `at` on. */
+function countParts(entries: readonly StoredEntry[], at: number, parts: number): number {
+  for (let part = 1; part < parts; part += 1) {
+    const next = entries[at + part];
+    const mark = next === undefined ? undefined : importOf(next);
+    if (mark === undefined || !('part' in mark) || mark.part !== part) return part;
+  }
+  return parts;
+}
+
+const isStepPart = (entry: StoredEntry): boolean =>
+  entry.turnId !== null &&
+  entry.step !== null &&
+  (entry.kind === 'tool_call' || entry.kind === 'tool_result');
 
 /** How many entries from `at` on are calls of one step, or results of one step. */
 function countStep(entries: readonly StoredEntry[], at: number): number {
   const first = entries[at];
-  if (first === undefined || first.turnId === null || first.step === null) return 1;
-  if (first.kind !== 'tool_call' && first.kind !== 'tool_result') return 1;
+  if (first === undefined || !isStepPart(first)) return 1;
   const isOfStep = (entry: StoredEntry | undefined): boolean =>
     entry?.kind === first.kind && entry.turnId === first.turnId && entry.step === first.step;
   let end = at + 1;
   while (isOfStep(entries[end])) end += 1;
   return end - at;
+}
+
+/** True when the record that begins at `at` reaches to the end, and more entries could belong to it. */
+function isOpenAt(entries: readonly StoredEntry[], at: number): boolean {
+  const first = entries[at];
+  const parts = partsFrom(entries, at);
+  if (parts !== undefined) {
+    const found = countParts(entries, at, parts);
+    return found < parts && at + found === entries.length;
+  }
+  return first !== undefined && isStepPart(first) && at + countStep(entries, at) === entries.length;
+}
+
+/** How many of the entries, from the first on, make records to which what may follow them adds nothing. */
+export function countSettled(entries: readonly StoredEntry[]): number {
+  let at = 0;
+  while (at < entries.length && !isOpenAt(entries, at))
+    at += countLine(entries, at) || countStep(entries, at);
+  return at;
 }
 
 const listOf = (value: JsonValue | undefined): readonly JsonValue[] => (Array.isArray(value) ? value : []);

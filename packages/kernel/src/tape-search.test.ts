@@ -55,3 +55,9 @@ test('the words of an entry are the texts and numbers of its payload', () => {
     MAX_WORDS - 1,
   );
 });
+
+test("the words of a handoff are not those of its anchor's state, which may be erased", () => {
+  const payload = { name: 'handoff', data: { name: 'phase', state: { secret: 'word' } } };
+  const record = { position: 1, kind: 'event', payload, meta: {}, date: null } as const;
+  expect(wordsOf(record)).toBe('handoff\nphase');
+});

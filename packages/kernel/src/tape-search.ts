@@ -7,8 +7,7 @@
  * S2  A word of 4 letters may have one typo (a letter more, less or another), one of 9 two. Shorter ones have none.
  * S3  A word with n typos keeps one of n + 1 parts of it unharmed: an entry without any of these parts need not be looked at.
  */
-import type { JsonValue } from './json.js';
-import { isJsonObject } from './json.js';
+import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
 import type { TapeRecord } from './tape-record.js';
 
 /** Characters of an entry that are searched. */
@@ -39,9 +38,17 @@ function* leavesOf(value: JsonValue): Generator<string> {
   else if (isJsonObject(value)) for (const item of Object.values(value)) yield* leavesOf(item);
 }
 
+/** A handoff says the state of its anchor again: that stands in the anchor's words alone, and goes with them. */
+function saidBy({ kind, payload }: TapeRecord): JsonObject {
+  const { data } = payload;
+  if (kind !== 'event' || payload.name !== 'handoff' || !isJsonObject(data)) return payload;
+  const { state: _state, ...rest } = data;
+  return { ...payload, data: rest };
+}
+
 /** The words of an entry: all texts and numbers of its payload, folded. */
-export const wordsOf = ({ payload }: TapeRecord): string =>
-  foldText([...leavesOf(payload)].join('\n'))
+export const wordsOf = (record: TapeRecord): string =>
+  foldText([...leavesOf(saidBy(record))].join('\n'))
     .slice(0, MAX_WORDS)
     .replace(/[\ud800-\udbff]$/, '');
 

@@ -53,6 +53,8 @@ export {
 } from './runtime.js';
 export type { Accepted, SubmitOptions } from './submit.js';
 export type { EntryInput, EntryOptions } from './tape/entry-input.js';
+export type { TapeFolder } from './tape/export-tape.js';
+export type { ImportedTape, ImportOptions, TapeFile, TapeSource } from './tape/import-tape.js';
 export type { TapeOptions } from './tape/open-tape.js';
 export { type CommandAnswer, runTapeCommand } from './tape/run-command.js';
 export type { TapeMatch } from './tape/search-tape.js';

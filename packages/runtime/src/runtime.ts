@@ -76,6 +76,7 @@ import {
 } from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
 import { onPool } from './tape/connection.js';
+import { type ImportedTape, type ImportOptions, importTape, type TapeSource } from './tape/import-tape.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';
 import type { Tape } from './tape/tape.js';
 import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
@@ -450,6 +451,16 @@ export class Runtime implements RuntimeCore {
    */
   tape(target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
     return openTape(onPool(this.pool), target, options);
+  }
+
+  /**
+   * Makes a tape out of the lines of files in the seed's form, with `append` also behind the entries of one that exists. All
+   * or nothing, in one transaction. Rule: docs/tape.md, "Files".
+   *
+   * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`.
+   */
+  importTape(target: TapeTarget, source: TapeSource, options: ImportOptions = {}): Promise<ImportedTape> {
+    return importTape(this.pool, { target, source }, options);
   }
 
   /**

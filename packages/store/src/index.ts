@@ -240,6 +240,13 @@ export {
   loadEntries,
   type TapeEntryRow,
 } from './tape-entries.js';
+export {
+  archiveTape,
+  beginTape,
+  type EmptyTape,
+  loadFolderFacts,
+  type TapeFolderFacts,
+} from './tape-files.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
 export { findTapeLine, listTapes, type TapeLine } from './tape-list.js';
 export {

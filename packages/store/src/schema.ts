@@ -152,6 +152,8 @@ const boxes = boxcar.table('boxes', {
   forkStatus: text('fork_status').$type<'open' | 'merged' | 'discarded'>(),
   /** Tape: the incarnation that a reset put this one in the place of. */
   previousBoxId: uuid('previous_box_id').$type<BoxId>(),
+  /** Tape: the lines of the session graph that it was imported with. */
+  sessionGraph: text('session_graph'),
 });
 
 const tapeEntries = boxcar.table(

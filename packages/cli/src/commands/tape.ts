@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import type { Run } from '../command.js';
+import { addExport, addImport } from './tape-files.js';
 import { addTapeInfo, addTapeList, addTapeSearch, addTapeShow } from './tape-read.js';
 import { addTapeHandoff, addTapeRepl, addTapeReset, addTapeResume } from './tape-write.js';
 
@@ -13,6 +14,8 @@ const COMMANDS: readonly ((group: Command, run: Run) => void)[] = [
   addTapeReset,
   addTapeRepl,
   addTapeResume,
+  addExport,
+  addImport,
 ];
 
 export function addTape(program: Command, run: Run): void {

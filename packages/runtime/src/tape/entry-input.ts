@@ -16,6 +16,7 @@ import {
   type ProjectId,
   parseCardInput,
   parseJsonValue,
+  TURN_STARTED,
   type TurnId,
 } from '@boxcar/kernel';
 import type { NewTapeEntry } from '@boxcar/store';
@@ -66,6 +67,20 @@ function checkName(name: unknown, field: string): string {
   return parsed;
 }
 
+/** In `imported` stands the line that an entry came from, and readers take it at its word: imports alone write it. */
+function checkMeta(meta: JsonObject, field: string): JsonObject {
+  const parsed = parseJsonValue(meta, field);
+  if (!isJsonObject(parsed) || parsed.imported !== undefined)
+    throw refuse(field, 'must be an object without `imported`.');
+  return parsed;
+}
+
+/** A `turn.started` shows readers of the tape the context that it names: claims of turns alone write it. */
+function checkEvent<T>(name: T, field: string): T {
+  if (name === TURN_STARTED) throw refuse(field, `${TURN_STARTED} is written by turns alone.`);
+  return name;
+}
+
 function buildEntryCard(draft: Omit<CardDraft, 'authorId'>, { projectId, actorId }: EntryAuthor): NewCard {
   return buildCard({ ...draft, authorId: actorId }, { id: newId<'card'>(), projectId });
 }
@@ -92,7 +107,7 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
     anchorName: null,
     turnId: input.turnId ?? null,
     step: input.step ?? null,
-    meta: input.meta === undefined ? null : (parseJsonValue(input.meta, `${field}.meta`) as JsonObject),
+    meta: input.meta === undefined ? null : checkMeta(input.meta, `${field}.meta`),
   };
   switch (input.kind) {
     case 'anchor': {
@@ -106,12 +121,13 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
       };
     }
     case 'event': {
-      const name = checkName(input.name, `${field}.name`);
+      const name = checkEvent(checkName(input.name, `${field}.name`), `${field}.name`);
       const data = input.data === undefined ? {} : { data: parseJsonValue(input.data, `${field}.data`) };
       return { ...shared, kind: 'event', card: null, payload: { name, ...data } };
     }
     case 'draft': {
       const { kind, card, payload, anchorName, meta } = input.draft;
+      checkEvent(payload?.name, `${field}.draft.payload.name`);
       return {
         ...shared,
         kind,

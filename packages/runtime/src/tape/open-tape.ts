@@ -59,6 +59,16 @@ async function toAddress(db: Queryable, target: TapeTarget, project: string): Pr
   return { kind: 'agent', agentId: (await findAgent(db, project, target.agent)).actorId };
 }
 
+/** Which tape is meant, and in whose name. @throws KernelError `not_found` for project or agent, `bad_request`. */
+export async function findAddress(
+  db: Queryable,
+  target: TapeTarget,
+  { projectId: project = 'default', as = 'operator' }: Omit<TapeOptions, 'create'>,
+): Promise<{ readonly actor: TapeActor; readonly address: TapeAddress }> {
+  const actor = await findAgent(db, project, as);
+  return { actor, address: await toAddress(db, target, project) };
+}
+
 /**
  * A tape by its name, made with its bootstrap when there is none; that of an agent; or a box that is a tape.
  *
@@ -70,9 +80,8 @@ export async function openTape(
   options: TapeOptions = {},
 ): Promise<Tape> {
   const { db } = connection;
-  const { projectId: project = 'default', as = 'operator', create = true } = options;
-  const actor = await findAgent(db, project, as);
-  const address = await toAddress(db, target, project);
+  const { create = true } = options;
+  const { actor, address } = await findAddress(db, target, options);
   let row = await findTape(db, address, actor);
   if (row === undefined && address.kind === 'name' && create) {
     await createTape(db, { ...actor, boxId: newId<'box'>(), name: address.name });

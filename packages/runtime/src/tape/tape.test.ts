@@ -241,6 +241,16 @@ describe('slices', () => {
     ['an anchor without a name', (tape) => tape.handoff('')],
     ['a name with NUL', (tape) => tape.handoff('a\0b')],
     ['a state that is no object', (tape) => tape.handoff('x', { state: 'text' })],
+    [
+      'an event that begins a turn',
+      (tape) =>
+        tape.append([{ kind: 'event', name: 'turn.started', data: { turn_id: 't', context_box_id: 'b' } }]),
+    ],
+    [
+      'a message that claims to be of a file',
+      (tape) =>
+        tape.append([{ kind: 'message', content: 'x', meta: { imported: { line: '{}', parts: 1 } } }]),
+    ],
     ['nothing to append', (tape) => tape.append([])],
     ['a kind that is none', (tape) => tape.append([{ kind: 'other' } as unknown as EntryInput])],
   ])('%s are refused, and the tape is as before', async (_what, work) => {

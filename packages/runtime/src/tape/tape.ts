@@ -41,8 +41,8 @@ import {
 import { newId } from '../packer.js';
 import type { TapeConnection } from './connection.js';
 import { type EntryInput, toNewBootstrap, toNewEntry, toNewHandoff } from './entry-input.js';
+import { exportLines, loadFolder, type TapeFolder } from './export-tape.js';
 import { searchTape, type TapeMatch } from './search-tape.js';
-
 import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import {
   type AnchorSummary,
@@ -306,6 +306,21 @@ export class Tape {
       strictBub,
       anchor: shown === undefined ? null : toRecord(shown),
     });
+  }
+
+  /**
+   * Its lines as the seed's files have them, each without its end, up to the head of this moment: those that were imported
+   * as they were. Read as they are taken.
+   */
+  async *export(): AsyncGenerator<string, void, void> {
+    const { row, last } = await this.#open();
+    yield* exportLines(this.#connection.db, row.boxId, last);
+  }
+
+  /** What stands beside its lines in the seed's folder. Earlier incarnations that the actor may not read are left out. */
+  async folder(): Promise<TapeFolder> {
+    const { row } = await this.#open();
+    return loadFolder(this.#connection.db, row, this.#actor);
   }
 
   /**
