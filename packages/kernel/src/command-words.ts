@@ -21,8 +21,6 @@ export class CommandLexer {
   #mode: Mode = 'blank';
   #text = '';
   #isEscaped = false;
-  /** Something of this word was quoted or escaped, so an empty or a braced text is meant as it is. */
-  #isQuoted = false;
   #braces = '';
   #depth = 0;
   #quote = '';
@@ -52,7 +50,6 @@ export class CommandLexer {
     this.#mode = 'blank';
     this.#text = '';
     this.#braces = '';
-    this.#isQuoted = false;
   }
 
   #take(character: string): void {
@@ -82,14 +79,12 @@ export class CommandLexer {
       this.#isEscaped = false;
       if (character === '\n') return;
       this.#add(character);
-      this.#isQuoted = true;
     } else if (BLANK.test(character)) this.#endWord();
     else if (this.#mode === 'closed') this.#fault ??= `'${character}' follows a closing brace`;
     else if (character === '\\') this.#isEscaped = true;
     else if (character === "'" || character === '"') {
       this.#mode = character === "'" ? 'single' : 'double';
-      this.#isQuoted = true;
-    } else if (character === '{' && !this.#isQuoted && BEFORE_BRACES.test(this.#text)) {
+    } else if (character === '{' && BEFORE_BRACES.test(this.#text)) {
       this.#mode = 'braces';
       this.#takeInBraces(character);
     } else this.#add(character);

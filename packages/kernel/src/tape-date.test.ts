@@ -51,5 +51,8 @@ test('a moment is written as the original writes it', () => {
   expect(pythonDate(new Date('2026-02-21T12:00:00Z'))).toBe('2026-02-21T12:00:00+00:00');
   expect(secondsToDate(0)).toBe('1970-01-01T00:00:00+00:00');
   expect(secondsToDate(1_771_675_200.25)).toBe('2026-02-21T12:00:00.250000+00:00');
+  expect([secondsToDate(1e300), secondsToDate(-1e11), secondsToDate(Number.NaN)]).toEqual(
+    Array(3).fill(undefined),
+  );
   expect(secondsToDate(-0.5)).toBe('1969-12-31T23:59:59.500000+00:00');
 });

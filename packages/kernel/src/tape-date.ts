@@ -51,10 +51,14 @@ export function pythonDate(value: Date | string): string {
   return `${text.replace(/\.000000Z$|Z$/, '')}+00:00`;
 }
 
-/** Seconds since 1970, as older lines have them. */
-export const secondsToDate = (seconds: number): string => {
+/** The years 1 to 9999, in seconds since 1970. */
+const [FIRST_SECOND, LAST_SECOND] = [-62_135_596_800, 253_402_300_799];
+
+/** Seconds since 1970, as older lines have them; undefined for what is no date. */
+export function secondsToDate(seconds: number): string | undefined {
+  if (!(seconds >= FIRST_SECOND && seconds <= LAST_SECOND)) return undefined;
   const micros = Math.round(seconds * 1e6);
-  const text = new Date(Math.floor(micros / 1e6) * 1000).toISOString().slice(0, 19);
-  const rest = ((micros % 1e6) + 1e6) % 1e6;
-  return pythonDate(`${text}.${String(rest).padStart(6, '0')}Z`);
-};
+  const whole = Math.floor(micros / 1e6);
+  const rest = String(micros - whole * 1e6).padStart(6, '0');
+  return pythonDate(`${new Date(whole * 1000).toISOString().slice(0, 19)}.${rest}Z`);
+}

@@ -92,20 +92,18 @@ function openCalls(record: TapeRecord): OpenCall[] {
   });
 }
 
-/** Gives the results of a record to the calls before it: by id, else by position to the latest calls without any. */
+const isOpen = ({ result }: OpenCall): boolean => result === undefined;
+
+/** Gives the results of a record to the calls before it: by id, else in order to the latest calls that wait for some. */
 function settle(record: TapeRecord, steps: readonly (readonly OpenCall[])[]): void {
   const ids = listOf(record.meta.tool_call_ids) ?? [];
-  const latest = steps.findLast((step) => step.some(({ result }) => result === undefined));
+  const latest = steps.findLast((step) => step.some(isOpen));
   for (const [index, text] of resultTexts(record).entries()) {
     const id = ids[index];
-    const named =
-      typeof id === 'string'
-        ? steps.findLast((step) => step.some((call) => call.id === id && call.result === undefined))
-        : undefined;
+    const isMeant = (call: OpenCall): boolean => isOpen(call) && call.id === id;
     const call =
-      named?.find((open) => open.id === id && open.result === undefined) ??
-      (id === undefined ? latest?.[index] : undefined);
-    if (call !== undefined) call.result ??= text;
+      id === undefined ? latest?.find(isOpen) : steps.findLast((step) => step.some(isMeant))?.find(isMeant);
+    if (call !== undefined) call.result = text;
   }
 }
 

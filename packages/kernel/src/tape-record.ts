@@ -69,7 +69,7 @@ export function readRecord(line: string): TapeRecord | { readonly fault: string 
   if (kind === 'anchor' && typeof payload.name !== 'string')
     return { fault: 'is an anchor without a `name`' };
   // Older lines have seconds in place of a date, the oldest neither.
-  const date = value.date ?? (typeof timestamp === 'number' ? secondsToDate(timestamp) : null);
+  const date: unknown = value.date ?? (typeof timestamp === 'number' ? secondsToDate(timestamp) : null);
   if (date !== null && !isDate(date)) return { fault: 'has no ISO `date`' };
   return { position: id, kind, payload, meta: isJsonObject(meta) ? meta : {}, date, line };
 }
