@@ -13,7 +13,7 @@ export const stored = (entry: TapeEntry, meta: JsonObject | null = null): Stored
   createdAt: CREATED_AT,
 });
 
-export const appended = (drafts: readonly EntryDraft[]): readonly StoredEntry[] =>
+const appended = (drafts: readonly EntryDraft[]): readonly StoredEntry[] =>
   drafts.map(({ kind, card, payload, anchorName, meta }, index) => ({
     position: index + 1,
     kind,
