@@ -35,13 +35,13 @@ create index tape_entries_anchor on boxcar.tape_entries (box_id, hashtextextende
 create index tape_entries_kind on boxcar.tape_entries (box_id, kind, position);
 create index tape_entries_date on boxcar.tape_entries (box_id, created_at);
 
--- The words of entries in lower case, for search: written by searches, from the first entry of a box on without a gap, and never on the
--- way of a turn. Not part of the tape: what is missing is written by the next search.
+-- The words of entries, folded, for search: written by searches, from the first entry of a box on without a gap, and never on the
+-- way of a turn. Not part of the tape: what is missing is written by the next search. Null words: the card was erased.
 create table boxcar.tape_words (
   box_id uuid not null,
   position int not null,
   card_id uuid,
-  words text not null,
+  words text,
   primary key (box_id, position)
 );
 create index tape_words_card on boxcar.tape_words (card_id) where card_id is not null;
@@ -140,8 +140,9 @@ begin
   end if;
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'purge');
   delete from boxcar.tape_entries e where e.box_id = any (box_ids);
-  delete from boxcar.tape_words w where w.box_id = any (box_ids);
   delete from boxcar.boxes b where b.id = any (box_ids);
+  -- Behind the boxes: who writes words holds the row of the box.
+  delete from boxcar.tape_words w where w.box_id = any (box_ids);
   delete from boxcar.cards c where c.id = any (card_ids);
   delete from boxcar.purging p where p.box_id = any (box_ids);
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();

@@ -88,8 +88,9 @@ begin
   end if;
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'purge');
   delete from boxcar.tape_entries e where e.box_id = any (box_ids);
-  delete from boxcar.tape_words w where w.box_id = any (box_ids);
   delete from boxcar.boxes b where b.id = any (box_ids);
+  -- Behind the boxes: who writes words holds the row of the box.
+  delete from boxcar.tape_words w where w.box_id = any (box_ids);
   delete from boxcar.cards c where c.id = any (card_ids);
   delete from boxcar.purging p where p.box_id = any (box_ids);
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
@@ -414,7 +415,7 @@ create table boxcar.tape_words (
   box_id uuid not null,
   "position" integer not null,
   card_id uuid,
-  words text not null
+  words text
 );
 
 create table boxcar.tool_calls (

@@ -54,17 +54,19 @@ export {
 export type { Accepted, SubmitOptions } from './submit.js';
 export type { EntryInput, EntryOptions } from './tape/entry-input.js';
 export type { TapeOptions } from './tape/open-tape.js';
-export {
-  type AnchorSummary,
-  type Appended,
-  type AppendOptions,
-  type Handoff,
-  type HandoffOptions,
-  type MessagesOptions,
-  Tape,
-  type TapeInfo,
-  type TapeTarget,
-} from './tape/tape.js';
+export type { TapeMatch } from './tape/search-tape.js';
+export { Tape } from './tape/tape.js';
+export type {
+  AnchorSummary,
+  Appended,
+  AppendOptions,
+  Handoff,
+  HandoffOptions,
+  MessagesOptions,
+  SearchOptions,
+  TapeInfo,
+  TapeTarget,
+} from './tape/tape-types.js';
 export type { Tool, ToolContext } from './tool.js';
 export { ToolQueue } from './tool-queue.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

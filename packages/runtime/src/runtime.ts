@@ -71,7 +71,8 @@ import {
 } from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';
-import type { Tape, TapeTarget } from './tape/tape.js';
+import type { Tape } from './tape/tape.js';
+import type { TapeTarget } from './tape/tape-types.js';
 import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';

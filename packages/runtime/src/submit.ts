@@ -515,12 +515,20 @@ class Primitive implements HandlerTools {
     if (reused.length > 0) {
       const ids = [...new Set(reused.map(({ turn }) => turn.agentId))];
       const tapes = await lockAgents(this.tx, ids, parent?.runId);
-      for (const { turn } of reused)
-        if (tapes.get(turn.agentId) !== turn.outputBoxId)
+      for (const { turn } of reused) {
+        const tapeId = tapes.get(turn.agentId);
+        if (tapeId === turn.outputBoxId) continue;
+        const details = { agent_id: turn.agentId, output_box_id: turn.outputBoxId, project_id: projectId };
+        if (tapeId === undefined)
           throw new KernelError('not_found', {
-            message: `submitTurn: no agent ${turn.agentId} with the tape ${turn.outputBoxId}.`,
-            details: { agent_id: turn.agentId, output_box_id: turn.outputBoxId, project_id: projectId },
+            message: `submitTurn: no agent ${turn.agentId} with a tape.`,
+            details,
           });
+        throw new KernelError('tape_conflict', {
+          message: `Agent ${turn.agentId} writes to tape ${tapeId} by now: it was reset meanwhile.`,
+          details,
+        });
+      }
     }
     const [first] = made;
     if (parent === undefined && first !== undefined)

@@ -232,6 +232,7 @@ export {
 } from './tape-entries.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
 export { findActiveTurn, type ResetResult, resetTape } from './tape-reset.js';
+export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
 export {
   type AppendRequest,
   type AppendResult,

@@ -182,8 +182,8 @@ const tapeWords = boxcar.table(
     boxId: uuid('box_id').$type<BoxId>().notNull(),
     position: integer('position').notNull(),
     cardId: uuid('card_id').$type<CardId>(),
-    /** In lower case. */
-    words: text('words').notNull(),
+    /** Folded; null: erased meanwhile. */
+    words: text('words'),
   },
   (table) => [primaryKey({ columns: [table.boxId, table.position] })],
 );

@@ -3,7 +3,9 @@ import { KernelError, parseId, tryParseId } from '@boxcar/kernel';
 import { createTape, findActor, findTape, type TapeActor, type TapeAddress } from '@boxcar/store';
 import type pg from 'pg';
 import { newId } from '../packer.js';
-import { Tape, type TapeTarget, tapeNotFound } from './tape.js';
+import { Tape } from './tape.js';
+import { tapeNotFound } from './tape-errors.js';
+import type { TapeTarget } from './tape-types.js';
 
 export interface TapeOptions {
   /** Id or name; default `default`. */

@@ -1,22 +1,21 @@
 /** A tape in the hands of a program: appended to, read by slices, begun anew. Source: docs/tape.md. */
 import {
   type AgentId,
-  type AnchorSelector,
   anchorNameOf,
   anchorNotFound,
   anchorState,
   type BoxId,
   buildTapeQuery,
   type ChatMessage,
+  ENTRY_KINDS,
   type EntryKind,
   formatTapeRef,
   type JsonObject,
-  type JsonValue,
   KernelError,
   LAST_ANCHOR,
   matchesText,
   type ProjectId,
-  type TapeMessagesOptions,
+  parseTapeQuery,
   type TapeQuery,
   type TapeQueryBuilder,
   type TapeRecord,
@@ -43,79 +42,26 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { newId } from '../packer.js';
+import { type EntryInput, toNewBootstrap, toNewEntry, toNewHandoff } from './entry-input.js';
+import { searchTape, type TapeMatch } from './search-tape.js';
+
+import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import {
-  type EntryInput,
-  type EntryOptions,
-  toNewBootstrap,
-  toNewEntry,
-  toNewHandoff,
-} from './entry-input.js';
+  type AnchorSummary,
+  type Appended,
+  type AppendOptions,
+  DEFAULT_ANCHORS,
+  DEFAULT_MATCHES,
+  type Handoff,
+  type HandoffOptions,
+  type KindsOption,
+  MAX_ANCHORS,
+  MAX_MATCHES,
+  type MessagesOptions,
+  type SearchOptions,
+  type TapeInfo,
+} from './tape-types.js';
 
-/** A tape by its name, or the one of an agent (id or name), or a box. */
-export type TapeTarget = string | { readonly agent: string } | { readonly box: string };
-
-export interface AppendOptions {
-  /** The head that was read: when there is more, nothing is appended (`tape_conflict`). */
-  readonly expectedHead?: number;
-  /** Names this append: the same again appends nothing and gives the same answer. */
-  readonly dedupKey?: string;
-}
-
-export interface Appended {
-  /** Positions of the first and last entry. */
-  readonly first: number;
-  readonly last: number;
-  /** True when it had been appended before under its key. */
-  readonly isRepeated: boolean;
-}
-
-export interface HandoffOptions extends AppendOptions, EntryOptions {
-  /** What is handed over: the view shows it first from then on. */
-  readonly state?: JsonValue;
-}
-
-export interface Handoff {
-  readonly anchor: number;
-  readonly event: number;
-  readonly isRepeated: boolean;
-}
-
-export interface AnchorSummary {
-  readonly position: number;
-  readonly name: string;
-  readonly state: JsonValue;
-  readonly date: string | null;
-}
-
-export interface TapeInfo {
-  readonly name: string | null;
-  readonly box_id: BoxId;
-  readonly incarnation: number;
-  readonly entries: number;
-  readonly anchors: number;
-  readonly last_anchor: string | null;
-  readonly last_anchor_position: number;
-  readonly entries_since_last_anchor: number;
-  /** Of the last model call that was recorded near the head; null when there is none. */
-  readonly last_token_usage: number | null;
-}
-
-export interface KindsOption {
-  /** None: all. */
-  readonly kinds?: readonly EntryKind[];
-}
-
-export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> {
-  /** Which entries: those after the last anchor (default), after the latest of a name, or all (null). */
-  readonly anchor?: AnchorSelector;
-  /** Chooses or makes entries of them: for compaction, summaries, retrieval. */
-  readonly select?: (
-    records: readonly TapeRecord[],
-  ) => readonly TapeRecord[] | Promise<readonly TapeRecord[]>;
-}
-
-export const DEFAULT_ANCHORS = 20;
-export const MAX_ANCHORS = 500;
 /** Entries that a look for a text reads at once. */
 const PAGE = 2_000;
 
@@ -292,6 +238,35 @@ export class Tape {
     return found.slice(0, wanted.limit);
   }
 
+  /**
+   * Entries with these words, newest first: those with all of them as one piece, then those that come near. Of entries that say
+   * the same the newest is shown. The first search of a tape writes down its words, for itself and later ones.
+   *
+   * @throws KernelError `bad_request`.
+   */
+  async search(query: string, options: SearchOptions = {}): Promise<readonly TapeMatch[]> {
+    const { kinds = ['message', 'tool_result'], limit = DEFAULT_MATCHES, start, end } = options;
+    const checked = parseTapeQuery({
+      kinds,
+      limit,
+      ...(start === undefined && end === undefined
+        ? {}
+        : {
+            between_dates: {
+              ...(start === undefined ? {} : { start }),
+              ...(end === undefined ? {} : { end }),
+            },
+          }),
+    });
+    const { row, last } = await this.#open();
+    return searchTape(this.#pool, { boxId: row.boxId, upto: last }, query, {
+      kinds: checked.kinds.length > 0 ? checked.kinds : ENTRY_KINDS,
+      since: checked.from,
+      until: checked.until,
+      limit: Math.min(checked.limit ?? DEFAULT_MATCHES, MAX_MATCHES),
+    });
+  }
+
   /** What is on it, without reading it. */
   async info(): Promise<TapeInfo> {
     const { row, last } = await this.#open();
@@ -425,50 +400,3 @@ const archivedRef = ({ boxId, headPosition }: TapeRow, workspace: string): strin
     target: { kind: 'entry', position: headPosition },
     head: headPosition,
   });
-
-export function tapeNotFound(address: TapeAddress): KernelError {
-  const named =
-    address.kind === 'box'
-      ? address.boxId
-      : address.kind === 'agent'
-        ? `of agent ${address.agentId}`
-        : `'${address.name}'`;
-  return new KernelError('not_found', {
-    message: `No tape ${named} in this project.`,
-    details: { ...address },
-  });
-}
-
-const notAuthorized = (boxId: BoxId, actorId: AgentId, what: string): KernelError =>
-  new KernelError('box_not_authorized', {
-    message: `Agent ${actorId} may not ${what} tape ${boxId}.`,
-    details: { box_id: boxId, source_agent_id: actorId },
-  });
-
-function toAppendError(
-  result: Exclude<AppendResult, { outcome: 'appended' }>,
-  boxId: BoxId,
-  actorId: AgentId,
-): KernelError {
-  const details = { box_id: boxId };
-  switch (result.outcome) {
-    case 'conflict':
-      return new KernelError('tape_conflict', {
-        message: `The head of tape ${boxId} is ${result.head}.`,
-        details: { ...details, head: result.head },
-      });
-    case 'archived':
-      return new KernelError('tape_conflict', {
-        message: `Tape ${boxId} was reset: it is archived.`,
-        details,
-      });
-    case 'closed':
-      return new KernelError('fork_closed', { details });
-    case 'forbidden':
-      return notAuthorized(boxId, actorId, 'append to');
-    case 'not_found':
-      return tapeNotFound({ kind: 'box', boxId });
-    default:
-      return result satisfies never;
-  }
-}

@@ -4,6 +4,7 @@ const TABLES = [
   'cards',
   'boxes',
   'tape_entries',
+  'tape_words',
   'agents',
   'grants',
   'runs',
