@@ -145,6 +145,14 @@ export {
   migrate,
   type SchemaRange,
 } from './migrate.js';
+export {
+  closeNotice,
+  findDueNotices,
+  loadNotice,
+  type Notice,
+  passUnseen,
+  tellEnd,
+} from './notices.js';
 export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
 export { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from './projects.js';
 export {
@@ -175,6 +183,15 @@ export {
 } from './queue-calls.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
 export { tables } from './schema.js';
+export {
+  findSession,
+  listChildSessions,
+  listSessions,
+  makeSession,
+  type Session,
+  sessionIdOfTape,
+  setSessionStatus,
+} from './sessions.js';
 export { loadWaitFacts } from './stuck.js';
 export {
   emptySubmission,
@@ -230,6 +247,19 @@ export {
   loadEntries,
   type TapeEntryRow,
 } from './tape-entries.js';
+export {
+  discardFork,
+  type ForkReceipt,
+  type ForkRow,
+  type ForkStatus,
+  findCurrentTape,
+  findFork,
+  findLeftForks,
+  listForks,
+  type MergeResult,
+  makeFork,
+  mergeFork,
+} from './tape-forks.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
 export { findActiveTurn, type ResetResult, resetTape } from './tape-reset.js';
 export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';

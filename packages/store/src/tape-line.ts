@@ -54,9 +54,9 @@ export const edgeEntriesOf = (
 
 /** The boxes in which the tape's entries stand, with the last position of each that is read: its line and itself. */
 export const partsOf = (b: string): string => `(
-    select part.box_id, ${behind(b)} as behind, part.upto from ${segmentsOf(b)}
+    select part.box_id, ${behind(b)} as behind, part.upto, part.n from ${segmentsOf(b)}
     union all
-    select ${b}.id, coalesce(${b}.fork_position, 0), ${b}.head_position)`;
+    select ${b}.id, coalesce(${b}.fork_position, 0), ${b}.head_position, coalesce(cardinality(${b}.line_boxes), 0) + 1)`;
 
 /** A subselect of the entry at a position of the tape whose id is `id`: none where that is no tape. To be joined laterally. */
 export const entryAt = (id: string, position: string): string => `(
