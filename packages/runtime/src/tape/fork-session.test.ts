@@ -10,18 +10,16 @@ import type { Tape } from './tape.js';
 let h: Harness;
 let n = 0;
 const fresh = (): string => `session-${++n}`;
-/** What models were asked, by the agent's instructions and in order. */
-const asked: { readonly text: string; readonly agent: string }[] = [];
-/** Held until it is let go. */
-let gate: { readonly agent: string; readonly opened: Promise<void> } | undefined;
+/** What models were asked, in order. */
+const asked: { readonly text: string; readonly turnId: string }[] = [];
+/** Who is told to work waits for it. */
+let gate: Promise<void> | undefined;
 
-/** Answers its last message; one that says `wait` waits at the gate. */
 const echo: ScriptedFunction = async ({ turn, messages }) => {
-  const all = messages.map(({ content }) => (typeof content === 'string' ? content : '')).join('\n');
-  asked.push({ text: all, agent: turn.agentId });
-  const last = messages.at(-1);
-  if (gate?.agent === turn.agentId) await gate.opened;
-  return { text: `answer to ${JSON.stringify(last?.content).slice(0, 200)}` };
+  const text = messages.map(({ content }) => (typeof content === 'string' ? content : '')).join('\n');
+  asked.push({ text, turnId: turn.turnId });
+  if (turn.instruction === 'work') await gate;
+  return { text: `answer to ${JSON.stringify(turn.instruction)}` };
 };
 
 beforeAll(async () => {
@@ -63,8 +61,10 @@ const run = async (agent: string, instruction = 'go') =>
   })) as { readonly turn_id: string };
 
 /** The prompts of an agent, newest last. */
-const promptsOf = (agentId: string): readonly string[] =>
-  asked.filter(({ agent }) => agent === agentId).map(({ text }) => text);
+async function promptsOf(agentId: string): Promise<readonly string[]> {
+  const turns = await h.rows<{ id: string }>('select id from boxcar.turns where agent_id = $1', [agentId]);
+  return asked.filter(({ turnId }) => turns.some(({ id }) => id === turnId)).map(({ text }) => text);
+}
 
 const orderIn = (text: string, ...words: readonly string[]): boolean =>
   words.every((word, index) => {
@@ -92,7 +92,7 @@ describe('a forked session', () => {
       status: 'success',
       agent_id: session.agentId,
     });
-    const [prompt = ''] = promptsOf(session.agentId);
+    const [prompt = ''] = await promptsOf(session.agentId);
     expect(orderIn(prompt, 'security', 'since then', 'look into auth', 'go')).toBe(true);
     expect(prompt).not.toMatch(/long ago|meanwhile/);
 
@@ -100,10 +100,10 @@ describe('a forked session', () => {
     await session.tape.handoff('own', { state: { summary: 'own work' } });
     const next = await run(name, 'go on');
     await h.runtime.waitForTurn(next.turn_id, { timeoutMs: 20_000 });
-    expect(promptsOf(session.agentId)[1]).not.toMatch(/since then|look into auth/);
-    expect(orderIn(promptsOf(session.agentId)[1] ?? '', 'own work', 'go on')).toBe(true);
+    expect((await promptsOf(session.agentId))[1]).not.toMatch(/since then|look into auth/);
+    expect(orderIn((await promptsOf(session.agentId))[1] ?? '', 'own work', 'go on')).toBe(true);
 
-    expect(promptsOf(agentId)).toEqual([]);
+    expect(await promptsOf(agentId)).toEqual([]);
     expect(await h.runtime.sessions.get(name)).toMatchObject({
       session_id: name,
       parent_session_id: agentId,
@@ -123,13 +123,13 @@ describe('a forked session', () => {
     const cut = await tape.forkSession(fresh(), { intention, view: 'last_anchor' });
     for (const session of [whole, cut])
       await h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 20_000 });
-    expect(promptsOf(whole.agentId)[0]).toContain('all of it');
-    expect(promptsOf(cut.agentId)[0]).not.toContain('all of it');
-    expect(promptsOf(cut.agentId)[0]).toContain('look into auth');
+    expect((await promptsOf(whole.agentId))[0]).toContain('all of it');
+    expect((await promptsOf(cut.agentId))[0]).not.toContain('all of it');
+    expect((await promptsOf(cut.agentId))[0]).toContain('look into auth');
     // Of a session of a session: its view is the one that its parent begins with.
     const nested = await whole.tape.forkSession(fresh(), { intention });
     await h.runtime.waitForTurn((await run(nested.name)).turn_id, { timeoutMs: 20_000 });
-    expect(orderIn(promptsOf(nested.agentId)[0] ?? '', 'all of it', 'look into auth')).toBe(true);
+    expect(orderIn((await promptsOf(nested.agentId))[0] ?? '', 'all of it', 'look into auth')).toBe(true);
     expect(await h.runtime.sessions.getParent(nested.name)).toMatchObject({ session_id: whole.name });
     expect(await h.runtime.sessions.getChildren(whole.name)).toMatchObject([{ session_id: nested.name }]);
     expect(await h.runtime.sessions.getParent(whole.name)).toBeNull();
@@ -153,7 +153,12 @@ describe('a forked session', () => {
   });
 
   test.each([
-    ['an anchor that is not there', { fromAnchor: 'nowhere' }, 'not_found', "Anchor 'nowhere' was not found."],
+    [
+      'an anchor that is not there',
+      { fromAnchor: 'nowhere' },
+      'not_found',
+      "Anchor 'nowhere' was not found.",
+    ],
     ['a profile that is not there', { profile: 'nobody' }, 'not_found', 'nobody'],
     ['another trigger', { triggerOnComplete: 'call_me' }, 'bad_request', 'triggerOnComplete'],
     ['another view', { view: 'all' }, 'bad_request', 'view'],
@@ -212,8 +217,8 @@ describe('the end of a session that notifies its parent', () => {
     expect(first).toBe(`[FORK RESULT] ${session.name}: success`);
     expect(reference).toMatch(new RegExp(`^Reference: tape://[^/]+/${session.name}/entry/\\d+\\?head=\\d+$`));
     expect(summary).toMatch(/^Summary: answer to .*find it/);
-    expect(promptsOf(agentId)).toHaveLength(1);
-    expect(promptsOf(agentId)[0]).toContain(message);
+    expect(await promptsOf(agentId)).toHaveLength(1);
+    expect((await promptsOf(agentId))[0]).toContain(message);
 
     // Who does it again changes nothing; the parent may read what is referred to.
     await sweeper().sweep();
@@ -227,25 +232,24 @@ describe('the end of a session that notifies its parent', () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     let open = (): void => undefined;
-    gate = {
-      agent: agentId,
-      opened: new Promise((resolve) => {
-        open = resolve;
-      }),
-    };
+    gate = new Promise((resolve) => {
+      open = resolve;
+    });
     const { turn_id: busy } = await run(agentId, 'work');
-    await waitFor(() => promptsOf(agentId).length === 1, { message: 'the parent is at work' });
+    await waitFor(async () => (await promptsOf(agentId)).length === 1, { message: 'the parent is at work' });
     const { turn_id } = await run(session.name, 'help');
     await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
     await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
     expect(await turnsOf(agentId)).toMatchObject([{ id: busy, status: 'running' }]);
-    gate = undefined;
     open();
-    await waitFor(async () => (await turnsOf(agentId)).filter(({ status }) => status === 'success').length === 2, {
-      message: 'the parent has had another turn',
-    });
-    expect(promptsOf(agentId)[0]).not.toContain('[FORK RESULT]');
-    expect(promptsOf(agentId)[1]).toContain('[FORK RESULT]');
+    await waitFor(
+      async () => (await turnsOf(agentId)).filter(({ status }) => status === 'success').length === 2,
+      {
+        message: 'the parent has had another turn',
+      },
+    );
+    expect((await promptsOf(agentId))[0]).not.toContain('[FORK RESULT]');
+    expect((await promptsOf(agentId))[1]).toContain('[FORK RESULT]');
     await sweeper().sweep();
     expect(await turnsOf(agentId)).toHaveLength(2);
   });

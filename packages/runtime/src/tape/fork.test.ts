@@ -27,7 +27,9 @@ const textOf = ({ payload }: TapeRecord): unknown =>
 const texts = async (tape: Tape): Promise<unknown[]> => (await tape.query().all()).map(textOf);
 
 /** Some agent's tape, with a turn queued or not. */
-async function agentTape(isBusy: boolean): Promise<{ tape: Tape; agent: string; turnId: string | undefined }> {
+async function agentTape(
+  isBusy: boolean,
+): Promise<{ tape: Tape; agent: string; turnId: string | undefined }> {
   const agent = fresh();
   await h.runtime.submit('provision_agent', { action: 'create', agent_id: agent, profile_name: 'writer' });
   const args = { target_strategy: 'reuse', target_ref: agent, instruction: 'go' };
