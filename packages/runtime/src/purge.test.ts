@@ -109,6 +109,7 @@ describe('a purge', () => {
     const { agent_id: agent } = await play('child');
     const tape = await h.runtime.tape({ agent });
     expect(await tape.search('done')).toHaveLength(1);
+    expect((await tape.info()).last_token_usage).toBeGreaterThan(0);
     await tape.reset({ archive: true });
     await tape.reset();
     await finish(await reuse(agent));

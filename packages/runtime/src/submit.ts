@@ -40,6 +40,7 @@ import {
   findJoinable,
   findProfiles,
   findProfileVersion,
+  findTape,
   findWaitCycle,
   hasProfile,
   isTransient,
@@ -515,20 +516,8 @@ class Primitive implements HandlerTools {
     if (reused.length > 0) {
       const ids = [...new Set(reused.map(({ turn }) => turn.agentId))];
       const tapes = await lockAgents(this.tx, ids, parent?.runId);
-      for (const { turn } of reused) {
-        const tapeId = tapes.get(turn.agentId);
-        if (tapeId === turn.outputBoxId) continue;
-        const details = { agent_id: turn.agentId, output_box_id: turn.outputBoxId, project_id: projectId };
-        if (tapeId === undefined)
-          throw new KernelError('not_found', {
-            message: `submitTurn: no agent ${turn.agentId} with a tape.`,
-            details,
-          });
-        throw new KernelError('tape_conflict', {
-          message: `Agent ${turn.agentId} writes to tape ${tapeId} by now: it was reset meanwhile.`,
-          details,
-        });
-      }
+      for (const { turn } of reused)
+        if (tapes.get(turn.agentId) !== turn.outputBoxId) throw await this.#explainTape(turn);
     }
     const [first] = made;
     if (parent === undefined && first !== undefined)
@@ -697,6 +686,22 @@ class Primitive implements HandlerTools {
           agent: link.agent_name,
         })),
       },
+    });
+  }
+
+  /** Why the tape that a turn was to be written to is not its agent's: reset meanwhile, or never. */
+  async #explainTape({ agentId, outputBoxId }: TurnRef): Promise<KernelError> {
+    const actor = { projectId: this.ctx.projectId, actorId: this.ctx.source.agentId };
+    const tape = await findTape(this.tx, { kind: 'box', boxId: outputBoxId }, actor);
+    const details = { agent_id: agentId, output_box_id: outputBoxId, project_id: actor.projectId };
+    if (tape?.isArchived === true && tape.ownerAgentId === agentId)
+      return new KernelError('tape_conflict', {
+        message: `The tape of agent ${agentId} was reset meanwhile.`,
+        details,
+      });
+    return new KernelError('not_found', {
+      message: `submitTurn: no agent ${agentId} with the tape ${outputBoxId}.`,
+      details,
     });
   }
 

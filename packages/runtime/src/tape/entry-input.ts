@@ -52,7 +52,7 @@ export interface EntryAuthor {
   readonly field?: string;
 }
 
-export const MAX_ANCHOR_NAME = 4_096;
+const MAX_ANCHOR_NAME = 4_096;
 
 const refuse = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });

@@ -19,7 +19,7 @@ interface Line {
 }
 
 /** The line of a fork: that of its parent, and the parent, each up to the fork point. */
-export function lineOf(
+function lineOf(
   parent: { readonly id: BoxId; readonly line: Line; readonly behind: number },
   at: number,
 ): Line {
