@@ -186,7 +186,7 @@ const LOCK_TAPES = statement(`
   select b.id, b.archived_at is not null as is_archived, coalesce(b.fork_status <> 'open', false) as is_closed
   from boxcar.boxes b where b.id = any ($1::uuid[]) order by b.id for no key update`);
 const LOCK_FORK = statement(`
-  select ${FORK}, exists (select from boxcar.turns t where t.id = f.turn_id and t.ended_at is not null) as is_over from boxcar.forks f where f.id = $1 for update`);
+  select ${FORK}, f.turn_id is not null and not exists (select from boxcar.turns t where t.id = f.turn_id and t.ended_at is null) as is_over from boxcar.forks f where f.id = $1 for update`);
 
 interface LockedFork extends ForkRow, pg.QueryResultRow {
   /** The turn it was opened for has ended. */
@@ -338,8 +338,8 @@ export function discardFork(pool: pg.Pool, seen: ForkRow): Promise<ForkEnd> {
 
 /** Forks whose turn has ended without ending them, as a search of the sweep sees them. */
 export const leftForks = (now: string): string =>
-  `select k.id from boxcar.forks k join boxcar.turns t on t.id = k.turn_id
-    where k.status = 'open' and k.turn_id is not null and t.ended_at is not null and ${notSetAside('left_forks', 'k.id', now)}`;
+  `select k.id from boxcar.forks k where k.status = 'open' and k.turn_id is not null
+    and not exists (select from boxcar.turns t where t.id = k.turn_id and t.ended_at is null) and ${notSetAside('left_forks', 'k.id', now)}`;
 
 const FIND_LEFT = statement(`
   select ${FORK}, f.project_id from boxcar.forks f where f.id in (${leftForks('coalesce($1::timestamptz, now())')}) order by f.id limit $2`);
