@@ -5,7 +5,6 @@ import { takeAgentName } from './agents.js';
 import { type Queryable, run, statement, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import { LINE, type NewFork } from './tape-forks.js';
-import { edgeEntriesOf, entriesOf } from './tape-line.js';
 
 export interface Session {
   /** Of its tape and its agent. */
@@ -28,21 +27,6 @@ export interface Session {
 const sessionIdOf = (b: string): string =>
   `coalesce(${b}.tape_name, ${b}.owner_agent_id::text, ${b}.id::text)`;
 
-// An anchor that came while calls were open cut a step: it is read from its first entry on. The results that follow the anchor first and the calls
-// before it are of one step then.
-const CUT = `(
-    select min(e.position) from (
-      select c.position, c.turn_id, c.step from ${edgeEntriesOf('p', { from: '1', to: 'p.begin - 1', where: "o.kind = 'tool_call'" }, { order: 'o.position desc', limit: '1' })} c
-      order by c.position desc limit 1) c
-    join (
-      select r.turn_id, r.step from ${edgeEntriesOf('p', { from: 'p.begin + 1', to: 'p.at', where: "o.kind = 'tool_result'" }, { order: 'o.position', limit: '1' })} r
-      order by r.position limit 1) r on r.turn_id = c.turn_id and r.step = c.step
-    cross join lateral ${entriesOf('p', {
-      from: 'c.position - (select count(*)::int from boxcar.tool_calls k where k.turn_id = c.turn_id and k.step = c.step)',
-      to: 'c.position',
-      where: 'o.turn_id = c.turn_id and o.step = c.step',
-    })} e)`;
-
 const MAKE = statement(`
   with x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
   p as materialized (
@@ -60,9 +44,7 @@ const MAKE = statement(`
     select $1, p.project_id, 'tape', $4, $4, $5, coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $3 and o.tape_name = $5), 0) + 1, p.at + 2 * p.anchors,
       case when p.anchors > 0 then p.at + 1 else p.last end, p.count + p.anchors,
       case when $12::boolean then p.begin end,
-      case when not $12::boolean then case when p.anchors > 0 then p.at + 1 else least(p.view_position, p.last) end
-        when p.begin = coalesce(p.view_anchor_position, p.last_anchor_position) then p.view_position
-        else coalesce(${CUT}, p.begin) end,
+      case when $12::boolean then p.begin when p.anchors > 0 then p.at + 1 else p.last end,
       p.id, p.at, line.boxes, line.ends
     from p cross join line where p.profile_id is not null returning id, fork_position
   ),

@@ -2,6 +2,7 @@ import type { ScriptedFunction } from '@boxcar/llm';
 import { createModelRouter } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { z } from 'zod';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { Sweeper } from '../worker/sweeper.js';
@@ -15,17 +16,31 @@ const asked: { readonly text: string; readonly turnId: string }[] = [];
 /** Who is told to work waits for it. */
 let gate: Promise<void> | undefined;
 
-const echo: ScriptedFunction = async ({ turn, messages }) => {
+const echo: ScriptedFunction = async ({ turn, messages }, { call }) => {
   const text = messages.map(({ content }) => (typeof content === 'string' ? content : '')).join('\n');
   asked.push({ text, turnId: turn.turnId });
   if (turn.instruction === 'work') await gate;
+  if (turn.instruction === 'mark' && turn.step === 1) return { toolCalls: [call('mark', {})] };
   return { text: `answer to ${JSON.stringify(turn.instruction)}` };
 };
 
 beforeAll(async () => {
   h = await harness({ model: createModelRouter({ scripted: { functions: { echo } } }) });
+  h.runtime.registerTool({
+    name: 'mark',
+    description: 'Writes an anchor.',
+    input: z.strictObject({}),
+    run: async (_input, { agentId: agent }) => {
+      await (await h.runtime.tape({ agent })).handoff('marked', { state: { summary: 'in the middle' } });
+    },
+  });
   for (const name of ['lead', 'other'])
-    await h.runtime.applyProfile({ name, instructions: `You are ${name}.`, model: 'scripted:echo' });
+    await h.runtime.applyProfile({
+      name,
+      instructions: `You are ${name}.`,
+      model: 'scripted:echo',
+      tools: ['mark'],
+    });
   await h.worker({ sweepMs: 600_000 });
 });
 
@@ -133,6 +148,19 @@ describe('a forked session', () => {
     expect(await h.runtime.sessions.getParent(nested.name)).toMatchObject({ session_id: whole.name });
     expect(await h.runtime.sessions.getChildren(whole.name)).toMatchObject([{ session_id: nested.name }]);
     expect(await h.runtime.sessions.getParent(whole.name)).toBeNull();
+  });
+
+  test('from an anchor that came while calls were open begins with that anchor', async () => {
+    const { agentId, tape } = await parent();
+    const { turn_id } = await run(agentId, 'mark');
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await tape.append([{ kind: 'message', content: 'after' }]);
+    await tape.handoff('later', { state: { summary: 'later' } });
+    const session = await tape.forkSession(fresh(), { fromAnchor: 'marked' });
+    const done = await h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 20_000 });
+    expect(done).toMatchObject({ status: 'success' });
+    const [prompt = ''] = await promptsOf(session.agentId);
+    expect(orderIn(prompt, 'in the middle', 'after', 'later')).toBe(true);
   });
 
   test('of a named tape needs a profile, and keeps its place in the lineage over resets', async () => {
