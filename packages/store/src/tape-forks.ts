@@ -147,23 +147,29 @@ export async function findFork(
   return row;
 }
 
-// The parent by any of its incarnations: a name, or an owner, has all of them.
+// Of the tape and of those that its resets have archived, each by its key.
 const FORKS_OF = statement(`
-  select ${FORK} from boxcar.boxes b join boxcar.boxes p on p.project_id = b.project_id
-      and (p.id = b.id or (b.tape_name is not null and p.tape_name = b.tape_name)) join boxcar.forks f on f.parent_box_id = p.id
-  where b.id = $1 and b.project_id = $2 and ($3::text is null or f.status = $3) order by f.created_at, f.id limit $4`);
+  with recursive tape as (
+    select b.id, b.previous_box_id from boxcar.boxes b where b.id = $1 and b.project_id = $2
+    union all
+    select b.id, b.previous_box_id from tape join boxcar.boxes b on b.id = tape.previous_box_id
+  )
+  select ${FORK} from tape join boxcar.forks f on f.parent_box_id = tape.id
+  where ($3::text is null or f.status = $3) and ($4::uuid is null or f.id = $4) order by f.created_at, f.id limit $5`);
 
-/** The forks of a tape, the oldest first. */
+/** The forks of a tape, those of its earlier incarnations among them, the oldest first; or the one of an id. */
 export function listForks(
   db: Queryable,
   of: {
     readonly projectId: ProjectId;
     readonly boxId: BoxId;
-    readonly status: ForkStatus | null;
+    readonly status?: ForkStatus | null;
+    readonly id?: BoxId;
     readonly limit: number;
   },
 ): Promise<readonly ForkRow[]> {
-  return run<ForkRow & pg.QueryResultRow>(db, FORKS_OF, [of.boxId, of.projectId, of.status, of.limit]);
+  const values = [of.boxId, of.projectId, of.status ?? null, of.id ?? null, of.limit];
+  return run<ForkRow & pg.QueryResultRow>(db, FORKS_OF, values);
 }
 
 /** SQL of the box that a tape `p` is now: itself, or after a reset the one that has its name, its agent, or its place as a fork. */

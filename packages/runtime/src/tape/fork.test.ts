@@ -198,6 +198,15 @@ describe('a fork', () => {
     ]);
     const [old] = await tape.forks();
     expect(old).toMatchObject({ fork_id: fork.id, status: 'merged' });
+
+    const { tape: theirs } = await agentTape(false);
+    const left = await theirs.forkTape();
+    await say(left.tape, 'left open');
+    await theirs.reset();
+    await theirs.reset();
+    expect((await (await theirs.openFork(left.id)).merge()).parent).toBe(theirs.boxId);
+    expect(await texts(theirs)).toEqual(['session/start', 'handoff', 'left open', 'fork/merge']);
+    await expect(theirs.openFork(fork.id)).rejects.toMatchObject({ code: 'not_found' });
   });
 
   test('within a fork is merged into that one, and not any more once that has ended', async () => {

@@ -226,13 +226,7 @@ export async function forkTape(
 export async function openFork(context: ForkContext, boxId: BoxId, forkId: string): Promise<TapeFork> {
   const { pool, actor } = context;
   const id = parseId<'box'>(forkId, 'fork');
-  const forks = await listForks(pool, {
-    projectId: actor.projectId,
-    boxId,
-    status: null,
-    limit: MAX_FORKS,
-  });
-  const row = forks.find((fork) => fork.id === id);
+  const [row] = await listForks(pool, { projectId: actor.projectId, boxId, id, limit: 1 });
   if (row === undefined) throw forkNotFound(forkId);
   if ((await findTape(pool, { kind: 'box', boxId: row.id }, actor))?.isOwn !== true)
     throw notAuthorized(row.id, actor.actorId, 'end the fork');
