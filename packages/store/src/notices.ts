@@ -4,7 +4,8 @@
  * N1  An end makes its notice due by itself (`turns.notifies` of a turn that has ended): there is no moment in which it could be lost.
  * N2  The message is appended once, under a key of the turn, in a transaction of its own: agent, turns, tape are locked in this order.
  * N3  A turn of the parent's agent that is under way or queued then is to read it; when it ends without having read so far
- *     (`turns.unseen_position`), another one is due. Without such a turn the agent gets one, submitted under a key.
+ *     (`turns.unseen_position`), another one is due. Without such a turn the agent gets one, submitted under a key. A turn that waits for
+ *     the session's gets the result as that of its call, and is waited for no more.
  */
 import type { AgentId, BoxId, FinalStatus, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -48,6 +49,8 @@ export interface Notice {
     /** The parent's tape as it is now, and its agent; null: there is none any more. */
     readonly parentBoxId: BoxId | null;
     readonly parentAgentId: AgentId | null;
+    /** A turn of that agent waits for this one: it gets the result as that of its call. */
+    readonly isAwaited: boolean;
   } | null;
   /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
   readonly unseenPosition: number | null;
@@ -57,7 +60,9 @@ const LOAD = statement(`
   select t.id as "turnId", t.project_id as "projectId", t.agent_id as "agentId", t.channel_id as "channelId", t.status, coalesce(c.content, c.placeholder) as content,
     t.output_box_id as "outputBoxId", t.start_position as "startPosition", b.head_position as "headPosition",
     case when t.notifies then (
-      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id))
+      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id),
+          'isAwaited', exists (select from boxcar.turns w where w.agent_id = n.owner_agent_id
+            and (t.is_awaited and w.id = t.parent_turn_id or w.id in (select j.turn_id from boxcar.batches j where j.id = any (t.batch_ids)))))
       from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${currentOf('p')} where s.agent_id = t.agent_id) end as session,
     t.unseen_position as "unseenPosition"
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
@@ -150,8 +155,9 @@ export function tellEnd(pool: pg.Pool, notice: Notice, entry: NewTapeEntry): Pro
     if (appended.outcome !== 'appended' && appended.outcome !== 'closed') return 'moved';
     if (parentAgentId !== null)
       await run(tx, GRANT, [projectId, parentAgentId, notice.outputBoxId, notice.headPosition, turnId]);
-    if (parentAgentId !== null && reader === null) return 'wake';
-    if (reader !== null && appended.outcome === 'appended')
+    const isRead = parentAgentId === null || session?.isAwaited === true;
+    if (!isRead && reader === null) return 'wake';
+    if (!isRead && reader !== null && appended.outcome === 'appended')
       await run(tx, SET_UNSEEN, [reader, appended.first]);
     await run(tx, TOLD, [turnId]);
     return 'told';

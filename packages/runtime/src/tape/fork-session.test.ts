@@ -20,6 +20,18 @@ const echo: ScriptedFunction = async ({ turn, messages }, { call }) => {
   const text = messages.map(({ content }) => (typeof content === 'string' ? content : '')).join('\n');
   asked.push({ text, turnId: turn.turnId });
   if (turn.instruction === 'work') await gate;
+  const asks = /^ask (.+)$/.exec(String(turn.instruction))?.[1];
+  if (asks !== undefined && turn.step === 1)
+    return {
+      toolCalls: [
+        call('delegate_async', {
+          target_strategy: 'reuse',
+          target_ref: asks,
+          instruction: 'help',
+          wait: true,
+        }),
+      ],
+    };
   if (turn.instruction === 'mark' && turn.step === 1) return { toolCalls: [call('mark', {})] };
   return { text: `answer to ${JSON.stringify(turn.instruction)}` };
 };
@@ -39,7 +51,8 @@ beforeAll(async () => {
       name,
       instructions: `You are ${name}.`,
       model: 'scripted:echo',
-      tools: ['mark'],
+      tools: ['mark', 'delegate_async'],
+      delegation_policy: { target_profiles: null },
     });
   await h.worker({ sweepMs: 600_000 });
 });
@@ -280,6 +293,16 @@ describe('the end of a session that notifies its parent', () => {
     expect((await promptsOf(agentId))[1]).toContain('[FORK RESULT]');
     await sweeper().sweep();
     expect(await turnsOf(agentId)).toHaveLength(2);
+  });
+
+  test('resumes a turn that waits for it, and is told besides', async () => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    const { turn_id } = await run(agentId, `ask ${session.name}`);
+    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+    await sweeper().sweep();
+    expect(await turnsOf(agentId)).toMatchObject([{ id: turn_id, status: 'success' }]);
   });
 
   test('that nobody saw is told by the sweep, however the turn ended, and where the parent is after a reset', async () => {
