@@ -157,6 +157,31 @@ describe('a fork', () => {
     expect(await fork.merge()).toMatchObject({ status: 'merged', merged: 1 });
   });
 
+  test('and a turn that comes at the same moment: one of both is first, and nothing is in between', async () => {
+    for (let round = 0; round < 4; round += 1) {
+      const { tape, agent } = await agentTape(false);
+      const forks = await Promise.all([1, 2].map(() => tape.forkTape()));
+      for (const [index, fork] of forks.entries())
+        await fork.tape.append([0, 1].map((i) => ({ kind: 'message', content: `${index}.${i}` }) as const));
+      const args = { target_strategy: 'reuse', target_ref: agent, instruction: 'go' };
+      const [first, second] = await Promise.allSettled([
+        ...forks.map((fork) => fork.merge()),
+        h.runtime.submit('delegate_async', args),
+      ]);
+      const merged = [first, second].filter((end) => end?.status === 'fulfilled').length;
+      for (const end of [first, second])
+        if (end?.status === 'rejected') expect(end.reason).toMatchObject({ code: 'tape_busy' });
+      expect(await tape.forks({ status: 'merged' })).toHaveLength(merged);
+      const words = (await texts(tape)).slice(2);
+      expect(words).toHaveLength(3 * merged);
+      for (let at = 0; at < words.length; at += 3)
+        expect(words.slice(at, at + 3)).toSatisfy(
+          ([one, two, end]: readonly string[]) =>
+            end === 'fork/merge' && ['0.0 0.1', '1.0 1.1'].includes(`${one} ${two}`),
+        );
+    }
+  });
+
   test('that was reset within takes the place of the tape at its merge, and that of its agent', async () => {
     const { tape, agent } = await agentTape(false);
     await say(tape, 'old');
