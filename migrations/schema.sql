@@ -289,6 +289,22 @@ create table boxcar.evidence (
   created_at timestamp with time zone default now() not null
 );
 
+create table boxcar.forks (
+  id uuid not null,
+  project_id uuid not null,
+  box_id uuid not null,
+  parent_box_id uuid not null,
+  opened_by uuid not null,
+  turn_id uuid,
+  fork_key text not null,
+  status text not null,
+  merge_back boolean not null,
+  on_error text not null,
+  receipt jsonb,
+  created_at timestamp with time zone default now() not null,
+  ended_at timestamp with time zone
+) with (fillfactor=80);
+
 create table boxcar.grants (
   project_id uuid not null,
   agent_id uuid not null,
@@ -378,6 +394,20 @@ create table boxcar.schema_version (
   checksum text not null,
   min_compatible integer not null,
   applied_at timestamp with time zone default now() not null
+);
+
+create table boxcar.sessions (
+  id uuid not null,
+  project_id uuid not null,
+  name text not null,
+  agent_id uuid not null,
+  parent_box_id uuid not null,
+  parent_session_id text not null,
+  from_anchor text,
+  from_position integer not null,
+  notifies boolean not null,
+  status text default 'active'::text not null,
+  created_at timestamp with time zone default now() not null
 );
 
 create table boxcar.steps (
@@ -515,7 +545,9 @@ create table boxcar.turns (
   spent_tokens bigint,
   spent_cost bigint,
   is_settled boolean,
-  format smallint default 0 not null
+  format smallint default 0 not null,
+  notifies boolean,
+  unseen_position integer
 ) with (fillfactor=60);
 
 create table boxcar.unsealed (
@@ -617,6 +649,14 @@ alter table only boxcar.evidence add constraint evidence_pkey PRIMARY KEY (id);
 
 alter table only boxcar.evidence add constraint evidence_turn_id_epoch_step_attempt_tool_call_id_key UNIQUE NULLS NOT DISTINCT (turn_id, epoch, step, attempt, tool_call_id);
 
+alter table only boxcar.forks add constraint forks_check CHECK ((((status = 'open'::text) = (ended_at IS NULL)) AND ((status = 'open'::text) = (receipt IS NULL))));
+
+alter table only boxcar.forks add constraint forks_on_error_check CHECK ((on_error = ANY (ARRAY['merge'::text, 'discard'::text])));
+
+alter table only boxcar.forks add constraint forks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'merged'::text, 'discarded'::text])));
+
+alter table only boxcar.forks add constraint forks_pkey PRIMARY KEY (id);
+
 alter table only boxcar.grants add constraint grants_mode_check CHECK ((mode = ANY (ARRAY['read'::text, 'append'::text])));
 
 alter table only boxcar.grants add constraint grants_pkey PRIMARY KEY (agent_id, box_id, mode);
@@ -660,6 +700,16 @@ alter table only boxcar.schema_version add constraint schema_version_check CHECK
 alter table only boxcar.schema_version add constraint schema_version_version_check CHECK ((version > 0));
 
 alter table only boxcar.schema_version add constraint schema_version_pkey PRIMARY KEY (version);
+
+alter table only boxcar.sessions add constraint sessions_name_check CHECK ((name <> ''::text));
+
+alter table only boxcar.sessions add constraint sessions_status_check CHECK (((status ~ '\S'::text) AND (length(status) <= 100)));
+
+alter table only boxcar.sessions add constraint sessions_pkey PRIMARY KEY (id);
+
+alter table only boxcar.sessions add constraint sessions_agent_id_key UNIQUE (agent_id);
+
+alter table only boxcar.sessions add constraint sessions_project_id_name_key UNIQUE (project_id, name);
 
 alter table only boxcar.steps add constraint steps_attempt_check CHECK ((attempt > 0));
 
@@ -783,6 +833,14 @@ CREATE INDEX budgets_paused ON boxcar.budgets USING btree (paused_at) WHERE (pau
 
 CREATE INDEX budgets_run ON boxcar.budgets USING btree (run_id);
 
+CREATE INDEX forks_box ON boxcar.forks USING btree (box_id);
+
+CREATE UNIQUE INDEX forks_key ON boxcar.forks USING btree (turn_id, parent_box_id, fork_key) WHERE (turn_id IS NOT NULL);
+
+CREATE INDEX forks_open ON boxcar.forks USING btree (turn_id) WHERE (status = 'open'::text);
+
+CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
+
 CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);
 
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
@@ -798,6 +856,8 @@ CREATE UNIQUE INDEX profiles_current ON boxcar.profiles USING btree (project_id,
 CREATE INDEX projects_limited ON boxcar.projects USING btree (id) WHERE (limits ? 'max_concurrent'::text);
 
 CREATE INDEX provider_slots_provider ON boxcar.provider_slots USING btree (provider);
+
+CREATE INDEX sessions_parent ON boxcar.sessions USING btree (project_id, parent_session_id, created_at);
 
 CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
 
@@ -832,6 +892,8 @@ CREATE INDEX turns_deadline ON boxcar.turns USING btree (deadline_at) WHERE ((de
 CREATE INDEX turns_dispatched ON boxcar.turns USING btree (worker_target, dispatched_at) INCLUDE (format) WHERE (status = 'dispatched'::text);
 
 CREATE INDEX turns_held ON boxcar.turns USING btree (holder_id) WHERE (status = 'running'::text);
+
+CREATE INDEX turns_notices ON boxcar.turns USING btree (id) WHERE ((ended_at IS NOT NULL) AND (notifies OR (unseen_position IS NOT NULL)));
 
 CREATE UNIQUE INDEX turns_one_active ON boxcar.turns USING btree (agent_id) WHERE (status = ANY (ARRAY['dispatched'::text, 'running'::text, 'suspended'::text]));
 

@@ -65,6 +65,7 @@ export const CASES: readonly CaseSpec[] = [
   { suite: 'view', name: '9000 cards', unit: 'ms', goal: 80 },
   { suite: 'tape', name: 'append', unit: 'ms', goal: 1 },
   { suite: 'tape', name: 'view behind 100000 ÷ 100', unit: 'times', goal: 1.3 },
+  { suite: 'tape', name: 'fork of 100000', unit: 'ms', goal: 5 },
   { suite: 'growth', queue: 'redis', name: 'stored ÷ new', unit: 'times', goal: 3.5 },
   { suite: 'growth', queue: 'redis', name: 'late ÷ early', unit: 'times', goal: 2.2 },
   { suite: 'growth', queue: 'postgres', name: 'stored ÷ new', unit: 'times', goal: null },

@@ -19,7 +19,7 @@ const SHOWN = 20;
 
 /**
  * An append of one message, beside one statement that moves the head and writes card and entry; and the view of a turn after an anchor,
- * with few and with many entries behind it.
+ * with few and with many entries behind it; and forks of these two tapes.
  */
 export async function benchTape({ servers, options, say }: Bench): Promise<Figures> {
   const perRound = Math.ceil((options.samples ?? SAMPLES) / options.rounds);
@@ -33,7 +33,8 @@ export async function benchTape({ servers, options, say }: Bench): Promise<Figur
   };
   const few = await turnAfter(world, BEHIND.few);
   const many = await turnAfter(world, BEHIND.many);
-  const view = { boxcar: () => viewOnce(world, many), floor: () => viewOnce(world, few) };
+  const view = { boxcar: () => viewOnce(world, many.turnId), floor: () => viewOnce(world, few.turnId) };
+  const fork = { boxcar: () => many.tape.forkTape(), floor: () => few.tape.forkTape() };
   await settle(world.databaseUrl);
   const measure = async (
     sides: Record<'boxcar' | 'floor', () => Promise<unknown>>,
@@ -49,11 +50,20 @@ export async function benchTape({ servers, options, say }: Bench): Promise<Figur
   say(`tape append: ${perRound * options.rounds} samples of each`);
   const { value, floor } = await measure(view);
   say(`tape view behind ${BEHIND.many} and ${BEHIND.few}: ${perRound * options.rounds} samples of each`);
-  return { append: appended, 'view behind 100000 ÷ 100': { value: value / floor, floor: 1 } };
+  const forked = await measure(fork);
+  say(`tape fork of ${BEHIND.many} and ${BEHIND.few}: ${perRound * options.rounds} samples of each`);
+  return {
+    append: appended,
+    'view behind 100000 ÷ 100': { value: value / floor, floor: 1 },
+    'fork of 100000': forked,
+  };
 }
 
 /** A queued turn whose tape has so many entries, an anchor behind them, and a few messages since. */
-async function turnAfter({ runtime, pool }: World, behind: number): Promise<TurnId> {
+async function turnAfter(
+  { runtime, pool }: World,
+  behind: number,
+): Promise<{ readonly turnId: TurnId; readonly tape: Tape }> {
   const receipt = (await runtime.submit('launch_principal', {
     profile_name: PROFILE.name,
     instruction: 'go',
@@ -76,7 +86,7 @@ async function turnAfter({ runtime, pool }: World, behind: number): Promise<Turn
   await tape.append(
     Array.from({ length: SHOWN }, (_, index) => ({ kind: 'message', content: textOf(index) })),
   );
-  return parseId<'turn'>(receipt.turn_id, 'turn_id');
+  return { turnId: parseId<'turn'>(receipt.turn_id, 'turn_id'), tape };
 }
 
 async function viewOnce({ pool }: World, turnId: TurnId): Promise<void> {

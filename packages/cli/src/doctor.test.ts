@@ -134,6 +134,16 @@ describe('a database', () => {
     await database.pool.query('delete from boxcar.turns where id = $1', [turnId]);
   });
 
+  it('whose forks nobody ends names them', async () => {
+    const tape = await stack.runtime.tape('left');
+    const fork = await tape.forkTape();
+    expect(of(await doctor(env), 'forks')).toBeUndefined();
+    await database.pool.query("update boxcar.forks set created_at = now() - interval '2 hours'");
+    expect(of(await doctor(env), 'forks')).toMatchObject({ level: 'warn', ids: [fork.id] });
+    await fork.discard();
+    expect(of(await doctor(env), 'forks')).toBeUndefined();
+  });
+
   it('that lost its rings says so', async () => {
     await database.pool.query(
       `insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, schema_version) values (gen_random_uuid(), 8, now() + interval '1 hour', '{""}', 5, $1)`,

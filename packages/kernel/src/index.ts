@@ -242,6 +242,13 @@ export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
 export {
+  FORK_RESULT_INSTRUCTION,
+  forkResultText,
+  INTENTION_ANCHOR,
+  type Intention,
+  NOTIFY_PARENT,
+} from './session.js';
+export {
   BOOTSTRAP_ANCHOR,
   BOOTSTRAP_LENGTH,
   BOOTSTRAP_STATE,

@@ -55,9 +55,12 @@ export type { Accepted, SubmitOptions } from './submit.js';
 export type { EntryInput, EntryOptions } from './tape/entry-input.js';
 export type { TapeFolder } from './tape/export-tape.js';
 export type { ImportedTape, ImportOptions, TapeFile, TapeSource } from './tape/import-tape.js';
+export { type ForkOptions, type ForkSummary, TapeFork } from './tape/fork.js';
+export type { ForkedSession, ForkSessionOptions } from './tape/fork-session.js';
 export type { TapeOptions } from './tape/open-tape.js';
 export { type CommandAnswer, runTapeCommand } from './tape/run-command.js';
 export type { TapeMatch } from './tape/search-tape.js';
+export { SessionGraph, type SessionMetadata, type SessionScope } from './tape/session-graph.js';
 export { Tape } from './tape/tape.js';
 export type { ResolvedTapeRef } from './tape/tape-ref.js';
 export type {

@@ -78,6 +78,7 @@ import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './s
 import { onPool } from './tape/connection.js';
 import { type ImportedTape, type ImportOptions, importTape, type TapeSource } from './tape/import-tape.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';
+import { SessionGraph } from './tape/session-graph.js';
 import type { Tape } from './tape/tape.js';
 import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
 import { tapeTools } from './tape/tape-tools.js';
@@ -87,6 +88,7 @@ import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
 import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
 import { finishBatch } from './worker/finish-batch.js';
+import { tellParent } from './worker/tell-parent.js';
 
 export interface RuntimeOptions {
   /** The caller's pool; the runtime never ends it. */
@@ -103,7 +105,10 @@ export interface RuntimeOptions {
   readonly log?: Log;
 }
 
-export type Ends = Pick<CommitResult, 'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds'>;
+export type Ends = Pick<
+  CommitResult,
+  'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'noticeTurnIds'
+>;
 
 /** What the parts of the runtime share. */
 export interface RuntimeCore {
@@ -193,6 +198,8 @@ export class Runtime implements RuntimeCore {
   readonly open: RuntimeCore['open'];
   readonly write: RuntimeCore['write'];
   readonly outside: OutsideCalls | undefined;
+  /** The lineage of forked sessions. */
+  readonly sessions: SessionGraph;
   /** Packs contexts from anywhere: `packContext`, `packMany`, `preview`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
   readonly #handlers = new Map<string, Handler>();
@@ -221,6 +228,7 @@ export class Runtime implements RuntimeCore {
     this.limits = options.limits ?? {};
     this.prices = [options.prices ?? {}, BUILT_IN_PRICES];
     this.log = options.log ?? silentLog;
+    this.sessions = new SessionGraph(options.pool);
     this.builds = new BuildWatch(options.pool, build);
     this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
     const openings = new Batcher(async (requests: readonly OpeningRequest[]) =>
@@ -586,6 +594,7 @@ export class Runtime implements RuntimeCore {
   announceEnds(ends: Ends): void {
     for (const target of ends.backlogTargets) this.promoteSoon(target);
     this.finishSoon(ends.dueBatchIds);
+    for (const turnId of ends.noticeTurnIds) this.#tellSoon(turnId);
     if (ends.endedTurnIds.length === 0) return;
     this.watcher.hint(ends.endedTurnIds);
     if (ends.doorTurnIds.length > 0) this.knockSoon(ends.doorTurnIds);
@@ -616,6 +625,15 @@ export class Runtime implements RuntimeCore {
         })(),
       );
     }
+  }
+
+  #tellSoon(turnId: TurnId): void {
+    this.#inBackground(
+      tellParent(this, turnId).catch((error: unknown) => {
+        // The rows say that it is due: the sweep comes back to it.
+        this.log('warn', 'session.tell_failed', { turn_id: turnId, error });
+      }),
+    );
   }
 
   knockSoon(ids: readonly (TurnId | BatchId)[]): void {

@@ -154,6 +154,14 @@ export {
   migrate,
   type SchemaRange,
 } from './migrate.js';
+export {
+  closeNotice,
+  findDueNotices,
+  loadNotice,
+  type Notice,
+  passUnseen,
+  tellEnd,
+} from './notices.js';
 export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
 export { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from './projects.js';
 export {
@@ -184,6 +192,15 @@ export {
 } from './queue-calls.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
 export { tables } from './schema.js';
+export {
+  findSession,
+  listChildSessions,
+  listSessions,
+  makeSession,
+  type Session,
+  sessionIdOfTape,
+  setSessionStatus,
+} from './sessions.js';
 export { loadWaitFacts } from './stuck.js';
 export {
   type CallWait,
@@ -247,6 +264,19 @@ export {
   loadFolderFacts,
   type TapeFolderFacts,
 } from './tape-files.js';
+export {
+  discardFork,
+  type ForkReceipt,
+  type ForkRow,
+  type ForkStatus,
+  findCurrentTape,
+  findFork,
+  findLeftForks,
+  listForks,
+  type MergeResult,
+  makeFork,
+  mergeFork,
+} from './tape-forks.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
 export { findTapeLine, listTapes, type TapeLine } from './tape-list.js';
 export {

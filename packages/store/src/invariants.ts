@@ -7,6 +7,7 @@
  */
 import type pg from 'pg';
 import { statement, transaction } from './db.js';
+import { FORK_INVARIANTS } from './invariants-forks.js';
 import { entriesOf } from './tape-line.js';
 
 export interface Invariant {
@@ -494,6 +495,7 @@ export const INVARIANTS: readonly Invariant[] = [
           or not exists (select from boxcar.turns o where o.context_box_id = b.id and (o.output_box_id = n.output_box_id
             or o.output_box_id = any (select unnest(f.line_boxes) from boxcar.boxes f where f.id = n.output_box_id)))))`,
   },
+  ...FORK_INVARIANTS,
 ];
 
 export interface InvariantOptions {

@@ -63,6 +63,14 @@ const LEFT_BEHIND = [
       union all select b.id, a.run_id, 2 from boxcar.boxes b join purge_agents a on a.id = b.maker_agent_id
     ) x join boxcar.boxes b on b.id = x.id
     where not exists (select from boxcar.profiles f where f.box_id = x.id) order by x.id, x.rank, x.run_id`,
+  // Forks that have ended go with what they were made of, those of forks with them. What took a tape's place stays with its agent.
+  `insert into purge_boxes
+    with recursive ended as (
+      select f.id, f.box_id, f.status, p.run_id from boxcar.forks f join purge_boxes p on p.id = f.parent_box_id where f.status <> 'open'
+      union select f.id, f.box_id, f.status, o.run_id from ended o join boxcar.forks f on f.parent_box_id in (o.id, o.box_id) where f.status <> 'open'
+    )
+    select distinct on (b.id) b.id, o.run_id from ended o join boxcar.boxes b on b.id = o.id or (b.id = o.box_id and o.status = 'discarded') order by b.id, o.run_id
+    on conflict do nothing`,
   `insert into purge_cards select distinct on (x.id) x.id, x.run_id, x.is_on_tape from (
       select e.card_id as id, b.run_id, true as is_on_tape from boxcar.tape_entries e join purge_boxes b on b.id = e.box_id where e.card_id is not null
       union all select u.id, p.run_id, false from boxcar.boxes b join purge_boxes p on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)

@@ -339,6 +339,10 @@ const turns = boxcar.table('turns', {
   isSettled: boolean('is_settled'),
   /** The oldest build that can read it, by the newest migration it knows. */
   format: smallint('format').notNull().default(0),
+  /** Its end is to be told on the tape its session was forked from; false = it was. */
+  notifies: boolean('notifies'),
+  /** The last entry that a forked session put on its tape meanwhile: unless it has read that far, another turn does. */
+  unseenPosition: integer('unseen_position'),
 });
 
 /** One row per attempt at a model call; an attempt that never committed was lost. */
@@ -572,6 +576,47 @@ const evidence = boxcar.table(
   ],
 );
 
+/** Forks that are to be merged or discarded; a session's fork is none of these. */
+const forks = boxcar.table('forks', {
+  /** The box it was made as. */
+  id: uuid('id').$type<BoxId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  /** The box it is now: another one after a reset within it. */
+  boxId: uuid('box_id').$type<BoxId>().notNull(),
+  parentBoxId: uuid('parent_box_id').$type<BoxId>().notNull(),
+  openedBy: uuid('opened_by').$type<AgentId>().notNull(),
+  /** The turn it was opened for; it lives no longer than that. */
+  turnId: uuid('turn_id').$type<TurnId>(),
+  forkKey: text('fork_key').notNull(),
+  status: text('status').$type<'open' | 'merged' | 'discarded'>().notNull(),
+  mergeBack: boolean('merge_back').notNull(),
+  onError: text('on_error').$type<'merge' | 'discard'>().notNull(),
+  receipt: jsonb('receipt').$type<JsonValue>(),
+  createdAt: createdAt(),
+  endedAt: time('ended_at'),
+});
+
+/** Forks with an agent of their own, and their lineage. */
+const sessions = boxcar.table(
+  'sessions',
+  {
+    /** The box its tape began as. */
+    id: uuid('id').$type<BoxId>().primaryKey(),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    name: text('name').notNull(),
+    agentId: uuid('agent_id').$type<AgentId>().notNull().unique(),
+    parentBoxId: uuid('parent_box_id').$type<BoxId>().notNull(),
+    /** The parent's tape: its name, else its agent, else its box. */
+    parentSessionId: text('parent_session_id').notNull(),
+    fromAnchor: text('from_anchor'),
+    fromPosition: integer('from_position').notNull(),
+    notifies: boolean('notifies').notNull(),
+    status: text('status').notNull().default('active'),
+    createdAt: createdAt(),
+  },
+  (table) => [unique().on(table.projectId, table.name)],
+);
+
 /** Every table of the schema, for reads with drizzle. Writes go through the functions of this package. */
 export const tables = {
   schemaVersion,
@@ -598,6 +643,8 @@ export const tables = {
   sweepFailures,
   sweeper,
   evidence,
+  forks,
+  sessions,
   unsealed,
   purging,
 } as const;

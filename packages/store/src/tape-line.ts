@@ -54,10 +54,14 @@ export const edgeEntriesOf = (
 
 /** The boxes in which the tape's entries stand, with the last position of each that is read: its line and itself. */
 export const partsOf = (b: string): string => `(
-    select part.box_id, ${behind(b)} as behind, part.upto from ${segmentsOf(b)}
+    select part.box_id, ${behind(b)} as behind, part.upto, part.n from ${segmentsOf(b)}
     union all
-    select ${b}.id, coalesce(${b}.fork_position, 0), ${b}.head_position)`;
+    select ${b}.id, coalesce(${b}.fork_position, 0), ${b}.head_position, coalesce(cardinality(${b}.line_boxes), 0) + 1)`;
 
 /** A subselect of the entry at a position of the tape whose id is `id`: none where that is no tape. To be joined laterally. */
 export const entryAt = (id: string, position: string): string => `(
     select entry.* from boxcar.boxes tape cross join lateral ${entriesOf('tape', { from: position, to: position })} entry where tape.id = ${id} and tape.kind = 'tape' offset 0)`;
+
+/** Where a view begins that begins with this anchor: a compaction says itself what it keeps of what stands before it. */
+export const viewStartAt = (id: string, anchor: string): string => `
+    coalesce((select (c.metadata->'compaction'->>'keep_from')::int from ${entryAt(id, anchor)} at join boxcar.cards c on c.id = at.card_id), ${anchor})`;

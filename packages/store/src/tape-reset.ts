@@ -17,13 +17,13 @@ export interface ResetRequest {
 export type ResetResult =
   | { readonly outcome: 'reset'; readonly incarnation: number }
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
-  | { readonly outcome: 'not_found' | 'archived' };
+  | { readonly outcome: 'not_found' | 'archived' | 'closed' };
 
 // The order of locks: agent, tape. Who submits a turn to the agent holds its row.
 const LOCK_OWNER = statement(`
   select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
 const LOCK = statement(`
-  select b.archived_at is not null as is_archived, b.incarnation,
+  select b.archived_at is not null as is_archived, b.incarnation, b.fork_status in ('merged', 'discarded') as is_closed,
     exists (select from boxcar.boxes n where n.id = $3 and n.previous_box_id = b.id) as is_done
   from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update`);
 // Begun after the locks. Two look-ups, each by an index of its own.
@@ -39,9 +39,11 @@ const BEGIN = statement(`
   made as (
     insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count, previous_box_id)
     select $2, b.project_id, 'tape', b.owner_agent_id, b.maker_agent_id, b.tape_name, b.incarnation + 1, 2, 1, 1, 1, b.id from boxcar.boxes b where b.id = $1
-    returning id, project_id, incarnation
+    returning id, project_id, incarnation, owner_agent_id
   ),
-  moved as (update boxcar.agents a set tape_box_id = made.id from made where a.tape_box_id = $1),
+  moved as (update boxcar.agents a set tape_box_id = made.id from made where a.id = made.owner_agent_id and a.tape_box_id = $1),
+  -- Within a fork nobody else sees it before the merge.
+  moved_fork as (update boxcar.forks f set box_id = made.id from made where f.box_id = $1 and f.status = 'open'),
   begun as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
     select made.id, e.position, e.kind, case e.position when 1 then coalesce(x.id, c.id) end, case e.position when 1 then coalesce(x.token_estimate, c.token_estimate) else 0 end,
@@ -60,6 +62,7 @@ const ARCHIVED_EVENT: JsonValue = { name: 'handoff', data: { name: 'session/star
 
 interface LockRow extends pg.QueryResultRow {
   is_archived: boolean;
+  is_closed: boolean | null;
   incarnation: number;
   is_done: boolean;
 }
@@ -77,6 +80,7 @@ export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetR
   const [tape] = await run<LockRow>(tx, LOCK, [boxId, projectId, newBoxId]);
   if (tape === undefined) return { outcome: 'not_found' };
   if (tape.is_done) return { outcome: 'reset', incarnation: tape.incarnation + 1 };
+  if (tape.is_closed === true) return { outcome: 'closed' };
   if (tape.is_archived) return { outcome: 'archived' };
   const active = await findActiveTurn(tx, boxId);
   if (active !== null) return { outcome: 'busy', turnId: active };

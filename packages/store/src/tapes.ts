@@ -177,7 +177,7 @@ const ENTRY_COLUMNS =
  * anchor that comes now takes its place behind them, so views go on from that step. True only of what is read once the tape is locked: a
  * commit of the step may have had it before.
  */
-const OPEN_STEP = `open_step as materialized (
+export const OPEN_STEP = `open_step as materialized (
     select min(e.position) as first
     from tape join boxcar.turns t on t.agent_id = tape.owner_agent_id and t.output_box_id = tape.id and t.status in ('dispatched', 'running', 'suspended')
       cross join lateral (select max(s.to_position) as head from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count and s.committed_at is not null) s

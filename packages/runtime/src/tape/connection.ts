@@ -16,12 +16,15 @@ import type { HandlerTools } from '../handler.js';
 
 export interface TapeConnection {
   readonly db: Queryable;
+  /** For what has transactions of its own; none within a primitive. */
+  readonly pool?: pg.Pool;
   append(request: AppendRequest): Promise<AppendResult>;
   reset(request: ResetRequest): Promise<ResetResult>;
 }
 
 export const onPool = (pool: pg.Pool): TapeConnection => ({
   db: pool,
+  pool,
   append: (request) => appendEntries(pool, request),
   reset: (request) => resetTape(pool, request),
 });

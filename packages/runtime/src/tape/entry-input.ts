@@ -198,10 +198,14 @@ export function toNewHandoff(
 
 /** The card of the anchor that a tape begins with, when its state says more than every tape's. */
 export const toNewBootstrap = (state: JsonObject, author: EntryAuthor): NewCard =>
-  buildEntryCard(anchorDraft(BOOTSTRAP_ANCHOR, { ...BOOTSTRAP_STATE, ...state }), author);
+  toAnchorCard(BOOTSTRAP_ANCHOR, { ...BOOTSTRAP_STATE, ...state }, author);
 
 const pick = ({ meta, turnId, step }: EntryOptions): EntryOptions => ({
   ...(meta === undefined ? {} : { meta }),
   ...(turnId === undefined ? {} : { turnId }),
   ...(step === undefined ? {} : { step }),
 });
+
+/** The card of an anchor that a tape is made with. @throws KernelError `bad_request`, `payload_too_large`. */
+export const toAnchorCard = (name: string, state: JsonObject, author: EntryAuthor): NewCard =>
+  buildEntryCard(anchorDraft(name, state), author);

@@ -28,6 +28,8 @@ import {
 import {
   type AppendResult,
   countAnchors,
+  type ForkReceipt,
+  type ForkStatus,
   findAnchor,
   findTape,
   loadEntries,
@@ -42,6 +44,18 @@ import { newId } from '../packer.js';
 import type { TapeConnection } from './connection.js';
 import { type EntryInput, toNewBootstrap, toNewEntry, toNewHandoff } from './entry-input.js';
 import { exportLines, loadFolder, type TapeFolder } from './export-tape.js';
+import {
+  type ForkContext,
+  type ForkOptions,
+  type ForkPoint,
+  type ForkSummary,
+  forkTape,
+  inFork,
+  listForksOf,
+  openFork,
+  type TapeFork,
+} from './fork.js';
+import { type ForkedSession, type ForkSessionOptions, forkSession } from './fork-session.js';
 import { searchTape, type TapeMatch } from './search-tape.js';
 import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import {
@@ -347,6 +361,78 @@ export class Tape {
     if (result.outcome !== 'reset') throw toAppendError(result, row.boxId, this.#actor.actorId);
     this.#boxId = newBoxId;
     return { archived };
+  }
+
+  /**
+   * Forks it at its head, at the same cost for any number of entries. At the end of an `await using` block it is merged, unless
+   * the options say otherwise; if that cannot be, it stays open (`tape_busy`) and is ended by hand.
+   *
+   * @throws KernelError `box_not_authorized`, `turn_ended`, `bad_request`.
+   */
+  async forkTape(options: ForkOptions = {}): Promise<TapeFork> {
+    return forkTape(this.#forkContext(), await this.#forkPoint(), options);
+  }
+
+  /**
+   * Runs a block in a fork, and merges it at the end; one that throws too, unless `onError` is `discard`.
+   *
+   * @throws What the block throws; KernelError as `forkTape` and `TapeFork.merge`.
+   */
+  async inFork<T>(
+    block: (tape: Tape) => Promise<T>,
+    options: ForkOptions = {},
+  ): Promise<{ readonly receipt: ForkReceipt; readonly value: T | undefined }> {
+    return inFork(await this.forkTape(options), block);
+  }
+
+  /** Its forks, the oldest first: those of a status, or all. */
+  async forks(options: { readonly status?: ForkStatus } = {}): Promise<readonly ForkSummary[]> {
+    const { row } = await this.#open();
+    return listForksOf(this.#forkContext(), row.boxId, options.status ?? null);
+  }
+
+  /** One of its forks, to go on with it or to end it. @throws KernelError `not_found`, `box_not_authorized`. */
+  async openFork(forkId: string): Promise<TapeFork> {
+    const { row } = await this.#open();
+    return openFork(this.#forkContext(), row.boxId, forkId);
+  }
+
+  /**
+   * Forks it with an agent of its own, both of this name, that reads on from an anchor and goes its own way.
+   *
+   * @throws KernelError `not_found` for the anchor or profile, `agent_exists` for the name, `box_not_authorized`, `bad_request`.
+   */
+  async forkSession(name: string, options: ForkSessionOptions = {}): Promise<ForkedSession> {
+    const { fromAnchor } = options;
+    const point = await this.#forkPoint();
+    const to = point.upto?.position ?? point.row.headPosition;
+    const position =
+      fromAnchor === undefined
+        ? undefined
+        : await findAnchor(this.#connection.db, point.row.boxId, fromAnchor, { from: 1, to, edge: 'latest' });
+    if (fromAnchor !== undefined && position === undefined) throw anchorNotFound(fromAnchor);
+    const from = fromAnchor === undefined || position === undefined ? null : { anchor: fromAnchor, position };
+    return forkSession(this.#forkContext(), point, { ...options, name, from });
+  }
+
+  #forkContext(): ForkContext {
+    const connection = this.#connection;
+    const { pool } = connection;
+    if (pool === undefined)
+      throw new KernelError('internal_error', { message: 'A fork has transactions of its own.' });
+    const actor = this.#actor;
+    const open = (boxId: BoxId): Tape =>
+      new Tape(connection, { address: { kind: 'box', boxId }, actor, boxId });
+    return { pool, actor, open };
+  }
+
+  /** What may be forked: all, or as far as the actor may read. */
+  async #forkPoint(): Promise<ForkPoint> {
+    const opened = await this.#open();
+    const { row, last } = opened;
+    if (last === row.headPosition && (row.isOwn || row.readGrant?.upto == null)) return { row, upto: null };
+    const anchors = await this.#anchorsUpto(opened);
+    return { row, upto: { position: last, lastAnchor: anchors.last, anchors: anchors.count } };
   }
 
   /** The tape as it is now, to be read by the actor. @throws KernelError `not_found`, `box_not_authorized`. */
