@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import type { Run } from '../command.js';
 import { addExport, addImport } from './tape-files.js';
+import { addTapeFork, addTapeForks, addTapeMerge } from './tape-forks.js';
 import { addTapeInfo, addTapeList, addTapeSearch, addTapeShow } from './tape-read.js';
 import { addTapeHandoff, addTapeRepl, addTapeReset, addTapeResume } from './tape-write.js';
 
@@ -11,6 +12,9 @@ const COMMANDS: readonly ((group: Command, run: Run) => void)[] = [
   addTapeInfo,
   addTapeSearch,
   addTapeHandoff,
+  addTapeFork,
+  addTapeForks,
+  addTapeMerge,
   addTapeReset,
   addTapeRepl,
   addTapeResume,
