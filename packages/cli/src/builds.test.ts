@@ -1,3 +1,4 @@
+import { ERROR_CATALOGUE } from '@boxcar/kernel';
 import { createWorker } from '@boxcar/runtime';
 import { THIS_BUILD } from '@boxcar/store';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
@@ -65,7 +66,7 @@ it('a worker that a migration shuts out gives its turns back, says what to do an
   );
   expect(await worker.exited).toEqual({ code: 1, signal: null });
   expect(worker.stderr).toContain(
-    `\nboxcar: schema_too_new: The database schema is at version ${NEXT} and needs programs that know version ${NEXT}; this one knows ${OWN}. Upgrade Boxcar on this machine.\n`,
+    `\nboxcar: schema_too_new: The database schema is at version ${NEXT} and needs programs that know version ${NEXT}; this one knows ${OWN}. ${ERROR_CATALOGUE.schema_too_new.next}\n`,
   );
   expect((await database.pool.query('select from boxcar.workers')).rows).toEqual([]);
   expect(await cliHere(['worker'], env)).toMatchObject({

@@ -118,7 +118,9 @@ it('children that run side by side use no more than the limit and what their las
   await using _first = await h.worker({ concurrency: 6 });
   await using _second = await h.worker({ concurrency: 6 });
   const ends = await Promise.all(children.map((id) => h.runtime.waitForTurn(id, { timeoutMs: 20_000 })));
-  expect(new Set(ends.map((end) => end.status))).toEqual(new Set(['success', 'partial']));
+  // How many get through depends on who asks first: where all ask at once, perhaps none.
+  expect(ends.filter(({ status }) => status !== 'success' && status !== 'partial')).toEqual([]);
+  expect(ends.map(({ status }) => status)).toContain('partial');
   const [row] = await h.rows<{ spent: number; over: number }>(
     `select sum(spent_tokens)::int as spent, sum(greatest(spent_tokens - allotted_tokens, 0))::int as over from boxcar.turns where run_id = $1`,
     [runId],
