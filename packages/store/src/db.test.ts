@@ -1,7 +1,7 @@
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { testDatabase } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
-import { createPool, transaction } from './db.js';
+import { createPool, transactAtOnce, transaction } from './db.js';
 
 /** `ReadyForQuery` of an idle session, which ends what the server says at the start of one. */
 const READY = Buffer.from('5a0000000549', 'hex');
@@ -64,4 +64,28 @@ test('a connection that is lost in the moment it opens fails a statement, not th
   } finally {
     await pool.end();
   }
+});
+
+test('what is sent at once and breaks before all of it was sent leaves nothing', async () => {
+  await using database = await testDatabase();
+  const { pool } = database;
+  await pool.query('create table public.sent (n int)');
+  const insert = (n: number) => ({ text: 'insert into public.sent values ($1)', values: [n] });
+  const build = async (isWhole: boolean): Promise<void> => {
+    if (!isWhole) throw new RangeError('too large to be written');
+  };
+  const send = (isWhole: boolean) =>
+    transactAtOnce(pool, async (tx) => {
+      await Promise.all([tx.query(insert(1)), build(isWhole).then(() => tx.query(insert(2)))]);
+    });
+  await expect(send(false)).rejects.toThrow('too large to be written');
+  expect((await pool.query('select n from public.sent')).rows).toEqual([]);
+  // As is what the server refuses, whatever follows it.
+  const refused = transactAtOnce(pool, (tx) =>
+    Promise.all([tx.query(insert(1)), tx.query({ text: 'select 1 / 0' }), tx.query(insert(2))]),
+  );
+  await expect(refused).rejects.toThrow('division by zero');
+  expect((await pool.query('select n from public.sent')).rows).toEqual([]);
+  await send(true);
+  expect((await pool.query('select n from public.sent order by n')).rows).toEqual([{ n: 1 }, { n: 2 }]);
 });

@@ -208,9 +208,11 @@ export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): 
   return retryTransient(async () => {
     const client = await checkOut(pool);
     const begun = client.query('begin');
+    begun.catch(() => undefined);
     const sent = send(client);
-    // What has failed before it makes it a rollback.
-    const committed = client.query('commit');
+    // What fails on the server makes the commit a rollback. What fails here, before all of it was sent, has to say so itself.
+    const isBroken = await hasFailed(sent);
+    const committed = client.query(isBroken ? 'rollback' : 'commit');
     const [, , end] = await Promise.allSettled([begun, sent, committed]);
     client.release(end.status === 'rejected' ? toError(end.reason) : undefined);
     try {
@@ -222,6 +224,16 @@ export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): 
       throw toDatabaseError(error);
     }
   });
+}
+
+/** Whether it has failed by now, without an answer from anywhere: ticks run when no promise has anything left to do. */
+async function hasFailed(promise: Promise<unknown>): Promise<boolean> {
+  let isRejected = false;
+  promise.catch(() => {
+    isRejected = true;
+  });
+  await new Promise<void>((resolve) => process.nextTick(resolve));
+  return isRejected;
 }
 
 const toError = (thrown: unknown): Error => (thrown instanceof Error ? thrown : new Error(String(thrown)));
