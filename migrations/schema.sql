@@ -2,6 +2,10 @@
 
 create schema boxcar;
 
+-- Extensions
+
+create extension if not exists pg_trgm;
+
 -- Functions
 
 set check_function_bodies = off;
@@ -20,8 +24,6 @@ begin
   -- By id, as every lock here; a second erasure of the same card then finds it erased.
   perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
   perform from boxcar.tool_calls k where k.id in (select c.tool_call_id from boxcar.cards c where c.id = any (ids) and c.type = 'tool.call') order by k.id for update;
-  perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
-  update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   return query
   with judged as materialized (
     select a.id, c.tool_call_id, c.content,
@@ -54,7 +56,28 @@ begin
     where k.id = j.tool_call_id and j.outcome = 'erased' and j.content->>'kind' = 'tool_call'
   )
   select j.id, j.outcome from judged j order by j.id;
+  delete from boxcar.tape_words w where w.card_id in (select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.forget_lines()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  if not exists (select from erased c join boxcar.tape_entries p on p.card_id = c.id and p.meta ? 'imported' where c.erased_at is not null) then return null; end if;
+  update boxcar.tape_entries e set meta = nullif(e.meta - 'imported', '{}')
+  from (
+    select distinct p.box_id, p.position - coalesce((p.meta->'imported'->>'part')::int, 0) + n.offs as position, n.offs
+    from erased c join boxcar.tape_entries p on p.card_id = c.id and p.meta ? 'imported'
+      cross join (values (0), (1)) as n(offs)
+    where c.erased_at is not null and (n.offs = 0 or p.kind = 'anchor')
+  ) line
+  where e.box_id = line.box_id and e.position = line.position and e.meta ? 'imported'
+    and (line.offs = 0 or (e.kind = 'event' and e.payload->>'name' = 'handoff' and e.payload->'data'->'state' is null));
+  return null;
 end $function$;
 
 CREATE OR REPLACE FUNCTION boxcar.is_lock_free(lock_key bigint, wait_ms integer)
@@ -86,6 +109,8 @@ begin
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'purge');
   delete from boxcar.tape_entries e where e.box_id = any (box_ids);
   delete from boxcar.boxes b where b.id = any (box_ids);
+  -- Behind the boxes: who writes words holds the row of the box.
+  delete from boxcar.tape_words w where w.box_id = any (box_ids);
   delete from boxcar.cards c where c.id = any (card_ids);
   delete from boxcar.purging p where p.box_id = any (box_ids);
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
@@ -98,9 +123,9 @@ CREATE OR REPLACE FUNCTION boxcar.refuse_change()
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 begin
-  -- Erasure updates cards; purge deletes. Nothing truncates.
+  -- Erasure updates cards and what entries hold of them; purge deletes. Nothing truncates.
   if exists (select from boxcar.unsealed u where u.xact = pg_current_xact_id_if_assigned()
-      and u.allows = case when tg_op = 'UPDATE' and tg_table_name = 'cards' then 'erase' when tg_op = 'DELETE' then 'purge' end) then
+      and u.allows = case when tg_op = 'UPDATE' and tg_table_name in ('cards', 'tape_entries') then 'erase' when tg_op = 'DELETE' then 'purge' end) then
     return null;
   end if;
   raise exception '% on boxcar.% is refused: cards, context boxes and tape entries never change', tg_op, tg_table_name
@@ -123,7 +148,7 @@ begin
     wanted := array[new.box_id];
   else
     wanted := array(select x.ref::uuid from jsonb_array_elements(coalesce(new.segments, '[]')) s
-      cross join lateral (values (s.value->>'source'), (s.value->>'via')) x(ref) where x.ref is not null) || new.parent_box_id;
+      cross join lateral (values (s.value->>'source'), (s.value->>'via')) x(ref) where x.ref is not null) || new.parent_box_id || new.line_boxes;
   end if;
   select p.box_id into found_id from boxcar.purging p where p.box_id = any (wanted) and p.until > clock_timestamp() limit 1;
   if found_id is not null then
@@ -200,7 +225,14 @@ create table boxcar.boxes (
   view_position integer,
   parent_box_id uuid,
   fork_position integer,
-  archived_at timestamp with time zone
+  archived_at timestamp with time zone,
+  anchor_count integer,
+  view_anchor_position integer,
+  line_boxes uuid[],
+  line_ends integer[],
+  fork_status text,
+  previous_box_id uuid,
+  session_graph text
 ) with (fillfactor=80);
 
 create table boxcar.budgets (
@@ -254,6 +286,22 @@ create table boxcar.evidence (
   usage jsonb,
   created_at timestamp with time zone default now() not null
 );
+
+create table boxcar.forks (
+  id uuid not null,
+  project_id uuid not null,
+  box_id uuid not null,
+  parent_box_id uuid not null,
+  opened_by uuid not null,
+  turn_id uuid,
+  fork_key text not null,
+  status text not null,
+  merge_back boolean not null,
+  on_error text not null,
+  receipt jsonb,
+  created_at timestamp with time zone default now() not null,
+  ended_at timestamp with time zone
+) with (fillfactor=80);
 
 create table boxcar.grants (
   project_id uuid not null,
@@ -346,6 +394,20 @@ create table boxcar.schema_version (
   applied_at timestamp with time zone default now() not null
 );
 
+create table boxcar.sessions (
+  id uuid not null,
+  project_id uuid not null,
+  name text not null,
+  agent_id uuid not null,
+  parent_box_id uuid not null,
+  parent_session_id text not null,
+  from_anchor text,
+  from_position integer not null,
+  notifies boolean not null,
+  status text default 'active'::text not null,
+  created_at timestamp with time zone default now() not null
+);
+
 create table boxcar.steps (
   turn_id uuid not null,
   step integer not null,
@@ -399,6 +461,13 @@ create table boxcar.tape_entries (
   dedup_key text,
   meta jsonb,
   created_at timestamp with time zone default now() not null
+);
+
+create table boxcar.tape_words (
+  box_id uuid not null,
+  "position" integer not null,
+  card_id uuid,
+  words text
 );
 
 create table boxcar.tool_calls (
@@ -474,7 +543,9 @@ create table boxcar.turns (
   spent_tokens bigint,
   spent_cost bigint,
   is_settled boolean,
-  format smallint default 0 not null
+  format smallint default 0 not null,
+  notifies boolean,
+  unseen_position integer
 ) with (fillfactor=60);
 
 create table boxcar.unsealed (
@@ -538,7 +609,11 @@ alter table only boxcar.boxes add constraint boxes_check2 CHECK ((cardinality(ca
 
 alter table only boxcar.boxes add constraint boxes_check3 CHECK (((parent_box_id IS NULL) = (fork_position IS NULL)));
 
+alter table only boxcar.boxes add constraint boxes_fork_status_check CHECK (((fork_status IS NULL) OR ((parent_box_id IS NOT NULL) AND (fork_status = ANY (ARRAY['open'::text, 'merged'::text, 'discarded'::text]))))) NOT VALID;
+
 alter table only boxcar.boxes add constraint boxes_kind_check CHECK ((kind = ANY (ARRAY['context'::text, 'tape'::text])));
+
+alter table only boxcar.boxes add constraint boxes_line_check CHECK ((((line_boxes IS NULL) = (parent_box_id IS NULL)) AND ((line_ends IS NULL) = (parent_box_id IS NULL)) AND (cardinality(line_boxes) = cardinality(line_ends)) AND (COALESCE(line_ends[cardinality(line_ends)], 0) = COALESCE(fork_position, 0)))) NOT VALID;
 
 alter table only boxcar.boxes add constraint boxes_pkey PRIMARY KEY (id);
 
@@ -571,6 +646,14 @@ alter table only boxcar.evidence add constraint evidence_kind_check CHECK ((kind
 alter table only boxcar.evidence add constraint evidence_pkey PRIMARY KEY (id);
 
 alter table only boxcar.evidence add constraint evidence_turn_id_epoch_step_attempt_tool_call_id_key UNIQUE NULLS NOT DISTINCT (turn_id, epoch, step, attempt, tool_call_id);
+
+alter table only boxcar.forks add constraint forks_check CHECK ((((status = 'open'::text) = (ended_at IS NULL)) AND ((status = 'open'::text) = (receipt IS NULL))));
+
+alter table only boxcar.forks add constraint forks_on_error_check CHECK ((on_error = ANY (ARRAY['merge'::text, 'discard'::text])));
+
+alter table only boxcar.forks add constraint forks_status_check CHECK ((status = ANY (ARRAY['open'::text, 'merged'::text, 'discarded'::text])));
+
+alter table only boxcar.forks add constraint forks_pkey PRIMARY KEY (id);
 
 alter table only boxcar.grants add constraint grants_mode_check CHECK ((mode = ANY (ARRAY['read'::text, 'append'::text])));
 
@@ -616,6 +699,16 @@ alter table only boxcar.schema_version add constraint schema_version_version_che
 
 alter table only boxcar.schema_version add constraint schema_version_pkey PRIMARY KEY (version);
 
+alter table only boxcar.sessions add constraint sessions_name_check CHECK ((name <> ''::text));
+
+alter table only boxcar.sessions add constraint sessions_status_check CHECK (((status ~ '\S'::text) AND (length(status) <= 100)));
+
+alter table only boxcar.sessions add constraint sessions_pkey PRIMARY KEY (id);
+
+alter table only boxcar.sessions add constraint sessions_agent_id_key UNIQUE (agent_id);
+
+alter table only boxcar.sessions add constraint sessions_project_id_name_key UNIQUE (project_id, name);
+
 alter table only boxcar.steps add constraint steps_attempt_check CHECK ((attempt > 0));
 
 alter table only boxcar.steps add constraint steps_step_check CHECK ((step > 0));
@@ -643,6 +736,8 @@ alter table only boxcar.tape_entries add constraint tape_entries_kind_check CHEC
 alter table only boxcar.tape_entries add constraint tape_entries_position_check CHECK (("position" > 0));
 
 alter table only boxcar.tape_entries add constraint tape_entries_pkey PRIMARY KEY (box_id, "position");
+
+alter table only boxcar.tape_words add constraint tape_words_pkey PRIMARY KEY (box_id, "position");
 
 alter table only boxcar.tool_calls add constraint tool_calls_check CHECK (((status = 'pending'::text) = (result_card_id IS NULL)));
 
@@ -728,11 +823,21 @@ CREATE INDEX batches_of_turn ON boxcar.batches USING btree (turn_id) WHERE (stat
 
 CREATE INDEX boxes_parent ON boxcar.boxes USING btree (parent_box_id) WHERE (parent_box_id IS NOT NULL);
 
+CREATE UNIQUE INDEX boxes_tape_incarnation ON boxcar.boxes USING btree (project_id, tape_name, incarnation) WHERE (tape_name IS NOT NULL);
+
 CREATE UNIQUE INDEX boxes_tape_name ON boxcar.boxes USING btree (project_id, tape_name) WHERE ((tape_name IS NOT NULL) AND (archived_at IS NULL));
 
 CREATE INDEX budgets_paused ON boxcar.budgets USING btree (paused_at) WHERE (paused_at IS NOT NULL);
 
 CREATE INDEX budgets_run ON boxcar.budgets USING btree (run_id);
+
+CREATE INDEX forks_box ON boxcar.forks USING btree (box_id);
+
+CREATE UNIQUE INDEX forks_key ON boxcar.forks USING btree (turn_id, parent_box_id, fork_key) WHERE (turn_id IS NOT NULL);
+
+CREATE INDEX forks_open ON boxcar.forks USING btree (turn_id) WHERE (status = 'open'::text);
+
+CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
 
 CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);
 
@@ -750,11 +855,23 @@ CREATE INDEX projects_limited ON boxcar.projects USING btree (id) WHERE (limits 
 
 CREATE INDEX provider_slots_provider ON boxcar.provider_slots USING btree (provider);
 
+CREATE INDEX sessions_parent ON boxcar.sessions USING btree (project_id, parent_session_id, created_at);
+
 CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
 
-CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, anchor_name, "position") WHERE (kind = 'anchor'::text);
+CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, hashtextextended(anchor_name, (0)::bigint), "position") WHERE (kind = 'anchor'::text);
+
+CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, created_at);
 
 CREATE UNIQUE INDEX tape_entries_dedup ON boxcar.tape_entries USING btree (box_id, dedup_key) WHERE (dedup_key IS NOT NULL);
+
+CREATE INDEX tape_entries_imported ON boxcar.tape_entries USING btree (card_id) WHERE ((meta ? 'imported'::text) AND (card_id IS NOT NULL));
+
+CREATE INDEX tape_entries_kind ON boxcar.tape_entries USING btree (box_id, kind, "position");
+
+CREATE INDEX tape_words_card ON boxcar.tape_words USING btree (card_id) WHERE (card_id IS NOT NULL);
+
+CREATE INDEX tape_words_trigrams ON boxcar.tape_words USING gin (words public.gin_trgm_ops);
 
 CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) WHERE (status = 'pending'::text);
 
@@ -774,6 +891,8 @@ CREATE INDEX turns_dispatched ON boxcar.turns USING btree (worker_target, dispat
 
 CREATE INDEX turns_held ON boxcar.turns USING btree (holder_id) WHERE (status = 'running'::text);
 
+CREATE INDEX turns_notices ON boxcar.turns USING btree (id) WHERE ((ended_at IS NOT NULL) AND (notifies OR (unseen_position IS NOT NULL)));
+
 CREATE UNIQUE INDEX turns_one_active ON boxcar.turns USING btree (agent_id) WHERE (status = ANY (ARRAY['dispatched'::text, 'running'::text, 'suspended'::text]));
 
 CREATE INDEX turns_queue ON boxcar.turns USING btree (worker_target, project_id, priority DESC, id) WHERE (status = 'queued'::text);
@@ -792,7 +911,9 @@ CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STA
 
 CREATE TRIGGER boxes_refer_to_lasting BEFORE INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_purging();
 
-CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position))) EXECUTE FUNCTION boxcar.refuse_change();
+CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position) OR (new.parent_box_id IS DISTINCT FROM old.parent_box_id) OR (new.fork_position IS DISTINCT FROM old.fork_position) OR (new.line_boxes IS DISTINCT FROM old.line_boxes) OR (new.line_ends IS DISTINCT FROM old.line_ends) OR ((old.archived_at IS NOT NULL) AND (new.head_position <> old.head_position)))) EXECUTE FUNCTION boxcar.refuse_change();
+
+CREATE TRIGGER cards_forget_lines AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_lines();
 
 CREATE TRIGGER cards_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.cards FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 

@@ -38,6 +38,7 @@ suites
   fanout  fork_join of 1,000 and of 10,000 children: submit → parent's answer; memory of the worker
   pack    a context of 1,000 and 9,000 cards from three boxes that overlap: p50
   view    the messages of a context of 1,000 and 9,000 cards, loaded and built: p50
+  tape    an append of one message, p50; a view after an anchor with 100,000 entries behind it ÷ with 100
   growth  200 turns of 5 KB on one agent: stored ÷ new bytes; the last turns' time ÷ the first ones'
   recover kill -9 of a worker, another one alive: until its turn goes on, p50 and longest
   cancel  a tree of 1,000 turns, until all are canceled and their worker is free
@@ -51,7 +52,7 @@ options
   --concurrency <n>   turns the worker runs at once (default 50; drain: 100)
   --seconds <n>       length of a round of turns (default 4), of quiet (default 20)
   --rounds <n>        rounds of the floor and of Boxcar, in turns (default 5)
-  --samples <n>       samples of each side (default: idle 300, steps 60, chain, pack, view 40, recover 8, backlog 2000)
+  --samples <n>       samples of each side (default: idle 300, steps 60, chain, pack, view 40, tape 300, recover 8, backlog 2000)
   --turns <n>         drain, backlog: turns that wait (default 10000, 100000); fanout, cancel: at most so many in a tree
   --profile <folder>  turns: one more round of each, with CPU profiles and Postgres statement statistics
   --help

@@ -18,6 +18,7 @@ import { openPair, type Pair } from './suites/pair.js';
 import { benchQuiet } from './suites/quiet.js';
 import { benchRecover } from './suites/recover.js';
 import { benchSteps } from './suites/steps.js';
+import { benchTape } from './suites/tape.js';
 import { benchTurns } from './suites/turns.js';
 import { benchView } from './suites/view.js';
 
@@ -35,6 +36,7 @@ const suites: Readonly<Record<SuiteName, Suite>> = {
   fanout: { queue: 'own', run: benchFanout },
   pack: { queue: 'none', run: benchPack },
   view: { queue: 'none', run: benchView },
+  tape: { queue: 'none', run: benchTape },
   growth: { queue: 'pair', run: benchGrowth },
   recover: { queue: 'own', run: benchRecover },
   cancel: { queue: 'pair', run: benchCancel },

@@ -19,7 +19,9 @@ const SCHEMA = `
     holder_id uuid,
     steps int not null default 0
   ) with (fillfactor = 60);
-  create table floor.boxes (id uuid primary key, card_ids uuid[] not null);`;
+  create table floor.boxes (id uuid primary key, card_ids uuid[] not null);
+  create table floor.tapes (id uuid primary key, head int not null) with (fillfactor = 60);
+  create table floor.entries (tape_id uuid not null, position int not null, card_id uuid not null, primary key (tape_id, position));`;
 
 /** Ended turns are announced here, as comma-separated ids. */
 export const ENDED_CHANNEL = 'floor_ended';
@@ -227,4 +229,20 @@ export async function readAnswers(
     values: [turnIds],
   });
   return new Map(rows.map((row) => [row.id, row.content.text]));
+}
+
+export async function insertTape(pool: pg.Pool, id: string): Promise<void> {
+  await pool.query('insert into floor.tapes (id, head) values ($1, 0)', [id]);
+}
+
+/** A message behind the others of a tape, in one statement: head, card and entry. */
+export async function appendBare(pool: pg.Pool, tapeId: string, cardId: string, text: string): Promise<void> {
+  await pool.query({
+    name: 'floor_append',
+    text: `
+      with moved as (update floor.tapes set head = head + 1 where id = $1 returning id, head),
+        card as (insert into floor.cards (id, content) values ($2, $3))
+      insert into floor.entries (tape_id, position, card_id) select id, head, $2 from moved`,
+    values: [tapeId, cardId, JSON.stringify({ text })],
+  });
 }

@@ -60,7 +60,7 @@ export interface Boxes {
   readonly cardIds: readonly string[];
 }
 
-async function openWorld(servers: Servers, name: string): Promise<World> {
+export async function openWorld(servers: Servers, name: string): Promise<World> {
   const cleanup = new Cleanup();
   try {
     const database = await openDatabase(servers, name);
@@ -89,7 +89,7 @@ async function openWorld(servers: Servers, name: string): Promise<World> {
 }
 
 /** About 350 bytes each: a paragraph. */
-const textOf = (index: number): string =>
+export const textOf = (index: number): string =>
   `Wagon ${index}. ${'It is painted green, carries gravel, and was seen last at the junction. '.repeat(5)}`.slice(
     0,
     350,

@@ -19,6 +19,7 @@ import { cli, cliHere, type Env, PLUGIN, PROFILES, prepare, startCli } from './t
 interface Receipt {
   readonly status: string;
   readonly turn_id: string;
+  readonly agent_id: string;
 }
 
 const launch = (profile: string, instruction: string): string[] => [
@@ -79,6 +80,44 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
       message: 'the job is answered',
     });
     await queues.close();
+  });
+
+  it('a context_handoff reaches its target by the command line and by the queue', async () => {
+    const { agent_id: source } = await answerOf<Receipt>(launch('writer', 'first'), env);
+    const why = { reason: 'done here', summary: 'greeted', intention: { next_steps: 'next' } };
+    const handed = await cliHere(
+      [
+        ...['submit', 'context_handoff', '--wait', '--json', '--json-args', JSON.stringify(why)],
+        ...[
+          '--arg',
+          'target_ref=writer',
+          '--arg',
+          `tape_ref=tape://default/${source}/anchor/session%2Fstart`,
+        ],
+      ],
+      env,
+    );
+    expect(handed.code, handed.stderr).toBe(0);
+    expect(JSON.parse(handed.stdout)).toMatchObject({ status: 'success', result: 'Hello next' });
+
+    const queues = openQueues(
+      redis === undefined ? { kind: 'postgres', url: database.url } : { kind: 'redis', url: redis.url },
+    );
+    const queue = queues.queue<object>('boxcar-primitives');
+    const args = { ...why, target_ref: `agent:${source}`, tape_ref: `tape://default/${source}/entry/2` };
+    const data = { project_id: 'default', arguments: args };
+    const opts = { jobId: `handoff-${backend}`, removeOnComplete: false, removeOnFail: false };
+    await queue.addBulk([{ name: 'context_handoff', data, opts }]);
+    await waitFor(async () => (await queue.getJobState(opts.jobId)) === 'completed', {
+      message: 'the handoff is answered',
+    });
+    const job = await queue.getJob(opts.jobId);
+    await queues.close();
+    expect(job?.returnvalue).toEqual({
+      card_id: expect.any(String),
+      context_box_id: expect.any(String),
+      turn_id: expect.any(String),
+    });
   });
 });
 

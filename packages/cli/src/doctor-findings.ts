@@ -248,6 +248,15 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
         : warn('rings', message, 'Start a worker; its first sweep rings again: boxcar worker', ids),
     );
   }
+  if (facts.openForks.count > 0)
+    findings.push(
+      warn(
+        'forks',
+        `${many(facts.openForks)} forks of tapes have been open for an hour, and no turn will end them.`,
+        'Merge or discard each: tape.openFork(id), then merge() or discard() (docs/tape.md, "Forks").',
+        facts.openForks.ids,
+      ),
+    );
   if (facts.deadWorkers.count > 0)
     findings.push(
       ok(

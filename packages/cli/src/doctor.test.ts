@@ -1,5 +1,5 @@
 import { createWorker } from '@boxcar/runtime';
-import { readServerFacts, readWorkFacts } from '@boxcar/store';
+import { readServerFacts, readWorkFacts, THIS_BUILD } from '@boxcar/store';
 import { queueBackends, type TestDatabase, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
 import {
@@ -119,7 +119,8 @@ describe('a database', () => {
     expect(of(dead, 'dead leases')).toMatchObject({ level: 'warn', ids: [turnId] });
     expect(of(dead, 'turn deadlines')).toMatchObject({ level: 'warn', ids: [turnId] });
     await database.pool.query(
-      `insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency) values (gen_random_uuid(), 7, now() + interval '1 hour', '{""}', 1)`,
+      `insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, schema_version) values (gen_random_uuid(), 7, now() + interval '1 hour', '{""}', 1, $1)`,
+      [THIS_BUILD.schemaVersion],
     );
     const stuck = await doctor(env);
     expect(stuck).toMatchObject({ code: 1, status: 'fail' });
@@ -133,9 +134,20 @@ describe('a database', () => {
     await database.pool.query('delete from boxcar.turns where id = $1', [turnId]);
   });
 
+  it('whose forks nobody ends names them', async () => {
+    const tape = await stack.runtime.tape('left');
+    const fork = await tape.forkTape();
+    expect(of(await doctor(env), 'forks')).toBeUndefined();
+    await database.pool.query("update boxcar.forks set created_at = now() - interval '2 hours'");
+    expect(of(await doctor(env), 'forks')).toMatchObject({ level: 'warn', ids: [fork.id] });
+    await fork.discard();
+    expect(of(await doctor(env), 'forks')).toBeUndefined();
+  });
+
   it('that lost its rings says so', async () => {
     await database.pool.query(
-      `insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency) values (gen_random_uuid(), 8, now() + interval '1 hour', '{""}', 5)`,
+      `insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, schema_version) values (gen_random_uuid(), 8, now() + interval '1 hour', '{""}', 5, $1)`,
+      [THIS_BUILD.schemaVersion],
     );
     const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
       profile_name: 'writer',

@@ -30,6 +30,8 @@ const RULES: Readonly<Record<WhyPart['rule'], string>> = {
   quoted_result: 'quoted result: names the call and its status',
   result_fields: 'result fields that bind this turn, and how to deliver them',
   foreign_result_fields: 'result fields of another task, to be read only',
+  reference: 'stands for the card’s words, which a compaction left out: expand reads them',
+  context_contract: 'what an agent that can hand off is told of the length of its context',
   call_name: 'the name of the tool that was called',
   call_id: 'the kernel’s id of the call',
   tool_name: 'tool schema: the name',
@@ -46,12 +48,14 @@ export const describeRule = (rule: WhyPart['rule']): string => RULES[rule];
 const NOTICES: Readonly<Record<NonNullable<CardOrigin['notice']>, string>> = {
   steps_left: 'kernel notice: few steps are left',
   reminder: 'kernel notice: reminder how to end',
+  context: 'kernel notice: the context is nearly full',
 };
 
 const OFFERED: Readonly<Record<NonNullable<WhyPart['tool']>['offered_by'], string>> = {
   tools: 'the profile lists it',
   must_end_with: 'the turn must end with it',
   result_fields: 'result fields bind the turn',
+  compaction: 'a compaction has left something out',
 };
 export const describeOffer = (offeredBy: keyof typeof OFFERED): string => OFFERED[offeredBy];
 

@@ -89,7 +89,7 @@ describe('profile files', () => {
       "1.yaml:5:1 unknown key 'instruction'; did you mean 'instructions'?",
       "1.yaml:6:1 unknown key 'modelSettings'; did you mean 'model_settings'?",
       "1.yaml:8:3 limits: unknown key 'maxsteps'; did you mean 'max_steps'?",
-      "1.yaml:9:3 limits: unknown key 'zzz'; known here are max_steps, tool_timeout_seconds, model_timeout_seconds, tokens, on_budget, model_retries, retry_base_seconds, retry_max_seconds",
+      "1.yaml:9:3 limits: unknown key 'zzz'; known here are max_steps, tool_timeout_seconds, model_timeout_seconds, tokens, on_budget, context_tokens, context_reminder, model_retries, retry_base_seconds, retry_max_seconds",
       "1.yaml:10:45 delegation_policy: unknown key 'target_tag'; did you mean 'target_tags'?",
     ]);
   });

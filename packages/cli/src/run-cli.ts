@@ -18,6 +18,7 @@ import { addProviders } from './commands/providers.js';
 import { addPurge } from './commands/purge.js';
 import { addShow } from './commands/show.js';
 import { addSubmit } from './commands/submit.js';
+import { addTape } from './commands/tape.js';
 import { addTree } from './commands/tree.js';
 import { addWhy } from './commands/why.js';
 import { addWhyStuck } from './commands/why-stuck.js';
@@ -92,6 +93,7 @@ const COMMANDS: readonly ((program: Command, run: Run) => void)[] = [
   addProfiles,
   addProviders,
   addBox,
+  addTape,
   addProjects,
   addErase,
   addPurge,

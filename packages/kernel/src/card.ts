@@ -27,6 +27,8 @@ export const CARD_TYPES = {
   profile: 'sys.profile',
   notice: 'sys.notice',
   anchor: 'tape.anchor',
+  /** The message of a handoff between agents; its fields are those of `buildHandoff`. */
+  handoff: 'context_handoff',
 } as const;
 
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
@@ -96,6 +98,8 @@ export interface Card {
   readonly metadata: JsonObject;
   readonly authorId: string;
   readonly toolCallId: ToolCallId | null;
+  /** In a view: its content is a reference to its words, which a compaction has left out (view.ts, V8). */
+  readonly isReference?: true;
 }
 
 /** A card ready to be stored: content as JSON text in the caller's key order, its hash over the RFC 8785 form. */

@@ -123,6 +123,24 @@ export const ERROR_CATALOGUE = {
     'Cards, context boxes and tape entries never change.',
     'Write a new card or box instead.',
   ),
+  tape_conflict: entry(
+    409,
+    true,
+    'The tape was written to or reset meanwhile.',
+    'Read it from the head named in the details on, and decide again.',
+  ),
+  tape_busy: entry(
+    409,
+    true,
+    'A turn of the agent that owns this tape is under way or queued.',
+    'Wait for its end, or cancel it.',
+  ),
+  fork_closed: entry(
+    409,
+    false,
+    'The fork was merged or discarded.',
+    'Append to the tape it was forked from, or fork that again.',
+  ),
   database_unavailable: entry(
     503,
     true,

@@ -1,3 +1,4 @@
+export { appendAutoHandoff, draftAutoHandoff } from './auto-handoff.js';
 export type {
   ContextBoxDraft,
   ExpandedBox,
@@ -48,6 +49,19 @@ export {
   toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
+export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
+export { type CommandScan, scanCommands } from './command-scan.js';
+export { EXPAND_TOOL, readCompaction } from './compaction.js';
+export { planCompaction } from './compaction-plan.js';
+export {
+  type ContextEstimate,
+  contextContract,
+  contextReminder,
+  DEFAULT_CONTEXT_TOKENS,
+  DEFAULT_REMINDER_SHARE,
+  isReminderDue,
+} from './context-contract.js';
+export { type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,
@@ -57,6 +71,7 @@ export {
   toErrorBody,
 } from './errors.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
+export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {
   decideNamedBoxes,
   decideTargetProfile,
@@ -110,6 +125,13 @@ export {
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
 export {
+  AUTO_HANDOFF_ANCHOR,
+  AUTO_HANDOFF_REASON,
+  isContextOverflow,
+  MAX_AUTO_HANDOFFS,
+  type OverflowEvidence,
+} from './overflow.js';
+export {
   decideListedBox,
   decidePacking,
   draftPacking,
@@ -158,9 +180,11 @@ export {
   askExpertSchema,
   type Cancel,
   type Collect,
+  type ContextHandoff,
   type CreateBox,
   cancelSchema,
   collectSchema,
+  contextHandoffSchema,
   createBoxSchema,
   type DelegateAsync,
   delegateAsyncSchema,
@@ -203,6 +227,7 @@ export {
   type PurgeDecision,
   type PurgeReference,
 } from './purge.js';
+export { pythonJson } from './python-json.js';
 export {
   type CallDecision,
   checkArguments,
@@ -213,8 +238,16 @@ export {
   toolNameOf,
   toolNames,
 } from './queue-tool.js';
+export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
+export {
+  FORK_RESULT_INSTRUCTION,
+  forkResultText,
+  INTENTION_ANCHOR,
+  type Intention,
+  NOTIFY_PARENT,
+} from './session.js';
 export {
   BOOTSTRAP_ANCHOR,
   BOOTSTRAP_LENGTH,
@@ -225,6 +258,75 @@ export {
   TURN_STARTED,
   tapeName,
 } from './tape.js';
+export {
+  COMMAND_HELP,
+  type CommandCall,
+  commandFault,
+  readTapeCommand,
+  type TapeCommand,
+  takeCommands,
+  withCommands,
+} from './tape-command.js';
+export { parseTapeDate, pythonDate } from './tape-date.js';
+export {
+  formatManifest,
+  formatSessionGraph,
+  formatTapeLines,
+  type ManifestTape,
+  parseManifest,
+  parseSessionGraph,
+  parseTapeLines,
+  type SessionLine,
+  type TapeFolderManifest,
+  type TapeLine,
+  type TapeLineReader,
+  type TapeLineWriter,
+  tapeLineReader,
+  tapeLineWriter,
+} from './tape-jsonl.js';
+export { type ChatMessage, type TapeMessagesOptions, tapeMessages } from './tape-messages.js';
+export {
+  type AnchorSelector,
+  anchorNotFound,
+  buildTapeQuery,
+  LAST_ANCHOR,
+  matchesText,
+  parseTapeQuery,
+  selectRecords,
+  type TapeQuery,
+  type TapeQueryBuilder,
+  type TapeQueryInput,
+  type TapeSlice,
+  tapeQuerySchema,
+  toSlice,
+} from './tape-query.js';
+export {
+  anchorNameOf,
+  anchorState,
+  type EntryDraft,
+  readRecord,
+  type StoredEntry,
+  type TapeRecord,
+  toRecord,
+  toRecords,
+} from './tape-record.js';
+export { formatTapeRef, parseTapeRef, type TapeRef } from './tape-ref.js';
+export { matchSearch, parseSearch, type TapeSearch, wordsOf } from './tape-search.js';
+export {
+  anchorsText,
+  handoffOf,
+  handoffText,
+  infoText,
+  searchText,
+  TAPE_HANDOFF,
+  type TapeAnchors,
+  type TapeHandoff,
+  type TapeSearchInput,
+  tapeAnchorsSchema,
+  tapeHandoffSchema,
+  tapeInfoSchema,
+  tapeSearchSchema,
+} from './tape-tools.js';
 export {
   type CallOutcome,
   type CallResult,

@@ -5,8 +5,10 @@
  * L1  What a turn has to go by is its context without the parent line, and what its other calls brought. Own words are no
  *     news, nor is a success of the very same call: that is what a loop looks like.
  * L2  News is a set: the same answer a second time adds nothing.
- * L3  A failure of the same call is news once, so that it can be tried again. What the guard itself answered never is.
+ * L3  What a compaction has left out may be asked for again: that it happened is news.
+ * L4  A failure of the same call is news once, so that it can be tried again. What the guard itself answered never is.
  */
+import { readCompaction } from './compaction.js';
 import { canonicalJson, isJsonObject, type JsonValue, sha256 } from './json.js';
 import type { TapeEntry } from './tape.js';
 import type { ContextCard } from './view-context.js';
@@ -63,6 +65,8 @@ export class TurnNews {
           content.tool_call_id,
           keyOf({ name: String(content.name), arguments: content.arguments ?? null }),
         );
+      if (kind === 'anchor' && readCompaction(card) !== undefined)
+        news.push({ key: undefined, isFailure: false, hash: sha256(card.id) });
       if (kind !== 'tool_result') continue;
       if (!this.#known.has(card.id)) {
         const { hash, isFailure, isOwn } = hashResult(content);

@@ -65,6 +65,8 @@ export interface ModelReply {
 /** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
 export interface Model {
   generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;
+  /** The tokens of each text for this model, exact or estimated. Must not hold up the process. */
+  countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
   /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
   checkProfile?(profile: {
     readonly model: string;

@@ -151,6 +151,40 @@ export const askExpertSchema = z
   .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type AskExpert = z.infer<typeof askExpertSchema>;
 
+/** How much of the tape goes along with a handoff. Rule: docs/tape.md, "References and handoffs". */
+const OWNERSHIPS = ['share', 'transfer'] as const;
+
+const { context_box_id: _contextBoxId, result_fields: _resultFields, ...perHandoff } = optional;
+
+export const contextHandoffSchema = z
+  .strictObject({
+    target_ref: name.describe(
+      'An agent id or name, else the name of a profile, of which a fresh agent is made; agent: or profile: in front says which.',
+    ),
+    reason: text.describe('Why it is handed over.'),
+    summary: text.describe('What has been done or found so far.'),
+    tape_ref: text
+      .optional()
+      .describe(
+        'The place to go on from: tape://{workspace}/{tape}/entry/{id} or tape://{workspace}/{tape}/anchor/{name}. Default: your own tape up to now.',
+      ),
+    intention: z
+      .strictObject({
+        next_steps: text.describe('What is to be done next: the instruction of the target.'),
+        context_summary: text.optional().describe('What to know for it.'),
+      })
+      .optional(),
+    ownership: z
+      .enum(OWNERSHIPS)
+      .optional()
+      .describe(
+        'share (default): the target may read the tape up to that place. transfer: it may read on and append, and you no longer append.',
+      ),
+    ...perHandoff,
+  })
+  .refine(hasBudgetForStrategy, NEEDS_BUDGET);
+export type ContextHandoff = z.infer<typeof contextHandoffSchema>;
+
 export const submitResultSchema = z.strictObject({
   result: z.custom<JsonValue>((value) => value !== undefined, 'is required'),
 });

@@ -22,6 +22,10 @@ const profileLimitsSchema = z.strictObject({
   tokens: z.number().int().positive().max(1e15).optional(),
   /** When a budget above the turn is used up: end it as partial, or let it wait until the budget is raised. */
   on_budget: z.enum(['end', 'pause']).optional(),
+  /** What the model takes, prompt and answer together; default: what is known of the model, else 200,000. */
+  context_tokens: z.number().int().min(100).max(1e9).optional(),
+  /** The share of it above which an agent that can hand off is reminded of that; default 0.8. */
+  context_reminder: z.number().positive().max(1).optional(),
   // No defaults here: they are decideRetry's, and profiles of before keep their version.
   /** How often a step's model call is tried again. */
   model_retries: z.number().int().min(0).max(100).optional(),
@@ -57,6 +61,8 @@ export const profileSchema = z.strictObject({
     .default([]),
   /** Tools and primitives that may be called again with the same arguments and nothing new to go by. */
   repeatable: z.array(name).optional(),
+  /** True: comma commands in its answers are calls (docs/tape.md). */
+  comma_commands: z.boolean().optional(),
   delegation_policy: delegationPolicySchema.optional(),
   /** A turn may end only by a successful call of one of these tools; empty = plain text ends it. */
   must_end_with: z.array(name).default([]),

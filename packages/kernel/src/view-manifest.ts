@@ -12,7 +12,11 @@ export type ViewNotice = 'context' | 'continue' | 'steps_left' | 'not_available'
  * context box (from 1). The last anchor's state is a tape source at the anchor's position.
  */
 export type ViewSource =
-  | { readonly kind: 'profile' }
+  | {
+      readonly kind: 'profile';
+      /** The limit that the agent is told, where it is told one. */
+      readonly contextLimit?: number;
+    }
   | { readonly kind: 'notice'; readonly notice: ViewNotice }
   | { readonly kind: 'tape'; readonly from: number; readonly to: number }
   | {
@@ -27,12 +31,14 @@ export type ViewSource =
 export interface MessageOrigin {
   readonly source: ViewSource;
   readonly cardIds: readonly CardId[];
+  /** It shows a reference to its card instead of the card's words. */
+  readonly isReference?: true;
 }
 
 /**
  * Why a card is not in a prompt: hidden by its metadata; shown before; older than the last anchor; the bootstrap
  * anchor; a result whose call is not shown before it, or hidden; a thought without words or calls; a
- * deliverable that repeats the text before it.
+ * deliverable that repeats the text before it; its words, of which a compaction has left a reference.
  */
 export type OmissionReason =
   | 'hidden'
@@ -42,7 +48,8 @@ export type OmissionReason =
   | 'orphan_result'
   | 'call_hidden'
   | 'blank'
-  | 'repeated';
+  | 'repeated'
+  | 'referenced';
 
 export interface Omission {
   readonly source: ViewSource;

@@ -6,6 +6,7 @@
  * E2  Every part names the rule that wrote it; a part with `isOwn` holds words of its card and nothing else.
  */
 import { CARD_TYPES, type Card, type CardContent } from './card.js';
+import { contextContract } from './context-contract.js';
 import type { CardId } from './ids.js';
 import { isJsonObject } from './json.js';
 import type { Message } from './message.js';
@@ -33,6 +34,8 @@ export type PartRule =
   | 'quoted_result'
   | 'result_fields'
   | 'foreign_result_fields'
+  | 'reference'
+  | 'context_contract'
   | 'call_name'
   | 'call_id'
   | `notice.${ViewNotice}`;
@@ -54,6 +57,8 @@ export interface MessagePart {
 }
 
 const CONTENT: PartField = { kind: 'content' };
+/** Between instructions and contract. */
+const GAP = '\n\n';
 
 /** By which rule a card's words stand in its body, and whether they are its own. */
 function bodyRule(content: CardContent): Pick<MessagePart, 'rule' | 'isOwn'> {
@@ -111,6 +116,19 @@ function framedParts(content: string, card: Card): readonly MessagePart[] {
   ];
 }
 
+/** The instructions, and behind them what the agent is told of its context. */
+function systemParts(content: string, contextLimit: number | undefined): readonly MessagePart[] {
+  const contract = contextLimit === undefined ? '' : contextContract(contextLimit);
+  const own = content.slice(0, content.length - contract.length);
+  const part = (text: string, rule: PartRule, isOwn: boolean): readonly MessagePart[] =>
+    text === '' ? [] : [{ field: CONTENT, text, rule, cardId: null, isOwn }];
+  const gap = own.endsWith(GAP) && contract !== '' ? GAP : '';
+  return [
+    ...part(own.slice(0, own.length - gap.length), 'instructions', true),
+    ...part(gap + contract, 'context_contract', false),
+  ];
+}
+
 function contentParts(
   message: Message,
   origin: MessageOrigin,
@@ -119,12 +137,13 @@ function contentParts(
   const { content } = message;
   const { source } = origin;
   if (content === '') return [];
-  if (source.kind === 'profile')
-    return [{ field: CONTENT, text: content, rule: 'instructions', cardId: null, isOwn: true }];
+  if (source.kind === 'profile') return systemParts(content, source.contextLimit);
   if (source.kind === 'notice')
     return [{ field: CONTENT, text: content, rule: `notice.${source.notice}`, cardId: null, isOwn: false }];
   const [card] = cards;
   if (card === undefined) return [];
+  if (origin.isReference === true)
+    return [{ field: CONTENT, text: content, rule: 'reference', cardId: card.id, isOwn: false }];
   if (message.role === 'user') return framedParts(content, card);
   return [{ field: CONTENT, text: content, cardId: card.id, ...bodyRule(card.content) }];
 }

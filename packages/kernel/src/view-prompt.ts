@@ -88,7 +88,8 @@ export const hasNoTurns = (prompt: Prompt): boolean => {
 export function push(prompt: Prompt, message: Message, source: ViewSource, cards: readonly Card[]): void {
   if (message.role === 'assistant' && hasNoTurns(prompt)) pushNotice(prompt, CONTEXT_NOTICE, 'context');
   prompt.messages.push(message);
-  prompt.origins.push({ source, cardIds: cards.map((card) => card.id) });
+  const isReference = cards[0]?.isReference === true ? ({ isReference: true } as const) : {};
+  prompt.origins.push({ source, cardIds: cards.map((card) => card.id), ...isReference });
   prompt.lastAuthorId = cards[0]?.authorId;
 }
 
@@ -119,6 +120,7 @@ export function take(prompt: Prompt, placed: Placed): boolean {
     return false;
   }
   prompt.shownCards.add(card.id);
+  if (card.isReference === true) omit(prompt, placed, 'referenced');
   return true;
 }
 

@@ -20,8 +20,12 @@
  * V7  Within a turn prompt n is a prefix of prompt n + 1, element by element, until an anchor is written between them:
  *     what is written for an entry depends on this turn's start and on earlier entries alone; an open step of this
  *     turn is never in a prompt.
+ * V8  An anchor that is a compaction stands where it cuts (compaction.ts): its state, then this turn's context, then the
+ *     summary and the steps that it keeps. Cards that it refers to show a reference in place of their words.
  */
 import { estimateTokens } from './card.js';
+import { placeCompaction } from './compaction.js';
+import { contextContract } from './context-contract.js';
 import { KernelError } from './errors.js';
 import { type AgentId, type BoxId, type TurnId, tryParseId } from './ids.js';
 import { isJsonObject, type JsonValue } from './json.js';
@@ -61,6 +65,8 @@ export interface ViewRows {
   readonly lastAnchorPosition: number;
   /** The cards of this turn's context box and of each box a `turn.started` in `entries` names, in stored order. */
   readonly contexts: ReadonlyMap<BoxId, readonly ContextCard[]>;
+  /** Given: behind its instructions the agent is told how long its context may be. */
+  readonly contextLimit?: number | undefined;
 }
 
 export interface View {
@@ -94,30 +100,29 @@ interface Writer {
 }
 
 /** @throws KernelError `internal_error` when the rows lack the last anchor or a named context box. */
-export function buildView(rows: ViewRows): View {
-  const { turn, profile, entries, lastAnchorPosition } = rows;
+export function buildView(given: ViewRows): View {
+  const rows = placeCompaction(given);
+  const { turn, entries, lastAnchorPosition } = rows;
   const startPosition = startOf(turn.turnId, entries);
   const writer: Writer = {
     rows,
     prompt: startPrompt(turn.agentId),
     steps: findSteps(entries, { ...turn, startPosition }),
-    profileTools: toolsOf(profile),
+    profileTools: toolsOf(rows.profile),
     begunTurns: new Set(),
     hasBegun: false,
     firstMessage: undefined,
     lastStep: undefined,
   };
   const { prompt } = writer;
-  if (!isBlank(profile.instructions)) {
-    push(prompt, { role: 'system', content: profile.instructions }, { kind: 'profile' }, []);
-  }
+  writeSystem(prompt, rows);
   const next = writeUntilAnchor(writer);
   if (startPosition <= lastAnchorPosition) writeContext(writer, { ...turn, stepsLeft: null });
   for (let at = next; at < entries.length; at += 1) writeEntry(writer, at);
   pushContinue(prompt);
 
   const { messages, origins, omissions } = prompt;
-  const range = { anchor: lastAnchorPosition, head: entries.at(-1)?.position ?? lastAnchorPosition };
+  const range = { anchor: lastAnchorPosition, head: given.entries.at(-1)?.position ?? lastAnchorPosition };
   return {
     messages,
     origins,
@@ -128,6 +133,14 @@ export function buildView(rows: ViewRows): View {
     startPosition: Number.isFinite(startPosition) ? startPosition : undefined,
     instruction: instructionOf(contextOf(rows, turn.contextBoxId)),
   };
+}
+
+function writeSystem(prompt: Prompt, { profile, contextLimit }: ViewRows): void {
+  const words = isBlank(profile.instructions) ? [] : [profile.instructions];
+  const contract = contextLimit === undefined ? [] : [contextContract(contextLimit)];
+  if (words.length + contract.length === 0) return;
+  const source = { kind: 'profile', ...(contextLimit === undefined ? {} : { contextLimit }) } as const;
+  push(prompt, { role: 'system', content: [...words, ...contract].join('\n\n') }, source, []);
 }
 
 /** Writes the steps that the last anchor cut, then its state (V3). Returns the index of the first entry behind it. */

@@ -2,6 +2,7 @@ import { type Model, ModelError } from '@boxcar/kernel';
 import { createProviderModels } from './providers/providers.js';
 import type { ModelSettings } from './providers/settings.js';
 import { createScriptedModel, type ScriptedModelOptions, toProfileInvalid } from './scripted.js';
+import { countAllTokens } from './tokenizer.js';
 
 export interface ModelRouterOptions {
   readonly scripted?: ScriptedModelOptions;
@@ -37,6 +38,9 @@ export function createModelRouter({ scripted, providers, adapters = {} }: ModelR
         details: { turnId, step, model: request.model, known: [...models.keys()] },
       });
     },
+
+    countTokens: (texts, model) =>
+      findModel(model)?.countTokens?.(texts, model) ?? countAllTokens(texts, model),
 
     checkProfile(profile) {
       const model = findModel(profile.model);

@@ -1,5 +1,6 @@
+import { setImmediate } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { countTokens, tokenizerOf } from './tokenizer.js';
+import { countAllTokens, countTokens, tokenizerOf } from './tokenizer.js';
 
 const NEW = 'openai:gpt-5';
 const OLD = 'openai:gpt-4';
@@ -56,5 +57,26 @@ describe('counting', () => {
     const part = await countTokens('The quick brown fox; ', NEW);
     expect(await countTokens(text, NEW)).toBeLessThanOrEqual(part * 1_000);
     expect(await countTokens(`x${text}`, NEW)).toBeGreaterThan(4_000);
+  });
+
+  test('answers for each of many texts, in their order, whoever else asks meanwhile', async () => {
+    const texts = ['a', 'a b', '', 'a b c'];
+    const [many, old] = await Promise.all([countAllTokens(texts, NEW), countAllTokens(texts, OLD)]);
+    expect([many, old]).toEqual([
+      [1, 2, 0, 3],
+      [1, 2, 0, 3],
+    ]);
+  });
+
+  test('leaves the loop of the process to others', async () => {
+    let turns = 0;
+    let isCounted = false;
+    const counting = countTokens('The quick brown fox; '.repeat(100_000), NEW).then((tokens) => {
+      isCounted = true;
+      return tokens;
+    });
+    for (; !isCounted; turns += 1) await setImmediate();
+    expect(await counting).toBeGreaterThan(400_000);
+    expect(turns).toBeGreaterThan(5);
   });
 });

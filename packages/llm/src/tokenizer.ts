@@ -3,6 +3,7 @@
  * them the count is an estimate by OpenAI's newest encoding. Nothing that is stored depends on it: budgets are counted in
  * the kernel's own estimate.
  */
+import { Worker } from 'node:worker_threads';
 import { KernelError } from '@boxcar/kernel';
 
 export interface Tokenizer {
@@ -23,61 +24,74 @@ export function tokenizerOf(model: string): Tokenizer {
   return { encoding: 'o200k_base', isExact: isOpenAi && isKnown };
 }
 
-type Count = (text: string) => number;
-
-/** About 70 MB of memory and 0.3 s each: loaded by the first count, kept afterwards. */
-const load: Readonly<Record<Tokenizer['encoding'], () => Promise<Count>>> = {
-  o200k_base: async () => {
-    const { countTokens: count } = await import('gpt-tokenizer/encoding/o200k_base');
-    return (text) => count(text, AS_TEXT);
-  },
-  cl100k_base: async () => {
-    const { countTokens: count } = await import('gpt-tokenizer/encoding/cl100k_base');
-    return (text) => count(text, AS_TEXT);
-  },
-};
-
-/** Cards are data: what looks like a control token in them is text. */
-const AS_TEXT = { disallowedSpecial: new Set<string>() };
-
-const loaded = new Map<Tokenizer['encoding'], Promise<Count>>();
-
-/**
- * Runs without any boundary take time with the square of their length (100,000 spaces: 16 s), so they are counted in
- * slices. No prose or code has such runs; where one is cut, the count is at most one token too high.
- */
-const LONG_RUN = /[\p{L}\p{M}]{512,}|[^\s\p{L}\p{N}]{512,}|\s{512,}/gu;
-const SLICE = /.{1,512}/gsu;
-
-function countText(text: string, count: Count): number {
-  let tokens = 0;
-  let from = 0;
-  for (const run of text.matchAll(LONG_RUN)) {
-    if (run.index > from) tokens += count(text.slice(from, run.index));
-    for (const [slice] of run[0].matchAll(SLICE)) tokens += count(slice);
-    from = run.index + run[0].length;
-  }
-  return from < text.length ? tokens + count(text.slice(from)) : tokens;
+interface Request {
+  readonly resolve: (counts: readonly number[]) => void;
+  readonly reject: (error: Error) => void;
 }
 
-/** The tokens of a text for a model; whether that is exact, `tokenizerOf` says. */
-export async function countTokens(text: string, model: string): Promise<number> {
-  const { encoding } = tokenizerOf(model);
-  let counting = loaded.get(encoding);
-  if (counting === undefined) {
-    counting = load[encoding]();
-    loaded.set(encoding, counting);
-    counting.catch(() => loaded.delete(encoding));
+type Answer =
+  | { readonly id: number; readonly counts: readonly number[] }
+  | { readonly id: number; readonly error: string };
+
+/** The thread that counts: started by the first count, kept afterwards, and no reason for the process to go on. */
+class TokenizerThread {
+  readonly #worker = new Worker(new URL('../tokenizer-thread.js', import.meta.url), { execArgv: [] });
+  readonly #requests = new Map<number, Request>();
+  #next = 0;
+
+  /** @param onEnd - It will answer nothing more. */
+  constructor(onEnd: () => void) {
+    const end = (reason: unknown): void => {
+      onEnd();
+      for (const { reject } of this.#requests.values())
+        reject(new Error('The thread that counts tokens has ended.', { cause: reason }));
+      this.#requests.clear();
+    };
+    this.#worker.on('error', end);
+    this.#worker.on('exit', end);
+    this.#worker.on('message', (answer: Answer) => this.#answer(answer));
+    this.#worker.unref();
   }
-  let count: Count;
+
+  count(encoding: Tokenizer['encoding'], texts: readonly string[]): Promise<readonly number[]> {
+    this.#next += 1;
+    const id = this.#next;
+    return new Promise((resolve, reject) => {
+      this.#requests.set(id, { resolve, reject });
+      this.#worker.ref();
+      this.#worker.postMessage({ id, encoding, texts });
+    });
+  }
+
+  #answer(answer: Answer): void {
+    const request = this.#requests.get(answer.id);
+    this.#requests.delete(answer.id);
+    if (this.#requests.size === 0) this.#worker.unref();
+    if ('counts' in answer) request?.resolve(answer.counts);
+    else request?.reject(new Error(answer.error));
+  }
+}
+
+let thread: TokenizerThread | undefined;
+
+/** The tokens of each text for a model; whether that is exact, `tokenizerOf` says. Counted beside the process's own loop. */
+export async function countAllTokens(texts: readonly string[], model: string): Promise<readonly number[]> {
+  const { encoding } = tokenizerOf(model);
+  thread ??= new TokenizerThread(() => {
+    thread = undefined;
+  });
   try {
-    count = await counting;
+    return await thread.count(encoding, texts);
   } catch (error) {
     throw new KernelError('internal_error', {
-      message: `The encoding ${encoding} could not be loaded.`,
+      message: `Tokens could not be counted by the encoding ${encoding}.`,
       details: { encoding },
       cause: error,
     });
   }
-  return countText(text, count);
+}
+
+/** The tokens of one text. */
+export async function countTokens(text: string, model: string): Promise<number> {
+  return (await countAllTokens([text], model))[0] ?? 0;
 }

@@ -38,7 +38,7 @@ export interface EndSubtrees {
 /** What is to be told after the commit, by `announceEnds`. */
 export type EndedTurns = Pick<
   CommitResult,
-  'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'rings'
+  'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'noticeTurnIds' | 'rings'
 >;
 
 /** The end of a turn by others than its worker: no step, and a deliverable that says what became of it. */
@@ -105,7 +105,14 @@ async function closeCalls(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
 export async function endSubtrees(tx: Tx, request: EndSubtrees): Promise<EndedTurns> {
   const turns = await lockSubtrees(tx, request.runId, request);
   if (turns.length === 0)
-    return { endedTurnIds: [], doorTurnIds: [], backlogTargets: [], dueBatchIds: [], rings: [] };
+    return {
+      endedTurnIds: [],
+      doorTurnIds: [],
+      backlogTargets: [],
+      dueBatchIds: [],
+      noticeTurnIds: [],
+      rings: [],
+    };
   const result = await commitWithin(turns.map((turn) => endFromOutside(turn, request)))(tx);
   await closeCalls(tx, result.endedTurnIds);
   await notifyCanceled(

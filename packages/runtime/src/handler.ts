@@ -56,7 +56,7 @@ export interface TurnRef {
 export interface SubmitTurnRequest {
   /** A fresh agent of a profile, or an existing agent. */
   readonly target:
-    | { readonly kind: 'new'; readonly profile: ProfileRow; readonly derivedFrom?: AgentId }
+    | ({ readonly kind: 'new' } & Pick<NewAgentRequest, 'profile' | 'derivedFrom' | 'agentId'>)
     | { readonly kind: 'reuse'; readonly agent: AgentRow };
   /** A sealed box made by `packer`. */
   readonly contextBoxId: BoxId;
@@ -95,6 +95,8 @@ export interface NewAgentRequest {
   readonly name?: string;
   /** Lineage: the agent it comes after. */
   readonly derivedFrom?: AgentId;
+  /** Of `newId`, where its id must be known before it is made. */
+  readonly agentId?: AgentId;
 }
 
 /** What a handler works with. Its effects are gathered and committed with its answer, in one transaction. */
@@ -163,6 +165,8 @@ export interface HandlerTools {
 export interface Handler<I = unknown> {
   readonly description: string;
   readonly input: z.ZodType<I>;
+  /** The schema that models are shown; default: that of `input`. */
+  readonly parameters?: JsonValue;
   /** True: a turn may ask for the same again and again with nothing new to go by. Rule: docs/budgets.md, "Loop guard". */
   readonly repeatable?: boolean;
   /** The profiles it will ask `findProfile` for, as far as the arguments tell: they are then loaded with the caller. */

@@ -52,6 +52,28 @@ export {
   type TurnScope,
 } from './runtime.js';
 export type { Accepted, SubmitOptions } from './submit.js';
+export type { EntryInput, EntryOptions } from './tape/entry-input.js';
+export type { TapeFolder } from './tape/export-tape.js';
+export { type ForkOptions, type ForkSummary, TapeFork } from './tape/fork.js';
+export type { ForkedSession, ForkSessionOptions } from './tape/fork-session.js';
+export type { ImportedTape, ImportOptions, TapeFile, TapeSource } from './tape/import-tape.js';
+export type { TapeOptions } from './tape/open-tape.js';
+export { type CommandAnswer, runTapeCommand } from './tape/run-command.js';
+export type { TapeMatch } from './tape/search-tape.js';
+export { SessionGraph, type SessionMetadata, type SessionScope } from './tape/session-graph.js';
+export { Tape } from './tape/tape.js';
+export type { ResolvedTapeRef } from './tape/tape-ref.js';
+export type {
+  AnchorSummary,
+  Appended,
+  AppendOptions,
+  Handoff,
+  HandoffOptions,
+  MessagesOptions,
+  SearchOptions,
+  TapeInfo,
+  TapeTarget,
+} from './tape/tape-types.js';
 export type { Tool, ToolContext } from './tool.js';
 export { ToolQueue } from './tool-queue.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

@@ -22,23 +22,27 @@ import {
 } from '@boxcar/kernel';
 import { type LoadedBox, loadBoxes, loadCardFacts, type ProfileRow, type Queryable } from '@boxcar/store';
 
-/** A spec whose project, actor, profile and boxes are known. */
-export interface ResolvedSpec {
+/** What a context is packed from, its project and actor known. */
+export interface ContextSpec {
   readonly projectId: ProjectId;
   readonly actorId: AgentId;
   readonly toolSuffix: string;
   readonly arguments: JsonObject;
   readonly handover: Handover;
-  readonly profile: ProfileRow;
   readonly access: 'actor' | 'trusted';
-  /** Boxes that come after the named ones without an argument of their own: what a clone saw. */
+  /** Boxes that come after the named ones without an argument of their own: what a clone saw, or a place on a tape. */
   readonly extra?: readonly InheritedBox[];
   /** Where the spec stands in the arguments, when it is one of several: `tasks.3.`. */
   readonly path?: string;
 }
 
-export interface PlannedContext {
-  readonly spec: ResolvedSpec;
+/** A spec for an agent of a profile. */
+export interface ResolvedSpec extends ContextSpec {
+  readonly profile: ProfileRow;
+}
+
+export interface PlannedContext<S extends ContextSpec = ContextSpec> {
+  readonly spec: S;
   readonly draft: PackingDraft;
   /** What the budget leaves out; undefined when nothing. */
   readonly cuts: PackingCuts | undefined;
@@ -54,7 +58,7 @@ export interface PlanOptions {
 }
 
 /** Says in which of several specs an error arose. */
-function atPath<T>({ path = '' }: ResolvedSpec, work: () => T): T {
+function atPath<T>({ path = '' }: ContextSpec, work: () => T): T {
   try {
     return work();
   } catch (error) {
@@ -75,11 +79,7 @@ function atPath<T>({ path = '' }: ResolvedSpec, work: () => T): T {
   }
 }
 
-function inherit(
-  spec: ResolvedSpec,
-  { argument, boxId }: NamedBox,
-  box: LoadedBox | undefined,
-): InheritedBox {
+function inherit(spec: ContextSpec, { argument, boxId }: NamedBox, box: LoadedBox | undefined): InheritedBox {
   if (box === undefined) {
     throw new KernelError('not_found', {
       message: `arguments.${argument}: no box ${boxId} in this project.`,
@@ -95,7 +95,7 @@ function inherit(
   return { argument, boxId, box };
 }
 
-function draft(spec: ResolvedSpec, inherited: readonly InheritedBox[], options: PlanOptions): PackingDraft {
+function draft(spec: ContextSpec, inherited: readonly InheritedBox[], options: PlanOptions): PackingDraft {
   return draftPacking({
     projectId: spec.projectId,
     toolSuffix: spec.toolSuffix,
@@ -126,11 +126,11 @@ function loadFacts(
  * Decides the context boxes of specs of one project and actor: one statement for all boxes, and one more when a budget
  * has to choose.
  */
-export async function planContexts(
+export async function planContexts<S extends ContextSpec>(
   db: Queryable,
-  specs: readonly ResolvedSpec[],
+  specs: readonly S[],
   options: PlanOptions,
-): Promise<readonly PlannedContext[]> {
+): Promise<readonly PlannedContext<S>[]> {
   const first = specs[0];
   if (first === undefined) return [];
   const named = specs.map((spec) => atPath(spec, () => decideNamedBoxes(spec.arguments, spec.handover)));

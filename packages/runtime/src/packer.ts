@@ -40,12 +40,13 @@ import {
   findProfiles,
   findReadableCards,
   loadBoxes,
+  type NewGrant,
   type Queryable,
   type Submission,
   writeSubmission,
 } from '@boxcar/store';
 import { uuidv7 } from 'uuidv7';
-import { type PlanOptions, planContexts, type ResolvedSpec } from './pack-plan.js';
+import { type ContextSpec, type PlanOptions, planContexts, type ResolvedSpec } from './pack-plan.js';
 import { type PackPreview, type PreviewOptions, previewPlan } from './preview.js';
 
 export const newId: NewId = <K extends string>() => parseId<K>(uuidv7(), 'id');
@@ -172,7 +173,11 @@ export class HandoverPacker {
   async packMany(requests: readonly PackRequest[]): Promise<readonly PackedContext[]> {
     if (requests.length === 0) return [];
     const { specs, db } = await this.#resolve(requests);
-    return this.packResolved(specs, db);
+    const packed = await this.packResolved(specs, db);
+    return specs.flatMap(({ profile }, index): PackedContext[] => {
+      const context = packed[index];
+      return context === undefined ? [] : [{ ...context, targetProfileBoxId: profile.boxId }];
+    });
   }
 
   /** Checks what requests say by themselves, and finds the project, agent and profiles they name. */
@@ -251,15 +256,15 @@ export class HandoverPacker {
     });
   }
 
-  /** Packs specs whose project, actor and profile the caller has loaded. @internal */
+  /** Packs specs whose project and actor the caller has loaded. @internal */
   async packResolved(
-    specs: readonly ResolvedSpec[],
+    specs: readonly ContextSpec[],
     db: Queryable = this.#io.db,
-  ): Promise<readonly PackedContext[]> {
+  ): Promise<readonly Omit<PackedContext, 'targetProfileBoxId'>[]> {
     const plans = await planContexts(db, specs, this.#planOptions);
     if (plans.length === 0) return [];
     const submission = emptySubmission();
-    const packed = plans.map(({ spec, packing }): PackedContext => {
+    const packed = plans.map(({ spec, packing }) => {
       const contextBoxId = newId<'box'>();
       for (const card of packing.cards) submission.cards.push(card);
       submission.contextBoxes.push({
@@ -269,14 +274,15 @@ export class HandoverPacker {
         ownerAgentId: null,
         makerAgentId: spec.actorId,
       });
-      return {
-        contextBoxId,
-        targetProfileBoxId: spec.profile.boxId,
-        attachedCardIds: packing.attachedCardIds,
-      };
+      return { contextBoxId, attachedCardIds: packing.attachedCardIds };
     });
     await this.#io.write(submission, db);
     return packed;
+  }
+
+  /** Gives rights that the caller has checked. @internal */
+  async giveGrants(grants: readonly NewGrant[]): Promise<void> {
+    await this.#io.write({ ...emptySubmission(), grants: [...grants] }, this.#io.db);
   }
 
   /** Seals what an agent saw as a box of its own, whose id can be passed on like any other. @internal */

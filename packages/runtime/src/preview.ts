@@ -17,10 +17,11 @@ import {
   type Segment,
   type SegmentRule,
   TURN_STARTED,
+  toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
 import { loadCards, loadProfiles, type Queryable } from '@boxcar/store';
-import type { PlannedContext } from './pack-plan.js';
+import type { PlannedContext, ResolvedSpec } from './pack-plan.js';
 import { toContextCard } from './worker/loader.js';
 
 /** Counts tokens as the named model does, or nearly. */
@@ -228,7 +229,7 @@ async function toPrompt(
   const context = lines.flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
     card === undefined || reason !== undefined ? [] : [toContextCard({ card, rule, native: false })],
   );
-  const view = buildView(firstRows(context, of));
+  const view = buildView({ ...firstRows(context, of), contextLimit: toldLimitOf(of.profile) });
   const messages: PreviewMessage[] = [];
   for (const [index, message] of view.messages.entries()) {
     messages.push({
@@ -250,7 +251,7 @@ async function toPrompt(
 /** Describes a plan. Two statements: the contents of its cards, and the profile. */
 export async function previewPlan(
   db: Queryable,
-  plan: PlannedContext,
+  plan: PlannedContext<ResolvedSpec>,
   options: PreviewOptions & { readonly newId: NewId },
 ): Promise<PackPreview> {
   const { spec, draft, packing } = plan;

@@ -1,11 +1,12 @@
-import type { BoxId, TurnId } from '@boxcar/kernel';
-import { type KeptByPurge, type PurgeReport, purgeRuns } from '@boxcar/store';
+import { type BoxId, buildView, type TurnId } from '@boxcar/kernel';
+import { type KeptByPurge, loadViews, type PurgeReport, purgeRuns } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
 import { rowCounts } from './testing/row-counts.js';
+import { toRows } from './worker/loader.js';
 
 let h: Harness;
 
@@ -88,7 +89,35 @@ const runOf = async (turnId: string): Promise<string> => {
 };
 const causes = (kept: readonly KeptByPurge[]): string[] => kept.map(({ cause }) => cause).sort();
 
+/** A fork of the tape's first three entries by the agent of another run, and a fork of that from before its own first entry. */
+async function forksOf(boxId: BoxId, by: Receipt): Promise<readonly [string, string]> {
+  const fork = async (parent: string, at: number): Promise<string> => {
+    const [row] = await h.rows<{ id: string }>(
+      `insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, parent_box_id, fork_position, line_boxes, line_ends)
+       select gen_random_uuid(), b.project_id, 'tape', $3, $3, 1, $4, 1, 1, $2, $4, array[b.id], array[$4::int] from boxcar.boxes b where b.id = $1 returning id`,
+      [boxId, parent, by.agent_id, at],
+    );
+    if (row === undefined) throw new Error('no fork');
+    return row.id;
+  };
+  const first = await fork(boxId, 3);
+  return [first, await fork(first, 2)];
+}
+
 describe('a purge', () => {
+  test('takes with an agent the tapes it had before its resets, and their words', async () => {
+    const before = await rowCounts(h.database.pool);
+    const { agent_id: agent } = await play('child');
+    const tape = await h.runtime.tape({ agent });
+    expect(await tape.search('done')).toHaveLength(1);
+    expect((await tape.info()).last_token_usage).toBeGreaterThan(0);
+    await tape.reset({ archive: true });
+    await tape.reset();
+    await finish(await reuse(agent));
+    expect((await purge()).removed).toMatchObject({ runs: 2, agents: 1 });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+  });
+
   test('leaves nothing of a run: rows are as many as before it', async () => {
     const before = await rowCounts(h.database.pool);
     await play();
@@ -194,6 +223,82 @@ describe('a run stays, and the report says why,', () => {
       { run_id: await runOf(old.turn_id), cause: 'agent', holder: await runOf(again.turn_id) },
     ]);
     expect((await purge({ batchSize: 1 })).removed).toMatchObject({ runs: 2, turns: 2, agents: 1 });
+  });
+
+  test('takes forks that have ended with what they were made of, and a session with its agent', async () => {
+    const before = await rowCounts(h.database.pool);
+    const { agent_id: agent } = await play('child');
+    const tape = await h.runtime.tape({ agent });
+    const say = { kind: 'message', content: 'within' } as const;
+    const merged = await tape.forkTape();
+    const inner = await merged.tape.forkTape();
+    await inner.tape.append([say]);
+    await inner.merge();
+    await merged.merge();
+    const discarded = await tape.forkTape();
+    await discarded.tape.append([say]);
+    await discarded.tape.reset();
+    await discarded.discard();
+    const taking = await tape.forkTape();
+    await taking.tape.reset();
+    await taking.merge();
+    const session = await (await h.runtime.tape({ agent })).forkSession('scout', {
+      intention: { next_steps: 'look', context_summary: 'dark' },
+    });
+    await finish(await reuse(session.name));
+    expect((await purge()).removed).toMatchObject({ runs: 2, agents: 2 });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+  });
+
+  test('of a parent that was reset and archived leaves the view of a session forked from it as it was, to the byte', async () => {
+    await h.profile('resting', [{ say: 'never' }], { worker_target: 'nowhere' });
+    const { agent_id: agent, turn_id: old } = await play('parent');
+    const tape = await h.runtime.tape({ agent });
+    const session = await tape.forkSession('reader', { profile: 'resting' });
+    const turn = await reuse(session.name);
+    const view = async (): Promise<string> => {
+      const rows = (
+        await loadViews(h.database.pool, [{ turnId: turn.turn_id, contextBoxId: turn.context_box_id }])
+      ).get(turn.turn_id);
+      if (rows === undefined) throw new Error('no view');
+      const { messages } = buildView({
+        ...toRows(rows),
+        turn: { turnId: turn.turn_id, agentId: session.agentId, contextBoxId: turn.context_box_id },
+        profile: { instructions: 'Rest.', tools: [], must_end_with: [] },
+      });
+      return JSON.stringify(messages);
+    };
+    const words = await view();
+    expect(words).toContain('all done');
+    await tape.reset({ archive: true });
+    const report = await purge();
+    expect(report.kept.map(({ run_id }) => run_id)).toContain(await runOf(old));
+    expect(await view()).toBe(words);
+    await h.runtime.submit('cancel', { turn_id: turn.turn_id });
+    expect((await purge()).removed.runs).toBe(2);
+  });
+
+  test('while a fork reads its tape, reset and archived as that may be; the fork reads the same before and after', async () => {
+    const old = await play('child');
+    const before = await now();
+    const young = await play('child');
+    const [fork, grandchild] = await forksOf(old.output_box_id, young);
+    const ofFork = await h.runtime.tape({ box: fork });
+    const ofGrandchild = await h.runtime.tape({ box: grandchild });
+    const read = async (): Promise<unknown> => [
+      await ofFork.query().all(),
+      await ofFork.messages(),
+      await ofGrandchild.query().all(),
+    ];
+    const words = await read();
+    await (await h.runtime.tape({ agent: old.agent_id })).reset({ archive: true });
+    const report = await purge({ before });
+    expect(report).toMatchObject({ removed: { runs: 0 } });
+    expect(report.kept).toMatchObject([{ run_id: await runOf(old.turn_id), cause: 'fork' }]);
+    expect(await read()).toEqual(words);
+    // Together they go.
+    expect((await purge({ batchSize: 1 })).removed.runs).toBe(2);
+    expect(await h.rows('select from boxcar.boxes where id = any ($1)', [[fork, grandchild]])).toEqual([]);
   });
 
   test('while an agent of it owns another', async () => {

@@ -5,6 +5,7 @@ import {
   CARD_TYPES,
   type Doorbell,
   type ErrorBody,
+  estimateTokens,
   type JsonValue,
   KernelError,
   type Model,
@@ -14,6 +15,7 @@ import {
   type Profile,
   parseProfile,
   type Ring,
+  TAPE_HANDOFF,
   TOOL_NAME,
   type TurnId,
   tryParseId,
@@ -45,6 +47,7 @@ import type pg from 'pg';
 import { Batcher } from './batcher.js';
 import { BuildWatch } from './build-watch.js';
 import { deliverableOf } from './deliverable.js';
+import { expandTool } from './expand.js';
 import type { StepExplanation } from './explain/explain-step.js';
 import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
 import type { WhyAnswer } from './explain/why.js';
@@ -52,11 +55,13 @@ import type { Handler } from './handler.js';
 import { createBox, grantBox } from './handlers/boxes.js';
 import { cancel } from './handlers/cancel.js';
 import { collect } from './handlers/collect.js';
+import { contextHandoff } from './handlers/context-handoff.js';
 import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
 import { forkJoin } from './handlers/fork-join.js';
 import { provisionAgent } from './handlers/provision-agent.js';
 import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
+import { tapeHandoff } from './handlers/tape-handoff.js';
 import { type Log, silentLog } from './log.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
 import type { PackPreview, PreviewOptions } from './preview.js';
@@ -70,11 +75,20 @@ import {
   type ProfileVersion,
 } from './profiles.js';
 import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
+import { onPool } from './tape/connection.js';
+import { type ImportedTape, type ImportOptions, importTape, type TapeSource } from './tape/import-tape.js';
+import { openTape, type TapeOptions } from './tape/open-tape.js';
+import { SessionGraph } from './tape/session-graph.js';
+import type { Tape } from './tape/tape.js';
+import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
+import { tapeTools } from './tape/tape-tools.js';
+import type { TapeTarget } from './tape/tape-types.js';
 import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
 import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
 import { finishBatch } from './worker/finish-batch.js';
+import { tellParent } from './worker/tell-parent.js';
 
 export interface RuntimeOptions {
   /** The caller's pool; the runtime never ends it. */
@@ -91,7 +105,10 @@ export interface RuntimeOptions {
   readonly log?: Log;
 }
 
-export type Ends = Pick<CommitResult, 'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds'>;
+export type Ends = Pick<
+  CommitResult,
+  'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'noticeTurnIds'
+>;
 
 /** What the parts of the runtime share. */
 export interface RuntimeCore {
@@ -181,6 +198,8 @@ export class Runtime implements RuntimeCore {
   readonly open: RuntimeCore['open'];
   readonly write: RuntimeCore['write'];
   readonly outside: OutsideCalls | undefined;
+  /** The lineage of forked sessions. */
+  readonly sessions: SessionGraph;
   /** Packs contexts from anywhere: `packContext`, `packMany`, `preview`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
   readonly #handlers = new Map<string, Handler>();
@@ -201,11 +220,15 @@ export class Runtime implements RuntimeCore {
     this.model = {
       generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
       checkProfile: (profile) => this.#modelOf(profile.model).checkProfile?.(profile),
+      countTokens: (texts, model) =>
+        this.#modelOf(model).countTokens?.(texts, model) ??
+        Promise.resolve(texts.map((text) => estimateTokens(Buffer.byteLength(text)))),
     };
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
     this.prices = [options.prices ?? {}, BUILT_IN_PRICES];
     this.log = options.log ?? silentLog;
+    this.sessions = new SessionGraph(options.pool);
     this.builds = new BuildWatch(options.pool, build);
     this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
     const openings = new Batcher(async (requests: readonly OpeningRequest[]) =>
@@ -227,12 +250,16 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('ask_expert', askExpert);
     this.registerHandler('fork_join', forkJoin);
     this.registerHandler('collect', collect);
+    this.registerHandler('context_handoff', contextHandoff);
     this.registerHandler('submit_result', submitResult);
     this.registerHandler('provision_agent', provisionAgent);
     this.registerHandler('cancel', cancel);
     this.registerHandler('create_box', createBox);
     this.registerHandler('grant_box', grantBox);
     this.registerHandler('raise_budget', raiseBudget);
+    this.registerTool(expandTool(options.pool));
+    this.registerHandler(TAPE_HANDOFF.name, tapeHandoff);
+    for (const tool of tapeTools(this.pool)) this.registerTool(tool);
   }
 
   get handlers(): ReadonlyMap<string, Handler> {
@@ -411,6 +438,40 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
+   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/tape.md, "References and handoffs".
+   *
+   * @param options.as - Id or name of the agent whose rights count; default: the operator.
+   * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`.
+   */
+  resolveTapeRef(
+    ref: string,
+    options: ProfileScope & { readonly as?: string | undefined } = {},
+  ): Promise<ResolvedTapeRef> {
+    const { projectId: project = 'default', as } = options;
+    return resolveTapeRef(this.pool, ref, { project, as });
+  }
+
+  /**
+   * A tape: by its name (made with its bootstrap when there is none, unless `create: false`), that of an agent, or a box.
+   * Used in the name of the operator, or of the agent `as` with the rights it has. Rule: docs/tape.md.
+   *
+   * @throws KernelError `not_found`, `bad_request`.
+   */
+  tape(target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
+    return openTape(onPool(this.pool), target, options);
+  }
+
+  /**
+   * Makes a tape out of the lines of files in the seed's form, with `append` also behind the entries of one that exists. All
+   * or nothing, in one transaction. Rule: docs/tape.md, "Files".
+   *
+   * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`.
+   */
+  importTape(target: TapeTarget, source: TapeSource, options: ImportOptions = {}): Promise<ImportedTape> {
+    return importTape(this.pool, { target, source }, options);
+  }
+
+  /**
    * Makes a profile the current version of its name; the same content again changes nothing. Agents keep the version they
    * were made with.
    *
@@ -533,6 +594,7 @@ export class Runtime implements RuntimeCore {
   announceEnds(ends: Ends): void {
     for (const target of ends.backlogTargets) this.promoteSoon(target);
     this.finishSoon(ends.dueBatchIds);
+    for (const turnId of ends.noticeTurnIds) this.#tellSoon(turnId);
     if (ends.endedTurnIds.length === 0) return;
     this.watcher.hint(ends.endedTurnIds);
     if (ends.doorTurnIds.length > 0) this.knockSoon(ends.doorTurnIds);
@@ -563,6 +625,15 @@ export class Runtime implements RuntimeCore {
         })(),
       );
     }
+  }
+
+  #tellSoon(turnId: TurnId): void {
+    this.#inBackground(
+      tellParent(this, turnId).catch((error: unknown) => {
+        // The rows say that it is due: the sweep comes back to it.
+        this.log('warn', 'session.tell_failed', { turn_id: turnId, error });
+      }),
+    );
   }
 
   knockSoon(ids: readonly (TurnId | BatchId)[]): void {

@@ -59,22 +59,29 @@ export async function takeSnapshots(
   });
   const contexts = await loadBoxes(tools.db, [...contextIds], actor);
   const snapshots = new Map(
-    distinct.map((wish, index) => [keyOf(wish), assemble(loaded[index] ?? [], contexts, wish)]),
+    distinct.map((wish, index) => [
+      keyOf(wish),
+      assemble(loaded[index] ?? [], contexts, { ...wish, rule: 'snapshot' }),
+    ]),
   );
   return wishes.map((wish) => snapshots.get(keyOf(wish)) ?? []);
 }
 
-function assemble(
+/** Entries of a tape as boxes to inherit, each context in its place; one that is not among `contexts` is left out. */
+export function assemble(
   entries: readonly SnapshotEntry[],
   contexts: ReadonlyMap<BoxId, LoadedBox>,
-  options: Pick<SnapshotWish, 'argument' | 'isFull'>,
+  options: Pick<SnapshotWish, 'argument' | 'isFull'> & {
+    /** `snapshot`: the history of the agent that is to read it. */
+    readonly rule: 'inherit' | 'snapshot';
+  },
 ): readonly InheritedBox[] {
   const [first] = entries;
   if (first === undefined) return [];
   const parts: InheritedBox[] = [];
   const add = (boxId: BoxId, ranges: readonly LeafRange[]): void => {
     if (ranges.length > 0)
-      parts.push({ argument: options.argument, boxId, rule: 'snapshot', box: { boxId, ranges } });
+      parts.push({ argument: options.argument, boxId, rule: options.rule, box: { boxId, ranges } });
   };
 
   let open:

@@ -40,6 +40,7 @@ import {
   findJoinable,
   findProfiles,
   findProfileVersion,
+  findTape,
   findWaitCycle,
   hasProfile,
   isTransient,
@@ -367,10 +368,9 @@ class Primitive implements HandlerTools {
   }
 
   /** Gathers the rows of an agent: its tape and itself. */
-  #addAgent({ profile, name, derivedFrom }: NewAgentRequest): AgentRow {
+  #addAgent({ profile, name, derivedFrom, agentId = newId<'agent'>() }: NewAgentRequest): AgentRow {
     const { submission } = this.#unit;
     const { projectId, source } = this.ctx;
-    const agentId = newId<'agent'>();
     const tapeBoxId = newId<'box'>();
     const agentName = name ?? `${profile.name}-${agentId.slice(-12)}`;
     submission.tapes.push({ id: tapeBoxId, projectId, ownerAgentId: agentId });
@@ -521,11 +521,7 @@ class Primitive implements HandlerTools {
       const ids = [...new Set(reused.map(({ turn }) => turn.agentId))];
       const tapes = await lockAgents(this.tx, ids, parent?.runId);
       for (const { turn } of reused)
-        if (tapes.get(turn.agentId) !== turn.outputBoxId)
-          throw new KernelError('not_found', {
-            message: `submitTurn: no agent ${turn.agentId} with the tape ${turn.outputBoxId}.`,
-            details: { agent_id: turn.agentId, output_box_id: turn.outputBoxId, project_id: projectId },
-          });
+        if (tapes.get(turn.agentId) !== turn.outputBoxId) throw await this.#explainTape(turn);
     }
     const [first] = made;
     if (parent === undefined && first !== undefined)
@@ -694,6 +690,22 @@ class Primitive implements HandlerTools {
           agent: link.agent_name,
         })),
       },
+    });
+  }
+
+  /** Why the tape that a turn was to be written to is not its agent's: reset meanwhile, or never. */
+  async #explainTape({ agentId, outputBoxId }: TurnRef): Promise<KernelError> {
+    const actor = { projectId: this.ctx.projectId, actorId: this.ctx.source.agentId };
+    const tape = await findTape(this.tx, { kind: 'box', boxId: outputBoxId }, actor);
+    const details = { agent_id: agentId, output_box_id: outputBoxId, project_id: actor.projectId };
+    if (tape?.isArchived === true && tape.ownerAgentId === agentId)
+      return new KernelError('tape_conflict', {
+        message: `The tape of agent ${agentId} was reset meanwhile.`,
+        details,
+      });
+    return new KernelError('not_found', {
+      message: `submitTurn: no agent ${agentId} with the tape ${outputBoxId}.`,
+      details,
     });
   }
 

@@ -76,7 +76,7 @@ describe('a tool that a profile declares', () => {
     const toolbox = buildToolbox(
       place.runtime,
       { tools: [{ ...queueTool('crm'), retry: 'never' }], must_end_with: [] },
-      false,
+      { hasResultFields: false },
     );
     expect(toolbox.schemas).toEqual([
       { name: 'crm', description: 'Looks up.', parameters: { type: 'object', properties: {} } },

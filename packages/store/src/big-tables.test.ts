@@ -34,7 +34,13 @@ beforeAll(async () => {
   holder = await world.worker({ targets: ['', 'other'] });
   pool = createPool({ connectionString: world.database.url, max: 1 });
   await insertTurns(1, { status: "'queued'" });
-  await insertTurns(2, { status: "'suspended'", pending_calls: '1', start_position: '1' });
+  await insertTurns(2, { status: "'suspended'", pending_calls: '1', start_position: '1', notifies: 'true' });
+  await insertTurns(3, {
+    status: "'success'",
+    ended_at: 'now()',
+    deliverable_card_id: '$1',
+    notifies: 'false',
+  });
   await world.rows(
     `insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, retry, epoch, status, deadline_at)
     select ${id(2)}, $1, ${id(2)}, 1, 1, 'x', 'look', '{}', 'primitive', 'safe', 1, 'pending', now() + interval '1 hour' from generate_series(1, ${N}) n`,

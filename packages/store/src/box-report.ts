@@ -17,6 +17,7 @@ import {
 import type pg from 'pg';
 import { LEAVES, SEGMENTS } from './boxes.js';
 import { type Queryable, run, statement } from './db.js';
+import { entriesOf } from './tape-line.js';
 
 const PREVIEW_LENGTH = 200;
 const DEFAULT_LIMIT = 50;
@@ -76,7 +77,7 @@ export interface BoxGrantLine extends pg.QueryResultRow {
   readonly upto_position: number | null;
   readonly expires_at: Date | null;
   readonly is_expired: boolean;
-  /** Who gave it: an agent id, or `turn:<id>` when a child's end did. */
+  /** Who gave it: an agent id, `turn:<id>` when a child's end did, or `card:<id>` of a handoff. */
   readonly source: string;
   readonly source_agent: string | null;
   readonly created_at: Date;
@@ -173,9 +174,10 @@ interface ContextRow extends CardRow, pg.QueryResultRow {
 
 const TAPE_ENTRIES = statement(`
   select e.position, e.kind, e.anchor_name, e.turn_id, e.step, e.author_id, e.payload, ${CARD}
-  from (select * from boxcar.tape_entries t where t.box_id = $1 and t.position > $2 order by t.position limit $3) e
+  from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int + 1', to: '$2::int + $3::int' })} e
     left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
     ${agentNamedBy('c.author_id', 'c.project_id')}
+  where b.id = $1
   order by e.position`);
 
 interface TapeRow extends CardRow, pg.QueryResultRow {

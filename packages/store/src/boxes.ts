@@ -12,8 +12,9 @@ import type {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
+import { UNKNOWN_PART } from './known-tapes.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { UNKNOWN_PART } from './tapes.js';
+import { entriesOf, lineEntriesOf } from './tape-line.js';
 
 /**
  * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
@@ -27,8 +28,8 @@ export const SEGMENTS = `
   where b.kind = 'context'`;
 
 /**
- * The cards of the segments in `seg`, by leaf: own cards, those of another sealed box, those of a tape. No recursion,
- * because a segment never points to a segment. `offset 0` keeps each leaf a look-up by key: the planner knows nothing of
+ * The cards of the segments in `seg`, by leaf: own cards, those of another sealed box, those of a tape, those of the tapes it was
+ * forked from. No recursion, because a segment never points to a segment. `offset 0` keeps each leaf a look-up by key: the planner knows nothing of
  * how many segments a box has, and would rather read all boxes.
  */
 export const LEAVES = `
@@ -44,6 +45,11 @@ export const LEAVES = `
   select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
   from seg g cross join lateral (select t.position, t.card_id, t.tokens from boxcar.tape_entries t
       where t.box_id = g.source and t.position between g."from" and g."to" and t.card_id is not null offset 0) e
+  where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)
+  union all
+  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
+  from seg g cross join lateral (select x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.line_boxes is not null offset 0) f
+    cross join lateral ${lineEntriesOf('f', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)`;
 
 export interface LoadBoxesOptions {
@@ -73,12 +79,13 @@ export interface LoadedBox extends ExpandedBox {
   readonly appendGrant: BoxGrant | null;
 }
 
-const grantOf = (mode: 'read' | 'append'): string => `
+/** The right of agent $3 to box `b`, as it stands. */
+export const grantOf = (mode: 'read' | 'append'): string => `
   (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
     where g.agent_id = $3 and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()))`;
 
 /** Who may read box `b` as agent $3, and up to which position. Fails closed: no row, no right; to append is not to read. */
-const ACCESS = `
+export const ACCESS = `
   (p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3
     or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id)) as is_own,
   ${grantOf('read')} as granted`;
@@ -102,9 +109,8 @@ const LOAD_BOXES = statement(`
   leaf as (${LEAVES}
     union all
     select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
-    from want_boxes b join boxcar.tape_entries e on e.box_id = b.id and e.card_id is not null
-      and e.position <= b.head_position and (b.is_own or e.position <= coalesce((b.granted->>'upto')::int, b.head_position))
-    where b.kind = 'tape'
+    from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id is not null' })} e
+    where b.kind = 'tape' and (b.is_own or e.position <= coalesce((b.granted->>'upto')::int, b.head_position))
   ),
   ranges as (
     select box_id, ord, array_to_string(array_agg(position order by position), ',') as positions,
@@ -316,9 +322,8 @@ const READABLE_CARDS = statement(`
   leaf as (${LEAVES}
     union all
     select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
-    from want_boxes b join boxcar.tape_entries e on e.box_id = b.id and e.card_id = any ($1::uuid[])
-      and (b.is_own or e.position <= coalesce((b.granted->>'upto')::int, b.head_position))
-    where b.kind = 'tape' and (b.is_own or b.granted is not null)
+    from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
+    where b.kind = 'tape' and (b.is_own or e.position <= coalesce((b.granted->>'upto')::int, case when b.granted is not null then b.head_position end))
   )
   select distinct card_id from leaf where card_id = any ($1::uuid[])`);
 
@@ -356,13 +361,12 @@ const SNAPSHOTS = statement(`
       exists (select from open_turn o join boxcar.tool_calls k on k.turn_id = o.id and k.step = o.step_count
         where e.turn_id = o.id and e.step = o.step_count
           and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
-    from tape b join boxcar.tape_entries e on e.box_id = b.id
-      and e.position >= case when w.is_full then 1 else b.view_position end and e.position <= b.last_position
+    from tape b cross join lateral ${entriesOf('b', { from: 'case when w.is_full then 1 else b.view_position end', to: 'b.last_position' })} e
     where b.is_readable
   )
-  select b.id as tape_id, b.is_readable, b.last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
+  select b.id as tape_id, b.is_readable, coalesce(b.view_anchor_position, b.last_anchor_position) as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
-    (select o.context_box_id from open_turn o where o.start_position < b.last_anchor_position) as early_context_box_id
+    (select o.context_box_id from open_turn o where o.start_position < coalesce(b.view_anchor_position, b.last_anchor_position)) as early_context_box_id
   from tape b left join entries e on true
   offset 0) s
   order by w.n, s.position`);
@@ -371,6 +375,7 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly tape_id: BoxId;
   /** False: the actor may not see what this agent sees; then there are no entries. */
   readonly is_readable: boolean;
+  /** The anchor its view begins with. */
   readonly last_anchor_position: number;
   readonly position: number | null;
   readonly kind: string;

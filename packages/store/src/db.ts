@@ -257,9 +257,9 @@ export function onConnection<T>(pool: pg.Pool, body: (db: Queryable) => Promise<
 
 /** Like `transaction` for a single statement, which is its own transaction: retried as a whole, no begin and commit. */
 export function runRetrying<R extends pg.QueryResultRow>(
-  pool: pg.Pool,
+  db: Queryable,
   prepared: Statement,
   values: unknown[],
 ): Promise<R[]> {
-  return retryTransient(() => run<R>(pool, prepared, values));
+  return retryTransient(() => run<R>(db, prepared, values));
 }

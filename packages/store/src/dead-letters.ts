@@ -14,7 +14,9 @@ export type SweepKind =
   | 'due_waits'
   | 'due_batches'
   | 'lost_rings'
-  | 'wait_cycles';
+  | 'wait_cycles'
+  | 'notices'
+  | 'left_forks';
 
 /** Tries until a row is left alone. */
 const MAX_TRIES = 5;

@@ -88,6 +88,8 @@ export interface WorkFacts {
   readonly outdatedWorkers: Counted;
   /** Turns that wait where all living workers are of builds too old to read them. */
   readonly unreadable: Counted;
+  /** Forks that no turn will end, open for an hour. */
+  readonly openForks: Counted;
   /** Dispatched a while ago and not claimed. */
   readonly waitingRings: readonly Ring[];
 }
@@ -130,6 +132,7 @@ const WORK = `
     ${counted('select w.id from boxcar.workers w where w.lease_until > now() and w.schema_version < (select max(v.min_compatible) from boxcar.schema_version v)')} as outdated_workers,
     ${counted(`select t.id from boxcar.turns t where t.status in ('queued', 'dispatched') and t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now())
       and t.format > (select max(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target])`)} as unreadable,
+    ${counted("select k.id from boxcar.forks k where k.status = 'open' and k.turn_id is null and k.created_at < now() - interval '1 hour'")} as open_forks,
     (select coalesce(json_agg(r), '[]') from (
       select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${LATE}
         and (t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target])) is not true
@@ -158,6 +161,7 @@ export async function readWorkFacts(
       builds: WorkFacts['builds'];
       outdated_workers: Counted;
       unreadable: Counted;
+      open_forks: Counted;
       waiting_rings: { turn_id: TurnId; epoch: number; worker_target: string }[];
     }>({ text: WORK, values: [options.lateMs] });
     const [row] = rows;
@@ -172,6 +176,7 @@ export async function readWorkFacts(
       builds: row.builds,
       outdatedWorkers: some(row.outdated_workers),
       unreadable: some(row.unreadable),
+      openForks: some(row.open_forks),
       waitingRings: row.waiting_rings.map(toRing),
     };
   });

@@ -23,6 +23,7 @@ import type pg from 'pg';
 import { LEAVES, SEGMENTS } from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
+import { edgeEntriesOf, entriesOf, entryAt } from './tape-line.js';
 import { loadToolsets, type OfferedTool } from './toolsets.js';
 import { findTurnId } from './turn-ref.js';
 
@@ -226,8 +227,9 @@ const STEPS = statement(`
   select s.step, s.attempt, s.from_position, s.to_position, s.opened_at, s.committed_at, s.model,
     encode(s.prompt_hash, 'hex') as prompt_hash, encode(s.toolset_hash, 'hex') as toolset_hash, s.manifest, s.usage, s.error,
     coalesce((s.manifest->>'anchor')::int,
-      (select max(e.position) from boxcar.tape_entries e where e.box_id = $2 and e.kind = 'anchor' and e.position <= s.to_position), 0) as anchor_position
-  from boxcar.steps s where s.turn_id = $1
+      case when b.view_anchor_position <= s.to_position then b.view_anchor_position end,
+      (select max(e.position) from ${edgeEntriesOf('b', { from: '1', to: 's.to_position', where: "o.kind = 'anchor'" }, { order: 'o.position desc', limit: '1' })} e), 0) as anchor_position
+  from boxcar.steps s join boxcar.boxes b on b.id = $2 where s.turn_id = $1
   order by s.step, s.attempt`);
 
 interface StepDbRow extends pg.QueryResultRow {
@@ -264,8 +266,9 @@ const toStep = (row: StepDbRow): StepRow => ({
 
 const ENTRIES = statement(`
   select e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}, ${CARD_BOOKKEEPING}
-  from boxcar.tape_entries e left join boxcar.cards c on c.id = e.card_id
-  where e.box_id = $1 and e.position >= $2 and (e.position <= $3 or e.turn_id = $4)
+  from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int', to: 'b.head_position', where: '(o.position <= $3 or o.turn_id = $4)' })} e
+    left join boxcar.cards c on c.id = e.card_id
+  where b.id = $1
   order by e.position`);
 
 interface EntryDbRow extends StoredCardRow {
@@ -309,7 +312,7 @@ const CONTEXTS = statement(`
   select l.box_id, l.rule, l."native", l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
     ${CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
-    left join lateral (select t.kind, t.turn_id, t.step from boxcar.tape_entries t where t.box_id = l.source and t.position = l.position offset 0) te on true
+    left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);
 
 interface ContextDbRow extends StoredCardRow {
@@ -366,13 +369,13 @@ const CUTS = statement(`
       unnest(l.card_ids[g."from":g."to"]) with ordinality as u(card_id, n)
     union all
     select g.*, e.position, e.card_id
-    from cut g cross join lateral (select t.position, t.card_id from boxcar.tape_entries t
-      where t.box_id = g.source and t.position between g."from" and g."to" and t.card_id is not null offset 0) e
+    from cut g cross join lateral (select x.id, x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.kind = 'tape' offset 0) t
+      cross join lateral ${entriesOf('t', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   )
   select l.box_id, l.rule, l."native", l.ord::int, l.position::int, l.strategy, l.reason,
     te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
-    left join lateral (select t.kind, t.turn_id, t.step from boxcar.tape_entries t where t.box_id = l.source and t.position = l.position offset 0) te on true
+    left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);
 
 /** A range may span cards that are in the box by another rule; those were not left out. */

@@ -116,6 +116,7 @@ export {
   type InvariantReport,
   inspectInvariants,
 } from './invariants.js';
+export type { KnownTape, KnownTapes } from './known-tapes.js';
 export { findLateTargets, type LateTarget } from './late-queue-calls.js';
 export { endLease, type LockSign, readLockSign, watchPeer } from './liveness.js';
 export {
@@ -137,6 +138,14 @@ export {
   type ProfileRow,
 } from './lookups.js';
 export {
+  countAnchorsOfTurn,
+  findCompactionReader,
+  type MidStep,
+  type MidStepEntry,
+  type MidStepOutcome,
+  writeMidStep,
+} from './mid-step.js';
+export {
   checkSchemaVersion,
   loadMigrations,
   type MigrateOptions,
@@ -145,6 +154,14 @@ export {
   migrate,
   type SchemaRange,
 } from './migrate.js';
+export {
+  closeNotice,
+  findDueNotices,
+  loadNotice,
+  type Notice,
+  passUnseen,
+  tellEnd,
+} from './notices.js';
 export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
 export { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from './projects.js';
 export {
@@ -175,6 +192,15 @@ export {
 } from './queue-calls.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
 export { tables } from './schema.js';
+export {
+  findSession,
+  listChildSessions,
+  listSessions,
+  makeSession,
+  type Session,
+  sessionIdOfTape,
+  setSessionStatus,
+} from './sessions.js';
 export { loadWaitFacts } from './stuck.js';
 export {
   type CallWait,
@@ -225,7 +251,57 @@ export {
   type SweepFindings,
   takeOver,
 } from './sweep.js';
-export type { KnownTape, KnownTapes } from './tapes.js';
+export {
+  type EntryRange,
+  findAnchor,
+  loadEntries,
+  type TapeEntryRow,
+} from './tape-entries.js';
+export {
+  archiveTape,
+  beginTape,
+  type EmptyTape,
+  loadFolderFacts,
+  type TapeFolderFacts,
+} from './tape-files.js';
+export {
+  discardFork,
+  type ForkReceipt,
+  type ForkRow,
+  type ForkStatus,
+  findCurrentTape,
+  findFork,
+  findLeftForks,
+  listForks,
+  type MergeResult,
+  makeFork,
+  mergeFork,
+} from './tape-forks.js';
+export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
+export { findTapeLine, listTapes, type TapeLine } from './tape-list.js';
+export {
+  findTapePlace,
+  handOverTape,
+  loadTapeSlice,
+  lockAppending,
+  lockTape,
+  type PlaceRequest,
+  type TapePlace,
+} from './tape-refs.js';
+export { findActiveTurn, type ResetRequest, type ResetResult, resetTape, resetWithin } from './tape-reset.js';
+export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
+export {
+  type AppendRequest,
+  type AppendResult,
+  appendEntries,
+  appendWithin,
+  createTape,
+  findTape,
+  type NewTapeEntry,
+  type TapeActor,
+  type TapeAddress,
+  type TapeRow,
+} from './tapes.js';
 export {
   type Advance,
   type AdvanceOutcome,

@@ -24,24 +24,12 @@ import type pg from 'pg';
 import { type BudgetReport, loadBudgets } from './budgets.js';
 import { checkOut, type Queryable, toDatabaseError } from './db.js';
 import { tables } from './schema.js';
+import { entriesOf } from './tape-line.js';
 import type { CallRouteKind } from './tool-calls.js';
 import { findTurnId } from './turn-ref.js';
 import type { WaitLine } from './waits.js';
 
-const {
-  agents,
-  boxes,
-  cards,
-  evidence,
-  profiles,
-  runs,
-  steps,
-  tapeEntries,
-  toolCalls,
-  turns,
-  waits,
-  workers,
-} = tables;
+const { agents, boxes, cards, evidence, profiles, runs, steps, toolCalls, turns, waits, workers } = tables;
 
 const PREVIEW_LENGTH = 200;
 const LISTED_CARDS = 50;
@@ -340,9 +328,9 @@ async function readContext(tx: Reader, boxId: BoxId): Promise<TurnReport['contex
       select u.card_id, x."from" - 1 + u.n as position from ${boxes} l, unnest(l.card_ids[x."from":x."to"]) with ordinality as u(card_id, n)
       where l.id = coalesce(x.source, b.id) and not coalesce(x.skip @> to_jsonb(x."from" - 1 + u.n), false)
       union all
-      select e.card_id, e.position from ${tapeEntries} e
-      where e.box_id = x.source and e.position between x."from" and x."to" and e.card_id is not null
-        and not coalesce(x.skip @> to_jsonb(e.position), false)
+      select e.card_id, e.position from ${boxes} t
+        cross join lateral ${sql.raw(entriesOf('t', { from: 'x."from"', to: 'x."to"', where: 'o.card_id is not null' }))} e
+      where t.id = x.source and t.kind = 'tape' and not coalesce(x.skip @> to_jsonb(e.position), false)
       order by position limit ${LISTED_CARDS}
     ) leaf
     join ${cards} c on c.id = leaf.card_id

@@ -63,6 +63,14 @@ const LEFT_BEHIND = [
       union all select b.id, a.run_id, 2 from boxcar.boxes b join purge_agents a on a.id = b.maker_agent_id
     ) x join boxcar.boxes b on b.id = x.id
     where not exists (select from boxcar.profiles f where f.box_id = x.id) order by x.id, x.rank, x.run_id`,
+  // Forks that have ended go with what they were made of, those of forks with them. What took a tape's place stays with its agent.
+  `insert into purge_boxes
+    with recursive ended as (
+      select f.id, f.box_id, f.status, p.run_id from boxcar.forks f join purge_boxes p on p.id = f.parent_box_id where f.status <> 'open'
+      union select f.id, f.box_id, f.status, o.run_id from ended o join boxcar.forks f on f.parent_box_id in (o.id, o.box_id) where f.status <> 'open'
+    )
+    select distinct on (b.id) b.id, o.run_id from ended o join boxcar.boxes b on b.id = o.id or (b.id = o.box_id and o.status = 'discarded') order by b.id, o.run_id
+    on conflict do nothing`,
   `insert into purge_cards select distinct on (x.id) x.id, x.run_id, x.is_on_tape from (
       select e.card_id as id, b.run_id, true as is_on_tape from boxcar.tape_entries e join purge_boxes b on b.id = e.box_id where e.card_id is not null
       union all select u.id, p.run_id, false from boxcar.boxes b join purge_boxes p on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)
@@ -79,8 +87,11 @@ const REFERENCES = [
       cross join lateral (values ((s.value->>'source')::uuid), ((s.value->>'via')::uuid)) v(id)
       join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
     where x.segments @? '$[*].source' and f.run_id is distinct from b.run_id`,
-  `insert into purge_refs select f.run_id, b.run_id, 'fork', x.id
-    from boxcar.boxes x join purge_boxes b on b.id = x.parent_box_id left join purge_boxes f on f.id = x.id where f.run_id is distinct from b.run_id`,
+  // What it was forked from, and all that its line runs through.
+  `insert into purge_refs select distinct f.run_id, b.run_id, 'fork', x.id
+    from boxcar.boxes x cross join lateral unnest(x.line_boxes || x.parent_box_id) as v(id)
+      join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
+    where x.parent_box_id is not null and f.run_id is distinct from b.run_id`,
   `insert into purge_refs select a.run_id, b.run_id, 'grant', g.agent_id
     from boxcar.grants g join purge_boxes b on b.id = g.box_id left join purge_agents a on a.id = g.agent_id
     where a.run_id is distinct from b.run_id and (g.expires_at is null or g.expires_at > now())

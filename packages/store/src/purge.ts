@@ -240,6 +240,12 @@ const DELETE_TURNS = statement('delete from boxcar.turns where run_id = any ($1:
 const DELETE_GRANTS = statement(
   'delete from boxcar.grants where agent_id = any ($1::uuid[]) or box_id = any ($2::uuid[])',
 );
+const DELETE_SESSIONS = statement(
+  'delete from boxcar.sessions where agent_id = any ($1::uuid[]) or id = any ($2::uuid[])',
+);
+const DELETE_FORKS = statement(
+  'delete from boxcar.forks where id = any ($1::uuid[]) or parent_box_id = any ($1::uuid[])',
+);
 const DELETE_AGENTS = statement('delete from boxcar.agents where id = any ($1::uuid[])');
 const DELETE_RUNS = statement('delete from boxcar.runs where id = any ($1::uuid[])');
 const PURGE_BOXES = statement('select boxcar.purge_boxes($1, $2)');
@@ -274,6 +280,8 @@ function removeBatch(
     for (const sql of DELETES) await run(tx, sql, [runIds]);
     const turns = await run(tx, DELETE_TURNS, [runIds]);
     await run(tx, DELETE_GRANTS, [agentIds, boxIds]);
+    await run(tx, DELETE_SESSIONS, [agentIds, boxIds]);
+    await run(tx, DELETE_FORKS, [boxIds]);
     await run(tx, DELETE_AGENTS, [agentIds]);
     await run(tx, PURGE_BOXES, [boxIds, cardIds]);
     await run(tx, DELETE_RUNS, [runIds]);

@@ -142,6 +142,18 @@ const boxes = boxcar.table('boxes', {
   parentBoxId: uuid('parent_box_id').$type<BoxId>(),
   forkPosition: integer('fork_position'),
   archivedAt: time('archived_at'),
+  /** Tape: anchors up to the head, those of its line included; null = the one it began with alone. */
+  anchorCount: integer('anchor_count'),
+  /** Tape: the anchor a view begins with; null = the last one. */
+  viewAnchorPosition: integer('view_anchor_position'),
+  /** Fork: the boxes its line runs through before its own entries, and the last position read of each (tape-line.ts). */
+  lineBoxes: uuid('line_boxes').array().$type<readonly BoxId[]>(),
+  lineEnds: integer('line_ends').array(),
+  forkStatus: text('fork_status').$type<'open' | 'merged' | 'discarded'>(),
+  /** Tape: the incarnation that a reset put this one in the place of. */
+  previousBoxId: uuid('previous_box_id').$type<BoxId>(),
+  /** Tape: the lines of the session graph that it was imported with. */
+  sessionGraph: text('session_graph'),
 });
 
 const tapeEntries = boxcar.table(
@@ -164,6 +176,18 @@ const tapeEntries = boxcar.table(
     dedupKey: text('dedup_key'),
     meta: jsonb('meta').$type<JsonObject>(),
     createdAt: createdAt(),
+  },
+  (table) => [primaryKey({ columns: [table.boxId, table.position] })],
+);
+
+const tapeWords = boxcar.table(
+  'tape_words',
+  {
+    boxId: uuid('box_id').$type<BoxId>().notNull(),
+    position: integer('position').notNull(),
+    cardId: uuid('card_id').$type<CardId>(),
+    /** Folded; null: erased meanwhile. */
+    words: text('words'),
   },
   (table) => [primaryKey({ columns: [table.boxId, table.position] })],
 );
@@ -216,7 +240,7 @@ const grants = boxcar.table(
     mode: text('mode').$type<'read' | 'append'>().notNull(),
     /** The last readable position of a tape; null = all, also what comes later. */
     uptoPosition: integer('upto_position'),
-    /** Who gave it: an agent id, or `turn:<id>` when a child's end did. */
+    /** Who gave it: an agent id, `turn:<id>` when a child's end did, or `card:<id>` of a handoff. */
     source: text('source').notNull(),
     expiresAt: time('expires_at'),
     createdAt: createdAt(),
@@ -315,6 +339,10 @@ const turns = boxcar.table('turns', {
   isSettled: boolean('is_settled'),
   /** The oldest build that can read it, by the newest migration it knows. */
   format: smallint('format').notNull().default(0),
+  /** Its end is to be told on the tape its session was forked from; false = it was. */
+  notifies: boolean('notifies'),
+  /** The last entry that a forked session put on its tape meanwhile: unless it has read that far, another turn does. */
+  unseenPosition: integer('unseen_position'),
 });
 
 /** One row per attempt at a model call; an attempt that never committed was lost. */
@@ -548,6 +576,47 @@ const evidence = boxcar.table(
   ],
 );
 
+/** Forks that are to be merged or discarded; a session's fork is none of these. */
+const forks = boxcar.table('forks', {
+  /** The box it was made as. */
+  id: uuid('id').$type<BoxId>().primaryKey(),
+  projectId: uuid('project_id').$type<ProjectId>().notNull(),
+  /** The box it is now: another one after a reset within it. */
+  boxId: uuid('box_id').$type<BoxId>().notNull(),
+  parentBoxId: uuid('parent_box_id').$type<BoxId>().notNull(),
+  openedBy: uuid('opened_by').$type<AgentId>().notNull(),
+  /** The turn it was opened for; it lives no longer than that. */
+  turnId: uuid('turn_id').$type<TurnId>(),
+  forkKey: text('fork_key').notNull(),
+  status: text('status').$type<'open' | 'merged' | 'discarded'>().notNull(),
+  mergeBack: boolean('merge_back').notNull(),
+  onError: text('on_error').$type<'merge' | 'discard'>().notNull(),
+  receipt: jsonb('receipt').$type<JsonValue>(),
+  createdAt: createdAt(),
+  endedAt: time('ended_at'),
+});
+
+/** Forks with an agent of their own, and their lineage. */
+const sessions = boxcar.table(
+  'sessions',
+  {
+    /** The box its tape began as. */
+    id: uuid('id').$type<BoxId>().primaryKey(),
+    projectId: uuid('project_id').$type<ProjectId>().notNull(),
+    name: text('name').notNull(),
+    agentId: uuid('agent_id').$type<AgentId>().notNull().unique(),
+    parentBoxId: uuid('parent_box_id').$type<BoxId>().notNull(),
+    /** The parent's tape: its name, else its agent, else its box. */
+    parentSessionId: text('parent_session_id').notNull(),
+    fromAnchor: text('from_anchor'),
+    fromPosition: integer('from_position').notNull(),
+    notifies: boolean('notifies').notNull(),
+    status: text('status').notNull().default('active'),
+    createdAt: createdAt(),
+  },
+  (table) => [unique().on(table.projectId, table.name)],
+);
+
 /** Every table of the schema, for reads with drizzle. Writes go through the functions of this package. */
 export const tables = {
   schemaVersion,
@@ -555,6 +624,7 @@ export const tables = {
   cards,
   boxes,
   tapeEntries,
+  tapeWords,
   profiles,
   agents,
   grants,
@@ -573,6 +643,8 @@ export const tables = {
   sweepFailures,
   sweeper,
   evidence,
+  forks,
+  sessions,
   unsealed,
   purging,
 } as const;

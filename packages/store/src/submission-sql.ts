@@ -173,11 +173,12 @@ function buildText(records: SubmissionRecords): string {
         and not (n.is_reuse and (${HAS_TURN})) and (n.project_id in (select id from limited)) is not true as is_ready
       from new_turns n join room r using (worker_target)),
     turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, batch_ids, priority, status, epoch, dispatched_at,
-        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format)
+        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies)
       select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
         least(now() + deadline_ms * interval '1 millisecond', budget_deadline_at), traceparent, batch_ids, coalesce(priority, 0),
         case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end,
-        budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end, coalesce(format, ${THIS_BUILD.turnFormat})
+        budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end, coalesce(format, ${THIS_BUILD.turnFormat}),
+        case when is_reuse then (select true from boxcar.sessions s where s.agent_id = decided.agent_id and s.notifies and s.status = 'active') end
       from decided returning id as turn_id, status, epoch, worker_target)`);
   }
   if (has('spawns')) {

@@ -46,6 +46,8 @@ const NOTHING = {
   dead_workers: false,
   settled_failures: false,
   long_waits: false,
+  notices: false,
+  left_forks: false,
 };
 
 describe('the probe', () => {

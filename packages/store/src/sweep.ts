@@ -7,6 +7,8 @@ import type { AgentId, BatchId, BoxId, ProjectId, Ring, ToolCallId, TurnId, Work
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, type Statement, statement } from './db.js';
 import { notSetAside, settledFailure } from './dead-letters.js';
+import { dueNotices } from './notices.js';
+import { leftForks } from './tape-forks.js';
 import { toRing } from './turns.js';
 import { hasLongWaits } from './wait-cycles.js';
 import { LONG_DEAD } from './workers.js';
@@ -36,7 +38,9 @@ const PROBE = statement(`
     exists (select from boxcar.operations o where o.door_job_id is not null) as waiting_doors,
     exists (select from boxcar.workers w where ${LONG_DEAD}) as dead_workers,
     exists (select from boxcar.sweep_failures f where ${settledFailure(NOW)}) as settled_failures,
-    ${hasLongWaits(NOW)} as long_waits`);
+    ${hasLongWaits(NOW)} as long_waits,
+    exists (${dueNotices(NOW)}) as notices,
+    exists (${leftForks(NOW)}) as left_forks`);
 
 export interface SweepFindings {
   readonly lost_rings: boolean;
@@ -57,6 +61,10 @@ export interface SweepFindings {
   readonly settled_failures: boolean;
   /** Awaited turns that have stood in a queue for long: their waits may be a circle. */
   readonly long_waits: boolean;
+  /** Ends of sessions' turns that are to be told. */
+  readonly notices: boolean;
+  /** Open forks whose turn has ended. */
+  readonly left_forks: boolean;
 }
 
 export interface SweepClock {
@@ -77,6 +85,8 @@ const NOTHING: SweepFindings = {
   dead_workers: false,
   settled_failures: false,
   long_waits: false,
+  notices: false,
+  left_forks: false,
 };
 
 /** Is there anything to do? One statement, the whole cost of an idle sweep. */

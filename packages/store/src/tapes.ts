@@ -1,33 +1,307 @@
-/** The part of a tape that a view reads, less what its reader has kept of it. */
-import type { BoxId } from '@boxcar/kernel';
+/** Tapes as rows: found by name, agent or box, made with their bootstrap, and appended to. Source: docs/tape.md. */
+import type {
+  AgentId,
+  BoxId,
+  CardId,
+  EntryKind,
+  JsonObject,
+  JsonValue,
+  NewCard,
+  ProjectId,
+  TurnId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { ACCESS, type BoxGrant, grantOf } from './boxes.js';
+import {
+  type Queryable,
+  retryTransient,
+  run,
+  type Statement,
+  statement,
+  type Tx,
+  transaction,
+} from './db.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
-/**
- * What a reader has kept of a tape: the entries of a view from where it began up to `to`, and at least the contexts that they name. It counts
- * as long as a view of the tape begins there and nothing of the project was erased since. Otherwise all is read again.
- */
-export interface KnownTape {
-  readonly from: number;
-  readonly to: number;
-  readonly contexts: { has(boxId: BoxId): boolean };
-  readonly erasures: number;
+/** Which tape is meant. The tape of an agent or a name is another one after a reset. */
+export type TapeAddress =
+  | { readonly kind: 'box'; readonly boxId: BoxId }
+  | { readonly kind: 'agent'; readonly agentId: AgentId }
+  | { readonly kind: 'name'; readonly name: string };
+
+/** Who asks, in which project. */
+export interface TapeActor {
+  readonly projectId: ProjectId;
+  readonly actorId: AgentId;
 }
 
-export type KnownTapes = ReadonlyMap<BoxId, KnownTape>;
+export interface TapeRow {
+  readonly boxId: BoxId;
+  /** Null for the tape of an agent. */
+  readonly name: string | null;
+  readonly incarnation: number;
+  readonly ownerAgentId: AgentId | null;
+  readonly headPosition: number;
+  readonly lastAnchorPosition: number;
+  readonly anchorCount: number;
+  readonly parentBoxId: BoxId | null;
+  readonly forkPosition: number | null;
+  readonly forkStatus: 'open' | 'merged' | 'discarded' | null;
+  readonly isArchived: boolean;
+  /** The actor owns or made it, or is the operator. */
+  readonly isOwn: boolean;
+  readonly readGrant: BoxGrant | null;
+  readonly appendGrant: BoxGrant | null;
+}
 
-/** As {@link UNKNOWN_PART} reads it. */
-export const knownParameter = (known: KnownTapes): string =>
-  JSON.stringify(
-    Object.fromEntries([...known].map(([id, { from, to, erasures }]) => [id, [from, to, erasures]])),
-  );
+const TAPE = `
+  select b.id as box_id, b.tape_name, b.incarnation, b.owner_agent_id, b.head_position, b.last_anchor_position, coalesce(b.anchor_count, 1) as anchor_count,
+    b.parent_box_id, b.fork_position, b.fork_status, b.archived_at is not null as is_archived, ${ACCESS}, ${grantOf('append')} as append_grant
+  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+  where b.project_id = $2 and b.kind = 'tape' and `;
+
+const FIND = {
+  box: statement(`${TAPE} b.id = $1`),
+  agent: statement(
+    `${TAPE} b.id = (select a.tape_box_id from boxcar.agents a where a.id = $1 and a.project_id = $2)`,
+  ),
+  name: statement(`${TAPE} b.tape_name = $1 and b.archived_at is null`),
+} as const;
+
+interface TapeDbRow extends pg.QueryResultRow {
+  box_id: BoxId;
+  tape_name: string | null;
+  incarnation: number;
+  owner_agent_id: AgentId | null;
+  head_position: number;
+  last_anchor_position: number;
+  anchor_count: number;
+  parent_box_id: BoxId | null;
+  fork_position: number | null;
+  fork_status: TapeRow['forkStatus'];
+  is_archived: boolean;
+  is_own: boolean;
+  granted: BoxGrant | null;
+  append_grant: BoxGrant | null;
+}
+
+/** A tape with what the actor may do to it; undefined when there is none. Who may not read it is for the caller to tell. */
+export async function findTape(
+  db: Queryable,
+  address: TapeAddress,
+  { projectId, actorId }: TapeActor,
+): Promise<TapeRow | undefined> {
+  const key =
+    address.kind === 'box' ? address.boxId : address.kind === 'agent' ? address.agentId : address.name;
+  const [row] = await run<TapeDbRow>(db, FIND[address.kind], [key, projectId, actorId]);
+  if (row === undefined) return undefined;
+  return {
+    boxId: row.box_id,
+    name: row.tape_name,
+    incarnation: row.incarnation,
+    ownerAgentId: row.owner_agent_id,
+    headPosition: row.head_position,
+    lastAnchorPosition: row.last_anchor_position,
+    anchorCount: row.anchor_count,
+    parentBoxId: row.parent_box_id,
+    forkPosition: row.fork_position,
+    forkStatus: row.fork_status,
+    isArchived: row.is_archived,
+    isOwn: row.is_own,
+    readGrant: row.granted,
+    appendGrant: row.append_grant,
+  };
+}
+
+const CREATE = statement(`
+  with made as (
+    insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count)
+    select $1, $2, 'tape', $3, $3, $4, coalesce((select max(b.incarnation) from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4), 0) + 1, 2, 1, 1, 1
+    on conflict do nothing returning id, project_id, owner_agent_id
+  )
+  insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
+  select n.id, e.position, e.kind, case e.position when 1 then c.id end, case e.position when 1 then c.token_estimate else 0 end, e.payload::json, e.anchor_name, n.owner_agent_id::text
+  from made n join boxcar.projects p on p.id = n.project_id join boxcar.cards c on c.id = p.bootstrap_card_id
+  cross join (values (1, 'anchor', null, 'session/start'), (2, 'event', '{"name":"handoff","data":{"name":"session/start","state":{"owner":"human"}}}', null)) as e(position, kind, payload, anchor_name)`);
+
+/** Makes a tape of this name with its bootstrap, owned by the actor; nothing when there is one. */
+export async function createTape(
+  db: Queryable,
+  tape: TapeActor & { readonly boxId: BoxId; readonly name: string },
+): Promise<void> {
+  await run(db, CREATE, [tape.boxId, tape.projectId, tape.actorId, tape.name]);
+}
+
+/** What is appended: one entry with a new card, with one that exists, or (events) with none. */
+export interface NewTapeEntry {
+  readonly kind: EntryKind;
+  readonly card: NewCard | { readonly id: CardId; readonly tokenEstimate: number } | null;
+  /** Events only: `{ name, data }`. */
+  readonly payload: JsonValue;
+  readonly anchorName: string | null;
+  readonly authorId: string;
+  readonly turnId?: TurnId | null;
+  readonly step?: number | null;
+  readonly meta?: JsonObject | null;
+  /** ISO 8601; default now. */
+  readonly createdAt?: string | null;
+}
+
+export interface AppendRequest extends TapeActor {
+  readonly boxId: BoxId;
+  readonly entries: readonly NewTapeEntry[];
+  /** Names this append: the same again appends nothing. */
+  readonly dedupKey: string;
+  /** The head that the caller has seen: appended only behind it. */
+  readonly expectedHead?: number | undefined;
+  /** For code that has made its own check of who may. */
+  readonly access?: 'actor' | 'trusted';
+}
+
+export type AppendResult =
+  /** `isRepeated`: it had been appended before under this key. */
+  | {
+      readonly outcome: 'appended';
+      readonly first: number;
+      readonly head: number;
+      readonly isRepeated: boolean;
+    }
+  | { readonly outcome: 'conflict'; readonly head: number }
+  | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
+
+const ENTRY_COLUMNS =
+  'n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int, entry_author text, dedup_key text, entry_meta jsonb, entry_date timestamptz';
 
 /**
- * Of turns `t` their tapes `b` and projects `p`, and of what a view shows the entries `e` that the reader does not know: $2. The last entry
- * always, so that every turn has a row.
+ * Where the open step of the tape's own turn begins, if there is one: its calls are on the tape, its results are not yet. An
+ * anchor that comes now takes its place behind them, so views go on from that step. True only of what is read once the tape is locked: a
+ * commit of the step may have had it before.
  */
-export const UNKNOWN_PART = `
-  join boxcar.boxes b on b.id = t.output_box_id join boxcar.projects p on p.id = t.project_id
-  left join lateral (
-    select least((x.tape->>1)::int + 1, b.head_position) as first from (select $2::jsonb -> b.id::text as tape) x
-    where (x.tape->>0)::int = b.view_position and (x.tape->>2)::int = p.erasures
-  ) k on true
-  join boxcar.tape_entries e on e.box_id = b.id and e.position >= coalesce(k.first, b.view_position) and e.position <= b.head_position`;
+export const OPEN_STEP = `open_step as materialized (
+    select min(e.position) as first
+    from tape join boxcar.turns t on t.agent_id = tape.owner_agent_id and t.output_box_id = tape.id and t.status in ('dispatched', 'running', 'suspended')
+      cross join lateral (select max(s.to_position) as head from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count and s.committed_at is not null) s
+      join boxcar.tape_entries e on e.box_id = tape.id and e.position > s.head and e.turn_id = t.id and e.step = t.step_count
+    where exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.step = t.step_count)
+      and not exists (select from boxcar.tape_entries r
+        where r.box_id = tape.id and r.position > s.head and r.turn_id = t.id and r.step = t.step_count and r.kind = 'tool_result')
+  ),`;
+
+const appendText = (hasAnchor: boolean): string => `
+  with x as materialized (select * from json_to_recordset($4::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})),
+  tape as materialized (
+    select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, $7::boolean or a.is_own or a.append_grant is not null as may_append
+    from boxcar.boxes b cross join lateral (
+      select ${ACCESS}, ${grantOf('append')} as append_grant from boxcar.projects p where p.id = b.project_id) a
+    where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b
+  ),
+  verdict as materialized (
+    select tape.*, known.position as known,
+      case when not may_append then 'forbidden' when known.position is not null then 'appended' when archived_at is not null then 'archived'
+        when fork_status <> 'open' then 'closed' when head_position <> $6::int then 'conflict' else 'appended' end as outcome
+    from tape left join lateral (select e.position from boxcar.tape_entries e where e.box_id = tape.id and e.dedup_key = $5 offset 0) known on true
+  ),
+  ${hasAnchor ? OPEN_STEP : ''}
+  moved as (
+    update boxcar.boxes b set head_position = b.head_position + s.n${
+      hasAnchor
+        ? `, last_anchor_position = b.head_position + s.anchor, view_anchor_position = null, anchor_count = coalesce(b.anchor_count, 1) + s.anchors,
+      view_position = least((select first from open_step), b.head_position + s.anchor)`
+        : ''
+    }
+    from verdict v, (select count(*)::int as n, max(x.n) filter (where x.kind = 'anchor') as anchor, (count(*) filter (where x.kind = 'anchor'))::int as anchors from x) s
+    where b.id = v.id and v.outcome = 'appended' and v.known is null
+    returning b.id, b.head_position, b.head_position - s.n as base
+  ),
+  cards as (
+    insert into ${CARD_TARGET} select ${CARD_VALUES} from moved cross join x where x.is_new
+  ),
+  entries as (
+    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, turn_id, step, author_id, dedup_key, meta, created_at)
+    select moved.id, moved.base + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.turn_id, x.entry_step, x.entry_author,
+      case x.n when 1 then $5 end, x.entry_meta, coalesce(x.entry_date, now())
+    from moved cross join x
+  )
+  select v.outcome, v.known is not null as is_repeated, coalesce(v.known, m.base + 1) as first, coalesce(m.head_position, v.head_position) as head
+  from verdict v left join moved m on true`;
+
+const APPEND = statement(appendText(false));
+const APPEND_ANCHORS = statement(appendText(true));
+const LOCK_TAPE = statement(
+  "select id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'tape' for no key update",
+);
+
+interface AppendRow extends pg.QueryResultRow {
+  outcome: AppendResult['outcome'];
+  is_repeated: boolean;
+  first: number;
+  head: number;
+}
+
+const appendValues = (request: AppendRequest): unknown[] => [
+  request.boxId,
+  request.projectId,
+  request.actorId,
+  JSON.stringify(
+    request.entries.map((entry, index) => ({
+      n: index + 1,
+      kind: entry.kind,
+      is_new: entry.card !== null && 'contentText' in entry.card,
+      entry_tokens: entry.card?.tokenEstimate ?? 0,
+      payload: entry.kind === 'event' ? JSON.stringify(entry.payload) : null,
+      anchor_name: entry.anchorName,
+      turn_id: entry.turnId,
+      entry_step: entry.step,
+      entry_author: entry.authorId,
+      entry_meta: entry.meta,
+      entry_date: entry.createdAt,
+      ...(entry.card === null
+        ? {}
+        : 'contentText' in entry.card
+          ? cardRecord(entry.card)
+          : { id: entry.card.id }),
+    })),
+  ),
+  request.dedupKey,
+  request.expectedHead ?? null,
+  request.access === 'trusted',
+];
+
+async function readAppend(db: Queryable, prepared: Statement, request: AppendRequest): Promise<AppendResult> {
+  const [row] = await run<AppendRow>(db, prepared, appendValues(request));
+  if (row === undefined) return { outcome: 'not_found' };
+  const { outcome, first, head, is_repeated: isRepeated } = row;
+  if (outcome === 'appended') return { outcome, first, head, isRepeated };
+  return outcome === 'conflict' ? { outcome, head } : { outcome };
+}
+
+/**
+ * Appends entries behind each other under the lock of the tape's row alone. Within the caller's transaction, which takes its
+ * other locks before (run → agent → turn → tape). An anchor moves where views begin, whatever steps of turns are open.
+ */
+export async function appendWithin(tx: Tx, request: AppendRequest): Promise<AppendResult> {
+  if (!request.entries.some(({ kind }) => kind === 'anchor')) return readAppend(tx, APPEND, request);
+  // Sent together: the second begins once the first has its lock.
+  const locked = run(tx, LOCK_TAPE, [request.boxId, request.projectId]);
+  const [, result] = await Promise.all([locked, readAppend(tx, APPEND_ANCHORS, request)]);
+  return result;
+}
+
+/** Two appends under one key at one moment: the second finds the key taken, and looks again. */
+const isKeyTaken = (error: unknown): boolean =>
+  error instanceof Error && 'constraint' in error && error.constraint === 'tape_entries_dedup';
+
+/** Appends in a transaction of its own; what a lost connection leaves in doubt is tried again under the same key. */
+export async function appendEntries(pool: pg.Pool, request: AppendRequest): Promise<AppendResult> {
+  const hasAnchor = request.entries.some(({ kind }) => kind === 'anchor');
+  const append = (): Promise<AppendResult> =>
+    hasAnchor
+      ? transaction(pool, (tx) => appendWithin(tx, request))
+      : retryTransient(() => readAppend(pool, APPEND, request));
+  try {
+    return await append();
+  } catch (error) {
+    if (!isKeyTaken(error)) throw error;
+    return append();
+  }
+}

@@ -346,6 +346,8 @@ export interface CommitResult extends SettledTurns {
   readonly doorTurnIds: readonly TurnId[];
   /** Batches that these ends have made due: they are to be finished now (`finishBatches`), else the sweep finds them. */
   readonly dueBatchIds: readonly BatchId[];
+  /** Ended turns of which something is to be told (`sessions.ts`): now, else the sweep finds them. */
+  readonly noticeTurnIds: readonly TurnId[];
 }
 
 const LOCK_TURNS = statement(
@@ -412,7 +414,8 @@ const READERS_PART = `, readers as (
 const ENDS_COLUMNS = `
     (select count(*) from notices) as notice_count,
     up.ended_at is not null and up.pending_calls > 0 as has_open_calls, up.ended_at is not null as is_ended,
-    up.ended_at is not null and (select true from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null limit 1) is not null as has_door`;
+    up.ended_at is not null and (select true from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null limit 1) is not null as has_door,
+    up.ended_at is not null and (up.notifies is true or up.unseen_position is not null) as has_notice`;
 
 interface CommitParts {
   readonly hasCalls: boolean;
@@ -522,9 +525,9 @@ const commitText = ({
       spent_tokens = t.spent_tokens + coalesce(hd.spent_tokens, 0), spent_cost = t.spent_cost + coalesce(hd.spent_cost, 0)
     from hd where t.id = hd.turn_id
     returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids, t.pending_calls,
-      t.parent_turn_id, t.agent_id, t.output_box_id, hd.call_count, hd.base, hd.head_position, hd.view_position
+      t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id, hd.call_count, hd.base, hd.head_position, hd.view_position
   )${hasCalls ? CALLS_PART : ''}${hasNext ? OPENED_PART : ''}${hasEnds && batches === 'some' ? LOWER_BATCHES : ''}${hasReaders ? READERS_PART : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
-  select ${hasEnds ? ENDS_COLUMNS : 'false as has_open_calls, false as is_ended, false as has_door'},
+  select ${hasEnds ? ENDS_COLUMNS : 'false as has_open_calls, false as is_ended, false as has_door, false as has_notice'},
     ${hasEnds && batches === 'some' ? '(select json_agg(id) from lowered where is_due)' : 'null::json'} as due_batch_ids, up.id as turn_id, up.worker_target, up.base from up`;
 
 const commitStatements = new Map<string, Statement>();
@@ -543,6 +546,7 @@ interface CommitRow extends pg.QueryResultRow {
   base: number | null;
   is_ended: boolean;
   has_door: boolean;
+  has_notice: boolean;
   due_batch_ids: BatchId[] | null;
   has_open_calls: boolean;
 }
@@ -637,6 +641,7 @@ export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[])
     doorTurnIds: [...result.doorTurnIds, ...rest.doorTurnIds],
     dueBatchIds: [...new Set([...result.dueBatchIds, ...rest.dueBatchIds])],
     rings: [...result.rings, ...rest.rings],
+    noticeTurnIds: [...result.noticeTurnIds, ...rest.noticeTurnIds],
   };
 }
 
@@ -720,6 +725,7 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
     endedTurnIds: rows.filter((row) => row.is_ended).map((row) => row.turn_id),
     doorTurnIds: rows.filter((row) => row.has_door).map((row) => row.turn_id),
     dueBatchIds: rows[0]?.due_batch_ids ?? [],
+    noticeTurnIds: rows.filter((row) => row.has_notice).map((row) => row.turn_id),
     rings: [],
     duplicates: [],
   };

@@ -1,7 +1,7 @@
 import type { WorkerId } from '@boxcar/kernel';
 import pg from 'pg';
 import { beforeEach, describe, expect, test } from 'vitest';
-import type { KnownTape } from './tapes.js';
+import type { KnownTape } from './known-tapes.js';
 import { newId, type TestProfile, World } from './testing/world.js';
 import { commitSteps } from './turns.js';
 import { claimWithViews, loadViews } from './views.js';

@@ -13,12 +13,12 @@ import type pg from 'pg';
 import { type ExpandedCard, expandContexts, expandShown } from './boxes.js';
 import type { Build } from './build.js';
 import { onConnection, type Queryable, run, statement } from './db.js';
+import { type KnownTapes, knownParameter, UNKNOWN_PART } from './known-tapes.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { type KnownTapes, knownParameter, UNKNOWN_PART } from './tapes.js';
 import { type ClaimedTurn, claimOnce } from './turns.js';
 
 const ENTRY_ROWS = `
-  select t.id as turn_id, b.id as tape_id, b.view_position, b.last_anchor_position, p.erasures,
+  select t.id as turn_id, b.id as tape_id, b.view_position, coalesce(b.view_anchor_position, b.last_anchor_position) as last_anchor_position, p.erasures,
     e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}, c.size_bytes
   from boxcar.turns t ${UNKNOWN_PART}
     left join boxcar.cards c on c.id = e.card_id`;
@@ -55,6 +55,7 @@ export interface LoadedView {
   /** Where the view begins on the tape. */
   readonly from: number;
   readonly entries: readonly TapeEntry[];
+  /** The anchor it begins with: the last one, or the one that a fork's first views begin with. */
   readonly lastAnchorPosition: number;
   /** What had been erased in the project when it was read, as a count. */
   readonly erasures: number;

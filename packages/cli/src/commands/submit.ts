@@ -119,8 +119,11 @@ function awaitedOf({ answer, awaitedTurnId, awaitedBatchId }: Accepted): Awaited
 }
 
 /** Says so when nobody is there to run the turn: the commonest reason why a wait seems to hang. */
-async function warnWithoutWorker(context: Context, stack: Stack): Promise<void> {
-  if ((await findLiveWorkers(stack.runtime.pool)).length === 0)
+export async function warnWithoutWorker(
+  context: Context,
+  { pool }: Pick<Stack['runtime'], 'pool'>,
+): Promise<void> {
+  if ((await findLiveWorkers(pool)).length === 0)
     context.note('no worker is running; start one with `boxcar worker`');
 }
 
@@ -139,7 +142,7 @@ async function waitFor(
   const isOver = kind === 'turn' && isFinal((await runtime.getTurn(id, { projectId })).status);
   if (!isOver) {
     context.note(`accepted as ${kind} ${id}; waiting for its end`);
-    await warnWithoutWorker(context, stack);
+    await warnWithoutWorker(context, runtime);
   }
   const look = kind === 'turn' ? `boxcar show ${id}` : `boxcar submit collect --arg batch_id=${id} --wait`;
   try {

@@ -2,7 +2,7 @@
  * What went wrong, as a code that says what to do about it. The rules are pure: evidence in, verdict out. Bodies of the
  * providers' errors differ; what they share is an object with `message`, mostly `code` or `type`, somewhere in it.
  */
-import { isJsonObject, type JsonObject, type ModelErrorCode } from '@boxcar/kernel';
+import { isContextOverflow, isJsonObject, type JsonObject, type ModelErrorCode } from '@boxcar/kernel';
 
 export interface FailureEvidence {
   /** HTTP status; undefined when no answer came. */
@@ -46,9 +46,6 @@ const STATUS_OF_TYPE: Readonly<Record<string, number>> = {
   overloaded_error: 529,
 };
 
-const OVERFLOW_CODES = new Set(['context_length_exceeded', 'exceed_context_size_error', 'request_too_large']);
-const OVERFLOW_WORDS =
-  /prompt (is )?too long|(maximum|available|exceeds?( the)?) (model )?context|context (length|window|size|limit)s?\b.{0,40}(exceed|overflow)|(exceed|overflow|too (long|large)).{0,80}context (length|window|size|limit)|maximum prompt length|input token count.{0,40}exceeds|reduce the length of the messages|input is too long/i;
 const FILTER_CODES = new Set(['content_filter', 'content_policy_violation', 'responsibleaipolicyviolation']);
 const CREDIT_WORDS = /credit balance is too low|insufficient (quota|credit|balance)/i;
 const MISSING_MODEL_WORDS = /\bmodel\b.{0,200}(does not exist|not found|is not supported|not a valid model)/i;
@@ -99,9 +96,12 @@ function judgeStatus(status: number, error: ProviderError): Verdict {
     .filter((name) => name !== undefined)
     .map((name) => name.toLowerCase());
   const isNamed = (known: ReadonlySet<string>): boolean => names.some((name) => known.has(name));
-  const isOfRequest = status === 400 || status === 422 || status >= 500;
-  if (status === 413 || isNamed(OVERFLOW_CODES) || (isOfRequest && OVERFLOW_WORDS.test(error.message)))
-    return verdict('context_overflow', false);
+  // By other statuses the words speak of something else.
+  const isOfRequest = status === 400 || status === 413 || status === 422 || status >= 500;
+  const saysTooLong =
+    names.some((code) => isContextOverflow({ message: '', code })) ||
+    (isOfRequest && isContextOverflow({ message: error.message, status }));
+  if (saysTooLong) return verdict('context_overflow', false);
   if (isNamed(FILTER_CODES)) return verdict('model_refused', false);
   const isWithoutCredit = names.includes('insufficient_quota') || CREDIT_WORDS.test(error.message);
   if (status === 401 || status === 402 || status === 403 || isWithoutCredit)

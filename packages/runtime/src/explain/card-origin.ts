@@ -24,7 +24,7 @@ export type ReadRight =
   | { readonly kind: 'operator' | 'owner' | 'maker' | 'profile' | 'launcher' }
   | {
       readonly kind: 'grant';
-      /** Who gave it: an agent, or `turn:<id>` when that turn's end did. */
+      /** Who gave it: an agent, `turn:<id>` when that turn's end did, or `card:<id>` of a handoff. */
       readonly source: Named;
       readonly upto_position: number | null;
       readonly until: Date | null;
@@ -102,9 +102,11 @@ export interface CardOrigin {
   readonly created_at: Date;
   readonly is_erased: boolean;
   /** The rule of a notice that the kernel wrote as a card. */
-  readonly notice: 'steps_left' | 'reminder' | null;
+  readonly notice: 'steps_left' | 'reminder' | 'context' | null;
   readonly place: CardPlace;
 }
+
+import { CONTEXT_REMINDER } from '../worker/step-cards.js';
 
 const STEP_NOTICES: ReadonlySet<string | undefined> = new Set(
   [1, 2].flatMap((left) => [stepNotice(left, true), stepNotice(left, false)]),
@@ -112,6 +114,7 @@ const STEP_NOTICES: ReadonlySet<string | undefined> = new Set(
 
 function noticeOf({ card }: StoredCard): CardOrigin['notice'] {
   if (card.type !== CARD_TYPES.notice || card.content.kind !== 'text') return null;
+  if (card.metadata.notice === CONTEXT_REMINDER) return 'context';
   return STEP_NOTICES.has(card.content.text) ? 'steps_left' : 'reminder';
 }
 

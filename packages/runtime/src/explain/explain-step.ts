@@ -3,6 +3,7 @@ import {
   type AgentId,
   type CardId,
   type ErrorBody,
+  EXPAND_TOOL,
   estimateTokens,
   type JsonValue,
   type Message,
@@ -13,6 +14,7 @@ import {
   type RunId,
   type TurnId,
   type TurnStatus,
+  toolNames,
   type ViewNotice,
 } from '@boxcar/kernel';
 import type { OfferedTool, TurnRows } from '@boxcar/store';
@@ -43,8 +45,8 @@ export interface ExplainedTool {
   readonly tokens: number;
   /** Who brought the schema: a registered function, a primitive, the profile itself. */
   readonly source: OfferedTool['source'];
-  /** Why it was offered: the profile lists it, a turn must end with it, or result fields bind the turn. */
-  readonly offered_by: 'tools' | 'must_end_with' | 'result_fields';
+  /** Why it was offered: the profile lists it, a turn must end with it, result fields bind the turn, or a compaction left something out. */
+  readonly offered_by: 'tools' | 'must_end_with' | 'result_fields' | 'compaction';
 }
 
 export interface ExplainedOmission {
@@ -124,13 +126,14 @@ export function explainTool(tool: OfferedTool, rows: TurnRows, hasResultFields: 
   const { name, description, parameters, source } = tool;
   const isRequired = rows.turn.profile.content.must_end_with.includes(name);
   const isBound = hasResultFields && name === 'submit_result';
+  const isAdded = name === EXPAND_TOOL && !toolNames(rows.turn.profile.content).includes(name);
   return {
     name,
     description,
     parameters,
     tokens: estimateTokens(Buffer.byteLength(JSON.stringify({ name, description, parameters }))),
     source,
-    offered_by: isRequired ? 'must_end_with' : isBound ? 'result_fields' : 'tools',
+    offered_by: isRequired ? 'must_end_with' : isBound ? 'result_fields' : isAdded ? 'compaction' : 'tools',
   };
 }
 

@@ -76,8 +76,15 @@ function buildStepView(
     ),
     lastAnchorPosition: step.anchorPosition,
     contexts,
+    contextLimit: toldLimit(step.manifest),
   });
   return { view, hasResultFields };
+}
+
+/** The limit that the agent was told of. */
+function toldLimit(manifest: StoredManifest | null): number | undefined {
+  const first = manifest?.messages[0];
+  return first?.kind === 'profile' ? first.contextLimit : undefined;
 }
 
 /** The tools of a step: those its row names, or, for a step from before that, a list under which the hash comes out. */

@@ -3,8 +3,9 @@ import { raceEverywhere } from '../testing/faults/race-everywhere.js';
 import { delegations, tools } from '../testing/faults/scenarios.js';
 import * as ends from '../testing/faults/scenarios-ends.js';
 import * as joins from '../testing/faults/scenarios-joins.js';
+import { handoffs } from '../testing/faults/scenarios-tape.js';
 
-const SCENARIOS = [tools, delegations, ...Object.values(joins), ...Object.values(ends)];
+const SCENARIOS = [tools, delegations, handoffs, ...Object.values(joins), ...Object.values(ends)];
 
 describe('two workers race for every claim and every commit', () => {
   test.each(SCENARIOS)('$name', async (scenario) => {

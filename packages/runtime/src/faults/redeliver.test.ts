@@ -4,9 +4,10 @@ import { redeliverEverything } from '../testing/faults/redeliver-everything.js';
 import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
 import * as ends from '../testing/faults/scenarios-ends.js';
 import * as joins from '../testing/faults/scenarios-joins.js';
+import { handoffs } from '../testing/faults/scenarios-tape.js';
 import { isThorough } from '../testing/faults/survive.js';
 
-const SCENARIOS = [tools, delegations, queueTools, ...Object.values(joins), ...Object.values(ends)];
+const SCENARIOS = [tools, delegations, queueTools, handoffs, ...Object.values(joins), ...Object.values(ends)];
 
 /** Of those that differ by what the kernel does, not by what is queued, a few are enough for the second kind of queue. */
 const FEW = [

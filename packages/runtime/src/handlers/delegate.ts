@@ -10,10 +10,13 @@ import {
 } from '@boxcar/kernel';
 import type { Handler, HandlerTools } from '../handler.js';
 import { takeSnapshots } from '../snapshot.js';
+import { handleCommand, isCommand } from './comma.js';
 import { prepareTasks } from './tasks.js';
 
 /** Delegates an instruction to a new, an existing or a cloned agent. The other delegations build its arguments. */
 async function delegate(input: DelegateAsync, tools: HandlerTools): Promise<JsonValue> {
+  if (input.target_strategy === 'reuse' && isCommand(input.instruction, tools))
+    return handleCommand(input, tools);
   const [request] = await prepareTasks([input], tools);
   if (request === undefined) throw new KernelError('internal_error');
   const turn = await tools.submitTurn({

@@ -7,8 +7,9 @@ import {
 } from '@boxcar/kernel';
 import type { AgentRow } from '@boxcar/store';
 import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
-import type { ResolvedSpec } from '../pack-plan.js';
+import type { ContextSpec } from '../pack-plan.js';
 import { type SnapshotWish, takeSnapshots } from '../snapshot.js';
+import { refuseCommand } from './comma.js';
 
 export type Task = ForkJoin['tasks'][number] | DelegateAsync;
 type Target = SubmitTurnRequest['target'];
@@ -52,7 +53,7 @@ interface Resolved {
   readonly path: string;
 }
 
-function toSpec({ task, target, path }: Resolved, tools: HandlerTools): ResolvedSpec {
+function toSpec({ task, target, path }: Resolved, tools: HandlerTools): ContextSpec {
   const profile = target.kind === 'new' ? target.profile : target.agent.profile;
   const boxIds = task.context_box_id === undefined ? undefined : [task.context_box_id].flat();
   const args: JsonObject = {
@@ -68,7 +69,6 @@ function toSpec({ task, target, path }: Resolved, tools: HandlerTools): Resolved
     toolSuffix: tools.ctx.primitive,
     arguments: args,
     handover: instructionHandover(profile.name, task),
-    profile,
     access: 'actor',
     path,
   };
@@ -85,6 +85,7 @@ export async function prepareTasks(
   tools: HandlerTools,
   pathOf: (index: number) => string = () => '',
 ): Promise<readonly SubmitTurnRequest[]> {
+  for (const [index, task] of tasks.entries()) refuseCommand(task.instruction, tools, pathOf(index));
   const refs = [
     ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [] : [task.target_ref]))),
   ];

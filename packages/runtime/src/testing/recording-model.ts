@@ -19,6 +19,7 @@ export function recordingModel(functions: Readonly<Record<string, ScriptedFuncti
     findings: () => requests.flatMap(({ messages, tools }) => checkMessages(messages, tools)),
     of: (turnId) => requests.filter((request) => request.turn.turnId === turnId),
     checkProfile: (profile) => model.checkProfile?.(profile),
+    ...(model.countTokens === undefined ? {} : { countTokens: model.countTokens }),
     generate: (request, options) => {
       requests.push(request);
       return model.generate(request, options);

@@ -4,6 +4,7 @@ const TABLES = [
   'cards',
   'boxes',
   'tape_entries',
+  'tape_words',
   'agents',
   'grants',
   'runs',
@@ -14,6 +15,8 @@ const TABLES = [
   'batches',
   'budgets',
   'waits',
+  'forks',
+  'sessions',
 ] as const;
 
 /** Rows of each table a primitive can write to: equal before and after what must leave nothing behind. */

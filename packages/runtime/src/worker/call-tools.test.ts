@@ -12,7 +12,11 @@ test('a handler that is registered under two names is offered under each', async
   h.runtime.registerHandler('greet', handler);
   h.runtime.registerHandler('salute', handler);
   for (const name of ['greet', 'salute', 'greet']) {
-    const { schemas } = buildToolbox(h.runtime, { tools: [name], must_end_with: [] }, false);
+    const { schemas } = buildToolbox(
+      h.runtime,
+      { tools: [name], must_end_with: [] },
+      { hasResultFields: false },
+    );
     expect(schemas).toMatchObject([{ name, description: 'Greets.' }]);
   }
 });
@@ -40,7 +44,8 @@ test('the list of tools that a profile offers is written once, those of workers 
   };
   const toolsets = new Toolsets(h.database.pool);
   const projectId = newId<'project'>();
-  const keep = () => toolsets.keep(projectId, buildToolbox(h.runtime, profile, false).schemas, h.runtime);
+  const keep = () =>
+    toolsets.keep(projectId, buildToolbox(h.runtime, profile, { hasResultFields: false }).schemas, h.runtime);
   const first = await keep();
   expect(await statementsOf(h.database, async () => expect(await keep()).toBe(first))).toEqual([]);
 });

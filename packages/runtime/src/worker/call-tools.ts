@@ -1,5 +1,6 @@
 import {
   checkArguments,
+  commandFault,
   type ErrorBody,
   isJsonObject,
   type JsonValue,
@@ -46,7 +47,7 @@ function schemaOf(runtime: RuntimeCore, name: string): ToolSchema | undefined {
     schemaOnce(source, name, () => ({
       name,
       description: source.description,
-      parameters: toParameters(source.input),
+      parameters: ('parameters' in source ? source.parameters : undefined) ?? toParameters(source.input),
     }))
   );
 }
@@ -57,11 +58,14 @@ const queueSchemaOf = (tool: QueueTool): ToolSchema =>
     return { name: tool.name, description: tool.description, parameters };
   });
 
-/** The tools of a turn: those the profile lists, those it must end with, and submit_result when fields bind its result. */
+/**
+ * The tools of a turn: those the profile lists, those it must end with, submit_result when fields bind its result, and what
+ * the kernel itself adds (`extra`).
+ */
 export function buildToolbox(
   runtime: RuntimeCore,
   profile: Pick<Profile, 'tools' | 'must_end_with'>,
-  hasResultFields: boolean,
+  { hasResultFields, extra = [] }: { readonly hasResultFields: boolean; readonly extra?: readonly string[] },
 ): Toolbox {
   const queued = new Map(
     profile.tools.flatMap((tool) => (typeof tool === 'string' ? [] : [[tool.name, tool] as const])),
@@ -70,6 +74,7 @@ export function buildToolbox(
     ...toolNames(profile),
     ...profile.must_end_with,
     ...(hasResultFields ? ['submit_result'] : []),
+    ...extra,
   ]);
   const schemas = [...allowed].flatMap((name) => {
     const tool = queued.get(name);
@@ -279,7 +284,7 @@ export async function runCall(
     }
     if (!isJsonObject(call.arguments)) {
       throw new KernelError('tool_arguments_invalid', {
-        message: 'The arguments are not a JSON object.',
+        message: commandFault(call.arguments) ?? 'The arguments are not a JSON object.',
         details: { received: String(call.arguments).slice(0, 200) },
       });
     }

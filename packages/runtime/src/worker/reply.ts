@@ -8,6 +8,7 @@ import {
   type ModelUsage,
   sanitizeJson,
   sanitizeText,
+  takeCommands,
   toErrorBody,
 } from '@boxcar/kernel';
 import { z } from 'zod';
@@ -68,6 +69,15 @@ export function parseReply(reply: unknown): ModelReply {
     'model_failed',
     `The model's answer is malformed: ${first?.path.join('.') ?? ''}: ${first?.message ?? ''}.`,
   );
+}
+
+/** The comma commands of an answer as calls behind its own, and its text without them. An answer that was broken off has none: half a line would be run. */
+export function withCommandCalls(reply: ModelReply): ModelReply {
+  if (reply.finishReason === 'length' || reply.finishReason === 'content_filter') return reply;
+  const { visible, calls } = takeCommands(reply.text);
+  if (calls.length === 0) return reply;
+  const commands = calls.map((call, index) => ({ ...call, id: `command-${index + 1}` }));
+  return { ...reply, text: visible, toolCalls: [...reply.toolCalls, ...commands] };
 }
 
 /** A step's usage as its row keeps it; what the provider did not say is left out, as is the cost without a price. */

@@ -8,6 +8,7 @@ import {
   CARD_TYPES,
   decideStep,
   type ErrorBody,
+  EXPAND_TOOL,
   estimatePrompt,
   foldManifest,
   type JsonValue,
@@ -17,11 +18,14 @@ import {
   type NewCard,
   providerOf,
   type Ring,
+  readCompaction,
   resultFieldsOf,
   stepNotice,
   type ToolCallId,
   type ToolSchema,
+  toldLimitOf,
   type View,
+  type ViewRows,
   type WorkerId,
 } from '@boxcar/kernel';
 import type {
@@ -39,12 +43,13 @@ import type { RuntimeCore } from '../runtime.js';
 import type { Begun } from '../submit.js';
 import { askModel } from './ask-model.js';
 import { beginCall, buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
+import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { buildEnd, type Ending, entryOf, fallbackDeliverable } from './ending.js';
 import { keepLate, lateReply, lateSettlements } from './late.js';
 import type { PricedProfile, TurnLoader } from './loader.js';
 import { LoopGuard } from './loop-guard.js';
 import type { ModelWaits } from './model-waits.js';
-import { describeModelFailure, reasoningMetadata, usageRow } from './reply.js';
+import { describeModelFailure, reasoningMetadata, usageRow, withCommandCalls } from './reply.js';
 import { StepBudget } from './step-budget.js';
 import { cleanText, noticeCard, thoughtCard, writeCall } from './step-cards.js';
 import type { TurnView } from './turn-view.js';
@@ -113,6 +118,8 @@ type Profile = PricedProfile['profile'];
 type StepRows = Awaited<ReturnType<TurnView['rows']>>;
 
 interface Bound {
+  /** Something was left out that the turn may read again. */
+  readonly canExpand: boolean;
   readonly toolbox: Toolbox;
   readonly mustEndWith: readonly string[];
 }
@@ -128,6 +135,7 @@ class TurnLoop {
   readonly #guard: LoopGuard;
   /** The primitives among the calls of the last step. */
   #begun: ReadonlyMap<ToolCallId, Begun | undefined> = new Map();
+  readonly #context: ContextKeeper;
   #binding: Bound | undefined;
 
   constructor(host: TurnHost, held: HeldTurn, { profile, price }: PricedProfile, progress: Progress) {
@@ -139,6 +147,7 @@ class TurnLoop {
     this.#budget =
       purse === null ? undefined : new StepBudget(host.runtime.pool, held, { purse, profile, price });
     this.#guard = new LoopGuard(host.runtime, held, profile);
+    this.#context = new ContextKeeper(host.runtime, held, profile);
     this.#progress = progress;
   }
 
@@ -147,9 +156,14 @@ class TurnLoop {
     return this.#binding ?? this.#bind(false);
   }
 
-  #bind(hasResultFields: boolean): Bound {
-    this.#binding ??= {
-      toolbox: buildToolbox(this.#host.runtime, this.#profile, hasResultFields),
+  #bind(hasResultFields: boolean, canExpand = false): Bound {
+    if (this.#binding !== undefined && this.#binding.canExpand === canExpand) return this.#binding;
+    this.#binding = {
+      canExpand,
+      toolbox: buildToolbox(this.#host.runtime, this.#profile, {
+        hasResultFields,
+        extra: canExpand ? [EXPAND_TOOL] : [],
+      }),
       mustEndWith: [
         ...new Set([...this.#profile.must_end_with, ...(hasResultFields ? ['submit_result'] : [])]),
       ],
@@ -298,9 +312,15 @@ class TurnLoop {
     const rows = await this.#held.view.rows();
     const { toolbox, mustEndWith } = this.#bind(
       resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []) !== undefined,
+      isCompacted(rows),
     );
     const tools = isLast ? toolbox.schemas.filter((tool) => tool.name === 'submit_result') : toolbox.schemas;
-    const view = buildView({ ...rows, turn, profile: { ...this.#profile, must_end_with: [...mustEndWith] } });
+    const profile = { ...this.#profile, must_end_with: [...mustEndWith] };
+    const viewRows: ViewRows = { ...rows, turn, profile, contextLimit: toldLimitOf(this.#profile) };
+    const view = buildView(viewRows);
+    const prompt: HeldPrompt = { rows: viewRows, view, tools, step };
+    const checked = await this.#context.check(prompt);
+    if (checked.outcome !== 'fits') return this.#afterCheck(checked, rows);
     const unpaid =
       this.#budget === undefined ? undefined : await this.#pay(this.#budget, { view, tools, rows, step });
     if (unpaid !== undefined) return unpaid;
@@ -330,6 +350,10 @@ class TurnLoop {
         modelMs: performance.now() - startedAt,
         error: body,
       });
+      if (saysTooLong(body)) {
+        const recovered = await this.#context.recover(prompt, { step: closed, error: body });
+        return this.#afterCheck(recovered, rows, closed);
+      }
       // A call that took too long may have been answered where nobody heard it; one that was refused cost nothing.
       const spent = body.code === 'model_timeout' ? this.#budget?.spend(undefined) : undefined;
       const after = await this.#host.modelWaits.afterFailure(this.#held, {
@@ -362,6 +386,34 @@ class TurnLoop {
     const outcome = await this.#commitReply({ reply, step, isLast, closed, rows, spent });
     if (outcome === 'fenced') await this.#keepReply(reply, step);
     return outcome;
+  }
+
+  /** Goes on with a prompt that is shorter now, or ends the turn whose prompt cannot be. */
+  #afterCheck(
+    checked: Checked,
+    rows: StepRows,
+    closed?: NonNullable<StepCommit['step']>,
+  ): TurnRun | 'next' | Promise<TurnRun> {
+    switch (checked.outcome) {
+      case 'fits':
+        return 'next';
+      case 'again':
+        this.#progress.attempt = checked.attempt ?? this.#progress.attempt;
+        return 'next';
+      case 'fenced':
+        return 'fenced';
+      case 'over': {
+        const { error } = checked;
+        const lastText = lastTextOf(rows, this.#held.turn.turnId);
+        const deliverable = fallbackDeliverable(error, this.#progress.step, lastText);
+        return this.#commitEnd(
+          { status: 'failed', deliverable, error },
+          closed === undefined ? {} : { step: { ...closed, error } },
+        );
+      }
+      default:
+        return checked satisfies never;
+    }
   }
 
   /** Undefined: the step is paid for. */
@@ -457,7 +509,8 @@ class TurnLoop {
     rows: StepRows;
     spent: StepCommit['spent'];
   }): Promise<TurnRun | 'next'> {
-    const { reply, step, isLast, closed, rows, spent } = answer;
+    const { step, isLast, closed, rows, spent } = answer;
+    const reply = this.#profile.comma_commands === true ? withCommandCalls(answer.reply) : answer.reply;
     const { turn } = this.#held;
     const { toolbox, mustEndWith } = this.#bound;
     const text = cleanText(reply.text, this.#host.runtime.limits.maxCardBytes);
@@ -671,6 +724,12 @@ class TurnLoop {
       error,
     });
   }
+}
+
+/** Whether the view begins with an anchor that has left something out. */
+function isCompacted({ entries, lastAnchorPosition }: StepRows): boolean {
+  const anchor = entries.find(({ position }) => position === lastAnchorPosition)?.card;
+  return anchor != null && readCompaction(anchor) !== undefined;
 }
 
 /** The last thing the turn said. */

@@ -61,13 +61,16 @@ export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelRep
     authorId: author.agentId,
   });
 
+/** What the metadata of the notice say that reminds of the length of the context. */
+export const CONTEXT_REMINDER = 'context_reminder';
+
 /** Words of the kernel to the model. */
-export const noticeCard = (author: StepAuthor, text: string): NewCard =>
+export const noticeCard = (author: StepAuthor, text: string, notice?: string): NewCard =>
   cardOf(author, {
     type: CARD_TYPES.notice,
     role: 'user',
     content: { kind: 'text', text },
-    metadata: { role: 'user' },
+    metadata: { role: 'user', ...(notice === undefined ? {} : { notice }) },
     authorId: 'kernel',
   });
 

@@ -10,12 +10,15 @@ import {
   closeDoor,
   commitSteps,
   type Door,
+  discardFork,
   type EndableTurn,
   elected,
   findDeadTurns,
   findDueBatches,
+  findDueNotices,
   findDueWaits,
   findExhaustedTurns,
+  findLeftForks,
   findOverdueCalls,
   findOverdueProviders,
   findOverdueTurns,
@@ -46,6 +49,7 @@ import { buildResult } from './ending.js';
 import { finishBatch } from './finish-batch.js';
 import { leaveBatch } from './leave-batch.js';
 import { MAX_ATTEMPTS } from './run-turn.js';
+import { tellParent } from './tell-parent.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;
@@ -159,6 +163,8 @@ export class Sweeper {
       [found.dead_workers, 'dead_workers', () => this.#purge(clock)],
       [found.due_looks, 'due_looks', async () => this.#runtime.outside?.sweep(options)],
       [found.long_waits, 'long_waits', () => this.#breakCycles(clock)],
+      [found.notices, 'notices', () => this.#tell(clock)],
+      [found.left_forks, 'left_forks', () => this.#discardForks(clock)],
       [found.settled_failures, 'settled_failures', () => forgetSettledFailures(this.#runtime.pool, options)],
     ];
     for (const [isDue, part, work] of parts) {
@@ -313,6 +319,35 @@ export class Sweeper {
         await finishBatch(this.#runtime, id, clock);
       } catch (failure) {
         await this.#setAside({ kind: 'due_batches', rowId: id, projectId }, failure, clock);
+      }
+    }
+  }
+
+  /** Ends of sessions' turns that nobody came to tell. */
+  async #tell(clock: Clock): Promise<void> {
+    for (const { turn_id: turnId, project_id: projectId } of await findDueNotices(
+      this.#runtime.pool,
+      clock,
+    )) {
+      try {
+        await tellParent(this.#runtime, turnId);
+      } catch (failure) {
+        await this.#setAside({ kind: 'notices', rowId: turnId, projectId }, failure, clock);
+      }
+    }
+  }
+
+  /** Forks that live with a turn end with it. */
+  async #discardForks(clock: Clock): Promise<void> {
+    for (const fork of await findLeftForks(this.#runtime.pool, clock)) {
+      try {
+        await discardFork(this.#runtime.pool, fork);
+      } catch (failure) {
+        await this.#setAside(
+          { kind: 'left_forks', rowId: fork.id, projectId: fork.project_id },
+          failure,
+          clock,
+        );
       }
     }
   }

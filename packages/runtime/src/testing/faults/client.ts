@@ -5,21 +5,28 @@ import type { Stage } from './stage.js';
 
 const MAX_ATTEMPTS = 20;
 
-/** Submits until it has an answer, under the same key: what committed although the answer was lost is found there. */
+/**
+ * Submits until it has an answer, under the same key: what committed although the answer was lost is found there. So it does with other work,
+ * which finds out by itself what was done of it.
+ */
 export function persistentClient(stage: () => Stage): Client {
   let count = 0;
+  const use: Client['use'] = async (work) => {
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        return await work(stage().runtime);
+      } catch (error) {
+        if (isTransient(error) && attempt < MAX_ATTEMPTS) continue;
+        throw error instanceof KernelError ? new Refused(error.code, error.message) : error;
+      }
+    }
+  };
   return {
-    submit: async (primitive, args) => {
+    submit: (primitive, args) => {
       count += 1;
       const idempotencyKey = `submission-${count}`;
-      for (let attempt = 1; ; attempt += 1) {
-        try {
-          return (await stage().runtime.accept(primitive, args, { idempotencyKey })).answer;
-        } catch (error) {
-          if (isTransient(error) && attempt < MAX_ATTEMPTS) continue;
-          throw error instanceof KernelError ? new Refused(error.code, error.message) : error;
-        }
-      }
+      return use(async (runtime) => (await runtime.accept(primitive, args, { idempotencyKey })).answer);
     },
+    use,
   };
 }

@@ -39,13 +39,18 @@ const TURNS = `
   from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id left join boxcar.cards d on d.id = t.deliverable_card_id
     left join boxcar.turns pt on pt.id = t.parent_turn_id left join boxcar.profiles pp on pp.id = pt.profile_id`;
 
+/** The time of a handoff stands in its message. */
+const TIME = /\d{4}-\d\d-\d\dT[\d:.]+Z/g;
 const UUID = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}/g;
 
-/** How often something was tried stands in messages, too. */
+/** How often something was tried stands in messages, too; ids have different lengths in tokens. */
 const toText = (value: unknown): string =>
   JSON.stringify(value)
     .replace(UUID, '<id>')
-    .replace(/attempt \d+/g, 'attempt <n>');
+    .replace(TIME, '<time>')
+    .replace(/attempt \d+/g, 'attempt <n>')
+    .replace(/"tokens_(before|after)":\d+/g, '"tokens_$1":<n>')
+    .replace(/about \d+ tokens/g, 'about <n> tokens');
 
 /** A tool that may run once only has an outcome that may be unknown; then the model is told just that. */
 function withoutResult(content: JsonValue, once: ReadonlySet<string>): JsonValue {

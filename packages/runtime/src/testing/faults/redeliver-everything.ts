@@ -14,6 +14,7 @@ import { createToolResultsDoor } from '../../door/tool-results-door.js';
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../../doorbell/bullmq.js';
 import { silentLog } from '../../log.js';
 import { openQueues, type Queues } from '../../queues.js';
+import type { Runtime } from '../../runtime.js';
 import { TOOL_RESULTS_QUEUE, ToolQueue } from '../../tool-queue.js';
 import { type TestBackend, testBackend } from '../queue-backend.js';
 import { concludeScene, countUnfinished, findFault, watcherOf } from './conclude.js';
@@ -66,7 +67,10 @@ async function runOnce(
   const doors = [createQueueDoor(stage.runtime, plain), createToolResultsDoor(stage.runtime, queues)];
   serveOutside(backend, scenario, isTwice ? answerTwice(backend) : undefined);
   await stage.work();
-  const driven = await scenario.drive(doorClient(backend, isTwice ? 2 : 1), watcherOf(backend.database.pool));
+  const driven = await scenario.drive(
+    doorClient(backend, isTwice ? 2 : 1, stage.runtime),
+    watcherOf(backend.database.pool),
+  );
   await waitFor(async () => (await countUnfinished(backend.database.pool)) === 0, {
     message: 'all turns have ended',
     ...SOON,
@@ -104,7 +108,7 @@ function redelivering(queues: Queues, counts: Counts): Queues {
 }
 
 /** Submits at the queue door, as so many jobs under one key. */
-function doorClient(backend: TestBackend, times: number): Client {
+function doorClient(backend: TestBackend, times: number, runtime: Runtime): Client {
   const queue = backend.queue(PRIMITIVES_QUEUE);
   let count = 0;
   return {
@@ -119,6 +123,7 @@ function doorClient(backend: TestBackend, times: number): Client {
         throw new Error(`two jobs of one key were answered ${JSON.stringify([answer, ...others])}`);
       return answer ?? null;
     },
+    use: (work) => work(runtime),
   };
 }
 

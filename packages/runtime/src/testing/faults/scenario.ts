@@ -1,5 +1,6 @@
 import type { JsonValue } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
+import type { Runtime } from '../../runtime.js';
 import type { Tool } from '../../tool.js';
 import type { Facts } from './facts.js';
 
@@ -17,6 +18,8 @@ export class Refused extends Error {
 export interface Client {
   /** @throws Refused */
   submit(primitive: string, args: Readonly<Record<string, JsonValue>>): Promise<JsonValue>;
+  /** Works with a runtime by other ways than primitives, until that has come to its end: `work` may be begun again. */
+  use<T>(work: (runtime: Runtime) => Promise<T>): Promise<T>;
 }
 
 /** Looks at the rows, past all faults. */

@@ -1,3 +1,5 @@
+import { type JsonValue, ModelError } from '@boxcar/kernel';
+import type { ScriptedFunction } from '@boxcar/llm';
 import { z } from 'zod';
 import type { Scenario } from './scenario.js';
 
@@ -66,6 +68,43 @@ export const delegations: Scenario = {
   drive: (client) => client.submit('launch_principal', { profile_name: 'lead', instruction: 'go' }),
 };
 
+/** An agent that hands off on its tape, by tool and by comma line; behind its turn people's commands, a reset among them. */
+export const tapeCommands: Scenario = {
+  name: 'tape commands',
+  profiles: [
+    {
+      name: 'taper',
+      tools: ['tape.handoff', 'tape.anchors'],
+      comma_commands: true,
+      script: [
+        {
+          calls: [
+            { tool: 'tape.handoff', arguments: { name: 'a', summary: 'said {{instruction}}' } },
+            { tool: 'tape.anchors', arguments: { limit: 0 } },
+          ],
+        },
+        { say: 'Then:\n,handoff name=b' },
+        { say: 'done {{instruction}}' },
+      ],
+    },
+  ],
+  drive: async (client, watcher) => {
+    const target_ref = 'taper-1';
+    const create = { action: 'create', profile_name: 'taper', agent_id: target_ref };
+    await client.submit('provision_agent', create);
+    const send = (instruction: string): Promise<JsonValue> =>
+      client.submit('delegate_async', { target_strategy: 'reuse', target_ref, instruction });
+    await send('go');
+    await watcher.until('select 1 as one from boxcar.turns where ended_at is not null');
+    await send(',handoff name=c');
+    await send(',tape.reset archive=true');
+    await send(',handoff name=d');
+    return watcher.until(
+      "select string_agg(b.incarnation || ' ' || e.anchor_name, ', ' order by b.incarnation, e.position) as anchors from boxcar.boxes b join boxcar.tape_entries e on e.box_id = b.id where e.kind = 'anchor'",
+    );
+  },
+};
+
 /** A turn whose tools are run by workers outside, one of them once only. */
 export const queueTools: Scenario = {
   name: 'queue tools',
@@ -90,4 +129,46 @@ export const queueTools: Scenario = {
     book: (args) => ({ booked: args }),
   },
   drive: (client) => client.submit('launch_principal', { profile_name: 'remote', instruction: 'it' }),
+};
+
+const CHARACTERS = 9_000;
+
+/** Reads twice, and takes no prompt that shows all of it. */
+const narrow: ScriptedFunction = ({ messages, turn }, { call, results }) => {
+  if (messages.reduce((sum, { content }) => sum + content.length, 0) > 2 * CHARACTERS)
+    throw new ModelError('context_overflow', 'prompt is too long');
+  if (results('leaf').length === 2) return { text: 'read all' };
+  return { toolCalls: [call('leaf', { page: turn.step })] };
+};
+
+/** Two turns whose prompts grow too long: one hears so from its provider, the other by the estimate. */
+export const overflows: Scenario = {
+  name: 'overflows',
+  models: { narrow },
+  profiles: [
+    { name: 'told', model: 'scripted:narrow', tools: ['leaf'] },
+    {
+      name: 'estimated',
+      tools: ['leaf'],
+      limits: { context_tokens: 4_000 },
+      script: [
+        { calls: [{ tool: 'leaf', arguments: { page: 1 } }] },
+        { calls: [{ tool: 'leaf', arguments: { page: 2 } }] },
+        { say: 'read all' },
+      ],
+    },
+  ],
+  tools: [
+    {
+      name: 'leaf',
+      description: 'Turns to a page.',
+      input: z.strictObject({ page: z.number() }),
+      retry: 'safe',
+      answer: (input) => `page ${JSON.stringify(input)} `.repeat(1 + CHARACTERS / 18),
+    },
+  ],
+  drive: async (client) => {
+    await client.submit('launch_principal', { profile_name: 'told', instruction: 'read' });
+    return client.submit('launch_principal', { profile_name: 'estimated', instruction: 'read' });
+  },
 };

@@ -1,0 +1,196 @@
+/** `boxcar tape ls|show|info|search`. */
+import { anchorsText, type JsonObject, parseTapeQuery } from '@boxcar/kernel';
+import { findProjectByRef, listTapes } from '@boxcar/store';
+import type { Command } from 'commander';
+import { EXIT, flag, helpOf, type Run } from '../command.js';
+import { settingSchemas } from '../config.js';
+import type { Context } from '../context.js';
+import { openReader } from '../stack.js';
+import { badFlag, onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
+import { infoFields, recordTable, tapeTable } from '../tape/text.js';
+import { countOf, formatCount, toPlain } from '../text.js';
+
+interface ListFlags extends TapeFlags {
+  readonly all?: boolean;
+  readonly limit?: number;
+}
+
+const DEFAULT_LIST = 50;
+
+/** `boxcar tape ls`. */
+async function runList(context: Context, flags: ListFlags): Promise<number> {
+  await using reader = await openReader(context.config, context.log('warn'));
+  const { id } = await findProjectByRef(reader.pool, flags.project ?? context.config.project);
+  const limit = flags.limit ?? DEFAULT_LIST;
+  const tapes = await listTapes(reader.pool, id, { isAll: flags.all ?? false, limit });
+  context.answer({ tapes }, () => (tapes.length === 0 ? 'no tapes' : tapeTable(tapes)));
+  if (tapes.length === limit) context.note(`the newest ${countOf(limit, 'tape')}; --limit shows more`);
+  return EXIT.success;
+}
+
+export function addTapeList(group: Command, run: Run): void {
+  group
+    .command('ls')
+    .description('The tapes of a project, newest first.')
+    .option('--all', 'also archived ones')
+    .option('--limit <number>', 'how many at most, up to 1000 (50)', flag(settingSchemas.pageSize))
+    .option(...PROJECT)
+    .addHelpText('after', helpOf({ examples: ['boxcar tape ls', 'boxcar tape ls --all --json'] }))
+    .action((flags: ListFlags) => run((context) => runList(context, flags)));
+}
+
+interface SliceFlags extends TapeFlags {
+  readonly kinds?: string;
+  readonly since?: string;
+  readonly until?: string;
+  readonly limit?: number;
+}
+
+const listOf = (text: string): readonly string[] => text.split(',').map((item) => item.trim());
+
+interface ShowFlags extends SliceFlags {
+  readonly all?: boolean;
+  readonly from?: string;
+  readonly to?: string;
+  readonly text?: string;
+  readonly messages?: boolean;
+}
+
+const DEFAULT_SHOWN = 100;
+
+function sliceOf({ all, from, to }: ShowFlags): JsonObject {
+  if (all === true && (from ?? to) !== undefined)
+    throw badFlag('--all: stands without --from and --to', 'all');
+  if (from === undefined && to !== undefined) throw badFlag('--to: needs --from beside it', 'to');
+  if (all === true) return {};
+  if (from === undefined) return { last_anchor: true };
+  return { between_anchors: { start: from, ...(to === undefined ? {} : { end: to }) } };
+}
+
+/** `boxcar tape show`: what follows the last anchor, or another part. */
+async function runShow(context: Context, ref: string, flags: ShowFlags): Promise<number> {
+  const { since, until, kinds, text, limit = DEFAULT_SHOWN } = flags;
+  const query = parseTapeQuery({
+    ...sliceOf(flags),
+    ...((since ?? until) === undefined
+      ? {}
+      : {
+          between_dates: {
+            ...(since === undefined ? {} : { start: since }),
+            ...(until === undefined ? {} : { end: until }),
+          },
+        }),
+    ...(kinds === undefined ? {} : { kinds: listOf(kinds) }),
+    ...(text === undefined ? {} : { text }),
+    limit,
+  });
+  return onTape(context, ref, flags, async ({ tape }) => {
+    if (flags.messages === true) {
+      const anchor = flags.all === true ? null : flags.from;
+      const messages = await tape.messages(anchor === undefined ? {} : { anchor });
+      context.answer({ box_id: tape.boxId, messages }, () =>
+        messages.map((message) => toPlain(JSON.stringify(message))).join('\n'),
+      );
+      return EXIT.success;
+    }
+    const entries = await tape.select(query);
+    context.answer({ box_id: tape.boxId, entries }, () =>
+      entries.length === 0 ? 'no entries' : recordTable(entries),
+    );
+    if (entries.length === limit)
+      context.note(`the oldest ${formatCount(limit)} entries; --limit shows more`);
+    return EXIT.success;
+  });
+}
+
+export function addTapeShow(group: Command, run: Run): void {
+  group
+    .command('show')
+    .description('The entries of a tape: what follows its last anchor, or another part of it.')
+    .argument(...TAPE)
+    .option('--all', 'from the beginning')
+    .option('--from <anchor>', 'what follows the latest anchor of this name')
+    .option('--to <anchor>', 'up to the first anchor of this name behind --from')
+    .option('--since <date>', 'not before this day or time, ISO 8601, UTC')
+    .option('--until <date>', 'not after this day or time')
+    .option('--kinds <list>', 'kinds of entries, with commas')
+    .option('--text <text>', 'entries in which this stands')
+    .option('--limit <number>', 'the oldest so many, up to 1000 (100)', flag(settingSchemas.pageSize))
+    .option('--messages', 'as the chat messages that a model would get; with --all or --from')
+    .option(...PROJECT)
+    .addHelpText(
+      'after',
+      helpOf({
+        examples: [
+          'boxcar tape show writer-1',
+          'boxcar tape show notes --from phase-1 --to phase-2 --kinds message',
+          'boxcar tape show notes --all --since 2026-01-01 --json',
+        ],
+      }),
+    )
+    .action((ref: string, flags: ShowFlags) => run((context) => runShow(context, ref, flags)));
+}
+
+/** `boxcar tape search`. */
+const runSearch = (context: Context, ref: string, query: string, flags: SliceFlags): Promise<number> =>
+  onTape(context, ref, flags, async ({ tape }) => {
+    const { since, until, kinds, limit } = flags;
+    const found = await tape.search(query, {
+      ...(since === undefined ? {} : { start: since }),
+      ...(until === undefined ? {} : { end: until }),
+      ...(limit === undefined ? {} : { limit: Math.min(limit, 500) }),
+      ...(kinds === undefined ? {} : { kinds: parseTapeQuery({ kinds: listOf(kinds) }).kinds }),
+    });
+    const matches = found.map(({ record, match }) => ({ ...record, match }));
+    context.answer({ box_id: tape.boxId, matches }, () =>
+      matches.length === 0 ? 'no entry has these words' : recordTable(matches),
+    );
+    return matches.length === 0 ? EXIT.negative : EXIT.success;
+  });
+
+export function addTapeSearch(group: Command, run: Run): void {
+  group
+    .command('search')
+    .description('Entries with these words, newest first; typos are forgiven.')
+    .argument(...TAPE)
+    .argument('<query>', 'words')
+    .option('--kinds <list>', 'kinds of entries, with commas (message,tool_result)')
+    .option('--since <date>', 'not before this day or time, ISO 8601, UTC')
+    .option('--until <date>', 'not after this day or time')
+    .option('--limit <number>', 'how many at most, up to 500 (20)', flag(settingSchemas.pageSize))
+    .option(...PROJECT)
+    .addHelpText(
+      'after',
+      helpOf({
+        examples: [
+          'boxcar tape search writer-1 "databse migration"',
+          'boxcar tape search notes timeout --kinds error,message --json',
+        ],
+        negative: 'no entry has these words',
+      }),
+    )
+    .action((ref: string, query: string, flags: SliceFlags) =>
+      run((context) => runSearch(context, ref, query, flags)),
+    );
+}
+
+/** `boxcar tape info`. */
+const runInfo = (context: Context, ref: string, flags: TapeFlags): Promise<number> =>
+  onTape(context, ref, flags, async ({ tape }) => {
+    const info = await tape.info();
+    const anchors = await tape.anchors();
+    context.answer({ ...info, last_anchors: anchors }, () =>
+      toPlain(`${infoFields(info)}\n\n${anchorsText(anchors)}`),
+    );
+    return EXIT.success;
+  });
+
+export function addTapeInfo(group: Command, run: Run): void {
+  group
+    .command('info')
+    .description('What is on a tape: how much, since when, and its last anchors.')
+    .argument(...TAPE)
+    .option(...PROJECT)
+    .addHelpText('after', helpOf({ examples: ['boxcar tape info writer-1'] }))
+    .action((ref: string, flags: TapeFlags) => run((context) => runInfo(context, ref, flags)));
+}

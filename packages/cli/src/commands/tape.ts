@@ -1,0 +1,30 @@
+import type { Command } from 'commander';
+import type { Run } from '../command.js';
+import { addExport, addImport } from './tape-files.js';
+import { addTapeFork, addTapeForks, addTapeMerge } from './tape-forks.js';
+import { addTapeInfo, addTapeList, addTapeSearch, addTapeShow } from './tape-read.js';
+import { addTapeHandoff, addTapeRepl, addTapeReset, addTapeResume } from './tape-write.js';
+
+/** Each puts itself on the group; the order is that of the help. */
+const COMMANDS: readonly ((group: Command, run: Run) => void)[] = [
+  addTapeList,
+  addTapeShow,
+  addTapeInfo,
+  addTapeSearch,
+  addTapeHandoff,
+  addTapeFork,
+  addTapeForks,
+  addTapeMerge,
+  addTapeReset,
+  addTapeRepl,
+  addTapeResume,
+  addExport,
+  addImport,
+];
+
+export function addTape(program: Command, run: Run): void {
+  const group = program
+    .command('tape')
+    .description('Tapes: anchors, entries, commands, and going on from them.');
+  for (const add of COMMANDS) add(group, run);
+}

@@ -1,0 +1,213 @@
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { Stack } from './stack.js';
+import { cliHere, type Env, prepare } from './testing/cli.js';
+
+const SESSION = join(import.meta.dirname, 'fixtures/session');
+
+let database: TestDatabase;
+let env: Env;
+let folder: string;
+let stack: Stack;
+let n = 0;
+
+beforeAll(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'boxcar-tape-'));
+  database = await testDatabase();
+  env = { DATABASE_URL: database.url };
+  stack = await prepare(env);
+});
+
+afterAll(async () => {
+  await stack.close();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+const fresh = (): string => `tape-${++n}`;
+const tape = (...args: string[]) => cliHere(['tape', ...args], env);
+const read = (...path: string[]): string => readFileSync(join(...path), 'utf8');
+
+async function answer(...args: string[]): Promise<Record<string, unknown>> {
+  const { code, stdout, stderr } = await tape(...args, '--json');
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  return JSON.parse(stdout);
+}
+
+/** What it is refused with; there is no such tape then. */
+async function refusal(path: string, ...args: string[]): Promise<string> {
+  const name = fresh();
+  const { code, stdout, stderr } = await tape('import', path, name, ...args);
+  expect({ code, stdout }).toEqual({ code: 1, stdout: '' });
+  await expect(stack.runtime.tape(name, { create: false })).rejects.toMatchObject({ code: 'not_found' });
+  return stderr;
+}
+
+/** A copy of the fixture, to be changed. */
+function session(change: (folder: string) => void = () => undefined): string {
+  const path = join(folder, `session-${++n}`);
+  cpSync(SESSION, path, { recursive: true });
+  change(path);
+  return path;
+}
+
+describe('a folder', () => {
+  it('is imported as it is written, archived tapes and session graph too, and exported byte for byte', async () => {
+    expect(await answer('import', SESSION, 'bike')).toMatchObject({
+      tape: 'bike',
+      first: 1,
+      last: 14,
+      lines: 12,
+      archived: 1,
+    });
+    const to = join(folder, 'out/bike');
+    expect(await answer('export', 'bike', '--to', to)).toEqual({ tape: 'bike', to, lines: 12, archived: 1 });
+    expect(readdirSync(to).sort()).toEqual(['session_graph.jsonl', 'tape']);
+    expect(read(to, 'session_graph.jsonl')).toBe(read(SESSION, 'session_graph.jsonl'));
+    expect(read(to, 'tape/main.jsonl')).toBe(read(SESSION, 'tape/main.jsonl'));
+    const manifest = JSON.parse(read(to, 'tape/manifest.json'));
+    expect(manifest).toEqual({
+      version: 1,
+      tapes: [
+        {
+          id: 'bike',
+          file: 'main.jsonl',
+          head_id: 102,
+          parent: null,
+          anchors: { 'session/start': 1, 'phase/réparation': 99 },
+          archived: false,
+        },
+        {
+          id: 'bike',
+          file: expect.stringMatching(/^archived\/main_\d{4}-\d\d-\d\d_001\.jsonl$/),
+          head_id: 3,
+          parent: null,
+          anchors: { 'session/start': 1 },
+          archived: true,
+        },
+      ],
+    });
+    expect(read(to, 'tape', manifest.tapes[1].file)).toBe(
+      read(SESSION, 'tape/archived/main_2026-02-20_a.jsonl'),
+    );
+    // And once more, by the manifest.
+    const again = join(folder, 'out/again');
+    expect(await answer('import', to, 'copy')).toMatchObject({ lines: 12, archived: 1 });
+    await answer('export', 'copy', '--to', again);
+    expect(read(again, 'tape/main.jsonl')).toBe(read(to, 'tape/main.jsonl'));
+    // Those of the folder's sessions, and that of the copy.
+    expect(read(again, 'session_graph.jsonl').split('\n').slice(0, 3).join('\n')).toBe(
+      read(to, 'session_graph.jsonl').trimEnd(),
+    );
+    expect(JSON.parse(read(again, 'tape/manifest.json')).tapes[0]).toEqual({
+      ...manifest.tapes[0],
+      id: 'copy',
+    });
+  });
+
+  it('of an agent gives its tape elsewhere, and is not written over another', async () => {
+    const { agent_id: agent } = (await stack.runtime.submit('launch_principal', {
+      profile_name: 'writer',
+      instruction: 'there',
+    })) as { agent_id: string };
+    const to = join(folder, 'out/agent');
+    const made = await tape('export', agent, '--to', to);
+    expect(made).toMatchObject({ code: 0, stderr: '' });
+    expect(made.stdout).toMatch(/^2 lines of [0-9a-f-]{36} to /);
+    expect(await tape('export', agent, '--to', to)).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('session_graph.jsonl already'),
+    });
+    const copy = fresh();
+    expect(await tape('import', to, copy)).toMatchObject({
+      code: 0,
+      stdout: `2 lines to ${copy}, positions 1–2\n`,
+    });
+    const lines = (ref: Parameters<Stack['runtime']['tape']>[0]) =>
+      stack.runtime.tape(ref).then((found) => found.messages({ anchor: null }));
+    expect(await lines(copy)).toEqual(await lines({ agent }));
+  });
+
+  it.each<[string, (path: string) => void, string]>([
+    [
+      'with a broken line in an archived tape',
+      (path) => writeFileSync(join(path, 'tape/archived/z.jsonl'), `${read(SESSION, 'tape/main.jsonl')}\n{`),
+      'archived/z.jsonl: Line 14 is no JSON.',
+    ],
+    [
+      'with a broken session graph',
+      (path) => writeFileSync(join(path, 'session_graph.jsonl'), '{"session_id": "a"}\n{}\n'),
+      'Line 2 has no `session_id`.',
+    ],
+    [
+      'whose manifest is none',
+      (path) => writeFileSync(join(path, 'tape/manifest.json'), '{"version": 2}'),
+      'manifest.version',
+    ],
+    [
+      'whose manifest names a file elsewhere',
+      (path) => manifest(path, { file: '../session_graph.jsonl' }),
+      '../session_graph.jsonl does not lie in its folder.',
+    ],
+    [
+      'whose manifest has entries that its file has lost',
+      (path) => manifest(path, { head_id: 120 }),
+      'main.jsonl: The lines end with id 102; by the manifest there are some up to 120.',
+    ],
+    ['without a tape', (path) => rmSync(join(path, 'tape/main.jsonl')), 'main.jsonl'],
+  ])('%s is refused, and nothing is imported', async (_what, change, message) => {
+    expect(await refusal(session(change))).toContain(message);
+  });
+
+  it('that is not there is said by its path', async () => {
+    expect(await refusal(join(folder, 'nowhere'))).toMatch(/^boxcar: bad_request: ENOENT: .*nowhere/);
+  });
+});
+
+function manifest(path: string, change: Readonly<Record<string, unknown>>): void {
+  const tapeOf = { id: 'x', file: 'main.jsonl', head_id: 102, parent: null, anchors: {}, archived: false };
+  writeFileSync(
+    join(path, 'tape/manifest.json'),
+    JSON.stringify({ version: 1, tapes: [{ ...tapeOf, ...change }] }),
+  );
+}
+
+describe('a file', () => {
+  const file = (text: string | Buffer): string => {
+    mkdirSync(folder, { recursive: true });
+    const path = join(folder, `${++n}.jsonl`);
+    writeFileSync(path, text);
+    return path;
+  };
+  const message = (id: number): string =>
+    `{"id": ${id}, "kind": "message", "payload": {"role": "user", "content": "a\u2028b\\r"}, "meta": {}}`;
+
+  it('needs a name, and goes behind the entries of a tape only when that is asked for', async () => {
+    const path = file(`${message(1)}\r\n\n${message(2)}`);
+    expect(await tape('import', path)).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('does not name the tape'),
+    });
+    const name = fresh();
+    expect(await answer('import', path, name, '--append')).toMatchObject({ first: 1, last: 2, lines: 2 });
+    expect(await tape('import', path, name)).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining(`There is a tape '${name}'`),
+    });
+    expect(await answer('import', path, name, '--append')).toMatchObject({ first: 3, last: 4, lines: 2 });
+    const to = join(folder, 'out', name);
+    await answer('export', name, '--to', to);
+    // Lines as they were, whatever stands in them; blank ones are none, and each has its end.
+    const once = `${message(1)}\r\n${message(2)}\n`;
+    expect(read(to, 'tape/main.jsonl')).toBe(`${once}${once}`);
+  });
+
+  it('with a line that is no UTF-8 is refused by its number', async () => {
+    const path = file(
+      Buffer.concat([Buffer.from(`${message(1)}\n"`), Buffer.from([0xff]), Buffer.from('"\n')]),
+    );
+    expect(await refusal(path)).toContain('.jsonl: Line 2 is no UTF-8 text.');
+  });
+});

@@ -1,0 +1,52 @@
+import { Readable } from 'node:stream';
+import { expect, test } from 'vitest';
+import { joinCommands, splitLines } from './command-lines.js';
+
+async function read(...chunks: (string | Buffer)[]): Promise<string[]> {
+  const found: string[] = [];
+  for await (const text of joinCommands(splitLines(Readable.from(chunks)))) found.push(text);
+  return found;
+}
+
+test.each<[string, string, string[]]>([
+  ['a line each', ',anchors\nhello\n,help\n', [',anchors', 'hello', ',help']],
+  ['no line end at the end', ',anchors\r\n,help', [',anchors', ',help']],
+  ['an open quote', ',handoff summary="a\nb" name=x\n,help', [',handoff summary="a\nb" name=x', ',help']],
+  ['an open brace', ',handoff state={\n a: 1\n}\nhi', [',handoff state={\n a: 1\n}', 'hi']],
+  ['a backslash', ',handoff \\\nname=a\n', [',handoff \\\nname=a']],
+  [
+    'an indented argument',
+    ',handoff name=debug-complete \n       summary="Found"\nNow.\n',
+    [',handoff name=debug-complete \n       summary="Found"', 'Now.'],
+  ],
+  ['an indented line behind a text', 'hello\n  a=b\n', ['hello', '  a=b']],
+  ['a quote that nothing closes', ',handoff summary="a\n,help', [',handoff summary="a\n,help']],
+  ['nothing', '', []],
+])('lines of one command come together: %s', async (_what, text, commands) => {
+  expect(await read(text)).toEqual(commands);
+  // However the stream cuts it, a character in the middle included.
+  const bytes = Buffer.from(`é${text}`);
+  const cut = await read(bytes.subarray(0, 1), bytes.subarray(1));
+  expect(cut.join('\n')).toBe(`é${commands.join('\n')}`);
+});
+
+test('a command is given as soon as nothing has arrived behind it', async () => {
+  async function* arrive(): AsyncGenerator<string> {
+    yield ',anchors\n,handoff na';
+    // What has begun to arrive may go on with the line before it.
+    expect(seen).toEqual([]);
+    yield 'me=a\n';
+    expect(seen).toEqual([',anchors', ',handoff name=a']);
+    yield ',handoff "x\n';
+    expect(opened).toBe(1);
+    expect(seen).toHaveLength(2);
+    yield 'y"\n';
+  }
+  const seen: string[] = [];
+  let opened = 0;
+  const onOpen = (): void => {
+    opened += 1;
+  };
+  for await (const text of joinCommands(splitLines(arrive()), { onOpen })) seen.push(text);
+  expect(seen).toEqual([',anchors', ',handoff name=a', ',handoff "x\ny"']);
+});

@@ -1,0 +1,55 @@
+/** Lines as they arrive, those of one command together. */
+import { isCommaCommand, isCommandOpen } from '@boxcar/kernel';
+
+/** An indented line that begins with `key=` goes on with the command above it. */
+const ARGUMENT_LINE = /^[ \t]+(?:--)?[A-Za-z_][\w.-]*=/;
+
+export const isArgumentLine = (line: string): boolean => ARGUMENT_LINE.test(line);
+
+/** Lines that arrived together; `isCut` when the beginning of another came with them. */
+export interface Arrival {
+  readonly lines: readonly string[];
+  readonly isCut: boolean;
+}
+
+/** The lines of a stream in the pieces in which it brings them. */
+export async function* splitLines(input: AsyncIterable<string | Uint8Array>): AsyncGenerator<Arrival> {
+  const decoder = new TextDecoder();
+  let rest = '';
+  for await (const chunk of input) {
+    rest += typeof chunk === 'string' ? chunk : decoder.decode(chunk, { stream: true });
+    const lines = rest.split(/\r?\n/);
+    rest = lines.pop() ?? '';
+    if (lines.length > 0) yield { lines, isCut: rest !== '' };
+  }
+  rest += decoder.decode();
+  if (rest !== '') yield { lines: [rest], isCut: false };
+}
+
+/**
+ * Joins lines to commands: while a quote, brace or backslash is open, and with indented `key=` lines behind one. A command is
+ * given as soon as nothing has arrived behind it, so that who waits for its answer gets it.
+ *
+ * @param options.onOpen - Called when a command needs another line.
+ */
+export async function* joinCommands(
+  arrivals: AsyncIterable<Arrival>,
+  options: { readonly onOpen?: () => void } = {},
+): AsyncGenerator<string> {
+  let held: string | undefined;
+  for await (const { lines, isCut } of arrivals) {
+    for (const line of lines) {
+      const isMore =
+        held !== undefined && (isCommandOpen(held) || (isCommaCommand(held) && isArgumentLine(line)));
+      if (held !== undefined && !isMore) yield held;
+      held = isMore ? `${held}\n${line}` : line;
+    }
+    if (held === undefined || isCut) continue;
+    if (isCommandOpen(held)) options.onOpen?.();
+    else {
+      yield held;
+      held = undefined;
+    }
+  }
+  if (held !== undefined) yield held;
+}

@@ -1,0 +1,72 @@
+/** Files of lines, read and written piece by piece. */
+import { createReadStream, createWriteStream } from 'node:fs';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { KernelError } from '@boxcar/kernel';
+
+/** What the disk refuses is said by its path: to the database the same codes mean something else. */
+function diskError(path: string, error: unknown): unknown {
+  if (!(error instanceof Error && 'syscall' in error)) return error;
+  return new KernelError('bad_request', {
+    message: `${error.message}.`,
+    details: { file: path },
+    cause: error,
+  });
+}
+
+/** Runs what works on a path. */
+export async function onDisk<T>(path: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    throw diskError(path, error);
+  }
+}
+
+const NEWLINE = 0x0a;
+
+/** The lines of a file as they are, without their ends: nothing but a newline ends one. */
+export async function* readLines(path: string): AsyncGenerator<string, void, void> {
+  // What is no UTF-8 could not come back as it was; a byte order mark stays.
+  const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+  let number = 0;
+  const decode = (pieces: readonly Uint8Array[]): string => {
+    number += 1;
+    try {
+      return decoder.decode(Buffer.concat(pieces));
+    } catch {
+      throw new KernelError('bad_request', {
+        message: `Line ${number} is no UTF-8 text.`,
+        details: { line: number },
+      });
+    }
+  };
+  let pieces: Uint8Array[] = [];
+  try {
+    for await (const chunk of createReadStream(path) as AsyncIterable<Uint8Array>) {
+      let from = 0;
+      for (let at = chunk.indexOf(NEWLINE); at >= 0; at = chunk.indexOf(NEWLINE, from)) {
+        yield decode([...pieces, chunk.subarray(from, at)]);
+        pieces = [];
+        from = at + 1;
+      }
+      if (from < chunk.length) pieces.push(chunk.subarray(from));
+    }
+  } catch (error) {
+    throw diskError(path, error);
+  }
+  if (pieces.length > 0) yield decode(pieces);
+}
+
+/** Writes a new file, each line with its end. */
+export const writeLines = (path: string, lines: AsyncIterable<string>): Promise<void> =>
+  onDisk(path, () =>
+    pipeline(
+      Readable.from(
+        (async function* () {
+          for await (const line of lines) yield `${line}\n`;
+        })(),
+      ),
+      createWriteStream(path, { flags: 'wx' }),
+    ),
+  );

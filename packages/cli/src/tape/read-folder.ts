@@ -1,0 +1,104 @@
+/** Finds the files of a tape in a folder of the seed's form, or takes a file as it is. */
+import { readdir, readFile, stat } from 'node:fs/promises';
+import { basename, isAbsolute, join, relative, resolve } from 'node:path';
+import { KernelError, type ManifestTape, parseManifest, readRecord } from '@boxcar/kernel';
+import type { TapeFile, TapeSource } from '@boxcar/runtime';
+import { onDisk, readLines } from './lines.js';
+
+export interface FoundFiles {
+  /** What the manifest calls the tape; undefined without one. */
+  readonly name: string | undefined;
+  readonly source: TapeSource;
+}
+
+const badPath = (message: string): KernelError =>
+  new KernelError('bad_request', { message, details: { field: 'path' } });
+
+const fileAt = (path: string): TapeFile => ({ name: basename(path), lines: () => readLines(path) });
+
+/** A file that ends before the entry with which it was when the manifest was written has been cut off. */
+async function* readUpto(path: string, headId: number): AsyncGenerator<string, void, void> {
+  let last = '';
+  for await (const line of readLines(path)) {
+    if (line.trim() !== '') last = line;
+    yield line;
+  }
+  const record = readRecord(last);
+  const id = 'fault' in record ? 0 : record.position;
+  if (id < headId)
+    throw badPath(`The lines end with id ${id}; by the manifest there are some up to ${headId}.`);
+}
+
+/** @throws KernelError `bad_request` for a file that lies elsewhere. */
+function fileOf(folder: string, { file, head_id: headId }: ManifestTape): TapeFile {
+  const path = resolve(folder, file);
+  const inside = relative(folder, path);
+  if (inside.startsWith('..') || isAbsolute(inside))
+    throw badPath(`manifest.json: ${file} does not lie in its folder.`);
+  return { name: file, lines: () => readUpto(path, headId) };
+}
+
+function pickTape(tapes: readonly ManifestTape[], name: string | undefined): ManifestTape {
+  const current = tapes.filter(({ archived }) => !archived);
+  const [only] = current;
+  if (only !== undefined && current.length === 1) return only;
+  const named = current.find(({ id }) => id === name);
+  if (named !== undefined) return named;
+  throw badPath(`manifest.json: name one of its tapes: ${current.map(({ id }) => id).join(', ') || 'none'}.`);
+}
+
+const textAt = (path: string): Promise<string | undefined> =>
+  readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return undefined;
+    throw error;
+  });
+
+async function listArchived(folder: string): Promise<readonly string[]> {
+  const names = await readdir(join(folder, 'archived')).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return [];
+    throw error;
+  });
+  return names
+    .filter((name) => name.endsWith('.jsonl'))
+    .sort()
+    .map((name) => join('archived', name));
+}
+
+async function readTapeFolder(
+  folder: string,
+  name: string | undefined,
+): Promise<Omit<FoundFiles, 'source'> & { readonly main: TapeFile; readonly archived: readonly TapeFile[] }> {
+  const text = await textAt(join(folder, 'manifest.json'));
+  if (text === undefined) {
+    const archived = await listArchived(folder);
+    const fileIn = (file: string): TapeFile => ({ ...fileAt(join(folder, file)), name: file });
+    return { name: undefined, main: fileIn('main.jsonl'), archived: archived.map(fileIn) };
+  }
+  const { tapes } = parseManifest(text);
+  const tape = pickTape(tapes, name);
+  const archived = tapes.filter((other) => other.archived && other.id === tape.id);
+  return {
+    name: tape.id,
+    main: fileOf(folder, tape),
+    archived: archived.map((other) => fileOf(folder, other)),
+  };
+}
+
+/**
+ * @param path - A file of lines; a folder with `tape/`; or that folder itself.
+ * @param name - Which of several tapes.
+ * @throws KernelError `bad_request`.
+ */
+export function findTapeFiles(path: string, name: string | undefined): Promise<FoundFiles> {
+  return onDisk(path, async () => {
+    if (!(await stat(path)).isDirectory()) return { name: undefined, source: { main: fileAt(path) } };
+    const within = join(path, 'tape');
+    const isWorkspace = await stat(within).then(
+      (found) => found.isDirectory(),
+      () => false,
+    );
+    const { name: found, ...files } = await readTapeFolder(isWorkspace ? within : path, name);
+    const sessionGraph = isWorkspace ? await textAt(join(path, 'session_graph.jsonl')) : undefined;
+    return { name: found, source: { ...files, ...(sessionGraph === undefined ? {} : { sessionGraph }) } };
+  });
+}

@@ -1,0 +1,141 @@
+/**
+ * Lines of people on a tape. A line that begins with a comma is a command and nothing else; any other goes to the tape's agent as an
+ * instruction, or, on a tape without agent, is appended as a message. Source: docs/tape.md, "The repl".
+ */
+import { createInterface } from 'node:readline';
+import type { Readable } from 'node:stream';
+import { isCommaCommand, type JsonValue, KernelError, readTapeCommand } from '@boxcar/kernel';
+import { type Runtime, runTapeCommand, type TurnResult } from '@boxcar/runtime';
+import { EXIT } from '../command.js';
+import { warnWithoutWorker } from '../commands/submit.js';
+import type { Context } from '../context.js';
+import { reportError } from '../report-error.js';
+import { toPlain } from '../text.js';
+import { type Arrival, isArgumentLine, joinCommands, splitLines } from './command-lines.js';
+import type { FoundTape } from './find-tape.js';
+
+export type ReplInput = NodeJS.ReadableStream & { readonly isTTY?: boolean | undefined };
+
+const PROMPT = '> ';
+const MORE = '… ';
+
+const isQuit = (text: string): boolean => {
+  try {
+    return readTapeCommand(text).kind === 'quit';
+  } catch {
+    return false;
+  }
+};
+
+/** What is no command: an instruction for the agent, or a message for whoever reads the tape. */
+async function say(context: Context, runtime: Runtime, found: FoundTape, text: string): Promise<void> {
+  const { tape, agentId } = found;
+  if (agentId === undefined) {
+    const { first } = await tape.append([{ kind: 'message', content: text }]);
+    context.answer({ appended: first }, () => `appended at ${first}`);
+    return;
+  }
+  const { projectId } = tape;
+  const accepted = await runtime.accept(
+    'delegate_async',
+    { target_strategy: 'reuse', target_ref: agentId, instruction: text },
+    { projectId },
+  );
+  const { turn_id: turnId } = accepted.answer as { readonly turn_id: string };
+  context.note(`turn ${turnId}`);
+  await warnWithoutWorker(context, runtime);
+  const result: TurnResult = await runtime.waitForTurn(turnId, { projectId, signal: context.stop });
+  context.answer(result, () =>
+    toPlain(
+      typeof result.result === 'string' && result.status === 'success'
+        ? result.result
+        : JSON.stringify({ status: result.status, result: result.result }, null, 2),
+    ),
+  );
+}
+
+async function command(context: Context, { tape }: FoundTape, text: string): Promise<void> {
+  const answer = await runTapeCommand(tape, text);
+  context.answer(answer as unknown as JsonValue, () => toPlain(answer.output));
+}
+
+/** Lines from a terminal, edited there, or from whatever else is at the other end. */
+function openLines(input: ReplInput): {
+  readonly arrivals: AsyncIterable<Arrival>;
+  readonly ask: (prompt: string) => void;
+  readonly close: () => void;
+} {
+  if (input.isTTY !== true)
+    return {
+      arrivals: splitLines(input),
+      ask: () => undefined,
+      close: () => (input as Partial<Readable>).destroy?.(),
+    };
+  const terminal = createInterface({ input, output: process.stderr, terminal: true });
+  terminal.on('SIGINT', () => terminal.close());
+  return {
+    arrivals: (async function* () {
+      for await (const line of terminal) yield { lines: [line], isCut: false };
+    })(),
+    ask: (prompt) => {
+      terminal.setPrompt(prompt);
+      terminal.prompt();
+    },
+    close: () => terminal.close(),
+  };
+}
+
+/**
+ * Reads lines to their end, to `,quit`, or until it is asked to stop. What fails is reported, and the next line is read.
+ *
+ * @returns 1 when a line failed and nobody was there to see it.
+ */
+export async function runRepl(
+  context: Context,
+  runtime: Runtime,
+  options: { readonly found: FoundTape; readonly input: ReplInput },
+): Promise<number> {
+  const { found, input } = options;
+  const lines = openLines(input);
+  context.stop.addEventListener('abort', lines.close, { once: true });
+  let hasFailed = false;
+  let wasCommand = false;
+  const take = async (text: string): Promise<void> => {
+    const isCommand = isCommaCommand(text);
+    const isArgument = wasCommand && isArgumentLine(text);
+    wasCommand = isCommand || isArgument;
+    try {
+      if (isArgument) throw lateArgument();
+      if (isCommand) await command(context, found, text);
+      else if (text.trim() !== '') await say(context, runtime, found, text);
+    } catch (error) {
+      if (context.stop.aborted) return;
+      hasFailed = true;
+      reportError(error, { isJson: context.isJson, withStack: context.config.logLevel === 'debug' });
+    }
+  };
+  try {
+    lines.ask(PROMPT);
+    for await (const text of joinCommands(lines.arrivals, { onOpen: () => lines.ask(MORE) })) {
+      if (isCommaCommand(text) && isQuit(text)) break;
+      await take(text);
+      if (context.stop.aborted) break;
+      lines.ask(PROMPT);
+    }
+  } catch (error) {
+    // A stream that is closed under its reader.
+    if (!context.stop.aborted) throw error;
+  } finally {
+    context.stop.removeEventListener('abort', lines.close);
+    lines.close();
+  }
+  if (context.stop.aborted) return EXIT.interrupted;
+  return hasFailed && input.isTTY !== true ? EXIT.error : EXIT.success;
+}
+
+const lateArgument = (): KernelError =>
+  new KernelError('bad_request', {
+    message:
+      'This line is an argument of the command above, which is done; end a line with \\ to go on with it.',
+    details: { field: 'command' },
+  });

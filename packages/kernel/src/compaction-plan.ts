@@ -1,0 +1,213 @@
+/**
+ * What a compaction keeps of a prompt that is too long. Pure: the same rows and target give the same plan.
+ * Source: docs/views.md, "Overflow".
+ *
+ * P1  The instruction, the result fields and the parent line stay as they are.
+ * P2  Of the turn's context, inherited cards become references until they leave room: the largest first, of equal ones
+ *     the oldest; packed arguments besides the instruction only after them.
+ * P3  Of the turn's own history the newest steps stay, whole and without a gap; results in them that are large become
+ *     references. A call and its result are never parted.
+ * P4  What else the prompt showed is linked by one summary, whose text names the newest of it. No model is asked.
+ */
+import { CARD_TYPES, type Card, estimateTokens } from './card.js';
+import { bodyBytes, EXPAND_TOOL, mayBeReferred, toReference } from './compaction.js';
+import type { BoxId, CardId } from './ids.js';
+import { isJsonObject, type JsonValue } from './json.js';
+import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from './tape.js';
+import type { ViewRows } from './view.js';
+import type { ContextCard } from './view-context.js';
+import { isHidden } from './view-prompt.js';
+import { renderBody } from './view-render.js';
+import { findSteps } from './view-steps.js';
+
+export interface CompactionPlan {
+  /** The first position of the tape that is still shown in front of the anchor; null: none. */
+  readonly keepFrom: number | null;
+  /** Steps of the turn that stay. */
+  readonly keptSteps: number;
+  readonly references: readonly CardId[];
+  /** In the order in which the prompt showed them. */
+  readonly summarized: readonly CardId[];
+  /** The words of the summary; undefined when nothing is summarized. */
+  readonly digest: string | undefined;
+}
+
+/** A larger result is spilled; the largest that one may be in a small window is a part of it. */
+const SPILL_TOKENS = 4_096;
+/** What the context may take of the target, so that steps find room behind it. */
+const CONTEXT_SHARE = 3 / 4;
+/** What one result, and all lines of the digest, may take of it. */
+const PART = 1 / 8;
+/** Around the words of each message. */
+const MESSAGE_TOKENS = 4;
+const LINE_PREVIEW = 200;
+/** An anchor holds what its writer wanted to be remembered. */
+const ANCHOR_PREVIEW = 2_000;
+
+const costOf = (card: Card): number =>
+  isHidden(card) ? 0 : MESSAGE_TOKENS + estimateTokens(bodyBytes(card));
+const savingOf = (card: Card): number => costOf(card) - costOf(toReference(card));
+
+const isFixed = ({ card, rule }: ContextCard): boolean =>
+  rule === 'parent' || isHidden(card) || !mayBeReferred(card);
+
+/** P1, P2: which cards of the context become references. */
+function referContext(context: readonly ContextCard[], tokens: number): { cards: Card[]; tokens: number } {
+  let total = context.reduce((sum, { card }) => sum + costOf(card), 0);
+  const cards: Card[] = [];
+  const candidates = context
+    .map((one, index) => ({ ...one, index, saving: isFixed(one) ? 0 : savingOf(one.card) }))
+    .filter(({ saving }) => saving > 0)
+    .sort(
+      (a, b) =>
+        Number(a.rule === 'argument') - Number(b.rule === 'argument') ||
+        b.saving - a.saving ||
+        a.index - b.index,
+    );
+  for (const { card, saving } of candidates) {
+    if (total <= tokens) break;
+    cards.push(card);
+    total -= saving;
+  }
+  return { cards, tokens: total };
+}
+
+/** Entries that stay or go together: a step with all that stands between its first entry and its last. */
+interface Unit {
+  readonly entries: readonly TapeEntry[];
+  readonly steps: number;
+}
+
+function unitsOf(rows: ViewRows, from: number): readonly Unit[] {
+  const steps = findSteps(rows.entries, { ...rows.turn, startPosition: from });
+  const units: { entries: TapeEntry[]; steps: number; last: number }[] = [];
+  for (const [index, entry] of rows.entries.entries()) {
+    if (entry.position <= from) continue;
+    const step = steps[index];
+    // One that an earlier anchor has cut was begun before.
+    if (step !== undefined && step.first <= from) continue;
+    const last = Math.max(step?.last ?? 0, entry.position);
+    const isFirst = step?.first === entry.position;
+    const open = units.at(-1);
+    if (open !== undefined && entry.position <= open.last) {
+      open.entries.push(entry);
+      open.last = Math.max(open.last, last);
+      open.steps += isFirst ? 1 : 0;
+    } else units.push({ entries: [entry], steps: isFirst ? 1 : 0, last });
+  }
+  return units;
+}
+
+/** P3: the newest units that fit, and which of their cards are spilled. */
+function keepUnits(
+  units: readonly Unit[],
+  { tokens, spillAbove }: { readonly tokens: number; readonly spillAbove: number },
+): { kept: readonly Unit[]; spilled: Card[] } {
+  const kept: Unit[] = [];
+  const spilled: Card[] = [];
+  let left = tokens;
+  for (const unit of units.toReversed()) {
+    const cards = unit.entries.flatMap(({ card }) => card ?? []);
+    const large = cards.filter(
+      (card) => mayBeReferred(card) && costOf(card) > spillAbove && savingOf(card) > 0,
+    );
+    const cost = cards.reduce(
+      (sum, card) => sum + costOf(large.includes(card) ? toReference(card) : card),
+      0,
+    );
+    if (cost > left) break;
+    left -= cost;
+    kept.unshift(unit);
+    spilled.unshift(...large);
+  }
+  return { kept, spilled };
+}
+
+function startedBy(payload: JsonValue | null): { turnId: string; boxId: BoxId } | undefined {
+  if (!isJsonObject(payload) || payload.name !== TURN_STARTED || !isJsonObject(payload.data))
+    return undefined;
+  const { turn_id: turnId, context_box_id: boxId } = payload.data;
+  return { turnId: String(turnId), boxId: boxId as BoxId };
+}
+
+/** P4: the cards that the prompt shows no longer, in its order. */
+function droppedCards(rows: ViewRows, kept: ReadonlySet<TapeEntry>): readonly Card[] {
+  const own = rows.contexts.get(rows.turn.contextBoxId) ?? [];
+  const shown = new Set<CardId>(own.map(({ card }) => card.id));
+  for (const { card } of kept) if (card !== null) shown.add(card.id);
+  const dropped: Card[] = [];
+  const add = (card: Card): void => {
+    if (isHidden(card) || shown.has(card.id)) return;
+    shown.add(card.id);
+    dropped.push(card);
+  };
+  for (const entry of rows.entries) {
+    if (kept.has(entry) || entry.anchorName === BOOTSTRAP_ANCHOR) continue;
+    if (entry.card !== null) add(entry.card);
+    const started = entry.kind === 'event' ? startedBy(entry.payload) : undefined;
+    if (started === undefined || started.turnId === rows.turn.turnId) continue;
+    for (const { card } of rows.contexts.get(started.boxId) ?? []) add(card);
+  }
+  return dropped;
+}
+
+function digestLine(card: Card): string {
+  const words = renderBody(card.content).replace(/\s+/g, ' ').trim();
+  const preview = words.slice(0, card.type === CARD_TYPES.anchor ? ANCHOR_PREVIEW : LINE_PREVIEW);
+  return `\n- ${card.type} by ${card.authorId}: ${JSON.stringify(preview.toWellFormed())} (card ${card.id})`;
+}
+
+/** The newest lines that fit; all cards are linked, whether they have a line or not. */
+function writeDigest(cards: readonly Card[], summaryId: CardId, tokens: number): string {
+  const lines: string[] = [];
+  let left = tokens;
+  for (const card of cards.toReversed()) {
+    const line = digestLine(card);
+    left -= estimateTokens(Buffer.byteLength(line));
+    if (left < 0) break;
+    lines.unshift(line);
+  }
+  const without = cards.length - lines.length;
+  const call = `${EXPAND_TOOL}(${JSON.stringify({ card_id: summaryId })})`;
+  const head = `[Summary of ${cards.length} earlier cards, left out to make room; ${call} reads them all, with the id of one of them that one]`;
+  return `${head}${without === 0 ? '' : `\n- ${without} earlier ones`}${lines.join('')}`;
+}
+
+/** The entries that the turn itself has come to since it began, or since the last anchor. */
+function ownFrom({ turn, entries, lastAnchorPosition }: ViewRows): number {
+  const start = entries.find(
+    ({ kind, payload }) => kind === 'event' && startedBy(payload)?.turnId === turn.turnId,
+  );
+  return Math.max(start?.position ?? 0, lastAnchorPosition);
+}
+
+/**
+ * Plans a compaction of the prompt that these rows give.
+ *
+ * @param options.tokens - What messages may come to, in the kernel's estimate; instructions and tools are not among them.
+ * @param options.summaryId - The id the summary will have.
+ */
+export function planCompaction(
+  rows: ViewRows,
+  options: { readonly tokens: number; readonly summaryId: CardId },
+): CompactionPlan {
+  const { tokens, summaryId } = options;
+  const context = referContext(
+    rows.contexts.get(rows.turn.contextBoxId) ?? [],
+    Math.floor(tokens * CONTEXT_SHARE),
+  );
+  const part = Math.floor(tokens * PART);
+  const { kept, spilled } = keepUnits(unitsOf(rows, ownFrom(rows)), {
+    tokens: tokens - context.tokens - part,
+    spillAbove: Math.min(SPILL_TOKENS, part),
+  });
+  const keptEntries = new Set(kept.flatMap((unit) => unit.entries));
+  const dropped = droppedCards(rows, keptEntries);
+  return {
+    keepFrom: kept[0]?.entries[0]?.position ?? null,
+    keptSteps: kept.reduce((sum, unit) => sum + unit.steps, 0),
+    references: [...new Set([...context.cards, ...spilled].map(({ id }) => id))],
+    summarized: dropped.map(({ id }) => id),
+    digest: dropped.length === 0 ? undefined : writeDigest(dropped, summaryId, part),
+  };
+}

@@ -1,0 +1,119 @@
+/**
+ * What a compaction is and how a view reads it. It is an anchor like any other that says besides, in its card's metadata,
+ * what of the history in front of it is still shown, and how. Source: docs/views.md, "Overflow".
+ *
+ * X1  The anchor stands where it cuts: behind the history that it leaves out, in front of the steps that it keeps.
+ * X2  A kept step is kept whole; of a card that is referred to, the prompt shows a reference in place of its words.
+ * X3  What is left out is linked: by the summary, or by its reference. Nothing is copied, and nothing is lost.
+ */
+import { CARD_TYPES, type Card, type CardContent, estimateTokens } from './card.js';
+import { type CardId, tryParseId } from './ids.js';
+import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import type { TapeEntry } from './tape.js';
+import type { ViewRows } from './view.js';
+import type { ContextCard } from './view-context.js';
+import { renderBody } from './view-render.js';
+
+/** Brings back what a compaction has left out. */
+export const EXPAND_TOOL = 'expand';
+
+export interface Compaction {
+  /** The first position in front of the anchor that is still shown; null: none. */
+  readonly keepFrom: number | null;
+  /** Cards that are shown as references. */
+  readonly references: readonly CardId[];
+  /** The card that stands for what is not shown at all; null when there is nothing of that kind. */
+  readonly summary: CardId | null;
+}
+
+/** As the metadata of the anchor's card hold it. */
+export const compactionMetadata = ({ keepFrom, references, summary }: Compaction): JsonObject => ({
+  compaction: { v: 1, keep_from: keepFrom, references: [...references], summary },
+});
+
+const idOf = (value: JsonValue | undefined): CardId | null =>
+  (typeof value === 'string' ? tryParseId<'card'>(value) : undefined) ?? null;
+
+/** Reads it off an anchor's card; undefined for every other anchor. */
+export function readCompaction({ metadata }: Pick<Card, 'metadata'>): Compaction | undefined {
+  const { compaction } = metadata;
+  if (!isJsonObject(compaction) || compaction.v !== 1) return undefined;
+  const { keep_from: from, references, summary } = compaction;
+  return {
+    keepFrom: typeof from === 'number' ? from : null,
+    references: (Array.isArray(references) ? references : []).flatMap((id) => idOf(id) ?? []),
+    summary: idOf(summary),
+  };
+}
+
+/** How much of its words a reference shows. */
+const PREVIEW = 600;
+
+/** What a card says, in bytes. */
+export const bodyBytes = ({ content }: Pick<Card, 'content'>): number =>
+  Buffer.byteLength(renderBody(content));
+
+function referenceText(card: Card): string {
+  const body = renderBody(card.content);
+  const tokens = estimateTokens(Buffer.byteLength(body));
+  const call = `${EXPAND_TOOL}(${JSON.stringify({ card_id: card.id })})`;
+  const more = body.length > PREVIEW ? '…' : '';
+  return `[${card.type}, about ${tokens} tokens, left out to make room; ${call} reads it] ${body.slice(0, PREVIEW).toWellFormed()}${more}`;
+}
+
+function referenceContent(card: Card): CardContent {
+  const text = referenceText(card);
+  if (card.content.kind !== 'tool_result') return { kind: 'text', text };
+  const { kind, tool_call_id, name, status } = card.content;
+  return { kind, tool_call_id, name, status, result: text };
+}
+
+/** The card as a compacted prompt shows it: the same card, of which only the beginning is told. No model has said that. */
+export const toReference = (card: Card): Card => ({
+  ...card,
+  role: card.role === 'assistant' ? 'user' : card.role,
+  content: referenceContent(card),
+  isReference: true,
+});
+
+/** Cards whose role in a prompt is more than their words, or that are what the turn is about. */
+export const mayBeReferred = ({ content, type }: Card): boolean =>
+  content.kind !== 'tool_call' &&
+  content.kind !== 'fields_schema' &&
+  type !== CARD_TYPES.instruction &&
+  type !== CARD_TYPES.parentPointer &&
+  type !== CARD_TYPES.anchor &&
+  type !== CARD_TYPES.thought;
+
+/** The rows as their last anchor wants them read; the same rows when it is no compaction. */
+export function placeCompaction(rows: ViewRows): ViewRows {
+  const { entries, lastAnchorPosition } = rows;
+  const anchor = entries.find(({ position, kind }) => position === lastAnchorPosition && kind === 'anchor');
+  const compaction = anchor?.card == null ? undefined : readCompaction(anchor.card);
+  if (anchor === undefined || compaction === undefined) return rows;
+  const { keepFrom, references, summary } = compaction;
+  const from = Math.min(keepFrom ?? lastAnchorPosition, lastAnchorPosition);
+  const referred = new Set<string>(references);
+  const refer = <C extends Card | null>(card: C): C | Card =>
+    card !== null && referred.has(card.id) ? toReference(card) : card;
+  const place = (entry: TapeEntry): TapeEntry => ({ ...entry, card: refer(entry.card) });
+  const isSummary = ({ card, position }: TapeEntry): boolean =>
+    summary !== null && card?.id === summary && position > lastAnchorPosition;
+  return {
+    ...rows,
+    entries: [
+      ...entries.filter(({ position }) => position < from),
+      anchor,
+      ...entries.filter(isSummary),
+      ...entries
+        .filter((entry) => entry !== anchor && entry.position >= from && !isSummary(entry))
+        .map(place),
+    ],
+    contexts: new Map(
+      [...rows.contexts].map(([boxId, cards]) => [
+        boxId,
+        cards.map((one): ContextCard => ({ ...one, card: refer(one.card) })),
+      ]),
+    ),
+  };
+}

@@ -1,0 +1,42 @@
+/** What an agent that can hand off is told about the length of its context. */
+
+/** The context of a model that nothing is said about. */
+export const DEFAULT_CONTEXT_TOKENS = 200_000;
+/** Of the context: an estimate above it brings the reminder. */
+export const DEFAULT_REMINDER_SHARE = 0.8;
+
+/** 200000 as `200k`, 1000000 as `1M`, what is not round as it is. */
+function shortTokens(tokens: number): string {
+  if (tokens >= 1_000_000 && tokens % 1_000_000 === 0) return `${tokens / 1_000_000}M`;
+  return tokens >= 1_000 && tokens % 1_000 === 0 ? `${tokens / 1_000}k` : String(tokens);
+}
+
+/** The seed's `<context_contract>` (000, 5.3) with the model's real limit. */
+export function contextContract(limitTokens: number): string {
+  return [
+    '<context_contract>',
+    'Excessively long context may cause model call failures. In this case, you SHOULD first use tape.handoff tool to ' +
+      `shorten the length of the retrieved history. The current limit is ${shortTokens(limitTokens)} tokens.`,
+    '</context_contract>',
+  ].join('\n');
+}
+
+export interface ContextEstimate {
+  readonly estimateTokens: number;
+  readonly limitTokens: number;
+}
+
+/** True above the share, not at it. */
+export const isReminderDue = (
+  { estimateTokens, limitTokens }: ContextEstimate,
+  share = DEFAULT_REMINDER_SHARE,
+): boolean => estimateTokens > limitTokens * share;
+
+/** The one reminder. */
+export function contextReminder({ estimateTokens, limitTokens }: ContextEstimate): string {
+  const percent = Math.floor((estimateTokens / limitTokens) * 100);
+  return (
+    `The context has about ${estimateTokens} of ${limitTokens} tokens (${percent} %). Call tape.handoff now: what lies ` +
+    'before it will no longer be shown, so say in summary and next_steps what you need from it.'
+  );
+}

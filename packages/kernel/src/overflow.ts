@@ -1,0 +1,71 @@
+/**
+ * Which failures of a provider say that the prompt is too long. The words differ and are nowhere promised: a miss costs a
+ * turn, a false hit one needless handoff.
+ */
+
+export interface OverflowEvidence {
+  readonly message: string;
+  /** HTTP status of the answer. */
+  readonly status?: number | undefined;
+  /** Code or type of the provider's error object. */
+  readonly code?: string | undefined;
+}
+
+/** The anchor that is written when the context overflows, and the `reason` in its state. */
+export const AUTO_HANDOFF_ANCHOR = 'auto_handoff/context_overflow';
+export const AUTO_HANDOFF_REASON = 'context_length_exceeded';
+/** In one turn. */
+export const MAX_AUTO_HANDOFFS = 1;
+
+const CODES: ReadonlySet<string> = new Set([
+  'context_length_exceeded',
+  'context_window_exceeded',
+  'exceed_context_size_error',
+  'model_context_window_exceeded',
+  'model_max_prompt_tokens_exceeded',
+  'request_too_large',
+  'string_above_max_length',
+]);
+
+/** Words that name the context or the prompt: nothing else is meant by them. */
+const CERTAIN: readonly RegExp[] = [
+  /context.{0,20}(length|window)/i,
+  /maximum.{0,20}context/i,
+  /prompt.{0,10}too long/i,
+  /tokens? > \d+ maximum/i,
+  /(exceed|overflow|too (long|large)).{0,80}context (size|limit)/i,
+  /context (size|limit)s?\b.{0,40}(exceed|overflow)/i,
+  /(available|exceeds?( the)?) (model )?context/i,
+  /input is too long/i,
+  /(input|prompt).{0,40}too (long|large) (for|and)/i,
+  /(input|prompt) tokens?.{0,20}( count)?.{0,20}exceed/i,
+  /(input|prompt) (token count|length).{0,60}exceed/i,
+  /maximum (prompt|input) (length|size)/i,
+  /maximum model length/i,
+  /range of input length should be/i,
+  /reduce the length of (the|your) (messages|prompt|input)/i,
+  /inputs?\W.{0,20}must have less than \d+ tokens/i,
+  /number of tokens in the prompt.{0,20}exceed/i,
+  /prompt contains \d+ tokens.{0,40}too large/i,
+];
+
+/** Words that also mean a limit of rate or of the answer's length. */
+const LIKELY: readonly RegExp[] = [
+  /token.{0,10}limit/i,
+  /\b413\b.{0,40}too large/i,
+  /(request|payload|content|request entity) (is )?too large/i,
+  /too many tokens/i,
+];
+const OTHERWISE =
+  /rate.?limit|too many requests|per.?(second|minute|min\b|hour|day)|\b[TR]P[MDS]\b|quota|max_(completion_|output_|new_)?tokens|(completion|output) token/i;
+
+const matches = (patterns: readonly RegExp[], text: string): boolean =>
+  patterns.some((pattern) => pattern.test(text));
+
+export function isContextOverflow({ message, status, code }: OverflowEvidence): boolean {
+  if (code !== undefined && CODES.has(code.toLowerCase())) return true;
+  // A minute's allowance, however it is worded.
+  if (status === 429) return false;
+  if (status === 413 || matches(CERTAIN, message)) return true;
+  return matches(LIKELY, message) && !OTHERWISE.test(message);
+}

@@ -1,0 +1,43 @@
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import type { JsonValue } from './json.js';
+import { pythonJson, pythonJsonAt, pythonJsonText } from './python-json.js';
+
+// What Python 3.11 prints for these, read by `json.loads` and written by `json.dumps(…, ensure_ascii=False)`.
+test.each([
+  ['{"y":2,"z":[3,{}],"a":null}', '{"y": 2, "z": [3, {}], "a": null}'],
+  [
+    '[1.0,-0.0,0,-0,1e16,1e15,123456789012345680.0]',
+    '[1.0, -0.0, 0, 0, 1e+16, 1000000000000000.0, 1.2345678901234568e+17]',
+  ],
+  ['[0.0001,0.00001,1E-7,5e-324,1.50e3,100e-2]', '[0.0001, 1e-05, 1e-07, 5e-324, 1500.0, 1.0]'],
+  ['[12345678901234567890123,-7]', '[12345678901234567890123, -7]'],
+  [
+    String.raw`{"k\u00e9y":"\u0001\/\u2028\"\\ {\n: ,[1.0]"}`,
+    '{"kéy": "\\u0001/\u2028\\"\\\\ {\\n: ,[1.0]"}',
+  ],
+  [' {\n "a" : [ true , false ] }\n', '{"a": [true, false]}'],
+])('%s is printed as Python prints it', (text, printed) => {
+  expect(pythonJsonText(text)).toBe(printed);
+});
+
+test('a value is read back as it was', () => {
+  fc.assert(
+    fc.property(fc.jsonValue(), (value) => {
+      const plain = JSON.parse(JSON.stringify(value)) as JsonValue;
+      const printed = pythonJson(plain);
+      expect(JSON.parse(printed)).toEqual(plain);
+      expect(pythonJsonText(printed)).toBe(printed);
+    }),
+    { numRuns: 300 },
+  );
+});
+
+test('a value deep in a text keeps the digits that a JavaScript number loses', () => {
+  const text = '{"payload":{"state":{"n":1.0},"results":["a",{"x":12345678901234567890}],"state":{"n":2.0}}}';
+  expect(pythonJsonAt(text, ['payload', 'state'])).toBe('{"n": 2.0}');
+  expect(pythonJsonAt(text, ['payload', 'results', 1])).toBe('{"x": 12345678901234567890}');
+  expect(pythonJsonAt(text, ['payload', 'results', 2])).toBeUndefined();
+  expect(pythonJsonAt(text, ['payload', 'results', 'state'])).toBeUndefined();
+  expect(pythonJsonAt(text, ['payload', 'missing', 'state'])).toBeUndefined();
+});

@@ -1,0 +1,34 @@
+/** Forked sessions: what they are for, and what their parent is told. Source: docs/tape.md, "Sessions". */
+import type { FinalStatus } from './turn.js';
+
+/** The anchor that says what a session was forked for. */
+export const INTENTION_ANCHOR = 'intention';
+/** The only trigger there is: the ends of the session's turns are told on the parent's tape. */
+export const NOTIFY_PARENT = 'notify_parent';
+
+/** The state of the anchor `intention`, in the seed's members; `created_at` is added. */
+export interface Intention {
+  readonly next_steps: string;
+  readonly context_summary: string;
+  readonly trigger_on_complete?: typeof NOTIFY_PARENT;
+}
+
+/** The rest stands where the reference points. */
+const MAX_SUMMARY = 4_000;
+
+/** The instruction of the turn that an agent gets for results it would otherwise not read. */
+export const FORK_RESULT_INSTRUCTION =
+  'A session that was forked from your tape has reported its result: see the message that begins with [FORK RESULT]. Go on with your work from there.';
+
+export function forkResultText(result: {
+  readonly session: string;
+  readonly status: FinalStatus;
+  /** Of the turn on the session's tape. */
+  readonly tapeRef: string;
+  readonly summary: string;
+}): string {
+  const { session, status, tapeRef, summary } = result;
+  const isLong = summary.length > MAX_SUMMARY;
+  const shown = isLong ? `${summary.slice(0, MAX_SUMMARY).toWellFormed()} […]` : summary;
+  return `[FORK RESULT] ${session}: ${status}\nReference: ${tapeRef}\nSummary: ${shown}`;
+}

@@ -1,0 +1,391 @@
+/**
+ * The seed's files: `tape/main.jsonl`, `manifest.json`, `session_graph.jsonl`. Texts in, plain data out, and back.
+ *
+ * J1  A line that was imported is exported byte for byte.
+ * J2  A file is read as a whole or not at all: the first broken line is named by its number.
+ */
+import { z } from 'zod';
+import { CARD_TYPES, type CardContent, ROLES, type Role, toBadRequest } from './card.js';
+import { KernelError } from './errors.js';
+import { canonicalJson, isJsonObject, type JsonObject, type JsonValue, sanitizeJson } from './json.js';
+import { pythonJson } from './python-json.js';
+import { type EntryKind, TURN_STARTED } from './tape.js';
+import {
+  countSettled,
+  type EntryDraft,
+  type ImportMark,
+  readRecord,
+  type StoredEntry,
+  type TapeRecord,
+  toRecords,
+} from './tape-record.js';
+
+/** One line of a tape file and what is appended for it: one entry, or one for each of its calls or results. */
+export interface TapeLine {
+  /** From 1, blank lines counted. */
+  readonly number: number;
+  readonly record: TapeRecord;
+  readonly drafts: readonly EntryDraft[];
+}
+
+interface KnownCall {
+  readonly id: string;
+  readonly name: string;
+}
+
+/** What the lines so far say about those that follow: which calls their results answer. */
+interface Pairing {
+  readonly newCallId: () => string;
+  /** By the id of its line. */
+  readonly calls: Map<string, KnownCall>;
+  pending: readonly KnownCall[];
+  /** The line before. */
+  previous: TapeRecord | undefined;
+}
+
+type Part = Pick<EntryDraft, 'kind' | 'card' | 'payload' | 'anchorName'>;
+
+/** Entries of which nothing is shown to a model, as the original shows nothing of them. */
+const UNSEEN: ReadonlySet<string> = new Set(['system', 'error']);
+
+function cardPart(
+  record: TapeRecord,
+  kind: EntryKind,
+  card: { readonly type: string; readonly role: Role; readonly content: CardContent },
+): Part {
+  const { value, isChanged } = sanitizeJson(card.content);
+  const isHidden = UNSEEN.has(kind) || record.meta.context === false;
+  const metadata = { ...(isHidden ? { context: false } : {}), ...(isChanged ? { sanitized: true } : {}) };
+  // What was content before is content after: only characters in its texts were replaced.
+  return {
+    kind,
+    card: { ...card, content: value as CardContent, metadata },
+    payload: null,
+    anchorName: null,
+  };
+}
+
+/**
+ * A line that no card can say: it stays readable as an event, and is exported as it was. A `turn.started` would show whoever
+ * reads the tape the context that it names, so here it has another name.
+ */
+function eventPart({ kind, payload }: TapeRecord): Part {
+  const { name, data } = payload;
+  const isEvent = kind === 'event' && typeof name === 'string' && name !== TURN_STARTED;
+  const event = isEvent ? { name, data: data ?? null } : { name: `imported.${kind}`, data: payload };
+  const { value } = sanitizeJson(event);
+  return { kind: 'event', card: null, payload: isJsonObject(value) ? value : {}, anchorName: null };
+}
+
+/** The state of a handoff stands in the card of its anchor alone, where it can be erased: readers find it there. */
+function handoffPart(record: TapeRecord, previous: TapeRecord | undefined): Part {
+  const part = eventPart(record);
+  const data = part.payload?.data;
+  if (record.payload.name !== 'handoff' || !isJsonObject(data) || previous?.kind !== 'anchor') return part;
+  const { state = {}, ...rest } = data;
+  const isAnchors =
+    previous.payload.name === data.name &&
+    canonicalJson(sanitizeJson(previous.payload.state ?? {}).value) === canonicalJson(state);
+  return isAnchors ? { ...part, payload: { name: 'handoff', data: rest } } : part;
+}
+
+const MESSAGE_TYPES: Readonly<Record<Role, string>> = {
+  user: CARD_TYPES.instruction,
+  assistant: CARD_TYPES.thought,
+  system: CARD_TYPES.context,
+  tool: CARD_TYPES.context,
+};
+
+function messagePart(record: TapeRecord): Part {
+  const { role, content } = record.payload;
+  const known = ROLES.find((name) => name === role) ?? 'user';
+  const body: CardContent =
+    typeof content === 'string'
+      ? { kind: 'text', text: content }
+      : { kind: 'json', data: content ?? record.payload };
+  return cardPart(record, 'message', { type: MESSAGE_TYPES[known], role: known, content: body });
+}
+
+function anchorPart(record: TapeRecord): Part {
+  const { name, state } = record.payload;
+  const part = cardPart(record, 'anchor', {
+    type: CARD_TYPES.anchor,
+    role: 'assistant',
+    content: { kind: 'json', data: state ?? null },
+  });
+  return { ...part, anchorName: String(sanitizeJson(name).value) };
+}
+
+function readArguments(value: JsonValue | undefined): JsonValue {
+  if (typeof value !== 'string') return value ?? {};
+  try {
+    const parsed: unknown = JSON.parse(value);
+    return isJsonObject(parsed) ? parsed : value;
+  } catch {
+    return value;
+  }
+}
+
+const listOf = (value: JsonValue | undefined): readonly JsonValue[] => (Array.isArray(value) ? value : []);
+const textOf = (value: JsonValue | undefined): string => (typeof value === 'string' ? value : '');
+
+function callParts(record: TapeRecord, pairing: Pairing): readonly Part[] {
+  const calls = listOf(record.payload.calls).filter(isJsonObject);
+  const known: KnownCall[] = [];
+  const parts = calls.map((call) => {
+    const body = isJsonObject(call.function) ? call.function : {};
+    const found = { id: pairing.newCallId(), name: textOf(body.name) };
+    const given = textOf(call.id);
+    known.push(found);
+    if (given !== '') pairing.calls.set(given, found);
+    return cardPart(record, 'tool_call', {
+      type: CARD_TYPES.toolCall,
+      role: 'assistant',
+      content: {
+        kind: 'tool_call',
+        tool_call_id: found.id,
+        provider_call_id: given,
+        name: found.name,
+        arguments: readArguments(body.arguments),
+      },
+    });
+  });
+  pairing.pending = known;
+  return parts;
+}
+
+function resultParts(record: TapeRecord, pairing: Pairing): readonly Part[] {
+  const ids = listOf(record.meta.tool_call_ids);
+  const { pending } = pairing;
+  pairing.pending = [];
+  return listOf(record.payload.results).map((result, index) => {
+    const call = pairing.calls.get(textOf(ids[index])) ??
+      pending[index] ?? { id: pairing.newCallId(), name: '' };
+    return cardPart(record, 'tool_result', {
+      type: CARD_TYPES.toolResult,
+      role: 'tool',
+      content: { kind: 'tool_result', tool_call_id: call.id, name: call.name, status: 'success', result },
+    });
+  });
+}
+
+function partsOf(record: TapeRecord, pairing: Pairing): readonly Part[] {
+  switch (record.kind) {
+    case 'message':
+      return [messagePart(record)];
+    case 'anchor':
+      return [anchorPart(record)];
+    case 'tool_call':
+      return callParts(record, pairing);
+    case 'tool_result':
+      return resultParts(record, pairing);
+    case 'system': {
+      const { content } = record.payload;
+      const body: CardContent =
+        typeof content === 'string'
+          ? { kind: 'text', text: content }
+          : { kind: 'json', data: record.payload };
+      return [cardPart(record, 'system', { type: CARD_TYPES.notice, role: 'system', content: body })];
+    }
+    case 'error':
+      return [
+        cardPart(record, 'error', {
+          type: CARD_TYPES.agentError,
+          role: 'assistant',
+          content: { kind: 'json', data: record.payload },
+        }),
+      ];
+    case 'event':
+      return [handoffPart(record, pairing.previous)];
+    default:
+      return [eventPart(record)];
+  }
+}
+
+/** What is appended for a line; each part says which part of which line it is. */
+function draftsOf(line: string, record: TapeRecord, pairing: Pairing): readonly EntryDraft[] {
+  const found = partsOf(record, pairing);
+  const parts = found.length === 0 ? [eventPart(record)] : found;
+  const said = sanitizeJson(record.meta).value;
+  return parts.map((part, index) => {
+    const imported: ImportMark = index === 0 ? { line, parts: parts.length } : { part: index };
+    return { ...part, meta: { ...(isJsonObject(said) ? said : {}), imported: { ...imported } } };
+  });
+}
+
+const brokenLine = (number: number, why: string): KernelError =>
+  new KernelError('bad_request', { message: `Line ${number} ${why}.`, details: { line: number } });
+
+function* linesOf(text: string): Generator<readonly [number, string]> {
+  for (const [index, line] of text.split('\n').entries()) if (line.trim() !== '') yield [index + 1, line];
+}
+
+/** Reads the lines of one file, in order: a blank one is nothing. */
+export type TapeLineReader = (line: string, number: number) => TapeLine | undefined;
+
+/**
+ * @param options.newCallId - Ids for the calls, which need one of their own in any prompt; the line's own stays beside it.
+ * @returns A reader, which throws KernelError `bad_request` with `details.line`.
+ */
+export function tapeLineReader(options: { readonly newCallId: () => string }): TapeLineReader {
+  const pairing: Pairing = {
+    newCallId: options.newCallId,
+    calls: new Map(),
+    pending: [],
+    previous: undefined,
+  };
+  return (line, number) => {
+    if (line.trim() === '') return undefined;
+    if (!line.isWellFormed()) throw brokenLine(number, 'has half a character');
+    const record = readRecord(line);
+    if ('fault' in record) throw brokenLine(number, record.fault);
+    const drafts = draftsOf(line, record, pairing);
+    pairing.previous = record;
+    return { number, record, drafts };
+  };
+}
+
+/** A whole file by `tapeLineReader`. Numbers of lines are from 1. */
+export function parseTapeLines(
+  text: string,
+  options: { readonly newCallId: () => string },
+): readonly TapeLine[] {
+  const read = tapeLineReader(options);
+  return text.split('\n').flatMap((line, index) => read(line, index + 1) ?? []);
+}
+
+/** Makes the lines of a tape file out of entries that come piece by piece, in order. */
+export interface TapeLineWriter {
+  /** Lines, without their ends, of what is whole by now. */
+  add(entries: readonly StoredEntry[]): readonly string[];
+  /** The rest. */
+  end(): readonly string[];
+}
+
+/** Ids are those of imported lines, and go on by one behind them. */
+export function tapeLineWriter(): TapeLineWriter {
+  let last = 0;
+  let waiting: readonly StoredEntry[] = [];
+  const format = ({ line, kind, payload, meta, date }: TapeRecord): string => {
+    if (line !== undefined) {
+      const { id }: { id: number } = JSON.parse(line);
+      last = id;
+      return line;
+    }
+    last += 1;
+    return pythonJson({ id: last, kind, payload, meta, date });
+  };
+  const take = (count: number): readonly string[] => {
+    const records = toRecords(waiting.slice(0, count));
+    waiting = waiting.slice(count);
+    return records.map(format);
+  };
+  return {
+    add: (entries) => {
+      waiting = waiting.length === 0 ? entries : [...waiting, ...entries];
+      return take(countSettled(waiting));
+    },
+    end: () => take(waiting.length),
+  };
+}
+
+/** The text of a tape file by `tapeLineWriter`, each line with its end. */
+export function formatTapeLines(entries: readonly StoredEntry[]): string {
+  const writer = tapeLineWriter();
+  return [...writer.add(entries), ...writer.end()].map((line) => `${line}\n`).join('');
+}
+
+const manifestSchema = z.object({
+  version: z.literal(1),
+  tapes: z.array(
+    z.object({
+      /** The name of the tape. */
+      id: z.string().min(1),
+      /** Relative to the folder of the manifest. */
+      file: z.string().min(1),
+      head_id: z.int(),
+      /** Where it was forked from; null for a tape of its own. */
+      parent: z.object({ tape: z.string().min(1), entry: z.int().min(0) }).nullable(),
+      /** The latest entry of each anchor name. */
+      anchors: z.record(z.string(), z.int()),
+      archived: z.boolean(),
+    }),
+  ),
+});
+export type TapeFolderManifest = z.infer<typeof manifestSchema>;
+export type ManifestTape = TapeFolderManifest['tapes'][number];
+
+export const formatManifest = (manifest: TapeFolderManifest): string =>
+  `${JSON.stringify(manifest, undefined, 2)}\n`;
+
+/** @throws KernelError `bad_request` naming the field. */
+export function parseManifest(text: string): TapeFolderManifest {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new KernelError('bad_request', {
+      message: 'The manifest is no JSON.',
+      details: { field: 'manifest' },
+    });
+  }
+  const parsed = manifestSchema.safeParse(value);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'manifest');
+  return parsed.data;
+}
+
+/** One line of the session graph; of several for one session the last counts. */
+export interface SessionLine {
+  readonly session_id: string;
+  readonly parent_session_id: string | null;
+  readonly from_anchor: string | null;
+  readonly created_at: string | null;
+  readonly status: string;
+}
+
+/** The text of a session graph file, each line with its end. */
+export const formatSessionGraph = (sessions: readonly SessionLine[]): string =>
+  sessions
+    .map(({ session_id, parent_session_id, from_anchor, created_at, status }) => {
+      const line: JsonObject = { session_id, parent_session_id, from_anchor, created_at, status };
+      return `${pythonJson(line)}\n`;
+    })
+    .join('');
+
+function readSession(line: string): SessionLine | { readonly fault: string } {
+  let value: unknown;
+  try {
+    value = JSON.parse(line);
+  } catch {
+    return { fault: 'is no JSON' };
+  }
+  if (!isJsonObject(value)) return { fault: 'is no JSON object' };
+  const textIn = (key: string): string | null => {
+    const member = value[key];
+    return typeof member === 'string' ? member : null;
+  };
+  const session = textIn('session_id');
+  if (session === null || session === '') return { fault: 'has no `session_id`' };
+  return {
+    session_id: session,
+    parent_session_id: textIn('parent_session_id'),
+    from_anchor: textIn('from_anchor'),
+    created_at: textIn('created_at'),
+    status: textIn('status') ?? 'active',
+  };
+}
+
+/**
+ * The sessions in the order in which they were first named.
+ *
+ * @throws KernelError `bad_request` with `details.line`.
+ */
+export function parseSessionGraph(text: string): readonly SessionLine[] {
+  const sessions = new Map<string, SessionLine>();
+  for (const [number, line] of linesOf(text)) {
+    const session = readSession(line);
+    if ('fault' in session) throw brokenLine(number, session.fault);
+    sessions.set(session.session_id, session);
+  }
+  return [...sessions.values()];
+}

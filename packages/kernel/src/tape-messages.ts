@@ -1,0 +1,140 @@
+/**
+ * How entries become chat messages in OpenAI's shape: the seed's mapping. A turn's own prompt is `buildView`'s.
+ *
+ * M1  `strictBub` makes what the original makes of the same entries, to the byte of every text, its defects included: the
+ *     anchor before the slice is not shown, results are paired by position with the last calls alone.
+ * M2  Otherwise every call is answered exactly once and directly: by id, else by position; a missing result by a fixed
+ *     text. A result without its call is left out.
+ */
+import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { pythonJson, pythonJsonAt } from './python-json.js';
+import { BOOTSTRAP_ANCHOR } from './tape.js';
+import { anchorNameOf, anchorState, type TapeRecord } from './tape-record.js';
+import { NOT_AVAILABLE } from './view-render.js';
+
+/** `{role, content, tool_calls?}` or `{role: 'tool', content, tool_call_id?, name?}`, members in this order. */
+export type ChatMessage = JsonObject;
+
+export interface TapeMessagesOptions {
+  /** See M1. Default false. */
+  readonly strictBub?: boolean;
+  /** The anchor the slice begins behind; its state comes first. Nothing is shown of a bootstrap anchor. */
+  readonly anchor?: TapeRecord | null;
+}
+
+function anchorMessage(record: TapeRecord): ChatMessage {
+  const written = record.line === undefined ? undefined : pythonJsonAt(record.line, ['payload', 'state']);
+  const state = written ?? pythonJson(anchorState(record));
+  return { role: 'assistant', content: `[Anchor created: ${anchorNameOf(record) ?? 'None'}]: ${state}` };
+}
+
+const listOf = (value: JsonValue | undefined): readonly JsonValue[] | undefined =>
+  Array.isArray(value) ? value : undefined;
+const callsOf = ({ payload }: TapeRecord): readonly JsonObject[] =>
+  listOf(payload.calls)?.filter(isJsonObject) ?? [];
+
+/** The texts of a record's results. */
+function resultTexts({ payload, line }: TapeRecord): readonly string[] {
+  return (listOf(payload.results) ?? []).map((result, index) => {
+    if (typeof result === 'string') return result;
+    const written = line === undefined ? undefined : pythonJsonAt(line, ['payload', 'results', index]);
+    return written ?? pythonJson(result);
+  });
+}
+
+const callMessage = (calls: readonly JsonObject[]): ChatMessage => ({
+  role: 'assistant',
+  content: '',
+  tool_calls: calls,
+});
+
+/** @param call - The call it answers; undefined when there is none to pair it with. */
+function resultMessage(content: string, call: JsonObject | undefined): ChatMessage {
+  const id = call?.id;
+  const name = isJsonObject(call?.function) ? call.function.name : undefined;
+  return {
+    role: 'tool',
+    content,
+    ...(typeof id === 'string' && id !== '' ? { tool_call_id: id } : {}),
+    ...(typeof name === 'string' && name !== '' ? { name } : {}),
+  };
+}
+
+function strictMessages(records: readonly TapeRecord[]): readonly ChatMessage[] {
+  const messages: ChatMessage[] = [];
+  let pending: readonly JsonObject[] = [];
+  for (const record of records) {
+    if (record.kind === 'anchor') messages.push(anchorMessage(record));
+    else if (record.kind === 'message') messages.push(record.payload);
+    else if (record.kind === 'tool_call') {
+      pending = callsOf(record);
+      if (pending.length > 0) messages.push(callMessage(pending));
+    } else if (record.kind === 'tool_result') {
+      const calls = pending;
+      messages.push(...resultTexts(record).map((text, index) => resultMessage(text, calls[index])));
+      pending = [];
+    }
+  }
+  return messages;
+}
+
+/** A call in a valid prompt: it has an id, and once it is found its result. */
+interface OpenCall {
+  readonly call: JsonObject;
+  readonly id: string;
+  result: string | undefined;
+}
+
+function openCalls(record: TapeRecord): OpenCall[] {
+  return callsOf(record).map((call, index) => {
+    const id = typeof call.id === 'string' && call.id !== '' ? call.id : `call_${record.position}_${index}`;
+    return { call: { ...call, id }, id, result: undefined };
+  });
+}
+
+const isOpen = ({ result }: OpenCall): boolean => result === undefined;
+
+/** Gives the results of a record to the calls before it: by id, else in order to the latest calls that wait for some. */
+function settle(record: TapeRecord, steps: readonly (readonly OpenCall[])[]): void {
+  const ids = listOf(record.meta.tool_call_ids) ?? [];
+  const latest = steps.findLast((step) => step.some(isOpen));
+  for (const [index, text] of resultTexts(record).entries()) {
+    const id = ids[index];
+    const isMeant = (call: OpenCall): boolean => isOpen(call) && call.id === id;
+    const call =
+      id === undefined ? latest?.find(isOpen) : steps.findLast((step) => step.some(isMeant))?.find(isMeant);
+    if (call !== undefined) call.result = text;
+  }
+}
+
+function validMessages(records: readonly TapeRecord[]): readonly ChatMessage[] {
+  const steps: OpenCall[][] = [];
+  const parts: (() => readonly ChatMessage[])[] = [];
+  for (const record of records) {
+    if (record.kind === 'anchor') parts.push(() => [anchorMessage(record)]);
+    else if (record.kind === 'message') parts.push(() => [record.payload]);
+    else if (record.kind === 'tool_result') settle(record, steps);
+    else if (record.kind === 'tool_call') {
+      const step = openCalls(record);
+      if (step.length === 0) continue;
+      steps.push(step);
+      parts.push(() => [
+        callMessage(step.map(({ call }) => call)),
+        ...step.map(({ call, result }) => resultMessage(result ?? NOT_AVAILABLE, call)),
+      ]);
+    }
+  }
+  return parts.flatMap((part) => part());
+}
+
+/** @param records - In the seed's form, see `toRecords`. Those whose `meta.context` is false are left out. */
+export function tapeMessages(
+  records: readonly TapeRecord[],
+  options: TapeMessagesOptions = {},
+): readonly ChatMessage[] {
+  const shown = records.filter(({ meta }) => meta.context !== false);
+  if (options.strictBub) return strictMessages(shown);
+  const { anchor = null } = options;
+  const hasState = anchor !== null && anchorNameOf(anchor) !== BOOTSTRAP_ANCHOR;
+  return [...(hasState ? [anchorMessage(anchor)] : []), ...validMessages(shown)];
+}

@@ -1,0 +1,63 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { foldText, MAX_WORDS, matchSearch, parseSearch, wordsOf } from './tape-search.js';
+
+const match = (query: string, text: string) => matchSearch(parseSearch(query), foldText(text));
+
+describe('a search', () => {
+  test.each([
+    ['database migration', 'The Database Migration is done.', 'exact'],
+    ['databse migrtion', 'The database migration is done.', 'near'],
+    ['migration database', 'The database migration is done.', 'near'],
+    ['dtabse', 'database', undefined],
+    ['数据库', '我们迁移了数据库。', 'exact'],
+    ['naïve', 'a NAI\u0308VE plan', 'exact'],
+    ['ﬁle', 'the file', 'exact'],
+    ['cat', 'a car', undefined],
+    ['cats', 'a bats', 'near'],
+    ['50%', '50% off', 'exact'],
+    ['a_b', 'aXb', 'near'],
+    ['', 'anything', undefined],
+    ['  ', 'anything', undefined],
+    ['?!', 'anything', undefined],
+  ])('for %j in %j: %s', (query, text, expected) => {
+    expect(match(query, text)).toBe(expected);
+  });
+
+  test('finds a word with as many typos as it may have: none of its candidates is left out', () => {
+    const letter = fc.constantFrom(...'abcdefg');
+    fc.assert(
+      fc.property(
+        fc.string({ unit: letter, minLength: 4, maxLength: 14 }),
+        fc.array(fc.record({ at: fc.nat(13), what: fc.constantFrom('drop', 'add', 'change'), letter }), {
+          maxLength: 2,
+        }),
+        (word, edits) => {
+          const search = parseSearch(word);
+          let text = word;
+          for (const { at, what, letter: other } of edits.slice(0, search.words[0]?.typos))
+            text =
+              text.slice(0, at) + (what === 'drop' ? '' : other) + text.slice(what === 'add' ? at : at + 1);
+          expect(matchSearch(search, `x ${text} y`)).toBeDefined();
+          expect(search.words[0]?.parts.some((part) => text.includes(part))).toBe(true);
+        },
+      ),
+    );
+  });
+});
+
+test('the words of an entry are the texts and numbers of its payload', () => {
+  const record = { position: 1, kind: 'message', meta: { hidden: 'no' }, date: null } as const;
+  expect(wordsOf({ ...record, payload: { role: 'User', content: ['Eins', { n: 2 }, null, true] } })).toBe(
+    'user\neins\n2',
+  );
+  expect(wordsOf({ ...record, payload: { content: `${'x'.repeat(MAX_WORDS - 1)}😀` } })).toHaveLength(
+    MAX_WORDS - 1,
+  );
+});
+
+test("the words of a handoff are not those of its anchor's state, which may be erased", () => {
+  const payload = { name: 'handoff', data: { name: 'phase', state: { secret: 'word' } } };
+  const record = { position: 1, kind: 'event', payload, meta: {}, date: null } as const;
+  expect(wordsOf(record)).toBe('handoff\nphase');
+});

@@ -1,0 +1,102 @@
+/**
+ * Search in the words of a tape's entries, forgiving typos. What the store's index finds is looked at here again, so that the index decides
+ * how long a search takes and never what it finds.
+ *
+ * S1  An entry matches exactly when the query stands in its words as one piece; nearly, when every word of the query stands in
+ *     them with a typo or two.
+ * S2  A word of 4 letters may have one typo (a letter more, less or another), one of 9 two. Shorter ones have none.
+ * S3  A word with n typos keeps one of n + 1 parts of it unharmed: an entry without any of these parts need not be looked at.
+ */
+import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import type { TapeRecord } from './tape-record.js';
+
+/** Characters of an entry that are searched. */
+export const MAX_WORDS = 65_536;
+/** Words of a query that count; what is behind them is ignored by near matches. */
+const MAX_QUERY_WORDS = 8;
+
+export interface SearchWord {
+  readonly word: string;
+  readonly typos: number;
+  /** One of these stands in every text that has the word, typos included. */
+  readonly parts: readonly string[];
+}
+
+export interface TapeSearch {
+  /** Folded. */
+  readonly text: string;
+  readonly words: readonly SearchWord[];
+}
+
+/** Text as searches compare it: without regard to case, width and composition. */
+export const foldText = (text: string): string => text.normalize('NFKC').toLowerCase();
+
+function* leavesOf(value: JsonValue): Generator<string> {
+  if (typeof value === 'string') yield value;
+  else if (typeof value === 'number') yield String(value);
+  else if (Array.isArray(value)) for (const item of value) yield* leavesOf(item);
+  else if (isJsonObject(value)) for (const item of Object.values(value)) yield* leavesOf(item);
+}
+
+/** A handoff says the state of its anchor again: that stands in the anchor's words alone, and goes with them. */
+function saidBy({ kind, payload }: TapeRecord): JsonObject {
+  const { data } = payload;
+  if (kind !== 'event' || payload.name !== 'handoff' || !isJsonObject(data)) return payload;
+  const { state: _state, ...rest } = data;
+  return { ...payload, data: rest };
+}
+
+/** The words of an entry: all texts and numbers of its payload, folded. */
+export const wordsOf = (record: TapeRecord): string =>
+  foldText([...leavesOf(saidBy(record))].join('\n'))
+    .slice(0, MAX_WORDS)
+    .replace(/[\ud800-\udbff]$/, '');
+
+const typosOf = (word: string): number => (word.length >= 9 ? 2 : word.length >= 4 ? 1 : 0);
+
+function partsOf(word: string, typos: number): string[] {
+  const count = typos + 1;
+  return Array.from({ length: count }, (_, index) =>
+    word.slice(Math.floor((index * word.length) / count), Math.floor(((index + 1) * word.length) / count)),
+  );
+}
+
+const TOKENS = /[\p{L}\p{N}\p{M}]+/gu;
+const tokensOf = (text: string): readonly string[] => text.match(TOKENS) ?? [];
+
+export function parseSearch(text: string): TapeSearch {
+  const folded = foldText(text).trim();
+  const words = [...new Set(tokensOf(folded))].slice(0, MAX_QUERY_WORDS).map((word) => {
+    const typos = typosOf(word);
+    return { word, typos, parts: partsOf(word, typos) };
+  });
+  return { text: folded, words };
+}
+
+/** True when the two differ by `most` letters at most. */
+function isNear(a: string, b: string, most: number): boolean {
+  if (Math.abs(a.length - b.length) > most) return false;
+  let row = Array.from({ length: b.length + 1 }, (_, index) => index);
+  for (let i = 1; i <= a.length; i += 1) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j += 1) {
+      const change = (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      next.push(Math.min(change, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1));
+    }
+    if (Math.min(...next) > most) return false;
+    row = next;
+  }
+  return (row[b.length] ?? 0) <= most;
+}
+
+/** How the words of an entry, folded, match; undefined when they do not. An empty query matches nothing. */
+export function matchSearch(search: TapeSearch, words: string): 'exact' | 'near' | undefined {
+  if (search.text === '') return undefined;
+  if (words.includes(search.text)) return 'exact';
+  if (search.words.length === 0) return undefined;
+  if (!search.words.every(({ parts }) => parts.some((part) => words.includes(part)))) return undefined;
+  const tokens = new Set(tokensOf(words));
+  const has = ({ word, typos }: SearchWord): boolean =>
+    words.includes(word) || (typos > 0 && [...tokens].some((token) => isNear(word, token, typos)));
+  return search.words.every(has) ? 'near' : undefined;
+}

@@ -1,0 +1,117 @@
+/** The tools that models have for their tape: what they take, how it is shown, and the words they answer with. */
+import { z } from 'zod';
+import type { JsonObject, JsonValue } from './json.js';
+import { ENTRY_KINDS } from './tape.js';
+import type { TapeRecord } from './tape-record.js';
+
+const tape = z
+  .string()
+  .trim()
+  .min(1)
+  .optional()
+  .describe('Another tape, by its name or the id of its box, where it was granted. Default: your own.');
+
+const DEFAULT_HANDOFF = 'handoff';
+
+/** Both generations of the original's arguments, and a state as people write it in commands. */
+export const tapeHandoffSchema = z.strictObject({
+  name: z.string().trim().max(4_096).optional(),
+  summary: z.string().optional(),
+  next_steps: z.string().optional(),
+  state: z.record(z.string(), z.json()).optional(),
+  tape,
+});
+export type TapeHandoff = z.infer<typeof tapeHandoffSchema>;
+
+/** As models are shown it, to the letter. Source: handoff architecture, 10.3. */
+export const TAPE_HANDOFF = {
+  name: 'tape.handoff',
+  description: 'Create tape anchor with optional summary and next_steps state',
+  parameters: {
+    type: 'object',
+    properties: {
+      name: { type: 'string', description: "Anchor name (e.g., 'phase-1')" },
+      summary: { type: 'string', description: 'Progress summary' },
+      next_steps: { type: 'string', description: 'Next steps to take' },
+    },
+    required: ['name'],
+  },
+} as const;
+
+export const tapeAnchorsSchema = z.strictObject({
+  limit: z.int().min(0).max(500).optional().describe('The last so many anchors; default 20.'),
+  tape,
+});
+export type TapeAnchors = z.infer<typeof tapeAnchorsSchema>;
+
+export const tapeSearchSchema = z.strictObject({
+  query: z
+    .string()
+    .refine((text) => text.trim() !== '', 'must not be blank')
+    .describe('Words to look for; a typo is forgiven.'),
+  limit: z.int().min(0).max(500).optional().describe('Matches at most; default 20.'),
+  start: z.string().optional().describe('Date or time, ISO 8601: not before this.'),
+  end: z.string().optional().describe('Date or time, ISO 8601: not after this.'),
+  kinds: z
+    .array(z.enum(ENTRY_KINDS))
+    .optional()
+    .describe('Kinds of entries; default message and tool_result.'),
+  tape,
+});
+export type TapeSearchInput = z.infer<typeof tapeSearchSchema>;
+
+export const tapeInfoSchema = z.strictObject({ tape });
+export const tapeResetSchema = z.strictObject({ archive: z.boolean().optional() });
+
+/** The anchor that a handoff writes; its state holds what is not empty, and is none when all is. */
+export function handoffOf(input: TapeHandoff): {
+  readonly name: string;
+  readonly state: JsonObject | undefined;
+} {
+  const { summary = '', next_steps: nextSteps = '' } = input;
+  const state = {
+    ...input.state,
+    ...(summary.trim() === '' ? {} : { summary }),
+    ...(nextSteps.trim() === '' ? {} : { next_steps: nextSteps }),
+  };
+  const { name = '' } = input;
+  return {
+    name: name === '' ? DEFAULT_HANDOFF : name,
+    state: Object.keys(state).length === 0 ? undefined : state,
+  };
+}
+
+export const handoffText = (name: string): string => `anchor added: ${name}`;
+
+export const anchorsText = (anchors: readonly { readonly name: string }[]): string =>
+  anchors.length === 0 ? '(no anchors)' : anchors.map(({ name }) => `→ ${name}`).join('\n');
+
+const SEARCH_MARK = '[tape.search]';
+/** Characters of one match: a search is to find entries, not to repeat them. */
+const MAX_MATCH = 4_000;
+
+/** Whether an entry repeats what a search has answered. */
+const isSearchAnswer = ({ payload }: Pick<TapeRecord, 'payload'>): boolean =>
+  JSON.stringify(payload).includes(SEARCH_MARK);
+
+function matchLine({ date, payload }: TapeRecord): string {
+  const text = JSON.stringify(payload);
+  const content: JsonValue =
+    text.length <= MAX_MATCH ? payload : `${text.slice(0, MAX_MATCH).toWellFormed()} … (cut)`;
+  return JSON.stringify({ date, content });
+}
+
+/** Matches as a model gets them: those that are answers of earlier searches are counted, not shown. */
+export function searchText(matches: readonly TapeRecord[], limit: number): string {
+  const shown = matches.filter((match) => !isSearchAnswer(match));
+  const lines = shown.slice(0, limit).map(matchLine);
+  return [
+    `${SEARCH_MARK}: ${lines.length} matches (${matches.length - shown.length} filtered)`,
+    ...lines,
+  ].join('\n');
+}
+
+export const infoText = (info: Readonly<Record<string, string | number | null>>): string =>
+  Object.entries(info)
+    .map(([name, value]) => `${name}: ${value ?? 'none'}`)
+    .join('\n');

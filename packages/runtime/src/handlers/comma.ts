@@ -1,0 +1,44 @@
+/** Instructions that are comma commands: the operator's own, for an agent that exists. Rule: docs/tape.md, "Commands". */
+import { type DelegateAsync, isCommaCommand, type JsonValue, KernelError } from '@boxcar/kernel';
+import type { HandlerTools } from '../handler.js';
+import { withinPrimitive } from '../tape/connection.js';
+import { openTape } from '../tape/open-tape.js';
+import { runTapeCommand } from '../tape/run-command.js';
+
+/** True for people's commands; from an agent such an instruction is a text like any other. */
+export const isCommand = (instruction: string, { ctx }: HandlerTools): boolean =>
+  ctx.source.isOperator && isCommaCommand(instruction);
+
+/** @throws KernelError `bad_request`: commands are for the tape of one agent that exists. */
+export function refuseCommand(instruction: string, tools: HandlerTools, path = ''): void {
+  if (!isCommand(instruction, tools)) return;
+  throw new KernelError('bad_request', {
+    message: `arguments.${path}instruction: begins with a comma, so it is a command; commands are taken by delegate_async with target_strategy reuse.`,
+    details: { field: `arguments.${path}instruction` },
+  });
+}
+
+/** Runs the command on the agent's tape; its effect commits with its answer, which the submission's key gives again. */
+export async function handleCommand(input: DelegateAsync, tools: HandlerTools): Promise<JsonValue> {
+  const surplus = (['context_box_id', 'result_fields'] as const).find((key) => input[key] !== undefined);
+  if (surplus !== undefined)
+    throw new KernelError('bad_request', {
+      message: `arguments.${surplus}: a comma command takes none.`,
+      details: { field: `arguments.${surplus}` },
+    });
+  const agent = await tools.findAgent(input.target_ref);
+  const tape = await openTape(
+    withinPrimitive(tools),
+    { agent: agent.agentId },
+    { projectId: tools.ctx.projectId, as: tools.ctx.source.agentId, create: false },
+  );
+  const { command, output, result } = await runTapeCommand(tape, input.instruction);
+  return {
+    status: 'success',
+    agent_id: agent.agentId,
+    output_box_id: tape.boxId,
+    command,
+    output,
+    result,
+  };
+}

@@ -1,0 +1,570 @@
+import {
+  type AgentId,
+  type BoxId,
+  type CardId,
+  type JsonValue,
+  KernelError,
+  type Message,
+  type TurnId,
+} from '@boxcar/kernel';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import type { TurnResult } from '../runtime.js';
+import type { Tape } from '../tape/tape.js';
+import { checkPrompts } from '../testing/check-prompts.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
+import { rowCounts } from '../testing/row-counts.js';
+
+interface Handed {
+  readonly card_id: CardId;
+  readonly context_box_id: BoxId;
+  readonly turn_id: TurnId;
+}
+
+interface Receipt {
+  readonly turn_id: TurnId;
+  readonly agent_id: AgentId;
+  readonly output_box_id: BoxId;
+}
+
+interface Grant extends Record<string, unknown> {
+  readonly mode: string;
+  readonly upto_position: number | null;
+  readonly source: string;
+}
+
+let h: Harness;
+let model: RecordingModel;
+
+// One database for the file: each test has agents of its own.
+beforeAll(async () => {
+  model = recordingModel({});
+  h = await harness({ model });
+  h.runtime.registerTool({
+    name: 'look',
+    description: 'Looks at a file.',
+    input: z.strictObject({ at: z.string() }),
+    isReadOnly: true,
+    run: async () => ({ line: 45 }),
+  });
+  await h.profile('source', [{ say: 'worked on {{instruction}}' }], ANYONE);
+  await h.profile('target', [{ say: 'took over {{instruction}}' }]);
+  await h.worker();
+});
+
+afterAll(async () => {
+  // Whatever a test did: each prompt is one that providers take, and can be built again; and the rows are whole.
+  expect(model.findings()).toEqual([]);
+  await checkPrompts(h.database.pool, model.requests);
+  await checkInvariants(h.database.pool);
+  await h[Symbol.asyncDispose]();
+});
+
+const ANYONE = { delegation_policy: { target_profiles: null } };
+const WHY = { reason: 'needs a specialist', summary: 'found a pattern in auth.py' };
+const INTENTION = { next_steps: 'Review auth.py', context_summary: 'SQL may be injected' };
+
+const submit = (primitive: string, args: unknown, options = {}): Promise<JsonValue> =>
+  h.runtime.submit(primitive, args, options);
+const handOff = async (args: unknown, options = {}): Promise<Handed> =>
+  (await submit('context_handoff', { ...WHY, ...(args as object) }, options)) as unknown as Handed;
+const end = (turnId: TurnId): Promise<TurnResult> => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+const run = async (profile_name: string, instruction = 'go'): Promise<Receipt> => {
+  const made = (await submit('launch_principal', { profile_name, instruction })) as unknown as Receipt;
+  await end(made.turn_id);
+  return made;
+};
+const agent = async (name: string, profile_name: string): Promise<Receipt> =>
+  (await submit('provision_agent', {
+    action: 'create',
+    agent_id: name,
+    profile_name,
+  })) as unknown as Receipt;
+
+async function refusal(work: Promise<unknown>): Promise<KernelError> {
+  const thrown: unknown = await work.then(
+    () => undefined,
+    (error: unknown) => error,
+  );
+  expect(thrown).toBeInstanceOf(KernelError);
+  return thrown as KernelError;
+}
+
+const say = (messages: readonly Message[]): string[] =>
+  messages.map((message) =>
+    message.role === 'assistant' && message.toolCalls !== undefined
+      ? `assistant calls ${message.toolCalls.map(({ name }) => name).join()}`
+      : `${message.role}: ${message.content}`,
+  );
+const promptOf = (turnId: TurnId, step = 1): string[] =>
+  say(model.of(turnId).find((request) => request.turn.step === step)?.messages ?? []);
+const grantsTo = (agentId: string, boxId: string): Promise<Grant[]> =>
+  h.rows<Grant>(
+    'select mode, upto_position, source from boxcar.grants where agent_id = $1 and box_id = $2 order by mode desc',
+    [agentId, boxId],
+  );
+const cardOf = async (cardId: CardId) => {
+  const [card] = await h.rows<{ type: string; role: string; data: { to: string; content: object } }>(
+    "select type, role, content->'data' as data from boxcar.cards where id = $1",
+    [cardId],
+  );
+  if (card === undefined) throw new Error('no card');
+  return card;
+};
+const headOf = async (boxId: BoxId): Promise<number> => {
+  const [box] = await h.rows<{ head_position: number }>(
+    'select head_position from boxcar.boxes where id = $1',
+    [boxId],
+  );
+  return box?.head_position ?? 0;
+};
+
+const tape = (boxId: BoxId, as?: AgentId): Promise<Tape> =>
+  h.runtime.tape({ box: boxId }, as === undefined ? {} : { as });
+/** Writes an anchor as the tape's last entry but for its event; its position. */
+const anchor = async (boxId: BoxId, name: string, state: JsonValue): Promise<number> =>
+  (await (await tape(boxId)).handoff(name, { state })).anchor;
+
+describe('context_handoff from a turn', () => {
+  test('gives the target the message, the caller’s tape up to now and a turn, and leaves the open call out', async () => {
+    await h.profile('security', [{ say: 'looked at {{instruction}}' }]);
+    await h.profile(
+      'worker',
+      [
+        { say: 'looking', calls: [{ tool: 'look', arguments: { at: 'auth.py' } }] },
+        {
+          calls: [
+            { tool: 'context_handoff', arguments: { target_ref: 'security', ...WHY, intention: INTENTION } },
+          ],
+        },
+        { say: 'handed over {{results/context_handoff/turn_id}}' },
+      ],
+      { tools: ['look', 'context_handoff'], ...ANYONE },
+    );
+    const first = await run('worker', 'find the bug');
+    const source = await end(first.turn_id);
+    const turnId = String(source.result).slice('handed over '.length) as TurnId;
+    const result = await end(turnId);
+    expect(result).toMatchObject({ status: 'success', result: 'looked at Review auth.py' });
+
+    const [turn] = await h.rows<{
+      parent_turn_id: string;
+      depth: number;
+      primitive: string;
+      context_box_id: BoxId;
+    }>('select parent_turn_id, depth, primitive, context_box_id from boxcar.turns where id = $1', [turnId]);
+    expect(turn).toMatchObject({ parent_turn_id: first.turn_id, depth: 1, primitive: 'context_handoff' });
+    const [{ id: cardId } = { id: '' as CardId }] = await h.rows<{ id: CardId }>(
+      'select card_ids[1] as id from boxcar.boxes where id = $1',
+      [turn?.context_box_id],
+    );
+    const card = await cardOf(cardId);
+    const [grant] = await grantsTo(result.agent_id, first.output_box_id);
+    expect(grant).toEqual({ mode: 'read', upto_position: expect.any(Number), source: `card:${cardId}` });
+    const ref = `tape://default/${first.output_box_id}/entry/${grant?.upto_position}`;
+    expect(card).toEqual({
+      type: 'context_handoff',
+      role: 'user',
+      data: {
+        type: 'context_handoff',
+        from: `agent:${first.agent_id}`,
+        to: `agent:${result.agent_id}`,
+        timestamp: expect.stringMatching(/^\d{4}-\d\d-\d\dT[\d:.]+Z$/),
+        content: { ...WHY, tape_ref: ref, intention: INTENTION, ownership: 'share' },
+      },
+    });
+    expect(promptOf(turnId)).toEqual([
+      'system: You are security.',
+      `user: [inherited] Parent agent: 00000000-0000-7000-8000-000000000002`,
+      'user: find the bug',
+      'assistant: looking',
+      `user: [agent ${first.agent_id} called look] {"at":"auth.py"}`,
+      `user: [result of look for agent ${first.agent_id}: success] {"line":45}`,
+      `user: Parent agent: ${first.agent_id}`,
+      `user: ${JSON.stringify(card.data)}`,
+      'user: Review auth.py',
+    ]);
+  });
+
+  test('with wait answers with the target’s result; an agent that waits for the caller is refused', async () => {
+    await h.profile(
+      'expert',
+      [
+        {
+          calls: [
+            { tool: 'context_handoff', arguments: { target_ref: '{{instruction}}', ...WHY, wait: true } },
+          ],
+        },
+        { say: '{{results/context_handoff/error/code}}' },
+      ],
+      { tools: ['context_handoff'], ...ANYONE },
+    );
+    await h.profile(
+      'lead',
+      [
+        {
+          calls: [
+            {
+              tool: 'context_handoff',
+              arguments: { target_ref: 'expert', ...WHY, wait: true, intention: { next_steps: 'lead-1' } },
+            },
+          ],
+        },
+        { say: 'told: {{results/context_handoff/result}}' },
+      ],
+      { tools: ['context_handoff'], ...ANYONE },
+    );
+    await agent('lead-1', 'lead');
+    expect(
+      await submit('delegate_async', {
+        target_strategy: 'reuse',
+        target_ref: 'lead-1',
+        instruction: 'go',
+        wait: true,
+      }),
+    ).toMatchObject({ status: 'success', result: 'told: delegation_cycle' });
+  });
+});
+
+/** An agent with a tape to hand over. */
+async function cast(): Promise<{ readonly source: Receipt; readonly head: number }> {
+  const source = await run('source', 'the first task');
+  return { source, head: await headOf(source.output_box_id) };
+}
+const refTo = (tape: string, place: string): string => `tape://default/${tape}/${place}`;
+
+describe('context_handoff by reference', () => {
+  test('of an entry: from the last anchor up to it to that entry; the card keeps the reference, the right ends there', async () => {
+    const { source, head } = await cast();
+    const first = await anchor(source.output_box_id, 'phase/one', { goal: 'api' });
+    const second = await anchor(source.output_box_id, 'phase/two', { goal: 'ui' });
+    await anchor(source.output_box_id, 'phase/three', { goal: 'later' });
+    expect(first).toBe(head + 1);
+    const ref = refTo(source.output_box_id, `entry/${second}`);
+    const made = await handOff({ target_ref: 'target', tape_ref: ref });
+    const result = await end(made.turn_id);
+    const card = await cardOf(made.card_id);
+    expect(card.data.content).toEqual({ ...WHY, tape_ref: ref, ownership: 'share' });
+    expect(promptOf(made.turn_id)).toEqual([
+      'system: You are target.',
+      'user: [Anchor phase/two] {"goal":"ui"}',
+      'user: Parent agent: 00000000-0000-7000-8000-000000000002',
+      `user: ${JSON.stringify(card.data)}`,
+    ]);
+    expect(await grantsTo(result.agent_id, source.output_box_id)).toEqual([
+      { mode: 'read', upto_position: second, source: `card:${made.card_id}` },
+    ]);
+  });
+
+  test('of an anchor: the latest of its name to the head of now, which the card names', async () => {
+    const { source } = await cast();
+    await anchor(source.output_box_id, 'phase/one', { n: 1 });
+    await anchor(source.output_box_id, 'phase/one', { n: 2 });
+    const head = (await anchor(source.output_box_id, 'phase/two', { n: 3 })) + 1;
+    const ref = refTo(source.agent_id, 'anchor/phase%2Fone');
+    const made = await handOff({ target_ref: 'target', tape_ref: ref });
+    await end(made.turn_id);
+    expect(promptOf(made.turn_id).slice(1, 3)).toEqual([
+      'user: [Anchor phase/one] {"n":2}',
+      'user: [Anchor phase/two] {"n":3}',
+    ]);
+    const frozen = `${ref}?head=${head}`;
+    expect((await cardOf(made.card_id)).data.content).toMatchObject({ tape_ref: frozen });
+    // Read again by what the card says, it is the same place, however the tape has grown.
+    await anchor(source.output_box_id, 'phase/one', { n: 4 });
+    expect(await h.runtime.resolveTapeRef(frozen)).toEqual({
+      ref: frozen,
+      boxId: source.output_box_id,
+      position: head - 3,
+      start: head - 3,
+      head,
+      isArchived: false,
+    });
+  });
+
+  test('of the whole tape: what its turns were told is there in its place', async () => {
+    const { source, head } = await cast();
+    const made = await handOff({ target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) });
+    await end(made.turn_id);
+    expect(promptOf(made.turn_id).slice(1, 4)).toEqual([
+      'user: [inherited] Parent agent: 00000000-0000-7000-8000-000000000002',
+      'user: the first task',
+      'assistant: worked on the first task',
+    ]);
+  });
+
+  test('leaves out contexts that the caller may not read', async () => {
+    const { source, head } = await cast();
+    const reader = await agent('reader', 'source');
+    await submit('grant_box', { box_id: source.output_box_id, grantee: 'reader' });
+    const made = await handOff(
+      { target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) },
+      { sourceAgentId: 'reader' },
+    );
+    await end(made.turn_id);
+    expect(promptOf(made.turn_id).slice(1, 4)).toEqual([
+      'user: [context]',
+      'assistant: worked on the first task',
+      `user: Parent agent: ${reader.agent_id}`,
+    ]);
+  });
+
+  test('keeps its token budget', async () => {
+    const { source, head } = await cast();
+    const args = { target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) };
+    const before = await rowCounts(h.database.pool);
+    expect(await refusal(handOff({ ...args, budget_tokens: 150 }))).toMatchObject({
+      code: 'context_budget_exceeded',
+    });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+    const made = await handOff({ ...args, budget_tokens: 150, budget_strategy: 'deliverables_only' });
+    await end(made.turn_id);
+    expect(promptOf(made.turn_id)).toContain('assistant: worked on the first task');
+    expect(promptOf(made.turn_id)).not.toContain('user: the first task');
+  });
+});
+
+describe('the target of a context_handoff', () => {
+  test('is an agent, else a profile; agent: and profile: say which; the operator gets no turn', async () => {
+    const { source, head } = await cast();
+    await h.profile('both', [{ say: 'took over {{instruction}}' }]);
+    const known = await agent('both', 'both');
+    const args = { tape_ref: refTo(source.agent_id, `entry/${head}`) };
+    const toAgent = await handOff({ ...args, target_ref: 'both', intention: INTENTION });
+    expect(await end(toAgent.turn_id)).toMatchObject({
+      agent_id: known.agent_id,
+      result: 'took over Review auth.py',
+    });
+    const again = await end((await handOff({ ...args, target_ref: `agent:${known.agent_id}` })).turn_id);
+    expect(again.agent_id).toBe(known.agent_id);
+    const fresh = await end((await handOff({ ...args, target_ref: 'profile:both' })).turn_id);
+    expect(fresh.agent_id).not.toBe(known.agent_id);
+
+    const toPeople = await handOff({ ...args, target_ref: 'operator' }, { sourceAgentId: source.agent_id });
+    expect(toPeople).toEqual({ card_id: expect.any(String), context_box_id: expect.any(String) });
+    expect((await cardOf(toPeople.card_id)).data.to).toBe('agent:00000000-0000-7000-8000-000000000002');
+  });
+
+  test('keeps a wider right that it had', async () => {
+    const { source, head } = await cast();
+    const known = await agent('known', 'target');
+    await submit('grant_box', { box_id: source.output_box_id, grantee: 'known' });
+    await handOff(
+      { target_ref: 'known', tape_ref: refTo(source.agent_id, `entry/${head}`) },
+      { sourceAgentId: source.agent_id },
+    );
+    expect(await grantsTo(known.agent_id, source.output_box_id)).toEqual([
+      expect.objectContaining({ mode: 'read', upto_position: null }),
+    ]);
+  });
+});
+
+describe('a context_handoff that is refused', () => {
+  test('leaves nothing behind', async () => {
+    const { source, head } = await cast();
+    const stranger = await agent('stranger', 'source');
+    const denied = await agent('denied', 'target');
+    const bounded = await agent('bounded', 'source');
+    await h.database.pool.query(
+      `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
+       select project_id, $1, id, 'read', $3, 'test' from boxcar.boxes where id = $2`,
+      [bounded.agent_id, source.output_box_id, head - 1],
+    );
+    const before = await rowCounts(h.database.pool);
+    const at = (place: string, rest = {}) => ({
+      target_ref: 'target',
+      tape_ref: refTo(source.agent_id, place),
+      ...rest,
+    });
+    const by = (agentId: string) => ({ sourceAgentId: agentId });
+    const cases: readonly (readonly [string, object, string, string?])[] = [
+      ['bad_request', { target_ref: 'target' }, 'tape_ref'],
+      ['bad_request', at('entry/0'), 'entry'],
+      ['bad_request', at('entry/4?head=2'), 'head 2'],
+      ['bad_request', { ...at('entry/1'), tape_ref: 'http://default/x/entry/1' }, 'tape://'],
+      ['bad_request', at('entry/1', { reason: ' ' }), 'reason'],
+      ['bad_request', at('entry/1', { ownership: 'fork' }), 'ownership'],
+      ['bad_request', at('entry/1', { intention: { next_steps: 'a', more: 1 } }), 'intention'],
+      ['bad_request', at('entry/1', { target_ref: 'operator', wait: true }), 'runs none', source.agent_id],
+      ['bad_request', at('entry/1', { target_ref: 'operator' }), 'itself'],
+      ['bad_request', at('entry/1', { target_ref: source.agent_id }), 'itself', source.agent_id],
+      ['not_found', at(`entry/${head + 1}`), `its last is ${head}`],
+      ['not_found', at('anchor/phase'), "Anchor 'phase' was not found."],
+      ['not_found', at('anchor/session%2Fstart?head=99'), 'no entry 99'],
+      ['not_found', { ...at('entry/1'), tape_ref: 'tape://default/nobody/entry/1' }, "no tape 'nobody'"],
+      [
+        'not_found',
+        { ...at('entry/1'), tape_ref: `tape://elsewhere/${source.agent_id}/entry/1` },
+        "is 'default'",
+      ],
+      ['not_found', at('entry/1', { target_ref: 'nobody' }), "no agent or profile 'nobody'"],
+      ['not_found', at('entry/1', { target_ref: 'agent:target' }), "no agent 'target'"],
+      ['box_not_authorized', at('entry/1', { target_ref: 'source' }), 'may not read', stranger.agent_id],
+      ['box_not_authorized', at(`entry/${head}`), `up to entry ${head - 1}`, bounded.agent_id],
+      ['box_not_authorized', at('entry/1', { ownership: 'transfer' }), 'may not append', bounded.agent_id],
+    ];
+    for (const [code, args, words, source_agent_id] of cases) {
+      const error = await refusal(handOff(args, source_agent_id === undefined ? {} : by(source_agent_id)));
+      expect([code, error.message]).toEqual([error.code, expect.stringContaining(words)]);
+    }
+    expect(await refusal(handOff(at('entry/1'), { sourceAgentId: denied.agent_id }))).toMatchObject({
+      code: 'delegation_denied',
+    });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+  });
+
+  test('under its key it is done once, and refused with other arguments', async () => {
+    const { source, head } = await cast();
+    const args = { target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) };
+    const made = await handOff(args, { idempotencyKey: 'once' });
+    await end(made.turn_id);
+    const before = await rowCounts(h.database.pool);
+    expect(await handOff(args, { idempotencyKey: 'once' })).toEqual(made);
+    expect(
+      await refusal(handOff({ ...args, ownership: 'transfer' }, { idempotencyKey: 'once' })),
+    ).toMatchObject({ code: 'idempotency_conflict' });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+  });
+});
+
+describe('ownership: transfer', () => {
+  const says = (content: string) => ({ kind: 'message', content }) as const;
+  const transfer = (boxId: BoxId, target_ref: string, sourceAgentId: AgentId, rest = {}) =>
+    handOff(
+      { target_ref, tape_ref: refTo(boxId, 'entry/1'), ownership: 'transfer', ...rest },
+      { sourceAgentId },
+    );
+  /** A tape that two may append to: who made it, and who was granted it. */
+  async function shared(name: string) {
+    const [maker, helper, target] = await Promise.all(
+      ['maker', 'helper', 'target'].map((role) => agent(`${name}-${role}`, 'source')),
+    );
+    if (maker === undefined || helper === undefined || target === undefined) throw new Error('no agents');
+    const { box_id: boxId } = await (await h.runtime.tape(name, { as: maker.agent_id })).info();
+    for (const mode of ['read', 'append'])
+      await submit('grant_box', { box_id: boxId, grantee: helper.agent_id, mode });
+    const appends = async (as: AgentId): Promise<boolean> =>
+      (await tape(boxId, as)).append([says('more')]).then(
+        () => true,
+        (error: KernelError) => {
+          expect(error.code).toBe('box_not_authorized');
+          return false;
+        },
+      );
+    const readsAll = async (as: AgentId): Promise<boolean> =>
+      (await (await tape(boxId, as)).info()).entries === (await headOf(boxId));
+    return { boxId, maker, helper, target, appends, readsAll };
+  }
+
+  test('of a tape that the caller made: it is the target’s, who appends and reads on; the caller only reads', async () => {
+    const { boxId, maker, helper, target, appends, readsAll } = await shared('made');
+    await transfer(boxId, target.agent_id, maker.agent_id);
+    expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([true, false]);
+    expect([await readsAll(target.agent_id), await readsAll(maker.agent_id)]).toEqual([true, true]);
+    // Who else was granted it is not asked about, and what one no longer has cannot be handed over again.
+    expect(await appends(helper.agent_id)).toBe(true);
+    expect(await refusal(transfer(boxId, 'target', maker.agent_id))).toMatchObject({
+      code: 'box_not_authorized',
+    });
+    expect(
+      await refusal(
+        submit(
+          'grant_box',
+          { box_id: boxId, grantee: maker.agent_id, mode: 'append' },
+          { sourceAgentId: maker.agent_id },
+        ),
+      ),
+    ).toMatchObject({ code: 'box_not_authorized' });
+    // And back again.
+    await transfer(boxId, maker.agent_id, target.agent_id, { target_ref: maker.agent_id });
+    expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([false, true]);
+  });
+
+  test('by who was granted the tape hands on that right alone', async () => {
+    const { boxId, maker, helper, target, appends, readsAll } = await shared('lent');
+    await transfer(boxId, target.agent_id, helper.agent_id);
+    expect([
+      await appends(target.agent_id),
+      await appends(helper.agent_id),
+      await appends(maker.agent_id),
+    ]).toEqual([true, false, true]);
+    expect([await readsAll(target.agent_id), await readsAll(helper.agent_id)]).toEqual([true, true]);
+  });
+
+  test('of the tape that an agent’s turns write to: the target appends and reads on, the tape stays the agent’s', async () => {
+    const { source } = await cast();
+    const taker = await agent('taker', 'target');
+    const made = await transfer(source.output_box_id, 'taker', source.agent_id);
+    await end(made.turn_id);
+    await (await tape(source.output_box_id, taker.agent_id)).append([says('from the taker')]);
+    await (await tape(source.output_box_id, source.agent_id)).append([says('from its agent')]);
+    const next = (await submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: source.agent_id,
+      instruction: 'go on',
+      wait: true,
+    })) as unknown as Receipt;
+    expect(promptOf(next.turn_id)).toContain('user: from the taker');
+    expect((await (await tape(source.output_box_id, taker.agent_id)).info()).entries).toBe(
+      await headOf(source.output_box_id),
+    );
+  });
+
+  test.each(['maker', 'helper'] as const)('twice at once by its %s is done once', async (who) => {
+    const cast = await shared(`raced-${who}`);
+    const { boxId, target, appends } = cast;
+    const other = await agent(`raced-${who}-other`, 'target');
+    const ends = await Promise.allSettled(
+      [target, other].map(({ agent_id }) => transfer(boxId, agent_id, cast[who].agent_id)),
+    );
+    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
+    expect([await appends(target.agent_id), await appends(other.agent_id)].sort()).toEqual([false, true]);
+  });
+});
+
+describe('a tape that was reset', () => {
+  test('is read by its box, and goes on under its name; nobody hands over the archived one', async () => {
+    const made = await h.runtime.tape('daily/log:1');
+    const { box_id: old } = await made.info();
+    await made.handoff('phase', { state: { n: 1 } });
+    const byName = 'tape://default/daily%2Flog:1/anchor/phase';
+    expect(await h.runtime.resolveTapeRef(byName)).toMatchObject({ boxId: old, position: 3, head: 4 });
+    const { archived } = await made.reset({ archive: true });
+    expect(await h.runtime.resolveTapeRef(archived ?? '')).toMatchObject({ boxId: old, isArchived: true });
+    expect(await refusal(h.runtime.resolveTapeRef(byName))).toMatchObject({ code: 'not_found' });
+    const next = await h.runtime.resolveTapeRef('tape://default/daily%2Flog:1/entry/1');
+    expect(next.boxId).not.toBe(old);
+    for (const ownership of ['share', 'transfer'])
+      expect(await refusal(handOff({ target_ref: 'target', tape_ref: archived, ownership }))).toMatchObject({
+        code: 'tape_conflict',
+        details: { box_id: old },
+      });
+  });
+});
+
+test('every place of a tape begins with the last anchor up to it, whatever it is asked by', async () => {
+  const { box_id: boxId } = await (await h.runtime.tape('places')).info();
+  const anchors = [1];
+  for (const [index, name] of ['a', 'b', 'a', 'c', 'b'].entries()) {
+    await (await tape(boxId)).append([{ kind: 'message', content: `entry ${index}` }]);
+    anchors.push(await anchor(boxId, name, { index }));
+  }
+  const head = await headOf(boxId);
+  for (let position = 1; position <= head; position++) {
+    const start = anchors.findLast((at) => at <= position);
+    const ref = refTo(boxId, `entry/${position}`);
+    expect(await h.runtime.resolveTapeRef(ref)).toMatchObject({ ref, position, start, head: position });
+    const bounded = `${refTo('places', 'anchor/a')}?head=${position}`;
+    const latest = [anchors[1], anchors[3]].findLast((at) => at !== undefined && at <= position);
+    if (latest === undefined)
+      expect(await refusal(h.runtime.resolveTapeRef(bounded))).toMatchObject({ code: 'not_found' });
+    else
+      expect(await h.runtime.resolveTapeRef(bounded)).toMatchObject({
+        position: latest,
+        start: latest,
+        head: position,
+      });
+  }
+});

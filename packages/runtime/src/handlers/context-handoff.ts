@@ -1,0 +1,275 @@
+import {
+  type AgentId,
+  buildHandoff,
+  CARD_TYPES,
+  type CardId,
+  type ContextHandoff,
+  contextHandoffSchema,
+  handoffHandover,
+  type InheritedBox,
+  type JsonValue,
+  KernelError,
+  readHandoffTarget,
+  tryParseId,
+} from '@boxcar/kernel';
+import {
+  type AgentRow,
+  findActor,
+  handOverTape,
+  loadBoxes,
+  loadTapeSlice,
+  lockAppending,
+  lockTape,
+  type NewGrant,
+  type ProfileRow,
+  type TapePlace,
+} from '@boxcar/store';
+import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
+import { newId } from '../packer.js';
+import { assemble } from '../snapshot.js';
+import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/tape-ref.js';
+
+const FIELD = 'arguments.tape_ref';
+
+/** Who takes over: an agent that gets a turn, or the operator, who runs none. */
+interface Target {
+  readonly agentId: AgentId;
+  readonly turn: SubmitTurnRequest['target'] | undefined;
+}
+
+const badRequest = (name: string, message: string): KernelError =>
+  new KernelError('bad_request', {
+    message: `arguments.${name}: ${message}.`,
+    details: { field: `arguments.${name}` },
+  });
+
+function checkReach(tools: HandlerTools, { name, tags }: ProfileRow): void {
+  tools.checkDelegation({ profileName: name, tags });
+}
+
+async function findProfile(tools: HandlerTools, name: string): Promise<ProfileRow | undefined> {
+  return tools.findProfile(name).catch((error: unknown) => {
+    if (error instanceof KernelError && error.code === 'not_found') return undefined;
+    throw error;
+  });
+}
+
+async function findOperator(tools: HandlerTools, name: string): Promise<AgentId | undefined> {
+  const { projectId } = tools.ctx;
+  const found = await findActor(tools.db, {
+    project: projectId,
+    projectId,
+    agent: name,
+    agentId: tryParseId(name),
+  });
+  return found?.agentId === found?.operatorId ? found?.operatorId : undefined;
+}
+
+async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<Target> {
+  const { kind, name } = readHandoffTarget(input.target_ref);
+  const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
+  if (agent !== undefined) {
+    checkReach(tools, agent.profile);
+    return { agentId: agent.agentId, turn: { kind: 'reuse', agent } };
+  }
+  const profile = kind === 'agent' ? undefined : await findProfile(tools, name);
+  if (profile !== undefined) {
+    checkReach(tools, profile);
+    const agentId = newId<'agent'>();
+    return { agentId, turn: { kind: 'new', profile, agentId } };
+  }
+  const operatorId = kind === 'profile' ? undefined : await findOperator(tools, name);
+  if (operatorId !== undefined) return { agentId: operatorId, turn: undefined };
+  throw new KernelError('not_found', {
+    message: `arguments.target_ref: no ${kind === 'any' ? 'agent or profile' : kind} '${name}' in this project.`,
+    details: { field: 'arguments.target_ref', target_ref: input.target_ref, project_id: tools.ctx.projectId },
+  });
+}
+
+function checkTarget(input: ContextHandoff, target: Target, tools: HandlerTools): void {
+  if (target.agentId === tools.ctx.source.agentId)
+    throw badRequest('target_ref', 'is the caller itself; what one hands to oneself is an anchor');
+  if (target.turn !== undefined) return;
+  for (const name of ['wait', 'deadline_seconds', 'budget', 'priority'] as const)
+    if (input[name] !== undefined && input[name] !== false)
+      throw badRequest(name, 'is for turns, and the operator runs none');
+}
+
+/** The place that is handed over: the one that is named, else the caller's own tape as it stands. */
+async function findPlace(ref: string | undefined, tools: HandlerTools): Promise<FoundPlace> {
+  const { parent, projectId, source } = tools.ctx;
+  const seeking = { projectId, actorId: source.agentId, field: FIELD };
+  if (ref !== undefined) return findTapeRef(tools.db, ref, seeking);
+  if (parent === undefined || parent.agentId !== source.agentId)
+    throw badRequest('tape_ref', 'is required where no turn of the source agent calls');
+  return findTapeHead(tools.db, parent.outputBoxId, seeking);
+}
+
+function checkPlace({ resolved, place }: FoundPlace, isTransfer: boolean, tools: HandlerTools): void {
+  const { boxId } = resolved;
+  const about = { field: FIELD, box_id: boxId };
+  if (resolved.isArchived)
+    throw new KernelError('tape_conflict', {
+      message: `${FIELD}: tape ${boxId} was reset: it is archived, and nobody goes on from there.`,
+      details: { ...about, head: resolved.head },
+    });
+  if (isTransfer && place.is_closed)
+    throw new KernelError('fork_closed', {
+      message: `${FIELD}: fork ${boxId} was merged or discarded, so nobody appends to it.`,
+      details: about,
+    });
+  if (!isTransfer || place.is_own || place.append_grant !== null) return;
+  throw new KernelError('box_not_authorized', {
+    message: `${FIELD}: agent ${tools.ctx.source.agentId} may not append to tape ${boxId}, so it cannot hand over that right.`,
+    details: { ...about, source_agent_id: tools.ctx.source.agentId },
+  });
+}
+
+/** What a reader of the tape at this place sees: its last anchor and what follows up to the head, with the contexts the caller may read. */
+async function inheritPlace(
+  { resolved }: FoundPlace,
+  { db, ctx }: HandlerTools,
+): Promise<readonly InheritedBox[]> {
+  const entries = await loadTapeSlice(db, { boxId: resolved.boxId, from: resolved.start, to: resolved.head });
+  const named = entries.flatMap((entry) => [entry.context_box_id, entry.early_context_box_id]);
+  const contexts = await loadBoxes(
+    db,
+    named.filter((id) => id !== null),
+    { projectId: ctx.projectId, actorId: ctx.source.agentId },
+  );
+  const readable = new Map([...contexts].filter(([, box]) => box.isReadable));
+  return assemble(entries, readable, { argument: 'tape_ref', isFull: false, rule: 'inherit' });
+}
+
+/** Rights on the tape: up to the frozen head for who shares in it, without end for who takes it over. */
+function grantsOf(
+  { resolved, place }: FoundPlace,
+  given: { readonly to: AgentId; readonly isTransfer: boolean; readonly cardId: CardId },
+  tools: HandlerTools,
+): readonly NewGrant[] {
+  if (given.to === place.operator_agent_id || given.to === place.owner_agent_id) return [];
+  const grant = (mode: 'read' | 'append', upto: number | null, until: string | null): NewGrant => ({
+    projectId: tools.ctx.projectId,
+    agentId: given.to,
+    boxId: resolved.boxId,
+    mode,
+    uptoPosition: upto,
+    // Not the giver's name: an owner's grant would also narrow what the target holds already.
+    source: `card:${given.cardId}`,
+    expiresAt: until,
+  });
+  const bounds = place.is_own ? { upto: null, until: null } : (place.granted ?? { upto: null, until: null });
+  if (!given.isTransfer) return [grant('read', resolved.head, bounds.until)];
+  return [
+    grant('read', bounds.upto, bounds.until),
+    grant('append', null, place.is_own ? null : (place.append_grant?.until ?? null)),
+  ];
+}
+
+/** An agent's turns go on writing to its tape, whoever else appends. */
+const isMovable = (place: TapePlace): boolean => place.is_own && !place.is_rolling;
+
+/** Of two who hand over the same right at once, one is first; the other looks again and has it no more. */
+async function lockRight({ resolved, place }: FoundPlace, { tx, ctx }: HandlerTools): Promise<void> {
+  if (isMovable(place)) await lockTape(tx, resolved.boxId);
+  else if (!place.is_own) await lockAppending(tx, resolved.boxId, ctx.source.agentId);
+}
+
+/** Takes from the caller what it gives: the tape when it holds it, else its right to append. Whoever held the tape goes on reading. */
+async function handOver(
+  { resolved, place }: FoundPlace,
+  { to, cardId }: { readonly to: AgentId; readonly cardId: CardId },
+  tools: HandlerTools,
+): Promise<void> {
+  const { projectId, source } = tools.ctx;
+  const isMoved = isMovable(place);
+  const holders = isMoved ? new Set([place.owner_agent_id, place.maker_agent_id]) : new Set<null>();
+  await handOverTape(tools.tx, {
+    projectId,
+    boxId: resolved.boxId,
+    fromAgentId: source.agentId,
+    newOwnerId: isMoved ? to : undefined,
+  });
+  const readers = [...holders].filter((id) => id !== null && id !== to && id !== place.operator_agent_id);
+  await tools.packer.giveGrants(
+    readers.map((agentId) => ({
+      projectId,
+      agentId: agentId as AgentId,
+      boxId: resolved.boxId,
+      mode: 'read',
+      uptoPosition: null,
+      source: `card:${cardId}`,
+      expiresAt: null,
+    })),
+  );
+}
+
+async function handoff(input: ContextHandoff, tools: HandlerTools): Promise<JsonValue> {
+  const { ctx } = tools;
+  const isTransfer = input.ownership === 'transfer';
+  const target = await findTarget(input, tools);
+  checkTarget(input, target, tools);
+  let found = await findPlace(input.tape_ref, tools);
+  checkPlace(found, isTransfer, tools);
+  if (isTransfer) {
+    await lockRight(found, tools);
+    found = await findPlace(input.tape_ref, tools);
+    checkPlace(found, isTransfer, tools);
+  }
+  const message = buildHandoff(input, {
+    from: ctx.source.agentId,
+    to: target.agentId,
+    at: new Date(),
+    tapeRef: found.resolved.ref,
+  });
+  const nextSteps = input.intention?.next_steps;
+  const [packed] = await tools.packer.packResolved([
+    {
+      projectId: ctx.projectId,
+      actorId: ctx.source.agentId,
+      toolSuffix: ctx.primitive,
+      arguments: { handoff: message, ...(nextSteps === undefined ? {} : { instruction: nextSteps }) },
+      handover: handoffHandover(input),
+      access: 'actor',
+      extra: await inheritPlace(found, tools),
+    },
+  ]);
+  const [cardId] = packed?.attachedCardIds ?? [];
+  if (packed === undefined || cardId === undefined)
+    throw new KernelError('internal_error', { message: `Packing a ${CARD_TYPES.handoff} gave no card.` });
+  const given = { to: target.agentId, isTransfer, cardId };
+  const turn = target.turn && (await submitTo(target.turn, packed.contextBoxId, { input, tools }));
+  await tools.packer.giveGrants(grantsOf(found, given, tools));
+  if (isTransfer) await handOver(found, given, tools);
+  return {
+    card_id: cardId,
+    context_box_id: packed.contextBoxId,
+    ...(turn === undefined ? {} : { turn_id: turn.turnId }),
+  };
+}
+
+const submitTo = (
+  target: SubmitTurnRequest['target'],
+  contextBoxId: SubmitTurnRequest['contextBoxId'],
+  { input, tools }: { readonly input: ContextHandoff; readonly tools: HandlerTools },
+): ReturnType<HandlerTools['submitTurn']> =>
+  tools.submitTurn({
+    target,
+    contextBoxId,
+    wait: input.wait ?? false,
+    ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
+    ...(input.budget === undefined ? {} : { budget: input.budget }),
+    ...(input.priority === undefined ? {} : { priority: input.priority }),
+  });
+
+/** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "References and handoffs". */
+export const contextHandoff: Handler<ContextHandoff> = {
+  description:
+    'Hand the work over to another agent: it gets this message and the tape up to the place you name, and starts on it. With wait its result comes back as the answer.',
+  input: contextHandoffSchema,
+  profileNames: ({ target_ref }) => {
+    const { kind, name } = readHandoffTarget(target_ref);
+    return kind === 'agent' ? [] : [name];
+  },
+  handle: handoff,
+};

@@ -1,0 +1,211 @@
+/** What callers append, as entries with cards: checked once, here. */
+import {
+  type AgentId,
+  BOOTSTRAP_ANCHOR,
+  BOOTSTRAP_STATE,
+  buildCard,
+  CARD_TYPES,
+  type CardContent,
+  type CardDraft,
+  type EntryDraft,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  KernelError,
+  type NewCard,
+  type ProjectId,
+  parseCardInput,
+  parseJsonValue,
+  TURN_STARTED,
+  type TurnId,
+} from '@boxcar/kernel';
+import type { NewTapeEntry } from '@boxcar/store';
+import { newId } from '../packer.js';
+
+export interface EntryOptions {
+  /** Said besides; `context: false` hides the entry from readers that make messages. */
+  readonly meta?: JsonObject;
+  /** The turn and step that write it. */
+  readonly turnId?: TurnId;
+  readonly step?: number;
+}
+
+/** One entry to be appended: words, an anchor, an event, or a draft with its card (imported lines, calls and results). */
+export type EntryInput =
+  | (EntryOptions & {
+      readonly kind: 'message' | 'system' | 'error';
+      /** Text, or any JSON. */
+      readonly content: JsonValue;
+      /** Of a message: default `user`. */
+      readonly role?: 'user' | 'assistant';
+      /** Type of the card; the default goes by kind and role. */
+      readonly type?: string;
+      readonly metadata?: JsonObject;
+    })
+  | (EntryOptions & { readonly kind: 'anchor'; readonly name: string; readonly state?: JsonValue })
+  | (EntryOptions & { readonly kind: 'event'; readonly name: string; readonly data?: JsonValue })
+  | (EntryOptions & { readonly kind: 'draft'; readonly draft: EntryDraft; readonly createdAt?: string });
+
+export interface EntryAuthor {
+  readonly projectId: ProjectId;
+  readonly actorId: AgentId;
+  /** Where the entry stands in what was asked, for errors. */
+  readonly field?: string;
+}
+
+const MAX_ANCHOR_NAME = 4_096;
+
+const refuse = (field: string, message: string): KernelError =>
+  new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
+
+function checkName(name: unknown, field: string): string {
+  const parsed = parseJsonValue(name, field);
+  if (typeof parsed !== 'string' || parsed === '')
+    throw refuse(field, 'must be a text of one character or more.');
+  if (parsed.length > MAX_ANCHOR_NAME)
+    throw refuse(field, `must have ${MAX_ANCHOR_NAME} characters at most.`);
+  return parsed;
+}
+
+/** In `imported` stands the line that an entry came from, and readers take it at its word: imports alone write it. */
+function checkMeta(meta: JsonObject, field: string): JsonObject {
+  const parsed = parseJsonValue(meta, field);
+  if (!isJsonObject(parsed) || parsed.imported !== undefined)
+    throw refuse(field, 'must be an object without `imported`.');
+  return parsed;
+}
+
+/** A `turn.started` shows readers of the tape the context that it names: claims of turns alone write it. */
+function checkEvent<T>(name: T, field: string): T {
+  if (name === TURN_STARTED) throw refuse(field, `${TURN_STARTED} is written by turns alone.`);
+  return name;
+}
+
+function buildEntryCard(draft: Omit<CardDraft, 'authorId'>, { projectId, actorId }: EntryAuthor): NewCard {
+  return buildCard({ ...draft, authorId: actorId }, { id: newId<'card'>(), projectId });
+}
+
+const contentOf = (value: JsonValue): CardContent =>
+  typeof value === 'string' ? { kind: 'text', text: value } : { kind: 'json', data: value };
+
+const TYPES = { user: CARD_TYPES.input, assistant: CARD_TYPES.thought } as const;
+
+/** Its card says the name too: a view shows an anchor it does not begin with as a card like others. */
+const anchorDraft = (name: string, state: JsonValue): Omit<CardDraft, 'authorId'> => ({
+  type: CARD_TYPES.anchor,
+  role: 'assistant',
+  content: { kind: 'json', data: state },
+  metadata: { name },
+});
+
+/** Builds the entry of an input. @throws KernelError `bad_request`, `payload_too_large`. */
+export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry {
+  const { field = 'entry' } = author;
+  const shared = {
+    authorId: author.actorId,
+    payload: null,
+    anchorName: null,
+    turnId: input.turnId ?? null,
+    step: input.step ?? null,
+    meta: input.meta === undefined ? null : checkMeta(input.meta, `${field}.meta`),
+  };
+  switch (input.kind) {
+    case 'anchor': {
+      const name = checkName(input.name, `${field}.name`);
+      const state = input.state === undefined ? null : parseJsonValue(input.state, `${field}.state`);
+      return {
+        ...shared,
+        kind: 'anchor',
+        anchorName: name,
+        card: buildEntryCard(anchorDraft(name, state), author),
+      };
+    }
+    case 'event': {
+      const name = checkEvent(checkName(input.name, `${field}.name`), `${field}.name`);
+      const data = input.data === undefined ? {} : { data: parseJsonValue(input.data, `${field}.data`) };
+      return { ...shared, kind: 'event', card: null, payload: { name, ...data } };
+    }
+    case 'draft': {
+      const { kind, card, payload, anchorName, meta } = input.draft;
+      checkEvent(payload?.name, `${field}.draft.payload.name`);
+      return {
+        ...shared,
+        kind,
+        card: card === null ? null : buildEntryCard(card, author),
+        payload,
+        anchorName,
+        meta: meta ?? shared.meta,
+        createdAt: input.createdAt ?? null,
+      };
+    }
+    case 'message':
+    case 'system':
+    case 'error':
+      return { ...shared, kind: input.kind, card: wordsCard(input, author, field) };
+    default:
+      throw refuse(`${field}.kind`, 'must be message, system, error, anchor or event.');
+  }
+}
+
+function wordsCard(
+  input: Extract<EntryInput, { readonly content: JsonValue }>,
+  author: EntryAuthor,
+  field: string,
+): NewCard {
+  const role =
+    input.kind === 'message' ? (input.role ?? 'user') : input.kind === 'system' ? 'system' : 'user';
+  const type =
+    input.kind === 'system'
+      ? CARD_TYPES.notice
+      : input.kind === 'error'
+        ? CARD_TYPES.agentError
+        : TYPES[role as 'user' | 'assistant'];
+  const { type: wanted = type, metadata } = input;
+  const parsed = parseCardInput(
+    {
+      type: wanted,
+      role,
+      content: contentOf(input.content),
+      ...(metadata === undefined ? {} : { metadata }),
+    },
+    field,
+  );
+  return buildEntryCard(
+    { type: parsed.type, role, content: parsed.content, metadata: { ...parsed.metadata, role } },
+    author,
+  );
+}
+
+/**
+ * An anchor and its event, which names it alone: the state stands in the anchor's card, where it can be erased.
+ *
+ * @throws KernelError `bad_request`, `payload_too_large`.
+ */
+export function toNewHandoff(
+  name: string,
+  options: EntryOptions & { readonly state?: JsonValue },
+  author: EntryAuthor,
+): readonly NewTapeEntry[] {
+  const { state, ...rest } = options;
+  const named = { ...author, field: 'handoff' };
+  if (state !== undefined && state !== null && !isJsonObject(state))
+    throw refuse('handoff.state', 'must be an object.');
+  return [
+    toNewEntry({ kind: 'anchor', name, ...(state === undefined ? {} : { state }), ...pick(rest) }, named),
+    toNewEntry({ kind: 'event', name: 'handoff', data: { name }, ...pick(rest) }, named),
+  ];
+}
+
+/** The card of the anchor that a tape begins with, when its state says more than every tape's. */
+export const toNewBootstrap = (state: JsonObject, author: EntryAuthor): NewCard =>
+  toAnchorCard(BOOTSTRAP_ANCHOR, { ...BOOTSTRAP_STATE, ...state }, author);
+
+const pick = ({ meta, turnId, step }: EntryOptions): EntryOptions => ({
+  ...(meta === undefined ? {} : { meta }),
+  ...(turnId === undefined ? {} : { turnId }),
+  ...(step === undefined ? {} : { step }),
+});
+
+/** The card of an anchor that a tape is made with. @throws KernelError `bad_request`, `payload_too_large`. */
+export const toAnchorCard = (name: string, state: JsonObject, author: EntryAuthor): NewCard =>
+  buildEntryCard(anchorDraft(name, state), author);

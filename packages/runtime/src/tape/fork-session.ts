@@ -1,0 +1,124 @@
+/** A session forked from a tape: an agent of its own that reads on from there. Source: docs/tape.md, "Sessions". */
+import {
+  type AgentId,
+  INTENTION_ANCHOR,
+  type Intention,
+  type JsonObject,
+  KernelError,
+  NOTIFY_PARENT,
+  parseJsonValue,
+  tryParseId,
+} from '@boxcar/kernel';
+import { findProfiles, makeSession, type TapeActor } from '@boxcar/store';
+import type pg from 'pg';
+import { newId } from '../packer.js';
+import { toAnchorCard } from './entry-input.js';
+import type { ForkContext, ForkPoint } from './fork.js';
+import type { Tape } from './tape.js';
+
+export interface ForkSessionOptions {
+  /** The anchor its first views begin with, the latest of this name; default: the one that views of the parent begin with. */
+  readonly fromAnchor?: string;
+  /** What it is for: the first entry of its tape, as the anchor `intention`. */
+  readonly intention?: Intention;
+  /** `notify_parent`: the ends of its turns are told on the parent's tape. May also be said in the intention. */
+  readonly triggerOnComplete?: typeof NOTIFY_PARENT;
+  /** Of its agent, by name; default: that of the agent whose tape this is, in the same version. */
+  readonly profile?: string;
+  /** `from_fork_point` (default): until it writes an anchor itself, its views begin with `fromAnchor`; `last_anchor`: with the intention. */
+  readonly view?: 'from_fork_point' | 'last_anchor';
+}
+
+export interface ForkedSession {
+  /** Of the session, its tape and its agent: run it by `delegate_async` with `target_strategy: reuse`. */
+  readonly name: string;
+  readonly agentId: AgentId;
+  readonly tape: Tape;
+}
+
+const MAX_NAME = 200;
+
+const refuse = (field: string, message: string): KernelError =>
+  new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
+
+function checkName(name: string): void {
+  parseJsonValue(name, 'name');
+  if (name.trim() === '' || name.length > MAX_NAME)
+    throw refuse('name', `must have 1 to ${MAX_NAME} characters.`);
+  if (tryParseId(name) !== undefined)
+    throw refuse('name', `'${name}' reads as an id, so nobody could tell which is meant.`);
+}
+
+function checkTrigger({ triggerOnComplete, intention, view }: ForkSessionOptions): boolean {
+  for (const trigger of [triggerOnComplete, intention?.trigger_on_complete])
+    if (trigger !== undefined && trigger !== NOTIFY_PARENT)
+      throw refuse('triggerOnComplete', `must be ${NOTIFY_PARENT}.`);
+  if (view !== undefined && view !== 'from_fork_point' && view !== 'last_anchor')
+    throw refuse('view', 'must be from_fork_point or last_anchor.');
+  return triggerOnComplete !== undefined || intention?.trigger_on_complete !== undefined;
+}
+
+function stateOf({ next_steps, context_summary }: Intention, notifies: boolean): JsonObject {
+  for (const [field, value] of Object.entries({ next_steps, context_summary }))
+    if (typeof parseJsonValue(value, `intention.${field}`) !== 'string')
+      throw refuse(`intention.${field}`, 'must be a text.');
+  return {
+    next_steps,
+    context_summary,
+    ...(notifies ? { trigger_on_complete: NOTIFY_PARENT } : {}),
+    created_at: new Date().toISOString(),
+  };
+}
+
+async function findProfileId(pool: pg.Pool, actor: TapeActor, name: string | undefined) {
+  if (name === undefined) return null;
+  const profile = (await findProfiles(pool, actor.projectId, [name])).get(name);
+  if (profile !== undefined) return profile.profileId;
+  throw new KernelError('not_found', {
+    message: `No profile '${name}' in this project.`,
+    details: { profile_name: name, project_id: actor.projectId },
+  });
+}
+
+/** @param from - Where its views begin, when an anchor is named. */
+export async function forkSession(
+  { pool, actor, open }: ForkContext,
+  { row, upto }: ForkPoint,
+  options: ForkSessionOptions & {
+    readonly name: string;
+    readonly from: { readonly anchor: string; readonly position: number } | null;
+  },
+): Promise<ForkedSession> {
+  const { name, from, intention, view = 'from_fork_point' } = options;
+  checkName(name);
+  const notifies = checkTrigger(options);
+  const state = intention === undefined ? undefined : stateOf(intention, notifies);
+  const boxId = newId<'box'>();
+  const agentId = newId<'agent'>();
+  const made = await makeSession(pool, {
+    projectId: actor.projectId,
+    name,
+    boxId,
+    agentId,
+    profileId: await findProfileId(pool, actor, options.profile),
+    parentBoxId: row.boxId,
+    ownerAgentId: actor.actorId,
+    from,
+    upto,
+    intention: state === undefined ? null : toAnchorCard(INTENTION_ANCHOR, state, actor),
+    notifies,
+    readsOn: view === 'from_fork_point',
+  });
+  if (made === 'made') return { name, agentId, tape: open(boxId) };
+  if (made === 'name_taken')
+    throw new KernelError('agent_exists', {
+      message: `name: an agent, a tape or a session '${name}' exists already in this project.`,
+      details: { field: 'name', agent: name, project_id: actor.projectId },
+    });
+  if (made === 'no_profile')
+    throw refuse('profile', 'must be given: this is the tape of no agent that has one.');
+  throw new KernelError('not_found', {
+    message: `No tape ${row.boxId} in this project.`,
+    details: { box_id: row.boxId },
+  });
+}

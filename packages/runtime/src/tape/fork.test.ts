@@ -1,0 +1,375 @@
+import { isJsonObject, type TapeRecord } from '@boxcar/kernel';
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { statementsOf } from '../testing/count-statements.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { Sweeper } from '../worker/sweeper.js';
+import type { Tape } from './tape.js';
+
+let h: Harness;
+let n = 0;
+const fresh = (): string => `fork-${++n}`;
+
+beforeAll(async () => {
+  h = await harness();
+  await h.profile('writer', [{ say: 'done' }]);
+});
+
+afterAll(async () => {
+  await checkInvariants(h.database.pool, { isSettled: false });
+  await h[Symbol.asyncDispose]();
+});
+
+const say = (tape: Tape, content: string) => tape.append([{ kind: 'message', content }]);
+const textOf = ({ payload }: TapeRecord): unknown =>
+  typeof payload.content === 'string' ? payload.content : payload.name;
+const texts = async (tape: Tape): Promise<unknown[]> => (await tape.query().all()).map(textOf);
+
+/** Some agent's tape, with a turn queued or not. */
+async function agentTape(
+  isBusy: boolean,
+): Promise<{ tape: Tape; agent: string; turnId: string | undefined }> {
+  const agent = fresh();
+  await h.runtime.submit('provision_agent', { action: 'create', agent_id: agent, profile_name: 'writer' });
+  const args = { target_strategy: 'reuse', target_ref: agent, instruction: 'go' };
+  const receipt = isBusy ? await h.runtime.submit('delegate_async', args) : undefined;
+  const turnId = isJsonObject(receipt) ? String(receipt.turn_id) : undefined;
+  return { tape: await h.runtime.tape({ agent }), agent, turnId };
+}
+
+const cancel = (turnId: string | undefined) => h.runtime.submit('cancel', { turn_id: turnId ?? '' });
+
+describe('a fork', () => {
+  test('is merged at the end of its block: what was written in it, with where it came from, and a receipt', async () => {
+    const tape = await h.runtime.tape(fresh());
+    await say(tape, 'before');
+    let id = '';
+    {
+      await using fork = await tape.forkTape();
+      id = fork.id;
+      await say(fork.tape, 'within');
+      await fork.tape.handoff('phase', { state: { summary: 's' } });
+      await say(tape, 'meanwhile');
+      expect(await texts(tape)).toEqual(['session/start', 'handoff', 'before', 'meanwhile']);
+      expect(await texts(fork.tape)).toEqual([
+        'session/start',
+        'handoff',
+        'before',
+        'within',
+        'phase',
+        'handoff',
+      ]);
+    }
+    const records = await tape.query().all();
+    expect(records.map(textOf)).toEqual([
+      'session/start',
+      'handoff',
+      'before',
+      'meanwhile',
+      'within',
+      'phase',
+      'handoff',
+      'fork/merge',
+    ]);
+    expect(records.slice(4, 7).map(({ meta }) => meta.merged_from)).toEqual(
+      [4, 5, 6].map((entry) => ({ tape: id, entry })),
+    );
+    expect(records[7]?.payload).toEqual({
+      name: 'fork/merge',
+      data: { fork: id, entries: 3, first: 5, last: 7, replaced: false },
+    });
+    expect(await tape.info()).toMatchObject({ entries: 8, anchors: 2, last_anchor: 'phase' });
+    expect(await tape.forks()).toMatchObject([
+      { fork_id: id, status: 'merged', receipt: { merged: 3, first: 5, last: 7, event: 8 } },
+    ]);
+    const [card, ...copies] = await h.rows<{ card_id: string }>(
+      'select distinct card_id from boxcar.tape_entries where box_id = $1 and position = 4 or box_id = $2 and position = 5',
+      [id, tape.boxId],
+    );
+    expect(card?.card_id).toBeTruthy();
+    expect(copies).toEqual([]);
+  });
+
+  test('is merged once, however often and by however many at once', async () => {
+    const tape = await h.runtime.tape(fresh());
+    const fork = await tape.forkTape();
+    await say(fork.tape, 'x');
+    const handles = await Promise.all([1, 2, 3].map(() => tape.openFork(fork.id)));
+    const receipts = await Promise.all([fork, ...handles].map((handle) => handle.merge()));
+    for (const receipt of [...receipts, await fork.merge()]) expect(receipt).toEqual(receipts[0]);
+    expect(await texts(tape)).toEqual(['session/start', 'handoff', 'x', 'fork/merge']);
+    await expect(fork.discard()).rejects.toMatchObject({ code: 'fork_closed' });
+    await expect(say(fork.tape, 'y')).rejects.toMatchObject({ code: 'fork_closed' });
+    await expect(fork.tape.reset()).rejects.toMatchObject({ code: 'fork_closed' });
+  });
+
+  test('that is not to be merged leaves nothing on the tape', async () => {
+    const tape = await h.runtime.tape(fresh());
+    let id = '';
+    {
+      await using fork = await tape.forkTape({ mergeBack: false });
+      id = fork.id;
+      await say(fork.tape, 'draft');
+    }
+    expect(await texts(tape)).toEqual(['session/start', 'handoff']);
+    expect(await tape.forks({ status: 'discarded' })).toMatchObject([{ fork_id: id }]);
+    const fork = await tape.openFork(id);
+    await expect(fork.merge()).rejects.toMatchObject({ code: 'fork_closed' });
+    expect(await fork.discard()).toMatchObject({ status: 'discarded', merged: 0 });
+    expect(await texts(await h.runtime.tape({ box: id }))).toEqual(['session/start', 'handoff', 'draft']);
+  });
+
+  test('whose block throws is merged all the same, unless it is to be discarded then', async () => {
+    const broken = (tape: Tape): Promise<never> =>
+      say(tape, 'half').then(() => Promise.reject(new Error('broken')));
+    const tape = await h.runtime.tape(fresh());
+    await expect(tape.inFork(broken)).rejects.toThrow('broken');
+    expect(await texts(tape)).toContain('half');
+    const careful = await h.runtime.tape(fresh());
+    await expect(careful.inFork(broken, { onError: 'discard' })).rejects.toThrow('broken');
+    expect(await texts(careful)).toEqual(['session/start', 'handoff']);
+    const { value, receipt } = await careful.inFork(
+      async (inner) => {
+        await say(inner, 'whole');
+        return 7;
+      },
+      { onError: 'discard' },
+    );
+    expect([value, receipt.merged]).toEqual([7, 1]);
+    {
+      await using fork = await careful.forkTape({ onError: 'discard' });
+      await say(fork.tape, 'never merged by its block');
+    }
+    expect(await texts(careful)).toEqual(['session/start', 'handoff', 'whole', 'fork/merge']);
+  });
+
+  test('of a tape whose agent is at work stays open, says so, and can be merged later', async () => {
+    const { tape, turnId } = await agentTape(true);
+    const fork = await tape.forkTape();
+    await say(fork.tape, 'late');
+    await expect(fork[Symbol.asyncDispose]()).rejects.toMatchObject({
+      code: 'tape_busy',
+      details: { fork_id: fork.id, turn_id: turnId },
+    });
+    expect(fork.status).toBe('open');
+    await cancel(turnId);
+    expect(await fork.merge()).toMatchObject({ status: 'merged', merged: 1 });
+  });
+
+  test('and a turn that comes at the same moment: one of both is first, and nothing is in between', async () => {
+    for (let round = 0; round < 4; round += 1) {
+      const { tape, agent } = await agentTape(false);
+      const forks = await Promise.all([1, 2].map(() => tape.forkTape()));
+      for (const [index, fork] of forks.entries())
+        await fork.tape.append([0, 1].map((i) => ({ kind: 'message', content: `${index}.${i}` }) as const));
+      const args = { target_strategy: 'reuse', target_ref: agent, instruction: 'go' };
+      const [first, second] = await Promise.allSettled([
+        ...forks.map((fork) => fork.merge()),
+        h.runtime.submit('delegate_async', args),
+      ]);
+      const merged = [first, second].filter((end) => end?.status === 'fulfilled').length;
+      for (const end of [first, second])
+        if (end?.status === 'rejected') expect(end.reason).toMatchObject({ code: 'tape_busy' });
+      expect(await tape.forks({ status: 'merged' })).toHaveLength(merged);
+      const words = (await texts(tape)).slice(2);
+      expect(words).toHaveLength(3 * merged);
+      for (let at = 0; at < words.length; at += 3)
+        expect(words.slice(at, at + 3)).toSatisfy(
+          ([one, two, end]: readonly string[]) =>
+            end === 'fork/merge' && ['0.0 0.1', '1.0 1.1'].includes(`${one} ${two}`),
+        );
+    }
+  });
+
+  test('that was reset within takes the place of the tape at its merge, and that of its agent', async () => {
+    const { tape, agent } = await agentTape(false);
+    await say(tape, 'old');
+    const before = tape.boxId;
+    const fork = await tape.forkTape();
+    await fork.tape.reset();
+    await say(fork.tape, 'anew');
+    expect(await texts(tape)).toEqual(['session/start', 'handoff', 'old']);
+    const { turn_id: turnId } = (await h.runtime.submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: agent,
+      instruction: 'go',
+    })) as { turn_id: string };
+    await expect(fork.merge()).rejects.toMatchObject({ code: 'tape_busy' });
+    await cancel(turnId);
+    expect(await fork.merge()).toMatchObject({ replaced: true, merged: 3, parent: fork.tape.boxId });
+    const now = await h.runtime.tape({ agent });
+    expect(await texts(now)).toEqual(['session/start', 'handoff', 'anew', 'fork/merge']);
+    expect(await now.info()).toMatchObject({ incarnation: 2 });
+    expect((await texts(await h.runtime.tape({ box: before }))).slice(0, 3)).toEqual([
+      'session/start',
+      'handoff',
+      'old',
+    ]);
+  });
+
+  test('of a tape that was reset since is merged into the one that took its place', async () => {
+    const name = fresh();
+    const tape = await h.runtime.tape(name);
+    const fork = await tape.forkTape();
+    await say(fork.tape, 'kept');
+    await tape.reset();
+    await fork.merge();
+    expect(await texts(await h.runtime.tape(name))).toEqual([
+      'session/start',
+      'handoff',
+      'kept',
+      'fork/merge',
+    ]);
+    const [old] = await tape.forks();
+    expect(old).toMatchObject({ fork_id: fork.id, status: 'merged' });
+
+    const { tape: theirs } = await agentTape(false);
+    const left = await theirs.forkTape();
+    await say(left.tape, 'left open');
+    await theirs.reset();
+    await theirs.reset();
+    expect((await (await theirs.openFork(left.id)).merge()).parent).toBe(theirs.boxId);
+    expect(await texts(theirs)).toEqual(['session/start', 'handoff', 'left open', 'fork/merge']);
+    await expect(theirs.openFork(fork.id)).rejects.toMatchObject({ code: 'not_found' });
+  });
+
+  test('within a fork is merged into that one, and not any more once that has ended', async () => {
+    const tape = await h.runtime.tape(fresh());
+    const outer = await tape.forkTape();
+    const inner = await outer.tape.forkTape();
+    const late = await outer.tape.forkTape();
+    await say(inner.tape, 'deep');
+    await inner.merge();
+    await outer.merge();
+    expect(await texts(tape)).toEqual(['session/start', 'handoff', 'deep', 'fork/merge', 'fork/merge']);
+    await expect(late.merge()).rejects.toMatchObject({ code: 'fork_closed' });
+    expect(await late.discard()).toMatchObject({ status: 'discarded' });
+  });
+
+  test('is merged by who may append to the tape, and ended by who opened it', async () => {
+    const { agent } = await agentTape(false);
+    const tape = await h.runtime.tape(fresh());
+    await say(tape, 'seen');
+    await h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: agent, mode: 'read' });
+    const theirs = await h.runtime.tape({ box: tape.boxId }, { as: agent });
+    const fork = await theirs.forkTape();
+    await say(fork.tape, 'mine');
+    await expect(fork.merge()).rejects.toMatchObject({ code: 'box_not_authorized' });
+    await h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: agent, mode: 'append' });
+    const foreign = await tape.forkTape();
+    await expect(theirs.openFork(foreign.id)).rejects.toMatchObject({ code: 'box_not_authorized' });
+    await fork.merge();
+    expect(await texts(tape)).toEqual(['session/start', 'handoff', 'seen', 'mine', 'fork/merge']);
+  });
+
+  test.each([
+    [{ onError: 'retry' }, 'onError'],
+    [{ key: ' ' }, 'key'],
+    [{ turnId: 'x' }, 'turnId'],
+  ])('with %j is refused', async (options, field) => {
+    const tape = await h.runtime.tape(fresh());
+    await expect(tape.forkTape(options as object)).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field },
+    });
+    expect(await tape.forks()).toEqual([]);
+  });
+});
+
+describe('a fork of a turn', () => {
+  test('is found by the next attempt under its key, merges beside that very turn, and is discarded by its end', async () => {
+    const { tape, turnId } = await agentTape(true);
+    const options = { turnId: turnId ?? '', key: 'call-1' };
+    const fork = await tape.forkTape(options);
+    await say(fork.tape, 'first attempt');
+    const again = await tape.forkTape(options);
+    expect(again.id).toBe(fork.id);
+    await say(again.tape, 'second attempt');
+    const other = await tape.forkTape({ ...options, key: 'call-2' });
+    expect(other.id).not.toBe(fork.id);
+    expect(await again.merge()).toMatchObject({ merged: 2 });
+    expect((await tape.forkTape(options)).receipt).toMatchObject({ status: 'merged' });
+    const ran: string[] = [];
+    const { receipt } = await tape.inFork(async () => void ran.push('again'), options);
+    expect([receipt.merged, ran]).toEqual([2, []]);
+
+    await cancel(turnId);
+    await expect(other.merge()).rejects.toMatchObject({ code: 'fork_closed' });
+    await expect(tape.forkTape({ ...options, key: 'call-3' })).rejects.toMatchObject({ code: 'turn_ended' });
+  });
+
+  test('that nobody ended is discarded by the sweep', async () => {
+    const { tape, turnId } = await agentTape(true);
+    const fork = await tape.forkTape({ turnId: turnId ?? '' });
+    const sweeper = new Sweeper(h.runtime, {
+      lostRingMs: 600_000_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: () => Promise.resolve(),
+    });
+    await sweeper.sweep();
+    expect(await tape.forks()).toMatchObject([{ fork_id: fork.id, status: 'open' }]);
+    await cancel(turnId);
+    await sweeper.sweep();
+    expect(await tape.forks()).toMatchObject([{ fork_id: fork.id, status: 'discarded' }]);
+    await expect(say(fork.tape, 'late')).rejects.toMatchObject({ code: 'fork_closed' });
+  });
+});
+
+describe('a fork of any history', () => {
+  /** What is written on the flat tape, and where it is forked: at any entry, at any depth. */
+  const histories = fc.array(
+    fc.record({ kind: fc.constantFrom('message', 'anchor', 'event', 'fork', 'noise'), n: fc.nat(3) }),
+    { maxLength: 16 },
+  );
+
+  test('reads as the flat tape does, at any depth, and merged level by level gives that tape', async () => {
+    await fc.assert(
+      fc.asyncProperty(histories, async (history) => {
+        const flat = await h.runtime.tape(fresh());
+        const root = await h.runtime.tape(fresh());
+        const forks: Awaited<ReturnType<Tape['forkTape']>>[] = [];
+        const at = (): Tape => forks.at(-1)?.tape ?? root;
+        for (const { kind, n: name } of history) {
+          if (kind === 'fork') forks.push(await at().forkTape());
+          // What a parent goes on with is nothing to its fork.
+          else if (kind === 'noise') await forks.at(-2)?.tape.append([{ kind: 'event', name: 'noise' }]);
+          else
+            for (const tape of [flat, at()]) {
+              if (kind === 'anchor') await tape.handoff(`a${name}`, { state: { name } });
+              else if (kind === 'event') await tape.append([{ kind: 'event', name: `e${name}` }]);
+              else await say(tape, `m${name}`);
+            }
+        }
+        const read = async (tape: Tape) => ({
+          all: (await tape.query().all()).map(({ position, kind, payload }) => ({ position, kind, payload })),
+          messages: await tape.messages(),
+          strict: await tape.messages({ anchor: null, strictBub: true }),
+          anchors: (await tape.anchors()).map(({ name, position }) => [name, position]),
+          info: { ...(await tape.info()), name: null, box_id: null, last_token_usage: null },
+        });
+        expect(await read(at())).toEqual(await read(flat));
+        for (const fork of forks.reverse()) await fork.merge();
+        const isOurs = (text: unknown): boolean => text !== 'fork/merge' && text !== 'noise';
+        expect((await texts(root)).filter(isOurs)).toEqual((await texts(flat)).filter(isOurs));
+      }),
+      { numRuns: 12 },
+    );
+  });
+});
+
+test('a fork is made by the same statements and rows whatever there is on the tape', async () => {
+  const tape = await h.runtime.tape(fresh());
+  const rows = async (): Promise<number> =>
+    (await h.rows<{ n: number }>('select count(*)::int as n from boxcar.tape_entries'))[0]?.n ?? 0;
+  const cost = async (): Promise<readonly [number, number]> => {
+    const before = await rows();
+    const { length } = await statementsOf(h.database, () => tape.forkTape());
+    return [length, (await rows()) - before];
+  };
+  const small = await cost();
+  for (let i = 0; i < 3; i += 1)
+    await tape.append(Array.from({ length: 200 }, (_, i) => ({ kind: 'event', name: `e${i}` }) as const));
+  expect(await cost()).toEqual(small);
+  expect(small[1]).toBe(0);
+});

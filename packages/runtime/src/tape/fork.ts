@@ -1,0 +1,285 @@
+/** A fork in the hands of a program: a tape that is merged into the one it was forked from, or discarded. Source: docs/tape.md, "Forks". */
+import { type BoxId, KernelError, parseId } from '@boxcar/kernel';
+import {
+  discardFork,
+  type ForkReceipt,
+  type ForkRow,
+  type ForkStatus,
+  findCurrentTape,
+  findFork,
+  findTape,
+  listForks,
+  type MergeResult,
+  makeFork,
+  mergeFork,
+  type TapeActor,
+  type TapeRow,
+} from '@boxcar/store';
+import type pg from 'pg';
+import { newId } from '../packer.js';
+import type { Tape } from './tape.js';
+import { notAuthorized } from './tape-errors.js';
+
+export interface ForkOptions {
+  /** What the end of its block does: merge it (default), or discard it. */
+  readonly mergeBack?: boolean;
+  /**
+   * `discard`: only what came to its end is merged. A block of `inFork` that throws discards it then; one of `await using`
+   * merges by itself at its end, and its dispose discards what was not merged. Default `merge`, as in the original.
+   */
+  readonly onError?: 'merge' | 'discard';
+  /** The turn it is made for: its next attempt gets the same fork under the same key, its end discards it. */
+  readonly turnId?: string;
+  /** Tells forks of one turn apart; default `fork`. For a tool: its `toolCallId`. */
+  readonly key?: string;
+}
+
+/** What forks are made and ended with. */
+export interface ForkContext {
+  readonly pool: pg.Pool;
+  readonly actor: TapeActor;
+  /** The tape that a box is, in the actor's hands. */
+  readonly open: (boxId: BoxId) => Tape;
+}
+
+export interface ForkPoint {
+  readonly row: TapeRow;
+  /** For who may not see all: the last position, with what lies before it. */
+  readonly upto: { readonly position: number; readonly lastAnchor: number; readonly anchors: number } | null;
+}
+
+/** A reset of the parent between look and lock is rare; so many in a row are not met. */
+const MAX_ROUNDS = 10;
+const MAX_KEY = 200;
+const MAX_FORKS = 1_000;
+
+const refuse = (field: string, message: string): KernelError =>
+  new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
+
+/** A fork that is to be ended, durable: whoever finds it open may go on with it (`tape.openFork`). */
+export class TapeFork implements AsyncDisposable {
+  readonly #context: ForkContext;
+  readonly #tape: Tape;
+  #row: ForkRow;
+
+  /** @internal By `tape.forkTape` and `tape.openFork`. */
+  constructor(context: ForkContext, row: ForkRow) {
+    this.#context = context;
+    this.#row = row;
+    this.#tape = context.open(row.boxId);
+  }
+
+  /** What is written to: it reads as the parent did at the fork, and goes on from there. */
+  get tape(): Tape {
+    return this.#tape;
+  }
+
+  /** The box it was made as, which names it. */
+  get id(): BoxId {
+    return this.#row.id;
+  }
+
+  get status(): ForkStatus {
+    return this.#row.status;
+  }
+
+  /** What its end came to; null while it is open. A fork that an earlier attempt has ended has one from the beginning. */
+  get receipt(): ForkReceipt | null {
+    return this.#row.receipt;
+  }
+
+  /**
+   * Appends what was written in it to the parent's tape, once: later calls get the first one's receipt. A fork that was reset takes the parent's place.
+   *
+   * @throws KernelError `tape_busy` while a turn of the parent's agent is under way or queued: the fork stays open. `fork_closed`,
+   *   `box_not_authorized`, `tape_conflict`.
+   */
+  async merge(): Promise<ForkReceipt> {
+    const { pool, actor } = this.#context;
+    for (let round = 0; round < MAX_ROUNDS; round += 1) {
+      await this.#look();
+      if (this.#row.receipt !== null) break;
+      const parentBoxId = await findCurrentTape(pool, this.#row.parentBoxId);
+      if (parentBoxId === undefined) break;
+      await this.#checkParent(parentBoxId);
+      const result = await mergeFork(pool, this.#row, { parentBoxId, authorId: actor.actorId });
+      if (result.outcome === 'moved') continue;
+      await this.#end(result);
+      break;
+    }
+    const { receipt, id } = this.#row;
+    if (receipt?.status === 'merged') return receipt;
+    if (receipt !== null) throw closed(this.#row);
+    throw new KernelError('tape_conflict', {
+      message: `The tape that fork ${id} was made of is archived, and nothing has taken its place.`,
+      details: { fork_id: id, box_id: this.#row.parentBoxId },
+    });
+  }
+
+  /** Ends it without the parent. Its entries stay, and nobody reads them who does not ask for this box. @throws KernelError `fork_closed` when it was merged. */
+  async discard(): Promise<ForkReceipt> {
+    await this.#look();
+    if (this.#row.receipt === null) await this.#end(await discardFork(this.#context.pool, this.#row));
+    const { receipt } = this.#row;
+    if (receipt?.status === 'discarded') return receipt;
+    throw closed(this.#row);
+  }
+
+  /** Merges it, unless it is to be discarded (`mergeBack`, `onError`) or has ended. @throws KernelError as `merge`. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#look();
+    if (this.#row.receipt !== null) return;
+    const { mergeBack, onError } = this.#row;
+    if (mergeBack && onError === 'merge') await this.merge();
+    else await this.discard();
+  }
+
+  /** @internal The end of a block that is known to have come to its end, or not. */
+  async leave(hasThrown: boolean): Promise<ForkReceipt> {
+    const { mergeBack, onError } = this.#row;
+    return mergeBack && !(hasThrown && onError === 'discard') ? this.merge() : this.discard();
+  }
+
+  async #end(result: Exclude<MergeResult, { readonly outcome: 'moved' }>): Promise<void> {
+    const { id } = this.#row;
+    switch (result.outcome) {
+      case 'busy':
+        throw new KernelError('tape_busy', {
+          message: `A turn of the agent whose tape fork ${id} goes to is under way or queued; the fork stays open.`,
+          details: { fork_id: id, turn_id: result.turnId },
+        });
+      case 'parent_closed':
+        throw new KernelError('fork_closed', {
+          message: `The fork that fork ${id} was made of has ended; this one stays open.`,
+          details: { fork_id: id, box_id: this.#row.parentBoxId },
+        });
+      case 'not_found':
+        throw forkNotFound(id);
+      default:
+        this.#row = { ...this.#row, status: result.receipt.status, receipt: result.receipt };
+    }
+  }
+
+  async #look(): Promise<void> {
+    const { pool, actor } = this.#context;
+    const row = await findFork(pool, actor.projectId, this.#row.id);
+    if (row === undefined) throw forkNotFound(this.#row.id);
+    this.#row = row;
+  }
+
+  async #checkParent(boxId: BoxId): Promise<void> {
+    const { pool, actor } = this.#context;
+    const parent = await findTape(pool, { kind: 'box', boxId }, actor);
+    const isReset = this.#row.boxId !== this.#row.id;
+    if (parent?.isOwn === true || (!isReset && parent?.appendGrant != null)) return;
+    throw notAuthorized(boxId, actor.actorId, isReset ? 'reset' : 'append to');
+  }
+}
+
+const forkNotFound = (id: string): KernelError =>
+  new KernelError('not_found', {
+    message: `No fork ${id} of this tape.`,
+    details: { fork_id: id },
+  });
+
+const closed = ({ id, status }: ForkRow): KernelError =>
+  new KernelError('fork_closed', { message: `Fork ${id} was ${status}.`, details: { fork_id: id, status } });
+
+function checkOptions({ onError = 'merge', key = 'fork' }: ForkOptions): void {
+  if (!['merge', 'discard'].includes(onError)) throw refuse('onError', 'must be merge or discard.');
+  if (key.trim() === '' || key.length > MAX_KEY || key.includes('\0'))
+    throw refuse('key', `must have 1 to ${MAX_KEY} characters.`);
+}
+
+/** Makes a fork of a tape at its head, or finds the one that its turn has made under the key. */
+export async function forkTape(
+  context: ForkContext,
+  { row, upto }: ForkPoint,
+  options: ForkOptions,
+): Promise<TapeFork> {
+  checkOptions(options);
+  const { pool, actor } = context;
+  const { mergeBack = true, onError = 'merge', key = 'fork' } = options;
+  const turnId = options.turnId === undefined ? null : parseId<'turn'>(options.turnId, 'turnId');
+  const made = await makeFork(pool, {
+    boxId: newId<'box'>(),
+    projectId: actor.projectId,
+    parentBoxId: row.boxId,
+    openedBy: actor.actorId,
+    turnId,
+    key,
+    mergeBack,
+    onError,
+    upto,
+  });
+  if (made.outcome === 'turn_ended')
+    throw new KernelError('turn_ended', {
+      message: `turnId: turn ${turnId} has ended, or is none of this project.`,
+      details: { field: 'turnId', turn_id: turnId },
+    });
+  const fork = made.outcome === 'made' ? await findFork(pool, actor.projectId, made.id) : undefined;
+  if (fork === undefined) throw forkNotFound(row.boxId);
+  return new TapeFork(context, fork);
+}
+
+/** A fork of a tape by its id. @throws KernelError `not_found`, `box_not_authorized`. */
+export async function openFork(context: ForkContext, boxId: BoxId, forkId: string): Promise<TapeFork> {
+  const { pool, actor } = context;
+  const id = parseId<'box'>(forkId, 'fork');
+  const [row] = await listForks(pool, { projectId: actor.projectId, boxId, id, limit: 1 });
+  if (row === undefined) throw forkNotFound(forkId);
+  if ((await findTape(pool, { kind: 'box', boxId: row.id }, actor))?.isOwn !== true)
+    throw notAuthorized(row.id, actor.actorId, 'end the fork');
+  return new TapeFork(context, row);
+}
+
+/** A fork as it is listed. */
+export interface ForkSummary {
+  readonly fork_id: BoxId;
+  readonly status: ForkStatus;
+  readonly opened_by: string;
+  /** The turn it lives with; null: it is ended by hand. */
+  readonly turn_id: string | null;
+  readonly created_at: string;
+  readonly receipt: ForkReceipt | null;
+}
+
+export async function listForksOf(
+  { pool, actor }: ForkContext,
+  boxId: BoxId,
+  status: ForkStatus | null,
+): Promise<readonly ForkSummary[]> {
+  if (status !== null && !['open', 'merged', 'discarded'].includes(status))
+    throw refuse('status', 'must be open, merged or discarded.');
+  const rows = await listForks(pool, { projectId: actor.projectId, boxId, status, limit: MAX_FORKS });
+  return rows.map((row) => ({
+    fork_id: row.id,
+    status: row.status,
+    opened_by: row.openedBy,
+    turn_id: row.turnId,
+    created_at: row.createdAt.toISOString(),
+    receipt: row.receipt,
+  }));
+}
+
+/**
+ * Runs a block in a fork and ends it. A fork that an earlier attempt of the turn has ended already runs nothing: its receipt is the answer.
+ *
+ * @throws What the block throws, after the end of the fork; an `AggregateError` when that fails too.
+ */
+export async function inFork<T>(
+  fork: TapeFork,
+  block: (tape: Tape) => Promise<T>,
+): Promise<{ readonly receipt: ForkReceipt; readonly value: T | undefined }> {
+  if (fork.receipt !== null) return { receipt: fork.receipt, value: undefined };
+  let value: T;
+  try {
+    value = await block(fork.tape);
+  } catch (error) {
+    await fork.leave(true).catch((failure: unknown) => {
+      throw new AggregateError([error, failure], 'The block of a fork failed, and so did its end.');
+    });
+    throw error;
+  }
+  return { receipt: await fork.leave(false), value };
+}

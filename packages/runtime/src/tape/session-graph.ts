@@ -1,0 +1,128 @@
+/** The lineage of forked sessions. Source: docs/tape.md, "Sessions". */
+import { KernelError, type ProjectId } from '@boxcar/kernel';
+import {
+  findSession,
+  listChildSessions,
+  listSessions,
+  type Session,
+  sessionIdOfTape,
+  setSessionStatus,
+} from '@boxcar/store';
+import type pg from 'pg';
+import { findProject } from '../profiles.js';
+
+/** A session as the seed records it, with its agent and tape. */
+export interface SessionMetadata {
+  /** Of the session, its tape and its agent. */
+  readonly session_id: string;
+  /** The parent's tape by its name, else its agent, else its box. */
+  readonly parent_session_id: string;
+  readonly from_anchor: string | null;
+  readonly created_at: string;
+  /** `active` from the beginning; what else it says is the embedder's. Only an active one tells its parent. */
+  readonly status: string;
+  readonly agent_id: string;
+  readonly box_id: string;
+  readonly notifies_parent: boolean;
+}
+
+export interface SessionScope {
+  /** Id or name; default `default`. */
+  readonly projectId?: string;
+}
+
+const MAX_STATUS = 100;
+const DEFAULT_SESSIONS = 100;
+const MAX_SESSIONS = 1_000;
+
+const toMetadata = (session: Session): SessionMetadata => ({
+  session_id: session.name,
+  parent_session_id: session.parentSessionId,
+  from_anchor: session.fromAnchor,
+  created_at: session.createdAt.toISOString(),
+  status: session.status,
+  agent_id: session.agentId,
+  box_id: session.boxId,
+  notifies_parent: session.notifies,
+});
+
+const notFound = (name: string, projectId: ProjectId): KernelError =>
+  new KernelError('not_found', {
+    message: `No session '${name}' in this project.`,
+    details: { session_id: name, project_id: projectId },
+  });
+
+function checkLimit(limit: number): number {
+  if (Number.isInteger(limit) && limit >= 0 && limit <= MAX_SESSIONS) return limit;
+  throw new KernelError('bad_request', {
+    message: `limit: must be a whole number from 0 to ${MAX_SESSIONS}.`,
+    details: { field: 'limit' },
+  });
+}
+
+export class SessionGraph {
+  readonly #pool: pg.Pool;
+
+  constructor(pool: pg.Pool) {
+    this.#pool = pool;
+  }
+
+  /** Sessions of a project, the oldest first; 100 unless told, 1,000 at most. */
+  async list(
+    options: SessionScope & { readonly status?: string; readonly limit?: number } = {},
+  ): Promise<readonly SessionMetadata[]> {
+    const limit = checkLimit(options.limit ?? DEFAULT_SESSIONS);
+    const { projectId } = await findProject(this.#pool, options.projectId);
+    const status = options.status ?? null;
+    return (await listSessions(this.#pool, { projectId, status, limit })).map(toMetadata);
+  }
+
+  /** @throws KernelError `not_found`. */
+  async get(name: string, options: SessionScope = {}): Promise<SessionMetadata> {
+    return toMetadata((await this.#find(name, options)).session);
+  }
+
+  /** The session that this one was forked from; null when that is a tape which is no session. @throws KernelError `not_found`. */
+  async getParent(name: string, options: SessionScope = {}): Promise<SessionMetadata | null> {
+    const { session, projectId } = await this.#find(name, options);
+    const parent = await findSession(this.#pool, projectId, session.parentSessionId);
+    return parent === undefined ? null : toMetadata(parent);
+  }
+
+  /** The sessions that were forked from this one, or from a tape: by its name, else its agent's id, else its box's. */
+  async getChildren(name: string, options: SessionScope = {}): Promise<readonly SessionMetadata[]> {
+    const { projectId } = await findProject(this.#pool, options.projectId);
+    const of = { projectId, parentSessionId: name, limit: MAX_SESSIONS };
+    return (await listChildSessions(this.#pool, of)).map(toMetadata);
+  }
+
+  /** The sessions that were forked from any incarnation of the tape that this box is. */
+  async getChildrenOf(
+    boxId: Session['boxId'],
+    options: SessionScope = {},
+  ): Promise<readonly SessionMetadata[]> {
+    const id = await sessionIdOfTape(this.#pool, boxId);
+    return id === undefined ? [] : this.getChildren(id, options);
+  }
+
+  /** Says how a session stands. One that is not `active` no longer tells its parent. @throws KernelError `not_found`, `bad_request`. */
+  async setStatus(name: string, status: string, options: SessionScope = {}): Promise<void> {
+    if (typeof status !== 'string' || status.trim() === '' || status.length > MAX_STATUS)
+      throw new KernelError('bad_request', {
+        message: `status: must have 1 to ${MAX_STATUS} characters.`,
+        details: { field: 'status' },
+      });
+    const { projectId } = await findProject(this.#pool, options.projectId);
+    if (!(await setSessionStatus(this.#pool, projectId, { name, status }))) throw notFound(name, projectId);
+  }
+
+  async #find(
+    name: string,
+    options: SessionScope,
+  ): Promise<{ readonly session: Session; readonly projectId: ProjectId }> {
+    const { projectId } = await findProject(this.#pool, options.projectId);
+    const session = await findSession(this.#pool, projectId, name);
+    if (session === undefined) throw notFound(name, projectId);
+    return { session, projectId };
+  }
+}

@@ -1,0 +1,324 @@
+import { type BoxId, KernelError, type TurnId } from '@boxcar/kernel';
+import { inspectBox } from '@boxcar/store';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { statementsOf } from '../testing/count-statements.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import type { ImportOptions, TapeSource } from './import-tape.js';
+import type { Tape } from './tape.js';
+import type { TapeTarget } from './tape-types.js';
+
+let h: Harness;
+let n = 0;
+const fresh = (): string => `file-${++n}`;
+
+beforeAll(async () => {
+  h = await harness();
+});
+
+afterAll(async () => {
+  await checkInvariants(h.database.pool);
+  await h[Symbol.asyncDispose]();
+});
+
+/** As the original writes them, with gaps, without dates and with old ones, and what it does not know itself. */
+const LINES = [
+  '{"id": 1, "kind": "anchor", "payload": {"name": "session/start", "state": {"owner": "human"}}, "meta": {}}',
+  '{"id": 2, "kind": "event", "payload": {"name": "handoff", "data": {"name": "session/start", "state": {"owner": "human"}}}, "meta": {}}',
+  '{"id": 3, "kind": "message", "payload": {"role": "user", "content": "Wie h\\u00f6rt es auf?"}, "meta": {"run_id": "run-1"}, "date": "2026-02-21T12:00:00.123456+00:00"}',
+  '{"id": 7, "kind": "tool_call", "payload": {"calls": [{"id": "c1", "type": "function", "function": {"name": "fs.read", "arguments": "{\\"path\\": \\"a\\"}"}}, {"id": "c2", "type": "function", "function": {"name": "fs.read", "arguments": "{}"}}]}, "meta": {}, "timestamp": 1771675200.25}',
+  '{"id": 8, "kind": "tool_result", "payload": {"results": ["text", {"x": 1.0}]}, "meta": {}}',
+  '{"id": 20, "kind": "note", "payload": {"by": "a plugin"}, "meta": {"context": false}, "extra": [1, 2]}',
+  '{"id": 21, "kind": "anchor", "payload": {"name": "phase/2", "state": {"summary": "secret words", "n": 1.50}}, "meta": {}}',
+  '{"id": 22, "kind": "event", "payload": {"name": "handoff", "data": {"name": "phase/2", "state": {"summary": "secret words", "n": 1.50}}}, "meta": {}}',
+  '{"id": 23, "kind": "message", "payload": {"role": "assistant", "content": "So."}, "meta": {}}',
+];
+
+const load = (
+  name: TapeTarget,
+  lines: readonly string[] | TapeSource,
+  options: ImportOptions = {},
+): ReturnType<Harness['runtime']['importTape']> =>
+  h.runtime.importTape(name, 'main' in lines ? lines : { main: { lines: () => lines } }, options);
+
+async function linesOf(tape: Tape): Promise<string[]> {
+  const lines: string[] = [];
+  for await (const line of tape.export()) lines.push(line);
+  return lines;
+}
+
+describe('a file', () => {
+  test('comes back byte for byte, and is a tape like others', async () => {
+    const name = fresh();
+    const { boxId } = await load(name, LINES);
+    const tape = await h.runtime.tape(name);
+    expect(tape.boxId).toBe(boxId);
+    expect(await linesOf(tape)).toEqual(LINES);
+    expect(await tape.info()).toMatchObject({ entries: 11, anchors: 2, last_anchor: 'phase/2' });
+    expect((await tape.fromLastAnchor()).map(({ kind }) => kind)).toEqual(['event', 'message']);
+    expect(await tape.messages({ strictBub: true, anchor: null })).toMatchObject([
+      { role: 'assistant', content: '[Anchor created: session/start]: {"owner": "human"}' },
+      { role: 'user', content: 'Wie hört es auf?' },
+      { role: 'assistant', tool_calls: [{ id: 'c1' }, { id: 'c2' }] },
+      { role: 'tool', content: 'text', tool_call_id: 'c1' },
+      { role: 'tool', content: '{"x": 1.0}', tool_call_id: 'c2' },
+      { role: 'assistant', content: '[Anchor created: phase/2]: {"summary": "secret words", "n": 1.5}' },
+      { role: 'assistant', content: 'So.' },
+    ]);
+    // Lines without a date are of 1970.
+    const dated = await tape.query().betweenDates('2026-01-01', '2026-12-31').all();
+    expect(dated.map(({ kind }) => kind)).toEqual(['message', 'tool_call', 'tool_call']);
+    await tape.append([{ kind: 'message', content: 'more' }]);
+    expect((await linesOf(tape)).slice(0, -1)).toEqual(LINES);
+    expect(JSON.parse((await linesOf(tape)).at(-1) ?? '')).toMatchObject({ id: 24, kind: 'message' });
+  });
+
+  test('without an anchor is a tape without one: its last slice is the whole', async () => {
+    const name = fresh();
+    await load(name, LINES.slice(2, 5));
+    const tape = await h.runtime.tape(name);
+    expect(await tape.info()).toMatchObject({ entries: 5, anchors: 0, last_anchor: null });
+    expect(await tape.fromLastAnchor()).toHaveLength(5);
+    expect(await linesOf(tape)).toEqual(LINES.slice(2, 5));
+    // As the context of a turn.
+    await h.profile('reader', [{ say: 'done' }]);
+    const worker = await h.worker();
+    const { context_box_id: context } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'reader',
+      instruction: 'Read.',
+      context_box_id: tape.boxId,
+      wait: true,
+    })) as { context_box_id: BoxId };
+    await worker.close();
+    const { segments } = await inspectBox(h.database.pool, context, { project: 'default' });
+    expect(segments.filter(({ source }) => source === tape.boxId)).toMatchObject([{ count: 5 }]);
+    await tape.handoff('first');
+    expect(await tape.info()).toMatchObject({
+      anchors: 1,
+      last_anchor: 'first',
+      entries_since_last_anchor: 1,
+    });
+  });
+
+  test.each<[string, readonly string[], string, number]>([
+    ['broken', [...LINES, '{"id": 1'], 'Line 10 is no JSON.', 10],
+    ['with a card too large', [...LINES, bigLine()], 'Line 10: ', 10],
+    ['behind many good ones', [...many(1_200), '', 'x'], 'Line 1202 is no JSON.', 1_202],
+  ])('%s is refused by its line, and nothing is imported', async (_what, lines, message, line) => {
+    const name = fresh();
+    await expect(load(name, lines)).rejects.toMatchObject({
+      message: expect.stringContaining(message),
+      details: { line },
+    });
+    await expect(h.runtime.tape(name, { create: false })).rejects.toMatchObject({ code: 'not_found' });
+    // Into a tape that exists as little.
+    const tape = await h.runtime.tape(name);
+    await expect(load(name, lines, { append: true })).rejects.toBeInstanceOf(KernelError);
+    expect((await tape.info()).entries).toBe(2);
+  });
+
+  test('that cannot be read or holds nothing is refused by its name', async () => {
+    const lost = { name: 'lost.jsonl', lines: () => failing() };
+    await expect(load(fresh(), { main: lost })).rejects.toMatchObject({
+      code: 'bad_request',
+      message: expect.stringContaining('lost.jsonl: cannot be read: gone.'),
+    });
+    await expect(load(fresh(), { main: { name: 'e', lines: () => ['', ' '] } })).rejects.toMatchObject({
+      code: 'bad_request',
+      message: expect.stringContaining('e: There are no lines.'),
+    });
+  });
+
+  test('goes into a tape that exists only to be appended, behind its entries', async () => {
+    const tape = await h.runtime.tape(fresh());
+    const { name } = await tape.info();
+    await expect(load(name ?? '', LINES)).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: 'tape' },
+    });
+    expect(await load({ box: tape.boxId }, LINES, { append: true })).toMatchObject({
+      boxId: tape.boxId,
+      first: 3,
+      last: 13,
+      lines: 9,
+    });
+    expect((await linesOf(tape)).slice(2)).toEqual(LINES);
+    expect(await tape.info()).toMatchObject({ anchors: 3, last_anchor: 'phase/2', last_anchor_position: 11 });
+    await expect(
+      load(name ?? '', { main: { lines: () => LINES }, sessionGraph: '' }, { append: true }),
+    ).rejects.toMatchObject({ code: 'bad_request' });
+  });
+
+  test('of any length takes the same statements for each chunk, in one transaction', async () => {
+    const name = fresh();
+    const seen: number[] = [];
+    const statements = await statementsOf(h.database, () =>
+      load(name, many(1_600), { onProgress: (lines) => seen.push(lines) }),
+    );
+    expect(seen).toEqual([500, 1_000, 1_500, 1_600]);
+    expect(statements.filter((text) => text === 'begin')).toHaveLength(1);
+    const appends = statements.filter((text) => text.includes('insert into boxcar.tape_entries'));
+    expect(appends).toHaveLength(4);
+    expect(statements.length - appends.length).toBeLessThan(10);
+    const tape = await h.runtime.tape(name);
+    const reads = await statementsOf(h.database, async () => {
+      expect(await linesOf(tape)).toEqual(many(1_600));
+    });
+    expect(reads).toHaveLength(5);
+  });
+});
+
+const many = (count: number): readonly string[] =>
+  Array.from(
+    { length: count },
+    (_, index) =>
+      `{"id": ${index + 1}, "kind": "message", "payload": {"role": "user", "content": "${index}"}, "meta": {}}`,
+  );
+const bigLine = (): string =>
+  `{"id": 99, "kind": "message", "payload": {"role": "user", "content": "${'x'.repeat(2 ** 20)}"}, "meta": {}}`;
+// biome-ignore lint/correctness/useYield: it fails before its first line.
+async function* failing(): AsyncGenerator<string> {
+  throw Object.assign(new Error('gone'), { code: 'ENOENT' });
+}
+
+test('a folder of several incarnations and a session graph comes back as it was', async () => {
+  const name = fresh();
+  const sessionGraph =
+    `{"session_id": "${name}", "parent_session_id": "p", "from_anchor": "a", "created_at": "2026-02-21", "status":"active"}\n` +
+    `{"session_id": "${name}", "status": "odd spacing" ,"x":1}\n`;
+  const archived = [many(3), LINES.slice(0, 3)];
+  const file = (lines: readonly string[]) => ({ lines: () => lines });
+  expect(await load(name, { main: file(LINES), archived: archived.map(file), sessionGraph })).toMatchObject({
+    archived: 2,
+  });
+  const tape = await h.runtime.tape(name);
+  expect(await tape.info()).toMatchObject({ incarnation: 3 });
+  const folder = await tape.folder();
+  expect(folder).toMatchObject({ id: name, parent: null, sessionGraph });
+  expect(
+    await Promise.all(
+      folder.archived.map(async ({ boxId }) => linesOf(await h.runtime.tape({ box: boxId }))),
+    ),
+  ).toEqual(archived);
+  await tape.reset();
+  expect((await tape.folder()).archived).toHaveLength(3);
+});
+
+test('a fork is written with its whole line, as far as its reader may read', async () => {
+  const name = fresh();
+  await load(name, LINES);
+  const { boxId: parent } = await h.runtime.tape(name);
+  // In the middle of a line of two results.
+  const [fork] = await h.rows<{ id: string }>(
+    `insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, anchor_count,
+       parent_box_id, fork_position, line_boxes, line_ends, fork_status)
+     select gen_random_uuid(), b.project_id, 'tape', b.owner_agent_id, b.maker_agent_id, 1, 6, 1, 1, 1, b.id, 6, array[b.id], array[6], 'open'
+     from boxcar.boxes b where b.id = $1 returning id`,
+    [parent],
+  );
+  const tape = await h.runtime.tape({ box: fork?.id ?? '' });
+  await tape.append([{ kind: 'message', content: 'own' }]);
+  const lines = await linesOf(tape);
+  expect(lines.slice(0, 4)).toEqual(LINES.slice(0, 4));
+  expect(lines.slice(4).map((line) => JSON.parse(line).payload)).toEqual([
+    { results: ['text'] },
+    { role: 'user', content: 'own' },
+  ]);
+  const { sessionGraph, ...folder } = await tape.folder();
+  expect(folder).toEqual({ id: tape.boxId, parent: { tape: name, entry: 6 }, archived: [] });
+  expect(JSON.parse(sessionGraph)).toMatchObject({ parent_session_id: name, status: 'active' });
+
+  const [reader] = await h.rows<{ id: string }>(
+    "insert into boxcar.agents (id, project_id, name) select gen_random_uuid(), id, 'reader-1' from boxcar.projects where name = 'default' returning id",
+  );
+  const read = async () => linesOf(await h.runtime.tape(name, { as: reader?.id ?? '', create: false }));
+  await expect(read()).rejects.toMatchObject({ code: 'box_not_authorized' });
+  await h.runtime.submit('grant_box', { box_id: parent, grantee: reader?.id ?? '', mode: 'read' });
+  expect(await read()).toEqual(LINES);
+});
+
+test('a session graph is made of the tape itself where none was imported', async () => {
+  const tape = await h.runtime.tape(fresh());
+  const { sessionGraph, id } = await tape.folder();
+  expect(JSON.parse(sessionGraph)).toEqual({
+    session_id: id,
+    parent_session_id: null,
+    from_anchor: null,
+    created_at: expect.stringMatching(/\+00:00$/),
+    status: 'active',
+  });
+});
+
+test("an agent's own tape, imported elsewhere, gives the same messages and the same lines", async () => {
+  h.runtime.registerTool({
+    name: 'look',
+    description: 'Looks.',
+    input: z.object({ at: z.number().optional() }),
+    retry: 'safe',
+    run: async () => ({ found: [1, 'ü'] }),
+  });
+  await h.profile(
+    'looker',
+    [
+      {
+        say: 'Looking.',
+        calls: [
+          { tool: 'look', arguments: { at: 1 } },
+          { tool: 'look', arguments: {} },
+        ],
+      },
+      { say: 'Done.' },
+    ],
+    { tools: ['look'] },
+  );
+  await h.worker();
+  const { agent_id: agent, turn_id: turn } = (await h.runtime.submit('launch_principal', {
+    profile_name: 'looker',
+    instruction: 'Look.',
+  })) as unknown as { agent_id: string; turn_id: string };
+  await h.runtime.waitForTurn(turn as TurnId);
+  const tape = await h.runtime.tape({ agent });
+  const lines = await linesOf(tape);
+  const name = fresh();
+  await load(name, lines);
+  const copy = await h.runtime.tape(name);
+  expect(await linesOf(copy)).toEqual(lines);
+  for (const options of [{}, { strictBub: true, anchor: null }] as const)
+    expect(await copy.messages(options)).toEqual(await tape.messages(options));
+  expect(await tape.messages({ anchor: null })).toMatchObject([
+    { content: '[Anchor created: session/start]: {"owner": "human"}' },
+    { role: 'assistant', content: 'Looking.' },
+    { tool_calls: [{ function: { name: 'look' } }, { function: { name: 'look' } }] },
+    { role: 'tool', content: '{"found": [1, "ü"]}' },
+    { role: 'tool', content: '{"found": [1, "ü"]}' },
+    { role: 'assistant', content: 'Done.' },
+  ]);
+});
+
+test('what is erased is in no line any more, and the rest of its line stays', async () => {
+  const name = fresh();
+  await load(name, LINES);
+  const tape = await h.runtime.tape(name);
+  const cards = await h.rows<{ id: string }>(
+    "select card_id as id from boxcar.tape_entries where box_id = $1 and (kind = 'anchor' or kind = 'tool_result') order by position",
+    [tape.boxId],
+  );
+  // The second result of a line of two, and the last anchor, whose event says its state again.
+  for (const card of [cards[2]?.id, cards[3]?.id])
+    await h.rows('select * from boxcar.erase_cards(array[$1]::uuid[], $2)', [card, 'asked to']);
+  const lines = await linesOf(tape);
+  expect(lines.join('\n')).not.toContain('secret');
+  expect(lines.join('\n')).not.toContain('1.0');
+  expect(lines.filter((line) => !LINES.includes(line)).map((line) => JSON.parse(line).payload)).toEqual([
+    { results: ['text'] },
+    { results: ['(erased)'] },
+    { name: 'phase/2', state: '(erased)' },
+    { name: 'handoff', data: { name: 'phase/2', state: '(erased)' } },
+  ]);
+  expect(
+    await h.rows("select from boxcar.tape_entries where box_id = $1 and meta::text like '%secret%'", [
+      tape.boxId,
+    ]),
+  ).toEqual([]);
+});

@@ -1,0 +1,165 @@
+/** References to places on tapes: found, checked against the rights of who asks, and frozen. Rule: docs/tape.md. */
+import {
+  type AgentId,
+  anchorNotFound,
+  type BoxId,
+  formatTapeRef,
+  KernelError,
+  type ProjectId,
+  parseTapeRef,
+  type TapeRef,
+  tryParseId,
+} from '@boxcar/kernel';
+import { findActor, findTapePlace, type Queryable, type TapePlace } from '@boxcar/store';
+
+/** A place on a tape as it stands for ever: nothing behind `head` belongs to it. */
+export interface ResolvedTapeRef {
+  /** The same place with its head. */
+  readonly ref: string;
+  readonly boxId: BoxId;
+  /** Of the entry, or of the anchor. */
+  readonly position: number;
+  /** The anchor that a reader of this place begins with: the last one up to `position`. */
+  readonly start: number;
+  readonly head: number;
+  readonly isArchived: boolean;
+}
+
+/** What a resolved reference is made of. */
+export interface FoundPlace {
+  readonly resolved: ResolvedTapeRef;
+  readonly place: TapePlace;
+}
+
+interface Seeking {
+  readonly projectId: ProjectId;
+  /** Whose rights count. */
+  readonly actorId: AgentId;
+  /** What errors call the reference. */
+  readonly field: string;
+}
+
+const notFound = (field: string, message: string, details: Readonly<Record<string, unknown>>): KernelError =>
+  new KernelError('not_found', { message: `${field}: ${message}.`, details: { field, ...details } });
+
+function checkReadable(place: TapePlace, { field, actorId }: Seeking): void {
+  if (place.is_own || place.granted !== null) return;
+  throw new KernelError('box_not_authorized', {
+    message: `${field}: agent ${actorId} may not read tape ${place.box_id}.`,
+    details: { field, box_id: place.box_id, source_agent_id: actorId },
+  });
+}
+
+/** @throws KernelError `not_found` behind the head, `box_not_authorized` behind what the actor may read. */
+function checkReach(position: number, place: TapePlace, { field, actorId }: Seeking): void {
+  const { box_id, head_position, last_readable } = place;
+  if (position > head_position)
+    throw notFound(field, `tape ${box_id} has no entry ${position}, its last is ${head_position}`, {
+      box_id,
+      position,
+      head_position,
+    });
+  if (position <= last_readable) return;
+  throw new KernelError('box_not_authorized', {
+    message: `${field}: agent ${actorId} may read tape ${box_id} up to entry ${last_readable} only.`,
+    details: { field, box_id, position, upto_position: last_readable, source_agent_id: actorId },
+  });
+}
+
+const wordsOf = ({ target, head }: TapeRef) => ({
+  ...(target.kind === 'entry' ? { position: target.position } : { anchor: target.name }),
+  ...(head === null ? {} : { head }),
+});
+
+/** An entry is its own head; an anchor has the head that the tape has now, and says so. */
+function freeze(ref: TapeRef, head: number): string {
+  const isFrozen = ref.target.kind === 'entry' && ref.head === null;
+  return formatTapeRef(isFrozen ? ref : { ...ref, head });
+}
+
+/**
+ * Finds the place that a reference names.
+ *
+ * @throws KernelError `bad_request` for what is no reference, `not_found` for workspace, tape, entry or anchor,
+ * `box_not_authorized` for what the actor may not read.
+ */
+export async function findTapeRef(db: Queryable, text: string, seeking: Seeking): Promise<FoundPlace> {
+  const { field, projectId } = seeking;
+  const ref = parseTapeRef(text, field);
+  const { target, head } = ref;
+  const place = await findTapePlace(
+    db,
+    { tape: { id: tryParseId(ref.tape), name: ref.tape }, ...wordsOf(ref) },
+    seeking,
+  );
+  if (place === undefined)
+    throw notFound(field, `no tape '${ref.tape.slice(0, 200)}' in this project`, { tape: ref.tape });
+  if (ref.workspace !== place.workspace && tryParseId(ref.workspace) !== projectId)
+    throw notFound(field, `the workspace of this project is '${place.workspace}'`, {
+      workspace: ref.workspace,
+    });
+  checkReadable(place, seeking);
+  if (head !== null) checkReach(head, place, seeking);
+  if (target.kind === 'entry') checkReach(target.position, place, seeking);
+  if (place.position === null) throw anchorNotFound(target.kind === 'anchor' ? target.name : '');
+  const frozenHead = head ?? (target.kind === 'entry' ? target.position : place.last_readable);
+  return {
+    place,
+    resolved: toResolved(place, { ref: freeze(ref, frozenHead), position: place.position, head: frozenHead }),
+  };
+}
+
+const toResolved = (
+  place: TapePlace,
+  { ref, position, head }: Pick<ResolvedTapeRef, 'ref' | 'position' | 'head'>,
+): ResolvedTapeRef => ({
+  ref,
+  boxId: place.box_id,
+  position,
+  start: place.start_position ?? 1,
+  head,
+  isArchived: place.is_archived,
+});
+
+/** The last entry of a tape that the actor knows by its id. */
+export async function findTapeHead(db: Queryable, boxId: BoxId, seeking: Seeking): Promise<FoundPlace> {
+  const place = await findTapePlace(db, { tape: { id: boxId, name: boxId } }, seeking);
+  if (place === undefined)
+    throw notFound(seeking.field, `no tape ${boxId} in this project`, { box_id: boxId });
+  checkReadable(place, seeking);
+  const position = place.last_readable;
+  const ref = formatTapeRef({
+    workspace: place.workspace,
+    tape: boxId,
+    target: { kind: 'entry', position },
+    head: null,
+  });
+  return { place, resolved: toResolved(place, { ref, position, head: position }) };
+}
+
+/**
+ * Finds the place that a reference names, as an agent may read it; by default the operator.
+ *
+ * @throws KernelError as `findTapeRef`; `not_found` for the project or the agent.
+ */
+export async function resolveTapeRef(
+  db: Queryable,
+  text: string,
+  { project, as }: { readonly project: string; readonly as: string | undefined },
+): Promise<ResolvedTapeRef> {
+  const actor = await findActor(db, {
+    project,
+    projectId: tryParseId(project),
+    agent: as ?? '',
+    agentId: as === undefined ? undefined : tryParseId(as),
+  });
+  if (actor === undefined) throw notFound('project_id', `no project '${project}'`, { project_id: project });
+  const actorId = as === undefined ? actor.operatorId : actor.agentId;
+  if (actorId === null) throw notFound('as', `no agent '${as}' in project '${project}'`, { agent: as });
+  const { resolved } = await findTapeRef(db, text, {
+    projectId: actor.projectId,
+    actorId,
+    field: 'tape_ref',
+  });
+  return resolved;
+}

@@ -1,0 +1,83 @@
+/** The tools that read a tape for a model: its own, or one that it was granted. Source: docs/tape.md, "Tools". */
+import {
+  searchText,
+  type TapeAnchors,
+  type TapeSearchInput,
+  tapeAnchorsSchema,
+  tapeInfoSchema,
+  tapeSearchSchema,
+} from '@boxcar/kernel';
+import { retryTransient } from '@boxcar/store';
+import type pg from 'pg';
+import type { Tool, ToolContext } from '../tool.js';
+import { onPool } from './connection.js';
+import { openTape } from './open-tape.js';
+import type { Tape } from './tape.js';
+import { DEFAULT_MATCHES, MAX_MATCHES, toTarget } from './tape-types.js';
+
+/** Looked for beyond the limit, in place of answers of earlier searches, which are not shown. */
+const SPARE_MATCHES = 50;
+
+/** What `tape.search` answers. */
+export async function searchAnswer(tape: Tape, input: TapeSearchInput): Promise<string> {
+  const { query, limit: wanted, start, end, kinds } = input;
+  const limit = wanted === undefined || wanted === 0 ? DEFAULT_MATCHES : wanted;
+  const matches = await tape.search(query, {
+    limit: Math.min(limit + SPARE_MATCHES, MAX_MATCHES),
+    ...(start === undefined ? {} : { start }),
+    ...(end === undefined ? {} : { end }),
+    ...(kinds === undefined ? {} : { kinds }),
+  });
+  return searchText(
+    matches.map(({ record }) => record),
+    limit,
+  );
+}
+
+export const anchorsAnswer = (tape: Tape, { limit }: TapeAnchors): ReturnType<Tape['anchors']> =>
+  tape.anchors(limit === undefined ? {} : { limit });
+
+type Reading<I> = Pick<Tool<I>, 'name' | 'description' | 'input'> & {
+  readonly answer: (tape: Tape, input: I) => Promise<unknown>;
+};
+
+export function tapeTools(pool: pg.Pool): readonly Tool[] {
+  const toTool = <I extends { readonly tape?: string | undefined }>({
+    answer,
+    ...rest
+  }: Reading<I>): Tool => {
+    const tool: Tool<I> = {
+      ...rest,
+      isReadOnly: true,
+      // The tape grows by the agent's own steps, which are no news to the loop guard.
+      repeatable: true,
+      run: async (input: I, { agentId, projectId }: ToolContext) => {
+        const target = input.tape === undefined ? { agent: agentId } : toTarget(input.tape);
+        const options = { projectId, as: agentId, create: false };
+        // A connection that is lost is none of the model's business.
+        return retryTransient(async () => answer(await openTape(onPool(pool), target, options), input));
+      },
+    };
+    return tool as Tool;
+  };
+  return [
+    toTool({
+      name: 'tape.anchors',
+      description: 'List the last anchors of your tape, in the order they were written, with their states.',
+      input: tapeAnchorsSchema,
+      answer: anchorsAnswer,
+    }),
+    toTool({
+      name: 'tape.search',
+      description: 'Search the entries of your tape, also those before the last anchor. Newest first.',
+      input: tapeSearchSchema,
+      answer: searchAnswer,
+    }),
+    toTool({
+      name: 'tape.info',
+      description: 'Tell how long your tape is, what its last anchor is and how much came since.',
+      input: tapeInfoSchema,
+      answer: (tape) => tape.info(),
+    }),
+  ];
+}

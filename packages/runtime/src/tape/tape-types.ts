@@ -1,0 +1,95 @@
+/** What is asked of a tape, and what it answers. */
+import {
+  type AnchorSelector,
+  type BoxId,
+  type EntryKind,
+  type JsonValue,
+  type TapeMessagesOptions,
+  type TapeRecord,
+  tryParseId,
+} from '@boxcar/kernel';
+import type { EntryOptions } from './entry-input.js';
+
+/** A tape by its name, or the one of an agent (id or name), or a box. */
+export type TapeTarget = string | { readonly agent: string } | { readonly box: string };
+
+/** What a model or a command line calls a tape: the id of its box, else its name. */
+export function toTarget(tape: string): TapeTarget {
+  const box = tryParseId<'box'>(tape);
+  return box === undefined ? tape : { box };
+}
+
+export interface AppendOptions {
+  /** The head that was read: when there is more, nothing is appended (`tape_conflict`). */
+  readonly expectedHead?: number;
+  /** Names this append: the same again appends nothing and gives the same answer. */
+  readonly dedupKey?: string;
+}
+
+export interface Appended {
+  /** Positions of the first and last entry. */
+  readonly first: number;
+  readonly last: number;
+  /** True when it had been appended before under its key. */
+  readonly isRepeated: boolean;
+}
+
+export interface HandoffOptions extends AppendOptions, EntryOptions {
+  /** What is handed over: the view shows it first from then on. */
+  readonly state?: JsonValue;
+}
+
+export interface Handoff {
+  readonly anchor: number;
+  readonly event: number;
+  readonly isRepeated: boolean;
+}
+
+export interface AnchorSummary {
+  readonly position: number;
+  readonly name: string;
+  readonly state: JsonValue;
+  readonly date: string | null;
+}
+
+export interface TapeInfo {
+  readonly name: string | null;
+  readonly box_id: BoxId;
+  readonly incarnation: number;
+  readonly entries: number;
+  readonly anchors: number;
+  readonly last_anchor: string | null;
+  readonly last_anchor_position: number;
+  readonly entries_since_last_anchor: number;
+  /** Of the last model call that was recorded near the head; null when there is none. */
+  readonly last_token_usage: number | null;
+}
+
+export interface KindsOption {
+  /** None: all. */
+  readonly kinds?: readonly EntryKind[];
+}
+
+export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> {
+  /** Which entries: those after the last anchor (default), after the latest of a name, or all (null). */
+  readonly anchor?: AnchorSelector;
+  /** Chooses or makes entries of them: for compaction, summaries, retrieval. */
+  readonly select?: (
+    records: readonly TapeRecord[],
+  ) => readonly TapeRecord[] | Promise<readonly TapeRecord[]>;
+}
+
+export interface SearchOptions {
+  /** Default `message` and `tool_result`; none: all. */
+  readonly kinds?: readonly EntryKind[];
+  /** ISO dates, inclusive. */
+  readonly start?: string;
+  readonly end?: string;
+  /** Default 20, 500 at most. */
+  readonly limit?: number;
+}
+
+export const DEFAULT_MATCHES = 20;
+export const MAX_MATCHES = 500;
+export const DEFAULT_ANCHORS = 20;
+export const MAX_ANCHORS = 500;

@@ -1,0 +1,470 @@
+import { ENTRY_KINDS, KernelError, selectRecords, type TapeQuery, type TapeRecord } from '@boxcar/kernel';
+import fc from 'fast-check';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type Harness, harness } from '../testing/harness.js';
+import type { EntryInput } from './entry-input.js';
+import type { Tape } from './tape.js';
+
+let h: Harness;
+let n = 0;
+const fresh = (): string => `tape-${++n}`;
+
+beforeAll(async () => {
+  h = await harness();
+  // Nobody works for it: its turns stay queued.
+  await h.profile('queued', [{ say: 'done' }]);
+});
+
+afterAll(() => h[Symbol.asyncDispose]());
+
+test('a tape of a new name begins with its bootstrap, and is the same tape the next time', async () => {
+  const name = fresh();
+  const tape = await h.runtime.tape(name);
+  expect(await tape.anchors()).toMatchObject([
+    { position: 1, name: 'session/start', state: { owner: 'human' } },
+  ]);
+  expect((await h.runtime.tape(name)).boxId).toBe(tape.boxId);
+  expect(await tape.info()).toMatchObject({
+    name,
+    entries: 2,
+    anchors: 1,
+    last_anchor: 'session/start',
+    entries_since_last_anchor: 1,
+    last_token_usage: null,
+  });
+  await expect(h.runtime.tape(fresh(), { create: false })).rejects.toMatchObject({ code: 'not_found' });
+});
+
+test('a handoff writes its anchor and its event behind each other, at the positions it returns', async () => {
+  const tape = await h.runtime.tape(fresh());
+  expect(await tape.append([{ kind: 'message', content: 'hello' }])).toEqual({
+    first: 3,
+    last: 3,
+    isRepeated: false,
+  });
+  expect(await tape.handoff('phase/one', { state: { summary: 'done' } })).toEqual({
+    anchor: 4,
+    event: 5,
+    isRepeated: false,
+  });
+  expect(await tape.anchors()).toMatchObject([
+    { name: 'session/start' },
+    { position: 4, name: 'phase/one', state: { summary: 'done' } },
+  ]);
+  expect(await tape.info()).toMatchObject({
+    entries: 5,
+    anchors: 2,
+    last_anchor: 'phase/one',
+    entries_since_last_anchor: 1,
+  });
+  expect(await tape.fromLastAnchor()).toMatchObject([
+    {
+      position: 5,
+      kind: 'event',
+      payload: { name: 'handoff', data: { name: 'phase/one', state: { summary: 'done' } } },
+    },
+  ]);
+});
+
+test('an append at a head that has moved changes nothing and says the real head', async () => {
+  const tape = await h.runtime.tape(fresh());
+  await tape.append([{ kind: 'message', content: 'one' }], { expectedHead: 2 });
+  await expect(tape.append([{ kind: 'message', content: 'two' }], { expectedHead: 2 })).rejects.toMatchObject(
+    {
+      code: 'tape_conflict',
+      details: { head: 3 },
+    },
+  );
+  expect((await tape.info()).entries).toBe(3);
+});
+
+test('an append under a key is made once, whoever is first', async () => {
+  const tape = await h.runtime.tape(fresh());
+  const answers = await Promise.all(
+    Array.from({ length: 4 }, () =>
+      tape.append(
+        [
+          { kind: 'message', content: 'x' },
+          { kind: 'event', name: 'e' },
+        ],
+        { dedupKey: 'k' },
+      ),
+    ),
+  );
+  expect(answers.map(({ first, last }) => [first, last])).toEqual([
+    [3, 4],
+    [3, 4],
+    [3, 4],
+    [3, 4],
+  ]);
+  expect(answers.filter(({ isRepeated }) => !isRepeated)).toHaveLength(1);
+});
+
+test('four writers of 25 appends each leave 100 consecutive positions', async () => {
+  const tape = await h.runtime.tape(fresh());
+  const handles = await Promise.all(Array.from({ length: 4 }, () => h.runtime.tape({ box: tape.boxId })));
+  const firsts = await Promise.all(
+    handles.map(async (handle, writer) => {
+      const mine: number[] = [];
+      for (let i = 0; i < 25; i += 1)
+        mine.push((await handle.append([{ kind: 'message', content: `${writer}.${i}` }])).first);
+      return mine;
+    }),
+  );
+  for (const mine of firsts) expect(mine).toEqual(mine.toSorted((a, b) => a - b));
+  expect(firsts.flat().toSorted((a, b) => a - b)).toEqual(Array.from({ length: 100 }, (_, i) => i + 3));
+  expect((await tape.info()).entries).toBe(102);
+});
+
+const messages = (...texts: string[]): EntryInput[] => texts.map((content) => ({ kind: 'message', content }));
+const positions = (records: readonly TapeRecord[]): number[] => records.map(({ position }) => position);
+const agentOf = async (): Promise<{
+  readonly agent_id: string;
+  readonly turn_id: string;
+  readonly output_box_id: string;
+}> => {
+  const receipt = await h.runtime.submit('launch_principal', { profile_name: 'queued', instruction: 'go' });
+  return receipt as unknown as { agent_id: string; turn_id: string; output_box_id: string };
+};
+/** An agent without a turn. */
+const idle = async (): Promise<string> => {
+  const made = await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'queued' });
+  return (made as { agent_id: string }).agent_id;
+};
+
+describe('slices', () => {
+  const names = ['one', 'two', 'none'];
+  const name = fc.constantFrom(...names);
+  const days = ['2026-01-01', '2026-01-02', '2026-01-03'];
+  const entry: fc.Arbitrary<EntryInput> = fc.oneof(
+    fc.constantFrom<EntryInput>(
+      { kind: 'message', content: 'Hello' },
+      { kind: 'message', role: 'assistant', content: { a: 'HELLO' } },
+    ),
+    fc
+      .constantFrom('one', 'two')
+      .map((anchor): EntryInput => ({ kind: 'anchor', name: anchor, state: { hello: 1 } })),
+    fc.constant<EntryInput>({ kind: 'event', name: 'handoff', data: { name: 'x' } }),
+    fc.constant<EntryInput>({ kind: 'system', content: 'be quiet', meta: { note: 'hello' } }),
+    fc.constantFrom(...days).map(
+      (day): EntryInput => ({
+        kind: 'draft',
+        createdAt: `${day}T12:00:00.123456Z`,
+        draft: { kind: 'event', card: null, payload: { name: 'dated' }, anchorName: null, meta: null },
+      }),
+    ),
+  );
+  const query: fc.Arbitrary<TapeQuery> = fc.record({
+    slice: fc.oneof(
+      fc.constant({ kind: 'all' } as const),
+      fc.constant({ kind: 'after_last' } as const),
+      name.map((anchor) => ({ kind: 'after', anchor }) as const),
+      fc.tuple(name, fc.option(name)).map(([start, end]) => ({ kind: 'between', start, end }) as const),
+    ),
+    from: fc.option(
+      fc.constantFrom(...days).map((day) => `${day}T12:00:00.000000Z`),
+      { freq: 3 },
+    ),
+    until: fc.option(
+      fc.constantFrom(...days).map((day) => `${day}T12:00:00.123456Z`),
+      { freq: 3 },
+    ),
+    text: fc.option(fc.constantFrom('hello', 'QUIET', 'nothing'), { freq: 3 }),
+    kinds: fc.subarray([...ENTRY_KINDS], { maxLength: 3 }),
+    limit: fc.option(fc.nat(5)),
+  });
+
+  /** What it answers, or says. */
+  const ask = async (
+    work: () => readonly TapeRecord[] | Promise<readonly TapeRecord[]>,
+  ): Promise<unknown> => {
+    try {
+      return await work();
+    } catch (error) {
+      if (error instanceof KernelError) return error.toJSON();
+      throw error;
+    }
+  };
+
+  test('say what the query says over all entries in memory', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(entry, { minLength: 1, maxLength: 15 }),
+        fc.array(query, { minLength: 10, maxLength: 10 }),
+        async (entries, queries) => {
+          const tape = await h.runtime.tape(fresh());
+          await tape.append(entries);
+          const all = await tape.query().all();
+          for (const asked of queries)
+            expect(await ask(() => tape.select(asked))).toEqual(await ask(() => selectRecords(all, asked)));
+        },
+      ),
+      { numRuns: 10 },
+    );
+  });
+
+  test('between anchors lie behind the latest start and before the first end after it', async () => {
+    const tape = await h.runtime.tape(fresh());
+    for (const step of ['a', 'b', 'a']) await tape.handoff(step);
+    await tape.append(messages('m'));
+    await tape.handoff('b');
+    expect(positions(await tape.betweenAnchors('a', 'b'))).toEqual([8, 9]);
+    expect(positions(await tape.betweenAnchors('a', 'b', { kinds: ['message'] }))).toEqual([9]);
+    expect(positions(await tape.betweenAnchors('session/start'))).toEqual([2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    expect(positions(await tape.afterAnchor('a'))).toEqual([8, 9, 10, 11]);
+  });
+
+  test.each<[string, (tape: Tape) => Promise<unknown>, string]>([
+    ['after what is not there', (tape) => tape.afterAnchor('no'), "Anchor 'no' was not found."],
+    [
+      'behind an end that does not come again',
+      (tape) => tape.betweenAnchors('phase', 'phase'),
+      "Anchor 'phase' was not found.",
+    ],
+    ['before a start', (tape) => tape.betweenAnchors('no', 'phase'), "Anchor 'no' was not found."],
+  ])('%s are not found, by the name of the anchor', async (_what, read, message) => {
+    const tape = await h.runtime.tape(fresh());
+    await tape.handoff('phase');
+    const before = await tape.info();
+    await expect(read(tape)).rejects.toMatchObject({
+      code: 'not_found',
+      message: expect.stringContaining(message),
+    });
+    expect(await tape.info()).toEqual(before);
+  });
+
+  test.each<[string, (tape: Tape) => unknown]>([
+    ['reversed dates', (tape) => tape.query().betweenDates('2026-01-02', '2026-01-01').all()],
+    ['a date that is none', (tape) => tape.query().betweenDates('', '2026-01-01').all()],
+    ['a negative limit', (tape) => tape.query().limit(-1).all()],
+    ['a negative number of anchors', (tape) => tape.anchors({ limit: -1 })],
+    ['an anchor without a name', (tape) => tape.handoff('')],
+    ['a name with NUL', (tape) => tape.handoff('a\0b')],
+    ['a state that is no object', (tape) => tape.handoff('x', { state: 'text' })],
+    [
+      'an event that begins a turn',
+      (tape) =>
+        tape.append([{ kind: 'event', name: 'turn.started', data: { turn_id: 't', context_box_id: 'b' } }]),
+    ],
+    [
+      'a message that claims to be of a file',
+      (tape) =>
+        tape.append([{ kind: 'message', content: 'x', meta: { imported: { line: '{}', parts: 1 } } }]),
+    ],
+    ['nothing to append', (tape) => tape.append([])],
+    ['a kind that is none', (tape) => tape.append([{ kind: 'other' } as unknown as EntryInput])],
+  ])('%s are refused, and the tape is as before', async (_what, work) => {
+    const tape = await h.runtime.tape(fresh());
+    await expect((async () => work(tape))()).rejects.toMatchObject({ code: 'bad_request' });
+    expect((await tape.info()).entries).toBe(2);
+  });
+});
+
+test('a name longer than an index entry is found, and told from one that begins alike', async () => {
+  const tape = await h.runtime.tape(fresh());
+  const long = Array.from({ length: 4_000 }, (_, at) =>
+    String.fromCharCode(0x4e00 + ((at * 7919) % 20_000)),
+  ).join('');
+  await tape.handoff(`${long}a`);
+  await tape.handoff(`${long}b`);
+  expect(positions(await tape.afterAnchor(`${long}a`))).toEqual([4, 5, 6]);
+});
+
+test('messages begin with the state of the anchor, unless they are those of the original', async () => {
+  const tape = await h.runtime.tape(fresh());
+  await tape.handoff('phase', { state: { y: 2 } });
+  await tape.append([...messages('go'), { kind: 'message', role: 'assistant', content: 'done' }]);
+  const said = [
+    { role: 'user', content: 'go' },
+    { role: 'assistant', content: 'done' },
+  ];
+  expect(await tape.messages()).toEqual([
+    { role: 'assistant', content: '[Anchor created: phase]: {"y": 2}' },
+    ...said,
+  ]);
+  expect(await tape.messages({ strictBub: true })).toEqual(said);
+  expect(await tape.messages({ anchor: 'phase', strictBub: true })).toEqual(said);
+  expect(await tape.messages({ anchor: null })).toHaveLength(4);
+  expect(await tape.messages({ select: async (records) => records.slice(-1) })).toHaveLength(2);
+  await expect(tape.messages({ anchor: 'no' })).rejects.toMatchObject({ code: 'not_found' });
+});
+
+describe('an agent', () => {
+  test('reads up to the last position of its grant and no further, as if that were the head', async () => {
+    const tape = await h.runtime.tape(fresh());
+    await tape.append(messages('one'));
+    const reader = await idle();
+    await expect(
+      h.runtime.tape(tapeName(tape), { as: reader }).then((mine) => mine.info()),
+    ).rejects.toMatchObject({ code: 'box_not_authorized' });
+    await h.rows(
+      "insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source) values ($1, $2, $3, 'read', 3, 'test')",
+      [tape.projectId, reader, tape.boxId],
+    );
+    await tape.handoff('later', { state: { secret: true } });
+    const mine = await h.runtime.tape({ box: tape.boxId }, { as: reader });
+    expect(await mine.info()).toMatchObject({
+      entries: 3,
+      anchors: 1,
+      last_anchor: 'session/start',
+      entries_since_last_anchor: 2,
+    });
+    expect(positions(await mine.query().all())).toEqual([1, 2, 3]);
+    expect(positions(await mine.fromLastAnchor())).toEqual([2, 3]);
+    expect(await mine.anchors()).toHaveLength(1);
+    expect(await mine.search('secret', { kinds: [] })).toEqual([]);
+    await expect(mine.afterAnchor('later')).rejects.toMatchObject({ code: 'not_found' });
+    await expect(mine.append(messages('no'))).rejects.toMatchObject({ code: 'box_not_authorized' });
+    await expect(mine.reset()).rejects.toMatchObject({ code: 'box_not_authorized' });
+  });
+
+  test('appends by grant without being able to read, and its entries say who wrote them', async () => {
+    const tape = await h.runtime.tape(fresh());
+    const writer = await idle();
+    const mine = await h.runtime.tape({ box: tape.boxId }, { as: writer });
+    await h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: writer, mode: 'append' });
+    expect(await mine.append(messages('by grant'))).toMatchObject({ first: 3 });
+    await expect(mine.info()).rejects.toMatchObject({ code: 'box_not_authorized' });
+    expect(
+      await h.rows('select author_id from boxcar.tape_entries where box_id = $1 and position = 3', [
+        tape.boxId,
+      ]),
+    ).toEqual([{ author_id: writer }]);
+    await h.rows('update boxcar.grants set expires_at = now() where agent_id = $1', [writer]);
+    await expect(mine.append(messages('too late'))).rejects.toMatchObject({ code: 'box_not_authorized' });
+  });
+});
+
+const tapeName = (tape: Tape): { readonly box: string } => ({ box: tape.boxId });
+
+describe('a reset', () => {
+  test('begins the next incarnation under the same name, and leaves the one before as it was', async () => {
+    const name = fresh();
+    const tape = await h.runtime.tape(name);
+    const other = await h.runtime.tape(name);
+    await tape.append(messages('old'));
+    const old = await h.runtime.tape({ box: tape.boxId });
+    const before = await old.query().all();
+    const { archived } = await tape.reset({ archive: true });
+    expect(archived).toMatch(/^tape:\/\//);
+    expect(await tape.info()).toMatchObject({ name, incarnation: 2, entries: 2, anchors: 1 });
+    expect(await tape.anchors()).toMatchObject([
+      { name: 'session/start', state: { owner: 'human', archived } },
+    ]);
+    expect(await tape.query().kinds('event').all()).toMatchObject([
+      { payload: { name: 'handoff', data: { name: 'session/start', state: { owner: 'human', archived } } } },
+    ]);
+    expect(await old.query().all()).toEqual(before);
+    await expect(old.append(messages('no'))).rejects.toMatchObject({ code: 'tape_conflict' });
+    // Who holds it by name is led on.
+    expect(await other.append(messages('new'))).toMatchObject({ first: 3 });
+    expect(other.boxId).toBe(tape.boxId);
+    await tape.reset();
+    expect(await tape.info()).toMatchObject({ incarnation: 3, last_anchor: 'session/start' });
+    expect((await tape.anchors())[0]?.state).toEqual({ owner: 'human' });
+  });
+
+  test("is refused while a turn of the tape's agent is queued, and takes its place once that has ended", async () => {
+    const { agent_id: agent, turn_id: turnId, output_box_id: boxId } = await agentOf();
+    const tape = await h.runtime.tape({ agent });
+    await expect(tape.reset()).rejects.toMatchObject({ code: 'tape_busy', details: { turn_id: turnId } });
+    await h.runtime.submit('cancel', { turn_id: turnId });
+    await tape.reset();
+    expect(tape.boxId).not.toBe(boxId);
+    expect((await h.runtime.tape({ agent })).boxId).toBe(tape.boxId);
+    const next = await h.runtime.submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: agent,
+      instruction: 'again',
+    });
+    expect(next).toMatchObject({ output_box_id: tape.boxId });
+    await expect(tape.reset()).rejects.toMatchObject({ code: 'tape_busy' });
+  });
+
+  test('and a submission to its agent come one after the other: the turn is on the new tape or the reset is refused', async () => {
+    const agent = await idle();
+    for (let round = 0; round < 4; round += 1) {
+      const tape = await h.runtime.tape({ agent });
+      const [reset, submitted] = await Promise.allSettled([
+        tape.reset(),
+        h.runtime.submit('delegate_async', {
+          target_strategy: 'reuse',
+          target_ref: agent,
+          instruction: 'race',
+        }),
+      ]);
+      const { boxId } = await h.runtime.tape({ agent });
+      if (submitted.status === 'fulfilled') {
+        const { output_box_id: output, turn_id: turnId } = submitted.value as {
+          output_box_id: string;
+          turn_id: string;
+        };
+        expect(output).toBe(boxId);
+        await h.runtime.submit('cancel', { turn_id: turnId });
+      } else {
+        expect(submitted.reason).toMatchObject({ code: 'tape_conflict' });
+        expect(reset.status).toBe('fulfilled');
+      }
+      if (reset.status === 'rejected') expect(reset.reason).toMatchObject({ code: 'tape_busy' });
+    }
+  });
+});
+
+describe('a search', () => {
+  test('finds words with typos, the newest of what says the same, exact matches first', async () => {
+    const tape = await h.runtime.tape(fresh());
+    await tape.append(
+      messages(
+        'The database migration is done',
+        'migration of a database',
+        'something else',
+        'The database migration is done',
+        'matching 100% of_it',
+      ),
+    );
+    const found = async (query: string): Promise<unknown> =>
+      (await tape.search(query)).map(({ record, match }) => [record.position, match]);
+    expect(await found('Database Migration')).toEqual([
+      [6, 'exact'],
+      [4, 'near'],
+    ]);
+    expect(await found('databse migrtion')).toEqual([
+      [6, 'near'],
+      [4, 'near'],
+    ]);
+    expect(await found('100% of_it')).toEqual([[7, 'exact']]);
+    expect(await found('100_ of%it')).toEqual([[7, 'near']]);
+    expect(await found('1%0 x_y')).toEqual([]);
+    await tape.append(messages('a third database migration'));
+    expect(await found('database migration')).toMatchObject([
+      [8, 'exact'],
+      [6, 'exact'],
+      [4, 'near'],
+    ]);
+    expect(await tape.search('database migration', { limit: 1 })).toHaveLength(1);
+    expect(await tape.search('session')).toEqual([]);
+    expect(await tape.search('session', { kinds: ['event'] })).toHaveLength(1);
+    expect(await found('')).toEqual([]);
+  });
+
+  test('does not find what was erased, before it was first searched or after', async () => {
+    const tape = await h.runtime.tape(fresh());
+    await tape.append(messages('secret one', 'secret two'));
+    const cards = await h.rows<{ card_id: string }>(
+      'select card_id from boxcar.tape_entries where box_id = $1 and position > 2 order by position',
+      [tape.boxId],
+    );
+    const erase = (index: number) =>
+      h.rows('select * from boxcar.erase_cards(array[$1]::uuid[], $2)', [cards[index]?.card_id, 'asked to']);
+    await erase(0);
+    expect((await tape.search('secret')).map(({ record }) => record.position)).toEqual([4]);
+    await erase(1);
+    expect(await tape.search('secret')).toEqual([]);
+    expect(
+      await h.rows('select words from boxcar.tape_words where box_id = $1 and card_id = any ($2)', [
+        tape.boxId,
+        cards.map(({ card_id }) => card_id),
+      ]),
+    ).toEqual([{ words: null }, { words: null }]);
+  });
+});

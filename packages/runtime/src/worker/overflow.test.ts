@@ -1,0 +1,340 @@
+import { isJsonObject, type JsonValue, type ModelRequest, type TurnId } from '@boxcar/kernel';
+import type { ScriptedFunction } from '@boxcar/llm';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import type { TurnResult } from '../runtime.js';
+import { checkPrompts } from '../testing/check-prompts.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
+
+let h: Harness;
+let model: RecordingModel;
+const functions: Record<string, ScriptedFunction> = {};
+
+beforeAll(async () => {
+  model = recordingModel(functions);
+  h = await harness({ model });
+  h.runtime.registerTool({
+    name: 'read',
+    description: 'Reads a file.',
+    input: z.strictObject({ file: z.string(), length: z.number() }),
+    isReadOnly: true,
+    run: ({ file, length }) => `${file} `.repeat(length / (file.length + 1)),
+  });
+  await h.worker();
+});
+
+afterEach(async () => {
+  expect(model.findings()).toEqual([]);
+  await checkInvariants(h.database.pool);
+});
+
+afterAll(async () => {
+  // Compacted or not: what the rows give is what was sent.
+  await checkPrompts(h.database.pool, model.requests);
+  await h[Symbol.asyncDispose]();
+});
+
+const read = (file: string, length: number) => ({ calls: [{ tool: 'read', arguments: { file, length } }] });
+
+type Ended = TurnResult & { readonly turn_id: TurnId };
+async function run(profile: string, args: Record<string, JsonValue> = {}): Promise<Ended> {
+  const { turn_id } = (await h.runtime.submit('launch_principal', {
+    profile_name: profile,
+    instruction: 'Read all files.',
+    ...args,
+  })) as { turn_id: TurnId };
+  return { ...(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })), turn_id };
+}
+
+async function play(script: readonly JsonValue[], rest: Record<string, unknown> = {}): Promise<Ended> {
+  await h.profile('reader', script, { tools: ['read'], ...rest });
+  return run('reader');
+}
+
+interface Written {
+  readonly kind: string;
+  readonly name: string | null;
+  readonly content: { readonly data?: Record<string, JsonValue>; readonly text?: string } | null;
+  readonly payload: { readonly name: string; readonly data: Record<string, JsonValue> } | null;
+  readonly metadata: Record<string, JsonValue> | null;
+}
+
+/** What the kernel itself wrote to the tape of a turn. */
+const handoffOf = ({ turn_id }: { readonly turn_id: TurnId }): Promise<Written[]> =>
+  h.rows<Written & Record<string, unknown>>(
+    `select e.kind, e.anchor_name as name, c.content, e.payload, c.metadata
+     from boxcar.tape_entries e left join boxcar.cards c on c.id = e.card_id
+     where e.turn_id = $1 and e.step is null and e.payload->>'name' is distinct from 'turn.started' order by e.position`,
+    [turn_id],
+  );
+
+const attemptsOf = ({ turn_id }: { readonly turn_id: TurnId }) =>
+  h.rows<{ step: number; attempt: number; code: string | null; is_committed: boolean }>(
+    `select step, attempt, error->>'code' as code, committed_at is not null as is_committed from boxcar.steps where turn_id = $1 order by step, attempt`,
+    [turn_id],
+  );
+
+const heads = ({ messages }: ModelRequest): readonly string[] =>
+  messages.map(({ role, content }) => `${role}: ${content.slice(0, 36)}`);
+
+const tokensOf = ({ messages }: ModelRequest): number =>
+  messages.reduce((sum, { content }) => sum + content.length / 4, 0);
+
+describe('a provider that says that the prompt is too long', () => {
+  test('is asked again once with less of it, and the turn goes on where it was', async () => {
+    const turn = await play([
+      read('alpha', 2_000),
+      read('beta', 60_000),
+      { overflow: true, calls: [{ tool: 'read', arguments: { file: 'c', length: 40 } }] },
+      { say: 'all read' },
+    ]);
+    expect(turn).toMatchObject({ status: 'success', result: 'all read' });
+    expect(await attemptsOf(turn)).toEqual([
+      { step: 1, attempt: 1, code: null, is_committed: true },
+      { step: 2, attempt: 1, code: null, is_committed: true },
+      { step: 3, attempt: 1, code: 'context_overflow', is_committed: false },
+      { step: 3, attempt: 2, code: null, is_committed: true },
+      { step: 4, attempt: 1, code: null, is_committed: true },
+    ]);
+    const [anchor, handoff, step, ...more] = await handoffOf(turn);
+    const state = anchor?.content?.data;
+    expect(anchor).toMatchObject({ kind: 'anchor', name: 'auto_handoff/context_overflow' });
+    expect(state).toMatchObject({
+      reason: 'context_length_exceeded',
+      error: expect.stringContaining('exceeds the context window'),
+      kept_steps: 2,
+      referenced_cards: 1,
+      summary_card_id: null,
+    });
+    expect(Number(state?.tokens_after)).toBeLessThan(Number(state?.tokens_before));
+    expect(handoff?.payload).toEqual({ name: 'handoff', data: { name: anchor?.name } });
+    expect(step?.payload).toMatchObject({ name: 'loop.step', data: { step: 3, status: 'auto_handoff' } });
+    expect(more).toEqual([]);
+    const [, , long, short, next] = model.of(turn.turn_id);
+    expect(heads(short as ModelRequest)).toEqual([
+      'system: You are reader.',
+      expect.stringMatching(/^user: \[Anchor auto_handoff/),
+      expect.stringMatching(/^user: Parent agent: /),
+      'user: Read all files.',
+      'assistant: ',
+      `tool: ${'alpha '.repeat(6)}`,
+      'assistant: ',
+      expect.stringMatching(/^tool: \[tool\.result, about 15000 tokens/),
+    ]);
+    expect(tokensOf(short as ModelRequest)).toBeLessThan(tokensOf(long as ModelRequest) / 2);
+    expect(short?.tools.map(({ name }) => name)).toEqual(['read', 'expand']);
+    expect(next?.messages.slice(0, short?.messages.length)).toEqual(short?.messages);
+  });
+
+  test('may be followed by a call that was made before: what it brought may be gone', async () => {
+    const again = read('alpha', 60_000);
+    const turn = await play([again, { overflow: true, ...again }, { say: 'read twice' }]);
+    expect(turn).toMatchObject({ status: 'success', result: 'read twice' });
+    const calls = await h.rows('select status from boxcar.tool_calls where turn_id = $1', [turn.turn_id]);
+    expect(calls).toEqual([{ status: 'success' }, { status: 'success' }]);
+  });
+
+  test('a second time ends the turn as failed, with what it had', async () => {
+    const turn = await play([
+      { say: 'I begin.', ...read('a', 60_000) },
+      { say: 'And on.', ...read('b', 100) },
+      { overflow: true },
+    ]);
+    expect(turn).toMatchObject({
+      status: 'failed',
+      error: { code: 'context_overflow', details: { auto_handoffs: 1 } },
+      result: { error: { code: 'context_overflow' }, steps: 2, last_text: 'And on.' },
+    });
+    expect((await handoffOf(turn)).filter(({ kind }) => kind === 'anchor')).toHaveLength(1);
+  });
+
+  test('of a prompt that cannot be shorter ends the turn at once, and nothing is written', async () => {
+    const turn = await play([{ overflow: true }]);
+    expect(turn).toMatchObject({
+      status: 'failed',
+      error: { code: 'context_overflow', details: { auto_handoffs: 0 } },
+    });
+    expect(await handoffOf(turn)).toEqual([]);
+    expect(model.of(turn.turn_id)).toHaveLength(1);
+  });
+
+  test('by an adapter that knows no codes is understood by its words', async () => {
+    const turn = await play([
+      read('a', 60_000),
+      {
+        fail: { status: 400, message: 'This model’s maximum context length is 8192 tokens' },
+        say: 'shorter',
+      },
+    ]);
+    expect(turn).toMatchObject({ status: 'success', result: 'shorter' });
+    expect((await handoffOf(turn))[0]?.content?.data?.error).toContain('maximum context length');
+  });
+});
+
+describe('a prompt that is estimated to be too long', () => {
+  const limits = { context_tokens: 8_000 };
+
+  test('is never sent: between two steps the kernel hands off', async () => {
+    const turn = await play(
+      [read('alpha', 8_000), read('beta', 8_000), read('gamma', 36_000), { say: 'done' }],
+      { limits },
+    );
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+    const sent = model.of(turn.turn_id);
+    expect(sent).toHaveLength(4);
+    for (const request of sent) expect(tokensOf(request)).toBeLessThan(8_000);
+    const [anchor] = await handoffOf(turn);
+    expect(anchor?.content?.data).toMatchObject({
+      limit_tokens: 8_000,
+      error: expect.stringContaining('8000'),
+    });
+  });
+
+  test('a second time in one turn ends it', async () => {
+    const turn = await play([read('a', 60_000), read('b', 60_000), { say: 'never' }], { limits });
+    expect(turn).toMatchObject({ status: 'failed', error: { code: 'context_overflow' } });
+    expect(model.of(turn.turn_id)).toHaveLength(2);
+  });
+
+  test('because of its inherited cards shows references, and expand reads what they stand for', async () => {
+    functions.expander = ({ messages, turn }, { call, results }) => {
+      const [found] = results('expand');
+      if (found !== undefined) return { text: String(isJsonObject(found) ? JSON.stringify(found) : found) };
+      const reference = messages.find(({ content }) => content.startsWith('[task.context, about'));
+      const id = /expand\((\{.*?\})\)/.exec(reference?.content ?? '')?.[1] ?? '{}';
+      return { toolCalls: [call('expand', JSON.parse(id) as JsonValue, `c${turn.step}`)] };
+    };
+    const words = 'word '.repeat(12_000);
+    const { box_id } = (await h.runtime.submit('create_box', {
+      cards: [words, 'short'].map((text) => ({ type: 'task.context', content: { kind: 'text', text } })),
+    })) as { box_id: string };
+    await h.profile('asked', [], { model: 'scripted:expander', limits });
+    const turn = await run('asked', { context_box_id: box_id });
+    const answer: unknown = JSON.parse(String(turn.result));
+    expect(answer).toMatchObject({ type: 'task.context', text: words.slice(0, 3_000), next_from: 3_000 });
+    const [, last] = model.of(turn.turn_id);
+    expect(last === undefined ? [] : heads(last)).toContain('user: short');
+  });
+
+  test('leaves nothing to expand but what it linked', async () => {
+    const other = (await h.runtime.submit('create_box', {
+      cards: [{ type: 'note', content: { kind: 'text', text: 'private' } }],
+    })) as { box_id: string };
+    const [card] = await h.rows<{ id: string }>('select card_ids[1] as id from boxcar.boxes where id = $1', [
+      other.box_id,
+    ]);
+    const ask = { calls: [{ tool: 'expand', arguments: { card_id: card?.id ?? '' } }] };
+    const turn = await play([read('alpha', 60_000), ask, { say: 'asked' }], { limits });
+    expect(turn).toMatchObject({ status: 'success' });
+    const results = await h.rows<{ content: JsonValue }>(
+      `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 and k.name = 'expand'`,
+      [turn.turn_id],
+    );
+    expect(results[0]?.content).toMatchObject({ status: 'failed', error: { code: 'not_found' } });
+  });
+});
+
+describe('a summary', () => {
+  test('is read by one call, card by card, and calls stay with their results', async () => {
+    functions.recaller = ({ messages, turn }, { call, results }) => {
+      const [found] = results('expand');
+      if (found !== undefined) return { text: String(isJsonObject(found) ? JSON.stringify(found) : found) };
+      const summary = messages.find(({ content }) => content.startsWith('[Summary of'));
+      const id = /expand\((\{.*?\})\)/.exec(summary?.content ?? '')?.[1];
+      if (id !== undefined) return { toolCalls: [call('expand', JSON.parse(id) as JsonValue)] };
+      return { toolCalls: [call('read', { file: `name${turn.step}`, length: 700 }, `c${turn.step}`)] };
+    };
+    await h.profile('recaller', [], {
+      model: 'scripted:recaller',
+      tools: ['read'],
+      limits: { context_tokens: 4_000 },
+    });
+    const turn = await run('recaller');
+    expect(turn.status).toBe('success');
+    const answer: unknown = JSON.parse(String(turn.result));
+    if (!isJsonObject(answer) || !Array.isArray(answer.cards)) throw new Error('no cards');
+    expect(answer).toMatchObject({ type: 'task.summary', card_count: expect.any(Number) });
+    const types = answer.cards.map((card) => (isJsonObject(card) ? card.type : null));
+    expect(types.slice(0, 3)).toEqual(['agent.thought', 'tool.call', 'tool.result']);
+  });
+});
+
+describe('an agent that can hand off', () => {
+  test('is told how long its context may be, and reminded once when it is nearly full', async () => {
+    const turn = await play([read('a', 14_000), read('b', 15_000), { say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits: { context_tokens: 10_000, context_reminder: 0.3 },
+    });
+    expect(turn.status).toBe('success');
+    const sent = model.of(turn.turn_id);
+    expect(sent[0]?.messages[0]?.content).toMatch(
+      /^You are reader\.\n\n<context_contract>\n.*The current limit is 10k tokens\.\n<\/context_contract>$/s,
+    );
+    const reminders = sent.map(
+      ({ messages }) => messages.filter(({ content }) => content.includes('Call tape.handoff now')).length,
+    );
+    expect(reminders).toEqual([0, 1, 1]);
+    expect(sent[1]?.messages.at(-1)?.content).toContain('of 10000 tokens');
+    const answer = await h.runtime.why(turn.turn_id, 'The current limit is 10k tokens');
+    expect(answer).toMatchObject({ outcome: 'found', places: [{ parts: [{ rule: 'context_contract' }] }] });
+  });
+
+  test('that cannot is told nothing', async () => {
+    const turn = await play([read('a', 14_000), { say: 'done' }], {
+      limits: { context_tokens: 10_000, context_reminder: 0.1 },
+    });
+    expect(JSON.stringify(model.of(turn.turn_id))).not.toContain('context_contract');
+    expect(JSON.stringify(model.of(turn.turn_id))).not.toContain('tape.handoff');
+  });
+});
+
+test('the next turn of the agent reads on from there, and may expand what the one before has left out', async () => {
+  functions.reader = ({ messages, turn }, { call, instruction, results }) => {
+    if (instruction === 'next') {
+      const [found] = results('expand');
+      if (isJsonObject(found ?? null)) return { text: JSON.stringify(found) };
+      const id = /expand\((\{.*?\})\)/.exec(JSON.stringify(messages).replaceAll('\\"', '"'))?.[1] ?? '{}';
+      return { toolCalls: [call('expand', JSON.parse(id) as JsonValue)] };
+    }
+    if (turn.step > 5) return { text: 'first done' };
+    return { toolCalls: [call('read', { file: 'omega', length: turn.step * 4_000 }, `c${turn.step}`)] };
+  };
+  await h.profile('rolling', [], {
+    model: 'scripted:reader',
+    tools: ['read'],
+    limits: { context_tokens: 8_000 },
+  });
+  const first = await run('rolling');
+  expect(first).toMatchObject({ status: 'success', result: 'first done' });
+  const { turn_id } = (await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: first.agent_id,
+    instruction: 'next',
+  })) as { turn_id: TurnId };
+  const next = await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+  expect(next.status).toBe('success');
+  expect(JSON.parse(String(next.result))).toMatchObject({
+    type: 'tool.result',
+    text: expect.stringMatching(/^omega/),
+  });
+  const [sent] = model.of(turn_id);
+  expect(heads(sent as ModelRequest).slice(1, 3)).toEqual([
+    expect.stringMatching(/^user: \[Anchor auto/),
+    'assistant: ',
+  ]);
+  expect(sent?.messages.at(-1)?.content).toBe('next');
+});
+
+test('why names the rule of a reference, and that its words were left out', async () => {
+  const turn = await play([read('alpha', 60_000), { overflow: true, say: 'done' }]);
+  expect(await h.runtime.why(turn.turn_id, 'left out to make room')).toMatchObject({
+    outcome: 'found',
+    verified: true,
+    places: [{ parts: [{ rule: 'reference', is_own: false, card: { type: 'tool.result' } }] }],
+  });
+  const explained = await h.runtime.explainStep(turn.turn_id);
+  expect(explained).toMatchObject({ verified: true, findings: [] });
+  expect(explained.omissions.map(({ reason }) => reason)).toEqual(['referenced']);
+});

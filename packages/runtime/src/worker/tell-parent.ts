@@ -1,0 +1,71 @@
+/** The end of a session's turn, told on the tape it was forked from, by whoever saw the end or by the sweep. Everything may run twice. */
+import {
+  FORK_RESULT_INSTRUCTION,
+  forkResultText,
+  formatTapeRef,
+  type JsonValue,
+  KernelError,
+  type TurnId,
+} from '@boxcar/kernel';
+import { closeNotice, loadNotice, type NewTapeEntry, type Notice, passUnseen, tellEnd } from '@boxcar/store';
+import { deliverableOf } from '../deliverable.js';
+import type { RuntimeCore } from '../runtime.js';
+import { toNewEntry } from '../tape/entry-input.js';
+
+/** What is told and what was not read are two notices of one turn; a reset between look and lock needs another look. */
+const MAX_ROUNDS = 10;
+
+const textOf = (deliverable: JsonValue): string =>
+  typeof deliverable === 'string' ? deliverable : JSON.stringify(deliverable);
+
+/** The message, in the name of the session's agent. */
+function messageOf(notice: Notice, session: NonNullable<Notice['session']>): NewTapeEntry {
+  const content = forkResultText({
+    session: session.name,
+    status: notice.status,
+    tapeRef: formatTapeRef({
+      workspace: notice.projectId,
+      tape: session.name,
+      target: { kind: 'entry', position: notice.startPosition ?? notice.headPosition },
+      head: notice.headPosition,
+    }),
+    summary: textOf(deliverableOf(notice.content)),
+  });
+  const author = { projectId: notice.projectId, actorId: notice.agentId };
+  return toNewEntry({ kind: 'message', content, meta: { fork_result: { turn_id: notice.turnId } } }, author);
+}
+
+/** Gives the agent a turn that reads what has come, once. */
+async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<void> {
+  const { session, turnId, projectId, channelId, unseenPosition } = notice;
+  const agentId = session === null ? notice.agentId : session.parentAgentId;
+  const key = session === null ? `unseen:${turnId}:${unseenPosition}` : `fork-result:${turnId}`;
+  const args = { target_strategy: 'reuse', target_ref: agentId, instruction: FORK_RESULT_INSTRUCTION };
+  await runtime.accept('delegate_async', args, { projectId, channelId, idempotencyKey: key });
+}
+
+/** Does what is due about the end of a turn; nothing when nothing is. */
+export async function tellParent(
+  runtime: Pick<RuntimeCore, 'pool' | 'accept'>,
+  turnId: TurnId,
+): Promise<void> {
+  const { pool } = runtime;
+  for (let round = 0; round < MAX_ROUNDS; round += 1) {
+    const notice = await loadNotice(pool, turnId);
+    if (notice === undefined) return;
+    const { session, unseenPosition } = notice;
+    const told =
+      session !== null
+        ? await tellEnd(pool, notice, messageOf(notice, session))
+        : unseenPosition !== null
+          ? await passUnseen(pool, { ...notice, unseenPosition })
+          : 'told';
+    if (told !== 'wake') continue;
+    await wake(runtime, notice);
+    await closeNotice(pool, notice);
+  }
+  throw new KernelError('internal_error', {
+    message: `The end of turn ${turnId} could not be told: its parent's tape is reset again and again.`,
+    details: { turn_id: turnId },
+  });
+}

@@ -1,0 +1,193 @@
+/**
+ * What is told when the turn of a session ends: on the tape it was forked from, and to that tape's agent.
+ *
+ * N1  An end makes its notice due by itself (`turns.notifies` of a turn that has ended): there is no moment in which it could be lost.
+ * N2  The message is appended once, under a key of the turn, in a transaction of its own: agent, turns, tape are locked in this order.
+ * N3  A turn of the parent's agent that is under way or queued then is to read it; when it ends without having read so far
+ *     (`turns.unseen_position`), another one is due. Without such a turn the agent gets one, submitted under a key. A turn that waits for
+ *     the session's gets the result as that of its call, and is waited for no more.
+ */
+import type { AgentId, BoxId, FinalStatus, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { notSetAside } from './dead-letters.js';
+import { currentOf } from './tape-forks.js';
+import { findActiveTurn } from './tape-reset.js';
+import { appendWithin, type NewTapeEntry } from './tapes.js';
+
+const IS_DUE = 't.ended_at is not null and (t.notifies or t.unseen_position is not null)';
+
+/** Turns of which something is to be told, as a search of the sweep sees them. */
+export const dueNotices = (now: string): string =>
+  `select t.id as turn_id, t.project_id from boxcar.turns t where ${IS_DUE} and ${notSetAside('notices', 't.id', now)}`;
+
+const FIND_DUE = statement(`${dueNotices('coalesce($1::timestamptz, now())')} order by t.id limit $2`);
+
+export function findDueNotices(
+  pool: pg.Pool,
+  options: { readonly now?: Date; readonly limit: number },
+): Promise<readonly { readonly turn_id: TurnId; readonly project_id: ProjectId }[]> {
+  return runRetrying(pool, FIND_DUE, [options.now ?? null, options.limit]);
+}
+
+/** A turn that has ended, with what is to be told of it. */
+export interface Notice {
+  readonly turnId: TurnId;
+  readonly projectId: ProjectId;
+  readonly agentId: AgentId;
+  readonly channelId: string;
+  readonly status: FinalStatus;
+  /** The deliverable's content. */
+  readonly content: JsonValue;
+  /** Its tape, where it began on it, and the head. */
+  readonly outputBoxId: BoxId;
+  readonly startPosition: number | null;
+  readonly headPosition: number;
+  /** The session that it is a turn of, and is to be told of. */
+  readonly session: {
+    readonly name: string;
+    /** The parent's tape as it is now, and its agent; null: there is none any more. */
+    readonly parentBoxId: BoxId | null;
+    readonly parentAgentId: AgentId | null;
+    /** A turn of that agent waits for this one: it gets the result as that of its call. */
+    readonly isAwaited: boolean;
+  } | null;
+  /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
+  readonly unseenPosition: number | null;
+}
+
+const LOAD = statement(`
+  select t.id as "turnId", t.project_id as "projectId", t.agent_id as "agentId", t.channel_id as "channelId", t.status, coalesce(c.content, c.placeholder) as content,
+    t.output_box_id as "outputBoxId", t.start_position as "startPosition", b.head_position as "headPosition",
+    case when t.notifies then (
+      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id),
+          'isAwaited', exists (select from boxcar.turns w where w.agent_id = n.owner_agent_id
+            and (t.is_awaited and w.id = t.parent_turn_id or w.id in (select j.turn_id from boxcar.batches j where j.id = any (t.batch_ids)))))
+      from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${currentOf('p')} where s.agent_id = t.agent_id) end as session,
+    t.unseen_position as "unseenPosition"
+  from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
+  where t.id = $1 and ${IS_DUE}`);
+
+/** What is to be told of a turn; undefined when nothing is. */
+export async function loadNotice(db: Queryable, turnId: TurnId): Promise<Notice | undefined> {
+  const [row] = await run<Notice & pg.QueryResultRow>(db, LOAD, [turnId]);
+  return row;
+}
+
+const LOCK_AGENT = statement(
+  'select a.id from boxcar.agents a where a.id = $1 and a.tape_box_id = $2 for no key update',
+);
+const LOCK_TURNS = statement(
+  'select t.id, t.ended_at is not null as is_ended, t.notifies, t.unseen_position from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update',
+);
+const SET_UNSEEN = statement(
+  'update boxcar.turns set unseen_position = greatest(unseen_position, $2) where id = $1',
+);
+const TOLD = statement('update boxcar.turns set notifies = false where id = $1 and notifies');
+const SEEN = statement(
+  'update boxcar.turns set unseen_position = null where id = $1 and unseen_position = $2',
+);
+const HAS_READ = statement(
+  'select coalesce(max(s.to_position), 0) >= $2 as has_read from boxcar.steps s where s.turn_id = $1 and s.committed_at is not null',
+);
+const GRANT = statement(`
+  insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source) values ($1, $2, $3, 'read', $4, 'turn:' || $5::uuid::text)
+  on conflict (agent_id, box_id, mode) do update set
+    upto_position = case when grants.expires_at <= now() then excluded.upto_position
+      when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end,
+    expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
+    source = case when grants.expires_at <= now() then excluded.source else grants.source end`);
+
+interface LockedTurn extends pg.QueryResultRow {
+  id: TurnId;
+  is_ended: boolean;
+  notifies: boolean | null;
+  unseen_position: number | null;
+}
+
+/** The turn of an agent that will read what is on its tape now, locked together with `turnId`; null when there is none. */
+async function lockReader(
+  tx: Tx,
+  turnId: TurnId,
+  boxId: BoxId,
+): Promise<{ readonly told: LockedTurn | undefined; readonly reader: TurnId | null }> {
+  for (;;) {
+    const active = await findActiveTurn(tx, boxId);
+    const ids = active === null ? [turnId] : [turnId, active];
+    const turns = await run<LockedTurn>(tx, LOCK_TURNS, [ids]);
+    const told = turns.find(({ id }) => id === turnId);
+    // One that has ended since will not read it; no other can have come, the agent is locked.
+    if (active === null || turns.find(({ id }) => id === active)?.is_ended === false)
+      return { told, reader: active };
+  }
+}
+
+export type Told =
+  /** Somebody reads it, or nobody is to. */
+  | 'told'
+  /** The agent has no turn that would read it. */
+  | 'wake'
+  /** The parent was reset meanwhile: look again. */
+  | 'moved';
+
+/** Appends the message of a turn's end to the parent's tape, once, and says who will read it. */
+export function tellEnd(pool: pg.Pool, notice: Notice, entry: NewTapeEntry): Promise<Told> {
+  const { turnId, projectId, agentId, session } = notice;
+  const parentBoxId = session?.parentBoxId ?? null;
+  const parentAgentId = session?.parentAgentId ?? null;
+  return transaction(pool, async (tx): Promise<Told> => {
+    if (parentBoxId === null) {
+      await run(tx, TOLD, [turnId]);
+      return 'told';
+    }
+    if (parentAgentId !== null && (await run(tx, LOCK_AGENT, [parentAgentId, parentBoxId])).length === 0)
+      return 'moved';
+    const { told, reader } = await lockReader(tx, turnId, parentBoxId);
+    if (told?.notifies !== true) return 'told';
+    const appended = await appendWithin(tx, {
+      boxId: parentBoxId,
+      projectId,
+      actorId: agentId,
+      dedupKey: `fork-result:${turnId}`,
+      entries: [entry],
+      access: 'trusted',
+    });
+    if (appended.outcome !== 'appended' && appended.outcome !== 'closed') return 'moved';
+    if (parentAgentId !== null)
+      await run(tx, GRANT, [projectId, parentAgentId, notice.outputBoxId, notice.headPosition, turnId]);
+    const isRead = parentAgentId === null || session?.isAwaited === true;
+    if (!isRead && reader === null) return 'wake';
+    if (!isRead && reader !== null && appended.outcome === 'appended')
+      await run(tx, SET_UNSEEN, [reader, appended.first]);
+    await run(tx, TOLD, [turnId]);
+    return 'told';
+  });
+}
+
+/** Has the turn, or one that comes after it, read what came to its tape while it was under way? */
+export function passUnseen(
+  pool: pg.Pool,
+  notice: Notice & { readonly unseenPosition: number },
+): Promise<Exclude<Told, 'moved'>> {
+  const { turnId, agentId, outputBoxId, unseenPosition } = notice;
+  return transaction(pool, async (tx) => {
+    const [read] = await run<{ has_read: boolean }>(tx, HAS_READ, [turnId, unseenPosition]);
+    const isThere = (await run(tx, LOCK_AGENT, [agentId, outputBoxId])).length > 0;
+    // After a reset it is archived with the rest.
+    if (read?.has_read !== true && isThere) {
+      const { told, reader } = await lockReader(tx, turnId, outputBoxId);
+      if (told?.unseen_position !== unseenPosition) return 'told';
+      if (reader === null) return 'wake';
+      await run(tx, SET_UNSEEN, [reader, unseenPosition]);
+    }
+    await run(tx, SEEN, [turnId, unseenPosition]);
+    return 'told';
+  });
+}
+
+/** Once the agent has a turn that reads it. */
+export async function closeNotice(pool: pg.Pool, notice: Notice): Promise<void> {
+  const { turnId, session, unseenPosition } = notice;
+  if (session !== null) await runRetrying(pool, TOLD, [turnId]);
+  else await runRetrying(pool, SEEN, [turnId, unseenPosition]);
+}

@@ -1,0 +1,194 @@
+/** Sessions: forks of a tape with an agent of their own, who reads on from an anchor of it, and their lineage. */
+import type { AgentId, BoxId, NewCard, ProfileId, ProjectId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { takeAgentName } from './agents.js';
+import { type Queryable, run, statement, transaction } from './db.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { LINE, type NewFork } from './tape-forks.js';
+import { viewStartAt } from './tape-line.js';
+
+export interface Session {
+  /** Of its tape and its agent. */
+  readonly name: string;
+  readonly agentId: AgentId;
+  /** Its tape as it is now. */
+  readonly boxId: BoxId;
+  /** The parent's tape: its name, else its agent, else its box. */
+  readonly parentSessionId: string;
+  readonly parentBoxId: BoxId;
+  /** The anchor that was asked for; null: none was. */
+  readonly fromAnchor: string | null;
+  readonly status: string;
+  /** The ends of its turns are told on the parent's tape. */
+  readonly notifies: boolean;
+  readonly createdAt: Date;
+}
+
+/** What names a tape over its resets, and names the parent in a session. */
+const sessionIdOf = (b: string): string =>
+  `coalesce(${b}.tape_name, ${b}.owner_agent_id::text, ${b}.id::text)`;
+
+const MAKE = statement(`
+  with x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
+  p as materialized (
+    select b.*, v.at, v.last, v.count, (select count(*)::int from x) as anchors, coalesce($7::uuid, o.profile_id) as profile_id, case when o.profile_id is not null then o.id end as source_id,
+      coalesce($6::int, case when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at then coalesce(b.view_anchor_position, b.last_anchor_position) end, v.last) as begin
+    from boxcar.boxes b left join boxcar.agents o on o.id = b.owner_agent_id
+      cross join lateral (select coalesce($13::int, b.head_position) as at, coalesce($14::int, b.last_anchor_position) as last, coalesce($15::int, b.anchor_count, 1) as count) v
+    where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
+  ),
+  ${LINE},
+  new_card as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where exists (select from p where p.profile_id is not null)),
+  made as (
+    insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, anchor_count,
+      view_anchor_position, view_position, parent_box_id, fork_position, line_boxes, line_ends)
+    select $1, p.project_id, 'tape', $4, $4, $5, coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $3 and o.tape_name = $5), 0) + 1, p.at + 2 * p.anchors,
+      case when p.anchors > 0 then p.at + 1 else p.last end, p.count + p.anchors,
+      case when $12::boolean then p.begin end,
+      case when $12::boolean then ${viewStartAt('p.id', 'p.begin')} when p.anchors > 0 then p.at + 1 else p.last end,
+      p.id, p.at, line.boxes, line.ends
+    from p cross join line where p.profile_id is not null returning id, fork_position
+  ),
+  new_agent as (
+    insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id)
+    select $4, $3, $5, p.profile_id, $8, p.source_id, made.id from made cross join p
+  ),
+  begun as (
+    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
+    select made.id, made.fork_position + e.n, e.kind, case e.n when 1 then x.id end, case e.n when 1 then x.token_estimate else 0 end,
+      e.payload::json, e.anchor_name, $8
+    from made cross join x cross join (values (1, 'anchor', null, 'intention'), (2, 'event', '{"name":"handoff","data":{"name":"intention"}}', null)) as e(n, kind, payload, anchor_name)
+  ),
+  granted as (
+    insert into boxcar.grants (project_id, agent_id, box_id, mode, source)
+    select $3, $8, made.id, m.mode, $8::text from made cross join (values ('read'), ('append')) as m(mode)
+    where not exists (select from boxcar.projects j where j.id = $3 and j.operator_agent_id = $8)
+  ),
+  noted as (
+    insert into boxcar.sessions (id, project_id, name, agent_id, parent_box_id, parent_session_id, from_anchor, from_position, notifies)
+    select made.id, $3, $5, $4, p.id, ${sessionIdOf('p')}, $10, p.begin, $11 from made cross join p returning id
+  )
+  select p.profile_id is not null as has_profile from p`);
+
+export interface NewSession {
+  readonly projectId: ProjectId;
+  readonly name: string;
+  readonly boxId: BoxId;
+  readonly agentId: AgentId;
+  /** Null: that of the agent whose tape it is. */
+  readonly profileId: ProfileId | null;
+  readonly parentBoxId: BoxId;
+  readonly upto: NewFork['upto'];
+  /** Who makes it. */
+  readonly ownerAgentId: AgentId;
+  /** Where its first views begin; null: where those of the parent do. */
+  readonly from: { readonly anchor: string; readonly position: number } | null;
+  /** Its first entry; null: it begins without. */
+  readonly intention: NewCard | null;
+  readonly notifies: boolean;
+  /** False: its views begin with the intention. */
+  readonly readsOn: boolean;
+}
+
+const HAS = statement('select from boxcar.sessions where id = $1');
+
+const isNameTaken = (error: unknown): boolean =>
+  error instanceof Error &&
+  'constraint' in error &&
+  [
+    'boxes_tape_name',
+    'boxes_tape_incarnation',
+    'sessions_project_id_name_key',
+    'agents_project_id_name_key',
+  ].includes(String(error.constraint));
+
+/** Makes a session in one transaction of constant cost. */
+export async function makeSession(
+  pool: pg.Pool,
+  session: NewSession,
+): Promise<'made' | 'name_taken' | 'no_profile' | 'not_found'> {
+  const { intention } = session;
+  try {
+    return await transaction(pool, async (tx) => {
+      // The answer of an earlier attempt may have been lost.
+      if ((await run(tx, HAS, [session.boxId])).length > 0) return 'made';
+      if (!(await takeAgentName(tx, session.projectId, session.name))) return 'name_taken';
+      const [made] = await run<{ has_profile: boolean }>(tx, MAKE, [
+        session.boxId,
+        session.parentBoxId,
+        session.projectId,
+        session.agentId,
+        session.name,
+        session.from?.position ?? null,
+        session.profileId,
+        session.ownerAgentId,
+        JSON.stringify(intention === null ? [] : [cardRecord(intention)]),
+        session.from?.anchor ?? null,
+        session.notifies,
+        session.readsOn,
+        session.upto?.position ?? null,
+        session.upto?.lastAnchor ?? null,
+        session.upto?.anchors ?? null,
+      ]);
+      if (made === undefined) return 'not_found';
+      return made.has_profile ? 'made' : 'no_profile';
+    });
+  } catch (error) {
+    if (isNameTaken(error)) return 'name_taken';
+    throw error;
+  }
+}
+
+const SESSION = `s.name, s.agent_id as "agentId", coalesce(a.tape_box_id, s.id) as "boxId", s.parent_session_id as "parentSessionId", s.parent_box_id as "parentBoxId",
+  s.from_anchor as "fromAnchor", s.status, s.notifies, s.created_at as "createdAt"
+  from boxcar.sessions s left join boxcar.agents a on a.id = s.agent_id`;
+
+const BY_NAME = statement(`select ${SESSION} where s.project_id = $1 and s.name = $2`);
+const LIST = statement(
+  `select ${SESSION} where s.project_id = $1 and ($2::text is null or s.status = $2) order by s.created_at, s.id limit $3`,
+);
+const CHILDREN = statement(
+  `select ${SESSION} where s.project_id = $1 and s.parent_session_id = $2 order by s.created_at, s.id limit $3`,
+);
+const SET_STATUS = statement(
+  'update boxcar.sessions set status = $3 where project_id = $1 and name = $2 returning id',
+);
+const TAPE_SESSION = statement(`select ${sessionIdOf('b')} as id from boxcar.boxes b where b.id = $1`);
+
+/** What sessions that are forked from this tape name as their parent, whichever incarnation it is. */
+export async function sessionIdOfTape(db: Queryable, boxId: BoxId): Promise<string | undefined> {
+  const [row] = await run<{ id: string }>(db, TAPE_SESSION, [boxId]);
+  return row?.id;
+}
+
+export async function findSession(
+  db: Queryable,
+  projectId: ProjectId,
+  name: string,
+): Promise<Session | undefined> {
+  const [row] = await run<Session & pg.QueryResultRow>(db, BY_NAME, [projectId, name]);
+  return row;
+}
+
+/** Sessions of a project, the oldest first. */
+export const listSessions = (
+  db: Queryable,
+  of: { readonly projectId: ProjectId; readonly status: string | null; readonly limit: number },
+): Promise<readonly Session[]> =>
+  run<Session & pg.QueryResultRow>(db, LIST, [of.projectId, of.status, of.limit]);
+
+/** Sessions forked from this one, or from a tape by what names it. */
+export const listChildSessions = (
+  db: Queryable,
+  of: { readonly projectId: ProjectId; readonly parentSessionId: string; readonly limit: number },
+): Promise<readonly Session[]> =>
+  run<Session & pg.QueryResultRow>(db, CHILDREN, [of.projectId, of.parentSessionId, of.limit]);
+
+/** @returns False when there is no such session. */
+export async function setSessionStatus(
+  db: Queryable,
+  projectId: ProjectId,
+  session: { readonly name: string; readonly status: string },
+): Promise<boolean> {
+  return (await run(db, SET_STATUS, [projectId, session.name, session.status])).length > 0;
+}

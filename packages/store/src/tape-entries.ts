@@ -1,0 +1,164 @@
+/** What is read of a tape: entries between positions, and anchors by name. Line-aware, at a head that the caller has fixed. */
+import type { BoxId, EntryKind, JsonObject, JsonValue, StoredEntry, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Queryable, run, type Statement, statement } from './db.js';
+import { CARD_READ, type CardRow, readCard } from './records.js';
+import { edgeEntriesOf, entriesOf } from './tape-line.js';
+
+/** An entry of a tape as its readers get it. */
+export interface TapeEntryRow extends StoredEntry {
+  /** Where it stands: the tape itself, or one that it was forked from. */
+  readonly boxId: BoxId;
+  readonly authorId: string;
+  /** ISO 8601 with microseconds. */
+  readonly createdAt: string;
+}
+
+export interface EntryRange {
+  readonly from: number;
+  readonly to: number;
+  /** None: all. */
+  readonly kinds?: readonly EntryKind[];
+  /** Inclusive bounds, ISO 8601; null = none. */
+  readonly since?: string | null;
+  readonly until?: string | null;
+  /** The first so many (`newest`: the last); null = all. */
+  readonly limit?: number | null;
+  readonly edge?: 'oldest' | 'newest';
+}
+
+// The event of a handoff names its anchor alone: the state stands in one place, the anchor's card, and can be erased there.
+const HANDOFF_STATE = `case when e.kind = 'event' and e.payload->>'name' = 'handoff' and e.payload->'data'->'state' is null then
+    (select coalesce(k.content, k.placeholder)->'data' from ${entriesOf('b', { from: 'e.position - 1', to: 'e.position - 1', where: "o.kind = 'anchor'" })} a
+      join boxcar.cards k on k.id = a.card_id) end`;
+
+const COLUMNS = `e.box_id, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, e.author_id, e.meta,
+  to_char(e.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as created_at, ${HANDOFF_STATE} as handoff_state, ${CARD_READ}`;
+
+interface Shape {
+  readonly hasKinds: boolean;
+  readonly hasDates: boolean;
+  readonly hasLimit: boolean;
+  readonly isNewest: boolean;
+}
+
+/**
+ * One text for each shape of question, so that each has a plan that reads what it returns: all entries of a range are one range of the
+ * key; kinds are looked up one by one, each up to the limit; dates by their own index, the positions a filter.
+ */
+function entriesText({ hasKinds, hasDates, hasLimit, isNewest }: Shape): string {
+  const range = hasDates
+    ? {
+        from: '$2::int',
+        to: '$3::int',
+        where: `o.created_at >= coalesce($5::timestamptz, '-infinity') and o.created_at <= coalesce($6::timestamptz, 'infinity')${hasKinds ? ' and o.kind = any ($4::text[])' : ''}`,
+      }
+    : { from: '$2::int', to: '$3::int', ...(hasKinds ? { where: 'o.kind = w.kind' } : {}) };
+  const order = `position${isNewest ? ' desc' : ''}`;
+  const entries =
+    hasKinds && !hasDates
+      ? `unnest($4::text[]) as w(kind) cross join lateral ${hasLimit ? edgeEntriesOf('b', range, { order: `o.${order}`, limit: '$7::int' }) : entriesOf('b', range)} e`
+      : `lateral ${entriesOf('b', range)} e`;
+  return `
+  select ${COLUMNS} from boxcar.boxes b cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e
+    left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
+  where b.id = $1 and b.kind = 'tape' and ($4::text[] is null or true) and ($5::timestamptz is null or true) and ($6::timestamptz is null or true) and ($7::int is null or true)
+  order by e.${order}`;
+}
+
+const statements = new Map<string, Statement>();
+
+/** @internal For tests of plans. */
+export function entriesStatement(range: EntryRange): {
+  readonly prepared: Statement;
+  readonly values: unknown[];
+} {
+  const kinds = range.kinds ?? [];
+  const { since = null, until = null, limit = null } = range;
+  const isNewest = range.edge === 'newest';
+  const hasDates = since !== null || until !== null;
+  // Positions run without a gap: the first so many of a range are a range.
+  const isPlain = kinds.length === 0 && !hasDates;
+  const from =
+    isPlain && isNewest && limit !== null ? Math.max(range.from, range.to - limit + 1) : range.from;
+  const to = isPlain && !isNewest && limit !== null ? Math.min(range.to, range.from + limit - 1) : range.to;
+  const shape = { hasKinds: kinds.length > 0, hasDates, hasLimit: limit !== null && !isPlain, isNewest };
+  const key = JSON.stringify(shape);
+  const prepared = statements.get(key) ?? statement(entriesText(shape));
+  statements.set(key, prepared);
+  return {
+    prepared,
+    values: [from, to, kinds.length > 0 ? [...new Set(kinds)] : null, since, until, isPlain ? null : limit],
+  };
+}
+
+interface EntryDbRow extends CardRow, pg.QueryResultRow {
+  box_id: BoxId;
+  position: number;
+  kind: EntryKind;
+  payload: JsonValue;
+  anchor_name: string | null;
+  entry_turn_id: TurnId | null;
+  step: number | null;
+  author_id: string;
+  meta: JsonObject | null;
+  created_at: string;
+  handoff_state: JsonValue;
+}
+
+function payloadOf({ payload, handoff_state: state, kind }: EntryDbRow): JsonValue {
+  const event = payload as { name?: string; data?: JsonObject } | null;
+  if (kind !== 'event' || event?.name !== 'handoff' || event.data === undefined || 'state' in event.data)
+    return payload;
+  return { ...event, data: { ...event.data, state: state ?? {} } } as JsonValue;
+}
+
+const readEntry = (row: EntryDbRow): TapeEntryRow => ({
+  boxId: row.box_id,
+  position: row.position,
+  kind: row.kind,
+  card: readCard(row),
+  payload: payloadOf(row),
+  anchorName: row.anchor_name,
+  turnId: row.entry_turn_id,
+  step: row.step,
+  authorId: row.author_id,
+  meta: row.meta,
+  createdAt: row.created_at,
+});
+
+/** The entries of a tape in a range of positions, in order; `newest` ones last first. One statement. */
+export async function loadEntries(
+  db: Queryable,
+  boxId: BoxId,
+  range: EntryRange,
+): Promise<readonly TapeEntryRow[]> {
+  if (range.limit === 0 || range.from > range.to) return [];
+  const { prepared, values } = entriesStatement(range);
+  return (await run<EntryDbRow>(db, prepared, [boxId, ...values])).map(readEntry);
+}
+
+const anchorText = (edge: 'first' | 'latest'): string => {
+  const order = edge === 'latest' ? 'position desc' : 'position';
+  const range = {
+    from: '$3::int',
+    to: '$4::int',
+    // The kind as it stands in the index: a plan for any kind could not use it.
+    where:
+      "o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended($2, 0) and o.anchor_name = $2",
+  };
+  return `select e.position from boxcar.boxes b cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
+    where b.id = $1 and b.kind = 'tape' order by e.${order} limit 1`;
+};
+const ANCHOR = { first: statement(anchorText('first')), latest: statement(anchorText('latest')) } as const;
+
+/** The position of the first or latest anchor of a name in a range; undefined when there is none. */
+export async function findAnchor(
+  db: Queryable,
+  boxId: BoxId,
+  name: string,
+  range: { readonly from: number; readonly to: number; readonly edge: 'first' | 'latest' },
+): Promise<number | undefined> {
+  const [row] = await run<{ position: number }>(db, ANCHOR[range.edge], [boxId, name, range.from, range.to]);
+  return row?.position;
+}

@@ -1,0 +1,67 @@
+/**
+ * The entries of a tape, wherever they stand: those of a fork begin in the tapes it was forked from.
+ *
+ * A box's row says where, so that reading needs no recursion: segment i of its line are the entries of `line_boxes[i]` behind
+ * `line_ends[i-1]` up to `line_ends[i]`, and its own follow behind `fork_position`. Positions run through without a gap. A tape that is no
+ * fork has no line: reading it is one range of the primary key.
+ */
+
+export interface LineRange {
+  /** SQL of the first and last position wanted. */
+  readonly from: string;
+  readonly to: string;
+  /** Another condition on the entry `o`. */
+  readonly where?: string;
+}
+
+const COLUMNS =
+  'o.box_id, o.position, o.kind, o.card_id, o.tokens, o.payload, o.anchor_name, o.turn_id, o.step, o.author_id, o.meta, o.created_at';
+
+/** The segments of box `b`'s line, without its own entries: `part(box_id, upto, n)`. */
+const segmentsOf = (b: string): string =>
+  `unnest(${b}.line_boxes, ${b}.line_ends) with ordinality as part(box_id, upto, n)`;
+
+const behind = (b: string): string => `coalesce(${b}.line_ends[part.n - 1], 0)`;
+
+/** Those of the tapes that `b` was forked from alone: nothing for a tape that is no fork. To be joined laterally, in no order. */
+export const lineEntriesOf = (b: string, { from, to, where = 'true' }: LineRange): string => `(
+    select of_part.* from ${segmentsOf(b)} cross join lateral (
+      select ${COLUMNS} from boxcar.tape_entries o
+      where o.box_id = part.box_id and o.position >= ${from} and o.position <= ${to} and o.position > ${behind(b)} and o.position <= part.upto and ${where}
+      offset 0) of_part)`;
+
+/** A subselect of the entries of the tape whose row (`id`, `line_boxes`, `line_ends`) is `b`, to be joined laterally. In no order. */
+export const entriesOf = (b: string, range: LineRange): string => `(
+    select ${COLUMNS} from boxcar.tape_entries o
+    where o.box_id = ${b}.id and o.position >= ${range.from} and o.position <= ${range.to} and ${range.where ?? 'true'}
+    union all
+    select * from ${lineEntriesOf(b, range)} of_line)`;
+
+/** Like `entriesOf` for the first (or last) entries that fulfil a condition: each segment is read as far as `limit` alone. */
+export const edgeEntriesOf = (
+  b: string,
+  { from, to, where = 'true' }: LineRange,
+  edge: { readonly order: string; readonly limit: string },
+): string => `(
+    (select ${COLUMNS} from boxcar.tape_entries o
+    where o.box_id = ${b}.id and o.position >= ${from} and o.position <= ${to} and ${where}
+    order by ${edge.order} limit ${edge.limit})
+    union all
+    select of_part.* from ${segmentsOf(b)} cross join lateral (
+      select ${COLUMNS} from boxcar.tape_entries o
+      where o.box_id = part.box_id and o.position >= ${from} and o.position <= ${to} and o.position > ${behind(b)} and o.position <= part.upto and ${where}
+      order by ${edge.order} limit ${edge.limit}) of_part)`;
+
+/** The boxes in which the tape's entries stand, with the last position of each that is read: its line and itself. */
+export const partsOf = (b: string): string => `(
+    select part.box_id, ${behind(b)} as behind, part.upto, part.n from ${segmentsOf(b)}
+    union all
+    select ${b}.id, coalesce(${b}.fork_position, 0), ${b}.head_position, coalesce(cardinality(${b}.line_boxes), 0) + 1)`;
+
+/** A subselect of the entry at a position of the tape whose id is `id`: none where that is no tape. To be joined laterally. */
+export const entryAt = (id: string, position: string): string => `(
+    select entry.* from boxcar.boxes tape cross join lateral ${entriesOf('tape', { from: position, to: position })} entry where tape.id = ${id} and tape.kind = 'tape' offset 0)`;
+
+/** Where a view begins that begins with this anchor: a compaction says itself what it keeps of what stands before it. */
+export const viewStartAt = (id: string, anchor: string): string => `
+    coalesce((select (c.metadata->'compaction'->>'keep_from')::int from ${entryAt(id, anchor)} at join boxcar.cards c on c.id = at.card_id), ${anchor})`;

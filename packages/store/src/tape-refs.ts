@@ -1,0 +1,158 @@
+/** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References and handoffs". */
+import type { AgentId, BoxId, ProjectId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { ACCESS, type BoxGrant, grantOf, type LoadBoxesOptions, type SnapshotEntry } from './boxes.js';
+import { type Queryable, run, statement, type Tx } from './db.js';
+import { edgeEntriesOf, entriesOf } from './tape-line.js';
+
+/** The last anchor of the line of `b` up to a position, of a name or of any. */
+const lastAnchor = (upto: string, where = 'true'): string => `
+  (select e.position from ${edgeEntriesOf('b', { from: '1', to: upto, where: `o.kind = 'anchor' and ${where}` }, { order: 'o.position desc', limit: '1' })} e
+    order by e.position desc limit 1)`;
+
+// By id a tape in any incarnation, or the one of an agent; by name the living one.
+const FIND_PLACE = statement(`
+  with named as (
+    select coalesce(
+      (select b.id from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape'),
+      (select a.tape_box_id from boxcar.agents a where a.id = $1 and a.project_id = $2),
+      (select b.id from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4 and b.archived_at is null),
+      (select a.tape_box_id from boxcar.agents a where a.project_id = $2 and a.name = $4)) as id
+  ),
+  tape as (
+    select b.*, p.name as workspace, p.operator_agent_id, ${ACCESS}, ${grantOf('append')} as append_grant,
+      exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id) as is_rolling
+    from named n join boxcar.boxes b on b.id = n.id join boxcar.projects p on p.id = b.project_id
+  ),
+  bounded as (
+    select t.*, least(t.head_position, case when t.is_own then t.head_position else (t.granted->>'upto')::int end) as last_readable from tape t
+  ),
+  placed as (
+    select b.*, case when $5::int is not null then $5 when $6::text is null then least($7, b.last_readable)
+      else ${lastAnchor('least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6')} end as position
+    from bounded b
+  )
+  select b.id as box_id, b.workspace, b.operator_agent_id, b.owner_agent_id, b.maker_agent_id, b.is_rolling, b.head_position, b.last_readable,
+    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.position,
+    case when $6::text is null and b.position >= b.last_anchor_position then coalesce(b.view_anchor_position, b.last_anchor_position)
+      else ${lastAnchor('b.position')} end as start_position
+  from placed b`);
+
+/** A place on a tape, with the rights of who asks for it. */
+export interface TapePlace extends pg.QueryResultRow {
+  readonly box_id: BoxId;
+  /** The name of the project. */
+  readonly workspace: string;
+  readonly operator_agent_id: AgentId;
+  readonly owner_agent_id: AgentId | null;
+  readonly maker_agent_id: AgentId | null;
+  /** True for the tape that its owner's turns write to. */
+  readonly is_rolling: boolean;
+  readonly is_archived: boolean;
+  /** A fork that was merged or discarded; null: no fork. */
+  readonly is_closed: boolean | null;
+  readonly head_position: number;
+  /** As far as the actor may read. */
+  readonly last_readable: number;
+  readonly is_own: boolean;
+  readonly granted: BoxGrant | null;
+  readonly append_grant: BoxGrant | null;
+  /** As asked for, whether the tape reaches it or not; null for an anchor that is not there. */
+  readonly position: number | null;
+  /** The anchor that a view begins with there: the last one up to it, but for a fork that goes on in its parent's; null without one. */
+  readonly start_position: number | null;
+}
+
+export interface PlaceRequest {
+  readonly tape: { readonly id: string | undefined; readonly name: string };
+  /** Neither: the head. */
+  readonly position?: number | undefined;
+  readonly anchor?: string | undefined;
+  /** Anchors behind it are not looked at. */
+  readonly head?: number | undefined;
+}
+
+/** Finds a tape by id or name, and a place on it; undefined = no such tape in the project. */
+export async function findTapePlace(
+  db: Queryable,
+  { tape, position, anchor, head }: PlaceRequest,
+  { projectId, actorId }: LoadBoxesOptions,
+): Promise<TapePlace | undefined> {
+  const [place] = await run<TapePlace>(db, FIND_PLACE, [
+    tape.id ?? null,
+    projectId,
+    actorId,
+    tape.name,
+    position ?? null,
+    anchor ?? null,
+    head ?? null,
+  ]);
+  return place;
+}
+
+// A call and its result, or neither: what a head or an anchor has parted is marked open.
+const LOAD_SLICE = statement(`
+  with slice as (
+    select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id, e.step,
+      bool_or(e.kind = 'tool_call') over same_step as has_calls, bool_or(e.kind = 'tool_result') over same_step as has_results
+    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int', to: '$3::int' })} e where b.id = $1
+    window same_step as (partition by e.turn_id, e.step)
+  ),
+  -- who was at work when the anchor was written: its turn has begun before, on this tape
+  early_context as (
+    select (e.payload->'data'->>'context_box_id')::uuid as id
+    from (select s.turn_id from slice s where s.turn_id is not null order by s.position limit 1) s
+      join boxcar.turns t on t.id = s.turn_id and t.start_position < $2
+      cross join boxcar.boxes b
+      cross join lateral ${entriesOf('b', { from: 't.start_position', to: 't.start_position', where: "o.kind = 'event' and o.turn_id = t.id" })} e
+    where b.id = $1
+  )
+  select $1::uuid as tape_id, true as is_readable, $2::int as last_anchor_position, s.position, s.kind, s.card_id, s.tokens,
+    s.step is not null and case s.kind when 'tool_result' then not s.has_calls when 'tool_call' then not s.has_results
+      when 'message' then s.has_calls and not s.has_results else false end as is_open,
+    case when s.kind = 'event' and s.payload->>'name' = 'turn.started' then (s.payload->'data'->>'context_box_id')::uuid end as context_box_id,
+    (select c.id from early_context c) as early_context_box_id
+  from slice s order by s.position`);
+
+/** The entries of a tape from one position to another, as a snapshot of whoever was at work there. */
+export function loadTapeSlice(
+  db: Queryable,
+  slice: { readonly boxId: BoxId; readonly from: number; readonly to: number },
+): Promise<readonly SnapshotEntry[]> {
+  return run<SnapshotEntry>(db, LOAD_SLICE, [slice.boxId, slice.from, slice.to]);
+}
+
+const LOCK_TAPE = statement("select id from boxcar.boxes where id = $1 and kind = 'tape' for no key update");
+
+/** Keeps a tape, its owner and its head as they are until the transaction ends. */
+export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
+  await run(tx, LOCK_TAPE, [boxId]);
+}
+
+const LOCK_APPENDING = statement(
+  "select from boxcar.grants where box_id = $1 and agent_id = $2 and mode = 'append' for update",
+);
+
+/** Keeps an agent's right to append to a tape as it is until the transaction ends. */
+export async function lockAppending(tx: Tx, boxId: BoxId, agentId: AgentId): Promise<void> {
+  await run(tx, LOCK_APPENDING, [boxId, agentId]);
+}
+
+const MOVE_TAPE = statement('update boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1');
+const END_APPENDING = statement(
+  "delete from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = $3 and mode = 'append'",
+);
+
+/** Ends an agent's right to append, which is locked; with `newOwnerId` the tape is that agent's from now on. */
+export async function handOverTape(
+  tx: Tx,
+  move: {
+    readonly projectId: ProjectId;
+    readonly boxId: BoxId;
+    readonly fromAgentId: AgentId;
+    readonly newOwnerId: AgentId | undefined;
+  },
+): Promise<void> {
+  if (move.newOwnerId !== undefined) await run(tx, MOVE_TAPE, [move.boxId, move.newOwnerId]);
+  await run(tx, END_APPENDING, [move.projectId, move.boxId, move.fromAgentId]);
+}
