@@ -32,8 +32,8 @@ export async function dumpSchema(client: pg.Client): Promise<string> {
 }
 
 const EXTENSIONS = `
-  select format('create extension if not exists %I;', extname) as sql
-  from pg_extension where extname <> 'plpgsql' order by extname`;
+  select format('create extension if not exists %I with schema %I;', x.extname, n.nspname) as sql
+  from pg_extension x join pg_namespace n on n.oid = x.extnamespace where x.extname <> 'plpgsql' order by x.extname`;
 
 const TYPES = `
   select format('create type %s as enum (%s);', t.oid::regtype, string_agg(quote_literal(e.enumlabel), ', ' order by e.enumsortorder)) as sql

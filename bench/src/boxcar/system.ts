@@ -16,6 +16,8 @@ export const PROFILE = {
   name: 'bench',
   instructions: 'You count wagons.',
   model: 'scripted',
+  // Of views of any size.
+  limits: { context_tokens: 10_000_000 },
   script: [{ say: ANSWER }],
 };
 
