@@ -1,0 +1,69 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const files = readdirSync(join(root, 'packages')).flatMap((pack) =>
+  readdirSync(join(root, 'packages', pack, 'src'), { recursive: true, encoding: 'utf8' })
+    .filter((path) => path.endsWith('.test.ts'))
+    .map((path) => `packages/${pack}/src/${path}`),
+);
+
+/** `tape/fork.test.ts` is a file of any package, `cli/tape.test.ts` one of the package that is named. */
+const find = (name: string): readonly string[] => {
+  const pattern = new RegExp(`^${name.replaceAll('.', '\\.').replaceAll('*', '[^/]*')}$`);
+  return files.filter((file) => {
+    const [, pack, , ...path] = file.split('/');
+    const inside = path.join('/');
+    const tails = path.map((_, index) => path.slice(index).join('/'));
+    return tails.some((tail) => pattern.test(tail)) || pattern.test(`${pack}/${inside}`);
+  });
+};
+
+const plain = (text: string): string => text.replaceAll('’', "'").replaceAll("\\'", "'").replace(/\s+/g, ' ');
+
+/** Whether a title holds these words, alone or behind the title of its group. */
+function names(source: string, title: string): boolean {
+  if (source.includes(title)) return true;
+  const words = title.split(' ');
+  return words.some(
+    (_, at) =>
+      source.includes(`describe('${words.slice(0, at).join(' ')}'`) &&
+      source.includes(words.slice(at).join(' ')),
+  );
+}
+
+const rows = readFileSync(join(root, 'docs/guarantees.md'), 'utf8')
+  .split('\n')
+  .filter((line) => line.startsWith('| '))
+  .map((line) => line.split(' | ').at(-1)?.replace(/ \|$/, '') ?? '')
+  .filter((cell) => cell.includes('.test.ts'));
+
+/** What a cell points to: files, and the parts of titles that are said of the file before them. */
+const pointers = (cell: string): { readonly file: string; readonly titles: readonly string[] }[] =>
+  [...cell.matchAll(/`([^`]+\.test\.ts)`(?:: ([^`;]*))?/g)].map(([, file = '', titles = '']) => ({
+    file,
+    titles: titles
+      .split('…')
+      .map((part) => part.replace(/^[\s,]+|[\s,]+$/g, ''))
+      .filter((part) => part !== ''),
+  }));
+
+describe('docs/guarantees.md', () => {
+  it('has its guarantees', () => expect(rows.length).toBeGreaterThan(40));
+
+  it.each(rows)('points to tests that are there: %s', (cell) => {
+    const found = pointers(cell);
+    expect(found.length).toBeGreaterThan(0);
+    for (const { file, titles } of found) {
+      const sources = find(file).map((path) => plain(readFileSync(join(root, path), 'utf8')));
+      expect(sources.length, file).toBeGreaterThan(0);
+      for (const title of titles)
+        expect(
+          sources.some((source) => names(source, plain(title))),
+          `${file}: ${title}`,
+        ).toBe(true);
+    }
+  });
+});
