@@ -51,7 +51,7 @@ export {
   type TurnResult,
   type TurnScope,
 } from './runtime.js';
-export type { Accepted, SubmitOptions } from './submit.js';
+export type { Accepted, SubmitOptions } from './submit/options.js';
 export type { EntryInput, EntryOptions } from './tape/entry-input.js';
 export type { TapeFolder } from './tape/export-tape.js';
 export { type ForkOptions, type ForkSummary, TapeFork } from './tape/fork.js';

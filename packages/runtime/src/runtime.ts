@@ -74,7 +74,8 @@ import {
   type ProfileScope,
   type ProfileVersion,
 } from './profiles.js';
-import { type Accepted, accept, type DoorOptions, type SubmitOptions } from './submit.js';
+import { accept } from './submit/accept.js';
+import type { Accepted, DoorOptions, SubmitOptions } from './submit/options.js';
 import { onPool } from './tape/connection.js';
 import { type ImportedTape, type ImportOptions, importTape, type TapeSource } from './tape/import-tape.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';

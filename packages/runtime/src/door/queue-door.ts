@@ -24,7 +24,7 @@ import { z } from 'zod';
 import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
-import type { Accepted } from '../submit.js';
+import type { Accepted } from '../submit/options.js';
 import { closable, isOurTrouble, logTrouble, postpone, RETRY_MS, refuse } from './door-job.js';
 
 const jobSchema = z.strictObject({

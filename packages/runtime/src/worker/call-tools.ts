@@ -15,7 +15,8 @@ import {
 } from '@boxcar/kernel';
 import { type CallSettlement, type NewToolCall, type PendingCall, settleCalls } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
-import { type Begun, begin, type SubmitOptions } from '../submit.js';
+import { type Begun, begin } from '../submit/opening.js';
+import type { SubmitOptions } from '../submit/options.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';

@@ -40,7 +40,7 @@ import type {
 } from '@boxcar/store';
 import { loadCallsOfStep, loadPendingCalls, recordResults } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
-import type { Begun } from '../submit.js';
+import type { Begun } from '../submit/opening.js';
 import { askModel } from './ask-model.js';
 import { beginCall, buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';

@@ -2,11 +2,11 @@ import { type AgentId, type BoxId, type JsonValue, KernelError, type TurnId } fr
 import { type AgentRow, registerWorker } from '@boxcar/store';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
-import type { Handler, HandlerTools } from './handler.js';
-import { newId } from './packer.js';
-import { statementsOf } from './testing/count-statements.js';
-import { type Harness, harness } from './testing/harness.js';
-import { rowCounts } from './testing/row-counts.js';
+import type { Handler, HandlerTools } from '../handler.js';
+import { newId } from '../packer.js';
+import { statementsOf } from '../testing/count-statements.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { rowCounts } from '../testing/row-counts.js';
 
 let h: Harness;
 

@@ -1,0 +1,147 @@
+/** Batches: several turns whose ends are one answer. Source: docs/primitives.md. */
+import { type BatchId, isFinal, KernelError, type TurnId, type TurnStatus } from '@boxcar/kernel';
+import { addBatch, findJoinable, findWaitCycle, lockMembers, type NewBatch } from '@boxcar/store';
+import type { JoinRequest } from '../handler.js';
+import { newId } from '../packer.js';
+import type { UnitOfWork } from '../unit-of-work.js';
+import type { Gathering, NewTurns } from './new-turns.js';
+import { DEFAULT_WAIT_SECONDS } from './options.js';
+import { checkCycle, waitingChain } from './waiting-chain.js';
+
+type Counters = Pick<NewBatch, 'remaining' | 'succeeded' | 'failed'>;
+
+/** Gathers a batch of turns that this primitive makes, or of earlier ones. @returns Also whether all of them have ended. */
+export async function joinTurns(
+  gathering: Gathering,
+  {
+    turns,
+    turnIds,
+    request,
+  }: {
+    readonly turns: NewTurns;
+    readonly turnIds: readonly TurnId[];
+    readonly request: JoinRequest & { readonly wait: boolean };
+  },
+): Promise<{ readonly batchId: BatchId; readonly deadlineMs: number | null; readonly isDue: boolean }> {
+  const { ctx, unit, call } = gathering;
+  const made = turnIds.flatMap((id) => turns.made.get(id) ?? []);
+  const isOwn = made.length > 0;
+  const isMixed = isOwn && made.length < turnIds.length;
+  if (turnIds.length === 0 || isMixed || new Set(turnIds).size < turnIds.length)
+    throw new KernelError('bad_request', {
+      message:
+        'joinTurns: one turn at least, each once, and either all made by this primitive or all earlier.',
+    });
+  const { parent, projectId, primitive } = ctx;
+  const deadlineMs = request.deadlineMs ?? (request.wait ? DEFAULT_WAIT_SECONDS * 1000 : null);
+  const isWaitingCall = request.wait && call !== undefined;
+  const batchId = newId<'batch'>();
+  if (isOwn && isWaitingCall)
+    for (const { agentId, isReuse, argument } of made) if (isReuse) checkCycle(ctx, agentId, argument);
+  const members = isOwn
+    ? addToBatch(unit, turnIds, batchId)
+    : await joinEarlier(gathering, turnIds, batchId, {
+        isWaitingCall,
+        argumentOf: request.argumentOf ?? ((index) => `turn_ids.${index}`),
+      });
+  unit.submission.batches.push({
+    id: batchId,
+    projectId,
+    runId: made[0]?.runId ?? parent?.runId ?? null,
+    turnId: call === undefined ? null : (parent?.turnId ?? null),
+    toolCallId: isWaitingCall ? call.toolCallId : null,
+    primitive,
+    kind: isOwn ? 'fork_join' : 'collect',
+    turnIds,
+    ...members,
+    minSuccess: isOwn ? (request.minSuccess ?? null) : null,
+    failFast: isOwn && (request.isFailFast ?? false),
+    deadlineMs,
+  });
+  return { batchId, deadlineMs, isDue: members.remaining === 0 };
+}
+
+function addToBatch(unit: UnitOfWork, turnIds: readonly TurnId[], batchId: BatchId): Counters {
+  const { turns } = unit.submission;
+  const ids = new Set(turnIds);
+  turns.forEach((turn, index) => {
+    if (ids.has(turn.id)) turns[index] = { ...turn, batchIds: [...(turn.batchIds ?? []), batchId] };
+  });
+  return { remaining: turnIds.length, succeeded: 0, failed: 0 };
+}
+
+/** Under the turns' locks: what has ended is counted here, what has not will count itself. */
+async function joinEarlier(
+  gathering: Gathering,
+  turnIds: readonly TurnId[],
+  batchId: BatchId,
+  options: { readonly isWaitingCall: boolean; readonly argumentOf: (index: number) => string },
+): Promise<Counters> {
+  const { ctx, unit, call } = gathering;
+  const { parent, projectId, source } = ctx;
+  const found = new Map(
+    (await findJoinable(unit.db, turnIds, { projectId, actorId: source.agentId })).map((turn) => [
+      turn.turn_id,
+      turn,
+    ]),
+  );
+  const notFound = (turnId: TurnId, index: number): KernelError => {
+    const field = `arguments.${options.argumentOf(index)}`;
+    return new KernelError('not_found', {
+      message: `${field}: no turn ${turnId} in this project.`,
+      details: { field, turn_id: turnId, project_id: projectId },
+    });
+  };
+  turnIds.forEach((turnId, index) => {
+    const field = `arguments.${options.argumentOf(index)}`;
+    const turn = found.get(turnId);
+    if (turn === undefined) throw notFound(turnId, index);
+    if (!turn.is_readable)
+      throw new KernelError('box_not_authorized', {
+        message: `${field}: agent ${source.agentId} may not read what turn ${turnId} delivers.`,
+        details: {
+          field,
+          turn_id: turnId,
+          box_id: turn.output_box_id,
+          source_agent_id: source.agentId,
+        },
+      });
+  });
+  const own = call !== undefined && parent !== undefined ? [parent.turnId] : [];
+  const statuses = await lockMembers(unit.tx, [...turnIds, ...own]);
+  // One that was purged since will never end.
+  for (const [index, turnId] of turnIds.entries()) if (!statuses.has(turnId)) throw notFound(turnId, index);
+  if (options.isWaitingCall) await checkWaitCycle(gathering, turnIds);
+  const open = turnIds.filter((id) => !isFinal(statuses.get(id) ?? 'queued'));
+  if (open.length > 0) await addBatch(unit.tx, open, batchId);
+  const count = (isCounted: (status: TurnStatus | undefined) => boolean): number =>
+    turnIds.filter((id) => isCounted(statuses.get(id))).length;
+  return {
+    remaining: open.length,
+    succeeded: count((status) => status === 'success'),
+    failed: count((status) => status === 'failed' || status === 'timeout' || status === 'canceled'),
+  };
+}
+
+/** Turns that wait for the caller, on whatever way, cannot be waited for. */
+async function checkWaitCycle({ ctx, unit }: Gathering, turnIds: readonly TurnId[]): Promise<void> {
+  const links = waitingChain(ctx);
+  const cycle = await findWaitCycle(
+    unit.tx,
+    turnIds,
+    links.map((link) => link.turn_id),
+  );
+  if (cycle === undefined) return;
+  throw new KernelError('delegation_cycle', {
+    message: `Turn ${cycle.turn_id} of agent ${cycle.agent_name} waits for this turn, and one of the turns named here is it or waits for it.`,
+    details: {
+      turn_id: cycle.turn_id,
+      agent_id: cycle.agent_id,
+      chain: links.map((link) => ({
+        turn_id: link.turn_id,
+        agent_id: link.agent_id,
+        agent: link.agent_name,
+      })),
+    },
+  });
+}

@@ -1,0 +1,244 @@
+/** The rows of the agents and turns that a primitive makes. Source: docs/primitives.md, "Accepting". */
+import { type AgentId, type BudgetInput, KernelError, type RunId, type TurnId } from '@boxcar/kernel';
+import {
+  type AgentRow,
+  findContextBoxes,
+  findTape,
+  hasProfile,
+  lockAgents,
+  type Opening,
+  type ProfileRow,
+} from '@boxcar/store';
+import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler.js';
+import { newId } from '../packer.js';
+import type { RuntimeCore } from '../runtime.js';
+import { reserveSpawn } from '../spawn-budget.js';
+import type { UnitOfWork } from '../unit-of-work.js';
+import type { DoorOptions } from './options.js';
+import { checkCycle } from './waiting-chain.js';
+
+const DEFAULT_MAX_DEPTH = 20;
+
+/** A turn that this primitive makes. */
+export interface MadeTurn {
+  readonly agentId: AgentId;
+  readonly isReuse: boolean;
+  readonly argument: string | undefined;
+  readonly runId: RunId;
+}
+
+/** How a primitive waits for its turns, and what their run may use. */
+export interface TurnWait {
+  readonly isAwaited: boolean;
+  readonly deadlineMs: number | null;
+  /** Of a run that begins with them. */
+  readonly runBudget: BudgetInput | undefined;
+}
+
+/** What one primitive has to go by, and where it gathers its rows. */
+export interface Gathering {
+  readonly runtime: Pick<RuntimeCore, 'prices' | 'builds'>;
+  readonly opening: Opening;
+  readonly ctx: CallerContext;
+  readonly unit: UnitOfWork;
+  readonly call: DoorOptions['call'];
+}
+
+export class NewTurns {
+  readonly #gathering: Gathering;
+  /** Of profiles that were read from the rows. */
+  readonly #profileIds: Set<string>;
+  readonly made = new Map<TurnId, MadeTurn>();
+
+  constructor(gathering: Gathering) {
+    this.#gathering = gathering;
+    this.#profileIds = new Set([...gathering.opening.profiles.values()].map((profile) => profile.profileId));
+  }
+
+  /** A profile that was read from the rows. */
+  noteProfile({ profileId }: Pick<ProfileRow, 'profileId'>): void {
+    this.#profileIds.add(profileId);
+  }
+
+  /** Gathers the rows of an agent: its tape and itself. */
+  addAgent({ profile, name, derivedFrom, agentId = newId<'agent'>() }: NewAgentRequest): AgentRow {
+    const { submission } = this.#gathering.unit;
+    const { projectId, source } = this.#gathering.ctx;
+    const tapeBoxId = newId<'box'>();
+    const agentName = name ?? `${profile.name}-${agentId.slice(-12)}`;
+    submission.tapes.push({ id: tapeBoxId, projectId, ownerAgentId: agentId });
+    submission.agents.push({
+      id: agentId,
+      projectId,
+      name: agentName,
+      profileId: profile.profileId,
+      ownerAgentId: source.agentId,
+      derivedFrom: derivedFrom ?? null,
+      tapeBoxId,
+    });
+    return { agentId, name: agentName, tapeBoxId, profile };
+  }
+
+  /** Gathers the rows of turns; those of agents that exist are decided under their locks. */
+  async add(requests: readonly SubmitTurnRequest[], wait: TurnWait): Promise<readonly TurnRef[]> {
+    const { parent, projectId } = this.#gathering.ctx;
+    const { submission } = this.#gathering.unit;
+    const maxDepth = this.#gathering.opening.limits.max_depth ?? DEFAULT_MAX_DEPTH;
+    const depth = parent === undefined ? 0 : parent.depth + 1;
+    if (depth > maxDepth) {
+      throw new KernelError('depth_exceeded', {
+        message: `The turn would stand at depth ${depth}; the limit is ${maxDepth}.`,
+        details: { depth, max_depth: maxDepth, turn_id: parent?.turnId },
+      });
+    }
+    const made = requests.map(({ target, contextBoxId, deadlineMs, argument, priority, budget }) => {
+      const agent = target.kind === 'new' ? this.addAgent(target) : target.agent;
+      const profile = target.kind === 'new' ? target.profile : target.agent.profile;
+      const turn: TurnRef = {
+        turnId: newId<'turn'>(),
+        agentId: agent.agentId,
+        contextBoxId,
+        outputBoxId: agent.tapeBoxId,
+      };
+      return { turn, profile, isReuse: target.kind === 'reuse', deadlineMs, argument, priority, budget };
+    });
+    const sizes = new Map(submission.contextBoxes.map((box) => [box.id, box.tokens]));
+    await this.#own(made.map(({ turn }) => turn));
+    const reused = made.filter(({ isReuse }) => isReuse);
+    if (wait.isAwaited) for (const { turn } of reused) checkCycle(this.#gathering.ctx, turn.agentId);
+    for (const profile of new Set(made.map((turn) => turn.profile))) await this.#checkProfile(profile);
+    const runId = parent?.runId ?? newId<'run'>();
+    const { shares, budgets } = await reserveSpawn(
+      {
+        projectId,
+        parent,
+        runBudget: { own: wait.runBudget, defaults: this.#gathering.opening.limits.run_budget },
+        prices: this.#gathering.runtime.prices,
+        db: this.#gathering.unit.db,
+        tx: () => this.#gathering.unit.tx,
+      },
+      made.map(({ turn, profile, budget, argument }) => ({
+        turnId: turn.turnId,
+        runId,
+        profileId: profile.profileId,
+        depth,
+        contextTokens: sizes.get(turn.contextBoxId) ?? 0,
+        budget,
+        argument: `${argument?.replace(/target_ref$/, '') ?? ''}budget`,
+      })),
+    );
+    submission.budgets.push(...budgets);
+    // Whether an agent is free is decided under its lock: an end and a submit can then not miss each other.
+    if (reused.length > 0) {
+      const ids = [...new Set(reused.map(({ turn }) => turn.agentId))];
+      const tapes = await lockAgents(this.#gathering.unit.tx, ids, parent?.runId);
+      for (const { turn } of reused)
+        if (tapes.get(turn.agentId) !== turn.outputBoxId) throw await this.#explainTape(turn);
+    }
+    const [first] = made;
+    if (parent === undefined && first !== undefined)
+      submission.runs.push({
+        id: runId,
+        projectId,
+        rootTurnId: first.turn.turnId,
+        turnCount: made.length,
+        traceparent: this.#gathering.ctx.traceparent,
+      });
+    for (const [index, { turn, profile, isReuse, deadlineMs, argument, priority }] of made.entries()) {
+      const share = shares[index] ?? { columns: {}, deadlineMs: undefined };
+      const ownDeadlineMs = wait.deadlineMs ?? deadlineMs ?? null;
+      this.made.set(turn.turnId, { agentId: turn.agentId, isReuse, argument, runId });
+      submission.turns.push({
+        id: turn.turnId,
+        projectId,
+        runId,
+        agentId: turn.agentId,
+        profileId: profile.profileId,
+        parentTurnId: parent?.turnId ?? null,
+        parentToolCallId: this.#gathering.call?.toolCallId ?? null,
+        isAwaited: wait.isAwaited && this.#gathering.call !== undefined,
+        depth,
+        primitive: this.#gathering.ctx.primitive,
+        channelId: this.#gathering.ctx.channelId,
+        maxSteps: profile.maxSteps,
+        contextBoxId: turn.contextBoxId,
+        outputBoxId: turn.outputBoxId,
+        workerTarget: profile.workerTarget,
+        deadlineMs:
+          share.deadlineMs === undefined
+            ? ownDeadlineMs
+            : Math.min(share.deadlineMs, ownDeadlineMs ?? share.deadlineMs),
+        ...share.columns,
+        ...(profile.isCapped || share.columns.budgetId !== undefined ? { isMetered: true } : {}),
+        traceparent: this.#gathering.ctx.traceparent,
+        isReuse,
+        format: this.#gathering.runtime.builds.build.turnFormat,
+        priority: priority ?? parent?.priority ?? 0,
+      });
+    }
+    return made.map(({ turn }) => turn);
+  }
+
+  /** Why the tape that a turn was to be written to is not its agent's: reset meanwhile, or never. */
+  async #explainTape({ agentId, outputBoxId }: TurnRef): Promise<KernelError> {
+    const actor = { projectId: this.#gathering.ctx.projectId, actorId: this.#gathering.ctx.source.agentId };
+    const tape = await findTape(this.#gathering.unit.tx, { kind: 'box', boxId: outputBoxId }, actor);
+    const details = { agent_id: agentId, output_box_id: outputBoxId, project_id: actor.projectId };
+    if (tape?.isArchived === true && tape.ownerAgentId === agentId)
+      return new KernelError('tape_conflict', {
+        message: `The tape of agent ${agentId} was reset meanwhile.`,
+        details,
+      });
+    return new KernelError('not_found', {
+      message: `submitTurn: no agent ${agentId} with the tape ${outputBoxId}.`,
+      details,
+    });
+  }
+
+  /** A turn of a profile that does not exist could never be run, and no foreign key would say so. */
+  async #checkProfile({ profileId, name }: ProfileRow): Promise<void> {
+    if (this.#profileIds.has(profileId)) return;
+    if (!(await hasProfile(this.#gathering.unit.db, profileId, this.#gathering.ctx.projectId)))
+      throw new KernelError('not_found', {
+        message: `No profile '${name}' of id ${profileId} in this project.`,
+        details: { profile_id: profileId, project_id: this.#gathering.ctx.projectId },
+      });
+    this.#profileIds.add(profileId);
+  }
+
+  /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before. */
+  async #own(turns: readonly TurnRef[]): Promise<void> {
+    const { submission } = this.#gathering.unit;
+    const { projectId, source } = this.#gathering.ctx;
+    const indexes = new Map(submission.contextBoxes.map((box, index) => [box.id, index]));
+    const written: TurnRef[] = [];
+    for (const turn of turns) {
+      const index = indexes.get(turn.contextBoxId) ?? -1;
+      const box = submission.contextBoxes[index];
+      if (box === undefined) written.push(turn);
+      else submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
+    }
+    if (written.length === 0) return;
+    const known = await findContextBoxes(
+      this.#gathering.unit.db,
+      written.map((turn) => turn.contextBoxId),
+      projectId,
+    );
+    for (const { contextBoxId, agentId } of written) {
+      if (!known.has(contextBoxId))
+        throw new KernelError('not_found', {
+          message: `submitTurn: no context box ${contextBoxId} in this project.`,
+          details: { context_box_id: contextBoxId, project_id: projectId },
+        });
+      submission.grants.push({
+        projectId,
+        agentId,
+        boxId: contextBoxId,
+        mode: 'read',
+        uptoPosition: null,
+        source: source.agentId,
+        expiresAt: null,
+      });
+    }
+  }
+}

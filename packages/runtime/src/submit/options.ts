@@ -1,0 +1,57 @@
+/** What a door hands over, and what it gets. */
+import type { BatchId, JsonValue, ProjectId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import type { Tx } from '@boxcar/store';
+import type { Begun } from './opening.js';
+
+/** Of an awaited turn or batch, unless told. */
+export const DEFAULT_WAIT_SECONDS = 3600;
+
+/** A submission as a door hands it over. */
+export interface SubmitOptions {
+  /** Id or name; default `default`. */
+  readonly projectId?: string | undefined;
+  /** Id or name of the agent in whose name it comes; default: the project's operator. */
+  readonly sourceAgentId?: string | undefined;
+  /** The second submission under a key changes nothing and returns the first answer. */
+  readonly idempotencyKey?: string | undefined;
+  /** A turn under which new turns are filed: its run, its depth, its lineage. It must not have ended. */
+  readonly parentTurnId?: string | undefined;
+  readonly channelId?: string | undefined;
+  readonly traceparent?: string | undefined;
+}
+
+/** How the kernel's own doors call: a turn's tool call, or a job that waits for the answer. */
+export interface DoorOptions {
+  /** The tool call of a running turn that asks. Its result commits with the effect. */
+  readonly call?: {
+    readonly turnId: TurnId;
+    readonly epoch: number;
+    readonly holderId: WorkerId;
+    readonly toolCallId: ToolCallId;
+    /** By `begin`, beside the commit of the call. */
+    readonly begun?: Begun | undefined;
+    /** Fires at the call's deadline and when its turn is lost: what the handler has gathered comes to nothing. */
+    readonly signal: AbortSignal;
+    /** Records the answer in the same transaction, when the primitive does not wait. */
+    readonly settle: (tx: Tx, answer: JsonValue) => Promise<void>;
+    /** From here on the call's deadline no longer ends it. @throws when it has. */
+    readonly pass: () => void;
+    /** Rings the turns that it has dispatched. */
+    readonly ring: (rings: readonly Ring[]) => void;
+  };
+  readonly doorJobId?: string;
+}
+
+export interface Accepted {
+  readonly projectId: ProjectId;
+  /** The answer, or the receipt while a turn is awaited. */
+  readonly answer: JsonValue;
+  /** The turn whose end is the final answer. */
+  readonly awaitedTurnId: TurnId | null;
+  /** The batch whose end is the final answer. */
+  readonly awaitedBatchId: BatchId | null;
+  /** True when this key had been accepted before. */
+  readonly isReplay: boolean;
+  /** What the calling turn ends with, when the primitive ends it. Nothing was written then. */
+  readonly ending: { readonly deliverable: JsonValue } | null;
+}

@@ -1,0 +1,236 @@
+/** What a handler is given: it looks up, packs, and gathers the rows of what it makes. */
+import {
+  type BatchId,
+  checkDelegation,
+  type JsonValue,
+  KernelError,
+  type Ring,
+  type TurnId,
+  tryParseId,
+} from '@boxcar/kernel';
+import {
+  findAgent,
+  findAgents,
+  findProfiles,
+  findProfileVersion,
+  type Queryable,
+  type Tx,
+  takeAgentName,
+} from '@boxcar/store';
+import { type EndedTurns, endSubtrees } from '../end-subtrees.js';
+import type { CallerContext, HandlerTools } from '../handler.js';
+import { HandoverPacker } from '../packer.js';
+import type { RuntimeCore } from '../runtime.js';
+import { joinTurns } from './joins.js';
+import { type Gathering, NewTurns } from './new-turns.js';
+import { checkText } from './opening.js';
+import { DEFAULT_WAIT_SECONDS } from './options.js';
+
+const DEFAULT_MAX_FAN_OUT = 1_000;
+
+/** What the answer of a primitive is the end of. */
+type Awaited =
+  | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
+  | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number };
+
+/** Its functions are fields, so that a handler can take them apart. */
+export class Primitive implements HandlerTools {
+  readonly #gathering: Gathering;
+  readonly #turns: NewTurns;
+  readonly ctx: CallerContext;
+  readonly packer: HandoverPacker;
+  awaited: Awaited | undefined;
+  /** Batches that are due as they are made: all members have ended. */
+  readonly dueBatchIds: BatchId[] = [];
+  ending: { readonly deliverable: JsonValue } | undefined;
+  readonly rings: Ring[] = [];
+  /** Turns that this primitive ends once it commits. */
+  readonly ended: EndedTurns[] = [];
+
+  constructor(
+    runtime: Pick<RuntimeCore, 'limits' | 'strategies'> & Gathering['runtime'],
+    gathering: Omit<Gathering, 'runtime'>,
+  ) {
+    const { ctx, unit } = gathering;
+    this.#gathering = { ...gathering, runtime };
+    this.#turns = new NewTurns(this.#gathering);
+    this.ctx = ctx;
+    this.packer = new HandoverPacker({
+      db: unit.db,
+      limits: runtime.limits,
+      strategies: runtime.strategies,
+      write: async (submission) => {
+        unit.submission.cards.push(...submission.cards);
+        unit.submission.contextBoxes.push(...submission.contextBoxes);
+        unit.submission.grants.push(...submission.grants);
+      },
+    });
+  }
+
+  get db(): Queryable {
+    return this.#gathering.unit.db;
+  }
+
+  get tx(): Tx {
+    return this.#gathering.unit.tx;
+  }
+
+  readonly findProfile: HandlerTools['findProfile'] = async (name, version) => {
+    const profile =
+      version === undefined
+        ? (this.#gathering.opening.profiles.get(name) ??
+          (await findProfiles(this.db, this.ctx.projectId, [name])).get(name))
+        : await findProfileVersion(this.db, this.ctx.projectId, { name, version });
+    if (profile === undefined)
+      throw new KernelError('not_found', {
+        message: `No profile '${name}'${version === undefined ? '' : ` version ${version}`} in this project.`,
+        details: {
+          profile_name: name,
+          ...(version === undefined ? {} : { profile_version: version }),
+          project_id: this.ctx.projectId,
+        },
+      });
+    this.#turns.noteProfile(profile);
+    return profile;
+  };
+
+  readonly findAgent: HandlerTools['findAgent'] = async (ref) => {
+    const agent = await findAgent(this.db, this.ctx.projectId, { id: tryParseId<'agent'>(ref), name: ref });
+    if (agent === undefined)
+      throw new KernelError('not_found', {
+        message: `No agent '${ref}' in this project.`,
+        details: { agent: ref, project_id: this.ctx.projectId },
+      });
+    this.#turns.noteProfile(agent.profile);
+    return agent;
+  };
+
+  readonly checkDelegation: HandlerTools['checkDelegation'] = (target) => {
+    checkDelegation(this.ctx.source, target);
+  };
+
+  readonly findAgents: HandlerTools['findAgents'] = async (refs) => {
+    const ids = refs.map((ref) => tryParseId<'agent'>(ref));
+    if (refs.length === 0) return [];
+    const found = await findAgents(this.db, this.ctx.projectId, {
+      ids: ids.filter((id) => id !== undefined),
+      names: refs,
+    });
+    for (const agent of found) this.#turns.noteProfile(agent.profile);
+    const byId = new Map(found.map((agent) => [agent.agentId, agent]));
+    const byName = new Map(found.map((agent) => [agent.name, agent]));
+    return refs.map((ref, index) => {
+      const id = ids[index];
+      return (id === undefined ? undefined : byId.get(id)) ?? byName.get(ref);
+    });
+  };
+
+  readonly createAgent: HandlerTools['createAgent'] = async (request) => {
+    const { name } = request;
+    checkText(name, 'name', 200);
+    if (name !== undefined && tryParseId(name) !== undefined)
+      throw new KernelError('bad_request', {
+        message: `name: '${name}' reads as an id, so nobody could tell which is meant.`,
+        details: { field: 'name' },
+      });
+    if (name !== undefined && !(await takeAgentName(this.tx, this.ctx.projectId, name)))
+      throw new KernelError('agent_exists', {
+        message: `An agent '${name}' exists already in this project.`,
+        details: { agent: name, project_id: this.ctx.projectId },
+      });
+    return this.#turns.addAgent(request);
+  };
+
+  readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
+    const isAwaited = request.wait ?? false;
+    if (isAwaited) this.#checkAwaitsNothing();
+    const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
+    // From outside the budget of the only root is that of its run.
+    const { budget, ...bare } = request;
+    const isRoot = this.ctx.parent === undefined;
+    const [turn] = await this.#turns.add([isRoot ? bare : request], {
+      isAwaited,
+      deadlineMs,
+      runBudget: isRoot ? budget : undefined,
+    });
+    if (turn === undefined) throw new KernelError('internal_error', { message: 'One turn gave none.' });
+    if (isAwaited)
+      this.awaited = {
+        kind: 'turn',
+        id: turn.turnId,
+        deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000,
+      };
+    return turn;
+  };
+
+  readonly checkFanOut: HandlerTools['checkFanOut'] = (turns) => {
+    const maxFanOut = this.#gathering.opening.limits.max_fan_out ?? DEFAULT_MAX_FAN_OUT;
+    if (turns <= maxFanOut) return;
+    throw new KernelError('fan_out_exceeded', {
+      message: `arguments.tasks: ${turns} turns at once; the limit is ${maxFanOut}.`,
+      details: { field: 'arguments.tasks', turns, max_fan_out: maxFanOut },
+    });
+  };
+
+  readonly submitTurns: HandlerTools['submitTurns'] = async (requests, options = {}) => {
+    if (requests.length === 0) return [];
+    if (requests.some((request) => request.wait === true))
+      throw new KernelError('bad_request', {
+        message: 'submitTurns: join the turns instead of waiting for one.',
+      });
+    this.checkFanOut(requests.length);
+    if (options.runBudget !== undefined && this.ctx.parent !== undefined)
+      throw new KernelError('bad_request', {
+        message: 'arguments.budget: limits a run, and this one has begun; limit the tasks instead.',
+        details: { field: 'arguments.budget' },
+      });
+    return this.#turns.add(requests, {
+      isAwaited: false,
+      deadlineMs: null,
+      runBudget: options.runBudget,
+    });
+  };
+
+  readonly joinTurns: HandlerTools['joinTurns'] = async (turnIds, request = {}) => {
+    const wait = request.wait ?? true;
+    if (wait) this.#checkAwaitsNothing();
+    const { batchId, deadlineMs, isDue } = await joinTurns(this.#gathering, {
+      turns: this.#turns,
+      turnIds,
+      request: { ...request, wait },
+    });
+    if (isDue) this.dueBatchIds.push(batchId);
+    if (wait)
+      this.awaited = { kind: 'batch', id: batchId, deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000 };
+    return { batchId, turnIds };
+  };
+
+  #checkAwaitsNothing(): void {
+    if (this.awaited !== undefined)
+      throw new KernelError('bad_request', {
+        message: 'A primitive can wait for one turn or batch only.',
+      });
+  }
+
+  readonly endSubtrees: HandlerTools['endSubtrees'] = async (request) => {
+    const { call } = this.#gathering;
+    const ended = await endSubtrees(this.tx, {
+      ...request,
+      ...(call === undefined ? {} : { alsoLock: [call.turnId] }),
+    });
+    this.ended.push(ended);
+    return ended.endedTurnIds;
+  };
+
+  readonly ring: HandlerTools['ring'] = (rings) => void this.rings.push(...rings);
+
+  readonly endTurn: HandlerTools['endTurn'] = (deliverable) => {
+    if (this.#gathering.call === undefined) {
+      throw new KernelError('bad_request', {
+        message: `${this.ctx.primitive} ends the turn that calls it; it cannot be submitted from outside.`,
+        details: { primitive: this.ctx.primitive },
+      });
+    }
+    this.ending = { deliverable };
+  };
+}
