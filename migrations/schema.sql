@@ -24,6 +24,8 @@ begin
   -- By id, as every lock here; a second erasure of the same card then finds it erased.
   perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
   perform from boxcar.tool_calls k where k.id in (select c.tool_call_id from boxcar.cards c where c.id = any (ids) and c.type = 'tool.call') order by k.id for update;
+  perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
+  update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   return query
   with judged as materialized (
     select a.id, c.tool_call_id, c.content,
