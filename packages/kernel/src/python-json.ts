@@ -1,8 +1,56 @@
-/** JSON as the original prints it: `json.dumps(value, ensure_ascii=False)`, with a blank behind each comma and colon. */
+/**
+ * JSON as the original reads and prints it: `json.loads`, and `json.dumps(value, ensure_ascii=False)` with a blank behind each comma and
+ * colon. Beyond JSON it knows `NaN`, `Infinity` and `-Infinity`.
+ */
 import type { JsonValue } from './json.js';
 
-const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*|[{}[\],:]|true|false|null/gs;
+const TOKENS = /-?(?:\d[\d.eE+-]*|Infinity)|NaN|[{}[\],:]|true|false|null/g;
+const NO_JSON = /-?\bInfinity\b|\bNaN\b/g;
 const IS_FLOAT = /[.eE]/;
+
+/** Where the string that opens at `open` ends; the end of the text when nothing closes it. */
+function endOfString(text: string, open: number): number {
+  for (let close = text.indexOf('"', open + 1); close >= 0; close = text.indexOf('"', close + 1)) {
+    let before = close;
+    while (text[before - 1] === '\\') before -= 1;
+    if ((close - before) % 2 === 0) return close + 1;
+  }
+  return text.length;
+}
+
+/** What stands between strings, and strings, in turn. No regular expression: on a long string with many escapes it runs out of stack. */
+function splitStrings(text: string): readonly { readonly piece: string; readonly isString: boolean }[] {
+  const pieces: { piece: string; isString: boolean }[] = [];
+  for (let at = 0; at < text.length; ) {
+    const open = text.indexOf('"', at);
+    pieces.push({ piece: text.slice(at, open < 0 ? undefined : open), isString: false });
+    if (open < 0) break;
+    at = endOfString(text, open);
+    pieces.push({ piece: text.slice(open, at), isString: true });
+  }
+  return pieces;
+}
+
+const tokensOf = (text: string): readonly string[] =>
+  splitStrings(text).flatMap(({ piece, isString }) => (isString ? [piece] : (piece.match(TOKENS) ?? [])));
+
+/**
+ * The value of a text, behind a byte order mark too. What is no number to JSON is null.
+ *
+ * @throws SyntaxError for what the original cannot read either.
+ */
+export function readPythonJson(text: string): unknown {
+  const plain = text.startsWith('\uFEFF') ? text.slice(1) : text;
+  try {
+    return JSON.parse(plain);
+  } catch (error) {
+    if (!/NaN|Infinity/.test(plain)) throw error;
+    const pieces = splitStrings(plain).map(({ piece, isString }) =>
+      isString ? piece : piece.replace(NO_JSON, 'null'),
+    );
+    return JSON.parse(pieces.join(''));
+  }
+}
 
 /** Python's `repr` of a float: shortest digits, as a power of ten below 1e-4 and from 1e16 on. */
 function pythonFloat(value: number): string {
@@ -23,14 +71,51 @@ function pythonFloat(value: number): string {
 function pythonToken(token: string): string {
   const first = token[0] ?? '';
   if (first === '"') return token.includes('\\') ? JSON.stringify(JSON.parse(token)) : token;
-  if (first === ',' || first === ':') return `${first} `;
   if (first !== '-' && (first < '0' || first > '9')) return token;
   if (IS_FLOAT.test(token)) return pythonFloat(Number(token));
   return token === '-0' ? '0' : token;
 }
 
-/** A JSON text, which must be valid, as the original would print what it reads from it: numbers keep what is beyond ours. */
-export const pythonJsonText = (text: string): string => (text.match(TOKENS) ?? []).map(pythonToken).join('');
+interface OpenValue {
+  readonly isObject: boolean;
+  readonly items: string[];
+  /** Of equal keys the first says the place, the last the value. */
+  readonly members: Map<string, string>;
+  key: string | undefined;
+}
+
+const closeValue = ({ isObject, items, members }: OpenValue): string =>
+  isObject
+    ? `{${[...members].map(([key, value]) => `${key}: ${value}`).join(', ')}}`
+    : `[${items.join(', ')}]`;
+
+/** The tokens of one value as the original would print what it reads from them. */
+function printTokens(tokens: readonly string[]): string {
+  const root: OpenValue = { isObject: false, items: [], members: new Map(), key: undefined };
+  const open = [root];
+  for (const token of tokens) {
+    const inside = open.at(-1) ?? root;
+    if (token === ',' || token === ':') continue;
+    if (token === '{' || token === '[') {
+      open.push({ isObject: token === '{', items: [], members: new Map(), key: undefined });
+      continue;
+    }
+    const isEnd = token === '}' || token === ']';
+    if (isEnd) open.pop();
+    const holder = open.at(-1) ?? root;
+    const text = isEnd ? closeValue(inside) : pythonToken(token);
+    if (!holder.isObject) holder.items.push(text);
+    else if (holder.key === undefined) holder.key = text;
+    else {
+      holder.members.set(holder.key, text);
+      holder.key = undefined;
+    }
+  }
+  return root.items.join('');
+}
+
+/** A text that `readPythonJson` reads, as the original would print what it reads from it: numbers keep what is beyond ours. */
+export const pythonJsonText = (text: string): string => printTokens(tokensOf(text));
 
 /** Numbers without a fraction are printed as integers. */
 export const pythonJson = (value: JsonValue): string => pythonJsonText(JSON.stringify(value));
@@ -64,7 +149,7 @@ function findMember(tokens: readonly string[], at: number, key: string | number)
 
 /** The value at `path` in a valid JSON text, as the original would print it; undefined when there is none. */
 export function pythonJsonAt(text: string, path: readonly (string | number)[]): string | undefined {
-  const tokens = text.match(TOKENS) ?? [];
+  const tokens = tokensOf(text);
   let at = 0;
   for (const key of path) {
     if (tokens[at] !== '{' && tokens[at] !== '[') return undefined;
@@ -72,5 +157,5 @@ export function pythonJsonAt(text: string, path: readonly (string | number)[]): 
     if (found === undefined) return undefined;
     at = found;
   }
-  return tokens.slice(at, skipValue(tokens, at)).map(pythonToken).join('');
+  return printTokens(tokens.slice(at, skipValue(tokens, at)));
 }
