@@ -14,6 +14,7 @@ import {
   countSettled,
   type EntryDraft,
   type ImportMark,
+  isDate,
   readRecord,
   type StoredEntry,
   type TapeRecord,
@@ -220,6 +221,9 @@ function draftsOf(line: string, record: TapeRecord, pairing: Pairing): readonly 
 /** Characters of a line at most; what is longer cannot be kept whole. */
 export const MAX_LINE_LENGTH = 32 * 1024 * 1024;
 
+/** Calls or results of one line at most: each is an entry with a card. */
+const MAX_LINE_PARTS = 10_000;
+
 /** Of a line that is no longer read. */
 export const lineTooLong = (number: number): KernelError =>
   new KernelError('payload_too_large', {
@@ -255,6 +259,11 @@ export function tapeLineReader(options: { readonly newCallId: () => string }): T
     const record = readRecord(line);
     if ('fault' in record) throw brokenLine(number, record.fault);
     const drafts = draftsOf(line, record, pairing);
+    if (drafts.length > MAX_LINE_PARTS)
+      throw new KernelError('payload_too_large', {
+        message: `Line ${number} holds more than ${MAX_LINE_PARTS} calls or results.`,
+        details: { line: number, limit: MAX_LINE_PARTS },
+      });
     pairing.previous = record;
     return { number, record, drafts };
   };
@@ -349,6 +358,9 @@ export function parseManifest(text: string): TapeFolderManifest {
   return parsed.data;
 }
 
+/** Of how a session stands. */
+export const MAX_STATUS_LENGTH = 100;
+
 /** One line of the session graph; of several for one session the last counts. */
 export interface SessionLine {
   readonly session_id: string;
@@ -381,13 +393,18 @@ function readSession(line: string): SessionLine | { readonly fault: string } {
   };
   const session = textIn('session_id');
   if (session === null || session === '') return { fault: 'has no `session_id`' };
-  return {
+  const found: SessionLine = {
     session_id: session,
     parent_session_id: textIn('parent_session_id'),
     from_anchor: textIn('from_anchor'),
     created_at: textIn('created_at'),
     status: textIn('status') ?? 'active',
   };
+  if (sanitizeJson({ ...found }).isChanged) return { fault: 'has a NUL or half a character' };
+  if (found.status.trim() === '' || found.status.length > MAX_STATUS_LENGTH)
+    return { fault: `has a \`status\` that is blank or longer than ${MAX_STATUS_LENGTH} characters` };
+  if (found.created_at !== null && !isDate(found.created_at)) return { fault: 'has no ISO `created_at`' };
+  return found;
 }
 
 /**

@@ -75,7 +75,8 @@ export function readRecord(line: string): TapeRecord | { readonly fault: string 
   return { position: Number(id), kind, payload, meta: isJsonObject(meta) ? meta : {}, date, line };
 }
 
-function isDate(value: unknown): value is string {
+/** True for a text that `parseTapeDate` takes. */
+export function isDate(value: unknown): value is string {
   try {
     return typeof value === 'string' && parseTapeDate(value) !== '';
   } catch {
