@@ -1,6 +1,7 @@
 import { type CardId, KernelError, type TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { eraseCards } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { InProcessDoorbell } from '../doorbell/in-process.js';
 import { Runtime } from '../runtime.js';
@@ -194,6 +195,32 @@ async function tablesWith(word: string): Promise<string[]> {
   }
   return found;
 }
+
+test('a merge beside an erasure copies no line of what is erased', async () => {
+  const word = 'sesquipedalian';
+  const tape = await h.runtime.tape(fresh());
+  const fork = await tape.forkTape();
+  await load({ box: fork.tape.boxId }, [message(word)], { append: true });
+  const erasing = await h.database.pool.connect();
+  await erasing.query('begin');
+  await erasing.query(
+    "select boxcar.erase_cards(array(select id from boxcar.cards where content::text like $1), 'asked for')",
+    [`%${word}%`],
+  );
+  let isMerged = false;
+  const merged = fork.merge().finally(() => {
+    isMerged = true;
+  });
+  const waiting =
+    "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+  await waitFor(async () => isMerged || (await h.rows(waiting)).length > 0, {
+    message: 'the merge neither waits nor ends',
+  });
+  await erasing.query('commit');
+  erasing.release();
+  expect(await merged).toMatchObject({ merged: 1 });
+  expect(await tablesWith(word)).toEqual([]);
+});
 
 test('erased words stand in no table any more', async () => {
   const word = 'quixotry';
