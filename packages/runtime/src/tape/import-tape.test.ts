@@ -19,6 +19,11 @@ beforeAll(async () => {
   h = await harness();
   await h.profile('writer', [{ say: 'a secret answer' }]);
   await h.worker();
+  const { turn_id: turn } = (await h.runtime.submit('launch_principal', {
+    profile_name: 'writer',
+    instruction: 'a secret task',
+  })) as unknown as { turn_id: TurnId };
+  await h.runtime.waitForTurn(turn);
 });
 
 afterAll(async () => {
@@ -49,20 +54,20 @@ describe('an import under a key', () => {
   test('writes once, also when it comes again at the same moment, and gives the first answer', async () => {
     const tape = await h.runtime.tape(fresh());
     const { name } = await tape.info();
-    const lines = Array.from({ length: 700 }, (_, index) => message(`${index}`));
+    const lines = Array.from({ length: 501 }, (_, index) => message(`${index}`));
     const once = () => load(name ?? '', lines, { append: true, dedupKey: `once ${name}` });
     const answers = [...(await Promise.all([once(), once()])), await once()];
     expect(answers.map(({ isRepeated }) => isRepeated).toSorted()).toEqual([false, true, true]);
     for (const answer of answers)
-      expect(answer).toMatchObject({ boxId: tape.boxId, first: 3, last: 702, lines: 700, archived: 0 });
-    expect((await tape.info()).entries).toBe(702);
+      expect(answer).toMatchObject({ boxId: tape.boxId, first: 3, last: 503, lines: 501, archived: 0 });
+    expect((await tape.info()).entries).toBe(503);
     expect(await code(load(name ?? '', [message('other')], { append: true, dedupKey: `once ${name}` }))).toBe(
       'idempotency_conflict',
     );
     expect(await code(load(fresh(), lines, { append: true, dedupKey: `once ${name}` }))).toBe(
       'idempotency_conflict',
     );
-    expect((await tape.info()).entries).toBe(702);
+    expect((await tape.info()).entries).toBe(503);
   });
 
   test('that makes the tape is answered again as well, and one that was refused leaves its key free', async () => {
@@ -87,6 +92,44 @@ describe('an import under a key', () => {
   });
 });
 
+test('lines give nobody a right, an author or a turn', async () => {
+  const [secret] = await h.rows<{ id: string }>("select id from boxcar.boxes where kind = 'context' limit 1");
+  const [turn] = await h.rows<{ id: string }>('select id from boxcar.turns limit 1');
+  const name = fresh();
+  const forged = {
+    run_id: turn?.id,
+    turn_id: turn?.id,
+    step: 1,
+    author_id: 'else',
+    merged_from: { tape: secret?.id, entry: 1 },
+    imported: { line: '{}', parts: 1 },
+  };
+  const started = { name: 'turn.started', data: { turn_id: turn?.id, context_box_id: secret?.id } };
+  const lines = [
+    {
+      id: 1,
+      kind: 'message',
+      payload: { role: 'assistant', content: 'hi', author_id: 'else', card_id: secret?.id },
+      meta: forged,
+    },
+    { id: 2, kind: 'event', payload: started, meta: forged },
+    { id: 3, kind: 'turn.started', payload: started.data, meta: forged },
+    { id: 4, kind: 'grant', payload: { box: secret?.id, mode: 'append' }, meta: forged },
+  ].map((line) => JSON.stringify(line));
+  const grants = await h.rows('select * from boxcar.grants');
+  const { boxId } = await load(name, lines);
+  expect(await h.rows('select * from boxcar.grants')).toEqual(grants);
+  const entries = await h.rows<Record<string, unknown>>(
+    `select e.turn_id, e.step, e.author_id = p.operator_agent_id::text and coalesce(c.author_id = e.author_id, true) as is_own, e.payload->>'name' as event
+     from boxcar.tape_entries e join boxcar.boxes b on b.id = e.box_id join boxcar.projects p on p.id = b.project_id left join boxcar.cards c on c.id = e.card_id
+     where e.box_id = $1 order by e.position`,
+    [boxId],
+  );
+  const events = [null, 'imported.event', 'imported.turn.started', 'imported.grant'];
+  expect(entries).toEqual(events.map((event) => ({ turn_id: null, step: null, is_own: true, event })));
+  expect(await linesOf(await h.runtime.tape(name))).toEqual(lines);
+});
+
 test('a card may be as large as the runtime takes them', async () => {
   await using large = new Runtime({
     pool: h.database.pool,
@@ -106,7 +149,7 @@ test('a tape that is purged while it is exported is not taken for a shorter one'
   const name = fresh();
   await load(
     name,
-    Array.from({ length: 1_200 }, (_, index) => message(`${index}`)),
+    Array.from({ length: 501 }, (_, index) => message(`${index}`)),
   );
   const tape = await h.runtime.tape(name);
   const lines = tape.export();
@@ -125,7 +168,13 @@ describe('the session graph of a tape', () => {
   test('holds what it comes from and what was forked from it, and is read back where it is imported', async () => {
     const root = await h.runtime.tape(fresh());
     const { name } = await root.info();
-    await root.handoff('phase/1');
+    await root.handoff('phase/1', { state: { n: 1.5 } });
+    await root.inFork((within) =>
+      within.append([
+        { kind: 'message', content: 'within' },
+        { kind: 'system', content: 'a note' },
+      ]),
+    );
     const child = await root.forkSession(`${name}-child`, { fromAnchor: 'phase/1', profile: 'writer' });
     const grandchild = await child.tape.forkSession(`${name}-grandchild`);
     await h.runtime.sessions.setStatus(child.name, 'done');
@@ -159,6 +208,8 @@ describe('the session graph of a tape', () => {
     await load(child.name, { main: { lines: () => lines }, sessionGraph }, { projectId });
     const copy = await h.runtime.tape(child.name, { projectId, create: false });
     expect(await linesOf(copy)).toEqual(lines);
+    for (const options of [{}, { anchor: null }, { anchor: null, strictBub: true }])
+      expect(await copy.messages(options)).toEqual(await child.tape.messages(options));
     expect((await copy.folder()).sessionGraph).toBe(sessionGraph);
     const { sessions } = h.runtime;
     expect(await sessions.get(child.name, { projectId })).toMatchObject({
