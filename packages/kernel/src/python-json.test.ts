@@ -52,7 +52,15 @@ test('what Python writes and JSON does not know is read, and nothing besides', (
     a: null,
     NaN: [null, '" Infinity'],
   });
-  for (const broken of ['{"a": -NaN}', '{"a": xNaN}', '{"a": NaN "b"}', '{"a": "NaN}', 'NaNNaN', '{NaN: 1}'])
+  for (const broken of [
+    '{"a": -NaN}',
+    '{"a": xNaN}',
+    '{"a": NaN "b"}',
+    '{"a": "NaN}',
+    'NaNNaN',
+    '[NaN, 1 2]',
+    '{NaN: 1}',
+  ])
     expect(() => readPythonJson(broken)).toThrow(SyntaxError);
 });
 

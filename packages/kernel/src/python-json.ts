@@ -4,8 +4,6 @@
  */
 import type { JsonValue } from './json.js';
 
-const TOKENS = /-?(?:\d[\d.eE+-]*|Infinity)|NaN|[{}[\],:]|true|false|null/g;
-const NO_JSON = /-?\bInfinity\b|\bNaN\b/g;
 const IS_FLOAT = /[.eE]/;
 
 /** Where the string that opens at `open` ends; the end of the text when nothing closes it. */
@@ -18,21 +16,33 @@ function endOfString(text: string, open: number): number {
   return text.length;
 }
 
-/** What stands between strings, and strings, in turn. No regular expression: on a long string with many escapes it runs out of stack. */
-function splitStrings(text: string): readonly { readonly piece: string; readonly isString: boolean }[] {
-  const pieces: { piece: string; isString: boolean }[] = [];
-  for (let at = 0; at < text.length; ) {
-    const open = text.indexOf('"', at);
-    pieces.push({ piece: text.slice(at, open < 0 ? undefined : open), isString: false });
-    if (open < 0) break;
-    at = endOfString(text, open);
-    pieces.push({ piece: text.slice(open, at), isString: true });
-  }
-  return pieces;
+const MARKS = '{}[],:';
+const BLANKS = ' \t\n\r';
+
+function endOfWord(text: string, at: number): number {
+  let end = at + 1;
+  while (end < text.length && !MARKS.includes(text.charAt(end)) && !BLANKS.includes(text.charAt(end)))
+    end += 1;
+  return end;
 }
 
-const tokensOf = (text: string): readonly string[] =>
-  splitStrings(text).flatMap(({ piece, isString }) => (isString ? [piece] : (piece.match(TOKENS) ?? [])));
+/** Strings, marks, and what else stands together. No regular expression: on a long string with many escapes it runs out of stack. */
+function tokensOf(text: string): readonly string[] {
+  const tokens: string[] = [];
+  for (let at = 0; at < text.length; ) {
+    const first = text.charAt(at);
+    if (BLANKS.includes(first)) {
+      at += 1;
+      continue;
+    }
+    const end = first === '"' ? endOfString(text, at) : MARKS.includes(first) ? at + 1 : endOfWord(text, at);
+    tokens.push(text.slice(at, end));
+    at = end;
+  }
+  return tokens;
+}
+
+const NO_JSON: ReadonlySet<string> = new Set(['NaN', 'Infinity', '-Infinity']);
 
 /**
  * The value of a text, behind a byte order mark too. What is no number to JSON is null.
@@ -45,10 +55,9 @@ export function readPythonJson(text: string): unknown {
     return JSON.parse(plain);
   } catch (error) {
     if (!/NaN|Infinity/.test(plain)) throw error;
-    const pieces = splitStrings(plain).map(({ piece, isString }) =>
-      isString ? piece : piece.replace(NO_JSON, 'null'),
-    );
-    return JSON.parse(pieces.join(''));
+    // With blanks between them: what stood apart does not become one.
+    const tokens = tokensOf(plain).map((token) => (NO_JSON.has(token) ? 'null' : token));
+    return JSON.parse(tokens.join(' '));
   }
 }
 
@@ -118,7 +127,10 @@ function printTokens(tokens: readonly string[]): string {
 export const pythonJsonText = (text: string): string => printTokens(tokensOf(text));
 
 /** Numbers without a fraction are printed as integers. */
-export const pythonJson = (value: JsonValue): string => pythonJsonText(JSON.stringify(value));
+export const pythonJson = (value: JsonValue): string =>
+  tokensOf(JSON.stringify(value))
+    .map((token) => (token === ',' || token === ':' ? `${token} ` : pythonToken(token)))
+    .join('');
 
 /** Steps over the value that begins at `at`; gives the index behind its last token. */
 function skipValue(tokens: readonly string[], at: number): number {

@@ -12,7 +12,7 @@ import { historyPlan } from './testing/view-plan.js';
 import { OTHER, READER, TestTape } from './testing/view-rows.js';
 import { buildView } from './view.js';
 
-const numRuns = 100;
+const numRuns = 60;
 
 const text = fc.string({ unit: fc.constantFrom('a', 'é', '"', '\\', '\n', '\u0000', '\ud800', ' ', '😀') });
 const id = fc.option(fc.constantFrom('c1', 'c2', 'c3', ''), { nil: undefined });
