@@ -59,7 +59,10 @@ begin
   end if;
 end $$;
 
--- As before, and: the words of a card go with its content.
+-- Answers of commands that read a tape, which say what its cards say.
+create index operations_reading on boxcar.operations (project_id) where response->>'command' in ('anchors', 'search');
+
+-- As before, and: the words of a card go with its content, and what commands of its project have answered.
 create or replace function boxcar.erase_cards(ids uuid[], reason text) returns table (card_id uuid, outcome text)
   language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -105,6 +108,9 @@ begin
   )
   select j.id, j.outcome from judged j order by j.id;
   delete from boxcar.tape_words w where w.card_id in (select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
+  update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
+      'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
+    where o.response->>'command' in ('anchors', 'search') and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $$;
 

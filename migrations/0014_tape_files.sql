@@ -5,6 +5,9 @@ alter table boxcar.boxes
   -- tape: the lines of the session graph that it was imported with
   add column session_graph text;
 
+-- A session of an imported tape has no agent here, and its parent stands in the session graph alone.
+alter table boxcar.sessions alter column agent_id drop not null, alter column parent_box_id drop not null;
+
 -- Finds the lines of which a card is part. Entries from elsewhere are not in it.
 create index tape_entries_imported on boxcar.tape_entries (card_id) where meta ? 'imported' and card_id is not null;
 

@@ -59,6 +59,9 @@ begin
   )
   select j.id, j.outcome from judged j order by j.id;
   delete from boxcar.tape_words w where w.card_id in (select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
+  update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
+      'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
+    where o.response->>'command' in ('anchors', 'search') and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $function$;
 
@@ -400,8 +403,8 @@ create table boxcar.sessions (
   id uuid not null,
   project_id uuid not null,
   name text not null,
-  agent_id uuid not null,
-  parent_box_id uuid not null,
+  agent_id uuid,
+  parent_box_id uuid,
   parent_session_id text not null,
   from_anchor text,
   from_position integer not null,
@@ -846,6 +849,8 @@ CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
 CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) WHERE (door_job_id IS NOT NULL);
+
+CREATE INDEX operations_reading ON boxcar.operations USING btree (project_id) WHERE ((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text]));
 
 CREATE INDEX profiles_box ON boxcar.profiles USING btree (box_id);
 

@@ -1,9 +1,20 @@
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Stack } from './stack.js';
+import { writeTapeFolder } from './tape/write-folder.js';
 import { cliHere, type Env, prepare } from './testing/cli.js';
 
 const SESSION = join(import.meta.dirname, 'fixtures/session');
@@ -139,7 +150,12 @@ describe('a folder', () => {
     [
       'with a broken session graph',
       (path) => writeFileSync(join(path, 'session_graph.jsonl'), '{"session_id": "a"}\n{}\n'),
-      'Line 2 has no `session_id`.',
+      'session_graph.jsonl: Line 2 has no `session_id`.',
+    ],
+    [
+      'with a session graph that is no UTF-8',
+      (path) => writeFileSync(join(path, 'session_graph.jsonl'), Buffer.from([0x22, 0xff])),
+      'session_graph.jsonl is no UTF-8 text.',
     ],
     [
       'whose manifest is none',
@@ -152,6 +168,14 @@ describe('a folder', () => {
       '../session_graph.jsonl does not lie in its folder.',
     ],
     [
+      'whose manifest names a link to a file elsewhere',
+      (path) => {
+        symlinkSync(join(SESSION, 'tape/main.jsonl'), join(path, 'tape/link.jsonl'));
+        manifest(path, { file: 'link.jsonl' });
+      },
+      'link.jsonl does not lie in its folder.',
+    ],
+    [
       'whose manifest has entries that its file has lost',
       (path) => manifest(path, { head_id: 120 }),
       'main.jsonl: The lines end with id 102; by the manifest there are some up to 120.',
@@ -159,6 +183,48 @@ describe('a folder', () => {
     ['without a tape', (path) => rmSync(join(path, 'tape/main.jsonl')), 'main.jsonl'],
   ])('%s is refused, and nothing is imported', async (_what, change, message) => {
     expect(await refusal(session(change))).toContain(message);
+  });
+
+  it('may have a byte order mark, and files whose names begin with dots', async () => {
+    const path = session((copy) => {
+      renameSync(join(copy, 'tape/main.jsonl'), join(copy, 'tape/..main.jsonl'));
+      manifest(copy, { id: 'dotted', file: '..main.jsonl' });
+      const text = read(copy, 'tape/manifest.json');
+      writeFileSync(join(copy, 'tape/manifest.json'), `\uFEFF${text}`);
+    });
+    expect(await answer('import', path)).toMatchObject({ tape: 'dotted', lines: 12 });
+  });
+
+  it('whose manifest calls it by an id is imported under a name that is given', async () => {
+    const path = session((copy) => manifest(copy, { id: '01a20448-c6f9-77ee-8ceb-85ed428c7727' }));
+    expect(await tape('import', path)).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('say what it shall be called'),
+    });
+  });
+
+  it('holds the tape as it was when the export began, whatever is reset meanwhile', async () => {
+    const name = fresh();
+    await answer('import', SESSION, name);
+    const found = await stack.runtime.tape(name);
+    let isReset = false;
+    // It asks for the archived tape once it has begun.
+    const runtime: Stack['runtime'] = Object.assign(Object.create(stack.runtime), {
+      tape: async (...args: Parameters<Stack['runtime']['tape']>) => {
+        if (!isReset) await (await stack.runtime.tape(name)).reset();
+        isReset = true;
+        return stack.runtime.tape(...args);
+      },
+    });
+    const to = join(folder, 'out', name);
+    const onLine = (): void => undefined;
+    expect(await writeTapeFolder(runtime, found, { to, onLine })).toEqual({
+      id: name,
+      lines: 12,
+      archived: 1,
+    });
+    expect(isReset).toBe(true);
+    expect(read(to, 'tape/main.jsonl')).toBe(read(SESSION, 'tape/main.jsonl'));
   });
 
   it('that is not there is said by its path', async () => {
@@ -202,6 +268,16 @@ describe('a file', () => {
     // Lines as they were, whatever stands in them; blank ones are none, and each has its end.
     const once = `${message(1)}\r\n${message(2)}\n`;
     expect(read(to, 'tape/main.jsonl')).toBe(`${once}${once}`);
+  });
+
+  it('is imported once under a key', async () => {
+    const path = file(`${message(1)}\n`);
+    const name = fresh();
+    const args = ['import', path, name, '--append', '--key', `once ${name}`];
+    const first = await answer(...args);
+    expect(first).toMatchObject({ first: 1, last: 1, is_repeated: false });
+    expect(await answer(...args)).toEqual({ ...first, is_repeated: true });
+    expect((await tape(...args)).stderr).toContain('nothing was imported again');
   });
 
   it('with a line that is no UTF-8 is refused by its number', async () => {

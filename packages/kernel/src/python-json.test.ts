@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { JsonValue } from './json.js';
-import { pythonJson, pythonJsonAt, pythonJsonText } from './python-json.js';
+import { pythonJson, pythonJsonAt, pythonJsonText, readPythonJson } from './python-json.js';
 
 // What Python 3.11 prints for these, read by `json.loads` and written by `json.dumps(…, ensure_ascii=False)`.
 test.each([
@@ -15,6 +15,11 @@ test.each([
   [
     String.raw`{"k\u00e9y":"\u0001\/\u2028\"\\ {\n: ,[1.0]"}`,
     '{"kéy": "\\u0001/\u2028\\"\\\\ {\\n: ,[1.0]"}',
+  ],
+  ['{"a":1,"b":{"c":2,"c":3},"\\u0061":4}', '{"a": 4, "b": {"c": 3}}'],
+  [
+    '{"n":NaN,"i":[Infinity,-Infinity,1e400],"s":"NaN"}',
+    '{"n": NaN, "i": [Infinity, -Infinity, Infinity], "s": "NaN"}',
   ],
   [' {\n "a" : [ true , false ] }\n', '{"a": [true, false]}'],
 ])('%s is printed as Python prints it', (text, printed) => {
@@ -40,4 +45,26 @@ test('a value deep in a text keeps the digits that a JavaScript number loses', (
   expect(pythonJsonAt(text, ['payload', 'results', 2])).toBeUndefined();
   expect(pythonJsonAt(text, ['payload', 'results', 'state'])).toBeUndefined();
   expect(pythonJsonAt(text, ['payload', 'missing', 'state'])).toBeUndefined();
+});
+
+test('what Python writes and JSON does not know is read, and nothing besides', () => {
+  expect(readPythonJson('\uFEFF{"a": NaN, "NaN": [-Infinity, "\\" Infinity"]}')).toEqual({
+    a: null,
+    NaN: [null, '" Infinity'],
+  });
+  for (const broken of [
+    '{"a": -NaN}',
+    '{"a": xNaN}',
+    '{"a": NaN "b"}',
+    '{"a": "NaN}',
+    'NaNNaN',
+    '[NaN, 1 2]',
+    '{NaN: 1}',
+  ])
+    expect(() => readPythonJson(broken)).toThrow(SyntaxError);
+});
+
+test('a long text of escapes is read like any other', () => {
+  const text = `{"payload": {"results": ["${'\\n'.repeat(3_000_000)}", 1.0]}}`;
+  expect(pythonJsonAt(text, ['payload', 'results', 1])).toBe('1.0');
 });

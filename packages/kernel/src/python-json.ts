@@ -1,8 +1,65 @@
-/** JSON as the original prints it: `json.dumps(value, ensure_ascii=False)`, with a blank behind each comma and colon. */
+/**
+ * JSON as the original reads and prints it: `json.loads`, and `json.dumps(value, ensure_ascii=False)` with a blank behind each comma and
+ * colon. Beyond JSON it knows `NaN`, `Infinity` and `-Infinity`.
+ */
 import type { JsonValue } from './json.js';
 
-const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*|[{}[\],:]|true|false|null/gs;
 const IS_FLOAT = /[.eE]/;
+
+/** Where the string that opens at `open` ends; the end of the text when nothing closes it. */
+function endOfString(text: string, open: number): number {
+  for (let close = text.indexOf('"', open + 1); close >= 0; close = text.indexOf('"', close + 1)) {
+    let before = close;
+    while (text[before - 1] === '\\') before -= 1;
+    if ((close - before) % 2 === 0) return close + 1;
+  }
+  return text.length;
+}
+
+const MARKS = '{}[],:';
+const BLANKS = ' \t\n\r';
+
+function endOfWord(text: string, at: number): number {
+  let end = at + 1;
+  while (end < text.length && !MARKS.includes(text.charAt(end)) && !BLANKS.includes(text.charAt(end)))
+    end += 1;
+  return end;
+}
+
+/** Strings, marks, and what else stands together. No regular expression: on a long string with many escapes it runs out of stack. */
+function tokensOf(text: string): readonly string[] {
+  const tokens: string[] = [];
+  for (let at = 0; at < text.length; ) {
+    const first = text.charAt(at);
+    if (BLANKS.includes(first)) {
+      at += 1;
+      continue;
+    }
+    const end = first === '"' ? endOfString(text, at) : MARKS.includes(first) ? at + 1 : endOfWord(text, at);
+    tokens.push(text.slice(at, end));
+    at = end;
+  }
+  return tokens;
+}
+
+const NO_JSON: ReadonlySet<string> = new Set(['NaN', 'Infinity', '-Infinity']);
+
+/**
+ * The value of a text, behind a byte order mark too. What is no number to JSON is null.
+ *
+ * @throws SyntaxError for what the original cannot read either.
+ */
+export function readPythonJson(text: string): unknown {
+  const plain = text.startsWith('\uFEFF') ? text.slice(1) : text;
+  try {
+    return JSON.parse(plain);
+  } catch (error) {
+    if (!/NaN|Infinity/.test(plain)) throw error;
+    // With blanks between them: what stood apart does not become one.
+    const tokens = tokensOf(plain).map((token) => (NO_JSON.has(token) ? 'null' : token));
+    return JSON.parse(tokens.join(' '));
+  }
+}
 
 /** Python's `repr` of a float: shortest digits, as a power of ten below 1e-4 and from 1e16 on. */
 function pythonFloat(value: number): string {
@@ -23,17 +80,57 @@ function pythonFloat(value: number): string {
 function pythonToken(token: string): string {
   const first = token[0] ?? '';
   if (first === '"') return token.includes('\\') ? JSON.stringify(JSON.parse(token)) : token;
-  if (first === ',' || first === ':') return `${first} `;
   if (first !== '-' && (first < '0' || first > '9')) return token;
   if (IS_FLOAT.test(token)) return pythonFloat(Number(token));
   return token === '-0' ? '0' : token;
 }
 
-/** A JSON text, which must be valid, as the original would print what it reads from it: numbers keep what is beyond ours. */
-export const pythonJsonText = (text: string): string => (text.match(TOKENS) ?? []).map(pythonToken).join('');
+interface OpenValue {
+  readonly isObject: boolean;
+  readonly items: string[];
+  /** Of equal keys the first says the place, the last the value. */
+  readonly members: Map<string, string>;
+  key: string | undefined;
+}
+
+const closeValue = ({ isObject, items, members }: OpenValue): string =>
+  isObject
+    ? `{${[...members].map(([key, value]) => `${key}: ${value}`).join(', ')}}`
+    : `[${items.join(', ')}]`;
+
+/** The tokens of one value as the original would print what it reads from them. */
+function printTokens(tokens: readonly string[]): string {
+  const root: OpenValue = { isObject: false, items: [], members: new Map(), key: undefined };
+  const open = [root];
+  for (const token of tokens) {
+    const inside = open.at(-1) ?? root;
+    if (token === ',' || token === ':') continue;
+    if (token === '{' || token === '[') {
+      open.push({ isObject: token === '{', items: [], members: new Map(), key: undefined });
+      continue;
+    }
+    const isEnd = token === '}' || token === ']';
+    if (isEnd) open.pop();
+    const holder = open.at(-1) ?? root;
+    const text = isEnd ? closeValue(inside) : pythonToken(token);
+    if (!holder.isObject) holder.items.push(text);
+    else if (holder.key === undefined) holder.key = text;
+    else {
+      holder.members.set(holder.key, text);
+      holder.key = undefined;
+    }
+  }
+  return root.items.join('');
+}
+
+/** A text that `readPythonJson` reads, as the original would print what it reads from it: numbers keep what is beyond ours. */
+export const pythonJsonText = (text: string): string => printTokens(tokensOf(text));
 
 /** Numbers without a fraction are printed as integers. */
-export const pythonJson = (value: JsonValue): string => pythonJsonText(JSON.stringify(value));
+export const pythonJson = (value: JsonValue): string =>
+  tokensOf(JSON.stringify(value))
+    .map((token) => (token === ',' || token === ':' ? `${token} ` : pythonToken(token)))
+    .join('');
 
 /** Steps over the value that begins at `at`; gives the index behind its last token. */
 function skipValue(tokens: readonly string[], at: number): number {
@@ -64,7 +161,7 @@ function findMember(tokens: readonly string[], at: number, key: string | number)
 
 /** The value at `path` in a valid JSON text, as the original would print it; undefined when there is none. */
 export function pythonJsonAt(text: string, path: readonly (string | number)[]): string | undefined {
-  const tokens = text.match(TOKENS) ?? [];
+  const tokens = tokensOf(text);
   let at = 0;
   for (const key of path) {
     if (tokens[at] !== '{' && tokens[at] !== '[') return undefined;
@@ -72,5 +169,5 @@ export function pythonJsonAt(text: string, path: readonly (string | number)[]): 
     if (found === undefined) return undefined;
     at = found;
   }
-  return tokens.slice(at, skipValue(tokens, at)).map(pythonToken).join('');
+  return printTokens(tokens.slice(at, skipValue(tokens, at)));
 }

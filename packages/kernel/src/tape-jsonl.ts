@@ -8,12 +8,13 @@ import { z } from 'zod';
 import { CARD_TYPES, type CardContent, ROLES, type Role, toBadRequest } from './card.js';
 import { KernelError } from './errors.js';
 import { canonicalJson, isJsonObject, type JsonObject, type JsonValue, sanitizeJson } from './json.js';
-import { pythonJson } from './python-json.js';
+import { pythonJson, readPythonJson } from './python-json.js';
 import { type EntryKind, TURN_STARTED } from './tape.js';
 import {
   countSettled,
   type EntryDraft,
   type ImportMark,
+  isDate,
   readRecord,
   type StoredEntry,
   type TapeRecord,
@@ -31,12 +32,14 @@ export interface TapeLine {
 interface KnownCall {
   readonly id: string;
   readonly name: string;
+  /** The id of its line. */
+  readonly given: string;
 }
 
 /** What the lines so far say about those that follow: which calls their results answer. */
 interface Pairing {
   readonly newCallId: () => string;
-  /** By the id of its line. */
+  /** Those that wait for a result, by the id of their line. */
   readonly calls: Map<string, KnownCall>;
   pending: readonly KnownCall[];
   /** The line before. */
@@ -134,8 +137,8 @@ function callParts(record: TapeRecord, pairing: Pairing): readonly Part[] {
   const known: KnownCall[] = [];
   const parts = calls.map((call) => {
     const body = isJsonObject(call.function) ? call.function : {};
-    const found = { id: pairing.newCallId(), name: textOf(body.name) };
     const given = textOf(call.id);
+    const found = { id: pairing.newCallId(), name: textOf(body.name), given };
     known.push(found);
     if (given !== '') pairing.calls.set(given, found);
     return cardPart(record, 'tool_call', {
@@ -160,7 +163,9 @@ function resultParts(record: TapeRecord, pairing: Pairing): readonly Part[] {
   pairing.pending = [];
   return listOf(record.payload.results).map((result, index) => {
     const call = pairing.calls.get(textOf(ids[index])) ??
-      pending[index] ?? { id: pairing.newCallId(), name: '' };
+      pending[index] ?? { id: pairing.newCallId(), name: '', given: '' };
+    // A file of any length holds in memory the calls alone that nothing has answered.
+    if (pairing.calls.get(call.given) === call) pairing.calls.delete(call.given);
     return cardPart(record, 'tool_result', {
       type: CARD_TYPES.toolResult,
       role: 'tool',
@@ -213,6 +218,19 @@ function draftsOf(line: string, record: TapeRecord, pairing: Pairing): readonly 
   });
 }
 
+/** Characters of a line at most; what is longer cannot be kept whole. */
+export const MAX_LINE_LENGTH = 32 * 1024 * 1024;
+
+/** Calls or results of one line at most: each is an entry with a card. */
+const MAX_LINE_PARTS = 10_000;
+
+/** Of a line that is no longer read. */
+export const lineTooLong = (number: number): KernelError =>
+  new KernelError('payload_too_large', {
+    message: `Line ${number} is longer than ${MAX_LINE_LENGTH} characters.`,
+    details: { line: number, limit: MAX_LINE_LENGTH },
+  });
+
 const brokenLine = (number: number, why: string): KernelError =>
   new KernelError('bad_request', { message: `Line ${number} ${why}.`, details: { line: number } });
 
@@ -225,7 +243,7 @@ export type TapeLineReader = (line: string, number: number) => TapeLine | undefi
 
 /**
  * @param options.newCallId - Ids for the calls, which need one of their own in any prompt; the line's own stays beside it.
- * @returns A reader, which throws KernelError `bad_request` with `details.line`.
+ * @returns A reader, which throws KernelError `bad_request` or `payload_too_large` with `details.line`.
  */
 export function tapeLineReader(options: { readonly newCallId: () => string }): TapeLineReader {
   const pairing: Pairing = {
@@ -235,11 +253,17 @@ export function tapeLineReader(options: { readonly newCallId: () => string }): T
     previous: undefined,
   };
   return (line, number) => {
+    if (line.length > MAX_LINE_LENGTH) throw lineTooLong(number);
     if (line.trim() === '') return undefined;
     if (!line.isWellFormed()) throw brokenLine(number, 'has half a character');
     const record = readRecord(line);
     if ('fault' in record) throw brokenLine(number, record.fault);
     const drafts = draftsOf(line, record, pairing);
+    if (drafts.length > MAX_LINE_PARTS)
+      throw new KernelError('payload_too_large', {
+        message: `Line ${number} holds more than ${MAX_LINE_PARTS} calls or results.`,
+        details: { line: number, limit: MAX_LINE_PARTS },
+      });
     pairing.previous = record;
     return { number, record, drafts };
   };
@@ -268,8 +292,8 @@ export function tapeLineWriter(): TapeLineWriter {
   let waiting: readonly StoredEntry[] = [];
   const format = ({ line, kind, payload, meta, date }: TapeRecord): string => {
     if (line !== undefined) {
-      const { id }: { id: number } = JSON.parse(line);
-      last = id;
+      const record = readRecord(line);
+      if (!('fault' in record)) last = record.position;
       return line;
     }
     last += 1;
@@ -322,7 +346,7 @@ export const formatManifest = (manifest: TapeFolderManifest): string =>
 export function parseManifest(text: string): TapeFolderManifest {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = readPythonJson(text);
   } catch {
     throw new KernelError('bad_request', {
       message: 'The manifest is no JSON.',
@@ -333,6 +357,9 @@ export function parseManifest(text: string): TapeFolderManifest {
   if (!parsed.success) throw toBadRequest(parsed.error, 'manifest');
   return parsed.data;
 }
+
+/** Of how a session stands. */
+export const MAX_STATUS_LENGTH = 100;
 
 /** One line of the session graph; of several for one session the last counts. */
 export interface SessionLine {
@@ -355,7 +382,7 @@ export const formatSessionGraph = (sessions: readonly SessionLine[]): string =>
 function readSession(line: string): SessionLine | { readonly fault: string } {
   let value: unknown;
   try {
-    value = JSON.parse(line);
+    value = readPythonJson(line);
   } catch {
     return { fault: 'is no JSON' };
   }
@@ -366,13 +393,18 @@ function readSession(line: string): SessionLine | { readonly fault: string } {
   };
   const session = textIn('session_id');
   if (session === null || session === '') return { fault: 'has no `session_id`' };
-  return {
+  const found: SessionLine = {
     session_id: session,
     parent_session_id: textIn('parent_session_id'),
     from_anchor: textIn('from_anchor'),
     created_at: textIn('created_at'),
     status: textIn('status') ?? 'active',
   };
+  if (sanitizeJson({ ...found }).isChanged) return { fault: 'has a NUL or half a character' };
+  if (found.status.trim() === '' || found.status.length > MAX_STATUS_LENGTH)
+    return { fault: `has a \`status\` that is blank or longer than ${MAX_STATUS_LENGTH} characters` };
+  if (found.created_at !== null && !isDate(found.created_at)) return { fault: 'has no ISO `created_at`' };
+  return found;
 }
 
 /**

@@ -7,6 +7,7 @@
  */
 import type { CardDraft, ContentOf } from './card.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { readPythonJson } from './python-json.js';
 import type { EntryKind, TapeEntry } from './tape.js';
 import { parseTapeDate, pythonDate, secondsToDate } from './tape-date.js';
 import { renderBody } from './view-render.js';
@@ -53,17 +54,17 @@ function importOf(entry: StoredEntry): ImportMark | undefined {
   return typeof part === 'number' ? { part } : undefined;
 }
 
-/** The members of a line, or what is wrong with it. */
+/** The members of a line, read as the original reads it, or what is wrong with it. */
 export function readRecord(line: string): TapeRecord | { readonly fault: string } {
   let value: unknown;
   try {
-    value = JSON.parse(line);
+    value = readPythonJson(line);
   } catch {
     return { fault: 'is no JSON' };
   }
   if (!isJsonObject(value)) return { fault: 'is no JSON object' };
   const { id, kind, payload, meta, timestamp } = value;
-  if (typeof id !== 'number' || !Number.isInteger(id)) return { fault: 'has no integer `id`' };
+  if (!Number.isSafeInteger(id)) return { fault: 'has no integer `id`' };
   if (typeof kind !== 'string') return { fault: 'has no `kind`' };
   if (!isJsonObject(payload)) return { fault: 'has no object `payload`' };
   if (kind === 'anchor' && typeof payload.name !== 'string')
@@ -71,10 +72,11 @@ export function readRecord(line: string): TapeRecord | { readonly fault: string 
   // Older lines have seconds in place of a date, the oldest neither.
   const date: unknown = value.date ?? (typeof timestamp === 'number' ? secondsToDate(timestamp) : null);
   if (date !== null && !isDate(date)) return { fault: 'has no ISO `date`' };
-  return { position: id, kind, payload, meta: isJsonObject(meta) ? meta : {}, date, line };
+  return { position: Number(id), kind, payload, meta: isJsonObject(meta) ? meta : {}, date, line };
 }
 
-function isDate(value: unknown): value is string {
+/** True for a text that `parseTapeDate` takes. */
+export function isDate(value: unknown): value is string {
   try {
     return typeof value === 'string' && parseTapeDate(value) !== '';
   } catch {

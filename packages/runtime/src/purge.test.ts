@@ -3,6 +3,7 @@ import { type KeptByPurge, loadViews, type PurgeReport, purgeRuns } from '@boxca
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import type { Tape } from './tape/tape.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
 import { rowCounts } from './testing/row-counts.js';
@@ -87,6 +88,11 @@ const runOf = async (turnId: string): Promise<string> => {
   const [row] = await h.rows<{ run_id: string }>('select run_id from boxcar.turns where id = $1', [turnId]);
   return row?.run_id ?? 'none';
 };
+async function linesOf(tape: Tape): Promise<string[]> {
+  const lines: string[] = [];
+  for await (const line of tape.export()) lines.push(line);
+  return lines;
+}
 const causes = (kept: readonly KeptByPurge[]): string[] => kept.map(({ cause }) => cause).sort();
 
 /** A fork of the tape's first three entries by the agent of another run, and a fork of that from before its own first entry. */
@@ -288,6 +294,7 @@ describe('a run stays, and the report says why,', () => {
     const read = async (): Promise<unknown> => [
       await ofFork.query().all(),
       await ofFork.messages(),
+      await linesOf(ofFork),
       await ofGrandchild.query().all(),
     ];
     const words = await read();
@@ -299,6 +306,21 @@ describe('a run stays, and the report says why,', () => {
     // Together they go.
     expect((await purge({ batchSize: 1 })).removed.runs).toBe(2);
     expect(await h.rows('select from boxcar.boxes where id = any ($1)', [[fork, grandchild]])).toEqual([]);
+  });
+
+  test('and forks leave what they were made of as it was, however they end', async () => {
+    const old = await play('child');
+    const tape = await h.runtime.tape({ agent: old.agent_id });
+    const words = [await linesOf(tape), await tape.messages(), await tape.info()];
+    const reset = await tape.forkTape({ mergeBack: false });
+    await reset.tape.append([{ kind: 'message', content: 'within' }]);
+    await reset.tape.reset({ archive: true });
+    const gone = await tape.forkTape();
+    await gone.tape.handoff('within');
+    const session = await tape.forkSession('other', { profile: 'parent' });
+    await session.tape.reset({ archive: true });
+    for (const fork of [reset, gone]) await fork.discard();
+    expect([await linesOf(tape), await tape.messages(), await tape.info()]).toEqual(words);
   });
 
   test('while an agent of it owns another', async () => {

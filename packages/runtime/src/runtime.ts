@@ -469,7 +469,8 @@ export class Runtime implements RuntimeCore {
    * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`.
    */
   importTape(target: TapeTarget, source: TapeSource, options: ImportOptions = {}): Promise<ImportedTape> {
-    return importTape(this.pool, { target, source }, options);
+    const { maxCardBytes } = this.limits;
+    return importTape(this.pool, { target, source }, { ...options, maxCardBytes });
   }
 
   /**

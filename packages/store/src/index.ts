@@ -194,7 +194,9 @@ export { type EarlierCall, findRepeats } from './repeats.js';
 export { tables } from './schema.js';
 export {
   findSession,
+  insertImportedSession,
   listChildSessions,
+  listLineage,
   listSessions,
   makeSession,
   type Session,
@@ -259,8 +261,11 @@ export {
 } from './tape-entries.js';
 export {
   archiveTape,
+  beginImport,
   beginTape,
   type EmptyTape,
+  endImport,
+  type KnownImport,
   loadFolderFacts,
   type TapeFolderFacts,
 } from './tape-files.js';

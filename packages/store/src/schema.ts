@@ -596,7 +596,7 @@ const forks = boxcar.table('forks', {
   endedAt: time('ended_at'),
 });
 
-/** Forks with an agent of their own, and their lineage. */
+/** Forks with an agent of their own, and imported ones without; their lineage. */
 const sessions = boxcar.table(
   'sessions',
   {
@@ -604,8 +604,9 @@ const sessions = boxcar.table(
     id: uuid('id').$type<BoxId>().primaryKey(),
     projectId: uuid('project_id').$type<ProjectId>().notNull(),
     name: text('name').notNull(),
-    agentId: uuid('agent_id').$type<AgentId>().notNull().unique(),
-    parentBoxId: uuid('parent_box_id').$type<BoxId>().notNull(),
+    /** Null: of an imported tape. */
+    agentId: uuid('agent_id').$type<AgentId>().unique(),
+    parentBoxId: uuid('parent_box_id').$type<BoxId>(),
     /** The parent's tape: its name, else its agent, else its box. */
     parentSessionId: text('parent_session_id').notNull(),
     fromAnchor: text('from_anchor'),

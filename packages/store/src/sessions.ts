@@ -2,7 +2,7 @@
 import type { AgentId, BoxId, NewCard, ProfileId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { takeAgentName } from './agents.js';
-import { type Queryable, run, statement, transaction } from './db.js';
+import { type Queryable, run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import { LINE, type NewFork } from './tape-forks.js';
 import { viewStartAt } from './tape-line.js';
@@ -10,12 +10,14 @@ import { viewStartAt } from './tape-line.js';
 export interface Session {
   /** Of its tape and its agent. */
   readonly name: string;
-  readonly agentId: AgentId;
+  /** Null: of an imported tape. */
+  readonly agentId: AgentId | null;
   /** Its tape as it is now. */
   readonly boxId: BoxId;
   /** The parent's tape: its name, else its agent, else its box. */
   readonly parentSessionId: string;
-  readonly parentBoxId: BoxId;
+  /** Null: of an imported tape. */
+  readonly parentBoxId: BoxId | null;
   /** The anchor that was asked for; null: none was. */
   readonly fromAnchor: string | null;
   readonly status: string;
@@ -139,7 +141,8 @@ export async function makeSession(
   }
 }
 
-const SESSION = `s.name, s.agent_id as "agentId", coalesce(a.tape_box_id, s.id) as "boxId", s.parent_session_id as "parentSessionId", s.parent_box_id as "parentBoxId",
+const SESSION = `s.name, s.agent_id as "agentId", coalesce(a.tape_box_id,
+    (select n.id from boxcar.boxes n where n.project_id = s.project_id and n.tape_name = s.name and n.archived_at is null), s.id) as "boxId", s.parent_session_id as "parentSessionId", s.parent_box_id as "parentBoxId",
   s.from_anchor as "fromAnchor", s.status, s.notifies, s.created_at as "createdAt"
   from boxcar.sessions s left join boxcar.agents a on a.id = s.agent_id`;
 
@@ -150,6 +153,22 @@ const LIST = statement(
 const CHILDREN = statement(
   `select ${SESSION} where s.project_id = $1 and s.parent_session_id = $2 order by s.created_at, s.id limit $3`,
 );
+const LINEAGE = statement(`
+  with recursive self as (select b.project_id, ${sessionIdOf('b')} as name from boxcar.boxes b where b.id = $1),
+  up as (
+    select s.id, s.project_id, s.parent_session_id from self join boxcar.sessions s on s.project_id = self.project_id and s.name = self.name
+    union
+    select s.id, s.project_id, s.parent_session_id from up join boxcar.sessions s on s.project_id = up.project_id and s.name = up.parent_session_id
+  ),
+  down as (
+    select s.id, s.project_id, s.name from self join boxcar.sessions s on s.project_id = self.project_id and s.parent_session_id = self.name
+    union
+    select s.id, s.project_id, s.name from down join boxcar.sessions s on s.project_id = down.project_id and s.parent_session_id = down.name
+  )
+  select ${SESSION} where s.id in (select id from up union all select id from down) order by s.created_at, s.id`);
+const INSERT_IMPORTED = statement(`
+  insert into boxcar.sessions (id, project_id, name, parent_session_id, from_anchor, from_position, notifies, status, created_at)
+  values ($1, $2, $3, $4, $5, 0, false, $6, coalesce($7::timestamptz, now())) on conflict do nothing`);
 const SET_STATUS = statement(
   'update boxcar.sessions set status = $3 where project_id = $1 and name = $2 returning id',
 );
@@ -183,6 +202,22 @@ export const listChildSessions = (
   of: { readonly projectId: ProjectId; readonly parentSessionId: string; readonly limit: number },
 ): Promise<readonly Session[]> =>
   run<Session & pg.QueryResultRow>(db, CHILDREN, [of.projectId, of.parentSessionId, of.limit]);
+
+/** The session whose tape this is, with all it comes from and all that were forked from it, the oldest first. */
+export const listLineage = (db: Queryable, boxId: BoxId): Promise<readonly Session[]> =>
+  run<Session & pg.QueryResultRow>(db, LINEAGE, [boxId]);
+
+/** Keeps where an imported tape comes from: a session without an agent, unless there is one of this name. */
+export async function insertImportedSession(
+  tx: Tx,
+  session: Pick<Session, 'name' | 'boxId' | 'parentSessionId' | 'fromAnchor' | 'status'> & {
+    readonly projectId: ProjectId;
+    readonly createdAt: string | null;
+  },
+): Promise<void> {
+  const { boxId, projectId, name, parentSessionId, fromAnchor, status, createdAt } = session;
+  await run(tx, INSERT_IMPORTED, [boxId, projectId, name, parentSessionId, fromAnchor, status, createdAt]);
+}
 
 /** @returns False when there is no such session. */
 export async function setSessionStatus(

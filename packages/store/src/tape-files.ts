@@ -1,5 +1,5 @@
 /** Tapes made of files: begun empty, filled, archived; and what stands beside a tape's entries in its folder. */
-import type { BoxId } from '@boxcar/kernel';
+import type { BoxId, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import type { TapeActor } from './tapes.js';
@@ -44,13 +44,51 @@ export async function archiveTape(tx: Tx, boxId: BoxId): Promise<void> {
   await run(tx, ARCHIVE, [boxId]);
 }
 
+const BEGIN_IMPORT = statement(`
+  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response) values ($1, $2, 'import', '', 'null')
+  on conflict do nothing returning idempotency_key`);
+const FIND_IMPORT = statement(
+  "select encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2",
+);
+const END_IMPORT = statement(
+  "update boxcar.operations set request_hash = decode($3, 'hex'), response = $4 where project_id = $1 and idempotency_key = $2",
+);
+
+/** An import by the key that names it. */
+export interface ImportKey {
+  readonly projectId: ProjectId;
+  readonly key: string;
+}
+
+/** What an import under this key has come to. */
+export interface KnownImport extends pg.QueryResultRow {
+  /** Of its lines, hex. */
+  readonly hash: string;
+  readonly response: JsonValue;
+}
+
+/** Takes the key, and waits for whoever has it in hand; what has been imported under it is answered instead. */
+export async function beginImport(tx: Tx, { projectId, key }: ImportKey): Promise<KnownImport | undefined> {
+  if ((await run(tx, BEGIN_IMPORT, [projectId, key])).length > 0) return undefined;
+  return (await run<KnownImport>(tx, FIND_IMPORT, [projectId, key]))[0];
+}
+
+/** Keeps what comes again under the key. */
+export async function endImport(
+  tx: Tx,
+  { projectId, key }: ImportKey,
+  { hash, response }: { readonly hash: string; readonly response: JsonValue },
+): Promise<void> {
+  await run(tx, END_IMPORT, [projectId, key, hash, JSON.stringify(response)]);
+}
+
 const FOLDER = statement(`
   with recursive earlier as (
     select b.id, b.previous_box_id, 0 as n from boxcar.boxes b where b.id = $1
     union all
     select p.id, p.previous_box_id, e.n + 1 from earlier e join boxcar.boxes p on p.id = e.previous_box_id
   )
-  select b.created_at, b.session_graph, b.fork_status, b.fork_position, parent.id as parent_box_id, parent.tape_name as parent_name,
+  select b.created_at, b.session_graph, b.fork_status, b.fork_position, coalesce(parent.tape_name, parent.owner_agent_id::text, parent.id::text) as parent_name,
     (select coalesce(json_agg(json_build_object('box_id', e.id, 'archived_at', o.archived_at) order by e.n desc), '[]')
       from earlier e join boxcar.boxes o on o.id = e.id where e.n > 0) as archived
   from boxcar.boxes b left join boxcar.boxes parent on parent.id = b.parent_box_id where b.id = $1`);
@@ -60,7 +98,6 @@ interface FolderRow extends pg.QueryResultRow {
   session_graph: string | null;
   fork_status: 'open' | 'merged' | 'discarded' | null;
   fork_position: number | null;
-  parent_box_id: BoxId | null;
   parent_name: string | null;
   archived: readonly { readonly box_id: BoxId; readonly archived_at: string }[];
 }
@@ -71,7 +108,8 @@ export interface TapeFolderFacts {
   /** The lines it was imported with. */
   readonly sessionGraph: string | null;
   readonly forkStatus: 'open' | 'merged' | 'discarded' | null;
-  readonly parent: { readonly boxId: BoxId; readonly name: string | null; readonly position: number } | null;
+  /** What names the tape that it was forked from, as in sessions. */
+  readonly parent: { readonly name: string; readonly position: number } | null;
   /** The incarnations before it, oldest first. */
   readonly archived: readonly { readonly boxId: BoxId; readonly archivedAt: Date }[];
 }
@@ -83,10 +121,7 @@ export async function loadFolderFacts(db: Queryable, boxId: BoxId): Promise<Tape
     createdAt: row.created_at,
     sessionGraph: row.session_graph,
     forkStatus: row.fork_status,
-    parent:
-      row.parent_box_id === null
-        ? null
-        : { boxId: row.parent_box_id, name: row.parent_name, position: row.fork_position ?? 0 },
+    parent: row.parent_name === null ? null : { name: row.parent_name, position: row.fork_position ?? 0 },
     archived: row.archived.map(({ box_id: id, archived_at: at }) => ({
       boxId: id,
       archivedAt: new Date(at),

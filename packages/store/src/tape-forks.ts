@@ -194,6 +194,13 @@ const LOCK_TAPES = statement(`
 const LOCK_FORK = statement(`
   select ${FORK}, f.turn_id is not null and not exists (select from boxcar.turns t where t.id = f.turn_id and t.ended_at is null) as is_over from boxcar.forks f where f.id = $1 for update`);
 
+// The text of a line comes along with its entry and goes with its card: an erasure under way is waited for and seen; one that comes later
+// waits, and finds what was merged.
+const LOCK_LINES = statement(`
+  select c.id from boxcar.cards c where c.id in (
+    select e.card_id from boxcar.boxes f join boxcar.tape_entries e on e.box_id = f.id and e.position > f.fork_position and e.position <= f.head_position
+    where f.id = $1 and e.meta ? 'imported') order by c.id for share`);
+
 interface LockedFork extends ForkRow, pg.QueryResultRow {
   /** The turn it was opened for has ended. */
   is_over: boolean;
@@ -303,6 +310,7 @@ async function mergeWithin(tx: Tx, seen: ForkRow, options: MergeOptions): Promis
   const busy = await findActiveTurn(tx, parent);
   if (busy !== null && (isReset || busy !== fork.turnId)) return { outcome: 'busy', turnId: busy };
   if (isReset) await run(tx, ARCHIVE, [parent]);
+  else await run(tx, LOCK_LINES, [fork.id]);
   const values = [parent, fork.id, authorId, ...(isReset ? [fork.boxId] : [])];
   const [row] = await run<{ receipt: ForkReceipt }>(tx, isReset ? REPLACE : MERGE, values);
   return row === undefined ? { outcome: 'not_found' } : { outcome: 'merged', receipt: row.receipt };

@@ -72,6 +72,7 @@ const besides = ({ archived }: { readonly archived: number }): string =>
 
 interface ImportFlags extends FileFlags {
   readonly append?: boolean;
+  readonly key?: string;
 }
 
 /** `boxcar tape import`. */
@@ -81,9 +82,10 @@ async function runImport(
   of: { readonly ref: string | undefined; readonly flags: ImportFlags },
 ): Promise<number> {
   const { ref, flags } = of;
-  const { name = ref, source } = await findTapeFiles(path, ref);
+  const { name, source } = await findTapeFiles(path, ref);
   const wanted = ref ?? name;
-  if (wanted === undefined)
+  // The tape of an agent is called by an id, which here means another one, or none.
+  if (wanted === undefined || (ref === undefined && tryParseId(wanted) !== undefined))
     throw new KernelError('bad_request', {
       message: `${path} does not name the tape: say what it shall be called.`,
       details: { field: 'tape' },
@@ -98,11 +100,17 @@ async function runImport(
   const made = await runtime.importTape(
     existing === undefined ? wanted : { box: existing.boxId },
     existing === undefined ? source : { main },
-    { ...options, append: flags.append ?? false, onProgress: progressOf(context.note) },
+    {
+      ...options,
+      append: flags.append ?? false,
+      ...(flags.key === undefined ? {} : { dedupKey: flags.key }),
+      onProgress: progressOf(context.note),
+    },
   );
-  const { boxId, first, last, lines, archived } = made;
+  const { boxId, first, last, lines, archived, isRepeated } = made;
+  if (isRepeated) context.note('this key was used before; nothing was imported again');
   context.answer(
-    { tape: wanted, box_id: boxId, first, last, lines, archived },
+    { tape: wanted, box_id: boxId, first, last, lines, archived, is_repeated: isRepeated },
     () => `${countOf(lines, 'line')} to ${toLine(wanted)}, positions ${first}–${last}${besides(made)}`,
   );
   return EXIT.success;
@@ -137,6 +145,7 @@ export function addImport(group: Command, run: Run): void {
     .argument('<path>', 'a folder that export wrote, or a file of lines')
     .argument('[tape]', 'its name here (that of the manifest)')
     .option('--append', 'also behind the entries of a tape that exists')
+    .option('--key <key>', 'names this import: the same again imports nothing and gives the first answer')
     .option(...AS)
     .option(...PROJECT)
     .addHelpText(

@@ -2,7 +2,7 @@
 import { createReadStream, createWriteStream } from 'node:fs';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, lineTooLong, MAX_LINE_LENGTH } from '@boxcar/kernel';
 
 /** What the disk refuses is said by its path: to the database the same codes mean something else. */
 function diskError(path: string, error: unknown): unknown {
@@ -24,6 +24,8 @@ export async function onDisk<T>(path: string, work: () => Promise<T>): Promise<T
 }
 
 const NEWLINE = 0x0a;
+/** A character has three bytes at most for each unit of its length. */
+const MAX_LINE_BYTES = 3 * MAX_LINE_LENGTH;
 
 /** The lines of a file as they are, without their ends: nothing but a newline ends one. */
 export async function* readLines(path: string): AsyncGenerator<string, void, void> {
@@ -42,15 +44,20 @@ export async function* readLines(path: string): AsyncGenerator<string, void, voi
     }
   };
   let pieces: Uint8Array[] = [];
+  let size = 0;
   try {
     for await (const chunk of createReadStream(path) as AsyncIterable<Uint8Array>) {
       let from = 0;
       for (let at = chunk.indexOf(NEWLINE); at >= 0; at = chunk.indexOf(NEWLINE, from)) {
         yield decode([...pieces, chunk.subarray(from, at)]);
         pieces = [];
+        size = 0;
         from = at + 1;
       }
-      if (from < chunk.length) pieces.push(chunk.subarray(from));
+      if (from === chunk.length) continue;
+      pieces.push(chunk.subarray(from));
+      size += chunk.length - from;
+      if (size > MAX_LINE_BYTES) throw lineTooLong(number + 1);
     }
   } catch (error) {
     throw diskError(path, error);

@@ -1,6 +1,7 @@
 /** Finds the files of a tape in a folder of the seed's form, or takes a file as it is. */
-import { readdir, readFile, stat } from 'node:fs/promises';
-import { basename, isAbsolute, join, relative, resolve } from 'node:path';
+import { isUtf8 } from 'node:buffer';
+import { readdir, readFile, realpath, stat } from 'node:fs/promises';
+import { basename, isAbsolute, join, relative, resolve, sep } from 'node:path';
 import { KernelError, type ManifestTape, parseManifest, readRecord } from '@boxcar/kernel';
 import type { TapeFile, TapeSource } from '@boxcar/runtime';
 import { onDisk, readLines } from './lines.js';
@@ -29,12 +30,16 @@ async function* readUpto(path: string, headId: number): AsyncGenerator<string, v
     throw badPath(`The lines end with id ${id}; by the manifest there are some up to ${headId}.`);
 }
 
-/** @throws KernelError `bad_request` for a file that lies elsewhere. */
-function fileOf(folder: string, { file, head_id: headId }: ManifestTape): TapeFile {
-  const path = resolve(folder, file);
+const isInside = (folder: string, path: string): boolean => {
   const inside = relative(folder, path);
-  if (inside.startsWith('..') || isAbsolute(inside))
-    throw badPath(`manifest.json: ${file} does not lie in its folder.`);
+  return inside !== '..' && !inside.startsWith(`..${sep}`) && !isAbsolute(inside);
+};
+
+/** @throws KernelError `bad_request` for a file that lies elsewhere, behind a link too. */
+async function fileOf(folder: string, { file, head_id: headId }: ManifestTape): Promise<TapeFile> {
+  const path = resolve(folder, file);
+  const isHere = isInside(folder, path) && isInside(await realpath(folder), await realpath(path));
+  if (!isHere) throw badPath(`manifest.json: ${file} does not lie in its folder.`);
   return { name: file, lines: () => readUpto(path, headId) };
 }
 
@@ -47,11 +52,14 @@ function pickTape(tapes: readonly ManifestTape[], name: string | undefined): Man
   throw badPath(`manifest.json: name one of its tapes: ${current.map(({ id }) => id).join(', ') || 'none'}.`);
 }
 
-const textAt = (path: string): Promise<string | undefined> =>
-  readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
+async function textAt(path: string): Promise<string | undefined> {
+  const bytes = await readFile(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined;
     throw error;
   });
+  if (bytes === undefined || isUtf8(bytes)) return bytes?.toString();
+  throw badPath(`${basename(path)} is no UTF-8 text.`);
+}
 
 async function listArchived(folder: string): Promise<readonly string[]> {
   const names = await readdir(join(folder, 'archived')).catch((error: NodeJS.ErrnoException) => {
@@ -79,8 +87,8 @@ async function readTapeFolder(
   const archived = tapes.filter((other) => other.archived && other.id === tape.id);
   return {
     name: tape.id,
-    main: fileOf(folder, tape),
-    archived: archived.map((other) => fileOf(folder, other)),
+    main: await fileOf(folder, tape),
+    archived: await Promise.all(archived.map((other) => fileOf(folder, other))),
   };
 }
 

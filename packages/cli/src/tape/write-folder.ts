@@ -50,16 +50,23 @@ async function writeTape(tape: Tape, path: string, onLine: () => void): Promise<
 
 async function writeAll(runtime: Runtime, tape: Tape, { folder, onLine }: Target): Promise<WrittenFolder> {
   const { id, parent, archived, sessionGraph } = await tape.folder();
+  // A reset from now on is of no concern.
+  const open = (box: string): Promise<Tape> =>
+    runtime.tape({ box }, { projectId: tape.projectId, as: tape.actorId });
+  const main = await open(tape.boxId);
   const tapes: ManifestTape[] = [];
   await mkdir(join(folder, 'tape/archived'), { recursive: true });
   for (const [index, { boxId, archivedAt }] of archived.entries()) {
-    const earlier = await runtime.tape({ box: boxId }, { projectId: tape.projectId, as: tape.actorId });
     const day = archivedAt.toISOString().slice(0, 10);
     const file = `archived/main_${day}_${String(index + 1).padStart(3, '0')}.jsonl`;
-    const { lines: _lines, ...facts } = await writeTape(earlier, join(folder, 'tape', file), onLine);
+    const { lines: _lines, ...facts } = await writeTape(
+      await open(boxId),
+      join(folder, 'tape', file),
+      onLine,
+    );
     tapes.push({ id, file, parent: null, archived: true, ...facts });
   }
-  const { lines, ...facts } = await writeTape(tape, join(folder, 'tape/main.jsonl'), onLine);
+  const { lines, ...facts } = await writeTape(main, join(folder, 'tape/main.jsonl'), onLine);
   tapes.unshift({ id, file: 'main.jsonl', parent, archived: false, ...facts });
   await writeFile(join(folder, 'tape/manifest.json'), formatManifest({ version: 1, tapes }));
   await writeFile(join(folder, 'session_graph.jsonl'), sessionGraph);

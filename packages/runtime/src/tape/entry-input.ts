@@ -51,6 +51,8 @@ export interface EntryAuthor {
   readonly actorId: AgentId;
   /** Where the entry stands in what was asked, for errors. */
   readonly field?: string;
+  /** Of the content of a card; default 1 MiB. */
+  readonly maxCardBytes?: number | undefined;
 }
 
 const MAX_ANCHOR_NAME = 4_096;
@@ -81,8 +83,9 @@ function checkEvent<T>(name: T, field: string): T {
   return name;
 }
 
-function buildEntryCard(draft: Omit<CardDraft, 'authorId'>, { projectId, actorId }: EntryAuthor): NewCard {
-  return buildCard({ ...draft, authorId: actorId }, { id: newId<'card'>(), projectId });
+function buildEntryCard(draft: Omit<CardDraft, 'authorId'>, author: EntryAuthor): NewCard {
+  const { projectId, actorId, maxCardBytes } = author;
+  return buildCard({ ...draft, authorId: actorId }, { id: newId<'card'>(), projectId }, maxCardBytes);
 }
 
 const contentOf = (value: JsonValue): CardContent =>

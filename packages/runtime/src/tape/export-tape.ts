@@ -9,9 +9,11 @@ import {
 } from '@boxcar/kernel';
 import {
   findTape,
+  listLineage,
   loadEntries,
   loadFolderFacts,
   type Queryable,
+  type Session,
   type TapeActor,
   type TapeFolderFacts,
   type TapeRow,
@@ -21,59 +23,90 @@ import { tapeNotFound } from './tape-errors.js';
 /** Entries that are held at once. */
 const PAGE = 500;
 
-/** Entries never change and are only added: pages of the tape up to one head are the tape at that head. */
+/**
+ * Entries never change and are only added: pages of the tape up to one head are the tape at that head.
+ *
+ * @throws KernelError `not_found` when the tape is purged meanwhile.
+ */
 export async function* exportLines(
   db: Queryable,
   boxId: BoxId,
   upto: number,
 ): AsyncGenerator<string, void, void> {
   const writer = tapeLineWriter();
-  for (let from = 1; from <= upto; from += PAGE)
-    yield* writer.add(await loadEntries(db, boxId, { from, to: Math.min(upto, from + PAGE - 1) }));
+  for (let from = 1; from <= upto; from += PAGE) {
+    const to = Math.min(upto, from + PAGE - 1);
+    const entries = await loadEntries(db, boxId, { from, to });
+    if (entries.length < to - from + 1) throw tapeNotFound({ kind: 'box', boxId });
+    yield* writer.add(entries);
+  }
   yield* writer.end();
 }
 
 export interface TapeFolder {
-  /** Its name; that of its box for a tape without one. */
+  /** Its name; for a tape without one its agent's id, else that of its box: as sessions name their parent. */
   readonly id: string;
   /** Where it was forked from. Its lines are those of the parent too. */
   readonly parent: { readonly tape: string; readonly entry: number } | null;
   /** The incarnations before it, oldest first. */
   readonly archived: readonly { readonly boxId: BoxId; readonly archivedAt: Date }[];
-  /** Lines of the session graph: those it was imported with, else its own. */
+  /** Lines of the session graph: those it was imported with, then what is known here besides. */
   readonly sessionGraph: string;
 }
 
-function sessionGraphOf(id: string, facts: TapeFolderFacts): string {
-  const imported = facts.sessionGraph ?? '';
-  if (parseSessionGraph(imported).some(({ session_id: session }) => session === id)) return imported;
-  const { forkStatus, parent } = facts;
-  const own: SessionLine = {
+const toLine = (session: Session): SessionLine => ({
+  session_id: session.name,
+  parent_session_id: session.parentSessionId,
+  from_anchor: session.fromAnchor,
+  created_at: pythonDate(session.createdAt),
+  status: session.status,
+});
+
+function rootLine(id: string, { forkStatus, parent, createdAt }: TapeFolderFacts): SessionLine {
+  return {
     session_id: id,
-    parent_session_id: parent === null ? null : (parent.name ?? parent.boxId),
+    parent_session_id: parent?.name ?? null,
     from_anchor: null,
-    created_at: pythonDate(facts.createdAt),
+    created_at: pythonDate(createdAt),
     status: forkStatus === null || forkStatus === 'open' ? 'active' : forkStatus,
   };
-  const isOpen = imported !== '' && !imported.endsWith('\n');
-  return `${imported}${isOpen ? '\n' : ''}${formatSessionGraph([own])}`;
+}
+
+/** When it was made is the one thing that never changes: an imported line says it in its own way. */
+const isKnown = (known: SessionLine | undefined, line: SessionLine): boolean =>
+  known !== undefined &&
+  known.parent_session_id === line.parent_session_id &&
+  known.from_anchor === line.from_anchor &&
+  known.status === line.status;
+
+/** A log like the tape: lines that were imported stay, and of several for one session the last counts. */
+function sessionGraphOf(id: string, facts: TapeFolderFacts, sessions: readonly Session[]): string {
+  const imported = facts.sessionGraph ?? '';
+  const known = new Map(parseSessionGraph(imported).map((line) => [line.session_id, line]));
+  const isRoot = !known.has(id) && !sessions.some(({ name }) => name === id);
+  const lines = [...(isRoot ? [rootLine(id, facts)] : []), ...sessions.map(toLine)];
+  const fresh = lines.filter((line) => !isKnown(known.get(line.session_id), line));
+  const isOpen = fresh.length > 0 && imported !== '' && !imported.endsWith('\n');
+  return `${imported}${isOpen ? '\n' : ''}${formatSessionGraph(fresh)}`;
 }
 
 export async function loadFolder(db: Queryable, row: TapeRow, actor: TapeActor): Promise<TapeFolder> {
   const facts = await loadFolderFacts(db, row.boxId);
   if (facts === undefined) throw tapeNotFound({ kind: 'box', boxId: row.boxId });
-  const id = row.name ?? row.boxId;
+  const id = row.name ?? row.ownerAgentId ?? row.boxId;
   const archived = await Promise.all(
     facts.archived.map(async (earlier) => {
       const found = await findTape(db, { kind: 'box', boxId: earlier.boxId }, actor);
       return found?.isOwn === true || (found?.readGrant ?? null) !== null ? [earlier] : [];
     }),
   );
+  const lineage = await listLineage(db, row.boxId);
   const { parent } = facts;
   return {
     id,
-    parent: parent === null ? null : { tape: parent.name ?? parent.boxId, entry: parent.position },
+    parent: parent === null ? null : { tape: parent.name, entry: parent.position },
     archived: archived.flat(),
-    sessionGraph: sessionGraphOf(id, facts),
+    // What others made of a tape is the business of who owns it.
+    sessionGraph: sessionGraphOf(id, facts, row.isOwn ? lineage : lineage.filter(({ name }) => name === id)),
   };
 }

@@ -3,11 +3,14 @@
  *
  * I1  All or nothing: one transaction, whatever the size; a line that cannot be read is named by its number.
  * I2  Lines are read as they are appended, a chunk at a time; a chunk is one append, whatever it holds.
- * I3  The tape holds what its lines say and nothing else, so that its export is the file: no bootstrap of its own.
+ * I3  Under its key it happens once: the same again changes nothing and gives the first answer.
+ * I4  The tape holds what its lines say and nothing else, so that its export is the file: no bootstrap of its own.
  */
+import { createHash, type Hash } from 'node:crypto';
 import {
   type BoxId,
   KernelError,
+  type ProjectId,
   parseSessionGraph,
   parseTapeDate,
   type TapeLine,
@@ -16,19 +19,24 @@ import {
 import {
   appendWithin,
   archiveTape,
+  beginImport,
   beginTape,
+  endImport,
   findTape,
+  insertImportedSession,
+  type KnownImport,
   type NewTapeEntry,
   type TapeActor,
   type TapeAddress,
+  type TapeRow,
   type Tx,
   transaction,
 } from '@boxcar/store';
 import type pg from 'pg';
 import { newId } from '../packer.js';
-import { toNewEntry } from './entry-input.js';
+import { type EntryAuthor, toNewEntry } from './entry-input.js';
 import { findAddress, type TapeOptions } from './open-tape.js';
-import { tapeNotFound, toAppendError } from './tape-errors.js';
+import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import type { TapeTarget } from './tape-types.js';
 
 /** Lines of one file. */
@@ -50,12 +58,16 @@ export interface TapeSource {
 export interface ImportOptions extends Omit<TapeOptions, 'create'> {
   /** Also behind the entries of a tape that exists. */
   readonly append?: boolean;
+  /** Names this import in its project: the same again imports nothing and gives the first answer, other lines are `idempotency_conflict`. */
+  readonly dedupKey?: string;
   /** Told after each chunk how many lines were read, of all files. */
   readonly onProgress?: (lines: number) => void;
 }
 
 export interface ImportedTape {
   readonly boxId: BoxId;
+  /** It had been imported before under this key. */
+  readonly isRepeated: boolean;
   /** Positions of the first and last entry that was appended. */
   readonly first: number;
   readonly last: number;
@@ -73,14 +85,18 @@ const NO_DATE = '1970-01-01T00:00:00Z';
 
 interface Import {
   readonly tx: Tx;
-  readonly actor: TapeActor;
-  /** Names its appends. */
+  readonly actor: EntryAuthor;
   readonly key: string;
+  /** Of the main file's lines. */
+  readonly hash: Hash;
   readonly onLines: (count: number) => void;
 }
 
-/** What was filled, or that it had been before under the same key. */
-type Filled = { readonly first: number; readonly last: number; readonly lines: number } | 'repeated';
+interface Filled {
+  readonly first: number;
+  readonly last: number;
+  readonly lines: number;
+}
 
 /** Says in which file and line; twice says it once. */
 function place(error: unknown, file: TapeFile, line?: number): unknown {
@@ -111,7 +127,7 @@ async function* linesOf(file: TapeFile): AsyncGenerator<string, void, void> {
   }
 }
 
-function toEntries({ drafts, record }: TapeLine, actor: TapeActor): readonly NewTapeEntry[] {
+function toEntries({ drafts, record }: TapeLine, actor: EntryAuthor): readonly NewTapeEntry[] {
   const createdAt = record.date === null ? NO_DATE : parseTapeDate(record.date);
   return drafts.map((draft) => toNewEntry({ kind: 'draft', draft, createdAt }, actor));
 }
@@ -119,7 +135,7 @@ function toEntries({ drafts, record }: TapeLine, actor: TapeActor): readonly New
 /** The entries of a file's lines, chunk by chunk. */
 async function* chunksOf(
   file: TapeFile,
-  actor: TapeActor,
+  actor: EntryAuthor,
 ): AsyncGenerator<{ readonly entries: readonly NewTapeEntry[]; readonly lines: number }, void, void> {
   const read = tapeLineReader({ newCallId: () => newId<'tool_call'>() });
   let chunk = { entries: [] as NewTapeEntry[], lines: 0, characters: 0 };
@@ -142,19 +158,38 @@ async function* chunksOf(
   if (chunk.lines > 0) yield chunk;
 }
 
+/** The same lines, one file's for the hash of the import. */
+function hashed(file: TapeFile, hash: Hash): TapeFile {
+  async function* lines(): AsyncGenerator<string, void, void> {
+    for await (const line of file.lines()) {
+      hash.update(line).update('\n');
+      yield line;
+    }
+  }
+  return { ...file, lines };
+}
+
 async function fill(boxId: BoxId, file: TapeFile, { tx, actor, key, onLines }: Import): Promise<Filled> {
-  let filled = { first: 0, last: 0, lines: 0 };
+  let filled: Filled = { first: 0, last: 0, lines: 0 };
   for await (const { entries, lines } of chunksOf(file, actor)) {
-    const dedupKey = `import:${key}:${filled.lines}`;
+    const dedupKey = `${key}:${filled.lines}`;
     const result = await appendWithin(tx, { ...actor, boxId, entries, dedupKey });
     if (result.outcome !== 'appended') throw toAppendError(result, boxId, actor.actorId);
-    if (result.isRepeated) return 'repeated';
     const first = filled.lines === 0 ? result.first : filled.first;
     filled = { first, last: result.head, lines: filled.lines + lines };
     onLines(lines);
   }
   if (filled.lines > 0) return filled;
   throw place(new KernelError('bad_request', { message: 'There are no lines.' }), file);
+}
+
+function checkSessionGraph(text: string | undefined): void {
+  if (text === undefined) return;
+  try {
+    parseSessionGraph(text);
+  } catch (error) {
+    throw place(error, { name: 'session_graph.jsonl', lines: () => [] });
+  }
 }
 
 const nameTaken = (name: string): KernelError =>
@@ -182,7 +217,25 @@ async function makeTape(
   }
   const begun = await beginTape(tx, { ...actor, boxId, name, previousBoxId, sessionGraph });
   if (begun === undefined) throw nameTaken(name);
+  await keepLineage(tx, { name, boxId, projectId: actor.projectId }, sessionGraph);
   return fill(boxId, main, within);
+}
+
+/** A tape that comes under the name it had is the session that it was. */
+async function keepLineage(
+  tx: Tx,
+  tape: { readonly name: string; readonly boxId: BoxId; readonly projectId: ProjectId },
+  sessionGraph: string | null,
+): Promise<void> {
+  const line = parseSessionGraph(sessionGraph ?? '').find(({ session_id: session }) => session === tape.name);
+  if (line === undefined || line.parent_session_id === null) return;
+  await insertImportedSession(tx, {
+    ...tape,
+    parentSessionId: line.parent_session_id,
+    fromAnchor: line.from_anchor,
+    status: line.status,
+    createdAt: line.created_at === null ? null : parseTapeDate(line.created_at),
+  });
 }
 
 /** The tape that is meant, when there is one to append to. @throws KernelError `not_found`, `bad_request`. */
@@ -208,43 +261,80 @@ async function findExisting(
   });
 }
 
+const isAt = (row: TapeRow, address: TapeAddress): boolean => {
+  if (address.kind === 'box') return row.boxId === address.boxId;
+  return address.kind === 'name' ? row.name === address.name : row.ownerAgentId === address.agentId;
+};
+
+/** The first answer, when the same is asked again. @throws KernelError `idempotency_conflict`, `box_not_authorized`. */
+async function repeat(
+  known: KnownImport,
+  {
+    main,
+    address,
+    within,
+  }: { readonly main: TapeFile; readonly address: TapeAddress; readonly within: Import },
+): Promise<ImportedTape> {
+  const { tx, actor, hash, key } = within;
+  const made = { ...(known.response as unknown as ImportedTape), isRepeated: true };
+  const row = await findTape(tx, { kind: 'box', boxId: made.boxId }, actor);
+  if (row !== undefined && !row.isOwn && row.appendGrant === null)
+    throw notAuthorized(row.boxId, actor.actorId, 'append');
+  for await (const _ of linesOf(main));
+  if (hash.digest('hex') === known.hash && (row === undefined || isAt(row, address))) return made;
+  throw new KernelError('idempotency_conflict', {
+    message: `Key '${key.slice(KEY.length)}' was used for other lines, or another tape.`,
+    details: { dedup_key: key.slice(KEY.length), box_id: made.boxId },
+  });
+}
+
+const KEY = 'import:';
+const MAX_KEY = 512;
+
+function checkKey(key: string): string {
+  if (key !== '' && key.length <= MAX_KEY && !key.includes('\0') && key.isWellFormed()) return key;
+  throw new KernelError('bad_request', {
+    message: `dedupKey: has 1 to ${MAX_KEY} characters, none of them NUL.`,
+    details: { field: 'dedupKey' },
+  });
+}
+
 export async function importTape(
   pool: pg.Pool,
-  { target, source }: { readonly target: TapeTarget; readonly source: TapeSource },
-  options: ImportOptions = {},
+  { target, source: given }: { readonly target: TapeTarget; readonly source: TapeSource },
+  options: ImportOptions & { readonly maxCardBytes?: number | undefined } = {},
 ): Promise<ImportedTape> {
-  const { append: isAppend = false, onProgress = () => undefined } = options;
+  const {
+    append: isAppend = false,
+    dedupKey = newId(),
+    maxCardBytes,
+    onProgress = () => undefined,
+  } = options;
   const { actor, address } = await findAddress(pool, target, options);
-  if (source.sessionGraph !== undefined) parseSessionGraph(source.sessionGraph);
-  const newBoxId = newId<'box'>();
-  const key = newId();
-  let made: ImportedTape | undefined;
+  checkSessionGraph(given.sessionGraph);
+  const boxId = newId<'box'>();
+  // What a lost connection leaves in doubt is tried again under the same key.
+  const key = `${KEY}${checkKey(dedupKey)}`;
   return transaction(pool, async (tx) => {
     let lines = 0;
-    const within: Import = {
-      tx,
-      actor,
-      key,
-      onLines: (count) => {
-        lines += count;
-        onProgress(lines);
-      },
+    const onLines = (count: number): void => {
+      lines += count;
+      onProgress(lines);
     };
-    // Of a commit whose answer was lost: the same again finds what it has made.
-    const known =
-      made === undefined ? undefined : await findTape(tx, { kind: 'box', boxId: newBoxId }, actor);
-    if (made !== undefined && known !== undefined) return made;
+    const hash = createHash('sha256');
+    const source = { ...given, main: hashed(given.main, hash) };
+    const within: Import = { tx, actor: { ...actor, maxCardBytes }, key, hash, onLines };
+    const operation = { projectId: actor.projectId, key };
+    const known = await beginImport(tx, operation);
+    if (known !== undefined) return repeat(known, { main: source.main, address, within });
     const existing = await findExisting(tx, address, { source, isAppend, actor });
     const filled =
       existing !== undefined || address.kind !== 'name'
-        ? await fill(existing ?? newBoxId, source.main, within)
-        : await makeTape(address.name, { source, boxId: newBoxId }, within);
-    if (filled === 'repeated') {
-      if (made !== undefined) return made;
-      throw new KernelError('internal_error', { message: `Import ${key} finds entries of its own.` });
-    }
+        ? await fill(existing ?? boxId, source.main, within)
+        : await makeTape(address.name, { source, boxId }, within);
     const archived = existing === undefined ? (source.archived ?? []).length : 0;
-    made = { boxId: existing ?? newBoxId, ...filled, archived };
-    return made;
+    const made = { boxId: existing ?? boxId, ...filled, archived };
+    await endImport(tx, operation, { hash: hash.digest('hex'), response: made });
+    return { ...made, isRepeated: false };
   });
 }

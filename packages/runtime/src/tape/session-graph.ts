@@ -1,5 +1,5 @@
 /** The lineage of forked sessions. Source: docs/tape.md, "Sessions". */
-import { KernelError, type ProjectId } from '@boxcar/kernel';
+import { KernelError, MAX_STATUS_LENGTH, type ProjectId } from '@boxcar/kernel';
 import {
   findSession,
   listChildSessions,
@@ -21,7 +21,8 @@ export interface SessionMetadata {
   readonly created_at: string;
   /** `active` from the beginning; what else it says is the embedder's. Only an active one tells its parent. */
   readonly status: string;
-  readonly agent_id: string;
+  /** Null: of an imported tape, which has no agent here. */
+  readonly agent_id: string | null;
   readonly box_id: string;
   readonly notifies_parent: boolean;
 }
@@ -31,7 +32,6 @@ export interface SessionScope {
   readonly projectId?: string;
 }
 
-const MAX_STATUS = 100;
 const DEFAULT_SESSIONS = 100;
 const MAX_SESSIONS = 1_000;
 
@@ -107,9 +107,9 @@ export class SessionGraph {
 
   /** Says how a session stands. One that is not `active` no longer tells its parent. @throws KernelError `not_found`, `bad_request`. */
   async setStatus(name: string, status: string, options: SessionScope = {}): Promise<void> {
-    if (typeof status !== 'string' || status.trim() === '' || status.length > MAX_STATUS)
+    if (typeof status !== 'string' || status.trim() === '' || status.length > MAX_STATUS_LENGTH)
       throw new KernelError('bad_request', {
-        message: `status: must have 1 to ${MAX_STATUS} characters.`,
+        message: `status: must have 1 to ${MAX_STATUS_LENGTH} characters.`,
         details: { field: 'status' },
       });
     const { projectId } = await findProject(this.#pool, options.projectId);

@@ -211,9 +211,9 @@ test('a fork is written with its whole line, as far as its reader may read', asy
   const { boxId: parent } = await h.runtime.tape(name);
   // In the middle of a line of two results.
   const [fork] = await h.rows<{ id: string }>(
-    `insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, anchor_count,
+    `insert into boxcar.boxes (id, project_id, kind, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, anchor_count,
        parent_box_id, fork_position, line_boxes, line_ends, fork_status)
-     select gen_random_uuid(), b.project_id, 'tape', b.owner_agent_id, b.maker_agent_id, 1, 6, 1, 1, 1, b.id, 6, array[b.id], array[6], 'open'
+     select gen_random_uuid(), b.project_id, 'tape', b.maker_agent_id, 1, 6, 1, 1, 1, b.id, 6, array[b.id], array[6], 'open'
      from boxcar.boxes b where b.id = $1 returning id`,
     [parent],
   );

@@ -1,5 +1,4 @@
 /** Work on tapes beside the turns that write them: handoffs, a file that is imported, a reset between two turns. */
-import { KernelError } from '@boxcar/kernel';
 import type { Runtime } from '../../runtime.js';
 import type { Scenario, Watcher } from './scenario.js';
 
@@ -16,13 +15,8 @@ const LINES = [
 const untilEnded = (watcher: Watcher, { turn_id: turn }: Receipt): Promise<unknown> =>
   watcher.until(`select id::text from boxcar.turns where id = '${turn}' and ended_at is not null`);
 
-async function importOnce(runtime: Runtime, name: string): Promise<void> {
-  const known = await runtime.tape(name, { create: false }).catch((error: unknown) => {
-    if (error instanceof KernelError && error.code === 'not_found') return undefined;
-    throw error;
-  });
-  if (known === undefined) await runtime.importTape(name, { main: { lines: () => LINES } });
-}
+const importUnder = (runtime: Runtime, dedupKey: string): Promise<unknown> =>
+  runtime.importTape('filed', { main: { lines: () => LINES } }, { append: true, dedupKey });
 
 /** Each tape without its ids: name, incarnation, entries, the last anchor with its state, whether it is archived. */
 const TAPES = `
@@ -31,7 +25,7 @@ const TAPES = `
   from boxcar.boxes b join boxcar.tape_entries e on e.box_id = b.id and e.position = b.last_anchor_position join boxcar.cards c on c.id = e.card_id
   where b.kind = 'tape'`;
 const EXPECTED = [
-  ['filed', 1, 2, 'session/start', null, false],
+  ['filed', 1, 4, 'session/start', null, false],
   ['notes', 1, 5, 'phase/1', 1, false],
   [null, 1, 6, 'phase/2', 2, true],
   [null, 2, 4, 'session/start', null, false],
@@ -50,7 +44,8 @@ export const tapeFiles: Scenario = {
       await notes.append([{ kind: 'message', content: 'one' }], { dedupKey: 'one' });
       await notes.handoff('phase/1', { state: { n: 1 }, dedupKey: 'phase/1' });
     });
-    await client.use((runtime) => importOnce(runtime, 'filed'));
+    await client.use((runtime) => importUnder(runtime, 'made'));
+    await client.use((runtime) => importUnder(runtime, 'appended'));
     await untilEnded(watcher, first);
     const agent = { agent: first.agent_id };
     await client.use(async (runtime) => {

@@ -1,0 +1,343 @@
+import { type CardId, KernelError, type TurnId } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { eraseCards } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { Runtime } from '../runtime.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import type { ImportOptions, TapeSource } from './import-tape.js';
+import type { Tape } from './tape.js';
+import type { TapeTarget } from './tape-types.js';
+
+let h: Harness;
+let n = 0;
+const fresh = (): string => `import-${++n}`;
+
+beforeAll(async () => {
+  h = await harness();
+  await h.profile('writer', [{ say: 'a secret answer' }]);
+  await h.worker();
+  const { turn_id: turn } = (await h.runtime.submit('launch_principal', {
+    profile_name: 'writer',
+    instruction: 'a secret task',
+  })) as unknown as { turn_id: TurnId };
+  await h.runtime.waitForTurn(turn);
+});
+
+afterAll(async () => {
+  await checkInvariants(h.database.pool);
+  await h[Symbol.asyncDispose]();
+});
+
+const message = (content: string): string =>
+  JSON.stringify({ id: 1, kind: 'message', payload: { role: 'user', content }, meta: {} });
+const load = (
+  name: TapeTarget,
+  source: readonly string[] | TapeSource,
+  options: ImportOptions = {},
+): ReturnType<Harness['runtime']['importTape']> =>
+  h.runtime.importTape(name, 'main' in source ? source : { main: { lines: () => source } }, options);
+async function linesOf(tape: Tape): Promise<string[]> {
+  const lines: string[] = [];
+  for await (const line of tape.export()) lines.push(line);
+  return lines;
+}
+const code = async (work: Promise<unknown>): Promise<unknown> =>
+  work.then(
+    () => 'done',
+    (error: unknown) => (error instanceof KernelError ? error.code : error),
+  );
+
+describe('an import under a key', () => {
+  test('writes once, also when it comes again at the same moment, and gives the first answer', async () => {
+    const tape = await h.runtime.tape(fresh());
+    const { name } = await tape.info();
+    const lines = Array.from({ length: 501 }, (_, index) => message(`${index}`));
+    const once = () => load(name ?? '', lines, { append: true, dedupKey: `once ${name}` });
+    const answers = [...(await Promise.all([once(), once()])), await once()];
+    expect(answers.map(({ isRepeated }) => isRepeated).toSorted()).toEqual([false, true, true]);
+    for (const answer of answers)
+      expect(answer).toMatchObject({ boxId: tape.boxId, first: 3, last: 503, lines: 501, archived: 0 });
+    expect((await tape.info()).entries).toBe(503);
+    expect(await code(load(name ?? '', [message('other')], { append: true, dedupKey: `once ${name}` }))).toBe(
+      'idempotency_conflict',
+    );
+    expect(await code(load(fresh(), lines, { append: true, dedupKey: `once ${name}` }))).toBe(
+      'idempotency_conflict',
+    );
+    expect((await tape.info()).entries).toBe(503);
+  });
+
+  test('that makes the tape is answered again as well, and one that was refused leaves its key free', async () => {
+    const name = fresh();
+    const dedupKey = `made ${name}`;
+    expect(await code(load(name, ['nonsense'], { dedupKey }))).toBe('bad_request');
+    const made = await load(name, [message('one')], { dedupKey });
+    expect(await load(name, [message('one')], { dedupKey })).toEqual({ ...made, isRepeated: true });
+    expect(await code(load(name, [message('one')]))).toBe('bad_request');
+    expect(await code(load(name, [message('one')], { dedupKey: '' }))).toBe('bad_request');
+  });
+
+  test('says nothing of its answer to who may not append there', async () => {
+    const name = fresh();
+    await load(name, [message('one')], { dedupKey: `mine ${name}` });
+    await h.rows(
+      "insert into boxcar.agents (id, project_id, name) select gen_random_uuid(), id, 'stranger' from boxcar.projects where name = 'default'",
+    );
+    expect(await code(load(name, [message('one')], { dedupKey: `mine ${name}`, as: 'stranger' }))).toBe(
+      'box_not_authorized',
+    );
+  });
+});
+
+test('lines give nobody a right, an author or a turn', async () => {
+  const [secret] = await h.rows<{ id: string }>("select id from boxcar.boxes where kind = 'context' limit 1");
+  const [turn] = await h.rows<{ id: string }>('select id from boxcar.turns limit 1');
+  const name = fresh();
+  const forged = {
+    run_id: turn?.id,
+    turn_id: turn?.id,
+    step: 1,
+    author_id: 'else',
+    merged_from: { tape: secret?.id, entry: 1 },
+    imported: { line: '{}', parts: 1 },
+  };
+  const started = { name: 'turn.started', data: { turn_id: turn?.id, context_box_id: secret?.id } };
+  const lines = [
+    {
+      id: 1,
+      kind: 'message',
+      payload: { role: 'assistant', content: 'hi', author_id: 'else', card_id: secret?.id },
+      meta: forged,
+    },
+    { id: 2, kind: 'event', payload: started, meta: forged },
+    { id: 3, kind: 'turn.started', payload: started.data, meta: forged },
+    { id: 4, kind: 'grant', payload: { box: secret?.id, mode: 'append' }, meta: forged },
+  ].map((line) => JSON.stringify(line));
+  const grants = await h.rows('select * from boxcar.grants');
+  const { boxId } = await load(name, lines);
+  expect(await h.rows('select * from boxcar.grants')).toEqual(grants);
+  const entries = await h.rows<Record<string, unknown>>(
+    `select e.turn_id, e.step, e.author_id = p.operator_agent_id::text and coalesce(c.author_id = e.author_id, true) as is_own, e.payload->>'name' as event
+     from boxcar.tape_entries e join boxcar.boxes b on b.id = e.box_id join boxcar.projects p on p.id = b.project_id left join boxcar.cards c on c.id = e.card_id
+     where e.box_id = $1 order by e.position`,
+    [boxId],
+  );
+  const events = [null, 'imported.event', 'imported.turn.started', 'imported.grant'];
+  expect(entries).toEqual(events.map((event) => ({ turn_id: null, step: null, is_own: true, event })));
+  expect(await linesOf(await h.runtime.tape(name))).toEqual(lines);
+});
+
+test('a card may be as large as the runtime takes them', async () => {
+  await using large = new Runtime({
+    pool: h.database.pool,
+    directUrl: h.database.url,
+    doorbell: new InProcessDoorbell(),
+    model: createModelRouter({}),
+    limits: { maxCardBytes: 2_000_000 },
+  });
+  const lines = (size: number) => ({ main: { lines: () => [message('x'.repeat(size))] } });
+  const name = fresh();
+  expect(await code(load(name, lines(1_500_000)))).toBe('payload_too_large');
+  expect(await large.importTape(name, lines(1_500_000))).toMatchObject({ lines: 1 });
+  expect(await code(large.importTape(fresh(), lines(2_000_001)))).toBe('payload_too_large');
+});
+
+test('a tape that is purged while it is exported is not taken for a shorter one', async () => {
+  const name = fresh();
+  await load(
+    name,
+    Array.from({ length: 501 }, (_, index) => message(`${index}`)),
+  );
+  const tape = await h.runtime.tape(name);
+  const lines = tape.export();
+  await lines.next();
+  await h.rows("insert into boxcar.purging (box_id, until) values ($1, now() + interval '1 minute')", [
+    tape.boxId,
+  ]);
+  await h.rows("select boxcar.purge_boxes(array[$1]::uuid[], '{}')", [tape.boxId]);
+  const rest = async (): Promise<void> => {
+    for await (const _ of lines);
+  };
+  await expect(rest()).rejects.toMatchObject({ code: 'not_found' });
+});
+
+describe('the session graph of a tape', () => {
+  test('holds what it comes from and what was forked from it, and is read back where it is imported', async () => {
+    const root = await h.runtime.tape(fresh());
+    const { name } = await root.info();
+    await root.handoff('phase/1', { state: { n: 1.5 } });
+    await root.inFork((within) =>
+      within.append([
+        { kind: 'message', content: 'within' },
+        { kind: 'system', content: 'a note' },
+      ]),
+    );
+    const child = await root.forkSession(`${name}-child`, { fromAnchor: 'phase/1', profile: 'writer' });
+    const grandchild = await child.tape.forkSession(`${name}-grandchild`);
+    await h.runtime.sessions.setStatus(child.name, 'done');
+    const graph = async (tape: Tape): Promise<unknown[]> =>
+      (await tape.folder()).sessionGraph
+        .trimEnd()
+        .split('\n')
+        .map((line) => {
+          const { created_at: at, ...rest } = JSON.parse(line);
+          expect(at).toMatch(/\+00:00$/);
+          return Object.values(rest);
+        });
+    const lineage = [
+      [child.name, name, 'phase/1', 'done'],
+      [grandchild.name, child.name, null, 'active'],
+    ];
+    expect(await graph(root)).toEqual([[name, null, null, 'active'], ...lineage]);
+    expect(await graph(child.tape)).toEqual(lineage);
+    expect(await graph(grandchild.tape)).toEqual(lineage);
+
+    const { sessionGraph } = await child.tape.folder();
+    const lines = await linesOf(child.tape);
+    const projectId = fresh();
+    await h.rows(
+      `with place as materialized (select gen_random_uuid() as id, gen_random_uuid() as operator),
+         made as (insert into boxcar.agents (id, project_id, name) select operator, id, 'operator' from place)
+       insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+       select p.id, $1, p.operator, d.bootstrap_card_id from place p cross join boxcar.projects d where d.name = 'default'`,
+      [projectId],
+    );
+    await load(child.name, { main: { lines: () => lines }, sessionGraph }, { projectId });
+    const copy = await h.runtime.tape(child.name, { projectId, create: false });
+    expect(await linesOf(copy)).toEqual(lines);
+    for (const options of [{}, { anchor: null }, { anchor: null, strictBub: true }])
+      expect(await copy.messages(options)).toEqual(await child.tape.messages(options));
+    expect((await copy.folder()).sessionGraph).toBe(sessionGraph);
+    const { sessions } = h.runtime;
+    expect(await sessions.get(child.name, { projectId })).toMatchObject({
+      parent_session_id: name,
+      from_anchor: 'phase/1',
+      status: 'done',
+      agent_id: null,
+      box_id: copy.boxId,
+    });
+    expect(await sessions.getChildren(name ?? '', { projectId })).toHaveLength(1);
+    // What changes here is said behind what came along.
+    await sessions.setStatus(child.name, 'merged', { projectId });
+    const changed = (await copy.folder()).sessionGraph;
+    expect(changed.startsWith(sessionGraph)).toBe(true);
+    expect(JSON.parse(changed.slice(sessionGraph.length))).toMatchObject({
+      session_id: child.name,
+      status: 'merged',
+    });
+  });
+});
+
+/** The tables with a row in which a word stands. */
+async function tablesWith(word: string): Promise<string[]> {
+  const tables = await h.rows<{ name: string }>(
+    "select table_name as name from information_schema.tables where table_schema = 'boxcar' and table_type = 'BASE TABLE' order by 1",
+  );
+  const found: string[] = [];
+  for (const { name } of tables) {
+    const rows = await h.rows<{ t: string }>(
+      `select t::text as t from boxcar.${name} t where t::text like $1`,
+      [`%${word}%`],
+    );
+    found.push(...rows.map(({ t }) => `${name}: ${t}`));
+  }
+  return found;
+}
+
+test('a merge beside an erasure copies no line of what is erased', async () => {
+  const word = 'sesquipedalian';
+  const tape = await h.runtime.tape(fresh());
+  const fork = await tape.forkTape();
+  await load({ box: fork.tape.boxId }, [message(word)], { append: true });
+  const erasing = await h.database.pool.connect();
+  await erasing.query('begin');
+  await erasing.query(
+    "select boxcar.erase_cards(array(select id from boxcar.cards where content::text like $1), 'asked for')",
+    [`%${word}%`],
+  );
+  let isMerged = false;
+  const merged = fork.merge().finally(() => {
+    isMerged = true;
+  });
+  const waiting =
+    "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+  await waitFor(async () => isMerged || (await h.rows(waiting)).length > 0, {
+    message: 'the merge neither waits nor ends',
+  });
+  await erasing.query('commit');
+  erasing.release();
+  expect(await merged).toMatchObject({ merged: 1 });
+  expect(await tablesWith(word)).toEqual([]);
+});
+
+test('erased words stand in no table any more', async () => {
+  const word = 'quixotry';
+  const launched = (await h.runtime.submit('launch_principal', {
+    profile_name: 'writer',
+    instruction: `say ${word}`,
+  })) as unknown as { turn_id: TurnId; agent_id: string };
+  await h.runtime.waitForTurn(launched.turn_id);
+  const tape = await h.runtime.tape({ agent: launched.agent_id });
+  const state = { summary: word };
+  await tape.append([{ kind: 'message', content: word }]);
+  await tape.handoff('phase/1', { state });
+  const fork = await tape.forkTape();
+  await load(
+    { box: fork.tape.boxId },
+    [
+      message(word),
+      `{"id": 2, "kind": "anchor", "payload": {"name": "a", "state": {"s": "${word}"}}, "meta": {}}`,
+      `{"id": 3, "kind": "event", "payload": {"name": "handoff", "data": {"name": "a", "state": {"s": "${word}"}}}, "meta": {}}`,
+      `{"id": 4, "kind": "tool_call", "payload": {"calls": [{"id": "c1", "function": {"name": "f", "arguments": "{}"}}, {"id": "c2", "function": {"name": "f", "arguments": "{\\"a\\": \\"${word}\\"}"}}]}, "meta": {}}`,
+      `{"id": 5, "kind": "tool_result", "payload": {"results": ["one", "${word}"]}, "meta": {}}`,
+      `{"id": 6, "kind": "error", "payload": {"kind": "tool", "message": "${word}"}, "meta": {}}`,
+    ],
+    { append: true },
+  );
+  await fork.merge();
+  await tape.forkSession(fresh(), {
+    intention: { next_steps: word, context_summary: word },
+    triggerOnComplete: 'notify_parent',
+  });
+  expect(await tape.search(word, { kinds: ['message', 'anchor', 'tool_result', 'tool_call'] })).not.toEqual(
+    [],
+  );
+  await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: launched.agent_id,
+    instruction: `,handoff name=b summary=${word}`,
+  });
+  await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: launched.agent_id,
+    instruction: `,tape.search ${word}`,
+  });
+  await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: launched.agent_id,
+    instruction: `,anchors`,
+  });
+  const target = (await h.runtime.submit('context_handoff', {
+    target_ref: 'writer',
+    reason: word,
+    summary: word,
+    tape_ref: `tape://default/${launched.agent_id}/entry/5`,
+    intention: { next_steps: word, context_summary: word },
+    wait: true,
+  })) as unknown as { turn_id: TurnId };
+  expect(target).toBeDefined();
+  const cards = await h.rows<{ id: CardId; project_id: never }>(
+    'select id, project_id from boxcar.cards where content::text like $1',
+    [`%${word}%`],
+  );
+  expect(cards.length).toBeGreaterThan(10);
+  await eraseCards(
+    h.database.pool,
+    cards.map(({ id }) => id),
+    { projectId: tape.projectId, reason: 'asked for' },
+  );
+  expect(await tablesWith(word)).toEqual([]);
+});
