@@ -1,6 +1,7 @@
 /** A tape begun anew: the next incarnation takes the name, or its agent; the one before is archived and stays what it was. */
 import type { AgentId, BoxId, JsonValue, NewCard, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
+import { IS_OWN } from './boxes.js';
 import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
@@ -17,15 +18,15 @@ export interface ResetRequest {
 export type ResetResult =
   | { readonly outcome: 'reset'; readonly incarnation: number }
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
-  | { readonly outcome: 'not_found' | 'archived' | 'closed' };
+  | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
 
 // The order of locks: agent, tape. Who submits a turn to the agent holds its row.
 const LOCK_OWNER = statement(`
   select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
 const LOCK = statement(`
-  select b.archived_at is not null as is_archived, b.incarnation, b.fork_status in ('merged', 'discarded') as is_closed,
-    exists (select from boxcar.boxes n where n.id = $3 and n.previous_box_id = b.id) as is_done
-  from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update`);
+  select b.archived_at is not null as is_archived, b.incarnation, b.fork_status in ('merged', 'discarded') as is_closed, ${IS_OWN},
+    exists (select from boxcar.boxes n where n.id = $4 and n.previous_box_id = b.id) as is_done
+  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b`);
 // Begun after the locks. Two look-ups, each by an index of its own.
 const ACTIVE = statement(`
   select coalesce(
@@ -63,6 +64,7 @@ const ARCHIVED_EVENT: JsonValue = { name: 'handoff', data: { name: 'session/star
 interface LockRow extends pg.QueryResultRow {
   is_archived: boolean;
   is_closed: boolean | null;
+  is_own: boolean;
   incarnation: number;
   is_done: boolean;
 }
@@ -77,9 +79,10 @@ export async function findActiveTurn(tx: Tx, boxId: BoxId): Promise<TurnId | nul
 export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetResult> {
   const { boxId, newBoxId, projectId, authorId, anchor } = request;
   await run(tx, LOCK_OWNER, [boxId]);
-  const [tape] = await run<LockRow>(tx, LOCK, [boxId, projectId, newBoxId]);
+  const [tape] = await run<LockRow>(tx, LOCK, [boxId, projectId, authorId, newBoxId]);
   if (tape === undefined) return { outcome: 'not_found' };
   if (tape.is_done) return { outcome: 'reset', incarnation: tape.incarnation + 1 };
+  if (!tape.is_own) return { outcome: 'forbidden' };
   if (tape.is_closed === true) return { outcome: 'closed' };
   if (tape.is_archived) return { outcome: 'archived' };
   const active = await findActiveTurn(tx, boxId);

@@ -19,7 +19,7 @@ import {
   type Statement,
   statement,
   type Tx,
-  transaction,
+  transactAtOnce,
 } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
@@ -152,6 +152,8 @@ export interface AppendRequest extends TapeActor {
   readonly entries: readonly NewTapeEntry[];
   /** Names this append: the same again appends nothing. */
   readonly dedupKey: string;
+  /** The caller chose the key, and may have used it for other entries: then nothing is appended, and that is said. */
+  readonly isNamed?: boolean;
   /** The head that the caller has seen: appended only behind it. */
   readonly expectedHead?: number | undefined;
   /** For code that has made its own check of who may. */
@@ -167,10 +169,12 @@ export type AppendResult =
       readonly isRepeated: boolean;
     }
   | { readonly outcome: 'conflict'; readonly head: number }
+  /** Other entries were appended under this key, from this position on. */
+  | { readonly outcome: 'mismatch'; readonly first: number }
   | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
 
 const ENTRY_COLUMNS =
-  'n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int, entry_author text, dedup_key text, entry_meta jsonb, entry_date timestamptz';
+  'n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int, entry_author text, entry_meta jsonb, entry_date timestamptz';
 
 /**
  * Where the open step of the tape's own turn begins, if there is one: its calls are on the tape, its results are not yet. An
@@ -198,7 +202,7 @@ const appendText = (hasAnchor: boolean): string => `
   verdict as materialized (
     select tape.*, known.position as known,
       case when not may_append then 'forbidden' when known.position is not null then 'appended' when archived_at is not null then 'archived'
-        when fork_status <> 'open' then 'closed' when head_position <> $6::int then 'conflict' else 'appended' end as outcome
+        when fork_status <> 'open' then 'closed' when head_position <> $6::bigint then 'conflict' else 'appended' end as outcome
     from tape left join lateral (select e.position from boxcar.tape_entries e where e.box_id = tape.id and e.dedup_key = $5 offset 0) known on true
   ),
   ${hasAnchor ? OPEN_STEP : ''}
@@ -231,19 +235,27 @@ const LOCK_TAPE = statement(
   "select id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'tape' for no key update",
 );
 
+// Whether this was appended under the key, and nothing more: the first entry of each append has a key, the others have its moment.
+const SAME = statement(`
+  select coalesce(bool_and((x.n = 1) = (e.dedup_key is not null) and e.kind = x.kind and e.author_id = x.entry_author and e.payload::text is not distinct from x.payload and e.anchor_name is not distinct from x.anchor_name
+      and e.turn_id is not distinct from x.turn_id and e.step is not distinct from x.entry_step and (case when x.is_new
+        then (c.type, c.role, c.content_hash, c.metadata) is not distinct from (x.type, x.role, decode(x.content_hash, 'hex'), x.metadata) else e.card_id is not distinct from x.id end)), false)
+    and not exists (select from boxcar.tape_entries e join boxcar.tape_entries more on more.box_id = e.box_id and more.position = e.position + 1 and more.dedup_key is null
+        and more.created_at = e.created_at and more.author_id = e.author_id and more.turn_id is not distinct from e.turn_id
+      where e.box_id = $1 and e.position = $2 - 1 + json_array_length($3::json)) as is_same
+  from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})
+    left join boxcar.tape_entries e on e.box_id = $1 and e.position = $2 - 1 + x.n left join boxcar.cards c on c.id = e.card_id`);
+
 interface AppendRow extends pg.QueryResultRow {
-  outcome: AppendResult['outcome'];
+  outcome: Exclude<AppendResult['outcome'], 'mismatch'>;
   is_repeated: boolean;
   first: number;
   head: number;
 }
 
-const appendValues = (request: AppendRequest): unknown[] => [
-  request.boxId,
-  request.projectId,
-  request.actorId,
+const entryRecords = ({ entries }: AppendRequest): string =>
   JSON.stringify(
-    request.entries.map((entry, index) => ({
+    entries.map((entry, index) => ({
       n: index + 1,
       kind: entry.kind,
       is_new: entry.card !== null && 'contentText' in entry.card,
@@ -261,7 +273,13 @@ const appendValues = (request: AppendRequest): unknown[] => [
           ? cardRecord(entry.card)
           : { id: entry.card.id }),
     })),
-  ),
+  );
+
+const appendValues = (request: AppendRequest): unknown[] => [
+  request.boxId,
+  request.projectId,
+  request.actorId,
+  entryRecords(request),
   request.dedupKey,
   request.expectedHead ?? null,
   request.access === 'trusted',
@@ -275,16 +293,34 @@ async function readAppend(db: Queryable, prepared: Statement, request: AppendReq
   return outcome === 'conflict' ? { outcome, head } : { outcome };
 }
 
+const hasAnchor = ({ entries }: AppendRequest): boolean => entries.some(({ kind }) => kind === 'anchor');
+
+/** Sent together: the second begins once the first has its lock. */
+async function sendAnchors(tx: Tx, request: AppendRequest): Promise<AppendResult> {
+  const locked = run(tx, LOCK_TAPE, [request.boxId, request.projectId]);
+  const [, result] = await Promise.all([locked, readAppend(tx, APPEND_ANCHORS, request)]);
+  return result;
+}
+
+/** A key that the caller chose is no answer to other entries than those it was used for. */
+async function judgeRepeat(
+  db: Queryable,
+  request: AppendRequest,
+  result: AppendResult,
+): Promise<AppendResult> {
+  if (result.outcome !== 'appended' || !result.isRepeated || request.isNamed !== true) return result;
+  const { first } = result;
+  const [row] = await run<{ is_same: boolean }>(db, SAME, [request.boxId, first, entryRecords(request)]);
+  return row?.is_same === true ? result : { outcome: 'mismatch', first };
+}
+
 /**
  * Appends entries behind each other under the lock of the tape's row alone. Within the caller's transaction, which takes its
  * other locks before (run → agent → turn → tape). An anchor moves where views begin, whatever steps of turns are open.
  */
 export async function appendWithin(tx: Tx, request: AppendRequest): Promise<AppendResult> {
-  if (!request.entries.some(({ kind }) => kind === 'anchor')) return readAppend(tx, APPEND, request);
-  // Sent together: the second begins once the first has its lock.
-  const locked = run(tx, LOCK_TAPE, [request.boxId, request.projectId]);
-  const [, result] = await Promise.all([locked, readAppend(tx, APPEND_ANCHORS, request)]);
-  return result;
+  const result = await (hasAnchor(request) ? sendAnchors(tx, request) : readAppend(tx, APPEND, request));
+  return judgeRepeat(tx, request, result);
 }
 
 /** Two appends under one key at one moment: the second finds the key taken, and looks again. */
@@ -293,15 +329,13 @@ const isKeyTaken = (error: unknown): boolean =>
 
 /** Appends in a transaction of its own; what a lost connection leaves in doubt is tried again under the same key. */
 export async function appendEntries(pool: pg.Pool, request: AppendRequest): Promise<AppendResult> {
-  const hasAnchor = request.entries.some(({ kind }) => kind === 'anchor');
   const append = (): Promise<AppendResult> =>
-    hasAnchor
-      ? transaction(pool, (tx) => appendWithin(tx, request))
+    hasAnchor(request)
+      ? transactAtOnce(pool, (tx) => sendAnchors(tx, request))
       : retryTransient(() => readAppend(pool, APPEND, request));
-  try {
-    return await append();
-  } catch (error) {
+  const result = await append().catch((error: unknown) => {
     if (!isKeyTaken(error)) throw error;
     return append();
-  }
+  });
+  return judgeRepeat(pool, request, result);
 }
