@@ -1,7 +1,7 @@
 /** A tape begun anew: the next incarnation takes the name, or its agent; the one before is archived and stays what it was. */
 import type { AgentId, BoxId, JsonValue, NewCard, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { IS_OWN } from './boxes.js';
+import { OWNS } from './boxes.js';
 import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
@@ -24,7 +24,7 @@ export type ResetResult =
 const LOCK_OWNER = statement(`
   select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
 const LOCK = statement(`
-  select b.archived_at is not null as is_archived, b.incarnation, b.fork_status in ('merged', 'discarded') as is_closed, ${IS_OWN},
+  select b.archived_at is not null as is_archived, b.incarnation, b.fork_status in ('merged', 'discarded') as is_closed, ${OWNS} as is_own,
     exists (select from boxcar.boxes n where n.id = $4 and n.previous_box_id = b.id) as is_done
   from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b`);
 // Begun after the locks. Two look-ups, each by an index of its own.

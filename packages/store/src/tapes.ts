@@ -11,16 +11,8 @@ import type {
   TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { ACCESS, type BoxGrant, grantOf } from './boxes.js';
-import {
-  type Queryable,
-  retryTransient,
-  run,
-  type Statement,
-  statement,
-  type Tx,
-  transactAtOnce,
-} from './db.js';
+import { ACCESS, type BoxGrant, grantOf, OWNS } from './boxes.js';
+import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
 /** Which tape is meant. The tape of an agent or a name is another one after a reset. */
@@ -194,10 +186,8 @@ export const OPEN_STEP = `open_step as materialized (
 const appendText = (hasAnchor: boolean): string => `
   with x as materialized (select * from json_to_recordset($4::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})),
   tape as materialized (
-    select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, $7::boolean or a.is_own or a.append_grant is not null as may_append
-    from boxcar.boxes b cross join lateral (
-      select ${ACCESS}, ${grantOf('append')} as append_grant from boxcar.projects p where p.id = b.project_id) a
-    where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b
+    select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, $7::boolean or ${OWNS} or ${grantOf('append')} is not null as may_append
+    from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b
   ),
   verdict as materialized (
     select tape.*, known.position as known,
@@ -207,15 +197,14 @@ const appendText = (hasAnchor: boolean): string => `
   ),
   ${hasAnchor ? OPEN_STEP : ''}
   moved as (
-    update boxcar.boxes b set head_position = b.head_position + s.n${
+    update boxcar.boxes b set head_position = b.head_position + $8::int${
       hasAnchor
-        ? `, last_anchor_position = b.head_position + s.anchor, view_anchor_position = null, anchor_count = coalesce(b.anchor_count, 1) + s.anchors,
-      view_position = least((select first from open_step), b.head_position + s.anchor)`
+        ? `, last_anchor_position = b.head_position + $9::int, view_anchor_position = null, anchor_count = coalesce(b.anchor_count, 1) + $10::int,
+      view_position = least((select first from open_step), b.head_position + $9::int)`
         : ''
     }
-    from verdict v, (select count(*)::int as n, max(x.n) filter (where x.kind = 'anchor') as anchor, (count(*) filter (where x.kind = 'anchor'))::int as anchors from x) s
-    where b.id = v.id and v.outcome = 'appended' and v.known is null
-    returning b.id, b.head_position, b.head_position - s.n as base
+    from verdict v where b.id = v.id and v.outcome = 'appended' and v.known is null
+    returning b.id, b.head_position, b.head_position - $8::int as base
   ),
   cards as (
     insert into ${CARD_TARGET} select ${CARD_VALUES} from moved cross join x where x.is_new
@@ -283,22 +272,32 @@ const appendValues = (request: AppendRequest): unknown[] => [
   request.dedupKey,
   request.expectedHead ?? null,
   request.access === 'trusted',
+  request.entries.length,
 ];
 
-async function readAppend(db: Queryable, prepared: Statement, request: AppendRequest): Promise<AppendResult> {
-  const [row] = await run<AppendRow>(db, prepared, appendValues(request));
+/** Also the place of the last anchor among them, and how many they are. */
+const anchorValues = ({ entries }: AppendRequest): unknown[] => [
+  entries.findLastIndex(isAnchor) + 1,
+  entries.filter(isAnchor).length,
+];
+
+async function readAppend(db: Queryable, request: AppendRequest): Promise<AppendResult> {
+  const [row] = await (hasAnchor(request)
+    ? run<AppendRow>(db, APPEND_ANCHORS, [...appendValues(request), ...anchorValues(request)])
+    : run<AppendRow>(db, APPEND, appendValues(request)));
   if (row === undefined) return { outcome: 'not_found' };
   const { outcome, first, head, is_repeated: isRepeated } = row;
   if (outcome === 'appended') return { outcome, first, head, isRepeated };
   return outcome === 'conflict' ? { outcome, head } : { outcome };
 }
 
-const hasAnchor = ({ entries }: AppendRequest): boolean => entries.some(({ kind }) => kind === 'anchor');
+const isAnchor = ({ kind }: NewTapeEntry): boolean => kind === 'anchor';
+const hasAnchor = ({ entries }: AppendRequest): boolean => entries.some(isAnchor);
 
 /** Sent together: the second begins once the first has its lock. */
 async function sendAnchors(tx: Tx, request: AppendRequest): Promise<AppendResult> {
   const locked = run(tx, LOCK_TAPE, [request.boxId, request.projectId]);
-  const [, result] = await Promise.all([locked, readAppend(tx, APPEND_ANCHORS, request)]);
+  const [, result] = await Promise.all([locked, readAppend(tx, request)]);
   return result;
 }
 
@@ -319,7 +318,7 @@ async function judgeRepeat(
  * other locks before (run → agent → turn → tape). An anchor moves where views begin, whatever steps of turns are open.
  */
 export async function appendWithin(tx: Tx, request: AppendRequest): Promise<AppendResult> {
-  const result = await (hasAnchor(request) ? sendAnchors(tx, request) : readAppend(tx, APPEND, request));
+  const result = await (hasAnchor(request) ? sendAnchors(tx, request) : readAppend(tx, request));
   return judgeRepeat(tx, request, result);
 }
 
@@ -332,7 +331,7 @@ export async function appendEntries(pool: pg.Pool, request: AppendRequest): Prom
   const append = (): Promise<AppendResult> =>
     hasAnchor(request)
       ? transactAtOnce(pool, (tx) => sendAnchors(tx, request))
-      : retryTransient(() => readAppend(pool, APPEND, request));
+      : retryTransient(() => readAppend(pool, request));
   const result = await append().catch((error: unknown) => {
     if (!isKeyTaken(error)) throw error;
     return append();
