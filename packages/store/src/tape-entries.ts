@@ -1,6 +1,7 @@
 /** What is read of a tape: entries between positions, and anchors by name. Line-aware, at a head that the caller has fixed. */
 import {
   type BoxId,
+  ENTRY_KINDS,
   type EntryKind,
   isJsonObject,
   type JsonObject,
@@ -11,7 +12,7 @@ import {
 import type pg from 'pg';
 import { type Queryable, run, type Statement, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { edgeEntriesOf, entriesOf } from './tape-line.js';
+import { edgeEntriesOf, entriesOf, type LineRange } from './tape-line.js';
 
 /** An entry of a tape as its readers get it. */
 export interface TapeEntryRow extends StoredEntry {
@@ -57,29 +58,44 @@ interface Shape {
 const within = (date: string): string =>
   `${date} >= coalesce($5::timestamptz, '-infinity') and ${date} <= coalesce($6::timestamptz, 'infinity')`;
 
-/** Conditions on an entry `o`, besides its position. What is no column is no reason to take the index of dates. */
-function conditionsOf({ hasKinds, dates }: Shape): string {
-  const conditions = [
-    ...(dates === 'any'
-      ? []
-      : [within(dates === 'looked up' ? 'o.created_at' : "(o.created_at + interval '0')")]),
-    ...(hasKinds ? [dates === 'looked up' ? 'o.kind = any ($4::text[])' : 'o.kind = w.kind'] : []),
-  ];
-  return conditions.length === 0 ? 'true' : conditions.join(' and ');
+/**
+ * Which entries `o`, so that one index alone offers itself: what is no column, or says nothing, is no reason to take another. Positions
+ * of a line's part stay a condition of their own.
+ */
+function rangeOf({ hasKinds, dates }: Shape): LineRange {
+  const positions = { from: '$2::int', to: '$3::int' };
+  const kind = hasKinds ? 'o.kind = w.kind' : 'true';
+  switch (dates) {
+    case 'any':
+      return { ...positions, where: kind };
+    case 'filtered':
+      return { ...positions, where: `${kind} and ${within("(o.created_at + interval '0')")}` };
+    case 'looked up':
+      return {
+        from: '1',
+        to: `${2 ** 31 - 1}`,
+        where: `${kind} and ${within('o.created_at')} and o.position + 0 between $2::int and $3::int`,
+      };
+    default:
+      return dates satisfies never;
+  }
 }
 
 /**
  * One text for each shape of question, so that each has a plan that reads what it returns: all entries of a range are one range of the
- * key; kinds are looked up one by one, each up to the limit; dates of a long range by their own index, the positions a filter.
+ * key; kinds are looked up one by one, each up to the limit; dates of a long range kind by kind, and the limit takes its part of what they give.
  */
 function entriesText(shape: Shape): string {
   const { hasKinds, dates, hasLimit, isNewest } = shape;
-  const range = { from: '$2::int', to: '$3::int', where: conditionsOf(shape) };
   const order = `position${isNewest ? ' desc' : ''}`;
-  const entries =
-    hasKinds && dates !== 'looked up'
-      ? `unnest($4::text[]) as w(kind) cross join lateral ${hasLimit ? edgeEntriesOf('b', range, { order: `o.${order}`, limit: '$7::int' }) : entriesOf('b', range)} e`
-      : `lateral ${entriesOf('b', range)} e`;
+  const range = rangeOf(shape);
+  const source =
+    hasLimit && dates !== 'looked up'
+      ? edgeEntriesOf('b', range, { order: `o.${order}`, limit: '$7::int' })
+      : entriesOf('b', range);
+  const entries = hasKinds
+    ? `unnest($4::text[]) as w(kind) cross join lateral ${source} e`
+    : `lateral ${source} e`;
   return `
   select ${COLUMNS} from boxcar.boxes b cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e
     left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
@@ -94,18 +110,19 @@ export function entriesStatement(range: EntryRange): {
   readonly prepared: Statement;
   readonly values: unknown[];
 } {
-  const { since = null, until = null, kinds = [] } = range;
+  const { since = null, until = null } = range;
   const isNewest = range.edge === 'newest';
   const span = range.to - range.from + 1;
   const limit = range.limit == null ? null : Math.min(range.limit, span);
-  const isDated = since !== null || until !== null;
+  const dates = since === null && until === null ? 'any' : span > SHORT ? 'looked up' : 'filtered';
+  const kinds = dates === 'looked up' && !range.kinds?.length ? ENTRY_KINDS : (range.kinds ?? []);
   // Positions run without a gap: the first so many of a range are a range.
-  const isPlain = kinds.length === 0 && !isDated;
+  const isPlain = kinds.length === 0 && dates === 'any';
   const from = isPlain && isNewest && limit !== null ? range.to - limit + 1 : range.from;
   const to = isPlain && !isNewest && limit !== null ? range.from + limit - 1 : range.to;
   const shape: Shape = {
     hasKinds: kinds.length > 0,
-    dates: isDated ? (span > SHORT ? 'looked up' : 'filtered') : 'any',
+    dates,
     hasLimit: limit !== null && !isPlain,
     isNewest,
   };
