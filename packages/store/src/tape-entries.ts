@@ -179,6 +179,18 @@ export async function loadEntries(
   return (await run<EntryDbRow>(db, prepared, [boxId, ...values])).map(readEntry);
 }
 
+const AT = statement(`
+  select ${COLUMNS} from boxcar.boxes b cross join unnest($2::int[]) with ordinality as w(at, n) cross join lateral ${entriesOf('b', { from: 'w.at', to: 'w.at' })} e
+    left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
+  where b.id = $1 and b.kind = 'tape' order by w.n`);
+
+/** The entries at these positions, in the order of these. One statement. */
+export const loadEntriesAt = async (
+  db: Queryable,
+  boxId: BoxId,
+  positions: readonly number[],
+): Promise<readonly TapeEntryRow[]> => (await run<EntryDbRow>(db, AT, [boxId, positions])).map(readEntry);
+
 const anchorText = (edge: 'first' | 'latest'): string => {
   const order = edge === 'latest' ? 'position desc' : 'position';
   const range = {

@@ -191,7 +191,7 @@ describe('a reset', () => {
       boxId,
       newBoxId: newId<'box'>(),
       authorId: OPERATOR,
-      anchor: null,
+      archive: null,
     };
     expect(await resetTape(world.pool, request)).toEqual({ outcome: 'reset', incarnation: 2 });
     expect(await resetTape(world.pool, request)).toEqual({ outcome: 'reset', incarnation: 2 });

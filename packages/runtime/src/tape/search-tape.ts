@@ -13,7 +13,15 @@ import {
   toRecord,
   wordsOf,
 } from '@boxcar/kernel';
-import { findWords, insertWords, loadEntries, loadParts, type Queryable, type TapePart } from '@boxcar/store';
+import {
+  findWords,
+  insertWords,
+  loadEntries,
+  loadEntriesAt,
+  loadParts,
+  type Queryable,
+  type TapePart,
+} from '@boxcar/store';
 import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.js';
 
 export interface TapeMatch {
@@ -117,11 +125,9 @@ export async function searchTape(
     search.words.length === 0
       ? []
       : await find(db, parts, { ...range, limit: range.limit - exact.length, search, match: 'near', seen });
-  const load = async (positions: readonly number[], match: TapeMatch['match']): Promise<TapeMatch[]> => {
-    const entries = await Promise.all(
-      positions.map((position) => loadEntries(db, tape.boxId, { from: position, to: position })),
-    );
-    return entries.flat().map((entry) => ({ record: toRecord(entry), match }));
-  };
-  return [...(await load(exact, 'exact')), ...(await load(near, 'near'))];
+  const entries = await loadEntriesAt(db, tape.boxId, [...exact, ...near]);
+  return entries.map((entry, index) => ({
+    record: toRecord(entry),
+    match: index < exact.length ? 'exact' : 'near',
+  }));
 }

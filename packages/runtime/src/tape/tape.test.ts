@@ -233,6 +233,15 @@ test('messages begin with the state of the anchor, unless they are those of the 
   expect(await tape.messages({ anchor: 'phase', strictBub: true })).toEqual(said);
   expect(await tape.messages({ anchor: null })).toHaveLength(4);
   expect(await tape.messages({ select: async (records) => records.slice(-1) })).toHaveLength(2);
+  await tape.append([{ kind: 'message', content: 'hidden', meta: { context: false } }]);
+  const seen: string[] = [];
+  await tape.messages({
+    select: (records) => {
+      seen.push(...records.map(({ payload }) => String(payload.content)));
+      return records;
+    },
+  });
+  expect(seen).not.toContain('hidden');
   await expect(tape.messages({ anchor: 'no' })).rejects.toMatchObject({ code: 'not_found' });
 });
 
@@ -347,6 +356,25 @@ describe('a reset', () => {
     const tape = await openTape(late, name, { as: owner });
     await expect(tape.reset()).rejects.toMatchObject({ code: 'box_not_authorized' });
     expect(await findBox(name)).toBe(boxId);
+  });
+
+  test('says of the old tape the head that it was archived with, whatever comes in the last moment', async () => {
+    const name = fresh();
+    const other = await h.runtime.tape(name);
+    const pool = onPool(h.database.pool);
+    let rounds = 0;
+    const late: TapeConnection = {
+      ...pool,
+      reset: async (request) => {
+        rounds += 1;
+        if (rounds === 1) await other.append(messages('in the last moment'));
+        return pool.reset(request);
+      },
+    };
+    const tape = await openTape(late, name);
+    const { archived } = await tape.reset({ archive: true });
+    expect(archived).toMatch(/\/entry\/3\?head=3$/);
+    expect(await tape.anchors()).toMatchObject([{ state: { archived } }]);
   });
 
   test('and a submission to its agent come one after the other: the turn is on the new tape or the reset is refused', async () => {

@@ -219,7 +219,8 @@ export class Tape {
   async messages(options: MessagesOptions = {}): Promise<readonly ChatMessage[]> {
     const { anchor = LAST_ANCHOR, select = (records) => records, strictBub = false } = options;
     const slice = await loadSlice(this.#connection.db, await this.#open(), toSlice(anchor));
-    return tapeMessages(await select(toRecords(slice.entries)), {
+    const records = toRecords(slice.entries).filter(({ meta }) => meta.context !== false);
+    return tapeMessages(await select(records), {
       strictBub,
       anchor: slice.anchor === null ? null : toRecord(slice.anchor),
     });
@@ -256,8 +257,12 @@ export class Tape {
       boxId: row.boxId,
       newBoxId,
       authorId: this.#actor.actorId,
-      anchor: archived === null ? null : toNewBootstrap({ archived }, this.#actor),
+      archive:
+        archived === null
+          ? null
+          : { anchor: toNewBootstrap({ archived }, this.#actor), head: row.headPosition },
     });
+    if (result.outcome === 'moved') return this.reset(options);
     if (result.outcome === 'busy') {
       throw new KernelError('tape_busy', { details: { box_id: row.boxId, turn_id: result.turnId } });
     }
