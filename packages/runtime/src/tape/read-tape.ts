@@ -60,7 +60,7 @@ export async function locateAnchor(
 }
 
 /** The positions of a slice, its boundary anchors left out. @throws KernelError `not_found`. */
-export async function resolveSlice(db: Queryable, opened: OpenedTape, slice: TapeSlice): Promise<Positions> {
+async function resolveSlice(db: Queryable, opened: OpenedTape, slice: TapeSlice): Promise<Positions> {
   const to = opened.last;
   switch (slice.kind) {
     case 'all':
