@@ -868,7 +868,7 @@ CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_
 
 CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, hashtextextended(anchor_name, (0)::bigint), "position") WHERE (kind = 'anchor'::text);
 
-CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, created_at);
+CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, kind, created_at);
 
 CREATE UNIQUE INDEX tape_entries_dedup ON boxcar.tape_entries USING btree (box_id, dedup_key) WHERE (dedup_key IS NOT NULL);
 

@@ -104,11 +104,10 @@ describe('boxcar tape', () => {
 
   it('handoff writes an anchor once under a key, and only behind the head it was told', async () => {
     const write = (...args: string[]) => boxcar('handoff', 'drafts', 'a', '--create', ...args);
-    expect(await write('--summary', 's', '--state', '{"goal":1}', '--key', 'k')).toMatchObject({
-      code: 0,
-      stdout: 'anchor added: a\n',
-    });
-    expect((await write('--key', 'k')).stderr).toContain('nothing was appended again');
+    const said = ['--summary', 's', '--state', '{"goal":1}', '--key', 'k'];
+    expect(await write(...said)).toMatchObject({ code: 0, stdout: 'anchor added: a\n' });
+    expect((await write(...said)).stderr).toContain('nothing was appended again');
+    expect((await write('--key', 'k')).stderr).toContain('idempotency_conflict');
     const drafts = await stack.runtime.tape('drafts', { create: false });
     expect(await drafts.anchors()).toMatchObject([{}, { name: 'a', state: { goal: 1, summary: 's' } }]);
     expect(await write('--expect-head', '3')).toMatchObject({

@@ -113,6 +113,7 @@ export {
 } from './join.js';
 export {
   canonicalJson,
+  isCleanText,
   isJsonObject,
   type JsonObject,
   type JsonValue,

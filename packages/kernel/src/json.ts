@@ -30,7 +30,8 @@ export function sha256(text: string): string {
 /** Levels of nesting; Postgres reads JSON recursively and gives up at a few thousand. */
 const MAX_DEPTH = 200;
 
-const isCleanText = (text: string): boolean => !text.includes('\u0000') && text.isWellFormed();
+/** True for a text that Postgres can keep: no NUL, no lone surrogate. */
+export const isCleanText = (text: string): boolean => !text.includes('\u0000') && text.isWellFormed();
 
 /**
  * Checks that a value from a caller is plain JSON that Postgres can keep: no NUL, no lone surrogate, no NaN, no

@@ -108,7 +108,7 @@ describe("strictBub gives the original's bytes", () => {
 });
 
 describe('otherwise', () => {
-  test('the state of the anchor before the slice comes first, unless it is a bootstrap anchor', () => {
+  test('the state of the anchor before the slice comes first, unless it is hidden or a bootstrap anchor', () => {
     const state = { role: 'assistant', content: '[Anchor created: phase/1]: {"summary": "done"}' };
     expect(tapeMessages([user('go')], { anchor: anchor('phase/1', { summary: 'done' }) })).toEqual([
       state,
@@ -116,6 +116,8 @@ describe('otherwise', () => {
     ]);
     expect(tapeMessages([], { anchor: anchor('session/start', { owner: 'human' }) })).toEqual([]);
     expect(tapeMessages([], { anchor: null })).toEqual([]);
+    const hidden = record('anchor', { name: 'phase/1', state: { s: 1 } }, { context: false });
+    expect(tapeMessages([], { anchor: hidden })).toEqual([]);
   });
 
   test.each<[string, readonly TapeRecord[], readonly string[]]>([

@@ -18,7 +18,7 @@ export type ChatMessage = JsonObject;
 export interface TapeMessagesOptions {
   /** See M1. Default false. */
   readonly strictBub?: boolean;
-  /** The anchor the slice begins behind; its state comes first. Nothing is shown of a bootstrap anchor. */
+  /** The anchor the slice begins behind; its state comes first. Nothing is shown of a bootstrap anchor, or one that is hidden. */
   readonly anchor?: TapeRecord | null;
 }
 
@@ -135,6 +135,7 @@ export function tapeMessages(
   const shown = records.filter(({ meta }) => meta.context !== false);
   if (options.strictBub) return strictMessages(shown);
   const { anchor = null } = options;
-  const hasState = anchor !== null && anchorNameOf(anchor) !== BOOTSTRAP_ANCHOR;
+  const hasState =
+    anchor !== null && anchor.meta.context !== false && anchorNameOf(anchor) !== BOOTSTRAP_ANCHOR;
   return [...(hasState ? [anchorMessage(anchor)] : []), ...validMessages(shown)];
 }

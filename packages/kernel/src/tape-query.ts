@@ -15,6 +15,7 @@ import { pythonJsonText } from './python-json.js';
 import { ENTRY_KINDS, type EntryKind } from './tape.js';
 import { parseTapeDate } from './tape-date.js';
 import { anchorNameOf, type TapeRecord } from './tape-record.js';
+import { foldCase } from './tape-search.js';
 
 /** Selects what follows the last anchor; the default of every reader. */
 export const LAST_ANCHOR: unique symbol = Symbol('last anchor');
@@ -91,17 +92,14 @@ export function parseTapeQuery(input: unknown): TapeQuery {
 export const anchorNotFound = (name: string): KernelError =>
   new KernelError('not_found', { message: `Anchor '${name}' was not found.`, details: { anchor: name } });
 
-/** Without regard to case: ß is ss, and a sigma is a sigma wherever it stands. */
-const fold = (text: string): string => text.toUpperCase().toLowerCase().replaceAll('ς', 'σ');
-
 /**
  * True when the text stands, without regard to case, in the JSON text of the record's kind, date, payload and meta, keys
  * sorted; quotes and line ends of the text are found as the JSON text spells them, too.
  */
 export function matchesText(record: TapeRecord, text: string): boolean {
   const { date, kind, meta, payload } = record;
-  const stack = fold(pythonJsonText(canonicalJson({ date, kind, meta, payload })));
-  return stack.includes(fold(text)) || stack.includes(fold(JSON.stringify(text).slice(1, -1)));
+  const stack = foldCase(pythonJsonText(canonicalJson({ date, kind, meta, payload })));
+  return stack.includes(foldCase(text)) || stack.includes(foldCase(JSON.stringify(text).slice(1, -1)));
 }
 
 const NO_DATE = parseTapeDate('1970-01-01');

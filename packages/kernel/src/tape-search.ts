@@ -28,8 +28,11 @@ export interface TapeSearch {
   readonly words: readonly SearchWord[];
 }
 
+/** Text without regard to case: ß is ss, and a sigma is a sigma wherever it stands. */
+export const foldCase = (text: string): string => text.toUpperCase().toLowerCase().replaceAll('ς', 'σ');
+
 /** Text as searches compare it: without regard to case, width and composition. */
-export const foldText = (text: string): string => text.normalize('NFKC').toLowerCase();
+export const foldText = (text: string): string => foldCase(text.normalize('NFKC')).normalize('NFC');
 
 function* leavesOf(value: JsonValue): Generator<string> {
   if (typeof value === 'string') yield value;
@@ -52,13 +55,14 @@ export const wordsOf = (record: TapeRecord): string =>
     .slice(0, MAX_WORDS)
     .replace(/[\ud800-\udbff]$/, '');
 
-const typosOf = (word: string): number => (word.length >= 9 ? 2 : word.length >= 4 ? 1 : 0);
-
-function partsOf(word: string, typos: number): string[] {
-  const count = typos + 1;
-  return Array.from({ length: count }, (_, index) =>
-    word.slice(Math.floor((index * word.length) / count), Math.floor(((index + 1) * word.length) / count)),
+function toWord(word: string): SearchWord {
+  const letters = [...word];
+  const typos = letters.length >= 9 ? 2 : letters.length >= 4 ? 1 : 0;
+  const end = (index: number): number => Math.floor((index * letters.length) / (typos + 1));
+  const parts = Array.from({ length: typos + 1 }, (_, index) =>
+    letters.slice(end(index), end(index + 1)).join(''),
   );
+  return { word, typos, parts };
 }
 
 const TOKENS = /[\p{L}\p{N}\p{M}]+/gu;
@@ -66,15 +70,12 @@ const tokensOf = (text: string): readonly string[] => text.match(TOKENS) ?? [];
 
 export function parseSearch(text: string): TapeSearch {
   const folded = foldText(text).trim();
-  const words = [...new Set(tokensOf(folded))].slice(0, MAX_QUERY_WORDS).map((word) => {
-    const typos = typosOf(word);
-    return { word, typos, parts: partsOf(word, typos) };
-  });
-  return { text: folded, words };
+  return { text: folded, words: [...new Set(tokensOf(folded))].slice(0, MAX_QUERY_WORDS).map(toWord) };
 }
 
 /** True when the two differ by `most` letters at most. */
-function isNear(a: string, b: string, most: number): boolean {
+function isNear(wanted: string, token: string, most: number): boolean {
+  const [a, b] = [[...wanted], [...token]];
   if (Math.abs(a.length - b.length) > most) return false;
   let row = Array.from({ length: b.length + 1 }, (_, index) => index);
   for (let i = 1; i <= a.length; i += 1) {

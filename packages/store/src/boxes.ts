@@ -84,10 +84,12 @@ export const grantOf = (mode: 'read' | 'append'): string => `
   (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
     where g.agent_id = $3 and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()))`;
 
+/** Whether agent $3 owns or made box `b`, or is the operator of its project `p`. */
+export const OWNS = '(p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3)';
+
 /** Who may read box `b` as agent $3, and up to which position. Fails closed: no row, no right; to append is not to read. */
 export const ACCESS = `
-  (p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3
-    or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id)) as is_own,
+  (${OWNS} or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id)) as is_own,
   ${grantOf('read')} as granted`;
 
 // A range of sealed cards of which none is skipped is a slice of its list, read as it is: taken apart and put together again it

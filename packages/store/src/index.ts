@@ -257,6 +257,7 @@ export {
   type EntryRange,
   findAnchor,
   loadEntries,
+  loadEntriesAt,
   type TapeEntryRow,
 } from './tape-entries.js';
 export {

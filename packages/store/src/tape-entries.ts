@@ -1,9 +1,18 @@
 /** What is read of a tape: entries between positions, and anchors by name. Line-aware, at a head that the caller has fixed. */
-import type { BoxId, EntryKind, JsonObject, JsonValue, StoredEntry, TurnId } from '@boxcar/kernel';
+import {
+  type BoxId,
+  ENTRY_KINDS,
+  type EntryKind,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  type StoredEntry,
+  type TurnId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, type Statement, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { edgeEntriesOf, entriesOf } from './tape-line.js';
+import { edgeEntriesOf, entriesOf, type LineRange } from './tape-line.js';
 
 /** An entry of a tape as its readers get it. */
 export interface TapeEntryRow extends StoredEntry {
@@ -28,37 +37,65 @@ export interface EntryRange {
 }
 
 // The event of a handoff names its anchor alone: the state stands in one place, the anchor's card, and can be erased there.
-const HANDOFF_STATE = `case when e.kind = 'event' and e.payload->>'name' = 'handoff' and e.payload->'data'->'state' is null then
-    (select coalesce(k.content, k.placeholder)->'data' from ${entriesOf('b', { from: 'e.position - 1', to: 'e.position - 1', where: "o.kind = 'anchor'" })} a
-      join boxcar.cards k on k.id = a.card_id) end`;
+const HANDOFF = `case when e.kind = 'event' and e.payload->>'name' = 'handoff' and e.payload->'data'->'state' is null then
+    (select json_build_object('state', coalesce(k.content, k.placeholder)->'data')
+      from ${entriesOf('b', { from: 'e.position - 1', to: 'e.position - 1', where: "o.kind = 'anchor'" })} a join boxcar.cards k on k.id = a.card_id
+      where a.anchor_name = e.payload->'data'->>'name') end`;
 
 const COLUMNS = `e.box_id, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, e.author_id, e.meta,
-  to_char(e.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as created_at, ${HANDOFF_STATE} as handoff_state, ${CARD_READ}`;
+  to_char(e.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as created_at, ${HANDOFF} as handoff, ${CARD_READ}`;
+
+/** Ranges of so many positions are read by these, whatever their dates: of entries within the dates there may be many more. */
+const SHORT = 2_000;
 
 interface Shape {
   readonly hasKinds: boolean;
-  readonly hasDates: boolean;
+  readonly dates: 'any' | 'looked up' | 'filtered';
   readonly hasLimit: boolean;
   readonly isNewest: boolean;
 }
 
+const within = (date: string): string =>
+  `${date} >= coalesce($5::timestamptz, '-infinity') and ${date} <= coalesce($6::timestamptz, 'infinity')`;
+
+/**
+ * Which entries `o`, so that one index alone offers itself: what is no column, or says nothing, is no reason to take another. Positions
+ * of a line's part stay a condition of their own.
+ */
+function rangeOf({ hasKinds, dates }: Shape): LineRange {
+  const positions = { from: '$2::int', to: '$3::int' };
+  const kind = hasKinds ? 'o.kind = w.kind' : 'true';
+  switch (dates) {
+    case 'any':
+      return { ...positions, where: kind };
+    case 'filtered':
+      return { ...positions, where: `${kind} and ${within("(o.created_at + interval '0')")}` };
+    case 'looked up':
+      return {
+        from: '1',
+        to: `${2 ** 31 - 1}`,
+        where: `${kind} and ${within('o.created_at')} and o.position + 0 between $2::int and $3::int`,
+      };
+    default:
+      return dates satisfies never;
+  }
+}
+
 /**
  * One text for each shape of question, so that each has a plan that reads what it returns: all entries of a range are one range of the
- * key; kinds are looked up one by one, each up to the limit; dates by their own index, the positions a filter.
+ * key; kinds are looked up one by one, each up to the limit; dates of a long range kind by kind, and the limit takes its part of what they give.
  */
-function entriesText({ hasKinds, hasDates, hasLimit, isNewest }: Shape): string {
-  const range = hasDates
-    ? {
-        from: '$2::int',
-        to: '$3::int',
-        where: `o.created_at >= coalesce($5::timestamptz, '-infinity') and o.created_at <= coalesce($6::timestamptz, 'infinity')${hasKinds ? ' and o.kind = any ($4::text[])' : ''}`,
-      }
-    : { from: '$2::int', to: '$3::int', ...(hasKinds ? { where: 'o.kind = w.kind' } : {}) };
+function entriesText(shape: Shape): string {
+  const { hasKinds, dates, hasLimit, isNewest } = shape;
   const order = `position${isNewest ? ' desc' : ''}`;
-  const entries =
-    hasKinds && !hasDates
-      ? `unnest($4::text[]) as w(kind) cross join lateral ${hasLimit ? edgeEntriesOf('b', range, { order: `o.${order}`, limit: '$7::int' }) : entriesOf('b', range)} e`
-      : `lateral ${entriesOf('b', range)} e`;
+  const range = rangeOf(shape);
+  const source =
+    hasLimit && dates !== 'looked up'
+      ? edgeEntriesOf('b', range, { order: `o.${order}`, limit: '$7::int' })
+      : entriesOf('b', range);
+  const entries = hasKinds
+    ? `unnest($4::text[]) as w(kind) cross join lateral ${source} e`
+    : `lateral ${source} e`;
   return `
   select ${COLUMNS} from boxcar.boxes b cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e
     left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
@@ -73,16 +110,22 @@ export function entriesStatement(range: EntryRange): {
   readonly prepared: Statement;
   readonly values: unknown[];
 } {
-  const kinds = range.kinds ?? [];
-  const { since = null, until = null, limit = null } = range;
+  const { since = null, until = null } = range;
   const isNewest = range.edge === 'newest';
-  const hasDates = since !== null || until !== null;
+  const span = range.to - range.from + 1;
+  const limit = range.limit == null ? null : Math.min(range.limit, span);
+  const dates = since === null && until === null ? 'any' : span > SHORT ? 'looked up' : 'filtered';
+  const kinds = dates === 'looked up' && !range.kinds?.length ? ENTRY_KINDS : (range.kinds ?? []);
   // Positions run without a gap: the first so many of a range are a range.
-  const isPlain = kinds.length === 0 && !hasDates;
-  const from =
-    isPlain && isNewest && limit !== null ? Math.max(range.from, range.to - limit + 1) : range.from;
-  const to = isPlain && !isNewest && limit !== null ? Math.min(range.to, range.from + limit - 1) : range.to;
-  const shape = { hasKinds: kinds.length > 0, hasDates, hasLimit: limit !== null && !isPlain, isNewest };
+  const isPlain = kinds.length === 0 && dates === 'any';
+  const from = isPlain && isNewest && limit !== null ? range.to - limit + 1 : range.from;
+  const to = isPlain && !isNewest && limit !== null ? range.from + limit - 1 : range.to;
+  const shape: Shape = {
+    hasKinds: kinds.length > 0,
+    dates,
+    hasLimit: limit !== null && !isPlain,
+    isNewest,
+  };
   const key = JSON.stringify(shape);
   const prepared = statements.get(key) ?? statement(entriesText(shape));
   statements.set(key, prepared);
@@ -103,14 +146,12 @@ interface EntryDbRow extends CardRow, pg.QueryResultRow {
   author_id: string;
   meta: JsonObject | null;
   created_at: string;
-  handoff_state: JsonValue;
+  handoff: { readonly state: JsonValue } | null;
 }
 
-function payloadOf({ payload, handoff_state: state, kind }: EntryDbRow): JsonValue {
-  const event = payload as { name?: string; data?: JsonObject } | null;
-  if (kind !== 'event' || event?.name !== 'handoff' || event.data === undefined || 'state' in event.data)
-    return payload;
-  return { ...event, data: { ...event.data, state: state ?? {} } } as JsonValue;
+function payloadOf({ payload, handoff }: EntryDbRow): JsonValue {
+  if (handoff === null || !isJsonObject(payload) || !isJsonObject(payload.data)) return payload;
+  return { ...payload, data: { ...payload.data, state: handoff.state ?? {} } };
 }
 
 const readEntry = (row: EntryDbRow): TapeEntryRow => ({
@@ -137,6 +178,18 @@ export async function loadEntries(
   const { prepared, values } = entriesStatement(range);
   return (await run<EntryDbRow>(db, prepared, [boxId, ...values])).map(readEntry);
 }
+
+const AT = statement(`
+  select ${COLUMNS} from boxcar.boxes b cross join unnest($2::int[]) with ordinality as w(at, n) cross join lateral ${entriesOf('b', { from: 'w.at', to: 'w.at' })} e
+    left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
+  where b.id = $1 and b.kind = 'tape' order by w.n`);
+
+/** The entries at these positions, in the order of these. One statement. */
+export const loadEntriesAt = async (
+  db: Queryable,
+  boxId: BoxId,
+  positions: readonly number[],
+): Promise<readonly TapeEntryRow[]> => (await run<EntryDbRow>(db, AT, [boxId, positions])).map(readEntry);
 
 const anchorText = (edge: 'first' | 'latest'): string => {
   const order = edge === 'latest' ? 'position desc' : 'position';

@@ -1,6 +1,7 @@
 /** A tape begun anew: the next incarnation takes the name, or its agent; the one before is archived and stays what it was. */
 import type { AgentId, BoxId, JsonValue, NewCard, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
+import { OWNS } from './boxes.js';
 import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
@@ -10,22 +11,24 @@ export interface ResetRequest {
   /** Of the next incarnation: a box that exists already is the answer to the same reset. */
   readonly newBoxId: BoxId;
   readonly authorId: AgentId;
-  /** The anchor it begins with; null: the one every tape begins with. */
-  readonly anchor: NewCard | null;
+  /** The anchor it begins with, and the head of the old tape that this names; null: the anchor every tape begins with. */
+  readonly archive: { readonly anchor: NewCard; readonly head: number } | null;
 }
 
 export type ResetResult =
   | { readonly outcome: 'reset'; readonly incarnation: number }
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
-  | { readonly outcome: 'not_found' | 'archived' | 'closed' };
+  /** The head is another one than `archive` says. */
+  | { readonly outcome: 'moved' }
+  | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
 
 // The order of locks: agent, tape. Who submits a turn to the agent holds its row.
 const LOCK_OWNER = statement(`
   select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
 const LOCK = statement(`
-  select b.archived_at is not null as is_archived, b.incarnation, b.fork_status in ('merged', 'discarded') as is_closed,
-    exists (select from boxcar.boxes n where n.id = $3 and n.previous_box_id = b.id) as is_done
-  from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update`);
+  select b.archived_at is not null as is_archived, b.incarnation, b.head_position, b.fork_status in ('merged', 'discarded') as is_closed, ${OWNS} as is_own,
+    exists (select from boxcar.boxes n where n.id = $4 and n.previous_box_id = b.id) as is_done
+  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b`);
 // Begun after the locks. Two look-ups, each by an index of its own.
 const ACTIVE = statement(`
   select coalesce(
@@ -63,7 +66,9 @@ const ARCHIVED_EVENT: JsonValue = { name: 'handoff', data: { name: 'session/star
 interface LockRow extends pg.QueryResultRow {
   is_archived: boolean;
   is_closed: boolean | null;
+  is_own: boolean;
   incarnation: number;
+  head_position: number;
   is_done: boolean;
 }
 
@@ -75,22 +80,24 @@ export async function findActiveTurn(tx: Tx, boxId: BoxId): Promise<TurnId | nul
 
 /** Resets a tape in the caller's transaction, which holds no lock of a turn. */
 export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetResult> {
-  const { boxId, newBoxId, projectId, authorId, anchor } = request;
+  const { boxId, newBoxId, projectId, authorId, archive } = request;
   await run(tx, LOCK_OWNER, [boxId]);
-  const [tape] = await run<LockRow>(tx, LOCK, [boxId, projectId, newBoxId]);
+  const [tape] = await run<LockRow>(tx, LOCK, [boxId, projectId, authorId, newBoxId]);
   if (tape === undefined) return { outcome: 'not_found' };
   if (tape.is_done) return { outcome: 'reset', incarnation: tape.incarnation + 1 };
+  if (!tape.is_own) return { outcome: 'forbidden' };
   if (tape.is_closed === true) return { outcome: 'closed' };
   if (tape.is_archived) return { outcome: 'archived' };
   const active = await findActiveTurn(tx, boxId);
   if (active !== null) return { outcome: 'busy', turnId: active };
+  if (archive !== null && archive.head !== tape.head_position) return { outcome: 'moved' };
   await run(tx, ARCHIVE, [boxId]);
   const [begun] = await run<{ incarnation: number }>(tx, BEGIN, [
     boxId,
     newBoxId,
     authorId,
-    JSON.stringify(anchor === null ? [] : [cardRecord(anchor)]),
-    JSON.stringify(anchor === null ? BOOTSTRAP_EVENT : ARCHIVED_EVENT),
+    JSON.stringify(archive === null ? [] : [cardRecord(archive.anchor)]),
+    JSON.stringify(archive === null ? BOOTSTRAP_EVENT : ARCHIVED_EVENT),
   ]);
   return { outcome: 'reset', incarnation: begun?.incarnation ?? 0 };
 }

@@ -11,16 +11,8 @@ import type {
   TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { ACCESS, type BoxGrant, grantOf } from './boxes.js';
-import {
-  type Queryable,
-  retryTransient,
-  run,
-  type Statement,
-  statement,
-  type Tx,
-  transaction,
-} from './db.js';
+import { ACCESS, type BoxGrant, grantOf, OWNS } from './boxes.js';
+import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 
 /** Which tape is meant. The tape of an agent or a name is another one after a reset. */
@@ -152,6 +144,8 @@ export interface AppendRequest extends TapeActor {
   readonly entries: readonly NewTapeEntry[];
   /** Names this append: the same again appends nothing. */
   readonly dedupKey: string;
+  /** The caller chose the key, and may have used it for other entries: then nothing is appended, and that is said. */
+  readonly isNamed?: boolean;
   /** The head that the caller has seen: appended only behind it. */
   readonly expectedHead?: number | undefined;
   /** For code that has made its own check of who may. */
@@ -167,10 +161,12 @@ export type AppendResult =
       readonly isRepeated: boolean;
     }
   | { readonly outcome: 'conflict'; readonly head: number }
+  /** Other entries were appended under this key, from this position on. */
+  | { readonly outcome: 'mismatch'; readonly first: number }
   | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
 
 const ENTRY_COLUMNS =
-  'n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int, entry_author text, dedup_key text, entry_meta jsonb, entry_date timestamptz';
+  'n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int, entry_author text, entry_meta jsonb, entry_date timestamptz';
 
 /**
  * Where the open step of the tape's own turn begins, if there is one: its calls are on the tape, its results are not yet. An
@@ -190,28 +186,25 @@ export const OPEN_STEP = `open_step as materialized (
 const appendText = (hasAnchor: boolean): string => `
   with x as materialized (select * from json_to_recordset($4::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})),
   tape as materialized (
-    select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, $7::boolean or a.is_own or a.append_grant is not null as may_append
-    from boxcar.boxes b cross join lateral (
-      select ${ACCESS}, ${grantOf('append')} as append_grant from boxcar.projects p where p.id = b.project_id) a
-    where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b
+    select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, $7::boolean or ${OWNS} or ${grantOf('append')} is not null as may_append
+    from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b
   ),
   verdict as materialized (
     select tape.*, known.position as known,
       case when not may_append then 'forbidden' when known.position is not null then 'appended' when archived_at is not null then 'archived'
-        when fork_status <> 'open' then 'closed' when head_position <> $6::int then 'conflict' else 'appended' end as outcome
+        when fork_status <> 'open' then 'closed' when head_position <> $6::bigint then 'conflict' else 'appended' end as outcome
     from tape left join lateral (select e.position from boxcar.tape_entries e where e.box_id = tape.id and e.dedup_key = $5 offset 0) known on true
   ),
   ${hasAnchor ? OPEN_STEP : ''}
   moved as (
-    update boxcar.boxes b set head_position = b.head_position + s.n${
+    update boxcar.boxes b set head_position = b.head_position + $8::int${
       hasAnchor
-        ? `, last_anchor_position = b.head_position + s.anchor, view_anchor_position = null, anchor_count = coalesce(b.anchor_count, 1) + s.anchors,
-      view_position = least((select first from open_step), b.head_position + s.anchor)`
+        ? `, last_anchor_position = b.head_position + $9::int, view_anchor_position = null, anchor_count = coalesce(b.anchor_count, 1) + $10::int,
+      view_position = least((select first from open_step), b.head_position + $9::int)`
         : ''
     }
-    from verdict v, (select count(*)::int as n, max(x.n) filter (where x.kind = 'anchor') as anchor, (count(*) filter (where x.kind = 'anchor'))::int as anchors from x) s
-    where b.id = v.id and v.outcome = 'appended' and v.known is null
-    returning b.id, b.head_position, b.head_position - s.n as base
+    from verdict v where b.id = v.id and v.outcome = 'appended' and v.known is null
+    returning b.id, b.head_position, b.head_position - $8::int as base
   ),
   cards as (
     insert into ${CARD_TARGET} select ${CARD_VALUES} from moved cross join x where x.is_new
@@ -231,19 +224,27 @@ const LOCK_TAPE = statement(
   "select id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'tape' for no key update",
 );
 
+// Whether this was appended under the key, and nothing more: the first entry of each append has a key, the others have its moment.
+const SAME = statement(`
+  select coalesce(bool_and((x.n = 1) = (e.dedup_key is not null) and e.kind = x.kind and e.author_id = x.entry_author and e.payload::text is not distinct from x.payload and e.anchor_name is not distinct from x.anchor_name
+      and e.turn_id is not distinct from x.turn_id and e.step is not distinct from x.entry_step and (case when x.is_new
+        then (c.type, c.role, c.content_hash, c.metadata) is not distinct from (x.type, x.role, decode(x.content_hash, 'hex'), x.metadata) else e.card_id is not distinct from x.id end)), false)
+    and not exists (select from boxcar.tape_entries e join boxcar.tape_entries more on more.box_id = e.box_id and more.position = e.position + 1 and more.dedup_key is null
+        and more.created_at = e.created_at and more.author_id = e.author_id and more.turn_id is not distinct from e.turn_id
+      where e.box_id = $1 and e.position = $2 - 1 + json_array_length($3::json)) as is_same
+  from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})
+    left join boxcar.tape_entries e on e.box_id = $1 and e.position = $2 - 1 + x.n left join boxcar.cards c on c.id = e.card_id`);
+
 interface AppendRow extends pg.QueryResultRow {
-  outcome: AppendResult['outcome'];
+  outcome: Exclude<AppendResult['outcome'], 'mismatch'>;
   is_repeated: boolean;
   first: number;
   head: number;
 }
 
-const appendValues = (request: AppendRequest): unknown[] => [
-  request.boxId,
-  request.projectId,
-  request.actorId,
+const entryRecords = ({ entries }: AppendRequest): string =>
   JSON.stringify(
-    request.entries.map((entry, index) => ({
+    entries.map((entry, index) => ({
       n: index + 1,
       kind: entry.kind,
       is_new: entry.card !== null && 'contentText' in entry.card,
@@ -261,18 +262,55 @@ const appendValues = (request: AppendRequest): unknown[] => [
           ? cardRecord(entry.card)
           : { id: entry.card.id }),
     })),
-  ),
+  );
+
+const appendValues = (request: AppendRequest): unknown[] => [
+  request.boxId,
+  request.projectId,
+  request.actorId,
+  entryRecords(request),
   request.dedupKey,
   request.expectedHead ?? null,
   request.access === 'trusted',
+  request.entries.length,
 ];
 
-async function readAppend(db: Queryable, prepared: Statement, request: AppendRequest): Promise<AppendResult> {
-  const [row] = await run<AppendRow>(db, prepared, appendValues(request));
+/** Also the place of the last anchor among them, and how many they are. */
+const anchorValues = ({ entries }: AppendRequest): unknown[] => [
+  entries.findLastIndex(isAnchor) + 1,
+  entries.filter(isAnchor).length,
+];
+
+async function readAppend(db: Queryable, request: AppendRequest): Promise<AppendResult> {
+  const [row] = await (hasAnchor(request)
+    ? run<AppendRow>(db, APPEND_ANCHORS, [...appendValues(request), ...anchorValues(request)])
+    : run<AppendRow>(db, APPEND, appendValues(request)));
   if (row === undefined) return { outcome: 'not_found' };
   const { outcome, first, head, is_repeated: isRepeated } = row;
   if (outcome === 'appended') return { outcome, first, head, isRepeated };
   return outcome === 'conflict' ? { outcome, head } : { outcome };
+}
+
+const isAnchor = ({ kind }: NewTapeEntry): boolean => kind === 'anchor';
+const hasAnchor = ({ entries }: AppendRequest): boolean => entries.some(isAnchor);
+
+/** Sent together: the second begins once the first has its lock. */
+async function sendAnchors(tx: Tx, request: AppendRequest): Promise<AppendResult> {
+  const locked = run(tx, LOCK_TAPE, [request.boxId, request.projectId]);
+  const [, result] = await Promise.all([locked, readAppend(tx, request)]);
+  return result;
+}
+
+/** A key that the caller chose is no answer to other entries than those it was used for. */
+async function judgeRepeat(
+  db: Queryable,
+  request: AppendRequest,
+  result: AppendResult,
+): Promise<AppendResult> {
+  if (result.outcome !== 'appended' || !result.isRepeated || request.isNamed !== true) return result;
+  const { first } = result;
+  const [row] = await run<{ is_same: boolean }>(db, SAME, [request.boxId, first, entryRecords(request)]);
+  return row?.is_same === true ? result : { outcome: 'mismatch', first };
 }
 
 /**
@@ -280,11 +318,8 @@ async function readAppend(db: Queryable, prepared: Statement, request: AppendReq
  * other locks before (run → agent → turn → tape). An anchor moves where views begin, whatever steps of turns are open.
  */
 export async function appendWithin(tx: Tx, request: AppendRequest): Promise<AppendResult> {
-  if (!request.entries.some(({ kind }) => kind === 'anchor')) return readAppend(tx, APPEND, request);
-  // Sent together: the second begins once the first has its lock.
-  const locked = run(tx, LOCK_TAPE, [request.boxId, request.projectId]);
-  const [, result] = await Promise.all([locked, readAppend(tx, APPEND_ANCHORS, request)]);
-  return result;
+  const result = await (hasAnchor(request) ? sendAnchors(tx, request) : readAppend(tx, request));
+  return judgeRepeat(tx, request, result);
 }
 
 /** Two appends under one key at one moment: the second finds the key taken, and looks again. */
@@ -293,15 +328,13 @@ const isKeyTaken = (error: unknown): boolean =>
 
 /** Appends in a transaction of its own; what a lost connection leaves in doubt is tried again under the same key. */
 export async function appendEntries(pool: pg.Pool, request: AppendRequest): Promise<AppendResult> {
-  const hasAnchor = request.entries.some(({ kind }) => kind === 'anchor');
   const append = (): Promise<AppendResult> =>
-    hasAnchor
-      ? transaction(pool, (tx) => appendWithin(tx, request))
-      : retryTransient(() => readAppend(pool, APPEND, request));
-  try {
-    return await append();
-  } catch (error) {
+    hasAnchor(request)
+      ? transactAtOnce(pool, (tx) => sendAnchors(tx, request))
+      : retryTransient(() => readAppend(pool, request));
+  const result = await append().catch((error: unknown) => {
     if (!isKeyTaken(error)) throw error;
     return append();
-  }
+  });
+  return judgeRepeat(pool, request, result);
 }

@@ -8,19 +8,24 @@ import {
   type CardContent,
   type CardDraft,
   type EntryDraft,
+  isCleanText,
   isJsonObject,
   type JsonObject,
   type JsonValue,
   KernelError,
+  MAX_CARD_BYTES,
   type NewCard,
   type ProjectId,
   parseCardInput,
+  parseId,
   parseJsonValue,
+  parseTapeDate,
   TURN_STARTED,
   type TurnId,
 } from '@boxcar/kernel';
-import type { NewTapeEntry } from '@boxcar/store';
+import type { AppendRequest, NewTapeEntry } from '@boxcar/store';
 import { newId } from '../packer.js';
+import type { AppendOptions } from './tape-types.js';
 
 export interface EntryOptions {
   /** Said besides; `context: false` hides the entry from readers that make messages. */
@@ -56,6 +61,8 @@ export interface EntryAuthor {
 }
 
 const MAX_ANCHOR_NAME = 4_096;
+const MAX_KEY = 500;
+const MAX_STEP = 2 ** 31 - 1;
 
 const refuse = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
@@ -69,12 +76,46 @@ function checkName(name: unknown, field: string): string {
   return parsed;
 }
 
+/**
+ * What an append is told besides its entries. A key is the author's own: those of others are other keys.
+ *
+ * @throws KernelError `bad_request`.
+ */
+export function checkAppend(
+  { expectedHead, dedupKey }: AppendOptions,
+  { actorId }: EntryAuthor,
+): Pick<AppendRequest, 'dedupKey' | 'isNamed' | 'expectedHead'> {
+  if (expectedHead !== undefined && !(Number.isSafeInteger(expectedHead) && expectedHead >= 0))
+    throw refuse('expectedHead', 'must be a position, or 0.');
+  if (dedupKey === undefined) return { expectedHead, dedupKey: newId(), isNamed: false };
+  if (typeof dedupKey !== 'string' || dedupKey === '' || dedupKey.length > MAX_KEY || !isCleanText(dedupKey))
+    throw refuse('dedupKey', `must have 1 to ${MAX_KEY} characters, none of them NUL.`);
+  return { expectedHead, dedupKey: `append:${actorId}:${dedupKey}`, isNamed: true };
+}
+
+/** What stands in the entry itself is as large as a card's content at most. */
+function checkValue(value: JsonValue, field: string): JsonValue {
+  const parsed = parseJsonValue(value, field);
+  const sizeBytes = Buffer.byteLength(JSON.stringify(parsed));
+  if (sizeBytes <= MAX_CARD_BYTES) return parsed;
+  throw new KernelError('payload_too_large', {
+    message: `${field} has ${sizeBytes} bytes; the limit is ${MAX_CARD_BYTES}.`,
+    details: { field, sizeBytes, limitBytes: MAX_CARD_BYTES },
+  });
+}
+
 /** In `imported` stands the line that an entry came from, and readers take it at its word: imports alone write it. */
 function checkMeta(meta: JsonObject, field: string): JsonObject {
-  const parsed = parseJsonValue(meta, field);
+  const parsed = checkValue(meta, field);
   if (!isJsonObject(parsed) || parsed.imported !== undefined)
     throw refuse(field, 'must be an object without `imported`.');
   return parsed;
+}
+
+function checkStep(step: number | undefined, field: string): number | null {
+  if (step === undefined) return null;
+  if (Number.isInteger(step) && step > 0 && step <= MAX_STEP) return step;
+  throw refuse(field, 'must be the number of a step.');
 }
 
 /** A `turn.started` shows readers of the tape the context that it names: claims of turns alone write it. */
@@ -108,8 +149,8 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
     authorId: author.actorId,
     payload: null,
     anchorName: null,
-    turnId: input.turnId ?? null,
-    step: input.step ?? null,
+    turnId: input.turnId === undefined ? null : parseId<'turn'>(input.turnId, `${field}.turnId`),
+    step: checkStep(input.step, `${field}.step`),
     meta: input.meta === undefined ? null : checkMeta(input.meta, `${field}.meta`),
   };
   switch (input.kind) {
@@ -125,7 +166,7 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
     }
     case 'event': {
       const name = checkEvent(checkName(input.name, `${field}.name`), `${field}.name`);
-      const data = input.data === undefined ? {} : { data: parseJsonValue(input.data, `${field}.data`) };
+      const data = input.data === undefined ? {} : { data: checkValue(input.data, `${field}.data`) };
       return { ...shared, kind: 'event', card: null, payload: { name, ...data } };
     }
     case 'draft': {
@@ -138,7 +179,7 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
         payload,
         anchorName,
         meta: meta ?? shared.meta,
-        createdAt: input.createdAt ?? null,
+        createdAt: input.createdAt === undefined ? null : parseTapeDate(input.createdAt),
       };
     }
     case 'message':
@@ -157,6 +198,8 @@ function wordsCard(
 ): NewCard {
   const role =
     input.kind === 'message' ? (input.role ?? 'user') : input.kind === 'system' ? 'system' : 'user';
+  if (input.kind === 'message' && role !== 'user' && role !== 'assistant')
+    throw refuse(`${field}.role`, 'must be user or assistant.');
   const type =
     input.kind === 'system'
       ? CARD_TYPES.notice

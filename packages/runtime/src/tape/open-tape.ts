@@ -1,5 +1,5 @@
 /** Finds a tape by what callers say, and makes one of a new name. */
-import { KernelError, parseId, tryParseId } from '@boxcar/kernel';
+import { KernelError, parseId, parseJsonValue, tryParseId } from '@boxcar/kernel';
 import {
   createTape,
   findActor,
@@ -26,6 +26,7 @@ export interface TapeOptions {
 const MAX_NAME = 512;
 
 async function findAgent(db: Queryable, project: string, agent: string): Promise<TapeActor> {
+  for (const [field, name] of Object.entries({ project, agent })) parseJsonValue(name, field);
   const found = await findActor(db, {
     project,
     projectId: tryParseId(project),
@@ -46,9 +47,10 @@ async function findAgent(db: Queryable, project: string, agent: string): Promise
 }
 
 function checkName(name: string): string {
-  if (name !== '' && name.length <= MAX_NAME && !name.includes('\0')) return name;
+  parseJsonValue(name, 'tape');
+  if (name !== '' && name.length <= MAX_NAME) return name;
   throw new KernelError('bad_request', {
-    message: `tape: a name has 1 to ${MAX_NAME} characters, none of them NUL.`,
+    message: `tape: a name has 1 to ${MAX_NAME} characters.`,
     details: { field: 'tape' },
   });
 }

@@ -1,16 +1,28 @@
 /** Search on a tape: its words are written as far as they are missing, candidates read newest first and looked at again. */
 
-import type { BoxId } from '@boxcar/kernel';
 import {
+  type BoxId,
+  ENTRY_KINDS,
   type EntryKind,
   matchSearch,
   parseSearch,
+  parseTapeQuery,
+  sanitizeText,
   type TapeRecord,
   type TapeSearch,
   toRecord,
   wordsOf,
 } from '@boxcar/kernel';
-import { findWords, insertWords, loadEntries, loadParts, type Queryable, type TapePart } from '@boxcar/store';
+import {
+  findWords,
+  insertWords,
+  loadEntries,
+  loadEntriesAt,
+  loadParts,
+  type Queryable,
+  type TapePart,
+} from '@boxcar/store';
+import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.js';
 
 export interface TapeMatch {
   readonly record: TapeRecord;
@@ -18,11 +30,28 @@ export interface TapeMatch {
   readonly match: 'exact' | 'near';
 }
 
-export interface SearchRange {
+interface SearchRange {
   readonly kinds: readonly EntryKind[];
   readonly since: string | null;
   readonly until: string | null;
   readonly limit: number;
+}
+
+/** @throws KernelError `bad_request`. */
+export function parseSearchOptions({
+  kinds = ['message', 'tool_result'],
+  limit = DEFAULT_MATCHES,
+  start,
+  end,
+}: SearchOptions): SearchRange {
+  const dates = { ...(start === undefined ? {} : { start }), ...(end === undefined ? {} : { end }) };
+  const checked = parseTapeQuery({ kinds, limit, between_dates: dates });
+  return {
+    kinds: checked.kinds.length > 0 ? checked.kinds : ENTRY_KINDS,
+    since: checked.from,
+    until: checked.until,
+    limit: Math.min(limit, MAX_MATCHES),
+  };
 }
 
 /** Entries whose words are written at once. */
@@ -86,7 +115,7 @@ export async function searchTape(
   query: string,
   range: SearchRange,
 ): Promise<readonly TapeMatch[]> {
-  const search = parseSearch(query);
+  const search = parseSearch(sanitizeText(query).value);
   if (search.text === '' || range.limit === 0) return [];
   const parts = await loadParts(db, tape.boxId, tape.upto);
   for (const part of parts) await writeWords(db, part);
@@ -96,11 +125,9 @@ export async function searchTape(
     search.words.length === 0
       ? []
       : await find(db, parts, { ...range, limit: range.limit - exact.length, search, match: 'near', seen });
-  const load = async (positions: readonly number[], match: TapeMatch['match']): Promise<TapeMatch[]> => {
-    const entries = await Promise.all(
-      positions.map((position) => loadEntries(db, tape.boxId, { from: position, to: position })),
-    );
-    return entries.flat().map((entry) => ({ record: toRecord(entry), match }));
-  };
-  return [...(await load(exact, 'exact')), ...(await load(near, 'near'))];
+  const entries = await loadEntriesAt(db, tape.boxId, [...exact, ...near]);
+  return entries.map((entry, index) => ({
+    record: toRecord(entry),
+    match: index < exact.length ? 'exact' : 'near',
+  }));
 }

@@ -38,6 +38,11 @@ export function toAppendError(
         message: `Tape ${boxId} was reset: it is archived.`,
         details,
       });
+    case 'mismatch':
+      return new KernelError('idempotency_conflict', {
+        message: `Under this key other entries were appended to tape ${boxId}, at position ${result.first}.`,
+        details: { ...details, position: result.first },
+      });
     case 'closed':
       return new KernelError('fork_closed', { details });
     case 'forbidden':

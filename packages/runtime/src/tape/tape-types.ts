@@ -73,7 +73,7 @@ export interface KindsOption {
 export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> {
   /** Which entries: those after the last anchor (default), after the latest of a name, or all (null). */
   readonly anchor?: AnchorSelector;
-  /** Chooses or makes entries of them: for compaction, summaries, retrieval. */
+  /** Chooses or makes entries of them: for compaction, summaries, retrieval. Hidden ones are not among them. */
   readonly select?: (
     records: readonly TapeRecord[],
   ) => readonly TapeRecord[] | Promise<readonly TapeRecord[]>;

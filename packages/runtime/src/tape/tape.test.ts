@@ -2,7 +2,9 @@ import { ENTRY_KINDS, KernelError, selectRecords, type TapeQuery, type TapeRecor
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
+import { onPool, type TapeConnection } from './connection.js';
 import type { EntryInput } from './entry-input.js';
+import { openTape } from './open-tape.js';
 import type { Tape } from './tape.js';
 
 let h: Harness;
@@ -64,56 +66,6 @@ test('a handoff writes its anchor and its event behind each other, at the positi
       payload: { name: 'handoff', data: { name: 'phase/one', state: { summary: 'done' } } },
     },
   ]);
-});
-
-test('an append at a head that has moved changes nothing and says the real head', async () => {
-  const tape = await h.runtime.tape(fresh());
-  await tape.append([{ kind: 'message', content: 'one' }], { expectedHead: 2 });
-  await expect(tape.append([{ kind: 'message', content: 'two' }], { expectedHead: 2 })).rejects.toMatchObject(
-    {
-      code: 'tape_conflict',
-      details: { head: 3 },
-    },
-  );
-  expect((await tape.info()).entries).toBe(3);
-});
-
-test('an append under a key is made once, whoever is first', async () => {
-  const tape = await h.runtime.tape(fresh());
-  const answers = await Promise.all(
-    Array.from({ length: 4 }, () =>
-      tape.append(
-        [
-          { kind: 'message', content: 'x' },
-          { kind: 'event', name: 'e' },
-        ],
-        { dedupKey: 'k' },
-      ),
-    ),
-  );
-  expect(answers.map(({ first, last }) => [first, last])).toEqual([
-    [3, 4],
-    [3, 4],
-    [3, 4],
-    [3, 4],
-  ]);
-  expect(answers.filter(({ isRepeated }) => !isRepeated)).toHaveLength(1);
-});
-
-test('four writers of 25 appends each leave 100 consecutive positions', async () => {
-  const tape = await h.runtime.tape(fresh());
-  const handles = await Promise.all(Array.from({ length: 4 }, () => h.runtime.tape({ box: tape.boxId })));
-  const firsts = await Promise.all(
-    handles.map(async (handle, writer) => {
-      const mine: number[] = [];
-      for (let i = 0; i < 25; i += 1)
-        mine.push((await handle.append([{ kind: 'message', content: `${writer}.${i}` }])).first);
-      return mine;
-    }),
-  );
-  for (const mine of firsts) expect(mine).toEqual(mine.toSorted((a, b) => a - b));
-  expect(firsts.flat().toSorted((a, b) => a - b)).toEqual(Array.from({ length: 100 }, (_, i) => i + 3));
-  expect((await tape.info()).entries).toBe(102);
 });
 
 const messages = (...texts: string[]): EntryInput[] => texts.map((content) => ({ kind: 'message', content }));
@@ -222,6 +174,7 @@ describe('slices', () => {
       "Anchor 'phase' was not found.",
     ],
     ['before a start', (tape) => tape.betweenAnchors('no', 'phase'), "Anchor 'no' was not found."],
+    ['after a name with NUL', (tape) => tape.afterAnchor('phase\0'), "Anchor 'phase\0' was not found."],
   ])('%s are not found, by the name of the anchor', async (_what, read, message) => {
     const tape = await h.runtime.tape(fresh());
     await tape.handoff('phase');
@@ -241,18 +194,6 @@ describe('slices', () => {
     ['an anchor without a name', (tape) => tape.handoff('')],
     ['a name with NUL', (tape) => tape.handoff('a\0b')],
     ['a state that is no object', (tape) => tape.handoff('x', { state: 'text' })],
-    [
-      'an event that begins a turn',
-      (tape) =>
-        tape.append([{ kind: 'event', name: 'turn.started', data: { turn_id: 't', context_box_id: 'b' } }]),
-    ],
-    [
-      'a message that claims to be of a file',
-      (tape) =>
-        tape.append([{ kind: 'message', content: 'x', meta: { imported: { line: '{}', parts: 1 } } }]),
-    ],
-    ['nothing to append', (tape) => tape.append([])],
-    ['a kind that is none', (tape) => tape.append([{ kind: 'other' } as unknown as EntryInput])],
   ])('%s are refused, and the tape is as before', async (_what, work) => {
     const tape = await h.runtime.tape(fresh());
     await expect((async () => work(tape))()).rejects.toMatchObject({ code: 'bad_request' });
@@ -268,6 +209,12 @@ test('a name longer than an index entry is found, and told from one that begins 
   await tape.handoff(`${long}a`);
   await tape.handoff(`${long}b`);
   expect(positions(await tape.afterAnchor(`${long}a`))).toEqual([4, 5, 6]);
+});
+
+test('a name with half a letter is not that of the anchor which Postgres would take it for', async () => {
+  const tape = await h.runtime.tape(fresh());
+  await tape.handoff('phase\ufffd');
+  await expect(tape.messages({ anchor: 'phase\ud800' })).rejects.toMatchObject({ code: 'not_found' });
 });
 
 test('messages begin with the state of the anchor, unless they are those of the original', async () => {
@@ -286,6 +233,15 @@ test('messages begin with the state of the anchor, unless they are those of the 
   expect(await tape.messages({ anchor: 'phase', strictBub: true })).toEqual(said);
   expect(await tape.messages({ anchor: null })).toHaveLength(4);
   expect(await tape.messages({ select: async (records) => records.slice(-1) })).toHaveLength(2);
+  await tape.append([{ kind: 'message', content: 'hidden', meta: { context: false } }]);
+  const seen: string[] = [];
+  await tape.messages({
+    select: (records) => {
+      seen.push(...records.map(({ payload }) => String(payload.content)));
+      return records;
+    },
+  });
+  expect(seen).not.toContain('hidden');
   await expect(tape.messages({ anchor: 'no' })).rejects.toMatchObject({ code: 'not_found' });
 });
 
@@ -335,6 +291,7 @@ describe('an agent', () => {
   });
 });
 
+const findBox = async (name: string): Promise<string> => (await h.runtime.tape(name)).boxId;
 const tapeName = (tape: Tape): { readonly box: string } => ({ box: tape.boxId });
 
 describe('a reset', () => {
@@ -381,6 +338,45 @@ describe('a reset', () => {
     await expect(tape.reset()).rejects.toMatchObject({ code: 'tape_busy' });
   });
 
+  test('by who was the owner when it was asked for, and is no longer, is refused', async () => {
+    const [owner, next] = [await idle(), await idle()];
+    const name = fresh();
+    const { boxId } = await h.runtime.tape(name, { as: owner });
+    const pool = onPool(h.database.pool);
+    const late: TapeConnection = {
+      ...pool,
+      reset: async (request) => {
+        await h.rows('update boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1', [
+          boxId,
+          next,
+        ]);
+        return pool.reset(request);
+      },
+    };
+    const tape = await openTape(late, name, { as: owner });
+    await expect(tape.reset()).rejects.toMatchObject({ code: 'box_not_authorized' });
+    expect(await findBox(name)).toBe(boxId);
+  });
+
+  test('says of the old tape the head that it was archived with, whatever comes in the last moment', async () => {
+    const name = fresh();
+    const other = await h.runtime.tape(name);
+    const pool = onPool(h.database.pool);
+    let rounds = 0;
+    const late: TapeConnection = {
+      ...pool,
+      reset: async (request) => {
+        rounds += 1;
+        if (rounds === 1) await other.append(messages('in the last moment'));
+        return pool.reset(request);
+      },
+    };
+    const tape = await openTape(late, name);
+    const { archived } = await tape.reset({ archive: true });
+    expect(archived).toMatch(/\/entry\/3\?head=3$/);
+    expect(await tape.anchors()).toMatchObject([{ state: { archived } }]);
+  });
+
   test('and a submission to its agent come one after the other: the turn is on the new tape or the reset is refused', async () => {
     const agent = await idle();
     for (let round = 0; round < 4; round += 1) {
@@ -407,64 +403,5 @@ describe('a reset', () => {
       }
       if (reset.status === 'rejected') expect(reset.reason).toMatchObject({ code: 'tape_busy' });
     }
-  });
-});
-
-describe('a search', () => {
-  test('finds words with typos, the newest of what says the same, exact matches first', async () => {
-    const tape = await h.runtime.tape(fresh());
-    await tape.append(
-      messages(
-        'The database migration is done',
-        'migration of a database',
-        'something else',
-        'The database migration is done',
-        'matching 100% of_it',
-      ),
-    );
-    const found = async (query: string): Promise<unknown> =>
-      (await tape.search(query)).map(({ record, match }) => [record.position, match]);
-    expect(await found('Database Migration')).toEqual([
-      [6, 'exact'],
-      [4, 'near'],
-    ]);
-    expect(await found('databse migrtion')).toEqual([
-      [6, 'near'],
-      [4, 'near'],
-    ]);
-    expect(await found('100% of_it')).toEqual([[7, 'exact']]);
-    expect(await found('100_ of%it')).toEqual([[7, 'near']]);
-    expect(await found('1%0 x_y')).toEqual([]);
-    await tape.append(messages('a third database migration'));
-    expect(await found('database migration')).toMatchObject([
-      [8, 'exact'],
-      [6, 'exact'],
-      [4, 'near'],
-    ]);
-    expect(await tape.search('database migration', { limit: 1 })).toHaveLength(1);
-    expect(await tape.search('session')).toEqual([]);
-    expect(await tape.search('session', { kinds: ['event'] })).toHaveLength(1);
-    expect(await found('')).toEqual([]);
-  });
-
-  test('does not find what was erased, before it was first searched or after', async () => {
-    const tape = await h.runtime.tape(fresh());
-    await tape.append(messages('secret one', 'secret two'));
-    const cards = await h.rows<{ card_id: string }>(
-      'select card_id from boxcar.tape_entries where box_id = $1 and position > 2 order by position',
-      [tape.boxId],
-    );
-    const erase = (index: number) =>
-      h.rows('select * from boxcar.erase_cards(array[$1]::uuid[], $2)', [cards[index]?.card_id, 'asked to']);
-    await erase(0);
-    expect((await tape.search('secret')).map(({ record }) => record.position)).toEqual([4]);
-    await erase(1);
-    expect(await tape.search('secret')).toEqual([]);
-    expect(
-      await h.rows('select words from boxcar.tape_words where box_id = $1 and card_id = any ($2)', [
-        tape.boxId,
-        cards.map(({ card_id }) => card_id),
-      ]),
-    ).toEqual([{ words: null }, { words: null }]);
   });
 });

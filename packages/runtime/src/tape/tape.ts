@@ -2,24 +2,17 @@
 import {
   type AgentId,
   anchorNameOf,
-  anchorNotFound,
   anchorState,
   type BoxId,
   buildTapeQuery,
   type ChatMessage,
-  ENTRY_KINDS,
-  type EntryKind,
   formatTapeRef,
-  type JsonObject,
   KernelError,
   LAST_ANCHOR,
-  matchesText,
   type ProjectId,
-  parseTapeQuery,
   type TapeQuery,
   type TapeQueryBuilder,
   type TapeRecord,
-  type TapeSlice,
   tapeMessages,
   toRecord,
   toRecords,
@@ -27,22 +20,18 @@ import {
 } from '@boxcar/kernel';
 import {
   type AppendResult,
-  countAnchors,
   type ForkReceipt,
   type ForkStatus,
-  findAnchor,
   findTape,
   loadEntries,
-  loadTapeFacts,
   type NewTapeEntry,
   type TapeActor,
   type TapeAddress,
-  type TapeEntryRow,
   type TapeRow,
 } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { TapeConnection } from './connection.js';
-import { type EntryInput, toNewBootstrap, toNewEntry, toNewHandoff } from './entry-input.js';
+import { checkAppend, type EntryInput, toNewBootstrap, toNewEntry, toNewHandoff } from './entry-input.js';
 import { exportLines, loadFolder, type TapeFolder } from './export-tape.js';
 import {
   type ForkContext,
@@ -56,32 +45,29 @@ import {
   type TapeFork,
 } from './fork.js';
 import { type ForkedSession, type ForkSessionOptions, forkSession } from './fork-session.js';
-import { searchTape, type TapeMatch } from './search-tape.js';
+import {
+  anchorsUpto,
+  describeTape,
+  loadSlice,
+  locateAnchor,
+  type OpenedTape,
+  selectEntries,
+} from './read-tape.js';
+import { parseSearchOptions, searchTape, type TapeMatch } from './search-tape.js';
 import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import {
   type AnchorSummary,
   type Appended,
   type AppendOptions,
   DEFAULT_ANCHORS,
-  DEFAULT_MATCHES,
   type Handoff,
   type HandoffOptions,
   type KindsOption,
   MAX_ANCHORS,
-  MAX_MATCHES,
   type MessagesOptions,
   type SearchOptions,
   type TapeInfo,
 } from './tape-types.js';
-
-/** Entries that a look for a text reads at once. */
-const PAGE = 2_000;
-
-/** What the tape's row says, and how far the actor may read. */
-interface Opened {
-  readonly row: TapeRow;
-  readonly last: number;
-}
 
 export class Tape {
   readonly #connection: TapeConnection;
@@ -141,21 +127,12 @@ export class Tape {
   }
 
   async #append(entries: readonly NewTapeEntry[], options: AppendOptions): Promise<Appended> {
-    const dedupKey = options.dedupKey === undefined ? newId() : `append:${options.dedupKey}`;
+    const checked = checkAppend(options, this.#actor);
     const write = (): Promise<AppendResult> =>
-      this.#connection.append({
-        ...this.#actor,
-        boxId: this.#boxId,
-        entries,
-        dedupKey,
-        expectedHead: options.expectedHead,
-      });
+      this.#connection.append({ ...this.#actor, ...checked, boxId: this.#boxId, entries });
     let result = await write();
-    // Reset since it was looked up: the name, or the agent, has another one now.
-    if (result.outcome === 'archived' && this.#address.kind !== 'box') {
-      await this.#open();
-      result = await write();
-    }
+    const isGone = result.outcome === 'archived' || result.outcome === 'forbidden';
+    if (isGone && options.expectedHead === undefined && (await this.#hasMoved())) result = await write();
     if (result.outcome !== 'appended') throw toAppendError(result, this.#boxId, this.#actor.actorId);
     return { first: result.first, last: result.first + entries.length - 1, isRepeated: result.isRepeated };
   }
@@ -213,42 +190,7 @@ export class Tape {
 
   /** The entries that a checked query asks for. @throws KernelError `not_found` for a named anchor. */
   async select(query: TapeQuery): Promise<readonly TapeRecord[]> {
-    return (await this.entries(query)).map(toRecord);
-  }
-
-  /** The same as entries with their cards. */
-  async entries(query: TapeQuery): Promise<readonly TapeEntryRow[]> {
-    const opened = await this.#open();
-    const { from, to } = await this.#resolve(opened, query.slice);
-    const { kinds, from: since, until, limit, text } = query;
-    const range = { from, to, kinds, since, until };
-    if (text === null || text === '')
-      return loadEntries(this.#connection.db, opened.row.boxId, { ...range, limit });
-    return this.#withText(opened.row.boxId, range, { text, limit: limit ?? Number.POSITIVE_INFINITY });
-  }
-
-  /** Reads the slice page by page, until as many are found. */
-  async #withText(
-    boxId: BoxId,
-    range: {
-      readonly from: number;
-      readonly to: number;
-      readonly kinds: readonly EntryKind[];
-      readonly since: string | null;
-      readonly until: string | null;
-    },
-    wanted: { readonly text: string; readonly limit: number },
-  ): Promise<readonly TapeEntryRow[]> {
-    const found: TapeEntryRow[] = [];
-    for (let from = range.from; from <= range.to && found.length < wanted.limit; from += PAGE) {
-      const page = await loadEntries(this.#connection.db, boxId, {
-        ...range,
-        from,
-        to: Math.min(range.to, from + PAGE - 1),
-      });
-      found.push(...page.filter((entry) => matchesText(toRecord(entry), wanted.text)));
-    }
-    return found.slice(0, wanted.limit);
+    return selectEntries(this.#connection.db, await this.#open(), query);
   }
 
   /**
@@ -258,45 +200,14 @@ export class Tape {
    * @throws KernelError `bad_request`.
    */
   async search(query: string, options: SearchOptions = {}): Promise<readonly TapeMatch[]> {
-    const { kinds = ['message', 'tool_result'], limit = DEFAULT_MATCHES, start, end } = options;
-    const checked = parseTapeQuery({
-      kinds,
-      limit,
-      ...(start === undefined && end === undefined
-        ? {}
-        : {
-            between_dates: {
-              ...(start === undefined ? {} : { start }),
-              ...(end === undefined ? {} : { end }),
-            },
-          }),
-    });
+    const range = parseSearchOptions(options);
     const { row, last } = await this.#open();
-    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last }, query, {
-      kinds: checked.kinds.length > 0 ? checked.kinds : ENTRY_KINDS,
-      since: checked.from,
-      until: checked.until,
-      limit: Math.min(checked.limit ?? DEFAULT_MATCHES, MAX_MATCHES),
-    });
+    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last }, query, range);
   }
 
   /** What is on it, without reading it. */
   async info(): Promise<TapeInfo> {
-    const { row, last } = await this.#open();
-    const anchors = await this.#anchorsUpto({ row, last });
-    const facts = await loadTapeFacts(this.#connection.db, row.boxId, { anchor: anchors.last, head: last });
-    const total = facts.usage?.total_tokens ?? sumTokens(facts.usage);
-    return {
-      name: row.name,
-      box_id: row.boxId,
-      incarnation: row.incarnation,
-      entries: last,
-      anchors: anchors.count,
-      last_anchor: facts.lastAnchor,
-      last_anchor_position: anchors.last,
-      entries_since_last_anchor: last - anchors.last,
-      last_token_usage: typeof total === 'number' ? total : null,
-    };
+    return describeTape(this.#connection.db, await this.#open());
   }
 
   /**
@@ -307,18 +218,11 @@ export class Tape {
    */
   async messages(options: MessagesOptions = {}): Promise<readonly ChatMessage[]> {
     const { anchor = LAST_ANCHOR, select = (records) => records, strictBub = false } = options;
-    const opened = await this.#open();
-    const { from, to } = await this.#resolve(opened, toSlice(anchor));
-    const entries = await loadEntries(this.#connection.db, opened.row.boxId, {
-      from: Math.max(1, from - 1),
-      to,
-    });
-    const [first] = entries;
-    const shown = first !== undefined && first.position < from ? first : undefined;
-    const records = await select(toRecords(shown === undefined ? entries : entries.slice(1)));
-    return tapeMessages(records, {
+    const slice = await loadSlice(this.#connection.db, await this.#open(), toSlice(anchor));
+    const records = toRecords(slice.entries).filter(({ meta }) => meta.context !== false);
+    return tapeMessages(await select(records), {
       strictBub,
-      anchor: shown === undefined ? null : toRecord(shown),
+      anchor: slice.anchor === null ? null : toRecord(slice.anchor),
     });
   }
 
@@ -345,7 +249,6 @@ export class Tape {
    */
   async reset(options: { readonly archive?: boolean } = {}): Promise<{ readonly archived: string | null }> {
     const { row } = await this.#open();
-    if (!row.isOwn) throw notAuthorized(row.boxId, this.#actor.actorId, 'reset');
     const archived = options.archive === true ? archivedRef(row, this.#actor.projectId) : null;
     const newBoxId = newId<'box'>();
     const result = await this.#connection.reset({
@@ -353,11 +256,16 @@ export class Tape {
       boxId: row.boxId,
       newBoxId,
       authorId: this.#actor.actorId,
-      anchor: archived === null ? null : toNewBootstrap({ archived }, this.#actor),
+      archive:
+        archived === null
+          ? null
+          : { anchor: toNewBootstrap({ archived }, this.#actor), head: row.headPosition },
     });
+    if (result.outcome === 'moved') return this.reset(options);
     if (result.outcome === 'busy') {
       throw new KernelError('tape_busy', { details: { box_id: row.boxId, turn_id: result.turnId } });
     }
+    if (result.outcome === 'forbidden') throw notAuthorized(row.boxId, this.#actor.actorId, 'reset');
     if (result.outcome !== 'reset') throw toAppendError(result, row.boxId, this.#actor.actorId);
     this.#boxId = newBoxId;
     return { archived };
@@ -403,15 +311,13 @@ export class Tape {
    * @throws KernelError `not_found` for the anchor or profile, `agent_exists` for the name, `box_not_authorized`, `bad_request`.
    */
   async forkSession(name: string, options: ForkSessionOptions = {}): Promise<ForkedSession> {
-    const { fromAnchor } = options;
+    const { fromAnchor: anchor } = options;
     const point = await this.#forkPoint();
-    const to = point.upto?.position ?? point.row.headPosition;
-    const position =
-      fromAnchor === undefined
-        ? undefined
-        : await findAnchor(this.#connection.db, point.row.boxId, fromAnchor, { from: 1, to, edge: 'latest' });
-    if (fromAnchor !== undefined && position === undefined) throw anchorNotFound(fromAnchor);
-    const from = fromAnchor === undefined || position === undefined ? null : { anchor: fromAnchor, position };
+    const last = point.upto?.position ?? point.row.headPosition;
+    const from =
+      anchor === undefined
+        ? null
+        : { anchor, position: await locateAnchor(this.#connection.db, { row: point.row, last }, anchor) };
     return forkSession(this.#forkContext(), point, { ...options, name, from });
   }
 
@@ -431,69 +337,35 @@ export class Tape {
     const opened = await this.#open();
     const { row, last } = opened;
     if (last === row.headPosition && (row.isOwn || row.readGrant?.upto == null)) return { row, upto: null };
-    const anchors = await this.#anchorsUpto(opened);
+    const anchors = await anchorsUpto(this.#connection.db, opened);
     return { row, upto: { position: last, lastAnchor: anchors.last, anchors: anchors.count } };
   }
 
-  /** The tape as it is now, to be read by the actor. @throws KernelError `not_found`, `box_not_authorized`. */
-  async #open(): Promise<Opened> {
+  /** The tape as it is now. @throws KernelError `not_found`. */
+  async #find(): Promise<TapeRow> {
     // After its own reset, what a box names is the incarnation that follows.
     const address =
       this.#address.kind === 'box' ? ({ kind: 'box', boxId: this.#boxId } as const) : this.#address;
     const row = await findTape(this.#connection.db, address, this.#actor);
     if (row === undefined) throw tapeNotFound(address);
-    if (!row.isOwn && row.readGrant === null) throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
     this.#boxId = row.boxId;
+    return row;
+  }
+
+  /** True when it was reset since it was looked up: its name, or its agent, has another box now. A head that was read is none of that. */
+  async #hasMoved(): Promise<boolean> {
+    const before = this.#boxId;
+    return this.#address.kind !== 'box' && (await this.#find()).boxId !== before;
+  }
+
+  /** The tape as it is now, to be read by the actor. @throws KernelError `not_found`, `box_not_authorized`. */
+  async #open(): Promise<OpenedTape> {
+    const row = await this.#find();
+    if (!row.isOwn && row.readGrant === null) throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
     const upto = row.isOwn ? Infinity : (row.readGrant?.upto ?? Infinity);
     return { row, last: Math.min(row.headPosition, upto) };
   }
-
-  /** The last anchor that the actor may see, and how many there are. */
-  async #anchorsUpto({ row, last }: Opened): Promise<{ readonly last: number; readonly count: number }> {
-    if (last === row.headPosition) return { last: row.lastAnchorPosition, count: row.anchorCount };
-    return countAnchors(this.#connection.db, row.boxId, last);
-  }
-
-  /** The positions of a slice, its boundary anchors left out. */
-  async #resolve(opened: Opened, slice: TapeSlice): Promise<{ readonly from: number; readonly to: number }> {
-    const { row, last } = opened;
-    const latest = async (name: string): Promise<number> => {
-      const position = await findAnchor(this.#connection.db, row.boxId, name, {
-        from: 1,
-        to: last,
-        edge: 'latest',
-      });
-      if (position === undefined) throw anchorNotFound(name);
-      return position;
-    };
-    switch (slice.kind) {
-      case 'all':
-        return { from: 1, to: last };
-      case 'after_last':
-        return { from: (await this.#anchorsUpto(opened)).last + 1, to: last };
-      case 'after':
-        return { from: (await latest(slice.anchor)) + 1, to: last };
-      case 'between': {
-        const from = (await latest(slice.start)) + 1;
-        if (slice.end === null) return { from, to: last };
-        const end = await findAnchor(this.#connection.db, row.boxId, slice.end, {
-          from,
-          to: last,
-          edge: 'first',
-        });
-        if (end === undefined) throw anchorNotFound(slice.end);
-        return { from, to: end - 1 };
-      }
-      default:
-        return slice satisfies never;
-    }
-  }
 }
-
-const sumTokens = (usage: JsonObject | null): number | null => {
-  const { input_tokens: input, output_tokens: output } = usage ?? {};
-  return typeof input === 'number' && typeof output === 'number' ? input + output : null;
-};
 
 function checkLimit(limit: number): number {
   if (Number.isInteger(limit) && limit >= 0 && limit <= MAX_ANCHORS) return limit;
