@@ -33,7 +33,7 @@ create trigger boxes_sealed before update on boxcar.boxes
 drop index boxcar.tape_entries_anchor;
 create index tape_entries_anchor on boxcar.tape_entries (box_id, hashtextextended(anchor_name, 0), position) where kind = 'anchor';
 create index tape_entries_kind on boxcar.tape_entries (box_id, kind, position);
-create index tape_entries_date on boxcar.tape_entries (box_id, created_at);
+create index tape_entries_date on boxcar.tape_entries (box_id, kind, created_at);
 
 -- The words of entries, folded, for search: written by searches, from the first entry of a box on without a gap, and never on the
 -- way of a turn. Not part of the tape: what is missing is written by the next search. Null words: the card was erased.
