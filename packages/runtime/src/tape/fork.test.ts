@@ -4,7 +4,6 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
-import { Sweeper } from '../worker/sweeper.js';
 import type { Tape } from './tape.js';
 
 let h: Harness;
@@ -274,45 +273,6 @@ describe('a fork', () => {
       details: { field },
     });
     expect(await tape.forks()).toEqual([]);
-  });
-});
-
-describe('a fork of a turn', () => {
-  test('is found by the next attempt under its key, merges beside that very turn, and is discarded by its end', async () => {
-    const { tape, turnId } = await agentTape(true);
-    const options = { turnId: turnId ?? '', key: 'call-1' };
-    const fork = await tape.forkTape(options);
-    await say(fork.tape, 'first attempt');
-    const again = await tape.forkTape(options);
-    expect(again.id).toBe(fork.id);
-    await say(again.tape, 'second attempt');
-    const other = await tape.forkTape({ ...options, key: 'call-2' });
-    expect(other.id).not.toBe(fork.id);
-    expect(await again.merge()).toMatchObject({ merged: 2 });
-    expect((await tape.forkTape(options)).receipt).toMatchObject({ status: 'merged' });
-    const ran: string[] = [];
-    const { receipt } = await tape.inFork(async () => void ran.push('again'), options);
-    expect([receipt.merged, ran]).toEqual([2, []]);
-
-    await cancel(turnId);
-    await expect(other.merge()).rejects.toMatchObject({ code: 'fork_closed' });
-    await expect(tape.forkTape({ ...options, key: 'call-3' })).rejects.toMatchObject({ code: 'turn_ended' });
-  });
-
-  test('that nobody ended is discarded by the sweep', async () => {
-    const { tape, turnId } = await agentTape(true);
-    const fork = await tape.forkTape({ turnId: turnId ?? '' });
-    const sweeper = new Sweeper(h.runtime, {
-      lostRingMs: 600_000_000,
-      claimFromRows: () => Promise.resolve(),
-      wakeProvider: () => Promise.resolve(),
-    });
-    await sweeper.sweep();
-    expect(await tape.forks()).toMatchObject([{ fork_id: fork.id, status: 'open' }]);
-    await cancel(turnId);
-    await sweeper.sweep();
-    expect(await tape.forks()).toMatchObject([{ fork_id: fork.id, status: 'discarded' }]);
-    await expect(say(fork.tape, 'late')).rejects.toMatchObject({ code: 'fork_closed' });
   });
 });
 
