@@ -150,9 +150,14 @@ const LIST = statement(
 const CHILDREN = statement(
   `select ${SESSION} where s.project_id = $1 and s.parent_session_id = $2 order by s.created_at, s.id limit $3`,
 );
-const SET_STATUS = statement(
-  'update boxcar.sessions set status = $3 where project_id = $1 and name = $2 returning id',
-);
+// Whoever submits a turn to the agent holds its row, and has seen the status by then.
+const LOCK_AGENT = statement(`
+  select a.id from boxcar.agents a where a.id = (select s.agent_id from boxcar.sessions s where s.project_id = $1 and s.name = $2) for no key update`);
+const LOCK_TURNS = statement(`
+  select t.id from boxcar.turns t where t.agent_id = $1 and t.status in ('queued', 'dispatched', 'running', 'suspended') order by t.id for update`);
+const SET_STATUS = statement(`
+  with s as (update boxcar.sessions set status = $2 where agent_id = $1 returning notifies)
+  update boxcar.turns t set notifies = case when $2 = 'active' then true end from s where t.id = any ($3::uuid[]) and t.ended_at is null and s.notifies`);
 const TAPE_SESSION = statement(`select ${sessionIdOf('b')} as id from boxcar.boxes b where b.id = $1`);
 
 /** What sessions that are forked from this tape name as their parent, whichever incarnation it is. */
@@ -184,11 +189,21 @@ export const listChildSessions = (
 ): Promise<readonly Session[]> =>
   run<Session & pg.QueryResultRow>(db, CHILDREN, [of.projectId, of.parentSessionId, of.limit]);
 
-/** @returns False when there is no such session. */
-export async function setSessionStatus(
-  db: Queryable,
+/**
+ * Says how a session stands, for the turns that it has under way as well.
+ *
+ * @returns False when there is no such session.
+ */
+export function setSessionStatus(
+  pool: pg.Pool,
   projectId: ProjectId,
   session: { readonly name: string; readonly status: string },
 ): Promise<boolean> {
-  return (await run(db, SET_STATUS, [projectId, session.name, session.status])).length > 0;
+  return transaction(pool, async (tx) => {
+    const [agent] = await run<{ id: AgentId }>(tx, LOCK_AGENT, [projectId, session.name]);
+    if (agent === undefined) return false;
+    const turns = await run<{ id: string }>(tx, LOCK_TURNS, [agent.id]);
+    await run(tx, SET_STATUS, [agent.id, session.status, turns.map(({ id }) => id)]);
+    return true;
+  });
 }
