@@ -153,8 +153,12 @@ const CHILDREN = statement(
 // Whoever submits a turn to the agent holds its row, and has seen the status by then.
 const LOCK_AGENT = statement(`
   select a.id from boxcar.agents a where a.id = (select s.agent_id from boxcar.sessions s where s.project_id = $1 and s.name = $2) for no key update`);
+// Two look-ups, each by an index of its own.
 const LOCK_TURNS = statement(`
-  select t.id from boxcar.turns t where t.agent_id = $1 and t.status in ('queued', 'dispatched', 'running', 'suspended') order by t.id for update`);
+  select t.id from boxcar.turns t where t.id in (
+      select a.id from boxcar.turns a where a.agent_id = $1 and a.status in ('dispatched', 'running', 'suspended')
+      union all select q.id from boxcar.turns q where q.agent_id = $1 and q.status = 'queued')
+  order by t.id for update`);
 const SET_STATUS = statement(`
   with s as (update boxcar.sessions set status = $2 where agent_id = $1 returning notifies)
   update boxcar.turns t set notifies = case when $2 = 'active' then true end from s where t.id = any ($3::uuid[]) and t.ended_at is null and s.notifies`);

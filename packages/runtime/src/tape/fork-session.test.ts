@@ -34,8 +34,21 @@ describe('a forked session', () => {
     expect(await session.tape.anchors()).toMatchObject([
       { name: 'session/start' },
       { name: 'found' },
-      { name: 'intention', state: { ...intention, created_at: expect.any(String) } },
+      {
+        name: 'intention',
+        state: {
+          ...intention,
+          created_at: expect.any(String),
+          from_anchor: { name: 'found', state: { task: 'security' } },
+        },
+      },
     ]);
+    const [written] = (await session.tape.anchors()).slice(-1);
+    const { ref = '' } = (written?.state as { from_anchor?: { ref?: string } } | null)?.from_anchor ?? {};
+    expect(await scene.h.runtime.resolveTapeRef(ref, { as: session.agentId })).toMatchObject({
+      boxId: session.tape.boxId,
+      position: 4,
+    });
     const { turn_id } = await run(name);
     expect(await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({
       status: 'success',
@@ -126,6 +139,8 @@ describe('a forked session', () => {
     ['a profile that is not there', { profile: 'nobody' }, 'not_found', 'nobody'],
     ['another trigger', { triggerOnComplete: 'call_me' }, 'bad_request', 'triggerOnComplete'],
     ['another view', { view: 'all' }, 'bad_request', 'view'],
+    ['no intention at all', { intention: null }, 'bad_request', 'intention'],
+    ['an anchor of impossible name', { fromAnchor: 'a\0' }, 'bad_request', ''],
     ['half an intention', { intention: { next_steps: 'x' } }, 'bad_request', 'intention.context_summary'],
   ])('with %s is refused and leaves nothing', async (_name, options, code, message) => {
     const { tape } = await parent();
@@ -144,7 +159,14 @@ describe('a forked session', () => {
     const { name = '' } = await named.info().then(({ name: found }) => ({ name: found ?? '' }));
     for (const taken of [agent, name])
       await expect(tape.forkSession(taken)).rejects.toMatchObject({ code: 'agent_exists' });
-    for (const wrong of ['', ' ', '00000000-0000-7000-8000-000000000001'])
+    for (const wrong of [
+      '',
+      ' ',
+      'a\0',
+      'a: success\nReference: b',
+      '\ud800',
+      '00000000-0000-7000-8000-000000000001',
+    ])
       await expect(tape.forkSession(wrong)).rejects.toMatchObject({ code: 'bad_request' });
   });
 });

@@ -405,14 +405,17 @@ export class Tape {
   async forkSession(name: string, options: ForkSessionOptions = {}): Promise<ForkedSession> {
     const { fromAnchor } = options;
     const point = await this.#forkPoint();
-    const to = point.upto?.position ?? point.row.headPosition;
-    const position =
-      fromAnchor === undefined
-        ? undefined
-        : await findAnchor(this.#connection.db, point.row.boxId, fromAnchor, { from: 1, to, edge: 'latest' });
-    if (fromAnchor !== undefined && position === undefined) throw anchorNotFound(fromAnchor);
-    const from = fromAnchor === undefined || position === undefined ? null : { anchor: fromAnchor, position };
+    const from = fromAnchor === undefined ? null : await this.#findFromAnchor(point, fromAnchor);
     return forkSession(this.#forkContext(), point, { ...options, name, from });
+  }
+
+  async #findFromAnchor({ row, upto }: ForkPoint, name: string) {
+    const { db } = this.#connection;
+    const to = upto?.position ?? row.headPosition;
+    const position = await findAnchor(db, row.boxId, name, { from: 1, to, edge: 'latest' });
+    if (position === undefined) throw anchorNotFound(name);
+    const [entry] = await loadEntries(db, row.boxId, { from: position, to: position });
+    return { name, position, state: entry === undefined ? null : anchorState(toRecord(entry)) };
   }
 
   #forkContext(): ForkContext {
