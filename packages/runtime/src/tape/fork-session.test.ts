@@ -1,5 +1,9 @@
+import { AUTO_HANDOFF_ANCHOR, buildCard, type CardDraft, type NewCard } from '@boxcar/kernel';
+import { appendEntries } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { newId } from '../packer.js';
 import { type SessionScene, sessionScene } from '../testing/session-scene.js';
+import type { Tape } from './tape.js';
 
 let scene: SessionScene;
 const parent: SessionScene['parent'] = () => scene.parent();
@@ -20,6 +24,45 @@ const orderIn = (text: string, ...words: readonly string[]): boolean =>
     const at = text.indexOf(word);
     return at >= 0 && (index === 0 || at > text.indexOf(words[index - 1] ?? ''));
   });
+
+/** Writes a compaction as an overflow does: the anchor, its event, the summary; views begin at `keepFrom`. */
+async function compact(tape: Tape, keepFrom: number): Promise<void> {
+  const { projectId, actorId } = tape;
+  const card = (draft: Omit<CardDraft, 'authorId'>): NewCard =>
+    buildCard({ ...draft, authorId: actorId }, { id: newId<'card'>(), projectId });
+  const role = { role: 'user' } as const;
+  const summary = card({
+    type: 'task.summary',
+    ...role,
+    content: { kind: 'text', text: 'a digest' },
+    metadata: { ...role, summarizes: [] },
+  });
+  const metadata = { compaction: { v: 1, keep_from: keepFrom, references: [], summary: summary.id } };
+  const anchor = card({
+    type: 'tape.anchor',
+    role: 'assistant',
+    content: { kind: 'json', data: { reason: 'room was made' } },
+    metadata,
+  });
+  const entry = { payload: null, anchorName: null, authorId: actorId };
+  await appendEntries(scene.h.database.pool, {
+    boxId: tape.boxId,
+    projectId,
+    actorId,
+    dedupKey: newId(),
+    entries: [
+      { ...entry, kind: 'anchor', card: anchor, anchorName: AUTO_HANDOFF_ANCHOR },
+      {
+        ...entry,
+        kind: 'event',
+        card: null,
+        payload: { name: 'handoff', data: { name: AUTO_HANDOFF_ANCHOR } },
+      },
+      { ...entry, kind: 'message', card: summary },
+    ],
+  });
+  await scene.h.rows('update boxcar.boxes set view_position = $2 where id = $1', [tape.boxId, keepFrom]);
+}
 
 describe('a forked session', () => {
   test('has an agent of its own, whose first view holds the anchor, what follows it and the intention, in this order', async () => {
@@ -110,6 +153,46 @@ describe('a forked session', () => {
     expect(done).toMatchObject({ status: 'success' });
     const [prompt = ''] = await promptsOf(session.agentId);
     expect(orderIn(prompt, 'in the middle', 'after', 'later')).toBe(true);
+  });
+
+  test('from a compaction begins with it as its tape does: its state, the summary, what is kept', async () => {
+    const { tape } = await parent();
+    for (const text of ['dropped words', 'kept words', 'newest words'])
+      await tape.append([{ kind: 'message', content: text }]);
+    await compact(tape, 4);
+    await tape.append([{ kind: 'message', content: 'words since' }]);
+    const viewOf = async (boxId: string) =>
+      (
+        await scene.h.rows('select view_position, view_anchor_position from boxcar.boxes where id = $1', [
+          boxId,
+        ])
+      )[0];
+    expect(await viewOf((await tape.forkTape()).tape.boxId)).toEqual({
+      view_position: 4,
+      view_anchor_position: null,
+    });
+
+    const now = await tape.forkSession(fresh(), { intention });
+    const { agent: theirs } = await parent();
+    await scene.h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: theirs, mode: 'read' });
+    const { entries: head } = await tape.info();
+    await scene.h.rows('update boxcar.grants set upto_position = $2 where box_id = $1', [tape.boxId, head]);
+    await tape.handoff('later', { state: { summary: 'later on' } });
+    const named = await tape.forkSession(fresh(), { fromAnchor: 'auto_handoff/context_overflow' });
+    const bounded = await (await scene.h.runtime.tape({ box: tape.boxId }, { as: theirs })).forkTape();
+    expect(await viewOf(bounded.tape.boxId)).toEqual({ view_position: 4, view_anchor_position: null });
+    expect((await bounded.tape.info()).entries).toBe(head);
+
+    const shown = ['room was made', 'a digest', 'kept words', 'newest words', 'words since'];
+    for (const [session, more] of [
+      [now, 'look into auth'],
+      [named, 'later on'],
+    ] as const) {
+      await scene.runToEnd(session.name);
+      const [prompt = ''] = await promptsOf(session.agentId);
+      expect(orderIn(prompt, ...shown, more), prompt).toBe(true);
+      expect(prompt).not.toContain('dropped words');
+    }
   });
 
   test('of a named tape needs a profile, and keeps its place in the lineage over resets', async () => {
