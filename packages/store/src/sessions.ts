@@ -32,7 +32,8 @@ const MAKE = statement(`
   with x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
   p as materialized (
     select b.*, v.at, v.last, v.count, (select count(*)::int from x) as anchors, coalesce($7::uuid, o.profile_id) as profile_id, case when o.profile_id is not null then o.id end as source_id,
-      coalesce($6::int, case when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at then coalesce(b.view_anchor_position, b.last_anchor_position) end, v.last) as begin
+      case when $12::boolean then coalesce($6::int, case when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at then coalesce(b.view_anchor_position, b.last_anchor_position) end, v.last)
+        when exists (select from x) then v.at + 1 else v.last end as begin
     from boxcar.boxes b left join boxcar.agents o on o.id = b.owner_agent_id
       cross join lateral (select coalesce($13::int, b.head_position) as at, coalesce($14::int, b.last_anchor_position) as last, coalesce($15::int, b.anchor_count, 1) as count) v
     where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
@@ -45,7 +46,7 @@ const MAKE = statement(`
     select $1, p.project_id, 'tape', $4, $4, $5, coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $3 and o.tape_name = $5), 0) + 1, p.at + 2 * p.anchors,
       case when p.anchors > 0 then p.at + 1 else p.last end, p.count + p.anchors,
       case when $12::boolean then p.begin end,
-      case when $12::boolean then ${viewStartAt('p.id', 'p.begin')} when p.anchors > 0 then p.at + 1 else p.last end,
+      case when p.begin > p.at then p.begin else ${viewStartAt('p.id', 'p.begin')} end,
       p.id, p.at, line.boxes, line.ends
     from p cross join line where p.profile_id is not null returning id, fork_position
   ),

@@ -1,5 +1,6 @@
 import { AUTO_HANDOFF_ANCHOR, buildCard, type CardDraft, type NewCard } from '@boxcar/kernel';
 import { appendEntries } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../packer.js';
 import { type SessionScene, sessionScene } from '../testing/session-scene.js';
@@ -193,6 +194,21 @@ describe('a forked session', () => {
       expect(orderIn(prompt, ...shown, more), prompt).toBe(true);
       expect(prompt).not.toContain('dropped words');
     }
+  });
+
+  test('is explained as it was asked, also a call that never came back before its first own anchor', async () => {
+    const { tape } = await parent();
+    await tape.handoff('found', { state: { task: 'security' } });
+    const session = await tape.forkSession(fresh(), { fromAnchor: 'found', intention });
+    const open = scene.shut();
+    const { turn_id } = await run(session.name, 'work');
+    await waitFor(async () => (await promptsOf(session.agentId)).length === 1, { message: 'it is at work' });
+    await scene.h.runtime.submit('cancel', { turn_id });
+    open();
+    await session.tape.handoff('own', { state: { summary: 'own work' } });
+    const { messages, committed_at } = await scene.h.runtime.explainStep(turn_id);
+    expect(committed_at).toBeNull();
+    expect(messages.map(({ content }) => content).join('\n')).toBe((await promptsOf(session.agentId))[0]);
   });
 
   test('of a named tape needs a profile, and keeps its place in the lineage over resets', async () => {
