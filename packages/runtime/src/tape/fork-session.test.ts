@@ -1,10 +1,7 @@
-import { AUTO_HANDOFF_ANCHOR, buildCard, type CardDraft, type NewCard } from '@boxcar/kernel';
-import { appendEntries } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { newId } from '../packer.js';
+import { compact } from '../testing/compact.js';
 import { type SessionScene, sessionScene } from '../testing/session-scene.js';
-import type { Tape } from './tape.js';
 
 let scene: SessionScene;
 const parent: SessionScene['parent'] = () => scene.parent();
@@ -25,45 +22,6 @@ const orderIn = (text: string, ...words: readonly string[]): boolean =>
     const at = text.indexOf(word);
     return at >= 0 && (index === 0 || at > text.indexOf(words[index - 1] ?? ''));
   });
-
-/** Writes a compaction as an overflow does: the anchor, its event, the summary; views begin at `keepFrom`. */
-async function compact(tape: Tape, keepFrom: number): Promise<void> {
-  const { projectId, actorId } = tape;
-  const card = (draft: Omit<CardDraft, 'authorId'>): NewCard =>
-    buildCard({ ...draft, authorId: actorId }, { id: newId<'card'>(), projectId });
-  const role = { role: 'user' } as const;
-  const summary = card({
-    type: 'task.summary',
-    ...role,
-    content: { kind: 'text', text: 'a digest' },
-    metadata: { ...role, summarizes: [] },
-  });
-  const metadata = { compaction: { v: 1, keep_from: keepFrom, references: [], summary: summary.id } };
-  const anchor = card({
-    type: 'tape.anchor',
-    role: 'assistant',
-    content: { kind: 'json', data: { reason: 'room was made' } },
-    metadata,
-  });
-  const entry = { payload: null, anchorName: null, authorId: actorId };
-  await appendEntries(scene.h.database.pool, {
-    boxId: tape.boxId,
-    projectId,
-    actorId,
-    dedupKey: newId(),
-    entries: [
-      { ...entry, kind: 'anchor', card: anchor, anchorName: AUTO_HANDOFF_ANCHOR },
-      {
-        ...entry,
-        kind: 'event',
-        card: null,
-        payload: { name: 'handoff', data: { name: AUTO_HANDOFF_ANCHOR } },
-      },
-      { ...entry, kind: 'message', card: summary },
-    ],
-  });
-  await scene.h.rows('update boxcar.boxes set view_position = $2 where id = $1', [tape.boxId, keepFrom]);
-}
 
 describe('a forked session', () => {
   test('has an agent of its own, whose first view holds the anchor, what follows it and the intention, in this order', async () => {
@@ -160,7 +118,7 @@ describe('a forked session', () => {
     const { tape } = await parent();
     for (const text of ['dropped words', 'kept words', 'newest words'])
       await tape.append([{ kind: 'message', content: text }]);
-    await compact(tape, 4);
+    await compact(scene.h.database.pool, tape, { keepFrom: 4 });
     await tape.append([{ kind: 'message', content: 'words since' }]);
     const viewOf = async (boxId: string) =>
       (
