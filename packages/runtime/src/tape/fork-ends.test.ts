@@ -114,6 +114,48 @@ test('a block that throws on a tape at work says both, and its fork stays open',
   expect(await tape.forks({ status: 'open' })).toHaveLength(2);
 });
 
+test('merges, discards, appends, resets and a turn at one moment: each fork ends once, and what it says stands once or not at all', async () => {
+  for (let round = 0; round < 4; round += 1) {
+    const agent = fresh();
+    await h.runtime.submit('provision_agent', { action: 'create', agent_id: agent, profile_name: 'writer' });
+    const [tape, writing, resetting] = [
+      await h.runtime.tape({ agent }),
+      await h.runtime.tape({ agent }),
+      await h.runtime.tape({ agent }),
+    ];
+    const outer = await tape.forkTape();
+    const inner = await outer.tape.forkTape();
+    if (round % 2 === 1) await outer.tape.reset();
+    await say(outer.tape, 'outer');
+    await say(inner.tape, 'inner');
+    const twice = await tape.openFork(outer.id);
+    const [merged, again, ...rest] = await Promise.allSettled([
+      outer.merge(),
+      twice.merge(),
+      round % 3 === 0 ? twice.discard() : inner.merge(),
+      say(writing, 'meanwhile'),
+      writing.handoff('meanwhile'),
+      resetting.reset(),
+      inner.merge(),
+      h.runtime.submit('delegate_async', { target_strategy: 'reuse', target_ref: agent, instruction: 'go' }),
+    ]);
+    for (const end of [merged, again, ...rest])
+      if (end.status === 'rejected')
+        expect(end.reason).toMatchObject({
+          code: expect.stringMatching(/^(tape_busy|tape_conflict|fork_closed)$/),
+        });
+    if (merged.status === 'fulfilled' && again.status === 'fulfilled')
+      expect(again.value).toEqual(merged.value);
+    const { receipt } = await tape.openFork(outer.id);
+    const count = async (text: string): Promise<number> =>
+      (await texts(await h.runtime.tape({ box: receipt?.parent ?? tape.boxId }))).filter(
+        (one) => one === text,
+      ).length;
+    expect(await count('outer')).toBe(receipt?.status === 'merged' ? 1 : 0);
+    expect(await count('inner')).toBeLessThanOrEqual(1);
+  }
+});
+
 describe('a fork of a fork', () => {
   test('is merged into what that one has become, however often it was reset', async () => {
     const tape = await h.runtime.tape(fresh());
