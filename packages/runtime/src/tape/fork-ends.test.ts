@@ -156,6 +156,33 @@ test('merges, discards, appends, resets and a turn at one moment: each fork ends
   }
 });
 
+test('what is erased is gone from the fork that shows it, from what it was merged into, and from the lines it came from', async () => {
+  const tape = await h.runtime.tape(fresh());
+  await say(tape, 'secret before');
+  const fork = await tape.forkTape();
+  const lines = ['a', 'b'].map(
+    (name, index) =>
+      `{"id": ${index + 1}, "kind": "message", "payload": {"role": "user", "content":   "secret ${name}"}, "meta": {}}`,
+  );
+  const main = { lines: () => lines };
+  await h.runtime.importTape({ box: fork.tape.boxId }, { main }, { append: true });
+  await fork.merge();
+  const exported = async (from: Tape): Promise<string> => {
+    const out: string[] = [];
+    for await (const line of from.export()) out.push(line);
+    return out.join('\n');
+  };
+  expect(await exported(tape)).toContain(lines.join('\n'));
+  await h.rows(
+    `select boxcar.erase_cards(array(select distinct card_id from boxcar.tape_entries where box_id = any ($1) and position > 2 and card_id is not null), 'asked for')`,
+    [[tape.boxId, fork.tape.boxId]],
+  );
+  for (const one of [tape, fork.tape]) {
+    expect(await exported(one)).not.toContain('secret');
+    expect((await texts(one)).filter((text) => text === '(erased)')).toHaveLength(3);
+  }
+});
+
 describe('a fork of a fork', () => {
   test('is merged into what that one has become, however often it was reset', async () => {
     const tape = await h.runtime.tape(fresh());

@@ -2,6 +2,7 @@ import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type SessionScene, sessionScene } from '../testing/session-scene.js';
 import { Sweeper } from '../worker/sweeper.js';
+import { tellParent } from '../worker/tell-parent.js';
 import type { Tape } from './tape.js';
 
 let scene: SessionScene;
@@ -164,6 +165,50 @@ describe('the end of a session that notifies its parent', () => {
     open();
     await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
     await waitFor(async () => (await turnsOf(agentId)).length === 2, { message: 'the parent is woken' });
+  });
+
+  test('is told once, and wakes once, by however many see it at once', async () => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    await scene.h.runtime.sessions.setStatus(session.name, 'quiet');
+    const { turn_id } = await scene.runToEnd(session.name);
+    // As if the process had died right after the end.
+    await scene.h.rows('update boxcar.turns set notifies = true where id = $1', [turn_id]);
+    await Promise.all([
+      ...[1, 2, 3].map(() => tellParent(scene.h.runtime, turn_id)),
+      ...[1, 2].map(() => sweeper().sweep()),
+    ]);
+    expect(await messages(tape)).toHaveLength(1);
+    expect(await turnsOf(agentId)).toHaveLength(1);
+  });
+
+  test('is read by a turn that waits for something else, and by another one if that is canceled before', async () => {
+    for (const isCanceled of [false, true]) {
+      const { agentId, tape } = await parent();
+      const session = await tape.forkSession(fresh(), notifying);
+      const { agent: other } = await parent();
+      const open = scene.shut();
+      const { turn_id } = await run(agentId, asking(other, { instruction: 'work' }));
+      await waitFor(async () => (await turnsOf(agentId))[0]?.status === 'suspended', {
+        message: 'the parent waits',
+      });
+      await scene.runToEnd(session.name);
+      await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+      expect(await turnsOf(agentId)).toMatchObject([{ status: 'suspended' }]);
+      if (isCanceled) await scene.h.runtime.submit('cancel', { turn_id });
+      open();
+      const turns = isCanceled ? 2 : 1;
+      await waitFor(
+        async () => {
+          const found = await turnsOf(agentId);
+          return found.length === turns && found.at(-1)?.status === 'success';
+        },
+        { message: 'the parent has read it' },
+      );
+      expect((await promptsOf(agentId)).at(-1)).toContain('[FORK RESULT]');
+      await sweeper().sweep();
+      expect(await turnsOf(agentId)).toHaveLength(turns);
+    }
   });
 
   test('refers to what its tape was then, whatever is written there or reset since', async () => {
