@@ -119,6 +119,9 @@ export function toDatabaseError(error: unknown): unknown {
   if (code === '28P01' || code === '28000' || code === '3D000') {
     return new KernelError('database_auth_failed', { message: `Postgres: ${message}.`, cause: error });
   }
+  // What no statement takes, as a name or a key: NUL.
+  if (code === '22021')
+    return new KernelError('bad_request', { message: `Postgres: ${message}.`, cause: error });
   if (code === 'BX001') return new KernelError('immutable', { message: `${message}.`, cause: error });
   if (code === 'BX002')
     return new KernelError('not_found', {

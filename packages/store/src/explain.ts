@@ -223,11 +223,14 @@ async function loadTurn(db: Queryable, turnId: TurnId): Promise<ExplainedTurn> {
   };
 }
 
+// The anchor of an attempt that was not committed follows from where its view began: before its fork point that of a session begins with the anchor it
+// was made from, which intention and own anchors do not tell.
 const STEPS = statement(`
   select s.step, s.attempt, s.from_position, s.to_position, s.opened_at, s.committed_at, s.model,
     encode(s.prompt_hash, 'hex') as prompt_hash, encode(s.toolset_hash, 'hex') as toolset_hash, s.manifest, s.usage, s.error,
     coalesce((s.manifest->>'anchor')::int,
       case when b.view_anchor_position <= s.to_position then b.view_anchor_position end,
+      (select n.from_position from boxcar.sessions n where n.id = b.id and s.from_position <= b.fork_position),
       (select max(e.position) from ${edgeEntriesOf('b', { from: '1', to: 's.to_position', where: "o.kind = 'anchor'" }, { order: 'o.position desc', limit: '1' })} e), 0) as anchor_position
   from boxcar.steps s join boxcar.boxes b on b.id = $2 where s.turn_id = $1
   order by s.step, s.attempt`);

@@ -1,5 +1,6 @@
 /**
- * What is told when the turn of a session ends: on the tape it was forked from, and to that tape's agent.
+ * What is told when the turn of a session ends: on the tape it was forked from, and to that tape's agent. Where that was a fork
+ * that has been merged since, on the tape it was merged into.
  *
  * N1  An end makes its notice due by itself (`turns.notifies` of a turn that has ended): there is no moment in which it could be lost.
  * N2  The message is appended once, under a key of the turn, in a transaction of its own: agent, turns, tape are locked in this order.
@@ -39,31 +40,49 @@ export interface Notice {
   readonly status: FinalStatus;
   /** The deliverable's content. */
   readonly content: JsonValue;
-  /** Its tape, where it began on it, and the head. */
+  /** Its tape, where it began on it, and its last entry. */
   readonly outputBoxId: BoxId;
   readonly startPosition: number | null;
-  readonly headPosition: number;
+  readonly lastPosition: number;
   /** The session that it is a turn of, and is to be told of. */
   readonly session: {
     readonly name: string;
     /** The parent's tape as it is now, and its agent; null: there is none any more. */
     readonly parentBoxId: BoxId | null;
     readonly parentAgentId: AgentId | null;
-    /** A turn of that agent waits for this one: it gets the result as that of its call. */
+    /** A turn of that agent waited for this one to its end: it gets the result as that of its call. */
     readonly isAwaited: boolean;
   } | null;
   /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
   readonly unseenPosition: number | null;
 }
 
+// The tape that `p` is now; of a fork that was merged the one it was merged into, of a discarded one none.
+const TOLD_ON = `(
+    with recursive place as (
+      select ${currentOf('p')} as id
+      union
+      select ${currentOf('q')} from place join boxcar.forks f on f.id = place.id and f.box_id = f.id and f.status = 'merged' join boxcar.boxes q on q.id = (f.receipt->>'parent')::uuid
+    )
+    select place.id from place where not exists (
+      select from boxcar.forks f where f.box_id = place.id and (f.status = 'discarded' or (f.status = 'merged' and f.id = f.box_id))))`;
+
+// A wait that has ended before was in vain. An end and the answer of the call that waits for it are one transaction: the same moment.
+const IS_AWAITED = `exists (
+    select from (
+      select k.turn_id, k.ended_at from boxcar.tool_calls k where t.is_awaited and k.id = t.parent_tool_call_id
+      union all
+      select j.turn_id, j.ended_at from boxcar.batches j where j.id = any (t.batch_ids) and j.tool_call_id is not null
+    ) wait join boxcar.turns w on w.id = wait.turn_id
+    where w.agent_id = n.owner_agent_id and (wait.ended_at is null or wait.ended_at >= t.ended_at))`;
+
 const LOAD = statement(`
   select t.id as "turnId", t.project_id as "projectId", t.agent_id as "agentId", t.channel_id as "channelId", t.status, coalesce(c.content, c.placeholder) as content,
-    t.output_box_id as "outputBoxId", t.start_position as "startPosition", b.head_position as "headPosition",
+    t.output_box_id as "outputBoxId", t.start_position as "startPosition",
+    coalesce((select e.position from boxcar.tape_entries e where e.box_id = b.id and e.turn_id = t.id order by e.position desc limit 1), b.head_position) as "lastPosition",
     case when t.notifies then (
-      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id),
-          'isAwaited', exists (select from boxcar.turns w where w.agent_id = n.owner_agent_id
-            and (t.is_awaited and w.id = t.parent_turn_id or w.id in (select j.turn_id from boxcar.batches j where j.id = any (t.batch_ids)))))
-      from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${currentOf('p')} where s.agent_id = t.agent_id) end as session,
+      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'isAwaited', ${IS_AWAITED})
+      from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
     t.unseen_position as "unseenPosition"
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);
@@ -127,7 +146,7 @@ export type Told =
   | 'told'
   /** The agent has no turn that would read it. */
   | 'wake'
-  /** The parent was reset meanwhile: look again. */
+  /** The parent was reset meanwhile, or has ended as a fork: look again. */
   | 'moved';
 
 /** Appends the message of a turn's end to the parent's tape, once, and says who will read it. */
@@ -152,13 +171,13 @@ export function tellEnd(pool: pg.Pool, notice: Notice, entry: NewTapeEntry): Pro
       entries: [entry],
       access: 'trusted',
     });
-    if (appended.outcome !== 'appended' && appended.outcome !== 'closed') return 'moved';
+    if (appended.outcome !== 'appended') return 'moved';
     if (parentAgentId !== null)
-      await run(tx, GRANT, [projectId, parentAgentId, notice.outputBoxId, notice.headPosition, turnId]);
-    const isRead = parentAgentId === null || session?.isAwaited === true;
-    if (!isRead && reader === null) return 'wake';
-    if (!isRead && reader !== null && appended.outcome === 'appended')
+      await run(tx, GRANT, [projectId, parentAgentId, notice.outputBoxId, notice.lastPosition, turnId]);
+    if (parentAgentId !== null && session?.isAwaited !== true) {
+      if (reader === null) return 'wake';
       await run(tx, SET_UNSEEN, [reader, appended.first]);
+    }
     await run(tx, TOLD, [turnId]);
     return 'told';
   });

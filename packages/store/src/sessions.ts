@@ -34,7 +34,8 @@ const MAKE = statement(`
   with x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
   p as materialized (
     select b.*, v.at, v.last, v.count, (select count(*)::int from x) as anchors, coalesce($7::uuid, o.profile_id) as profile_id, case when o.profile_id is not null then o.id end as source_id,
-      coalesce($6::int, case when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at then coalesce(b.view_anchor_position, b.last_anchor_position) end, v.last) as begin
+      case when $12::boolean then coalesce($6::int, case when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at then coalesce(b.view_anchor_position, b.last_anchor_position) end, v.last)
+        when exists (select from x) then v.at + 1 else v.last end as begin
     from boxcar.boxes b left join boxcar.agents o on o.id = b.owner_agent_id
       cross join lateral (select coalesce($13::int, b.head_position) as at, coalesce($14::int, b.last_anchor_position) as last, coalesce($15::int, b.anchor_count, 1) as count) v
     where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
@@ -47,7 +48,7 @@ const MAKE = statement(`
     select $1, p.project_id, 'tape', $4, $4, $5, coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $3 and o.tape_name = $5), 0) + 1, p.at + 2 * p.anchors,
       case when p.anchors > 0 then p.at + 1 else p.last end, p.count + p.anchors,
       case when $12::boolean then p.begin end,
-      case when $12::boolean then ${viewStartAt('p.id', 'p.begin')} when p.anchors > 0 then p.at + 1 else p.last end,
+      case when p.begin > p.at then p.begin else ${viewStartAt('p.id', 'p.begin')} end,
       p.id, p.at, line.boxes, line.ends
     from p cross join line where p.profile_id is not null returning id, fork_position
   ),
@@ -169,9 +170,21 @@ const LINEAGE = statement(`
 const INSERT_IMPORTED = statement(`
   insert into boxcar.sessions (id, project_id, name, parent_session_id, from_anchor, from_position, notifies, status, created_at)
   values ($1, $2, $3, $4, $5, 0, false, $6, coalesce($7::timestamptz, now())) on conflict do nothing`);
-const SET_STATUS = statement(
-  'update boxcar.sessions set status = $3 where project_id = $1 and name = $2 returning id',
-);
+// Whoever submits a turn to the agent holds its row, and has seen the status by then.
+const LOCK_AGENT = statement(`
+  select a.id from boxcar.agents a where a.id = (select s.agent_id from boxcar.sessions s where s.project_id = $1 and s.name = $2) for no key update`);
+// Two look-ups, each by an index of its own.
+const LOCK_TURNS = statement(`
+  select t.id from boxcar.turns t where t.id in (
+      select a.id from boxcar.turns a where a.agent_id = $1 and a.status in ('dispatched', 'running', 'suspended')
+      union all select q.id from boxcar.turns q where q.agent_id = $1 and q.status = 'queued')
+  order by t.id for update`);
+const SET_STATUS = statement(`
+  with s as (update boxcar.sessions set status = $3 where project_id = $1 and name = $2 returning notifies),
+  told as (
+    update boxcar.turns t set notifies = case when $3 = 'active' then true end from s where t.id = any ($4::uuid[]) and t.ended_at is null and s.notifies
+  )
+  select true as is_set from s`);
 const TAPE_SESSION = statement(`select ${sessionIdOf('b')} as id from boxcar.boxes b where b.id = $1`);
 
 /** What sessions that are forked from this tape name as their parent, whichever incarnation it is. */
@@ -219,11 +232,21 @@ export async function insertImportedSession(
   await run(tx, INSERT_IMPORTED, [boxId, projectId, name, parentSessionId, fromAnchor, status, createdAt]);
 }
 
-/** @returns False when there is no such session. */
-export async function setSessionStatus(
-  db: Queryable,
+/**
+ * Says how a session stands, for the turns that it has under way as well.
+ *
+ * @returns False when there is no such session.
+ */
+export function setSessionStatus(
+  pool: pg.Pool,
   projectId: ProjectId,
   session: { readonly name: string; readonly status: string },
 ): Promise<boolean> {
-  return (await run(db, SET_STATUS, [projectId, session.name, session.status])).length > 0;
+  return transaction(pool, async (tx) => {
+    const { name, status } = session;
+    // One that was imported has no agent.
+    const [agent] = await run<{ id: AgentId }>(tx, LOCK_AGENT, [projectId, name]);
+    const turns = agent === undefined ? [] : await run<{ id: string }>(tx, LOCK_TURNS, [agent.id]);
+    return (await run(tx, SET_STATUS, [projectId, name, status, turns.map(({ id }) => id)])).length > 0;
+  });
 }

@@ -74,6 +74,15 @@ export interface NewFork {
   readonly upto: { readonly position: number; readonly lastAnchor: number; readonly anchors: number } | null;
 }
 
+/** SQL of the ids of a tape and of those that its resets have archived, each found by its key. */
+const incarnationsOf = (id: string): string => `(
+    with recursive older as (
+      select i.id, i.previous_box_id from boxcar.boxes i where i.id = ${id}
+      union all
+      select i.id, i.previous_box_id from older join boxcar.boxes i on i.id = older.previous_box_id
+    )
+    select id from older)`;
+
 const MAKE = statement(`
   with p as materialized (
     select b.*, coalesce($8::int, b.head_position) as at from boxcar.boxes b where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
@@ -81,7 +90,7 @@ const MAKE = statement(`
   known as materialized (
     select f.id from boxcar.forks f where f.id = $1
     union all
-    select f.id from boxcar.forks f where $5::uuid is not null and f.turn_id = $5 and f.parent_box_id = $2 and f.fork_key = $6
+    select f.id from boxcar.forks f where f.turn_id = $5 and f.fork_key = $6 and f.parent_box_id in ${incarnationsOf('$2')}
   ),
   asker as materialized (select $5::uuid is null or exists (select from boxcar.turns t where t.id = $5 and t.project_id = $3 and t.ended_at is null) as is_there),
   ${LINE},
@@ -147,15 +156,10 @@ export async function findFork(
   return row;
 }
 
-// Of the tape and of those that its resets have archived, each by its key.
 const FORKS_OF = statement(`
-  with recursive tape as (
-    select b.id, b.previous_box_id from boxcar.boxes b where b.id = $1 and b.project_id = $2
-    union all
-    select b.id, b.previous_box_id from tape join boxcar.boxes b on b.id = tape.previous_box_id
-  )
-  select ${FORK} from tape join boxcar.forks f on f.parent_box_id = tape.id
-  where ($3::text is null or f.status = $3) and ($4::uuid is null or f.id = $4) order by f.created_at, f.id limit $5`);
+  select ${FORK} from boxcar.forks f
+  where f.parent_box_id in ${incarnationsOf('$1')} and f.project_id = $2 and ($3::text is null or f.status = $3) and ($4::uuid is null or f.id = $4)
+  order by f.created_at, f.id limit $5`);
 
 /** The forks of a tape, those of its earlier incarnations among them, the oldest first; or the one of an id. */
 export function listForks(
@@ -175,7 +179,7 @@ export function listForks(
 /** SQL of the box that a tape `p` is now: itself, or after a reset the one that has its name, its agent, or its place as a fork. */
 export const currentOf = (p: string): string => `case when ${p}.archived_at is null then ${p}.id
     when ${p}.tape_name is not null then (select n.id from boxcar.boxes n where n.project_id = ${p}.project_id and n.tape_name = ${p}.tape_name and n.archived_at is null)
-    else coalesce((select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id), (select g.box_id from boxcar.forks g where g.id = ${p}.id)) end`;
+    else coalesce((select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id), (select g.box_id from boxcar.forks g where g.id in ${incarnationsOf(`${p}.id`)})) end`;
 
 const CURRENT = statement(`select ${currentOf('b')} as id from boxcar.boxes b where b.id = $1`);
 
@@ -189,7 +193,8 @@ const LOCK_OWNER = statement(
   'select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update',
 );
 const LOCK_TAPES = statement(`
-  select b.id, b.archived_at is not null as is_archived, coalesce(b.fork_status <> 'open', false) as is_closed
+  select b.id, b.archived_at is not null as is_archived,
+    coalesce(b.fork_status <> 'open', false) or exists (select from boxcar.forks f where f.box_id = b.id and f.status = 'discarded') as is_closed
   from boxcar.boxes b where b.id = any ($1::uuid[]) order by b.id for no key update`);
 const LOCK_FORK = statement(`
   select ${FORK}, f.turn_id is not null and not exists (select from boxcar.turns t where t.id = f.turn_id and t.ended_at is null) as is_over from boxcar.forks f where f.id = $1 for update`);
@@ -304,8 +309,8 @@ async function mergeWithin(tx: Tx, seen: ForkRow, options: MergeOptions): Promis
   const end = endOf(fork);
   if (end !== undefined) return end;
   if (fork.is_over) return discardWithin(tx, fork);
+  if (tape?.is_closed === true) return { outcome: 'parent_closed' };
   if (tape?.is_archived !== false || fork.boxId !== seen.boxId) return { outcome: 'moved' };
-  if (tape.is_closed) return { outcome: 'parent_closed' };
   const isReset = fork.boxId !== fork.id;
   const busy = await findActiveTurn(tx, parent);
   if (busy !== null && (isReset || busy !== fork.turnId)) return { outcome: 'busy', turnId: busy };

@@ -2,6 +2,7 @@ import type { BoxId, WorkerId } from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { entriesStatement, findAnchor, loadEntries } from './tape-entries.js';
+import { makeFork } from './tape-forks.js';
 import { loadTapeFacts } from './tape-info.js';
 import { findTapePlace, loadTapeSlice } from './tape-refs.js';
 import { resetTape } from './tape-reset.js';
@@ -374,6 +375,33 @@ describe('of a long tape', () => {
       // Each entry with its card, and a few rows for the tape.
       expect(read).toBeLessThanOrEqual(2 * rows + 10 + more);
     }
+  });
+
+  test('a fork of it costs what one of ten entries costs', async () => {
+    const short = newId<'box'>();
+    await createTape(world.pool, { ...operator, boxId: short, name: 'short' });
+    await append(
+      short,
+      Array.from({ length: 8 }, () => message()),
+    );
+    const cost = (parentBoxId: BoxId) =>
+      readBy((pool) =>
+        makeFork(pool, {
+          boxId: newId<'box'>(),
+          projectId: DEFAULT_PROJECT,
+          parentBoxId,
+          openedBy: OPERATOR,
+          turnId: null,
+          key: 'fork',
+          mergeBack: true,
+          onError: 'merge',
+          upto: null,
+        }),
+      );
+    const little = await cost(short);
+    expect(await cost(flat)).toEqual(little);
+    expect(await cost(fork)).toEqual(little);
+    expect(little.read).toBeLessThan(10);
   });
 
   const nodesOf = (node: Node): readonly Node[] => [node, ...(node.Plans ?? []).flatMap(nodesOf)];

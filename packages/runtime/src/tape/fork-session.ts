@@ -1,8 +1,10 @@
 /** A session forked from a tape: an agent of its own that reads on from there. Source: docs/tape.md, "Sessions". */
 import {
   type AgentId,
+  formatTapeRef,
   INTENTION_ANCHOR,
   type Intention,
+  isJsonObject,
   type JsonObject,
   KernelError,
   NOTIFY_PARENT,
@@ -14,6 +16,7 @@ import type pg from 'pg';
 import { newId } from '../packer.js';
 import { toAnchorCard } from './entry-input.js';
 import type { ForkContext, ForkPoint } from './fork.js';
+import type { FoundAnchor } from './read-tape.js';
 import type { Tape } from './tape.js';
 
 export interface ForkSessionOptions {
@@ -42,9 +45,8 @@ const refuse = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
 
 function checkName(name: string): void {
-  parseJsonValue(name, 'name');
-  if (name.trim() === '' || name.length > MAX_NAME)
-    throw refuse('name', `must have 1 to ${MAX_NAME} characters.`);
+  if (name.trim() === '' || name.length > MAX_NAME || !name.isWellFormed() || /\p{Cc}/u.test(name))
+    throw refuse('name', `must have 1 to ${MAX_NAME} characters, none of them a control character.`);
   if (tryParseId(name) !== undefined)
     throw refuse('name', `'${name}' reads as an id, so nobody could tell which is meant.`);
 }
@@ -58,15 +60,22 @@ function checkTrigger({ triggerOnComplete, intention, view }: ForkSessionOptions
   return triggerOnComplete !== undefined || intention?.trigger_on_complete !== undefined;
 }
 
-function stateOf({ next_steps, context_summary }: Intention, notifies: boolean): JsonObject {
+/** The state of the anchor `intention`: the seed's members, and where the session comes from, as a place on its own tape. */
+function intentionState(
+  intention: Intention,
+  more: { readonly notifies: boolean; readonly from: JsonObject | null },
+): JsonObject {
+  if (!isJsonObject(intention as unknown)) throw refuse('intention', 'must be an object.');
+  const { next_steps, context_summary } = intention;
   for (const [field, value] of Object.entries({ next_steps, context_summary }))
     if (typeof parseJsonValue(value, `intention.${field}`) !== 'string')
       throw refuse(`intention.${field}`, 'must be a text.');
   return {
     next_steps,
     context_summary,
-    ...(notifies ? { trigger_on_complete: NOTIFY_PARENT } : {}),
+    ...(more.notifies ? { trigger_on_complete: NOTIFY_PARENT } : {}),
     created_at: new Date().toISOString(),
+    ...(more.from === null ? {} : { from_anchor: more.from }),
   };
 }
 
@@ -80,21 +89,33 @@ async function findProfileId(pool: pg.Pool, actor: TapeActor, name: string | und
   });
 }
 
-/** @param from - Where its views begin, when an anchor is named. */
 export async function forkSession(
   { pool, actor, open }: ForkContext,
   { row, upto }: ForkPoint,
   options: ForkSessionOptions & {
     readonly name: string;
-    readonly from: { readonly anchor: string; readonly position: number } | null;
+    readonly from: FoundAnchor | null;
   },
 ): Promise<ForkedSession> {
   const { name, from, intention, view = 'from_fork_point' } = options;
   checkName(name);
   const notifies = checkTrigger(options);
-  const state = intention === undefined ? undefined : stateOf(intention, notifies);
   const boxId = newId<'box'>();
   const agentId = newId<'agent'>();
+  const origin =
+    from === null
+      ? null
+      : {
+          name: from.name,
+          state: from.state,
+          ref: formatTapeRef({
+            workspace: actor.projectId,
+            tape: boxId,
+            target: { kind: 'anchor', name: from.name },
+            head: upto?.position ?? row.headPosition,
+          }),
+        };
+  const state = intention === undefined ? null : intentionState(intention, { notifies, from: origin });
   const made = await makeSession(pool, {
     projectId: actor.projectId,
     name,
@@ -103,9 +124,9 @@ export async function forkSession(
     profileId: await findProfileId(pool, actor, options.profile),
     parentBoxId: row.boxId,
     ownerAgentId: actor.actorId,
-    from,
+    from: from === null ? null : { anchor: from.name, position: from.position },
     upto,
-    intention: state === undefined ? null : toAnchorCard(INTENTION_ANCHOR, state, actor),
+    intention: state === null ? null : toAnchorCard(INTENTION_ANCHOR, state, actor),
     notifies,
     readsOn: view === 'from_fork_point',
   });

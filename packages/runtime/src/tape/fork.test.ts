@@ -1,10 +1,11 @@
-import { isJsonObject, type TapeRecord } from '@boxcar/kernel';
+import { AUTO_HANDOFF_ANCHOR, isJsonObject, type TapeRecord } from '@boxcar/kernel';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { compact } from '../testing/compact.js';
 import { statementsOf } from '../testing/count-statements.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
-import { Sweeper } from '../worker/sweeper.js';
+import type { TapeFork } from './fork.js';
 import type { Tape } from './tape.js';
 
 let h: Harness;
@@ -277,83 +278,125 @@ describe('a fork', () => {
   });
 });
 
-describe('a fork of a turn', () => {
-  test('is found by the next attempt under its key, merges beside that very turn, and is discarded by its end', async () => {
-    const { tape, turnId } = await agentTape(true);
-    const options = { turnId: turnId ?? '', key: 'call-1' };
-    const fork = await tape.forkTape(options);
-    await say(fork.tape, 'first attempt');
-    const again = await tape.forkTape(options);
-    expect(again.id).toBe(fork.id);
-    await say(again.tape, 'second attempt');
-    const other = await tape.forkTape({ ...options, key: 'call-2' });
-    expect(other.id).not.toBe(fork.id);
-    expect(await again.merge()).toMatchObject({ merged: 2 });
-    expect((await tape.forkTape(options)).receipt).toMatchObject({ status: 'merged' });
-    const ran: string[] = [];
-    const { receipt } = await tape.inFork(async () => void ran.push('again'), options);
-    expect([receipt.merged, ran]).toEqual([2, []]);
-
-    await cancel(turnId);
-    await expect(other.merge()).rejects.toMatchObject({ code: 'fork_closed' });
-    await expect(tape.forkTape({ ...options, key: 'call-3' })).rejects.toMatchObject({ code: 'turn_ended' });
-  });
-
-  test('that nobody ended is discarded by the sweep', async () => {
-    const { tape, turnId } = await agentTape(true);
-    const fork = await tape.forkTape({ turnId: turnId ?? '' });
-    const sweeper = new Sweeper(h.runtime, {
-      lostRingMs: 600_000_000,
-      claimFromRows: () => Promise.resolve(),
-      wakeProvider: () => Promise.resolve(),
-    });
-    await sweeper.sweep();
-    expect(await tape.forks()).toMatchObject([{ fork_id: fork.id, status: 'open' }]);
-    await cancel(turnId);
-    await sweeper.sweep();
-    expect(await tape.forks()).toMatchObject([{ fork_id: fork.id, status: 'discarded' }]);
-    await expect(say(fork.tape, 'late')).rejects.toMatchObject({ code: 'fork_closed' });
-  });
-});
-
 describe('a fork of any history', () => {
   /** What is written on the flat tape, and where it is forked: at any entry, at any depth. */
   const histories = fc.array(
-    fc.record({ kind: fc.constantFrom('message', 'anchor', 'event', 'fork', 'noise'), n: fc.nat(3) }),
+    fc.record({
+      kind: fc.constantFrom('message', 'anchor', 'compaction', 'event', 'fork', 'noise'),
+      n: fc.nat(3),
+    }),
     { maxLength: 16 },
   );
+  const viewOf = async ({ boxId }: Tape): Promise<unknown> =>
+    (
+      await h.rows(
+        'select head_position, last_anchor_position, anchor_count, view_position, view_anchor_position from boxcar.boxes where id = $1',
+        [boxId],
+      )
+    )[0];
+
+  /** A tape that says all of it, and one that was forked wherever the history says so. */
+  async function play(history: readonly { readonly kind: string; readonly n: number }[]) {
+    const flat = await h.runtime.tape(fresh());
+    const root = await h.runtime.tape(fresh());
+    const forks: TapeFork[] = [];
+    const at = (): Tape => forks.at(-1)?.tape ?? root;
+    for (const { kind, n: name } of history) {
+      if (kind === 'fork') forks.push(await at().forkTape());
+      // What a parent goes on with is nothing to its fork.
+      else if (kind === 'noise') await forks.at(-2)?.tape.append([{ kind: 'event', name: 'noise' }]);
+      else
+        for (const tape of [flat, at()]) {
+          // Turns alone compact, and write to no fork that is merged.
+          if (kind === 'compaction' && forks.length === 0)
+            await compact(h.database.pool, tape, { keepFrom: 2 });
+          else if (kind === 'event') await tape.append([{ kind: 'event', name: `e${name}` }]);
+          else if (kind === 'message') await say(tape, `m${name}`);
+          else await tape.handoff(`a${name}`, { state: { name } });
+        }
+    }
+    return { flat, root, forks, last: at() };
+  }
 
   test('reads as the flat tape does, at any depth, and merged level by level gives that tape', async () => {
     await fc.assert(
       fc.asyncProperty(histories, async (history) => {
-        const flat = await h.runtime.tape(fresh());
-        const root = await h.runtime.tape(fresh());
-        const forks: Awaited<ReturnType<Tape['forkTape']>>[] = [];
-        const at = (): Tape => forks.at(-1)?.tape ?? root;
-        for (const { kind, n: name } of history) {
-          if (kind === 'fork') forks.push(await at().forkTape());
-          // What a parent goes on with is nothing to its fork.
-          else if (kind === 'noise') await forks.at(-2)?.tape.append([{ kind: 'event', name: 'noise' }]);
-          else
-            for (const tape of [flat, at()]) {
-              if (kind === 'anchor') await tape.handoff(`a${name}`, { state: { name } });
-              else if (kind === 'event') await tape.append([{ kind: 'event', name: `e${name}` }]);
-              else await say(tape, `m${name}`);
-            }
-        }
+        const { flat, root, forks, last } = await play(history);
         const read = async (tape: Tape) => ({
           all: (await tape.query().all()).map(({ position, kind, payload }) => ({ position, kind, payload })),
           messages: await tape.messages(),
           strict: await tape.messages({ anchor: null, strictBub: true }),
           anchors: (await tape.anchors()).map(({ name, position }) => [name, position]),
           info: { ...(await tape.info()), name: null, box_id: null, last_token_usage: null },
+          view: await viewOf(tape),
         });
-        expect(await read(at())).toEqual(await read(flat));
-        for (const fork of forks.reverse()) await fork.merge();
+        expect(await read(last)).toEqual(await read(flat));
+        for (const fork of forks.toReversed()) {
+          const receipt = await fork.merge();
+          const { entries } = await root.info();
+          expect(await fork.merge()).toEqual(receipt);
+          expect((await root.info()).entries).toBe(entries);
+        }
         const isOurs = (text: unknown): boolean => text !== 'fork/merge' && text !== 'noise';
         expect((await texts(root)).filter(isOurs)).toEqual((await texts(flat)).filter(isOurs));
       }),
       { numRuns: 12 },
+    );
+  });
+
+  test('merged in any order appends each once, to what it was forked from, or is refused once that has ended', async () => {
+    await fc.assert(
+      fc.asyncProperty(histories, fc.infiniteStream(fc.nat(9)), async (history, picks) => {
+        const { forks } = await play(history);
+        const left = [...forks];
+        while (left.length > 0) {
+          const [fork] = left.splice((picks.next().value ?? 0) % left.length, 1);
+          if (fork === undefined) break;
+          const outer = forks[forks.indexOf(fork) - 1];
+          const parent = outer?.tape;
+          const before = parent === undefined ? undefined : await texts(parent);
+          const own = await h.rows<{ n: number }>(
+            'select (head_position - fork_position)::int as n from boxcar.boxes where id = $1',
+            [fork.id],
+          );
+          if (outer !== undefined && !left.includes(outer)) {
+            await expect(fork.merge()).rejects.toMatchObject({ code: 'fork_closed' });
+            expect(await texts(outer.tape)).toEqual(before);
+            await fork.discard();
+          } else {
+            const { merged, first, last: end } = await fork.merge();
+            expect([merged, (end ?? 0) - (first ?? 1) + 1]).toEqual([own[0]?.n, merged]);
+            if (parent !== undefined)
+              expect((await texts(parent)).length).toBe((before?.length ?? 0) + merged + 1);
+          }
+        }
+      }),
+      { numRuns: 8 },
+    );
+  });
+
+  test('of which somebody may read a part begins where a tape of that part would', async () => {
+    const { agent } = await agentTape(false);
+    await fc.assert(
+      fc.asyncProperty(histories, fc.double({ min: 0, max: 1, noNaN: true }), async (history, part) => {
+        const { last: tape } = await play(history);
+        const records = await tape.query().all();
+        const upto = Math.max(1, Math.round(records.length * part));
+        await h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: agent, mode: 'read' });
+        await h.rows('update boxcar.grants set upto_position = $2 where box_id = $1', [tape.boxId, upto]);
+        const fork = await (await h.runtime.tape({ box: tape.boxId }, { as: agent })).forkTape();
+        const anchors = records.slice(0, upto).filter(({ kind }) => kind === 'anchor');
+        const begin = anchors.at(-1);
+        expect(await viewOf(fork.tape)).toEqual({
+          head_position: upto,
+          last_anchor_position: begin?.position,
+          anchor_count: anchors.length,
+          view_position: begin?.payload.name === AUTO_HANDOFF_ANCHOR ? 2 : begin?.position,
+          view_anchor_position: null,
+        });
+        expect((await texts(fork.tape)).length).toBe(upto);
+      }),
+      { numRuns: 8 },
     );
   });
 });

@@ -125,13 +125,21 @@ export class TapeFork implements AsyncDisposable {
     throw closed(this.#row);
   }
 
-  /** Merges it, unless it is to be discarded (`mergeBack`, `onError`) or has ended. @throws KernelError as `merge`. */
+  /**
+   * Merges it, unless it is to be discarded (`mergeBack`, `onError`) or its end is known here. What somebody else discarded
+   * meanwhile is said.
+   *
+   * @throws KernelError as `merge`.
+   */
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#look();
     if (this.#row.receipt !== null) return;
     const { mergeBack, onError } = this.#row;
-    if (mergeBack && onError === 'merge') await this.merge();
-    else await this.discard();
+    if (mergeBack && onError === 'merge') {
+      await this.merge();
+      return;
+    }
+    await this.#look();
+    if (this.#row.receipt === null) await this.discard();
   }
 
   /** @internal The end of a block that is known to have come to its end, or not. */

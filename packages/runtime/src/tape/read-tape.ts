@@ -1,9 +1,11 @@
 /** What a tape says to somebody who reads up to a position: which positions a slice means, and the entries in it. Source: docs/tape.md, "Reading". */
 import {
   anchorNotFound,
+  anchorState,
   type EntryKind,
   isCleanText,
   type JsonObject,
+  type JsonValue,
   matchesText,
   type TapeQuery,
   type TapeRecord,
@@ -30,6 +32,13 @@ export interface OpenedTape {
   readonly last: number;
 }
 
+/** A named anchor, as it was found. */
+export interface FoundAnchor {
+  readonly name: string;
+  readonly position: number;
+  readonly state: JsonValue;
+}
+
 interface Positions {
   readonly from: number;
   readonly to: number;
@@ -45,7 +54,7 @@ export async function anchorsUpto(
 }
 
 /** Where a named anchor stands: the latest, or the first of a range. @throws KernelError `not_found`. */
-export async function locateAnchor(
+async function locateAnchor(
   db: Queryable,
   { row, last }: OpenedTape,
   name: string,
@@ -57,6 +66,13 @@ export async function locateAnchor(
     : undefined;
   if (position === undefined) throw anchorNotFound(name);
   return position;
+}
+
+/** The latest anchor of a name, with its state. @throws KernelError `not_found`. */
+export async function readAnchor(db: Queryable, opened: OpenedTape, name: string): Promise<FoundAnchor> {
+  const position = await locateAnchor(db, opened, name);
+  const [entry] = await loadEntries(db, opened.row.boxId, { from: position, to: position });
+  return { name, position, state: entry === undefined ? null : anchorState(toRecord(entry)) };
 }
 
 /** The positions of a slice, its boundary anchors left out. @throws KernelError `not_found`. */

@@ -49,8 +49,8 @@ import {
   anchorsUpto,
   describeTape,
   loadSlice,
-  locateAnchor,
   type OpenedTape,
+  readAnchor,
   selectEntries,
 } from './read-tape.js';
 import { parseSearchOptions, searchTape, type TapeMatch } from './search-tape.js';
@@ -315,9 +315,7 @@ export class Tape {
     const point = await this.#forkPoint();
     const last = point.upto?.position ?? point.row.headPosition;
     const from =
-      anchor === undefined
-        ? null
-        : { anchor, position: await locateAnchor(this.#connection.db, { row: point.row, last }, anchor) };
+      anchor === undefined ? null : await readAnchor(this.#connection.db, { row: point.row, last }, anchor);
     return forkSession(this.#forkContext(), point, { ...options, name, from });
   }
 

@@ -25,9 +25,10 @@ function messageOf(notice: Notice, session: NonNullable<Notice['session']>): New
     status: notice.status,
     tapeRef: formatTapeRef({
       workspace: notice.projectId,
-      tape: session.name,
-      target: { kind: 'entry', position: notice.startPosition ?? notice.headPosition },
-      head: notice.headPosition,
+      // By its box: the name goes on to another tape with a reset.
+      tape: notice.outputBoxId,
+      target: { kind: 'entry', position: notice.startPosition ?? notice.lastPosition },
+      head: notice.lastPosition,
     }),
     summary: textOf(deliverableOf(notice.content)),
   });

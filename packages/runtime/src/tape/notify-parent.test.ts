@@ -1,0 +1,295 @@
+import { waitFor } from '@boxcar/testkit';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type SessionScene, sessionScene } from '../testing/session-scene.js';
+import { Sweeper } from '../worker/sweeper.js';
+import { tellParent } from '../worker/tell-parent.js';
+import type { Tape } from './tape.js';
+
+let scene: SessionScene;
+const parent: SessionScene['parent'] = () => scene.parent();
+const run: SessionScene['run'] = (...args) => scene.run(...args);
+const promptsOf: SessionScene['promptsOf'] = (agentId) => scene.promptsOf(agentId);
+const fresh = (): string => scene.fresh();
+
+beforeAll(async () => {
+  scene = await sessionScene();
+});
+
+afterAll(() => scene[Symbol.asyncDispose]());
+
+const intention = { next_steps: 'look into auth', context_summary: 'logins fail' };
+
+/** An instruction to delegate to an agent, and to wait for it. */
+const asking = (agent: string, more: object = {}): string =>
+  `call delegate_async ${JSON.stringify({ target_strategy: 'reuse', target_ref: agent, instruction: 'help', wait: true, ...more })}`;
+
+describe('the end of a session that notifies its parent', () => {
+  const messages = async (tape: Tape): Promise<readonly string[]> =>
+    (await tape.query().kinds('message').all())
+      .map(({ payload }) => String(payload.content))
+      .filter((text) => text.startsWith('[FORK RESULT]'));
+  const turnsOf = (agentId: string) =>
+    scene.h.rows<{ id: string; status: string }>(
+      'select id, status from boxcar.turns where agent_id = $1 order by id',
+      [agentId],
+    );
+  const notifying = { intention: { ...intention, trigger_on_complete: 'notify_parent' as const } };
+  const sweeper = () =>
+    new Sweeper(scene.h.runtime, {
+      lostRingMs: 600_000_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: () => Promise.resolve(),
+    });
+
+  test('is told on the parent tape once, and gives its agent a turn that reads it', async () => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    const { turn_id } = await run(session.name, 'find it');
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await waitFor(async () => (await turnsOf(agentId)).some(({ status }) => status === 'success'), {
+      message: 'the parent has had its turn',
+    });
+    const [message = '', ...others] = await messages(tape);
+    expect(others).toEqual([]);
+    const [first, reference, summary] = message.split('\n');
+    expect(first).toBe(`[FORK RESULT] ${session.name}: success`);
+    expect(reference).toMatch(
+      new RegExp(`^Reference: tape://[^/]+/${session.tape.boxId}/entry/\\d+\\?head=\\d+$`),
+    );
+    expect(summary).toMatch(/^Summary: answer to .*find it/);
+    expect(await promptsOf(agentId)).toHaveLength(1);
+    expect((await promptsOf(agentId))[0]).toContain(message);
+
+    // Who does it again changes nothing; the parent may read what is referred to.
+    await sweeper().sweep();
+    expect(await messages(tape)).toHaveLength(1);
+    expect(await turnsOf(agentId)).toHaveLength(1);
+    const theirs = await scene.h.runtime.tape(session.name, { as: agentId });
+    expect((await theirs.query().kinds('message').all()).length).toBeGreaterThan(0);
+  });
+
+  test('is there at the next step of a parent at work; one that ends without having read it gets another turn', async () => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    const open = scene.shut();
+    const { turn_id: busy } = await run(agentId, 'work');
+    await waitFor(async () => (await promptsOf(agentId)).length === 1, { message: 'the parent is at work' });
+    const { turn_id } = await run(session.name, 'help');
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+    expect(await turnsOf(agentId)).toMatchObject([{ id: busy, status: 'running' }]);
+    open();
+    await waitFor(
+      async () => (await turnsOf(agentId)).filter(({ status }) => status === 'success').length === 2,
+      {
+        message: 'the parent has had another turn',
+      },
+    );
+    expect((await promptsOf(agentId))[0]).not.toContain('[FORK RESULT]');
+    expect((await promptsOf(agentId))[1]).toContain('[FORK RESULT]');
+    await sweeper().sweep();
+    expect(await turnsOf(agentId)).toHaveLength(2);
+  });
+
+  test('resumes a turn that waits for it, and is told besides', async () => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    const { turn_id } = await run(agentId, asking(session.name));
+    expect(await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({
+      status: 'success',
+    });
+    await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+    await sweeper().sweep();
+    expect(await turnsOf(agentId)).toMatchObject([{ id: turn_id, status: 'success' }]);
+  });
+
+  test('that nobody saw is told by the sweep, however the turn ended, and where the parent is after a reset', async () => {
+    const { agentId, agent, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    await tape.reset();
+    const { turn_id } = await run(session.name);
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await waitFor(async () => (await turnsOf(agentId)).some(({ status }) => status === 'success'), {
+      message: 'the parent has had its turn',
+    });
+    // As if the process had died right after the end.
+    await scene.h.rows('update boxcar.turns set notifies = true where id = $1', [turn_id]);
+    await sweeper().sweep();
+    expect(await messages(await scene.h.runtime.tape({ agent }))).toHaveLength(1);
+    expect(await turnsOf(agentId)).toHaveLength(1);
+    expect(await scene.h.rows('select notifies from boxcar.turns where id = $1', [turn_id])).toEqual([
+      { notifies: false },
+    ]);
+  });
+
+  test('is told on a tape of no agent, and not of a session that is not active any more', async () => {
+    const tape = await scene.h.runtime.tape(fresh());
+    const session = await tape.forkSession(fresh(), { profile: 'other', triggerOnComplete: 'notify_parent' });
+    await scene.h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 20_000 });
+    await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+    await scene.h.runtime.sessions.setStatus(session.name, 'done');
+    const { turn_id } = await run(session.name);
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await sweeper().sweep();
+    expect(await messages(tape)).toHaveLength(1);
+    expect(await scene.h.rows('select notifies from boxcar.turns where id = $1', [turn_id])).toEqual([
+      { notifies: null },
+    ]);
+  });
+
+  test.each([
+    [
+      'that was spawned without a wait',
+      (name: string) =>
+        `call fork_join ${JSON.stringify({ tasks: [{ target_strategy: 'reuse', target_ref: name, instruction: 'work' }], wait: false })}`,
+      0,
+    ],
+    ['whose wait has timed out', (name: string) => asking(name, { instruction: 'work' }), 1],
+  ])('%s gives the agent a turn: nobody waits for it any more', async (_name, instructionOf, timesOut) => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    const open = scene.shut();
+    const { turn_id } = await run(agentId, instructionOf(session.name));
+    await waitFor(async () => (await promptsOf(session.agentId)).length === 1, {
+      message: 'the session is at work',
+    });
+    if (timesOut > 0) {
+      await waitFor(async () => (await turnsOf(agentId))[0]?.status === 'suspended', {
+        message: 'the parent waits',
+      });
+      await scene.h.rows('update boxcar.tool_calls set deadline_at = now() where turn_id = $1', [turn_id]);
+      await scene.h.rows('update boxcar.batches set deadline_at = now() where turn_id = $1', [turn_id]);
+      await sweeper().sweep();
+    }
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    open();
+    await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+    await waitFor(async () => (await turnsOf(agentId)).length === 2, { message: 'the parent is woken' });
+  });
+
+  test('is told once, and wakes once, by however many see it at once', async () => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    await scene.h.runtime.sessions.setStatus(session.name, 'quiet');
+    const { turn_id } = await scene.runToEnd(session.name);
+    // As if the process had died right after the end.
+    await scene.h.rows('update boxcar.turns set notifies = true where id = $1', [turn_id]);
+    await Promise.all([
+      ...[1, 2, 3].map(() => tellParent(scene.h.runtime, turn_id)),
+      ...[1, 2].map(() => sweeper().sweep()),
+    ]);
+    expect(await messages(tape)).toHaveLength(1);
+    expect(await turnsOf(agentId)).toHaveLength(1);
+  });
+
+  test('is read by a turn that waits for something else, and by another one if that is canceled before', async () => {
+    for (const isCanceled of [false, true]) {
+      const { agentId, tape } = await parent();
+      const session = await tape.forkSession(fresh(), notifying);
+      const { agent: other } = await parent();
+      const open = scene.shut();
+      const { turn_id } = await run(agentId, asking(other, { instruction: 'work' }));
+      await waitFor(async () => (await turnsOf(agentId))[0]?.status === 'suspended', {
+        message: 'the parent waits',
+      });
+      await scene.runToEnd(session.name);
+      await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+      expect(await turnsOf(agentId)).toMatchObject([{ status: 'suspended' }]);
+      if (isCanceled) await scene.h.runtime.submit('cancel', { turn_id });
+      open();
+      const turns = isCanceled ? 2 : 1;
+      await waitFor(
+        async () => {
+          const found = await turnsOf(agentId);
+          return found.length === turns && found.at(-1)?.status === 'success';
+        },
+        { message: 'the parent has read it' },
+      );
+      expect((await promptsOf(agentId)).at(-1)).toContain('[FORK RESULT]');
+      await sweeper().sweep();
+      expect(await turnsOf(agentId)).toHaveLength(turns);
+    }
+  });
+
+  test('refers to what its tape was then, whatever is written there or reset since', async () => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    const { turn_id } = await scene.runToEnd(session.name, 'find it');
+    await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+    const ref = /^Reference: (.+)$/m.exec((await messages(tape))[0] ?? '')?.[1] ?? '';
+    await session.tape.append([{ kind: 'message', content: 'later' }]);
+    await session.tape.reset();
+    const place = await scene.h.runtime.resolveTapeRef(ref, { as: agentId });
+    const [{ last } = { last: 0 }] = await scene.h.rows<{ last: number }>(
+      'select max(position) as last from boxcar.tape_entries where turn_id = $1',
+      [turn_id],
+    );
+    expect(place).toMatchObject({ head: last, isArchived: true });
+    const read = await scene.h.runtime.tape({ box: place.boxId }, { as: agentId });
+    expect((await read.query().all()).at(-1)?.payload.content).toContain('answer to');
+  });
+
+  test('is told as the session stands when the turn ends, not when it began', async () => {
+    const { tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    const { sessions } = scene.h.runtime;
+    for (const [before, after, told] of [
+      ['active', 'done', 0],
+      ['done', 'active', 1],
+    ] as const) {
+      await sessions.setStatus(session.name, before);
+      const open = scene.shut();
+      const { turn_id } = await run(session.name, 'work');
+      await sessions.setStatus(session.name, after);
+      open();
+      await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+      await sweeper().sweep();
+      expect(await messages(tape)).toHaveLength(told);
+    }
+  });
+
+  test('of a session of a fork is told where that was merged to, and nowhere once it was discarded', async () => {
+    const { agentId, tape } = await parent();
+    const forks = [await tape.forkTape(), await tape.forkTape()] as const;
+    const sessions = await Promise.all(
+      forks.map((fork) => fork.tape.forkSession(fresh(), { ...notifying, profile: 'other' })),
+    );
+    await forks[0].merge();
+    await forks[1].tape.reset();
+    await forks[1].discard();
+    for (const { name } of sessions) await scene.runToEnd(name);
+    await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+    expect((await messages(tape))[0]).toContain(sessions[0]?.name);
+    await waitFor(async () => (await turnsOf(agentId)).length === 1, { message: 'the parent is woken' });
+    await sweeper().sweep();
+    expect(await scene.h.rows('select id from boxcar.turns where notifies and ended_at is not null')).toEqual(
+      [],
+    );
+  });
+
+  test('is told of a turn that came by a handoff of context, and of one that never began', async () => {
+    const { agentId, tape } = await parent();
+    const session = await tape.forkSession(fresh(), notifying);
+    const open = scene.shut();
+    const first = await run(session.name, 'work');
+    const queued = await run(session.name, 'never');
+    await scene.h.runtime.submit('cancel', { turn_id: queued.turn_id });
+    await waitFor(async () => (await messages(tape)).length === 1, { message: 'the canceled one is told' });
+    open();
+    await scene.h.runtime.waitForTurn(first.turn_id, { timeoutMs: 20_000 });
+    const tapeRef = `tape://default/${session.name}/entry/1`;
+    const handed = (await scene.h.runtime.submit('context_handoff', {
+      target_ref: session.name,
+      reason: 'r',
+      summary: 's',
+      tape_ref: tapeRef,
+    })) as { turn_id: string };
+    await scene.h.runtime.waitForTurn(handed.turn_id, { timeoutMs: 20_000 });
+    await waitFor(async () => (await messages(tape)).length === 3, { message: 'all are told' });
+    expect((await messages(tape)).map((text) => text.split('\n')[0])).toEqual(
+      ['canceled', 'success', 'success'].map((status) => `[FORK RESULT] ${session.name}: ${status}`),
+    );
+    const ref = /^Reference: (.+)$/m.exec((await messages(tape))[0] ?? '')?.[1] ?? '';
+    expect(await scene.h.runtime.resolveTapeRef(ref, { as: agentId })).toBeTruthy();
+  });
+});
