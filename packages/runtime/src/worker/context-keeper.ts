@@ -26,7 +26,7 @@ import {
 import { countAnchorsOfTurn, type StepCommit, writeMidStep } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
-import type { HeldTurn } from './run-turn.js';
+import type { HeldTurn } from './held-turn.js';
 import { CONTEXT_REMINDER, noticeCard } from './step-cards.js';
 
 /** A prompt that is about to be sent, or was. */
