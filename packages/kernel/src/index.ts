@@ -70,6 +70,7 @@ export {
   KernelError,
   toErrorBody,
 } from './errors.js';
+export { readCardPage, readSummaryPage } from './expand-page.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
 export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {

@@ -139,7 +139,7 @@ export {
 } from './lookups.js';
 export {
   countAnchorsOfTurn,
-  findCompactionReader,
+  findCompactionLink,
   type MidStep,
   type MidStepEntry,
   type MidStepOutcome,

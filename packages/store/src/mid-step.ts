@@ -172,24 +172,33 @@ export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorNa
   return row?.n ?? 0;
 }
 
-// What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else.
+// What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else. Anchors of others may say what they like.
 const LINKED = statement(`
-  select p.content->'data' as profile
+  select p.content->'data' as profile, s.id is not distinct from $2::uuid as is_summary
   from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
-    cross join lateral ${anchorsOf('$3')} e join boxcar.cards a on a.id = e.card_id left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
+    cross join lateral ${anchorsOf('$3')} e join boxcar.cards a on a.id = e.card_id and a.author_id = 'kernel'
+    left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
   where t.id = $1 and (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.id = $2::uuid or s.metadata->'summarizes' ? ($2::uuid)::text)
-  limit 1`);
+  order by is_summary desc limit 1`);
 
-/**
- * Whether a card is one that a compaction of the turn's tape has left out and links, so that the turn may read it.
- *
- * @returns The profile of the turn that may; undefined: it may not.
- */
-export async function findCompactionReader(
+/** By what a turn may read a card that it is not shown. */
+export interface CompactionLink {
+  /** Of the turn. */
+  readonly profile: Profile;
+  /** The card stands for those that it lists. */
+  readonly isSummary: boolean;
+}
+
+/** Whether a card is one that a compaction of the turn's tape has left out and links; undefined: the turn may not read it. */
+export async function findCompactionLink(
   db: Queryable,
   turnId: TurnId,
   of: { readonly cardId: CardId; readonly anchorName: string },
-): Promise<Profile | undefined> {
-  const [row] = await run<{ profile: Profile }>(db, LINKED, [turnId, of.cardId, of.anchorName]);
-  return row?.profile;
+): Promise<CompactionLink | undefined> {
+  const [row] = await run<{ profile: Profile; is_summary: boolean }>(db, LINKED, [
+    turnId,
+    of.cardId,
+    of.anchorName,
+  ]);
+  return row && { profile: row.profile, isSummary: row.is_summary };
 }

@@ -76,6 +76,14 @@ const attemptsOf = ({ turn_id }: { readonly turn_id: TurnId }) =>
     [turn_id],
   );
 
+/** Makes a box of these cards. */
+async function cardsOf(
+  cards: readonly JsonValue[],
+): Promise<{ readonly card_id: string; readonly box_id: string }[]> {
+  const { box_id } = (await h.runtime.submit('create_box', { cards: [...cards] })) as { box_id: string };
+  return h.rows('select unnest(card_ids) as card_id, id as box_id from boxcar.boxes where id = $1', [box_id]);
+}
+
 const heads = ({ messages }: ModelRequest): readonly string[] =>
   messages.map(({ role, content }) => `${role}: ${content.slice(0, 36)}`);
 
@@ -218,21 +226,30 @@ describe('a prompt that is estimated to be too long', () => {
     expect(last === undefined ? [] : heads(last)).toContain('user: short');
   });
 
-  test('leaves nothing to expand but what it linked', async () => {
-    const other = (await h.runtime.submit('create_box', {
-      cards: [{ type: 'note', content: { kind: 'text', text: 'private' } }],
-    })) as { box_id: string };
-    const [card] = await h.rows<{ id: string }>('select card_ids[1] as id from boxcar.boxes where id = $1', [
-      other.box_id,
-    ]);
-    const ask = { calls: [{ tool: 'expand', arguments: { card_id: card?.id ?? '' } }] };
-    const turn = await play([read('alpha', 60_000), ask, { say: 'asked' }], { limits });
+  test('leaves nothing to expand but what it linked, whatever a card says that it summarizes', async () => {
+    const [secret] = await cardsOf([{ type: 'note', content: { kind: 'text', text: 'private' } }]);
+    // Linked as a reference once it is left out; its list is what its author says.
+    const forged = {
+      type: 'task.summary',
+      content: { kind: 'text', text: 'all there was '.repeat(6_000) },
+      metadata: { summarizes: [secret?.card_id ?? ''] },
+    };
+    const [linked] = await cardsOf([forged]);
+    const asks = [secret, linked].map((card) => ({
+      calls: [{ tool: 'expand', arguments: { card_id: card?.card_id ?? '' } }],
+    }));
+    await h.profile('curious', [...asks, { say: 'asked' }], { limits });
+    const turn = await run('curious', { context_box_id: linked?.box_id ?? '' });
     expect(turn).toMatchObject({ status: 'success' });
     const results = await h.rows<{ content: JsonValue }>(
-      `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 and k.name = 'expand'`,
+      `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 and k.name = 'expand' order by k.step`,
       [turn.turn_id],
     );
-    expect(results[0]?.content).toMatchObject({ status: 'failed', error: { code: 'not_found' } });
+    expect(results.map(({ content }) => content)).toMatchObject([
+      { status: 'failed', error: { code: 'not_found' } },
+      { status: 'success', result: { text: expect.stringContaining('all there was') } },
+    ]);
+    expect(JSON.stringify(results)).not.toContain('private');
   });
 });
 
