@@ -105,6 +105,74 @@ describe('a compacted prompt', () => {
     expect(compact(tape.rows(), 10).plan.references).not.toContain(testId('card', 5));
   });
 
+  test('refers to whatever a context has inherited, thoughts, calls and instructions of others too', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const long = 'x'.repeat(4_000);
+    const boxed = [
+      cards.thought(long, { authorId: OTHER }),
+      cards.call('f1', 'write', { text: long }, { authorId: OTHER }),
+      cards.instruction(long, { authorId: OTHER }),
+    ];
+    tape.begin(1, [argument(cards.instruction('Go on.')), ...boxed.map(inherited)]);
+    const { plan, view } = compact(tape.rows(), 1_000);
+    expect(new Set(plan.references)).toEqual(new Set(boxed.map(({ id }) => id)));
+    expect(checkMessages(view.messages, [])).toEqual([]);
+    expect(view.instruction).toBe('Go on.');
+  });
+
+  test('leaves out what is too much even as references, the oldest first, and links it by the summary', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const boxed = Array.from({ length: 2_000 }, (_, index) =>
+      cards.text('user', `${index} `.repeat(20), { authorId: OTHER }),
+    );
+    tape.begin(1, [argument(cards.instruction('Go on.')), ...boxed.map(inherited)]);
+    const { plan, view } = compact(tape.rows(), 4_000);
+    expect(view.estimateTokens).toBeLessThan(4_500);
+    const count = plan.leftOut.length;
+    expect(count).toBeGreaterThan(1_000);
+    expect(plan.leftOut).toEqual(boxed.slice(0, count).map(({ id }) => id));
+    expect(plan.summarized).toEqual(plan.leftOut);
+    expect(view.manifest.omitted).toMatchObject([
+      { kind: 'context', from: expect.any(Number), to: expect.any(Number), reason: 'summarized' },
+    ]);
+    const words = view.messages.map(({ content }) => content);
+    expect(words.at(-2)).toBe('Go on.');
+    expect(words.at(-1)).toMatch(/^\[Summary of \d+ earlier cards/);
+    expect(words).toContain('1999 '.repeat(20));
+  });
+
+  test('leaves out a call of a clone’s source with its result', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const boxed = Array.from({ length: 60 }, (_, index) => [
+      cards.thought(`Look ${index}.`),
+      cards.call(`n${index}`, 'read', { file: 'x'.repeat(300) }),
+      cards.result(`n${index}`, 'read', 'y'.repeat(300)),
+    ]).flat();
+    const native = boxed.map((card) => ({ ...inherited(card), native: true as const }));
+    tape.begin(1, [argument(cards.instruction('Go on.')), ...native]);
+    const { plan, view } = compact(tape.rows(), 3_000);
+    expect(plan.leftOut.length).toBeGreaterThan(60);
+    expect(plan.leftOut.length).toBeLessThan(180);
+    expect(JSON.stringify(view.messages)).not.toContain('not_available');
+    expect(checkMessages(view.messages, [])).toEqual([]);
+  });
+
+  test('shows the next turn what it is given anew, though the turn before had left it out', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const long = cards.text('user', 'x'.repeat(9_000), { authorId: OTHER });
+    tape.begin(1, [argument(cards.instruction('First.')), inherited(long)]);
+    const first = compact(tape.rows(), 1_000);
+    expect(first.plan.references).toEqual([long.id]);
+    for (const draft of first.drafts)
+      if (draft.kind === 'anchor') tape.anchor(draft.anchorName, draft.card, { turnId: testId('turn', 1) });
+    tape.begin(2, [argument(cards.instruction('Again.')), inherited(long)]);
+    expect(heads(buildView(tape.rows()))).toContain(`user: ${'x'.repeat(40)}`);
+  });
+
   test('stays as it is at its beginning while the turn goes on', () => {
     const { cards, tape } = longTurn(6, 400);
     const { rows, view } = compact(tape.rows(), 330);
