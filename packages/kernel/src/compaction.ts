@@ -6,6 +6,7 @@
  * X2  A kept step is kept whole; of a card that is referred to, the prompt shows a reference in place of its words.
  * X3  What is left out is linked: by the summary, or by its reference. Nothing is copied, and nothing is lost.
  * X4  A context is shown in part only to the turn it belongs to: what another turn is given anew, it sees.
+ * X5  A handoff that this turn makes afterwards says it again: its context is shown behind every anchor.
  */
 import { CARD_TYPES, type Card, type CardContent, estimateTokens } from './card.js';
 import { type CardId, tryParseId } from './ids.js';
@@ -51,6 +52,16 @@ export function readCompaction({ metadata }: Pick<Card, 'metadata'>): Compaction
     leftOut: idsOf(leftOut),
     summary: idOf(summary),
   };
+}
+
+/**
+ * The metadata of another anchor that the same turn writes later, so that what was left out of its context stays so (X5);
+ * undefined when its context was left as it is.
+ */
+export function carryCompaction(from: Pick<Card, 'metadata'>): JsonObject | undefined {
+  const { references = [], leftOut = [] } = readCompaction(from) ?? {};
+  if (references.length + leftOut.length === 0) return undefined;
+  return compactionMetadata({ keepFrom: null, references, leftOut, summary: null });
 }
 
 /** How much of its words a reference shows. */

@@ -51,7 +51,7 @@ export {
 export { checkMessages } from './check-messages.js';
 export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
-export { EXPAND_TOOL, readCompaction } from './compaction.js';
+export { carryCompaction, EXPAND_TOOL, readCompaction } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';
 export {
   type ContextEstimate,

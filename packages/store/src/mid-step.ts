@@ -5,11 +5,10 @@
  * M1  Nothing is written when the tape has grown since the caller read it: what was planned would no longer be true.
  * M2  The same again changes nothing: it is known by its first card.
  */
-import type { BoxId, CardId, EntryKind, JsonValue, NewCard, Profile, TurnId, WorkerId } from '@boxcar/kernel';
+import type { BoxId, EntryKind, JsonValue, NewCard, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx, transaction } from './db.js';
+import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import { entriesOf } from './tape-line.js';
 import type { StepCommit } from './turns.js';
 
 export interface MidStepEntry {
@@ -152,53 +151,4 @@ export function writeMidStep(pool: pg.Pool, item: MidStep): Promise<MidStepOutco
     ]);
     return head === undefined ? { outcome: 'moved' } : closeAttempt(tx, item, { ...turn, ...head });
   });
-}
-
-/** The anchors of a name, `$n`, that the tape `b` reads, a fork's line included; the kind as it stands in the index. */
-const anchorsOf = (name: string): string =>
-  entriesOf('b', {
-    from: '1',
-    to: 'b.head_position',
-    where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended(${name}, 0) and o.anchor_name = ${name}`,
-  });
-
-const ANCHORS_OF_TURN = statement(`
-  select count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e
-  where t.id = $1 and e.turn_id = t.id`);
-
-/** How many anchors of a name a turn has written to its tape. */
-export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorName: string): Promise<number> {
-  const [row] = await run<{ n: number }>(db, ANCHORS_OF_TURN, [turnId, anchorName]);
-  return row?.n ?? 0;
-}
-
-// What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else. Anchors of others may say what they like.
-const LINKED = statement(`
-  select p.content->'data' as profile, s.id is not distinct from $2::uuid as is_summary
-  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
-    cross join lateral ${anchorsOf('$3')} e join boxcar.cards a on a.id = e.card_id and a.author_id = 'kernel'
-    left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
-  where t.id = $1 and (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.id = $2::uuid or s.metadata->'summarizes' ? ($2::uuid)::text)
-  order by is_summary desc limit 1`);
-
-/** By what a turn may read a card that it is not shown. */
-export interface CompactionLink {
-  /** Of the turn. */
-  readonly profile: Profile;
-  /** The card stands for those that it lists. */
-  readonly isSummary: boolean;
-}
-
-/** Whether a card is one that a compaction of the turn's tape has left out and links; undefined: the turn may not read it. */
-export async function findCompactionLink(
-  db: Queryable,
-  turnId: TurnId,
-  of: { readonly cardId: CardId; readonly anchorName: string },
-): Promise<CompactionLink | undefined> {
-  const [row] = await run<{ profile: Profile; is_summary: boolean }>(db, LINKED, [
-    turnId,
-    of.cardId,
-    of.anchorName,
-  ]);
-  return row && { profile: row.profile, isSummary: row.is_summary };
 }

@@ -253,6 +253,39 @@ describe('a prompt that is estimated to be too long', () => {
   });
 });
 
+describe('a turn whose prompt was too long', () => {
+  const limits = { context_tokens: 8_000 };
+
+  test('may hand off itself afterwards: what was left out of its context does not come back', async () => {
+    const [boxed] = await cardsOf([
+      { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } },
+    ]);
+    const handoff = { calls: [{ tool: 'tape.handoff', arguments: { name: 'phase', summary: 'half way' } }] };
+    await h.profile('handing', [handoff, read('alpha', 400), { say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits,
+    });
+    const turn = await run('handing', { context_box_id: boxed?.box_id ?? '' });
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+    const [, second, third] = model.of(turn.turn_id);
+    expect(heads(second as ModelRequest)).toContainEqual(expect.stringMatching(/^user: \[Anchor phase\]/));
+    expect(heads(second as ModelRequest)).toContainEqual(expect.stringMatching(/^user: \[note, about 15000/));
+    expect(second?.tools.map(({ name }) => name)).toContain('expand');
+    expect(third?.messages.slice(0, second?.messages.length)).toEqual(second?.messages);
+  });
+
+  test('and that ends all the same delivers what it said last, though no prompt shows it any more', async () => {
+    const written = { calls: [{ tool: 'read', arguments: { file: 'x'.repeat(24_000), length: 10 } }] };
+    const turn = await play(
+      [{ say: 'Half of it is done.', ...written }, { overflow: true }, { say: 'never' }],
+      {
+        limits,
+      },
+    );
+    expect(turn).toMatchObject({ status: 'failed', result: { last_text: 'Half of it is done.' } });
+  });
+});
+
 describe('a summary', () => {
   test('is read by one call, card by card, and calls stay with their results', async () => {
     functions.recaller = ({ messages, turn }, { call, results }) => {

@@ -5,7 +5,6 @@
 import {
   budgetExceeded,
   buildView,
-  CARD_TYPES,
   type ErrorBody,
   estimatePrompt,
   foldManifest,
@@ -20,7 +19,7 @@ import {
   toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
-import type { NewEntry, StepCommit } from '@boxcar/store';
+import { findLastWords, type NewEntry, type StepCommit } from '@boxcar/store';
 import { askModel } from './ask-model.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { type Ending, entryOf, fallbackDeliverable } from './ending.js';
@@ -162,7 +161,7 @@ class TurnLoop {
     const { turn } = this.#held;
     const prompt = await this.#buildPrompt();
     const checked = await this.#context.check(prompt);
-    if (checked.outcome !== 'fits') return this.#afterCheck(checked, prompt);
+    if (checked.outcome !== 'fits') return this.#afterCheck(checked);
     const unpaid = this.#budget === undefined ? undefined : await this.#pay(this.#budget, prompt);
     if (unpaid !== undefined) return unpaid;
     const sent: SentPrompt = {
@@ -212,11 +211,7 @@ class TurnLoop {
   }
 
   /** Goes on with a prompt that is shorter now, or ends the turn whose prompt cannot be. */
-  #afterCheck(
-    checked: Checked,
-    { rows }: HeldPrompt,
-    closed?: ClosedStep,
-  ): TurnRun | 'next' | Promise<TurnRun> {
+  #afterCheck(checked: Checked, closed?: ClosedStep): TurnRun | 'next' | Promise<TurnRun> {
     switch (checked.outcome) {
       case 'fits':
         return 'next';
@@ -225,20 +220,23 @@ class TurnLoop {
         return 'next';
       case 'fenced':
         return 'fenced';
-      case 'over': {
-        const { error } = checked;
-        const lastText = lastTextOf(rows, this.#held.turn.turnId);
-        const deliverable = fallbackDeliverable(error, this.#progress.step, lastText);
-        const also = closed === undefined ? {} : { step: { ...closed, error } };
-        return this.#commits.end({ status: 'failed', deliverable, error }, also);
-      }
+      case 'over':
+        return this.#endShort('failed', checked.error, closed);
       default:
         return checked satisfies never;
     }
   }
 
+  /** Ends the turn before it came to an end of its own, with what it said last. */
+  async #endShort(status: 'failed' | 'partial', error: ErrorBody, closed?: ClosedStep): Promise<TurnRun> {
+    const lastText = await findLastWords(this.#host.runtime.pool, this.#held.turn.turnId);
+    const deliverable = fallbackDeliverable(error, this.#progress.step, lastText);
+    const also = closed === undefined ? {} : { step: { ...closed, error } };
+    return this.#commits.end({ status, deliverable, error }, also);
+  }
+
   /** Undefined: the step is paid for. */
-  async #pay(budget: StepBudget, { view, tools, rows, step }: HeldPrompt): Promise<TurnRun | undefined> {
+  async #pay(budget: StepBudget, { view, tools, step }: HeldPrompt): Promise<TurnRun | undefined> {
     const { turn } = this.#held;
     const paid = await budget.pay({
       promptTokens: estimatePrompt(view.estimateTokens, tools),
@@ -252,11 +250,8 @@ class TurnLoop {
         return 'fenced';
       case 'paused':
         return 'suspended';
-      case 'exceeded': {
-        const error = budgetExceeded(paid.hit, { turn_id: turn.turnId, step }).toJSON();
-        const deliverable = fallbackDeliverable(error, step - 1, lastTextOf(rows, turn.turnId));
-        return this.#commits.end({ status: 'partial', deliverable, error });
-      }
+      case 'exceeded':
+        return this.#endShort('partial', budgetExceeded(paid.hit, { turn_id: turn.turnId, step }).toJSON());
       default:
         return paid satisfies never;
     }
@@ -321,7 +316,7 @@ class TurnLoop {
     { error, body }: { readonly error: unknown; readonly body: ErrorBody },
   ): Promise<TurnRun | 'next'> {
     if (saysTooLong(body))
-      return this.#afterCheck(await this.#context.recover(sent, { step, error: body }), sent, step);
+      return this.#afterCheck(await this.#context.recover(sent, { step, error: body }), step);
     // A call that took too long may have been answered where nobody heard it; one that was refused cost nothing.
     const spent = body.code === 'model_timeout' ? this.#budget?.spend(undefined) : undefined;
     const after = await this.#host.modelWaits.afterFailure(this.#held, {
@@ -403,13 +398,4 @@ const successOf = (value: JsonValue): Ending => ({
 function isCompacted({ entries, lastAnchorPosition }: StepRows): boolean {
   const anchor = entries.find(({ position }) => position === lastAnchorPosition)?.card;
   return anchor != null && readCompaction(anchor) !== undefined;
-}
-
-/** The last thing the turn said. */
-function lastTextOf({ entries }: Pick<ViewRows, 'entries'>, turnId: string): string | null {
-  const said = entries.findLast(
-    ({ card, kind, turnId: author }) =>
-      kind === 'message' && author === turnId && card?.type === CARD_TYPES.thought,
-  )?.card?.content;
-  return said?.kind === 'text' && said.text.trim() !== '' ? said.text : null;
 }
