@@ -54,12 +54,10 @@ export { type CommandScan, scanCommands } from './command-scan.js';
 export { carryCompaction, EXPAND_TOOL, readCompaction } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';
 export {
-  type ContextEstimate,
   contextContract,
   contextReminder,
   DEFAULT_CONTEXT_TOKENS,
   DEFAULT_REMINDER_SHARE,
-  isReminderDue,
 } from './context-contract.js';
 export { type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
 export {

@@ -1,5 +1,6 @@
 import { isJsonObject, type JsonValue, type ModelRequest, type TurnId } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
+import { waitFor } from '@boxcar/testkit';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../runtime.js';
@@ -331,6 +332,15 @@ describe('an agent that can hand off', () => {
     expect(answer).toMatchObject({ outcome: 'found', places: [{ parts: [{ rule: 'context_contract' }] }] });
   });
 
+  test('is not reminded on the last step, which may only submit its result', async () => {
+    const turn = await play([read('a', 14_000), { say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits: { context_tokens: 10_000, context_reminder: 0.1, max_steps: 2 },
+    });
+    expect(turn.status).toBe('success');
+    expect(JSON.stringify(model.of(turn.turn_id)[1])).not.toContain('Call tape.handoff now');
+  });
+
   test('that cannot is told nothing', async () => {
     const turn = await play([read('a', 14_000), { say: 'done' }], {
       limits: { context_tokens: 10_000, context_reminder: 0.1 },
@@ -387,4 +397,29 @@ test('why names the rule of a reference, and that its words were left out', asyn
   const explained = await h.runtime.explainStep(turn.turn_id);
   expect(explained).toMatchObject({ verified: true, findings: [] });
   expect(explained.omissions.map(({ reason }) => reason)).toEqual(['referenced']);
+});
+
+test('a count of tokens that never comes holds a turn no longer than the turn is held', async () => {
+  const base = recordingModel();
+  const counting: string[] = [];
+  const countTokens = (_texts: readonly string[], name: string): Promise<readonly number[]> => {
+    counting.push(name);
+    return new Promise(() => undefined);
+  };
+  await using own = await harness({ model: { ...base, countTokens } });
+  await own.profile('counted', [{ say: 'never' }], { limits: { context_tokens: 100 } });
+  await own.profile('short', [{ say: 'done' }]);
+  await own.worker({ concurrency: 1 });
+  const { turn_id } = (await own.runtime.submit('launch_principal', {
+    profile_name: 'counted',
+    instruction: 'word '.repeat(200),
+  })) as { turn_id: TurnId };
+  await waitFor(() => counting.length > 0, { message: 'the tokens are counted' });
+  await own.runtime.submit('cancel', { turn_id });
+  const next = await own.runtime.submit('launch_principal', {
+    profile_name: 'short',
+    instruction: 'x',
+    wait: true,
+  });
+  expect(next).toMatchObject({ status: 'success', result: 'done' });
 });
