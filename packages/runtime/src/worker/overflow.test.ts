@@ -399,6 +399,45 @@ test('why names the rule of a reference, and that its words were left out', asyn
   expect(explained.omissions.map(({ reason }) => reason)).toEqual(['referenced']);
 });
 
+test('a reminder is given once, also when another worker goes on; a call that was refused as too long costs nothing', async () => {
+  const own = recordingModel({
+    slow: ({ turn }) => (turn.epoch === 1 ? new Promise(() => undefined) : { text: 'done' }),
+  });
+  await using other = await harness({ model: own });
+  const limits = { context_tokens: 2_000, context_reminder: 0.2, tokens: 1_000_000 };
+  const tools = ['tape.handoff'];
+  await other.profile('slow', [], { model: 'scripted:slow', tools, limits });
+  const first = await other.worker();
+  const submitted = await other.runtime.submit('launch_principal', {
+    profile_name: 'slow',
+    instruction: 'word '.repeat(800),
+  });
+  const { turn_id } = submitted as { turn_id: TurnId };
+  await waitFor(() => own.requests.length > 0, { message: 'the model is asked' });
+  await first.close({ graceMs: 0 });
+  await other.worker();
+  expect(await other.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    status: 'success',
+  });
+  const reminders = own
+    .of(turn_id)
+    .map(
+      ({ messages }) => messages.filter(({ content }) => content.includes('Call tape.handoff now')).length,
+    );
+  expect(reminders).toEqual([1, 1]);
+
+  await other.profile('refused', [{ overflow: true }], { limits: { tokens: 1_000_000 } });
+  const refused = (await other.runtime.submit('launch_principal', {
+    profile_name: 'refused',
+    instruction: 'x',
+    wait: true,
+  })) as { turn_id: TurnId };
+  const [row] = await other.rows('select spent_tokens::int as spent from boxcar.turns where id = $1', [
+    refused.turn_id,
+  ]);
+  expect(row).toEqual({ spent: 0 });
+});
+
 test('a count of tokens that never comes holds a turn no longer than the turn is held', async () => {
   const base = recordingModel();
   const counting: string[] = [];
