@@ -54,7 +54,7 @@ export function draftAutoHandoff(
     readonly elapsedMs: number;
   },
 ): readonly AutoHandoffEntry[] {
-  const { digest, summarized, keepFrom, references } = plan;
+  const { digest, summarized, keepFrom, references, leftOut } = plan;
   const summary = digest === undefined ? null : of.summaryId;
   const state = stateOf(plan, facts, summary);
   const limit = Number.POSITIVE_INFINITY;
@@ -63,7 +63,10 @@ export function draftAutoHandoff(
       type: CARD_TYPES.anchor,
       role: 'assistant',
       content: { kind: 'json', data: state },
-      metadata: { name: AUTO_HANDOFF_ANCHOR, ...compactionMetadata({ keepFrom, references, summary }) },
+      metadata: {
+        name: AUTO_HANDOFF_ANCHOR,
+        ...compactionMetadata({ keepFrom, references, leftOut, summary }),
+      },
       authorId: 'kernel',
     },
     { id: of.anchorId, projectId: of.projectId },

@@ -100,6 +100,8 @@ export interface Card {
   readonly toolCallId: ToolCallId | null;
   /** In a view: its content is a reference to its words, which a compaction has left out (view.ts, V8). */
   readonly isReference?: true;
+  /** In a view: it is not shown, its summary stands for it (V8). */
+  readonly isLeftOut?: true;
 }
 
 /** A card ready to be stored: content as JSON text in the caller's key order, its hash over the RFC 8785 form. */

@@ -10,7 +10,7 @@
  * P4  What else the prompt showed is linked by one summary, whose text names the newest of it. No model is asked.
  */
 import { CARD_TYPES, type Card, estimateTokens } from './card.js';
-import { bodyBytes, EXPAND_TOOL, mayBeReferred, toReference } from './compaction.js';
+import { bodyBytes, EXPAND_TOOL, mayBeReferred, mayBeReferredInContext, toReference } from './compaction.js';
 import type { BoxId, CardId } from './ids.js';
 import { isJsonObject, type JsonValue } from './json.js';
 import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from './tape.js';
@@ -26,6 +26,8 @@ export interface CompactionPlan {
   /** Steps of the turn that stay. */
   readonly keptSteps: number;
   readonly references: readonly CardId[];
+  /** Cards of the turn's context that are not shown. */
+  readonly leftOut: readonly CardId[];
   /** In the order in which the prompt showed them. */
   readonly summarized: readonly CardId[];
   /** The words of the summary; undefined when nothing is summarized. */
@@ -48,15 +50,20 @@ const costOf = (card: Card): number =>
   isHidden(card) ? 0 : MESSAGE_TOKENS + estimateTokens(bodyBytes(card));
 const savingOf = (card: Card): number => costOf(card) - costOf(toReference(card));
 
-const isFixed = ({ card, rule }: ContextCard): boolean =>
-  rule === 'parent' || isHidden(card) || !mayBeReferred(card);
+interface ContextPlan {
+  readonly references: readonly CardId[];
+  /** In the order of the context. */
+  readonly leftOut: readonly Card[];
+  /** What the rest comes to. */
+  readonly tokens: number;
+}
 
-/** P1, P2: which cards of the context become references. */
-function referContext(context: readonly ContextCard[], tokens: number): { cards: Card[]; tokens: number } {
-  let total = context.reduce((sum, { card }) => sum + costOf(card), 0);
-  const cards: Card[] = [];
+/** P1, P2: what becomes of the cards of the context. */
+function planContext(context: readonly ContextCard[], tokens: number): ContextPlan {
+  const costs = new Map(context.map(({ card }) => [card.id, costOf(card)]));
+  let total = sumOf(costs.values());
   const candidates = context
-    .map((one, index) => ({ ...one, index, saving: isFixed(one) ? 0 : savingOf(one.card) }))
+    .map((one, index) => ({ ...one, index, saving: mayBeReferredInContext(one) ? savingOf(one.card) : 0 }))
     .filter(({ saving }) => saving > 0)
     .sort(
       (a, b) =>
@@ -64,12 +71,43 @@ function referContext(context: readonly ContextCard[], tokens: number): { cards:
         b.saving - a.saving ||
         a.index - b.index,
     );
+  const referred = new Set<CardId>();
   for (const { card, saving } of candidates) {
     if (total <= tokens) break;
-    cards.push(card);
+    referred.add(card.id);
+    costs.set(card.id, costOf(card) - saving);
     total -= saving;
   }
-  return { cards, tokens: total };
+  const leftOut = new Set<CardId>();
+  const results = resultsByCall(context);
+  for (const { card } of context.filter(({ rule }) => rule === 'inherited')) {
+    if (total <= tokens) break;
+    const { content } = card;
+    const answers = content.kind === 'tool_call' ? (results.get(content.tool_call_id) ?? []) : [];
+    for (const { id } of [card, ...answers]) {
+      if (leftOut.has(id)) continue;
+      leftOut.add(id);
+      total -= costs.get(id) ?? 0;
+    }
+  }
+  return {
+    references: [...referred].filter((id) => !leftOut.has(id)),
+    leftOut: context.flatMap(({ card }) => (leftOut.has(card.id) && !isHidden(card) ? [card] : [])),
+    tokens: total,
+  };
+}
+
+const sumOf = (values: Iterable<number>): number => [...values].reduce((sum, value) => sum + value, 0);
+
+/** The inherited results of a context by the call that they answer. */
+function resultsByCall(context: readonly ContextCard[]): ReadonlyMap<string, readonly Card[]> {
+  const results = new Map<string, Card[]>();
+  for (const { card, rule } of context) {
+    if (rule !== 'inherited' || card.content.kind !== 'tool_result') continue;
+    const { tool_call_id: callId } = card.content;
+    results.set(callId, [...(results.get(callId) ?? []), card]);
+  }
+  return results;
 }
 
 /** Entries that stay or go together: a step with all that stands between its first entry and its last. */
@@ -131,11 +169,14 @@ function startedBy(payload: JsonValue | null): { turnId: string; boxId: BoxId } 
 }
 
 /** P4: the cards that the prompt shows no longer, in its order. */
-function droppedCards(rows: ViewRows, kept: ReadonlySet<TapeEntry>): readonly Card[] {
+function droppedCards(
+  rows: ViewRows,
+  { kept, leftOut }: { readonly kept: ReadonlySet<TapeEntry>; readonly leftOut: readonly Card[] },
+): readonly Card[] {
   const own = rows.contexts.get(rows.turn.contextBoxId) ?? [];
   const shown = new Set<CardId>(own.map(({ card }) => card.id));
   for (const { card } of kept) if (card !== null) shown.add(card.id);
-  const dropped: Card[] = [];
+  const dropped: Card[] = [...leftOut];
   const add = (card: Card): void => {
     if (isHidden(card) || shown.has(card.id)) return;
     shown.add(card.id);
@@ -192,7 +233,7 @@ export function planCompaction(
   options: { readonly tokens: number; readonly summaryId: CardId },
 ): CompactionPlan {
   const { tokens, summaryId } = options;
-  const context = referContext(
+  const context = planContext(
     rows.contexts.get(rows.turn.contextBoxId) ?? [],
     Math.floor(tokens * CONTEXT_SHARE),
   );
@@ -202,11 +243,12 @@ export function planCompaction(
     spillAbove: Math.min(SPILL_TOKENS, part),
   });
   const keptEntries = new Set(kept.flatMap((unit) => unit.entries));
-  const dropped = droppedCards(rows, keptEntries);
+  const dropped = droppedCards(rows, { kept: keptEntries, leftOut: context.leftOut });
   return {
     keepFrom: kept[0]?.entries[0]?.position ?? null,
     keptSteps: kept.reduce((sum, unit) => sum + unit.steps, 0),
-    references: [...new Set([...context.cards, ...spilled].map(({ id }) => id))],
+    references: [...new Set([...context.references, ...spilled.map(({ id }) => id)])],
+    leftOut: context.leftOut.map(({ id }) => id),
     summarized: dropped.map(({ id }) => id),
     digest: dropped.length === 0 ? undefined : writeDigest(dropped, summaryId, part),
   };

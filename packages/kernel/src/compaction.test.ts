@@ -1,7 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { type AutoHandoffEntry, appendAutoHandoff, draftAutoHandoff } from './auto-handoff.js';
-import type { CardContent } from './card.js';
 import { checkMessages } from './check-messages.js';
 import { planCompaction } from './compaction-plan.js';
 import type { TapeEntry } from './tape.js';
@@ -105,6 +104,74 @@ describe('a compacted prompt', () => {
     expect(compact(tape.rows(), 10).plan.references).not.toContain(testId('card', 5));
   });
 
+  test('refers to whatever a context has inherited, thoughts, calls and instructions of others too', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const long = 'x'.repeat(4_000);
+    const boxed = [
+      cards.thought(long, { authorId: OTHER }),
+      cards.call('f1', 'write', { text: long }, { authorId: OTHER }),
+      cards.instruction(long, { authorId: OTHER }),
+    ];
+    tape.begin(1, [argument(cards.instruction('Go on.')), ...boxed.map(inherited)]);
+    const { plan, view } = compact(tape.rows(), 1_000);
+    expect(new Set(plan.references)).toEqual(new Set(boxed.map(({ id }) => id)));
+    expect(checkMessages(view.messages, [])).toEqual([]);
+    expect(view.instruction).toBe('Go on.');
+  });
+
+  test('leaves out what is too much even as references, the oldest first, and links it by the summary', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const boxed = Array.from({ length: 2_000 }, (_, index) =>
+      cards.text('user', `${index} `.repeat(20), { authorId: OTHER }),
+    );
+    tape.begin(1, [argument(cards.instruction('Go on.')), ...boxed.map(inherited)]);
+    const { plan, view } = compact(tape.rows(), 4_000);
+    expect(view.estimateTokens).toBeLessThan(4_500);
+    const count = plan.leftOut.length;
+    expect(count).toBeGreaterThan(1_000);
+    expect(plan.leftOut).toEqual(boxed.slice(0, count).map(({ id }) => id));
+    expect(plan.summarized).toEqual(plan.leftOut);
+    expect(view.manifest.omitted).toMatchObject([
+      { kind: 'context', from: expect.any(Number), to: expect.any(Number), reason: 'summarized' },
+    ]);
+    const words = view.messages.map(({ content }) => content);
+    expect(words.at(-2)).toBe('Go on.');
+    expect(words.at(-1)).toMatch(/^\[Summary of \d+ earlier cards/);
+    expect(words).toContain('1999 '.repeat(20));
+  });
+
+  test('leaves out a call of a clone’s source with its result', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const boxed = Array.from({ length: 60 }, (_, index) => [
+      cards.thought(`Look ${index}.`),
+      cards.call(`n${index}`, 'read', { file: 'x'.repeat(300) }),
+      cards.result(`n${index}`, 'read', 'y'.repeat(300)),
+    ]).flat();
+    const native = boxed.map((card) => ({ ...inherited(card), native: true as const }));
+    tape.begin(1, [argument(cards.instruction('Go on.')), ...native]);
+    const { plan, view } = compact(tape.rows(), 3_000);
+    expect(plan.leftOut.length).toBeGreaterThan(60);
+    expect(plan.leftOut.length).toBeLessThan(180);
+    expect(JSON.stringify(view.messages)).not.toContain('not_available');
+    expect(checkMessages(view.messages, [])).toEqual([]);
+  });
+
+  test('shows the next turn what it is given anew, though the turn before had left it out', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const long = cards.text('user', 'x'.repeat(9_000), { authorId: OTHER });
+    tape.begin(1, [argument(cards.instruction('First.')), inherited(long)]);
+    const first = compact(tape.rows(), 1_000);
+    expect(first.plan.references).toEqual([long.id]);
+    for (const draft of first.drafts)
+      if (draft.kind === 'anchor') tape.anchor(draft.anchorName, draft.card, { turnId: testId('turn', 1) });
+    tape.begin(2, [argument(cards.instruction('Again.')), inherited(long)]);
+    expect(heads(buildView(tape.rows()))).toContain(`user: ${'x'.repeat(40)}`);
+  });
+
   test('stays as it is at its beginning while the turn goes on', () => {
     const { cards, tape } = longTurn(6, 400);
     const { rows, view } = compact(tape.rows(), 330);
@@ -181,36 +248,21 @@ describe('any prompt of any history, compacted to any size', () => {
     });
   });
 
-  /** Calls that are not one pair, whatever is left out: without a result in the box that holds them, or of an id that others have too. */
-  function unpaired({ entries, contexts }: ViewRows): ReadonlySet<string> {
-    const tape = entries.flatMap(({ card }) => card?.content ?? []);
-    const places = [tape, ...[...contexts.values()].map((cards) => cards.map(({ card }) => card.content))];
-    const counts = new Map<string, number>();
-    for (const of of places.flat())
-      if (of.kind === 'tool_call' || of.kind === 'tool_result')
-        counts.set(of.tool_call_id, (counts.get(of.tool_call_id) ?? 0) + 1);
-    const isPair = (place: readonly CardContent[], id: string): boolean =>
-      counts.get(id) === 2 && place.some((of) => of.kind === 'tool_result' && of.tool_call_id === id);
-    return new Set(
-      places.flatMap((place) =>
-        place.flatMap((of) =>
-          of.kind === 'tool_call' && !isPair(place, of.tool_call_id) ? [of.tool_call_id] : [],
-        ),
-      ),
-    );
-  }
-
   test('parts no call from its result', () => {
+    const callIdsOf = (rows: ViewRows): readonly string[] =>
+      [...rows.entries, ...[...rows.contexts.values()].flat()].flatMap(({ card }) =>
+        card?.content.kind === 'tool_call' ? [card.content.tool_call_id] : [],
+      );
     const unanswered = ({ messages }: View): readonly string[] =>
       messages.flatMap((message) =>
         message.role === 'tool' && message.content.includes('"not_available"') ? [message.toolCallId] : [],
       );
-    let pairs = 0;
     forEvery((before, { view }) => {
-      const exempt = new Set([...unanswered(buildView(before)), ...unpaired(before)]);
-      expect(unanswered(view).filter((id) => !exempt.has(id))).toEqual([]);
-      pairs += view.messages.filter(({ role }) => role === 'tool').length;
+      const calls = callIdsOf(before);
+      // Of two calls with one id the first may go, and the other then shows that its own result is hidden.
+      const isRepeated = (id: string): boolean => calls.indexOf(id) !== calls.lastIndexOf(id);
+      const was = new Set(unanswered(buildView(before)));
+      expect(unanswered(view).filter((id) => !was.has(id) && !isRepeated(id))).toEqual([]);
     });
-    expect(pairs).toBeGreaterThan(numRuns / 10);
   });
 });

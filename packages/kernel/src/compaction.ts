@@ -5,6 +5,8 @@
  * X1  The anchor stands where it cuts: behind the history that it leaves out, in front of the steps that it keeps.
  * X2  A kept step is kept whole; of a card that is referred to, the prompt shows a reference in place of its words.
  * X3  What is left out is linked: by the summary, or by its reference. Nothing is copied, and nothing is lost.
+ * X4  A context is shown in part only to the turn it belongs to: what another turn is given anew, it sees.
+ * X5  A handoff that this turn makes afterwards says it again: its context is shown behind every anchor.
  */
 import { CARD_TYPES, type Card, type CardContent, estimateTokens } from './card.js';
 import { type CardId, tryParseId } from './ids.js';
@@ -22,14 +24,19 @@ export interface Compaction {
   readonly keepFrom: number | null;
   /** Cards that are shown as references. */
   readonly references: readonly CardId[];
+  /** Cards of the turn's context that are not shown. */
+  readonly leftOut: readonly CardId[];
   /** The card that stands for what is not shown at all; null when there is nothing of that kind. */
   readonly summary: CardId | null;
 }
 
 /** As the metadata of the anchor's card hold it. */
-export const compactionMetadata = ({ keepFrom, references, summary }: Compaction): JsonObject => ({
-  compaction: { v: 1, keep_from: keepFrom, references: [...references], summary },
+export const compactionMetadata = ({ keepFrom, references, leftOut, summary }: Compaction): JsonObject => ({
+  compaction: { v: 1, keep_from: keepFrom, references: [...references], left_out: [...leftOut], summary },
 });
+
+const idsOf = (value: JsonValue | undefined): readonly CardId[] =>
+  (Array.isArray(value) ? value : []).flatMap((id) => idOf(id) ?? []);
 
 const idOf = (value: JsonValue | undefined): CardId | null =>
   (typeof value === 'string' ? tryParseId<'card'>(value) : undefined) ?? null;
@@ -38,12 +45,23 @@ const idOf = (value: JsonValue | undefined): CardId | null =>
 export function readCompaction({ metadata }: Pick<Card, 'metadata'>): Compaction | undefined {
   const { compaction } = metadata;
   if (!isJsonObject(compaction) || compaction.v !== 1) return undefined;
-  const { keep_from: from, references, summary } = compaction;
+  const { keep_from: from, references, left_out: leftOut, summary } = compaction;
   return {
     keepFrom: typeof from === 'number' ? from : null,
-    references: (Array.isArray(references) ? references : []).flatMap((id) => idOf(id) ?? []),
+    references: idsOf(references),
+    leftOut: idsOf(leftOut),
     summary: idOf(summary),
   };
+}
+
+/**
+ * The metadata of another anchor that the same turn writes later, so that what was left out of its context stays so (X5);
+ * undefined when its context was left as it is.
+ */
+export function carryCompaction(from: Pick<Card, 'metadata'>): JsonObject | undefined {
+  const { references = [], leftOut = [] } = readCompaction(from) ?? {};
+  if (references.length + leftOut.length === 0) return undefined;
+  return compactionMetadata({ keepFrom: null, references, leftOut, summary: null });
 }
 
 /** How much of its words a reference shows. */
@@ -76,7 +94,7 @@ export const toReference = (card: Card): Card => ({
   isReference: true,
 });
 
-/** Cards whose role in a prompt is more than their words, or that are what the turn is about. */
+/** Whether a card of a step may be shown as a reference: others hold the step together, or are what it was asked. */
 export const mayBeReferred = ({ content, type }: Card): boolean =>
   content.kind !== 'tool_call' &&
   content.kind !== 'fields_schema' &&
@@ -84,6 +102,16 @@ export const mayBeReferred = ({ content, type }: Card): boolean =>
   type !== CARD_TYPES.parentPointer &&
   type !== CARD_TYPES.anchor &&
   type !== CARD_TYPES.thought;
+
+/**
+ * The same of a card of the turn's context. Of what was inherited, everything but the calls of a clone's source, which
+ * their results have to follow; of the turn's own arguments, what neither says nor binds what it is to do.
+ */
+export const mayBeReferredInContext = ({ card, rule, native }: ContextCard): boolean => {
+  if (rule === 'parent' || card.type === CARD_TYPES.parentPointer) return false;
+  if (rule === 'argument') return mayBeReferred(card);
+  return native !== true || card.content.kind !== 'tool_call';
+};
 
 /** The rows as their last anchor wants them read; the same rows when it is no compaction. */
 export function placeCompaction(rows: ViewRows): ViewRows {
@@ -94,9 +122,8 @@ export function placeCompaction(rows: ViewRows): ViewRows {
   const { keepFrom, references, summary } = compaction;
   const from = Math.min(keepFrom ?? lastAnchorPosition, lastAnchorPosition);
   const referred = new Set<string>(references);
-  const refer = <C extends Card | null>(card: C): C | Card =>
-    card !== null && referred.has(card.id) ? toReference(card) : card;
-  const place = (entry: TapeEntry): TapeEntry => ({ ...entry, card: refer(entry.card) });
+  const refer = (entry: TapeEntry): TapeEntry =>
+    entry.card !== null && referred.has(entry.card.id) ? { ...entry, card: toReference(entry.card) } : entry;
   const isSummary = ({ card, position }: TapeEntry): boolean =>
     summary !== null && card?.id === summary && position > lastAnchorPosition;
   return {
@@ -107,13 +134,22 @@ export function placeCompaction(rows: ViewRows): ViewRows {
       ...entries.filter(isSummary),
       ...entries
         .filter((entry) => entry !== anchor && entry.position >= from && !isSummary(entry))
-        .map(place),
+        .map(refer),
     ],
-    contexts: new Map(
-      [...rows.contexts].map(([boxId, cards]) => [
-        boxId,
-        cards.map((one): ContextCard => ({ ...one, card: refer(one.card) })),
-      ]),
-    ),
+    contexts: anchor.turnId === rows.turn.turnId ? placeContext(rows, compaction) : rows.contexts,
   };
+}
+
+/** X4: what the compaction says of a context is said of the turn's that it was made for. */
+function placeContext({ turn, contexts }: ViewRows, compaction: Compaction): ViewRows['contexts'] {
+  const referred = new Set<string>(compaction.references);
+  const leftOut = new Set<string>(compaction.leftOut);
+  const place = (one: ContextCard): ContextCard => {
+    const { card } = one;
+    if (leftOut.has(card.id)) return { ...one, card: { ...card, isLeftOut: true } };
+    return referred.has(card.id) ? { ...one, card: toReference(card) } : one;
+  };
+  return new Map(
+    [...contexts].map(([boxId, cards]) => [boxId, boxId === turn.contextBoxId ? cards.map(place) : cards]),
+  );
 }

@@ -1,10 +1,5 @@
 import { expect, test } from 'vitest';
-import {
-  contextContract,
-  contextReminder,
-  DEFAULT_CONTEXT_TOKENS,
-  isReminderDue,
-} from './context-contract.js';
+import { contextContract, contextReminder, DEFAULT_CONTEXT_TOKENS } from './context-contract.js';
 
 test("the contract is the seed's, with the limit of the model", () => {
   expect(contextContract(DEFAULT_CONTEXT_TOKENS)).toBe(
@@ -23,18 +18,6 @@ test.each([
   [800, '800'],
 ])('a limit of %i tokens reads %s', (limit, text) => {
   expect(contextContract(limit)).toContain(`The current limit is ${text} tokens.`);
-});
-
-test('the reminder is due above the share of the limit, not at it', () => {
-  const due = (estimateTokens: number, share?: number): boolean =>
-    isReminderDue({ estimateTokens, limitTokens: 1_000 }, share);
-  expect([due(800), due(801), due(500, 0.5), due(501, 0.5), due(0, 0)]).toEqual([
-    false,
-    true,
-    false,
-    true,
-    false,
-  ]);
 });
 
 test('the reminder names the tool and both figures', () => {

@@ -21,19 +21,14 @@ export function contextContract(limitTokens: number): string {
   ].join('\n');
 }
 
-export interface ContextEstimate {
+/** The one reminder. */
+export function contextReminder({
+  estimateTokens,
+  limitTokens,
+}: {
   readonly estimateTokens: number;
   readonly limitTokens: number;
-}
-
-/** True above the share, not at it. */
-export const isReminderDue = (
-  { estimateTokens, limitTokens }: ContextEstimate,
-  share = DEFAULT_REMINDER_SHARE,
-): boolean => estimateTokens > limitTokens * share;
-
-/** The one reminder. */
-export function contextReminder({ estimateTokens, limitTokens }: ContextEstimate): string {
+}): string {
   const percent = Math.floor((estimateTokens / limitTokens) * 100);
   return (
     `The context has about ${estimateTokens} of ${limitTokens} tokens (${percent} %). Call tape.handoff now: what lies ` +

@@ -2,14 +2,15 @@
 import { DEFAULT_CONTEXT_TOKENS, DEFAULT_REMINDER_SHARE } from './context-contract.js';
 import type { Profile } from './profile.js';
 import { toolNames } from './queue-tool.js';
+import { TAPE_HANDOFF } from './tape-tools.js';
 
-/** Windows by model name without its provider, the longest beginning that fits first. A start, not a promise. */
+/** Windows by model name without its provider; the first that fits. A start, not a promise. */
 const WINDOWS: readonly (readonly [RegExp, number])[] = [
   [/^gpt-4\.1/, 1_047_576],
-  [/^(gpt-4o|gpt-4-turbo|gpt-4-1106|gpt-4-0125|chatgpt-4o|gpt-oss|o1-mini|o1-preview)/, 128_000],
   [/^gpt-4-32k/, 32_768],
-  [/^gpt-4/, 8_192],
+  [/^gpt-4(-\d{4})?$/, 8_192],
   [/^gpt-3\.5/, 16_385],
+  [/^(gpt-4|chatgpt-4o|gpt-oss|o1-mini|o1-preview|gpt-5(\.\d)?-chat)/, 128_000],
   // What a prompt may have of 400,000.
   [/^gpt-5/, 272_000],
 ];
@@ -36,11 +37,9 @@ export interface ContextLimits {
   readonly reminderTokens: number | undefined;
 }
 
-const HANDOFF_TOOL = 'tape.handoff';
-
 /** Whether agents of this profile can hand off by themselves. */
-const canHandOff = (profile: Pick<Profile, 'tools' | 'must_end_with'>): boolean =>
-  toolNames(profile).includes(HANDOFF_TOOL);
+const canHandOff = (profile: Pick<Profile, 'tools'>): boolean =>
+  toolNames(profile).includes(TAPE_HANDOFF.name);
 
 export function contextLimitsOf(profile: Profile): ContextLimits {
   const limitTokens = contextTokensOf(profile);

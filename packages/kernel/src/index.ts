@@ -51,15 +51,13 @@ export {
 export { checkMessages } from './check-messages.js';
 export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
-export { EXPAND_TOOL, readCompaction } from './compaction.js';
+export { carryCompaction, EXPAND_TOOL, readCompaction } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';
 export {
-  type ContextEstimate,
   contextContract,
   contextReminder,
   DEFAULT_CONTEXT_TOKENS,
   DEFAULT_REMINDER_SHARE,
-  isReminderDue,
 } from './context-contract.js';
 export { type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
 export {
@@ -70,6 +68,7 @@ export {
   KernelError,
   toErrorBody,
 } from './errors.js';
+export { readCardPage, readSummaryPage } from './expand-page.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
 export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {

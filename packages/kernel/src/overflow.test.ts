@@ -38,6 +38,16 @@ describe('the prompt is too long when a provider says', () => {
     'the input overflows the context limit',
     'exceeds the model context',
     'PROMPT TOO LONG',
+    // Of hosts of open models, clouds and gateways.
+    'the input length exceeds the context length',
+    "'max_tokens' or 'max_completion_tokens' is too large: 4096. This model's maximum context length is 8192 tokens and your request has 5000 input tokens (4096 > 8192 - 5000).",
+    '`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 4000 `inputs` tokens and 1000 `max_new_tokens`',
+    'Unable to submit request because the input token count is 1200000 but model only supports up to 1048576. Reduce the input token count and try again.',
+    '400 Bad Request: Too many input tokens. Max input tokens: 8192, request input token count: 11531',
+    'Prompt exceeds max length',
+    'Request body too large for gpt-4o-mini model. Max size: 8000 tokens.',
+    'prompt is too long: 210,000 tokens > 200,000 maximum',
+    'This endpoint’s maximum context length is 32768 tokens. However, you requested about 40000 tokens',
   ])('%s', (message) => {
     expect(isContextOverflow({ message })).toBe(true);
   });
@@ -63,6 +73,13 @@ test.each([
   'max_output_tokens exceeds the token limit of 8192',
   'Invalid value for token: limit must be positive per-minute',
   'The model is overloaded',
+  'max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens for claude-3-5-sonnet',
+  '`max_tokens` must be less than or equal to `32768`, the maximum value for `max_tokens` is less than the `context_window` for this model',
+  'max_tokens must be ≤ 8192 for this context window',
+  'max_completion_tokens must be at most 16384',
+  'The maximum tokens you requested exceeds the model limit of 8192. Try again with a maximum tokens value that is lower than 8192.',
+  'Too many tokens, please wait before trying again.',
+  'Quota exceeded for input tokens: the context window of your plan is used up this month.',
   'Internal server error',
   'Invalid API token',
   'context deadline exceeded',
@@ -72,6 +89,13 @@ test.each([
   '',
 ])('a failure of another kind is no overflow: %s', (message) => {
   expect(isContextOverflow({ message })).toBe(false);
+});
+
+test('a limit of rate is one, whatever its status: some hosts answer 413 to it', () => {
+  const message =
+    'Request too large for model `llama-3` on tokens per minute (TPM): Limit 6000, Requested 7000, please reduce your message size and try again.';
+  expect(isContextOverflow({ message, status: 413 })).toBe(false);
+  expect(isContextOverflow({ message: 'x', status: 413, code: 'rate_limit_exceeded' })).toBe(false);
 });
 
 test('a status of 429 is a limit of rate, whatever the words', () => {

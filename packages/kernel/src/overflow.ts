@@ -32,7 +32,7 @@ const CERTAIN: readonly RegExp[] = [
   /context.{0,20}(length|window)/i,
   /maximum.{0,20}context/i,
   /prompt.{0,10}too long/i,
-  /tokens? > \d+ maximum/i,
+  /tokens? > [\d,]+ maximum/i,
   /(exceed|overflow|too (long|large)).{0,80}context (size|limit)/i,
   /context (size|limit)s?\b.{0,40}(exceed|overflow)/i,
   /(available|exceeds?( the)?) (model )?context/i,
@@ -47,6 +47,11 @@ const CERTAIN: readonly RegExp[] = [
   /inputs?\W.{0,20}must have less than \d+ tokens/i,
   /number of tokens in the prompt.{0,20}exceed/i,
   /prompt contains \d+ tokens.{0,40}too large/i,
+  /prompt exceeds (the )?max/i,
+  /too many (input|prompt) tokens/i,
+  /input token count.{0,40}only supports up to/i,
+  /inputs?\W{0,3}tokens \+ \W?max_new_tokens\W{0,3}must be/i,
+  /request body too large for .{0,60} model/i,
 ];
 
 /** Words that also mean a limit of rate or of the answer's length. */
@@ -56,16 +61,21 @@ const LIKELY: readonly RegExp[] = [
   /(request|payload|content|request entity) (is )?too large/i,
   /too many tokens/i,
 ];
-const OTHERWISE =
-  /rate.?limit|too many requests|per.?(second|minute|min\b|hour|day)|\b[TR]P[MDS]\b|quota|max_(completion_|output_|new_)?tokens|(completion|output) token/i;
+const ANSWER = /max_(completion_|output_|new_)?tokens|(completion|output) token/i;
+/** What was asked for as an answer, whatever it is compared with. */
+const ANSWER_ALONE =
+  /(?<!\+ \W?)max_\w*tokens\W{0,3}(must|should|has to) be (≤|<=|<|less|lower|smaller|at most|no more)/i;
+/** An allowance, whatever of. */
+const RATE =
+  /rate.?limit|too many requests|per.?(second|minute|min\b|hour|day)|\b[TR]P[MDS]\b|quota|throttl|please wait/i;
 
 const matches = (patterns: readonly RegExp[], text: string): boolean =>
   patterns.some((pattern) => pattern.test(text));
 
-export function isContextOverflow({ message, status, code }: OverflowEvidence): boolean {
-  if (code !== undefined && CODES.has(code.toLowerCase())) return true;
-  // A minute's allowance, however it is worded.
-  if (status === 429) return false;
+export function isContextOverflow({ message, status, code = '' }: OverflowEvidence): boolean {
+  if (CODES.has(code.toLowerCase())) return true;
+  // Some hosts answer 413 to what is more than a minute's allowance.
+  if (status === 429 || RATE.test(code) || RATE.test(message) || ANSWER_ALONE.test(message)) return false;
   if (status === 413 || matches(CERTAIN, message)) return true;
-  return matches(LIKELY, message) && !OTHERWISE.test(message);
+  return matches(LIKELY, message) && !ANSWER.test(message);
 }

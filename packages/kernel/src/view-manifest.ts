@@ -49,7 +49,8 @@ export type OmissionReason =
   | 'call_hidden'
   | 'blank'
   | 'repeated'
-  | 'referenced';
+  | 'referenced'
+  | 'summarized';
 
 export interface Omission {
   readonly source: ViewSource;

@@ -115,6 +115,10 @@ export function take(prompt: Prompt, placed: Placed): boolean {
     omit(prompt, placed, 'hidden');
     return false;
   }
+  if (card.isLeftOut === true) {
+    omit(prompt, placed, 'summarized');
+    return false;
+  }
   if (prompt.shownCards.has(card.id)) {
     omit(prompt, placed, 'duplicate');
     return false;

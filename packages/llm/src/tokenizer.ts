@@ -40,9 +40,9 @@ class TokenizerThread {
   #next = 0;
 
   /** @param onEnd - It will answer nothing more. */
-  constructor(onEnd: () => void) {
+  constructor(onEnd: (thread: TokenizerThread) => void) {
     const end = (reason: unknown): void => {
-      onEnd();
+      onEnd(this);
       for (const { reject } of this.#requests.values())
         reject(new Error('The thread that counts tokens has ended.', { cause: reason }));
       this.#requests.clear();
@@ -77,8 +77,9 @@ let thread: TokenizerThread | undefined;
 /** The tokens of each text for a model; whether that is exact, `tokenizerOf` says. Counted beside the process's own loop. */
 export async function countAllTokens(texts: readonly string[], model: string): Promise<readonly number[]> {
   const { encoding } = tokenizerOf(model);
-  thread ??= new TokenizerThread(() => {
-    thread = undefined;
+  thread ??= new TokenizerThread((ended) => {
+    // It says so twice, by its error and by its exit; between the two another may have been started.
+    if (thread === ended) thread = undefined;
   });
   try {
     return await thread.count(encoding, texts);

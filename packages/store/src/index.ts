@@ -55,6 +55,13 @@ export {
 export { type Build, THIS_BUILD } from './build.js';
 export { loadCardFacts, loadCards } from './card-facts.js';
 export {
+  type CompactionLink,
+  countAnchorsOfTurn,
+  findAnchorOfTurn,
+  findCompactionLink,
+  findLastWords,
+} from './compactions.js';
+export {
   checkOut,
   createPool,
   isTransient,
@@ -138,8 +145,6 @@ export {
   type ProfileRow,
 } from './lookups.js';
 export {
-  countAnchorsOfTurn,
-  findCompactionReader,
   type MidStep,
   type MidStepEntry,
   type MidStepOutcome,

@@ -5,11 +5,10 @@
  * M1  Nothing is written when the tape has grown since the caller read it: what was planned would no longer be true.
  * M2  The same again changes nothing: it is known by its first card.
  */
-import type { BoxId, CardId, EntryKind, JsonValue, NewCard, Profile, TurnId, WorkerId } from '@boxcar/kernel';
+import type { BoxId, EntryKind, JsonValue, NewCard, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement, type Tx, transaction } from './db.js';
+import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import { entriesOf } from './tape-line.js';
 import type { StepCommit } from './turns.js';
 
 export interface MidStepEntry {
@@ -152,44 +151,4 @@ export function writeMidStep(pool: pg.Pool, item: MidStep): Promise<MidStepOutco
     ]);
     return head === undefined ? { outcome: 'moved' } : closeAttempt(tx, item, { ...turn, ...head });
   });
-}
-
-/** The anchors of a name, `$n`, that the tape `b` reads, a fork's line included; the kind as it stands in the index. */
-const anchorsOf = (name: string): string =>
-  entriesOf('b', {
-    from: '1',
-    to: 'b.head_position',
-    where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended(${name}, 0) and o.anchor_name = ${name}`,
-  });
-
-const ANCHORS_OF_TURN = statement(`
-  select count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e
-  where t.id = $1 and e.turn_id = t.id`);
-
-/** How many anchors of a name a turn has written to its tape. */
-export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorName: string): Promise<number> {
-  const [row] = await run<{ n: number }>(db, ANCHORS_OF_TURN, [turnId, anchorName]);
-  return row?.n ?? 0;
-}
-
-// What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else.
-const LINKED = statement(`
-  select p.content->'data' as profile
-  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
-    cross join lateral ${anchorsOf('$3')} e join boxcar.cards a on a.id = e.card_id left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
-  where t.id = $1 and (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.id = $2::uuid or s.metadata->'summarizes' ? ($2::uuid)::text)
-  limit 1`);
-
-/**
- * Whether a card is one that a compaction of the turn's tape has left out and links, so that the turn may read it.
- *
- * @returns The profile of the turn that may; undefined: it may not.
- */
-export async function findCompactionReader(
-  db: Queryable,
-  turnId: TurnId,
-  of: { readonly cardId: CardId; readonly anchorName: string },
-): Promise<Profile | undefined> {
-  const [row] = await run<{ profile: Profile }>(db, LINKED, [turnId, of.cardId, of.anchorName]);
-  return row?.profile;
 }

@@ -215,3 +215,13 @@ it.each([
 ])('%j asks to wait %s ms', (headers, expected) => {
   expect(readRetryAfter(new Headers(headers), 1_000)).toBe(expected);
 });
+
+it('one request above a minute’s allowance is a limit of rate that no waiting helps, also where 413 says so', () => {
+  const message =
+    'Request too large for model `llama-3` on tokens per minute (TPM): Limit 6000, Requested 7000';
+  for (const status of [413, 429])
+    expect(judgeFailure({ status, error: { message, code: 'rate_limit_exceeded' } })).toEqual({
+      code: 'model_rate_limited',
+      canRetry: false,
+    });
+});

@@ -106,8 +106,9 @@ function judgeStatus(status: number, error: ProviderError): Verdict {
   const isWithoutCredit = names.includes('insufficient_quota') || CREDIT_WORDS.test(error.message);
   if (status === 401 || status === 402 || status === 403 || isWithoutCredit)
     return verdict('model_unauthorized', false);
-  // One request larger than a minute's allowance fails however long it waits.
-  if (status === 429) return verdict('model_rate_limited', !/request too large/i.test(error.message));
+  // One request larger than a minute's allowance fails however long it waits. Some hosts answer 413 to it.
+  if (status === 429 || status === 413)
+    return verdict('model_rate_limited', !/request too large/i.test(error.message));
   if (status === 404 || isNamed(new Set(['model_not_found']))) return verdict('model_unknown', false);
   if (status === 400 && MISSING_MODEL_WORDS.test(error.message)) return verdict('model_unknown', false);
   if (status === 408 || status === 409 || status === 425) return verdict('model_unavailable', true);

@@ -1,13 +1,19 @@
 import {
+  AUTO_HANDOFF_ANCHOR,
+  CARD_TYPES,
+  carryCompaction,
   handoffOf,
   handoffText,
+  type JsonObject,
   KernelError,
   TAPE_HANDOFF,
   type TapeHandoff,
   tapeHandoffSchema,
 } from '@boxcar/kernel';
+import { findAnchorOfTurn } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
 import { withinPrimitive } from '../tape/connection.js';
+import type { EntryInput } from '../tape/entry-input.js';
 import { openTape } from '../tape/open-tape.js';
 import { type TapeTarget, toTarget } from '../tape/tape-types.js';
 
@@ -20,6 +26,38 @@ function ownTape({ ctx }: HandlerTools): TapeTarget {
     details: { field: 'arguments.tape' },
   });
 }
+
+/** What the kernel has left out of the context of the calling turn: the turn's own anchors go on leaving it out. */
+async function carried({ ctx, db }: HandlerTools, target: TapeTarget): Promise<JsonObject | undefined> {
+  const { parent } = ctx;
+  if (parent === undefined || typeof target === 'string') return undefined;
+  if (!('box' in target) || target.box !== parent.outputBoxId) return undefined;
+  const compacted = await findAnchorOfTurn(db, parent.turnId, AUTO_HANDOFF_ANCHOR);
+  return compacted && carryCompaction(compacted);
+}
+
+const compactedHandoff = (of: {
+  readonly name: string;
+  readonly state: JsonObject | undefined;
+  readonly compaction: JsonObject;
+}): readonly EntryInput[] => [
+  {
+    kind: 'draft',
+    draft: {
+      kind: 'anchor',
+      card: {
+        type: CARD_TYPES.anchor,
+        role: 'assistant',
+        content: { kind: 'json', data: of.state ?? null },
+        metadata: { name: of.name, ...of.compaction },
+      },
+      payload: null,
+      anchorName: of.name,
+      meta: null,
+    },
+  },
+  { kind: 'event', name: 'handoff', data: { name: of.name } },
+];
 
 /** Writes an anchor with the result of its call. Its place is behind the step that asks for it (docs/views.md). */
 export const tapeHandoff: Handler<TapeHandoff> = {
@@ -35,10 +73,12 @@ export const tapeHandoff: Handler<TapeHandoff> = {
       create: false,
     });
     const { name, state } = handoffOf(input);
-    await tape.handoff(name, {
-      ...(state === undefined ? {} : { state }),
-      ...(ctx.parent === undefined ? {} : { turnId: ctx.parent.turnId }),
-    });
+    const by = ctx.parent === undefined ? {} : { turnId: ctx.parent.turnId };
+    const compaction = await carried(tools, target);
+    if (compaction === undefined)
+      await tape.handoff(name, { ...(state === undefined ? {} : { state }), ...by });
+    else
+      await tape.append(compactedHandoff({ name, state, compaction }).map((entry) => ({ ...entry, ...by })));
     return handoffText(name);
   },
 };

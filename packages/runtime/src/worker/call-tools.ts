@@ -20,8 +20,8 @@ import type { SubmitOptions } from '../submit/options.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';
+import type { HeldTurn } from './held-turn.js';
 import { keepLate, lateResult } from './late.js';
-import type { HeldTurn } from './run-turn.js';
 
 /** What a profile may call in one turn, decided once and enforced at dispatch. */
 export interface Toolbox {

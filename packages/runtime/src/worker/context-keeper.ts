@@ -19,6 +19,7 @@ import {
   type Message,
   type Profile,
   planCompaction,
+  TAPE_HANDOFF,
   type ToolSchema,
   type View,
   type ViewRows,
@@ -26,7 +27,8 @@ import {
 import { countAnchorsOfTurn, type StepCommit, writeMidStep } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
-import type { HeldTurn } from './run-turn.js';
+import { unlessAborted } from '../unless-aborted.js';
+import type { HeldTurn } from './held-turn.js';
 import { CONTEXT_REMINDER, noticeCard } from './step-cards.js';
 
 /** A prompt that is about to be sent, or was. */
@@ -98,7 +100,10 @@ export class ContextKeeper {
 
   /** Before the call. */
   async check(prompt: HeldPrompt): Promise<Checked> {
-    const { promptTokens, reminderTokens, limitTokens } = this.#limits;
+    const { promptTokens, limitTokens } = this.#limits;
+    // Not on the last step, which may hand off no more.
+    const canHandOff = prompt.tools.some(({ name }) => name === TAPE_HANDOFF.name);
+    const reminderTokens = canHandOff ? this.#limits.reminderTokens : undefined;
     const smallest = Math.min(promptTokens, reminderTokens ?? promptTokens);
     // No token is shorter than a byte, so most prompts need not be counted.
     const bytes = estimateWith(prompt.view, prompt.tools) * 4;
@@ -244,12 +249,16 @@ export class ContextKeeper {
     if (tools.length > 0) texts.push(JSON.stringify(tools));
     const fresh = [...new Set(texts.filter((text) => !this.#counted.has(text)))];
     try {
-      const counts = fresh.length === 0 ? [] : await model.countTokens(fresh, this.#model);
+      const counts =
+        fresh.length === 0
+          ? []
+          : await unlessAborted(model.countTokens(fresh, this.#model), this.#held.signal);
       const counted = new Map(fresh.map((text, index) => [text, counts[index] ?? 0]));
       const known = new Map(texts.map((text) => [text, counted.get(text) ?? this.#counted.get(text) ?? 0]));
       this.#counted = known;
       return texts.reduce((sum, text) => sum + MESSAGE_TOKENS + (known.get(text) ?? 0), 0);
     } catch (error) {
+      this.#held.signal.throwIfAborted();
       this.#runtime.log('warn', 'turn.tokens_not_counted', { turn_id: this.#held.turn.turnId, error });
       return estimate;
     }

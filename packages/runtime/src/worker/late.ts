@@ -3,8 +3,8 @@ import type { JsonValue, ModelReply } from '@boxcar/kernel';
 import { type CallSettlement, type Evidence, keepEvidence } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
+import type { HeldTurn } from './held-turn.js';
 import { usageRow } from './reply.js';
-import type { HeldTurn } from './run-turn.js';
 
 /** Characters of a body: it is for people who ask what was paid for, not for prompts. */
 const MAX_BODY = 100_000;

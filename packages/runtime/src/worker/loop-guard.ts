@@ -18,7 +18,7 @@ import { type EarlierCall, findRepeats, type PendingCall } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import { toFailure, toSettlement } from './call-result.js';
 import type { CallRoute, CallRun, Toolbox } from './call-tools.js';
-import type { HeldTurn } from './run-turn.js';
+import type { HeldTurn } from './held-turn.js';
 
 type Rows = Pick<ViewRows, 'entries' | 'contexts'>;
 type Repeats = ReadonlyMap<string, Pick<EarlierCall, 'turn_id' | 'step' | 'tool_call_id'>>;

@@ -13,8 +13,8 @@ import {
 import { loadFailedAttempts, retryLater, type StepCommit, wakeRetries } from '@boxcar/store';
 import { Batcher } from '../batcher.js';
 import type { RuntimeCore } from '../runtime.js';
+import type { HeldTurn } from './held-turn.js';
 import { ModelGate } from './model-gate.js';
-import type { HeldTurn } from './run-turn.js';
 import { Timers } from './timers.js';
 
 /** What is kept of the words of each try. */

@@ -1,5 +1,6 @@
 import { isJsonObject, type JsonValue, type ModelRequest, type TurnId } from '@boxcar/kernel';
 import type { ScriptedFunction } from '@boxcar/llm';
+import { waitFor } from '@boxcar/testkit';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../runtime.js';
@@ -75,6 +76,14 @@ const attemptsOf = ({ turn_id }: { readonly turn_id: TurnId }) =>
     `select step, attempt, error->>'code' as code, committed_at is not null as is_committed from boxcar.steps where turn_id = $1 order by step, attempt`,
     [turn_id],
   );
+
+/** Makes a box of these cards. */
+async function cardsOf(
+  cards: readonly JsonValue[],
+): Promise<{ readonly card_id: string; readonly box_id: string }[]> {
+  const { box_id } = (await h.runtime.submit('create_box', { cards: [...cards] })) as { box_id: string };
+  return h.rows('select unnest(card_ids) as card_id, id as box_id from boxcar.boxes where id = $1', [box_id]);
+}
 
 const heads = ({ messages }: ModelRequest): readonly string[] =>
   messages.map(({ role, content }) => `${role}: ${content.slice(0, 36)}`);
@@ -218,21 +227,63 @@ describe('a prompt that is estimated to be too long', () => {
     expect(last === undefined ? [] : heads(last)).toContain('user: short');
   });
 
-  test('leaves nothing to expand but what it linked', async () => {
-    const other = (await h.runtime.submit('create_box', {
-      cards: [{ type: 'note', content: { kind: 'text', text: 'private' } }],
-    })) as { box_id: string };
-    const [card] = await h.rows<{ id: string }>('select card_ids[1] as id from boxcar.boxes where id = $1', [
-      other.box_id,
-    ]);
-    const ask = { calls: [{ tool: 'expand', arguments: { card_id: card?.id ?? '' } }] };
-    const turn = await play([read('alpha', 60_000), ask, { say: 'asked' }], { limits });
+  test('leaves nothing to expand but what it linked, whatever a card says that it summarizes', async () => {
+    const [secret] = await cardsOf([{ type: 'note', content: { kind: 'text', text: 'private' } }]);
+    // Linked as a reference once it is left out; its list is what its author says.
+    const forged = {
+      type: 'task.summary',
+      content: { kind: 'text', text: 'all there was '.repeat(6_000) },
+      metadata: { summarizes: [secret?.card_id ?? ''] },
+    };
+    const [linked] = await cardsOf([forged]);
+    const asks = [secret, linked].map((card) => ({
+      calls: [{ tool: 'expand', arguments: { card_id: card?.card_id ?? '' } }],
+    }));
+    await h.profile('curious', [...asks, { say: 'asked' }], { limits });
+    const turn = await run('curious', { context_box_id: linked?.box_id ?? '' });
     expect(turn).toMatchObject({ status: 'success' });
     const results = await h.rows<{ content: JsonValue }>(
-      `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 and k.name = 'expand'`,
+      `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 and k.name = 'expand' order by k.step`,
       [turn.turn_id],
     );
-    expect(results[0]?.content).toMatchObject({ status: 'failed', error: { code: 'not_found' } });
+    expect(results.map(({ content }) => content)).toMatchObject([
+      { status: 'failed', error: { code: 'not_found' } },
+      { status: 'success', result: { text: expect.stringContaining('all there was') } },
+    ]);
+    expect(JSON.stringify(results)).not.toContain('private');
+  });
+});
+
+describe('a turn whose prompt was too long', () => {
+  const limits = { context_tokens: 8_000 };
+
+  test('may hand off itself afterwards: what was left out of its context does not come back', async () => {
+    const [boxed] = await cardsOf([
+      { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } },
+    ]);
+    const handoff = { calls: [{ tool: 'tape.handoff', arguments: { name: 'phase', summary: 'half way' } }] };
+    await h.profile('handing', [handoff, read('alpha', 400), { say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits,
+    });
+    const turn = await run('handing', { context_box_id: boxed?.box_id ?? '' });
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+    const [, second, third] = model.of(turn.turn_id);
+    expect(heads(second as ModelRequest)).toContainEqual(expect.stringMatching(/^user: \[Anchor phase\]/));
+    expect(heads(second as ModelRequest)).toContainEqual(expect.stringMatching(/^user: \[note, about 15000/));
+    expect(second?.tools.map(({ name }) => name)).toContain('expand');
+    expect(third?.messages.slice(0, second?.messages.length)).toEqual(second?.messages);
+  });
+
+  test('and that ends all the same delivers what it said last, though no prompt shows it any more', async () => {
+    const written = { calls: [{ tool: 'read', arguments: { file: 'x'.repeat(24_000), length: 10 } }] };
+    const turn = await play(
+      [{ say: 'Half of it is done.', ...written }, { overflow: true }, { say: 'never' }],
+      {
+        limits,
+      },
+    );
+    expect(turn).toMatchObject({ status: 'failed', result: { last_text: 'Half of it is done.' } });
   });
 });
 
@@ -279,6 +330,15 @@ describe('an agent that can hand off', () => {
     expect(sent[1]?.messages.at(-1)?.content).toContain('of 10000 tokens');
     const answer = await h.runtime.why(turn.turn_id, 'The current limit is 10k tokens');
     expect(answer).toMatchObject({ outcome: 'found', places: [{ parts: [{ rule: 'context_contract' }] }] });
+  });
+
+  test('is not reminded on the last step, which may only submit its result', async () => {
+    const turn = await play([read('a', 14_000), { say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits: { context_tokens: 10_000, context_reminder: 0.1, max_steps: 2 },
+    });
+    expect(turn.status).toBe('success');
+    expect(JSON.stringify(model.of(turn.turn_id)[1])).not.toContain('Call tape.handoff now');
   });
 
   test('that cannot is told nothing', async () => {
@@ -337,4 +397,68 @@ test('why names the rule of a reference, and that its words were left out', asyn
   const explained = await h.runtime.explainStep(turn.turn_id);
   expect(explained).toMatchObject({ verified: true, findings: [] });
   expect(explained.omissions.map(({ reason }) => reason)).toEqual(['referenced']);
+});
+
+test('a reminder is given once, also when another worker goes on; a call that was refused as too long costs nothing', async () => {
+  const own = recordingModel({
+    slow: ({ turn }) => (turn.epoch === 1 ? new Promise(() => undefined) : { text: 'done' }),
+  });
+  await using other = await harness({ model: own });
+  const limits = { context_tokens: 2_000, context_reminder: 0.2, tokens: 1_000_000 };
+  const tools = ['tape.handoff'];
+  await other.profile('slow', [], { model: 'scripted:slow', tools, limits });
+  const first = await other.worker();
+  const submitted = await other.runtime.submit('launch_principal', {
+    profile_name: 'slow',
+    instruction: 'word '.repeat(800),
+  });
+  const { turn_id } = submitted as { turn_id: TurnId };
+  await waitFor(() => own.requests.length > 0, { message: 'the model is asked' });
+  await first.close({ graceMs: 0 });
+  await other.worker();
+  expect(await other.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    status: 'success',
+  });
+  const reminders = own
+    .of(turn_id)
+    .map(
+      ({ messages }) => messages.filter(({ content }) => content.includes('Call tape.handoff now')).length,
+    );
+  expect(reminders).toEqual([1, 1]);
+
+  await other.profile('refused', [{ overflow: true }], { limits: { tokens: 1_000_000 } });
+  const refused = (await other.runtime.submit('launch_principal', {
+    profile_name: 'refused',
+    instruction: 'x',
+    wait: true,
+  })) as { turn_id: TurnId };
+  const [row] = await other.rows('select spent_tokens::int as spent from boxcar.turns where id = $1', [
+    refused.turn_id,
+  ]);
+  expect(row).toEqual({ spent: 0 });
+});
+
+test('a count of tokens that never comes holds a turn no longer than the turn is held', async () => {
+  const base = recordingModel();
+  const counting: string[] = [];
+  const countTokens = (_texts: readonly string[], name: string): Promise<readonly number[]> => {
+    counting.push(name);
+    return new Promise(() => undefined);
+  };
+  await using own = await harness({ model: { ...base, countTokens } });
+  await own.profile('counted', [{ say: 'never' }], { limits: { context_tokens: 100 } });
+  await own.profile('short', [{ say: 'done' }]);
+  await own.worker({ concurrency: 1 });
+  const { turn_id } = (await own.runtime.submit('launch_principal', {
+    profile_name: 'counted',
+    instruction: 'word '.repeat(200),
+  })) as { turn_id: TurnId };
+  await waitFor(() => counting.length > 0, { message: 'the tokens are counted' });
+  await own.runtime.submit('cancel', { turn_id });
+  const next = await own.runtime.submit('launch_principal', {
+    profile_name: 'short',
+    instruction: 'x',
+    wait: true,
+  });
+  expect(next).toMatchObject({ status: 'success', result: 'done' });
 });

@@ -15,7 +15,7 @@ import {
 } from '@boxcar/kernel';
 import { chargeLost, type Purse, topUp } from '@boxcar/store';
 import type pg from 'pg';
-import type { HeldTurn } from './run-turn.js';
+import type { HeldTurn } from './held-turn.js';
 
 export type Payment =
   | { readonly outcome: 'paid' }

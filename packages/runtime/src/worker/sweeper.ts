@@ -47,8 +47,8 @@ import type { Runtime } from '../runtime.js';
 import { createRecorder, type Recorder } from './call-result.js';
 import { buildResult } from './ending.js';
 import { finishBatch } from './finish-batch.js';
+import { MAX_ATTEMPTS } from './held-turn.js';
 import { leaveBatch } from './leave-batch.js';
-import { MAX_ATTEMPTS } from './run-turn.js';
 import { tellParent } from './tell-parent.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */

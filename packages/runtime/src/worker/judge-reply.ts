@@ -1,0 +1,109 @@
+/** What follows from a model's answer: the turn's end, or what its step leaves on the tape. No I/O. */
+import {
+  decideStep,
+  type ErrorBody,
+  KernelError,
+  MAX_EMPTY_REPLIES,
+  type ModelReply,
+  type ModelToolCall,
+  type NewCard,
+} from '@boxcar/kernel';
+import type { ClaimedTurn } from '@boxcar/store';
+import { type Ending, fallbackDeliverable } from './ending.js';
+import { reasoningMetadata } from './reply.js';
+import type { Bound } from './step-calls.js';
+import { type CleanText, cleanText, thoughtCard } from './step-cards.js';
+
+export type ReplyVerdict =
+  | { readonly kind: 'end'; readonly ending: Ending }
+  | {
+      readonly kind: 'next';
+      readonly thought: NewCard | undefined;
+      readonly calls: readonly ModelToolCall[];
+      readonly reminder: string | undefined;
+      readonly emptyReplies: number;
+    };
+
+export interface AnsweredStep {
+  readonly turn: ClaimedTurn;
+  readonly step: number;
+  /** There is no step behind it. */
+  readonly isLast: boolean;
+  readonly bound: Bound;
+  /** Empty answers in a row before this one. */
+  readonly emptyReplies: number;
+  readonly maxCardBytes: number | undefined;
+}
+
+export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
+  const { turn, step, isLast, bound } = of;
+  const text = cleanText(reply.text, of.maxCardBytes);
+  const decided = decideStep(
+    { text: text.value, toolCalls: reply.toolCalls },
+    { must_end_with: bound.mustEndWith },
+  );
+  if (decided.kind === 'end') return { kind: 'end', ending: answerEnd(reply, text, of) };
+  const isEmpty = text.value.trim() === '';
+  const isReminded = decided.kind === 'remind';
+  if (isLast && (isReminded || !isSubmission(reply, bound)))
+    return {
+      kind: 'end',
+      ending: limitEnd(turn, { step, text: text.value, isAnswer: isReminded && !isEmpty }),
+    };
+  const emptyReplies = isReminded && isEmpty ? of.emptyReplies + 1 : 0;
+  if (emptyReplies >= MAX_EMPTY_REPLIES) return { kind: 'end', ending: emptyEnd(emptyReplies, of) };
+  return {
+    kind: 'next',
+    thought: isReminded && isEmpty ? undefined : thoughtCard(turn, text, reply),
+    calls: isReminded ? [] : reply.toolCalls,
+    reminder: isReminded ? decided.reminder : undefined,
+    emptyReplies,
+  };
+}
+
+/** All that the last step may call. */
+const isSubmission = ({ toolCalls }: ModelReply, { toolbox }: Bound): boolean =>
+  toolCalls.length === 1 && toolCalls[0]?.name === 'submit_result' && toolbox.allowed.has('submit_result');
+
+function answerEnd(reply: ModelReply, text: CleanText, { turn, step }: AnsweredStep): Ending {
+  const error = cutOffError(reply, { turn_id: turn.turnId, step });
+  return {
+    status: error === null ? 'success' : 'partial',
+    deliverable: { kind: 'text', text: text.value },
+    error,
+    metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...reasoningMetadata(reply) },
+  };
+}
+
+/** An answer that its provider broke off is not the whole one, and must not pass for it. */
+function cutOffError(
+  { finishReason }: ModelReply,
+  ids: { readonly turn_id: string; readonly step: number },
+): ErrorBody | null {
+  if (finishReason !== 'length' && finishReason !== 'content_filter') return null;
+  return new KernelError('answer_cut', { details: { ...ids, finish_reason: finishReason } }).toJSON();
+}
+
+function emptyEnd(emptyReplies: number, { turn, step }: AnsweredStep): Ending {
+  const error = new KernelError('invalid_reply', {
+    message: `The model gave ${emptyReplies} empty answers in a row.`,
+    details: { turn_id: turn.turnId, step },
+  }).toJSON();
+  return { status: 'failed', deliverable: fallbackDeliverable(error, step, null), error };
+}
+
+/** The end of a turn that has used its steps, as partial: with its last text where that is an answer. */
+export function limitEnd(
+  turn: Pick<ClaimedTurn, 'turnId' | 'maxSteps'>,
+  last: { readonly step: number; readonly text: string | null; readonly isAnswer: boolean },
+): Ending {
+  const error = new KernelError('step_limit', {
+    message: `The turn used all its ${turn.maxSteps} steps.`,
+    details: { turn_id: turn.turnId, max_steps: turn.maxSteps },
+  }).toJSON();
+  const deliverable =
+    last.isAnswer && last.text !== null
+      ? { kind: 'text' as const, text: last.text }
+      : fallbackDeliverable(error, last.step, last.text);
+  return { status: 'partial', deliverable, error };
+}

@@ -1,0 +1,239 @@
+/** The calls of a turn's steps: what may be called, how a call is written with its step, and how the open ones are run. */
+import {
+  EXPAND_TOOL,
+  type JsonValue,
+  KernelError,
+  type ModelToolCall,
+  type ToolCallId,
+} from '@boxcar/kernel';
+import {
+  type CallSettlement,
+  loadCallsOfStep,
+  loadPendingCalls,
+  type NewToolCall,
+  type PendingCall,
+  recordResults,
+} from '@boxcar/store';
+import type { Begun } from '../submit/opening.js';
+import { beginCall, buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
+import type { HeldTurn, StepRows, TurnHost } from './held-turn.js';
+import { keepLate, lateSettlements } from './late.js';
+import type { PricedProfile } from './loader.js';
+import { LoopGuard } from './loop-guard.js';
+import { type CallOnPaper, writeCall } from './step-cards.js';
+
+type CallOfStep = Awaited<ReturnType<typeof loadCallsOfStep>>[number];
+
+/** Calls of the last step that have no result yet: known from their commit, or to be read. */
+export type OpenCalls = readonly PendingCall[] | 'unknown' | 'none';
+
+/** What a turn may call and must end with. */
+export interface Bound {
+  readonly toolbox: Toolbox;
+  readonly mustEndWith: readonly string[];
+}
+
+export interface WrittenCall {
+  readonly row: NewToolCall;
+  readonly card: CallOnPaper['card'];
+}
+
+export type CallsRun =
+  /** All are answered, and the next step is open. */
+  | { readonly outcome: 'open'; readonly attempt: number }
+  /** One of them ends the turn; nothing is recorded yet. */
+  | {
+      readonly outcome: 'ending';
+      readonly deliverable: JsonValue;
+      readonly results: readonly CallSettlement[];
+    }
+  | { readonly outcome: 'suspended' | 'fenced' };
+
+export class StepCalls {
+  readonly #host: TurnHost;
+  readonly #held: HeldTurn;
+  readonly #profile: PricedProfile['profile'];
+  readonly #guard: LoopGuard;
+  /** The primitives among the calls of the last step. */
+  #begun: ReadonlyMap<ToolCallId, Begun | undefined> = new Map();
+  #binding: (Bound & { readonly canExpand: boolean }) | undefined;
+
+  constructor(host: TurnHost, held: HeldTurn, profile: PricedProfile['profile']) {
+    this.#host = host;
+    this.#held = held;
+    this.#profile = profile;
+    this.#guard = new LoopGuard(host.runtime, held, profile);
+  }
+
+  /** What the turn may call, as it was bound last. */
+  get bound(): Bound {
+    return this.#binding ?? this.bind({ hasResultFields: false, canExpand: false });
+  }
+
+  /** Known once the turn's context is. `canExpand`: something was left out that it may read again. */
+  bind({
+    hasResultFields,
+    canExpand,
+  }: {
+    readonly hasResultFields: boolean;
+    readonly canExpand: boolean;
+  }): Bound {
+    if (this.#binding?.canExpand === canExpand) return this.#binding;
+    const extra = canExpand ? [EXPAND_TOOL] : [];
+    const own = hasResultFields ? ['submit_result'] : [];
+    this.#binding = {
+      canExpand,
+      toolbox: buildToolbox(this.#host.runtime, this.#profile, { hasResultFields, extra }),
+      mustEndWith: [...new Set([...this.#profile.must_end_with, ...own])],
+    };
+    return this.#binding;
+  }
+
+  /** The calls of an answer as rows and cards, and what may begin while they are committed. */
+  write(
+    calls: readonly ModelToolCall[],
+    at: { readonly rows: StepRows; readonly step: number },
+  ): WrittenCall[] {
+    const { runtime } = this.#host;
+    const { toolbox } = this.bound;
+    const hashOf = calls.length > 0 ? this.#guard.at(at.rows, toolbox) : undefined;
+    const written = calls.map((call, index): WrittenCall => {
+      const { card, ...paper } = writeCall(this.#held.turn, call, runtime.limits.maxCardBytes);
+      const route = routeCall(runtime, paper, toolbox, this.#profile);
+      const guardHash = hashOf?.(paper, route);
+      const row = { ...paper, ordinal: index + 1, ...route };
+      return { row: guardHash === undefined ? row : { ...row, guardHash }, card };
+    });
+    this.#guard.lookAhead(
+      written.flatMap(({ row }) => row.guardHash ?? []),
+      at.step,
+    );
+    this.#begun = new Map(written.map(({ row }) => [row.id, beginCall(runtime, this.#held, row)]));
+    return written;
+  }
+
+  /** Committed calls as they are run. */
+  toOpen(written: readonly WrittenCall[], step: number): OpenCalls {
+    const { turn } = this.#held;
+    if (written.length === 0) return 'none';
+    return written.map(({ row }) => ({
+      id: row.id,
+      turn_id: turn.turnId,
+      step,
+      ordinal: row.ordinal,
+      provider_call_id: row.providerCallId,
+      name: row.name,
+      arguments: row.arguments,
+      route: row.route,
+      target: row.target,
+      retry: row.retry,
+      epoch: turn.epoch,
+      guard_hash: row.guardHash ?? null,
+      remaining_ms: row.timeoutMs,
+      is_awaiting: false,
+    }));
+  }
+
+  /** Runs the open calls of the last step side by side. */
+  async run(open: Exclude<OpenCalls, 'none'>, step: number): Promise<CallsRun> {
+    const calls =
+      open === 'unknown' ? await loadPendingCalls(this.#host.runtime.pool, this.#held.turn.turnId) : open;
+    await this.#bindContext();
+    this.#host.checkLease();
+    // Calls just committed are all of their step; after a takeover some may have their results already.
+    const isAlone = open === 'unknown' ? await this.#isAlone(calls) : calls.length === 1;
+    const runs = await this.#runAll(calls, { isAlone, step });
+    if (runs === 'fenced') return { outcome: 'fenced' };
+    const results = runs.flatMap((run) => (run.kind === 'elsewhere' ? [] : [run.settlement]));
+    const ending = runs.find((run) => run.kind === 'ending');
+    if (ending !== undefined) return { outcome: 'ending', deliverable: ending.deliverable, results };
+    return this.#record(results, { step, isWhole: open !== 'unknown' && results.length === calls.length });
+  }
+
+  /** A turn that is taken over with open calls has not read its context yet. */
+  async #bindContext(): Promise<void> {
+    if (this.#binding !== undefined) return;
+    const hasResultFields = await this.#host.loader.hasResultFields(this.#held.turn.contextBoxId);
+    this.bind({ hasResultFields, canExpand: false });
+  }
+
+  async #runAll(
+    calls: readonly PendingCall[],
+    { isAlone, step }: { readonly isAlone: boolean; readonly step: number },
+  ): Promise<readonly CallRun[] | 'fenced'> {
+    const { toolbox } = this.bound;
+    const repeated = await this.#guard.find(calls);
+    const settled = await Promise.allSettled(
+      calls.map(async (call) => {
+        const options = { isAlone, begun: this.#begun.get(call.id) };
+        return repeated.get(call.id) ?? runCall(this.#host.runtime, this.#held, call, toolbox, options);
+      }),
+    );
+    const runs = settled.flatMap((run) => (run.status === 'fulfilled' ? [run.value] : []));
+    const failed = settled.find((run) => run.status === 'rejected');
+    if (failed === undefined) return runs;
+    // The turn or the database is lost, but what the other calls brought is real: the first record of a call wins.
+    await this.#keep(runs, step);
+    if (failed.reason instanceof KernelError && failed.reason.code === 'turn_ended') return 'fenced';
+    throw failed.reason;
+  }
+
+  async #record(
+    results: readonly CallSettlement[],
+    { step, isWhole }: { readonly step: number; readonly isWhole: boolean },
+  ): Promise<CallsRun> {
+    const { turn, holderId, view } = this.#held;
+    const advanced = await this.#host.advance({
+      turnId: turn.turnId,
+      epoch: turn.epoch,
+      holderId,
+      results,
+      isWhole,
+    });
+    switch (advanced.outcome) {
+      case 'fenced':
+        await keepLate(this.#host.runtime, this.#held, lateSettlements(results, step));
+        return advanced;
+      case 'suspended':
+        return advanced;
+      case 'open':
+        view.append(
+          advanced.basePosition,
+          step,
+          results.map(({ card }) => ({ kind: 'tool_result', card })),
+        );
+        return { outcome: 'open', attempt: advanced.attempt };
+      default:
+        return advanced satisfies never;
+    }
+  }
+
+  async #keep(runs: readonly CallRun[], step: number): Promise<void> {
+    const results = runs.flatMap((run) => (run.kind === 'result' ? [run.settlement] : []));
+    if (results.length === 0) return;
+    const { runtime } = this.#host;
+    try {
+      const { rings, duplicates } = await recordResults(runtime.pool, results);
+      runtime.ring(rings);
+      const late = results.filter((result) => duplicates.includes(result.toolCallId));
+      await keepLate(runtime, this.#held, lateSettlements(late, step));
+    } catch (error) {
+      runtime.log('warn', 'turn.results_lost', { turn_id: this.#held.turn.turnId, error });
+    }
+  }
+
+  async #isAlone(calls: readonly PendingCall[]): Promise<boolean> {
+    const step = calls[0]?.step;
+    return step !== undefined && (await this.#ofStep(step)).length === 1;
+  }
+
+  #ofStep(step: number): Promise<readonly CallOfStep[]> {
+    return loadCallsOfStep(this.#host.runtime.pool, this.#held.turn.turnId, step);
+  }
+
+  /** The call of a step that ends the turn: one that it must end with, and that succeeded. */
+  async findEnder(step: number): Promise<CallOfStep | undefined> {
+    const calls = await this.#ofStep(step);
+    return calls.find((call) => this.#profile.must_end_with.includes(call.name) && call.status === 'success');
+  }
+}

@@ -1,0 +1,79 @@
+/** What is read of the compactions of a turn's tape, and of what they no longer show. Line-aware: a fork reads those of its line. */
+import type { CardId, JsonObject, Profile, TurnId } from '@boxcar/kernel';
+import { type Queryable, run, statement } from './db.js';
+import { entriesOf } from './tape-line.js';
+
+/** The anchors of a name, `$n`, that the tape `b` reads, a fork's line included; the kind as it stands in the index. */
+const anchorsOf = (name: string): string =>
+  entriesOf('b', {
+    from: '1',
+    to: 'b.head_position',
+    where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended(${name}, 0) and o.anchor_name = ${name}`,
+  });
+
+const ANCHORS_OF_TURN = statement(`
+  select count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e
+  where t.id = $1 and e.turn_id = t.id`);
+
+/** How many anchors of a name a turn has written to its tape. */
+export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorName: string): Promise<number> {
+  const [row] = await run<{ n: number }>(db, ANCHORS_OF_TURN, [turnId, anchorName]);
+  return row?.n ?? 0;
+}
+
+const ANCHOR_OF_TURN = statement(`
+  select a.metadata from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
+  where t.id = $1 and e.turn_id = t.id order by e.position desc limit 1`);
+
+/** The metadata of the anchor of a name that a turn has written last. */
+export async function findAnchorOfTurn(
+  db: Queryable,
+  turnId: TurnId,
+  anchorName: string,
+): Promise<{ readonly metadata: JsonObject } | undefined> {
+  const [row] = await run<{ metadata: JsonObject }>(db, ANCHOR_OF_TURN, [turnId, anchorName]);
+  return row;
+}
+
+const LAST_THOUGHT = statement(`
+  select c.content->>'text' as text from boxcar.turns t join boxcar.tape_entries e on e.box_id = t.output_box_id and e.position >= t.start_position
+    join boxcar.cards c on c.id = e.card_id
+  where t.id = $1 and e.turn_id = t.id and e.kind = 'message' and c.type = 'agent.thought' and c.content->>'text' ~ '\\S'
+  order by e.position desc limit 1`);
+
+/** The last words of a turn, whether its prompts still show them or not; null when it said nothing. */
+export async function findLastWords(db: Queryable, turnId: TurnId): Promise<string | null> {
+  const [row] = await run<{ text: string }>(db, LAST_THOUGHT, [turnId]);
+  return row?.text ?? null;
+}
+
+// What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else. Anchors of others may say what they like.
+const LINKED = statement(`
+  select p.content->'data' as profile, s.id is not distinct from $2::uuid as is_summary
+  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
+    cross join lateral ${anchorsOf('$3')} e join boxcar.cards a on a.id = e.card_id and a.author_id = 'kernel'
+    left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
+  where t.id = $1 and (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.id = $2::uuid or s.metadata->'summarizes' ? ($2::uuid)::text)
+  order by is_summary desc limit 1`);
+
+/** By what a turn may read a card that it is not shown. */
+export interface CompactionLink {
+  /** Of the turn. */
+  readonly profile: Profile;
+  /** The card stands for those that it lists. */
+  readonly isSummary: boolean;
+}
+
+/** Whether a card is one that a compaction of the turn's tape has left out and links; undefined: the turn may not read it. */
+export async function findCompactionLink(
+  db: Queryable,
+  turnId: TurnId,
+  of: { readonly cardId: CardId; readonly anchorName: string },
+): Promise<CompactionLink | undefined> {
+  const [row] = await run<{ profile: Profile; is_summary: boolean }>(db, LINKED, [
+    turnId,
+    of.cardId,
+    of.anchorName,
+  ]);
+  return row && { profile: row.profile, isSummary: row.is_summary };
+}
