@@ -125,12 +125,14 @@ function checkPlace({ resolved, place }: FoundPlace, isTransfer: boolean, tools:
   });
 }
 
-/** What a reader of the tape at this place sees: its last anchor and what follows up to the head, with the contexts the caller may read. */
+/** What a view of the tape holds at this place, up to the head, with the contexts the caller may read. */
 async function inheritPlace(
-  { resolved }: FoundPlace,
+  { resolved, place }: FoundPlace,
   { db, ctx }: HandlerTools,
 ): Promise<readonly InheritedBox[]> {
-  const entries = await loadTapeSlice(db, { boxId: resolved.boxId, from: resolved.start, to: resolved.head });
+  const { boxId, start, head } = resolved;
+  const from = place.from_position ?? start;
+  const entries = await loadTapeSlice(db, { boxId, anchor: start, from, to: head });
   const named = entries.flatMap((entry) => [entry.context_box_id, entry.early_context_box_id]);
   const contexts = await loadBoxes(
     db,
