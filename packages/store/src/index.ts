@@ -283,7 +283,7 @@ export {
   findTapePlace,
   handOverTape,
   loadTapeSlice,
-  lockAppending,
+  lockGrants,
   lockTape,
   type PlaceRequest,
   type TapePlace,

@@ -139,30 +139,30 @@ export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
   await run(tx, LOCK_TAPE, [boxId]);
 }
 
-const LOCK_APPENDING = statement(
-  "select from boxcar.grants where box_id = $1 and agent_id = $2 and mode = 'append' for update",
+const LOCK_GRANTS = statement(
+  'select from boxcar.grants where box_id = $1 and agent_id = $2 order by mode for update',
 );
 
-/** Keeps an agent's right to append to a tape as it is until the transaction ends. */
-export async function lockAppending(tx: Tx, boxId: BoxId, agentId: AgentId): Promise<void> {
-  await run(tx, LOCK_APPENDING, [boxId, agentId]);
+/** Keeps what an agent was granted on a tape as it is until the transaction ends. */
+export async function lockGrants(tx: Tx, boxId: BoxId, agentId: AgentId): Promise<void> {
+  await run(tx, LOCK_GRANTS, [boxId, agentId]);
 }
 
 const MOVE_TAPE = statement('update boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1');
 const END_APPENDING = statement(
-  "delete from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = $3 and mode = 'append'",
+  "delete from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = any ($3::uuid[]) and mode = 'append'",
 );
 
-/** Ends an agent's right to append, which is locked; with `newOwnerId` the tape is that agent's from now on. */
+/** Ends the right of agents to append that was granted to them; with `newOwnerId` the tape is that agent's from now on. */
 export async function handOverTape(
   tx: Tx,
   move: {
     readonly projectId: ProjectId;
     readonly boxId: BoxId;
-    readonly fromAgentId: AgentId;
+    readonly fromAgentIds: readonly AgentId[];
     readonly newOwnerId: AgentId | undefined;
   },
 ): Promise<void> {
   if (move.newOwnerId !== undefined) await run(tx, MOVE_TAPE, [move.boxId, move.newOwnerId]);
-  await run(tx, END_APPENDING, [move.projectId, move.boxId, move.fromAgentId]);
+  await run(tx, END_APPENDING, [move.projectId, move.boxId, move.fromAgentIds]);
 }

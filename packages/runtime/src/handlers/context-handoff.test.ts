@@ -1,131 +1,33 @@
-import {
-  type AgentId,
-  type BoxId,
-  type CardId,
-  type JsonValue,
-  KernelError,
-  type Message,
-  type TurnId,
-} from '@boxcar/kernel';
+import type { BoxId, CardId, TurnId } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
-import type { Tape } from '../tape/tape.js';
-import { checkPrompts } from '../testing/check-prompts.js';
-import { type Harness, harness } from '../testing/harness.js';
-import { checkInvariants } from '../testing/invariants.js';
-import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
+import { ANYONE, handoffStage, INTENTION, refTo, refusal, WHY } from '../testing/handoff-stage.js';
+import type { Harness } from '../testing/harness.js';
 import { rowCounts } from '../testing/row-counts.js';
 
-interface Handed {
-  readonly card_id: CardId;
-  readonly context_box_id: BoxId;
-  readonly turn_id: TurnId;
-}
-
-interface Receipt {
-  readonly turn_id: TurnId;
-  readonly agent_id: AgentId;
-  readonly output_box_id: BoxId;
-}
-
-interface Grant extends Record<string, unknown> {
-  readonly mode: string;
-  readonly upto_position: number | null;
-  readonly source: string;
-}
-
+const {
+  open,
+  close,
+  submit,
+  handOff,
+  end,
+  run,
+  agent,
+  promptOf,
+  grantsTo,
+  cardOf,
+  headOf,
+  tape,
+  anchor,
+  cast,
+} = handoffStage();
 let h: Harness;
-let model: RecordingModel;
 
 // One database for the file: each test has agents of its own.
 beforeAll(async () => {
-  model = recordingModel({});
-  h = await harness({ model });
-  h.runtime.registerTool({
-    name: 'look',
-    description: 'Looks at a file.',
-    input: z.strictObject({ at: z.string() }),
-    isReadOnly: true,
-    run: async () => ({ line: 45 }),
-  });
-  await h.profile('source', [{ say: 'worked on {{instruction}}' }], ANYONE);
-  await h.profile('target', [{ say: 'took over {{instruction}}' }]);
-  await h.worker();
+  h = await open();
 });
 
-afterAll(async () => {
-  // Whatever a test did: each prompt is one that providers take, and can be built again; and the rows are whole.
-  expect(model.findings()).toEqual([]);
-  await checkPrompts(h.database.pool, model.requests);
-  await checkInvariants(h.database.pool);
-  await h[Symbol.asyncDispose]();
-});
-
-const ANYONE = { delegation_policy: { target_profiles: null } };
-const WHY = { reason: 'needs a specialist', summary: 'found a pattern in auth.py' };
-const INTENTION = { next_steps: 'Review auth.py', context_summary: 'SQL may be injected' };
-
-const submit = (primitive: string, args: unknown, options = {}): Promise<JsonValue> =>
-  h.runtime.submit(primitive, args, options);
-const handOff = async (args: unknown, options = {}): Promise<Handed> =>
-  (await submit('context_handoff', { ...WHY, ...(args as object) }, options)) as unknown as Handed;
-const end = (turnId: TurnId): Promise<TurnResult> => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
-const run = async (profile_name: string, instruction = 'go'): Promise<Receipt> => {
-  const made = (await submit('launch_principal', { profile_name, instruction })) as unknown as Receipt;
-  await end(made.turn_id);
-  return made;
-};
-const agent = async (name: string, profile_name: string): Promise<Receipt> =>
-  (await submit('provision_agent', {
-    action: 'create',
-    agent_id: name,
-    profile_name,
-  })) as unknown as Receipt;
-
-async function refusal(work: Promise<unknown>): Promise<KernelError> {
-  const thrown: unknown = await work.then(
-    () => undefined,
-    (error: unknown) => error,
-  );
-  expect(thrown).toBeInstanceOf(KernelError);
-  return thrown as KernelError;
-}
-
-const say = (messages: readonly Message[]): string[] =>
-  messages.map((message) =>
-    message.role === 'assistant' && message.toolCalls !== undefined
-      ? `assistant calls ${message.toolCalls.map(({ name }) => name).join()}`
-      : `${message.role}: ${message.content}`,
-  );
-const promptOf = (turnId: TurnId, step = 1): string[] =>
-  say(model.of(turnId).find((request) => request.turn.step === step)?.messages ?? []);
-const grantsTo = (agentId: string, boxId: string): Promise<Grant[]> =>
-  h.rows<Grant>(
-    'select mode, upto_position, source from boxcar.grants where agent_id = $1 and box_id = $2 order by mode desc',
-    [agentId, boxId],
-  );
-const cardOf = async (cardId: CardId) => {
-  const [card] = await h.rows<{ type: string; role: string; data: { to: string; content: object } }>(
-    "select type, role, content->'data' as data from boxcar.cards where id = $1",
-    [cardId],
-  );
-  if (card === undefined) throw new Error('no card');
-  return card;
-};
-const headOf = async (boxId: BoxId): Promise<number> => {
-  const [box] = await h.rows<{ head_position: number }>(
-    'select head_position from boxcar.boxes where id = $1',
-    [boxId],
-  );
-  return box?.head_position ?? 0;
-};
-
-const tape = (boxId: BoxId, as?: AgentId): Promise<Tape> =>
-  h.runtime.tape({ box: boxId }, as === undefined ? {} : { as });
-/** Writes an anchor as the tape's last entry but for its event; its position. */
-const anchor = async (boxId: BoxId, name: string, state: JsonValue): Promise<number> =>
-  (await (await tape(boxId)).handoff(name, { state })).anchor;
+afterAll(close);
 
 describe('context_handoff from a turn', () => {
   test('gives the target the message, the caller’s tape up to now and a turn, and leaves the open call out', async () => {
@@ -227,13 +129,6 @@ describe('context_handoff from a turn', () => {
     ).toMatchObject({ status: 'success', result: 'told: delegation_cycle' });
   });
 });
-
-/** An agent with a tape to hand over. */
-async function cast(): Promise<{ readonly source: Receipt; readonly head: number }> {
-  const source = await run('source', 'the first task');
-  return { source, head: await headOf(source.output_box_id) };
-}
-const refTo = (tape: string, place: string): string => `tape://default/${tape}/${place}`;
 
 describe('context_handoff by reference', () => {
   test('of an entry: from the last anchor up to it to that entry; the card keeps the reference, the right ends there', async () => {
@@ -426,121 +321,6 @@ describe('a context_handoff that is refused', () => {
       await refusal(handOff({ ...args, ownership: 'transfer' }, { idempotencyKey: 'once' })),
     ).toMatchObject({ code: 'idempotency_conflict' });
     expect(await rowCounts(h.database.pool)).toEqual(before);
-  });
-});
-
-describe('ownership: transfer', () => {
-  const says = (content: string) => ({ kind: 'message', content }) as const;
-  const transfer = (boxId: BoxId, target_ref: string, sourceAgentId: AgentId, rest = {}) =>
-    handOff(
-      { target_ref, tape_ref: refTo(boxId, 'entry/1'), ownership: 'transfer', ...rest },
-      { sourceAgentId },
-    );
-  /** A tape that two may append to: who made it, and who was granted it. */
-  async function shared(name: string) {
-    const [maker, helper, target] = await Promise.all(
-      ['maker', 'helper', 'target'].map((role) => agent(`${name}-${role}`, 'source')),
-    );
-    if (maker === undefined || helper === undefined || target === undefined) throw new Error('no agents');
-    const { box_id: boxId } = await (await h.runtime.tape(name, { as: maker.agent_id })).info();
-    for (const mode of ['read', 'append'])
-      await submit('grant_box', { box_id: boxId, grantee: helper.agent_id, mode });
-    const appends = async (as: AgentId): Promise<boolean> =>
-      (await tape(boxId, as)).append([says('more')]).then(
-        () => true,
-        (error: KernelError) => {
-          expect(error.code).toBe('box_not_authorized');
-          return false;
-        },
-      );
-    const readsAll = async (as: AgentId): Promise<boolean> =>
-      (await (await tape(boxId, as)).info()).entries === (await headOf(boxId));
-    return { boxId, maker, helper, target, appends, readsAll };
-  }
-
-  test('of a tape that the caller made: it is the target’s, who appends and reads on; the caller only reads', async () => {
-    const { boxId, maker, helper, target, appends, readsAll } = await shared('made');
-    await transfer(boxId, target.agent_id, maker.agent_id);
-    expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([true, false]);
-    expect([await readsAll(target.agent_id), await readsAll(maker.agent_id)]).toEqual([true, true]);
-    // Who else was granted it is not asked about, and what one no longer has cannot be handed over again.
-    expect(await appends(helper.agent_id)).toBe(true);
-    expect(await refusal(transfer(boxId, 'target', maker.agent_id))).toMatchObject({
-      code: 'box_not_authorized',
-    });
-    expect(
-      await refusal(
-        submit(
-          'grant_box',
-          { box_id: boxId, grantee: maker.agent_id, mode: 'append' },
-          { sourceAgentId: maker.agent_id },
-        ),
-      ),
-    ).toMatchObject({ code: 'box_not_authorized' });
-    // And back again.
-    await transfer(boxId, maker.agent_id, target.agent_id, { target_ref: maker.agent_id });
-    expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([false, true]);
-  });
-
-  test('by who was granted the tape hands on that right alone', async () => {
-    const { boxId, maker, helper, target, appends, readsAll } = await shared('lent');
-    await transfer(boxId, target.agent_id, helper.agent_id);
-    expect([
-      await appends(target.agent_id),
-      await appends(helper.agent_id),
-      await appends(maker.agent_id),
-    ]).toEqual([true, false, true]);
-    expect([await readsAll(target.agent_id), await readsAll(helper.agent_id)]).toEqual([true, true]);
-  });
-
-  test('of the tape that an agent’s turns write to: the target appends and reads on, the tape stays the agent’s', async () => {
-    const { source } = await cast();
-    const taker = await agent('taker', 'target');
-    const made = await transfer(source.output_box_id, 'taker', source.agent_id);
-    await end(made.turn_id);
-    await (await tape(source.output_box_id, taker.agent_id)).append([says('from the taker')]);
-    await (await tape(source.output_box_id, source.agent_id)).append([says('from its agent')]);
-    const next = (await submit('delegate_async', {
-      target_strategy: 'reuse',
-      target_ref: source.agent_id,
-      instruction: 'go on',
-      wait: true,
-    })) as unknown as Receipt;
-    expect(promptOf(next.turn_id)).toContain('user: from the taker');
-    expect((await (await tape(source.output_box_id, taker.agent_id)).info()).entries).toBe(
-      await headOf(source.output_box_id),
-    );
-  });
-
-  test.each(['maker', 'helper'] as const)('twice at once by its %s is done once', async (who) => {
-    const cast = await shared(`raced-${who}`);
-    const { boxId, target, appends } = cast;
-    const other = await agent(`raced-${who}-other`, 'target');
-    const ends = await Promise.allSettled(
-      [target, other].map(({ agent_id }) => transfer(boxId, agent_id, cast[who].agent_id)),
-    );
-    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
-    expect([await appends(target.agent_id), await appends(other.agent_id)].sort()).toEqual([false, true]);
-  });
-});
-
-describe('a tape that was reset', () => {
-  test('is read by its box, and goes on under its name; nobody hands over the archived one', async () => {
-    const made = await h.runtime.tape('daily/log:1');
-    const { box_id: old } = await made.info();
-    await made.handoff('phase', { state: { n: 1 } });
-    const byName = 'tape://default/daily%2Flog:1/anchor/phase';
-    expect(await h.runtime.resolveTapeRef(byName)).toMatchObject({ boxId: old, position: 3, head: 4 });
-    const { archived } = await made.reset({ archive: true });
-    expect(await h.runtime.resolveTapeRef(archived ?? '')).toMatchObject({ boxId: old, isArchived: true });
-    expect(await refusal(h.runtime.resolveTapeRef(byName))).toMatchObject({ code: 'not_found' });
-    const next = await h.runtime.resolveTapeRef('tape://default/daily%2Flog:1/entry/1');
-    expect(next.boxId).not.toBe(old);
-    for (const ownership of ['share', 'transfer'])
-      expect(await refusal(handOff({ target_ref: 'target', tape_ref: archived, ownership }))).toMatchObject({
-        code: 'tape_conflict',
-        details: { box_id: old },
-      });
   });
 });
 

@@ -345,7 +345,8 @@ export class Tape {
    */
   async reset(options: { readonly archive?: boolean } = {}): Promise<{ readonly archived: string | null }> {
     const { row } = await this.#open();
-    if (!row.isOwn) throw notAuthorized(row.boxId, this.#actor.actorId, 'reset');
+    const forbidden = (): KernelError => notAuthorized(row.boxId, this.#actor.actorId, 'reset');
+    if (!row.isOwn) throw forbidden();
     const archived = options.archive === true ? archivedRef(row, this.#actor.projectId) : null;
     const newBoxId = newId<'box'>();
     const result = await this.#connection.reset({
@@ -358,6 +359,7 @@ export class Tape {
     if (result.outcome === 'busy') {
       throw new KernelError('tape_busy', { details: { box_id: row.boxId, turn_id: result.turnId } });
     }
+    if (result.outcome === 'forbidden') throw forbidden();
     if (result.outcome !== 'reset') throw toAppendError(result, row.boxId, this.#actor.actorId);
     this.#boxId = newBoxId;
     return { archived };
