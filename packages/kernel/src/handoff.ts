@@ -29,7 +29,8 @@ export function buildHandoff(
     type: CARD_TYPES.handoff,
     from: `agent:${from}`,
     to: `agent:${to}`,
-    timestamp: at.toISOString(),
+    // To the second, as the format has it.
+    timestamp: at.toISOString().replace(/\.\d+Z$/, 'Z'),
     content,
   };
 }

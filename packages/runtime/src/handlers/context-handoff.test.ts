@@ -73,7 +73,7 @@ describe('context_handoff from a turn', () => {
         type: 'context_handoff',
         from: `agent:${first.agent_id}`,
         to: `agent:${result.agent_id}`,
-        timestamp: expect.stringMatching(/^\d{4}-\d\d-\d\dT[\d:.]+Z$/),
+        timestamp: expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/),
         content: { ...WHY, tape_ref: ref, intention: INTENTION, ownership: 'share' },
       },
     });
@@ -88,6 +88,31 @@ describe('context_handoff from a turn', () => {
       `user: ${JSON.stringify(card.data)}`,
       'user: Review auth.py',
     ]);
+  });
+
+  test('after a handoff of the kernel’s own holds the steps that this has kept', async () => {
+    await h.profile('aid', [{ say: 'aided' }]);
+    await h.profile(
+      'swamped',
+      [
+        { say: 'word '.repeat(12_000), calls: [{ tool: 'look', arguments: { at: 'all' } }] },
+        { say: 'the step that is kept', calls: [{ tool: 'look', arguments: { at: 'main.py' } }] },
+        {
+          overflow: true,
+          calls: [{ tool: 'context_handoff', arguments: { target_ref: 'aid', ...WHY, wait: true } }],
+        },
+        { say: '{{results/context_handoff/turn_id}}' },
+      ],
+      { tools: ['look', 'context_handoff'], ...ANYONE },
+    );
+    const first = await run('swamped');
+    const { status, result } = await end(first.turn_id);
+    expect(status).toBe('success');
+    const prompt = promptOf(result as TurnId);
+    const names = prompt.map((text) => text.slice(0, 60));
+    expect(names).toContainEqual(expect.stringContaining('[Anchor auto_handoff/context_overflow]'));
+    expect(prompt).toContain('assistant: the step that is kept');
+    expect(prompt).toContain(`user: [result of look for agent ${first.agent_id}: success] {"line":45}`);
   });
 
   test('with wait answers with the target’s result; an agent that waits for the caller is refused', async () => {
@@ -298,6 +323,7 @@ describe('a context_handoff that is refused', () => {
       ['not_found', at('entry/1', { target_ref: 'agent:target' }), "no agent 'target'"],
       ['box_not_authorized', at('entry/1', { target_ref: 'source' }), 'may not read', stranger.agent_id],
       ['box_not_authorized', at(`entry/${head}`), `up to entry ${head - 1}`, bounded.agent_id],
+      ['box_not_authorized', at(`entry/${head + 9}`), `up to entry ${head - 1}`, bounded.agent_id],
       ['box_not_authorized', at('entry/1', { ownership: 'transfer' }), 'may not append', bounded.agent_id],
     ];
     for (const [code, args, words, source_agent_id] of cases) {
