@@ -259,7 +259,7 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('raise_budget', raiseBudget);
     this.registerTool(expandTool(options.pool));
     this.registerHandler(TAPE_HANDOFF.name, tapeHandoff);
-    for (const tool of tapeTools(this.pool)) this.registerTool(tool);
+    for (const tool of tapeTools()) this.registerTool(tool);
   }
 
   get handlers(): ReadonlyMap<string, Handler> {

@@ -69,6 +69,8 @@ import type {
 import { HandoverPacker, newId } from './packer.js';
 import type { RuntimeCore } from './runtime.js';
 import { reserveSpawn } from './spawn-budget.js';
+import { withinPrimitive } from './tape/connection.js';
+import { openTape } from './tape/open-tape.js';
 import { UnitOfWork } from './unit-of-work.js';
 import { unlessAborted } from './unless-aborted.js';
 import { answeredMeanwhile } from './worker/call-result.js';
@@ -290,6 +292,11 @@ class Primitive implements HandlerTools {
   get tx(): Tx {
     return this.#unit.tx;
   }
+
+  readonly tape: HandlerTools['tape'] = (target) => {
+    const { projectId, source } = this.ctx;
+    return openTape(withinPrimitive(this), target, { projectId, as: source.agentId, create: false });
+  };
 
   readonly findProfile: HandlerTools['findProfile'] = async (name, version) => {
     const profile =

@@ -7,8 +7,6 @@ import {
   tapeHandoffSchema,
 } from '@boxcar/kernel';
 import type { Handler, HandlerTools } from '../handler.js';
-import { withinPrimitive } from '../tape/connection.js';
-import { openTape } from '../tape/open-tape.js';
 import { type TapeTarget, toTarget } from '../tape/tape-types.js';
 
 /** The turn's own tape, else that of the agent in whose name it comes. */
@@ -29,11 +27,7 @@ export const tapeHandoff: Handler<TapeHandoff> = {
   handle: async (input, tools) => {
     const { ctx } = tools;
     const target = input.tape === undefined ? ownTape(tools) : toTarget(input.tape);
-    const tape = await openTape(withinPrimitive(tools), target, {
-      projectId: ctx.projectId,
-      as: ctx.source.agentId,
-      create: false,
-    });
+    const tape = await tools.tape(target);
     const { name, state } = handoffOf(input);
     await tape.handoff(name, {
       ...(state === undefined ? {} : { state }),
