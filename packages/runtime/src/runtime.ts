@@ -438,7 +438,7 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/tape.md, "References and handoffs".
+   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/tape.md, "References".
    *
    * @param options.as - Id or name of the agent whose rights count; default: the operator.
    * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`.

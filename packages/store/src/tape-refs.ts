@@ -1,4 +1,4 @@
-/** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References and handoffs". */
+/** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References". */
 import type { AgentId, BoxId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { ACCESS, type BoxGrant, grantOf, type LoadBoxesOptions, type SnapshotEntry } from './boxes.js';

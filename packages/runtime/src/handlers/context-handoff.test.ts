@@ -374,3 +374,20 @@ test('every place of a tape begins with the last anchor up to it, whatever it is
       });
   }
 });
+
+test('an id means a box or an agent before any name, a name a tape before an agent', async () => {
+  const twin = await agent('twin', 'source');
+  const [named, disguised] = await Promise.all([h.runtime.tape('twin'), h.runtime.tape(twin.agent_id)]);
+  const boxOf = async (name: string, workspace = 'default') =>
+    (await h.runtime.resolveTapeRef(`tape://${workspace}/${name}/entry/1`)).boxId;
+  const { boxId: own } = await h.runtime.tape({ agent: 'twin' });
+  expect(await boxOf('twin')).toBe(named.boxId);
+  expect(await boxOf(twin.agent_id)).toBe(own);
+  expect(await boxOf(twin.agent_id.toUpperCase())).toBe(own);
+  expect(await boxOf(disguised.boxId, named.projectId)).toBe(disguised.boxId);
+  const foreign = await h.rows<{ id: string }>(
+    "insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id) select gen_random_uuid(), 'other', operator_agent_id, bootstrap_card_id from boxcar.projects limit 1 returning id",
+  );
+  for (const workspace of ['other', foreign[0]?.id ?? ''])
+    expect(await refusal(boxOf('twin', workspace))).toMatchObject({ code: 'not_found' });
+});

@@ -277,7 +277,7 @@ const submitTo = (
     ...(input.priority === undefined ? {} : { priority: input.priority }),
   });
 
-/** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "References and handoffs". */
+/** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "Handoffs to other agents". */
 export const contextHandoff: Handler<ContextHandoff> = {
   description:
     'Hand the work over to another agent: it gets this message and the tape up to the place you name, and starts on it. With wait its result comes back as the answer.',
