@@ -11,13 +11,14 @@ export interface ResetRequest {
   readonly newBoxId: BoxId;
   /** Who resets it: its owner, its maker or the operator. */
   readonly authorId: AgentId;
-  /** The anchor it begins with; null: the one every tape begins with. */
-  readonly anchor: NewCard | null;
+  /** The anchor it begins with, and the head that this names: a tape that has grown since is not reset. Null: the one every tape begins with. */
+  readonly anchor: { readonly card: NewCard; readonly head: number } | null;
 }
 
 export type ResetResult =
   | { readonly outcome: 'reset'; readonly incarnation: number }
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
+  | { readonly outcome: 'grown' }
   | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
 
 // The order of locks: agent, tape. Who submits a turn to the agent holds its row.
@@ -25,7 +26,7 @@ const LOCK_OWNER = statement(`
   select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
 // Who may is asked here: the tape may have been handed over since it was looked up.
 const LOCK = statement(`
-  select $4::uuid in (b.owner_agent_id, b.maker_agent_id, (select p.operator_agent_id from boxcar.projects p where p.id = b.project_id)) is true as may_reset, b.archived_at is not null as is_archived, b.incarnation, b.fork_status in ('merged', 'discarded') as is_closed,
+  select $4::uuid in (b.owner_agent_id, b.maker_agent_id, (select p.operator_agent_id from boxcar.projects p where p.id = b.project_id)) is true as may_reset, b.archived_at is not null as is_archived, b.incarnation, b.head_position, b.fork_status in ('merged', 'discarded') as is_closed,
     exists (select from boxcar.boxes n where n.id = $3 and n.previous_box_id = b.id) as is_done
   from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update`);
 // Begun after the locks. Two look-ups, each by an index of its own.
@@ -67,6 +68,7 @@ interface LockRow extends pg.QueryResultRow {
   is_archived: boolean;
   is_closed: boolean | null;
   incarnation: number;
+  head_position: number;
   is_done: boolean;
 }
 
@@ -88,12 +90,13 @@ export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetR
   if (tape.is_archived) return { outcome: 'archived' };
   const active = await findActiveTurn(tx, boxId);
   if (active !== null) return { outcome: 'busy', turnId: active };
+  if (anchor !== null && anchor.head !== tape.head_position) return { outcome: 'grown' };
   await run(tx, ARCHIVE, [boxId]);
   const [begun] = await run<{ incarnation: number }>(tx, BEGIN, [
     boxId,
     newBoxId,
     authorId,
-    JSON.stringify(anchor === null ? [] : [cardRecord(anchor)]),
+    JSON.stringify(anchor === null ? [] : [cardRecord(anchor.card)]),
     JSON.stringify(anchor === null ? BOOTSTRAP_EVENT : ARCHIVED_EVENT),
   ]);
   return { outcome: 'reset', incarnation: begun?.incarnation ?? 0 };

@@ -14,6 +14,8 @@ beforeAll(async () => {
 
 afterAll(close);
 
+const BLOCKED = 'select from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0';
+
 /** Has work wait for rows that are locked, does something else to them meanwhile, and then lets the work go on. */
 async function meanwhile<T>(
   lock: string,
@@ -26,15 +28,7 @@ async function meanwhile<T>(
     await client.query('begin');
     await client.query(lock, [values[0]]);
     const done = Promise.allSettled([work()]);
-    await waitFor(
-      async () =>
-        (
-          await h.rows(
-            'select from pg_stat_activity where pg_backend_pid() <> pid and cardinality(pg_blocking_pids(pid)) > 0',
-          )
-        ).length > 0,
-      { message: 'the work waits for the lock' },
-    );
+    await waitFor(async () => (await h.rows(BLOCKED)).length > 0, { message: 'the work waits for the lock' });
     await client.query(change, [...values]);
     await client.query('commit');
     const [result] = await done;
@@ -141,6 +135,16 @@ describe('ownership: transfer', () => {
     expect(await readsAll(target.agent_id)).toBe(true);
   });
 
+  test('twice at once under one key is one transfer with one answer', async () => {
+    const { boxId, maker, target } = await shared('keyed');
+    const args = { target_ref: target.agent_id, tape_ref: refTo(boxId, 'entry/1'), ownership: 'transfer' };
+    const options = { sourceAgentId: maker.agent_id, idempotencyKey: 'moved once' };
+    const answers = await Promise.all([handOff(args, options), handOff(args, options)]);
+    expect(answers[0]).toEqual(answers[1]);
+    const turns = await h.rows('select from boxcar.turns where agent_id = $1', [target.agent_id]);
+    expect(turns).toHaveLength(1);
+  });
+
   test.each(['maker', 'helper'] as const)('twice at once by its %s is done once', async (who) => {
     const cast = await shared(`raced-${who}`);
     const { boxId, target, appends } = cast;
@@ -196,6 +200,26 @@ describe('a right that is taken away while it is used', () => {
 });
 
 describe('a tape that was reset', () => {
+  test('is named to its very end, although somebody appended while it was reset', async () => {
+    const { boxId, maker, helper } = await shared('grown');
+    const makers = await tape(boxId, maker.agent_id);
+    const helpers = await tape(boxId, helper.agent_id);
+    const client = await h.database.pool.connect();
+    await client.query('begin');
+    await client.query('select from boxcar.boxes where id = $1 for update', [boxId]);
+    const waiting = (n: number) =>
+      waitFor(async () => (await h.rows(BLOCKED)).length >= n, { message: `${n} wait for the lock` });
+    // Whoever waits first is served first.
+    const appended = helpers.append([says('the last word')]);
+    await waiting(1);
+    const reset = makers.reset({ archive: true });
+    await waiting(2);
+    await client.query('commit');
+    client.release();
+    const { last } = await appended;
+    expect((await reset).archived).toContain(`/entry/${last}?head=${last}`);
+  });
+
   test('is read by its box, and goes on under its name; nobody hands over the archived one', async () => {
     const made = await h.runtime.tape('daily/log:1');
     const { box_id: old } = await made.info();

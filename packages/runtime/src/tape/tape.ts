@@ -354,15 +354,25 @@ export class Tape {
       boxId: row.boxId,
       newBoxId,
       authorId: this.#actor.actorId,
-      anchor: archived === null ? null : toNewBootstrap({ archived }, this.#actor),
+      anchor:
+        archived === null
+          ? null
+          : { card: toNewBootstrap({ archived }, this.#actor), head: row.headPosition },
     });
-    if (result.outcome === 'busy') {
-      throw new KernelError('tape_busy', { details: { box_id: row.boxId, turn_id: result.turnId } });
+    switch (result.outcome) {
+      case 'reset':
+        this.#boxId = newBoxId;
+        return { archived };
+      case 'grown':
+        // Nothing was written: look again, so that the reference reaches to the end.
+        return this.reset(options);
+      case 'forbidden':
+        throw forbidden();
+      case 'busy':
+        throw new KernelError('tape_busy', { details: { box_id: row.boxId, turn_id: result.turnId } });
+      default:
+        throw toAppendError(result, row.boxId, this.#actor.actorId);
     }
-    if (result.outcome === 'forbidden') throw forbidden();
-    if (result.outcome !== 'reset') throw toAppendError(result, row.boxId, this.#actor.actorId);
-    this.#boxId = newBoxId;
-    return { archived };
   }
 
   /**
