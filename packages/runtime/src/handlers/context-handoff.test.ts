@@ -13,6 +13,7 @@ const {
   run,
   agent,
   promptOf,
+  shownTool,
   grantsTo,
   cardOf,
   headOf,
@@ -113,6 +114,62 @@ describe('context_handoff from a turn', () => {
     expect(names).toContainEqual(expect.stringContaining('[Anchor auto_handoff/context_overflow]'));
     expect(prompt).toContain('assistant: the step that is kept');
     expect(prompt).toContain(`user: [result of look for agent ${first.agent_id}: success] {"line":45}`);
+  });
+
+  test('is shown to models with the fields of the message, and bound by what binds delegations', async () => {
+    const handing = (rest: object = {}) => ({
+      calls: [{ tool: 'context_handoff', arguments: { target_ref: 'target', ...WHY, ...rest } }],
+    });
+    const code = { say: '{{results/context_handoff/error/code}}' };
+    const tools = ['context_handoff'];
+    const target_profiles = ['target'];
+    await h.profile('deep', [handing({ wait: true }), code], {
+      tools,
+      delegation_policy: { target_profiles },
+    });
+    await h.profile('barred', [handing(), code], { tools, delegation_policy: { target_profiles: [] } });
+    await h.profile('poor', [handing({ budget: { turns: 0 } }), code], { tools, ...ANYONE });
+    await h.profile(
+      'timed',
+      [handing({ deadline_seconds: 60, priority: 7 }), { say: '{{results/context_handoff/turn_id}}' }],
+      {
+        tools,
+        ...ANYONE,
+      },
+    );
+    const resultOf = async (profile: string) => (await end((await run(profile)).turn_id)).result;
+    const before = await rowCounts(h.database.pool);
+    await h.database.pool.query(
+      `update boxcar.projects set limits = limits || '{"max_depth": 0}' where name = 'default'`,
+    );
+    expect(await resultOf('deep')).toBe('depth_exceeded');
+    await h.database.pool.query(
+      `update boxcar.projects set limits = limits - 'max_depth' where name = 'default'`,
+    );
+    expect(await resultOf('barred')).toBe('delegation_denied');
+    expect(await resultOf('poor')).toBe('bad_request');
+    const { grants } = await rowCounts(h.database.pool);
+    expect(grants).toBe(before.grants);
+
+    const turnId = (await resultOf('timed')) as TurnId;
+    const [turn] = await h.rows(
+      "select priority, deadline_at between created_at + interval '59 s' and created_at + interval '61 s' as is_timed from boxcar.turns where id = $1",
+      [turnId],
+    );
+    expect(turn).toEqual({ priority: 7, is_timed: true });
+    const shown = shownTool('context_handoff');
+    expect(shown?.parameters).toMatchObject({
+      type: 'object',
+      required: ['target_ref', 'reason', 'summary'],
+      properties: {
+        tape_ref: { type: 'string' },
+        ownership: { enum: ['share', 'transfer'] },
+        intention: {
+          required: ['next_steps'],
+          properties: { next_steps: { type: 'string' }, context_summary: { type: 'string' } },
+        },
+      },
+    });
   });
 
   test('with wait answers with the target’s result; an agent that waits for the caller is refused', async () => {

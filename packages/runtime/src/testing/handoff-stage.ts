@@ -99,6 +99,9 @@ export function handoffStage() {
         ? `assistant calls ${message.toolCalls.map(({ name }) => name).join()}`
         : `${message.role}: ${message.content}`,
     );
+  /** A tool as models were shown it. */
+  const shownTool = (name: string) =>
+    model.requests.flatMap(({ tools }) => tools).find((tool) => tool.name === name);
   const grantsTo = (agentId: string, boxId: string): Promise<Grant[]> =>
     h.rows<Grant>(
       'select mode, upto_position, source from boxcar.grants where agent_id = $1 and box_id = $2 order by mode desc',
@@ -139,6 +142,7 @@ export function handoffStage() {
     run,
     agent,
     promptOf,
+    shownTool,
     grantsTo,
     cardOf,
     headOf,
