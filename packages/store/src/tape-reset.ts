@@ -26,7 +26,7 @@ const LOCK_OWNER = statement(`
   select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
 // Who may is asked here: the tape may have been handed over since it was looked up.
 const LOCK = statement(`
-  select $4::uuid in (b.owner_agent_id, b.maker_agent_id, (select p.operator_agent_id from boxcar.projects p where p.id = b.project_id)) is true as may_reset, b.archived_at is not null as is_archived, b.incarnation, b.head_position, b.fork_status in ('merged', 'discarded') as is_closed,
+  select $4::uuid in (b.owner_agent_id, b.maker_agent_id, (select p.operator_agent_id from boxcar.projects p where p.id = b.project_id)) is true as is_own, b.archived_at is not null as is_archived, b.incarnation, b.head_position, b.fork_status in ('merged', 'discarded') as is_closed,
     exists (select from boxcar.boxes n where n.id = $3 and n.previous_box_id = b.id) as is_done
   from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update`);
 // Begun after the locks. Two look-ups, each by an index of its own.
@@ -64,7 +64,7 @@ const BOOTSTRAP_EVENT: JsonValue = {
 const ARCHIVED_EVENT: JsonValue = { name: 'handoff', data: { name: 'session/start' } };
 
 interface LockRow extends pg.QueryResultRow {
-  may_reset: boolean;
+  is_own: boolean;
   is_archived: boolean;
   is_closed: boolean | null;
   incarnation: number;
@@ -85,7 +85,7 @@ export async function resetWithin(tx: Tx, request: ResetRequest): Promise<ResetR
   const [tape] = await run<LockRow>(tx, LOCK, [boxId, projectId, newBoxId, authorId]);
   if (tape === undefined) return { outcome: 'not_found' };
   if (tape.is_done) return { outcome: 'reset', incarnation: tape.incarnation + 1 };
-  if (!tape.may_reset) return { outcome: 'forbidden' };
+  if (!tape.is_own) return { outcome: 'forbidden' };
   if (tape.is_closed === true) return { outcome: 'closed' };
   if (tape.is_archived) return { outcome: 'archived' };
   const active = await findActiveTurn(tx, boxId);

@@ -346,7 +346,7 @@ describe('a context_handoff that is refused', () => {
     const bounded = await agent('bounded', 'source');
     await h.database.pool.query(
       `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
-       select project_id, $1, id, 'read', $3, 'test' from boxcar.boxes where id = $2`,
+       select project_id, $1, id, 'read', $3, owner_agent_id from boxcar.boxes where id = $2`,
       [bounded.agent_id, source.output_box_id, head - 1],
     );
     const before = await rowCounts(h.database.pool);
@@ -442,9 +442,16 @@ test('an id means a box or an agent before any name, a name a tape before an age
   expect(await boxOf(twin.agent_id)).toBe(own);
   expect(await boxOf(twin.agent_id.toUpperCase())).toBe(own);
   expect(await boxOf(disguised.boxId, named.projectId)).toBe(disguised.boxId);
-  const foreign = await h.rows<{ id: string }>(
-    "insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id) select gen_random_uuid(), 'other', operator_agent_id, bootstrap_card_id from boxcar.projects limit 1 returning id",
-  );
-  for (const workspace of ['other', foreign[0]?.id ?? ''])
+  const [other] = await h.rows<{ id: string }>(`
+    with made as (
+      insert into boxcar.agents (id, project_id, name) select gen_random_uuid(), gen_random_uuid(), 'operator' returning id, project_id
+    )
+    insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+    select made.project_id, 'other', made.id, p.bootstrap_card_id from made, boxcar.projects p returning id`);
+  for (const workspace of ['other', other?.id ?? ''])
     expect(await refusal(boxOf('twin', workspace))).toMatchObject({ code: 'not_found' });
+  for (const name of ['twin', own, twin.agent_id])
+    expect(
+      await refusal(h.runtime.resolveTapeRef(`tape://other/${name}/entry/1`, { projectId: 'other' })),
+    ).toMatchObject({ code: 'not_found' });
 });
