@@ -3,12 +3,7 @@ import type { AgentId, BoxId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { ACCESS, type BoxGrant, grantOf, type LoadBoxesOptions, type SnapshotEntry } from './boxes.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
-import { edgeEntriesOf, entriesOf, viewStartAt } from './tape-line.js';
-
-/** The last anchor of the line of `b` up to a position, of a name or of any. */
-const lastAnchor = (upto: string, where = 'true'): string => `
-  (select e.position from ${edgeEntriesOf('b', { from: '1', to: upto, where: `o.kind = 'anchor' and ${where}` }, { order: 'o.position desc', limit: '1' })} e
-    order by e.position desc limit 1)`;
+import { entriesOf, lastAnchorOf, viewStartAt } from './tape-line.js';
 
 // By id a tape in any incarnation, or the one of an agent; by name the living one.
 const FIND_PLACE = statement(`
@@ -29,13 +24,13 @@ const FIND_PLACE = statement(`
   ),
   placed as (
     select b.*, case when $5::int is not null then $5 when $6::text is null then least($7, b.last_readable)
-      else ${lastAnchor('least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6')} end as position
+      else ${lastAnchorOf('b', 'least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6')} end as position
     from bounded b
   ),
   -- an imported tape may be without any anchor
   begun as (
     select b.*, nullif(case when $6::text is null and b.position >= b.last_anchor_position then coalesce(b.view_anchor_position, b.last_anchor_position)
-      else ${lastAnchor('b.position')} end, 0) as start_position
+      else ${lastAnchorOf('b', 'b.position')} end, 0) as start_position
     from placed b
   )
   select b.id as box_id, b.workspace, b.operator_agent_id, b.owner_agent_id, b.maker_agent_id, b.is_rolling, b.head_position, b.last_readable,

@@ -1,6 +1,14 @@
 import type { BoxId, CardId, TurnId } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { ANYONE, handoffStage, INTENTION, refTo, refusal, WHY } from '../testing/handoff-stage.js';
+import {
+  ANYONE,
+  handoffStage,
+  INTENTION,
+  type Receipt,
+  refTo,
+  refusal,
+  WHY,
+} from '../testing/handoff-stage.js';
 import type { Harness } from '../testing/harness.js';
 import { rowCounts } from '../testing/row-counts.js';
 
@@ -405,6 +413,25 @@ describe('a context_handoff that is refused', () => {
     ).toMatchObject({ code: 'idempotency_conflict' });
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
+});
+
+test('who was granted a tape up to a position clones its agent as it was there, whatever came later', async () => {
+  const { source, head } = await cast();
+  const reader = await agent('early-reader', 'source');
+  await h.database.pool.query(
+    `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
+     select project_id, $1, id, 'read', $3, owner_agent_id from boxcar.boxes where id = $2`,
+    [reader.agent_id, source.output_box_id, head],
+  );
+  await anchor(source.output_box_id, 'phase/late', { secret: 'of later' });
+  const made = (await submit(
+    'delegate_async',
+    { target_strategy: 'clone', target_ref: source.agent_id, instruction: 'go on' },
+    { sourceAgentId: reader.agent_id },
+  )) as unknown as Receipt;
+  await end(made.turn_id);
+  expect(promptOf(made.turn_id)).toContain('assistant: worked on the first task');
+  expect(promptOf(made.turn_id).join()).not.toContain('of later');
 });
 
 test('every place of a tape begins with the last anchor up to it, whatever it is asked by', async () => {
