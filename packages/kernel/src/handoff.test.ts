@@ -4,7 +4,7 @@ import type { AgentId } from './ids.js';
 
 const from = '01a00000-0000-7000-8000-000000000001' as AgentId;
 const to = '01a00000-0000-7000-8000-000000000002' as AgentId;
-const at = new Date('2026-02-21T12:00:00Z');
+const at = new Date('2026-02-21T12:00:00.987Z');
 const tapeRef = 'tape://workspace/telegram:123/entry/45';
 const words = { target_ref: 'x', reason: 'a specialist', summary: 'a pattern' };
 
@@ -12,7 +12,7 @@ test('a message has the fields of the format in their order, and an intention on
   const intention = { next_steps: 'review', context_summary: 'injection' };
   const whole = buildHandoff({ ...words, intention, ownership: 'transfer' }, { from, to, at, tapeRef });
   expect(JSON.stringify(whole)).toBe(
-    `{"type":"context_handoff","from":"agent:${from}","to":"agent:${to}","timestamp":"2026-02-21T12:00:00.000Z","content":{"reason":"a specialist","summary":"a pattern","tape_ref":"${tapeRef}","intention":{"next_steps":"review","context_summary":"injection"},"ownership":"transfer"}}`,
+    `{"type":"context_handoff","from":"agent:${from}","to":"agent:${to}","timestamp":"2026-02-21T12:00:00Z","content":{"reason":"a specialist","summary":"a pattern","tape_ref":"${tapeRef}","intention":{"next_steps":"review","context_summary":"injection"},"ownership":"transfer"}}`,
   );
   expect(buildHandoff(words, { from, to, at, tapeRef }).content).toEqual({
     reason: 'a specialist',

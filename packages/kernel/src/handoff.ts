@@ -1,4 +1,4 @@
-/** The message by which one agent hands its context to another. Source: docs/tape.md, "References and handoffs". */
+/** The message by which one agent hands its context to another. Source: docs/tape.md, "Handoffs to other agents". */
 import { CARD_TYPES } from './card.js';
 import type { Handover } from './handover.js';
 import type { AgentId } from './ids.js';
@@ -29,7 +29,8 @@ export function buildHandoff(
     type: CARD_TYPES.handoff,
     from: `agent:${from}`,
     to: `agent:${to}`,
-    timestamp: at.toISOString(),
+    // To the second, as the format has it.
+    timestamp: at.toISOString().replace(/\.\d+Z$/, 'Z'),
     content,
   };
 }

@@ -151,7 +151,7 @@ export const askExpertSchema = z
   .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type AskExpert = z.infer<typeof askExpertSchema>;
 
-/** How much of the tape goes along with a handoff. Rule: docs/tape.md, "References and handoffs". */
+/** How much of the tape goes along with a handoff. Rule: docs/tape.md, "Handoffs to other agents". */
 const OWNERSHIPS = ['share', 'transfer'] as const;
 
 const { context_box_id: _contextBoxId, result_fields: _resultFields, ...perHandoff } = optional;

@@ -1,6 +1,16 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { KernelError } from './errors.js';
 import { formatTapeRef, parseTapeRef, type TapeRef } from './tape-ref.js';
+
+function refusalOf(text: string): KernelError {
+  try {
+    parseTapeRef(text);
+  } catch (error) {
+    if (error instanceof KernelError) return error;
+  }
+  throw new Error('not refused');
+}
 
 describe('a reference', () => {
   test.each<[string, TapeRef]>([
@@ -45,12 +55,32 @@ describe('a reference', () => {
   });
 
   test('is the same after being written and read, whatever its names', () => {
-    const name = fc
-      .string({
+    const character = fc
+      .integer({ min: 1, max: 0x10ffff })
+      .map((code) => String.fromCodePoint(code))
+      .filter((text) => text.isWellFormed());
+    const name = fc.oneof(
+      fc.string({ minLength: 1, unit: character }),
+      fc.string({
         minLength: 1,
-        unit: fc.constantFrom('a', '/', '%', '?', '#', ':', ' ', 'é', '\n', 'entry', '/anchor/', '+'),
-      })
-      .filter((text) => text !== '');
+        unit: fc.constantFrom(
+          'a',
+          '/',
+          '%',
+          '%2F',
+          '%00',
+          '?',
+          '#',
+          ':',
+          '.',
+          ' ',
+          '\n',
+          'entry',
+          '/anchor/',
+          '+',
+        ),
+      }),
+    );
     const position = fc.integer({ min: 1, max: 2 ** 31 - 1 });
     const ref = fc.record({
       workspace: name,
@@ -68,6 +98,21 @@ describe('a reference', () => {
       { numRuns: 300 },
     );
   });
+});
+
+test('what is wrong is said in few words that can be stored, however long and broken the reference is', () => {
+  const long = 'x'.repeat(1_000_000);
+  for (const text of [
+    `tape://w/t/entry/9${'9'.repeat(1_000_000)}`,
+    `tape://w/t/anchor/%${long}`,
+    `tape://w/t/anchor/a?${long}`,
+    `tape://w/t/anchor/${'x'.repeat(481)}😀\ud800`,
+    `tape://${'/entry'.repeat(100_000)}`,
+  ]) {
+    const error = refusalOf(text);
+    expect(error.message.length).toBeLessThan(300);
+    expect(JSON.stringify(error.details)).not.toMatch(/\\ud/);
+  }
 });
 
 test.each([

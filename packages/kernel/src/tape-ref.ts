@@ -20,6 +20,8 @@ const POSITION = /^[1-9]\d*$/;
 const MAX_POSITION = 2 ** 31 - 1;
 const SHAPE = 'tape://{workspace}/{tape}/entry/{position} or tape://{workspace}/{tape}/anchor/{name}';
 
+const shorten = (text: string, length = 80): string => text.slice(0, length).toWellFormed();
+
 /**
  * @param path - Names the field in the error.
  * @throws KernelError `bad_request` saying what is wrong.
@@ -28,7 +30,7 @@ export function parseTapeRef(text: string, path = 'tape_ref'): TapeRef {
   const refuse = (why: string): never => {
     throw new KernelError('bad_request', {
       message: `${path}: ${why}.`,
-      details: { field: path, tape_ref: text.slice(0, 500) },
+      details: { field: path, tape_ref: shorten(text, 500) },
     });
   };
   const decode = (part: string): string => {
@@ -36,7 +38,7 @@ export function parseTapeRef(text: string, path = 'tape_ref'): TapeRef {
     try {
       decoded = decodeURIComponent(part);
     } catch {
-      return refuse(`'${part}' is not percent-encoded UTF-8`);
+      return refuse(`'${shorten(part)}' is not percent-encoded UTF-8`);
     }
     if (decoded.includes('\u0000') || !decoded.isWellFormed())
       return refuse('holds a NUL character or a lone surrogate');
@@ -46,7 +48,7 @@ export function parseTapeRef(text: string, path = 'tape_ref'): TapeRef {
     const position = POSITION.test(part) ? Number(part) : 0;
     return position >= 1 && position <= MAX_POSITION
       ? position
-      : refuse(`${what} '${part}' is no position, a positive integer`);
+      : refuse(`${what} '${shorten(part)}' is no position, a positive integer`);
   };
 
   if (!text.startsWith(SCHEME)) return refuse(`is no tape reference, which reads ${SHAPE}`);
@@ -56,7 +58,7 @@ export function parseTapeRef(text: string, path = 'tape_ref'): TapeRef {
   const [, workspace = '', tape = '', kind, target = ''] = parts;
   const query = queries.length === 0 ? null : queries.join('?');
   if (query !== null && !query.startsWith('head='))
-    return refuse(`'?${query}' is not of the form ?head={position}`);
+    return refuse(`'?${shorten(query)}' is not of the form ?head={position}`);
   const head = query === null ? null : toPosition(query.slice('head='.length), 'head');
   const place: TapeRef['target'] =
     kind === 'entry'

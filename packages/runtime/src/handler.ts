@@ -15,6 +15,8 @@ import type {
 import type { AgentRow, ChainLink, ProfileRow, Queryable, Tx } from '@boxcar/store';
 import type { z } from 'zod';
 import type { HandoverPacker } from './packer.js';
+import type { Tape } from './tape/tape.js';
+import type { TapeTarget } from './tape/tape-types.js';
 
 /** The caller of a primitive. */
 export interface CallerContext {
@@ -108,6 +110,12 @@ export interface HandlerTools {
   /** Packs in the caller's name; boxes and cards become part of the primitive's transaction. */
   readonly packer: HandoverPacker;
   readonly ctx: CallerContext;
+  /**
+   * A tape that there is, used in the caller's name with the rights it has. What is appended commits with the primitive.
+   *
+   * @throws KernelError `not_found`.
+   */
+  tape(target: TapeTarget): Promise<Tape>;
   /** The current version, or the one named. @throws KernelError `not_found`. */
   findProfile(name: string, version?: number): Promise<ProfileRow>;
   /** By id or name. @throws KernelError `not_found`. */

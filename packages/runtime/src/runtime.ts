@@ -260,7 +260,7 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('raise_budget', raiseBudget);
     this.registerTool(expandTool(options.pool));
     this.registerHandler(TAPE_HANDOFF.name, tapeHandoff);
-    for (const tool of tapeTools(this.pool)) this.registerTool(tool);
+    for (const tool of tapeTools()) this.registerTool(tool);
   }
 
   get handlers(): ReadonlyMap<string, Handler> {
@@ -439,7 +439,7 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/tape.md, "References and handoffs".
+   * The place on a tape that `tape://…` names, with its frozen head. Rule: docs/tape.md, "References".
    *
    * @param options.as - Id or name of the agent whose rights count; default: the operator.
    * @throws KernelError `bad_request`, `not_found`, `box_not_authorized`.

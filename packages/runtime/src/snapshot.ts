@@ -130,6 +130,8 @@ export function assemble(
       open.tokens.push(entry.tokens);
     }
   }
+  // The anchor is the last entry.
+  if (needsEarlyContext) addContext(first.early_context_box_id);
   close();
   return parts;
 }

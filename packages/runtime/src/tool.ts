@@ -7,6 +7,8 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import { z } from 'zod';
+import type { Tape } from './tape/tape.js';
+import type { TapeTarget } from './tape/tape-types.js';
 
 export interface ToolContext {
   /** Use it as idempotency key for effects outside: a call may run again after a crash. */
@@ -16,6 +18,13 @@ export interface ToolContext {
   readonly projectId: ProjectId;
   /** Fires at the call's deadline, when the worker shuts down, and when it has lost its lease. */
   readonly signal: AbortSignal;
+  /**
+   * A tape that there is, used in the name of the agent with the rights it has. What is appended with `dedupKey: toolCallId` is there
+   * once, however often the call runs.
+   *
+   * @throws KernelError `not_found`.
+   */
+  tape(target: TapeTarget): Promise<Tape>;
 }
 
 /** A function that models may call, run inside the worker. */

@@ -14,7 +14,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { entriesOf, lineEntriesOf } from './tape-line.js';
+import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 
 /**
  * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
@@ -356,6 +356,12 @@ const SNAPSHOTS = statement(`
       case when is_own or is_ward then head_position else least(head_position, coalesce((granted->>'upto')::int, head_position)) end as last_position
     from want_boxes
   ),
+  -- who may read a part of it sees what its agent saw there
+  begun as (
+    select b.*, v.anchor_position, case when v.anchor_position = v.at_head then b.view_position else ${viewStartAt('b.id', 'v.anchor_position')} end as from_position
+    from tape b cross join lateral (select a.at_head, case when a.at_head <= b.last_position then a.at_head else ${lastAnchorOf('b', 'b.last_position')} end as anchor_position
+      from (select coalesce(b.view_anchor_position, b.last_anchor_position) as at_head) a) v
+  ),
   open_turn as (select t.id, t.step_count, t.start_position, t.context_box_id from boxcar.turns t join tape b on b.agent_id = t.agent_id
     where t.status in ('running', 'suspended', 'dispatched')),
   entries as (
@@ -363,13 +369,13 @@ const SNAPSHOTS = statement(`
       exists (select from open_turn o join boxcar.tool_calls k on k.turn_id = o.id and k.step = o.step_count
         where e.turn_id = o.id and e.step = o.step_count
           and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
-    from tape b cross join lateral ${entriesOf('b', { from: 'case when w.is_full then 1 else b.view_position end', to: 'b.last_position' })} e
+    from begun b cross join lateral ${entriesOf('b', { from: 'case when w.is_full then 1 else b.from_position end', to: 'b.last_position' })} e
     where b.is_readable
   )
-  select b.id as tape_id, b.is_readable, coalesce(b.view_anchor_position, b.last_anchor_position) as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
+  select b.id as tape_id, b.is_readable, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
-    (select o.context_box_id from open_turn o where o.start_position < coalesce(b.view_anchor_position, b.last_anchor_position)) as early_context_box_id
-  from tape b left join entries e on true
+    (select o.context_box_id from open_turn o where o.start_position < b.anchor_position) as early_context_box_id
+  from begun b left join entries e on true
   offset 0) s
   order by w.n, s.position`);
 

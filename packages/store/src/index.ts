@@ -294,7 +294,7 @@ export {
   findTapePlace,
   handOverTape,
   loadTapeSlice,
-  lockAppending,
+  lockGrants,
   lockTape,
   type PlaceRequest,
   type TapePlace,

@@ -31,8 +31,8 @@ const append = async (boxId: BoxId, ...entries: readonly NewTapeEntry[]): Promis
 };
 const place = (boxId: BoxId, rest: Omit<PlaceRequest, 'tape'> = {}) =>
   findTapePlace(world.pool, { tape: { id: boxId, name: '' }, ...rest }, AS_OPERATOR);
-const slice = async (boxId: BoxId, from: number, to: number) =>
-  (await loadTapeSlice(world.pool, { boxId, from, to })).map(({ tape_id: _tape, ...row }) => row);
+const slice = async (boxId: BoxId, anchor: number, to: number, from = anchor) =>
+  (await loadTapeSlice(world.pool, { boxId, anchor, from, to })).map(({ tape_id: _tape, ...row }) => row);
 
 /** A turn whose calls were open when an anchor was written, and where its entries stand. */
 async function workedOn(): Promise<{ turn: TestTurn; call: number; anchor: number; head: number }> {
@@ -68,10 +68,11 @@ test('a place on a fork is that of the flat tape, and what is read from there is
   ]);
   for (const request of asked) {
     const [flat, forked] = await Promise.all([place(turn.tapeId, request), place(fork, request)]);
-    expect(forked).toMatchObject({ position: flat?.position, start_position: flat?.start_position });
-    if (flat?.position == null || flat.start_position === null) continue;
-    const [from, to] = [flat.start_position, request.head ?? flat.position];
-    expect(await slice(fork, from, to)).toEqual(await slice(turn.tapeId, from, to));
+    const { position, start_position: start = null, from_position: from = null } = flat ?? {};
+    expect(forked).toMatchObject({ position, start_position: start, from_position: from });
+    if (position == null || start === null || from === null) continue;
+    const to = request.head ?? position;
+    expect(await slice(fork, start, to, from)).toEqual(await slice(turn.tapeId, start, to, from));
   }
 });
 
@@ -82,6 +83,58 @@ test('a call goes along with its result or not at all, wherever a head or an anc
   expect(await open(1, call)).toContain('tool_call');
   expect(await open(anchor, head)).toEqual(['tool_result']);
   expect(await open(1, head)).toEqual([]);
+});
+
+test('a head between the results of a step leaves out the calls that have none there', async () => {
+  const turn = await world.submit({ profile: await world.profile(`p-${newId()}`) });
+  await world.claim(turn, holder);
+  const calls = await world.call(turn, 3);
+  await commitSteps(world.pool, [
+    await world.commit(turn, { step: 'none', results: calls.map((call) => world.result(turn, call)) }),
+  ]);
+  const { head_position: head = 0 } = (await place(turn.tapeId)) ?? {};
+  const last =
+    (await slice(turn.tapeId, 1, head)).findLast(({ kind }) => kind === 'tool_call')?.position ?? 0;
+  for (const count of [0, 1, 2, 3]) {
+    const shown = (await slice(turn.tapeId, 1, last + count)).filter(({ is_open }) => !is_open);
+    const kinds = shown.map(({ kind }) => kind);
+    expect(kinds.filter((kind) => kind === 'tool_result')).toHaveLength(count);
+    expect(kinds.filter((kind) => kind === 'tool_call')).toHaveLength(count);
+  }
+});
+
+test('a view that still shows what stands before its anchor is read from there, whether the anchor is the last or not', async () => {
+  const { turn, call, anchor, head } = await workedOn();
+  // The step whose calls were open when the anchor was written; the next anchor ends that.
+  expect(await place(turn.tapeId)).toMatchObject({ start_position: head - 1, from_position: head - 1 });
+  const open = await world.submit({ profile: await world.profile(`p-${newId()}`) });
+  await world.claim(open, holder);
+  const [pending] = await world.call(open, 1);
+  const [first] = await world.rows<{ at: number }>(
+    'select min(position) as at from boxcar.tape_entries where box_id = $1 and step = 1',
+    [open.tapeId],
+  );
+  const cut = await append(open.tapeId, entry('open', 'phase'));
+  if (pending === undefined) throw new Error('no call');
+  await commitSteps(world.pool, [
+    await world.commit(open, { step: 'none', results: [world.result(open, pending)] }),
+  ]);
+  expect(await place(open.tapeId)).toMatchObject({ start_position: cut, from_position: first?.at });
+  // A compaction says it itself.
+  const compaction = { v: 1, keep_from: call, references: [], summary: null };
+  const kept = { ...card({ kind: 'json', data: {} }, { type: 'tape.anchor' }), metadata: { compaction } };
+  const compacted = await append(turn.tapeId, { ...entry('', 'auto'), card: kept });
+  await append(turn.tapeId, entry('later', 'phase'));
+  expect(await place(turn.tapeId, { position: compacted })).toMatchObject({
+    start_position: compacted,
+    from_position: call,
+  });
+  const shown = await slice(turn.tapeId, compacted, compacted, call);
+  expect(shown.map(({ position }) => position)).toEqual(
+    Array.from({ length: compacted - call + 1 }, (_, index) => call + index),
+  );
+  expect(shown.filter(({ is_open }) => is_open)).toEqual([]);
+  expect(anchor).toBeGreaterThan(call);
 });
 
 test('the context of who was at work when the anchor was written is told; of who began later or elsewhere it is not', async () => {

@@ -1,14 +1,9 @@
-/** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References and handoffs". */
+/** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References". */
 import type { AgentId, BoxId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { ACCESS, type BoxGrant, grantOf, type LoadBoxesOptions, type SnapshotEntry } from './boxes.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
-import { edgeEntriesOf, entriesOf } from './tape-line.js';
-
-/** The last anchor of the line of `b` up to a position, of a name or of any. */
-const lastAnchor = (upto: string, where = 'true'): string => `
-  (select e.position from ${edgeEntriesOf('b', { from: '1', to: upto, where: `o.kind = 'anchor' and ${where}` }, { order: 'o.position desc', limit: '1' })} e
-    order by e.position desc limit 1)`;
+import { entriesOf, lastAnchorOf, viewStartAt } from './tape-line.js';
 
 // By id a tape in any incarnation, or the one of an agent; by name the living one.
 const FIND_PLACE = statement(`
@@ -29,14 +24,20 @@ const FIND_PLACE = statement(`
   ),
   placed as (
     select b.*, case when $5::int is not null then $5 when $6::text is null then least($7, b.last_readable)
-      else ${lastAnchor('least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6')} end as position
+      else ${lastAnchorOf('b', 'least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6')} end as position
     from bounded b
+  ),
+  -- an imported tape may be without any anchor
+  begun as (
+    select b.*, nullif(case when $6::text is null and b.position >= b.last_anchor_position then coalesce(b.view_anchor_position, b.last_anchor_position)
+      else ${lastAnchorOf('b', 'b.position')} end, 0) as start_position
+    from placed b
   )
   select b.id as box_id, b.workspace, b.operator_agent_id, b.owner_agent_id, b.maker_agent_id, b.is_rolling, b.head_position, b.last_readable,
-    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.position,
-    case when $6::text is null and b.position >= b.last_anchor_position then coalesce(b.view_anchor_position, b.last_anchor_position)
-      else ${lastAnchor('b.position')} end as start_position
-  from placed b`);
+    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.position, b.start_position,
+    case when b.start_position = coalesce(b.view_anchor_position, b.last_anchor_position) then b.view_position
+      else ${viewStartAt('b.id', 'b.start_position')} end as from_position
+  from begun b`);
 
 /** A place on a tape, with the rights of who asks for it. */
 export interface TapePlace extends pg.QueryResultRow {
@@ -61,6 +62,8 @@ export interface TapePlace extends pg.QueryResultRow {
   readonly position: number | null;
   /** The anchor that a view begins with there: the last one up to it, but for a fork that goes on in its parent's; null without one. */
   readonly start_position: number | null;
+  /** Where that view reads from: the anchor, or what it still shows of what stands before it; null without an anchor. */
+  readonly from_position: number | null;
 }
 
 export interface PlaceRequest {
@@ -90,12 +93,14 @@ export async function findTapePlace(
   return place;
 }
 
-// A call and its result, or neither: what a head or an anchor has parted is marked open.
+// A call and its result, or neither: what a head or an anchor has parted is marked open. Results stand in the order of their calls.
 const LOAD_SLICE = statement(`
   with slice as (
     select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id, e.step,
-      bool_or(e.kind = 'tool_call') over same_step as has_calls, bool_or(e.kind = 'tool_result') over same_step as has_results
-    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int', to: '$3::int' })} e where b.id = $1
+      bool_or(e.kind = 'tool_call') over same_step as has_calls, count(*) filter (where e.kind = 'tool_result') over same_step as results,
+      bool_or(e.kind = 'tool_result' and e.position = $3::int) over same_step as is_cut,
+      row_number() over (partition by e.turn_id, e.step, e.kind order by e.position) as rank
+    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$4::int', to: '$3::int' })} e where b.id = $1
     window same_step as (partition by e.turn_id, e.step)
   ),
   -- who was at work when the anchor was written: its turn has begun before, on this tape
@@ -108,18 +113,18 @@ const LOAD_SLICE = statement(`
     where b.id = $1
   )
   select $1::uuid as tape_id, true as is_readable, $2::int as last_anchor_position, s.position, s.kind, s.card_id, s.tokens,
-    s.step is not null and case s.kind when 'tool_result' then not s.has_calls when 'tool_call' then not s.has_results
-      when 'message' then s.has_calls and not s.has_results else false end as is_open,
+    s.step is not null and case s.kind when 'tool_result' then not s.has_calls when 'tool_call' then s.results = 0 or s.is_cut and s.rank > s.results
+      when 'message' then s.has_calls and s.results = 0 else false end as is_open,
     case when s.kind = 'event' and s.payload->>'name' = 'turn.started' then (s.payload->'data'->>'context_box_id')::uuid end as context_box_id,
     (select c.id from early_context c) as early_context_box_id
   from slice s order by s.position`);
 
-/** The entries of a tape from one position to another, as a snapshot of whoever was at work there. */
+/** The entries of a tape from one position to another, as a snapshot of whoever was at work there when the anchor was written. */
 export function loadTapeSlice(
   db: Queryable,
-  slice: { readonly boxId: BoxId; readonly from: number; readonly to: number },
+  slice: { readonly boxId: BoxId; readonly anchor: number; readonly from: number; readonly to: number },
 ): Promise<readonly SnapshotEntry[]> {
-  return run<SnapshotEntry>(db, LOAD_SLICE, [slice.boxId, slice.from, slice.to]);
+  return run<SnapshotEntry>(db, LOAD_SLICE, [slice.boxId, slice.anchor, slice.to, slice.from]);
 }
 
 const LOCK_TAPE = statement("select id from boxcar.boxes where id = $1 and kind = 'tape' for no key update");
@@ -129,30 +134,30 @@ export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
   await run(tx, LOCK_TAPE, [boxId]);
 }
 
-const LOCK_APPENDING = statement(
-  "select from boxcar.grants where box_id = $1 and agent_id = $2 and mode = 'append' for update",
+const LOCK_GRANTS = statement(
+  'select from boxcar.grants where box_id = $1 and agent_id = $2 order by mode for update',
 );
 
-/** Keeps an agent's right to append to a tape as it is until the transaction ends. */
-export async function lockAppending(tx: Tx, boxId: BoxId, agentId: AgentId): Promise<void> {
-  await run(tx, LOCK_APPENDING, [boxId, agentId]);
+/** Keeps what an agent was granted on a tape as it is until the transaction ends. */
+export async function lockGrants(tx: Tx, boxId: BoxId, agentId: AgentId): Promise<void> {
+  await run(tx, LOCK_GRANTS, [boxId, agentId]);
 }
 
 const MOVE_TAPE = statement('update boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1');
 const END_APPENDING = statement(
-  "delete from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = $3 and mode = 'append'",
+  "delete from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = any ($3::uuid[]) and mode = 'append'",
 );
 
-/** Ends an agent's right to append, which is locked; with `newOwnerId` the tape is that agent's from now on. */
+/** Ends the right of agents to append that was granted to them; with `newOwnerId` the tape is that agent's from now on. */
 export async function handOverTape(
   tx: Tx,
   move: {
     readonly projectId: ProjectId;
     readonly boxId: BoxId;
-    readonly fromAgentId: AgentId;
+    readonly fromAgentIds: readonly AgentId[];
     readonly newOwnerId: AgentId | undefined;
   },
 ): Promise<void> {
   if (move.newOwnerId !== undefined) await run(tx, MOVE_TAPE, [move.boxId, move.newOwnerId]);
-  await run(tx, END_APPENDING, [move.projectId, move.boxId, move.fromAgentId]);
+  await run(tx, END_APPENDING, [move.projectId, move.boxId, move.fromAgentIds]);
 }

@@ -364,7 +364,11 @@ describe('of a long tape', () => {
       1,
       (pool, id) => findTapePlace(pool, { tape: { id, name: '' }, anchor: 'phase2', head: N - 5 }, operator),
     ],
-    ['what is handed over', 100, (pool, id) => loadTapeSlice(pool, { boxId: id, from: N - 99, to: N })],
+    [
+      'what is handed over',
+      100,
+      (pool, id) => loadTapeSlice(pool, { boxId: id, anchor: 1, from: N - 99, to: N }),
+    ],
     ['the tape itself', 1, (pool, id) => findTape(pool, { kind: 'box', boxId: id }, operator)],
   ];
 

@@ -1,8 +1,6 @@
 /** Instructions that are comma commands: the operator's own, for an agent that exists. Rule: docs/tape.md, "Commands". */
 import { type DelegateAsync, isCommaCommand, type JsonValue, KernelError } from '@boxcar/kernel';
 import type { HandlerTools } from '../handler.js';
-import { withinPrimitive } from '../tape/connection.js';
-import { openTape } from '../tape/open-tape.js';
 import { runTapeCommand } from '../tape/run-command.js';
 
 /** True for people's commands; from an agent such an instruction is a text like any other. */
@@ -27,11 +25,7 @@ export async function handleCommand(input: DelegateAsync, tools: HandlerTools): 
       details: { field: `arguments.${surplus}` },
     });
   const agent = await tools.findAgent(input.target_ref);
-  const tape = await openTape(
-    withinPrimitive(tools),
-    { agent: agent.agentId },
-    { projectId: tools.ctx.projectId, as: tools.ctx.source.agentId, create: false },
-  );
+  const tape = await tools.tape({ agent: agent.agentId });
   const { command, output, result } = await runTapeCommand(tape, input.instruction);
   return {
     status: 'success',

@@ -1,131 +1,42 @@
-import {
-  type AgentId,
-  type BoxId,
-  type CardId,
-  type JsonValue,
-  KernelError,
-  type Message,
-  type TurnId,
-} from '@boxcar/kernel';
+import type { BoxId, CardId, TurnId } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { z } from 'zod';
-import type { TurnResult } from '../runtime.js';
-import type { Tape } from '../tape/tape.js';
-import { checkPrompts } from '../testing/check-prompts.js';
-import { type Harness, harness } from '../testing/harness.js';
-import { checkInvariants } from '../testing/invariants.js';
-import { type RecordingModel, recordingModel } from '../testing/recording-model.js';
+import {
+  ANYONE,
+  handoffStage,
+  INTENTION,
+  type Receipt,
+  refTo,
+  refusal,
+  WHY,
+} from '../testing/handoff-stage.js';
+import type { Harness } from '../testing/harness.js';
 import { rowCounts } from '../testing/row-counts.js';
 
-interface Handed {
-  readonly card_id: CardId;
-  readonly context_box_id: BoxId;
-  readonly turn_id: TurnId;
-}
-
-interface Receipt {
-  readonly turn_id: TurnId;
-  readonly agent_id: AgentId;
-  readonly output_box_id: BoxId;
-}
-
-interface Grant extends Record<string, unknown> {
-  readonly mode: string;
-  readonly upto_position: number | null;
-  readonly source: string;
-}
-
+const {
+  open,
+  close,
+  submit,
+  handOff,
+  end,
+  run,
+  agent,
+  promptOf,
+  shownTool,
+  grantsTo,
+  cardOf,
+  headOf,
+  tape,
+  anchor,
+  cast,
+} = handoffStage();
 let h: Harness;
-let model: RecordingModel;
 
 // One database for the file: each test has agents of its own.
 beforeAll(async () => {
-  model = recordingModel({});
-  h = await harness({ model });
-  h.runtime.registerTool({
-    name: 'look',
-    description: 'Looks at a file.',
-    input: z.strictObject({ at: z.string() }),
-    isReadOnly: true,
-    run: async () => ({ line: 45 }),
-  });
-  await h.profile('source', [{ say: 'worked on {{instruction}}' }], ANYONE);
-  await h.profile('target', [{ say: 'took over {{instruction}}' }]);
-  await h.worker();
+  h = await open();
 });
 
-afterAll(async () => {
-  // Whatever a test did: each prompt is one that providers take, and can be built again; and the rows are whole.
-  expect(model.findings()).toEqual([]);
-  await checkPrompts(h.database.pool, model.requests);
-  await checkInvariants(h.database.pool);
-  await h[Symbol.asyncDispose]();
-});
-
-const ANYONE = { delegation_policy: { target_profiles: null } };
-const WHY = { reason: 'needs a specialist', summary: 'found a pattern in auth.py' };
-const INTENTION = { next_steps: 'Review auth.py', context_summary: 'SQL may be injected' };
-
-const submit = (primitive: string, args: unknown, options = {}): Promise<JsonValue> =>
-  h.runtime.submit(primitive, args, options);
-const handOff = async (args: unknown, options = {}): Promise<Handed> =>
-  (await submit('context_handoff', { ...WHY, ...(args as object) }, options)) as unknown as Handed;
-const end = (turnId: TurnId): Promise<TurnResult> => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
-const run = async (profile_name: string, instruction = 'go'): Promise<Receipt> => {
-  const made = (await submit('launch_principal', { profile_name, instruction })) as unknown as Receipt;
-  await end(made.turn_id);
-  return made;
-};
-const agent = async (name: string, profile_name: string): Promise<Receipt> =>
-  (await submit('provision_agent', {
-    action: 'create',
-    agent_id: name,
-    profile_name,
-  })) as unknown as Receipt;
-
-async function refusal(work: Promise<unknown>): Promise<KernelError> {
-  const thrown: unknown = await work.then(
-    () => undefined,
-    (error: unknown) => error,
-  );
-  expect(thrown).toBeInstanceOf(KernelError);
-  return thrown as KernelError;
-}
-
-const say = (messages: readonly Message[]): string[] =>
-  messages.map((message) =>
-    message.role === 'assistant' && message.toolCalls !== undefined
-      ? `assistant calls ${message.toolCalls.map(({ name }) => name).join()}`
-      : `${message.role}: ${message.content}`,
-  );
-const promptOf = (turnId: TurnId, step = 1): string[] =>
-  say(model.of(turnId).find((request) => request.turn.step === step)?.messages ?? []);
-const grantsTo = (agentId: string, boxId: string): Promise<Grant[]> =>
-  h.rows<Grant>(
-    'select mode, upto_position, source from boxcar.grants where agent_id = $1 and box_id = $2 order by mode desc',
-    [agentId, boxId],
-  );
-const cardOf = async (cardId: CardId) => {
-  const [card] = await h.rows<{ type: string; role: string; data: { to: string; content: object } }>(
-    "select type, role, content->'data' as data from boxcar.cards where id = $1",
-    [cardId],
-  );
-  if (card === undefined) throw new Error('no card');
-  return card;
-};
-const headOf = async (boxId: BoxId): Promise<number> => {
-  const [box] = await h.rows<{ head_position: number }>(
-    'select head_position from boxcar.boxes where id = $1',
-    [boxId],
-  );
-  return box?.head_position ?? 0;
-};
-
-const tape = (boxId: BoxId, as?: AgentId): Promise<Tape> =>
-  h.runtime.tape({ box: boxId }, as === undefined ? {} : { as });
-/** Writes an anchor as the tape's last entry but for its event; its position. */
-const anchor = async (boxId: BoxId, name: string, state: JsonValue): Promise<number> =>
-  (await (await tape(boxId)).handoff(name, { state })).anchor;
+afterAll(close);
 
 describe('context_handoff from a turn', () => {
   test('gives the target the message, the caller’s tape up to now and a turn, and leaves the open call out', async () => {
@@ -171,7 +82,7 @@ describe('context_handoff from a turn', () => {
         type: 'context_handoff',
         from: `agent:${first.agent_id}`,
         to: `agent:${result.agent_id}`,
-        timestamp: expect.stringMatching(/^\d{4}-\d\d-\d\dT[\d:.]+Z$/),
+        timestamp: expect.stringMatching(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$/),
         content: { ...WHY, tape_ref: ref, intention: INTENTION, ownership: 'share' },
       },
     });
@@ -186,6 +97,87 @@ describe('context_handoff from a turn', () => {
       `user: ${JSON.stringify(card.data)}`,
       'user: Review auth.py',
     ]);
+  });
+
+  test('after a handoff of the kernel’s own holds the steps that this has kept', async () => {
+    await h.profile('aid', [{ say: 'aided' }]);
+    await h.profile(
+      'swamped',
+      [
+        { say: 'word '.repeat(12_000), calls: [{ tool: 'look', arguments: { at: 'all' } }] },
+        { say: 'the step that is kept', calls: [{ tool: 'look', arguments: { at: 'main.py' } }] },
+        {
+          overflow: true,
+          calls: [{ tool: 'context_handoff', arguments: { target_ref: 'aid', ...WHY, wait: true } }],
+        },
+        { say: '{{results/context_handoff/turn_id}}' },
+      ],
+      { tools: ['look', 'context_handoff'], ...ANYONE },
+    );
+    const first = await run('swamped');
+    const { status, result } = await end(first.turn_id);
+    expect(status).toBe('success');
+    const prompt = promptOf(result as TurnId);
+    const names = prompt.map((text) => text.slice(0, 60));
+    expect(names).toContainEqual(expect.stringContaining('[Anchor auto_handoff/context_overflow]'));
+    expect(prompt).toContain('assistant: the step that is kept');
+    expect(prompt).toContain(`user: [result of look for agent ${first.agent_id}: success] {"line":45}`);
+  });
+
+  test('is shown to models with the fields of the message, and bound by what binds delegations', async () => {
+    const handing = (rest: object = {}) => ({
+      calls: [{ tool: 'context_handoff', arguments: { target_ref: 'target', ...WHY, ...rest } }],
+    });
+    const code = { say: '{{results/context_handoff/error/code}}' };
+    const tools = ['context_handoff'];
+    const target_profiles = ['target'];
+    await h.profile('deep', [handing({ wait: true }), code], {
+      tools,
+      delegation_policy: { target_profiles },
+    });
+    await h.profile('barred', [handing(), code], { tools, delegation_policy: { target_profiles: [] } });
+    await h.profile('poor', [handing({ budget: { turns: 0 } }), code], { tools, ...ANYONE });
+    await h.profile(
+      'timed',
+      [handing({ deadline_seconds: 60, priority: 7 }), { say: '{{results/context_handoff/turn_id}}' }],
+      {
+        tools,
+        ...ANYONE,
+      },
+    );
+    const resultOf = async (profile: string) => (await end((await run(profile)).turn_id)).result;
+    const before = await rowCounts(h.database.pool);
+    await h.database.pool.query(
+      `update boxcar.projects set limits = limits || '{"max_depth": 0}' where name = 'default'`,
+    );
+    expect(await resultOf('deep')).toBe('depth_exceeded');
+    await h.database.pool.query(
+      `update boxcar.projects set limits = limits - 'max_depth' where name = 'default'`,
+    );
+    expect(await resultOf('barred')).toBe('delegation_denied');
+    expect(await resultOf('poor')).toBe('bad_request');
+    const { grants } = await rowCounts(h.database.pool);
+    expect(grants).toBe(before.grants);
+
+    const turnId = (await resultOf('timed')) as TurnId;
+    const [turn] = await h.rows(
+      "select priority, deadline_at between created_at + interval '59 s' and created_at + interval '61 s' as is_timed from boxcar.turns where id = $1",
+      [turnId],
+    );
+    expect(turn).toEqual({ priority: 7, is_timed: true });
+    const shown = shownTool('context_handoff');
+    expect(shown?.parameters).toMatchObject({
+      type: 'object',
+      required: ['target_ref', 'reason', 'summary'],
+      properties: {
+        tape_ref: { type: 'string' },
+        ownership: { enum: ['share', 'transfer'] },
+        intention: {
+          required: ['next_steps'],
+          properties: { next_steps: { type: 'string' }, context_summary: { type: 'string' } },
+        },
+      },
+    });
   });
 
   test('with wait answers with the target’s result; an agent that waits for the caller is refused', async () => {
@@ -227,13 +219,6 @@ describe('context_handoff from a turn', () => {
     ).toMatchObject({ status: 'success', result: 'told: delegation_cycle' });
   });
 });
-
-/** An agent with a tape to hand over. */
-async function cast(): Promise<{ readonly source: Receipt; readonly head: number }> {
-  const source = await run('source', 'the first task');
-  return { source, head: await headOf(source.output_box_id) };
-}
-const refTo = (tape: string, place: string): string => `tape://default/${tape}/${place}`;
 
 describe('context_handoff by reference', () => {
   test('of an entry: from the last anchor up to it to that entry; the card keeps the reference, the right ends there', async () => {
@@ -369,7 +354,7 @@ describe('a context_handoff that is refused', () => {
     const bounded = await agent('bounded', 'source');
     await h.database.pool.query(
       `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
-       select project_id, $1, id, 'read', $3, 'test' from boxcar.boxes where id = $2`,
+       select project_id, $1, id, 'read', $3, owner_agent_id from boxcar.boxes where id = $2`,
       [bounded.agent_id, source.output_box_id, head - 1],
     );
     const before = await rowCounts(h.database.pool);
@@ -403,6 +388,7 @@ describe('a context_handoff that is refused', () => {
       ['not_found', at('entry/1', { target_ref: 'agent:target' }), "no agent 'target'"],
       ['box_not_authorized', at('entry/1', { target_ref: 'source' }), 'may not read', stranger.agent_id],
       ['box_not_authorized', at(`entry/${head}`), `up to entry ${head - 1}`, bounded.agent_id],
+      ['box_not_authorized', at(`entry/${head + 9}`), `up to entry ${head - 1}`, bounded.agent_id],
       ['box_not_authorized', at('entry/1', { ownership: 'transfer' }), 'may not append', bounded.agent_id],
     ];
     for (const [code, args, words, source_agent_id] of cases) {
@@ -429,119 +415,23 @@ describe('a context_handoff that is refused', () => {
   });
 });
 
-describe('ownership: transfer', () => {
-  const says = (content: string) => ({ kind: 'message', content }) as const;
-  const transfer = (boxId: BoxId, target_ref: string, sourceAgentId: AgentId, rest = {}) =>
-    handOff(
-      { target_ref, tape_ref: refTo(boxId, 'entry/1'), ownership: 'transfer', ...rest },
-      { sourceAgentId },
-    );
-  /** A tape that two may append to: who made it, and who was granted it. */
-  async function shared(name: string) {
-    const [maker, helper, target] = await Promise.all(
-      ['maker', 'helper', 'target'].map((role) => agent(`${name}-${role}`, 'source')),
-    );
-    if (maker === undefined || helper === undefined || target === undefined) throw new Error('no agents');
-    const { box_id: boxId } = await (await h.runtime.tape(name, { as: maker.agent_id })).info();
-    for (const mode of ['read', 'append'])
-      await submit('grant_box', { box_id: boxId, grantee: helper.agent_id, mode });
-    const appends = async (as: AgentId): Promise<boolean> =>
-      (await tape(boxId, as)).append([says('more')]).then(
-        () => true,
-        (error: KernelError) => {
-          expect(error.code).toBe('box_not_authorized');
-          return false;
-        },
-      );
-    const readsAll = async (as: AgentId): Promise<boolean> =>
-      (await (await tape(boxId, as)).info()).entries === (await headOf(boxId));
-    return { boxId, maker, helper, target, appends, readsAll };
-  }
-
-  test('of a tape that the caller made: it is the target’s, who appends and reads on; the caller only reads', async () => {
-    const { boxId, maker, helper, target, appends, readsAll } = await shared('made');
-    await transfer(boxId, target.agent_id, maker.agent_id);
-    expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([true, false]);
-    expect([await readsAll(target.agent_id), await readsAll(maker.agent_id)]).toEqual([true, true]);
-    // Who else was granted it is not asked about, and what one no longer has cannot be handed over again.
-    expect(await appends(helper.agent_id)).toBe(true);
-    expect(await refusal(transfer(boxId, 'target', maker.agent_id))).toMatchObject({
-      code: 'box_not_authorized',
-    });
-    expect(
-      await refusal(
-        submit(
-          'grant_box',
-          { box_id: boxId, grantee: maker.agent_id, mode: 'append' },
-          { sourceAgentId: maker.agent_id },
-        ),
-      ),
-    ).toMatchObject({ code: 'box_not_authorized' });
-    // And back again.
-    await transfer(boxId, maker.agent_id, target.agent_id, { target_ref: maker.agent_id });
-    expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([false, true]);
-  });
-
-  test('by who was granted the tape hands on that right alone', async () => {
-    const { boxId, maker, helper, target, appends, readsAll } = await shared('lent');
-    await transfer(boxId, target.agent_id, helper.agent_id);
-    expect([
-      await appends(target.agent_id),
-      await appends(helper.agent_id),
-      await appends(maker.agent_id),
-    ]).toEqual([true, false, true]);
-    expect([await readsAll(target.agent_id), await readsAll(helper.agent_id)]).toEqual([true, true]);
-  });
-
-  test('of the tape that an agent’s turns write to: the target appends and reads on, the tape stays the agent’s', async () => {
-    const { source } = await cast();
-    const taker = await agent('taker', 'target');
-    const made = await transfer(source.output_box_id, 'taker', source.agent_id);
-    await end(made.turn_id);
-    await (await tape(source.output_box_id, taker.agent_id)).append([says('from the taker')]);
-    await (await tape(source.output_box_id, source.agent_id)).append([says('from its agent')]);
-    const next = (await submit('delegate_async', {
-      target_strategy: 'reuse',
-      target_ref: source.agent_id,
-      instruction: 'go on',
-      wait: true,
-    })) as unknown as Receipt;
-    expect(promptOf(next.turn_id)).toContain('user: from the taker');
-    expect((await (await tape(source.output_box_id, taker.agent_id)).info()).entries).toBe(
-      await headOf(source.output_box_id),
-    );
-  });
-
-  test.each(['maker', 'helper'] as const)('twice at once by its %s is done once', async (who) => {
-    const cast = await shared(`raced-${who}`);
-    const { boxId, target, appends } = cast;
-    const other = await agent(`raced-${who}-other`, 'target');
-    const ends = await Promise.allSettled(
-      [target, other].map(({ agent_id }) => transfer(boxId, agent_id, cast[who].agent_id)),
-    );
-    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
-    expect([await appends(target.agent_id), await appends(other.agent_id)].sort()).toEqual([false, true]);
-  });
-});
-
-describe('a tape that was reset', () => {
-  test('is read by its box, and goes on under its name; nobody hands over the archived one', async () => {
-    const made = await h.runtime.tape('daily/log:1');
-    const { box_id: old } = await made.info();
-    await made.handoff('phase', { state: { n: 1 } });
-    const byName = 'tape://default/daily%2Flog:1/anchor/phase';
-    expect(await h.runtime.resolveTapeRef(byName)).toMatchObject({ boxId: old, position: 3, head: 4 });
-    const { archived } = await made.reset({ archive: true });
-    expect(await h.runtime.resolveTapeRef(archived ?? '')).toMatchObject({ boxId: old, isArchived: true });
-    expect(await refusal(h.runtime.resolveTapeRef(byName))).toMatchObject({ code: 'not_found' });
-    const next = await h.runtime.resolveTapeRef('tape://default/daily%2Flog:1/entry/1');
-    expect(next.boxId).not.toBe(old);
-    for (const ownership of ['share', 'transfer'])
-      expect(await refusal(handOff({ target_ref: 'target', tape_ref: archived, ownership }))).toMatchObject({
-        code: 'tape_conflict',
-        details: { box_id: old },
-      });
-  });
+test('who was granted a tape up to a position clones its agent as it was there, whatever came later', async () => {
+  const { source, head } = await cast();
+  const reader = await agent('early-reader', 'source');
+  await h.database.pool.query(
+    `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
+     select project_id, $1, id, 'read', $3, owner_agent_id from boxcar.boxes where id = $2`,
+    [reader.agent_id, source.output_box_id, head],
+  );
+  await anchor(source.output_box_id, 'phase/late', { secret: 'of later' });
+  const made = (await submit(
+    'delegate_async',
+    { target_strategy: 'clone', target_ref: source.agent_id, instruction: 'go on' },
+    { sourceAgentId: reader.agent_id },
+  )) as unknown as Receipt;
+  await end(made.turn_id);
+  expect(promptOf(made.turn_id)).toContain('assistant: worked on the first task');
+  expect(promptOf(made.turn_id).join()).not.toContain('of later');
 });
 
 test('every place of a tape begins with the last anchor up to it, whatever it is asked by', async () => {
@@ -567,4 +457,28 @@ test('every place of a tape begins with the last anchor up to it, whatever it is
         head: position,
       });
   }
+});
+
+test('an id means a box or an agent before any name, a name a tape before an agent', async () => {
+  const twin = await agent('twin', 'source');
+  const [named, disguised] = await Promise.all([h.runtime.tape('twin'), h.runtime.tape(twin.agent_id)]);
+  const boxOf = async (name: string, workspace = 'default') =>
+    (await h.runtime.resolveTapeRef(`tape://${workspace}/${name}/entry/1`)).boxId;
+  const { boxId: own } = await h.runtime.tape({ agent: 'twin' });
+  expect(await boxOf('twin')).toBe(named.boxId);
+  expect(await boxOf(twin.agent_id)).toBe(own);
+  expect(await boxOf(twin.agent_id.toUpperCase())).toBe(own);
+  expect(await boxOf(disguised.boxId, named.projectId)).toBe(disguised.boxId);
+  const [other] = await h.rows<{ id: string }>(`
+    with made as (
+      insert into boxcar.agents (id, project_id, name) select gen_random_uuid(), gen_random_uuid(), 'operator' returning id, project_id
+    )
+    insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+    select made.project_id, 'other', made.id, p.bootstrap_card_id from made, boxcar.projects p returning id`);
+  for (const workspace of ['other', other?.id ?? ''])
+    expect(await refusal(boxOf('twin', workspace))).toMatchObject({ code: 'not_found' });
+  for (const name of ['twin', own, twin.agent_id])
+    expect(
+      await refusal(h.runtime.resolveTapeRef(`tape://other/${name}/entry/1`, { projectId: 'other' })),
+    ).toMatchObject({ code: 'not_found' });
 });

@@ -18,7 +18,7 @@ import {
   handOverTape,
   loadBoxes,
   loadTapeSlice,
-  lockAppending,
+  lockGrants,
   lockTape,
   type NewGrant,
   type ProfileRow,
@@ -125,12 +125,14 @@ function checkPlace({ resolved, place }: FoundPlace, isTransfer: boolean, tools:
   });
 }
 
-/** What a reader of the tape at this place sees: its last anchor and what follows up to the head, with the contexts the caller may read. */
+/** What a view of the tape holds at this place, up to the head, with the contexts the caller may read. */
 async function inheritPlace(
-  { resolved }: FoundPlace,
+  { resolved, place }: FoundPlace,
   { db, ctx }: HandlerTools,
 ): Promise<readonly InheritedBox[]> {
-  const entries = await loadTapeSlice(db, { boxId: resolved.boxId, from: resolved.start, to: resolved.head });
+  const { boxId, start, head } = resolved;
+  const from = place.from_position ?? start;
+  const entries = await loadTapeSlice(db, { boxId, anchor: start, from, to: head });
   const named = entries.flatMap((entry) => [entry.context_box_id, entry.early_context_box_id]);
   const contexts = await loadBoxes(
     db,
@@ -147,7 +149,8 @@ function grantsOf(
   given: { readonly to: AgentId; readonly isTransfer: boolean; readonly cardId: CardId },
   tools: HandlerTools,
 ): readonly NewGrant[] {
-  if (given.to === place.operator_agent_id || given.to === place.owner_agent_id) return [];
+  const isHolder = given.to === place.operator_agent_id || given.to === place.owner_agent_id;
+  if (isHolder || (given.isTransfer && isMovable(place))) return [];
   const grant = (mode: 'read' | 'append', upto: number | null, until: string | null): NewGrant => ({
     projectId: tools.ctx.projectId,
     agentId: given.to,
@@ -169,38 +172,51 @@ function grantsOf(
 /** An agent's turns go on writing to its tape, whoever else appends. */
 const isMovable = (place: TapePlace): boolean => place.is_own && !place.is_rolling;
 
-/** Of two who hand over the same right at once, one is first; the other looks again and has it no more. */
-async function lockRight({ resolved, place }: FoundPlace, { tx, ctx }: HandlerTools): Promise<void> {
-  if (isMovable(place)) await lockTape(tx, resolved.boxId);
-  else if (!place.is_own) await lockAppending(tx, resolved.boxId, ctx.source.agentId);
+/**
+ * Keeps what the caller gives as it is until it is given: of two who move a tape at once the other looks again and has it no
+ * more, and what is taken from the caller meanwhile it cannot pass on.
+ */
+async function lockRight(
+  { resolved, place }: FoundPlace,
+  isTransfer: boolean,
+  { tx, ctx }: HandlerTools,
+): Promise<'locked' | 'own'> {
+  if (!place.is_own) await lockGrants(tx, resolved.boxId, ctx.source.agentId);
+  else if (isTransfer && isMovable(place)) await lockTape(tx, resolved.boxId);
+  else return 'own';
+  return 'locked';
 }
 
-/** Takes from the caller what it gives: the tape when it holds it, else its right to append. Whoever held the tape goes on reading. */
+/** Takes from the caller what it gives: its right to append, or the tape from whoever holds it. Those go on reading. */
 async function handOver(
   { resolved, place }: FoundPlace,
   { to, cardId }: { readonly to: AgentId; readonly cardId: CardId },
   tools: HandlerTools,
 ): Promise<void> {
   const { projectId, source } = tools.ctx;
+  const { boxId } = resolved;
   const isMoved = isMovable(place);
-  const holders = isMoved ? new Set([place.owner_agent_id, place.maker_agent_id]) : new Set<null>();
+  const holders = new Set(
+    (isMoved ? [place.owner_agent_id, place.maker_agent_id] : []).filter((id) => id !== null),
+  );
   await handOverTape(tools.tx, {
     projectId,
-    boxId: resolved.boxId,
-    fromAgentId: source.agentId,
+    boxId,
+    fromAgentIds: [...new Set([...holders, source.agentId])],
     newOwnerId: isMoved ? to : undefined,
   });
-  const readers = [...holders].filter((id) => id !== null && id !== to && id !== place.operator_agent_id);
   await tools.packer.giveGrants(
-    readers.map((agentId) => ({
-      projectId,
-      agentId: agentId as AgentId,
-      boxId: resolved.boxId,
-      mode: 'read',
-      uptoPosition: null,
-      source: `card:${cardId}`,
-      expiresAt: null,
-    })),
+    [...holders]
+      .filter((id) => id !== to && id !== place.operator_agent_id)
+      .map((agentId) => ({
+        projectId,
+        agentId,
+        boxId,
+        mode: 'read',
+        uptoPosition: null,
+        source: `card:${cardId}`,
+        expiresAt: null,
+      })),
   );
 }
 
@@ -211,8 +227,7 @@ async function handoff(input: ContextHandoff, tools: HandlerTools): Promise<Json
   checkTarget(input, target, tools);
   let found = await findPlace(input.tape_ref, tools);
   checkPlace(found, isTransfer, tools);
-  if (isTransfer) {
-    await lockRight(found, tools);
+  if ((await lockRight(found, isTransfer, tools)) === 'locked') {
     found = await findPlace(input.tape_ref, tools);
     checkPlace(found, isTransfer, tools);
   }
@@ -262,7 +277,7 @@ const submitTo = (
     ...(input.priority === undefined ? {} : { priority: input.priority }),
   });
 
-/** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "References and handoffs". */
+/** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "Handoffs to other agents". */
 export const contextHandoff: Handler<ContextHandoff> = {
   description:
     'Hand the work over to another agent: it gets this message and the tape up to the place you name, and starts on it. With wait its result comes back as the answer.',

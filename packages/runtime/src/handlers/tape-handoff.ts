@@ -12,9 +12,7 @@ import {
 } from '@boxcar/kernel';
 import { findAnchorOfTurn } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
-import { withinPrimitive } from '../tape/connection.js';
 import type { EntryInput } from '../tape/entry-input.js';
-import { openTape } from '../tape/open-tape.js';
 import { type TapeTarget, toTarget } from '../tape/tape-types.js';
 
 /** The turn's own tape, else that of the agent in whose name it comes. */
@@ -67,11 +65,7 @@ export const tapeHandoff: Handler<TapeHandoff> = {
   handle: async (input, tools) => {
     const { ctx } = tools;
     const target = input.tape === undefined ? ownTape(tools) : toTarget(input.tape);
-    const tape = await openTape(withinPrimitive(tools), target, {
-      projectId: ctx.projectId,
-      as: ctx.source.agentId,
-      create: false,
-    });
+    const tape = await tools.tape(target);
     const { name, state } = handoffOf(input);
     const by = ctx.parent === undefined ? {} : { turnId: ctx.parent.turnId };
     const compaction = await carried(tools, target);

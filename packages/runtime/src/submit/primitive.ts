@@ -21,6 +21,8 @@ import { type EndedTurns, endSubtrees } from '../end-subtrees.js';
 import type { CallerContext, HandlerTools } from '../handler.js';
 import { HandoverPacker } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
+import { withinPrimitive } from '../tape/connection.js';
+import { openTape } from '../tape/open-tape.js';
 import { joinTurns } from './joins.js';
 import { type Gathering, NewTurns } from './new-turns.js';
 import { checkText } from './opening.js';
@@ -74,6 +76,11 @@ export class Primitive implements HandlerTools {
   get tx(): Tx {
     return this.#gathering.unit.tx;
   }
+
+  readonly tape: HandlerTools['tape'] = (target) => {
+    const { projectId, source } = this.ctx;
+    return openTape(withinPrimitive(this), target, { projectId, as: source.agentId, create: false });
+  };
 
   readonly findProfile: HandlerTools['findProfile'] = async (name, version) => {
     const profile =

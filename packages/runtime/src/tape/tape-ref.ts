@@ -19,7 +19,7 @@ export interface ResolvedTapeRef {
   readonly boxId: BoxId;
   /** Of the entry, or of the anchor. */
   readonly position: number;
-  /** The anchor that a reader of this place begins with: the last one up to `position`. */
+  /** The anchor that a reader of this place begins with: the last one up to `position`; 1 without one. */
   readonly start: number;
   readonly head: number;
   readonly isArchived: boolean;
@@ -50,10 +50,10 @@ function checkReadable(place: TapePlace, { field, actorId }: Seeking): void {
   });
 }
 
-/** @throws KernelError `not_found` behind the head, `box_not_authorized` behind what the actor may read. */
+/** @throws KernelError `not_found` behind the head, `box_not_authorized` behind what the actor may read: it is not told of more. */
 function checkReach(position: number, place: TapePlace, { field, actorId }: Seeking): void {
   const { box_id, head_position, last_readable } = place;
-  if (position > head_position)
+  if (position > head_position && last_readable === head_position)
     throw notFound(field, `tape ${box_id} has no entry ${position}, its last is ${head_position}`, {
       box_id,
       position,
@@ -93,7 +93,9 @@ export async function findTapeRef(db: Queryable, text: string, seeking: Seeking)
     seeking,
   );
   if (place === undefined)
-    throw notFound(field, `no tape '${ref.tape.slice(0, 200)}' in this project`, { tape: ref.tape });
+    throw notFound(field, `no tape '${ref.tape.slice(0, 200).toWellFormed()}' in this project`, {
+      tape: ref.tape,
+    });
   if (ref.workspace !== place.workspace && tryParseId(ref.workspace) !== projectId)
     throw notFound(field, `the workspace of this project is '${place.workspace}'`, {
       workspace: ref.workspace,

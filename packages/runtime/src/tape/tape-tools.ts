@@ -8,10 +8,7 @@ import {
   tapeSearchSchema,
 } from '@boxcar/kernel';
 import { retryTransient } from '@boxcar/store';
-import type pg from 'pg';
 import type { Tool, ToolContext } from '../tool.js';
-import { onPool } from './connection.js';
-import { openTape } from './open-tape.js';
 import type { Tape } from './tape.js';
 import { DEFAULT_MATCHES, MAX_MATCHES, toTarget } from './tape-types.js';
 
@@ -41,7 +38,7 @@ type Reading<I> = Pick<Tool<I>, 'name' | 'description' | 'input'> & {
   readonly answer: (tape: Tape, input: I) => Promise<unknown>;
 };
 
-export function tapeTools(pool: pg.Pool): readonly Tool[] {
+export function tapeTools(): readonly Tool[] {
   const toTool = <I extends { readonly tape?: string | undefined }>({
     answer,
     ...rest
@@ -51,11 +48,10 @@ export function tapeTools(pool: pg.Pool): readonly Tool[] {
       isReadOnly: true,
       // The tape grows by the agent's own steps, which are no news to the loop guard.
       repeatable: true,
-      run: async (input: I, { agentId, projectId }: ToolContext) => {
-        const target = input.tape === undefined ? { agent: agentId } : toTarget(input.tape);
-        const options = { projectId, as: agentId, create: false };
+      run: (input: I, context: ToolContext) => {
+        const target = input.tape === undefined ? { agent: context.agentId } : toTarget(input.tape);
         // A connection that is lost is none of the model's business.
-        return retryTransient(async () => answer(await openTape(onPool(pool), target, options), input));
+        return retryTransient(async () => answer(await context.tape(target), input));
       },
     };
     return tool as Tool;

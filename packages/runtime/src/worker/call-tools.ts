@@ -17,6 +17,8 @@ import { type CallSettlement, type NewToolCall, type PendingCall, settleCalls } 
 import type { RuntimeCore } from '../runtime.js';
 import { type Begun, begin } from '../submit/opening.js';
 import type { SubmitOptions } from '../submit/options.js';
+import { onPool } from '../tape/connection.js';
+import { openTape } from '../tape/open-tape.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';
@@ -185,14 +187,16 @@ async function runFunction(
     );
     throw invalidArguments(findings);
   }
+  const { turnId, agentId, projectId } = turn.turn;
   const output = await runLimited(call, turn, async ({ signal }) => {
     // A tool that does not listen may bring its result when nobody waits for it any more.
     const brought = await tool.run(parsed.data, {
       toolCallId: call.id,
-      turnId: turn.turn.turnId,
-      agentId: turn.turn.agentId,
-      projectId: turn.turn.projectId,
+      turnId,
+      agentId,
+      projectId,
       signal,
+      tape: (target) => openTape(onPool(runtime.pool), target, { projectId, as: agentId, create: false }),
     });
     if (turn.signal.aborted)
       await keepLate(runtime, turn, [
