@@ -1,12 +1,13 @@
-import { Readable } from 'node:stream';
+import { PassThrough, Readable } from 'node:stream';
 import { createWorker, type Tape } from '@boxcar/runtime';
-import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { parseConfig } from './config.js';
 import { createContext } from './context.js';
 import type { Stack } from './stack.js';
 import { findTape } from './tape/find-tape.js';
 import { runRepl } from './tape/repl.js';
+import type { ReplInput } from './tape/repl-lines.js';
 import { cliHere, type Env, prepare } from './testing/cli.js';
 
 let database: TestDatabase;
@@ -36,24 +37,51 @@ const json = async (...args: string[]) => JSON.parse((await boxcar(...args, '--j
 const positions = async (...args: string[]): Promise<number[]> =>
   (await json('show', 'notes', ...args)).entries.map((entry: { position: number }) => entry.position);
 
-/** Feeds lines to a repl on a tape in this process. */
-async function repl(ref: string, text: string, isJson = false) {
-  const said = { stdout: '', stderr: '' };
+interface Said {
+  stdout: string;
+  stderr: string;
+  /** Both, as they came. */
+  all: string;
+}
+
+/** Runs a repl on a tape in this process. */
+async function replOn(ref: string, use: (said: Said) => ReplInput, isJson = false) {
+  const said: Said = { stdout: '', stderr: '', all: '' };
   const spies = (['stdout', 'stderr'] as const).map((name) =>
     vi.spyOn(process[name], 'write').mockImplementation((part) => {
       said[name] += String(part);
+      said.all += String(part);
       return true;
     }),
   );
   try {
     const context = createContext({ config: parseConfig(env), isJson, stop: new AbortController().signal });
     const found = await findTape(stack.runtime, ref, { project: 'default' });
-    const code = await runRepl(context, stack.runtime, { found, input: Readable.from([text]) });
+    const code = await runRepl(context, stack.runtime, { found, input: use(said) });
     return { code, ...said };
   } finally {
     for (const spy of spies) spy.mockRestore();
   }
 }
+
+/** Feeds lines to a repl. */
+const repl = (ref: string, text: string, isJson = false) => replOn(ref, () => Readable.from([text]), isJson);
+
+/** Types at the terminal of a repl: each text as soon as what is expected has been shown behind the one before. */
+const typeInto = (ref: string, ...steps: readonly (readonly [expected: RegExp, keys: string])[]) =>
+  replOn(ref, (said) => {
+    const input = Object.assign(new PassThrough(), { isTTY: true });
+    const type = async (): Promise<void> => {
+      let from = 0;
+      for (const [expected, keys] of steps) {
+        await waitFor(() => expected.test(said.all.slice(from)), { message: `${expected} is shown` });
+        from = said.all.length;
+        input.write(keys);
+      }
+    };
+    void type().finally(() => input.end());
+    return input;
+  });
 
 describe('boxcar tape', () => {
   it('ls lists the tapes with their agents, anchors and lengths, archived ones only when asked', async () => {
@@ -130,6 +158,30 @@ describe('boxcar tape', () => {
   });
 
   it.each([
+    ['n\n', 3, 1],
+    ['', 3, 1],
+    ['y\n', 0, 2],
+  ])('reset, asked at a terminal and answered %j, exits %i', async (typed, exit, incarnation) => {
+    await stack.runtime.tape(`asked-${incarnation}`);
+    const input = Object.assign(new PassThrough(), { isTTY: true });
+    input.end(typed);
+    const spy = vi.spyOn(process, 'stdin', 'get').mockReturnValue(input as unknown as typeof process.stdin);
+    try {
+      expect((await boxcar('reset', `asked-${incarnation}`)).code).toBe(exit);
+    } finally {
+      spy.mockRestore();
+    }
+    expect((await json('info', `asked-${incarnation}`)).incarnation).toBe(incarnation);
+  });
+
+  it('finds a tape whose name reads as an id, behind boxes and agents', async () => {
+    const name = '0198c1f2-0000-7000-8000-00000000000a';
+    expect((await boxcar('handoff', name, 'first')).code).toBe(1);
+    expect((await boxcar('handoff', name, 'first', '--create')).code).toBe(0);
+    expect(await json('info', name)).toMatchObject({ name, last_anchor: 'first' });
+  });
+
+  it.each([
     [['show', 'nothing'], 'not_found', "No tape and no agent 'nothing'"],
     [['show', '0198c1f2-0000-7000-8000-000000000001'], 'not_found', 'No tape and no agent'],
     [['show', 'notes', '--from', 'phase-9'], 'not_found', "Anchor 'phase-9' was not found."],
@@ -141,7 +193,21 @@ describe('boxcar tape', () => {
     [['handoff', 'notes', ''], 'bad_request', 'name'],
     [['handoff', 'notes', 'x', '--state', '[1]'], 'bad_request', '--state'],
     [['handoff', 'notes', 'x', '--state', '{'], 'bad_request', '--state'],
-    [['info', 'notes', '--project', 'other'], 'not_found', 'project'],
+    [['show', 'notes', '--messages', '--limit', '5'], 'bad_request', '--limit: does not go with --messages'],
+    [
+      ['show', 'notes', '--from', 'phase-1', '--to', 'phase-9'],
+      'not_found',
+      "Anchor 'phase-9' was not found.",
+    ],
+    [['search', 'notes', 'x', '--since', '2026-02-02', '--until', '2026-02-01'], 'bad_request', 'Start date'],
+    [['handoff', 'notes', 'x', '--key', ''], 'bad_request', 'dedupKey'],
+    [['handoff', 'notes', 'x', '--key', 'k'.repeat(501)], 'bad_request', 'dedupKey'],
+    [['reset', 'nothing', '--yes'], 'not_found', "No tape and no agent 'nothing'"],
+    [['info', 'notes', '--project', 'other'], 'not_found', "No project 'other'"],
+    [['info', 'nothing', '--project', 'other'], 'not_found', "No project 'other'"],
+    [['ls', '--project', 'other'], 'not_found', "No project 'other'"],
+    [['export', 'notes', '--to', '/nowhere', '--as', 'nobody'], 'not_found', "No agent 'nobody'"],
+    [['import', '/nowhere', 'x'], 'bad_request', '/nowhere'],
   ])('%j is refused with a code, and the tape stays as it was', async (args, code, message) => {
     const before = (await notes.info()).entries;
     const { code: exit, stderr } = await boxcar(...args, '--json');
@@ -149,6 +215,23 @@ describe('boxcar tape', () => {
     expect(JSON.parse(stderr).error).toMatchObject({ code, message: expect.stringContaining(message) });
     expect((await notes.info()).entries).toBe(before);
   });
+});
+
+it.each([
+  ['show', 'notes', '--limit', '-1'],
+  ['show', 'notes', '--limit', '0'],
+  ['search', 'notes', 'x', '--limit', '-1'],
+  ['ls', '--limit', 'many'],
+  ['handoff', 'notes', 'x', '--expect-head', '-1'],
+  ['handoff', 'notes'],
+  ['search', 'notes'],
+  ['merge', 'notes'],
+  ['export', 'notes'],
+  ['show', 'notes', 'too', 'many'],
+])('boxcar tape %s %s %s %s is no command line', async (...args) => {
+  const { code, stdout, stderr } = await boxcar(...args);
+  expect([code, stdout]).toEqual([2, '']);
+  expect(stderr).toMatch(/^boxcar: bad_request: .*see boxcar tape \w+ --help\n$/);
 });
 
 describe('boxcar tape repl', () => {
@@ -200,6 +283,47 @@ describe('boxcar tape repl', () => {
     } finally {
       await worker.close();
     }
+  });
+});
+
+describe('boxcar tape repl at a terminal', () => {
+  const CTRL_C = '\u0003';
+
+  it('reads lines until Ctrl-C behind an empty prompt, and what it drops before is never run', async () => {
+    const before = (await notes.info()).entries;
+    const { code, stdout, stderr } = await typeInto(
+      'notes',
+      [/,quit leaves.*> /s, ',anchors limit=1\r'],
+      [/→ phase-1.*> /s, ',handoff "open\r'],
+      [/… /, 'still\r'],
+      [/… /, CTRL_C],
+      [/\^C\n.*> /s, 'half a line'],
+      [/half a line/, CTRL_C],
+      [/\^C\n.*> /s, ',nothing\r'],
+      [/no command.*> /s, CTRL_C],
+    );
+    expect({ code, stdout }).toEqual({ code: 0, stdout: '→ phase-1\n' });
+    expect(stderr).not.toContain('a quote is not closed');
+    expect(stderr).toMatch(/\n$/);
+    expect((await notes.info()).entries).toBe(before);
+  });
+
+  it('stops waiting for an answer at Ctrl-C, says how to see it, and reads on', async () => {
+    await stack.runtime.submit('provision_agent', {
+      action: 'create',
+      profile_name: 'writer',
+      agent_id: 'patient',
+    });
+    const { code, stdout, stderr } = await typeInto(
+      'patient',
+      [/> /, 'Write.\r'],
+      [/no worker is running/, CTRL_C],
+      [/> /, ',tape.reset\r'],
+      [/tape_busy.*> /s, ',quit\r'],
+    );
+    expect({ code, stdout }).toEqual({ code: 0, stdout: '' });
+    expect(stderr).toMatch(/no longer waiting; the turn goes on: boxcar show [0-9a-f-]{36}/);
+    await stack.runtime.submit('cancel', { turn_id: /turn ([0-9a-f-]{36})/.exec(stderr)?.[1] ?? '' });
   });
 });
 

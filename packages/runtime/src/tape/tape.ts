@@ -76,6 +76,7 @@ import {
 
 /** Entries that a look for a text reads at once. */
 const PAGE = 2_000;
+const MAX_KEY = 500;
 
 /** What the tape's row says, and how far the actor may read. */
 interface Opened {
@@ -141,7 +142,7 @@ export class Tape {
   }
 
   async #append(entries: readonly NewTapeEntry[], options: AppendOptions): Promise<Appended> {
-    const dedupKey = options.dedupKey === undefined ? newId() : `append:${options.dedupKey}`;
+    const dedupKey = options.dedupKey === undefined ? newId() : `append:${checkKey(options.dedupKey)}`;
     const write = (): Promise<AppendResult> =>
       this.#connection.append({
         ...this.#actor,
@@ -494,6 +495,14 @@ const sumTokens = (usage: JsonObject | null): number | null => {
   const { input_tokens: input, output_tokens: output } = usage ?? {};
   return typeof input === 'number' && typeof output === 'number' ? input + output : null;
 };
+
+function checkKey(key: string): string {
+  if (key.trim() !== '' && key.length <= MAX_KEY && !key.includes('\0')) return key;
+  throw new KernelError('bad_request', {
+    message: `dedupKey: must have 1 to ${MAX_KEY} characters, none of them NUL.`,
+    details: { field: 'dedupKey' },
+  });
+}
 
 function checkLimit(limit: number): number {
   if (Number.isInteger(limit) && limit >= 0 && limit <= MAX_ANCHORS) return limit;
