@@ -234,6 +234,44 @@ it.each([
   expect(stderr).toMatch(/^boxcar: bad_request: .*see boxcar tape \w+ --help\n$/);
 });
 
+describe('boxcar submit with a comma command', () => {
+  const submit = (instruction: string, ...args: string[]) =>
+    cliHere(
+      [
+        ...['submit', 'delegate_async', '--arg', 'target_strategy=reuse', '--arg', 'target_ref=writer-1'],
+        ...['--arg', `instruction=${instruction}`, ...args],
+      ],
+      env,
+    );
+
+  it('prints what the command says, at once, with --wait too, and the same again under its key', async () => {
+    for (const args of [[], ['--wait']])
+      expect(await submit(',anchors limit=1', ...args)).toEqual({
+        code: 0,
+        stdout: '→ session/start\n',
+        stderr: '',
+      });
+    const { stdout } = await submit(',handoff name=start summary="Setup done"', '--key', 'one', '--json');
+    expect(JSON.parse(stdout)).toMatchObject({ command: 'handoff', output: 'anchor added: start' });
+    expect(await submit(',handoff name=start summary="Setup done"', '--key', 'one')).toMatchObject({
+      stdout: 'anchor added: start\n',
+      stderr: expect.stringContaining('nothing was done again'),
+    });
+    expect((await json('info', 'writer-1')).anchors).toBe(2);
+  });
+
+  it('says what is wrong with one, with the list of all, and does nothing', async () => {
+    expect(await submit(',handoff name="open')).toMatchObject({
+      code: 1,
+      stdout: '',
+      stderr: expect.stringMatching(
+        /^boxcar: bad_request: Command: a quote is not closed. Commands: ,handoff/,
+      ),
+    });
+    expect((await json('info', 'writer-1')).anchors).toBe(2);
+  });
+});
+
 describe('boxcar tape repl', () => {
   it('runs commands, over several lines too, and leaves at ,quit', async () => {
     const { code, stdout, stderr } = await repl(
@@ -241,9 +279,11 @@ describe('boxcar tape repl', () => {
       ',handoff name=debug-complete \n       summary="Found it,\nline 45"\n,anchors\n,help\n,quit\n,handoff name=never\n',
     );
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    expect(stdout).toContain('anchor added: debug-complete\n→ session/start\n→ debug-complete\n,handoff');
+    expect(stdout).toContain(
+      'anchor added: debug-complete\n→ session/start\n→ start\n→ debug-complete\n,handoff',
+    );
     const tape = await stack.runtime.tape({ agent: 'writer-1' });
-    expect(await tape.anchors()).toMatchObject([{}, { state: { summary: 'Found it,\nline 45' } }]);
+    expect((await tape.anchors()).at(-1)).toMatchObject({ state: { summary: 'Found it,\nline 45' } });
   });
 
   it('says what is wrong with a line, with the commands there are, and goes on with the next', async () => {
