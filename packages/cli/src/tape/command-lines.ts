@@ -1,5 +1,5 @@
 /** Lines as they arrive, those of one command together. */
-import { isCommaCommand, isCommandOpen } from '@boxcar/kernel';
+import { beginCommand, isCommaCommand } from '@boxcar/kernel';
 
 /** An indented line that begins with `key=` goes on with the command above it. */
 const ARGUMENT_LINE = /^[ \t]+(?:--)?[A-Za-z_][\w.-]*=/;
@@ -40,16 +40,23 @@ export async function* joinCommands(
   options: { readonly onOpen?: () => void } = {},
 ): AsyncGenerator<string> {
   let held: string | undefined;
+  /** What of a held command is still open. */
+  let lexer: ReturnType<typeof beginCommand> | undefined;
+  const isOpen = (): boolean => lexer !== undefined && lexer.open !== null;
   for await (const { lines, isCut, isFresh } of arrivals) {
     if (isFresh) held = undefined;
     for (const line of lines) {
-      const isMore =
-        held !== undefined && (isCommandOpen(held) || (isCommaCommand(held) && isArgumentLine(line)));
-      if (held !== undefined && !isMore) yield held;
-      held = isMore ? `${held}\n${line}` : line;
+      if (held !== undefined && (isOpen() || (lexer !== undefined && isArgumentLine(line)))) {
+        held += `\n${line}`;
+        lexer?.feed(`\n${line}`);
+        continue;
+      }
+      if (held !== undefined) yield held;
+      held = line;
+      lexer = isCommaCommand(line) ? beginCommand(line) : undefined;
     }
     if (held === undefined || isCut) continue;
-    if (isCommandOpen(held)) options.onOpen?.();
+    if (isOpen()) options.onOpen?.();
     else {
       yield held;
       held = undefined;
