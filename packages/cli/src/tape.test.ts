@@ -149,6 +149,8 @@ describe('boxcar tape', () => {
       "Anchor 'phase-9' was not found.",
     ],
     [['search', 'notes', 'x', '--since', '2026-02-02', '--until', '2026-02-01'], 'bad_request', 'Start date'],
+    [['search', 'notes', ' '], 'bad_request', 'query: must not be blank'],
+    [['search', 'notes', 'x', '--limit', '501'], 'bad_request', '--limit: must be at most 500'],
     [['handoff', 'notes', 'x', '--key', ''], 'bad_request', 'dedupKey'],
     [['handoff', 'notes', 'x', '--key', 'k'.repeat(501)], 'bad_request', 'dedupKey'],
     [['reset', 'nothing', '--yes'], 'not_found', "No tape and no agent 'nothing'"],

@@ -136,14 +136,19 @@ export function addTapeShow(group: Command, run: Run): void {
     .action((ref: string, flags: ShowFlags) => run((context) => runShow(context, ref, flags)));
 }
 
+const MAX_MATCHES = 500;
+
 /** `boxcar tape search`. */
 const runSearch = (context: Context, ref: string, query: string, flags: SliceFlags): Promise<number> =>
   onTape(context, ref, flags, async ({ tape }) => {
     const { since, until, kinds, limit } = flags;
+    if (query.trim() === '') throw badFlag('query: must not be blank', 'query');
+    if (limit !== undefined && limit > MAX_MATCHES)
+      throw badFlag(`--limit: must be at most ${MAX_MATCHES}`, 'limit');
     const found = await tape.search(query, {
       ...(since === undefined ? {} : { start: since }),
       ...(until === undefined ? {} : { end: until }),
-      ...(limit === undefined ? {} : { limit: Math.min(limit, 500) }),
+      ...(limit === undefined ? {} : { limit }),
       ...(kinds === undefined ? {} : { kinds: parseTapeQuery({ kinds: listOf(kinds) }).kinds }),
     });
     const matches = found.map(({ record, match }) => ({ ...record, match }));
