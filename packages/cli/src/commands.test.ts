@@ -113,7 +113,7 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
       // A comma command too, which is answered by the door itself.
       {
         name: 'delegate_async',
-        data: { arguments: command },
+        data: { ...data, arguments: command },
         opts: { ...keep, jobId: `command-${backend}` },
       },
     ];
