@@ -106,18 +106,34 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
     const queue = queues.queue<object>('boxcar-primitives');
     const args = { ...why, target_ref: `agent:${source}`, tape_ref: `tape://default/${source}/entry/2` };
     const data = { project_id: 'default', arguments: args };
-    const opts = { jobId: `handoff-${backend}`, removeOnComplete: false, removeOnFail: false };
-    await queue.addBulk([{ name: 'context_handoff', data, opts }]);
-    await waitFor(async () => (await queue.getJobState(opts.jobId)) === 'completed', {
-      message: 'the handoff is answered',
-    });
-    const job = await queue.getJob(opts.jobId);
+    const command = { target_strategy: 'reuse', target_ref: source, instruction: ',anchors' };
+    const keep = { removeOnComplete: false, removeOnFail: false };
+    const jobs = [
+      { name: 'context_handoff', data, opts: { ...keep, jobId: `handoff-${backend}` } },
+      // A comma command too, which is answered by the door itself.
+      {
+        name: 'delegate_async',
+        data: { ...data, arguments: command },
+        opts: { ...keep, jobId: `command-${backend}` },
+      },
+    ];
+    await queue.addBulk(jobs);
+    const [handoff, anchors] = await Promise.all(
+      jobs.map(({ opts: { jobId } }) =>
+        waitFor(
+          async () =>
+            (await queue.getJobState(jobId)) === 'completed' && (await queue.getJob(jobId))?.returnvalue,
+          { message: `${jobId} is answered` },
+        ),
+      ),
+    );
     await queues.close();
-    expect(job?.returnvalue).toEqual({
+    expect(handoff).toEqual({
       card_id: expect.any(String),
       context_box_id: expect.any(String),
       turn_id: expect.any(String),
     });
+    expect(anchors).toMatchObject({ status: 'success', output: '→ session/start' });
   });
 });
 

@@ -1,11 +1,11 @@
-import { createInterface } from 'node:readline/promises';
+import { createInterface } from 'node:readline';
 import { KernelError } from '@boxcar/kernel';
 import type { Context } from './context.js';
 
 /**
  * Asks before something that cannot be taken back. `--yes` answers in advance; where nobody can be asked it must.
  *
- * @returns False when the answer is no.
+ * @returns False when the answer is no, or none comes: the input has ended.
  * @throws KernelError `bad_request` without a terminal and without `--yes`.
  */
 export async function confirm(
@@ -20,9 +20,12 @@ export async function confirm(
       details: { field: 'yes' },
     });
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
-  try {
-    return /^y(es)?$/i.test((await terminal.question(`${question} [y/N] `, { signal: context.stop })).trim());
-  } finally {
-    terminal.close();
-  }
+  // At a terminal in raw mode Ctrl-C is a key: to the process it is a signal all the same.
+  terminal.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));
+  const answer = await new Promise<string>((resolve) => {
+    terminal.once('close', () => resolve(''));
+    terminal.question(`${question} [y/N] `, resolve);
+  });
+  terminal.close();
+  return /^y(es)?$/i.test(answer.trim());
 }

@@ -31,8 +31,9 @@ export function createContext(of: {
     },
     note: (line) => {
       if (of.isJson) return;
-      const { isTTY, columns = 80 } = process.stderr;
-      const lines = isTTY ? wrap(line, Math.max(columns - LEAD.length, 20)) : [line];
+      const { isTTY, columns } = process.stderr;
+      // A terminal that does not know its size says 0.
+      const lines = isTTY ? wrap(line, Math.max((columns || 80) - LEAD.length, 20)) : [line];
       process.stderr.write(`${LEAD}${lines.join(`\n${' '.repeat(LEAD.length)}`)}\n`);
     },
     log: (level) => createCliLog(of.config.logLevel ?? level, { isJson: of.isJson }),

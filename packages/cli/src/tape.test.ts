@@ -1,12 +1,8 @@
-import { Readable } from 'node:stream';
-import { createWorker, type Tape } from '@boxcar/runtime';
+import { PassThrough } from 'node:stream';
+import type { Tape } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { parseConfig } from './config.js';
-import { createContext } from './context.js';
 import type { Stack } from './stack.js';
-import { findTape } from './tape/find-tape.js';
-import { runRepl } from './tape/repl.js';
 import { cliHere, type Env, prepare } from './testing/cli.js';
 
 let database: TestDatabase;
@@ -35,25 +31,6 @@ const boxcar = (...args: string[]) => cliHere(['tape', ...args], env);
 const json = async (...args: string[]) => JSON.parse((await boxcar(...args, '--json')).stdout);
 const positions = async (...args: string[]): Promise<number[]> =>
   (await json('show', 'notes', ...args)).entries.map((entry: { position: number }) => entry.position);
-
-/** Feeds lines to a repl on a tape in this process. */
-async function repl(ref: string, text: string, isJson = false) {
-  const said = { stdout: '', stderr: '' };
-  const spies = (['stdout', 'stderr'] as const).map((name) =>
-    vi.spyOn(process[name], 'write').mockImplementation((part) => {
-      said[name] += String(part);
-      return true;
-    }),
-  );
-  try {
-    const context = createContext({ config: parseConfig(env), isJson, stop: new AbortController().signal });
-    const found = await findTape(stack.runtime, ref, { project: 'default' });
-    const code = await runRepl(context, stack.runtime, { found, input: Readable.from([text]) });
-    return { code, ...said };
-  } finally {
-    for (const spy of spies) spy.mockRestore();
-  }
-}
 
 describe('boxcar tape', () => {
   it('ls lists the tapes with their agents, anchors and lengths, archived ones only when asked', async () => {
@@ -129,6 +106,30 @@ describe('boxcar tape', () => {
   });
 
   it.each([
+    ['n\n', 3, 1],
+    ['', 3, 1],
+    ['y\n', 0, 2],
+  ])('reset, asked at a terminal and answered %j, exits %i', async (typed, exit, incarnation) => {
+    await stack.runtime.tape(`asked-${incarnation}`);
+    const input = Object.assign(new PassThrough(), { isTTY: true });
+    input.end(typed);
+    const spy = vi.spyOn(process, 'stdin', 'get').mockReturnValue(input as unknown as typeof process.stdin);
+    try {
+      expect((await boxcar('reset', `asked-${incarnation}`)).code).toBe(exit);
+    } finally {
+      spy.mockRestore();
+    }
+    expect((await json('info', `asked-${incarnation}`)).incarnation).toBe(incarnation);
+  });
+
+  it('finds a tape whose name reads as an id, behind boxes and agents', async () => {
+    const name = '0198c1f2-0000-7000-8000-00000000000a';
+    expect((await boxcar('handoff', name, 'first')).code).toBe(1);
+    expect((await boxcar('handoff', name, 'first', '--create')).code).toBe(0);
+    expect(await json('info', name)).toMatchObject({ name, last_anchor: 'first' });
+  });
+
+  it.each([
     [['show', 'nothing'], 'not_found', "No tape and no agent 'nothing'"],
     [['show', '0198c1f2-0000-7000-8000-000000000001'], 'not_found', 'No tape and no agent'],
     [['show', 'notes', '--from', 'phase-9'], 'not_found', "Anchor 'phase-9' was not found."],
@@ -140,7 +141,23 @@ describe('boxcar tape', () => {
     [['handoff', 'notes', ''], 'bad_request', 'name'],
     [['handoff', 'notes', 'x', '--state', '[1]'], 'bad_request', '--state'],
     [['handoff', 'notes', 'x', '--state', '{'], 'bad_request', '--state'],
-    [['info', 'notes', '--project', 'other'], 'not_found', 'project'],
+    [['show', 'notes', '--messages', '--limit', '5'], 'bad_request', '--limit: does not go with --messages'],
+    [
+      ['show', 'notes', '--from', 'phase-1', '--to', 'phase-9'],
+      'not_found',
+      "Anchor 'phase-9' was not found.",
+    ],
+    [['search', 'notes', 'x', '--since', '2026-02-02', '--until', '2026-02-01'], 'bad_request', 'Start date'],
+    [['search', 'notes', ' '], 'bad_request', 'query: must not be blank'],
+    [['search', 'notes', 'x', '--limit', '501'], 'bad_request', '--limit: must be at most 500'],
+    [['handoff', 'notes', 'x', '--key', ''], 'bad_request', 'dedupKey'],
+    [['handoff', 'notes', 'x', '--key', 'k'.repeat(501)], 'bad_request', 'dedupKey'],
+    [['reset', 'nothing', '--yes'], 'not_found', "No tape and no agent 'nothing'"],
+    [['info', 'notes', '--project', 'other'], 'not_found', "No project 'other'"],
+    [['info', 'nothing', '--project', 'other'], 'not_found', "No project 'other'"],
+    [['ls', '--project', 'other'], 'not_found', "No project 'other'"],
+    [['export', 'notes', '--to', '/nowhere', '--as', 'nobody'], 'not_found', "No agent 'nobody'"],
+    [['import', '/nowhere', 'x'], 'bad_request', '/nowhere'],
   ])('%j is refused with a code, and the tape stays as it was', async (args, code, message) => {
     const before = (await notes.info()).entries;
     const { code: exit, stderr } = await boxcar(...args, '--json');
@@ -150,77 +167,19 @@ describe('boxcar tape', () => {
   });
 });
 
-describe('boxcar tape repl', () => {
-  it('runs commands, over several lines too, and leaves at ,quit', async () => {
-    const { code, stdout, stderr } = await repl(
-      'writer-1',
-      ',handoff name=debug-complete \n       summary="Found it,\nline 45"\n,anchors\n,help\n,quit\n,handoff name=never\n',
-    );
-    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-    expect(stdout).toContain('anchor added: debug-complete\n→ session/start\n→ debug-complete\n,handoff');
-    const tape = await stack.runtime.tape({ agent: 'writer-1' });
-    expect(await tape.anchors()).toMatchObject([{}, { state: { summary: 'Found it,\nline 45' } }]);
-  });
-
-  it('says what is wrong with a line, with the commands there are, and goes on with the next', async () => {
-    const before = (await notes.info()).entries;
-    const { code, stdout, stderr } = await repl(
-      'notes',
-      ',ls -la\n,anchors limit=x\n,tape.info\n,handoff "a',
-    );
-    expect(code).toBe(1);
-    expect(stderr.match(/^boxcar: bad_request: /gm)).toHaveLength(3);
-    expect(stderr).toContain("There is no command ',ls'. Commands: ,handoff, ");
-    expect(stderr).toContain('a quote is not closed');
-    expect(stdout).toContain('last_anchor: phase-1');
-    expect((await notes.info()).entries).toBe(before);
-  });
-
-  it('with --json prints one object a line', async () => {
-    const { stdout, stderr } = await repl('notes', ',anchors limit=1\n,nothing\n', true);
-    expect(JSON.parse(stdout)).toMatchObject({
-      command: 'anchors',
-      output: '→ phase-1',
-      result: [{ name: 'phase-1' }],
-    });
-    expect(JSON.parse(stderr).error.details.commands).toContain(',anchors');
-  });
-
-  it('appends other lines to a tape without agent, and gives them to the agent of one', async () => {
-    const tape = await stack.runtime.tape('diary');
-    expect((await repl('diary', 'Dear diary\n\n')).stdout).toBe('appended at 3\n');
-    expect(await tape.fromLastAnchor({ kinds: ['message'] })).toMatchObject([
-      { payload: { role: 'user', content: 'Dear diary' } },
-    ]);
-    const worker = await createWorker(stack.runtime);
-    try {
-      const { stdout, code } = await repl('writer-1', 'there\n');
-      expect({ stdout, code }).toEqual({ stdout: expect.stringContaining('there'), code: 0 });
-    } finally {
-      await worker.close();
-    }
-  });
-});
-
-describe('boxcar tape resume', () => {
-  const resume = async (lines: string, ...args: string[]) => {
-    const input = Object.assign(Readable.from([lines]), { isTTY: false, fd: 0 as const });
-    const spy = vi.spyOn(process, 'stdin', 'get').mockReturnValue(input as unknown as typeof process.stdin);
-    try {
-      return await boxcar('resume', 'notes', ...args);
-    } finally {
-      spy.mockRestore();
-    }
-  };
-
-  it('prints the name and state of the last anchor, and goes on from it as a repl', async () => {
-    expect(await resume(',handoff name=phase-2\n,quit\n')).toEqual({
-      code: 0,
-      stdout: 'Resuming from: phase-1\nState: {"summary":"Wheels are off."}\nanchor added: phase-2\n',
-      stderr: '',
-    });
-    const { stdout } = await resume('', '--json');
-    expect(JSON.parse(stdout)).toMatchObject({ name: 'phase-2', state: null });
-    expect((await resume('')).stdout).toBe('Resuming from: phase-2\nState: none\n');
-  });
+it.each([
+  ['show', 'notes', '--limit', '-1'],
+  ['show', 'notes', '--limit', '0'],
+  ['search', 'notes', 'x', '--limit', '-1'],
+  ['ls', '--limit', 'many'],
+  ['handoff', 'notes', 'x', '--expect-head', '-1'],
+  ['handoff', 'notes'],
+  ['search', 'notes'],
+  ['merge', 'notes'],
+  ['export', 'notes'],
+  ['show', 'notes', 'too', 'many'],
+])('boxcar tape %s %s %s %s is no command line', async (...args) => {
+  const { code, stdout, stderr } = await boxcar(...args);
+  expect([code, stdout]).toEqual([2, '']);
+  expect(stderr).toMatch(/^boxcar: bad_request: .*see boxcar tape \w+ --help\n$/);
 });

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
+import { beginCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 import type { JsonValue } from './json.js';
 
 const parts = (text: string): readonly [string, readonly string[], Readonly<Record<string, JsonValue>>] => {
@@ -52,7 +52,7 @@ describe('a command', () => {
     [',t note="line one\nline two"', 't', [], { note: 'line one\nline two' }],
   ])('%j is read', (text, name, positional, named) => {
     expect(isCommaCommand(text)).toBe(true);
-    expect(isCommandOpen(text)).toBe(false);
+    expect(beginCommand(text).open).toBeNull();
     expect(parts(text)).toEqual([name, positional, named]);
     expect(parseCommaCommand(text).raw).toBe(text.trim());
   });
@@ -81,13 +81,12 @@ describe('a command', () => {
 
   test.each(['please run ,x', '$x', 'echo hi', '', '-,x'])('%j is none', (text) => {
     expect(isCommaCommand(text)).toBe(false);
-    expect(isCommandOpen(text)).toBe(false);
   });
 
   test.each([',t "a', ",t 'a\nb", ',t a\\', ',t s={a: 1', ',t s={a: "}'])(
     '%j goes on in the next line',
     (text) => {
-      expect(isCommandOpen(text)).toBe(true);
+      expect(beginCommand(text).open).not.toBeNull();
     },
   );
 

@@ -17,14 +17,12 @@ export interface CommaCommand {
 /** True for a text that begins with a comma. */
 export const isCommaCommand = (text: string): boolean => text.trimStart().startsWith(',');
 
-const lexerOf = (text: string): CommandLexer => {
+/** A command being read. While its `open` is not null another line belongs to it, to be fed with the line end before it. */
+export function beginCommand(text: string): CommandLexer {
   const lexer = new CommandLexer();
   lexer.feed(text.trimStart().slice(1));
   return lexer;
-};
-
-/** True for a command with an open quote or brace, or a backslash at its end: another line belongs to it. */
-export const isCommandOpen = (text: string): boolean => isCommaCommand(text) && lexerOf(text).open !== null;
+}
 
 const OPEN = {
   quote: 'a quote is not closed',
@@ -81,7 +79,7 @@ export function parseCommaCommand(text: string): CommaCommand {
     });
   };
   if (!isCommaCommand(raw)) return refuse('does not begin with a comma');
-  const lexer = lexerOf(raw);
+  const lexer = beginCommand(raw);
   const { open } = lexer;
   const { words, fault } = lexer.end();
   if (open !== null) return refuse(OPEN[open]);

@@ -37,6 +37,21 @@ describe('the commands of a text', () => {
     ['a closed block before it', '<quote>\nx\n</quote>\n,anchors', [',anchors'], '<quote>\nx\n</quote>'],
     ['a tag closed in its line', '<b>x</b>\n,anchors', [',anchors'], '<b>x</b>'],
     ['an element without end', '<br>\n,anchors\n<x/>\n,help', [',anchors', ',help'], '<br>\n<x/>'],
+    ['a fence closed less deep', '- ```\n  x\n```\n,anchors', [',anchors'], '- ```\n  x\n```'],
+    ['a fence within its line', 'Use ```ls``` here.\n,anchors', [',anchors'], 'Use ```ls``` here.'],
+    ['a tag in code before it', 'Write `<b>`.\n,anchors\n</b>', [',anchors'], 'Write `<b>`.\n</b>'],
+    ['a tag in a fence', '```\n<b>\n```\n,anchors\n</b>', [',anchors'], '```\n<b>\n```\n</b>'],
+    ['what looks like a tag', 'A Map<string> is it.\n,anchors', [',anchors'], 'A Map<string> is it.'],
+    ['a comparison', 'a <b and\n\n,anchors\n\nc> d', [',anchors'], 'a <b and\n\n\nc> d'],
+    ['a lonely backtick', 'It`s done.\n\n,anchors', [',anchors'], 'It`s done.'],
+    ['a closed comment', '<!-- x\ny -->\n,anchors', [',anchors'], '<!-- x\ny -->'],
+    ['a nested block', '<a>\n<a>\n</a>\n</a>\n,anchors', [',anchors'], '<a>\n<a>\n</a>\n</a>'],
+    [
+      'marks in its own words',
+      ',handoff summary="a <b> `c`"\n,anchors',
+      [',handoff summary="a <b> `c`"', ',anchors'],
+      '',
+    ],
     ['a quotation and a blank line before it', '> x\nlazy\n\n,anchors', [',anchors'], '> x\nlazy'],
   ])('are found: %s', (_what, text, commands, visible) => {
     expect(scanCommands(text)).toEqual({ visible, commands });
@@ -65,6 +80,27 @@ describe('the commands of a text', () => {
     '<document>\n,anchors\n</document>',
     '<document index="1">\nx\n\n,anchors',
     '<think>\n,anchors\n</think>',
+    // A fence ends with nothing but its own end.
+    '```\n> ```\n,anchors\n```',
+    '> ```\n```\n,anchors\n> ```',
+    '```\n    ```\n,anchors\n```',
+    '```\n\t```\n,anchors\n```',
+    'Like this: ```\n,anchors\n```',
+    'Like this: ```sh\nls\n\n,anchors\n```',
+    'A `span\n,anchors\n` of code',
+    '``a `span\n,anchors`` of code',
+    // Blocks: of one name within each other, behind words, over lines, in any case.
+    '<a>\n<a>\n</a>\n,anchors\n</a>',
+    'She wrote: <mail>\n,anchors\n</mail>',
+    '<a>x</a><b>\n,anchors\n</b>',
+    '<document\n  source="x">\n,anchors\n</document>',
+    '<document\n,anchors\nsource="x">',
+    '<DIV>\n,anchors\n</div>',
+    '<details>\n<p>one\n\n,anchors\n</details>',
+    '<a>\n<b>\n</a>\n<b>\n,anchors',
+    '<!--\n,anchors\n-->',
+    'See <!-- this\n\n,anchors',
+    '<![CDATA[\n,anchors\n]]>',
     '',
   ])('are none, and the text stays as it is: %j', (text) => {
     expect(scanCommands(text)).toEqual({ visible: text, commands: [] });
@@ -110,8 +146,15 @@ describe('the commands of a text', () => {
     expect(() => parseCommaCommand(broken)).toThrow('a quote is not closed');
   });
 
-  test('cost no more than the text is long, many open quotes and blocks included', () => {
-    const text = ',t a="x\n> y\n<z>\n'.repeat(20_000);
-    expect(scanCommands(text).commands.length).toBeGreaterThan(0);
+  test.each([
+    ['open quotes and blocks', ',t a="x\n> y\n<z>\n'],
+    ['fences', '```\n```\n'],
+    ['tags without end', 'x <z>\n<y>\n'],
+    ['blocks within each other', '<z>\n'],
+    ['backticks', 'a ` b `` c\n'],
+    ['tags and comments that are none', '<z <!- <z\n'],
+  ])('cost no more than the text is long: %s', (_what, part) => {
+    const text = `,anchors\n${part.repeat(20_000)}${'</z>\n'.repeat(20_000)}`;
+    expect(scanCommands(text).commands[0]).toBe(',anchors');
   });
 });

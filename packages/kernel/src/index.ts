@@ -49,7 +49,7 @@ export {
   toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
-export { type CommaCommand, isCommaCommand, isCommandOpen, parseCommaCommand } from './comma-command.js';
+export { beginCommand, type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
 export { carryCompaction, EXPAND_TOOL, readCompaction } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';

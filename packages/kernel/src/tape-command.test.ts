@@ -75,6 +75,12 @@ describe('a command of a tape', () => {
     expect(error.details.commands).toContain(',tape.reset');
   });
 
+  test('that is known and cannot be read is refused with the way it is written', () => {
+    expect(failure(',tape.search limit=3').message).toMatch(/^query: .*Usage: ,tape\.search <words> /);
+    expect(failure(',handoff summary="open').message).toContain('Usage: ,handoff name=<name> ');
+    expect(failure(',ls').message).not.toContain('Usage');
+  });
+
   test('stands in the list that help shows', () => {
     expect(COMMAND_HELP.split('\n')).toHaveLength(7);
     expect(COMMAND_HELP).toContain(',tape.reset [archive=true]');

@@ -4,7 +4,7 @@
  */
 import type { z } from 'zod';
 import { type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
-import { type CommandScan, scanCommands } from './command-scan.js';
+import { scanCommands } from './command-scan.js';
 import { KernelError } from './errors.js';
 import type { JsonObject, JsonValue } from './json.js';
 import { parseRelaxedJson } from './relaxed-json.js';
@@ -107,14 +107,20 @@ export const COMMAND_HELP = Object.values(SHAPES)
 const COMMAND_LIST = [...new Set(Object.values(SHAPES).map(({ usage }) => usage.split(' ', 1)[0]))];
 
 /** The same failure, with the commands there are. */
-export function withCommands(error: KernelError, command: string): KernelError {
+export function withCommands(error: KernelError, command: string, hint = ''): KernelError {
   if (error.details.commands !== undefined) return error;
   const message = error.message.replace(` ${error.entry.next}`, '');
   return new KernelError(error.code, {
-    message: `${message} Commands: ${COMMAND_LIST.join(', ')}.`,
+    message: `${message}${hint} Commands: ${COMMAND_LIST.join(', ')}.`,
     details: { ...error.details, command: command.slice(0, 500), commands: COMMAND_LIST },
     cause: error,
   });
+}
+
+/** How the command is written that a text was meant to be. */
+function usageHint(text: string): string {
+  const kind = NAMES.get(/^,\s*(\S+)/.exec(text)?.[1] ?? '');
+  return kind === undefined ? '' : ` Usage: ${SHAPES[kind].usage}.`;
 }
 
 const refuse = (field: string, message: string): KernelError =>
@@ -173,7 +179,8 @@ export function readTapeCommand(text: string): TapeCommand {
   try {
     return readChecked(parseCommaCommand(text));
   } catch (error) {
-    throw error instanceof KernelError ? withCommands(error, text.trim()) : error;
+    if (!(error instanceof KernelError)) throw error;
+    throw withCommands(error, text.trim(), usageHint(text.trim()));
   }
 }
 
@@ -203,7 +210,7 @@ export function takeCommands(text: string): {
   readonly visible: string;
   readonly calls: readonly CommandCall[];
 } {
-  const scan: CommandScan = scanCommands(text);
+  const scan = scanCommands(text);
   if (scan.commands.length > MAX_COMMANDS) return { visible: text, calls: [] };
   return { visible: scan.visible, calls: scan.commands.map(toCall) };
 }

@@ -85,6 +85,9 @@ const show = (value: JsonValue): string =>
 
 function describeReceipt(answer: JsonValue): string {
   if (!isJsonObject(answer)) return show(answer);
+  // A comma command has its words for people beside those for programs.
+  const { command, output } = answer;
+  if (typeof command === 'string' && typeof output === 'string') return show(output);
   const members = Object.entries(answer);
   const isFlat =
     members.length > 0 && members.every(([, value]) => typeof value !== 'object' || value === null);

@@ -1,76 +1,43 @@
-import { KernelError, tryParseId } from '@boxcar/kernel';
-import type { Runtime, Tape, TapeTarget } from '@boxcar/runtime';
+/** `boxcar tape export|import`. */
+import { tryParseId } from '@boxcar/kernel';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { openStack } from '../stack.js';
+import { lookForTape } from '../tape/find-tape.js';
+import { AS, badFlag, onTape, PROJECT, projectOf, TAPE, type TapeFlags } from '../tape/on-tape.js';
 import { progressOf } from '../tape/progress.js';
 import { findTapeFiles } from '../tape/read-folder.js';
 import { writeTapeFolder } from '../tape/write-folder.js';
 import { countOf, toLine } from '../text.js';
 
-interface FileFlags {
-  readonly project?: string;
-  readonly as?: string;
-}
-
-const optionsOf = (context: Context, flags: FileFlags) => ({
-  projectId: flags.project ?? context.config.project,
-  ...(flags.as === undefined ? {} : { as: flags.as }),
-});
-
-/** The tape of a name, of a box, or of an agent, looked for in this order; undefined when there is none. */
-async function findTape(
-  runtime: Runtime,
-  ref: string,
-  options: ReturnType<typeof optionsOf>,
-): Promise<Tape | undefined> {
-  const targets: readonly TapeTarget[] = [tryParseId(ref) === undefined ? ref : { box: ref }, { agent: ref }];
-  for (const target of targets) {
-    try {
-      return await runtime.tape(target, { ...options, create: false });
-    } catch (error) {
-      if (!(error instanceof KernelError && error.code === 'not_found')) throw error;
-    }
-  }
-  return undefined;
-}
-
-interface ExportFlags extends FileFlags {
+interface ExportFlags extends TapeFlags {
   readonly to: string;
 }
 
 /** `boxcar tape export`. */
-async function runExport(context: Context, ref: string, flags: ExportFlags): Promise<number> {
-  await using stack = await openStack(context.config, { log: context.log('warn') });
-  const { runtime } = stack;
-  const options = optionsOf(context, flags);
-  const tape = await findTape(runtime, ref, options);
-  if (tape === undefined)
-    throw new KernelError('not_found', {
-      message: `No tape and no agent '${ref}' in project '${options.projectId}'.`,
-      details: { tape: ref, project_id: options.projectId },
-    });
-  const progress = progressOf(context.note);
-  let lines = 0;
-  const onLine = (): void => {
-    lines += 1;
-    progress(lines);
-  };
-  const written = await writeTapeFolder(runtime, tape, { to: flags.to, onLine });
-  const answer = { tape: written.id, to: flags.to, lines: written.lines, archived: written.archived };
-  context.answer(
-    answer,
-    () =>
-      `${countOf(written.lines, 'line')} of ${toLine(written.id)} to ${toLine(flags.to)}${besides(written)}`,
-  );
-  return EXIT.success;
-}
+const runExport = (context: Context, ref: string, flags: ExportFlags): Promise<number> =>
+  onTape(context, ref, flags, async ({ tape }, { runtime }) => {
+    const { to } = flags;
+    const progress = progressOf(context.note);
+    let read = 0;
+    const onLine = (): void => {
+      read += 1;
+      progress(read);
+    };
+    const written = await writeTapeFolder(runtime, tape, { to, onLine });
+    const { id, lines, archived } = written;
+    context.answer(
+      { tape: id, to, lines, archived },
+      () => `${countOf(lines, 'line')} of ${toLine(id)} to ${toLine(to)}${besides(written)}`,
+    );
+    return EXIT.success;
+  });
 
 const besides = ({ archived }: { readonly archived: number }): string =>
   archived === 0 ? '' : `, and ${countOf(archived, 'archived tape')}`;
 
-interface ImportFlags extends FileFlags {
+interface ImportFlags extends TapeFlags {
   readonly append?: boolean;
   readonly key?: string;
 }
@@ -86,25 +53,24 @@ async function runImport(
   const wanted = ref ?? name;
   // The tape of an agent is called by an id, which here means another one, or none.
   if (wanted === undefined || (ref === undefined && tryParseId(wanted) !== undefined))
-    throw new KernelError('bad_request', {
-      message: `${path} does not name the tape: say what it shall be called.`,
-      details: { field: 'tape' },
-    });
+    throw badFlag(`${path} does not name the tape: say what it shall be called`, 'tape');
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const { runtime } = stack;
-  const options = optionsOf(context, flags);
-  const existing = flags.append === true ? await findTape(runtime, wanted, options) : undefined;
+  const project = projectOf(context, flags);
+  const { as, append = false } = flags;
+  const existing = append ? await lookForTape(runtime, wanted, { project, as }) : undefined;
   const { main, ...rest } = source;
   if (existing !== undefined && Object.values(rest).some((part) => part.length > 0))
     context.note('the tape exists: its archived tapes and session graph stay as they are');
   const made = await runtime.importTape(
-    existing === undefined ? wanted : { box: existing.boxId },
+    existing === undefined ? wanted : { box: existing.tape.boxId },
     existing === undefined ? source : { main },
     {
-      ...options,
-      append: flags.append ?? false,
+      projectId: project,
+      append,
       ...(flags.key === undefined ? {} : { dedupKey: flags.key }),
       onProgress: progressOf(context.note),
+      ...(as === undefined ? {} : { as }),
     },
   );
   const { boxId, first, last, lines, archived, isRepeated } = made;
@@ -116,14 +82,11 @@ async function runImport(
   return EXIT.success;
 }
 
-const PROJECT = ['--project <name>', 'project, by id or name'] as const;
-const AS = ['--as <agent>', 'in whose name, by id or name (the operator)'] as const;
-
 export function addExport(group: Command, run: Run): void {
   group
     .command('export')
     .description('Write a tape to a folder: its lines, manifest, archived tapes and session graph.')
-    .argument('<tape>', 'its name, the id of its box, or its agent (id or name)')
+    .argument(...TAPE)
     .requiredOption('--to <folder>', 'made when there is none; holds no tape yet')
     .option(...AS)
     .option(...PROJECT)

@@ -69,7 +69,8 @@ export function addTapeFork(group: Command, run: Run): void {
         remarks: 'A fork costs the same however long the tape is, and reads on whatever becomes of it.',
         examples: [
           'boxcar tape fork writer-1',
-          'boxcar tape fork writer-1 --session security-123 --from-anchor phase-1 --next-steps "Review auth.py" --notify-parent',
+          'boxcar tape fork writer-1 --session security-123 --from-anchor phase-1 \\',
+          '      --next-steps "Review auth.py" --notify-parent',
         ],
       }),
     )

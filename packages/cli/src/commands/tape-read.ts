@@ -6,7 +6,7 @@ import { EXIT, flag, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import { openReader } from '../stack.js';
-import { badFlag, onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
+import { badFlag, onTape, PROJECT, projectOf, TAPE, type TapeFlags } from '../tape/on-tape.js';
 import { infoFields, recordTable, tapeTable } from '../tape/text.js';
 import { countOf, formatCount, toPlain } from '../text.js';
 
@@ -20,7 +20,7 @@ const DEFAULT_LIST = 50;
 /** `boxcar tape ls`. */
 async function runList(context: Context, flags: ListFlags): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
-  const { id } = await findProjectByRef(reader.pool, flags.project ?? context.config.project);
+  const { id } = await findProjectByRef(reader.pool, projectOf(context, flags));
   const limit = flags.limit ?? DEFAULT_LIST;
   const tapes = await listTapes(reader.pool, id, { isAll: flags.all ?? false, limit });
   context.answer({ tapes }, () => (tapes.length === 0 ? 'no tapes' : tapeTable(tapes)));
@@ -57,6 +57,8 @@ interface ShowFlags extends SliceFlags {
 }
 
 const DEFAULT_SHOWN = 100;
+/** Of messages only where they begin can be said: without its call a result is none. */
+const NOT_OF_MESSAGES = ['to', 'since', 'until', 'kinds', 'text', 'limit'] as const;
 
 function sliceOf({ all, from, to }: ShowFlags): JsonObject {
   if (all === true && (from ?? to) !== undefined)
@@ -70,6 +72,9 @@ function sliceOf({ all, from, to }: ShowFlags): JsonObject {
 /** `boxcar tape show`: what follows the last anchor, or another part. */
 async function runShow(context: Context, ref: string, flags: ShowFlags): Promise<number> {
   const { since, until, kinds, text, limit = DEFAULT_SHOWN } = flags;
+  const stray =
+    flags.messages === true ? NOT_OF_MESSAGES.find((name) => flags[name] !== undefined) : undefined;
+  if (stray !== undefined) throw badFlag(`--${stray}: does not go with --messages`, stray);
   const query = parseTapeQuery({
     ...sliceOf(flags),
     ...((since ?? until) === undefined
@@ -131,14 +136,19 @@ export function addTapeShow(group: Command, run: Run): void {
     .action((ref: string, flags: ShowFlags) => run((context) => runShow(context, ref, flags)));
 }
 
+const MAX_MATCHES = 500;
+
 /** `boxcar tape search`. */
 const runSearch = (context: Context, ref: string, query: string, flags: SliceFlags): Promise<number> =>
   onTape(context, ref, flags, async ({ tape }) => {
     const { since, until, kinds, limit } = flags;
+    if (query.trim() === '') throw badFlag('query: must not be blank', 'query');
+    if (limit !== undefined && limit > MAX_MATCHES)
+      throw badFlag(`--limit: must be at most ${MAX_MATCHES}`, 'limit');
     const found = await tape.search(query, {
       ...(since === undefined ? {} : { start: since }),
       ...(until === undefined ? {} : { end: until }),
-      ...(limit === undefined ? {} : { limit: Math.min(limit, 500) }),
+      ...(limit === undefined ? {} : { limit }),
       ...(kinds === undefined ? {} : { kinds: parseTapeQuery({ kinds: listOf(kinds) }).kinds }),
     });
     const matches = found.map(({ record, match }) => ({ ...record, match }));

@@ -8,7 +8,7 @@ import type { Context } from '../context.js';
 import { badFlag, onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
 import { runRepl } from '../tape/repl.js';
 import { inline } from '../tape/text.js';
-import { toPlain } from '../text.js';
+import { toLine, toPlain } from '../text.js';
 
 interface HandoffFlags extends TapeFlags {
   readonly summary?: string;
@@ -47,7 +47,7 @@ async function runHandoff(context: Context, ref: string, name: string, flags: Ha
     });
     if (done.isRepeated) context.note('this key was used before; nothing was appended again');
     context.answer({ name, anchor: done.anchor, event: done.event, is_repeated: done.isRepeated }, () =>
-      handoffText(name),
+      toPlain(handoffText(name)),
     );
     return EXIT.success;
   });
@@ -88,7 +88,7 @@ interface ResetFlags extends TapeFlags {
 /** `boxcar tape reset`. */
 const runReset = (context: Context, ref: string, flags: ResetFlags): Promise<number> =>
   onTape(context, ref, flags, async ({ tape, title }) => {
-    const question = `Begin tape ${title} anew? What was written stays readable, archived.`;
+    const question = `Begin tape ${toLine(title)} anew? What was written stays readable, archived.`;
     if (!(await confirm(context, question, flags))) return EXIT.negative;
     const { archived } = await tape.reset({ archive: flags.archive ?? false });
     context.answer({ box_id: tape.boxId, archived }, () =>
@@ -122,11 +122,9 @@ interface ReplFlags extends TapeFlags {
 
 /** `boxcar tape repl`. */
 const runReplOn = (context: Context, ref: string, flags: ReplFlags): Promise<number> =>
-  onTape(context, ref, flags, async (found, { runtime }) => {
-    if (process.stdin.isTTY === true)
-      context.note(`tape ${found.title}; ,help lists the commands, ,quit leaves`);
-    return runRepl(context, runtime, { found, input: process.stdin });
-  });
+  onTape(context, ref, flags, (found, { runtime }) =>
+    runRepl(context, runtime, { found, input: process.stdin }),
+  );
 
 const REPL =
   'A line that begins with a comma is a command (,help lists them), never a shell line and never shown to a model. It goes on over lines while a quote or brace is open, behind a \\, and with indented key=value lines.\n\nAny other line is an instruction for the agent of the tape, whose answer is awaited, or, on a tape without agent, a message that is appended.';
@@ -159,8 +157,9 @@ const runResume = (context: Context, ref: string, flags: TapeFlags): Promise<num
     if (last === undefined) context.answer({ name: null, state: null, position: null }, () => '(no anchors)');
     else {
       const { name, state, position } = last;
-      context.answer({ name, state, position }, () =>
-        toPlain(`Resuming from: ${name}\nState: ${inline(state) || 'none'}`),
+      context.answer(
+        { name, state, position },
+        () => `Resuming from: ${toLine(name)}\nState: ${toPlain(inline(state)) || 'none'}`,
       );
     }
     return runRepl(context, runtime, { found, input: process.stdin });

@@ -50,3 +50,14 @@ test('a command is given as soon as nothing has arrived behind it', async () => 
   for await (const text of joinCommands(splitLines(arrive()), { onOpen })) seen.push(text);
   expect(seen).toEqual([',anchors', ',handoff name=a', ',handoff "x\ny"']);
 });
+
+test('a quote that is never closed costs no more than the lines are long', async () => {
+  const text = `,handoff summary=it's\n${'and so on, line after line\n'.repeat(20_000)}`;
+  expect(
+    await read(
+      ...Array.from({ length: 100 }, (_, at) =>
+        text.slice((at * text.length) / 100, ((at + 1) * text.length) / 100),
+      ),
+    ),
+  ).toEqual([text.trimEnd()]);
+});

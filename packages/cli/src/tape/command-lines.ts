@@ -1,15 +1,18 @@
 /** Lines as they arrive, those of one command together. */
-import { isCommaCommand, isCommandOpen } from '@boxcar/kernel';
+import { beginCommand, isCommaCommand } from '@boxcar/kernel';
 
 /** An indented line that begins with `key=` goes on with the command above it. */
 const ARGUMENT_LINE = /^[ \t]+(?:--)?[A-Za-z_][\w.-]*=/;
 
 export const isArgumentLine = (line: string): boolean => ARGUMENT_LINE.test(line);
 
-/** Lines that arrived together; `isCut` when the beginning of another came with them. */
 export interface Arrival {
+  /** Lines that arrived together. */
   readonly lines: readonly string[];
+  /** The beginning of another came with them. */
   readonly isCut: boolean;
+  /** What is open before them was given up. */
+  readonly isFresh: boolean;
 }
 
 /** The lines of a stream in the pieces in which it brings them. */
@@ -20,10 +23,10 @@ export async function* splitLines(input: AsyncIterable<string | Uint8Array>): As
     rest += typeof chunk === 'string' ? chunk : decoder.decode(chunk, { stream: true });
     const lines = rest.split(/\r?\n/);
     rest = lines.pop() ?? '';
-    if (lines.length > 0) yield { lines, isCut: rest !== '' };
+    if (lines.length > 0) yield { lines, isCut: rest !== '', isFresh: false };
   }
   rest += decoder.decode();
-  if (rest !== '') yield { lines: [rest], isCut: false };
+  if (rest !== '') yield { lines: [rest], isCut: false, isFresh: false };
 }
 
 /**
@@ -37,15 +40,23 @@ export async function* joinCommands(
   options: { readonly onOpen?: () => void } = {},
 ): AsyncGenerator<string> {
   let held: string | undefined;
-  for await (const { lines, isCut } of arrivals) {
+  /** What of a held command is still open. */
+  let lexer: ReturnType<typeof beginCommand> | undefined;
+  const isOpen = (): boolean => lexer !== undefined && lexer.open !== null;
+  for await (const { lines, isCut, isFresh } of arrivals) {
+    if (isFresh) held = undefined;
     for (const line of lines) {
-      const isMore =
-        held !== undefined && (isCommandOpen(held) || (isCommaCommand(held) && isArgumentLine(line)));
-      if (held !== undefined && !isMore) yield held;
-      held = isMore ? `${held}\n${line}` : line;
+      if (held !== undefined && (isOpen() || (lexer !== undefined && isArgumentLine(line)))) {
+        held += `\n${line}`;
+        lexer?.feed(`\n${line}`);
+        continue;
+      }
+      if (held !== undefined) yield held;
+      held = line;
+      lexer = isCommaCommand(line) ? beginCommand(line) : undefined;
     }
     if (held === undefined || isCut) continue;
-    if (isCommandOpen(held)) options.onOpen?.();
+    if (isOpen()) options.onOpen?.();
     else {
       yield held;
       held = undefined;

@@ -1,6 +1,6 @@
 import { KernelError, tryParseId } from '@boxcar/kernel';
 import type { Runtime, Tape, TapeTarget } from '@boxcar/runtime';
-import { findTapeLine } from '@boxcar/store';
+import { findProjectByRef, findTapeLine } from '@boxcar/store';
 
 export interface FoundTape {
   readonly tape: Tape;
@@ -10,33 +10,49 @@ export interface FoundTape {
   readonly title: string;
 }
 
-const isNotFound = (error: unknown): boolean => error instanceof KernelError && error.code === 'not_found';
+interface FindOptions {
+  /** Id or name. */
+  readonly project: string;
+  /** In whose name; default: the operator. */
+  readonly as?: string | undefined;
+}
+
+/** The tape of a name, of a box, or of an agent (id or name), looked for in this order. A name that reads as an id comes last. */
+export async function lookForTape(
+  runtime: Runtime,
+  ref: string,
+  { project, as }: FindOptions,
+): Promise<FoundTape | undefined> {
+  const { id: projectId } = await findProjectByRef(runtime.pool, project);
+  const isId = tryParseId(ref) !== undefined;
+  const targets: readonly TapeTarget[] = isId ? [{ box: ref }, { agent: ref }, ref] : [ref, { agent: ref }];
+  const options = { projectId, create: false, ...(as === undefined ? {} : { as }) };
+  for (const target of targets) {
+    try {
+      return await describe(runtime, await runtime.tape(target, options));
+    } catch (error) {
+      if (!(error instanceof KernelError && error.code === 'not_found')) throw error;
+      if (error.details.agent_id === as && as !== undefined && as !== ref) throw error;
+    }
+  }
+  return undefined;
+}
 
 /**
- * The tape of a name, of a box, or of an agent (id or name), looked for in this order.
- *
  * @param options.create - Make one of this name when there is none.
  * @throws KernelError `not_found`.
  */
 export async function findTape(
   runtime: Runtime,
   ref: string,
-  options: { readonly project: string; readonly create?: boolean | undefined },
+  { create = false, ...options }: FindOptions & { readonly create?: boolean | undefined },
 ): Promise<FoundTape> {
-  const { project: projectId, create = false } = options;
-  const targets: readonly TapeTarget[] = [tryParseId(ref) === undefined ? ref : { box: ref }, { agent: ref }];
-  for (const target of targets) {
-    try {
-      return await describe(runtime, await runtime.tape(target, { projectId, create: false }));
-    } catch (error) {
-      if (!isNotFound(error)) throw error;
-    }
-  }
-  if (create && tryParseId(ref) === undefined)
-    return describe(runtime, await runtime.tape(ref, { projectId }));
+  const found = await lookForTape(runtime, ref, options);
+  if (found !== undefined) return found;
+  if (create) return describe(runtime, await runtime.tape(ref, { projectId: options.project }));
   throw new KernelError('not_found', {
-    message: `No tape and no agent '${ref}' in project '${projectId}'.`,
-    details: { tape: ref, project_id: projectId },
+    message: `No tape and no agent '${ref}' in project '${options.project}'.`,
+    details: { tape: ref, project_id: options.project },
   });
 }
 

@@ -6,10 +6,15 @@ import { type FoundTape, findTape } from './find-tape.js';
 
 export interface TapeFlags {
   readonly project?: string;
+  readonly as?: string;
 }
 
 export const TAPE = ['<tape>', 'its name, the id of its box, or its agent (id or name)'] as const;
 export const PROJECT = ['--project <name>', 'project, by id or name'] as const;
+export const AS = ['--as <agent>', 'in whose name, by id or name (the operator)'] as const;
+
+export const projectOf = (context: Context, { project }: TapeFlags): string =>
+  project ?? context.config.project;
 
 /** Opens the tape and hands it over, with the runtime it lives on. */
 export async function onTape<T extends TapeFlags & { readonly create?: boolean }>(
@@ -19,8 +24,11 @@ export async function onTape<T extends TapeFlags & { readonly create?: boolean }
   use: (found: FoundTape, stack: Awaited<ReturnType<typeof openStack>>) => Promise<number>,
 ): Promise<number> {
   await using stack = await openStack(context.config, { log: context.log('warn') });
-  const project = flags.project ?? context.config.project;
-  return await use(await findTape(stack.runtime, ref, { project, create: flags.create }), stack);
+  const { as, create } = flags;
+  return await use(
+    await findTape(stack.runtime, ref, { project: projectOf(context, flags), as, create }),
+    stack,
+  );
 }
 
 export const badFlag = (message: string, field: string): KernelError =>

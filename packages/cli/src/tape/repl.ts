@@ -2,22 +2,16 @@
  * Lines of people on a tape. A line that begins with a comma is a command and nothing else; any other goes to the tape's agent as an
  * instruction, or, on a tape without agent, is appended as a message. Source: docs/tape.md, "The repl".
  */
-import { createInterface } from 'node:readline';
-import type { Readable } from 'node:stream';
 import { isCommaCommand, type JsonValue, KernelError, readTapeCommand } from '@boxcar/kernel';
 import { type Runtime, runTapeCommand, type TurnResult } from '@boxcar/runtime';
 import { EXIT } from '../command.js';
 import { warnWithoutWorker } from '../commands/submit.js';
 import type { Context } from '../context.js';
 import { reportError } from '../report-error.js';
-import { toPlain } from '../text.js';
-import { type Arrival, isArgumentLine, joinCommands, splitLines } from './command-lines.js';
+import { toLine, toPlain } from '../text.js';
+import { isArgumentLine, joinCommands } from './command-lines.js';
 import type { FoundTape } from './find-tape.js';
-
-export type ReplInput = NodeJS.ReadableStream & { readonly isTTY?: boolean | undefined };
-
-const PROMPT = '> ';
-const MORE = '… ';
+import { openLines, type ReplInput } from './repl-lines.js';
 
 const isQuit = (text: string): boolean => {
   try {
@@ -28,8 +22,12 @@ const isQuit = (text: string): boolean => {
 };
 
 /** What is no command: an instruction for the agent, or a message for whoever reads the tape. */
-async function say(context: Context, runtime: Runtime, found: FoundTape, text: string): Promise<void> {
-  const { tape, agentId } = found;
+async function say(
+  context: Context,
+  runtime: Runtime,
+  { tape, agentId }: FoundTape,
+  { text, signal }: { readonly text: string; readonly signal: AbortSignal },
+): Promise<void> {
   if (agentId === undefined) {
     const { first } = await tape.append([{ kind: 'message', content: text }]);
     context.answer({ appended: first }, () => `appended at ${first}`);
@@ -44,7 +42,14 @@ async function say(context: Context, runtime: Runtime, found: FoundTape, text: s
   const { turn_id: turnId } = accepted.answer as { readonly turn_id: string };
   context.note(`turn ${turnId}`);
   await warnWithoutWorker(context, runtime);
-  const result: TurnResult = await runtime.waitForTurn(turnId, { projectId, signal: context.stop });
+  let result: TurnResult;
+  try {
+    result = await runtime.waitForTurn(turnId, { projectId, signal });
+  } catch (error) {
+    if (!signal.aborted) throw error;
+    context.note(`no longer waiting; the turn goes on: boxcar show ${turnId}`);
+    return;
+  }
   context.answer(result, () =>
     toPlain(
       typeof result.result === 'string' && result.status === 'success'
@@ -59,32 +64,6 @@ async function command(context: Context, { tape }: FoundTape, text: string): Pro
   context.answer(answer as unknown as JsonValue, () => toPlain(answer.output));
 }
 
-/** Lines from a terminal, edited there, or from whatever else is at the other end. */
-function openLines(input: ReplInput): {
-  readonly arrivals: AsyncIterable<Arrival>;
-  readonly ask: (prompt: string) => void;
-  readonly close: () => void;
-} {
-  if (input.isTTY !== true)
-    return {
-      arrivals: splitLines(input),
-      ask: () => undefined,
-      close: () => (input as Partial<Readable>).destroy?.(),
-    };
-  const terminal = createInterface({ input, output: process.stderr, terminal: true });
-  terminal.on('SIGINT', () => terminal.close());
-  return {
-    arrivals: (async function* () {
-      for await (const line of terminal) yield { lines: [line], isCut: false };
-    })(),
-    ask: (prompt) => {
-      terminal.setPrompt(prompt);
-      terminal.prompt();
-    },
-    close: () => terminal.close(),
-  };
-}
-
 /**
  * Reads lines to their end, to `,quit`, or until it is asked to stop. What fails is reported, and the next line is read.
  *
@@ -96,31 +75,45 @@ export async function runRepl(
   options: { readonly found: FoundTape; readonly input: ReplInput },
 ): Promise<number> {
   const { found, input } = options;
-  const lines = openLines(input);
+  if (input.isTTY === true)
+    context.note(`tape ${toLine(found.title)}; ,help lists the commands, ,quit leaves`);
+  let work: AbortController | undefined;
+  const lines = openLines(input, () => {
+    // What does not listen is ended with the process.
+    if (work?.signal.aborted === true) process.kill(process.pid, 'SIGINT');
+    work?.abort();
+    return work !== undefined;
+  });
   context.stop.addEventListener('abort', lines.close, { once: true });
   let hasFailed = false;
+  let hasQuit = false;
   let wasCommand = false;
   const take = async (text: string): Promise<void> => {
     const isCommand = isCommaCommand(text);
     const isArgument = wasCommand && isArgumentLine(text);
     wasCommand = isCommand || isArgument;
+    work = new AbortController();
+    const signal = AbortSignal.any([context.stop, work.signal]);
     try {
       if (isArgument) throw lateArgument();
       if (isCommand) await command(context, found, text);
-      else if (text.trim() !== '') await say(context, runtime, found, text);
+      else if (text.trim() !== '') await say(context, runtime, found, { text, signal });
     } catch (error) {
       if (context.stop.aborted) return;
       hasFailed = true;
       reportError(error, { isJson: context.isJson, withStack: context.config.logLevel === 'debug' });
+    } finally {
+      work = undefined;
     }
   };
   try {
-    lines.ask(PROMPT);
-    for await (const text of joinCommands(lines.arrivals, { onOpen: () => lines.ask(MORE) })) {
-      if (isCommaCommand(text) && isQuit(text)) break;
+    lines.ask('first');
+    for await (const text of joinCommands(lines.arrivals, { onOpen: () => lines.ask('more') })) {
+      hasQuit = isCommaCommand(text) && isQuit(text);
+      if (hasQuit) break;
       await take(text);
       if (context.stop.aborted) break;
-      lines.ask(PROMPT);
+      lines.ask('first');
     }
   } catch (error) {
     // A stream that is closed under its reader.
@@ -130,6 +123,8 @@ export async function runRepl(
     lines.close();
   }
   if (context.stop.aborted) return EXIT.interrupted;
+  // The shell's prompt begins a line.
+  if (input.isTTY === true && !hasQuit) process.stderr.write('\n');
   return hasFailed && input.isTTY !== true ? EXIT.error : EXIT.success;
 }
 

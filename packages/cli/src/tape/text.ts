@@ -46,7 +46,7 @@ export const recordTable = (records: readonly TapeRecord[]): string =>
 export const tapeTable = (tapes: readonly TapeLine[]): string =>
   formatTable(
     [
-      { title: 'tape', max: 28 },
+      { title: 'tape', max: 36 },
       { title: 'of', max: 8 },
       { title: 'entries', align: 'right' },
       { title: 'anchors', align: 'right' },

@@ -1,6 +1,9 @@
-import type { JsonValue } from '@boxcar/kernel';
+import { type JsonValue, TAPE_HANDOFF } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
+import { ask } from '../fixtures/requests.js';
+import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { inOrder, openProviderServer } from '../testing/provider-server.js';
 import { toObjectSchema } from './tool-schema.js';
 
 const text = { type: 'string' };
@@ -88,3 +91,24 @@ describe('tool parameters', () => {
     });
   });
 });
+
+it.each(WIRES.map((wire) => [wire.provider, wire] as const))(
+  'tape.handoff reaches %s with the schema of the handoff architecture, to the letter',
+  async (_name, wire) => {
+    await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
+    await ask(routerTo(wire, server.baseUrl), askFor(wire, { tools: [TAPE_HANDOFF] }));
+    expect(server.requests[0]?.prompt?.tools).toMatchObject([
+      { name: 'tape__handoff', parameters: TAPE_HANDOFF.parameters },
+    ]);
+    expect(JSON.stringify(server.requests[0]?.body)).toContain(JSON.stringify(TAPE_HANDOFF.parameters));
+    expect(TAPE_HANDOFF.parameters).toEqual({
+      type: 'object',
+      properties: {
+        name: { type: 'string', description: "Anchor name (e.g., 'phase-1')" },
+        summary: { type: 'string', description: 'Progress summary' },
+        next_steps: { type: 'string', description: 'Next steps to take' },
+      },
+      required: ['name'],
+    });
+  },
+);

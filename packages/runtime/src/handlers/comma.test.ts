@@ -136,14 +136,15 @@ test('new and clone refuse a command, as do primitives that start agents', async
   ).rejects.toMatchObject(refused);
   await expect(
     runtime.submit('ask_expert', { expert_profile: 'writer', question: instruction }),
-  ).rejects.toMatchObject(refused);
+  ).rejects.toMatchObject({ ...refused, details: { field: 'arguments.question' } });
   await expect(
     runtime.submit('fork_join', { tasks: [{ ...clone, target_strategy: 'reuse' }] }),
   ).rejects.toMatchObject({ code: 'bad_request', details: { field: 'arguments.tasks.0.instruction' } });
-  await expect(send(name, instruction, {}, { result_fields: [{ name: 'a' }] })).rejects.toMatchObject({
-    code: 'bad_request',
-    details: { field: 'arguments.result_fields' },
-  });
+  for (const surplus of [{ result_fields: [{ name: 'a' }] }, { budget: { tokens: 5 } }])
+    await expect(send(name, instruction, {}, surplus)).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: `arguments.${Object.keys(surplus)[0]}` },
+    });
 });
 
 test('from an agent it is a text like any other, which its model gets', async () => {

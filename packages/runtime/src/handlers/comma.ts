@@ -8,17 +8,20 @@ export const isCommand = (instruction: string, { ctx }: HandlerTools): boolean =
   ctx.source.isOperator && isCommaCommand(instruction);
 
 /** @throws KernelError `bad_request`: commands are for the tape of one agent that exists. */
-export function refuseCommand(instruction: string, tools: HandlerTools, path = ''): void {
+export function refuseCommand(instruction: string, tools: HandlerTools, argument = 'instruction'): void {
   if (!isCommand(instruction, tools)) return;
+  const field = `arguments.${argument}`;
   throw new KernelError('bad_request', {
-    message: `arguments.${path}instruction: begins with a comma, so it is a command; commands are taken by delegate_async with target_strategy reuse.`,
-    details: { field: `arguments.${path}instruction` },
+    message: `${field}: begins with a comma, so it is a command; commands are taken by delegate_async with target_strategy reuse.`,
+    details: { field },
   });
 }
 
 /** Runs the command on the agent's tape; its effect commits with its answer, which the submission's key gives again. */
 export async function handleCommand(input: DelegateAsync, tools: HandlerTools): Promise<JsonValue> {
-  const surplus = (['context_box_id', 'result_fields'] as const).find((key) => input[key] !== undefined);
+  const surplus = (['context_box_id', 'result_fields', 'budget'] as const).find(
+    (key) => input[key] !== undefined,
+  );
   if (surplus !== undefined)
     throw new KernelError('bad_request', {
       message: `arguments.${surplus}: a comma command takes none.`,

@@ -10,7 +10,7 @@ import {
 } from '@boxcar/kernel';
 import type { Handler, HandlerTools } from '../handler.js';
 import { takeSnapshots } from '../snapshot.js';
-import { handleCommand, isCommand } from './comma.js';
+import { handleCommand, isCommand, refuseCommand } from './comma.js';
 import { prepareTasks } from './tasks.js';
 
 /** Delegates an instruction to a new, an existing or a cloned agent. The other delegations build its arguments. */
@@ -54,6 +54,7 @@ export const askExpert: Handler<AskExpert> = {
   input: askExpertSchema,
   profileNames: (input) => [input.expert_profile],
   handle: async ({ expert_profile, question, include_history, ...rest }, tools) => {
+    refuseCommand(question, tools, 'question');
     const args = {
       ...rest,
       wait: rest.wait ?? true,

@@ -85,7 +85,8 @@ export async function prepareTasks(
   tools: HandlerTools,
   pathOf: (index: number) => string = () => '',
 ): Promise<readonly SubmitTurnRequest[]> {
-  for (const [index, task] of tasks.entries()) refuseCommand(task.instruction, tools, pathOf(index));
+  for (const [index, task] of tasks.entries())
+    refuseCommand(task.instruction, tools, `${pathOf(index)}instruction`);
   const refs = [
     ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [] : [task.target_ref]))),
   ];

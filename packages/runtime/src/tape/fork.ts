@@ -153,7 +153,7 @@ export class TapeFork implements AsyncDisposable {
     switch (result.outcome) {
       case 'busy':
         throw new KernelError('tape_busy', {
-          message: `A turn of the agent whose tape fork ${id} goes to is under way or queued; the fork stays open.`,
+          message: `Turn ${result.turnId} of the agent whose tape fork ${id} goes to is under way or queued; the fork stays open.`,
           details: { fork_id: id, turn_id: result.turnId },
         });
       case 'parent_closed':

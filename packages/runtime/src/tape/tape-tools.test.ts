@@ -21,6 +21,16 @@ afterAll(() => h[Symbol.asyncDispose]());
 const TOOLS = ['tape.handoff', 'tape.anchors', 'tape.search', 'tape.info'];
 const call = (tool: string, args: JsonValue = {}) => ({ tool, arguments: args });
 
+/** What the model was told of each call, or the code of its error. */
+async function answersOf(turnId: string) {
+  const rows = await h.rows<{ content: { result?: JsonValue; error?: { code: string } } }>(
+    `select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id
+     where k.turn_id = $1 order by k.step, k.ordinal`,
+    [turnId],
+  );
+  return rows.map(({ content }) => content.result ?? content.error?.code);
+}
+
 /** Runs a script to its end: each call's name and what the model was told of it, and the turn. */
 async function run(script: readonly JsonValue[], rest: object = {}) {
   n += 1;
@@ -31,12 +41,7 @@ async function run(script: readonly JsonValue[], rest: object = {}) {
     instruction: 'Mend the tram.',
   })) as unknown as TurnResult;
   const turn = await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 20_000 });
-  const rows = await h.rows<{ name: string; content: { result?: JsonValue; error?: { code: string } } }>(
-    `select k.name, c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id
-     where k.turn_id = $1 order by k.step, k.ordinal`,
-    [receipt.turn_id],
-  );
-  const answers = rows.map(({ content }) => content.result ?? content.error?.code);
+  const answers = await answersOf(receipt.turn_id);
   const tape = await h.runtime.tape({ agent: receipt.agent_id });
   return { turn, answers, tape, prompts: model.of(receipt.turn_id).map(({ messages }) => messages) };
 }
@@ -137,27 +142,67 @@ test('a tool that the profile does not list is refused', async () => {
 test('the tape of others is there for whom it was granted, reading and appending each by its own grant', async () => {
   const other = await h.runtime.tape('shared-tape');
   await other.append([{ kind: 'message', content: 'Buy paint.' }]);
-  const use = (name: string) => [
-    { calls: [call('tape.anchors', { tape: 'shared-tape' })] },
-    { calls: [call('tape.handoff', { name, tape: other.boxId })] },
+  await h.profile(
+    'painter',
+    [
+      {
+        calls: [
+          call('tape.info', { tape: 'shared-tape' }),
+          call('tape.anchors', { tape: other.boxId }),
+          call('tape.search', { tape: 'shared-tape', query: 'paint' }),
+          call('tape.handoff', { tape: other.boxId, name: '{{instruction}}' }),
+        ],
+      },
+      { say: 'done' },
+    ],
+    { tools: TOOLS },
+  );
+  const refused = 'box_not_authorized';
+  const found = expect.stringContaining('Buy paint.');
+  const begun = [expect.objectContaining({ name: 'session/start' })];
+  const cases: readonly (readonly [readonly ('read' | 'append')[], readonly unknown[]])[] = [
+    [[], [refused, refused, refused, refused]],
+    [['read'], [expect.objectContaining({ entries: 3 }), begun, found, refused]],
+    [['append'], [refused, refused, refused, 'anchor added: painter-append']],
   ];
-  expect((await run(use('first'))).answers).toEqual(['box_not_authorized', 'box_not_authorized']);
-  const agentName = 'painter';
-  await h.profile('painter', [...use('second'), { say: 'done' }], { tools: TOOLS });
-  await h.runtime.submit('provision_agent', {
-    action: 'create',
-    profile_name: 'painter',
-    agent_id: agentName,
-  });
-  for (const mode of ['read', 'append'])
-    await h.runtime.submit('grant_box', { box_id: other.boxId, grantee: agentName, mode });
-  await h.runtime.submit('delegate_async', {
-    target_strategy: 'reuse',
-    target_ref: agentName,
-    instruction: 'Paint.',
-    wait: true,
-  });
-  expect((await other.anchors()).map(({ name }) => name)).toEqual(['session/start', 'second']);
+  for (const [modes, expected] of cases) {
+    const name = `painter-${modes[0] ?? 'none'}`;
+    await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'painter', agent_id: name });
+    for (const mode of modes)
+      await h.runtime.submit('grant_box', { box_id: other.boxId, grantee: name, mode });
+    const { turn_id } = (await h.runtime.submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: name,
+      instruction: name,
+    })) as unknown as TurnResult;
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    expect(await answersOf(turn_id)).toEqual(expected);
+  }
+  expect((await other.anchors()).map(({ name }) => name)).toEqual(['session/start', 'painter-append']);
+});
+
+test('a tape of another project, one that is archived, and one that is none are refused, and stay as they are', async () => {
+  const worn = await h.runtime.tape('worn-tape');
+  const archived = worn.boxId;
+  await worn.reset();
+  await h.rows(
+    `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+     values (gen_random_uuid(), 'elsewhere', gen_random_uuid(), '00000000-0000-7000-8000-000000000003')`,
+  );
+  await h.rows(
+    `insert into boxcar.agents (id, project_id, name) select operator_agent_id, id, 'operator' from boxcar.projects where name = 'elsewhere'`,
+  );
+  const foreign = await h.runtime.tape('foreign-tape', { projectId: 'elsewhere' });
+  const handoff = (tape: string): Promise<unknown> => h.runtime.submit('tape.handoff', { name: 'x', tape });
+  for (const [tape, code] of [
+    [archived, 'tape_conflict'],
+    [foreign.boxId, 'not_found'],
+    ['foreign-tape', 'not_found'],
+    ['no-such-tape', 'not_found'],
+  ] as const)
+    await expect(handoff(tape)).rejects.toMatchObject({ code });
+  expect((await foreign.info()).entries).toBe(2);
+  expect((await h.runtime.tape({ box: archived }).then((tape) => tape.info())).entries).toBe(2);
 });
 
 test('a handoff may be submitted in the name of an agent, to its own tape or one that is named', async () => {

@@ -263,7 +263,10 @@ export class Tape {
     });
     if (result.outcome === 'moved') return this.reset(options);
     if (result.outcome === 'busy') {
-      throw new KernelError('tape_busy', { details: { box_id: row.boxId, turn_id: result.turnId } });
+      throw new KernelError('tape_busy', {
+        message: `Turn ${result.turnId} of the agent of tape ${row.boxId} is under way or queued.`,
+        details: { box_id: row.boxId, turn_id: result.turnId },
+      });
     }
     if (result.outcome === 'forbidden') throw notAuthorized(row.boxId, this.#actor.actorId, 'reset');
     if (result.outcome !== 'reset') throw toAppendError(result, row.boxId, this.#actor.actorId);
