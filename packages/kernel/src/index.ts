@@ -271,16 +271,16 @@ export { parseTapeDate, pythonDate } from './tape-date.js';
 export {
   formatManifest,
   formatSessionGraph,
-  formatTapeLines,
-  lineTooLong,
-  MAX_LINE_LENGTH,
   MAX_STATUS_LENGTH,
   type ManifestTape,
   parseManifest,
   parseSessionGraph,
-  parseTapeLines,
   type SessionLine,
   type TapeFolderManifest,
+} from './tape-folder.js';
+export {
+  lineTooLong,
+  MAX_LINE_LENGTH,
   type TapeLine,
   type TapeLineReader,
   type TapeLineWriter,

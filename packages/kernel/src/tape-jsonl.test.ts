@@ -1,19 +1,8 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { KernelError } from './errors.js';
 import { isJsonObject, type JsonObject } from './json.js';
 import { pythonJson } from './python-json.js';
-import {
-  formatManifest,
-  formatSessionGraph,
-  formatTapeLines,
-  parseManifest,
-  parseSessionGraph,
-  parseTapeLines,
-  type TapeFolderManifest,
-  tapeLineReader,
-  tapeLineWriter,
-} from './tape-jsonl.js';
+import { formatTapeLines, parseTapeLines, tapeLineReader, tapeLineWriter } from './tape-jsonl.js';
 import { tapeMessages } from './tape-messages.js';
 import { toRecord, toRecords } from './tape-record.js';
 import { imported, stored } from './testing/tape-rows.js';
@@ -290,73 +279,4 @@ test('a line with half a character is broken', () => {
   expect(() => read('{"id": 1, "kind": "event", "payload": {"name": "\ud800"}}', 4)).toThrow(
     'Line 4 has half a character.',
   );
-});
-
-describe('a manifest', () => {
-  const manifest: TapeFolderManifest = {
-    version: 1,
-    tapes: [
-      {
-        id: 'a__b',
-        file: 'main.jsonl',
-        head_id: 9,
-        parent: null,
-        anchors: { 'session/start': 1 },
-        archived: false,
-      },
-      {
-        id: 'fork',
-        file: 'fork.jsonl',
-        head_id: 12,
-        parent: { tape: 'a__b', entry: 9 },
-        anchors: {},
-        archived: true,
-      },
-    ],
-  };
-
-  test('is read as it was written', () => {
-    expect(parseManifest(formatManifest(manifest))).toEqual(manifest);
-    expect(formatManifest(manifest)).toMatch(/^\{\n {2}"version": 1,\n/);
-  });
-
-  test('that is broken is refused by its field', () => {
-    expect(() => parseManifest('{')).toThrow('The manifest is no JSON.');
-    expect(() => parseManifest('{"version":2,"tapes":[]}')).toThrow('manifest.version');
-    expect(() => parseManifest('{"version":1,"tapes":[{"id":""}]}')).toThrow(KernelError);
-  });
-});
-
-describe('a session graph', () => {
-  const child = {
-    session_id: 'p-fork-1234abcd',
-    parent_session_id: 'p',
-    from_anchor: 'phase/ü',
-    created_at: '2026-02-21T12:00:00+00:00',
-    status: 'active',
-  };
-
-  test('is written as the original writes it, and read back', () => {
-    const text = formatSessionGraph([child]);
-    expect(text).toBe(
-      '{"session_id": "p-fork-1234abcd", "parent_session_id": "p", "from_anchor": "phase/ü", ' +
-        '"created_at": "2026-02-21T12:00:00+00:00", "status": "active"}\n',
-    );
-    expect(parseSessionGraph(text)).toEqual([child]);
-  });
-
-  test('takes the last line of a session, in the place of its first', () => {
-    const graph = `${formatSessionGraph([child])}{"session_id":"root"}\n${formatSessionGraph([{ ...child, status: 'done' }])}`;
-    expect(parseSessionGraph(graph)).toEqual([
-      { ...child, status: 'done' },
-      { session_id: 'root', parent_session_id: null, from_anchor: null, created_at: null, status: 'active' },
-    ]);
-  });
-
-  test('with a broken line is refused by its number', () => {
-    expect(() => parseSessionGraph('{"session_id":"a"}\n{"parent_session_id":"a"}\n')).toThrow(
-      'Line 2 has no `session_id`.',
-    );
-    expect(() => parseSessionGraph('nonsense')).toThrow('Line 1 is no JSON.');
-  });
 });

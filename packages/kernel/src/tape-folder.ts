@@ -1,0 +1,115 @@
+/** What stands beside the lines of a tape in the seed's folder: `manifest.json` and `session_graph.jsonl`. */
+import { z } from 'zod';
+import { toBadRequest } from './card.js';
+import { KernelError } from './errors.js';
+import { isJsonObject, type JsonObject, sanitizeJson } from './json.js';
+import { pythonJson, readPythonJson } from './python-json.js';
+import { brokenLine } from './tape-jsonl.js';
+import { isDate } from './tape-record.js';
+
+const manifestSchema = z.object({
+  version: z.literal(1),
+  tapes: z.array(
+    z.object({
+      /** The name of the tape. */
+      id: z.string().min(1),
+      /** Relative to the folder of the manifest. */
+      file: z.string().min(1),
+      head_id: z.int(),
+      /** Where it was forked from; null for a tape of its own. */
+      parent: z.object({ tape: z.string().min(1), entry: z.int().min(0) }).nullable(),
+      /** The latest entry of each anchor name. */
+      anchors: z.record(z.string(), z.int()),
+      archived: z.boolean(),
+    }),
+  ),
+});
+export type TapeFolderManifest = z.infer<typeof manifestSchema>;
+export type ManifestTape = TapeFolderManifest['tapes'][number];
+
+export const formatManifest = (manifest: TapeFolderManifest): string =>
+  `${JSON.stringify(manifest, undefined, 2)}\n`;
+
+/** @throws KernelError `bad_request` naming the field. */
+export function parseManifest(text: string): TapeFolderManifest {
+  let value: unknown;
+  try {
+    value = readPythonJson(text);
+  } catch {
+    throw new KernelError('bad_request', {
+      message: 'The manifest is no JSON.',
+      details: { field: 'manifest' },
+    });
+  }
+  const parsed = manifestSchema.safeParse(value);
+  if (!parsed.success) throw toBadRequest(parsed.error, 'manifest');
+  return parsed.data;
+}
+
+/** Of how a session stands. */
+export const MAX_STATUS_LENGTH = 100;
+
+/** One line of the session graph; of several for one session the last counts. */
+export interface SessionLine {
+  readonly session_id: string;
+  readonly parent_session_id: string | null;
+  readonly from_anchor: string | null;
+  readonly created_at: string | null;
+  readonly status: string;
+}
+
+/** The text of a session graph file, each line with its end. */
+export const formatSessionGraph = (sessions: readonly SessionLine[]): string =>
+  sessions
+    .map(({ session_id, parent_session_id, from_anchor, created_at, status }) => {
+      const line: JsonObject = { session_id, parent_session_id, from_anchor, created_at, status };
+      return `${pythonJson(line)}\n`;
+    })
+    .join('');
+
+function readSession(line: string): SessionLine | { readonly fault: string } {
+  let value: unknown;
+  try {
+    value = readPythonJson(line);
+  } catch {
+    return { fault: 'is no JSON' };
+  }
+  if (!isJsonObject(value)) return { fault: 'is no JSON object' };
+  const textIn = (key: string): string | null => {
+    const member = value[key];
+    return typeof member === 'string' ? member : null;
+  };
+  const session = textIn('session_id');
+  if (session === null || session === '') return { fault: 'has no `session_id`' };
+  const found: SessionLine = {
+    session_id: session,
+    parent_session_id: textIn('parent_session_id'),
+    from_anchor: textIn('from_anchor'),
+    created_at: textIn('created_at'),
+    status: textIn('status') ?? 'active',
+  };
+  if (sanitizeJson({ ...found }).isChanged) return { fault: 'has a NUL or half a character' };
+  if (found.status.trim() === '' || found.status.length > MAX_STATUS_LENGTH)
+    return { fault: `has a \`status\` that is blank or longer than ${MAX_STATUS_LENGTH} characters` };
+  if (found.created_at !== null && !isDate(found.created_at)) return { fault: 'has no ISO `created_at`' };
+  return found;
+}
+
+function* linesOf(text: string): Generator<readonly [number, string]> {
+  for (const [index, line] of text.split('\n').entries()) if (line.trim() !== '') yield [index + 1, line];
+}
+
+/**
+ * The sessions in the order in which they were first named.
+ *
+ * @throws KernelError `bad_request` with `details.line`.
+ */
+export function parseSessionGraph(text: string): readonly SessionLine[] {
+  const sessions = new Map<string, SessionLine>();
+  for (const [number, line] of linesOf(text)) {
+    const session = readSession(line);
+    if ('fault' in session) throw brokenLine(number, session.fault);
+    sessions.set(session.session_id, session);
+  }
+  return [...sessions.values()];
+}
