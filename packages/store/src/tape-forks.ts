@@ -189,11 +189,12 @@ export async function findCurrentTape(db: Queryable, boxId: BoxId): Promise<BoxI
   return row?.id ?? undefined;
 }
 
-const LOCK_OWNER = statement(
-  'select a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update',
-);
+const LOCK_OWNER = statement(`
+  with tape as materialized (select b.owner_agent_id from boxcar.boxes b where b.id = $1),
+  lk as materialized (select a.id from boxcar.agents a where a.id = (select owner_agent_id from tape) and a.tape_box_id = $1 for no key update)
+  select tape.owner_agent_id, (select count(*) from lk) as locked from tape`);
 const LOCK_TAPES = statement(`
-  select b.id, b.archived_at is not null as is_archived,
+  select b.id, b.owner_agent_id, b.archived_at is not null as is_archived,
     coalesce(b.fork_status <> 'open', false) or exists (select from boxcar.forks f where f.box_id = b.id and f.status = 'discarded') as is_closed
   from boxcar.boxes b where b.id = any ($1::uuid[]) order by b.id for no key update`);
 const LOCK_FORK = statement(`
@@ -213,6 +214,7 @@ interface LockedFork extends ForkRow, pg.QueryResultRow {
 
 interface LockedTape extends pg.QueryResultRow {
   id: BoxId;
+  owner_agent_id: AgentId | null;
   is_archived: boolean;
   is_closed: boolean;
 }
@@ -284,7 +286,7 @@ export type MergeResult =
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
   /** The parent is a fork itself and has ended. */
   | { readonly outcome: 'parent_closed' }
-  /** The parent was reset between the look and the lock. */
+  /** The parent was reset between the look and the lock, or has become somebody's tape. */
   | { readonly outcome: 'moved' };
 
 /** Locks in the order of everything: agent, tapes by id, and then the fork. */
@@ -292,11 +294,17 @@ async function lockFork(
   tx: Tx,
   { id, boxId }: Pick<ForkRow, 'id' | 'boxId'>,
   parent: BoxId,
-): Promise<{ readonly fork: LockedFork | undefined; readonly tape: LockedTape | undefined }> {
-  await run(tx, LOCK_OWNER, [parent]);
+): Promise<{
+  readonly fork: LockedFork | undefined;
+  readonly tape: LockedTape | undefined;
+  /** It has become the tape of an agent while this waited for it: that agent is not locked. */
+  readonly isAnothers: boolean;
+}> {
+  const [owner] = await run<{ owner_agent_id: AgentId | null }>(tx, LOCK_OWNER, [parent]);
   const tapes = await run<LockedTape>(tx, LOCK_TAPES, [[id, boxId, parent]]);
   const [fork] = await run<LockedFork>(tx, LOCK_FORK, [id]);
-  return { fork, tape: tapes.find((tape) => tape.id === parent) };
+  const tape = tapes.find(({ id: tapeId }) => tapeId === parent);
+  return { fork, tape, isAnothers: tape?.owner_agent_id !== owner?.owner_agent_id };
 }
 
 const endOf = ({ receipt }: ForkRow): ForkEnd | undefined =>
@@ -304,13 +312,13 @@ const endOf = ({ receipt }: ForkRow): ForkEnd | undefined =>
 
 async function mergeWithin(tx: Tx, seen: ForkRow, options: MergeOptions): Promise<MergeResult> {
   const { parentBoxId: parent, authorId } = options;
-  const { fork, tape } = await lockFork(tx, seen, parent);
+  const { fork, tape, isAnothers } = await lockFork(tx, seen, parent);
   if (fork === undefined) return { outcome: 'not_found' };
   const end = endOf(fork);
   if (end !== undefined) return end;
   if (fork.is_over) return discardWithin(tx, fork);
   if (tape?.is_closed === true) return { outcome: 'parent_closed' };
-  if (tape?.is_archived !== false || fork.boxId !== seen.boxId) return { outcome: 'moved' };
+  if (tape?.is_archived !== false || isAnothers || fork.boxId !== seen.boxId) return { outcome: 'moved' };
   const isReset = fork.boxId !== fork.id;
   const busy = await findActiveTurn(tx, parent);
   if (busy !== null && (isReset || busy !== fork.turnId)) return { outcome: 'busy', turnId: busy };
