@@ -104,7 +104,7 @@ describe('statementProxy', () => {
     expect(await numbers(database.pool)).toEqual([2, 3]);
   });
 
-  it('tells which statements another one commits', async () => {
+  it('tells which statements take effect together', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await statementProxy(database.url);
@@ -114,7 +114,7 @@ describe('statementProxy', () => {
     await insert(client, 2);
     await client.query('commit');
     await insert(client, 3);
-    expect(proxy.isWithin).toEqual([false, true, true, false, false]);
+    expect(proxy.transactions).toEqual([0, 1, 1, 1, 0]);
   });
 });
 

@@ -24,8 +24,8 @@ export interface StatementProxy extends AsyncDisposable {
   readonly statements: readonly string[];
   /** For each of them what its connection had sent before, so that one `commit` can be told from another. */
   readonly places: readonly string[];
-  /** For each of them whether it stands in a transaction that another one commits. */
-  readonly isWithin: readonly boolean[];
+  /** For each of them the number of the transaction in which it stands, its begin and its end included; 0: in none but its own. */
+  readonly transactions: readonly number[];
   /** The statement that was struck, once it was. */
   readonly struck: string | undefined;
   /** Nothing gets through any more. */
@@ -48,7 +48,8 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
   let fault = first;
   let statements: string[] = [];
   let places: string[] = [];
-  let isWithin: boolean[] = [];
+  let transactions: number[] = [];
+  let begun = 0;
   const pairs = new Set<{ cut(): void }>();
   let struck: string | undefined;
   let isDead = false;
@@ -72,7 +73,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     const pending: Pending[] = [];
     let isCut = false;
     let last = '';
-    let isOpen = false;
+    let open = 0;
     const pair = {
       /** The server gets what was passed on, and then the end; the client gets nothing more. */
       cut: (): void => {
@@ -100,8 +101,9 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       if (request.statement !== undefined) {
         statements.push(request.statement);
         places.push(last);
-        isOpen = request.statement === 'begin' || (isOpen && !/^(commit|rollback)$/.test(request.statement));
-        isWithin.push(isOpen);
+        if (request.statement === 'begin') open = ++begun;
+        transactions.push(open);
+        if (/^(commit|rollback)$/.test(request.statement)) open = 0;
         last = request.statement;
         lastAt = performance.now();
         isStruck = struck === undefined && isMeant(request.statement);
@@ -159,8 +161,8 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     get places() {
       return places;
     },
-    get isWithin() {
-      return isWithin;
+    get transactions() {
+      return transactions;
     },
     get struck() {
       return struck;
@@ -175,7 +177,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       fault = next;
       statements = [];
       places = [];
-      isWithin = [];
+      transactions = [];
       seen = 0;
       struck = undefined;
       isDead = false;

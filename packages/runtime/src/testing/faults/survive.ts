@@ -1,6 +1,7 @@
 import { type CrashOptions, type CrashReport, crashEverywhere } from './crash-everywhere.js';
 import { everyFault, fewFaults } from './crash-points.js';
 import type { Scenario } from './scenario.js';
+import { Track, type TrackOptions } from './track.js';
 
 /** Everything is cut, however long it takes: `BOXCAR_FAULTS=all`. */
 // biome-ignore lint/style/noProcessEnv: a switch of the tests, which no program reads.
@@ -8,43 +9,65 @@ const IS_THOROUGH = process.env.BOXCAR_FAULTS === 'all';
 
 export const isThorough = (): boolean => IS_THOROUGH;
 
-/** What need not be cut again by the scenarios of one file: what those of other files do, which are cut there. */
-export async function coverageOf(scenarios: readonly Scenario[]): Promise<Set<string>> {
-  const covered = new Set<string>();
-  for (const scenario of scenarios) {
+/** Cases at once. */
+const CONCURRENCY = 2;
+
+/** The scenarios of one test file, crashed one after the other where it matters, or everywhere. */
+export class Survival implements AsyncDisposable {
+  /** What has been cut by now. */
+  readonly covered: Set<string>;
+  readonly #tracks: readonly Track[];
+
+  private constructor(tracks: readonly Track[], covered: Set<string>) {
+    this.#tracks = tracks;
+    this.covered = covered;
+  }
+
+  /**
+   * @param scenarios - All that it will be asked for.
+   * @param options.covered - What has been cut elsewhere.
+   */
+  static async open(
+    scenarios: readonly Scenario[],
+    { covered = new Set(), ...options }: TrackOptions & { readonly covered?: Set<string> } = {},
+  ): Promise<Survival> {
+    const open = () => Track.open(scenarios, options);
+    return new Survival(await Promise.all(Array.from({ length: CONCURRENCY }, open)), covered);
+  }
+
+  /** What these do need not be cut again: it is in other files. */
+  async leaveOut(scenarios: readonly Scenario[]): Promise<void> {
     const choose: CrashOptions['choose'] = (sent) => {
-      fewFaults(sent, covered);
+      fewFaults(sent, this.covered);
       return [];
     };
-    await crashEverywhere(scenario, { concurrency: 1, choose });
+    for (const scenario of scenarios) await crashEverywhere(scenario, this.#tracks.slice(0, 1), { choose });
   }
-  return covered;
-}
 
-/**
- * Crashes a scenario where it matters, or everywhere, and prints what was struck.
- *
- * @throws Error with the first failures, or when hardly anything was struck.
- */
-export async function survive(
-  scenario: Scenario,
-  {
-    covered,
-    atLeast = 5,
-    ...options
-  }: CrashOptions & { readonly covered: Set<string>; readonly atLeast?: number },
-): Promise<CrashReport> {
-  const report = await crashEverywhere(scenario, {
-    choose: (sent) => (IS_THOROUGH ? everyFault(sent) : fewFaults(sent, covered)),
-    ...options,
-  });
-  const { cases, struck, absent, rescued, statements, failures } = report;
-  console.log(
-    `${scenario.name}: ${struck} of ${cases} faults struck among ${statements.length} statements, ${rescued} times another worker finished`,
-  );
-  if (failures.length > 0)
-    throw new Error(`${failures.length} failures:\n${failures.slice(0, 3).join('\n\n')}`);
-  if (struck < atLeast || rescued === 0 || absent > cases / 3)
-    throw new Error(`too little was struck: ${JSON.stringify({ cases, struck, absent, rescued })}`);
-  return report;
+  /**
+   * Crashes a scenario, and prints what was struck.
+   *
+   * @throws Error with the first failures, or when hardly anything was struck.
+   */
+  async survive(
+    scenario: Scenario,
+    { atLeast = 5, ...options }: CrashOptions & { readonly atLeast?: number } = {},
+  ): Promise<CrashReport> {
+    const choose: CrashOptions['choose'] = (sent) =>
+      IS_THOROUGH ? everyFault(sent) : fewFaults(sent, this.covered);
+    const report = await crashEverywhere(scenario, this.#tracks, { choose, ...options });
+    const { cases, struck, absent, rescued, statements, failures } = report;
+    console.log(
+      `${scenario.name}: ${struck} of ${cases} faults struck among ${statements.length} statements, ${rescued} times another worker finished`,
+    );
+    if (failures.length > 0)
+      throw new Error(`${failures.length} failures:\n${failures.slice(0, 3).join('\n\n')}`);
+    if (struck < atLeast || rescued === 0 || absent > cases / 3)
+      throw new Error(`too little was struck: ${JSON.stringify({ cases, struck, absent, rescued })}`);
+    return report;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const track of this.#tracks) await track[Symbol.asyncDispose]();
+  }
 }
