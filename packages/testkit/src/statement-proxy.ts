@@ -10,8 +10,11 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { type Request, readAnswers, readRequests } from './pg-wire.js';
 
 export interface StatementFault {
-  /** Which statement, from 1; or which time a text is sent, wherever it stands among others that are sent beside it. */
-  readonly at: number | { readonly text: string; readonly nth: number };
+  /**
+   * Which statement, from 1; or which time a text is sent (`behind`: directly after that one on its connection), wherever it stands
+   * among others that are sent beside it.
+   */
+  readonly at: number | { readonly text: string; readonly nth: number; readonly behind?: string };
   readonly when: 'before' | 'after';
   /** Only its connection, or all of them for good: nothing gets through any more, as if the process had been killed. */
   readonly scope: 'connection' | 'process';
@@ -30,6 +33,8 @@ export interface StatementProxy extends AsyncDisposable {
   readonly struck: string | undefined;
   /** Nothing gets through any more. */
   readonly isDead: boolean;
+  /** Aborted when a `process` has been struck. */
+  readonly life: AbortSignal;
   /** How long nothing was asked or owed, in milliseconds; 0 while an answer is outstanding. */
   readonly quietMs: number;
   /** Begins anew, with the connections that there are: counts from 1, and strikes once if a fault is given. */
@@ -53,14 +58,15 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
   const pairs = new Set<{ cut(): void }>();
   let struck: string | undefined;
   let isDead = false;
+  let life = new AbortController();
   let seen = 0;
   let owed = 0;
   let lastAt = performance.now();
 
-  const isMeant = (text: string): boolean => {
+  const isMeant = (text: string, before: string): boolean => {
     if (fault === undefined) return false;
     if (typeof fault.at === 'number') return statements.length === fault.at;
-    if (text !== fault.at.text) return false;
+    if (text !== fault.at.text || before !== (fault.at.behind ?? before)) return false;
     seen += 1;
     return seen === fault.at.nth;
   };
@@ -93,6 +99,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       if (fault?.scope === 'process') {
         isDead = true;
         for (const other of [...pairs]) other.cut();
+        life.abort();
       } else pair.cut();
     };
     const pass = (request: Request): void => {
@@ -104,9 +111,9 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
         if (request.statement === 'begin') open = ++begun;
         transactions.push(open);
         if (/^(commit|rollback)$/.test(request.statement)) open = 0;
-        last = request.statement;
         lastAt = performance.now();
-        isStruck = struck === undefined && isMeant(request.statement);
+        isStruck = struck === undefined && isMeant(request.statement, last);
+        last = request.statement;
         if (isStruck && fault?.when === 'before') {
           strike(request.statement);
           return;
@@ -170,6 +177,9 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     get isDead() {
       return isDead;
     },
+    get life() {
+      return life.signal;
+    },
     get quietMs() {
       return owed > 0 ? 0 : performance.now() - lastAt;
     },
@@ -181,6 +191,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       seen = 0;
       struck = undefined;
       isDead = false;
+      life = new AbortController();
     },
     [Symbol.asyncDispose]: async () => {
       const closed = new Promise((settle) => server.close(settle));

@@ -10,15 +10,17 @@
  *     What only a fresh one sends is cut in a fresh one.
  */
 import { findFault } from './conclude.js';
-import { everyFault, type Fault, type Sent } from './crash-points.js';
+import { everyFault, type Fault, isSent, type Sent } from './crash-points.js';
 import type { Scenario } from './scenario.js';
-import { isSent, type Track } from './track.js';
+import type { Track } from './track.js';
 
 export interface CrashOptions {
   /** Where to cut, of all that a run without faults has sent. Default: everywhere. */
   readonly choose?: (sent: Sent) => Fault[];
   /** A process has died there before: what is cut is the one that goes on with its work. */
   readonly afterDeathAt?: (sent: Sent) => Fault;
+  /** Whose statements are cut; what only a fresh one sends is not chosen when `warm`. Default: fresh. */
+  readonly process?: 'fresh' | 'warm';
 }
 
 export interface CrashReport {
@@ -39,17 +41,17 @@ export interface CrashReport {
 export async function crashEverywhere(
   scenario: Scenario,
   tracks: readonly Track[],
-  { choose = everyFault, afterDeathAt }: CrashOptions = {},
+  { choose = everyFault, afterDeathAt, process = 'fresh' }: CrashOptions = {},
 ): Promise<CrashReport> {
   const [first] = tracks;
   if (first === undefined) throw new Error('there is no track');
   const failures: string[] = [];
   const counts = { struck: 0, absent: 0, rescued: 0 };
-  const whole = await first.run({ scenario });
+  const whole = await first.calm(scenario, process);
   const wrong = findFault(scenario, whole.outcome, undefined);
   if (wrong !== undefined) throw new Error(`${scenario.name}, without faults: ${wrong}`);
   const death = afterDeathAt?.(whole);
-  const calm = death === undefined ? whole : await first.run({ scenario, death });
+  const calm = death === undefined ? whole : await first.runAfter(scenario, death);
   const queue = choose(calm);
   const cases = queue.length;
   const work = async (track: Track): Promise<void> => {

@@ -4,7 +4,7 @@
  * P1  A statement that changes nothing is cut once: before or after it is the same to everybody, and so is each time of it.
  * P2  One that changes something is cut after it the first time it is met, its process alive and dead, and its process dies at
  *     the last one of each scenario if it decides what is to be done next: in a transaction that is the `commit`, which is told
- *     from others by what it commits.
+ *     from others by what it commits. When it takes its leave nothing is left to do.
  *     A connection that breaks before it is as one that breaks before what was read there.
  * P3  Within a transaction nothing has happened yet, wherever its process dies: it does so once, after the last change that is new.
  *     Of what it reads one is cut, if nothing else is new.
@@ -13,7 +13,7 @@
 import type { StatementFault } from '@boxcar/testkit';
 
 export interface Fault extends StatementFault {
-  readonly at: { readonly text: string; readonly nth: number };
+  readonly at: Exclude<StatementFault['at'], number>;
 }
 
 type Moment = Omit<StatementFault, 'at'>;
@@ -28,6 +28,8 @@ export interface Sent {
   readonly statements: readonly string[];
   readonly places: readonly string[];
   readonly transactions: readonly number[];
+  /** How many come before the process takes its leave. */
+  readonly leaveAt: number;
 }
 
 /** A statement of a run. */
@@ -49,26 +51,34 @@ const CHANGES = /\b(insert into|(?<!for |for no key )update|delete from|pg_notif
 const DECIDES =
   /\b(update boxcar\.turns|insert into boxcar\.(operations|turns|waits)|update boxcar\.batches)\b/;
 
-function pointsOf({ statements, places, transactions }: Sent): readonly Point[] {
+function pointsOf({ statements, places, transactions, leaveAt }: Sent): readonly Point[] {
   const changing = new Set(transactions.filter((_n, index) => CHANGES.test(statements[index] ?? '')));
   const times = new Map<string, number>();
   return statements.map((text, index) => {
-    const nth = (times.get(text) ?? 0) + 1;
-    times.set(text, nth);
+    const behind = places[index] ?? '';
     const transaction = transactions[index] ?? 0;
     const isEnd = transaction !== 0 && text === 'commit';
     const isWithin = transaction !== 0 && !isEnd;
+    const key = isEnd ? `commit ${behind}` : text;
+    const nth = (times.get(key) ?? 0) + 1;
+    times.set(key, nth);
     const changes = isEnd ? changing.has(transaction) : CHANGES.test(text);
     return {
-      at: { text, nth },
-      place: isEnd ? `commit ${places[index]}` : isWithin ? `within ${text}` : text,
+      at: isEnd ? { text, nth, behind } : { text, nth },
+      place: isWithin ? `within ${text}` : key,
       transaction,
       isWithin,
       changes,
-      isDecisive: isEnd ? changes : !isWithin && DECIDES.test(text),
+      isDecisive: index < leaveAt && (isEnd ? changes : !isWithin && DECIDES.test(text)),
     };
   });
 }
+
+/** Was it sent at all? */
+export const isSent = (sent: Sent, { at }: Fault): boolean =>
+  pointsOf(sent).some(
+    (point) => point.at.text === at.text && point.at.behind === at.behind && point.at.nth === at.nth,
+  );
 
 const cut = ({ at }: Point, moments: readonly Moment[]): Fault[] =>
   moments.map((moment) => ({ at, ...moment }));

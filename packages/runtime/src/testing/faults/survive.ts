@@ -31,8 +31,7 @@ export class Survival implements AsyncDisposable {
     scenarios: readonly Scenario[],
     { covered = new Set(), ...options }: TrackOptions & { readonly covered?: Set<string> } = {},
   ): Promise<Survival> {
-    const open = () => Track.open(scenarios, options);
-    return new Survival(await Promise.all(Array.from({ length: CONCURRENCY }, open)), covered);
+    return new Survival(await Track.open(scenarios, { ...options, count: CONCURRENCY }), covered);
   }
 
   /** What these do need not be cut again: it is in other files. */
@@ -41,7 +40,9 @@ export class Survival implements AsyncDisposable {
       fewFaults(sent, this.covered);
       return [];
     };
-    for (const scenario of scenarios) await crashEverywhere(scenario, this.#tracks.slice(0, 1), { choose });
+    const tracks = this.#tracks.slice(0, 1);
+    for (const scenario of scenarios)
+      await crashEverywhere(scenario, tracks, { choose, process: this.#process() });
   }
 
   /**
@@ -55,7 +56,8 @@ export class Survival implements AsyncDisposable {
   ): Promise<CrashReport> {
     const choose: CrashOptions['choose'] = (sent) =>
       IS_THOROUGH ? everyFault(sent) : fewFaults(sent, this.covered);
-    const report = await crashEverywhere(scenario, this.#tracks, { choose, ...options });
+    const process = options.afterDeathAt === undefined ? this.#process() : 'fresh';
+    const report = await crashEverywhere(scenario, this.#tracks, { choose, process, ...options });
     const { cases, struck, absent, rescued, statements, failures } = report;
     console.log(
       `${scenario.name}: ${struck} of ${cases} faults struck among ${statements.length} statements, ${rescued} times another worker finished`,
@@ -65,6 +67,11 @@ export class Survival implements AsyncDisposable {
     if (struck < atLeast || rescued === 0 || absent > cases / 3)
       throw new Error(`too little was struck: ${JSON.stringify({ cases, struck, absent, rescued })}`);
     return report;
+  }
+
+  /** What a fresh process alone sends is cut with the first scenario. */
+  #process(): 'fresh' | 'warm' {
+    return IS_THOROUGH || this.covered.size === 0 ? 'fresh' : 'warm';
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

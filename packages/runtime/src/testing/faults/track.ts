@@ -2,9 +2,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Doorbell } from '@boxcar/kernel';
 import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import type { ToolQueue } from '../../tool-queue.js';
-import { persistentClient } from './client.js';
+import { persistentClient, untilAborted } from './client.js';
 import { concludeScene, countUnfinished, watcherOf } from './conclude.js';
-import type { Fault, Sent } from './crash-points.js';
+import { type Fault, isSent, type Sent } from './crash-points.js';
 import { Lane, RECOVERY_AHEAD_MS } from './lane.js';
 import type { Outcome } from './outcome.js';
 import { type Cast, castOf, type Scenario } from './scenario.js';
@@ -55,57 +55,60 @@ interface Victim {
   readonly stage: Stage;
 }
 
-const countOf = (statements: readonly string[], text: string): number =>
-  statements.filter((other) => other === text).length;
-
-/** Was it sent at all? */
-export const isSent = ({ statements }: Sent, { at }: Fault): boolean =>
-  countOf(statements, at.text) >= at.nth;
-
 /** Runs case after case on the rows of one lane. */
 export class Track implements AsyncDisposable {
   readonly #lane: Lane;
   readonly #cast: Cast;
   readonly #options: TrackOptions;
+  /** What a process that has run for a while sends for each scenario. */
+  readonly #calm: Map<Scenario, Run>;
   /** What need not be waited for now. */
   readonly #closing: Promise<void>[] = [];
   #warm: Victim | undefined;
-  /** What the process that is used again sends for each scenario. */
-  readonly #warmSends = new Map<Scenario, Sent>();
 
-  private constructor(lane: Lane, cast: Cast, options: TrackOptions) {
+  private constructor(
+    lane: Lane,
+    of: { readonly cast: Cast; readonly options: TrackOptions; readonly calm: Map<Scenario, Run> },
+  ) {
     this.#lane = lane;
-    this.#cast = cast;
-    this.#options = options;
+    this.#cast = of.cast;
+    this.#options = of.options;
+    this.#calm = of.calm;
   }
 
-  /** @param scenarios - All that will be run on it. */
-  static async open(scenarios: readonly Scenario[], options: TrackOptions = {}): Promise<Track> {
-    const cast = castOf(scenarios);
-    return new Track(await Lane.open({ cast, ...pickQueue(options) }), cast, options);
+  /** @param scenarios - All that will be run on them. */
+  static async open(
+    scenarios: readonly Scenario[],
+    { count, ...options }: TrackOptions & { readonly count: number },
+  ): Promise<readonly Track[]> {
+    const of = { cast: castOf(scenarios), options, calm: new Map<Scenario, Run>() };
+    const open = async (): Promise<Track> =>
+      new Track(await Lane.open({ cast: of.cast, ...pickQueue(options) }), of);
+    return Promise.all(Array.from({ length: count }, open));
   }
 
-  /** A run that is to be struck. */
+  /** A run without faults: of a fresh process, or of one that has run for a while. */
+  async calm(scenario: Scenario, process: 'fresh' | 'warm'): Promise<Run> {
+    if (process === 'fresh') return this.#runFresh({ scenario });
+    const known = this.#calm.get(scenario) ?? (await this.#runWarm({ scenario }));
+    this.#calm.set(scenario, known);
+    return known;
+  }
+
+  /** A run that is to be struck: in a process that has run for a while when it survives and sends the statement, else in a fresh one. */
   async strike(of: Case & { readonly fault: Fault }): Promise<Run> {
+    const { scenario, fault, death } = of;
+    const canSurvive = fault.scope === 'connection' && death === undefined;
+    const isWarm = canSurvive && isSent(await this.calm(scenario, 'warm'), fault);
     for (let tries = 1; ; tries += 1) {
-      const faulty = await this.run(of);
+      const faulty = await (isWarm && tries < TRIES ? this.#runWarm(of) : this.#runFresh(of));
       if (faulty.struck !== undefined || tries === TRIES) return faulty;
     }
   }
 
-  /** In a fresh process, unless it survives: then in one that has run for a while, if that sends the statement. */
-  async run(of: Case): Promise<Run> {
-    const { scenario, fault, death } = of;
-    if (fault?.scope !== 'connection' || death !== undefined) return this.#runFresh(of);
-    let sends = this.#warmSends.get(scenario);
-    if (sends === undefined) {
-      this.#warm ??= await this.#open();
-      sends = await this.#runWarm(this.#warm, { scenario });
-      this.#warmSends.set(scenario, sends);
-    }
-    if (!isSent(sends, fault)) return this.#runFresh(of);
-    this.#warm ??= await this.#open();
-    return this.#runWarm(this.#warm, of);
+  /** The second of two processes, the first of which dies. */
+  runAfter(scenario: Scenario, death: Fault): Promise<Run> {
+    return this.#runFresh({ scenario, death });
   }
 
   async #open(fault?: Fault, leaseMs = LEASE_MS): Promise<Victim> {
@@ -123,7 +126,9 @@ export class Track implements AsyncDisposable {
     return { proxy, stage };
   }
 
-  async #runWarm(victim: Victim, of: Case): Promise<Run> {
+  async #runWarm(of: Case): Promise<Run> {
+    this.#warm ??= await this.#open();
+    const victim = this.#warm;
     try {
       await this.#lane.reset(of.scenario);
       victim.proxy.arm(of.fault);
@@ -168,8 +173,10 @@ export class Track implements AsyncDisposable {
       if (dead?.proxy.isDead === false) return dead.stage;
       return proxy.isDead ? rescuer : stage;
     };
+    const life = (): AbortSignal | undefined =>
+      [dead, victim].find((one) => one?.proxy.isDead === false)?.proxy.life;
     const driven = start(dead ?? victim)
-      .then(() => scenario.drive(persistentClient(current), watcherOf(database.pool)))
+      .then(() => scenario.drive(persistentClient(current, life), watcherOf(database.pool)))
       .finally(() => {
         isDriven = true;
       });
@@ -197,10 +204,11 @@ export class Track implements AsyncDisposable {
     }
     const answer = await driven;
     // The goodbye is part of the run: it is cut like the rest, and must not undo anything.
-    if (!proxy.isDead) await stage.rest();
+    const leaveAt = proxy.statements.length;
+    if (!proxy.isDead) await untilAborted(stage.rest(), proxy.life).catch(() => undefined);
     const outcome = await concludeScene(database.pool, scenario, answer ?? null);
     const { statements, places, transactions, struck } = proxy;
-    return { outcome, statements, places, transactions, struck, isRescued };
+    return { outcome, statements, places, transactions, leaveAt, struck, isRescued };
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
