@@ -6,7 +6,7 @@
  * Statements read the turns in `scope`: all that have not ended and the newest ones, as many of each as asked for.
  */
 import type pg from 'pg';
-import { statement, transaction } from './db.js';
+import { statement, type Tx, transaction } from './db.js';
 import { FORK_INVARIANTS } from './invariants-forks.js';
 import { entriesOf } from './tape-line.js';
 
@@ -519,6 +519,9 @@ export interface InvariantReport {
   readonly hasMore: boolean;
 }
 
+/** How much of what breaks one is listed. */
+const LISTED = 20;
+
 /** The pool's planner settings serve reads by key; these statements read tables. */
 const SETTINGS = `set transaction isolation level repeatable read, read only;
   set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off`;
@@ -527,7 +530,7 @@ const isCutOff = (error: unknown): boolean =>
   error instanceof Error && 'code' in error && error.code === '57014';
 
 /**
- * Checks the invariants one by one, each by one statement on one snapshot.
+ * Checks the invariants, each by one statement: all on one snapshot, or each on its own when it may take only so long.
  *
  * @throws KernelError `database_unavailable`.
  */
@@ -535,32 +538,44 @@ export async function inspectInvariants(
   pool: pg.Pool,
   options: InvariantOptions = {},
 ): Promise<readonly InvariantReport[]> {
-  const limit = options.limit ?? 20;
+  const wanted = INVARIANTS.filter(
+    ({ when }) =>
+      (when !== 'settled' || options.isSettled === true) && (when !== 'wide' || options.turns === undefined),
+  );
+  const ask = (some: readonly Invariant[]): Promise<InvariantReport[]> =>
+    transaction(pool, (tx) =>
+      Promise.all([prepare(tx, options), ...some.map((one) => look(tx, one, options))]).then(
+        ([, ...reports]) => reports,
+      ),
+    );
+  // One that takes too long ends its transaction.
+  if (options.timeoutMs === undefined) return ask(wanted);
   const reports: InvariantReport[] = [];
-  for (const { name, rule, when, broken } of INVARIANTS) {
-    if (when === 'settled' && options.isSettled !== true) continue;
-    if (when === 'wide' && options.turns !== undefined) continue;
-    try {
-      const rows = await transaction(pool, async (tx) => {
-        // Travels with the question; should it fail, that one fails too.
-        const set = tx.query({
-          text: `${SETTINGS}; set local statement_timeout = ${options.timeoutMs ?? 0}`,
-        });
-        set.catch(() => undefined);
-        const text = `with ${SCOPE} select found.id::text as id, found.what from (${broken}) found limit $2`;
-        // Named, since the tests ask again and again on one connection: planned once.
-        const found = await tx.query<{ id: string; what: string }>({
-          ...statement(text),
-          values: [options.turns ?? null, limit + 1],
-        });
-        return found.rows;
-      });
-      const state = rows.length === 0 ? 'holds' : 'broken';
-      reports.push({ name, rule, state, broken: rows.slice(0, limit), hasMore: rows.length > limit });
-    } catch (error) {
+  for (const one of wanted) {
+    const asked = ask([one]).catch((error: unknown): InvariantReport[] => {
       if (!isCutOff(error)) throw error;
-      reports.push({ name, rule, state: 'unchecked', broken: [], hasMore: false });
-    }
+      const { name, rule } = one;
+      return [{ name, rule, state: 'unchecked', broken: [], hasMore: false }];
+    });
+    reports.push(...(await asked));
   }
   return reports;
+}
+
+const prepare = (tx: Tx, { timeoutMs = 0 }: InvariantOptions): Promise<unknown> =>
+  tx.query({ text: `${SETTINGS}; set local statement_timeout = ${timeoutMs}` });
+
+async function look(
+  tx: Tx,
+  { name, rule, broken }: Invariant,
+  { turns, limit = LISTED }: InvariantOptions,
+): Promise<InvariantReport> {
+  const text = `with ${SCOPE} select found.id::text as id, found.what from (${broken}) found limit $2`;
+  // Named, since the tests ask again and again on one connection: planned once.
+  const { rows } = await tx.query<{ id: string; what: string }>({
+    ...statement(text),
+    values: [turns ?? null, limit + 1],
+  });
+  const state = rows.length === 0 ? 'holds' : 'broken';
+  return { name, rule, state, broken: rows.slice(0, limit), hasMore: rows.length > limit };
 }

@@ -45,6 +45,6 @@ export class Lane implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.rescuer.close();
-    await this.database.close();
+    await this.#scenes[Symbol.asyncDispose]();
   }
 }

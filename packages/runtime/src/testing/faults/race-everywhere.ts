@@ -89,7 +89,7 @@ export class Race implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     for (const stage of this.#stages) await stage.close();
-    await this.#scenes.database.close();
+    await this.#scenes[Symbol.asyncDispose]();
   }
 }
 

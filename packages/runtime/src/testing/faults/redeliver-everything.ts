@@ -96,6 +96,7 @@ export class Redelivery implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.#scenes[Symbol.asyncDispose]();
     await this.#backend.close();
   }
 }

@@ -1,4 +1,5 @@
 import type { TestDatabase } from '@boxcar/testkit';
+import pg from 'pg';
 import type { Runtime } from '../../runtime.js';
 import type { Scenario } from './scenario.js';
 
@@ -15,8 +16,10 @@ const KEPT = ['toolsets', 'schema_version', 'workers'];
  * A database that is put back to the rows of one scenario after the other, with its connections and their plans: a new
  * connection plans every statement anew, which costs several times what a run does.
  */
-export class Scenes {
+export class Scenes implements AsyncDisposable {
   readonly database: TestDatabase;
+  /** A connection whose plans do not count: each change of the replication role throws all of them away. */
+  readonly #putter: pg.Client;
   readonly #names: readonly string[];
   /** What brings back the rows that there were at first, and those of each scene. */
   readonly #base: string;
@@ -25,9 +28,14 @@ export class Scenes {
 
   private constructor(
     database: TestDatabase,
-    { names, base }: { readonly names: readonly string[]; readonly base: string },
+    {
+      putter,
+      names,
+      base,
+    }: { readonly putter: pg.Client; readonly names: readonly string[]; readonly base: string },
   ) {
     this.database = database;
+    this.#putter = putter;
     this.#names = names;
     this.#base = base;
   }
@@ -35,7 +43,10 @@ export class Scenes {
   static async open(database: TestDatabase): Promise<Scenes> {
     await database.pool.query(EFFECTS);
     const names = await tableNames(database);
-    return new Scenes(database, { names, base: await keepRows(database, { names, scene: 'scene_0' }) });
+    const base = await keepRows(database, { names, scene: 'scene_0' });
+    const putter = new pg.Client({ connectionString: database.url });
+    await putter.connect();
+    return new Scenes(database, { putter, names, base });
   }
 
   /**
@@ -51,7 +62,7 @@ export class Scenes {
   ): Promise<void> {
     const { pool } = this.database;
     const put = (rows: string): Promise<unknown> =>
-      pool.query(
+      this.#putter.query(
         // What must never change is changed here: rows of another life.
         `begin; set local session_replication_role = 'replica';
          delete from boxcar.workers where not id::text = any ('{${workerIds.join()}}'); ${rows}; commit`,
@@ -67,7 +78,14 @@ export class Scenes {
     }
     this.#resets += 1;
     if (this.#resets % VACUUM_EVERY === 0)
-      await pool.query(`vacuum (truncate off) ${this.#names.map((name) => `boxcar.${name}`).join(', ')}`);
+      await this.#putter.query(
+        `vacuum (truncate off) ${this.#names.map((name) => `boxcar.${name}`).join(', ')}`,
+      );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#putter.end();
+    await this.database.close();
   }
 }
 
