@@ -14,12 +14,12 @@ const LONG_LEASE_MS = 3_600_000;
 export class Lane implements AsyncDisposable {
   readonly rescuer: Stage;
   readonly #scenes: Scenes;
-  readonly #workerId: string;
+  #scenario: Scenario | undefined;
+  #workerId = '';
 
-  private constructor(scenes: Scenes, rescuer: Stage, workerId: string) {
+  private constructor(scenes: Scenes, rescuer: Stage) {
     this.#scenes = scenes;
     this.rescuer = rescuer;
-    this.#workerId = workerId;
   }
 
   static async open(options: Pick<StageOptions, 'toolQueue'> & { readonly cast: Cast }): Promise<Lane> {
@@ -31,7 +31,7 @@ export class Lane implements AsyncDisposable {
       effects: database.pool,
       leaseMs: LONG_LEASE_MS,
     });
-    return new Lane(scenes, rescuer, (await rescuer.work()).id);
+    return new Lane(scenes, rescuer);
   }
 
   get database(): TestDatabase {
@@ -39,8 +39,12 @@ export class Lane implements AsyncDisposable {
   }
 
   /** To the rows of a scene. */
-  reset(scenario: Scenario): Promise<void> {
-    return this.#scenes.set(scenario, this.rescuer.runtime, [this.#workerId]);
+  async reset(scenario: Scenario): Promise<void> {
+    // A worker asks once which providers have limits.
+    if (this.#scenario !== scenario) await this.rescuer.rest();
+    await this.#scenes.set(scenario, this.rescuer.runtime, [this.#workerId]);
+    if (this.#scenario !== scenario) this.#workerId = (await this.rescuer.work()).id;
+    this.#scenario = scenario;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
