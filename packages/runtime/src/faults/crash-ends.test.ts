@@ -11,7 +11,7 @@ import {
   tightBudget,
 } from '../testing/faults/scenarios-ends.js';
 import { forkJoin } from '../testing/faults/scenarios-joins.js';
-import { Survival } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 
 describe('cancels and budgets, cut at every kind of statement, end as they may', { timeout: 600_000 }, () => {
   const ELSEWHERE = [delegations, forkJoin];

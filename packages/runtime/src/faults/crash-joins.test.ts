@@ -8,7 +8,7 @@ import {
   minSuccess,
   nestedForkJoin,
 } from '../testing/faults/scenarios-joins.js';
-import { Survival } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 
 describe('joins, cut at every kind of statement, answer as without faults', { timeout: 600_000 }, () => {
   const SCENARIOS = [forkJoin, failFast, minSuccess, batchDeadline, nestedForkJoin, collectLater];

@@ -7,7 +7,7 @@ import { deathsAtCommits } from '../testing/faults/crash-points.js';
 import { delegations } from '../testing/faults/scenarios.js';
 import { cancelTree } from '../testing/faults/scenarios-ends.js';
 import { forkJoin } from '../testing/faults/scenarios-joins.js';
-import { Survival } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 
 /** The cuts of the other files do not know who rings; these leave jobs behind that a dead process had in hand. */

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, test } from 'vitest';
 import { deathsAtCommits, type Fault, type Sent } from '../testing/faults/crash-points.js';
 import { budgetThatFits, cancelTree } from '../testing/faults/scenarios-ends.js';
 import { nestedForkJoin } from '../testing/faults/scenarios-joins.js';
-import { Survival } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 
 /** In the midst of it all. */
 const inTheMiddle = (sent: Sent): Fault => {

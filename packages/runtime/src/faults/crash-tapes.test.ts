@@ -3,7 +3,7 @@ import { delegations, overflows, tapeCommands } from '../testing/faults/scenario
 import { handoffs } from '../testing/faults/scenarios-tape.js';
 import { tapeFiles } from '../testing/faults/scenarios-tape-files.js';
 import { forkAndMerge, notifyParent, resetAndReplace } from '../testing/faults/scenarios-tapes.js';
-import { Survival } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 
 describe('what is done with tapes, cut at every kind of statement, ends as without faults', {
   timeout: 600_000,

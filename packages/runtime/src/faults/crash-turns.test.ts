@@ -4,7 +4,7 @@ import { silentLog } from '../log.js';
 import { openQueues } from '../queues.js';
 import { serveOutside } from '../testing/faults/outside.js';
 import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
-import { Survival } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 import { testBackend } from '../testing/queue-backend.js';
 import { ToolQueue } from '../tool-queue.js';
 

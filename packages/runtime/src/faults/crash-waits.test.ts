@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, test } from 'vitest';
 import { delegations } from '../testing/faults/scenarios.js';
 import { providerRoom, retries, retriesSpent } from '../testing/faults/scenarios-ends.js';
 import { forkJoin } from '../testing/faults/scenarios-joins.js';
-import { Survival } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 
 describe('turns that wait for a provider, cut at every kind of statement, go on', {
   timeout: 600_000,

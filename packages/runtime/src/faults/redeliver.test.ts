@@ -1,13 +1,13 @@
 import { queueBackends } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Outcome } from '../testing/faults/outcome.js';
-import { Redelivery } from '../testing/faults/redeliver-everything.js';
+import { Redelivery } from '../testing/faults/redelivery.js';
 import type { Scenario } from '../testing/faults/scenario.js';
 import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
 import * as ends from '../testing/faults/scenarios-ends.js';
 import * as joins from '../testing/faults/scenarios-joins.js';
 import { handoffs } from '../testing/faults/scenarios-tape.js';
-import { isThorough } from '../testing/faults/survive.js';
+import { isThorough } from '../testing/faults/survival.js';
 
 const SCENARIOS = [tools, delegations, queueTools, handoffs, ...Object.values(joins), ...Object.values(ends)];
 

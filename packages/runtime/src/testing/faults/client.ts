@@ -25,14 +25,14 @@ export function untilAborted<T>(work: Promise<T>, life: AbortSignal | undefined)
  * @param life - Of the process that is asked: nobody waits for one that has died.
  */
 export function persistentClient(
-  stage: () => Stage,
+  stage: () => Stage | Promise<Stage>,
   life: () => AbortSignal | undefined = () => undefined,
 ): Client {
   let count = 0;
   const use: Client['use'] = async (work) => {
     for (let attempt = 1; ; attempt += 1) {
       try {
-        return await untilAborted(work(stage().runtime), life());
+        return await untilAborted(work((await stage()).runtime), life());
       } catch (error) {
         if ((error === DIED || isTransient(error)) && attempt < MAX_ATTEMPTS) continue;
         throw error instanceof KernelError ? new Refused(error.code, error.message) : error;

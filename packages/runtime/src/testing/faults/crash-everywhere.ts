@@ -6,7 +6,8 @@
  * C2  `connection`: that one breaks and the process goes on. `process`: nothing of the process gets through any more; its
  *     code goes on, which is harder to survive than its death.
  * C3  Nothing is waited for that a clock decides: another worker sweeps as if it were later.
- * C4  A process that survives its case is used for the next: what it sends then is what one sends that has run for a while.
+ * C4  What holds at every moment is asked at once when a process has died, and of all again when everything has ended.
+ * C5  A process that survives its case is used for the next: what it sends then is what one sends that has run for a while.
  *     What only a fresh one sends is cut in a fresh one.
  */
 import { findFault } from './conclude.js';

@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Doorbell } from '@boxcar/kernel';
 import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import type { ToolQueue } from '../../tool-queue.js';
+import { checkInvariants } from '../invariants.js';
 import { persistentClient, untilAborted } from './client.js';
 import { concludeScene, countUnfinished, watcherOf } from './conclude.js';
 import { type Fault, isSent, type Sent } from './crash-points.js';
@@ -169,9 +170,14 @@ export class Track implements AsyncDisposable {
     const { database, rescuer } = this.#lane;
     const { stage, proxy } = victim;
     let isDriven = false;
-    const current = (): Stage => {
+    let examined: Promise<void> | undefined;
+    const current = async (): Promise<Stage> => {
       if (dead?.proxy.isDead === false) return dead.stage;
-      return proxy.isDead ? rescuer : stage;
+      if (!proxy.isDead) return stage;
+      // Before anybody goes on: what a retry puts right must not have been wrong in between.
+      examined ??= checkInvariants(database.pool, { isSettled: false });
+      await examined;
+      return rescuer;
     };
     const life = (): AbortSignal | undefined =>
       [dead, victim].find((one) => one?.proxy.isDead === false)?.proxy.life;
@@ -192,6 +198,7 @@ export class Track implements AsyncDisposable {
       quietMs: this.#options.doorbell === undefined ? QUIET_MS : QUEUE_QUIET_MS,
       isOver,
     });
+    await current();
     const isRescued = !(await isOver());
     if (isRescued) {
       await waitFor(
