@@ -64,7 +64,9 @@ export class Survival implements AsyncDisposable {
     );
     if (failures.length > 0)
       throw new Error(`${failures.length} failures:\n${failures.slice(0, 3).join('\n\n')}`);
-    if (struck < atLeast || rescued === 0 || absent > cases / 3)
+    // Where more than one outcome is right, the run without faults may have been a rare one.
+    const mayBeAbsent = scenario.judge === undefined ? cases / 3 : (2 * cases) / 3;
+    if (struck < atLeast || rescued === 0 || absent > mayBeAbsent)
       throw new Error(`too little was struck: ${JSON.stringify({ cases, struck, absent, rescued })}`);
     return report;
   }
