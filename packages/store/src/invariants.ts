@@ -6,9 +6,8 @@
  * Statements read the turns in `scope`: all that have not ended and the newest ones, as many of each as asked for.
  */
 import type pg from 'pg';
-import { statement, transaction } from './db.js';
-import { FORK_INVARIANTS } from './invariants-forks.js';
-import { entriesOf } from './tape-line.js';
+import { statement, type Tx, transaction } from './db.js';
+import { TAPE_INVARIANTS } from './invariants-tapes.js';
 
 export interface Invariant {
   readonly name: string;
@@ -43,14 +42,6 @@ const SEGMENTS = `
 /** The newest batches, and those that have not ended. */
 const BATCHES = `select * from boxcar.batches where id in (
   (select id from boxcar.batches order by id desc limit $1) union (select id from boxcar.batches where status = 'running' order by id limit $1))`;
-
-/** The tapes of the turns in scope, and the newest ones. */
-const TAPES = `select * from boxcar.boxes where kind = 'tape' and id in (
-  (select output_box_id from scope) union (select id from boxcar.boxes where kind = 'tape' order by id desc limit $1))`;
-
-/** The boxes that the line of a tape p runs through, itself included: box_id, behind, upto, n. */
-const PARTS = `select l.box_id, coalesce(p.line_ends[l.n - 1], 0) as behind, l.upto, l.n from unnest(p.line_boxes, p.line_ends) with ordinality as l(box_id, upto, n)
-  union all select p.id, coalesce(p.fork_position, 0), p.head_position, coalesce(cardinality(p.line_boxes), 0) + 1`;
 
 export const INVARIANTS: readonly Invariant[] = [
   {
@@ -187,55 +178,6 @@ export const INVARIANTS: readonly Invariant[] = [
       from scope t left join boxcar.tape_entries e on e.box_id = t.output_box_id and e.turn_id = t.id and e.kind = 'event' and e.payload->>'name' = 'turn.started'
       group by t.id, t.start_position
       having count(e.position) <> case when t.start_position is null then 0 else 1 end or min(e.position) <> t.start_position`,
-  },
-  {
-    name: 'tape-gapless',
-    rule: 'the own entries of a tape run to its head without a gap, those of a fork from behind its fork point; its last anchor is where it says, and it counts its anchors; what a reset put it in the place of is archived',
-    when: 'always',
-    broken: `
-      with tapes as (${TAPES}),
-      found as (
-        select b.id, count(e.position) as entries, min(e.position) as first, max(e.position) as last, b.head_position, coalesce(b.fork_position, 0) as behind
-        from tapes b left join boxcar.tape_entries e on e.box_id = b.id group by b.id, b.head_position, b.fork_position
-      ),
-      anchors as (
-        select b.id, count(e.position) as anchors, max(e.position) as last, b.last_anchor_position, b.anchor_count,
-          coalesce(bool_or(e.position = b.view_anchor_position), false) or b.view_anchor_position is null or b.view_anchor_position = 0 as has_view
-        from tapes b left join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: "o.kind = 'anchor'" })} e on true
-        group by b.id, b.last_anchor_position, b.anchor_count, b.view_anchor_position
-      )
-      select id, 'has ' || entries || ' entries from ' || coalesce(first::text, 'none') || ' to ' || coalesce(last::text, 'none') || ', head ' || head_position || ', forked at ' || behind as what
-      from found where entries <> head_position - behind or coalesce(last, behind) <> head_position or coalesce(first, behind + 1) <> behind + 1
-      union all
-      select id, 'has ' || anchors || ' anchors to ' || coalesce(last::text, 'none') || ', says ' || coalesce(anchor_count, 1) || ' to ' || last_anchor_position
-          || case when has_view then '' else ', and begins its view where none is' end
-      from anchors where coalesce(last, 0) <> last_anchor_position or anchors <> coalesce(anchor_count, 1) or not has_view
-      union all
-      select id, 'begins its view at ' || view_position || ', behind its anchor ' || coalesce(view_anchor_position, last_anchor_position) || ' or its head ' || head_position
-      from tapes where view_position > head_position or view_position > greatest(coalesce(view_anchor_position, last_anchor_position), 1)
-      union all
-      select b.id, 'stands in the place of ' || b.previous_box_id || ', which is not archived' from tapes b join boxcar.boxes o on o.id = b.previous_box_id where o.archived_at is null`,
-  },
-  {
-    name: 'fork-line',
-    rule: "a fork's line is that of its parent up to the fork point, and each part of it has the entries that the fork reads",
-    when: 'always',
-    broken: `
-      with forks as (select * from (${TAPES}) t where parent_box_id is not null),
-      expected as (
-        select f.id, f.line_boxes, f.line_ends, f.fork_position, p.id as parent_id, p.head_position as parent_head,
-          coalesce(array_agg(l.box_id order by l.n) filter (where l.box_id is not null), '{}') as boxes, coalesce(array_agg(l.upto order by l.n) filter (where l.box_id is not null), '{}') as ends
-        from forks f left join boxcar.boxes p on p.id = f.parent_box_id
-          left join lateral (
-            select s.box_id, least(s.upto, f.fork_position) as upto, s.n
-            from (${PARTS}) s where s.behind < f.fork_position) l on true
-        group by f.id, f.line_boxes, f.line_ends, f.fork_position, p.id, p.head_position
-      )
-      select id, 'was forked at ' || fork_position || ' from ' || coalesce(parent_id::text, 'what does not exist') || ' with head ' || coalesce(parent_head::text, 'none') as what
-      from expected where parent_id is null or fork_position > parent_head
-      union all
-      select id, 'reads ' || line_boxes::text || ' up to ' || line_ends::text || ', its parent says ' || boxes::text || ' up to ' || ends::text
-      from expected where line_boxes <> boxes or line_ends <> ends`,
   },
   {
     name: 'entry-has-card',
@@ -495,7 +437,7 @@ export const INVARIANTS: readonly Invariant[] = [
           or not exists (select from boxcar.turns o where o.context_box_id = b.id and (o.output_box_id = n.output_box_id
             or o.output_box_id = any (select unnest(f.line_boxes) from boxcar.boxes f where f.id = n.output_box_id)))))`,
   },
-  ...FORK_INVARIANTS,
+  ...TAPE_INVARIANTS,
 ];
 
 export interface InvariantOptions {
@@ -519,6 +461,9 @@ export interface InvariantReport {
   readonly hasMore: boolean;
 }
 
+/** How much of what breaks one is listed. */
+const LISTED = 20;
+
 /** The pool's planner settings serve reads by key; these statements read tables. */
 const SETTINGS = `set transaction isolation level repeatable read, read only;
   set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off`;
@@ -527,7 +472,7 @@ const isCutOff = (error: unknown): boolean =>
   error instanceof Error && 'code' in error && error.code === '57014';
 
 /**
- * Checks the invariants one by one, each by one statement on one snapshot.
+ * Checks the invariants, each by one statement: all on one snapshot, or each on its own when it may take only so long.
  *
  * @throws KernelError `database_unavailable`.
  */
@@ -535,32 +480,44 @@ export async function inspectInvariants(
   pool: pg.Pool,
   options: InvariantOptions = {},
 ): Promise<readonly InvariantReport[]> {
-  const limit = options.limit ?? 20;
+  const wanted = INVARIANTS.filter(
+    ({ when }) =>
+      (when !== 'settled' || options.isSettled === true) && (when !== 'wide' || options.turns === undefined),
+  );
+  const ask = (some: readonly Invariant[]): Promise<InvariantReport[]> =>
+    transaction(pool, (tx) =>
+      Promise.all([prepare(tx, options), ...some.map((one) => look(tx, one, options))]).then(
+        ([, ...reports]) => reports,
+      ),
+    );
+  // One that takes too long ends its transaction.
+  if (options.timeoutMs === undefined) return ask(wanted);
   const reports: InvariantReport[] = [];
-  for (const { name, rule, when, broken } of INVARIANTS) {
-    if (when === 'settled' && options.isSettled !== true) continue;
-    if (when === 'wide' && options.turns !== undefined) continue;
-    try {
-      const rows = await transaction(pool, async (tx) => {
-        // Travels with the question; should it fail, that one fails too.
-        const set = tx.query({
-          text: `${SETTINGS}; set local statement_timeout = ${options.timeoutMs ?? 0}`,
-        });
-        set.catch(() => undefined);
-        const text = `with ${SCOPE} select found.id::text as id, found.what from (${broken}) found limit $2`;
-        // Named, since the tests ask again and again on one connection: planned once.
-        const found = await tx.query<{ id: string; what: string }>({
-          ...statement(text),
-          values: [options.turns ?? null, limit + 1],
-        });
-        return found.rows;
-      });
-      const state = rows.length === 0 ? 'holds' : 'broken';
-      reports.push({ name, rule, state, broken: rows.slice(0, limit), hasMore: rows.length > limit });
-    } catch (error) {
+  for (const one of wanted) {
+    const asked = ask([one]).catch((error: unknown): InvariantReport[] => {
       if (!isCutOff(error)) throw error;
-      reports.push({ name, rule, state: 'unchecked', broken: [], hasMore: false });
-    }
+      const { name, rule } = one;
+      return [{ name, rule, state: 'unchecked', broken: [], hasMore: false }];
+    });
+    reports.push(...(await asked));
   }
   return reports;
+}
+
+const prepare = (tx: Tx, { timeoutMs = 0 }: InvariantOptions): Promise<unknown> =>
+  tx.query({ text: `${SETTINGS}; set local statement_timeout = ${timeoutMs}` });
+
+async function look(
+  tx: Tx,
+  { name, rule, broken }: Invariant,
+  { turns, limit = LISTED }: InvariantOptions,
+): Promise<InvariantReport> {
+  const text = `with ${SCOPE} select found.id::text as id, found.what from (${broken}) found limit $2`;
+  // Named, since the tests ask again and again on one connection: planned once.
+  const { rows } = await tx.query<{ id: string; what: string }>({
+    ...statement(text),
+    values: [turns ?? null, limit + 1],
+  });
+  const state = rows.length === 0 ? 'holds' : 'broken';
+  return { name, rule, state, broken: rows.slice(0, limit), hasMore: rows.length > limit };
 }

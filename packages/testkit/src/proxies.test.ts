@@ -99,12 +99,34 @@ describe('statementProxy', () => {
     proxy.arm({ at: 2, when: 'before', scope: 'connection' });
     await insert(kept, 3);
     await expect(insert(kept, 4)).rejects.toThrow();
-    expect(proxy.isDead).toBe(false);
+    expect(proxy.isDead || proxy.life.aborted).toBe(false);
     expect(proxy.places).toEqual([proxy.statements[0], proxy.statements[0]]);
     expect(await numbers(database.pool)).toEqual([2, 3]);
   });
 
-  it('tells which statements another one commits', async () => {
+  it('strikes a text where it stands behind another one', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await statementProxy(database.url, {
+      at: { text: 'commit', nth: 2, behind: 'select 1' },
+      when: 'before',
+      scope: 'process',
+    });
+    const client = await connect(proxy.url);
+    const commit = async (n: number, last?: string): Promise<void> => {
+      await client.query('begin');
+      await insert(client, n);
+      if (last !== undefined) await client.query(last);
+      await client.query('commit');
+    };
+    await commit(1, 'select 1');
+    await commit(2);
+    await expect(commit(3, 'select 1')).rejects.toThrow();
+    expect(proxy.life.aborted).toBe(true);
+    expect(await numbers(database.pool)).toEqual([1, 2]);
+  });
+
+  it('tells which statements take effect together', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await statementProxy(database.url);
@@ -114,7 +136,7 @@ describe('statementProxy', () => {
     await insert(client, 2);
     await client.query('commit');
     await insert(client, 3);
-    expect(proxy.isWithin).toEqual([false, true, true, false, false]);
+    expect(proxy.transactions).toEqual([0, 1, 1, 1, 0]);
   });
 });
 

@@ -10,8 +10,11 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { type Request, readAnswers, readRequests } from './pg-wire.js';
 
 export interface StatementFault {
-  /** Which statement, from 1; or which time a text is sent, wherever it stands among others that are sent beside it. */
-  readonly at: number | { readonly text: string; readonly nth: number };
+  /**
+   * Which statement, from 1; or which time a text is sent (`behind`: directly after that one on its connection), wherever it stands
+   * among others that are sent beside it.
+   */
+  readonly at: number | { readonly text: string; readonly nth: number; readonly behind?: string };
   readonly when: 'before' | 'after';
   /** Only its connection, or all of them for good: nothing gets through any more, as if the process had been killed. */
   readonly scope: 'connection' | 'process';
@@ -24,12 +27,14 @@ export interface StatementProxy extends AsyncDisposable {
   readonly statements: readonly string[];
   /** For each of them what its connection had sent before, so that one `commit` can be told from another. */
   readonly places: readonly string[];
-  /** For each of them whether it stands in a transaction that another one commits. */
-  readonly isWithin: readonly boolean[];
+  /** For each of them the number of the transaction in which it stands, its begin and its end included; 0: in none but its own. */
+  readonly transactions: readonly number[];
   /** The statement that was struck, once it was. */
   readonly struck: string | undefined;
   /** Nothing gets through any more. */
   readonly isDead: boolean;
+  /** Aborted when a `process` has been struck. */
+  readonly life: AbortSignal;
   /** How long nothing was asked or owed, in milliseconds; 0 while an answer is outstanding. */
   readonly quietMs: number;
   /** Begins anew, with the connections that there are: counts from 1, and strikes once if a fault is given. */
@@ -48,18 +53,20 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
   let fault = first;
   let statements: string[] = [];
   let places: string[] = [];
-  let isWithin: boolean[] = [];
+  let transactions: number[] = [];
+  let begun = 0;
   const pairs = new Set<{ cut(): void }>();
   let struck: string | undefined;
   let isDead = false;
+  let life = new AbortController();
   let seen = 0;
   let owed = 0;
   let lastAt = performance.now();
 
-  const isMeant = (text: string): boolean => {
+  const isMeant = (text: string, before: string): boolean => {
     if (fault === undefined) return false;
     if (typeof fault.at === 'number') return statements.length === fault.at;
-    if (text !== fault.at.text) return false;
+    if (text !== fault.at.text || before !== (fault.at.behind ?? before)) return false;
     seen += 1;
     return seen === fault.at.nth;
   };
@@ -72,7 +79,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     const pending: Pending[] = [];
     let isCut = false;
     let last = '';
-    let isOpen = false;
+    let open = 0;
     const pair = {
       /** The server gets what was passed on, and then the end; the client gets nothing more. */
       cut: (): void => {
@@ -92,6 +99,7 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       if (fault?.scope === 'process') {
         isDead = true;
         for (const other of [...pairs]) other.cut();
+        life.abort();
       } else pair.cut();
     };
     const pass = (request: Request): void => {
@@ -100,11 +108,12 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       if (request.statement !== undefined) {
         statements.push(request.statement);
         places.push(last);
-        isOpen = request.statement === 'begin' || (isOpen && !/^(commit|rollback)$/.test(request.statement));
-        isWithin.push(isOpen);
-        last = request.statement;
+        if (request.statement === 'begin') open = ++begun;
+        transactions.push(open);
+        if (/^(commit|rollback)$/.test(request.statement)) open = 0;
         lastAt = performance.now();
-        isStruck = struck === undefined && isMeant(request.statement);
+        isStruck = struck === undefined && isMeant(request.statement, last);
+        last = request.statement;
         if (isStruck && fault?.when === 'before') {
           strike(request.statement);
           return;
@@ -159,14 +168,17 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     get places() {
       return places;
     },
-    get isWithin() {
-      return isWithin;
+    get transactions() {
+      return transactions;
     },
     get struck() {
       return struck;
     },
     get isDead() {
       return isDead;
+    },
+    get life() {
+      return life.signal;
     },
     get quietMs() {
       return owed > 0 ? 0 : performance.now() - lastAt;
@@ -175,10 +187,11 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       fault = next;
       statements = [];
       places = [];
-      isWithin = [];
+      transactions = [];
       seen = 0;
       struck = undefined;
       isDead = false;
+      life = new AbortController();
     },
     [Symbol.asyncDispose]: async () => {
       const closed = new Promise((settle) => server.close(settle));

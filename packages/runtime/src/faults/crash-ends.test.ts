@@ -1,4 +1,4 @@
-import { beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, test } from 'vitest';
 import { delegations } from '../testing/faults/scenarios.js';
 import {
   budgetRaised,
@@ -11,15 +11,11 @@ import {
   tightBudget,
 } from '../testing/faults/scenarios-ends.js';
 import { forkJoin } from '../testing/faults/scenarios-joins.js';
-import { coverageOf, survive } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 
 describe('cancels and budgets, cut at every kind of statement, end as they may', { timeout: 600_000 }, () => {
-  let covered: Set<string>;
-  beforeAll(async () => {
-    covered = await coverageOf([delegations, forkJoin]);
-  });
-
-  test.each([
+  const ELSEWHERE = [delegations, forkJoin];
+  const SCENARIOS = [
     cancelTree,
     cancelRacingSpawn,
     cancelRacingCompletion,
@@ -28,8 +24,15 @@ describe('cancels and budgets, cut at every kind of statement, end as they may',
     tightBudget,
     budgetRaised,
     raiseRacingPause,
-  ])('$name', async (scenario) => {
-    const { struck } = await survive(scenario, { covered });
-    expect(struck).toBeGreaterThan(0);
+  ];
+  let survival: Survival;
+  beforeAll(async () => {
+    survival = await Survival.open([...ELSEWHERE, ...SCENARIOS]);
+    await survival.leaveOut(ELSEWHERE);
+  });
+  afterAll(() => survival[Symbol.asyncDispose]());
+
+  test.each(SCENARIOS)('$name', async (scenario) => {
+    await survival.survive(scenario);
   });
 });

@@ -1,18 +1,30 @@
-import { beforeAll, describe, expect, test } from 'vitest';
-import { delegations } from '../testing/faults/scenarios.js';
+import { afterAll, beforeAll, describe, test } from 'vitest';
+import { delegations, overflows, tapeCommands } from '../testing/faults/scenarios.js';
+import { handoffs } from '../testing/faults/scenarios-tape.js';
+import { tapeFiles } from '../testing/faults/scenarios-tape-files.js';
 import { forkAndMerge, notifyParent, resetAndReplace } from '../testing/faults/scenarios-tapes.js';
-import { coverageOf, survive } from '../testing/faults/survive.js';
+import { Survival } from '../testing/faults/survival.js';
 
-describe('forks and sessions, cut at every kind of statement, end as without faults', {
+describe('what is done with tapes, cut at every kind of statement, ends as without faults', {
   timeout: 600_000,
 }, () => {
-  let covered: Set<string>;
+  const SCENARIOS = [
+    tapeCommands,
+    overflows,
+    handoffs,
+    tapeFiles,
+    forkAndMerge,
+    resetAndReplace,
+    notifyParent,
+  ];
+  let survival: Survival;
   beforeAll(async () => {
-    covered = await coverageOf([delegations]);
+    survival = await Survival.open([delegations, ...SCENARIOS]);
+    await survival.leaveOut([delegations]);
   });
+  afterAll(() => survival[Symbol.asyncDispose]());
 
-  test.each([forkAndMerge, resetAndReplace, notifyParent])('$name', async (scenario) => {
-    const { struck } = await survive(scenario, { covered });
-    expect(struck).toBeGreaterThan(0);
+  test.each(SCENARIOS)('$name', async (scenario) => {
+    await survival.survive(scenario);
   });
 });

@@ -1,11 +1,13 @@
 import { queueBackends } from '@boxcar/testkit';
-import { describe, expect, test } from 'vitest';
-import { redeliverEverything } from '../testing/faults/redeliver-everything.js';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Outcome } from '../testing/faults/outcome.js';
+import { Redelivery } from '../testing/faults/redelivery.js';
+import type { Scenario } from '../testing/faults/scenario.js';
 import { delegations, queueTools, tools } from '../testing/faults/scenarios.js';
 import * as ends from '../testing/faults/scenarios-ends.js';
 import * as joins from '../testing/faults/scenarios-joins.js';
 import { handoffs } from '../testing/faults/scenarios-tape.js';
-import { isThorough } from '../testing/faults/survive.js';
+import { isThorough } from '../testing/faults/survival.js';
 
 const SCENARIOS = [tools, delegations, queueTools, handoffs, ...Object.values(joins), ...Object.values(ends)];
 
@@ -22,9 +24,17 @@ const FEW = [
   ends.retriesSpent,
 ];
 
+const calm = new Map<Scenario, Outcome>();
+
 describe.each(queueBackends())('everything delivered twice, late and out of order, queues on %s', (kind) => {
+  let redelivery: Redelivery;
+  beforeAll(async () => {
+    redelivery = await Redelivery.open(kind, calm);
+  });
+  afterAll(() => redelivery[Symbol.asyncDispose]());
+
   test.each(kind === queueBackends()[0] || isThorough() ? SCENARIOS : FEW)('$name', async (scenario) => {
-    const report = await redeliverEverything(scenario, kind);
+    const report = await redelivery.run(scenario);
     expect(report.failures.join('\n')).toBe('');
     // A cancel may come before anything was delivered.
     if (scenario === ends.cancelRacingSpawn) return;

@@ -86,6 +86,8 @@ test('an undisturbed run breaks none, ended or under way', async () => {
 
 test('what nobody was told of, or has read, is found once all has ended', async () => {
   const { parent } = await family('boss');
+  // No sweep tells it meanwhile.
+  for (const statement of IDLE.slice(1)) await vandal.query(statement);
   for (const [left, said] of [
     ['notifies = true', 'has ended untold'],
     ['unseen_position = 3', 'has left position 3 unread'],
@@ -291,7 +293,7 @@ const BREAKS: readonly Break[] = [
     'an anchor elsewhere',
     'boss',
     (f) => [`update boxcar.boxes set last_anchor_position = 2 where id = ${outputOf(f.parent)}`],
-    ['tape-gapless'],
+    ['tape-gapless', 'view-begins'],
   ],
   [
     'a wrong count of anchors',
@@ -303,7 +305,33 @@ const BREAKS: readonly Break[] = [
     'a view that begins with what is no anchor',
     'boss',
     (f) => [`update boxcar.boxes set view_anchor_position = 2 where id = ${outputOf(f.parent)}`],
+    ['tape-gapless', 'view-begins'],
+  ],
+  [
+    'a view that leaves out its anchor',
+    'boss',
+    (f) => [`update boxcar.boxes set view_position = 2 where id = ${outputOf(f.parent)}`],
+    ['view-begins'],
+  ],
+  [
+    'a tape in the place of one that goes on',
+    'boss',
+    (f) => [
+      `update boxcar.boxes set previous_box_id = ${outputOf(f.parent)}, incarnation = 2 where id = ${outputOf(f.child)}`,
+    ],
     ['tape-gapless'],
+  ],
+  [
+    'a turn that goes on writing to an archived tape',
+    'waiter',
+    (f) => [`update boxcar.boxes set archived_at = now() where id = ${outputOf(f.parent)}`],
+    ['archived-is-left'],
+  ],
+  [
+    'a tape that is not its agent’s own',
+    'boss',
+    (f) => [`update boxcar.boxes set owner_agent_id = null where id = ${outputOf(f.child)}`],
+    ['archived-is-left'],
   ],
   [
     'a fork that reads less than its parent has',
@@ -329,6 +357,69 @@ const BREAKS: readonly Break[] = [
     (f) => [endedForkOf(f.parent, 'merged', 'merged')],
     ['fork-ended'],
   ],
+  [
+    'a merge of what the fork does not have',
+    'boss',
+    (f) => [
+      endedForkOf(f.parent, 'merged', 'merged').replace(
+        "'merged', 1, 'first', 4, 'last', 4, 'event', 5",
+        "'merged', 1, 'first', 4, 'last', 4, 'event', 3",
+      ),
+      `update boxcar.tape_entries e set dedup_key = case e.position when 3 then 'fork/merge:' || f.id else 'fork:' || f.id || ':4' end
+       from boxcar.forks f where e.box_id = f.parent_box_id and f.parent_box_id = ${outputOf(f.parent)} and e.position in (3, 4)`,
+    ],
+    ['fork-ended'],
+  ],
+  ['a session whose agent is gone', 'boss', (f) => [sessionOf(f.child, `'${newId()}'`)], ['session-whole']],
+  [
+    'a session whose agent has another name',
+    'boss',
+    (f) => [sessionOf(f.child, 't.agent_id')],
+    ['session-whole'],
+  ],
+  [
+    'words of an entry that is not there',
+    'boss',
+    (f) => [
+      `insert into boxcar.tape_words (box_id, position, words) values (${outputOf(f.child)}, 99, 'words')`,
+    ],
+    ['words-of-entries'],
+  ],
+  [
+    'words of another card',
+    'boss',
+    (f) => [
+      `insert into boxcar.tape_words (box_id, position, card_id, words) values (${outputOf(f.child)}, 1, ${deliverableOf(f.child)}, 'words')`,
+    ],
+    ['words-of-entries'],
+  ],
+  [
+    'words of what was erased',
+    'boss',
+    (f) => [
+      `insert into boxcar.tape_words (box_id, position, card_id, words)
+       select box_id, position, card_id, 'words' from boxcar.tape_entries where box_id = ${outputOf(f.child)} and card_id = ${deliverableOf(f.child)}`,
+      `update boxcar.cards set erased_at = now() where id = ${deliverableOf(f.child)}`,
+    ],
+    ['words-of-entries'],
+  ],
+  ...(
+    [
+      ['of nobody', `'${newId()}', 'read', null, 'turn:${newId()}'`],
+      ['beyond the head', "t.agent_id, 'read', 999, t.agent_id::text"],
+      ['by who knows whom', "t.agent_id, 'read', null, 'somebody'"],
+    ] as const
+  ).map(
+    ([what, grant]): Break => [
+      `a right ${what}`,
+      'boss',
+      (f) => [
+        `insert into boxcar.grants (project_id, box_id, agent_id, mode, upto_position, source)
+         select t.project_id, ${outputOf(f.parent)}, ${grant} from boxcar.turns t where t.id = '${f.child}'`,
+      ],
+      ['grant-fits'],
+    ],
+  ),
   [
     'a card that is gone',
     'boss',
@@ -607,6 +698,10 @@ const BREAKS: readonly Break[] = [
 const forkOf = (turnId: string, ends: string): string => `
   insert into boxcar.boxes (id, project_id, kind, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, parent_box_id, fork_position, line_boxes, line_ends)
   select gen_random_uuid(), b.project_id, 'tape', b.maker_agent_id, 1, 3, 1, 1, b.id, 3, array[b.id], ${ends} from boxcar.boxes b where b.id = ${outputOf(turnId)}`;
+
+const sessionOf = (turnId: string, agent: string): string => `
+  insert into boxcar.sessions (id, project_id, name, agent_id, parent_box_id, parent_session_id, from_position, notifies)
+  select t.output_box_id, t.project_id, t.id::text, ${agent}, t.output_box_id, 'parent', 1, false from boxcar.turns t where t.id = '${turnId}'`;
 
 /** A fork of three entries, as its box has it and as its end says. */
 const endedForkOf = (turnId: string, boxStatus: string, status: string): string => `

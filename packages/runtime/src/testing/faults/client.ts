@@ -5,18 +5,36 @@ import type { Stage } from './stage.js';
 
 const MAX_ATTEMPTS = 20;
 
+const DIED = new Error('the process has died');
+
+/** What comes of `work`, or not at all when the process dies. @throws Error */
+export function untilAborted<T>(work: Promise<T>, life: AbortSignal | undefined): Promise<T> {
+  if (life === undefined) return work;
+  return new Promise((settle, fail) => {
+    const end = (): void => fail(DIED);
+    life.addEventListener('abort', end, { once: true });
+    if (life.aborted) end();
+    void work.then(settle, fail).finally(() => life.removeEventListener('abort', end));
+  });
+}
+
 /**
  * Submits until it has an answer, under the same key: what committed although the answer was lost is found there. So it does with other work,
  * which finds out by itself what was done of it.
+ *
+ * @param life - Of the process that is asked: nobody waits for one that has died.
  */
-export function persistentClient(stage: () => Stage): Client {
+export function persistentClient(
+  stage: () => Stage | Promise<Stage>,
+  life: () => AbortSignal | undefined = () => undefined,
+): Client {
   let count = 0;
   const use: Client['use'] = async (work) => {
     for (let attempt = 1; ; attempt += 1) {
       try {
-        return await work(stage().runtime);
+        return await untilAborted(work((await stage()).runtime), life());
       } catch (error) {
-        if (isTransient(error) && attempt < MAX_ATTEMPTS) continue;
+        if ((error === DIED || isTransient(error)) && attempt < MAX_ATTEMPTS) continue;
         throw error instanceof KernelError ? new Refused(error.code, error.message) : error;
       }
     }

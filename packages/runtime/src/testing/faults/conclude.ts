@@ -37,11 +37,21 @@ export async function concludeScene(
   return readOutcome(pool, scenario, driven);
 }
 
-/** Says what is wrong with an outcome, given that of a run without faults; undefined when nothing is. */
-export function findFault(scenario: Scenario, calm: Outcome, other: Outcome): string | undefined {
-  if (scenario.judge === undefined) return describeDifference(calm, other);
-  const wrong = scenario.judge(other.facts);
-  return wrong.length === 0 ? undefined : `${wrong.join('\n')}\n${JSON.stringify(other.facts, undefined, 1)}`;
+/**
+ * Says what is wrong with an outcome; undefined when nothing is.
+ *
+ * @param calm - That of a run without faults, which a scenario that judges by itself does without.
+ */
+export function findFault(
+  scenario: Scenario,
+  outcome: Outcome,
+  calm: Outcome | undefined,
+): string | undefined {
+  if (scenario.judge === undefined) return describeDifference(calm ?? outcome, outcome);
+  const wrong = scenario.judge(outcome.facts);
+  return wrong.length === 0
+    ? undefined
+    : `${wrong.join('\n')}\n${JSON.stringify(outcome.facts, undefined, 1)}`;
 }
 
 /** Says in what two outcomes differ; undefined when in nothing. */

@@ -1,14 +1,14 @@
 import type { JsonValue } from '@boxcar/kernel';
-import type { TestBackend } from '../queue-backend.js';
+import type { BareWorker, TestBackend } from '../queue-backend.js';
 import type { Scenario } from './scenario.js';
 
-/** Serves the queue tools of a scenario as anyone does who knows nothing but BullMQ, until the backend closes. */
+/** Serves the queue tools of a scenario as anyone does who knows nothing but BullMQ, until they or the backend are closed. */
 export function serveOutside(
   backend: TestBackend,
   scenario: Scenario,
   beforeAnswer: (toolCallId: string, answer: JsonValue) => Promise<void> = () => Promise.resolve(),
-): void {
-  for (const [target, answer] of Object.entries(scenario.outside ?? {})) {
+): readonly BareWorker[] {
+  return Object.entries(scenario.outside ?? {}).map(([target, answer]) =>
     backend.worker(
       `boxcar-tools-${target}`,
       async (job) => {
@@ -17,6 +17,6 @@ export function serveOutside(
         return result;
       },
       { concurrency: 5 },
-    );
-  }
+    ),
+  );
 }

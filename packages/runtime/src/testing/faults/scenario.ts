@@ -51,6 +51,24 @@ export interface Scenario {
   judge?(facts: Facts): readonly string[];
 }
 
+/** Who plays: what several scenarios need, together. */
+export type Cast = Pick<Scenario, 'models' | 'tools'>;
+
+/** @throws Error when two of them mean something else by one name. */
+export function castOf(scenarios: readonly Scenario[]): Cast {
+  const models = new Map<string, ScriptedFunction>();
+  const tools = new Map<string, ScenarioTool>();
+  const add = <T>(all: Map<string, T>, name: string, one: T): void => {
+    if (all.has(name) && all.get(name) !== one) throw new Error(`two scenarios have another '${name}' each`);
+    all.set(name, one);
+  };
+  for (const scenario of scenarios) {
+    for (const [name, model] of Object.entries(scenario.models ?? {})) add(models, name, model);
+    for (const tool of scenario.tools ?? []) add(tools, tool.name, tool);
+  }
+  return { models: Object.fromEntries(models), tools: [...tools.values()] };
+}
+
 export type ScenarioTool = Pick<Tool, 'name' | 'description' | 'input'> & {
   /** `never`: once in its life, whatever happens. */
   readonly retry: 'safe' | 'never';

@@ -1,5 +1,6 @@
-/** Work on tapes beside the turns that write them: handoffs, a file that is imported, a reset between two turns. */
+/** Work on tapes beside the turns that write them: handoffs, a file that is imported, resets, one of them between two turns. */
 import type { Runtime } from '../../runtime.js';
+import type { Tape } from '../../tape/tape.js';
 import type { Scenario, Watcher } from './scenario.js';
 
 interface Receipt {
@@ -18,6 +19,11 @@ const untilEnded = (watcher: Watcher, { turn_id: turn }: Receipt): Promise<unkno
 const importUnder = (runtime: Runtime, dedupKey: string): Promise<unknown> =>
   runtime.importTape('filed', { main: { lines: () => LINES } }, { append: true, dedupKey });
 
+/** Were nothing there in between, who names the tape then would make another. */
+async function resetOnce(tape: Tape): Promise<void> {
+  if ((await tape.info()).incarnation === 1) await tape.reset({ archive: true });
+}
+
 /** Each tape without its ids: name, incarnation, entries, the last anchor with its state, whether it is archived. */
 const TAPES = `
   select json_agg(json_build_array(b.tape_name, b.incarnation, b.head_position, e.anchor_name, c.content->'data'->'n', b.archived_at is not null)
@@ -25,7 +31,8 @@ const TAPES = `
   from boxcar.boxes b join boxcar.tape_entries e on e.box_id = b.id and e.position = b.last_anchor_position join boxcar.cards c on c.id = e.card_id
   where b.kind = 'tape'`;
 const EXPECTED = [
-  ['filed', 1, 4, 'session/start', null, false],
+  ['filed', 1, 4, 'session/start', null, true],
+  ['filed', 2, 2, 'session/start', null, false],
   ['notes', 1, 5, 'phase/1', 1, false],
   [null, 1, 6, 'phase/2', 2, true],
   [null, 2, 4, 'session/start', null, false],
@@ -46,15 +53,13 @@ export const tapeFiles: Scenario = {
     });
     await client.use((runtime) => importUnder(runtime, 'made'));
     await client.use((runtime) => importUnder(runtime, 'appended'));
+    await client.use(async (runtime) => resetOnce(await runtime.tape('filed')));
     await untilEnded(watcher, first);
     const agent = { agent: first.agent_id };
     await client.use(async (runtime) => {
       await (await runtime.tape(agent)).handoff('phase/2', { state: { n: 2 }, dedupKey: 'phase/2' });
     });
-    await client.use(async (runtime) => {
-      const tape = await runtime.tape(agent);
-      if ((await tape.info()).incarnation === 1) await tape.reset({ archive: true });
-    });
+    await client.use(async (runtime) => resetOnce(await runtime.tape(agent)));
     const second = (await client.submit('delegate_async', {
       target_strategy: 'reuse',
       target_ref: first.agent_id,

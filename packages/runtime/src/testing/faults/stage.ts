@@ -9,7 +9,7 @@ import type { ToolContext } from '../../tool.js';
 import type { ToolQueue } from '../../tool-queue.js';
 import { Sweeper } from '../../worker/sweeper.js';
 import { createWorker, type Worker } from '../../worker/worker.js';
-import type { Scenario, ScenarioTool } from './scenario.js';
+import type { Cast, ScenarioTool } from './scenario.js';
 
 /** Timers that never fire in a test: who sweeps, and when, is up to the driver. */
 const NEVER_MS = 3_600_000;
@@ -17,7 +17,7 @@ const LOST_RING_MS = 2_000;
 
 export interface StageOptions {
   readonly databaseUrl: string;
-  readonly scenario: Scenario;
+  readonly cast: Cast;
   /** For what the tools write, past all faults. */
   readonly effects: pg.Pool;
   readonly leaseMs: number;
@@ -45,13 +45,10 @@ export interface Stage {
   close(): Promise<void>;
 }
 
-/** Where the tools write that they were run; never behind a fault. */
-export const EFFECTS = 'create table public.effects (tool_call_id uuid, name text)';
-
 export function openStage(options: StageOptions): Stage {
-  const { scenario, effects } = options;
+  const { cast, effects } = options;
   const pool = createPool({ connectionString: options.databaseUrl });
-  const model = createModelRouter({ scripted: { functions: scenario.models ?? {} } });
+  const model = createModelRouter({ scripted: { functions: cast.models ?? {} } });
   const runtime = new Runtime({
     pool,
     directUrl: options.databaseUrl,
@@ -60,7 +57,7 @@ export function openStage(options: StageOptions): Stage {
     ...(options.toolQueue === undefined ? {} : { toolQueue: options.toolQueue }),
     ...(options.log === undefined ? {} : { log: options.log }),
   });
-  for (const tool of scenario.tools ?? []) {
+  for (const tool of cast.tools ?? []) {
     runtime.registerTool({
       ...tool,
       run: async (input, context): Promise<JsonValue> => {

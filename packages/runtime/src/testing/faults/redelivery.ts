@@ -21,7 +21,7 @@ import { concludeScene, countUnfinished, findFault, watcherOf } from './conclude
 import type { Outcome } from './outcome.js';
 import { serveOutside } from './outside.js';
 import { type Client, Refused, type Scenario } from './scenario.js';
-import { setScene } from './scene.js';
+import { Scenes } from './scenes.js';
 import { openStage } from './stage.js';
 
 const SOON = { deadlineMs: 20_000 };
@@ -33,51 +33,72 @@ export interface RedeliveryReport {
   readonly failures: readonly string[];
 }
 
-export async function redeliverEverything(scenario: Scenario, kind: QueueBackend): Promise<RedeliveryReport> {
-  const calm = await runOnce(scenario, { kind, isTwice: false });
-  const { outcome, ...counts } = await runOnce(scenario, { kind, isTwice: true });
-  const difference = findFault(scenario, calm.outcome, outcome);
-  return { ...counts, failures: difference === undefined ? [] : [`${scenario.name}: ${difference}`] };
-}
-
 interface Counts {
   jobs: number;
   redelivered: number;
 }
 
-async function runOnce(
-  scenario: Scenario,
-  { kind, isTwice }: { readonly kind: QueueBackend; readonly isTwice: boolean },
-): Promise<Counts & { readonly outcome: Outcome }> {
-  await using backend = await testBackend(kind);
-  await setScene(backend.database, scenario);
-  const counts: Counts = { jobs: 0, redelivered: 0 };
-  const plain = openQueues(backend.connection);
-  const queues = isTwice ? redelivering(plain, counts) : plain;
-  const stage = openStage({
-    scenario,
-    databaseUrl: backend.database.url,
-    effects: backend.database.pool,
-    leaseMs: 60_000,
-    sweepMs: 100,
-    takesOwnRings: false,
-    doorbell: new BullMqDoorbell(queues, silentLog),
-    toolQueue: new ToolQueue(queues, silentLog),
-  });
-  const doors = [createQueueDoor(stage.runtime, plain), createToolResultsDoor(stage.runtime, queues)];
-  serveOutside(backend, scenario, isTwice ? answerTwice(backend) : undefined);
-  await stage.work();
-  const driven = await scenario.drive(
-    doorClient(backend, isTwice ? 2 : 1, stage.runtime),
-    watcherOf(backend.database.pool),
-  );
-  await waitFor(async () => (await countUnfinished(backend.database.pool)) === 0, {
-    message: 'all turns have ended',
-    ...SOON,
-  });
-  for (const door of doors) await door.close();
-  await stage.close();
-  return { ...counts, outcome: await concludeScene(backend.database.pool, scenario, driven ?? null) };
+/** Queues of one kind and a database, used by one scenario after the other. */
+export class Redelivery implements AsyncDisposable {
+  readonly #backend: TestBackend;
+  readonly #scenes: Scenes;
+  readonly #calm: Map<Scenario, Outcome>;
+
+  private constructor(backend: TestBackend, scenes: Scenes, calm: Map<Scenario, Outcome>) {
+    this.#backend = backend;
+    this.#scenes = scenes;
+    this.#calm = calm;
+  }
+
+  /** @param calm - What came of scenarios where all comes once, on whatever queues. */
+  static async open(kind: QueueBackend, calm: Map<Scenario, Outcome>): Promise<Redelivery> {
+    const backend = await testBackend(kind);
+    return new Redelivery(backend, await Scenes.open(backend.database), calm);
+  }
+
+  async run(scenario: Scenario): Promise<RedeliveryReport> {
+    if (scenario.judge === undefined && !this.#calm.has(scenario))
+      this.#calm.set(scenario, (await this.#runOnce(scenario, false)).outcome);
+    const { outcome, ...counts } = await this.#runOnce(scenario, true);
+    const difference = findFault(scenario, outcome, this.#calm.get(scenario));
+    return { ...counts, failures: difference === undefined ? [] : [`${scenario.name}: ${difference}`] };
+  }
+
+  async #runOnce(scenario: Scenario, isTwice: boolean): Promise<Counts & { readonly outcome: Outcome }> {
+    const backend = this.#backend;
+    const { pool, url } = backend.database;
+    const counts: Counts = { jobs: 0, redelivered: 0 };
+    const plain = openQueues(backend.connection);
+    const queues = isTwice ? redelivering(plain, counts) : plain;
+    const stage = openStage({
+      cast: scenario,
+      databaseUrl: url,
+      effects: pool,
+      leaseMs: 60_000,
+      sweepMs: 100,
+      takesOwnRings: false,
+      doorbell: new BullMqDoorbell(queues, silentLog),
+      toolQueue: new ToolQueue(queues, silentLog),
+    });
+    await this.#scenes.set(scenario, stage.runtime);
+    const doors = [createQueueDoor(stage.runtime, plain), createToolResultsDoor(stage.runtime, queues)];
+    const outside = serveOutside(backend, scenario, isTwice ? answerTwice(backend) : undefined);
+    await stage.work();
+    const driven = await scenario.drive(doorClient(backend, isTwice ? 2 : 1, stage.runtime), watcherOf(pool));
+    await waitFor(async () => (await countUnfinished(pool)) === 0, {
+      message: 'all turns have ended',
+      ...SOON,
+    });
+    await Promise.all(outside.map((worker) => worker.close(true)));
+    for (const door of doors) await door.close();
+    await stage.close();
+    return { ...counts, outcome: await concludeScene(pool, scenario, driven ?? null) };
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#scenes[Symbol.asyncDispose]();
+    await this.#backend.close();
+  }
 }
 
 function redelivering(queues: Queues, counts: Counts): Queues {

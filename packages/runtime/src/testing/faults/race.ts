@@ -12,8 +12,8 @@ import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { persistentClient } from './client.js';
 import { concludeScene, countUnfinished, findFault, watcherOf } from './conclude.js';
 import type { Outcome } from './outcome.js';
-import type { Scenario } from './scenario.js';
-import { prepareScene } from './scene.js';
+import { type Cast, castOf, type Scenario } from './scenario.js';
+import { Scenes } from './scenes.js';
 import { openStage, type Stage } from './stage.js';
 
 const SOON = { deadlineMs: 20_000 };
@@ -26,75 +26,110 @@ export interface RaceReport {
   readonly failures: readonly string[];
 }
 
-export async function raceEverywhere(scenario: Scenario): Promise<RaceReport> {
-  const scene = await prepareScene(scenario);
-  const calm = await runOnce(scenario, { scene, workers: 1 });
-  const { outcome, ...counts } = await runOnce(scenario, { scene, workers: 2 });
-  await scene.close();
-  const difference = findFault(scenario, calm.outcome, outcome);
-  return { ...counts, failures: difference === undefined ? [] : [`${scenario.name}: ${difference}`] };
+/** Two processes, and the database that they share with one scenario after the other. */
+export class Race implements AsyncDisposable {
+  readonly #scenes: Scenes;
+  readonly #stages: readonly [Stage, Stage];
+  readonly #bell: Doorbell;
+  readonly #state: RaceState;
+
+  private constructor(
+    scenes: Scenes,
+    of: { readonly stages: readonly [Stage, Stage]; readonly bell: Doorbell; readonly state: RaceState },
+  ) {
+    this.#scenes = scenes;
+    this.#stages = of.stages;
+    this.#bell = of.bell;
+    this.#state = of.state;
+  }
+
+  /** @param scenarios - All that will be raced. */
+  static async open(scenarios: readonly Scenario[]): Promise<Race> {
+    const scenes = await Scenes.open(await testDatabase());
+    const bell = new SharedDoorbell();
+    const state: RaceState = { lost: 0, handover: undefined };
+    const open = (): Stage => openRacer(scenes.database, { cast: castOf(scenarios), bell, state });
+    return new Race(scenes, { stages: [open(), open()], bell, state });
+  }
+
+  async run(scenario: Scenario): Promise<RaceReport> {
+    const calm = scenario.judge === undefined ? await this.#runOnce(scenario, 1) : undefined;
+    const handover = new Handover(this.#scenes.database, this.#bell);
+    Object.assign(this.#state, { lost: 0, handover });
+    const outcome = await this.#runOnce(scenario, 2);
+    this.#state.handover = undefined;
+    await handover.checkCommits();
+    const difference = findFault(scenario, outcome, calm);
+    return {
+      races: handover.races,
+      lost: this.#state.lost,
+      failures: difference === undefined ? [] : [`${scenario.name}: ${difference}`],
+    };
+  }
+
+  async #runOnce(scenario: Scenario, workers: 1 | 2): Promise<Outcome> {
+    const { pool } = this.#scenes.database;
+    const [first] = this.#stages;
+    const stages = this.#stages.slice(0, workers);
+    await this.#scenes.set(scenario, first.runtime);
+    for (const stage of stages) await stage.work();
+    const driven = await scenario.drive(
+      persistentClient(() => first),
+      watcherOf(pool),
+    );
+    await waitFor(async () => (await countUnfinished(pool)) === 0, {
+      message: 'all turns have ended',
+      intervalMs: 5,
+      ...SOON,
+    });
+    // Side by side: what is in the hands of one may wait for what is in those of the other.
+    await Promise.all(stages.map((stage) => stage.rest()));
+    return concludeScene(pool, scenario, driven ?? null);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const stage of this.#stages) await stage.close();
+    await this.#scenes[Symbol.asyncDispose]();
+  }
 }
 
-async function runOnce(
-  scenario: Scenario,
-  { scene, workers }: { readonly scene: TestDatabase; readonly workers: 1 | 2 },
-): Promise<{ readonly races: number; readonly lost: number; readonly outcome: Outcome }> {
-  const database = await testDatabase({ from: scene.name });
-  const bell = new SharedDoorbell();
-  const handover = workers === 2 ? new Handover(database, bell) : undefined;
-  let lost = 0;
-  const open = (): Stage =>
-    openStage({
-      scenario,
-      databaseUrl: database.url,
-      effects: database.pool,
-      leaseMs: 60_000,
-      sweepMs: 100,
-      takesOwnRings: false,
-      doorbell: bell,
-      log: (_level, event, { outcome } = {}) => {
-        if (event === 'turn.left' && outcome === 'fenced') lost += 1;
-      },
-      ...(handover === undefined
-        ? {}
-        : {
-            model: (model) => ({
-              ...model,
-              generate: async (request, options) => {
-                const reply = await model.generate(request, options);
-                await handover.meet(stepOf(request), request.turn.turnId, {
-                  step: request.turn,
-                  signal: options.signal,
-                });
-                return reply;
-              },
-            }),
-            beforeTool: async ({ retry }, { toolCallId, turnId, signal }) => {
-              if (retry === 'safe') await handover.meet(toolCallId, turnId, { signal });
-              else await handover.give(turnId);
-            },
-          }),
-    });
-  const stages = Array.from({ length: workers }, open);
-  const [first] = stages;
-  if (first === undefined) throw new Error('there is no worker');
-  for (const stage of stages) await stage.work();
-  const driven = await scenario.drive(
-    persistentClient(() => first),
-    watcherOf(database.pool),
-  );
-  await waitFor(async () => (await countUnfinished(database.pool)) === 0, {
-    message: 'all turns have ended',
-    ...SOON,
-  });
-  // Side by side: what is in the hands of one may wait for what is in those of the other.
-  await Promise.all(stages.map((stage) => stage.rest()));
-  for (const stage of stages) await stage.close();
-  const outcome = await concludeScene(database.pool, scenario, driven ?? null);
-  await handover?.checkCommits();
-  await database.close();
-  return { races: handover?.races ?? 0, lost, outcome };
+interface RaceState {
+  lost: number;
+  /** Undefined: nobody races. */
+  handover: Handover | undefined;
 }
+
+const openRacer = (
+  database: TestDatabase,
+  { cast, bell, state }: { readonly cast: Cast; readonly bell: Doorbell; readonly state: RaceState },
+): Stage =>
+  openStage({
+    cast,
+    databaseUrl: database.url,
+    effects: database.pool,
+    leaseMs: 60_000,
+    sweepMs: 100,
+    takesOwnRings: false,
+    doorbell: bell,
+    log: (_level, event, { outcome } = {}) => {
+      if (event === 'turn.left' && outcome === 'fenced') state.lost += 1;
+    },
+    model: (model) => ({
+      ...model,
+      generate: async (request, options) => {
+        const reply = await model.generate(request, options);
+        await state.handover?.meet(stepOf(request), request.turn.turnId, {
+          step: request.turn,
+          signal: options.signal,
+        });
+        return reply;
+      },
+    }),
+    beforeTool: async ({ retry }, { toolCallId, turnId, signal }) => {
+      if (retry === 'safe') await state.handover?.meet(toolCallId, turnId, { signal });
+      else await state.handover?.give(turnId);
+    },
+  });
 
 type StepAt = Pick<ModelRequest['turn'], 'turnId' | 'step' | 'epoch'>;
 

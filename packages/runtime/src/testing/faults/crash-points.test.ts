@@ -1,0 +1,83 @@
+import { describe, expect, it } from 'vitest';
+import { deathsAtCommits, everyFault, fewFaults, type Sent } from './crash-points.js';
+
+/** Statements, those between `begin` and `commit` in one transaction, all on one connection. */
+function sent(...statements: readonly string[]): Sent {
+  let open = 0;
+  let begun = 0;
+  const transactions = statements.map((text) => {
+    if (text === 'begin') open = ++begun;
+    const within = open;
+    if (text === 'commit') open = 0;
+    return within;
+  });
+  return {
+    statements,
+    places: ['', ...statements.slice(0, -1)],
+    transactions,
+    leaveAt: statements.length,
+  };
+}
+
+const few = (run: Sent, covered = new Set<string>()): string[] =>
+  fewFaults(run, covered).map(
+    ({ at, when, scope }) => `${scope} ${when} ${at.text}${at.behind ? ` of ${at.behind}` : ''} ${at.nth}`,
+  );
+
+const WRITE = 'insert into boxcar.cards';
+const OTHER = 'update boxcar.boxes';
+const TURN = 'update boxcar.turns';
+
+describe('of all statements few are cut', () => {
+  it('one that reads once, one that writes after it, its process alive and dead', () => {
+    expect(few(sent('select 1', WRITE, 'select 1', WRITE))).toEqual([
+      'connection before select 1 1',
+      `connection after ${WRITE} 1`,
+      `process after ${WRITE} 1`,
+    ]);
+  });
+
+  it('a transaction: after each write the connection, after the last one the process, and its commit', () => {
+    expect(few(sent('begin', 'select 1 for no key update', WRITE, OTHER, 'commit'))).toEqual([
+      `connection after ${WRITE} 1`,
+      `connection after ${OTHER} 1`,
+      `process after ${OTHER} 1`,
+      `connection after commit of ${OTHER} 1`,
+      `process after commit of ${OTHER} 1`,
+    ]);
+  });
+
+  it('of one that reads alone one statement, and its end once', () => {
+    expect(few(sent('begin', 'select 1', 'select 2', 'commit'))).toEqual([
+      'connection before begin 1',
+      'connection before commit of select 2 1',
+    ]);
+  });
+
+  it('what was cut by another scenario is not cut again, but for a death at the last that decides', () => {
+    const covered = new Set<string>();
+    few(sent('begin', TURN, 'commit', WRITE, TURN), covered);
+    expect(few(sent('begin', TURN, 'commit', 'begin', TURN, 'commit', WRITE, TURN, TURN), covered)).toEqual([
+      `process after commit of ${TURN} 2`,
+      `process after ${TURN} 4`,
+    ]);
+  });
+
+  it('a commit is told from others by what it commits', () => {
+    const run = sent('begin', WRITE, 'commit', 'begin', OTHER, 'commit');
+    expect(few(run).filter((fault) => fault.includes('process after commit'))).toEqual([
+      `process after commit of ${WRITE} 1`,
+      `process after commit of ${OTHER} 1`,
+    ]);
+  });
+
+  it('a process that takes its leave decides nothing', () => {
+    const run = { ...sent(TURN, TURN), leaveAt: 1 };
+    expect(deathsAtCommits(run)).toHaveLength(1);
+    expect(few(run, new Set([TURN]))).toEqual([]);
+  });
+});
+
+it('everything is every statement at three moments', () => {
+  expect(everyFault(sent('begin', WRITE, 'commit'))).toHaveLength(9);
+});
