@@ -9,12 +9,12 @@ import {
   lockBatch,
   lockMembers,
 } from './batches.js';
+import { type CommitResult, commitSteps } from './commits.js';
 import { transaction } from './db.js';
 import { emptySubmission, type NewBatch, writeSubmission } from './submission.js';
 import { findDueBatches, findOverdueCalls, probe } from './sweep.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from './testing/interleave.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { type CommitResult, commitSteps } from './turns.js';
 
 let world: World;
 let profile: TestProfile;

@@ -9,6 +9,7 @@ import {
   loadBoxes,
   loadSnapshots,
 } from './boxes.js';
+import { commitSteps } from './commits.js';
 import { emptySubmission, type NewContextBox, writeSubmission } from './submission.js';
 import {
   card,
@@ -21,7 +22,6 @@ import {
   World,
 } from './testing/world.js';
 import { recordResults } from './tool-calls.js';
-import { commitSteps } from './turns.js';
 
 let world: World;
 let profile: TestProfile;

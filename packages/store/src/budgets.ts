@@ -24,8 +24,8 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { pauseForBudget, wakeForBudget } from './budget-waits.js';
+import type { Purse } from './claims.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
-import type { Purse } from './turns.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for no key update');
 

@@ -3,13 +3,14 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { expandContexts } from './boxes.js';
 import { loadCardFacts, loadCards } from './card-facts.js';
+import { commitSteps } from './commits.js';
 import { createPool } from './db.js';
 import { eraseCards, findOwnCards } from './erasure.js';
 import { emptySubmission, writeSubmission } from './submission.js';
 import { begin } from './testing/interleave.js';
 import { card, DEFAULT_PROJECT, newId, type TestProfile, text, World } from './testing/world.js';
 import { recordResults } from './tool-calls.js';
-import { commitSteps, loadTurnStates } from './turns.js';
+import { loadTurnStates } from './turns.js';
 
 let world: World;
 let profile: TestProfile;

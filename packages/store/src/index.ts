@@ -54,6 +54,18 @@ export {
 } from './budgets.js';
 export { type Build, THIS_BUILD } from './build.js';
 export { loadCardFacts, loadCards } from './card-facts.js';
+export { type ClaimedTurn, type ClaimOutcome, claim, type Purse } from './claims.js';
+export { ENDED_CHANNEL } from './commit-sql.js';
+export {
+  type CommitOutcome,
+  type CommitResult,
+  commitSteps,
+  commitWithin,
+  type NewEntry,
+  type NewToolCall,
+  type StepCommit,
+  type TurnEnding,
+} from './commits.js';
 export {
   type CompactionLink,
   countAnchorsOfTurn,
@@ -338,24 +350,7 @@ export {
   type TurnTree,
 } from './tree.js';
 export { findTurnId, findTurnOrRun } from './turn-ref.js';
-export {
-  type ClaimedTurn,
-  type ClaimOutcome,
-  type CommitOutcome,
-  type CommitResult,
-  claim,
-  commitSteps,
-  commitWithin,
-  ENDED_CHANNEL,
-  loadTurnStates,
-  type NewEntry,
-  type NewToolCall,
-  type Purse,
-  releaseTurns,
-  type StepCommit,
-  type TurnEnding,
-  type TurnState,
-} from './turns.js';
+export { loadTurnStates, releaseTurns, type TurnState } from './turns.js';
 export {
   claimWithViews,
   type LoadedView,

@@ -1,5 +1,7 @@
 import type { Ring, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { claim } from './claims.js';
+import { commitSteps } from './commits.js';
 import { inspectInvariants } from './invariants.js';
 import {
   type Caller,
@@ -14,7 +16,6 @@ import {
   wakeProvider,
 } from './providers.js';
 import { type TestProfile, type TestTurn, World } from './testing/world.js';
-import { claim, commitSteps } from './turns.js';
 import { renewLease } from './workers.js';
 
 let world: World;

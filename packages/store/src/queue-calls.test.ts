@@ -1,10 +1,10 @@
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, expect, test } from 'vitest';
+import { commitSteps } from './commits.js';
 import { findDueCalls, hastenLooks, loadArguments, loadQueueCalls, noteLooks } from './queue-calls.js';
 import { probe } from './sweep.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { loadPendingCalls, recordResults } from './tool-calls.js';
-import { commitSteps } from './turns.js';
 
 let world: World;
 let profile: TestProfile;

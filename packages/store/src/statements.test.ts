@@ -2,9 +2,10 @@ import type { WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { beforeEach, expect, test } from 'vitest';
 import { loadBoxes, loadSnapshots } from './boxes.js';
+import { claim } from './claims.js';
+import { commitSteps } from './commits.js';
 import { DEFAULT_PROJECT, OPERATOR, type TestProfile, World } from './testing/world.js';
 import { advanceTurns, recordResults } from './tool-calls.js';
-import { claim, commitSteps } from './turns.js';
 import { loadViews } from './views.js';
 
 let world: World;

@@ -1,5 +1,6 @@
 import type { AgentId, BoxId, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { commitSteps } from './commits.js';
 import { transaction } from './db.js';
 import { lockAgents } from './lookups.js';
 import {
@@ -24,7 +25,6 @@ import {
   World,
 } from './testing/world.js';
 import { settleCalls } from './tool-calls.js';
-import { commitSteps } from './turns.js';
 
 let world: World;
 let profile: TestProfile;

@@ -1,11 +1,13 @@
 import type { TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { claim } from './claims.js';
+import { commitSteps, commitWithin } from './commits.js';
 import { type SubmissionResult, writeSubmission } from './submission.js';
 import { findSubtreeRoot, lockSubtrees } from './subtrees.js';
 import { ringAgain, takeOver } from './sweep.js';
 import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { claim, commitSteps, commitWithin, releaseTurns } from './turns.js';
+import { releaseTurns } from './turns.js';
 import { promote } from './workers.js';
 
 let world: World;

@@ -1,5 +1,7 @@
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { claim } from './claims.js';
+import { commitSteps } from './commits.js';
 import {
   closeDoor,
   elected,
@@ -17,7 +19,7 @@ import {
 import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { DEFAULT_PROJECT, newId, type TestProfile, World } from './testing/world.js';
 import { recordResults } from './tool-calls.js';
-import { claim, commitSteps, releaseTurns } from './turns.js';
+import { releaseTurns } from './turns.js';
 
 let world: World;
 let profile: TestProfile;

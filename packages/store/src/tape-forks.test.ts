@@ -20,7 +20,7 @@ async function resetFork(parentBoxId: BoxId): Promise<ForkRow> {
   const rest = { openedBy: OPERATOR, turnId: null, key: 'fork', mergeBack: true, upto: null } as const;
   await makeFork(world.pool, { boxId: id, projectId, parentBoxId, onError: 'merge', ...rest });
   const newBoxId = newId<'box'>();
-  await resetTape(world.pool, { projectId, boxId: id, newBoxId, authorId: OPERATOR, anchor: null });
+  await resetTape(world.pool, { projectId, boxId: id, newBoxId, authorId: OPERATOR, archive: null });
   const fork = await findFork(world.pool, projectId, id);
   if (fork === undefined) throw new Error('no fork');
   return fork;

@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { inspectBox } from './box-report.js';
 import { expandContexts, findReadableCards, loadBoxes, loadSnapshots } from './boxes.js';
+import { commitSteps } from './commits.js';
 import { loadTurnRows } from './explain.js';
 import { inspectTurn } from './inspect.js';
 import { inspectInvariants } from './invariants.js';
@@ -11,7 +12,6 @@ import { findAnchor, loadEntries } from './tape-entries.js';
 import { appendEntries, type NewTapeEntry } from './tapes.js';
 import { type ForkStep, forkChain } from './testing/forks.js';
 import { card, DEFAULT_PROJECT, newId, OPERATOR, type TestTurn, text, World } from './testing/world.js';
-import { commitSteps } from './turns.js';
 import { loadViews } from './views.js';
 
 let world: World;

@@ -1,10 +1,10 @@
 import type { BoxId, WorkerId } from '@boxcar/kernel';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { commitSteps } from './commits.js';
 import { findTapePlace, loadTapeSlice, type PlaceRequest } from './tape-refs.js';
 import { appendEntries, type NewTapeEntry } from './tapes.js';
 import { forkChain } from './testing/forks.js';
 import { card, DEFAULT_PROJECT, newId, OPERATOR, type TestTurn, text, World } from './testing/world.js';
-import { commitSteps } from './turns.js';
 
 let world: World;
 let holder: WorkerId;

@@ -1,6 +1,7 @@
 import type { BoxId, WorkerId } from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { commitSteps } from './commits.js';
 import { entriesStatement, findAnchor, loadEntries } from './tape-entries.js';
 import { makeFork } from './tape-forks.js';
 import { loadTapeFacts } from './tape-info.js';
@@ -20,7 +21,6 @@ import {
   World,
 } from './testing/world.js';
 import { recordResults } from './tool-calls.js';
-import { commitSteps } from './turns.js';
 import { loadViews } from './views.js';
 
 let world: World;

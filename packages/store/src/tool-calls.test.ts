@@ -1,5 +1,6 @@
 import type { ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { commitSteps } from './commits.js';
 import { transaction } from './db.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
@@ -11,7 +12,7 @@ import {
   recordResults,
   settleCalls,
 } from './tool-calls.js';
-import { commitSteps, releaseTurns } from './turns.js';
+import { releaseTurns } from './turns.js';
 
 let world: World;
 let profile: TestProfile;

@@ -1,11 +1,13 @@
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { claim } from './claims.js';
+import { commitSteps } from './commits.js';
 import { lockAgents } from './lookups.js';
 import { writeSubmission } from './submission.js';
 import { begin, holdCommits, waitUntilBlocked, watchErrors } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { recordResults } from './tool-calls.js';
-import { claim, commitSteps, loadTurnStates, releaseTurns } from './turns.js';
+import { loadTurnStates, releaseTurns } from './turns.js';
 import { promote, renewLease } from './workers.js';
 
 let world: World;

@@ -1,9 +1,9 @@
 import type { WorkerId } from '@boxcar/kernel';
 import pg from 'pg';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { commitSteps } from './commits.js';
 import type { KnownTape } from './known-tapes.js';
 import { newId, type TestProfile, World } from './testing/world.js';
-import { commitSteps } from './turns.js';
 import { claimWithViews, loadViews } from './views.js';
 
 let world: World;

@@ -12,10 +12,10 @@ import type {
 import type pg from 'pg';
 import { type ExpandedCard, expandContexts, expandShown } from './boxes.js';
 import type { Build } from './build.js';
+import { type ClaimedTurn, claimOnce } from './claims.js';
 import { onConnection, type Queryable, run, statement } from './db.js';
 import { type KnownTapes, knownParameter, UNKNOWN_PART } from './known-tapes.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { type ClaimedTurn, claimOnce } from './turns.js';
 
 const ENTRY_ROWS = `
   select t.id as turn_id, b.id as tape_id, b.view_position, coalesce(b.view_anchor_position, b.last_anchor_position) as last_anchor_position, p.erasures,

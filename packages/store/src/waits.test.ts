@@ -1,9 +1,10 @@
 import type { WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
+import { claim } from './claims.js';
+import { commitSteps } from './commits.js';
 import { findExhaustedTurns, probe, takeOver } from './sweep.js';
 import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { type TestProfile, type TestTurn, World } from './testing/world.js';
-import { claim, commitSteps } from './turns.js';
 import { loadFailedAttempts, retryLater, wakeDue, wakeRetries } from './waits.js';
 
 let world: World;

@@ -7,9 +7,10 @@
  */
 import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
+import type { StepCommit } from './commits.js';
 import { type Queryable, run, runRetrying, statement } from './db.js';
 import { notSetAside } from './dead-letters.js';
-import { type StepCommit, toRing } from './turns.js';
+import { toRing } from './turns.js';
 
 export type WaitKind = 'retry' | 'limit' | 'budget' | 'approval';
 

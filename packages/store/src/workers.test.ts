@@ -1,8 +1,8 @@
 import { beforeEach, describe, expect, test } from 'vitest';
+import { commitSteps } from './commits.js';
 import { probe } from './sweep.js';
 import { begin, waitUntilBlocked } from './testing/interleave.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { commitSteps } from './turns.js';
 import { findReady, promote, purgeDeadWorkers, removeWorker, renewLease } from './workers.js';
 
 let world: World;

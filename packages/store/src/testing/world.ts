@@ -20,11 +20,12 @@ import {
 } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import type pg from 'pg';
+import { type ClaimedTurn, claim } from '../claims.js';
+import { commitSteps, type NewEntry, type StepCommit } from '../commits.js';
 import { transaction } from '../db.js';
 import { insertProfile, lockAgents } from '../lookups.js';
 import { emptySubmission, type NewTurn, type Submission, writeSubmission } from '../submission.js';
 import type { CallSettlement } from '../tool-calls.js';
-import { type ClaimedTurn, claim, commitSteps, type NewEntry, type StepCommit } from '../turns.js';
 import { registerWorker } from '../workers.js';
 
 export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;

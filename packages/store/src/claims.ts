@@ -1,0 +1,223 @@
+/**
+ * The claim of a turn: who runs it, from where on, with what.
+ *
+ * C1  A claim wins only on `dispatched` at its epoch, and leaves the epoch as it is.
+ */
+import type {
+  AgentId,
+  Allotment,
+  BoxId,
+  ProfileId,
+  ProjectId,
+  Ring,
+  RunId,
+  ToolCallId,
+  TurnId,
+  WorkerId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { type Build, THIS_BUILD } from './build.js';
+import { type Queryable, retryTransient, run, statement } from './db.js';
+
+export interface ClaimedTurn {
+  readonly turnId: TurnId;
+  readonly projectId: ProjectId;
+  readonly runId: RunId;
+  readonly agentId: AgentId;
+  readonly profileId: ProfileId;
+  readonly epoch: number;
+  readonly parentTurnId: TurnId | null;
+  readonly parentToolCallId: ToolCallId | null;
+  readonly isAwaited: boolean;
+  readonly primitive: string;
+  readonly contextBoxId: BoxId;
+  readonly outputBoxId: BoxId;
+  readonly channelId: string;
+  readonly workerTarget: string;
+  readonly traceparent: string | null;
+  readonly maxSteps: number;
+  readonly deadlineAt: Date | null;
+  /** Committed steps. */
+  readonly stepCount: number;
+  readonly emptyReplies: number;
+  readonly pendingCalls: number;
+  /** Claims since the last committed step, this one included. */
+  readonly attempt: number;
+  /** Model calls of the step that failed and are tried again. */
+  readonly retries: number;
+  /** Workers it has lost since. */
+  readonly losses: number;
+  /** Batches wait for it. */
+  readonly isMember: boolean;
+  /** Null when nothing limits what it spends. */
+  readonly purse: Purse | null;
+}
+
+/** What a turn has been given by its accounts, and what it has spent. */
+export interface Purse {
+  /** Null: only the profile limits it. */
+  readonly budgetId: string | null;
+  readonly allotment: Allotment;
+  readonly spentTokens: number;
+  readonly spentCostMicros: number;
+}
+
+export type ClaimOutcome =
+  | { readonly outcome: 'claimed'; readonly turn: ClaimedTurn }
+  | { readonly outcome: 'stale' };
+
+// Each part reads the one before it, so that no two lists of a batch are joined by going through both.
+const CLAIM = statement(`
+  with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
+  lk as (
+    select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
+    where t.id = any ($3::uuid[]) and t.status = 'dispatched' and t.format <= $4 order by t.id for update of t
+  ),
+  heads as (
+    select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first
+    from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b
+  ),
+  hd as (
+    update boxcar.boxes b set head_position = b.head_position + case when heads.is_first then 1 else 0 end from heads where b.id = heads.output_box_id
+    returning heads.*, b.head_position, b.view_position
+  ),
+  started as (
+    insert into boxcar.tape_entries (box_id, position, kind, payload, turn_id, author_id)
+    select hd.output_box_id, hd.head_position, 'event', json_build_object('name', 'turn.started', 'data',
+        json_strip_nulls(json_build_object('turn_id', hd.turn_id, 'context_box_id', hd.context_box_id, 'steps_left', case when hd.max_steps <= 2 then hd.max_steps end))),
+      hd.turn_id, hd.agent_id::text
+    from hd where hd.is_first
+  ),
+  cl as (
+    update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1, format = greatest(t.format, $5),
+      start_position = case when hd.is_first then hd.head_position else t.start_position end
+    from hd where t.id = hd.turn_id and t.status = 'dispatched' and t.epoch = hd.epoch
+    returning t.*, hd.head_position, hd.view_position
+  ),
+  opened as (
+    insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
+    select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2, cl.view_position, cl.head_position
+    from cl where cl.pending_calls = 0
+  )
+  select cl.id, cl.project_id, cl.run_id, cl.agent_id, cl.profile_id, cl.epoch, cl.parent_turn_id, cl.parent_tool_call_id, cl.is_awaited, cl.primitive,
+    cl.context_box_id, cl.output_box_id, cl.channel_id, cl.worker_target, cl.traceparent, cl.max_steps, cl.deadline_at, cl.step_count,
+    cl.empty_replies, cl.pending_calls, cl.attempt, cl.retries, cl.losses, cl.batch_ids is not null as is_member,
+    cl.budget_id, cl.allotted_tokens::float8, cl.allotted_cost::float8, cl.allotted_steps, cl.spent_tokens::float8, cl.spent_cost::float8
+  from cl`);
+
+interface ClaimRow extends pg.QueryResultRow {
+  id: TurnId;
+  project_id: ProjectId;
+  run_id: RunId;
+  agent_id: AgentId;
+  profile_id: ProfileId;
+  epoch: number;
+  parent_turn_id: TurnId | null;
+  parent_tool_call_id: ToolCallId | null;
+  is_awaited: boolean;
+  primitive: string;
+  context_box_id: BoxId;
+  output_box_id: BoxId;
+  channel_id: string;
+  worker_target: string;
+  traceparent: string | null;
+  max_steps: number;
+  deadline_at: Date | null;
+  step_count: number;
+  empty_replies: number;
+  pending_calls: number;
+  attempt: number;
+  retries: number;
+  losses: number;
+  is_member: boolean;
+  budget_id: string | null;
+  allotted_tokens: number | null;
+  allotted_cost: number | null;
+  allotted_steps: number | null;
+  spent_tokens: number | null;
+  spent_cost: number | null;
+}
+
+const toPurse = (row: ClaimRow): Purse | null =>
+  row.spent_tokens === null
+    ? null
+    : {
+        budgetId: row.budget_id,
+        allotment: { tokens: row.allotted_tokens, costMicros: row.allotted_cost, steps: row.allotted_steps },
+        spentTokens: row.spent_tokens,
+        spentCostMicros: row.spent_cost ?? 0,
+      };
+
+/**
+ * Takes dispatched turns for a worker; opens the next step of those that wait for no call.
+ *
+ * @param build - Whose worker it is: a turn that it cannot read is `stale` for it, and what it takes is of its format from then on.
+ * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error.
+ */
+export function claim(
+  pool: pg.Pool,
+  rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+  holderId: WorkerId,
+  build: Build = THIS_BUILD,
+): Promise<readonly ClaimOutcome[]> {
+  return retryTransient(() => claimOnce(pool, rings, holderId, build));
+}
+
+/** `claim` on one connection, whose loss is the caller's to deal with. */
+export async function claimOnce(
+  db: Queryable,
+  rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
+  holderId: WorkerId,
+  build: Build = THIS_BUILD,
+): Promise<readonly ClaimOutcome[]> {
+  const wanted = [
+    // By turn and epoch: an old ring must not stand in the place of the one that counts.
+    ...new Map(
+      rings.map(({ turnId, epoch }) => [`${turnId}-${epoch}`, { turn_id: turnId, epoch }] as const),
+    ).values(),
+  ];
+  const rows = await run<ClaimRow>(db, CLAIM, [
+    JSON.stringify(wanted),
+    holderId,
+    wanted.map((item) => item.turn_id),
+    build.schemaVersion,
+    build.turnFormat,
+  ]);
+  const claimed = new Map(rows.map((row) => [row.id, row]));
+  return rings.map((ring) => {
+    const row = claimed.get(ring.turnId);
+    if (row === undefined || row.epoch !== ring.epoch) return { outcome: 'stale' };
+    // A ring that came twice in one batch wins once.
+    claimed.delete(ring.turnId);
+    return {
+      outcome: 'claimed',
+      turn: {
+        turnId: row.id,
+        projectId: row.project_id,
+        runId: row.run_id,
+        agentId: row.agent_id,
+        profileId: row.profile_id,
+        epoch: row.epoch,
+        parentTurnId: row.parent_turn_id,
+        parentToolCallId: row.parent_tool_call_id,
+        isAwaited: row.is_awaited,
+        primitive: row.primitive,
+        contextBoxId: row.context_box_id,
+        outputBoxId: row.output_box_id,
+        channelId: row.channel_id,
+        workerTarget: row.worker_target,
+        traceparent: row.traceparent,
+        maxSteps: row.max_steps,
+        deadlineAt: row.deadline_at,
+        stepCount: row.step_count,
+        emptyReplies: row.empty_replies,
+        pendingCalls: row.pending_calls,
+        attempt: row.attempt,
+        retries: row.retries,
+        losses: row.losses,
+        isMember: row.is_member,
+        purse: toPurse(row),
+      },
+    };
+  });
+}

@@ -1,0 +1,271 @@
+/**
+ * The commit of a step, and the end of a turn with it.
+ *
+ * C2  A commit writes only while the turn is `running` at its epoch in its holder's hands (or, for the sweep, as it saw it).
+ * C3  Tape positions are taken under the lock of the tape's head row, so they are gapless.
+ * C4  Turns are locked before tapes, tapes before tool calls, each class in id order, whatever the batch.
+ */
+import {
+  type AgentId,
+  type BatchId,
+  type CardId,
+  type EntryKind,
+  type ErrorBody,
+  type FinalStatus,
+  isFinal,
+  type JsonValue,
+  type NewCard,
+  type ProjectId,
+  type ToolCallId,
+  type TurnId,
+  type TurnStatus,
+  type WorkerId,
+} from '@boxcar/kernel';
+import type pg from 'pg';
+import { closeBatchesOf } from './batches.js';
+import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
+import { run, runRetrying, statement, type Tx, transactAtOnce, transaction } from './db.js';
+import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
+
+export interface NewEntry {
+  readonly kind: EntryKind;
+  readonly cardId: CardId;
+  readonly tokens: number;
+}
+
+export interface NewToolCall {
+  readonly id: ToolCallId;
+  readonly ordinal: number;
+  readonly providerCallId: string;
+  readonly name: string;
+  readonly arguments: JsonValue;
+  readonly route: CallRouteKind;
+  /** Whose queue it goes to; null unless the route is `queue`. */
+  readonly target: string | null;
+  readonly retry: 'safe' | 'never';
+  readonly timeoutMs: number;
+  /** What the call is, for the loop guard; absent: not guarded. */
+  readonly guardHash?: string;
+}
+
+export interface TurnEnding {
+  readonly status: FinalStatus;
+  readonly deliverableCardId: CardId;
+  readonly error: ErrorBody | null;
+  /** The result of the call that awaits this turn, if one does. */
+  readonly settles: {
+    readonly toolCallId: ToolCallId;
+    readonly turnId: TurnId;
+    readonly status: CallSettlement['status'];
+    readonly card: NewCard;
+  } | null;
+}
+
+/** What one commit writes about one turn. */
+export interface StepCommit {
+  readonly turnId: TurnId;
+  readonly projectId: ProjectId;
+  readonly agentId: AgentId;
+  readonly epoch: number;
+  /** True when a parent turn gets to read the output box at the end. */
+  readonly hasParent: boolean;
+  /** True when batches were known to wait for it as it was taken; then its end takes the locks at once. */
+  readonly isMember?: boolean;
+  /** Who must hold it; null = the sweep, which ends turns nobody holds. */
+  readonly holderId: WorkerId | null;
+  /** The step this commit closes; null when it closes none (an end between steps). */
+  readonly step: {
+    readonly step: number;
+    readonly attempt: number;
+    readonly model: string;
+    readonly promptHash: string;
+    /** Names the row of boxcar.toolsets with the tools that were offered. */
+    readonly toolsetHash: string;
+    readonly manifest: JsonValue;
+    readonly thoughtCardId: CardId | null;
+    readonly usage: JsonValue;
+    readonly finishReason: string;
+    readonly modelMs: number;
+    readonly error: ErrorBody | null;
+  } | null;
+  /** What the step used, for a turn whose row keeps it. */
+  readonly spent?: { readonly tokens: number; readonly costMicros: number } | undefined;
+  readonly cards: readonly NewCard[];
+  readonly entries: readonly NewEntry[];
+  readonly calls: readonly NewToolCall[];
+  readonly emptyReplies: number;
+  /** Results of this turn's own calls, recorded first. */
+  readonly results: readonly CallSettlement[];
+  readonly end: TurnEnding | null;
+}
+
+export type CommitOutcome =
+  | {
+      readonly outcome: 'committed';
+      /** The head of the tape before this commit's entries. */
+      readonly basePosition: number | null;
+    }
+  /** The turn is in other hands or has ended: nothing of this commit took effect. */
+  | { readonly outcome: 'fenced' };
+
+export interface CommitResult extends SettledTurns {
+  readonly outcomes: readonly CommitOutcome[];
+  /**
+   * Targets where a turn ended: there may be room for queued turns now. Whoever ends a turn and whoever queues one look
+   * after their own commit (`promote`), so the later of the two sees both.
+   */
+  readonly backlogTargets: readonly string[];
+  readonly endedTurnIds: readonly TurnId[];
+  /** Ended turns that a job at the queue door waits for. */
+  readonly doorTurnIds: readonly TurnId[];
+  /** Batches that these ends have made due: they are to be finished now (`finishBatches`), else the sweep finds them. */
+  readonly dueBatchIds: readonly BatchId[];
+  /** Ended turns of which something is to be told (`sessions.ts`): now, else the sweep finds them. */
+  readonly noticeTurnIds: readonly TurnId[];
+}
+
+const LOCK_TURNS = statement(
+  'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[]) order by id for update',
+);
+
+interface LockedTurn extends pg.QueryResultRow {
+  id: TurnId;
+  status: TurnStatus;
+  epoch: number;
+  holder_id: WorkerId | null;
+  is_member: boolean;
+}
+
+/** C2, read under the lock of the turn: the same condition as in COMMIT. */
+const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean =>
+  turn !== undefined &&
+  !isFinal(turn.status) &&
+  turn.epoch === commit.epoch &&
+  turn.holder_id === commit.holderId &&
+  (commit.holderId === null || turn.status === 'running');
+
+/**
+ * Commits steps and ends of turns. A commit without calls and without an end opens the next step; an end settles the call
+ * that awaits it, grants the parent the output box, and may resume the parent: all in one transaction and, unless something
+ * must be decided between, in one round trip.
+ */
+export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
+  if (mustDecide(commits)) return transaction(pool, commitWithin(commits));
+  const result = await commitAtOnce(pool, commits);
+  const left = commits.filter(
+    (commit, index) => commit.end !== null && result.outcomes[index]?.outcome === 'fenced',
+  );
+  if (left.length === 0) return result;
+  // In other hands, or joined since its worker took it: the locks tell.
+  const rest = await transaction(pool, commitWithin(left));
+  return {
+    ...rest,
+    outcomes: commits.map(
+      (commit, index) =>
+        rest.outcomes[left.indexOf(commit)] ?? result.outcomes[index] ?? { outcome: 'fenced' },
+    ),
+    backlogTargets: [...new Set([...result.backlogTargets, ...rest.backlogTargets])],
+    endedTurnIds: [...result.endedTurnIds, ...rest.endedTurnIds],
+    doorTurnIds: [...result.doorTurnIds, ...rest.doorTurnIds],
+    dueBatchIds: [...new Set([...result.dueBatchIds, ...rest.dueBatchIds])],
+    rings: [...result.rings, ...rest.rings],
+    noticeTurnIds: [...result.noticeTurnIds, ...rest.noticeTurnIds],
+  };
+}
+
+/** Something of them depends on what the rows answer: results that fall with their commit, calls that an end leaves open. */
+function mustDecide(commits: readonly StepCommit[]): boolean {
+  const ids = new Set(commits.map((commit) => commit.turnId));
+  // A row is changed once by a statement, and a parent may be one of those that commit.
+  const isOfOneFamily = ({ settles }: TurnEnding): boolean => settles !== null && ids.has(settles.turnId);
+  return (
+    commits.length > LARGE ||
+    commits.some(
+      (commit) =>
+        commit.results.length > 0 ||
+        (commit.end !== null && (mayBreakOff(commit, commit.end) || isOfOneFamily(commit.end))),
+    )
+  );
+}
+
+/** In one statement where nobody waits for the ends; else with the locks before it and the results after it, sent together. */
+async function commitAtOnce(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
+  const settlements = commits.flatMap(({ turnId, end }) =>
+    end === null || end.settles === null
+      ? []
+      : [{ ...end.settles, ifEnded: { turnId, deliverableCardId: end.deliverableCardId } }],
+  );
+  const hasMembers = commits.some((commit) => commit.end !== null && commit.isMember === true);
+  const commit = toCommit(commits, hasMembers ? 'some' : 'unknown');
+  const values = commitValues(commits);
+  if (settlements.length === 0 && !hasMembers)
+    return readResult(commits, await runRetrying<CommitRow>(pool, commit, values));
+  return transactAtOnce(pool, async (tx) => {
+    const [, rows, settled] = await Promise.all([
+      run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
+      run<CommitRow>(tx, commit, values),
+      settleCalls(tx, settlements),
+    ]);
+    return { ...readResult(commits, rows), ...settled };
+  });
+}
+
+/** The turns that commits lock: children and parents together, by id, so that two ends of one family never wait in a circle. */
+const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
+  commits.flatMap((commit) => [commit.turnId, ...(commit.end?.settles ? [commit.end.settles.turnId] : [])]);
+
+/** The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once. */
+export const commitWithin =
+  (commits: readonly StepCommit[]) =>
+  async (tx: Tx): Promise<CommitResult> => {
+    const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]);
+    const turns = new Map(locked.map((turn) => [turn.id, turn]));
+    // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
+    const results = commits.flatMap((commit) =>
+      isFenceOpen(commit, turns.get(commit.turnId)) ? commit.results : [],
+    );
+    if (results.length > 0) await settleCalls(tx, results);
+    const hasMembers = commits.some((commit) => turns.get(commit.turnId)?.is_member === true);
+    const text = toCommit(commits, hasMembers ? 'some' : 'none');
+    const rows = await run<CommitRow>(tx, text, commitValues(commits));
+    const result = readResult(commits, rows);
+    const waiting = rows.filter((row) => row.has_open_calls).map((row) => row.turn_id);
+    const closed = waiting.length === 0 ? [] : await closeBatchesOf(tx, waiting);
+    return {
+      ...result,
+      dueBatchIds: [...new Set([...result.dueBatchIds, ...closed])],
+      ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))),
+    };
+  };
+
+/** Ends that come from outside the turn, which may leave calls open that wait for batches. */
+const mayBreakOff = ({ step }: StepCommit, { status }: TurnEnding): boolean =>
+  status !== 'success' && (status !== 'partial' || step === null);
+
+function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]): CommitResult {
+  const committed = new Map(rows.map((row) => [row.turn_id, row]));
+  return {
+    outcomes: commits.map((commit): CommitOutcome => {
+      const row = committed.get(commit.turnId);
+      return row === undefined ? { outcome: 'fenced' } : { outcome: 'committed', basePosition: row.base };
+    }),
+    backlogTargets: [...new Set(rows.filter((row) => row.is_ended).map((row) => row.worker_target))],
+    endedTurnIds: rows.filter((row) => row.is_ended).map((row) => row.turn_id),
+    doorTurnIds: rows.filter((row) => row.has_door).map((row) => row.turn_id),
+    dueBatchIds: rows[0]?.due_batch_ids ?? [],
+    noticeTurnIds: rows.filter((row) => row.has_notice).map((row) => row.turn_id),
+    rings: [],
+    duplicates: [],
+  };
+}
+
+function settleParents(
+  tx: Tx,
+  commits: readonly StepCommit[],
+  committed: ReadonlySet<TurnId>,
+): Promise<SettledTurns> {
+  return settleCalls(
+    tx,
+    commits.flatMap(({ turnId, end }) => (end?.settles && committed.has(turnId) ? [end.settles] : [])),
+  );
+}
