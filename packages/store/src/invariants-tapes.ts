@@ -118,12 +118,12 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'session-whole',
-    rule: 'a session has its agent, which has its name, the tape it began with, and the one it was forked from',
+    rule: 'a session has the tape it began with, and unless it was imported its agent, which has its name, and the tape it was forked from',
     when: 'wide',
     broken: `
       select s.id, 'has ' || case when a.id is null then 'no agent' when a.name is distinct from s.name then 'an agent of another name' when b.id is null then 'no tape' else 'no parent' end as what
       from boxcar.sessions s left join boxcar.agents a on a.id = s.agent_id left join boxcar.boxes b on b.id = s.id left join boxcar.boxes p on p.id = s.parent_box_id
-      where a.id is null or a.name is distinct from s.name or b.id is null or p.id is null`,
+      where b.id is null or (a.id is null or a.name is distinct from s.name or p.id is null) and (s.agent_id is not null or s.parent_box_id is not null)`,
   },
   {
     name: 'words-of-entries',

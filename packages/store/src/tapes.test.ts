@@ -358,11 +358,13 @@ describe('of a long tape', () => {
       'a place by its entry',
       1,
       (pool, id) => findTapePlace(pool, { tape: { id, name: '' }, position: N - 5 }, operator),
+      10,
     ],
     [
       'a place by an anchor and a head',
       1,
       (pool, id) => findTapePlace(pool, { tape: { id, name: '' }, anchor: 'phase2', head: N - 5 }, operator),
+      30,
     ],
     [
       'what is handed over',

@@ -205,7 +205,7 @@ describe('collect', () => {
     // As a parent is granted the tape of its child at the child's end.
     await h.rows(
       `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
-      select a.project_id, a.id, b.id, 'read', b.head_position, 'turn' from boxcar.agents a, boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
+      select a.project_id, a.id, b.id, 'read', b.head_position, 'turn:' || t.id from boxcar.agents a, boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
       where a.name = 'reader' and t.id = $1`,
       [open],
     );

@@ -197,7 +197,7 @@ describe('a forked session', () => {
     ['another trigger', { triggerOnComplete: 'call_me' }, 'bad_request', 'triggerOnComplete'],
     ['another view', { view: 'all' }, 'bad_request', 'view'],
     ['no intention at all', { intention: null }, 'bad_request', 'intention'],
-    ['an anchor of impossible name', { fromAnchor: 'a\0' }, 'bad_request', ''],
+    ['an anchor of impossible name', { fromAnchor: 'a\0' }, 'not_found', 'was not found'],
     ['half an intention', { intention: { next_steps: 'x' } }, 'bad_request', 'intention.context_summary'],
   ])('with %s is refused and leaves nothing', async (_name, options, code, message) => {
     const { tape } = await parent();

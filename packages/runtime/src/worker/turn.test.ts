@@ -168,7 +168,7 @@ describe('a tool', () => {
       wake = resolve;
     });
     const seen: unknown[] = [];
-    tool('meet', async (_input, { signal: _signal, ...context }) => {
+    tool('meet', async (_input, { signal: _signal, tape: _tape, ...context }) => {
       seen.push(context);
       if (++waiting === 2) wake();
       await both;
