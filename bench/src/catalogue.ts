@@ -1,4 +1,4 @@
-/** Every case of every suite with what it must reach: design §12. Goals hold for Redis; the Postgres queue has guides of its own. */
+/** Every case of every suite with what it must reach. Goals hold for Redis; the Postgres queue has guides of its own. */
 import type { QueueName } from './options.js';
 
 export const SUITES = [

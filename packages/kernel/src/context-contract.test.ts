@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { contextContract, contextReminder, DEFAULT_CONTEXT_TOKENS } from './context-contract.js';
 
-test("the contract is the seed's, with the limit of the model", () => {
+test("the contract is the original's, with the limit of the model", () => {
   expect(contextContract(DEFAULT_CONTEXT_TOKENS)).toBe(
     '<context_contract>\nExcessively long context may cause model call failures. In this case, you SHOULD first use ' +
       'tape.handoff tool to shorten the length of the retrieved history. The current limit is 200k tokens.\n' +

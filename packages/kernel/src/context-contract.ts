@@ -11,7 +11,7 @@ function shortTokens(tokens: number): string {
   return tokens >= 1_000 && tokens % 1_000 === 0 ? `${tokens / 1_000}k` : String(tokens);
 }
 
-/** The seed's `<context_contract>` (000, 5.3) with the model's real limit. */
+/** The original's `<context_contract>` with the model's real limit. */
 export function contextContract(limitTokens: number): string {
   return [
     '<context_contract>',

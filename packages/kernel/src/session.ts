@@ -6,7 +6,7 @@ export const INTENTION_ANCHOR = 'intention';
 /** The only trigger there is: the ends of the session's turns are told on the parent's tape. */
 export const NOTIFY_PARENT = 'notify_parent';
 
-/** The state of the anchor `intention`, in the seed's members; `created_at` and `from_anchor` (name, state, reference) are added. */
+/** The state of the anchor `intention`, in the original's members; `created_at` and `from_anchor` (name, state, reference) are added. */
 export interface Intention {
   readonly next_steps: string;
   readonly context_summary: string;

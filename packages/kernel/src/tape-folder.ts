@@ -1,4 +1,4 @@
-/** What stands beside the lines of a tape in the seed's folder: `manifest.json` and `session_graph.jsonl`. */
+/** What stands beside the lines of a tape in the original's folder: `manifest.json` and `session_graph.jsonl`. */
 import { z } from 'zod';
 import { toBadRequest } from './card.js';
 import { KernelError } from './errors.js';

@@ -11,7 +11,7 @@ import { CardMaker, TestTape, testId } from './testing/view-rows.js';
 const line = (id: number, kind: string, payload: JsonObject, more: JsonObject = { meta: {} }): string =>
   pythonJson({ id, kind, payload, ...more });
 
-/** As the seed shows them, as older and newer versions write them, and what only a plugin writes. */
+/** As the original shows them, as older and newer versions write them, and what only a plugin writes. */
 const LINES = [
   line(1, 'anchor', { name: 'session/start', state: { owner: 'human' } }),
   line(2, 'message', { role: 'user', content: 'Hello' }),

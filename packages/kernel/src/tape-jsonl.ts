@@ -1,5 +1,5 @@
 /**
- * The lines of a tape file, the seed's `tape/main.jsonl`: texts in, what is appended for them out, and back.
+ * The lines of a tape file, the original's `tape/main.jsonl`: texts in, what is appended for them out, and back.
  *
  * J1  A line that was imported is exported byte for byte.
  * J2  A file is read as a whole or not at all: the first broken line is named by its number.

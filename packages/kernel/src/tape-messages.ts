@@ -1,5 +1,5 @@
 /**
- * How entries become chat messages in OpenAI's shape: the seed's mapping. A turn's own prompt is `buildView`'s.
+ * How entries become chat messages in OpenAI's shape: the original's mapping. A turn's own prompt is `buildView`'s.
  *
  * M1  `strictBub` makes what the original makes of the same entries, to the byte of every text, its defects included: the
  *     anchor before the slice is not shown, results are paired by position with the last calls alone.
@@ -127,7 +127,7 @@ function validMessages(records: readonly TapeRecord[]): readonly ChatMessage[] {
   return parts.flatMap((part) => part());
 }
 
-/** @param records - In the seed's form, see `toRecords`. Those whose `meta.context` is false are left out. */
+/** @param records - In the original's form, see `toRecords`. Those whose `meta.context` is false are left out. */
 export function tapeMessages(
   records: readonly TapeRecord[],
   options: TapeMessagesOptions = {},

@@ -57,7 +57,7 @@ test.each<[EntryKind, CardContent, JsonObject]>([
     { kind: 'model_failed', message: 'No.', details: { status: 500 } },
   ],
   ['error', { kind: 'text', text: 'No.' }, { kind: 'unknown', message: 'No.' }],
-])("the payload of a %s is the seed's: %j", (kind, content, payload) => {
+])("the payload of a %s is the original's: %j", (kind, content, payload) => {
   expect(toRecord(entry(kind, content, { anchorName: 'phase/1' })).payload).toEqual(payload);
 });
 

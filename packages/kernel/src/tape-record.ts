@@ -1,6 +1,6 @@
 /**
- * A tape entry in the seed's form: what queries answer, what becomes chat messages, what a line of an exported file holds.
- * Our `position` is the seed's `id`.
+ * A tape entry in the original's form: what queries answer, what becomes chat messages, what a line of an exported file holds.
+ * Our `position` is the original's `id`.
  *
  * R1  A record made of one entry says what its card says; nothing of the entry is lost but ids.
  * R2  What came from one imported line is that line again, as long as all of its entries stand together.
@@ -235,7 +235,7 @@ function joinRecords(records: readonly TapeRecord[]): TapeRecord | undefined {
 }
 
 /**
- * One record for each line of the seed's form: the calls of one step make one record, so do its results, and what came from
+ * One record for each line of the original's form: the calls of one step make one record, so do its results, and what came from
  * one imported line is that line again. A record has the position of its first entry.
  */
 export function toRecords(entries: readonly StoredEntry[]): readonly TapeRecord[] {

@@ -43,7 +43,7 @@ describe('a reference', () => {
     expect(parseTapeRef(formatTapeRef(ref))).toEqual(ref);
   });
 
-  test('is written as the seed writes it, its names percent-encoded', () => {
+  test('is written as the original writes it, its names percent-encoded', () => {
     const target = { kind: 'entry', position: 45 } as const;
     expect(formatTapeRef({ workspace: 'workspace', tape: 'telegram:123', target, head: null })).toBe(
       'tape://workspace/telegram:123/entry/45',

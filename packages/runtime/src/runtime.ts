@@ -463,7 +463,7 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Makes a tape out of the lines of files in the seed's form, with `append` also behind the entries of one that exists. All
+   * Makes a tape out of the lines of files in the original's form, with `append` also behind the entries of one that exists. All
    * or nothing, in one transaction. Rule: docs/tape.md, "Files".
    *
    * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`.

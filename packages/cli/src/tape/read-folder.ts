@@ -1,4 +1,4 @@
-/** Finds the files of a tape in a folder of the seed's form, or takes a file as it is. */
+/** Finds the files of a tape in a folder of the original's form, or takes a file as it is. */
 import { isUtf8 } from 'node:buffer';
 import { readdir, readFile, realpath, stat } from 'node:fs/promises';
 import { basename, isAbsolute, join, relative, resolve, sep } from 'node:path';

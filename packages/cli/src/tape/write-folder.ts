@@ -1,4 +1,4 @@
-/** Writes a tape as the seed's folder: `tape/main.jsonl`, `manifest.json`, `archived/`, `session_graph.jsonl`. */
+/** Writes a tape as the original's folder: `tape/main.jsonl`, `manifest.json`, `archived/`, `session_graph.jsonl`. */
 import { access, mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { anchorNameOf, formatManifest, KernelError, type ManifestTape, readRecord } from '@boxcar/kernel';

@@ -60,7 +60,7 @@ function checkTrigger({ triggerOnComplete, intention, view }: ForkSessionOptions
   return triggerOnComplete !== undefined || intention?.trigger_on_complete !== undefined;
 }
 
-/** The state of the anchor `intention`: the seed's members, and where the session comes from, as a place on its own tape. */
+/** The state of the anchor `intention`: the original's members, and where the session comes from, as a place on its own tape. */
 function intentionState(
   intention: Intention,
   more: { readonly notifies: boolean; readonly from: JsonObject | null },

@@ -1,5 +1,5 @@
 /**
- * Makes a tape out of lines in the seed's form. Source: docs/tape.md, "Files".
+ * Makes a tape out of lines in the original's form. Source: docs/tape.md, "Files".
  *
  * I1  All or nothing: one transaction, whatever the size; a line that cannot be read is named by its number.
  * I2  Lines are read as they are appended, a chunk at a time; a chunk is one append, whatever it holds.

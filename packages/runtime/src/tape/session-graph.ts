@@ -11,7 +11,7 @@ import {
 import type pg from 'pg';
 import { findProject } from '../profiles.js';
 
-/** A session as the seed records it, with its agent and tape. */
+/** A session as the original records it, with its agent and tape. */
 export interface SessionMetadata {
   /** Of the session, its tape and its agent. */
   readonly session_id: string;

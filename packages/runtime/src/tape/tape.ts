@@ -211,7 +211,7 @@ export class Tape {
   }
 
   /**
-   * What a model would be shown of it, by the seed's mapping: chat messages, the state of the anchor first. A turn's own
+   * What a model would be shown of it, by the original's mapping: chat messages, the state of the anchor first. A turn's own
    * prompt is made by stricter rules (docs/views.md).
    *
    * @throws KernelError `not_found` for a named anchor.
@@ -227,7 +227,7 @@ export class Tape {
   }
 
   /**
-   * Its lines as the seed's files have them, each without its end, up to the head of this moment: those that were imported
+   * Its lines as the original's files have them, each without its end, up to the head of this moment: those that were imported
    * as they were. Read as they are taken.
    */
   async *export(): AsyncGenerator<string, void, void> {
@@ -235,7 +235,7 @@ export class Tape {
     yield* exportLines(this.#connection.db, row.boxId, last);
   }
 
-  /** What stands beside its lines in the seed's folder. Earlier incarnations that the actor may not read are left out. */
+  /** What stands beside its lines in the original's folder. Earlier incarnations that the actor may not read are left out. */
   async folder(): Promise<TapeFolder> {
     const { row } = await this.#open();
     return loadFolder(this.#connection.db, row, this.#actor);
