@@ -459,7 +459,7 @@ export class Runtime implements RuntimeCore {
    * @throws KernelError `not_found`, `bad_request`.
    */
   tape(target: TapeTarget, options: TapeOptions = {}): Promise<Tape> {
-    return openTape(onPool(this.pool), target, options);
+    return openTape(onPool(this.pool, this.limits.maxCardBytes), target, options);
   }
 
   /**

@@ -39,6 +39,7 @@ type Awaited =
 export class Primitive implements HandlerTools {
   readonly #gathering: Gathering;
   readonly #turns: NewTurns;
+  readonly #maxCardBytes: number | undefined;
   readonly ctx: CallerContext;
   readonly packer: HandoverPacker;
   awaited: Awaited | undefined;
@@ -56,6 +57,7 @@ export class Primitive implements HandlerTools {
     const { ctx, unit } = gathering;
     this.#gathering = { ...gathering, runtime };
     this.#turns = new NewTurns(this.#gathering);
+    this.#maxCardBytes = runtime.limits.maxCardBytes;
     this.ctx = ctx;
     this.packer = new HandoverPacker({
       db: unit.db,
@@ -79,7 +81,11 @@ export class Primitive implements HandlerTools {
 
   readonly tape: HandlerTools['tape'] = (target) => {
     const { projectId, source } = this.ctx;
-    return openTape(withinPrimitive(this), target, { projectId, as: source.agentId, create: false });
+    return openTape(withinPrimitive(this, this.#maxCardBytes), target, {
+      projectId,
+      as: source.agentId,
+      create: false,
+    });
   };
 
   readonly findProfile: HandlerTools['findProfile'] = async (name, version) => {

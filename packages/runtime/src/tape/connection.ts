@@ -18,24 +18,27 @@ export interface TapeConnection {
   readonly db: Queryable;
   /** For what has transactions of its own; none within a primitive. */
   readonly pool?: pg.Pool;
+  /** Of the content of a card; default 1 MiB. */
+  readonly maxCardBytes?: number | undefined;
   append(request: AppendRequest): Promise<AppendResult>;
   reset(request: ResetRequest): Promise<ResetResult>;
 }
 
-export const onPool = (pool: pg.Pool): TapeConnection => ({
+export const onPool = (pool: pg.Pool, maxCardBytes?: number): TapeConnection => ({
   db: pool,
   pool,
+  maxCardBytes,
   append: (request) => appendEntries(pool, request),
   reset: (request) => resetTape(pool, request),
 });
 
 /** What is written then commits with the primitive. The order of locks is turn, tape: the calling turn's comes first. */
-export const withinPrimitive = ({
+export const withinPrimitive = (
+  { db, tx, ctx }: Pick<HandlerTools, 'db' | 'tx' | 'ctx'>,
+  maxCardBytes: number | undefined,
+): TapeConnection => ({
   db,
-  tx,
-  ctx,
-}: Pick<HandlerTools, 'db' | 'tx' | 'ctx'>): TapeConnection => ({
-  db,
+  maxCardBytes,
   append: async (request) => {
     if (ctx.parent !== undefined) await lockMembers(tx, [ctx.parent.turnId]);
     return appendWithin(tx, request);

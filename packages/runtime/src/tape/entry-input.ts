@@ -94,19 +94,19 @@ export function checkAppend(
 }
 
 /** What stands in the entry itself is as large as a card's content at most. */
-function checkValue(value: JsonValue, field: string): JsonValue {
+function checkValue(value: JsonValue, field: string, limitBytes = MAX_CARD_BYTES): JsonValue {
   const parsed = parseJsonValue(value, field);
   const sizeBytes = Buffer.byteLength(JSON.stringify(parsed));
-  if (sizeBytes <= MAX_CARD_BYTES) return parsed;
+  if (sizeBytes <= limitBytes) return parsed;
   throw new KernelError('payload_too_large', {
-    message: `${field} has ${sizeBytes} bytes; the limit is ${MAX_CARD_BYTES}.`,
-    details: { field, sizeBytes, limitBytes: MAX_CARD_BYTES },
+    message: `${field} has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
+    details: { field, sizeBytes, limitBytes },
   });
 }
 
 /** In `imported` stands the line that an entry came from, and readers take it at its word: imports alone write it. */
-function checkMeta(meta: JsonObject, field: string): JsonObject {
-  const parsed = checkValue(meta, field);
+function checkMeta(meta: JsonObject, field: string, limitBytes?: number): JsonObject {
+  const parsed = checkValue(meta, field, limitBytes);
   if (!isJsonObject(parsed) || parsed.imported !== undefined)
     throw refuse(field, 'must be an object without `imported`.');
   return parsed;
@@ -151,7 +151,7 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
     anchorName: null,
     turnId: input.turnId === undefined ? null : parseId<'turn'>(input.turnId, `${field}.turnId`),
     step: checkStep(input.step, `${field}.step`),
-    meta: input.meta === undefined ? null : checkMeta(input.meta, `${field}.meta`),
+    meta: input.meta === undefined ? null : checkMeta(input.meta, `${field}.meta`, author.maxCardBytes),
   };
   switch (input.kind) {
     case 'anchor': {
@@ -166,7 +166,10 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
     }
     case 'event': {
       const name = checkEvent(checkName(input.name, `${field}.name`), `${field}.name`);
-      const data = input.data === undefined ? {} : { data: checkValue(input.data, `${field}.data`) };
+      const data =
+        input.data === undefined
+          ? {}
+          : { data: checkValue(input.data, `${field}.data`, author.maxCardBytes) };
       return { ...shared, kind: 'event', card: null, payload: { name, ...data } };
     }
     case 'draft': {

@@ -143,6 +143,9 @@ test('a card may be as large as the runtime takes them', async () => {
   expect(await code(load(name, lines(1_500_000)))).toBe('payload_too_large');
   expect(await large.importTape(name, lines(1_500_000))).toMatchObject({ lines: 1 });
   expect(await code(large.importTape(fresh(), lines(2_000_001)))).toBe('payload_too_large');
+  const words = { kind: 'message', content: 'x'.repeat(1_500_000) } as const;
+  expect(await code((await h.runtime.tape(name)).append([words]))).toBe('payload_too_large');
+  expect(await (await large.tape(name)).append([words])).toMatchObject({ isRepeated: false });
 });
 
 test('a tape that is purged while it is exported is not taken for a shorter one', async () => {

@@ -31,7 +31,14 @@ import {
 } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { TapeConnection } from './connection.js';
-import { checkAppend, type EntryInput, toNewBootstrap, toNewEntry, toNewHandoff } from './entry-input.js';
+import {
+  checkAppend,
+  type EntryAuthor,
+  type EntryInput,
+  toNewBootstrap,
+  toNewEntry,
+  toNewHandoff,
+} from './entry-input.js';
 import { exportLines, loadFolder, type TapeFolder } from './export-tape.js';
 import {
   type ForkContext,
@@ -107,7 +114,7 @@ export class Tape {
    * @throws KernelError `box_not_authorized`, `tape_conflict`, `fork_closed`, `bad_request`.
    */
   async handoff(name: string, options: HandoffOptions = {}): Promise<Handoff> {
-    const { first, isRepeated } = await this.#append(toNewHandoff(name, options, this.#actor), options);
+    const { first, isRepeated } = await this.#append(toNewHandoff(name, options, this.#author), options);
     return { anchor: first, event: first + 1, isRepeated };
   }
 
@@ -121,9 +128,13 @@ export class Tape {
       throw new KernelError('bad_request', { message: 'entries: is empty.', details: { field: 'entries' } });
     }
     return this.#append(
-      entries.map((entry, index) => toNewEntry(entry, { ...this.#actor, field: `entries.${index}` })),
+      entries.map((entry, index) => toNewEntry(entry, { ...this.#author, field: `entries.${index}` })),
       options,
     );
+  }
+
+  get #author(): EntryAuthor {
+    return { ...this.#actor, maxCardBytes: this.#connection.maxCardBytes };
   }
 
   async #append(entries: readonly NewTapeEntry[], options: AppendOptions): Promise<Appended> {

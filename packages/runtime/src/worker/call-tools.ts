@@ -196,7 +196,12 @@ async function runFunction(
       agentId,
       projectId,
       signal,
-      tape: (target) => openTape(onPool(runtime.pool), target, { projectId, as: agentId, create: false }),
+      tape: (target) =>
+        openTape(onPool(runtime.pool, runtime.limits.maxCardBytes), target, {
+          projectId,
+          as: agentId,
+          create: false,
+        }),
     });
     if (turn.signal.aborted)
       await keepLate(runtime, turn, [
