@@ -62,57 +62,26 @@ end $$;
 -- Answers of commands that read a tape, which say what its cards say.
 create index operations_reading on boxcar.operations (project_id) where response->>'command' in ('anchors', 'search');
 
--- As before, and: the words of a card go with its content, and what commands of its project have answered.
-create or replace function boxcar.erase_cards(ids uuid[], reason text) returns table (card_id uuid, outcome text)
-  language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- The words of a card go with its content, and what commands of its project have answered.
+create function boxcar.forget_words() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
-    raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
-  end if;
-  insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'erase');
-  -- By id, as every lock here; a second erasure of the same card then finds it erased.
-  perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
-  perform from boxcar.tool_calls k where k.id in (select c.tool_call_id from boxcar.cards c where c.id = any (ids) and c.type = 'tool.call') order by k.id for update;
-  perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
-  update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids));
-  return query
-  with judged as materialized (
-    select a.id, c.tool_call_id, c.content,
-      case when c.id is null then 'not_found' when c.erased_at is not null then 'already_erased'
-        when exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) then 'bootstrap'
-        when exists (select from boxcar.profiles f where f.card_id = c.id and (f.is_current
-          or exists (select from boxcar.agents g where g.profile_id = f.id) or exists (select from boxcar.turns t where t.profile_id = f.id))) then 'profile_in_use'
-        when c.content->>'kind' = 'tool_call' and exists (select from boxcar.tool_calls k where k.id = c.tool_call_id and k.status = 'pending') then 'open_call'
-        else 'erased' end as outcome
-    from (select distinct u.id from unnest(ids) as u(id)) a left join boxcar.cards c on c.id = a.id
-  ),
-  erased as (
-    update boxcar.cards c set content = null, erased_at = now(), erased_reason = reason,
-      placeholder = case j.content->>'kind'
-        when 'json' then json_build_object('kind', 'json', 'data', '(erased)')
-        when 'fields_schema' then json_build_object('kind', 'fields_schema', 'fields', json_build_array())
-        when 'file' then json_build_object('kind', 'file', 'uri', '(erased)', 'checksum', '(erased)')
-        when 'tool_call' then json_build_object('kind', 'tool_call', 'tool_call_id', j.content->'tool_call_id', 'provider_call_id', j.content->'provider_call_id',
-          'name', j.content->'name', 'arguments', json_build_object())
-        when 'tool_result' then case when j.content->>'status' = 'success'
-          then json_build_object('kind', 'tool_result', 'tool_call_id', j.content->'tool_call_id', 'name', j.content->'name', 'status', 'success', 'result', '(erased)')
-          else json_build_object('kind', 'tool_result', 'tool_call_id', j.content->'tool_call_id', 'name', j.content->'name', 'status', j.content->'status',
-            'error', json_build_object('code', 'erased', 'message', '(erased)')) end
-        else json_build_object('kind', 'text', 'text', '(erased)') end
-    from judged j where c.id = j.id and j.outcome = 'erased'
-  ),
-  -- The arguments of a call stand in its row too.
-  calls as (
-    update boxcar.tool_calls k set arguments = '{}' from judged j
-    where k.id = j.tool_call_id and j.outcome = 'erased' and j.content->>'kind' = 'tool_call'
-  )
-  select j.id, j.outcome from judged j order by j.id;
-  delete from boxcar.tape_words w where w.card_id in (select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
+  delete from boxcar.tape_words w using erased c where w.card_id = c.id and c.erased_at is not null;
   update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
       'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
-    where o.response->>'command' in ('anchors', 'search') and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (ids));
-  delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
+    where o.response->>'command' in ('anchors', 'search') and o.project_id in (select c.project_id from erased c where c.erased_at is not null);
+  return null;
 end $$;
+create trigger cards_forget_words after update on boxcar.cards referencing new table as erased
+  for each statement execute function boxcar.forget_words();
+
+-- Those of a box go behind it: who writes words holds its row.
+create function boxcar.purge_words() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  delete from boxcar.tape_words w using purged b where w.box_id = b.id;
+  return null;
+end $$;
+create trigger boxes_purge_words after delete on boxcar.boxes referencing old table as purged
+  for each statement execute function boxcar.purge_words();
 
 -- As before, and: the boxes of a fork's line last as long as the fork.
 create or replace function boxcar.refuse_purging() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
@@ -133,25 +102,4 @@ begin
     raise exception 'box % is being purged', found_id using errcode = 'BX002', detail = found_id::text;
   end if;
   return new;
-end $$;
-
--- As before, and: with a box its words.
-create or replace function boxcar.purge_boxes(box_ids uuid[], card_ids uuid[]) returns void
-  language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-  if exists (select from unnest(box_ids) as b(id) where not exists (
-      select from boxcar.purging p where p.box_id = b.id and p.until > clock_timestamp())) then
-    raise exception 'a box that is not marked in boxcar.purging stays' using errcode = 'BX001';
-  end if;
-  if exists (select from boxcar.projects p where p.bootstrap_card_id = any (card_ids)) then
-    raise exception 'the card that the tapes of a project begin with stays' using errcode = 'BX001';
-  end if;
-  insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'purge');
-  delete from boxcar.tape_entries e where e.box_id = any (box_ids);
-  delete from boxcar.boxes b where b.id = any (box_ids);
-  -- Behind the boxes: who writes words holds the row of the box.
-  delete from boxcar.tape_words w where w.box_id = any (box_ids);
-  delete from boxcar.cards c where c.id = any (card_ids);
-  delete from boxcar.purging p where p.box_id = any (box_ids);
-  delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $$;

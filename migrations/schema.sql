@@ -58,10 +58,6 @@ begin
     where k.id = j.tool_call_id and j.outcome = 'erased' and j.content->>'kind' = 'tool_call'
   )
   select j.id, j.outcome from judged j order by j.id;
-  delete from boxcar.tape_words w where w.card_id in (select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
-  update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
-      'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
-    where o.response->>'command' in ('anchors', 'search') and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $function$;
 
@@ -82,6 +78,20 @@ begin
   ) line
   where e.box_id = line.box_id and e.position = line.position and e.meta ? 'imported'
     and (line.offs = 0 or (e.kind = 'event' and e.payload->>'name' = 'handoff' and e.payload->'data'->'state' is null));
+  return null;
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.forget_words()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  delete from boxcar.tape_words w using erased c where w.card_id = c.id and c.erased_at is not null;
+  update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
+      'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
+    where o.response->>'command' in ('anchors', 'search') and o.project_id in (select c.project_id from erased c where c.erased_at is not null);
   return null;
 end $function$;
 
@@ -114,11 +124,20 @@ begin
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'purge');
   delete from boxcar.tape_entries e where e.box_id = any (box_ids);
   delete from boxcar.boxes b where b.id = any (box_ids);
-  -- Behind the boxes: who writes words holds the row of the box.
-  delete from boxcar.tape_words w where w.box_id = any (box_ids);
   delete from boxcar.cards c where c.id = any (card_ids);
   delete from boxcar.purging p where p.box_id = any (box_ids);
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.purge_words()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  delete from boxcar.tape_words w using purged b where w.box_id = b.id;
+  return null;
 end $function$;
 
 CREATE OR REPLACE FUNCTION boxcar.refuse_change()
@@ -916,11 +935,15 @@ CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, t
 
 CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 
+CREATE TRIGGER boxes_purge_words AFTER DELETE ON boxcar.boxes REFERENCING OLD TABLE AS purged FOR EACH STATEMENT EXECUTE FUNCTION boxcar.purge_words();
+
 CREATE TRIGGER boxes_refer_to_lasting BEFORE INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_purging();
 
 CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position) OR (new.parent_box_id IS DISTINCT FROM old.parent_box_id) OR (new.fork_position IS DISTINCT FROM old.fork_position) OR (new.line_boxes IS DISTINCT FROM old.line_boxes) OR (new.line_ends IS DISTINCT FROM old.line_ends) OR ((old.archived_at IS NOT NULL) AND (new.head_position <> old.head_position)))) EXECUTE FUNCTION boxcar.refuse_change();
 
 CREATE TRIGGER cards_forget_lines AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_lines();
+
+CREATE TRIGGER cards_forget_words AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_words();
 
 CREATE TRIGGER cards_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.cards FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 

@@ -31,11 +31,9 @@ import {
   parseJsonValue,
   ROLES,
   type Role,
-  tryParseId,
 } from '@boxcar/kernel';
 import {
   emptySubmission,
-  findActor,
   findCards,
   findProfiles,
   findReadableCards,
@@ -46,6 +44,7 @@ import {
   writeSubmission,
 } from '@boxcar/store';
 import { uuidv7 } from 'uuidv7';
+import { findActor } from './find-actor.js';
 import { type ContextSpec, type PlanOptions, planContexts, type ResolvedSpec } from './pack-plan.js';
 import { type PackPreview, type PreviewOptions, previewPlan } from './preview.js';
 
@@ -201,7 +200,7 @@ export class HandoverPacker {
       return { request, args, handover, profileName: decideTargetProfile(args, handover) };
     });
     const db = first.tx ?? this.#io.db;
-    const actor = await this.#findActor(db, first.projectId, first.sourceAgentId);
+    const actor = await findActor(db, first.projectId, first.sourceAgentId);
     const profiles = await findProfiles(db, actor.projectId, [
       ...new Set(parsed.map((item) => item.profileName)),
     ]);
@@ -327,7 +326,7 @@ export class HandoverPacker {
     readonly tx?: Queryable;
   }): Promise<readonly CardId[]> {
     const db = request.tx ?? this.#io.db;
-    const actor = await this.#findActor(db, request.projectId, request.authorId);
+    const actor = await findActor(db, request.projectId, request.authorId);
     const submission = emptySubmission();
     this.#checkCount(request.cards.length);
     const ids = this.#addCards(submission, actor, request.cards);
@@ -347,7 +346,7 @@ export class HandoverPacker {
     readonly tx?: Queryable;
   }): Promise<BoxId> {
     const db = request.tx ?? this.#io.db;
-    const actor = await this.#findActor(db, request.projectId, request.sourceAgentId);
+    const actor = await findActor(db, request.projectId, request.sourceAgentId);
     const submission = emptySubmission();
     this.#checkCount((request.cards?.length ?? 0) + (request.cardIds?.length ?? 0));
     this.#addCards(submission, actor, request.cards ?? []);
@@ -407,8 +406,8 @@ export class HandoverPacker {
     readonly tx?: Queryable;
   }): Promise<void> {
     const db = request.tx ?? this.#io.db;
-    const actor = await this.#findActor(db, request.projectId, request.sourceAgentId);
-    const grantee = await this.#findActor(db, request.projectId, request.grantee);
+    const actor = await findActor(db, request.projectId, request.sourceAgentId);
+    const grantee = await findActor(db, request.projectId, request.grantee);
     const boxId = parseId<'box'>(request.boxId, 'box_id');
     const box = (await loadBoxes(db, [boxId], { projectId: actor.projectId, actorId: actor.agentId })).get(
       boxId,
@@ -491,29 +490,5 @@ export class HandoverPacker {
       submission.cards.push(card);
       return card.id;
     });
-  }
-
-  async #findActor(
-    db: Queryable,
-    project: string,
-    agent: string,
-  ): Promise<{ projectId: ProjectId; operatorId: AgentId; agentId: AgentId }> {
-    const found = await findActor(db, {
-      project,
-      projectId: tryParseId(project),
-      agent,
-      agentId: tryParseId(agent),
-    });
-    if (found === undefined)
-      throw new KernelError('not_found', {
-        message: `No project '${project}'.`,
-        details: { project_id: project },
-      });
-    if (found.agentId === null)
-      throw new KernelError('not_found', {
-        message: `No agent '${agent}' in project '${project}'.`,
-        details: { agent_id: agent, project_id: found.projectId },
-      });
-    return { projectId: found.projectId, operatorId: found.operatorId, agentId: found.agentId };
   }
 }

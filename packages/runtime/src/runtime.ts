@@ -63,6 +63,7 @@ import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
 import { tapeHandoff } from './handlers/tape-handoff.js';
 import { type Log, silentLog } from './log.js';
+import { OnceAtATime } from './once-at-a-time.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
 import type { PackPreview, PreviewOptions } from './preview.js';
 import {
@@ -210,8 +211,21 @@ export class Runtime implements RuntimeCore {
   readonly #background = new Set<Promise<void>>();
   readonly #rings: Ring[] = [];
   readonly #sending: PendingCall[] = [];
-  readonly #promoting = new Map<string, { again: boolean }>();
-  readonly #finishing = new Map<BatchId, { again: boolean }>();
+  // What fails is still due: the rows say so, and the sweep comes back to it.
+  readonly #promoting = new OnceAtATime<string>(async (target) => {
+    try {
+      this.ring(await promote(this.pool, target));
+    } catch (error) {
+      this.log('warn', 'queue.promote_failed', { worker_target: target, error });
+    }
+  });
+  readonly #finishing = new OnceAtATime<BatchId>(async (id) => {
+    try {
+      await finishBatch(this, id);
+    } catch (error) {
+      this.log('warn', 'batch.finish_failed', { batch_id: id, error });
+    }
+  });
 
   /** @param build - For tests: what another build would be. */
   constructor(options: RuntimeOptions, build: Build = THIS_BUILD) {
@@ -570,27 +584,7 @@ export class Runtime implements RuntimeCore {
   }
 
   promoteSoon(workerTarget: string): void {
-    const running = this.#promoting.get(workerTarget);
-    if (running !== undefined) {
-      running.again = true;
-      return;
-    }
-    const state = { again: false };
-    this.#promoting.set(workerTarget, state);
-    this.#inBackground(
-      (async () => {
-        try {
-          do {
-            state.again = false;
-            this.ring(await promote(this.pool, workerTarget));
-          } while (state.again);
-        } catch (error) {
-          this.log('warn', 'queue.promote_failed', { worker_target: workerTarget, error });
-        } finally {
-          this.#promoting.delete(workerTarget);
-        }
-      })(),
-    );
+    this.#inBackground(this.#promoting.ask(workerTarget));
   }
 
   announceEnds(ends: Ends): void {
@@ -603,36 +597,12 @@ export class Runtime implements RuntimeCore {
   }
 
   finishSoon(batchIds: readonly BatchId[]): void {
-    for (const id of batchIds) {
-      const running = this.#finishing.get(id);
-      if (running !== undefined) {
-        running.again = true;
-        continue;
-      }
-      const state = { again: false };
-      this.#finishing.set(id, state);
-      this.#inBackground(
-        (async () => {
-          try {
-            do {
-              state.again = false;
-              await finishBatch(this, id);
-            } while (state.again);
-          } catch (error) {
-            // The rows say that it is due: the sweep comes back to it.
-            this.log('warn', 'batch.finish_failed', { batch_id: id, error });
-          } finally {
-            this.#finishing.delete(id);
-          }
-        })(),
-      );
-    }
+    for (const id of batchIds) this.#inBackground(this.#finishing.ask(id));
   }
 
   #tellSoon(turnId: TurnId): void {
     this.#inBackground(
       tellParent(this, turnId).catch((error: unknown) => {
-        // The rows say that it is due: the sweep comes back to it.
         this.log('warn', 'session.tell_failed', { turn_id: turnId, error });
       }),
     );

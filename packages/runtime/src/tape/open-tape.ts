@@ -1,13 +1,7 @@
 /** Finds a tape by what callers say, and makes one of a new name. */
-import { KernelError, parseId, parseJsonValue, tryParseId } from '@boxcar/kernel';
-import {
-  createTape,
-  findActor,
-  findTape,
-  type Queryable,
-  type TapeActor,
-  type TapeAddress,
-} from '@boxcar/store';
+import { KernelError, parseId, parseJsonValue } from '@boxcar/kernel';
+import { createTape, findTape, type Queryable, type TapeActor, type TapeAddress } from '@boxcar/store';
+import { findActor } from '../find-actor.js';
 import { newId } from '../packer.js';
 import type { TapeConnection } from './connection.js';
 import { Tape } from './tape.js';
@@ -25,27 +19,6 @@ export interface TapeOptions {
 
 const MAX_NAME = 512;
 
-async function findAgent(db: Queryable, project: string, agent: string): Promise<TapeActor> {
-  for (const [field, name] of Object.entries({ project, agent })) parseJsonValue(name, field);
-  const found = await findActor(db, {
-    project,
-    projectId: tryParseId(project),
-    agent,
-    agentId: tryParseId(agent),
-  });
-  if (found === undefined)
-    throw new KernelError('not_found', {
-      message: `No project '${project}'.`,
-      details: { project_id: project },
-    });
-  if (found.agentId === null)
-    throw new KernelError('not_found', {
-      message: `No agent '${agent}' in project '${project}'.`,
-      details: { agent_id: agent, project_id: found.projectId },
-    });
-  return { projectId: found.projectId, actorId: found.agentId };
-}
-
 function checkName(name: string): string {
   parseJsonValue(name, 'tape');
   if (name !== '' && name.length <= MAX_NAME) return name;
@@ -58,7 +31,7 @@ function checkName(name: string): string {
 async function toAddress(db: Queryable, target: TapeTarget, project: string): Promise<TapeAddress> {
   if (typeof target === 'string') return { kind: 'name', name: checkName(target) };
   if ('box' in target) return { kind: 'box', boxId: parseId<'box'>(target.box, 'box') };
-  return { kind: 'agent', agentId: (await findAgent(db, project, target.agent)).actorId };
+  return { kind: 'agent', agentId: (await findActor(db, project, target.agent)).agentId };
 }
 
 /** Which tape is meant, and in whose name. @throws KernelError `not_found` for project or agent, `bad_request`. */
@@ -67,8 +40,8 @@ export async function findAddress(
   target: TapeTarget,
   { projectId: project = 'default', as = 'operator' }: Omit<TapeOptions, 'create'>,
 ): Promise<{ readonly actor: TapeActor; readonly address: TapeAddress }> {
-  const actor = await findAgent(db, project, as);
-  return { actor, address: await toAddress(db, target, project) };
+  const { projectId, agentId } = await findActor(db, project, as);
+  return { actor: { projectId, actorId: agentId }, address: await toAddress(db, target, project) };
 }
 
 /**

@@ -1,0 +1,32 @@
+/** In whose name something is asked: a project and an agent of it, by id or name. */
+import { type AgentId, KernelError, type ProjectId, parseJsonValue, tryParseId } from '@boxcar/kernel';
+import { findActor as findRow, type Queryable } from '@boxcar/store';
+
+export interface Actor {
+  readonly projectId: ProjectId;
+  readonly operatorId: AgentId;
+  readonly agentId: AgentId;
+}
+
+/** @throws KernelError `not_found` for project or agent, `bad_request` for what no name can be. */
+export async function findActor(db: Queryable, project: string, agent: string): Promise<Actor> {
+  for (const [field, name] of Object.entries({ project, agent })) parseJsonValue(name, field);
+  const found = await findRow(db, {
+    project,
+    projectId: tryParseId(project),
+    agent,
+    agentId: tryParseId(agent),
+  });
+  if (found === undefined)
+    throw new KernelError('not_found', {
+      message: `No project '${project}'.`,
+      details: { project_id: project },
+    });
+  const { projectId, operatorId, agentId } = found;
+  if (agentId === null)
+    throw new KernelError('not_found', {
+      message: `No agent '${agent}' in project '${project}'.`,
+      details: { agent_id: agent, project_id: projectId },
+    });
+  return { projectId, operatorId, agentId };
+}
