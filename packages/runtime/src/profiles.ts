@@ -1,13 +1,20 @@
 /** Profiles for programs that manage them: lists, single versions, their contents as they were stored. */
-import { type AgentId, isJsonObject, type JsonObject, KernelError, type ProjectId } from '@boxcar/kernel';
 import {
+  type AgentId,
+  isJsonObject,
+  type JsonObject,
+  KernelError,
+  type ProjectId,
+  tryParseId,
+} from '@boxcar/kernel';
+import {
+  findActor,
   listProfiles as listRows,
   loadStoredProfiles,
   type ProfileLine,
   type StoredProfile,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { findActor } from './find-actor.js';
 
 export interface ProfileScope {
   /** Id or name; default `default`. */
@@ -27,11 +34,22 @@ export interface ProfileVersion extends Omit<StoredProfile, 'content'> {
 }
 
 /** A project by id or name. @throws KernelError `not_found`. */
-export const findProject = (
+export async function findProject(
   pool: pg.Pool,
   project = 'default',
-): Promise<{ readonly projectId: ProjectId; readonly operatorId: AgentId }> =>
-  findActor(pool, project, 'operator');
+): Promise<{ readonly projectId: ProjectId; readonly operatorId: AgentId }> {
+  const found = await findActor(pool, {
+    project,
+    projectId: tryParseId(project),
+    agent: 'operator',
+    agentId: undefined,
+  });
+  if (found !== undefined) return found;
+  throw new KernelError('not_found', {
+    message: `No project '${project}'.`,
+    details: { project_id: project },
+  });
+}
 
 /** The current profiles of a project, by name. Two statements. @throws KernelError `not_found` for the project. */
 export async function listProfiles(
