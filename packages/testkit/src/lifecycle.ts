@@ -7,6 +7,9 @@ type Close = () => Promise<void>;
 /** The comment on a database that the teardown of the run leaves alone. */
 export const KEPT = 'kept: a test failed';
 
+/** As the first file of this process found it. */
+export const ownSetTimeout = globalThis.setTimeout;
+
 const open = new Set<Close>();
 let failed = false;
 

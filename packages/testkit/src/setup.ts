@@ -1,6 +1,11 @@
-import { afterAll, afterEach } from 'vitest';
-import { closeAll, markFailed } from './lifecycle.js';
+import { afterAll, afterEach, beforeAll } from 'vitest';
+import { closeAll, markFailed, ownSetTimeout } from './lifecycle.js';
 
+// What sweeps and waits does so by timers: without them all later files would hang, and none would say why.
+beforeAll(() => {
+  if (globalThis.setTimeout !== ownSetTimeout)
+    throw new Error('A test file of this process has left a setTimeout of its own behind.');
+});
 // Registered before the hooks of any test file, and so run after them.
 afterEach(({ task }) => {
   if (task.result?.state === 'fail') markFailed();
