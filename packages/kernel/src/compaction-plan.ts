@@ -7,7 +7,8 @@
  *     the oldest; packed arguments besides the instruction only after them.
  * P3  Of the turn's own history the newest steps stay, whole and without a gap; results in them that are large become
  *     references. A call and its result are never parted.
- * P4  What else the prompt showed is linked by one summary, whose text names the newest of it. No model is asked.
+ * P4  What else the prompt showed is linked by one summary, whose text says what the task was, for the turns that come after,
+ *     and names the newest of it. No model is asked.
  */
 import { CARD_TYPES, type Card, estimateTokens } from './card.js';
 import { bodyBytes, EXPAND_TOOL, mayBeReferred, mayBeReferredInContext, toReference } from './compaction.js';
@@ -198,10 +199,22 @@ function digestLine(card: Card): string {
   return `\n- ${card.type} by ${card.authorId}: ${JSON.stringify(preview.toWellFormed())} (card ${card.id})`;
 }
 
-/** The newest lines that fit; all cards are linked, whether they have a line or not. */
-function writeDigest(cards: readonly Card[], summaryId: CardId, tokens: number): string {
+/** What the turn was asked: it sees that itself, but turns after it begin behind the anchor. */
+function taskLine(context: readonly ContextCard[], tokens: number): string {
+  const task = context.find(({ card, rule }) => rule === 'argument' && card.type === CARD_TYPES.instruction);
+  if (task === undefined || isHidden(task.card)) return '';
+  const words = renderBody(task.card.content).replace(/\s+/g, ' ').trim();
+  const preview = words.slice(0, Math.min(ANCHOR_PREVIEW, tokens * 4)).toWellFormed();
+  return `\n- the task was: ${JSON.stringify(preview)}`;
+}
+
+/** The task and the newest lines that fit; all cards are linked, whether they have a line or not. */
+function writeDigest(
+  cards: readonly Card[],
+  { task, summaryId, tokens }: { readonly task: string; readonly summaryId: CardId; readonly tokens: number },
+): string {
   const lines: string[] = [];
-  let left = tokens;
+  let left = tokens - estimateTokens(Buffer.byteLength(task));
   for (const card of cards.toReversed()) {
     const line = digestLine(card);
     left -= estimateTokens(Buffer.byteLength(line));
@@ -211,7 +224,7 @@ function writeDigest(cards: readonly Card[], summaryId: CardId, tokens: number):
   const without = cards.length - lines.length;
   const call = `${EXPAND_TOOL}(${JSON.stringify({ card_id: summaryId })})`;
   const head = `[Summary of ${cards.length} earlier cards, left out to make room; ${call} reads them all, with the id of one of them that one]`;
-  return `${head}${without === 0 ? '' : `\n- ${without} earlier ones`}${lines.join('')}`;
+  return `${head}${task}${without === 0 ? '' : `\n- ${without} earlier ones`}${lines.join('')}`;
 }
 
 /** The entries that the turn itself has come to since it began, or since the last anchor. */
@@ -233,11 +246,10 @@ export function planCompaction(
   options: { readonly tokens: number; readonly summaryId: CardId },
 ): CompactionPlan {
   const { tokens, summaryId } = options;
-  const context = planContext(
-    rows.contexts.get(rows.turn.contextBoxId) ?? [],
-    Math.floor(tokens * CONTEXT_SHARE),
-  );
+  const own = rows.contexts.get(rows.turn.contextBoxId) ?? [];
+  const context = planContext(own, Math.floor(tokens * CONTEXT_SHARE));
   const part = Math.floor(tokens * PART);
+  const task = taskLine(own, Math.floor(part / 2));
   const { kept, spilled } = keepUnits(unitsOf(rows, ownFrom(rows)), {
     tokens: tokens - context.tokens - part,
     spillAbove: Math.min(SPILL_TOKENS, part),
@@ -250,6 +262,6 @@ export function planCompaction(
     references: [...new Set([...context.references, ...spilled.map(({ id }) => id)])],
     leftOut: context.leftOut.map(({ id }) => id),
     summarized: dropped.map(({ id }) => id),
-    digest: dropped.length === 0 ? undefined : writeDigest(dropped, summaryId, part),
+    digest: dropped.length === 0 ? undefined : writeDigest(dropped, { task, summaryId, tokens: part }),
   };
 }

@@ -194,6 +194,10 @@ describe('a compacted prompt', () => {
       else if (draft.kind === 'message') tape.add(draft.card);
     }
     const turnId = tape.begin(2, [argument(cards.instruction('And now?'))]);
+    const { messages } = buildView(tape.rows());
+    expect(messages.map(({ content }) => content).join('\n')).toContain(
+      '\n- the task was: "Count the lines."',
+    );
     tape.add(cards.thought('w'.repeat(4_000)), { turnId, step: 1 });
     const second = compact(tape.rows(), 300);
     expect(second.plan.summarized).toContain(ids.summaryId);
