@@ -100,6 +100,8 @@ async function startContainer(): Promise<Server | undefined> {
         '-c',
         'synchronous_commit=off',
         '-c',
+        'autovacuum=off',
+        '-c',
         'max_connections=200',
       ])
       .withExposedPorts(5432)
