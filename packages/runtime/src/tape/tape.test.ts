@@ -164,6 +164,9 @@ describe('slices', () => {
     expect(positions(await tape.betweenAnchors('a', 'b', { kinds: ['message'] }))).toEqual([9]);
     expect(positions(await tape.betweenAnchors('session/start'))).toEqual([2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     expect(positions(await tape.afterAnchor('a'))).toEqual([8, 9, 10, 11]);
+    expect(positions(await tape.afterAnchor('a', { kinds: ['message', 'anchor'] }))).toEqual([9, 10]);
+    expect(positions(await tape.fromLastAnchor({ kinds: ['message'] }))).toEqual([]);
+    expect(positions(await tape.fromLastAnchor({ kinds: ['event'] }))).toEqual([11]);
   });
 
   test.each<[string, (tape: Tape) => Promise<unknown>, string]>([
