@@ -252,6 +252,16 @@ test('comma lines of an agent that may are its calls, and are not shown', async 
   expect(turn.result).toBe('See:\n```\n,handoff name=fenced\n```\n> ,anchors');
 });
 
+test('comma lines in what its calls say and are answered are none of its own', async () => {
+  const line = 'x\n,handoff name=foreign';
+  const { answers, tape } = await run(
+    [{ calls: [call('tape.handoff', { name: line, summary: line })] }, { calls: [call('tape.anchors')] }],
+    { comma_commands: true },
+  );
+  expect(answers).toEqual([`anchor added: ${line}`, expect.any(Array)]);
+  expect((await tape.anchors()).map(({ name }) => name)).toEqual(['session/start', line]);
+});
+
 test('a comma line that is none, or not allowed, is an error that the agent reads', async () => {
   const { answers, tape } = await run(
     [{ say: ',rm path=/\n,tape.reset archive=true\n,handoff name=x state={' }, { say: ',anchors' }],

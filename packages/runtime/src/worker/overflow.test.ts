@@ -227,6 +227,23 @@ describe('a prompt that is estimated to be too long', () => {
     expect(last === undefined ? [] : heads(last)).toContain('user: short');
   });
 
+  test('that is shorter by a handoff and still too long ends the turn, and no handoff is written', async () => {
+    const [inherited] = await cardsOf([
+      { type: 'task.context', content: { kind: 'text', text: 'word '.repeat(12_000) } },
+    ]);
+    await h.profile('reader', [{ say: 'never' }], { limits });
+    const turn = await run('reader', {
+      instruction: 'word '.repeat(9_000),
+      context_box_id: inherited?.box_id ?? null,
+    });
+    expect(turn).toMatchObject({
+      status: 'failed',
+      error: { code: 'context_overflow', details: { auto_handoffs: 0 } },
+    });
+    expect((await handoffOf(turn)).filter(({ kind }) => kind !== 'message')).toEqual([]);
+    expect(model.of(turn.turn_id)).toEqual([]);
+  });
+
   test('leaves nothing to expand but what it linked, whatever a card says that it summarizes', async () => {
     const [secret] = await cardsOf([{ type: 'note', content: { kind: 'text', text: 'private' } }]);
     // Linked as a reference once it is left out; its list is what its author says.
