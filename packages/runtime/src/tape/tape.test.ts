@@ -167,6 +167,8 @@ describe('slices', () => {
     expect(positions(await tape.afterAnchor('a', { kinds: ['message', 'anchor'] }))).toEqual([9, 10]);
     expect(positions(await tape.fromLastAnchor({ kinds: ['message'] }))).toEqual([]);
     expect(positions(await tape.fromLastAnchor({ kinds: ['event'] }))).toEqual([11]);
+    await tape.handoff('b');
+    expect(positions(await tape.betweenAnchors('a', 'b'))).toEqual([8, 9]);
   });
 
   test.each<[string, (tape: Tape) => Promise<unknown>, string]>([
