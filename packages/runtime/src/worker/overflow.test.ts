@@ -349,6 +349,18 @@ describe('an agent that can hand off', () => {
     expect(answer).toMatchObject({ outcome: 'found', places: [{ parts: [{ rule: 'context_contract' }] }] });
   });
 
+  test('is reminded again behind an anchor of its own, and not before its context is nearly full again', async () => {
+    const handoff = { tool: 'tape.handoff', arguments: { name: 'half', summary: 'a is read' } };
+    const turn = await play([read('a', 14_000), { calls: [handoff] }, read('b', 15_000), { say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits: { context_tokens: 10_000, context_reminder: 0.3 },
+    });
+    expect(turn.status).toBe('success');
+    const isReminded = ({ messages }: ModelRequest): boolean =>
+      messages.some(({ content }) => content.includes('Call tape.handoff now'));
+    expect(model.of(turn.turn_id).map(isReminded)).toEqual([false, true, false, true]);
+  });
+
   test('is not reminded on the last step, which may only submit its result', async () => {
     const turn = await play([read('a', 14_000), { say: 'done' }], {
       tools: ['read', 'tape.handoff'],
