@@ -31,6 +31,7 @@ describe('boxcar tape fork', () => {
     const fork = await stack.runtime.tape({ box: box_id });
     await fork.append([{ kind: 'message', content: 'A draft.' }]);
     expect((await json('forks', 'notes')).forks).toMatchObject([{ fork_id, status: 'open' }]);
+    expect((await boxcar('ls')).stdout).toMatch(new RegExp(`${box_id} +fork +\\d.*\nnotes +name`));
     const receipt = await json('merge', 'notes', fork_id);
     expect(receipt).toMatchObject({ status: 'merged', fork: fork_id, merged: 1 });
     expect(await json('merge', 'notes', fork_id)).toEqual(receipt);

@@ -61,7 +61,7 @@ describe('boxcar tape', () => {
     for (const line of stdout.split('\n')) expect(line.length).toBeLessThanOrEqual(80);
   });
 
-  it('show --messages prints what a model would get', async () => {
+  it('show --messages prints chat messages, the state of the last anchor first', async () => {
     const { messages } = await json('show', 'notes', '--messages');
     expect(messages.at(-1)).toEqual({ role: 'assistant', content: 'Paint is dry.' });
     expect(messages[0].content).toContain('Wheels are off.');

@@ -43,6 +43,13 @@ export const recordTable = (records: readonly TapeRecord[]): string =>
     ]),
   );
 
+/** Whose it is: a tape without a name and an agent is a fork. */
+function ownerKindOf({ archived_at, agent, name }: TapeLine): string {
+  if (archived_at !== null) return 'archived';
+  if (agent !== null) return 'agent';
+  return name === null ? 'fork' : 'name';
+}
+
 export const tapeTable = (tapes: readonly TapeLine[]): string =>
   formatTable(
     [
@@ -54,7 +61,7 @@ export const tapeTable = (tapes: readonly TapeLine[]): string =>
     ],
     tapes.map((tape) => [
       `${tape.name ?? tape.agent ?? tape.box_id}${tape.archived_at === null ? '' : ` #${tape.incarnation}`}`,
-      tape.archived_at !== null ? 'archived' : tape.agent === null ? 'name' : 'agent',
+      ownerKindOf(tape),
       formatCount(tape.entries),
       formatCount(tape.anchors),
       tape.last_anchor ?? '',

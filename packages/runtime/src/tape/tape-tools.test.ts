@@ -88,7 +88,7 @@ test('two handoffs in one step are both on the tape, behind each other', async (
 });
 
 test('anchors and info tell of the tape as it is, and may be asked again', async () => {
-  const { answers } = await run([
+  const { answers, tape, turn } = await run([
     { calls: [call('tape.info')] },
     { calls: [call('tape.handoff', { name: 'mid', summary: 's' })] },
     { calls: [call('tape.anchors', { limit: 1 }), call('tape.info')] },
@@ -98,6 +98,13 @@ test('anchors and info tell of the tape as it is, and may be asked again', async
   expect(answers[2]).toMatchObject([{ name: 'mid', state: { summary: 's' } }]);
   expect(answers[3]).toMatchObject({ last_anchor: 'mid', anchors: 2 });
   expect(answers[4]).toMatchObject({ last_anchor: 'mid' });
+  const [last] = await h.rows<{ used: number }>(
+    `select (usage->>'input_tokens')::int + (usage->>'output_tokens')::int as used
+     from boxcar.steps where turn_id = $1 order by step desc limit 1`,
+    [turn.turn_id],
+  );
+  expect(last?.used).toBeGreaterThan(0);
+  expect((await tape.info()).last_token_usage).toBe(last?.used);
 });
 
 test('a search finds what lies before the last anchor, and not its own answers', async () => {
@@ -243,6 +250,16 @@ test('comma lines of an agent that may are its calls, and are not shown', async 
   expect(said.join('\n')).not.toContain(',handoff name=found');
   // Text in fences and quotations stays, and ends the turn as an answer does.
   expect(turn.result).toBe('See:\n```\n,handoff name=fenced\n```\n> ,anchors');
+});
+
+test('comma lines in what its calls say and are answered are none of its own', async () => {
+  const line = 'x\n,handoff name=foreign';
+  const { answers, tape } = await run(
+    [{ calls: [call('tape.handoff', { name: line, summary: line })] }, { calls: [call('tape.anchors')] }],
+    { comma_commands: true },
+  );
+  expect(answers).toEqual([`anchor added: ${line}`, expect.any(Array)]);
+  expect((await tape.anchors()).map(({ name }) => name)).toEqual(['session/start', line]);
 });
 
 test('a comma line that is none, or not allowed, is an error that the agent reads', async () => {

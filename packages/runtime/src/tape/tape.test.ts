@@ -164,6 +164,11 @@ describe('slices', () => {
     expect(positions(await tape.betweenAnchors('a', 'b', { kinds: ['message'] }))).toEqual([9]);
     expect(positions(await tape.betweenAnchors('session/start'))).toEqual([2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     expect(positions(await tape.afterAnchor('a'))).toEqual([8, 9, 10, 11]);
+    expect(positions(await tape.afterAnchor('a', { kinds: ['message', 'anchor'] }))).toEqual([9, 10]);
+    expect(positions(await tape.fromLastAnchor({ kinds: ['message'] }))).toEqual([]);
+    expect(positions(await tape.fromLastAnchor({ kinds: ['event'] }))).toEqual([11]);
+    await tape.handoff('b');
+    expect(positions(await tape.betweenAnchors('a', 'b'))).toEqual([8, 9]);
   });
 
   test.each<[string, (tape: Tape) => Promise<unknown>, string]>([
@@ -223,18 +228,25 @@ test('a name with half a letter is not that of the anchor which Postgres would t
 
 test('messages begin with the state of the anchor, unless they are those of the original', async () => {
   const tape = await h.runtime.tape(fresh());
-  await tape.handoff('phase', { state: { y: 2 } });
+  await tape.handoff('phase', { state: { zeta: ['é', 1.5], a: null } });
   await tape.append([...messages('go'), { kind: 'message', role: 'assistant', content: 'done' }]);
   const said = [
     { role: 'user', content: 'go' },
     { role: 'assistant', content: 'done' },
   ];
   expect(await tape.messages()).toEqual([
-    { role: 'assistant', content: '[Anchor created: phase]: {"y": 2}' },
+    { role: 'assistant', content: '[Anchor created: phase]: {"zeta": ["é", 1.5], "a": null}' },
     ...said,
   ]);
   expect(await tape.messages({ strictBub: true })).toEqual(said);
   expect(await tape.messages({ anchor: 'phase', strictBub: true })).toEqual(said);
+  const whole = await tape.messages({ anchor: null, strictBub: true });
+  expect(whole.map(({ content }) => content)).toEqual([
+    '[Anchor created: session/start]: {"owner": "human"}',
+    '[Anchor created: phase]: {"zeta": ["é", 1.5], "a": null}',
+    'go',
+    'done',
+  ]);
   expect(await tape.messages({ anchor: null })).toHaveLength(4);
   expect(await tape.messages({ select: async (records) => records.slice(-1) })).toHaveLength(2);
   await tape.append([{ kind: 'message', content: 'hidden', meta: { context: false } }]);

@@ -227,6 +227,23 @@ describe('a prompt that is estimated to be too long', () => {
     expect(last === undefined ? [] : heads(last)).toContain('user: short');
   });
 
+  test('that is shorter by a handoff and still too long ends the turn, and no handoff is written', async () => {
+    const [inherited] = await cardsOf([
+      { type: 'task.context', content: { kind: 'text', text: 'word '.repeat(12_000) } },
+    ]);
+    await h.profile('reader', [{ say: 'never' }], { limits });
+    const turn = await run('reader', {
+      instruction: 'word '.repeat(9_000),
+      context_box_id: inherited?.box_id ?? null,
+    });
+    expect(turn).toMatchObject({
+      status: 'failed',
+      error: { code: 'context_overflow', details: { auto_handoffs: 0 } },
+    });
+    expect((await handoffOf(turn)).filter(({ kind }) => kind !== 'message')).toEqual([]);
+    expect(model.of(turn.turn_id)).toEqual([]);
+  });
+
   test('leaves nothing to expand but what it linked, whatever a card says that it summarizes', async () => {
     const [secret] = await cardsOf([{ type: 'note', content: { kind: 'text', text: 'private' } }]);
     // Linked as a reference once it is left out; its list is what its author says.
@@ -330,6 +347,18 @@ describe('an agent that can hand off', () => {
     expect(sent[1]?.messages.at(-1)?.content).toContain('of 10000 tokens');
     const answer = await h.runtime.why(turn.turn_id, 'The current limit is 10k tokens');
     expect(answer).toMatchObject({ outcome: 'found', places: [{ parts: [{ rule: 'context_contract' }] }] });
+  });
+
+  test('is reminded again behind an anchor of its own, and not before its context is nearly full again', async () => {
+    const handoff = { tool: 'tape.handoff', arguments: { name: 'half', summary: 'a is read' } };
+    const turn = await play([read('a', 14_000), { calls: [handoff] }, read('b', 15_000), { say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits: { context_tokens: 10_000, context_reminder: 0.3 },
+    });
+    expect(turn.status).toBe('success');
+    const isReminded = ({ messages }: ModelRequest): boolean =>
+      messages.some(({ content }) => content.includes('Call tape.handoff now'));
+    expect(model.of(turn.turn_id).map(isReminded)).toEqual([false, true, false, true]);
   });
 
   test('is not reminded on the last step, which may only submit its result', async () => {
