@@ -176,10 +176,14 @@ export function listForks(
   return run<ForkRow & pg.QueryResultRow>(db, FORKS_OF, values);
 }
 
-/** SQL of the box that a tape `p` is now: itself, or after a reset the one that has its name, its agent, or its place as a fork. */
+/** SQL of the box that a tape `p` is now: itself, or after a reset the one that has its name, its place as a fork (whoever owns that), or its agent. */
 export const currentOf = (p: string): string => `case when ${p}.archived_at is null then ${p}.id
     when ${p}.tape_name is not null then (select n.id from boxcar.boxes n where n.project_id = ${p}.project_id and n.tape_name = ${p}.tape_name and n.archived_at is null)
-    else coalesce((select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id), (select g.box_id from boxcar.forks g where g.id in ${incarnationsOf(`${p}.id`)})) end`;
+    else coalesce((select g.box_id from boxcar.forks g where g.id in ${incarnationsOf(`${p}.id`)}), (select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id)) end`;
+
+/** SQL of what names a tape `b` over its resets: a fork that was handed to an agent is not that agent's own tape. */
+export const lastingNameOf = (b: string): string =>
+  `coalesce(${b}.tape_name, (select g.id::text from boxcar.forks g where g.id in ${incarnationsOf(`${b}.id`)}), ${b}.owner_agent_id::text, ${b}.id::text)`;
 
 const CURRENT = statement(`select ${currentOf('b')} as id from boxcar.boxes b where b.id = $1`);
 
