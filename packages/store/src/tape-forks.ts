@@ -11,6 +11,7 @@
  */
 import type { AgentId, BoxId, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
+import { grantOf, OWNS } from './boxes.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
 import { partsOf, viewStartAt } from './tape-line.js';
@@ -204,6 +205,11 @@ const LOCK_TAPES = statement(`
 const LOCK_FORK = statement(`
   select ${FORK}, f.turn_id is not null and not exists (select from boxcar.turns t where t.id = f.turn_id and t.ended_at is null) as is_over from boxcar.forks f where f.id = $1 for update`);
 
+// Begun after the locks: what was taken from the actor meanwhile it has no more.
+const RIGHTS = statement(`
+  select ${OWNS} as is_own, ${grantOf('append')} is not null as may_append
+  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = (select f.project_id from boxcar.forks f where f.id = $2)`);
+
 // The text of a line comes along with its entry and goes with its card: an erasure under way is waited for and seen; one that comes later
 // waits, and finds what was merged.
 const LOCK_LINES = statement(`
@@ -288,6 +294,8 @@ export type ForkEnd =
 export type MergeResult =
   | ForkEnd
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
+  /** The author may not append to the parent; of a fork that was reset: not reset it. */
+  | { readonly outcome: 'forbidden'; readonly isReset: boolean }
   /** The parent is a fork itself and has ended. */
   | { readonly outcome: 'parent_closed' }
   /** The parent was reset between the look and the lock, or has become somebody's tape. */
@@ -324,6 +332,13 @@ async function mergeWithin(tx: Tx, seen: ForkRow, options: MergeOptions): Promis
   if (tape?.is_closed === true) return { outcome: 'parent_closed' };
   if (tape?.is_archived !== false || isAnothers || fork.boxId !== seen.boxId) return { outcome: 'moved' };
   const isReset = fork.boxId !== fork.id;
+  const [rights] = await run<{ is_own: boolean; may_append: boolean }>(tx, RIGHTS, [
+    parent,
+    fork.id,
+    authorId,
+  ]);
+  if (rights?.is_own !== true && (isReset || rights?.may_append !== true))
+    return { outcome: 'forbidden', isReset };
   const busy = await findActiveTurn(tx, parent);
   if (busy !== null && (isReset || busy !== fork.turnId)) return { outcome: 'busy', turnId: busy };
   if (isReset) await run(tx, ARCHIVE, [parent]);
@@ -339,7 +354,7 @@ export interface MergeOptions {
   readonly authorId: AgentId;
 }
 
-/** Merges a fork, once: later ones get the first one's receipt. Who may is for the caller to tell. */
+/** Merges a fork, once: later ones get the first one's receipt. */
 export const mergeFork = (pool: pg.Pool, fork: ForkRow, options: MergeOptions): Promise<MergeResult> =>
   transaction(pool, (tx) => mergeWithin(tx, fork, options));
 

@@ -209,6 +209,16 @@ describe('a right that is taken away while it is used', () => {
     expect(await headOf(boxId)).toBe(head);
   });
 
+  test('is not enough to merge a fork, which stays open', async () => {
+    const { boxId, helper } = await shared('raced-merge');
+    const fork = await (await tape(boxId, helper.agent_id)).forkTape();
+    await fork.tape.append([says('from the fork')]);
+    const head = await headOf(boxId);
+    const END = 'update boxcar.grants set expires_at = now() where box_id = $1 and agent_id = $2';
+    refused(await meanwhile(LOCK_TAPE, END, [boxId, helper.agent_id], () => fork.merge()));
+    expect([await headOf(boxId), fork.status]).toEqual([head, 'open']);
+  });
+
   test('is not enough to reset the tape, nor to append to it', async () => {
     const { boxId, maker, target } = await shared('raced-reset');
     const makers = await tape(boxId, maker.agent_id);
