@@ -299,6 +299,16 @@ describe('a turn whose prompt was too long', () => {
     expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({ result: 'done' });
   });
 
+  test('is not taken for one whose agent gave an anchor of its own that name', async () => {
+    const name = 'auto_handoff/context_overflow';
+    const handoff = { calls: [{ tool: 'tape.handoff', arguments: { name } }] };
+    const turn = await play([handoff, read('beta', 20_000), { overflow: true, say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits,
+    });
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+  });
+
   test('goes on when somebody else writes an anchor meanwhile: what that brings back is left out again', async () => {
     const [boxed] = await cardsOf([
       { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } },
