@@ -20,7 +20,7 @@ export interface ToolContext {
   readonly signal: AbortSignal;
   /**
    * A tape that there is, used in the name of the agent with the rights it has. What is appended with `dedupKey: toolCallId` is there
-   * once, however often the call runs.
+   * once, however often the call runs. Once the signal has fired it takes nothing more.
    *
    * @throws KernelError `not_found`.
    */

@@ -12,10 +12,10 @@ const anchorsOf = (name: string): string =>
   });
 
 const ANCHORS_OF_TURN = statement(`
-  select count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e
-  where t.id = $1 and e.turn_id = t.id`);
+  select count(*)::int as n from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
+  where t.id = $1 and e.turn_id = t.id and a.author_id = 'kernel'`);
 
-/** How many anchors of a name a turn has written to its tape. */
+/** How many anchors of a name the kernel has written for a turn: its agent may have used the name, too. */
 export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorName: string): Promise<number> {
   const [row] = await run<{ n: number }>(db, ANCHORS_OF_TURN, [turnId, anchorName]);
   return row?.n ?? 0;
@@ -23,9 +23,9 @@ export async function countAnchorsOfTurn(db: Queryable, turnId: TurnId, anchorNa
 
 const ANCHOR_OF_TURN = statement(`
   select a.metadata from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id cross join lateral ${anchorsOf('$2')} e join boxcar.cards a on a.id = e.card_id
-  where t.id = $1 and e.turn_id = t.id order by e.position desc limit 1`);
+  where t.id = $1 and e.turn_id = t.id and a.author_id = 'kernel' order by e.position desc limit 1`);
 
-/** The metadata of the anchor of a name that a turn has written last. */
+/** The metadata of the anchor of a name that the kernel has written for a turn last. */
 export async function findAnchorOfTurn(
   db: Queryable,
   turnId: TurnId,

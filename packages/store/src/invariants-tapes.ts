@@ -71,7 +71,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
       from (${TAPES}) b cross join lateral (select coalesce(b.view_anchor_position, b.last_anchor_position) as anchor) v
       where b.view_position > b.head_position or b.view_position > greatest(v.anchor, 1) or (b.view_position < v.anchor
         and not exists (select from ${entryAt('b.id', 'b.view_position')} e where e.step is not null)
-        and not exists (select from ${entryAt('b.id', 'v.anchor')} e join boxcar.cards c on c.id = e.card_id where (c.metadata->'compaction'->>'keep_from')::int = b.view_position))`,
+        and not exists (select from ${entryAt('b.id', 'v.anchor')} e join boxcar.cards c on c.id = e.card_id where c.metadata->'compaction'->>'keep_from' = b.view_position::text))`,
   },
   {
     name: 'archived-is-left',

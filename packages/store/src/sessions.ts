@@ -4,7 +4,7 @@ import type pg from 'pg';
 import { takeAgentName } from './agents.js';
 import { type Queryable, run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import { LINE, type NewFork } from './tape-forks.js';
+import { LINE, lastingNameOf, type NewFork } from './tape-forks.js';
 import { viewStartAt } from './tape-line.js';
 
 export interface Session {
@@ -25,10 +25,6 @@ export interface Session {
   readonly notifies: boolean;
   readonly createdAt: Date;
 }
-
-/** What names a tape over its resets, and names the parent in a session. */
-const sessionIdOf = (b: string): string =>
-  `coalesce(${b}.tape_name, ${b}.owner_agent_id::text, ${b}.id::text)`;
 
 const MAKE = statement(`
   with x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
@@ -69,7 +65,7 @@ const MAKE = statement(`
   ),
   noted as (
     insert into boxcar.sessions (id, project_id, name, agent_id, parent_box_id, parent_session_id, from_anchor, from_position, notifies)
-    select made.id, $3, $5, $4, p.id, ${sessionIdOf('p')}, $10, p.begin, $11 from made cross join p returning id
+    select made.id, $3, $5, $4, p.id, ${lastingNameOf('p')}, $10, p.begin, $11 from made cross join p returning id
   )
   select p.profile_id is not null as has_profile from p`);
 
@@ -155,7 +151,7 @@ const CHILDREN = statement(
   `select ${SESSION} where s.project_id = $1 and s.parent_session_id = $2 order by s.created_at, s.id limit $3`,
 );
 const LINEAGE = statement(`
-  with recursive self as (select b.project_id, ${sessionIdOf('b')} as name from boxcar.boxes b where b.id = $1),
+  with recursive self as (select b.project_id, ${lastingNameOf('b')} as name from boxcar.boxes b where b.id = $1),
   up as (
     select s.id, s.project_id, s.parent_session_id from self join boxcar.sessions s on s.project_id = self.project_id and s.name = self.name
     union
@@ -185,7 +181,7 @@ const SET_STATUS = statement(`
     update boxcar.turns t set notifies = case when $3 = 'active' then true end from s where t.id = any ($4::uuid[]) and t.ended_at is null and s.notifies
   )
   select true as is_set from s`);
-const TAPE_SESSION = statement(`select ${sessionIdOf('b')} as id from boxcar.boxes b where b.id = $1`);
+const TAPE_SESSION = statement(`select ${lastingNameOf('b')} as id from boxcar.boxes b where b.id = $1`);
 
 /** What sessions that are forked from this tape name as their parent, whichever incarnation it is. */
 export async function sessionIdOfTape(db: Queryable, boxId: BoxId): Promise<string | undefined> {

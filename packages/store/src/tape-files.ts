@@ -2,6 +2,7 @@
 import type { BoxId, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
+import { lastingNameOf } from './tape-forks.js';
 import type { TapeActor } from './tapes.js';
 
 const BEGIN = statement(`
@@ -88,7 +89,7 @@ const FOLDER = statement(`
     union all
     select p.id, p.previous_box_id, e.n + 1 from earlier e join boxcar.boxes p on p.id = e.previous_box_id
   )
-  select b.created_at, b.session_graph, b.fork_status, b.fork_position, coalesce(parent.tape_name, parent.owner_agent_id::text, parent.id::text) as parent_name,
+  select b.created_at, b.session_graph, b.fork_status, b.fork_position, ${lastingNameOf('parent')} as parent_name,
     (select coalesce(json_agg(json_build_object('box_id', e.id, 'archived_at', o.archived_at) order by e.n desc), '[]')
       from earlier e join boxcar.boxes o on o.id = e.id where e.n > 0) as archived
   from boxcar.boxes b left join boxcar.boxes parent on parent.id = b.parent_box_id where b.id = $1`);

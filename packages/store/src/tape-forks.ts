@@ -11,6 +11,7 @@
  */
 import type { AgentId, BoxId, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
+import { grantOf, OWNS } from './boxes.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
 import { partsOf, viewStartAt } from './tape-line.js';
@@ -176,10 +177,14 @@ export function listForks(
   return run<ForkRow & pg.QueryResultRow>(db, FORKS_OF, values);
 }
 
-/** SQL of the box that a tape `p` is now: itself, or after a reset the one that has its name, its agent, or its place as a fork. */
+/** SQL of the box that a tape `p` is now: itself, or after a reset the one that has its name, its place as a fork (whoever owns that), or its agent. */
 export const currentOf = (p: string): string => `case when ${p}.archived_at is null then ${p}.id
     when ${p}.tape_name is not null then (select n.id from boxcar.boxes n where n.project_id = ${p}.project_id and n.tape_name = ${p}.tape_name and n.archived_at is null)
-    else coalesce((select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id), (select g.box_id from boxcar.forks g where g.id in ${incarnationsOf(`${p}.id`)})) end`;
+    else coalesce((select g.box_id from boxcar.forks g where g.id in ${incarnationsOf(`${p}.id`)}), (select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id)) end`;
+
+/** SQL of what names a tape `b` over its resets: a fork that was handed to an agent is not that agent's own tape. */
+export const lastingNameOf = (b: string): string =>
+  `coalesce(${b}.tape_name, (select g.id::text from boxcar.forks g where g.id in ${incarnationsOf(`${b}.id`)}), ${b}.owner_agent_id::text, ${b}.id::text)`;
 
 const CURRENT = statement(`select ${currentOf('b')} as id from boxcar.boxes b where b.id = $1`);
 
@@ -199,6 +204,11 @@ const LOCK_TAPES = statement(`
   from boxcar.boxes b where b.id = any ($1::uuid[]) order by b.id for no key update`);
 const LOCK_FORK = statement(`
   select ${FORK}, f.turn_id is not null and not exists (select from boxcar.turns t where t.id = f.turn_id and t.ended_at is null) as is_over from boxcar.forks f where f.id = $1 for update`);
+
+// Begun after the locks: what was taken from the actor meanwhile it has no more.
+const RIGHTS = statement(`
+  select ${OWNS} as is_own, ${grantOf('append')} is not null as may_append
+  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = (select f.project_id from boxcar.forks f where f.id = $2)`);
 
 // The text of a line comes along with its entry and goes with its card: an erasure under way is waited for and seen; one that comes later
 // waits, and finds what was merged.
@@ -284,6 +294,8 @@ export type ForkEnd =
 export type MergeResult =
   | ForkEnd
   | { readonly outcome: 'busy'; readonly turnId: TurnId }
+  /** The author may not append to the parent; of a fork that was reset: not reset it. */
+  | { readonly outcome: 'forbidden'; readonly isReset: boolean }
   /** The parent is a fork itself and has ended. */
   | { readonly outcome: 'parent_closed' }
   /** The parent was reset between the look and the lock, or has become somebody's tape. */
@@ -320,6 +332,13 @@ async function mergeWithin(tx: Tx, seen: ForkRow, options: MergeOptions): Promis
   if (tape?.is_closed === true) return { outcome: 'parent_closed' };
   if (tape?.is_archived !== false || isAnothers || fork.boxId !== seen.boxId) return { outcome: 'moved' };
   const isReset = fork.boxId !== fork.id;
+  const [rights] = await run<{ is_own: boolean; may_append: boolean }>(tx, RIGHTS, [
+    parent,
+    fork.id,
+    authorId,
+  ]);
+  if (rights?.is_own !== true && (isReset || rights?.may_append !== true))
+    return { outcome: 'forbidden', isReset };
   const busy = await findActiveTurn(tx, parent);
   if (busy !== null && (isReset || busy !== fork.turnId)) return { outcome: 'busy', turnId: busy };
   if (isReset) await run(tx, ARCHIVE, [parent]);
@@ -335,7 +354,7 @@ export interface MergeOptions {
   readonly authorId: AgentId;
 }
 
-/** Merges a fork, once: later ones get the first one's receipt. Who may is for the caller to tell. */
+/** Merges a fork, once: later ones get the first one's receipt. */
 export const mergeFork = (pool: pg.Pool, fork: ForkRow, options: MergeOptions): Promise<MergeResult> =>
   transaction(pool, (tx) => mergeWithin(tx, fork, options));
 

@@ -62,9 +62,9 @@ export const partsOf = (b: string): string => `(
 export const entryAt = (id: string, position: string): string => `(
     select entry.* from boxcar.boxes tape cross join lateral ${entriesOf('tape', { from: position, to: position })} entry where tape.id = ${id} and tape.kind = 'tape' offset 0)`;
 
-/** Where a view begins that begins with this anchor: a compaction says itself what it keeps of what stands before it. */
+/** Where a view begins that begins with this anchor: a compaction, which the kernel alone writes, says itself what it keeps of what stands before it. */
 export const viewStartAt = (id: string, anchor: string): string => `
-    coalesce((select (c.metadata->'compaction'->>'keep_from')::int from ${entryAt(id, anchor)} at join boxcar.cards c on c.id = at.card_id), ${anchor})`;
+    coalesce((select case when c.author_id = 'kernel' then (c.metadata->'compaction'->>'keep_from')::int end from ${entryAt(id, anchor)} at join boxcar.cards c on c.id = at.card_id), ${anchor})`;
 
 /** A subselect of the position of the last anchor of the tape whose row is `b` up to a position, of those that fulfil a condition. */
 export const lastAnchorOf = (b: string, upto: string, where = 'true'): string => `

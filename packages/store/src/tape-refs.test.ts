@@ -122,7 +122,11 @@ test('a view that still shows what stands before its anchor is read from there, 
   expect(await place(open.tapeId)).toMatchObject({ start_position: cut, from_position: first?.at });
   // A compaction says it itself.
   const compaction = { v: 1, keep_from: call, references: [], summary: null };
-  const kept = { ...card({ kind: 'json', data: {} }, { type: 'tape.anchor' }), metadata: { compaction } };
+  const kept = {
+    ...card({ kind: 'json', data: {} }, { type: 'tape.anchor' }),
+    authorId: 'kernel',
+    metadata: { compaction },
+  };
   const compacted = await append(turn.tapeId, { ...entry('', 'auto'), card: kept });
   await append(turn.tapeId, entry('later', 'phase'));
   expect(await place(turn.tapeId, { position: compacted })).toMatchObject({

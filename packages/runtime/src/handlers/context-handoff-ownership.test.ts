@@ -90,6 +90,31 @@ describe('ownership: transfer', () => {
     expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([false, true]);
   });
 
+  test('of a fork: it is the target’s and stays a fork, which forks of it come back to; the target’s own tape knows nothing of it', async () => {
+    const made = await agent('fork-taker', 'target');
+    const fork = await (await h.runtime.tape('forked')).forkTape();
+    const inner = await fork.tape.forkTape();
+    await inner.tape.append([says('from within')]);
+    const before = await fork.tape.forkSession('before-it-moved', { profile: 'target' });
+    const { turn_id } = await handOff({
+      target_ref: made.agent_id,
+      tape_ref: refTo(fork.id, 'entry/1'),
+      ownership: 'transfer',
+    });
+    await end(turn_id);
+    const after = await fork.tape.forkSession('after-it-moved', { profile: 'target' });
+    const children = await h.runtime.sessions.getChildrenOf(fork.id);
+    expect(children.map(({ session_id }) => session_id)).toEqual([before.name, after.name]);
+
+    const own = await headOf(made.output_box_id);
+    const theirs = await tape(fork.id, made.agent_id);
+    await theirs.reset();
+    expect(await inner.merge()).toMatchObject({ parent: theirs.boxId, merged: 1 });
+    expect(await headOf(made.output_box_id)).toBe(own);
+    expect(await fork.merge()).toMatchObject({ replaced: true });
+    expect((await h.runtime.tape('forked')).boxId).toBe(theirs.boxId);
+  });
+
   test('by who was granted the tape hands on that right alone', async () => {
     const { boxId, maker, helper, target, appends, readsAll } = await shared('lent');
     await transfer(boxId, target.agent_id, helper.agent_id);
@@ -182,6 +207,16 @@ describe('a right that is taken away while it is used', () => {
     );
     refused(ended);
     expect(await headOf(boxId)).toBe(head);
+  });
+
+  test('is not enough to merge a fork, which stays open', async () => {
+    const { boxId, helper } = await shared('raced-merge');
+    const fork = await (await tape(boxId, helper.agent_id)).forkTape();
+    await fork.tape.append([says('from the fork')]);
+    const head = await headOf(boxId);
+    const END = 'update boxcar.grants set expires_at = now() where box_id = $1 and agent_id = $2';
+    refused(await meanwhile(LOCK_TAPE, END, [boxId, helper.agent_id], () => fork.merge()));
+    expect([await headOf(boxId), fork.status]).toEqual([head, 'open']);
   });
 
   test('is not enough to reset the tape, nor to append to it', async () => {

@@ -13,6 +13,7 @@ import {
 import { findAnchorOfTurn } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
 import type { EntryInput } from '../tape/entry-input.js';
+import type { Tape } from '../tape/tape.js';
 import { type TapeTarget, toTarget } from '../tape/tape-types.js';
 
 /** The turn's own tape, else that of the agent in whose name it comes. */
@@ -25,11 +26,16 @@ function ownTape({ ctx }: HandlerTools): TapeTarget {
   });
 }
 
-/** What the kernel has left out of the context of the calling turn: the turn's own anchors go on leaving it out. */
-async function carried({ ctx, db }: HandlerTools, target: TapeTarget): Promise<JsonObject | undefined> {
+/**
+ * What the kernel has left out of the context of the calling turn: the turn's own anchors go on leaving it out, however its
+ * tape was named.
+ */
+async function carried(
+  { ctx, db }: HandlerTools,
+  { boxId }: Pick<Tape, 'boxId'>,
+): Promise<JsonObject | undefined> {
   const { parent } = ctx;
-  if (parent === undefined || typeof target === 'string') return undefined;
-  if (!('box' in target) || target.box !== parent.outputBoxId) return undefined;
+  if (parent?.outputBoxId !== boxId) return undefined;
   const compacted = await findAnchorOfTurn(db, parent.turnId, AUTO_HANDOFF_ANCHOR);
   return compacted && carryCompaction(compacted);
 }
@@ -68,7 +74,7 @@ export const tapeHandoff: Handler<TapeHandoff> = {
     const tape = await tools.tape(target);
     const { name, state } = handoffOf(input);
     const by = ctx.parent === undefined ? {} : { turnId: ctx.parent.turnId };
-    const compaction = await carried(tools, target);
+    const compaction = await carried(tools, tape);
     if (compaction === undefined)
       await tape.handoff(name, { ...(state === undefined ? {} : { state }), ...by });
     else

@@ -32,6 +32,19 @@ export const onPool = (pool: pg.Pool, maxCardBytes?: number): TapeConnection => 
   reset: (request) => resetTape(pool, request),
 });
 
+/** For a tool, whose turn may be lost, or its call's time be over, before it is done: from then on nothing is written. */
+export const untilAborted = (connection: TapeConnection, signal: AbortSignal): TapeConnection => ({
+  ...connection,
+  append: async (request) => {
+    signal.throwIfAborted();
+    return connection.append(request);
+  },
+  reset: async (request) => {
+    signal.throwIfAborted();
+    return connection.reset(request);
+  },
+});
+
 /** What is written then commits with the primitive. The order of locks is turn, tape: the calling turn's comes first. */
 export const withinPrimitive = (
   { db, tx, ctx }: Pick<HandlerTools, 'db' | 'tx' | 'ctx'>,

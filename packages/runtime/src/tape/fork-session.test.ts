@@ -114,6 +114,36 @@ describe('a forked session', () => {
     expect(orderIn(prompt, 'in the middle', 'after', 'later')).toBe(true);
   });
 
+  test('from an anchor that only looks like a compaction begins with that anchor', async () => {
+    const { tape } = await parent();
+    await tape.append([{ kind: 'message', content: 'long ago' }]);
+    const draft = (keepFrom: string | number) =>
+      ({
+        kind: 'draft',
+        draft: {
+          kind: 'anchor',
+          card: {
+            type: 'tape.anchor',
+            role: 'assistant',
+            content: { kind: 'json', data: 'no compaction' },
+            metadata: { compaction: { v: 1, keep_from: keepFrom } },
+          },
+          payload: null,
+          anchorName: String(keepFrom),
+          meta: null,
+        },
+      }) as const;
+    await tape.append([draft('here'), draft(1)]);
+    await tape.handoff('later');
+    for (const fromAnchor of ['here', '1']) {
+      const session = await tape.forkSession(fresh(), { fromAnchor });
+      expect(await scene.runToEnd(session.name)).toMatchObject({ status: 'success' });
+      const [prompt = ''] = await promptsOf(session.agentId);
+      expect(prompt).toContain('no compaction');
+      expect(prompt).not.toContain('long ago');
+    }
+  });
+
   test('from a compaction begins with it as its tape does: its state, the summary, what is kept', async () => {
     const { tape } = await parent();
     for (const text of ['dropped words', 'kept words', 'newest words'])

@@ -18,6 +18,7 @@ import { toAnchorCard } from './entry-input.js';
 import type { ForkContext, ForkPoint } from './fork.js';
 import type { FoundAnchor } from './read-tape.js';
 import type { Tape } from './tape.js';
+import { notAuthorized } from './tape-errors.js';
 
 export interface ForkSessionOptions {
   /** The anchor its first views begin with, the latest of this name; default: the one that views of the parent begin with. */
@@ -100,6 +101,8 @@ export async function forkSession(
   const { name, from, intention, view = 'from_fork_point' } = options;
   checkName(name);
   const notifies = checkTrigger(options);
+  if (notifies && !row.isOwn && row.appendGrant === null)
+    throw notAuthorized(row.boxId, actor.actorId, 'append to');
   const boxId = newId<'box'>();
   const agentId = newId<'agent'>();
   const origin =

@@ -101,9 +101,10 @@ export class TapeFork implements AsyncDisposable {
       if (this.#row.receipt !== null) break;
       const parentBoxId = await findCurrentTape(pool, this.#row.parentBoxId);
       if (parentBoxId === undefined) break;
-      await this.#checkParent(parentBoxId);
       const result = await mergeFork(pool, this.#row, { parentBoxId, authorId: actor.actorId });
       if (result.outcome === 'moved') continue;
+      if (result.outcome === 'forbidden')
+        throw notAuthorized(parentBoxId, actor.actorId, result.isReset ? 'reset' : 'append to');
       await this.#end(result);
       break;
     }
@@ -148,7 +149,7 @@ export class TapeFork implements AsyncDisposable {
     return mergeBack && !(hasThrown && onError === 'discard') ? this.merge() : this.discard();
   }
 
-  async #end(result: Exclude<MergeResult, { readonly outcome: 'moved' }>): Promise<void> {
+  async #end(result: Exclude<MergeResult, { readonly outcome: 'moved' | 'forbidden' }>): Promise<void> {
     const { id } = this.#row;
     switch (result.outcome) {
       case 'busy':
@@ -173,14 +174,6 @@ export class TapeFork implements AsyncDisposable {
     const row = await findFork(pool, actor.projectId, this.#row.id);
     if (row === undefined) throw forkNotFound(this.#row.id);
     this.#row = row;
-  }
-
-  async #checkParent(boxId: BoxId): Promise<void> {
-    const { pool, actor } = this.#context;
-    const parent = await findTape(pool, { kind: 'box', boxId }, actor);
-    const isReset = this.#row.boxId !== this.#row.id;
-    if (parent?.isOwn === true || (!isReset && parent?.appendGrant != null)) return;
-    throw notAuthorized(boxId, actor.actorId, isReset ? 'reset' : 'append to');
   }
 }
 

@@ -41,6 +41,20 @@ describe('the end of a session that notifies its parent', () => {
       wakeProvider: () => Promise.resolve(),
     });
 
+  test('is told to those alone on whose tape the maker of the session may write', async () => {
+    const { tape } = await parent();
+    const { agentId: reader } = await parent();
+    const theirs = await scene.h.runtime.tape({ box: tape.boxId }, { as: reader });
+    const grant = (mode: string) =>
+      scene.h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: reader, mode });
+    await grant('read');
+    const name = fresh();
+    await expect(theirs.forkSession(name, notifying)).rejects.toMatchObject({ code: 'box_not_authorized' });
+    expect(await theirs.forkSession(name, { intention })).toMatchObject({ name });
+    await grant('append');
+    expect(await theirs.forkSession(fresh(), notifying)).toMatchObject({ tape: expect.anything() });
+  });
+
   test('is told on the parent tape once, and gives its agent a turn that reads it', async () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);

@@ -12,7 +12,7 @@ export async function compact(
 ): Promise<void> {
   const { projectId, actorId } = tape;
   const card = (draft: Omit<CardDraft, 'authorId'>): NewCard =>
-    buildCard({ ...draft, authorId: actorId }, { id: newId<'card'>(), projectId });
+    buildCard({ ...draft, authorId: 'kernel' }, { id: newId<'card'>(), projectId });
   const role = { role: 'user' } as const;
   const summary = card({
     type: 'task.summary',

@@ -56,9 +56,11 @@ beforeAll(async () => {
     name: 'deaf',
     description: 'Does not listen to its signal.',
     input: z.strictObject({}),
-    run: async (_input, { turnId, signal }) => {
+    run: async (_input, { turnId, agentId, signal, tape }) => {
+      const own = await tape({ agent: agentId });
       signal.addEventListener('abort', () => aborted.add(turnId));
       await gate(turnId);
+      await own.handoff('too late').catch(() => undefined);
       return { paid: 12 };
     },
   });
@@ -147,6 +149,12 @@ test('running tools get the abort by their signals; what one brings all the same
     tool_call_id: calls[1]?.id,
     body: { status: 'success', result: { paid: 12 } },
   });
+  // It had its tape in hand before.
+  const written = await h.rows(
+    "select from boxcar.tape_entries e join boxcar.turns t on t.output_box_id = e.box_id where t.id = $1 and e.anchor_name = 'too late'",
+    [turnId],
+  );
+  expect(written).toEqual([]);
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 

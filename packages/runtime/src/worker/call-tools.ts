@@ -17,7 +17,7 @@ import { type CallSettlement, type NewToolCall, type PendingCall, settleCalls } 
 import type { RuntimeCore } from '../runtime.js';
 import { type Begun, begin } from '../submit/opening.js';
 import type { SubmitOptions } from '../submit/options.js';
-import { onPool } from '../tape/connection.js';
+import { onPool, untilAborted } from '../tape/connection.js';
 import { openTape } from '../tape/open-tape.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
@@ -197,7 +197,7 @@ async function runFunction(
       projectId,
       signal,
       tape: (target) =>
-        openTape(onPool(runtime.pool, runtime.limits.maxCardBytes), target, {
+        openTape(untilAborted(onPool(runtime.pool, runtime.limits.maxCardBytes), signal), target, {
           projectId,
           as: agentId,
           create: false,

@@ -174,7 +174,7 @@ export class ContextKeeper {
         details: { ...cause.error.details, tokens_before: before, auto_handoffs: earlier, ...more },
       },
     });
-    if (earlier >= MAX_AUTO_HANDOFFS) return over({});
+    if (earlier >= MAX_AUTO_HANDOFFS && !this.#isUndone(rows)) return over({});
     const ids = { projectId: turn.projectId, anchorId: newId<'card'>(), summaryId: newId<'card'>() };
     const plan = planCompaction(rows, { tokens: this.#target(prompt, before), summaryId: ids.summaryId });
     const draft = (tokensAfter: number) =>
@@ -204,6 +204,12 @@ export class ContextKeeper {
         tokens_after: after,
       });
     return written;
+  }
+
+  /** Somebody else has written an anchor since, behind which all of the turn's context is shown again. */
+  #isUndone({ entries, lastAnchorPosition }: ViewRows): boolean {
+    const last = entries.find(({ position }) => position === lastAnchorPosition);
+    return last !== undefined && last.turnId !== this.#held.turn.turnId;
   }
 
   /** What the messages may come to, in the kernel's estimate: half of what fits, as measured, without what stays anyway. */

@@ -23,6 +23,14 @@ beforeAll(async () => {
     isReadOnly: true,
     run: ({ file, length }) => `${file} `.repeat(length / (file.length + 1)),
   });
+  h.runtime.registerTool({
+    name: 'mark',
+    description: 'Writes an anchor.',
+    input: z.strictObject({}),
+    run: async (_input, { agentId, tape }) => {
+      await (await tape({ agent: agentId })).handoff('marked');
+    },
+  });
   await h.worker();
 });
 
@@ -290,6 +298,44 @@ describe('a turn whose prompt was too long', () => {
     expect(heads(second as ModelRequest)).toContainEqual(expect.stringMatching(/^user: \[note, about 15000/));
     expect(second?.tools.map(({ name }) => name)).toContain('expand');
     expect(third?.messages.slice(0, second?.messages.length)).toEqual(second?.messages);
+  });
+
+  test('may name its own tape in that', async () => {
+    const [boxed] = await cardsOf([
+      { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } },
+    ]);
+    const handoff = { calls: [{ tool: 'tape.handoff', arguments: { name: 'phase', tape: 'by-name' } }] };
+    await h.profile('named', [handoff, { say: 'done' }], { tools: ['tape.handoff'], limits });
+    await (await h.runtime.tape('for-named')).forkSession('by-name', { profile: 'named' });
+    const { turn_id } = (await h.runtime.submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: 'by-name',
+      instruction: 'Read it.',
+      context_box_id: boxed?.box_id ?? '',
+    })) as { turn_id: TurnId };
+    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({ result: 'done' });
+  });
+
+  test('is not taken for one whose agent gave an anchor of its own that name', async () => {
+    const name = 'auto_handoff/context_overflow';
+    const handoff = { calls: [{ tool: 'tape.handoff', arguments: { name } }] };
+    const turn = await play([handoff, read('beta', 20_000), { overflow: true, say: 'done' }], {
+      tools: ['read', 'tape.handoff'],
+      limits,
+    });
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+  });
+
+  test('goes on when somebody else writes an anchor meanwhile: what that brings back is left out again', async () => {
+    const [boxed] = await cardsOf([
+      { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } },
+    ]);
+    const mark = { calls: [{ tool: 'mark', arguments: {} }] };
+    await h.profile('marked', [mark, { say: 'done' }], { tools: ['mark'], limits });
+    const turn = await run('marked', { context_box_id: boxed?.box_id ?? '' });
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+    const names = (await handoffOf(turn)).flatMap(({ name }) => name ?? []);
+    expect(names).toEqual(['auto_handoff/context_overflow', 'auto_handoff/context_overflow']);
   });
 
   test('and that ends all the same delivers what it said last, though no prompt shows it any more', async () => {
