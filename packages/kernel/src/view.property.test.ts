@@ -11,8 +11,8 @@ import { buildView, type View, type ViewRows } from './view.js';
 import type { ViewSource } from './view-manifest.js';
 import { isBlank } from './view-render.js';
 
-/** Five properties: 5,000 new histories in each run of CI, each with a prompt per moment; 1,000 elsewhere. */
-const numRuns = process.env.CI ? 1_000 : 200;
+/** Five properties: more than 10,000 histories in CI, each with a prompt per moment; 1,000 elsewhere. */
+const numRuns = process.env.CI ? 2_500 : 200;
 
 const NOTICES = [
   '[context]',
