@@ -301,6 +301,24 @@ export const ERROR_CATALOGUE = {
     'The awaited turn did not end before the deadline of the wait.',
     'Go on without it, or ask again with a longer deadline_seconds.',
   ),
+  handler_timeout: entry(
+    504,
+    false,
+    'The handler of the primitive did not answer before its deadline.',
+    'Nothing was written. Have the handler do less, or raise handlerTimeoutMs of the runtime (BOXCAR_HANDLER_TIMEOUT_MS).',
+  ),
+  nested_connection: entry(
+    500,
+    false,
+    'A handler asked for a second connection while its transaction is open.',
+    'Use the tools that the handler is given or pass its tx; call the runtime before the first statement on tx.',
+  ),
+  transaction_idle: entry(
+    500,
+    false,
+    'The transaction of a handler waited too long between two statements, and the server has ended it.',
+    'Nothing was written. Call services elsewhere before the first statement on tx, or by a tool.',
+  ),
   answer_cut: entry(
     409,
     false,
@@ -355,11 +373,23 @@ export const ERROR_CATALOGUE = {
     'The turn was ended because its batch no longer waits for it.',
     'Nothing to do; start it again on its own if its result is wanted.',
   ),
+  not_ended: entry(
+    500,
+    false,
+    'The end of the awaited turn or batch cannot be written, and has been given up.',
+    'Mend the cause that the message names, then run boxcar doctor --retry-dead.',
+  ),
   attempts_exhausted: entry(
     500,
     false,
     'The turn lost its worker too often.',
     'Look for what kills the workers (memory, a crashing tool), then submit again.',
+  ),
+  card_damaged: entry(
+    500,
+    false,
+    'A card of the turn cannot be read.',
+    'Submit the task again without the card that the details name.',
   ),
   internal_error: entry(
     500,
@@ -386,10 +416,14 @@ export class KernelError extends Error {
   readonly code: ErrorCode;
   readonly details: ErrorDetails;
 
-  constructor(code: ErrorCode, options: { message?: string; details?: ErrorDetails; cause?: unknown } = {}) {
+  /** @param options.next - The next step for the reader. Default: the next step in the catalogue. */
+  constructor(
+    code: ErrorCode,
+    options: { message?: string; next?: string; details?: ErrorDetails; cause?: unknown } = {},
+  ) {
     const known = ERROR_CATALOGUE[code];
     super(
-      `${options.message ?? known.message} ${known.next}`,
+      `${options.message ?? known.message} ${options.next ?? known.next}`,
       'cause' in options ? { cause: options.cause } : undefined,
     );
     this.code = code;

@@ -49,6 +49,7 @@ export {
   toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
+export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
 export { beginCommand, type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
 export { carryCompaction, EXPAND_TOOL, readCompaction } from './compaction.js';
@@ -207,6 +208,7 @@ export {
   type ProfileInput,
   parseProfile,
   profileSchema,
+  WORKER_TARGET,
 } from './profile.js';
 export { type ProjectLimits, projectLimitsSchema } from './project.js';
 export { PromptHasher, promptHash, toolsetHash } from './prompt-hash.js';
@@ -330,6 +332,7 @@ export {
   tapeInfoSchema,
   tapeSearchSchema,
 } from './tape-tools.js';
+export { LONGEST_TIMER_MS, startTimer, type Timer } from './timer.js';
 export {
   type CallOutcome,
   type CallResult,

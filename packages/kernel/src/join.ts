@@ -3,6 +3,7 @@
  *
  * J1  A batch ends once all members have ended; a `collect` also at its deadline, with what there is.
  * J2  What ends a batch before that (`closing`) is decided once; its unfinished members are then ended, so J1 follows.
+ *     When no call waits for the batch any more (`cancel`), members with other waiters continue, and it ends without them.
  * J3  Nothing leaves a final status.
  */
 import type { ErrorBody } from './errors.js';
@@ -32,6 +33,10 @@ export interface JoinState {
   readonly succeeded: number;
   /** Members that ended as failed, timeout or canceled; `partial` is neither. */
   readonly failed: number;
+  /** Unfinished members that continue because of other waiters; only when the batch itself is closed by `cancel`. */
+  readonly sparedCount?: number;
+  /** Members that could not be ended; they count as failed. */
+  readonly lostCount?: number;
   readonly minSuccess: number | null;
   readonly isFailFast: boolean;
   readonly isOverdue: boolean;
@@ -46,7 +51,7 @@ export type JoinDecision =
 function closingOf(state: JoinState): Closing | null {
   if (state.closing !== null) return state.closing;
   if (state.minSuccess !== null && state.succeeded >= state.minSuccess) return 'min_success';
-  if (state.isFailFast && state.failed > 0) return 'fail_fast';
+  if (state.isFailFast && state.failed + (state.lostCount ?? 0) > 0) return 'fail_fast';
   return state.isOverdue ? 'deadline' : null;
 }
 
@@ -60,7 +65,8 @@ function statusOf(state: JoinState, closing: Closing | null): FinalBatchStatus {
 /** What follows from where a batch stands. Rule: docs/primitives.md, "fork_join". */
 export function decideJoin(state: JoinState): JoinDecision {
   if (state.status !== 'running') return { kind: 'wait' };
-  if (state.remaining === 0)
+  const spared = state.closing === 'cancel' ? (state.sparedCount ?? 0) : 0;
+  if (state.remaining === spared + (state.lostCount ?? 0))
     return { kind: 'finish', status: statusOf(state, state.closing), closing: state.closing };
   const closing = closingOf(state);
   if (closing === null) return { kind: 'wait' };

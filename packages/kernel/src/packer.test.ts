@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { ContextBoxDraft, ExpandedBox, LeafRange, Segment } from './box.js';
@@ -565,16 +566,17 @@ describe('for any rules, arguments and sources, however deep boxes inherit from 
       const rules = input.handover.context_packing_config?.pack_arguments ?? [];
       const packed = rules.filter((rule) => Object.hasOwn(input.arguments, rule.arg_key));
       const hasParent = input.handover.context_packing_config?.inherit_context?.include_parent === true;
-      expect(packing.cards.map((card) => card.type)).toEqual([
-        ...packed.map((rule) => rule.as_card_type),
-        ...(hasParent ? ['meta.parent_pointer'] : []),
-      ]);
-      expect(packing.cards.slice(0, packed.length).map((card) => card.metadata)).toEqual(
+      assert.deepEqual(
+        packing.cards.map((card) => card.type),
+        [...packed.map((rule) => rule.as_card_type), ...(hasParent ? ['meta.parent_pointer'] : [])],
+      );
+      assert.deepEqual(
+        packing.cards.slice(0, packed.length).map((card) => card.metadata),
         packed.map((rule) => ({ role: 'user', ...rule.card_metadata })),
       );
       const own = packing.cards.map((card) => card.id);
       const inherited = new Set(input.inherited.flatMap(({ boxId }) => world.contents.get(boxId) ?? []));
-      expect(packing.attachedCardIds).toEqual([
+      assert.deepEqual(packing.attachedCardIds, [
         ...own.slice(0, packed.length),
         ...inherited,
         ...own.slice(packed.length),
@@ -588,24 +590,30 @@ describe('for any rules, arguments and sources, however deep boxes inherit from 
         ...packing.cards.map((card) => card.id),
         ...input.inherited.flatMap(({ box }) => box.ranges.flatMap((range) => range.cardIds)),
       ]);
-      expect(new Set(packing.attachedCardIds).size).toBe(packing.attachedCardIds.length);
-      for (const id of packing.attachedCardIds) expect(named.has(id)).toBe(true);
+      assert.equal(new Set(packing.attachedCardIds).size, packing.attachedCardIds.length);
+      for (const id of packing.attachedCardIds) assert.equal(named.has(id), true);
     });
   });
 
   test('the segments alone give the box back, point to leaves only, and count right', () => {
     forAll(({ packing, boxId, world }) => {
-      expect(world.expand(boxId)).toEqual(packing.attachedCardIds);
-      expect(packing.box.count).toBe(packing.attachedCardIds.length);
+      assert.deepEqual(world.expand(boxId), packing.attachedCardIds);
+      assert.equal(packing.box.count, packing.attachedCardIds.length);
       const { segments } = packing.box;
       const ranges = world.read(boxId).ranges;
       segments.forEach((segment, index) => {
         const range = ranges[index];
-        expect(world.isLeaf(segment.source ?? boxId)).toBe(true);
-        expect(segment.count).toBe(range?.cardIds.length);
-        expect(segment.tokens).toBe(range?.tokens.reduce((sum, tokens) => sum + tokens, 0));
+        assert.equal(world.isLeaf(segment.source ?? boxId), true);
+        assert.equal(segment.count, range?.cardIds.length);
+        assert.equal(
+          segment.tokens,
+          range?.tokens.reduce((sum, tokens) => sum + tokens, 0),
+        );
       });
-      expect(packing.box.tokens).toBe(packing.attachedCardIds.reduce((sum, id) => sum + world.tokens(id), 0));
+      assert.equal(
+        packing.box.tokens,
+        packing.attachedCardIds.reduce((sum, id) => sum + world.tokens(id), 0),
+      );
     });
   });
 
@@ -616,16 +624,16 @@ describe('for any rules, arguments and sources, however deep boxes inherit from 
         box.ranges.map((range) => ({ boxId, range })),
       );
       const segments = packing.box.segments.filter(({ rule }) => rule === 'inherit' || rule === 'snapshot');
-      expect(segments).toHaveLength(ranges.length);
+      assert.equal(segments.length, ranges.length);
       ranges.forEach(({ boxId, range }, index) => {
         const segment = segments[index];
         const repeated = range.positions.filter((_position, at) =>
           earlier.has(range.cardIds[at] ?? cardIdOf(-1)),
         );
         const skip = [...range.skip, ...repeated].sort((a, b) => a - b);
-        expect(segment?.skip ?? []).toEqual(skip);
-        expect(segment).toMatchObject({ source: range.source, from: range.from, to: range.to });
-        expect(segment?.via).toBe(range.source === boxId ? undefined : boxId);
+        assert.deepEqual(segment?.skip ?? [], skip);
+        assert.deepEqual([segment?.source, segment?.from, segment?.to], [range.source, range.from, range.to]);
+        assert.equal(segment?.via, range.source === boxId ? undefined : boxId);
         for (const id of range.cardIds) earlier.add(id);
       });
     });

@@ -562,7 +562,44 @@ const world = fc
     return { boxes, room, strategy };
   });
 
-describe('for any boxes, budget and built-in strategy', () => {
+describe('the work of packing', () => {
+  /** How often packing reads a field of a card or of its facts. */
+  function countReads(strategy: string, count: number): number {
+    let reads = 0;
+    const counted = <T extends object>(target: T): T =>
+      new Proxy(target, {
+        get: (of, property, receiver) => {
+          reads += 1;
+          return Reflect.get(of, property, receiver);
+        },
+      });
+    const cards = Array.from({ length: count }, (_item, n) => {
+      const call = { toolCallId: n % 3 === 0 ? null : `call-${Math.floor(n / 6)}` };
+      const type = n % 5 === 0 ? 'task.deliverable' : 'task.context';
+      const card = cardOf(n + 1, 10, { ...call, type, summarizes: [cardIdOf((n + 7) % count)] });
+      return counted({ ...card, facts: counted(card.facts) });
+    });
+    const { packing } = under(strategy, count * 5, [cards, cards.slice(0, count / 2)]);
+    expect(packing.box.tokens).toBeLessThan(PROTECTED + count * 10);
+    return reads;
+  }
+
+  test.each(['newest', 'deliverables_only', 'summary'])(
+    'takes the same number of reads per card, however many cards there are: %s',
+    (strategy) => {
+      const few = countReads(strategy, 500);
+      const many = countReads(strategy, 4_000);
+      expect(many / 4_000).toBeLessThan((few / 500) * 1.2);
+      expect(many / 4_000).toBeLessThan(100);
+    },
+  );
+});
+
+/**
+ * The work is `numRuns` cases of at most 48 cards each, and the tests above bound the reads of a case. There is no time limit: it
+ * cannot interrupt a test that never waits, and would only fail the test on a busy machine.
+ */
+describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
   const forAll = (
     check: (of: Packed & { boxes: World['boxes']; room: number; whole: readonly CardId[] }) => void,
   ): void => {

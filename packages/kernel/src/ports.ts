@@ -124,6 +124,12 @@ export interface Ring {
   readonly turnId: TurnId;
   readonly epoch: number;
   readonly workerTarget: string;
+  /**
+   * A hint. The lowest priority is delivered first, equal priorities in order. Above 0 one step of priority is worth one second: a
+   * ring passes an older ring only if it is lower by more steps than the seconds between them. For a new turn it is the number of
+   * turns of its project that already run, or 8 while others of the project wait. Default 1, for turns that have begun.
+   */
+  readonly priority?: number;
 }
 
 /**
@@ -132,14 +138,37 @@ export interface Ring {
  */
 export interface Doorbell {
   ring(rings: readonly Ring[]): Promise<void>;
-  /** Which of these rings no longer stand in the queue in any state that leads to a delivery; `undefined` = cannot tell. */
-  findLost(rings: readonly Ring[]): Promise<readonly Ring[] | undefined>;
-  /** Wakes jobs at the queue door whose turn has ended; those that are no longer there are returned. */
-  knock(jobIds: readonly string[]): Promise<readonly string[]>;
+  /**
+   * Finds the rings that are in no state of the queue that leads to a delivery; `undefined` = not known.
+   *
+   * @param options.takenMs - A ring that a listener has held for longer counts as lost: the listener may be stopped, which the queue
+   * notices only much later. The time counts from the first call of this process that found the ring held. Default: no limit.
+   */
+  findLost(
+    rings: readonly Ring[],
+    options?: { readonly takenMs?: number },
+  ): Promise<readonly Ring[] | undefined>;
+  /**
+   * Gives these rings priority 0, after the rings that already have it. Does not change rings that do not wait, or already have
+   * priority 0. Best effort, like `ring`.
+   */
+  raise(rings: readonly Ring[]): Promise<void>;
+  /**
+   * Wakes jobs at the queue door whose turn has ended; those that are no longer there are returned. `undefined` = the queue did
+   * not answer, and was asked no more: the next sweep finds these jobs again.
+   */
+  knock(jobIds: readonly string[]): Promise<readonly string[] | undefined>;
   /** Delivers rings to `handle` until the subscription is closed; at most `concurrency` at a time. */
   listen(options: {
     readonly workerTarget: string;
     readonly concurrency: number;
+    /**
+     * Called for each ring immediately before `handle`. False: the ring returns to the queue at once, for other listeners, and the
+     * subscription is paused. Default: always true.
+     */
+    readonly admit?: (ring: Ring) => boolean;
+    /** The queue had no further ring for this listener. */
+    readonly onEmpty?: () => void;
     readonly handle: (ring: Ring) => Promise<void>;
     readonly onError: (error: unknown) => void;
   }): Promise<DoorbellSubscription>;
@@ -147,6 +176,9 @@ export interface Doorbell {
 }
 
 export interface DoorbellSubscription {
+  /** Takes no new rings until `resume`; a ring that is already on its way may still arrive. */
+  pause(): void;
+  resume(): void;
   /** Stops taking new rings and waits for those in hand. */
   close(): Promise<void>;
 }

@@ -6,6 +6,9 @@ import { findNameClashes, toolEntrySchema } from './queue-tool.js';
 const name = z.string().trim().min(1).max(200);
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 
+/** Names of pools of workers; empty = the default pool. */
+export const WORKER_TARGET = /^[a-z0-9_-]{0,64}$/;
+
 /** Who the agents of a profile may reach. No policy = nobody; `target_profiles: null` = every profile, `[]` = none. */
 export const delegationPolicySchema = z.strictObject({
   target_profiles: z.array(name).nullable(),
@@ -68,10 +71,7 @@ export const profileSchema = z.strictObject({
   must_end_with: z.array(name).default([]),
   tags: z.array(name).default([]),
   /** Which workers run its turns; empty = the default pool. */
-  worker_target: z
-    .string()
-    .regex(/^[a-z0-9_-]{0,64}$/, 'lower-case letters, digits, - and _ only')
-    .default(''),
+  worker_target: z.string().regex(WORKER_TARGET, 'lower-case letters, digits, - and _ only').default(''),
   limits: profileLimitsSchema.prefault({}),
 });
 export type Profile = z.infer<typeof profileSchema>;

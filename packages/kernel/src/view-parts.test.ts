@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { CARD_TYPES, type Card, type CardContent } from './card.js';
@@ -56,7 +57,8 @@ test('the parts of every message of every history join to it, and own words stan
         const cards = cardsOf(rows);
         const parts = partsOf(rows);
         const { messages } = buildView(rows);
-        expect(parts.map(joined)).toEqual(
+        assert.deepEqual(
+          parts.map(joined),
           messages.map((message) => fieldsOf(message).filter((field) => field !== '')),
         );
         for (const part of parts.flat()) {
@@ -65,7 +67,7 @@ test('the parts of every message of every history join to it, and own words stan
           const holds =
             JSON.stringify(content).includes(part.text) ||
             JSON.stringify(content).includes(JSON.stringify(part.text).slice(1, -1));
-          expect(holds, `${part.rule}: ${part.text}`).toBe(true);
+          assert.ok(holds, `${part.rule}: ${part.text}`);
         }
       }
     }),

@@ -1,3 +1,5 @@
+import { startTimer, type Timer } from '@boxcar/kernel';
+
 /**
  * The outcome of `work`, or the signal's reason as soon as it aborts. The work itself has to see the signal
  * too: what it does after the abort is not waited for, and how it ends is not reported.
@@ -13,13 +15,13 @@ export function raceAbort<T>(work: Promise<T>, signal: AbortSignal): Promise<T> 
 
 /** Waits; an abort ends the wait at once with the signal's reason and leaves no timer and no listener. */
 export async function pause(delayMs: number, signal: AbortSignal): Promise<void> {
-  let timer: NodeJS.Timeout | undefined;
+  let timer: Timer | undefined;
   const elapsed = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, delayMs);
+    timer = startTimer(delayMs, resolve);
   });
   try {
     await raceAbort(elapsed, signal);
   } finally {
-    clearTimeout(timer);
+    timer?.clear();
   }
 }

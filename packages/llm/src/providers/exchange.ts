@@ -6,7 +6,7 @@
  * X3  An answer that is no stream where one was asked for never reaches the SDK's stream parser, which would see
  *     nothing in it.
  */
-import { ModelError } from '@boxcar/kernel';
+import { ModelError, startTimer, type Timer } from '@boxcar/kernel';
 
 const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
 
@@ -39,7 +39,7 @@ export function openExchange(options: {
 }): Exchange {
   const over = new AbortController();
   const signal = AbortSignal.any([options.signal, over.signal]);
-  let timer: NodeJS.Timeout | undefined;
+  let timer: Timer | undefined;
   const seen: {
     fault?: ModelError;
     status?: number;
@@ -53,14 +53,12 @@ export function openExchange(options: {
     over.abort(seen.fault);
   };
   const watch = (): void => {
-    clearTimeout(timer);
-    timer = setTimeout(
-      () =>
-        giveUp(
-          'model_timeout',
-          `fell silent for ${options.idleMs / 1000} s after ${seen.bytes} bytes of its answer`,
-        ),
-      options.idleMs,
+    timer?.clear();
+    timer = startTimer(options.idleMs, () =>
+      giveUp(
+        'model_timeout',
+        `fell silent for ${options.idleMs / 1000} s after ${seen.bytes} bytes of its answer`,
+      ),
     );
   };
   const count = new TransformStream<Uint8Array, Uint8Array>({
@@ -71,7 +69,7 @@ export function openExchange(options: {
       else watch();
       controller.enqueue(chunk);
     },
-    flush: () => clearTimeout(timer),
+    flush: () => timer?.clear(),
   });
 
   const observe: typeof globalThis.fetch = async (input, init) => {
@@ -106,7 +104,7 @@ export function openExchange(options: {
       return seen.unexpectedBody;
     },
     [Symbol.dispose]: () => {
-      clearTimeout(timer);
+      timer?.clear();
       over.abort(new Error('the exchange is over'));
     },
   };

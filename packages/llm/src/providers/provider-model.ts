@@ -7,7 +7,7 @@
  * A3  Every other failure is a ModelError, and no text of it holds the key.
  */
 import type { LanguageModelV3, SharedV3ProviderOptions } from '@ai-sdk/provider';
-import { type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
+import { checkDuration, type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
 import { raceAbort } from '../abort.js';
 import { toProfileInvalid } from '../scripted.js';
 import { collectContent, collectStream, toReply } from './collect.js';
@@ -46,6 +46,7 @@ export function createProviderModel(
   settings: ProviderSettings & { readonly idleTimeoutMs?: number | undefined } = {},
 ): Model {
   const { idleTimeoutMs = DEFAULT_IDLE_MS } = settings;
+  checkDuration(idleTimeoutMs, 'idleTimeoutMs', { code: 'bad_config' });
   const modelIdOf = (model: string): string =>
     model.startsWith(`${provider.name}:`) ? model.slice(provider.name.length + 1).trim() : '';
 
