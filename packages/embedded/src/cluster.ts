@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto';
 import { accessSync, chownSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
-import { chmod, chown, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { chmod, chown, mkdir, readdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join, parse } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel';
 import { serverEnvironment } from './config.js';
 import type { NativePostgres } from './native.js';
-import { codeOf, isAlive, isRoot, run, serverAccount } from './process.js';
+import { isRoot, run, serverAccount } from './process.js';
 
 /**
  * The folder of one server.
@@ -26,6 +26,9 @@ export interface Cluster {
 }
 
 export const ROLE = 'boxcar';
+
+/** initdb takes a few seconds; on a slow disk, where it flushes each file, a minute or two. */
+const INITDB_LIMIT_MS = 300_000;
 
 const OURS: ReadonlySet<string> = new Set(['users', 'cluster', 'native']);
 
@@ -91,7 +94,8 @@ export async function openCluster(
   const place = join(folder, 'cluster');
   if (!existsSync(place)) await createCluster(folder, place, native, options);
 
-  const dataDir = join(place, 'data');
+  // A link in the path may be changed while the server runs.
+  const dataDir = await realpath(join(place, 'data'));
   const major = (await readFile(join(dataDir, 'PG_VERSION'), 'utf8')).trim();
   if (major !== native.major) {
     throw new KernelError('bad_config', {
@@ -99,7 +103,19 @@ export async function openCluster(
       details: { folder },
     });
   }
-  return { folder, dataDir, password: (await readFile(join(place, 'password'), 'utf8')).trim() };
+  const password = readPassword(folder);
+  if (password === undefined)
+    throw new KernelError('database_unavailable', {
+      message: `The password of the embedded Postgres is missing in ${place}; move that folder away, or set DATABASE_URL.`,
+      details: { folder },
+    });
+  return { folder, dataDir, password };
+}
+
+/** The password of a folder's server; `undefined` when the folder has none. */
+export function readPassword(folder: string): string | undefined {
+  const file = join(folder, 'cluster', 'password');
+  return existsSync(file) ? readFileSync(file, 'utf8').trim() : undefined;
 }
 
 async function createCluster(
@@ -136,7 +152,7 @@ async function createCluster(
           : ['--locale=C', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']),
         ...(options.isDurable ? [] : ['--no-sync']),
       ],
-      { env: serverEnvironment(), cwd: draft, ...account },
+      { env: serverEnvironment(), cwd: draft, limitMs: INITDB_LIMIT_MS, ...account },
     );
     if (code !== 0) {
       throw new KernelError('database_unavailable', {
@@ -152,32 +168,6 @@ async function createCluster(
   } finally {
     await rm(draft, { recursive: true, force: true });
   }
-}
-
-export interface Postmaster {
-  readonly pid: number;
-  readonly port: number;
-  readonly status: string;
-}
-
-/** What the running server, or one that died without cleaning up, has written about itself. */
-export function readPostmaster(dataDir: string): Postmaster | undefined {
-  let lines: string[];
-  try {
-    lines = readFileSync(join(dataDir, 'postmaster.pid'), 'utf8').split('\n');
-  } catch (error) {
-    if (codeOf(error) === 'ENOENT') return undefined;
-    throw error;
-  }
-  const pid = Number(lines[0]);
-  if (!Number.isInteger(pid) || pid <= 0) return undefined;
-  return { pid, port: Number(lines[3]), status: lines[7]?.trim() ?? '' };
-}
-
-/** The server of this data folder when one runs, in whatever state. */
-export function runningPostmaster(dataDir: string): Postmaster | undefined {
-  const postmaster = readPostmaster(dataDir);
-  return postmaster && isAlive(postmaster.pid) ? postmaster : undefined;
 }
 
 export function lastLine(text: string): string {

@@ -68,10 +68,13 @@ function programs(native: string, version: string): NativePostgres {
   };
 }
 
+/** How long a program may take to print its version. */
+const ATTEMPT_LIMIT_MS = 60_000;
+
 /** Tries rather than computes: file modes, access lists and missing libraries all show in the attempt. */
 async function isRunnable(native: string): Promise<boolean> {
   const { postgres, initdb } = programs(native, '');
-  const options = { env: serverEnvironment(), cwd: '/', ...serverAccount() };
+  const options = { env: serverEnvironment(), cwd: '/', limitMs: ATTEMPT_LIMIT_MS, ...serverAccount() };
   const results = await Promise.all([postgres, initdb].map((file) => run(file, ['--version'], options)));
   return results.every(({ code }) => code === 0);
 }

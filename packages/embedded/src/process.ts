@@ -1,5 +1,6 @@
 import { type SpawnOptions, spawn, spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { basename } from 'node:path';
 
 /** Postgres refuses to run as root, so root starts it as `nobody`: that adds no user to the machine. */
 const NOBODY = process.platform === 'darwin' ? 4_294_967_294 : 65_534;
@@ -28,29 +29,71 @@ export function startOf(pid: number): string {
   return statOf(pid)?.start ?? '0';
 }
 
+/** The PID namespace of this process. Ids of another namespace mean nothing here. Empty on systems without namespaces. */
+export function pidNamespace(): string {
+  try {
+    return /\d+/.exec(readlinkSync('/proc/self/ns/pid'))?.[0] ?? '';
+  } catch {
+    return '';
+  }
+}
+
 /** The command line of a running process, or `undefined` where the system does not tell. */
 export function commandOf(pid: number): string | undefined {
-  if (process.platform === 'linux') {
-    try {
-      return readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ').trim();
-    } catch {
-      return undefined;
-    }
-  }
+  if (process.platform === 'linux') return argumentsOf(pid)?.join(' ').trim();
   if (process.platform === 'win32') return undefined;
-  const ps = spawnSync('ps', ['-p', String(pid), '-o', 'command='], { encoding: 'utf8' });
+  const ps = spawnSync('ps', ['-ww', '-p', String(pid), '-o', 'command='], { encoding: 'utf8' });
   return ps.status === 0 ? ps.stdout.trim() : undefined;
 }
 
-/** Runs a program to its end. A program that cannot be started is a result too: `code` null and the reason as output. */
+/** The command line as words; outside Linux an argument with blanks becomes several words. */
+export function argumentsOf(pid: number): readonly string[] | undefined {
+  if (process.platform !== 'linux') return commandOf(pid)?.split(/\s+/);
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
+  } catch {
+    return undefined;
+  }
+}
+
+/** A process for messages: its id and the beginning of its command line. */
+export function describeProcess(pid: number): string {
+  const command = commandOf(pid);
+  return command === undefined || command === ''
+    ? `process ${pid}`
+    : `process ${pid} (${command.length > 200 ? `${command.slice(0, 200)} …` : command})`;
+}
+
+/** The ids of all processes that this account can see; none when the system does not report them. */
+export function listProcesses(): readonly number[] {
+  if (process.platform === 'win32') return [];
+  if (process.platform === 'linux')
+    return readdirSync('/proc').flatMap((name) => (/^\d+$/.test(name) ? Number(name) : []));
+  const ps = spawnSync('ps', ['-axo', 'pid='], { encoding: 'utf8' });
+  return ps.stdout.split('\n').flatMap((line) => (line.trim() === '' ? [] : Number(line)));
+}
+
+/**
+ * Runs a program to its end, or for `limitMs` at most. If it cannot be started or does not end, `code` is null and the last line of
+ * the output is the reason.
+ */
 export async function run(
   file: string,
   args: readonly string[],
-  options: SpawnOptions,
+  { limitMs, ...options }: SpawnOptions & { readonly limitMs: number },
 ): Promise<{ code: number | null; output: string }> {
   return new Promise((settle) => {
     let output = '';
     const child = spawn(file, args, { ...options, stdio: ['ignore', 'pipe', 'pipe'] });
+    const limit = setTimeout(() => {
+      child.kill('SIGKILL');
+      // Its child processes may keep its output open.
+      child.stdout?.destroy();
+      child.stderr?.destroy();
+      settle({ code: null, output: `${output}\n${basename(file)} did not end within ${limitMs / 1_000} s` });
+    }, limitMs);
+    child.once('close', () => clearTimeout(limit));
+    child.once('error', () => clearTimeout(limit));
     child.stdout?.on('data', (chunk: Buffer) => {
       output += chunk.toString();
     });

@@ -9,7 +9,18 @@ import {
   readFileSync,
   realpathSync,
 } from 'node:fs';
-import { cp, lstat, mkdir, readdir, readlink, rm, unlink, utimes, writeFile } from 'node:fs/promises';
+import {
+  cp,
+  lstat,
+  mkdir,
+  readdir,
+  readlink,
+  rm,
+  symlink,
+  unlink,
+  utimes,
+  writeFile,
+} from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { dirname, join, relative } from 'node:path';
@@ -18,7 +29,13 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import pg from 'pg';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import { type EmbeddedPostgres, type EmbeddedPostgresOptions, startEmbeddedPostgres } from './index.js';
+import {
+  deleteEmbeddedData,
+  type EmbeddedPostgres,
+  type EmbeddedPostgresOptions,
+  startEmbeddedPostgres,
+} from './index.js';
+import { assertNoneOutOfSight } from './unseen-server.js';
 
 const repository = fileURLToPath(new URL('../../../', import.meta.url));
 const isRoot = process.getuid?.() === 0;
@@ -70,7 +87,7 @@ describe('one process', () => {
         `select current_setting('server_encoding') as encoding, (select datctype from pg_database where datname = current_database()) as locale,
           current_setting('listen_addresses') as addresses, current_setting('max_connections') as connections`,
       ),
-    ).toEqual([{ encoding: 'UTF8', locale: 'C.UTF-8', addresses: '127.0.0.1', connections: '200' }]);
+    ).toEqual([{ encoding: 'UTF8', locale: 'C.UTF-8', addresses: '127.0.0.1', connections: '500' }]);
     const wrong = new URL(server.url);
     wrong.password = 'wrong';
     await expect(sql(wrong.href, 'select 1')).rejects.toMatchObject({ code: '28P01' });
@@ -201,6 +218,172 @@ describe('several processes', () => {
   });
 });
 
+describe('the owner of a lock file', () => {
+  it('a server is recognised by another path to its folder: it is adopted and keeps its lock file', async () => {
+    const dataDir = newFolder();
+    const other = `${dataDir}-link`;
+    const first = await hold({ dataDir });
+    await symlink(dataDir, other);
+    const lockFile = join(dataDir, 'cluster', 'data', 'postmaster.pid');
+    const before = readFileSync(lockFile, 'utf8');
+
+    const second = await start({ dataDir: other });
+    expect(second).toMatchObject({ adopted: true, pid: first.pid });
+    expect(readFileSync(lockFile, 'utf8')).toBe(before);
+    await expect(deleteEmbeddedData({ dataDir: other })).rejects.toMatchObject({ code: 'database_in_use' });
+    expect(await sql(first.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+    await first.end('stop');
+    expect(isRunning(second.pid)).toBe(true);
+    await second.stop();
+    expect(isRunning(second.pid)).toBe(false);
+  });
+
+  it('a server that was started by a link is adopted by the real path, after the link is gone', async () => {
+    const dataDir = newFolder();
+    const link = `${dataDir}-link`;
+    await mkdir(dataDir);
+    await symlink(dataDir, link);
+    const first = await hold({ dataDir: link });
+    await unlink(link);
+    const second = await start({ dataDir });
+    expect(second).toMatchObject({ adopted: true, pid: first.pid });
+    first.process.kill('SIGKILL');
+    await once(first.process, 'exit');
+    await second.stop();
+    expect(isRunning(first.pid)).toBe(false);
+  });
+
+  it('data whose server still runs is deleted by another path only after the server was stopped', async () => {
+    const dataDir = newFolder();
+    const link = `${dataDir}-link`;
+    const first = await hold({ dataDir });
+    first.process.kill('SIGKILL');
+    await once(first.process, 'exit');
+    expect(isRunning(first.pid)).toBe(true);
+    await symlink(dataDir, link);
+    await deleteEmbeddedData({ dataDir: link });
+    expect(isRunning(first.pid)).toBe(false);
+    expect(existsSync(join(dataDir, 'cluster'))).toBe(false);
+  });
+
+  it.each(['', 'not a process id\n'])(
+    'a lock file that holds %j is removed when no server lives',
+    async (text) => {
+      const dataDir = newFolder();
+      const first = await start({ dataDir });
+      await sql(first.url, 'create table t (n int)', 'insert into t values (5)');
+      await first.stop();
+      await writeLockFile(dataDir, text);
+
+      const second = await start({ dataDir });
+      expect(second.adopted).toBe(false);
+      expect(await sql(second.url, 'select n from t')).toEqual([{ n: 5 }]);
+    },
+  );
+
+  it('the lock file of a live server that is not visible stays: the start names the file', async () => {
+    const dataDir = newFolder();
+    const data = join(dataDir, 'cluster', 'data');
+    const first = await start({ dataDir });
+    const lockFile = join(data, 'postmaster.pid');
+    const text = readFileSync(lockFile, 'utf8');
+    const gone = spawn('true');
+    await once(gone, 'exit');
+    const sleeper = spawn('sleep', ['60']);
+    children.add(sleeper);
+    // Simulates another PID namespace, where the server's id belongs to no process, or to any other process.
+    for (const { pid } of [gone, sleeper]) {
+      const seen = [String(pid), ...text.split('\n').slice(1)].join('\n');
+      await writeLockFile(dataDir, seen);
+      try {
+        const details = { file: lockFile, pid, port: first.port };
+        const failure = start({ dataDir });
+        await expect(failure).rejects.toMatchObject({ code: 'database_unavailable', details });
+        await expect(failure).rejects.toThrow(lockFile);
+        await expect(assertNoneOutOfSight(dataDir, data)).rejects.toMatchObject({ details });
+        expect(readFileSync(lockFile, 'utf8')).toBe(seen);
+      } finally {
+        await writeLockFile(dataDir, text);
+      }
+    }
+    expect(await sql(first.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+
+    // The mark of a user in another namespace cannot be checked: it stays, and does not keep this process from stopping the server.
+    const mark = join(dataDir, 'users', '4194305.1.1.1');
+    await writeFile(mark, '');
+    await (await start({ dataDir })).stop();
+    await first.stop();
+    expect(isRunning(first.pid)).toBe(false);
+    expect(existsSync(mark)).toBe(true);
+  });
+
+  it.each([Number.NaN, -1, 2 ** 40])(
+    'refuses %d ms as the time for others to leave',
+    async (leaveDeadlineMs) => {
+      const dataDir = newFolder();
+      for (const attempt of [
+        start({ dataDir, leaveDeadlineMs }),
+        deleteEmbeddedData({ dataDir, leaveDeadlineMs }),
+      ])
+        await expect(attempt).rejects.toMatchObject({
+          code: 'bad_request',
+          details: { field: 'leaveDeadlineMs' },
+        });
+      expect(existsSync(dataDir)).toBe(false);
+    },
+  );
+
+  it('an empty lock file of a live server is not removed: the start names the file and the process', async () => {
+    const dataDir = newFolder();
+    const first = await hold({ dataDir });
+    const lockFile = join(dataDir, 'cluster', 'data', 'postmaster.pid');
+    const text = readFileSync(lockFile, 'utf8');
+    await writeLockFile(dataDir, '');
+
+    const failure = start({ dataDir });
+    await expect(failure).rejects.toMatchObject({
+      code: 'database_unavailable',
+      details: { pid: first.pid },
+    });
+    await expect(failure).rejects.toThrow(lockFile);
+    expect(existsSync(lockFile)).toBe(true);
+    expect(await sql(first.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+
+    await writeLockFile(dataDir, text);
+    expect(await start({ dataDir })).toMatchObject({ adopted: true, pid: first.pid });
+    await first.end('stop');
+  }, 60_000);
+
+  it('a start waits a bounded time for a process that hangs while it leaves, and names it', async () => {
+    const dataDir = newFolder();
+    const leaver = await hold({ dataDir });
+    // A server that does not react holds up the process while it leaves; the process is then stopped too.
+    process.kill(leaver.pid, 'SIGSTOP');
+    leaver.process.stdin?.write('stop');
+    await until(() => readdirSync(join(dataDir, 'leaving')).length > 0, 'the process leaves');
+    leaver.process.kill('SIGSTOP');
+    process.kill(leaver.pid, 'SIGCONT');
+
+    const said: string[] = [];
+    const failure = start({ dataDir, leaveDeadlineMs: 2_000, log: (line) => said.push(line) });
+    await expect(failure).rejects.toMatchObject({
+      code: 'database_in_use',
+      details: { pid: leaver.process.pid },
+    });
+    await expect(failure).rejects.toThrow(/hold\.ts/);
+    expect(said.join('\n')).toContain(`waiting for process ${leaver.process.pid}`);
+    await expect(deleteEmbeddedData({ dataDir, leaveDeadlineMs: 100 })).rejects.toMatchObject({
+      code: 'database_in_use',
+      details: { pid: leaver.process.pid },
+    });
+
+    leaver.process.kill('SIGKILL');
+    await once(leaver.process, 'exit');
+    const next = await start({ dataDir });
+    expect(await sql(next.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+  }, 60_000);
+});
+
 describe('accounts and places', () => {
   it('runs for a plain user', async () => {
     chmodSync(home, 0o755);
@@ -263,6 +446,13 @@ describe('accounts and places', () => {
 function closeHome(): void {
   if (isRoot) chownSync(home, 0, 0);
   chmodSync(home, 0o700);
+}
+
+/** Replaces the text of the lock file, and keeps its owner. */
+async function writeLockFile(dataDir: string, text: string): Promise<void> {
+  const lockFile = join(dataDir, 'cluster', 'data', 'postmaster.pid');
+  await writeFile(lockFile, text);
+  if (isRoot) chownSync(lockFile, PLAIN_USER, PLAIN_USER);
 }
 
 function newFolder(): string {

@@ -10,32 +10,39 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
-import { rename, rm, unlink, writeFile } from 'node:fs/promises';
+import { rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { KernelError } from '@boxcar/kernel';
-import pg from 'pg';
-import {
-  type Cluster,
-  closedAncestor,
-  lastLine,
-  openCluster,
-  type Postmaster,
-  prepareFolder,
-  ROLE,
-  readPostmaster,
-  runningPostmaster,
-} from './cluster.js';
+import { checkDuration, KernelError } from '@boxcar/kernel';
+import { type Cluster, closedAncestor, lastLine, openCluster, prepareFolder } from './cluster.js';
 import { dataHome, serverEnvironment } from './config.js';
 import { freePort, isFree } from './free-port.js';
 import { type NativePostgres, prepareNative } from './native.js';
-import { codeOf, commandOf, isAlive, isRoot, serverAccount } from './process.js';
-import { hasUsers, Membership } from './users.js';
+import {
+  findServer,
+  hasBrokenLock,
+  hasLiveMemory,
+  lockFileOf,
+  lockHolder,
+  namesNoProcess,
+  namesProcess,
+  type Postmaster,
+  removeLockFile,
+  runningPostmaster,
+  unseenPostmaster,
+} from './postmaster.js';
+import { codeOf, describeProcess, isAlive, isRoot, serverAccount } from './process.js';
+import { clientOf, connectionString, sayGoodbye } from './server-client.js';
+import { assertNoneOutOfSight, mayAnswer, serverOutOfSight } from './unseen-server.js';
+import { hasUsers, LEAVE_DEADLINE_MS, Membership } from './users.js';
 
 const DATABASE = 'boxcar';
 const START_DEADLINE_MS = 60_000;
 const STOP_DEADLINE_MS = 20_000;
+/** A lock file that names no process is removed after this time without a server, or reported after this time with a server. */
+const BROKEN_LOCK_QUIET_MS = 500;
+const BROKEN_LOCK_DEADLINE_MS = 10_000;
 const LOG_LIMIT_BYTES = 10_000_000;
 const EPHEMERAL_PREFIX = 'boxcar-postgres-';
 
@@ -48,6 +55,8 @@ export interface EmbeddedPostgresOptions {
   readonly log?: (line: string) => void;
   /** For tests: nothing is flushed to disk, nothing is vacuumed or analyzed unasked, and the folder is removed on stop. */
   readonly ephemeral?: boolean;
+  /** How long to wait for a process that is leaving the server, at most 30 days. Default 30,000. */
+  readonly leaveDeadlineMs?: number;
 }
 
 export interface EmbeddedPostgres extends AsyncDisposable {
@@ -80,13 +89,15 @@ export function defaultDataDir(): string {
  * It listens on 127.0.0.1 only and asks for a password, which lies beside the data, readable by this account alone.
  *
  * @throws KernelError `bad_config` for a folder that cannot be used, `port_in_use` for a requested port that is taken,
- * `database_unavailable` when the server does not start.
+ * `database_unavailable` when the server does not start or is not visible from here, `database_in_use` when a process hangs while
+ * it leaves the server.
  */
 export async function startEmbeddedPostgres(
   options: EmbeddedPostgresOptions = {},
 ): Promise<EmbeddedPostgres> {
   const log = options.log ?? (() => {});
-  const ephemeral = options.ephemeral ?? false;
+  const { ephemeral = false } = options;
+  const leaveDeadlineMs = leaveDeadlineOf(options);
   if (ephemeral && options.dataDir === undefined) await sweepEphemeral(log);
   const native = await prepareNative();
   const folder = resolve(options.dataDir ?? (ephemeral ? makeEphemeralFolder() : defaultDataDir()));
@@ -95,13 +106,13 @@ export async function startEmbeddedPostgres(
   let cluster: Cluster;
   let found: { postmaster: Postmaster; adopted: boolean };
   try {
-    await membership.othersHaveLeft();
+    await membership.othersHaveLeft({ deadlineMs: leaveDeadlineMs, log });
     cluster = await openCluster(folder, native, { isDurable: !ephemeral });
     found = await startOrAdopt(cluster, native, { ...options, ephemeral, log });
   } catch (error) {
     await membership.leave(async () => {
       const running = runningPostmaster(join(folder, 'cluster', 'data'));
-      if (running && isOurs(running, join(folder, 'cluster', 'data'))) await stopServer(running.pid);
+      if (running) await stopServer(running.pid);
     });
     if (ephemeral) await rm(folder, { recursive: true, force: true });
     throw error;
@@ -109,7 +120,7 @@ export async function startEmbeddedPostgres(
 
   const { pid, port } = found.postmaster;
   const { dataDir } = cluster;
-  const url = connectionString(cluster, port, DATABASE);
+  const url = connectionString(cluster.password, port, DATABASE);
   log(`${found.adopted ? 'joined' : 'started'} the embedded Postgres on port ${port} (${folder})`);
 
   let stopping: Promise<void> | undefined;
@@ -148,23 +159,38 @@ export async function startEmbeddedPostgres(
  * Deletes the data of a server for good; the next start begins with an empty one. The last process to leave may do so, under
  * the same rule by which it stops the server, so nobody's data goes away under them.
  *
- * @throws KernelError `database_in_use` when another process uses it.
+ * @throws KernelError `database_in_use` when another process uses the server, or hangs while it leaves; `database_unavailable` when
+ * a server works on the folder that cannot be stopped, because its lock file is unusable or the server is not visible from here.
  */
-export async function deleteEmbeddedData(options: { readonly dataDir?: string } = {}): Promise<void> {
+export async function deleteEmbeddedData(
+  options: Pick<EmbeddedPostgresOptions, 'dataDir' | 'leaveDeadlineMs'> = {},
+): Promise<void> {
   const folder = resolve(options.dataDir ?? defaultDataDir());
+  const leaveDeadlineMs = leaveDeadlineOf(options);
   await prepareFolder(folder);
   const membership = Membership.join(folder);
-  await membership.othersHaveLeft();
+  try {
+    await membership.othersHaveLeft({ deadlineMs: leaveDeadlineMs });
+  } catch (error) {
+    await membership.leave(async () => {});
+    throw error;
+  }
   let isDeleted = false;
   await membership.leave(async () => {
     const dataDir = join(folder, 'cluster', 'data');
     const running = runningPostmaster(dataDir);
-    if (running && isOurs(running, dataDir)) await stopServer(running.pid);
+    if (running) await stopServer(running.pid);
+    const left = findServer(dataDir);
+    if (left !== undefined && !(await hasEnded(left))) throw serverWithoutLock(dataDir, left);
+    await assertNoneOutOfSight(folder, dataDir);
     await rm(join(folder, 'cluster'), { recursive: true, force: true });
     isDeleted = true;
   });
   if (!isDeleted) throw new KernelError('database_in_use', { details: { folder } });
 }
+
+const leaveDeadlineOf = ({ leaveDeadlineMs = LEAVE_DEADLINE_MS }: EmbeddedPostgresOptions): number =>
+  checkDuration(leaveDeadlineMs, 'leaveDeadlineMs', { allowsZero: true });
 
 interface StartOptions {
   readonly port?: number;
@@ -181,10 +207,10 @@ async function startOrAdopt(
   const deadline = Date.now() + START_DEADLINE_MS;
   let spawned: { child: ChildProcess; logOffset: number; port: number } | undefined;
   let port = options.port ?? (await readPort(cluster.folder));
+  let brokenSince: number | undefined;
   while (Date.now() < deadline) {
     const running = runningPostmaster(cluster.dataDir);
-    const isServed = running !== undefined && isOurs(running, cluster.dataDir);
-    if (isServed && running.status === 'ready' && (await ensureDatabase(cluster, running))) {
+    if (running?.status === 'ready' && (await ensureDatabase(cluster, running))) {
       if (running.pid === spawned?.child.pid) {
         await writeFile(join(cluster.folder, 'port'), `${running.port}\n`);
         return { postmaster: running, adopted: false };
@@ -215,18 +241,36 @@ async function startOrAdopt(
       await delay(100);
       continue;
     }
-    if (isServed) {
+    if (running) {
       await delay(20); // Starting, stopping or recovering.
       continue;
     }
-    if (running) await removeStalePidFile(cluster.dataDir, running, options.log);
+    if (hasBrokenLock(cluster.dataDir)) {
+      brokenSince ??= Date.now();
+      await dealWithBrokenLock(cluster.dataDir, Date.now() - brokenSince, options.log);
+      continue;
+    }
+    brokenSince = undefined;
+    const unseen = unseenPostmaster(cluster.dataDir);
+    if (unseen !== undefined && (await mayAnswer(cluster.password, unseen)))
+      throw serverOutOfSight(cluster.dataDir, unseen);
+    if (unseen !== undefined && hasLiveMemory(unseen)) {
+      await delay(100); // The children of a killed server end soon.
+      continue;
+    }
+    removeStaleLock(cluster.dataDir, options.log);
     if (options.port !== undefined && !(await isFree(options.port))) throw portTaken(options.port);
     if (port === undefined || !(await isFree(port))) port = await freePort();
     spawned = { ...(await spawnServer(cluster, native, port, options.ephemeral)), port };
   }
+  const unseen = unseenPostmaster(cluster.dataDir);
+  if (unseen !== undefined) throw serverOutOfSight(cluster.dataDir, unseen);
+  const holder = lockHolder(cluster.dataDir);
+  const held =
+    holder === undefined ? '' : `; ${lockFileOf(cluster.dataDir)} names the ${describeProcess(holder.pid)}`;
   throw new KernelError('database_unavailable', {
-    message: `The embedded Postgres was not ready after ${START_DEADLINE_MS / 1000} s; its log is ${join(cluster.folder, 'server.log')}.`,
-    details: { folder: cluster.folder },
+    message: `The embedded Postgres was not ready after ${START_DEADLINE_MS / 1000} s${held}; its log is ${join(cluster.folder, 'server.log')}.`,
+    details: { folder: cluster.folder, ...(holder === undefined ? {} : { pid: holder.pid }) },
   });
 }
 
@@ -258,6 +302,8 @@ async function spawnServer(
           full_page_writes: 'off',
           wal_level: 'minimal',
           max_wal_senders: 0,
+          // Several test files at once open dozens of connections each, and connections that were cut off end seconds later.
+          max_connections: 500,
           // Seen while its tables are empty between two tests, a database is planned for as empty, whatever comes.
           autovacuum: 'off',
         }
@@ -301,11 +347,7 @@ async function spawnServer(
 
 /** Connects to the server and sees to it that our database exists. False when it does not let us in yet. */
 async function ensureDatabase(cluster: Cluster, postmaster: Postmaster): Promise<boolean> {
-  const client = new pg.Client({
-    connectionString: connectionString(cluster, postmaster.port, 'postgres'),
-    connectionTimeoutMillis: 2_000,
-  });
-  client.on('error', () => {}); // A server that goes away in between shows in the query.
+  const client = clientOf(cluster.password, postmaster.port);
   try {
     await client.connect();
     const { rows } = await client.query<{ exists: boolean }>(
@@ -326,34 +368,55 @@ async function ensureDatabase(cluster: Cluster, postmaster: Postmaster): Promise
     // Of two processes one creates the database; the other is told so and finds it at the next try.
     return false;
   } finally {
-    await client.end().catch(() => {});
+    await sayGoodbye(client);
   }
 }
 
-function connectionString(cluster: Cluster, port: number, database: string): string {
-  return `postgres://${ROLE}:${cluster.password}@127.0.0.1:${port}/${database}`;
-}
-
-/** Whether that process is a Postgres on this data folder, and not one that inherited the id of a dead one. */
-function isOurs(postmaster: Postmaster, dataDir: string): boolean {
-  const command = commandOf(postmaster.pid);
-  return command === undefined || (command.includes('postgres') && command.includes(dataDir));
-}
-
 function isServing(pid: number, dataDir: string): boolean {
-  const running = runningPostmaster(dataDir);
-  return running !== undefined && running.pid === pid && isOurs(running, dataDir);
+  return runningPostmaster(dataDir)?.pid === pid;
 }
 
 /** Postgres itself ignores the file of a dead process, but not one whose id belongs to another process by now. */
-async function removeStalePidFile(
+function removeStaleLock(dataDir: string, log: (line: string) => void): void {
+  const stale = lockHolder(dataDir);
+  // Since the check of the loop, the file may belong to a server.
+  if (stale === undefined || runningPostmaster(dataDir) !== undefined) return;
+  if (removeLockFile(dataDir, namesProcess(stale.pid)))
+    log(`process ${stale.pid} is not the server it was; removed its lock file`);
+}
+
+/** Removes a lock file that names no process if no server is found on the folder; otherwise throws an error that names both. */
+async function dealWithBrokenLock(
   dataDir: string,
-  stale: Postmaster,
+  sinceMs: number,
   log: (line: string) => void,
 ): Promise<void> {
-  if (readPostmaster(dataDir)?.pid !== stale.pid) return;
-  log(`process ${stale.pid} is not the server it was; removing its lock file`);
-  await unlink(join(dataDir, 'postmaster.pid')).catch(() => {});
+  const server = findServer(dataDir);
+  if (server !== undefined && sinceMs >= BROKEN_LOCK_DEADLINE_MS) throw serverWithoutLock(dataDir, server);
+  if (server === undefined && sinceMs >= BROKEN_LOCK_QUIET_MS) {
+    if (removeLockFile(dataDir, namesNoProcess))
+      log(`removed ${lockFileOf(dataDir)}, which named no process`);
+    return;
+  }
+  await delay(100);
+}
+
+function serverWithoutLock(dataDir: string, pid: number): KernelError {
+  const lockFile = lockFileOf(dataDir);
+  return new KernelError('database_unavailable', {
+    message: `${lockFile} names no process, but the ${describeProcess(pid)} works on that folder; stop that server, then try again.`,
+    details: { folder: dataDir, file: lockFile, pid },
+  });
+}
+
+/** The children of a killed server end shortly after it. */
+async function hasEnded(pid: number): Promise<boolean> {
+  const deadline = Date.now() + STOP_DEADLINE_MS;
+  while (isAlive(pid)) {
+    if (Date.now() > deadline) return false;
+    await delay(20);
+  }
+  return true;
 }
 
 async function stopServer(pid: number): Promise<void> {
@@ -433,7 +496,7 @@ async function sweepEphemeral(log: (line: string) => void): Promise<void> {
       continue;
     const dataDir = join(folder, 'cluster', 'data');
     const running = runningPostmaster(dataDir);
-    if (running && isOurs(running, dataDir)) await stopServer(running.pid);
+    if (running) await stopServer(running.pid);
     await rm(folder, { recursive: true, force: true }).catch(() => {});
     log(`removed ${folder}, left behind by a process that was killed`);
   }

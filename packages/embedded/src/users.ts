@@ -4,17 +4,23 @@
  * There is no lock, because a lock held by a process killed with -9 must be broken by guessing. Instead each side writes
  * before it looks:
  *
- * U1. A process joins by writing `users/<id>`, then waits for every live `leaving/<id>` to go.
+ * U1. A process joins by writing `users/<id>`, then waits, for a bounded time, until every live `leaving/<id>` is removed.
  * U2. A process leaves by removing its `users/<id>`, writing `leaving/<id>`, then looking for other users; it stops the
  *     server only when there are none, and removes `leaving/<id>` last.
  *
- * Whatever the order, the joiner sees the leaver or the leaver sees the joiner. Files of dead processes are removed by
- * whoever meets them; an id holds the start time of its process, so a reused process id does not revive it.
+ * Whatever the order, the joiner sees the leaver or the leaver sees the joiner. Any process removes the files of dead processes
+ * that it finds. An id contains the start time of its process, so that a reused process id does not revive it. It also contains the
+ * PID namespace: outside of that namespace it is unknown whether the process lives, and its files are left alone.
  */
 import { mkdirSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { isAlive, startOf } from './process.js';
+import { KernelError } from '@boxcar/kernel';
+import { describeProcess, isAlive, pidNamespace, startOf } from './process.js';
+
+/** A process leaves within this time, even if the server stops slowly; see `stopServer`. */
+export const LEAVE_DEADLINE_MS = 30_000;
+const SAY_AFTER_MS = 1_000;
 
 let handles = 0;
 
@@ -30,15 +36,40 @@ export class Membership {
   /** U1, its first half; call `othersHaveLeft` before looking for a running server. */
   static join(folder: string): Membership {
     handles += 1;
-    const id = `${process.pid}.${startOf(process.pid)}.${handles}`;
+    const id = `${process.pid}.${startOf(process.pid)}.${handles}.${pidNamespace()}`;
     for (const kind of ['users', 'leaving']) mkdirSync(join(folder, kind), { recursive: true, mode: 0o700 });
     writeFileSync(join(folder, 'users', id), '', { mode: 0o600 });
     return new Membership(folder, id);
   }
 
-  /** Waits until no live process is about to stop the server. */
-  async othersHaveLeft(): Promise<void> {
-    while (liveIds(this.#folder, 'leaving').some((id) => id !== this.#id)) await delay(10);
+  /**
+   * Waits until no live process is about to stop the server.
+   *
+   * @throws KernelError `database_in_use` naming the process that is still leaving at the deadline.
+   */
+  async othersHaveLeft(options: {
+    readonly deadlineMs: number;
+    readonly log?: (line: string) => void;
+  }): Promise<void> {
+    const since = performance.now();
+    let isSaid = false;
+    for (;;) {
+      const [other] = liveIds(this.#folder, 'leaving').filter((id) => id !== this.#id);
+      if (other === undefined) return;
+      const pid = Number(other.split('.', 1)[0]);
+      const waitedMs = performance.now() - since;
+      if (waitedMs >= options.deadlineMs) {
+        throw new KernelError('database_in_use', {
+          message: `The ${describeProcess(pid)} has been leaving the embedded Postgres of ${this.#folder} for ${Math.round(waitedMs / 1000)} s and may still stop it; end that process.`,
+          details: { folder: this.#folder, pid },
+        });
+      }
+      if (!isSaid && waitedMs >= SAY_AFTER_MS) {
+        isSaid = true;
+        options.log?.(`waiting for ${describeProcess(pid)}, which is leaving the embedded Postgres`);
+      }
+      await delay(10);
+    }
   }
 
   /** Leaves for good. When nobody else is left, `stopServer` runs before a newcomer may start one. */
@@ -73,19 +104,26 @@ export class Membership {
   }
 }
 
-/** Whether any live process uses the server of this folder. */
+/** Whether a live process uses the server of this folder, or a process that is not visible from here may use it. */
 export function hasUsers(folder: string): boolean {
-  return liveIds(folder, 'users').length > 0;
+  return readIds(folder, 'users').some((id) => !isVisible(id)) || liveIds(folder, 'users').length > 0;
 }
 
-function liveIds(folder: string, kind: 'users' | 'leaving'): string[] {
-  let ids: string[];
+function readIds(folder: string, kind: 'users' | 'leaving'): string[] {
   try {
-    ids = readdirSync(join(folder, kind));
+    return readdirSync(join(folder, kind));
   } catch {
     return [];
   }
-  return ids.filter((id) => {
+}
+
+/** Whether the process of an id is in the PID namespace of this process. */
+const isVisible = (id: string): boolean => [undefined, '', pidNamespace()].includes(id.split('.')[3]);
+
+/** The live ids of this PID namespace. A server in another namespace is never joined or stopped from this one. */
+function liveIds(folder: string, kind: 'users' | 'leaving'): string[] {
+  return readIds(folder, kind).filter((id) => {
+    if (!isVisible(id)) return false;
     const [pid = '', start = ''] = id.split('.');
     if (isAlive(Number(pid)) && startOf(Number(pid)) === start) return true;
     rmSync(join(folder, kind, id), { force: true });
