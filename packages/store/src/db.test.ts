@@ -1,7 +1,9 @@
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { testDatabase } from '@boxcar/testkit';
-import { expect, test } from 'vitest';
-import { createPool, transactAtOnce, transaction } from './db.js';
+import type pg from 'pg';
+import { describe, expect, test } from 'vitest';
+import { type Tx, transactAtOnce, transaction } from './db.js';
+import { createPool } from './pool.js';
 
 /** `ReadyForQuery` of an idle session, which ends what the server says at the start of one. */
 const READY = Buffer.from('5a0000000549', 'hex');
@@ -88,4 +90,93 @@ test('what is sent at once and breaks before all of it was sent leaves nothing',
   expect((await pool.query('select n from public.sent')).rows).toEqual([]);
   await send(true);
   expect((await pool.query('select n from public.sent order by n')).rows).toEqual([{ n: 1 }, { n: 2 }]);
+});
+
+describe('of statements sent together', () => {
+  /** Fails with `state` the first time it is called. */
+  const failingOnce = (state: string): string => `
+    drop schema if exists trial cascade;
+    create schema trial;
+    create table trial.written (n int);
+    create sequence trial.calls;
+    create function trial.fail_once() returns int language plpgsql as $$
+      begin
+        if nextval('trial.calls') = 1 then raise exception 'the first of them' using errcode = '${state}'; end if;
+        return 1;
+      end $$`;
+  const FAIL = { text: 'insert into trial.written select trial.fail_once()' };
+  const NEXT = { text: 'insert into trial.written values (2)' };
+  /** Answers later than an unwrapped statement, like a function around a statement. */
+  const wrapped = async <T>(answer: Promise<T>): Promise<T> => {
+    const inner = async (): Promise<T> => await answer;
+    return await (async () => await inner())();
+  };
+
+  const WAYS = {
+    transactAtOnce: (pool: pg.Pool) =>
+      transactAtOnce(pool, (tx) => Promise.all([wrapped(tx.query(FAIL)), tx.query(NEXT)])),
+    transaction: (pool: pg.Pool) =>
+      transaction(pool, (tx) => Promise.all([wrapped(tx.query(FAIL)), tx.query(NEXT)])),
+  };
+
+  describe.each(Object.entries(WAYS))('in %s', (_name, send) => {
+    test.each(['40P01', '40001'])('a first failure with %s repeats all of them', async (state) => {
+      await using database = await testDatabase();
+      await database.pool.query(failingOnce(state));
+      await send(database.pool);
+      const { rows } = await database.pool.query('select n from trial.written order by n');
+      expect(rows).toEqual([{ n: 1 }, { n: 2 }]);
+      expect((await database.pool.query('select last_value::int as n from trial.calls')).rows).toEqual([
+        { n: 2 },
+      ]);
+      await database.pool.query('drop schema trial cascade');
+    });
+
+    test('a failure that must not be repeated is the one reported', async () => {
+      await using database = await testDatabase();
+      await database.pool.query(failingOnce('22012'));
+      await expect(send(database.pool)).rejects.toMatchObject({ code: '22012' });
+      expect((await database.pool.query('select n from trial.written')).rows).toEqual([]);
+      await database.pool.query('drop schema trial cascade');
+    });
+  });
+
+  test('a transaction whose failure was not observed does not count as committed', async () => {
+    await using database = await testDatabase();
+    await database.pool.query(failingOnce('22012'));
+    const unheard = (tx: Tx): Promise<unknown> => tx.query(FAIL).catch(() => 'not heard');
+    await expect(transaction(database.pool, unheard)).rejects.toMatchObject({ code: '22012' });
+    await database.pool.query(failingOnce('22012'));
+    await expect(transactAtOnce(database.pool, unheard)).rejects.toMatchObject({ code: '22012' });
+    await database.pool.query('drop schema trial cascade');
+  });
+});
+
+test('a transaction reads rows that were committed while it waited, whatever the level of its server is', async () => {
+  await using database = await testDatabase();
+  const url = new URL(database.url);
+  url.searchParams.set('options', '-c default_transaction_isolation=serializable');
+  const pool = createPool({ connectionString: url.href, isPooled: true, max: 1 });
+  const level = { text: "select current_setting('transaction_isolation') as level" };
+  try {
+    const client = await pool.connect();
+    expect((await client.query(level)).rows).toEqual([{ level: 'serializable' }]);
+    client.release();
+    expect((await pool.query(level)).rows).toEqual([{ level: 'read committed' }]);
+    expect((await transaction(pool, (tx) => tx.query(level))).rows).toEqual([{ level: 'read committed' }]);
+    expect((await transactAtOnce(pool, (tx) => tx.query(level))).rows).toEqual([{ level: 'read committed' }]);
+  } finally {
+    await pool.end();
+  }
+  // A pool that is not pooled sets the level at the start of each connection.
+  await database.pool.query(
+    `alter database ${database.name} set default_transaction_isolation = 'serializable'`,
+  );
+  const direct = createPool({ connectionString: database.url, max: 1 });
+  try {
+    expect((await direct.query(level)).rows).toEqual([{ level: 'read committed' }]);
+  } finally {
+    await direct.end();
+    await database.pool.query(`alter database ${database.name} reset default_transaction_isolation`);
+  }
 });

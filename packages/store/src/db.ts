@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { KernelError } from '@boxcar/kernel';
 import pg from 'pg';
+import { beginOn, limitsOn } from './pool.js';
 
 /** Anything that runs one statement: a pool, a client, or a transaction. */
 export interface Queryable {
@@ -33,43 +34,6 @@ export async function run<R extends pg.QueryResultRow>(
   }
 }
 
-export interface PoolOptions {
-  readonly connectionString: string;
-  /** Connections at most. */
-  readonly max?: number;
-  readonly applicationName?: string;
-  /** A transaction pooler takes no settings at the start of a connection; then the server's own planner settings count. */
-  readonly isPooled?: boolean;
-}
-
-/**
- * Every statement here reads by key or by a narrow index, but prepared plans are made while tables are small, when reading all
- * of one looks cheap, and kept while they grow: unguided, the turns of a fresh database took 27 ms to read a context of two
- * cards. Compiling a plan costs more than running it, and so does planning anew for each set of values, which Postgres prefers
- * where lists are short: 1.2 instead of 0.5 ms to read a small view.
- */
-const PLANNER =
-  '-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off -c plan_cache_mode=force_generic_plan';
-
-/** A pool with the kernel's settings; the caller ends it. The loss of a connection, idle or in use, never ends the process. */
-export function createPool(options: PoolOptions): pg.Pool {
-  const pool = new pg.Pool({
-    connectionString: options.connectionString,
-    max: options.max ?? 6,
-    application_name: options.applicationName ?? 'boxcar',
-    connectionTimeoutMillis: 10_000,
-    keepAlive: true,
-    // Statements sent together on one connection share a round trip.
-    pipeline: true,
-    ...(options.isPooled === true ? {} : { options: PLANNER }),
-  });
-  // A server restart breaks idle connections; the pool replaces them on the next use.
-  pool.on('error', ignoreLoss);
-  // From the first moment: what a connection reads in one go may hold both its readiness and its end.
-  pool.on('connect', (client) => client.on('error', ignoreLoss));
-  return pool;
-}
-
 // The loss of a connection that is checked out fails its statement and is also an event, which unheard ends the process.
 const ignoreLoss = (): void => undefined;
 
@@ -85,6 +49,18 @@ const CONNECTION_CODES = new Set([
 ]);
 /** Serialization failure and deadlock: the transaction left nothing and may run again. */
 const RETRY_STATES = new Set(['40001', '40P01']);
+/**
+ * The limits of a connection (`connection-limits.ts`) have ended a transaction: it was idle, waited too long for a lock, had a
+ * statement that ran too long, or took too long as a whole.
+ */
+const LIMIT_STATES = new Set(['25P03', '55P03', '57014', '25P04']);
+/** The limits that a single row can exceed: it is locked, or the work on it takes too long. */
+const ROW_LIMIT_STATES = new Set(['55P03', '57014', '25P04']);
+
+/** 57014 is also the state of a statement that a user has canceled; such a statement must not be repeated. */
+const isLimit = (error: unknown, code: string): boolean =>
+  LIMIT_STATES.has(code) &&
+  (code !== '57014' || (error instanceof Error && /statement timeout/i.test(error.message)));
 
 function readCode(error: unknown): string {
   if (error instanceof AggregateError) return error.errors.map(readCode).find((code) => code !== '') ?? '';
@@ -93,34 +69,68 @@ function readCode(error: unknown): string {
 
 const isConnectionLoss = (error: unknown): boolean => {
   const code = readCode(error);
-  if (CONNECTION_CODES.has(code)) return true;
+  if (CONNECTION_CODES.has(code) || isLimit(error, code)) return true;
   // Class 08: connection exception; 57P01..03: shutdown, crash, starting up; 53: out of connections, memory or
   // disk; 25006: a server that only reads, after a failover.
   if (/^(08|53)/.test(code) || /^57P0[1-5]$/.test(code) || code === '25006') return true;
   return (
     error instanceof Error &&
-    /Connection terminated|timeout exceeded when trying to connect|Client has encountered a connection error|not queryable/i.test(
+    /Connection terminated|timeout exceeded when trying to connect|Query read timeout|Client has encountered a connection error|not queryable/i.test(
       error.message,
     )
   );
 };
 
-/** True when the whole transaction may run again: it lost its connection, a deadlock or a serialization race. */
+/** The SQLSTATE of an error of Postgres, also after `toDatabaseError`; '' when there is none. */
+export const sqlStateOf = (error: unknown): string =>
+  readCode(error instanceof KernelError ? error.cause : error);
+
+/**
+ * True when the whole transaction may run again: it lost its connection, lost a deadlock or a serialization race, or a limit of
+ * its connection has ended it.
+ */
 export const isTransient = (error: unknown): boolean =>
   (error instanceof KernelError && error.code === 'database_unavailable') ||
   RETRY_STATES.has(readCode(error)) ||
   (error instanceof KernelError && error.cause !== undefined && RETRY_STATES.has(readCode(error.cause)));
 
+/** True when a locked row, or work that takes too long, has exceeded a limit of the connection. */
+export const isOverRowLimit = (error: unknown): boolean => ROW_LIMIT_STATES.has(sqlStateOf(error));
+
+/**
+ * True when the server failed as a whole: it is away or full, or the connection is lost. Any other failure of a batch can be caused
+ * by one row, so each row is tried alone.
+ */
+export const isServerTrouble = (error: unknown): boolean =>
+  isTransient(error) && !isOverRowLimit(error) && !RETRY_STATES.has(sqlStateOf(error));
+
+/** True when the server answers, but lacks disk or memory for the work: one of several rows may need too much of it. */
+export const isOutOfResources = (error: unknown): boolean => /^53(?!300)/.test(sqlStateOf(error));
+
+/** Text that no column can store, plain or in JSON: NUL, and half of a surrogate pair. */
+const isUnstorable = (error: unknown, code: string): boolean =>
+  code === '22021' ||
+  code === '22P05' ||
+  (code === '22P02' && error instanceof pg.DatabaseError && /^Unicode /.test(error.detail ?? ''));
+
+const saidToHandlers = new WeakSet<object>();
+
+/** Marks an error that a handler's own statement has caused: `toDatabaseError` leaves it as Postgres sent it. */
+export function asSaid(error: unknown): unknown {
+  if (typeof error === 'object' && error !== null) saidToHandlers.add(error);
+  return error;
+}
+
 /** Names what the caller can act on; everything else stays as Postgres said it. */
 export function toDatabaseError(error: unknown): unknown {
   if (error instanceof KernelError) return error;
+  if (typeof error === 'object' && error !== null && saidToHandlers.has(error)) return error;
   const code = readCode(error);
   const message = error instanceof Error ? error.message : String(error);
   if (code === '28P01' || code === '28000' || code === '3D000') {
     return new KernelError('database_auth_failed', { message: `Postgres: ${message}.`, cause: error });
   }
-  // What no statement takes, as a name or a key: NUL.
-  if (code === '22021')
+  if (isUnstorable(error, code))
     return new KernelError('bad_request', { message: `Postgres: ${message}.`, cause: error });
   if (code === 'BX001') return new KernelError('immutable', { message: `${message}.`, cause: error });
   if (code === 'BX002')
@@ -143,6 +153,11 @@ export function toDatabaseError(error: unknown): unknown {
 
 /** How often a transaction is tried as a whole when it lost a race or its connection. */
 const TRANSACTION_ATTEMPTS = 5;
+/**
+ * How long a transaction is tried again. A lock is tried for all of this time, in which the server frees the locks of a stopped
+ * process (`connection-limits.ts`).
+ */
+const PATIENCE_MS = 15_000;
 
 /**
  * Runs `body` in one transaction on one connection of the pool. Deadlocks, serialization failures and lost connections
@@ -150,24 +165,75 @@ const TRANSACTION_ATTEMPTS = 5;
  *
  * @throws KernelError `database_unavailable` after the last attempt.
  */
-export function transaction<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Promise<T> {
-  return retryTransient(() => transactOnce(pool, body));
+export function transaction<T>(
+  pool: pg.Pool,
+  body: (tx: Tx, attempt: number) => Promise<T>,
+  options: RetryOptions = {},
+): Promise<T> {
+  return retryTransient((attempt) => transactOnce(pool, (tx) => body(tx, attempt)), options);
 }
 
+export interface RetryOptions {
+  /** The SQLSTATE of a limit that the work itself has set: such a failure is not tried again, and is thrown as Postgres sent it. */
+  readonly ownLimit?: '55P03' | '57014';
+  /** False: throws at once when a row is locked or work takes too long; the caller then tries each row alone. Default true. */
+  readonly isPatient?: boolean;
+  /** How long the work is tried again while the server accepts no connections. Absent: a few tries. */
+  readonly awayMs?: number;
+}
+
+/** A try of work on a batch of items. */
+export interface BatchTry {
+  /** An earlier try may have been committed, as part of a larger batch: the work looks for its traces first. Default false. */
+  readonly isRepeated?: boolean;
+  /** As in {@link RetryOptions}. */
+  readonly isPatient?: boolean;
+}
+
+/** `retryTransient` for a batch of items. */
+export const retryBatch = <T>(
+  work: (isRepeated: boolean) => Promise<T>,
+  { isRepeated = false, ...options }: BatchTry & RetryOptions = {},
+): Promise<T> => retryTransient((attempt) => work(isRepeated || attempt > 1), options);
+
+/** For work whose loss costs more than a wait: a result that only this process knows. */
+export const patientOn = (pool: pg.Pool): RetryOptions => ({ awayMs: limitsOn(pool).awayMs });
+
 /**
- * Runs `work` again, a few times, while what it throws says that it left nothing behind or cannot know.
+ * Runs `work` again, a few times and for a few seconds, while its errors say that it left nothing behind or that this is not known.
  *
+ * @param work - Gets the number of the attempt, from 1. An earlier attempt may have been committed with only its answer lost: work
+ *   that is not idempotent looks for its own traces first.
  * @throws KernelError `database_unavailable` after the last attempt.
  */
-export async function retryTransient<T>(work: () => Promise<T>): Promise<T> {
+export async function retryTransient<T>(
+  work: (attempt: number) => Promise<T>,
+  options: RetryOptions = {},
+): Promise<T> {
+  const startedAt = performance.now();
   for (let attempt = 1; ; attempt++) {
     try {
-      return await work();
+      return await work(attempt);
     } catch (error) {
-      if (attempt === TRANSACTION_ATTEMPTS || !isTransient(error)) throw error;
-      await new Promise((resolve) => setTimeout(resolve, 2 ** attempt * 5 * (1 + Math.random())));
+      if (sqlStateOf(error) === options.ownLimit) throw error instanceof KernelError ? error.cause : error;
+      if (!isTransient(error) || (options.isPatient === false && isOverRowLimit(error))) throw error;
+      if (!mayTryAgain(error, attempt, { elapsedMs: performance.now() - startedAt, ...options })) throw error;
+      await new Promise((resolve) =>
+        setTimeout(resolve, 2 ** Math.min(attempt, 5) * 5 * (1 + Math.random())),
+      );
     }
   }
+}
+
+function mayTryAgain(
+  error: unknown,
+  attempt: number,
+  { elapsedMs, awayMs = 0 }: { readonly elapsedMs: number } & RetryOptions,
+): boolean {
+  if (elapsedMs >= PATIENCE_MS) return attempt === 1;
+  const state = sqlStateOf(error);
+  if (attempt < TRANSACTION_ATTEMPTS || state === '55P03') return true;
+  return elapsedMs < awayMs && !LIMIT_STATES.has(state) && !RETRY_STATES.has(state);
 }
 
 /** Checks a connection out of a pool of `createPool`; its loss shows in its statements only. */
@@ -179,16 +245,59 @@ export async function checkOut(pool: pg.Pool): Promise<pg.PoolClient> {
   }
 }
 
-async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Promise<T> {
+/** A transaction for its statements, and the first failure among them. */
+export interface Watched {
+  readonly tx: Tx;
+  /** The failure to report: the server refuses statements after a failed one as 25P02, which does not name the cause. */
+  causeOf(error: unknown): unknown;
+}
+
+/** Watches the statements of one transaction, which fail in the order in which they were sent. */
+export function watchFailures(client: Queryable): Watched {
+  let first: unknown;
+  return {
+    tx: {
+      query: <R extends pg.QueryResultRow>(config: pg.QueryConfig) => {
+        const sent = client.query<R>(config);
+        sent.catch((error: unknown) => {
+          first ??= error;
+        });
+        return sent;
+      },
+    },
+    causeOf: (error) => (readCode(error) === ABORTED ? (first ?? error) : error),
+  };
+}
+
+/** The transaction is aborted already, by an earlier statement. */
+const ABORTED = '25P02';
+
+const isRolledBack = ({ command }: Pick<pg.QueryResult, 'command'>): boolean => command === 'ROLLBACK';
+
+/** The server answers the commit of a failed transaction with a rollback, which must not count as success. */
+const rolledBack = (): Error & { code: string } =>
+  Object.assign(new Error('the transaction had failed and was rolled back'), { code: ABORTED });
+
+/** Commits a transaction. @throws the earlier failure of a statement that was not awaited. */
+export async function commitWatched(
+  client: Pick<pg.PoolClient, 'query'>,
+  { causeOf }: Watched,
+): Promise<void> {
+  if (isRolledBack(await client.query('commit'))) throw causeOf(rolledBack());
+}
+
+/** `transaction` without its repetitions. */
+export async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Promise<T> {
   const client = await checkOut(pool);
+  const watched = watchFailures(client);
   let broken: Error | undefined;
   try {
     // Travels with the first statement; should it fail, that one fails too.
-    const begun = client.query('begin');
+    const begun = client.query(beginOn(pool));
     begun.catch(ignoreLoss);
-    const result = await body(client);
+    const result = await body(watched.tx);
     await begun;
-    await client.query('commit');
+    await commitWatched(client, watched);
     return result;
   } catch (error) {
     try {
@@ -197,7 +306,7 @@ async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Pro
       // The connection is gone, and the transaction with it.
       broken = toError(failure);
     }
-    throw toDatabaseError(error);
+    throw toDatabaseError(watched.causeOf(error));
   } finally {
     client.release(broken);
   }
@@ -208,25 +317,29 @@ async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Pro
  * before it first waits, and commit travel together. Repeated as a whole like `transaction`.
  */
 export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): Promise<T> {
-  return retryTransient(async () => {
-    const client = await checkOut(pool);
-    const begun = client.query('begin');
-    begun.catch(() => undefined);
-    const sent = send(client);
-    // What fails on the server makes the commit a rollback. What fails here, before all of it was sent, has to say so itself.
-    const isBroken = await hasFailed(sent);
-    const committed = client.query(isBroken ? 'rollback' : 'commit');
-    const [, , end] = await Promise.allSettled([begun, sent, committed]);
-    client.release(end.status === 'rejected' ? toError(end.reason) : undefined);
-    try {
-      await begun;
-      const result = await sent;
-      await committed;
-      return result;
-    } catch (error) {
-      throw toDatabaseError(error);
-    }
-  });
+  return retryTransient(() => sendOnce(pool, send));
+}
+
+/** `transactAtOnce` without its repetitions. */
+export async function sendOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): Promise<T> {
+  const client = await checkOut(pool);
+  const watched = watchFailures(client);
+  const begun = client.query(beginOn(pool));
+  begun.catch(() => undefined);
+  const sent = send(watched.tx);
+  // A failure on the server turns the commit into a rollback. A failure here, before everything was sent, needs our own rollback.
+  const isBroken = await hasFailed(sent);
+  const committed = client.query(isBroken ? 'rollback' : 'commit');
+  const [, , end] = await Promise.allSettled([begun, sent, committed]);
+  client.release(end.status === 'rejected' ? toError(end.reason) : undefined);
+  try {
+    await begun;
+    const result = await sent;
+    if (isRolledBack(await committed)) throw rolledBack();
+    return result;
+  } catch (error) {
+    throw toDatabaseError(watched.causeOf(error));
+  }
 }
 
 /** Whether it has failed by now, without an answer from anywhere: ticks run when no promise has anything left to do. */
@@ -242,12 +355,16 @@ async function hasFailed(promise: Promise<unknown>): Promise<boolean> {
 const toError = (thrown: unknown): Error => (thrown instanceof Error ? thrown : new Error(String(thrown)));
 
 /** Runs `body` on one connection of the pool, as a whole again when that was lost: statements it sends together share a round trip. */
-export function onConnection<T>(pool: pg.Pool, body: (db: Queryable) => Promise<T>): Promise<T> {
-  return retryTransient(async () => {
+export function onConnection<T>(
+  pool: pg.Pool,
+  body: (db: Queryable, isRepeated: boolean) => Promise<T>,
+  options: BatchTry = {},
+): Promise<T> {
+  return retryBatch(async (isRepeated) => {
     const client = await checkOut(pool);
     let broken: Error | undefined;
     try {
-      return await body(client);
+      return await body(client, isRepeated);
     } catch (error) {
       // Statements may be on their way still: the connection goes with them.
       broken = toError(error);
@@ -255,7 +372,7 @@ export function onConnection<T>(pool: pg.Pool, body: (db: Queryable) => Promise<
     } finally {
       client.release(broken);
     }
-  });
+  }, options);
 }
 
 /** Like `transaction` for a single statement, which is its own transaction: retried as a whole, no begin and commit. */

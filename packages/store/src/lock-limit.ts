@@ -1,0 +1,34 @@
+/**
+ * Transactions that wait only briefly for each lock. After that they fail as `55P03` and are not tried again here: a sweep looks
+ * again soon, and a failed batch is split until the locked row is alone.
+ */
+import type pg from 'pg';
+import { type RetryOptions, type Tx, transaction } from './db.js';
+
+export interface LockLimit {
+  /** The longest wait for one lock. Absent: the limit of the connection, with repetitions for some seconds. */
+  readonly lockMs?: number | undefined;
+}
+
+/** Call it first in a transaction; it is sent with the first statement. */
+export function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
+  if (lockMs === undefined) return;
+  // 0 would mean no limit. If this fails, the next statement of the transaction fails too.
+  tx.query({ text: `set local lock_timeout = ${Math.max(Math.ceil(lockMs), 1)}` }).catch(() => undefined);
+}
+
+/** The retries of such a transaction: none for a lock. */
+export const retriesOf = ({ lockMs }: LockLimit): RetryOptions =>
+  lockMs === undefined ? {} : { ownLimit: '55P03' };
+
+/** `transaction` with a limit for its locks. */
+export function transactWithin<T>(pool: pg.Pool, limit: LockLimit, body: (tx: Tx) => Promise<T>): Promise<T> {
+  return transaction(
+    pool,
+    (tx) => {
+      limitLocks(tx, limit);
+      return body(tx);
+    },
+    retriesOf(limit),
+  );
+}
