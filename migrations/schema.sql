@@ -347,7 +347,8 @@ create table boxcar.operations (
   awaited_turn_id uuid,
   door_job_id text,
   created_at timestamp with time zone default now() not null,
-  awaited_batch_id uuid
+  awaited_batch_id uuid,
+  made uuid[]
 );
 
 create table boxcar.profiles (

@@ -1,7 +1,7 @@
 import { copyFileSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type TestDatabase, testDatabase } from '@boxcar/testkit';
+import { type TestDatabase, tcpProxy, testDatabase } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { checkSchemaVersion, loadMigrations, migrate } from './migrate.js';
@@ -32,6 +32,46 @@ async function versions(): Promise<unknown[]> {
   );
   return rows;
 }
+
+describe('encoding', () => {
+  const create = async (encoding: string): Promise<{ name: string; url: string }> => {
+    const name = `encoding_${encoding.toLowerCase()}_${process.pid}`;
+    await database.pool.query(
+      `create database ${name} encoding '${encoding}' lc_collate 'C' lc_ctype 'C' template template0`,
+    );
+    const url = new URL(database.url);
+    url.pathname = `/${name}`;
+    return { name, url: url.href };
+  };
+
+  const schemasOf = async (url: string): Promise<unknown> => {
+    const client = new pg.Client({ connectionString: url });
+    await client.connect();
+    try {
+      return (await client.query("select to_regnamespace('boxcar') as schema")).rows[0];
+    } finally {
+      await client.end();
+    }
+  };
+
+  it.each(['SQL_ASCII', 'LATIN1'])(
+    'a database in %s is refused before anything is made in it',
+    async (encoding) => {
+      const other = await create(encoding);
+      try {
+        const failure = migrate(other.url, { migrationsDir });
+        await expect(failure).rejects.toMatchObject({
+          code: 'bad_config',
+          details: { encoding, database: other.name },
+        });
+        await expect(failure).rejects.toThrow(/UTF8.*create database .* encoding 'UTF8' template template0/);
+        expect(await schemasOf(other.url)).toEqual({ schema: null });
+      } finally {
+        await database.pool.query(`drop database ${other.name} with (force)`);
+      }
+    },
+  );
+});
 
 describe('migrate', () => {
   it('applies what is missing, in order, and nothing the second time', async () => {
@@ -106,6 +146,47 @@ describe('migrate', () => {
     await holder.end();
     expect(await run()).toMatchObject({ applied: ['0001_first.sql'] });
   });
+
+  it('a process that stops between two files loses its lock, and another process continues', async () => {
+    file('0001_first.sql', 'create table boxcar.a (n int);');
+    file('0002_second.sql', 'create table boxcar.b (n int);');
+    const standStill = (line: string): void => {
+      // Blocks the whole process, as if it were stopped.
+      if (line.startsWith('applied 0001'))
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_500);
+    };
+    await expect(
+      migrate(database.url, { migrationsDir, idleSessionMs: 300, log: standStill }),
+    ).rejects.toMatchObject({ code: 'database_unavailable' });
+    expect(await run({ lockDeadlineMs: 0 })).toMatchObject({ applied: ['0002_second.sql'] });
+  });
+
+  it('a server that does not answer is given up, but not one that works on a file', async () => {
+    file('0001_first.sql', 'create table boxcar.a (n int); select pg_sleep(1.2);');
+    expect(await migrate(database.url, { migrationsDir, queryMs: 600 })).toMatchObject({ to: 1 });
+    await using proxy = await tcpProxy(database.url);
+    const said: string[] = [];
+    file('0002_second.sql', 'create table boxcar.b (n int);');
+    file('0003_third.sql', 'create table boxcar.c (n int);');
+    const stall = (line: string): void => {
+      said.push(line);
+      proxy.stall();
+    };
+    const failure = migrate(proxy.url, { migrationsDir, queryMs: 600, log: stall });
+    await expect(failure).rejects.toMatchObject({ code: 'database_unavailable' });
+    expect(said).toHaveLength(1);
+  });
+
+  it.each([Number.NaN, -1, 2 ** 40])(
+    'refuses %d ms as the time to wait for others',
+    async (lockDeadlineMs) => {
+      file('0001_first.sql', 'select 1;');
+      await expect(run({ lockDeadlineMs })).rejects.toMatchObject({
+        code: 'bad_request',
+        details: { field: 'lockDeadlineMs' },
+      });
+    },
+  );
 
   it('gives way to a long transaction on the same table instead of blocking those behind it', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int);');

@@ -2,7 +2,8 @@
  * Brings a database to the newest schema: numbered SQL files, forward only.
  *
  * M1. One process migrates at a time, under a session advisory lock that the others poll for: a session waiting inside
- *     `pg_advisory_lock` would hold a snapshot and keep vacuum from its work.
+ *     `pg_advisory_lock` would hold a snapshot and keep vacuum from its work. The server ends the session of a process that is
+ *     stopped, inside or between transactions, so that another process can continue.
  * M2. Each file runs in a transaction of its own, together with its row in `boxcar.schema_version`.
  * M3. A file that was applied never changes: its checksum is compared at every run.
  * M4. A file does not wait for a table lock longer than a few seconds, because everything behind it would wait too; it
@@ -14,8 +15,9 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { KernelError } from '@boxcar/kernel';
+import { checkDuration, KernelError } from '@boxcar/kernel';
 import pg from 'pg';
+import { createDirectClient, endClient, unlimited } from './connection-limits.js';
 import { type Queryable, toDatabaseError } from './db.js';
 
 /** A number of our own; it only has to be the same in every version of this program. */
@@ -23,6 +25,10 @@ const MIGRATION_LOCK = 7_205_129_001;
 const LOCK_POLL_MS = 100;
 const LOCK_DEADLINE_MS = 120_000;
 const TABLE_LOCK_TIMEOUT_MS = 3_000;
+/** How long one statement may take, except the statements of the files. */
+const QUERY_MS = 30_000;
+/** The pauses of a running migration are shorter than a second. */
+const IDLE_SESSION_MS = 8_000;
 const TABLE_LOCK_ATTEMPTS = 20;
 const OLDEST_SERVER = 150_000;
 
@@ -44,8 +50,12 @@ export interface MigrateOptions {
   readonly log?: (line: string) => void;
   /** Default: the files shipped with this package. */
   readonly migrationsDir?: string;
-  /** How long to wait for another process that is migrating. */
+  /** How long to wait for another process that is migrating. Default 120,000; at most 30 days. */
   readonly lockDeadlineMs?: number;
+  /** How long the server may take for one statement; statements of the files have no limit. Default 30,000. */
+  readonly queryMs?: number;
+  /** The server ends the session after it was idle for this time. Default 8,000. */
+  readonly idleSessionMs?: number;
 }
 
 export interface MigrateResult {
@@ -66,32 +76,40 @@ export interface SchemaRange {
  * Applies what is missing. Running it again changes nothing.
  *
  * @param connectionString - Straight to Postgres: a pooler in transaction mode would lose the session lock.
- * @throws KernelError `migration_failed` when a file fails or was edited, `schema_too_new` when the database is beyond
- * this program, `database_unavailable` or `database_auth_failed` when there is no way in.
+ * @throws KernelError `migration_failed` when a file fails or was edited; `bad_request` for a `lockDeadlineMs` that is not a duration;
+ * `schema_too_new` when the database has a newer schema than this program; `bad_config` for an empty database in another encoding
+ * than UTF8; `database_unavailable` or `database_auth_failed` when it cannot connect.
  */
 export async function migrate(
   connectionString: string,
   options: MigrateOptions = {},
 ): Promise<MigrateResult> {
-  const log = options.log ?? (() => {});
+  const {
+    log = () => {},
+    lockDeadlineMs = LOCK_DEADLINE_MS,
+    queryMs = QUERY_MS,
+    idleSessionMs = IDLE_SESSION_MS,
+  } = options;
+  checkDuration(lockDeadlineMs, 'lockDeadlineMs', { allowsZero: true });
   const migrations = await loadMigrations(options.migrationsDir);
-  const client = new pg.Client({
+  // The session and its transactions hold locks that block others: the server must end both when this process is stopped.
+  const client = createDirectClient({
     connectionString,
-    application_name: 'boxcar migrate',
-    connectionTimeoutMillis: 10_000,
+    applicationName: 'boxcar migrate',
+    queryMs,
+    idleSessionMs,
   });
-  // The loss of the connection shows in the query that is running, or in the next one.
-  client.on('error', () => {});
   try {
     await client.connect();
     await assertServerVersion(client);
-    await takeLock(client, options.lockDeadlineMs ?? LOCK_DEADLINE_MS, log);
+    await assertEncoding(client, log);
+    await takeLock(client, lockDeadlineMs, log);
     return await applyMissing(client, migrations, log);
   } catch (error) {
     throw toDatabaseError(error);
   } finally {
     // Ending the session frees the lock.
-    await client.end().catch(() => {});
+    await endClient(client);
   }
 }
 
@@ -174,6 +192,29 @@ async function assertServerVersion(client: pg.Client): Promise<void> {
   }
 }
 
+/**
+ * Texts are Unicode: another encoding fails at the first character that it cannot store, or accepts any bytes, like SQL_ASCII. A
+ * database that was migrated before is accepted, since a refusal would not convert its rows.
+ */
+async function assertEncoding(client: pg.Client, log: (line: string) => void): Promise<void> {
+  const { rows } = await client.query<{ database: string; encoding: string }>(
+    `select current_database() as database, current_setting('server_encoding') as encoding`,
+  );
+  const [{ database, encoding } = { database: '', encoding: '' }] = rows;
+  if (encoding === 'UTF8') return;
+  const { version } = await readVersion(client);
+  if (version > 0) {
+    log(
+      `the encoding of this database is ${encoding}; Boxcar needs UTF8, and texts may be refused or damaged`,
+    );
+    return;
+  }
+  throw new KernelError('bad_config', {
+    message: `The encoding of the database ${database} is ${encoding}; Boxcar needs UTF8. Create one with: create database <name> encoding 'UTF8' template template0.`,
+    details: { database, encoding },
+  });
+}
+
 async function takeLock(client: pg.Client, deadlineMs: number, log: (line: string) => void): Promise<void> {
   const deadline = Date.now() + deadlineMs;
   for (let attempt = 0; ; attempt += 1) {
@@ -242,7 +283,7 @@ async function applyOne(client: pg.Client, migration: Migration): Promise<void> 
       await client.query(
         `set local lock_timeout = ${TABLE_LOCK_TIMEOUT_MS}; set local statement_timeout = 0`,
       );
-      await client.query(migration.sql);
+      await client.query(unlimited({ text: migration.sql }));
       await client.query(
         'insert into boxcar.schema_version (version, name, checksum, min_compatible) values ($1, $2, $3, $4)',
         [migration.version, migration.name, migration.checksum, migration.minCompatible],

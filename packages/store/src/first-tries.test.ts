@@ -1,0 +1,318 @@
+import type { ToolCallId, WorkerId } from '@boxcar/kernel';
+import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
+import type pg from 'pg';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type CommitResult, commitSteps } from './commits.js';
+import { finishSteps } from './finish-steps.js';
+import { createPool, dropConnections } from './pool.js';
+import { enterProvider, setProviderLimits } from './providers.js';
+import { markSent, newMark } from './queue-calls.js';
+import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
+import { type Advance, type AdvancedTurns, advanceTurns, recordResults } from './tool-calls.js';
+import { claimWithViews } from './views.js';
+import { retryLater } from './waits.js';
+
+let world: World;
+let profile: TestProfile;
+let holder: WorkerId;
+let proxy: StatementProxy;
+let pool: pg.Pool;
+
+beforeAll(async () => {
+  world = await World.open();
+  profile = await world.profile('writer');
+  holder = await world.worker();
+  proxy = await statementProxy(world.database.url);
+  pool = createPool({ connectionString: proxy.url, max: 2 });
+});
+afterAll(async () => {
+  await pool.end();
+  await proxy[Symbol.asyncDispose]();
+  await world[Symbol.asyncDispose]();
+});
+
+/** The subject of a transition, and how its rows are read afterwards. */
+interface Scene {
+  act(): Promise<unknown>;
+  readonly turns: readonly TestTurn[];
+}
+
+/** All that a transition may change about turns, without ids. */
+const stateOf = async (turns: readonly TestTurn[]) =>
+  Promise.all(
+    turns.map(async (turn) => {
+      const { status, epoch, attempt, step_count, pending_calls, losses } = await world.row(turn);
+      const id = `turn_id = '${turn.turnId}'`;
+      return {
+        turn: { status, epoch, attempt, step_count, pending_calls, losses },
+        tape: await world.tape(turn),
+        steps: await world.count('steps', id),
+        pending: await world.count('tool_calls', `${id} and status = 'pending'`),
+        waits: await world.count('waits', id),
+      };
+    }),
+  );
+
+/**
+ * Repeats a transition, and cuts the connection after each of its statements in turn: the server has executed the statement, and its
+ * answer is lost. Answer and rows must be those of a run without faults.
+ */
+async function cutAfterEach(prepare: () => Promise<Scene>): Promise<void> {
+  const whole = await prepare();
+  // The first connection prepares the statements.
+  proxy.arm();
+  const answer = await whole.act();
+  const count = proxy.statements.length;
+  const state = await stateOf(whole.turns);
+  expect(count).toBeGreaterThan(0);
+  for (let at = 1; at <= count; at += 1) {
+    const scene = await prepare();
+    proxy.arm({ at, when: 'after', scope: 'connection' });
+    const again = await scene.act();
+    expect(proxy.struck, `statement ${at} of ${count} was struck`).toBeDefined();
+    expect(again, `after ${proxy.struck}`).toEqual(answer);
+    expect(await stateOf(scene.turns), `after ${proxy.struck}`).toEqual(state);
+  }
+}
+
+const running = (): Promise<TestTurn> => world.running({ profile, holder });
+const names = (ids: readonly string[], turns: readonly TestTurn[]): number[] =>
+  ids.map((id) => turns.findIndex(({ turnId }) => turnId === id));
+
+/** A commit's result without ids and without what a lost answer leaves unknown. */
+const plainCommit = (result: CommitResult, turns: readonly TestTurn[]) => ({
+  ...result,
+  outcomes: result.outcomes.map(({ outcome }) => outcome),
+  endedTurnIds: names(result.endedTurnIds, turns).sort(),
+  rings: result.rings.map((ring) => ({ ...ring, turnId: names([ring.turnId], turns) })),
+  dueBatchIds: result.dueBatchIds.length,
+});
+const plainAdvance = ({ outcomes, rings }: AdvancedTurns) => ({
+  outcomes: outcomes.map((outcome) =>
+    outcome.outcome === 'open' ? { ...outcome, basePosition: null } : outcome,
+  ),
+  rings: rings.length,
+});
+
+describe('a commit whose answer was lost', () => {
+  test('of steps with and without calls has been made, once', async () => {
+    await cutAfterEach(async () => {
+      const turns = [await running(), await running()] as const;
+      const commits = [
+        await world.commit(turns[0], { calls: [newId<'tool_call'>(), newId<'tool_call'>()] }),
+        await world.commit(turns[1]),
+      ];
+      return { turns, act: async () => plainCommit(await commitSteps(pool, commits), turns) };
+    });
+  });
+
+  test('of ends, one of which resumes its parent, gives the ring of the parent', async () => {
+    await cutAfterEach(async () => {
+      const parent = await running();
+      const [call] = (await world.call(parent, 1)) as [ToolCallId];
+      await advanceTurns(world.pool, [{ turnId: parent.turnId, epoch: 1, holderId: holder, results: [] }]);
+      const child = await world.running({ profile, holder, parent, answers: call });
+      const alone = await running();
+      const turns = [child, alone, parent];
+      const commits = [
+        await world.commit(child, { end: 'success', settles: world.result(parent, call, 'result') }),
+        await world.commit(alone, { end: 'failed', step: 'none' }),
+      ];
+      return { turns, act: async () => plainCommit(await commitSteps(pool, commits), turns) };
+    });
+  });
+
+  test('of an end with results of its own calls', async () => {
+    await cutAfterEach(async () => {
+      const turn = await running();
+      const [call] = (await world.call(turn, 1)) as [ToolCallId];
+      const commit = await world.commit(turn, {
+        end: 'success',
+        step: 'none',
+        results: [world.result(turn, call)],
+      });
+      return { turns: [turn], act: async () => plainCommit(await commitSteps(pool, [commit]), [turn]) };
+    });
+  });
+
+  test('is found beside one that was fenced, and the fenced one stays fenced', async () => {
+    await cutAfterEach(async () => {
+      const turns = [await running(), await running()] as const;
+      const commits = [
+        await world.commit(turns[0]),
+        await world.commit(turns[1], { epoch: 7, calls: [newId<'tool_call'>()] }),
+      ];
+      return { turns, act: async () => plainCommit(await commitSteps(pool, commits), turns) };
+    });
+  });
+
+  test('and whose turn has been taken over since is fenced: its worker stops', async () => {
+    const turn = await running();
+    const commit = await world.commit(turn, { calls: [newId<'tool_call'>()] });
+    await commitSteps(world.pool, [commit]);
+    await world.pool.query(
+      "update boxcar.turns set status = 'dispatched', holder_id = null, epoch = epoch + 1 where id = $1",
+      [turn.turnId],
+    );
+    const { outcomes } = await commitSteps(world.pool, [commit]);
+    expect(outcomes).toEqual([{ outcome: 'fenced' }]);
+  });
+
+  test('and whose turn has left since is reported as committed', async () => {
+    const turns = [await running(), await running()] as const;
+    const commits = [
+      await world.commit(turns[0], { calls: [newId<'tool_call'>()] }),
+      await world.commit(turns[1]),
+    ];
+    await pool.query('select 1');
+    proxy.arm({ at: 1, when: 'after', scope: 'connection', effect: 'silence' });
+    const committing = commitSteps(pool, commits);
+    await waitFor(() => proxy.strike.aborted, { message: 'it is committed, and the answer lost' });
+    await world.pool.query(
+      "update boxcar.turns set status = 'dispatched', holder_id = null, epoch = epoch + 1 where id = $1",
+      [turns[0].turnId],
+    );
+    dropConnections(pool);
+    const { outcomes } = await committing;
+    expect(outcomes).toEqual([{ outcome: 'left' }, { outcome: 'committed', basePosition: null }]);
+  });
+
+  test('is found from another batch than the one that made it', async () => {
+    const turns = [await running(), await running(), await running()] as const;
+    const commits = await Promise.all(turns.map((turn) => world.commit(turn)));
+    await commitSteps(world.pool, commits.slice(0, 2));
+    const { outcomes } = await commitSteps(world.pool, commits);
+    expect(outcomes.map(({ outcome }) => outcome)).toEqual(['committed', 'committed', 'committed']);
+    expect(await stateOf(turns)).toMatchObject(turns.map(() => ({ turn: { step_count: 1 }, steps: 2 })));
+  });
+});
+
+describe('results whose answer was lost', () => {
+  const calling = async (n: number): Promise<{ turn: TestTurn; calls: ToolCallId[] }> => {
+    const turn = await running();
+    return { turn, calls: await world.call(turn, n) };
+  };
+  const advance = (turn: TestTurn, calls: readonly ToolCallId[]): Advance => ({
+    turnId: turn.turnId,
+    epoch: 1,
+    holderId: holder,
+    results: calls.map((call, index) => world.result(turn, call, `result ${index + 1}`)),
+  });
+
+  test('of whole steps have opened the next ones, once', async () => {
+    await cutAfterEach(async () => {
+      const { turn, calls } = await calling(2);
+      const step = advance(turn, calls);
+      const act = async () => (await finishSteps(pool, [step])).get(turn.turnId)?.attempt;
+      return { turns: [turn], act };
+    });
+  });
+
+  test('of parts of steps have suspended their turns, or opened the next step', async () => {
+    await cutAfterEach(async () => {
+      const [waiting, whole] = [await calling(2), await calling(1)];
+      const steps = [advance(waiting.turn, waiting.calls.slice(0, 1)), advance(whole.turn, whole.calls)];
+      const turns = [waiting.turn, whole.turn];
+      return { turns, act: async () => plainAdvance(await advanceTurns(pool, steps)) };
+    });
+  });
+
+  test('of a step that only waits have suspended its turn', async () => {
+    await cutAfterEach(async () => {
+      const { turn } = await calling(1);
+      const step = advance(turn, []);
+      return { turns: [turn], act: async () => plainAdvance(await advanceTurns(pool, [step])) };
+    });
+  });
+
+  test('from outside were the first, and resume their turn', async () => {
+    await cutAfterEach(async () => {
+      const { turn, calls } = await calling(2);
+      await advanceTurns(world.pool, [advance(turn, calls.slice(0, 1))]);
+      const results = [world.result(turn, calls[1] as ToolCallId)];
+      const act = async () => {
+        const { rings, duplicates } = await recordResults(pool, results);
+        return { rings: rings.map(({ epoch, workerTarget }) => ({ epoch, workerTarget })), duplicates };
+      };
+      return { turns: [turn], act };
+    });
+  });
+});
+
+describe('a claim whose answer was lost', () => {
+  const ring = ({ turnId }: TestTurn, epoch = 1) => ({ turnId, epoch });
+  const dispatched = (): Promise<TestTurn> => world.submit({ profile });
+
+  test('has won, and brings the turn as the first try would have', async () => {
+    await cutAfterEach(async () => {
+      const turns = [await dispatched(), await dispatched(), await running()] as const;
+      const act = async () => {
+        const claims = await claimWithViews(pool, [ring(turns[0]), ring(turns[1], 5)], {
+          holderId: holder,
+          maxViewBytes: 10_000,
+        });
+        return claims.map((claim) => (claim.outcome === 'stale' ? claim : { attempt: claim.turn.attempt }));
+      };
+      return { turns, act };
+    });
+  });
+
+  test('of a turn that another worker has is stale', async () => {
+    const turn = await dispatched();
+    await world.claim(turn, await world.worker());
+    proxy.arm({ at: 1, when: 'after', scope: 'connection' });
+    const claims = await claimWithViews(pool, [ring(turn)], { holderId: holder, maxViewBytes: 10_000 });
+    expect(proxy.struck).toBeDefined();
+    expect(claims).toEqual([{ outcome: 'stale' }]);
+  });
+});
+
+describe('a wait whose answer was lost', () => {
+  test('for a model call that is made again later has suspended its turn', async () => {
+    await cutAfterEach(async () => {
+      const turn = await running();
+      const { step } = await world.commit(turn);
+      if (step === null) throw new Error('no step');
+      const error = { code: 'model_failed', message: 'no' };
+      const failed = { ...step, thoughtCardId: null, error };
+      const of = { turnId: turn.turnId, epoch: 1, holderId: holder };
+      const act = () => retryLater(pool, { ...of, step: failed, delayMs: 1_000, detail: {} });
+      return { turns: [turn], act };
+    });
+  });
+
+  test('for room at a provider has suspended its turn, and admits nobody in its place', async () => {
+    await setProviderLimits(world.pool, 'narrow', { maxConcurrent: 1 });
+    await cutAfterEach(async () => {
+      await world.pool.query(
+        "delete from boxcar.provider_slots; delete from boxcar.waits where kind = 'limit'",
+      );
+      const turns = [await running(), await running()] as const;
+      const callers = turns.map(({ turnId }) => ({
+        turnId,
+        epoch: 1,
+        holderId: holder,
+        step: 1,
+        attempt: 1,
+      }));
+      const act = async () =>
+        (await enterProvider(pool, 'narrow', { callers })).map(({ outcome }) => outcome);
+      return { turns, act };
+    });
+  });
+});
+
+test('the process that marked a call that may be sent once recognises its mark, also when the answer was lost', async () => {
+  await cutAfterEach(async () => {
+    const turn = await running();
+    const calls = await world.call(turn, 2);
+    const act = async () => {
+      const [first, second] = [
+        await markSent(pool, calls.map(newMark)),
+        await markSent(world.pool, calls.map(newMark)),
+      ];
+      return [first.size, second.size];
+    };
+    return { turns: [turn], act };
+  });
+});
