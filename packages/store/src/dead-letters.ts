@@ -1,10 +1,10 @@
 /**
- * Rows that a sweep could not handle: each is tried again later than the time before, and after some tries left alone, so that
- * one that can never be handled does not stand in front of the others, nor fill the log.
+ * Rows that a sweep could not handle, and turns that could not be run. Each is tried again with a growing back-off, and given up
+ * after some tries, so that a row that can never be handled does not block the others or fill the log.
  */
 import type { ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from './db.js';
+import { type Queryable, retryTransient, run, runRetrying, statement } from './db.js';
 
 /** Which part of the sweep failed on a row: the name of its finding. */
 export type SweepKind =
@@ -16,10 +16,14 @@ export type SweepKind =
   | 'lost_rings'
   | 'wait_cycles'
   | 'notices'
-  | 'left_forks';
+  | 'left_forks'
+  /** A turn could not be claimed, loaded or run. */
+  | 'turn_runs'
+  /** A turn that was given up could not be ended. */
+  | 'turn_ends';
 
 /** Tries until a row is left alone. */
-const MAX_TRIES = 5;
+export const MAX_TRIES = 5;
 /** A row that was to be tried again so long ago, and has not failed since, is in order. */
 const SETTLED_AFTER = "interval '1 minute'";
 
@@ -33,9 +37,38 @@ const SETTLED_AFTER = "interval '1 minute'";
 export const notSetAside = (kind: SweepKind, id: string, now = 'now()'): string =>
   `not exists (select from boxcar.sweep_failures f where f.kind = '${kind}' and f.row_id = ${id} and (f.is_dead or f.next_try_at > ${now}))`;
 
-/** @param now - The clock of the search. */
+/** Kinds as SQL lists them. */
+export const listOf = (kinds: readonly SweepKind[]): string => kinds.map((kind) => `'${kind}'`).join(', ');
+
+/** The kinds of failed ends of turns. */
+export const UNENDED: readonly SweepKind[] = ['turn_ends', 'overdue_turns'];
+
+/** A note of `turn_runs` ends with its step. Other notes, and notes of older builds, name no step. */
+const STEP = "' [(]at step ([0-9]+)[)]$'";
+
+/** The cause in a note, without the step. */
+export const causeIn = (note: string): string => note.replace(/ \(at step \d+\)$/, '');
+
+/** True for a note `f` about the current step of a turn `t`. */
+export const IS_OF_STEP = `coalesce(substring(f.last_error from ${STEP}), (t.step_count + 1)::text) = (t.step_count + 1)::text`;
+
+/** True for turns `t` that may be run now: runs at this step have not failed too recently, and the turn was not given up. */
+export const mayRun = (now = 'now()'): string =>
+  `not exists (select from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or (f.next_try_at > ${now} and ${IS_OF_STEP})))`;
+
+/**
+ * A note that may be deleted. A run may take longer than the time for which notes are kept, so a note stays while its turn is at
+ * that step.
+ *
+ * @param now - The clock of the search.
+ */
 export const settledFailure = (now = 'now()'): string =>
-  `not f.is_dead and f.next_try_at < ${now} - ${SETTLED_AFTER}`;
+  `not f.is_dead and f.next_try_at < ${now} - ${SETTLED_AFTER}
+    and (f.kind <> 'turn_runs' or not exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null and ${IS_OF_STEP}))`;
+
+/** The cause in a dead letter of the row `id`: its end was given up, and will not be reached. */
+export const lostCause = (id: string, kinds: readonly SweepKind[]): string =>
+  `(select f.last_error from boxcar.sweep_failures f where f.kind in (${listOf(kinds)}) and f.row_id = ${id} and f.is_dead limit 1)`;
 
 export interface SweepFailure {
   readonly kind: SweepKind;
@@ -44,26 +77,56 @@ export interface SweepFailure {
   readonly error: string;
 }
 
+const IS_SAME_STEP = `substring(f.last_error from ${STEP}) is not distinct from substring(excluded.last_error from ${STEP})`;
+const COUNT = `case when ${IS_SAME_STEP} then f.attempts + 1 else 1 end`;
+
 const NOTE = statement(`
-  insert into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at)
-  values ($2, $3, $4, 1, $5, coalesce($1::timestamptz, now()) + interval '2 seconds')
-  on conflict (kind, row_id) do update set attempts = f.attempts + 1, last_error = excluded.last_error,
-    next_try_at = coalesce($1::timestamptz, now()) + power(2, least(f.attempts + 1, 20)) * interval '1 second', is_dead = f.attempts + 1 >= ${MAX_TRIES}
+  insert into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at, is_dead)
+  select $2, $3::uuid, coalesce($4::uuid, t.project_id), 1, $5 || case when $2 = 'turn_runs' and t.id is not null then ' (at step ' || t.step_count + 1 || ')' else '' end,
+    coalesce($1::timestamptz, now()) + interval '2 seconds', $6 <= 1
+  from (select 1) one left join lateral (select x.* from boxcar.turns x where x.id = $3::uuid offset 0) t on true
+  on conflict (kind, row_id) do update set attempts = ${COUNT}, last_error = excluded.last_error,
+    next_try_at = coalesce($1::timestamptz, now()) + power(2, least(${COUNT}, 20)) * interval '1 second',
+    is_dead = ${COUNT} >= $6, first_failed_at = case when ${IS_SAME_STEP} then f.first_failed_at else excluded.first_failed_at end
   returning f.attempts, f.is_dead`);
 
-/** Notes that a row could not be handled, and when it is tried again: after 2, 4, 8, 16 seconds, then no more. */
-export async function noteSweepFailure(
+export interface NoteOptions {
+  readonly now?: Date | undefined;
+  /** The row is given up after this many failures. Default 5. */
+  readonly maxTries?: number;
+}
+
+export interface NotedFailure {
+  readonly attempts: number;
+  readonly isDead: boolean;
+}
+
+/**
+ * Notes that a row could not be handled, and when it is tried again: after 2, 4, 8 and 16 seconds, doubling up to `maxTries`. A turn
+ * that could not be run is noted with its step; the count begins again at the next step.
+ */
+export function noteSweepFailure(
   pool: pg.Pool,
   failure: SweepFailure,
-  options: { readonly now?: Date | undefined } = {},
-): Promise<{ readonly attempts: number; readonly isDead: boolean }> {
-  const [row] = await runRetrying<{ attempts: number; is_dead: boolean }>(pool, NOTE, [
+  options: NoteOptions = {},
+): Promise<NotedFailure> {
+  return retryTransient(() => noteWithin(pool, failure, options));
+}
+
+/** The same as part of the caller's transaction. */
+export async function noteWithin(
+  db: Queryable,
+  failure: SweepFailure,
+  options: NoteOptions = {},
+): Promise<NotedFailure> {
+  const [row] = await run<{ attempts: number; is_dead: boolean }>(db, NOTE, [
     options.now ?? null,
     failure.kind,
     failure.rowId,
     failure.projectId,
     // What Postgres says may quote what it was given.
     failure.error.replaceAll('\u0000', ' ').slice(0, 2_000),
+    options.maxTries ?? MAX_TRIES,
   ]);
   return { attempts: row?.attempts ?? 0, isDead: row?.is_dead === true };
 }
@@ -100,8 +163,11 @@ export function listDeadLetters(db: Queryable, limit: number): Promise<DeadLette
   return run<DeadLetter>(db, LIST, [limit]);
 }
 
+// A turn whose end could not be written must end, because its waiters have been answered: its end is tried again, not its run.
 const RETRY = statement(`
-  update boxcar.sweep_failures set is_dead = false, attempts = 1, next_try_at = now() where is_dead returning row_id`);
+  update boxcar.sweep_failures f set is_dead = false, attempts = 1, next_try_at = now()
+  where f.is_dead and not (f.kind = 'turn_runs' and exists (select from boxcar.sweep_failures e where e.kind = 'turn_ends' and e.row_id = f.row_id))
+  returning f.row_id`);
 
 /**
  * Lets the sweeps try again what they have given up.

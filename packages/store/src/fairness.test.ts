@@ -2,9 +2,9 @@
 import type { ProjectId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { setProjectLimits } from './projects.js';
-import { emptySubmission, writeSubmission } from './submission.js';
+import { emptySubmission, ringsOf, writeSubmission } from './submission.js';
 import { DEFAULT_PROJECT, type TestProfile, type TestTurn, World } from './testing/world.js';
-import { CANDIDATES, promote } from './workers.js';
+import { CANDIDATES, findReady, promote } from './workers.js';
 
 let world: World;
 let queued = 0;
@@ -198,7 +198,10 @@ describe('max_concurrent', () => {
     await limit(DEFAULT_PROJECT, 1);
     for (let n = 0; n < 3; n++) await world.submit({ profile });
     for (let n = 0; n < 3; n++) await world.submit({ profile: other });
-    expect(await promote(world.pool, '')).toHaveLength(4);
+    // The first of the other project did not wait for the limited one.
+    expect(await active()).toHaveLength(1);
+    expect(await promote(world.pool, '')).toHaveLength(3);
+    expect(await active()).toHaveLength(4);
     expect(await limit(DEFAULT_PROJECT, null)).toEqual({});
     expect(await promote(world.pool, '')).toHaveLength(2);
   });
@@ -223,4 +226,83 @@ test('a priority counts within its project only', async () => {
   const own = (await active()).filter(({ project_id }) => project_id === DEFAULT_PROJECT).map(({ id }) => id);
   expect(own.sort()).toEqual([normal, high].sort());
   expect(await world.statusOf({ turnId: low as TestTurn['turnId'] })).toBe('queued');
+});
+
+describe('a project that has nothing under way', () => {
+  const submitTo = async (profile: TestProfile) => {
+    const { turn, submission } = world.draft({ profile });
+    const result = await writeSubmission(world.pool, submission);
+    if (result.outcome !== 'accepted') throw new Error('refused');
+    return { ...turn, ring: ringsOf(result.turns)[0] };
+  };
+
+  test('enters a window that another has filled, with one turn, which is rung before all others', async () => {
+    const busy = await world.profile('writer');
+    const { projectId } = await world.project('late');
+    const late = await world.profile('writer', { projectId });
+    const holder = await world.worker({ concurrency: 2 });
+    const first = await submitTo(busy);
+    await world.claim(first, holder);
+    const filled = [];
+    for (let count = 0; count < 10; count++) filled.push(await submitTo(busy));
+    // While no turn of its project waits, the priority is the number of running turns; while one waits, the priority is the last.
+    expect(filled.map(({ ring }) => ring?.priority)).toEqual([
+      1,
+      ...[8, 8, 8, 8, 8, 8, 8],
+      undefined,
+      undefined,
+    ]);
+    const newcomer = await submitTo(late);
+    expect(newcomer.ring).toMatchObject({ turnId: newcomer.turnId, priority: 0 });
+    expect((await submitTo(late)).ring).toBeUndefined();
+    expect(await promote(world.pool, '')).toEqual([]);
+  });
+
+  test('is rung after the waiting turns of its project, however many turns have ended since those were rung', async () => {
+    const busy = await world.profile('writer');
+    const holder = await world.worker({ concurrency: 2 });
+    const turns = [];
+    for (let count = 0; count < 6; count++) turns.push(await submitTo(busy));
+    const rings = turns.map(({ ring }) => ring);
+    for (const turn of turns.slice(0, 4)) await world.claim(turn, holder);
+    await world.pool.query(
+      "update boxcar.turns set status = 'success', ended_at = now(), deliverable_card_id = id, holder_id = null where status = 'running'",
+    );
+    await queue(DEFAULT_PROJECT, 3);
+    rings.push(...(await promote(world.pool, '')));
+    expect(rings.map((ring) => ring?.priority)).toEqual([0, 8, 8, 8, 8, 8, 8, 8, 8]);
+  });
+
+  test('is promoted in the order of the priorities of its project, and its rings are in that order', async () => {
+    const low = await world.profile('writer');
+    await world.worker({ concurrency: 5 });
+    await queue(DEFAULT_PROJECT, 12);
+    await world.pool.query(
+      "update boxcar.turns set priority = ('x' || right(id::text, 2))::bit(8)::int where status = 'queued'",
+    );
+    expect(low.projectId).toBe(DEFAULT_PROJECT);
+    const rings = await promote(world.pool, '');
+    const orders = await world.rows<{ id: string; priority: number }>(
+      'select id, priority from boxcar.turns where project_id = $1 order by priority desc',
+      [DEFAULT_PROJECT],
+    );
+    expect(rings.map(({ turnId }) => turnId)).toEqual(orders.map(({ id }) => id));
+    expect(rings.map(({ priority }) => priority)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8]);
+  });
+
+  test('enters it by promotion as well, in the order of the rows while the queue is away', async () => {
+    const busy = await world.profile('writer');
+    const { projectId } = await world.project('late');
+    await world.worker({ concurrency: 2 });
+    for (let count = 0; count < 8; count++) await submitTo(busy);
+    await queue(projectId, 3);
+    const [ring, ...rest] = await promote(world.pool, '');
+    expect(ring).toMatchObject({ priority: 0 });
+    expect(rest).toEqual([]);
+    const [first] = await findReady(world.pool, [''], 1);
+    expect(first?.turnId).toBe(ring?.turnId);
+    const [oldest] = await active();
+    const [other, second] = await findReady(world.pool, [''], 2, { isOldestFirst: true });
+    expect([other?.turnId, second?.turnId]).toEqual([oldest?.id, ring?.turnId]);
+  });
 });

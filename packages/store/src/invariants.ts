@@ -5,8 +5,17 @@
  *
  * Statements read the turns in `scope`: all that have not ended and the newest ones, as many of each as asked for.
  */
+import { checkDuration } from '@boxcar/kernel';
 import type pg from 'pg';
-import { statement, type Tx, transaction } from './db.js';
+import { statementTimeoutOf, unlimited } from './connection-limits.js';
+import {
+  onConnection,
+  type Queryable,
+  type Statement,
+  sqlStateOf,
+  statement,
+  toDatabaseError,
+} from './db.js';
 import { TAPE_INVARIANTS } from './invariants-tapes.js';
 
 export interface Invariant {
@@ -27,11 +36,17 @@ const FINAL = "('success', 'partial', 'failed', 'timeout', 'canceled')";
 /** What should have happened by then has been forgotten. */
 const LATE = "now() - interval '1 minute'";
 
-const SCOPE = `scope as materialized (
+/** Replaced by `limit` and the requested number of turns, or by nothing. */
+const LIMIT = 'limit :turns';
+
+/** All turns: not materialized, so that the planner knows their number and their indexes. */
+const ALL_TURNS = 'scope as not materialized (select * from boxcar.turns)';
+
+const NEWEST_TURNS = `scope as materialized (
   select * from boxcar.turns where id in (
-    (select id from boxcar.turns order by id desc limit $1)
-    union (select id from boxcar.turns where status in ('dispatched', 'running', 'suspended') order by id limit $1)
-    union (select id from boxcar.turns where status = 'queued' order by id limit $1)))`;
+    (select id from boxcar.turns order by id desc ${LIMIT})
+    union (select id from boxcar.turns where status in ('dispatched', 'running', 'suspended') order by id ${LIMIT})
+    union (select id from boxcar.turns where status = 'queued' order by id ${LIMIT})))`;
 
 /** The context boxes of the turns in scope and their segments. */
 const SEGMENTS = `
@@ -41,7 +56,7 @@ const SEGMENTS = `
 
 /** The newest batches, and those that have not ended. */
 const BATCHES = `select * from boxcar.batches where id in (
-  (select id from boxcar.batches order by id desc limit $1) union (select id from boxcar.batches where status = 'running' order by id limit $1))`;
+  (select id from boxcar.batches order by id desc limit :turns) union (select id from boxcar.batches where status = 'running' order by id limit :turns))`;
 
 export const INVARIANTS: readonly Invariant[] = [
   {
@@ -79,20 +94,25 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'operation-names-turn',
-    rule: 'the answer to an accepted submission names a turn that exists, and a turn comes from one request',
+    rule: 'what an accepted submission is recorded to have made exists, and a turn comes from one request',
     when: 'wide',
+    // Older builds wrote null, without a record of what was made: only the time of the submission links their turns.
     broken: `
-      with asked as materialized (
-        select o.idempotency_key, o.request_hash, (o.response->>'turn_id')::uuid as turn_id from boxcar.operations o where o.response->>'turn_id' is not null
+      with made as materialized (
+        select o.idempotency_key, o.request_hash, m.id, b.turn_ids from boxcar.operations o cross join lateral unnest(o.made) as m(id)
+          left join boxcar.batches b on b.id = m.id
+      ),
+      asked as materialized (
+        select idempotency_key, request_hash, id as turn_id from made where turn_ids is null
         union all
-        select o.idempotency_key, o.request_hash, u.turn_id from boxcar.operations o join boxcar.batches b on b.id = (o.response->>'batch_id')::uuid and b.kind = 'fork_join'
-          cross join lateral unnest(b.turn_ids) as u(turn_id)
+        select idempotency_key, request_hash, u.turn_id from made cross join lateral unnest(turn_ids) as u(turn_id)
       )
-      select a.turn_id as id, 'is named by operation ' || a.idempotency_key || ' and does not exist' as what from asked a
+      select a.turn_id as id, 'was made by operation ' || a.idempotency_key || ' and does not exist' as what from asked a
       where not exists (select from boxcar.turns t where t.id = a.turn_id)
       union all
       select t.id, 'was asked for by ' || count(distinct a.request_hash) || ' requests' from scope t left join asked a on a.turn_id = t.id
-      group by t.id having count(distinct a.request_hash) <> 1`,
+      group by t.id, t.project_id, t.created_at having count(distinct a.request_hash) > 1
+        or (count(a.request_hash) = 0 and (t.project_id, t.created_at) not in (select o.project_id, o.created_at from boxcar.operations o where o.made is null))`,
   },
   {
     name: 'references-exist',
@@ -329,18 +349,20 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'canceled-below',
-    rule: 'below a canceled turn every turn has ended, and none of them started after it (10 s for transactions under way)',
+    rule: 'below a canceled turn every turn has ended, and none of them started after it (10 s for transactions under way), but for those that somebody else waited for when the turn was canceled because its own waiter had ended',
     when: 'always',
     broken: `
       with recursive above as (
-        select t.id, t.parent_turn_id, 0 as n from scope t
+        select t.id, t.parent_turn_id, 0 as n, t.batch_ids from scope t
         union all
-        select a.id, p.parent_turn_id, a.n + 1 from above a join boxcar.turns p on p.id = a.parent_turn_id where a.n < 1000
+        select a.id, p.parent_turn_id, a.n + 1, a.batch_ids || p.batch_ids from above a join boxcar.turns p on p.id = a.parent_turn_id where a.n < 1000
       )
       select t.id, 'is ' || t.status || ', started ' || coalesce(e.created_at::text, 'never') || ', below ' || c.id || ', which was canceled ' || c.ended_at as what
       from above a join boxcar.turns c on c.id = a.parent_turn_id and c.status = 'canceled' join scope t on t.id = a.id
         left join boxcar.tape_entries e on e.box_id = t.output_box_id and e.position = t.start_position
-      where t.ended_at is null or e.created_at > c.ended_at + interval '10 seconds'`,
+      where (t.ended_at is null or e.created_at > c.ended_at + interval '10 seconds') and (c.error->'details'->>'canceled_by' is not null
+        or not exists (select from boxcar.batches b left join boxcar.turns w on w.id = b.turn_id
+          where b.id = any (a.batch_ids) and (b.turn_id is null or w.ended_at is null or w.ended_at > c.ended_at)))`,
   },
   {
     name: 'steps-counted',
@@ -419,7 +441,7 @@ export const INVARIANTS: readonly Invariant[] = [
     when: 'always',
     broken: `
       with lines as (
-        select t.id, t.project_id, t.output_box_id, s.step, s.to_position, m.ord, x.*,
+        select t.id, t.project_id, t.context_box_id, t.output_box_id, s.step, s.to_position, m.ord, x.*,
           coalesce(sum(x.count) over (partition by s.turn_id, s.step, s.attempt order by m.ord rows between unbounded preceding and 1 preceding), 0) as before
         from scope t join boxcar.steps s on s.turn_id = t.id
           cross join lateral jsonb_array_elements(case when jsonb_typeof(s.manifest->'messages') = 'array' then s.manifest->'messages' else '[]' end) with ordinality m(value, ord)
@@ -434,8 +456,9 @@ export const INVARIANTS: readonly Invariant[] = [
       from lines n left join boxcar.boxes b on b.id = n."boxId"
       where n.first <> n.before or n.count < 1 or n."from" > n."to" or (n.kind in ('tape', 'earlier') and n."to" > n.to_position)
         or (n.kind = 'context' and (b.id is null or b.project_id <> n.project_id or n."to" > b.card_count
-          or not exists (select from boxcar.turns o where o.context_box_id = b.id and (o.output_box_id = n.output_box_id
-            or o.output_box_id = any (select unnest(f.line_boxes) from boxcar.boxes f where f.id = n.output_box_id)))))`,
+          or not (b.id = n.context_box_id or (n.output_box_id, b.id) in (select o.output_box_id, o.context_box_id from boxcar.turns o)
+            or exists (select from boxcar.boxes f cross join lateral unnest(f.line_boxes) as l(id) where f.id = n.output_box_id
+              and (l.id, b.id) in (select o.output_box_id, o.context_box_id from boxcar.turns o)))))`,
   },
   ...TAPE_INVARIANTS,
 ];
@@ -447,8 +470,17 @@ export interface InvariantOptions {
   readonly turns?: number;
   /** How much of what breaks one invariant is listed. Default 20. */
   readonly limit?: number;
-  /** How long one statement may take. Default: as long as it takes. */
+  /** How long one statement may take, at most 30 days. Default: no limit. */
   readonly timeoutMs?: number;
+  /** Called before each invariant is checked. */
+  readonly onProgress?: (progress: InvariantProgress) => void;
+}
+
+export interface InvariantProgress {
+  /** The invariant that is checked next. */
+  readonly name: string;
+  readonly checked: number;
+  readonly total: number;
 }
 
 export interface InvariantReport {
@@ -465,16 +497,16 @@ export interface InvariantReport {
 const LISTED = 20;
 
 /** The pool's planner settings serve reads by key; these statements read tables. */
-const SETTINGS = `set transaction isolation level repeatable read, read only;
-  set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off`;
+const BEGIN = `begin isolation level repeatable read, read only;
+  set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off;
+  set local work_mem = '64MB'`;
 
-const isCutOff = (error: unknown): boolean =>
-  error instanceof Error && 'code' in error && error.code === '57014';
+const isCutOff = (error: unknown): boolean => sqlStateOf(error) === '57014';
 
 /**
  * Checks the invariants, each by one statement: all on one snapshot, or each on its own when it may take only so long.
  *
- * @throws KernelError `database_unavailable`.
+ * @throws KernelError `database_unavailable`, `bad_request` for a `timeoutMs` that is not a duration.
  */
 export async function inspectInvariants(
   pool: pg.Pool,
@@ -484,40 +516,72 @@ export async function inspectInvariants(
     ({ when }) =>
       (when !== 'settled' || options.isSettled === true) && (when !== 'wide' || options.turns === undefined),
   );
-  const ask = (some: readonly Invariant[]): Promise<InvariantReport[]> =>
-    transaction(pool, (tx) =>
-      Promise.all([prepare(tx, options), ...some.map((one) => look(tx, one, options))]).then(
-        ([, ...reports]) => reports,
-      ),
-    );
-  // One that takes too long ends its transaction.
-  if (options.timeoutMs === undefined) return ask(wanted);
+  const tell = (one: Invariant): void =>
+    options.onProgress?.({ name: one.name, checked: wanted.indexOf(one), total: wanted.length });
+  if (options.timeoutMs !== undefined) checkDuration(options.timeoutMs, 'timeoutMs');
+  if (options.timeoutMs === undefined) return (await ask(pool, wanted, { ...options, tell })) ?? [];
   const reports: InvariantReport[] = [];
   for (const one of wanted) {
-    const asked = ask([one]).catch((error: unknown): InvariantReport[] => {
-      if (!isCutOff(error)) throw error;
-      const { name, rule } = one;
-      return [{ name, rule, state: 'unchecked', broken: [], hasMore: false }];
-    });
-    reports.push(...(await asked));
+    const { name, rule } = one;
+    const unchecked: InvariantReport = { name, rule, state: 'unchecked', broken: [], hasMore: false };
+    reports.push(...((await ask(pool, [one], { ...options, tell })) ?? [unchecked]));
   }
   return reports;
 }
 
-const prepare = (tx: Tx, { timeoutMs = 0 }: InvariantOptions): Promise<unknown> =>
-  tx.query({ text: `${SETTINGS}; set local statement_timeout = ${timeoutMs}` });
+/**
+ * Checks some invariants on one snapshot, one after the other: the pool may be the caller's, and only connections of `createPool`
+ * accept several statements at once.
+ *
+ * @returns Undefined when a statement exceeded its time limit.
+ */
+function ask(
+  pool: pg.Pool,
+  some: readonly Invariant[],
+  options: InvariantOptions & { readonly tell: (one: Invariant) => void },
+): Promise<InvariantReport[] | undefined> {
+  const statementMs = options.timeoutMs === undefined ? 0 : statementTimeoutOf(options.timeoutMs);
+  return onConnection(pool, async (db) => {
+    try {
+      await db.query({ text: `${BEGIN}; set local statement_timeout = ${statementMs}` });
+      const reports: InvariantReport[] = [];
+      for (const one of some) {
+        options.tell(one);
+        reports.push(await look(db, one, options));
+      }
+      await db.query({ text: 'commit' });
+      return reports;
+    } catch (error) {
+      if (!isCutOff(error)) throw toDatabaseError(error);
+      await db.query({ text: 'rollback' });
+      return undefined;
+    }
+  });
+}
+
+/**
+ * The statement that lists at most `$1` violations of an invariant.
+ *
+ * - The number of turns is part of the text, since a plan for any number of them expects a tenth of the table.
+ * - `found` is materialized: a limit makes the planner expect the first rows soon and choose nested loops over whole tables,
+ *   and where an invariant holds there is no first row.
+ */
+export function invariantStatement({ broken }: Invariant, turns: number | undefined): Statement {
+  const scope = turns === undefined ? ALL_TURNS : NEWEST_TURNS;
+  const text = `with ${scope}, found as materialized (${broken}) select found.id::text as id, found.what from found limit $1`;
+  // Named, so that it is planned once: the tests run it many times on one connection.
+  return statement(text.replaceAll(LIMIT, turns === undefined ? '' : `limit ${turns}`));
+}
 
 async function look(
-  tx: Tx,
-  { name, rule, broken }: Invariant,
+  db: Queryable,
+  invariant: Invariant,
   { turns, limit = LISTED }: InvariantOptions,
 ): Promise<InvariantReport> {
-  const text = `with ${SCOPE} select found.id::text as id, found.what from (${broken}) found limit $2`;
-  // Named, since the tests ask again and again on one connection: planned once.
-  const { rows } = await tx.query<{ id: string; what: string }>({
-    ...statement(text),
-    values: [turns ?? null, limit + 1],
-  });
+  const { name, rule } = invariant;
+  const { rows } = await db.query<{ id: string; what: string }>(
+    unlimited({ ...invariantStatement(invariant, turns), values: [limit + 1] }),
+  );
   const state = rows.length === 0 ? 'holds' : 'broken';
   return { name, rule, state, broken: rows.slice(0, limit), hasMore: rows.length > limit };
 }

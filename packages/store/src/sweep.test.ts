@@ -17,9 +17,8 @@ import {
   takeOver,
 } from './sweep.js';
 import { begin, waitUntilBlocked } from './testing/interleave.js';
-import { DEFAULT_PROJECT, newId, type TestProfile, World } from './testing/world.js';
+import { DEFAULT_PROJECT, newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { recordResults } from './tool-calls.js';
-import { releaseTurns } from './turns.js';
 
 let world: World;
 let profile: TestProfile;
@@ -50,6 +49,8 @@ const NOTHING = {
   long_waits: false,
   notices: false,
   left_forks: false,
+  failed_turns: false,
+  lost_turns: false,
 };
 
 describe('the probe', () => {
@@ -141,12 +142,12 @@ describe('dead leases', () => {
         await world.rows<{ losses: number }>('select losses from boxcar.turns where id = $1', [turn.turnId])
       )[0]?.losses ?? -1;
     for (let i = 0; i < 12; i += 1) {
-      await releaseTurns(world.pool, holder, [turn.turnId]);
+      await world.release(holder, [turn]);
       await world.claim(turn, holder);
     }
     expect(await losses()).toBe(0);
     expect(await findExhaustedTurns(world.pool, { ...later(3_601), maxLosses: 2, limit })).toEqual([]);
-    await releaseTurns(world.pool, holder, [turn.turnId], { isLoss: true });
+    await world.release(holder, [turn], { isLoss: true });
     expect(await losses()).toBe(1);
     expect(await world.claim(turn, holder)).toMatchObject({ losses: 1, attempt: 14 });
     await commitSteps(world.pool, [await world.commit(turn)]);
@@ -166,11 +167,54 @@ describe('dead leases', () => {
 });
 
 describe('lost rings', () => {
+  test('name the rings that others may not pass: the oldest of a target, and of a project with no running turn', async () => {
+    const projects = [await world.project('busy'), await world.project('idle')];
+    const profiles = [];
+    for (const { projectId } of projects) profiles.push(await world.profile('writer', { projectId }));
+    const [busy, idle] = profiles as [TestProfile, TestProfile];
+    await world.claim(await world.submit({ profile: busy }), holder);
+    const turns: TestTurn[] = [];
+    for (const of of [busy, busy, idle, idle, busy]) turns.push(await world.submit({ profile: of }));
+    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    expect(
+      stale.map(({ turnId, isNext }) => [turns.findIndex((turn) => turn.turnId === turnId), isNext]),
+    ).toEqual([
+      [0, true],
+      [1, false],
+      [2, true],
+      [3, false],
+      [4, false],
+    ]);
+  });
+
+  test('take calls that no worker has begun to the epoch of the next claim, and no others', async () => {
+    const turn = await world.running({ profile, holder });
+    const [begun, unbegun] = await world.call(turn, 2);
+    const epochs = () =>
+      world.rows('select id, epoch from boxcar.tool_calls where turn_id = $1 order by ordinal', [
+        turn.turnId,
+      ]);
+    await world.release(holder, [turn], { begunIds: begun === undefined ? [] : [begun] });
+    await ringAgain(world.pool, [{ turnId: turn.turnId, epoch: 2, workerTarget: '' }]);
+    expect(await epochs()).toEqual([
+      { id: begun, epoch: 1 },
+      { id: unbegun, epoch: 3 },
+    ]);
+    await world.claim(turn, holder);
+    await world.release(holder, [turn]);
+    await ringAgain(world.pool, [{ turnId: turn.turnId, epoch: 4, workerTarget: '' }]);
+    // The last holder did not say what it had begun.
+    expect(await epochs()).toEqual([
+      { id: begun, epoch: 1 },
+      { id: unbegun, epoch: 3 },
+    ]);
+  });
+
   test('ring again under a new epoch; the old one claims nothing', async () => {
     const turn = await world.submit({ profile });
     expect(await findStaleRings(world.pool, { lostRingMs: 2_000, limit })).toEqual([]);
     const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
-    expect(stale).toEqual([{ turnId: turn.turnId, epoch: 1, workerTarget: '' }]);
+    expect(stale).toEqual([{ turnId: turn.turnId, epoch: 1, workerTarget: '', isNext: true }]);
     expect(await ringAgain(world.pool, stale)).toEqual([{ turnId: turn.turnId, epoch: 2, workerTarget: '' }]);
     expect(await ringAgain(world.pool, stale)).toEqual([]);
     expect(await claim(world.pool, stale, holder)).toEqual([{ outcome: 'stale' }]);
@@ -200,19 +244,18 @@ describe('lost rings', () => {
     expect(await world.row(turn)).toMatchObject({ status: 'running', epoch: 1 });
   });
 
-  test('that race a claim yield one of the two', async () => {
+  test('that race a claim yield one of the two, and wait for no lock', async () => {
     const turn = await world.submit({ profile });
     const ring = { turnId: turn.turnId, epoch: 1, workerTarget: '' };
     await using gate = await begin(world.pool);
     await gate.query('select from boxcar.turns for update');
     const claimed = claim(world.pool, [ring], holder);
     await waitUntilBlocked(world.pool, { n: 1 });
-    const again = ringAgain(world.pool, [ring]);
-    await waitUntilBlocked(world.pool, { n: 2 });
+    expect(await ringAgain(world.pool, [ring])).toEqual([]);
     await gate.query('commit');
-    const isClaimed = (await claimed)[0]?.outcome === 'claimed';
-    expect(await again).toHaveLength(isClaimed ? 0 : 1);
-    expect(await world.statusOf(turn)).toBe(isClaimed ? 'running' : 'dispatched');
+    expect(await claimed).toMatchObject([{ outcome: 'claimed' }]);
+    expect(await ringAgain(world.pool, [ring])).toEqual([]);
+    expect(await world.statusOf(turn)).toBe('running');
   });
 });
 
@@ -270,23 +313,31 @@ test('a call that was given more time after it was found overdue is not answered
 
 test('one sweeper at a time: the others are told at once, and no connection is held meanwhile', async () => {
   const swept: string[] = [];
-  await elected(world.pool, async () => {
+  await elected(world.pool, 5_000, async () => {
     swept.push('first');
     expect(world.pool.idleCount).toBe(world.pool.totalCount);
-    expect(await elected(world.pool, async () => void swept.push('second'))).toBe(false);
+    expect(await elected(world.pool, 5_000, async () => void swept.push('second'))).toBe(false);
   });
-  expect(await elected(world.pool, async () => void swept.push('third'))).toBe(true);
-  await expect(elected(world.pool, () => Promise.reject(new Error('in vain')))).rejects.toThrow('in vain');
-  expect(await elected(world.pool, async () => void swept.push('fourth'))).toBe(true);
+  expect(await elected(world.pool, 5_000, async () => void swept.push('third'))).toBe(true);
+  await expect(elected(world.pool, 5_000, () => Promise.reject(new Error('in vain')))).rejects.toThrow(
+    'in vain',
+  );
+  expect(await elected(world.pool, 5_000, async () => void swept.push('fourth'))).toBe(true);
   expect(swept).toEqual(['first', 'third', 'fourth']);
 });
 
 test('a sweeper that never comes back keeps the others waiting for its lease only', async () => {
-  const never = elected(world.pool, async () => {
+  const never = elected(world.pool, 5_000, async () => {
     await world.rows("update boxcar.sweeper set lease_until = now() - interval '1 second'");
-    expect(await elected(world.pool, async () => undefined)).toBe(true);
+    expect(await elected(world.pool, 5_000, async () => undefined)).toBe(true);
   });
   expect(await never).toBe(true);
+  await elected(world.pool, 700, async () => {
+    const [held] = await world.rows<{ lease_ms: number }>(
+      'select extract(epoch from lease_until - clock_timestamp())::float8 * 1000 as lease_ms from boxcar.sweeper',
+    );
+    expect(held?.lease_ms).toBeLessThanOrEqual(700);
+  });
 });
 
 test('targets with queued turns are told once each', async () => {

@@ -3,18 +3,22 @@
  * are overdue, so an idle database answers from a handful of empty index pages.
  */
 import { randomUUID } from 'node:crypto';
-import type { AgentId, BatchId, BoxId, ProjectId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import type { BatchId, ProjectId, Ring, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, type Statement, statement } from './db.js';
-import { notSetAside, settledFailure } from './dead-letters.js';
+import { mayRun, notSetAside, settledFailure } from './dead-letters.js';
+import { hasFailedTurns, hasLostTurns } from './failed-turns.js';
 import { dueNotices } from './notices.js';
+import { ENDABLE, type EndableTurn, type SweepClock } from './sweep-turns.js';
 import { leftForks } from './tape-forks.js';
-import { toRing } from './turns.js';
+import { hasStatus, toRing } from './turns.js';
 import { hasLongWaits } from './wait-cycles.js';
 import { LONG_DEAD } from './workers.js';
 
 const NOW = 'coalesce($1::timestamptz, now())';
-const DEAD = `t.status = 'running' and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW}) and ${notSetAside('dead_leases', 't.id', NOW)}`;
+/** Running turns `t` that nobody holds. */
+const UNHELD = `not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW}) and ${notSetAside('dead_leases', 't.id', NOW)}`;
+const DEAD = `t.status = 'running' and ${UNHELD}`;
 const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadline_at is not null and ${notSetAside('overdue_turns', 't.id', NOW)}`;
 // One that waits for a batch ends with it.
 const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending' and k.batch_id is null and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
@@ -25,9 +29,12 @@ const BATCH_IN_ORDER = notSetAside('due_batches', 'b.id', NOW);
 const DUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.is_due and ${BATCH_IN_ORDER}`;
 const OVERDUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW} and ${BATCH_IN_ORDER}`;
 
+// A turn that was handed back because it could not be run is rung only when its back-off is over.
+const RINGABLE = `${notSetAside('lost_rings', 't.id', NOW)} and ${mayRun(NOW)}`;
+
 const PROBE = statement(`
   select
-    exists (select from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${notSetAside('lost_rings', 't.id', NOW)}) as lost_rings,
+    exists (select from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${RINGABLE}) as lost_rings,
     exists (select from boxcar.turns t where ${DEAD}) as dead_leases,
     exists (select from boxcar.turns t where ${OVERDUE_TURN}) as overdue_turns,
     exists (select from boxcar.tool_calls k where ${OVERDUE_CALL}) as overdue_calls,
@@ -39,6 +46,8 @@ const PROBE = statement(`
     exists (select from boxcar.workers w where ${LONG_DEAD}) as dead_workers,
     exists (select from boxcar.sweep_failures f where ${settledFailure(NOW)}) as settled_failures,
     ${hasLongWaits(NOW)} as long_waits,
+    ${hasFailedTurns} as failed_turns,
+    ${hasLostTurns} as lost_turns,
     exists (${dueNotices(NOW)}) as notices,
     exists (${leftForks(NOW)}) as left_forks`);
 
@@ -61,15 +70,14 @@ export interface SweepFindings {
   readonly settled_failures: boolean;
   /** Awaited turns that have stood in a queue for long: their waits may be a circle. */
   readonly long_waits: boolean;
+  /** Turns that were given up and have not been ended. */
+  readonly failed_turns: boolean;
+  /** Calls or batches that wait for a turn or batch that could not be ended. */
+  readonly lost_turns: boolean;
   /** Ends of sessions' turns that are to be told. */
   readonly notices: boolean;
   /** Open forks whose turn has ended. */
   readonly left_forks: boolean;
-}
-
-export interface SweepClock {
-  /** Clock for tests; Postgres's own when omitted. */
-  readonly now?: Date;
 }
 
 const NOTHING: SweepFindings = {
@@ -85,6 +93,8 @@ const NOTHING: SweepFindings = {
   dead_workers: false,
   settled_failures: false,
   long_waits: false,
+  failed_turns: false,
+  lost_turns: false,
   notices: false,
   left_forks: false,
 };
@@ -101,23 +111,21 @@ export async function probe(
   return row ?? NOTHING;
 }
 
-/** A sweep that takes longer has company from then on, which changes nothing: each row is taken by whoever locks it first. */
-const SWEEP_LEASE = "interval '5 seconds'";
-
 const ELECT = statement(`
-  update boxcar.sweeper set holder_id = $1, lease_until = clock_timestamp() + ${SWEEP_LEASE} where lease_until <= clock_timestamp() returning true`);
+  update boxcar.sweeper set holder_id = $1, lease_until = clock_timestamp() + $2 * interval '1 millisecond' where lease_until <= clock_timestamp() returning true`);
 
 const STEP_DOWN = statement(
   "update boxcar.sweeper set holder_id = null, lease_until = '-infinity' where holder_id = $1",
 );
 
 /**
- * Runs `body` if no other process sweeps at this moment; false = another one does. A sweeper that dies or is stopped keeps the
- * others waiting for no more than its lease of five seconds.
+ * Runs `body` if no other process sweeps at this moment; false = another process does. A sweeper that dies or is stopped delays
+ * the others by its lease at most. When a sweep outlasts its lease, a second sweep may run at the same time; this is safe, since
+ * the first sweep to lock a row takes it.
  */
-export async function elected(pool: pg.Pool, body: () => Promise<void>): Promise<boolean> {
+export async function elected(pool: pg.Pool, leaseMs: number, body: () => Promise<void>): Promise<boolean> {
   const me = randomUUID();
-  if ((await run(pool, ELECT, [me])).length === 0) return false;
+  if ((await run(pool, ELECT, [me, leaseMs])).length === 0) return false;
   try {
     await body();
   } finally {
@@ -130,7 +138,7 @@ const DEAD_TURNS = statement(
   `select t.id as turn_id, t.project_id from boxcar.turns t where ${DEAD} and t.losses < $2 - 1 order by t.id limit $3`,
 );
 
-/** The turns that {@link takeOver} would take. */
+/** The turns that {@link takeOver} takes. */
 export function findDeadTurns(
   pool: pg.Pool,
   options: SweepClock & { maxLosses: number; limit: number },
@@ -140,7 +148,7 @@ export function findDeadTurns(
 
 const TAKE_OVER = statement(`
   with lk as (
-    select t.id from boxcar.turns t where ${DEAD} and t.losses < $2 - 1 and ($4::uuid[] is null or t.id = any ($4)) order by t.id limit $3 for update of t skip locked
+    select t.id from boxcar.turns t where t.id = any ($3::uuid[]) and ${hasStatus('running')} and ${UNHELD} and t.losses < $2 - 1 order by t.id for update of t skip locked
   )
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now(), losses = t.losses + 1
   from lk where t.id = lk.id
@@ -150,17 +158,18 @@ const TAKE_OVER = statement(`
  * Takes turns from holders whose lease has passed; they continue from their last committed step.
  *
  * @param options.maxLosses - So many lost workers at the same step are the end of a turn.
- * @param options.turnIds - Only these.
+ * @param options.turnIds - Only these. Default: all that {@link findDeadTurns} finds.
  */
 export async function takeOver(
   pool: pg.Pool,
   options: SweepClock & { maxLosses: number; limit: number; turnIds?: readonly TurnId[] },
 ): Promise<readonly Ring[]> {
+  const turnIds = options.turnIds ?? (await findDeadTurns(pool, options)).map((turn) => turn.turn_id);
+  if (turnIds.length === 0) return [];
   const rows = await runRetrying<Parameters<typeof toRing>[0]>(pool, TAKE_OVER, [
     options.now ?? null,
     options.maxLosses,
-    options.limit,
-    options.turnIds ?? null,
+    turnIds,
   ]);
   return rows.map(toRing);
 }
@@ -168,33 +177,54 @@ export async function takeOver(
 // Those of a target without a worker wait with or without a ring, and would stand in front of the others for ever. What some of
 // its workers cannot read waits too: a ring might meet one of those again and again, so who can read it looks for it in the rows.
 const STALE_RINGS = statement(`
-  select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t
-  where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${notSetAside('lost_rings', 't.id', NOW)}
+  with running as materialized (
+    select distinct o.worker_target, o.project_id from (select t.worker_target, t.project_id from boxcar.turns t where t.status = 'running' order by t.holder_id offset 0) o
+  ),
+  stale as (
+  select t.id as turn_id, t.epoch, t.worker_target, t.project_id, t.dispatched_at, t.priority from boxcar.turns t
+  where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${RINGABLE}
     and t.format <= (select min(w.schema_version) from boxcar.workers w where w.lease_until > ${NOW} and w.targets @> array[t.worker_target])
-  order by t.dispatched_at limit $3`);
+  order by t.dispatched_at limit $3
+  )
+  select s.turn_id, s.epoch, s.worker_target,
+    row_number() over (partition by s.worker_target order by s.dispatched_at, s.turn_id) = 1
+    or (row_number() over (partition by s.worker_target, s.project_id order by s.dispatched_at, s.priority desc, s.turn_id) = 1
+      and (s.worker_target, s.project_id) not in (select running.worker_target, running.project_id from running)) as is_next
+  from stale s order by s.dispatched_at, s.turn_id`);
+
+/** A ring that may be lost. */
+export interface StaleRing extends Ring {
+  /** It is the oldest of its target, or of a project that has no turn running: other rings may no longer pass it. */
+  readonly isNext: boolean;
+}
 
 /** Turns dispatched a while ago that nobody has claimed, although workers live that can all read them: their ring may be lost. */
 export async function findStaleRings(
   pool: pg.Pool,
   options: SweepClock & { lostRingMs: number; limit: number },
-): Promise<readonly Ring[]> {
-  const rows = await runRetrying<Parameters<typeof toRing>[0]>(pool, STALE_RINGS, [
+): Promise<readonly StaleRing[]> {
+  const rows = await runRetrying<Parameters<typeof toRing>[0] & { is_next: boolean }>(pool, STALE_RINGS, [
     options.now ?? null,
     options.lostRingMs,
     options.limit,
   ]);
-  return rows.map(toRing);
+  return rows.map((row) => ({ ...toRing(row), isNext: row.is_next }));
 }
 
+// A call of the epoch at which its turn was dispatched was not begun by any worker, and still is not.
 const RING_AGAIN = statement(`
   with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
-    select t.id from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch where t.status = 'dispatched' order by t.id for update of t
+    select t.id, t.epoch, t.pending_calls from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch where ${hasStatus('dispatched')} order by t.id for update of t skip locked
+  ),
+  unbegun as (
+    update boxcar.tool_calls k set epoch = lk.epoch + 1 from lk where lk.pending_calls > 0 and k.turn_id = lk.id and k.status = 'pending'
+      and k.epoch = lk.epoch and k.retry = 'never' and k.route = 'function'
   )
   update boxcar.turns t set epoch = t.epoch + 1, dispatched_at = now() from lk where t.id = lk.id
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
-/** Raises the epoch of dispatched turns, so that their new ring has a job id that was never used. */
+/** Raises the epoch of dispatched turns, so that the new rings have unused job ids. Locked turns are left to the next sweep. */
 export async function ringAgain(pool: pg.Pool, rings: readonly Ring[]): Promise<readonly Ring[]> {
   const wanted = rings.map((ring) => ({ turn_id: ring.turnId, epoch: ring.epoch }));
   return (await runRetrying<Parameters<typeof toRing>[0]>(pool, RING_AGAIN, [JSON.stringify(wanted)])).map(
@@ -202,34 +232,15 @@ export async function ringAgain(pool: pg.Pool, rings: readonly Ring[]): Promise<
   );
 }
 
-export interface EndableTurn extends pg.QueryResultRow {
-  readonly turn_id: TurnId;
-  readonly project_id: ProjectId;
-  readonly agent_id: AgentId;
-  readonly epoch: number;
-  readonly holder_id: WorkerId | null;
-  readonly parent_turn_id: TurnId | null;
-  readonly parent_tool_call_id: ToolCallId | null;
-  readonly is_awaited: boolean;
-  readonly primitive: string;
-  readonly context_box_id: BoxId;
-  readonly output_box_id: BoxId;
-  readonly step_count: number;
-  readonly attempt: number;
-}
-
 export interface OverdueTurn extends EndableTurn {
   /** The account that governs it when that account's time is over; null = it is not. */
   readonly over_budget_id: string | null;
 }
 
-/** The columns of `EndableTurn` of a turn `t`. */
-export const ENDABLE =
-  't.id as turn_id, t.project_id, t.agent_id, t.epoch, t.holder_id, t.parent_turn_id, t.parent_tool_call_id, t.is_awaited, t.primitive, t.context_box_id, t.output_box_id, t.step_count, t.attempt';
-
+// A waiting turn is older than the turns it waits for and may have their deadline: it ends first, and its call is not answered.
 const OVERDUE_TURNS = statement(
   `select ${ENDABLE}, (select b.id from boxcar.budgets b where b.id = t.budget_id and b.deadline_at <= ${NOW}) as over_budget_id
-  from boxcar.turns t where ${OVERDUE_TURN} order by t.deadline_at limit $2`,
+  from boxcar.turns t where ${OVERDUE_TURN} order by t.deadline_at, t.id limit $2`,
 );
 
 /** Turns past their deadline, in whatever status that is not final. */
@@ -366,8 +377,8 @@ export async function findWaitingDoors(
 }
 
 const OPEN_DOOR = statement(`
-  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, created_at)
-  select o.project_id, $3, o.primitive, o.request_hash, o.response, o.awaited_turn_id, o.awaited_batch_id, $4, o.created_at
+  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, created_at, made)
+  select o.project_id, $3, o.primitive, o.request_hash, o.response, o.awaited_turn_id, o.awaited_batch_id, $4, o.created_at, o.made
   from boxcar.operations o where o.project_id = $1 and o.idempotency_key = $2 and o.door_job_id is distinct from $4
   on conflict (project_id, idempotency_key) do update set door_job_id = excluded.door_job_id`);
 

@@ -1,0 +1,73 @@
+import { expect, test } from 'vitest';
+import { claim } from './claims.js';
+import { commitSteps } from './commits.js';
+import { forgetSettledFailures, listDeadLetters, noteSweepFailure } from './dead-letters.js';
+import { findFailedTurns, findRunFailures } from './failed-turns.js';
+import { World } from './testing/world.js';
+import { findReady } from './workers.js';
+
+test('the note of a turn that could not be run counts only for its step', async () => {
+  await using world = await World.open();
+  const profile = await world.profile('writer');
+  const holder = await world.worker();
+  const turn = await world.running({ profile, holder });
+  const note = (maxTries?: number) =>
+    noteSweepFailure(
+      world.pool,
+      { kind: 'turn_runs', rowId: turn.turnId, projectId: null, error: 'internal_error: broken' },
+      maxTries === undefined ? {} : { maxTries },
+    );
+  const later = { now: new Date(Date.now() + 600_000) };
+  for (const attempts of [1, 2, 3, 4]) expect(await note()).toEqual({ attempts, isDead: false });
+  const known = 'internal_error: broken (at step 1)';
+  expect([...(await findRunFailures(world.pool, [turn.turnId])).values()]).toEqual([known]);
+  // A run may take longer than the time for which a note is kept.
+  await forgetSettledFailures(world.pool, later);
+  expect(await listDeadLetters(world.pool, 10)).toMatchObject([{ last_error: known, attempts: 4 }]);
+  expect(await findFailedTurns(world.pool, { limit: 10 })).toEqual([]);
+
+  await commitSteps(world.pool, [await world.commit(turn)]);
+  await world.release(holder, [turn]);
+  expect(await findFailedTurns(world.pool, { limit: 10 })).toEqual([]);
+  expect((await findRunFailures(world.pool, [turn.turnId])).size).toBe(0);
+  expect(await findReady(world.pool, [''], 10)).toHaveLength(1);
+  expect(await note()).toEqual({ attempts: 1, isDead: false });
+  expect(await findReady(world.pool, [''], 10)).toEqual([]);
+  expect(await listDeadLetters(world.pool, 10)).toMatchObject([
+    { last_error: 'internal_error: broken (at step 2)', is_dead: false },
+  ]);
+  await commitSteps(world.pool, [
+    await world.commit(turn, { step: 'none', end: 'failed', holder: null, epoch: 2 }),
+  ]);
+  await forgetSettledFailures(world.pool, later);
+  expect(await listDeadLetters(world.pool, 10)).toEqual([]);
+});
+
+test('a turn that was given up is ended, whichever step its worker has committed since, and is not run', async () => {
+  await using world = await World.open();
+  const holder = await world.worker();
+  const turn = await world.running({ profile: await world.profile('writer'), holder });
+  await noteSweepFailure(
+    world.pool,
+    { kind: 'turn_runs', rowId: turn.turnId, projectId: null, error: 'canceled: by its operator' },
+    { maxTries: 1 },
+  );
+  await commitSteps(world.pool, [await world.commit(turn)]);
+  await world.release(holder, [turn]);
+  const { status, epoch, step_count } = await world.row(turn);
+  expect({ status, step_count }).toEqual({ status: 'dispatched', step_count: 1 });
+  expect(await claim(world.pool, [{ turnId: turn.turnId, epoch }], holder)).toEqual([{ outcome: 'stale' }]);
+  expect(await findReady(world.pool, [''], 10)).toEqual([]);
+  expect(await findFailedTurns(world.pool, { limit: 10 })).toMatchObject([{ turn_id: turn.turnId }]);
+});
+
+test('a note of an older build, which names no step, counts', async () => {
+  await using world = await World.open();
+  const turn = await world.submit({ profile: await world.profile('writer') });
+  await world.rows(
+    `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead)
+     values ('turn_runs', $1, 5, 'internal_error: broken', now(), true)`,
+    [turn.turnId],
+  );
+  expect(await findFailedTurns(world.pool, { limit: 10 })).toMatchObject([{ turn_id: turn.turnId }]);
+});
