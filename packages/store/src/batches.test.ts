@@ -9,7 +9,7 @@ import {
   lockBatch,
   lockMembers,
 } from './batches.js';
-import { type CommitResult, commitSteps } from './commits.js';
+import { type CommitResult, commitSteps, commitWithin } from './commits.js';
 import { transaction } from './db.js';
 import { emptySubmission, type NewBatch, writeSubmission } from './submission.js';
 import { findDueBatches, findOverdueCalls, probe } from './sweep.js';
@@ -263,7 +263,10 @@ describe('a call that waits for a batch', () => {
     const turns = await children(2);
     const { id } = await waiting(turns);
     const other = await joined(turns, { turnId: parent.turnId });
-    const result = await end(parent, 'canceled');
+    const result = await transaction(
+      world.pool,
+      commitWithin([await world.commit(parent, { end: 'canceled' })]),
+    );
     expect(result.dueBatchIds).toEqual([id]);
     expect(await look(id)).toMatchObject({ closing: 'cancel', isDue: true });
     expect(await look(other)).toMatchObject({ closing: null, isDue: false });

@@ -26,7 +26,8 @@ import type {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
-import type { EndableTurn } from './sweep.js';
+import { lostCause } from './dead-letters.js';
+import type { EndableTurn } from './sweep-turns.js';
 
 /**
  * Part of the commit of ends, after its part `up`: lowers the batches of the turns that end, each once however many of its
@@ -80,10 +81,13 @@ export interface BatchRow extends pg.QueryResultRow {
   readonly is_overdue: boolean;
   /** What it came to, where no call was answered. */
   readonly answer: JsonValue;
+  /** Why its end was given up; null otherwise. */
+  readonly lost_cause: string | null;
 }
 
 const COLUMNS = `b.id, b.project_id, p.name as project_name, b.run_id, b.turn_id, b.tool_call_id, b.primitive, b.kind, b.turn_ids, b.remaining, b.succeeded, b.failed,
-  b.min_success, b.fail_fast, b.status, b.closing, coalesce(b.deadline_at <= coalesce($2::timestamptz, now()), false) as is_overdue, b.answer`;
+  b.min_success, b.fail_fast, b.status, b.closing, coalesce(b.deadline_at <= coalesce($2::timestamptz, now()), false) as is_overdue, b.answer,
+  case when b.status = 'running' then ${lostCause('b.id', ['due_batches'])} end as lost_cause`;
 
 const LOAD = statement(
   `select ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[])`,
@@ -136,6 +140,27 @@ export async function lockBatch(
   const locking = batch.turn_id === null ? undefined : run(tx, LOCK_OWNER, [batch.turn_id]);
   const [[row]] = await Promise.all([run<BatchRow>(tx, LOCK, [[batch.id], options.now ?? null]), locking]);
   return row;
+}
+
+/**
+ * True for a turn `t` that a running batch other than `$2` waits for. The batch was made from outside, or for an unfinished turn
+ * that is not in `$1`.
+ */
+const IS_WANTED = `exists (
+    select from boxcar.batches b where b.id = any (t.batch_ids) and b.id is distinct from $2::uuid and b.status = 'running' and b.closing is null
+      and (b.turn_id is null or (b.turn_id <> all ($1::uuid[]) and exists (select from boxcar.turns w where w.id = b.turn_id and w.ended_at is null))))`;
+
+const WANTED_MEMBERS = statement(
+  `select t.id from boxcar.batches m join boxcar.turns t on t.id = any (m.turn_ids) where m.id = $2::uuid and t.ended_at is null and ${IS_WANTED}`,
+);
+
+/** The unfinished members of a batch that another caller waits for too, such as a `collect` of another turn. */
+export async function findWantedMembers(
+  db: Queryable,
+  batch: Pick<BatchRow, 'id' | 'turn_id'>,
+): Promise<readonly TurnId[]> {
+  const owners = batch.turn_id === null ? [] : [batch.turn_id];
+  return (await run<{ id: TurnId }>(db, WANTED_MEMBERS, [owners, batch.id])).map((row) => row.id);
 }
 
 const CLOSE = statement(`
@@ -263,7 +288,7 @@ const UNFINISHED = statement(`
     union
     select c.id from tree p cross join lateral (select t.id from boxcar.turns t where t.parent_turn_id = p.id offset 0) c
   )
-  select t.id as turn_id, t.project_id, t.agent_id, t.epoch, t.holder_id, t.parent_turn_id, t.parent_tool_call_id, t.is_awaited, t.primitive, t.context_box_id,
+  select t.id as turn_id, t.project_id, t.run_id, t.agent_id, t.epoch, t.holder_id, t.parent_turn_id, t.parent_tool_call_id, t.is_awaited, t.primitive, t.context_box_id,
     t.output_box_id, t.step_count, t.attempt
   from tree cross join lateral (select x.* from boxcar.turns x where x.id = tree.id and x.ended_at is null offset 0) t order by t.id limit $2`);
 

@@ -2,9 +2,10 @@
 import type { ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { createPool } from './db.js';
+import { createPool } from './pool.js';
 import { writeSubmission } from './submission.js';
 import { findWaitingDoors, probe } from './sweep.js';
+import { countReads } from './testing/count-reads.js';
 import { DEFAULT_PROJECT, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { advanceTurns, recordResults } from './tool-calls.js';
 import { promote } from './workers.js';
@@ -58,20 +59,7 @@ afterAll(async () => {
   await world[Symbol.asyncDispose]();
 });
 
-/** Rows and entries of indexes that `work` reads. */
-async function readsOf(work: () => Promise<unknown>): Promise<number> {
-  const count = async (): Promise<number> => {
-    await pool.query('select pg_stat_force_next_flush()');
-    const { rows } = await pool.query<{ n: number }>(
-      `select ((select sum(seq_tup_read) from pg_stat_user_tables where schemaname = 'boxcar')
-        + (select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = 'boxcar'))::float8 as n`,
-    );
-    return rows[0]?.n ?? Number.NaN;
-  };
-  const before = await count();
-  await work();
-  return (await count()) - before;
-}
+const readsOf = (work: () => Promise<unknown>): Promise<number> => countReads(pool, work);
 
 test('a turn whose last result comes in goes on without a look at the others', async () => {
   const turn = await world.running({ profile, holder });
@@ -94,9 +82,13 @@ test('the results of thousands of calls take no longer each than those of a few'
   const results = calls.map((call) =>
     world.result({ turnId: call.turn_id, projectId: DEFAULT_PROJECT } as TestTurn, call.id),
   );
-  // Half a second here; half a minute when each is looked for among all.
-  await pool.query("set statement_timeout = '10s'");
-  expect(await recordResults(pool, results)).toMatchObject({ rings: { length: n }, duplicates: [] });
+  let recorded: unknown;
+  const reads = await readsOf(async () => {
+    recorded = await recordResults(pool, results);
+  });
+  expect(recorded).toMatchObject({ rings: { length: n }, duplicates: [] });
+  // A search for each one among all of them would read thousands of rows per search.
+  expect(reads).toBeLessThan(n * 20);
 });
 
 test('whether turns of a target are queued is not looked for among those of another', async () => {

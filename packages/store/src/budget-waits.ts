@@ -1,12 +1,12 @@
 /** Turns that wait for a budget to be raised. Rules of waits: waits.ts. */
 import type { BudgetHit, ProjectId, Ring, RunId, TurnId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
-import { toRing } from './turns.js';
+import { hasStatus, toRing } from './turns.js';
 
 const PAUSE = statement(`
   with up as (
     update boxcar.turns t set status = 'suspended', holder_id = null, attempt = greatest(t.attempt - 1, 0)
-    where t.id = $1 and t.status = 'running' returning t.id, t.step_count, t.attempt
+    where t.id = $1 and ${hasStatus('running')} returning t.id, t.step_count, t.attempt
   ),
   -- no model was asked in it: it must not look like an attempt whose answer was lost
   closed as (
@@ -28,12 +28,12 @@ export async function pauseForBudget(
 const WAKE = statement(`
   with lk as (
     select t.id from boxcar.waits w join boxcar.turns t on t.id = w.turn_id
-    where w.kind = 'budget' and w.detail->>'budget_id' = $2::uuid::text and t.run_id = $1 and t.status = 'suspended'
+    where w.kind = 'budget' and w.detail->>'budget_id' = $2::uuid::text and t.run_id = $1 and ${hasStatus('suspended')}
     order by t.id for update of t
   ),
   woken as (delete from boxcar.waits w using lk where w.turn_id = lk.id returning w.turn_id)
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
-  from woken where t.id = woken.turn_id and t.status = 'suspended'
+  from woken where t.id = woken.turn_id and ${hasStatus('suspended')}
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
 /** Wakes the turns that wait for an account; the run is locked by the caller, so none can begin to wait meanwhile. */

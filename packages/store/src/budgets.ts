@@ -14,6 +14,7 @@ import {
   type BudgetLimits,
   decideGrant,
   findShortfall,
+  KernelError,
   type ProfileId,
   type ProjectId,
   type Ring,
@@ -26,6 +27,7 @@ import type pg from 'pg';
 import { pauseForBudget, wakeForBudget } from './budget-waits.js';
 import type { Purse } from './claims.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { findSuspended } from './first-tries.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for no key update');
 
@@ -190,7 +192,7 @@ export interface TopUpRequest {
 export type TopUp =
   | { readonly outcome: 'granted'; readonly purse: Purse }
   | { readonly outcome: 'refused'; readonly hit: BudgetHit }
-  | { readonly outcome: 'paused'; readonly hit: BudgetHit }
+  | { readonly outcome: 'paused' }
   | { readonly outcome: 'fenced' };
 
 const plus = (allotted: number | null, granted: number): number | null =>
@@ -201,10 +203,13 @@ const plus = (allotted: number | null, granted: number): number | null =>
  * it finds the allotment large enough.
  */
 export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
-  return transaction(pool, async (tx): Promise<TopUp> => {
+  return transaction(pool, async (tx, attempt): Promise<TopUp> => {
     await lockRun(tx, request.runId);
     const [row] = await run<HeldRow>(tx, LOCK_HELD, [request.turnId, request.epoch, request.holderId]);
-    if (row === undefined) return { outcome: 'fenced' };
+    if (row === undefined) {
+      const isPaused = attempt > 1 && (await findSuspended(tx, 'budget', [request])).size > 0;
+      return { outcome: isPaused ? 'paused' : 'fenced' };
+    }
     const allotment: Allotment = {
       tokens: row.allotted_tokens,
       costMicros: row.allotted_cost,
@@ -222,7 +227,7 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
     if (grant.outcome === 'refused') {
       if (!request.mayPause || grant.hit.kind === 'seconds') return grant;
       await pauseForBudget(tx, request, grant.hit);
-      return { outcome: 'paused', hit: grant.hit };
+      return { outcome: 'paused' };
     }
     // Of a kind that nothing limits nothing is allotted, and nothing reserved.
     const granted: Amounts = {
@@ -293,16 +298,41 @@ export async function chargeLost(
   return row && { tokens: row.spent_tokens, costMicros: row.spent_cost };
 }
 
-const FIND_ACCOUNT = statement(`
-  select b.id, b.run_id, b.limits from boxcar.turns t join boxcar.budgets b on b.id in (t.budget_id, $2) where t.id = $1 order by b.id = $2 desc limit 1`);
+const FIND_ACCOUNT = statement(
+  'select b.id, b.run_id, b.limits from boxcar.turns t join boxcar.budgets b on b.id = t.budget_id where t.id = $1',
+);
+const FIND_OF_RUN = statement(`
+  select b.id, b.run_id, b.limits from boxcar.budgets b where b.run_id = $1
+    and (b.id = $1 or b.id in (select t.budget_id from boxcar.turns t where t.run_id = $1 and t.parent_turn_id is null))
+  order by b.id = $1 desc, b.id limit 4`);
 
-/** The account that governs a turn, or the whole of a run when one is named; undefined = none does. */
+interface GoverningRow extends pg.QueryResultRow {
+  readonly id: string;
+  readonly run_id: RunId;
+  readonly limits: BudgetLimits;
+}
+
+/**
+ * The account that governs a turn, or a whole run when `runId` is given; undefined = no account. For a run without its own account
+ * it is the account of its first turns, if they share one.
+ *
+ * @throws KernelError `bad_request` for a run that several accounts govern, naming them.
+ */
 export async function findAccount(
   db: Queryable,
-  named: { readonly turnId: TurnId; readonly runId: RunId | undefined },
+  { turnId, runId }: { readonly turnId: TurnId; readonly runId: RunId | undefined },
 ): Promise<{ readonly id: string; readonly runId: RunId; readonly limits: BudgetLimits } | undefined> {
-  const values = [named.turnId, named.runId ?? null];
-  const [row] = await run<{ id: string; run_id: RunId; limits: BudgetLimits }>(db, FIND_ACCOUNT, values);
+  const rows = await (runId === undefined
+    ? run<GoverningRow>(db, FIND_ACCOUNT, [turnId])
+    : run<GoverningRow>(db, FIND_OF_RUN, [runId]));
+  const [row] = rows;
+  if (row !== undefined && rows.length > 1 && row.id !== String(runId)) {
+    const ids = rows.map(({ id }) => id);
+    throw new KernelError('bad_request', {
+      message: `Run ${runId} has no budget as a whole; its tasks have their own (${ids.slice(0, 3).join(', ')}${ids.length > 3 ? ', …' : ''}): name the turn of one.`,
+      details: { run_id: runId, budget_ids: ids },
+    });
+  }
   return row && { id: row.id, runId: row.run_id, limits: row.limits };
 }
 

@@ -18,6 +18,7 @@ import type {
 import type pg from 'pg';
 import { type Build, THIS_BUILD } from './build.js';
 import { type Queryable, retryTransient, run, statement } from './db.js';
+import { hasStatus } from './turns.js';
 
 export interface ClaimedTurn {
   readonly turnId: TurnId;
@@ -66,12 +67,23 @@ export type ClaimOutcome =
   | { readonly outcome: 'claimed'; readonly turn: ClaimedTurn }
   | { readonly outcome: 'stale' };
 
+const claimedColumns = (
+  of: string,
+): string => `${of}.id, ${of}.project_id, ${of}.run_id, ${of}.agent_id, ${of}.profile_id, ${of}.epoch, ${of}.parent_turn_id, ${of}.parent_tool_call_id, ${of}.is_awaited, ${of}.primitive,
+    ${of}.context_box_id, ${of}.output_box_id, ${of}.channel_id, ${of}.worker_target, ${of}.traceparent, ${of}.max_steps, ${of}.deadline_at, ${of}.step_count,
+    ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses, ${of}.batch_ids is not null as is_member,
+    ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8`;
+
+/** A given-up turn may only be ended. Written as a probe, because the table is nearly always empty. */
+const NOT_GIVEN_UP =
+  "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and f.is_dead) is not true";
+
 // Each part reads the one before it, so that no two lists of a batch are joined by going through both.
-const CLAIM = statement(`
+export const CLAIM = statement(`
   with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
     select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
-    where t.id = any ($3::uuid[]) and t.status = 'dispatched' and t.format <= $4 order by t.id for update of t
+    where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${NOT_GIVEN_UP} order by t.id for update of t
   ),
   heads as (
     select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first
@@ -91,7 +103,7 @@ const CLAIM = statement(`
   cl as (
     update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1, format = greatest(t.format, $5),
       start_position = case when hd.is_first then hd.head_position else t.start_position end
-    from hd where t.id = hd.turn_id and t.status = 'dispatched' and t.epoch = hd.epoch
+    from hd where t.id = hd.turn_id and t.epoch = hd.epoch
     returning t.*, hd.head_position, hd.view_position
   ),
   opened as (
@@ -99,11 +111,14 @@ const CLAIM = statement(`
     select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2, cl.view_position, cl.head_position
     from cl where cl.pending_calls = 0
   )
-  select cl.id, cl.project_id, cl.run_id, cl.agent_id, cl.profile_id, cl.epoch, cl.parent_turn_id, cl.parent_tool_call_id, cl.is_awaited, cl.primitive,
-    cl.context_box_id, cl.output_box_id, cl.channel_id, cl.worker_target, cl.traceparent, cl.max_steps, cl.deadline_at, cl.step_count,
-    cl.empty_replies, cl.pending_calls, cl.attempt, cl.retries, cl.losses, cl.batch_ids is not null as is_member,
-    cl.budget_id, cl.allotted_tokens::float8, cl.allotted_cost::float8, cl.allotted_steps, cl.spent_tokens::float8, cl.spent_cost::float8
+  select ${claimedColumns('cl')}
   from cl`);
+
+// This holder has turns at this epoch from two claims: the one just made, and an earlier try whose answer was lost.
+const CLAIMED = statement(`
+  select ${claimedColumns('t')} from json_to_recordset($1) as w(turn_id uuid, epoch int)
+    cross join lateral (select * from boxcar.turns t where t.id = w.turn_id offset 0) t
+  where t.status = 'running' and t.epoch = w.epoch and t.holder_id = $2`);
 
 interface ClaimRow extends pg.QueryResultRow {
   id: TurnId;
@@ -152,7 +167,8 @@ const toPurse = (row: ClaimRow): Purse | null =>
  * Takes dispatched turns for a worker; opens the next step of those that wait for no call.
  *
  * @param build - Whose worker it is: a turn that it cannot read is `stale` for it, and what it takes is of its format from then on.
- * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error.
+ * @returns One outcome per ring, in order. A ring whose epoch has passed is `stale`: a value, not an error. A claim that has won
+ *   reports `claimed`, also when its first answer was lost. So nothing else may claim or run a turn for this holder meanwhile.
  */
 export function claim(
   pool: pg.Pool,
@@ -160,29 +176,37 @@ export function claim(
   holderId: WorkerId,
   build: Build = THIS_BUILD,
 ): Promise<readonly ClaimOutcome[]> {
-  return retryTransient(() => claimOnce(pool, rings, holderId, build));
+  return retryTransient((attempt) => claimOnce(pool, rings, { holderId, build, isRepeated: attempt > 1 }));
 }
 
-/** `claim` on one connection, whose loss is the caller's to deal with. */
+/** `claim` on one connection; the caller handles its loss. `isRepeated`: an earlier try of this claim may have won. */
 export async function claimOnce(
   db: Queryable,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
-  holderId: WorkerId,
-  build: Build = THIS_BUILD,
+  options: {
+    readonly holderId: WorkerId;
+    readonly build?: Build | undefined;
+    readonly isRepeated: boolean;
+  },
 ): Promise<readonly ClaimOutcome[]> {
+  const { holderId, build = THIS_BUILD, isRepeated } = options;
   const wanted = [
     // By turn and epoch: an old ring must not stand in the place of the one that counts.
     ...new Map(
       rings.map(({ turnId, epoch }) => [`${turnId}-${epoch}`, { turn_id: turnId, epoch }] as const),
     ).values(),
   ];
-  const rows = await run<ClaimRow>(db, CLAIM, [
+  const claiming = run<ClaimRow>(db, CLAIM, [
     JSON.stringify(wanted),
     holderId,
     wanted.map((item) => item.turn_id),
     build.schemaVersion,
     build.turnFormat,
   ]);
+  // This statement begins after the claim, which waits for an earlier try that is still running.
+  const rows = isRepeated
+    ? await claiming.then(() => run<ClaimRow>(db, CLAIMED, [JSON.stringify(wanted), holderId]))
+    : await claiming;
   const claimed = new Map(rows.map((row) => [row.id, row]));
   return rings.map((ring) => {
     const row = claimed.get(ring.turnId);

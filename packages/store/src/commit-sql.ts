@@ -186,6 +186,8 @@ export interface CommitRow extends pg.QueryResultRow {
   has_notice: boolean;
   due_batch_ids: BatchId[] | null;
   has_open_calls: boolean;
+  /** Set only for a commit that was made before. */
+  has_left?: boolean;
 }
 
 /** Commits beyond a micro-batch come by `commitWithin` alone, which locks their turns before. */

@@ -24,7 +24,17 @@ import {
 import type pg from 'pg';
 import { closeBatchesOf } from './batches.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
-import { run, runRetrying, statement, type Tx, transactAtOnce, transaction } from './db.js';
+import {
+  type BatchTry,
+  patientOn,
+  retryBatch,
+  run,
+  sendOnce,
+  statement,
+  type Tx,
+  transactOnce,
+} from './db.js';
+import { findCommitted, findRings, lockTurns } from './first-tries.js';
 import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
 
 export interface NewEntry {
@@ -105,6 +115,8 @@ export type CommitOutcome =
       /** The head of the tape before this commit's entries. */
       readonly basePosition: number | null;
     }
+  /** It was committed; since then the turn has ended or another worker has taken it. */
+  | { readonly outcome: 'left' }
   /** The turn is in other hands or has ended: nothing of this commit took effect. */
   | { readonly outcome: 'fenced' };
 
@@ -148,43 +160,97 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
  * Commits steps and ends of turns. A commit without calls and without an end opens the next step; an end settles the call
  * that awaits it, grants the parent the output box, and may resume the parent: all in one transaction and, unless something
  * must be decided between, in one round trip.
+ *
+ * A commit that was made before returns the result of that time, also when the answer was lost. A turn with open calls is ended by
+ * `commitWithin`, together with the turns that it waits for.
  */
-export async function commitSteps(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
-  if (mustDecide(commits)) return transaction(pool, commitWithin(commits));
+export function commitSteps(
+  pool: pg.Pool,
+  commits: readonly StepCommit[],
+  options: BatchTry = {},
+): Promise<CommitResult> {
+  return retryBatch(
+    async (isRepeated) => {
+      if (isRepeated) return transactOnce(pool, commitAgain(commits));
+      try {
+        return await commitFirst(pool, commits);
+      } catch (error) {
+        if (!isTaken(error)) throw error;
+        return transactOnce(pool, commitAgain(commits));
+      }
+    },
+    { ...patientOn(pool), ...options },
+  );
+}
+
+async function commitFirst(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
+  if (mustDecide(commits)) return transactOnce(pool, commitWithin(commits));
   const result = await commitAtOnce(pool, commits);
   const left = commits.filter(
     (commit, index) => commit.end !== null && result.outcomes[index]?.outcome === 'fenced',
   );
   if (left.length === 0) return result;
   // In other hands, or joined since its worker took it: the locks tell.
-  const rest = await transaction(pool, commitWithin(left));
+  return merge(commits, result, { of: left, ...(await transactOnce(pool, commitWithin(left))) });
+}
+
+/** An id of a commit is in use by the same commit: its first try was still running, or was part of another batch. */
+const isTaken = (error: unknown): boolean =>
+  error instanceof Error && 'code' in error && error.code === '23505';
+
+/** `commitWithin` after a try whose answer was lost: commits of that try return the result of that time. */
+export const commitAgain =
+  (commits: readonly StepCommit[]) =>
+  async (tx: Tx): Promise<CommitResult> => {
+    const turnIds = familyOf(commits);
+    await lockTurns(tx, turnIds);
+    const rows = await findCommitted(tx, commits);
+    const done = new Set(rows.map((row) => row.turn_id));
+    const found: CommitResult = {
+      ...readResult(
+        commits,
+        // The earlier head of the tape is no longer known, so the worker reads the tape again.
+        rows.map((row): CommitRow => ({ ...row, base: null, due_batch_ids: null, has_open_calls: false })),
+      ),
+      dueBatchIds: [...new Set(rows.flatMap((row) => row.due_batch_ids ?? []))],
+      rings: await findRings(
+        tx,
+        commits.flatMap(({ turnId, end }) => (end?.settles && done.has(turnId) ? [end.settles.turnId] : [])),
+      ),
+    };
+    const of = commits.filter(({ turnId }) => !done.has(turnId));
+    return of.length === 0 ? found : merge(commits, found, { of, ...(await commitWithin(of)(tx)) });
+  };
+
+/** The result of all commits, when some of them were committed after the others. */
+function merge(
+  commits: readonly StepCommit[],
+  result: CommitResult,
+  rest: CommitResult & { readonly of: readonly StepCommit[] },
+): CommitResult {
   return {
-    ...rest,
     outcomes: commits.map(
       (commit, index) =>
-        rest.outcomes[left.indexOf(commit)] ?? result.outcomes[index] ?? { outcome: 'fenced' },
+        rest.outcomes[rest.of.indexOf(commit)] ?? result.outcomes[index] ?? { outcome: 'fenced' },
     ),
     backlogTargets: [...new Set([...result.backlogTargets, ...rest.backlogTargets])],
     endedTurnIds: [...result.endedTurnIds, ...rest.endedTurnIds],
     doorTurnIds: [...result.doorTurnIds, ...rest.doorTurnIds],
     dueBatchIds: [...new Set([...result.dueBatchIds, ...rest.dueBatchIds])],
     rings: [...result.rings, ...rest.rings],
+    duplicates: [...result.duplicates, ...rest.duplicates],
     noticeTurnIds: [...result.noticeTurnIds, ...rest.noticeTurnIds],
   };
 }
 
-/** Something of them depends on what the rows answer: results that fall with their commit, calls that an end leaves open. */
+/** Parts of the work depend on what the rows answer: results that are valid only with their commit, ends of parent and child. */
 function mustDecide(commits: readonly StepCommit[]): boolean {
   const ids = new Set(commits.map((commit) => commit.turnId));
   // A row is changed once by a statement, and a parent may be one of those that commit.
   const isOfOneFamily = ({ settles }: TurnEnding): boolean => settles !== null && ids.has(settles.turnId);
   return (
     commits.length > LARGE ||
-    commits.some(
-      (commit) =>
-        commit.results.length > 0 ||
-        (commit.end !== null && (mayBreakOff(commit, commit.end) || isOfOneFamily(commit.end))),
-    )
+    commits.some((commit) => commit.results.length > 0 || (commit.end !== null && isOfOneFamily(commit.end)))
   );
 }
 
@@ -199,8 +265,8 @@ async function commitAtOnce(pool: pg.Pool, commits: readonly StepCommit[]): Prom
   const commit = toCommit(commits, hasMembers ? 'some' : 'unknown');
   const values = commitValues(commits);
   if (settlements.length === 0 && !hasMembers)
-    return readResult(commits, await runRetrying<CommitRow>(pool, commit, values));
-  return transactAtOnce(pool, async (tx) => {
+    return readResult(commits, await run<CommitRow>(pool, commit, values));
+  return sendOnce(pool, async (tx) => {
     const [, rows, settled] = await Promise.all([
       run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
       run<CommitRow>(tx, commit, values),
@@ -238,16 +304,13 @@ export const commitWithin =
     };
   };
 
-/** Ends that come from outside the turn, which may leave calls open that wait for batches. */
-const mayBreakOff = ({ step }: StepCommit, { status }: TurnEnding): boolean =>
-  status !== 'success' && (status !== 'partial' || step === null);
-
 function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]): CommitResult {
   const committed = new Map(rows.map((row) => [row.turn_id, row]));
   return {
     outcomes: commits.map((commit): CommitOutcome => {
       const row = committed.get(commit.turnId);
-      return row === undefined ? { outcome: 'fenced' } : { outcome: 'committed', basePosition: row.base };
+      if (row === undefined) return { outcome: 'fenced' };
+      return row.has_left === true ? { outcome: 'left' } : { outcome: 'committed', basePosition: row.base };
     }),
     backlogTargets: [...new Set(rows.filter((row) => row.is_ended).map((row) => row.worker_target))],
     endedTurnIds: rows.filter((row) => row.is_ended).map((row) => row.turn_id),

@@ -1,7 +1,8 @@
 /** What `boxcar doctor` asks a database: each question is one statement of bounded cost. */
 import { randomInt } from 'node:crypto';
-import type { Ring, TurnId } from '@boxcar/kernel';
+import { checkDuration, type Ring, type TurnId } from '@boxcar/kernel';
 import pg from 'pg';
+import { endClient, statementTimeoutOf, unlimited } from './connection-limits.js';
 import { run, statement, toDatabaseError, transaction } from './db.js';
 import { toRing } from './turns.js';
 
@@ -148,38 +149,43 @@ export async function readWorkFacts(
   pool: pg.Pool,
   options: { readonly lateMs: number; readonly timeoutMs: number },
 ): Promise<WorkFacts> {
-  return transaction(pool, async (tx) => {
-    await tx.query({
-      text: `set transaction read only; set local statement_timeout = ${options.timeoutMs}`,
-    });
-    const { rows } = await tx.query<{
-      targets: TargetFacts[];
-      overdue_turns: Counted;
-      overdue_calls: Counted;
-      dead_leases: Counted;
-      dead_workers: Counted;
-      builds: WorkFacts['builds'];
-      outdated_workers: Counted;
-      unreadable: Counted;
-      open_forks: Counted;
-      waiting_rings: { turn_id: TurnId; epoch: number; worker_target: string }[];
-    }>({ text: WORK, values: [options.lateMs] });
-    const [row] = rows;
-    if (row === undefined) throw new Error('the server gave no answer');
-    const some = (found: Counted): Counted => ({ ...found, ids: found.ids.slice(0, 5) });
-    return {
-      targets: row.targets,
-      overdueTurns: some(row.overdue_turns),
-      overdueCalls: some(row.overdue_calls),
-      deadLeases: some(row.dead_leases),
-      deadWorkers: some(row.dead_workers),
-      builds: row.builds,
-      outdatedWorkers: some(row.outdated_workers),
-      unreadable: some(row.unreadable),
-      openForks: some(row.open_forks),
-      waitingRings: row.waiting_rings.map(toRing),
-    };
-  });
+  const timeoutMs = checkDuration(options.timeoutMs, 'timeoutMs');
+  return transaction(
+    pool,
+    async (tx) => {
+      await tx.query({
+        text: `set transaction read only; set local statement_timeout = ${statementTimeoutOf(timeoutMs)}`,
+      });
+      const { rows } = await tx.query<{
+        targets: TargetFacts[];
+        overdue_turns: Counted;
+        overdue_calls: Counted;
+        dead_leases: Counted;
+        dead_workers: Counted;
+        builds: WorkFacts['builds'];
+        outdated_workers: Counted;
+        unreadable: Counted;
+        open_forks: Counted;
+        waiting_rings: { turn_id: TurnId; epoch: number; worker_target: string }[];
+      }>(unlimited({ text: WORK, values: [options.lateMs] }));
+      const [row] = rows;
+      if (row === undefined) throw new Error('the server gave no answer');
+      const some = (found: Counted): Counted => ({ ...found, ids: found.ids.slice(0, 5) });
+      return {
+        targets: row.targets,
+        overdueTurns: some(row.overdue_turns),
+        overdueCalls: some(row.overdue_calls),
+        deadLeases: some(row.dead_leases),
+        deadWorkers: some(row.dead_workers),
+        builds: row.builds,
+        outdatedWorkers: some(row.outdated_workers),
+        unreadable: some(row.unreadable),
+        openForks: some(row.open_forks),
+        waitingRings: row.waiting_rings.map(toRing),
+      };
+    },
+    { ownLimit: '57014' },
+  );
 }
 
 /** What a connection did that should be direct. */
@@ -244,6 +250,6 @@ export async function probeDirectConnection(directUrl: string): Promise<DirectFa
     throw toDatabaseError(error);
   } finally {
     clearTimeout(timer);
-    for (const client of clients) await client.end().catch(() => undefined);
+    await Promise.all(clients.map(endClient));
   }
 }

@@ -1,6 +1,6 @@
 /**
  * Answers that came too late: their turn was in other hands by then, or had ended. They are kept with what they cost, and
- * never applied. Source: docs/turns.md, "Cancel".
+ * never applied. Source: docs/turns.md, "Evidence".
  */
 import type { JsonValue, ProjectId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';

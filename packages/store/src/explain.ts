@@ -22,6 +22,7 @@ import type {
 import type pg from 'pg';
 import { LEAVES, SEGMENTS } from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
+import { beginOn } from './pool.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
 import { edgeEntriesOf, entriesOf, entryAt } from './tape-line.js';
 import { loadToolsets, type OfferedTool } from './toolsets.js';
@@ -549,7 +550,7 @@ async function readSnapshot<T>(pool: pg.Pool, body: (db: Queryable) => Promise<T
   const client = await checkOut(pool);
   let hasFailed = true;
   try {
-    await client.query('begin isolation level repeatable read read only');
+    await client.query(`${beginOn(pool)}; set transaction isolation level repeatable read, read only`);
     const result = await body(client);
     await client.query('commit');
     hasFailed = false;

@@ -6,15 +6,26 @@
  */
 import type { TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { runRetrying, statement } from './db.js';
+import {
+  type BatchTry,
+  patientOn,
+  type Queryable,
+  retryBatch,
+  run,
+  statement,
+  type Tx,
+  transactOnce,
+} from './db.js';
+import { findAdvanced, lockTurns } from './first-tries.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import type { Advance } from './tool-calls.js';
+import { hasStatus } from './turns.js';
 
 const FINISH = statement(`
   with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json)),
   lk as (
     select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id
-    where t.id = any ($2::uuid[]) and t.status = 'running' and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count
+    where t.id = any ($2::uuid[]) and ${hasStatus('running')} and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count
     order by t.id for update of t
   ),
   heads as (
@@ -54,18 +65,29 @@ interface FinishRow extends pg.QueryResultRow {
 
 export interface FinishedStep {
   readonly attempt: number;
-  /** The head of the tape before the results. */
-  readonly basePosition: number;
+  /** The head of the tape before the results; null when it is no longer known. */
+  readonly basePosition: number | null;
 }
 
 /**
- * Records the results of steps and opens the next ones, in one statement.
+ * Records the results of steps and opens the next ones, in one statement. Results that were recorded before return the outcome of that time.
  *
  * @param steps - The results of each are those of all calls of its open step, in call order.
  * @returns By turn. A turn that is missing is in other hands or has an answered call: `advanceTurns` tells which.
  */
-export async function finishSteps(
+export function finishSteps(
   pool: pg.Pool,
+  steps: readonly Advance[],
+  options: BatchTry = {},
+): Promise<ReadonlyMap<TurnId, FinishedStep>> {
+  return retryBatch(
+    (isRepeated) => (isRepeated ? transactOnce(pool, finishAgain(steps)) : finishOnce(pool, steps)),
+    { ...patientOn(pool), ...options },
+  );
+}
+
+async function finishOnce(
+  db: Queryable,
   steps: readonly Advance[],
 ): Promise<ReadonlyMap<TurnId, FinishedStep>> {
   const records = steps.map((step) => ({
@@ -80,9 +102,22 @@ export async function finishSteps(
       ...cardRecord(result.card),
     })),
   }));
-  const rows = await runRetrying<FinishRow>(pool, FINISH, [
-    JSON.stringify(records),
-    steps.map((step) => step.turnId),
-  ]);
+  const rows = await run<FinishRow>(db, FINISH, [JSON.stringify(records), steps.map((step) => step.turnId)]);
   return new Map(rows.map((row) => [row.turn_id, { attempt: row.attempt, basePosition: row.base }] as const));
 }
+
+const finishAgain =
+  (steps: readonly Advance[]) =>
+  async (tx: Tx): Promise<ReadonlyMap<TurnId, FinishedStep>> => {
+    await lockTurns(
+      tx,
+      steps.map(({ turnId }) => turnId),
+    );
+    const found = new Map<TurnId, FinishedStep>();
+    for (const [turnId, outcome] of await findAdvanced(tx, steps))
+      if (outcome.outcome === 'open') found.set(turnId, outcome);
+    const rest = steps.filter(({ turnId }) => !found.has(turnId));
+    if (rest.length > 0)
+      for (const [turnId, finished] of await finishOnce(tx, rest)) found.set(turnId, finished);
+    return found;
+  };

@@ -4,11 +4,13 @@ export {
   addBatch,
   type BatchRow,
   closeBatch,
+  closeBatchesOf,
   detachBatch,
   endBatch,
   findJoinable,
   findUnfinished,
   findWaitCycle,
+  findWantedMembers,
   loadBatches,
   loadMembers,
   lockBatch,
@@ -59,6 +61,7 @@ export { ENDED_CHANNEL } from './commit-sql.js';
 export {
   type CommitOutcome,
   type CommitResult,
+  commitAgain,
   commitSteps,
   commitWithin,
   type NewEntry,
@@ -74,20 +77,40 @@ export {
   findLastWords,
 } from './compactions.js';
 export {
+  type ConnectionLimits,
+  createDirectClient,
+  endClient,
+  limitsOf,
+  SILENCE_MARGIN_MS,
+  startupOptions,
+} from './connection-limits.js';
+export {
+  asSaid,
+  type BatchTry,
   checkOut,
-  createPool,
+  commitWatched,
+  isOutOfResources,
+  isOverRowLimit,
+  isServerTrouble,
   isTransient,
   type Queryable,
   retryTransient,
+  sqlStateOf,
   type Tx,
   toDatabaseError,
   transaction,
+  type Watched,
+  watchFailures,
 } from './db.js';
 export {
+  causeIn,
   type DeadLetter,
   forgetSettledFailures,
   listDeadLetters,
+  MAX_TRIES,
+  type NotedFailure,
   noteSweepFailure,
+  noteWithin,
   retryDeadLetters,
   type SweepKind,
 } from './dead-letters.js';
@@ -114,6 +137,17 @@ export {
   type StoredCard,
   type TurnRows,
 } from './explain.js';
+export {
+  type FailedTurn,
+  findEndable,
+  findFailedTurns,
+  findLostBatches,
+  findLostCalls,
+  findRunFailures,
+  findUnendedMembers,
+  type LostCall,
+  type UnendedMember,
+} from './failed-turns.js';
 export { type FinishedStep, finishSteps } from './finish-steps.js';
 export {
   type CallLine,
@@ -134,10 +168,22 @@ export {
   type InvariantOptions,
   type InvariantReport,
   inspectInvariants,
+  invariantStatement,
 } from './invariants.js';
 export type { KnownTape, KnownTapes } from './known-tapes.js';
 export { findLateTargets, type LateTarget } from './late-queue-calls.js';
-export { endLease, type LockSign, readLockSign, watchPeer } from './liveness.js';
+export {
+  announceWorker,
+  askServer,
+  endLease,
+  interruptWatch,
+  type LockSign,
+  parseWorkerNotice,
+  readLockSign,
+  WORKERS_CHANNEL,
+  watchPeer,
+} from './liveness.js';
+export { type LockLimit, transactWithin } from './lock-limit.js';
 export {
   type AgentRow,
   type ChainLink,
@@ -179,6 +225,27 @@ export {
   passUnseen,
   tellEnd,
 } from './notices.js';
+export {
+  type HandlerScope,
+  handlerScope,
+  insideHandler,
+  outsideHandlers,
+  refuseNested,
+} from './open-transactions.js';
+export {
+  beginOn,
+  createPool,
+  dropConnections,
+  dropIdle,
+  dropSilent,
+  endPool,
+  isExhausted,
+  limitByLease,
+  limitsOn,
+  type PoolOptions,
+  silentFor,
+} from './pool.js';
+export { type PoolWait, poolWaits } from './pool-waits.js';
 export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
 export { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from './projects.js';
 export {
@@ -204,8 +271,11 @@ export {
   hastenLooksWithin,
   loadArguments,
   loadQueueCalls,
+  markSent,
+  newMark,
   noteLooks,
   type QueueCall,
+  type SendMark,
 } from './queue-calls.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
 export { tables } from './schema.js';
@@ -225,6 +295,7 @@ export {
   type CallWait,
   emptySubmission,
   type Fence,
+  findSubmitted,
   type NewBatch,
   type NewBudget,
   type NewContextBox,
@@ -243,15 +314,17 @@ export {
   CANCELED_CHANNEL,
   findSubtreeRoot,
   loadOpenCalls,
+  lockAwaited,
   lockSubtrees,
   notifyCanceled,
+  type OpenCallRow,
   type OpenTurn,
+  type SeenTurn,
   type SubtreeRoot,
 } from './subtrees.js';
 export {
   closeDoor,
   type Door,
-  type EndableTurn,
   elected,
   findDeadTurns,
   findDoorsOf,
@@ -270,6 +343,7 @@ export {
   type SweepFindings,
   takeOver,
 } from './sweep.js';
+export type { EndableTurn } from './sweep-turns.js';
 export {
   type EntryRange,
   findAnchor,
@@ -278,13 +352,17 @@ export {
   type TapeEntryRow,
 } from './tape-entries.js';
 export {
+  appendStaged,
   archiveTape,
   beginImport,
   beginTape,
   type EmptyTape,
   endImport,
+  findImport,
   type KnownImport,
   loadFolderFacts,
+  openStage,
+  stageEntries,
   type TapeFolderFacts,
 } from './tape-files.js';
 export {
@@ -319,6 +397,7 @@ export {
   appendEntries,
   appendWithin,
   createTape,
+  entryRecords,
   findTape,
   type NewTapeEntry,
   type TapeActor,
@@ -334,6 +413,7 @@ export {
   loadCallsOfStep,
   loadPendingCalls,
   type PendingCall,
+  type RecordOptions,
   recordResults,
   type SettledTurns,
   settleCalls,
@@ -350,7 +430,7 @@ export {
   type TurnTree,
 } from './tree.js';
 export { findTurnId, findTurnOrRun } from './turn-ref.js';
-export { loadTurnStates, releaseTurns, type TurnState } from './turns.js';
+export { type HeldAt, loadTurnStates, releaseNoted, releaseTurns, type TurnState } from './turns.js';
 export {
   claimWithViews,
   type LoadedView,
@@ -371,6 +451,7 @@ export {
 } from './waits.js';
 export {
   findReady,
+  giveUpLease,
   type NewWorker,
   promote,
   purgeDeadWorkers,

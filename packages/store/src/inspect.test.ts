@@ -3,8 +3,8 @@ import { createModelRouter } from '@boxcar/llm';
 import { createWorker, InProcessDoorbell, Runtime } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { createPool } from './db.js';
 import { findLiveWorkers, hasQueueTables, inspectTurn } from './inspect.js';
+import { createPool } from './pool.js';
 
 let database: TestDatabase;
 let runtime: Runtime;

@@ -4,7 +4,7 @@ import { entriesOf, entryAt } from './tape-line.js';
 
 /** The tapes of the turns in scope, and the newest ones. */
 const TAPES = `select * from boxcar.boxes where kind = 'tape' and id in (
-  (select output_box_id from scope) union (select id from boxcar.boxes where kind = 'tape' order by id desc limit $1))`;
+  (select output_box_id from scope) union (select id from boxcar.boxes where kind = 'tape' order by id desc limit :turns))`;
 
 /** The boxes that the line of a tape p runs through, itself included: box_id, behind, upto, n. */
 const PARTS = `select l.box_id, coalesce(p.line_ends[l.n - 1], 0) as behind, l.upto, l.n from unnest(p.line_boxes, p.line_ends) with ordinality as l(box_id, upto, n)
@@ -12,7 +12,7 @@ const PARTS = `select l.box_id, coalesce(p.line_ends[l.n - 1], 0) as behind, l.u
 
 /** The newest forks, and those that are open. */
 const FORKS = `select * from boxcar.forks where id in (
-  (select id from boxcar.forks order by id desc limit $1) union (select id from boxcar.forks where status = 'open' order by id limit $1))`;
+  (select id from boxcar.forks order by id desc limit :turns) union (select id from boxcar.forks where status = 'open' order by id limit $1))`;
 
 export const TAPE_INVARIANTS: readonly Invariant[] = [
   {

@@ -39,27 +39,27 @@ test('each watches the next living one in the circle of ids, the last the first,
   const ids: WorkerId[] = [];
   for (let i = 0; i < 50; i += 1) ids.push(await world.worker());
   const peers: unknown[] = [];
-  for (const id of ids) peers.push(await watchPeer(watcher, id, 1));
+  for (const id of ids) peers.push(await watchPeer(watcher, id, { waitMs: 1 }));
   expect(peers).toEqual(ids.map((_id, n) => ({ outcome: 'free', peerId: ids[(n + 1) % 50] })));
   // Those that leave, and those whose lease is over, are passed over.
   const [first, second, third, fourth] = ids as [WorkerId, WorkerId, WorkerId, WorkerId];
   await removeWorker(world.pool, second);
   await renewLease(world.pool, third, { leaseMs: 0, hasLock: true });
-  expect(await watchPeer(watcher, first, 1)).toMatchObject({ peerId: fourth });
+  expect(await watchPeer(watcher, first, { waitMs: 1 })).toMatchObject({ peerId: fourth });
 });
 
 test('a worker alone has nobody to watch', async () => {
   await using watcher = await session();
-  expect(await watchPeer(watcher, await world.worker(), 1)).toEqual({ outcome: 'none' });
-  expect(await watchPeer(watcher, newId<'worker'>(), 1)).toMatchObject({ outcome: 'free' });
+  expect(await watchPeer(watcher, await world.worker(), { waitMs: 1 })).toEqual({ outcome: 'none' });
+  expect(await watchPeer(watcher, newId<'worker'>(), { waitMs: 1 })).toMatchObject({ outcome: 'free' });
 });
 
 test('a lock that is held is waited for, and got at the moment its session ends', async () => {
   await using watcher = await session();
   const me = newId<'worker'>();
   const { id, client } = await locked();
-  expect(await watchPeer(watcher, me, 5)).toEqual({ outcome: 'held', peerId: id });
-  const watching = watchPeer(watcher, me, 60_000);
+  expect(await watchPeer(watcher, me, { waitMs: 5 })).toEqual({ outcome: 'held', peerId: id });
+  const watching = watchPeer(watcher, me, { waitMs: 60_000 });
   await waitUntilBlocked(world.pool);
   await client.end();
   expect(await watching).toEqual({ outcome: 'free', peerId: id });
@@ -76,7 +76,7 @@ test('of two watchers that get the lock both suspect, and one ends the lease', a
   await using one = await session();
   await using two = await session();
   const { id, client } = await locked();
-  const watching = [one, two].map((watcher) => watchPeer(watcher, newId<'worker'>(), 60_000));
+  const watching = [one, two].map((watcher) => watchPeer(watcher, newId<'worker'>(), { waitMs: 60_000 }));
   await waitUntilBlocked(world.pool, { n: 2 });
   await client.end();
   expect(await Promise.all(watching)).toEqual([
@@ -90,7 +90,7 @@ test('of two watchers that get the lock both suspect, and one ends the lease', a
     true,
   ]);
   expect(await leaseEnds(id)).toBe(true);
-  expect(await watchPeer(one, newId<'worker'>(), 1)).toEqual({ outcome: 'none' });
+  expect(await watchPeer(one, newId<'worker'>(), { waitMs: 1 })).toEqual({ outcome: 'none' });
 });
 
 test.each([
@@ -104,7 +104,7 @@ test.each([
   await using watcher = await session();
   const { id, client } = await locked();
   await client.end();
-  await waitFor(async () => (await watchPeer(watcher, newId<'worker'>(), 1)).outcome === 'free', {
+  await waitFor(async () => (await watchPeer(watcher, newId<'worker'>(), { waitMs: 1 })).outcome === 'free', {
     message: 'the lock is free',
   });
   const sign = await readLockSign(watcher, id);
@@ -129,10 +129,12 @@ test('a free lock says nothing about a worker that is without it, nor to a watch
   const id = await world.worker();
   // As after a restart of Postgres: every session is new, and no lock is held.
   await using watcher = await session();
-  expect(await watchPeer(watcher, newId<'worker'>(), 1)).toEqual({ outcome: 'none' });
+  const me = newId<'worker'>();
+  expect(await watchPeer(watcher, me, { waitMs: 1 })).toEqual({ outcome: 'asked', peerId: id });
+  expect(await watchPeer(watcher, me, { waitMs: 1, without: [id] })).toEqual({ outcome: 'none' });
   expect(await readLockSign(watcher, id)).toBeUndefined();
   await renewLease(world.pool, id, { ...LEASE, hasLock: false });
-  expect(await watchPeer(watcher, newId<'worker'>(), 1)).toEqual({ outcome: 'none' });
+  expect(await watchPeer(watcher, newId<'worker'>(), { waitMs: 1 })).toEqual({ outcome: 'none' });
   await renewLease(world.pool, id, LEASE);
-  expect(await watchPeer(watcher, newId<'worker'>(), 1)).toEqual({ outcome: 'free', peerId: id });
+  expect(await watchPeer(watcher, newId<'worker'>(), { waitMs: 1 })).toEqual({ outcome: 'free', peerId: id });
 });

@@ -10,6 +10,7 @@ import type pg from 'pg';
 import type { StepCommit } from './commits.js';
 import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { hasStatus } from './turns.js';
 
 export interface MidStepEntry {
   readonly kind: EntryKind;
@@ -39,7 +40,7 @@ export type MidStepOutcome =
 
 const LOCK = statement(`
   select t.output_box_id, t.agent_id, t.step_count + 1 as step, t.attempt from boxcar.turns t
-  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and t.pending_calls = 0 for update`);
+  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} and t.pending_calls = 0 for update`);
 
 interface LockRow extends pg.QueryResultRow {
   output_box_id: BoxId;

@@ -10,8 +10,9 @@
  */
 import type { AgentId, BoxId, FinalStatus, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { type Queryable, run, runRetrying, statement, type Tx } from './db.js';
 import { notSetAside } from './dead-letters.js';
+import { type LockLimit, transactWithin } from './lock-limit.js';
 import { currentOf } from './tape-forks.js';
 import { findActiveTurn } from './tape-reset.js';
 import { appendWithin, type NewTapeEntry } from './tapes.js';
@@ -150,11 +151,16 @@ export type Told =
   | 'moved';
 
 /** Appends the message of a turn's end to the parent's tape, once, and says who will read it. */
-export function tellEnd(pool: pg.Pool, notice: Notice, entry: NewTapeEntry): Promise<Told> {
+export function tellEnd(
+  pool: pg.Pool,
+  notice: Notice,
+  entry: NewTapeEntry,
+  limit: LockLimit = {},
+): Promise<Told> {
   const { turnId, projectId, agentId, session } = notice;
   const parentBoxId = session?.parentBoxId ?? null;
   const parentAgentId = session?.parentAgentId ?? null;
-  return transaction(pool, async (tx): Promise<Told> => {
+  return transactWithin(pool, limit, async (tx): Promise<Told> => {
     if (parentBoxId === null) {
       await run(tx, TOLD, [turnId]);
       return 'told';
@@ -187,9 +193,10 @@ export function tellEnd(pool: pg.Pool, notice: Notice, entry: NewTapeEntry): Pro
 export function passUnseen(
   pool: pg.Pool,
   notice: Notice & { readonly unseenPosition: number },
+  limit: LockLimit = {},
 ): Promise<Exclude<Told, 'moved'>> {
   const { turnId, agentId, outputBoxId, unseenPosition } = notice;
-  return transaction(pool, async (tx) => {
+  return transactWithin(pool, limit, async (tx) => {
     const [read] = await run<{ has_read: boolean }>(tx, HAS_READ, [turnId, unseenPosition]);
     const isThere = (await run(tx, LOCK_AGENT, [agentId, outputBoxId])).length > 0;
     // After a reset it is archived with the rest.

@@ -1,5 +1,5 @@
 /** Projects and their limits. */
-import { KernelError, type ProjectId, type ProjectLimits, tryParseId } from '@boxcar/kernel';
+import { KernelError, type ProjectId, type ProjectLimits, parseJsonValue, tryParseId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
 
@@ -15,6 +15,7 @@ export async function findProjectByRef(
   db: Queryable,
   ref: string,
 ): Promise<{ readonly id: ProjectId; readonly name: string }> {
+  parseJsonValue(ref, 'project_id');
   const [row] = await run<{ id: ProjectId; name: string }>(db, FIND_PROJECT, [
     tryParseId<'project'>(ref) ?? null,
     ref,

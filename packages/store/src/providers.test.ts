@@ -87,6 +87,25 @@ test('limits are set one by one, and the heartbeat tells which providers have so
   expect((await renewLease(world.pool, holder, { leaseMs: 60_000, hasLock: true }))?.gated).toEqual([]);
 });
 
+test('limits are whole numbers up to a million, or none; other values are refused with the name of the limit', async () => {
+  const wrong = [0.000001, 1.5, -1, 1_000_001, 2 ** 31, Infinity, Number.NaN, '7'];
+  for (const field of ['maxConcurrent', 'requestsPerMinute', 'breakerAfter'] as const) {
+    for (const value of field === 'breakerAfter' ? wrong : [0, ...wrong]) {
+      await expect(
+        setProviderLimits(world.pool, 'p', { [field]: value }),
+        `${field}: ${value}`,
+      ).rejects.toMatchObject({ code: 'bad_request', details: { field } });
+    }
+    for (const value of [1, 1_000_000, null]) await setProviderLimits(world.pool, 'p', { [field]: value });
+  }
+  await setProviderLimits(world.pool, 'p', { breakerAfter: 0 });
+  for (const name of ['', 'a\u0000b', '\ud800', 'openai:gpt'])
+    await expect(setProviderLimits(world.pool, name, { maxConcurrent: 1 }), name).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: 'name' },
+    });
+});
+
 describe('calls at once', () => {
   beforeEach(() => setProviderLimits(world.pool, 'p', { maxConcurrent: 3 }));
 

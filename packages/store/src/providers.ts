@@ -11,8 +11,11 @@
  */
 import {
   beginCalls,
+  checkWholeNumber,
   DEFAULT_BREAKER_AFTER,
   findRoom,
+  isCleanText,
+  KernelError,
   noteFailure,
   type ProjectId,
   type ProviderState,
@@ -24,7 +27,8 @@ import {
 import type pg from 'pg';
 import { run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
-import { toRing } from './turns.js';
+import { findSuspended } from './first-tries.js';
+import { hasStatus, toRing } from './turns.js';
 import { strayWaits } from './waits.js';
 
 export interface ProviderLimits {
@@ -42,8 +46,29 @@ const SET = statement(`
     requests_per_minute = case when $6 then excluded.requests_per_minute else p.requests_per_minute end,
     breaker_after = case when $7 then excluded.breaker_after else p.breaker_after end`);
 
-/** Sets what is named, and leaves the rest. Workers know of it after their next heartbeat. */
+const MAX_LIMIT = 1_000_000;
+
+/** @throws KernelError `bad_request` for an invalid name or limit. */
+function checkLimits(name: string, limits: ProviderLimits): void {
+  if (typeof name !== 'string' || name.length > 200 || !/^[^:]+$/.test(name) || !isCleanText(name))
+    throw new KernelError('bad_request', {
+      message: "name: must be the part of a model's name before ':', such as openai.",
+      details: { field: 'name' },
+    });
+  for (const field of ['maxConcurrent', 'requestsPerMinute', 'breakerAfter'] as const) {
+    const value = limits[field];
+    if (value !== undefined && value !== null)
+      checkWholeNumber(value, field, { min: field === 'breakerAfter' ? 0 : 1, max: MAX_LIMIT });
+  }
+}
+
+/**
+ * Sets the given fields and leaves the others. Workers see the change at their next heartbeat.
+ *
+ * @throws KernelError `bad_request` naming a limit that is not a whole number from 1 (`breakerAfter`: 0) to 1,000,000.
+ */
 export async function setProviderLimits(pool: pg.Pool, name: string, limits: ProviderLimits): Promise<void> {
+  checkLimits(name, limits);
   const { maxConcurrent, requestsPerMinute, breakerAfter } = limits;
   await runRetrying(pool, SET, [
     name,
@@ -213,7 +238,7 @@ const WAIT = statement(`
   with want as (select * from json_to_recordset($2) as w(turn_id uuid, epoch int, holder_id uuid, step int, attempt int)),
   lk as (
     select t.id, t.project_id, w.step, w.attempt from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch and w.holder_id = t.holder_id
-    where t.id = any ($3::uuid[]) and t.status = 'running' order by t.id for update of t
+    where t.id = any ($3::uuid[]) and ${hasStatus('running')} order by t.id for update of t
   ),
   unasked as (delete from boxcar.steps s using lk where s.turn_id = lk.id and s.step = lk.step and s.attempt = lk.attempt),
   up as (
@@ -245,6 +270,29 @@ async function suspend(
   return new Set(rows.map((row) => row.turn_id));
 }
 
+const PLACED = statement(`
+  select s.turn_id from boxcar.provider_slots s join json_to_recordset($2) as x(turn_id uuid, epoch int) on x.turn_id = s.turn_id and x.epoch = s.epoch
+  where s.provider = $1 and not s.is_kept`);
+
+/** The decisions of an earlier try of the same request, whose answer was lost. */
+async function decidedBefore(
+  tx: Tx,
+  name: string,
+  callers: readonly Caller[],
+): Promise<{ readonly admitted: ReadonlySet<TurnId>; readonly waiting: ReadonlySet<TurnId> }> {
+  const records = callers.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch }));
+  const placed = await run<{ turn_id: TurnId }>(tx, PLACED, [name, JSON.stringify(records)]);
+  return {
+    admitted: new Set(placed.map((row) => row.turn_id)),
+    waiting: await findSuspended(tx, 'limit', callers),
+  };
+}
+
+const NOTHING_DECIDED: Awaited<ReturnType<typeof decidedBefore>> = {
+  admitted: new Set(),
+  waiting: new Set(),
+};
+
 /**
  * Asks for room for one call of each turn. Who finds none is suspended, in the order of `callers`. A constant number of
  * statements.
@@ -255,14 +303,17 @@ export function enterProvider(
   options: { readonly callers: readonly Caller[]; readonly now?: Date | undefined },
 ): Promise<readonly Entry[]> {
   const { callers, now } = options;
-  return transaction(pool, async (tx) => {
+  return transaction(pool, async (tx, attempt) => {
     const row = await lock(tx, name, now);
     if (row === undefined) return callers.map((): Entry => ({ outcome: 'admitted', isProbe: false }));
     const books = await count(tx, name, { row, now, turnIds: callers.map((caller) => caller.turnId) });
+    const before = attempt === 1 ? NOTHING_DECIDED : await decidedBefore(tx, name, callers);
     const isProbing = books.state.openUntil !== null;
     // What a turn has of its own comes on top: a kept place is paid for, one from before a takeover is there already.
     const kept = callers.filter((caller) => books.kept.has(caller.turnId));
-    const others = callers.filter((caller) => !books.kept.has(caller.turnId));
+    const others = callers.filter(
+      ({ turnId }) => !books.kept.has(turnId) && !before.admitted.has(turnId) && !before.waiting.has(turnId),
+    );
     const ownCount = others.filter((caller) => books.own.has(caller.turnId)).length;
     const room = findRoom({ ...books.state, inUse: books.state.inUse - ownCount });
     const admitted = others.slice(0, books.hasWaiting ? 0 : room.calls);
@@ -274,9 +325,10 @@ export function enterProvider(
     }));
     if (places.length > 0)
       await book(tx, name, { now, next: beginCalls(books.state, admitted.length), places });
-    const waiting = refused.length === 0 ? new Set() : await suspend(tx, name, { callers: refused, room });
+    const refusedNow = refused.length === 0 ? [] : await suspend(tx, name, { callers: refused, room });
+    const waiting = new Set([...before.waiting, ...refusedNow]);
     return callers.map((caller): Entry => {
-      if (refused.includes(caller))
+      if (refused.includes(caller) || waiting.has(caller.turnId))
         return waiting.has(caller.turnId)
           ? { outcome: 'waiting', lookAfterMs: Math.max(room.lookAt - row.now, 0) }
           : { outcome: 'fenced' };
@@ -310,7 +362,7 @@ export function findProviderWaiters(
 const WAKE = statement(`
   with ${strayWaits('$1::uuid[]')},
   lk as (
-    select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'suspended' order by t.id for update of t
+    select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('suspended')} order by t.id for update of t
   ),
   gone as (delete from boxcar.waits w using lk where w.turn_id = lk.id and w.kind = 'limit' returning w.turn_id)
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()

@@ -10,7 +10,7 @@
  */
 import type { KeptRun, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { run, runRetrying, statement, transaction } from './db.js';
+import { run, runRetrying, sqlStateOf, statement, transaction } from './db.js';
 import { explainRight } from './erasure.js';
 import { type PurgeableRun, type PurgePlan, planPurge } from './purge-plan.js';
 
@@ -88,13 +88,17 @@ async function passBarrier(pool: pg.Pool, signal: AbortSignal | undefined): Prom
     signal?.throwIfAborted();
     try {
       // It holds the lock for no longer than it takes to get it. Others queue behind it meanwhile, so it gives way soon.
-      await transaction(pool, async (tx) => {
-        await tx.query({ text: `set local lock_timeout = ${BARRIER_TIMEOUT_MS}` });
-        await tx.query({ text: `select pg_advisory_xact_lock(${BARRIER_LOCK})` });
-      });
+      await transaction(
+        pool,
+        async (tx) => {
+          await tx.query({ text: `set local lock_timeout = ${BARRIER_TIMEOUT_MS}` });
+          await tx.query({ text: `select pg_advisory_xact_lock(${BARRIER_LOCK})` });
+        },
+        { ownLimit: '55P03' },
+      );
       return;
     } catch (error) {
-      if (!(error instanceof Error && 'code' in error && error.code === '55P03')) throw error;
+      if (sqlStateOf(error) !== '55P03') throw error;
     }
   }
 }
@@ -209,18 +213,31 @@ const CARDS = statement(`
   where x.id is not null and not x.id = any ($3::uuid[])
     and not exists (select from boxcar.projects p where p.bootstrap_card_id = x.id) and not exists (select from boxcar.profiles f where f.card_id = x.id)`);
 
+/** The turns and batches of the runs, which operations may have made. */
+const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]) union all select b.id from boxcar.batches b where b.run_id = any ($1::uuid[]))`;
+
 /**
- * What refers to the runs goes before them. An operation is written together with its turn, at the same time, and names it;
- * that of a call carries the call's id in its key.
+ * Rows that refer to the runs are deleted before them. An operation is written together with its turns, at the same time, and records
+ * them; an operation of an older build without that record is found by its answer. The operation of a call has the call's id in its
+ * key.
  */
 const DELETES = [
   `delete from boxcar.operations o using boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id
     where t.run_id = any ($1::uuid[]) and o.project_id = t.project_id and o.idempotency_key = 'call:' || k.id`,
-  `delete from boxcar.operations o
-    where o.created_at >= (select min(t.created_at) from boxcar.turns t where t.run_id = any ($1::uuid[]))
-      and o.created_at <= (select max(t.created_at) from boxcar.turns t where t.run_id = any ($1::uuid[]))
-      and (o.response->>'turn_id' in (select t.id::text from boxcar.turns t where t.run_id = any ($1::uuid[]))
-        or o.response->'turn_ids'->>0 in (select t.id::text from boxcar.turns t where t.run_id = any ($1::uuid[])))`,
+  // An operation may have made turns of several runs, and some of these runs may stay.
+  `with gone as (
+      select o.project_id, o.idempotency_key, array(select m.id from unnest(o.made) as m(id) where m.id not in ${MADE}) as made
+      from boxcar.operations o
+      where o.created_at >= (select min(t.created_at) from boxcar.turns t where t.run_id = any ($1::uuid[]))
+        and o.created_at <= (select max(t.created_at) from boxcar.turns t where t.run_id = any ($1::uuid[]))
+        and (exists (select from unnest(o.made) as m(id) where m.id in ${MADE})
+          or (o.made is null and (o.response->>'turn_id' in (select t.id::text from boxcar.turns t where t.run_id = any ($1::uuid[]))
+            or o.response->'turn_ids'->>0 in (select t.id::text from boxcar.turns t where t.run_id = any ($1::uuid[])))))
+    ),
+    shared as (update boxcar.operations o set made = gone.made from gone
+      where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) > 0)
+    delete from boxcar.operations o using gone
+    where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) = 0`,
   `with gone as (
       delete from boxcar.batches b where b.run_id = any ($1::uuid[])
         or (b.run_id is null and b.turn_ids && array(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])))

@@ -2,10 +2,11 @@
  * Calls that workers outside answer through a queue: what the rows know of them, and when to ask the queue again.
  * `look_at` is that moment; null = nothing more to be learnt there, only an answer or the deadline ends the call.
  */
+import { randomInt } from 'node:crypto';
 import type { JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement, type Tx } from './db.js';
-import type { SweepClock } from './sweep.js';
+import { patientOn, type Queryable, retryTransient, run, runRetrying, statement, type Tx } from './db.js';
+import type { SweepClock } from './sweep-turns.js';
 import type { CallRouteKind, CallSettlement } from './tool-calls.js';
 
 export interface QueueCall extends pg.QueryResultRow {
@@ -17,7 +18,7 @@ export interface QueueCall extends pg.QueryResultRow {
   readonly target: string | null;
   readonly retry: 'safe' | 'never';
   readonly status: CallSettlement['status'] | 'pending';
-  /** Its job was in the queue once; known only of calls that must not be sent twice. */
+  /** Its job was in the queue, or may have been; set only for calls that must not be sent twice. */
   readonly is_sent: boolean;
   /** The turn that waits for it has ended. */
   readonly is_over: boolean;
@@ -66,10 +67,10 @@ const NOTE = statement(`
       else least(
         now() + least(greatest((now() - k.created_at) / 4, interval '2 seconds'), interval '60 seconds'),
         greatest(k.deadline_at - interval '3 seconds', now() + interval '1 second')) end,
-    sent_at = case when k.id = any ($3::uuid[]) then now() else k.sent_at end
+    sent_at = case when k.id = any ($3::uuid[]) then coalesce(k.sent_at, now()) else k.sent_at end
   from lk where k.id = lk.id`);
 
-/** What a look, or a sending, has shown: which calls need no further look, which have their job in the queue now. */
+/** Notes the result of a look: `restIds` need no further look; `sentIds` must not be sent twice and have their job in the queue. */
 export async function noteLooks(
   pool: pg.Pool,
   looks: {
@@ -80,6 +81,44 @@ export async function noteLooks(
 ): Promise<void> {
   if (looks.callIds.length === 0) return;
   await runRetrying(pool, NOTE, [looks.callIds, looks.restIds ?? [], looks.sentIds ?? []]);
+}
+
+const MARK = statement(`
+  with lk as (
+    select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k
+  )
+  update boxcar.tool_calls k set sent_at = date_trunc('milliseconds', now()) + m.signature * interval '1 microsecond'
+  from lk join unnest($1::uuid[], $2::int[]) as m(id, signature) on m.id = lk.id where k.id = lk.id and k.sent_at is null returning k.id`);
+const MARKED = statement(`
+  select k.id from unnest($1::uuid[], $2::int[]) as m(id, signature) cross join lateral (
+    select * from boxcar.tool_calls k where k.id = m.id and k.status = 'pending' and (extract(microseconds from k.sent_at)::int % 1000) = m.signature offset 0) k`);
+
+/** Identifies the maker of a mark by its microseconds, in case the answer is lost. */
+export interface SendMark {
+  readonly id: ToolCallId;
+  readonly signature: number;
+  /** The mark may exist already: an earlier try got no answer. */
+  readonly mayExist: boolean;
+}
+
+export const newMark = (id: ToolCallId): SendMark => ({ id, signature: randomInt(1_000), mayExist: false });
+
+/**
+ * Marks calls that must not be sent twice, before they are sent: only the process that has marked a call sends it.
+ *
+ * @returns The calls that the caller must send.
+ * @throws KernelError `database_unavailable`: the marks may exist. Call it again with the same marks and `mayExist` to find out.
+ */
+export async function markSent(pool: pg.Pool, marks: readonly SendMark[]): Promise<ReadonlySet<ToolCallId>> {
+  if (marks.length === 0) return new Set();
+  const values = [marks.map(({ id }) => id), marks.map(({ signature }) => signature)];
+  const mayExist = marks.some((mark) => mark.mayExist);
+  const rows = await retryTransient(async (attempt) => {
+    const marked = await run<{ id: ToolCallId }>(pool, MARK, values);
+    // This statement begins after the mark, which waits for an earlier try that is still running.
+    return attempt === 1 && !mayExist ? marked : run<{ id: ToolCallId }>(pool, MARKED, values);
+  }, patientOn(pool));
+  return new Set(rows.map((row) => row.id));
 }
 
 const HASTEN = statement(`

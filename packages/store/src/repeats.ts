@@ -1,6 +1,6 @@
 import type { ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, statement } from './db.js';
+import { runRetrying, statement } from './db.js';
 
 /** A call that was made before, in this turn or in one on its way to the root. */
 export interface EarlierCall extends pg.QueryResultRow {
@@ -25,9 +25,9 @@ const REPEATS = statement(`
 
 /** Calls with these hashes that came before this step, the earliest of each. */
 export async function findRepeats(
-  db: Queryable,
+  pool: pg.Pool,
   of: { readonly turnId: TurnId; readonly step: number; readonly hashes: readonly string[] },
 ): Promise<ReadonlyMap<string, EarlierCall>> {
-  const rows = await run<EarlierCall>(db, REPEATS, [of.turnId, of.step, of.hashes]);
+  const rows = await runRetrying<EarlierCall>(pool, REPEATS, [of.turnId, of.step, of.hashes]);
   return new Map(rows.map((row) => [row.guard_hash, row]));
 }

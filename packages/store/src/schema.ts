@@ -470,6 +470,8 @@ const operations = boxcar.table(
     createdAt: createdAt(),
     /** The batch whose end is the final answer, when the caller waits. */
     awaitedBatchId: uuid('awaited_batch_id').$type<BatchId>(),
+    /** New batches of new turns, and new turns outside of these batches. Null: written by a build without this column. */
+    made: uuid('made').array().$type<(TurnId | BatchId)[]>(),
   },
   (table) => [primaryKey({ columns: [table.projectId, table.idempotencyKey] })],
 );

@@ -1,6 +1,7 @@
 /** What `boxcar why-stuck` reads: a turn, and every turn it waits for, directly or not. One statement. */
 import type { TurnId, WaitFacts } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
+import { lostCause } from './dead-letters.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
 
 const READ_LIMIT = 1_000;
@@ -85,13 +86,13 @@ const FACTS = statement(`
             and (o.priority > t.priority or (o.priority = t.priority and o.id < t.id)) limit ${AHEAD_LIMIT}) o) end,
         'live_workers', p.live, 'window', p.size, 'dispatched', p.dispatched, 'format', t.format, 'newest_build', p.newest,
         'given_up', (select string_agg(f.kind || ': ' || f.last_error, '; ') from boxcar.sweep_failures f
-          where f.kind in ('dead_leases', 'overdue_turns', 'due_waits', 'lost_rings') and f.row_id = t.id and f.is_dead and t.ended_at is null)
+          where f.kind in ('dead_leases', 'overdue_turns', 'due_waits', 'lost_rings', 'turn_runs', 'turn_ends') and f.row_id = t.id and f.is_dead and t.ended_at is null)
       ) order by f.id <> $1, f.n), '[]')
       from (select * from found limit ${READ_LIMIT}) f
         cross join lateral (select x.* from boxcar.turns x where x.id = f.id offset 0) t
         cross join lateral (select x.* from pools x where x.worker_target = t.worker_target offset 0) p
         left join lateral (
-          select x.id from boxcar.turns x where t.status = 'queued' and x.agent_id = t.agent_id and (x.status in ${HAND} or (x.status = 'queued' and x.id < t.id))
+          select x.id from boxcar.turns x where t.status = 'queued' and x.agent_id = t.agent_id and (x.status in ${HAND} or (x.status = 'queued' and x.id < t.id and ${lostCause('x.id', ['turn_ends'])} is null))
           order by x.status = 'queued', x.id limit 1 offset 0) b on true
     ) as turns`);
 

@@ -1,6 +1,7 @@
 import { THIS_BUILD } from './build.js';
 import { type Statement, statement } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from './records.js';
+import { ringPriorityOf, UNDER_WAY, underWayOf } from './ring-priority.js';
 
 /** Turns per target that may wait for a worker at once, as a multiple of the live workers' concurrency. */
 export const WINDOW_FACTOR = 4;
@@ -25,12 +26,12 @@ export interface SubmissionRecords {
 }
 
 const OPERATION_COLUMNS =
-  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text';
+  'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text, made uuid[]';
 const SPAWN_COLUMNS = 'item int, run_id uuid, n int, max_turns int';
 const WAIT_COLUMNS = 'item int, tool_call_id uuid, batch_id uuid, deadline_ms float8';
 const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid';
 const TURN_COLUMNS =
-  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint';
+  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint, is_waited_for boolean';
 const TURN_NAMES = TURN_COLUMNS.replace(
   / (uuid\[\]|uuid|boolean|smallint|int|text|float8|bigint|timestamptz)/g,
   '',
@@ -43,11 +44,16 @@ const TURN_NAMES = TURN_COLUMNS.replace(
 const ROOM = `
   select g.worker_target, p.newest,
     ${WINDOW_FACTOR} * p.concurrency
-    - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target and t.format <= p.newest) as free,
+    - d.waiting as free,
     (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target order by t.worker_target, t.project_id limit 1) as has_backlog
   from (select distinct worker_target from new_turns) g cross join lateral (
     select sum(w.concurrency) as concurrency, max(w.schema_version) as newest from boxcar.workers w
-    where w.lease_until > now() and w.targets @> array[g.worker_target] offset 0) p`;
+    where w.lease_until > now() and w.targets @> array[g.worker_target] offset 0) p cross join lateral (
+    select count(*) as waiting from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target and t.format <= p.newest offset 0) d`;
+
+/** The first turn of a project with no turn under way may exceed the window, unless turns of the project are queued before it. */
+const HAS_NO_QUEUE = `(select true from boxcar.turns t where t.status = 'queued' and t.worker_target = n.worker_target and t.project_id = n.project_id
+          order by t.worker_target, t.project_id limit 1) is null`;
 
 const HAS_TURN = `(select true from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('dispatched', 'running', 'suspended') limit 1) is not null
   or (select true from boxcar.turns t where t.agent_id = n.agent_id and t.status = 'queued' limit 1) is not null`;
@@ -103,8 +109,8 @@ function buildText(records: SubmissionRecords): string {
   }
   const held = has('waits') ? 'open_calls' : 'fence';
   if (has('operations')) {
-    ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id)
-      select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.awaited_batch_id, x.door_job_id
+    ctes.push(`op as (insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, awaited_batch_id, door_job_id, made)
+      select x.project_id, x.idempotency_key, x.primitive, decode(x.request_hash, 'hex'), x.response::json, x.awaited_turn_id, x.awaited_batch_id, x.door_job_id, x.made
       from ${from('operations', OPERATION_COLUMNS)} ${has('fences') ? `join ${held} using (item)` : ''}
       order by x.project_id, x.idempotency_key
       on conflict do nothing returning project_id, idempotency_key),
@@ -163,23 +169,27 @@ function buildText(records: SubmissionRecords): string {
   }
   if (has('turns')) {
     ctes.push(`new_turns as materialized (select row_number() over (partition by x.worker_target order by x.ord) as rank,
+        row_number() over (partition by x.worker_target, x.project_id order by coalesce(x.priority, 0) desc, x.ord)::int as project_rank,
         row_number() over (partition by x.agent_id order by x.ord) as place, x.*
       from rows from (json_to_recordset($${present.indexOf('turns') + 1}) as (item int, ${TURN_COLUMNS})) with ordinality
         as x(item, ${TURN_NAMES}, ord) ${gate}),
     room as materialized (${ROOM}),
+    ${UNDER_WAY},
     limited as materialized (select p.id from boxcar.projects p where p.id = any (array(select distinct project_id from new_turns)) and p.limits ? 'max_concurrent'),
-    decided as materialized (select n.*, r.free >= n.rank and r.has_backlog is null and n.place = 1
+    decided as materialized (select n.*, ${ringPriorityOf('n', 'n.project_rank - 1')} as ring_priority,
+        case when r.free >= n.rank and r.has_backlog is null then true else n.project_rank = 1 and ${underWayOf('n')} = 0 and ${HAS_NO_QUEUE} end and n.place = 1
         and coalesce(n.format, ${THIS_BUILD.turnFormat}) <= r.newest
         and not (n.is_reuse and (${HAS_TURN})) and (n.project_id in (select id from limited)) is not true as is_ready
       from new_turns n join room r using (worker_target)),
     turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, batch_ids, priority, status, epoch, dispatched_at,
         budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies)
       select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
-        least(now() + deadline_ms * interval '1 millisecond', budget_deadline_at), traceparent, batch_ids, coalesce(priority, 0),
+        least(now() + deadline_ms * interval '1 millisecond', budget_deadline_at,
+          case when is_waited_for then (select p.deadline_at from boxcar.turns p where p.id = decided.parent_turn_id) end), traceparent, batch_ids, coalesce(priority, 0),
         case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end,
         budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end, coalesce(format, ${THIS_BUILD.turnFormat}),
         case when is_reuse then (select true from boxcar.sessions s where s.agent_id = decided.agent_id and s.notifies and s.status = 'active') end
-      from decided returning id as turn_id, status, epoch, worker_target)`);
+      from decided)`);
   }
   if (has('spawns')) {
     ctes.push(`counted as (update boxcar.runs r set turn_count = r.turn_count + s.n
@@ -196,6 +206,10 @@ function buildText(records: SubmissionRecords): string {
     ? '(select json_agg(item) from fence where (item in (select item from open_calls)) is not true)'
     : 'null::json';
   const accepted = isGated ? '(select json_agg(item) from accepted)' : 'null::json';
-  const turns = has('turns') ? "(select coalesce(json_agg(t), '[]') from turns t)" : "'[]'::json";
+  // Reads the values that `turns` has written; a join with its result would go through both lists.
+  const turns = has('turns')
+    ? `(select coalesce(json_agg(json_build_object('turn_id', d.id, 'status', case when d.is_ready then 'dispatched' else 'queued' end,
+        'epoch', case when d.is_ready then 1 else 0 end, 'worker_target', d.worker_target, 'priority', d.ring_priority)), '[]') from decided d)`
+    : "'[]'::json";
   return `${ctes.length > 0 ? `with ${ctes.join(',\n')}\n` : ''}select ${accepted} as accepted, ${turns} as turns, ${full} as full, ${answered} as answered`;
 }

@@ -1,7 +1,8 @@
 import type { AgentId, BoxId, JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
+import type pg from 'pg';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { commitSteps } from './commits.js';
-import { transaction } from './db.js';
+import { retryTransient, transaction } from './db.js';
 import { lockAgents } from './lookups.js';
 import {
   emptySubmission,
@@ -69,7 +70,13 @@ const write = (
   { turnId: _turnId, ...submission }: Submission & { turnId?: TurnId },
   options: Omit<SubmissionItem, 'submission'> = {},
   db: Parameters<typeof writeSubmission>[0] = world.pool,
-) => writeSubmission(db, submission, options);
+) =>
+  // Outside of a transaction it is repeated, as its callers do; a transaction is repeated as a whole.
+  db === world.pool
+    ? retryTransient(() => writeSubmission(db, submission, options))
+    : writeSubmission(db, submission, options);
+const writeTogether = (db: pg.Pool, items: readonly SubmissionItem[]) =>
+  retryTransient(() => writeSubmissions(db, items));
 
 describe('a submission', () => {
   test('writes all its rows, and a second one under its key none', async () => {
@@ -77,7 +84,7 @@ describe('a submission', () => {
     const first = everything();
     expect(await write(first, { operation: operation('key') })).toEqual({
       outcome: 'accepted',
-      turns: [{ turn_id: first.turnId, status: 'queued', epoch: 0, worker_target: '' }],
+      turns: [{ turn_id: first.turnId, status: 'queued', epoch: 0, worker_target: '', priority: 0 }],
     });
     const after = await counts();
     expect(after).toEqual({
@@ -185,11 +192,11 @@ describe('submissions written together', () => {
     for (let round = 0; round < 10; round++) {
       const keys = Array.from({ length: 20 }, (_none, index) => `${round}-${index}`);
       const [one, two] = await Promise.all([
-        writeSubmissions(
+        writeTogether(
           watched.pool,
           keys.map((key) => item(key).item),
         ),
-        writeSubmissions(
+        writeTogether(
           watched.pool,
           [...keys].reverse().map((key) => item(key).item),
         ),

@@ -29,7 +29,7 @@ import type {
   WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run } from './db.js';
+import { type Queryable, run, statement } from './db.js';
 import { cardRecord, contextBoxRecord } from './records.js';
 import { prepareSubmission } from './submission-sql.js';
 
@@ -82,6 +82,8 @@ export interface NewTurn {
   readonly outputBoxId: BoxId;
   readonly workerTarget: string;
   readonly deadlineMs: number | null;
+  /** True: a call of its parent waits for it, so its deadline is not later than its parent's. */
+  readonly isWaitedFor?: boolean;
   readonly traceparent: string | null;
   /** True for an agent that exists already: it may have a turn in hand, so its row must be locked before this write. */
   readonly isReuse: boolean;
@@ -208,6 +210,8 @@ export interface SubmittedTurn {
   readonly status: 'queued' | 'dispatched';
   readonly epoch: number;
   readonly worker_target: string;
+  /** The priority of its ring. */
+  readonly priority: number;
 }
 
 export type SubmissionResult =
@@ -263,6 +267,14 @@ function recordsOf<T>(
   return items.flatMap((item, index) =>
     rows(item.submission).map((row) => ({ item: index, ...toRecord(row) })),
   );
+}
+
+/** The rows that an operation records as made: batches of new turns, and new turns outside of these batches. */
+function listMade({ turns, batches }: Submission): readonly (TurnId | BatchId)[] {
+  const single = new Set<TurnId>(turns.map(({ id }) => id));
+  const made = batches.filter(({ turnIds }) => turnIds.length > 0 && turnIds.every((id) => single.has(id)));
+  for (const { turnIds } of made) for (const id of turnIds) single.delete(id);
+  return [...made.map(({ id }) => id), ...single];
 }
 
 /** One row per key: a statement cannot touch a row twice. */
@@ -324,10 +336,19 @@ export async function writeSubmissions(
   const waits = items.flatMap(({ wait }, index) =>
     wait === undefined ? [] : [{ item: index, ...snake(wait) }],
   );
-  const operations = items.flatMap(({ operation }, index) =>
+  const operations = items.flatMap(({ operation, submission }, index) =>
     operation === undefined
       ? []
-      : [{ item: index, ...snake({ ...operation, response: JSON.stringify(operation.response) }) }],
+      : [
+          {
+            item: index,
+            ...snake({
+              ...operation,
+              response: JSON.stringify(operation.response),
+              made: listMade(submission),
+            }),
+          },
+        ],
   );
   const { prepared, values } = prepareSubmission({
     fences,
@@ -373,8 +394,24 @@ export async function writeSubmission(
   return result ?? { outcome: 'refused' };
 }
 
+const SUBMITTED = statement(`
+  select t.id as turn_id, t.status, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[]) and t.status in ('queued', 'dispatched')`);
+
+/** Which of these turns exist and have not begun. */
+export async function findSubmitted(
+  db: Queryable,
+  turnIds: readonly TurnId[],
+): Promise<readonly SubmittedTurn[]> {
+  return turnIds.length === 0 ? [] : run<SubmittedTurn & pg.QueryResultRow>(db, SUBMITTED, [turnIds]);
+}
+
 /** The rings of freshly dispatched turns. */
 export const ringsOf = (turns: readonly SubmittedTurn[]): Ring[] =>
   turns
     .filter((turn) => turn.status === 'dispatched')
-    .map((turn) => ({ turnId: turn.turn_id, epoch: turn.epoch, workerTarget: turn.worker_target }));
+    .map((turn) => ({
+      turnId: turn.turn_id,
+      epoch: turn.epoch,
+      workerTarget: turn.worker_target,
+      priority: turn.priority,
+    }));

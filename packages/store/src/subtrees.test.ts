@@ -2,6 +2,7 @@ import type { TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { claim } from './claims.js';
 import { commitSteps, commitWithin } from './commits.js';
+import { retryTransient } from './db.js';
 import { type SubmissionResult, writeSubmission } from './submission.js';
 import { findSubtreeRoot, lockSubtrees } from './subtrees.js';
 import { ringAgain, takeOver } from './sweep.js';
@@ -34,7 +35,8 @@ function spawn(
     holderId: by === 'call' ? holder : null,
     spawnRunId: parent.runId,
   };
-  return { turn, result: writeSubmission(db, submission, { fence }) };
+  const write = () => writeSubmission(db, submission, { fence });
+  return { turn, result: db === world.pool ? retryTransient(write) : write() };
 }
 
 /** Ends the subtree as a cancel does. */

@@ -1,9 +1,11 @@
 /** Tapes made of files: begun empty, filled, archived; and what stands beside a tape's entries in its folder. */
 import type { BoxId, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
+import { grantOf, OWNS } from './boxes.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
+import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from './records.js';
 import { lastingNameOf } from './tape-forks.js';
-import type { TapeActor } from './tapes.js';
+import { type AppendResult, ENTRY_COLUMNS, LOCK_TAPE, OPEN_STEP, type TapeActor } from './tapes.js';
 
 const BEGIN = statement(`
   insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count,
@@ -46,7 +48,7 @@ export async function archiveTape(tx: Tx, boxId: BoxId): Promise<void> {
 }
 
 const BEGIN_IMPORT = statement(`
-  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response) values ($1, $2, 'import', '', 'null')
+  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made) values ($1, $2, 'import', '', 'null', '{}')
   on conflict do nothing returning idempotency_key`);
 const FIND_IMPORT = statement(
   "select encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2",
@@ -68,19 +70,112 @@ export interface KnownImport extends pg.QueryResultRow {
   readonly response: JsonValue;
 }
 
-/** Takes the key, and waits for whoever has it in hand; what has been imported under it is answered instead. */
-export async function beginImport(tx: Tx, { projectId, key }: ImportKey): Promise<KnownImport | undefined> {
-  if ((await run(tx, BEGIN_IMPORT, [projectId, key])).length > 0) return undefined;
-  return (await run<KnownImport>(tx, FIND_IMPORT, [projectId, key]))[0];
+/** The import that was finished under this key, if there is one. */
+export async function findImport(
+  db: Queryable,
+  { projectId, key }: ImportKey,
+): Promise<KnownImport | undefined> {
+  return (await run<KnownImport>(db, FIND_IMPORT, [projectId, key]))[0];
 }
 
-/** Keeps what comes again under the key. */
+/**
+ * Takes the key. Waits for another import that holds it: an import takes its key only at its end.
+ *
+ * @returns False when an import has finished under this key.
+ */
+export async function beginImport(tx: Tx, { projectId, key }: ImportKey): Promise<boolean> {
+  return (await run(tx, BEGIN_IMPORT, [projectId, key])).length > 0;
+}
+
+/** Stores the answer for repetitions of this import. */
 export async function endImport(
   tx: Tx,
   { projectId, key }: ImportKey,
   { hash, response }: { readonly hash: string; readonly response: JsonValue },
 ): Promise<void> {
   await run(tx, END_IMPORT, [projectId, key, hash, JSON.stringify(response)]);
+}
+
+/** A temporary table of the transaction. It holds the entries of an import until their tape is locked. */
+const OPEN_STAGE = statement(`
+  create temporary table boxcar_import (file int, n int, kind text, card_id uuid, tokens int, payload json, anchor_name text, author_id text, meta jsonb,
+    created_at timestamptz, primary key (file, n)) on commit drop`);
+const STAGE = statement(`
+  with x as materialized (select * from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})),
+  cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where x.is_new)
+  insert into pg_temp.boxcar_import select $1::int, $2::int + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.entry_author, x.entry_meta,
+    coalesce(x.entry_date, now()) from x`);
+/** Like `appendText` in tapes.ts, with entries $5 + 1 to $6 of file $4; run it after the tape is locked. */
+const APPEND_STAGED = statement(`
+  with tape as materialized (
+    select b.id, b.owner_agent_id, case when not (${OWNS} or ${grantOf('append')} is not null) then 'forbidden' when b.archived_at is not null then 'archived'
+      when b.fork_status <> 'open' then 'closed' else 'appended' end as outcome
+    from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape'
+  ),
+  x as materialized (select i.* from pg_temp.boxcar_import i where i.file = $4::int and i.n > $5::int and i.n <= $6::int),
+  s as materialized (
+    select count(*)::int as n, max(x.n) filter (where x.kind = 'anchor') - $5::int as anchor, (count(*) filter (where x.kind = 'anchor'))::int as anchors from x
+  ),
+  ${OPEN_STEP}
+  moved as (
+    update boxcar.boxes b set head_position = b.head_position + s.n, last_anchor_position = coalesce(b.head_position + s.anchor, b.last_anchor_position),
+      anchor_count = coalesce(b.anchor_count, 1) + s.anchors, view_anchor_position = case when s.anchor is null then b.view_anchor_position end,
+      view_position = case when s.anchor is null then b.view_position else least((select first from open_step), b.head_position + s.anchor) end
+    from tape, s where b.id = tape.id and tape.outcome = 'appended' returning b.id, b.head_position, b.head_position - s.n as base
+  ),
+  entries as (
+    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id, dedup_key, meta, created_at)
+    select m.id, m.base + x.n - $5::int, x.kind, x.card_id, x.tokens, x.payload, x.anchor_name, x.author_id,
+      case x.n when $5::int + 1 then 'import:' || (m.base + 1) end, x.meta, x.created_at
+    from moved m cross join x
+  )
+  select tape.outcome, m.base + 1 as first, m.head_position as head from tape left join moved m on true`);
+
+/** Entries per statement while their tape is locked: each takes a fraction of a second. */
+const STAGED_PER_APPEND = 10_000;
+
+interface StagedRow extends pg.QueryResultRow {
+  readonly outcome: 'appended' | 'archived' | 'closed' | 'forbidden';
+  readonly first: number;
+  readonly head: number;
+}
+
+/** Call it before the first `stageEntries` of a transaction. */
+export async function openStage(tx: Tx): Promise<void> {
+  await run(tx, OPEN_STAGE, []);
+}
+
+/**
+ * Writes the cards of entries, and stages the entries for `appendStaged`. Locks no tape.
+ *
+ * @param staged.records - The entries as `entryRecords` gives them.
+ * @param staged.after - How many entries of the file were staged before.
+ */
+export async function stageEntries(
+  tx: Tx,
+  { file, after, records }: { readonly file: number; readonly after: number; readonly records: string },
+): Promise<void> {
+  await run(tx, STAGE, [file, after, records]);
+}
+
+/** Appends the `count` staged entries of a file, at least one. The tape stays locked until the end of the transaction. */
+export async function appendStaged(
+  tx: Tx,
+  staged: TapeActor & { readonly boxId: BoxId; readonly file: number; readonly count: number },
+): Promise<AppendResult> {
+  const { boxId, projectId, actorId, file, count } = staged;
+  await run(tx, LOCK_TAPE, [boxId, projectId]);
+  let first = 0;
+  let head = 0;
+  for (let after = 0; after < count; after += STAGED_PER_APPEND) {
+    const values = [boxId, projectId, actorId, file, after, Math.min(after + STAGED_PER_APPEND, count)];
+    const [row] = await run<StagedRow>(tx, APPEND_STAGED, values);
+    if (row === undefined) return { outcome: 'not_found' };
+    if (row.outcome !== 'appended') return { outcome: row.outcome };
+    if (after === 0) first = row.first;
+    head = row.head;
+  }
+  return { outcome: 'appended', first, head, isRepeated: false };
 }
 
 const FOLDER = statement(`

@@ -14,6 +14,7 @@ import type pg from 'pg';
 import { grantOf, OWNS } from './boxes.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
+import { type LockLimit, transactWithin } from './lock-limit.js';
 import { partsOf, viewStartAt } from './tape-line.js';
 import { findActiveTurn } from './tape-reset.js';
 import { OPEN_STEP } from './tapes.js';
@@ -373,8 +374,8 @@ async function discardWithin(tx: Tx, fork: ForkRow): Promise<ForkEnd> {
 }
 
 /** Discards a fork: what it read stays, what it wrote is read by nobody who does not ask for it. One that has ended stays what it is. */
-export function discardFork(pool: pg.Pool, seen: ForkRow): Promise<ForkEnd> {
-  return transaction(pool, async (tx): Promise<ForkEnd> => {
+export function discardFork(pool: pg.Pool, seen: ForkRow, limit: LockLimit = {}): Promise<ForkEnd> {
+  return transactWithin(pool, limit, async (tx): Promise<ForkEnd> => {
     await run(tx, LOCK_TAPES, [[seen.id, seen.boxId]]);
     const [fork] = await run<LockedFork>(tx, LOCK_FORK, [seen.id]);
     if (fork === undefined) return { outcome: 'not_found' };

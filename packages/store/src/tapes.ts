@@ -165,7 +165,8 @@ export type AppendResult =
   | { readonly outcome: 'mismatch'; readonly first: number }
   | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
 
-const ENTRY_COLUMNS =
+/** The fields that `entryRecords` sends, in addition to the columns of a card. */
+export const ENTRY_COLUMNS =
   'n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int, entry_author text, entry_meta jsonb, entry_date timestamptz';
 
 /**
@@ -220,7 +221,7 @@ const appendText = (hasAnchor: boolean): string => `
 
 const APPEND = statement(appendText(false));
 const APPEND_ANCHORS = statement(appendText(true));
-const LOCK_TAPE = statement(
+export const LOCK_TAPE = statement(
   "select id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'tape' for no key update",
 );
 
@@ -242,7 +243,8 @@ interface AppendRow extends pg.QueryResultRow {
   head: number;
 }
 
-const entryRecords = ({ entries }: AppendRequest): string =>
+/** Entries as JSON that statements read by `ENTRY_COLUMNS` and `CARD_COLUMNS`. */
+export const entryRecords = ({ entries }: Pick<AppendRequest, 'entries'>): string =>
   JSON.stringify(
     entries.map((entry, index) => ({
       n: index + 1,

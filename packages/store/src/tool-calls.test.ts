@@ -12,7 +12,6 @@ import {
   recordResults,
   settleCalls,
 } from './tool-calls.js';
-import { releaseTurns } from './turns.js';
 
 let world: World;
 let profile: TestProfile;
@@ -57,7 +56,7 @@ describe('a result', () => {
     for (const state of ['running', 'suspended', 'dispatched'] as const) {
       const { turn, a } = await callsOf(1);
       if (state === 'suspended') await suspend(turn);
-      if (state === 'dispatched') await releaseTurns(world.pool, holder, [turn.turnId]);
+      if (state === 'dispatched') await world.release(holder, [turn]);
       const { rings, duplicates } = await recordResults(world.pool, [world.result(turn, a)]);
       expect(duplicates).toEqual([]);
       expect(rings).toEqual(state === 'suspended' ? [ring(turn)] : []);
@@ -278,7 +277,7 @@ describe('an advance', () => {
 
   test('by a stale worker is fenced: it neither suspends nor opens; its results still count', async () => {
     const { turn, a } = await callsOf(1);
-    await releaseTurns(world.pool, holder, [turn.turnId]);
+    await world.release(holder, [turn]);
     expect((await advanceTurns(world.pool, [advance(turn)])).outcomes).toEqual([{ outcome: 'fenced' }]);
     await world.claim(turn, await world.worker());
     const late = await advanceTurns(world.pool, [advance(turn, [world.result(turn, a)])]);
@@ -378,4 +377,21 @@ test('what is settled in a transaction that is rolled back never was', async () 
   await expect(failed).rejects.toThrow('no');
   expect(await world.row(turn)).toMatchObject({ status: 'suspended', epoch: 1, pending_calls: 1 });
   expect(await answers(turn)).toEqual([]);
+});
+
+test('results that are the victim of a deadlock are recorded all the same', async () => {
+  const { turn, a } = await callsOf(2);
+  await suspend(turn);
+  await using other = await begin(world.pool);
+  // The other transaction checks for deadlocks later than the results do, so the results are the victim.
+  await other.query("set local deadlock_timeout = '60s'");
+  await other.query('select from boxcar.tool_calls where id = $1 for update', [a]);
+  const watched = watchErrors(world.pool);
+  const recording = recordResults(watched.pool, [world.result(turn, a)]);
+  await waitUntilBlocked(world.pool, { by: other.pid });
+  await other.query('select from boxcar.turns where id = $1 for update', [turn.turnId]);
+  await other.query('commit');
+  expect(await recording).toEqual({ rings: [], duplicates: [] });
+  expect(watched.states).toContain('40P01');
+  expect(await world.count('tool_calls', `id = '${a}' and status = 'success'`)).toBe(1);
 });

@@ -9,8 +9,21 @@
  */
 import type { CardId, JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from './db.js';
+import {
+  type BatchTry,
+  patientOn,
+  type Queryable,
+  retryBatch,
+  run,
+  sendOnce,
+  statement,
+  type Tx,
+  transactOnce,
+} from './db.js';
+import { findAdvanced, findRecorded, findRings, lockTurns } from './first-tries.js';
+import { type LockLimit, limitLocks, retriesOf } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { hasStatus } from './turns.js';
 
 /** How a call is answered: by a function of the worker, by a primitive, by a worker outside, or by a refusal. */
 export type CallRouteKind = 'function' | 'primitive' | 'queue' | 'none';
@@ -73,7 +86,7 @@ const ADVANCE = statement(`
     select t.*, t.id in (select id from complete) as is_complete,
       h.turn_id is not null and t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id as is_held
     from boxcar.turns t left join holders h on h.turn_id = t.id
-    where t.id = any ($2::uuid[]) and (h.turn_id is not null or t.id in (select id from complete)) and t.status in ('dispatched', 'running', 'suspended')
+    where t.id = any ($2::uuid[]) and (h.turn_id is not null or t.id in (select id from complete)) and ${hasStatus('dispatched', 'running', 'suspended')}
     order by t.id for update of t
   ),
   results as (
@@ -121,7 +134,7 @@ interface AdvanceRow extends pg.QueryResultRow {
 
 /** `turnIds` are locked first, all at once and by id; among them the turns of the settlements. */
 async function record(
-  tx: Tx,
+  tx: Queryable,
   settlements: readonly CallSettlement[],
   turnIds: readonly TurnId[],
 ): Promise<ReadonlySet<ToolCallId>> {
@@ -177,14 +190,51 @@ export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]
   return { rings: ringsOf(rows), duplicates };
 }
 
+/** Retries and lock limit of a batch of results. */
+export type RecordOptions = BatchTry & LockLimit;
+
 /**
  * Records results from anyone entitled, before, during or after the suspend of their turn, without its epoch.
  *
  * @returns Rings of the turns that were resumed, and the calls that had a result already.
  */
-export function recordResults(pool: pg.Pool, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
-  return transactAtOnce(pool, (tx) => settleCalls(tx, settlements));
+export function recordResults(
+  pool: pg.Pool,
+  settlements: readonly CallSettlement[],
+  { lockMs, ...options }: RecordOptions = {},
+): Promise<SettledTurns> {
+  const limited = (work: (tx: Tx) => Promise<SettledTurns>) => (tx: Tx) => {
+    limitLocks(tx, { lockMs });
+    return work(tx);
+  };
+  return retryBatch(
+    (isRepeated) =>
+      isRepeated
+        ? transactOnce(pool, limited(settleAgain(settlements)))
+        : sendOnce(
+            pool,
+            limited((tx) => settleCalls(tx, settlements)),
+          ),
+    { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
+  );
 }
+
+/** A result that an earlier try has recorded does not count as a duplicate. */
+const settleAgain =
+  (settlements: readonly CallSettlement[]) =>
+  async (tx: Tx): Promise<SettledTurns> => {
+    const turnIds = [...new Set(settlements.map(({ turnId }) => turnId))];
+    await lockTurns(tx, turnIds);
+    const recorded = await findRecorded(tx, settlements);
+    const isDone = ({ card }: CallSettlement): boolean => recorded.has(card.id);
+    const resumed = settlements.filter(isDone).map(({ turnId }) => turnId);
+    const rings = await findRings(tx, [...new Set(resumed)]);
+    const rest = await settleCalls(
+      tx,
+      settlements.filter((item) => !isDone(item)),
+    );
+    return { rings: [...rings, ...rest.rings], duplicates: rest.duplicates };
+  };
 
 /** A turn in its worker's hands whose own calls have all been run. */
 export interface Advance {
@@ -206,27 +256,42 @@ export type AdvanceOutcome =
   | { readonly outcome: 'suspended' }
   | { readonly outcome: 'fenced' };
 
+export interface AdvancedTurns {
+  readonly outcomes: readonly AdvanceOutcome[];
+  readonly rings: readonly Ring[];
+}
+
 /**
  * Records a worker's results and either opens the next step or suspends the turn: in one statement where there are no results,
- * else in one transaction of two.
+ * else in one transaction of two. Work that was done before returns the outcome of that time.
  */
-export async function advanceTurns(
+export function advanceTurns(
   pool: pg.Pool,
   advances: readonly Advance[],
-): Promise<{ outcomes: readonly AdvanceOutcome[]; rings: readonly Ring[] }> {
+  options: BatchTry = {},
+): Promise<AdvancedTurns> {
+  return retryBatch(
+    (isRepeated) => {
+      if (isRepeated) return transactOnce(pool, advanceAgain(advances));
+      return advances.every(({ results }) => results.length === 0)
+        ? advanceWithin(pool, advances)
+        : sendOnce(pool, (tx) => advanceWithin(tx, advances));
+    },
+    { ...patientOn(pool), ...options },
+  );
+}
+
+/** @param db - Must be a transaction when there are results. */
+async function advanceWithin(db: Queryable, advances: readonly Advance[]): Promise<AdvancedTurns> {
   const results = distinct(advances.flatMap((item) => item.results)).first;
   const turnIds = [...new Set(advances.map((item) => item.turnId))];
   const holders = JSON.stringify(
     advances.map((item) => ({ turn_id: item.turnId, epoch: item.epoch, holder_id: item.holderId })),
   );
-  const advance = (db: Queryable): Promise<AdvanceRow[]> => run<AdvanceRow>(db, ADVANCE, [holders, turnIds]);
-  const rows =
-    results.length === 0
-      ? await retryTransient(() => advance(pool))
-      : await transactAtOnce(
-          pool,
-          async (tx) => (await Promise.all([record(tx, results, turnIds), advance(tx)]))[1],
-        );
+  const [, rows] = await Promise.all([
+    results.length === 0 ? undefined : record(db, results, turnIds),
+    run<AdvanceRow>(db, ADVANCE, [holders, turnIds]),
+  ]);
   const byTurn = new Map(rows.filter((row) => row.is_held).map((row) => [row.turn_id, row]));
   return {
     outcomes: advances.map((item): AdvanceOutcome => {
@@ -239,6 +304,24 @@ export async function advanceTurns(
     rings: ringsOf(rows),
   };
 }
+
+const advanceAgain =
+  (advances: readonly Advance[]) =>
+  async (tx: Tx): Promise<AdvancedTurns> => {
+    await lockTurns(
+      tx,
+      advances.map(({ turnId }) => turnId),
+    );
+    const found = await findAdvanced(tx, advances);
+    const rest = advances.filter(({ turnId }) => !found.has(turnId));
+    const advanced = rest.length === 0 ? { outcomes: [], rings: [] } : await advanceWithin(tx, rest);
+    return {
+      outcomes: advances.map(
+        (item) => found.get(item.turnId) ?? advanced.outcomes[rest.indexOf(item)] ?? { outcome: 'fenced' },
+      ),
+      rings: [...(await findRings(tx, [...found.keys()])), ...advanced.rings],
+    };
+  };
 
 const PENDING = statement(`
   select k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch, encode(k.guard_hash, 'hex') as guard_hash,

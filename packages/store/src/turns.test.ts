@@ -160,7 +160,7 @@ describe('a claim', () => {
   test('of a turn with open calls opens no step', async () => {
     const turn = await world.running({ profile, holder });
     await world.call(turn, 1);
-    await releaseTurns(world.pool, holder, [turn.turnId]);
+    await world.release(holder, [turn]);
     expect(await world.claim(turn, holder)).toMatchObject({ pendingCalls: 1, stepCount: 1, attempt: 1 });
     expect(await steps(turn)).toHaveLength(1);
   });
@@ -482,7 +482,9 @@ describe('an agent’s next turn is never left behind', () => {
     await submitting.query('commit');
     expect(await world.statusOf(next)).toBe('queued');
     // The submission looks after its own commit.
-    expect(await promote(world.pool, '')).toEqual([{ turnId: next.turnId, epoch: 1, workerTarget: '' }]);
+    expect(await promote(world.pool, '')).toEqual([
+      { turnId: next.turnId, epoch: 1, workerTarget: '', priority: 0 },
+    ]);
   });
 
   test('when the submission commits while the end is under way', async () => {
@@ -498,7 +500,9 @@ describe('an agent’s next turn is never left behind', () => {
     // The end looks after its commit, although it saw no queued turn when it was written.
     const { backlogTargets } = await ending;
     expect(backlogTargets).toEqual(['']);
-    expect(await promote(world.pool, '')).toEqual([{ turnId: next.turnId, epoch: 1, workerTarget: '' }]);
+    expect(await promote(world.pool, '')).toEqual([
+      { turnId: next.turnId, epoch: 1, workerTarget: '', priority: 1 },
+    ]);
   });
 });
 
@@ -533,12 +537,21 @@ test('a worker’s turns are found and handed back, one by one or all', async ()
   const turns = [await world.running({ profile, holder }), await world.running({ profile, holder })] as const;
   const other = await world.running({ profile, holder: await world.worker() });
   const held = (await renewLease(world.pool, holder, { leaseMs: 60_000, hasLock: true }))?.held;
-  expect([...(held ?? [])].sort()).toEqual(turns.map((turn) => turn.turnId));
-  expect(await releaseTurns(world.pool, holder, [turns[1].turnId, other.turnId])).toEqual([
+  expect(held?.map(({ turnId }) => turnId).sort()).toEqual(turns.map((turn) => turn.turnId));
+  expect(await world.release(holder, [turns[1], other])).toEqual([
     { turnId: turns[1].turnId, epoch: 2, workerTarget: '' },
   ]);
   expect(await releaseTurns(world.pool, holder, null)).toEqual([
     { turnId: turns[0].turnId, epoch: 2, workerTarget: '' },
   ]);
   expect(await world.statusOf(other)).toBe('running');
+});
+
+test('a release that is repeated hands back nothing that was claimed since', async () => {
+  const turn = await world.running({ profile, holder });
+  const held = [{ turnId: turn.turnId, epoch: 1 }];
+  expect(await releaseTurns(world.pool, holder, held, { begunIds: [] })).toHaveLength(1);
+  await world.claim(turn, holder);
+  expect(await releaseTurns(world.pool, holder, held, { begunIds: [] })).toEqual([]);
+  expect(await world.row(turn)).toMatchObject({ status: 'running', epoch: 2 });
 });

@@ -13,8 +13,9 @@ import type pg from 'pg';
 import { type ExpandedCard, expandContexts, expandShown } from './boxes.js';
 import type { Build } from './build.js';
 import { type ClaimedTurn, claimOnce } from './claims.js';
-import { onConnection, type Queryable, run, statement } from './db.js';
+import { type BatchTry, onConnection, type Queryable, run, statement } from './db.js';
 import { type KnownTapes, knownParameter, UNKNOWN_PART } from './known-tapes.js';
+import { queryLimited } from './pool.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
 
 const ENTRY_ROWS = `
@@ -167,7 +168,7 @@ export type ViewedClaim =
  *
  * @param options.known - As for {@link loadViews}.
  */
-export function claimWithViews(
+export async function claimWithViews(
   pool: pg.Pool,
   rings: readonly Pick<Ring, 'turnId' | 'epoch'>[],
   options: {
@@ -175,33 +176,38 @@ export function claimWithViews(
     readonly maxViewBytes: number;
     readonly build?: Build;
     readonly known?: KnownTapes;
+    readonly try?: BatchTry;
   },
 ): Promise<readonly ViewedClaim[]> {
   const { holderId, maxViewBytes } = options;
   const turnIds = [...new Set(rings.map((ring) => ring.turnId))];
   const known = knownParameter(options.known ?? new Map());
   const maxTokens = Math.floor(maxViewBytes / 4);
-  return onConnection(pool, async (db) => {
-    const claiming = claimOnce(db, rings, holderId, options.build);
-    const viewing = Promise.all([
-      run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]),
-      // Sealed boxes: they say the same before the claim, so another connection can read them meanwhile.
-      expandShown(pool, turnIds, { known, maxTokens }),
-    ]);
+  let reading: ReturnType<typeof expandShown> | undefined;
+  const claimOn = async (db: Queryable, isRepeated: boolean) => {
+    const claimed: Queryable = { query: (config) => queryLimited(pool, db, config) };
+    const claiming = claimOnce(claimed, rings, { holderId, build: options.build, isRepeated });
     // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
-    const views = viewing.catch(() => undefined);
-    const outcomes = await claiming;
-    const [entries, contexts] = (await views) ?? [[], new Map()];
-    const tapes = readTapes(entries);
-    return outcomes.map((outcome): ViewedClaim => {
-      if (outcome.outcome === 'stale') return outcome;
-      const { turn } = outcome;
-      const tape = tapes.get(turn.turnId);
-      const boxIds = new Set([turn.contextBoxId, ...(tape?.boxIds ?? [])]);
-      const isWhole = [...boxIds].every((id) => contexts.has(id));
-      const view = tape !== undefined && isWhole ? joinView(tape, boxIds, contexts) : undefined;
-      return { outcome: 'claimed', turn, view };
-    });
+    const viewing = run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]).catch(
+      () => [],
+    );
+    // Sealed boxes do not change, so another connection can read them during the claim. This connection does not wait for the other:
+    // in a busy pool each would wait for the other.
+    reading ??= expandShown(pool, turnIds, { known, maxTokens });
+    reading.catch(() => undefined);
+    return { outcomes: await claiming, entries: await viewing };
+  };
+  const { outcomes, entries } = await onConnection(pool, claimOn, options.try);
+  const contexts = (await reading?.catch(() => undefined)) ?? new Map();
+  const tapes = readTapes(entries);
+  return outcomes.map((outcome): ViewedClaim => {
+    if (outcome.outcome === 'stale') return outcome;
+    const { turn } = outcome;
+    const tape = tapes.get(turn.turnId);
+    const boxIds = new Set([turn.contextBoxId, ...(tape?.boxIds ?? [])]);
+    const isWhole = [...boxIds].every((id) => contexts.has(id));
+    const view = tape !== undefined && isWhole ? joinView(tape, boxIds, contexts) : undefined;
+    return { outcome: 'claimed', turn, view };
   });
 }
 

@@ -3,7 +3,7 @@ import type { BatchId, ProjectId, ToolCallId, TurnId, WaitingTurn } from '@boxca
 import type pg from 'pg';
 import { runRetrying, statement } from './db.js';
 import { notSetAside } from './dead-letters.js';
-import type { SweepClock } from './sweep.js';
+import type { SweepClock } from './sweep-turns.js';
 
 /** Younger waits are left alone: what is a circle now is one then, and nearly all waits are over by then. */
 const OLD = "interval '5 seconds'";

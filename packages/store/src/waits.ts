@@ -8,9 +8,10 @@
 import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import type { StepCommit } from './commits.js';
-import { type Queryable, run, runRetrying, statement } from './db.js';
+import { type Queryable, retryTransient, run, runRetrying, statement, transactOnce } from './db.js';
 import { notSetAside } from './dead-letters.js';
-import { toRing } from './turns.js';
+import { findSuspended, lockTurns } from './first-tries.js';
+import { hasStatus, toRing } from './turns.js';
 
 export type WaitKind = 'retry' | 'limit' | 'budget' | 'approval';
 
@@ -27,7 +28,7 @@ export interface WaitLine {
 const RETRY_LATER = statement(`
   with lk as (
     select t.id, t.project_id from boxcar.turns t
-    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' for update
+    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for update
   ),
   closed as (
     update boxcar.steps s set model = $6, prompt_hash = decode($7, 'hex'), toolset_hash = decode($8, 'hex'), manifest = $9::jsonb,
@@ -44,8 +45,9 @@ const RETRY_LATER = statement(`
   returning turn_id`);
 
 /**
- * Suspends a turn whose model call failed, until it is made again: its attempt is closed with what went wrong, and leaves no
- * other trace. Nothing happens, and false is returned, when the turn is no longer the holder's.
+ * Suspends a turn whose model call failed, until the call is made again. Closes the attempt with its error, and leaves no other
+ * trace. When the turn has another holder, it does nothing and returns false. A repetition returns true when an earlier try has
+ * suspended the turn.
  */
 export async function retryLater(
   pool: pg.Pool,
@@ -62,7 +64,7 @@ export async function retryLater(
   },
 ): Promise<boolean> {
   const { step } = failed;
-  const rows = await runRetrying(pool, RETRY_LATER, [
+  const values = [
     failed.turnId,
     failed.epoch,
     failed.holderId,
@@ -80,8 +82,16 @@ export async function retryLater(
     JSON.stringify(failed.detail),
     failed.spent?.tokens ?? 0,
     failed.spent?.costMicros ?? 0,
-  ]);
-  return rows.length > 0;
+  ];
+  const suspend = async (db: Queryable): Promise<boolean> => (await run(db, RETRY_LATER, values)).length > 0;
+  return retryTransient((attempt) =>
+    attempt === 1
+      ? suspend(pool)
+      : transactOnce(pool, async (tx) => {
+          await lockTurns(tx, [failed.turnId]);
+          return (await findSuspended(tx, 'retry', [failed])).size > 0 || suspend(tx);
+        }),
+  );
 }
 
 /** A build from before the waits ends a turn and leaves its wait behind; nobody else touches it any more. `ids`: an array. */
@@ -94,7 +104,7 @@ const wakeText = (which: string): string => `
   with due as materialized (select array(${which}) as ids),
   ${strayWaits('(select ids from due)::uuid[]')},
   lk as (
-    select t.id from boxcar.turns t where t.id = any ((select ids from due)::uuid[]) and t.status = 'suspended' and t.pending_calls = 0 order by t.id for update of t skip locked
+    select t.id from boxcar.turns t where t.id = any ((select ids from due)::uuid[]) and ${hasStatus('suspended')} and t.pending_calls = 0 order by t.id for update of t skip locked
   ),
   gone as (delete from boxcar.waits w using lk where w.turn_id = lk.id returning w.turn_id)
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()

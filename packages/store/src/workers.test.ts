@@ -36,7 +36,7 @@ describe('the queue of a target', () => {
     const turns = await submitMany(6);
     await world.worker({ concurrency: 1 });
     expect(await promote(world.pool, '')).toEqual(
-      turns.slice(0, 4).map(({ turnId }) => ({ turnId, epoch: 1, workerTarget: '' })),
+      turns.slice(0, 4).map(({ turnId }, priority) => ({ turnId, epoch: 1, workerTarget: '', priority })),
     );
     expect(await promoted()).toEqual([]);
     expect(await world.count('turns', "status = 'dispatched' and dispatched_at is not null")).toBe(4);
@@ -66,8 +66,20 @@ describe('the queue of a target', () => {
     await world.worker({ targets: ['', 'gpu'] });
     expect(await promoted()).toEqual([]);
     expect(await promote(world.pool, 'gpu')).toEqual([
-      { turnId: turn.turnId, epoch: 1, workerTarget: 'gpu' },
+      { turnId: turn.turnId, epoch: 1, workerTarget: 'gpu', priority: 0 },
     ]);
+  });
+
+  test('is not held up by an agent that another session has locked', async () => {
+    const [locked, ...others] = await submitMany(3);
+    await world.worker({ concurrency: 5 });
+    const stranger = await world.pool.connect();
+    await stranger.query('begin');
+    await stranger.query('select from boxcar.agents where id = $1 for update', [locked?.agentId]);
+    expect((await promoted()).sort()).toEqual(others.map(({ turnId }) => turnId).sort());
+    await stranger.query('rollback');
+    stranger.release();
+    expect(await promoted()).toEqual([locked?.turnId]);
   });
 
   test('has one promoter at a time; the next one waits, and sees what came meanwhile', async () => {

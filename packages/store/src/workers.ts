@@ -1,10 +1,13 @@
-import type { Ring, TurnId, WorkerId } from '@boxcar/kernel';
+import { type Ring, toErrorBody, type WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { THIS_BUILD } from './build.js';
-import { type Queryable, run, runRetrying, statement, transaction } from './db.js';
+import { isServerTrouble, type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { lostCause, mayRun, noteSweepFailure } from './dead-letters.js';
+import { WORKERS_CHANNEL } from './liveness.js';
 import { IS_GATED } from './providers.js';
+import { ringPriority } from './ring-priority.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
-import { toRing } from './turns.js';
+import { type HeldAt, hasStatus, toRing } from './turns.js';
 
 export interface NewWorker {
   readonly id: WorkerId;
@@ -19,10 +22,14 @@ export interface NewWorker {
 }
 
 const REGISTER = statement(`
-  insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info, locked_at, schema_version)
-  values ($1, $2, now() + $3 * interval '1 millisecond', $4, $5, $6, now(), $7)`);
+  with joined as (
+    insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info, locked_at, schema_version)
+    values ($1, $2, now() + $3 * interval '1 millisecond', $4, $5, $6, now(), $7)
+    returning id
+  )
+  select pg_notify('${WORKERS_CHANNEL}', 'joined ' || id) from joined`);
 
-/** The worker holds its lock by now. */
+/** The worker must already hold its lock. The other workers are notified, so that one of them watches it. */
 export async function registerWorker(db: Queryable, worker: NewWorker): Promise<void> {
   await run(db, REGISTER, [
     worker.id,
@@ -37,7 +44,7 @@ export async function registerWorker(db: Queryable, worker: NewWorker): Promise<
 
 const RENEW = statement(`
   update boxcar.workers u set lease_until = now() + $2 * interval '1 millisecond', locked_at = case when $3 then now() end where u.id = $1
-  returning array(select t.id from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
+  returning (select coalesce(json_agg(json_build_object('turnId', t.id, 'epoch', t.epoch)), '[]') from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
     array(select p.name from boxcar.providers p where ${IS_GATED}) as gated,
     (select max(v.min_compatible) from boxcar.schema_version v) as min_compatible,
     exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older,
@@ -45,7 +52,7 @@ const RENEW = statement(`
 
 export interface Renewal {
   /** The turns that the rows say it holds. */
-  readonly held: readonly TurnId[];
+  readonly held: readonly HeldAt[];
   /** Providers of models whose calls have to ask for room first. */
   readonly gated: readonly string[];
   /** The oldest build that may work on this database. */
@@ -57,7 +64,7 @@ export interface Renewal {
 }
 
 interface RenewalRow extends pg.QueryResultRow {
-  held: TurnId[];
+  held: HeldAt[];
   gated: string[];
   min_compatible: number;
   has_older: boolean;
@@ -84,6 +91,13 @@ export async function renewLease(
     hasOlder: row.has_older,
     hasPeers: row.has_peers,
   };
+}
+
+const GIVE_UP = statement('update boxcar.workers set lease_until = now(), locked_at = null where id = $1');
+
+/** Ends the lease of a worker that can no longer commit: the sweep of any other worker takes its turns over. */
+export async function giveUpLease(db: Queryable, workerId: WorkerId): Promise<void> {
+  await run(db, GIVE_UP, [workerId]);
 }
 
 const REMOVE = statement('delete from boxcar.workers where id = $1');
@@ -120,11 +134,21 @@ const TAKE_TURN = statement(`
 const IS_IDLE =
   "(select true from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended') limit 1) is not true";
 
+/** An earlier turn of its agent is queued. A turn whose end was given up does not block others. */
+const IS_BEHIND = `(select true from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id
+    and ${lostCause('o.id', ['turn_ends'])} is null limit 1)`;
+
+/** Its promotion has not failed recently: such a turn must not take the place of others. */
+const IS_IN_ORDER =
+  "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or f.next_try_at > now()) limit 1) is not true";
+
 /**
  * Who enters next. A project with fewer turns under way at this target goes before one with more; among equals the wheel turns on
  * from the project that was served last, so that a window smaller than the number of projects serves all of them. No project
  * is asked for more than brings it level with the others ($2 times that, when others did not use their share), so what is read
- * is what there is room for, not what is queued. What no living worker can read stays queued, and takes no room.
+ * depends on the room, not on the length of the queue. A project with no turn under way enters with one turn even when there is no
+ * room: its ring precedes those of projects with more turns (`ring-priority.ts`). Turns that no live worker can read stay queued and take
+ * no room.
  */
 export const CANDIDATES = statement(`
   with recursive room as materialized (
@@ -140,11 +164,13 @@ export const CANDIDATES = statement(`
     from waiting w where w.project_id is not null
   ),
   busy as materialized (
-    select coalesce(jsonb_object_agg(c.project_id, c.here), '{}') as here, coalesce(jsonb_object_agg(c.project_id, c.active), '{}') as active
+    select coalesce(jsonb_object_agg(c.project_id, c.here), '{}') as here, coalesce(jsonb_object_agg(c.project_id, c.active), '{}') as active,
+      coalesce(jsonb_object_agg(c.project_id, c.waiting), '{}') as waiting
     from (
-      select o.project_id, count(*) as active, count(*) filter (where o.worker_target = $1) as here
-      from (select t.project_id, t.worker_target from boxcar.turns t where t.status = 'dispatched'
-        union all select t.project_id, t.worker_target from boxcar.turns t where t.status = 'running') o
+      select o.project_id, count(*) as active, count(*) filter (where o.worker_target = $1) as here,
+        count(*) filter (where o.worker_target = $1 and o.is_waiting) as waiting
+      from (select t.project_id, t.worker_target, true as is_waiting from boxcar.turns t where t.status = 'dispatched'
+        union all select t.project_id, t.worker_target, false from boxcar.turns t where t.status = 'running') o
       group by o.project_id
     ) c
   ),
@@ -153,31 +179,37 @@ export const CANDIDATES = statement(`
       gen_random_uuid()) as stands_at
   ),
   open as materialized (
-    select w.project_id, coalesce((b.here->>w.project_id::text)::int, 0) as here,
+    select w.project_id, coalesce((b.here->>w.project_id::text)::int, 0) as here, coalesce((b.waiting->>w.project_id::text)::int, 0) as waiting,
       (p.limits->>'max_concurrent')::int - coalesce((b.active->>w.project_id::text)::int, 0) as allowed
     from waiting w join boxcar.projects p on p.id = w.project_id cross join busy b
   ),
   share as materialized (
-    select o.project_id, o.here,
-      least(r.free, greatest(ceil($2::float8 * (r.free + sum(o.here) over ()) / count(*) over ())::int - o.here, 1), coalesce(o.allowed, r.free)) as quota
+    select o.project_id, o.here, o.waiting,
+      greatest(least(r.free, greatest(ceil($2::float8 * (r.free + sum(o.here) over ()) / count(*) over ())::int - o.here, 1), coalesce(o.allowed, r.free)),
+        (o.here = 0 and r.newest is not null)::int) as quota
     from open o cross join room r where o.allowed is null or o.allowed > 0
-  )
-  select c.id, c.agent_id, (select free from room) as free from share s cross join wheel cross join lateral (
+  ),
+  ranked as (
+  select c.id, c.agent_id, s.here = 0 and c.place = 1 as is_first, ${ringPriority('s.waiting', '(s.here + c.place)::int - 1')} as priority,
+    row_number() over (order by s.here + c.place, s.project_id <= wheel.stands_at, s.project_id) as place
+  from share s cross join wheel cross join lateral (
     select t.id, t.agent_id, row_number() over (order by t.priority desc, t.id) as place
     from boxcar.turns t
     where t.status = 'queued' and t.worker_target = $1 and t.project_id = s.project_id and t.format <= (select newest from room)
-      and ${IS_IDLE}
-      and (select true from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id limit 1) is not true
+      and ${IS_IDLE} and ${IS_IN_ORDER}
+      and ${IS_BEHIND} is not true
     order by t.priority desc, t.id limit s.quota
   ) c
-  order by s.here + c.place, s.project_id <= wheel.stands_at, s.project_id limit (select free from room)`);
+  )
+  select r.id, r.agent_id, r.priority, (select free from room) as free from ranked r where r.place <= (select free from room) or r.is_first order by r.place`);
 
-const LOCK_AGENTS = statement(
-  'select id from boxcar.agents where id = any ($1::uuid[]) order by id for no key update',
-);
+// Locked agents and turns are skipped and delay no others: the process that holds the lock promotes after its commit, or the sweep.
+const LOCK_AGENTS = statement(`
+  with lk as materialized (select id from boxcar.agents where id = any ($1::uuid[]) order by id for no key update skip locked)
+  select a.id from boxcar.agents a where a.id = any ($1::uuid[]) and a.id not in (select lk.id from lk)`);
 
-const PROMOTE = statement(`
-  with lk as (select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'queued' order by t.id for update)
+export const PROMOTE = statement(`
+  with lk as (select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('queued')} order by t.id for update skip locked)
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
   from lk where t.id = lk.id and ${IS_IDLE}
   returning t.id as turn_id, t.epoch, t.worker_target`);
@@ -188,6 +220,8 @@ const SHARES = [1, 8, 1_000_000];
 interface Candidate extends pg.QueryResultRow {
   readonly id: string;
   readonly agent_id: string;
+  /** The priority of its ring (`ring-priority.ts`). */
+  readonly priority: number;
   readonly free: number;
 }
 
@@ -202,41 +236,115 @@ interface Candidate extends pg.QueryResultRow {
 export async function promote(pool: pg.Pool, workerTarget: string): Promise<readonly Ring[]> {
   const [queue] = await runRetrying<{ has_queued: boolean }>(pool, HAS_QUEUED, [workerTarget]);
   if (queue?.has_queued !== true) return [];
-  return transaction(pool, async (tx) => {
-    await run(tx, TAKE_TURN, [workerTarget]);
-    const rings: Ring[] = [];
-    for (const shares of SHARES) {
-      const candidates = await run<Candidate>(tx, CANDIDATES, [workerTarget, shares]);
-      const [first] = candidates;
-      if (first === undefined) break;
-      await run(tx, LOCK_AGENTS, [candidates.map((row) => row.agent_id)]);
-      const rows = await run<Parameters<typeof toRing>[0]>(tx, PROMOTE, [candidates.map((row) => row.id)]);
-      rings.push(...rows.map(toRing));
-      if (candidates.length >= first.free) break;
-    }
-    return rings;
+  try {
+    return await transaction(pool, (tx) => fillWindow(tx, workerTarget, promoteAll));
+  } catch (error) {
+    if (isServerTrouble(error)) throw error;
+  }
+  // A row that cannot be written must not block the others.
+  const failures = new Map<string, string>();
+  const rings = await transaction(pool, (tx) => {
+    failures.clear();
+    return fillWindow(tx, workerTarget, (inner, ids) => promoteEach(inner, ids, failures));
   });
+  for (const [rowId, error] of failures)
+    await noteSweepFailure(pool, { kind: 'turn_runs', rowId, projectId: null, error });
+  return rings;
 }
 
+type Promotion = (tx: Tx, ids: readonly string[]) => Promise<readonly Ring[]>;
+
+async function fillWindow(tx: Tx, workerTarget: string, promotion: Promotion): Promise<readonly Ring[]> {
+  await run(tx, TAKE_TURN, [workerTarget]);
+  const rings: Ring[] = [];
+  for (const shares of SHARES) {
+    const candidates = await run<Candidate>(tx, CANDIDATES, [workerTarget, shares]);
+    const [first] = candidates;
+    if (first === undefined) break;
+    const agentIds = candidates.map((row) => row.agent_id);
+    const busy = new Set((await run<{ id: string }>(tx, LOCK_AGENTS, [agentIds])).map(({ id }) => id));
+    const chosen = candidates.filter((row) => !busy.has(row.agent_id));
+    const promoted = await promotion(
+      tx,
+      chosen.map(({ id }) => id),
+    );
+    const ringOf = new Map<string, Ring>(promoted.map((ring) => [ring.turnId, ring]));
+    // Keeps the order of the candidates: rings of equal priority are delivered in the order in which they are rung.
+    for (const { id, priority } of chosen) {
+      const ring = ringOf.get(id);
+      if (ring !== undefined) rings.push({ ...ring, priority });
+    }
+    if (candidates.length >= first.free) break;
+  }
+  return rings;
+}
+
+const promoteAll: Promotion = async (tx, ids) =>
+  (await run<Parameters<typeof toRing>[0]>(tx, PROMOTE, [ids])).map(toRing);
+
+const SAVEPOINT = statement('savepoint one_turn');
+const UNDO = statement('rollback to savepoint one_turn');
+
+/** Promotes each turn alone, and notes failures in `failures` by turn id, as `code: message`. */
+async function promoteEach(
+  tx: Tx,
+  ids: readonly string[],
+  failures: Map<string, string>,
+): Promise<readonly Ring[]> {
+  const rings: Ring[] = [];
+  for (const id of ids) {
+    if (failures.has(id)) continue;
+    await run(tx, SAVEPOINT, []);
+    try {
+      rings.push(...(await promoteAll(tx, [id])));
+    } catch (error) {
+      if (isServerTrouble(error)) throw error;
+      await run(tx, UNDO, []);
+      const { code, message } = toErrorBody(error);
+      failures.set(id, `${code}: ${message}`);
+    }
+  }
+  return rings;
+}
+
+// Ordered by how many turns of the project are before a turn, then by fewer waiting; with $5 the oldest of each target is first.
 const READY = statement(`
-  select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t
+  with running as materialized (
+    select o.worker_target, o.project_id, count(*)::int as n
+    from (select t.worker_target, t.project_id from boxcar.turns t where t.status = 'running' order by t.holder_id offset 0) o group by o.worker_target, o.project_id
+  ),
+  ready as (
+  select t.id as turn_id, t.epoch, t.worker_target, t.project_id, t.dispatched_at,
+    row_number() over (partition by t.worker_target, t.project_id order by t.dispatched_at, t.priority desc, t.id) as place,
+    count(*) over (partition by t.worker_target, t.project_id) as waiting,
+    row_number() over (partition by t.worker_target order by t.dispatched_at, t.id) as place_of_all
+  from boxcar.turns t
   where t.status = 'dispatched' and t.worker_target = any ($1::text[]) and t.format <= $3
+    and ${mayRun()}
     and (not $4 or t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target]))
-  order by t.dispatched_at limit $2`);
+  )
+  select r.turn_id, r.epoch, r.worker_target from ready r
+  order by $5 and r.place_of_all = 1 desc, r.place + coalesce((select n from running where running.worker_target = r.worker_target and running.project_id = r.project_id), 0),
+    r.waiting, r.dispatched_at, r.turn_id limit $2`);
 
 /**
  * Dispatched turns straight from the rows, for when no doorbell can be heard.
  *
  * @param options.schemaVersion - Only those that this build can read; default: this one.
+ * @param options.isOldestFirst - The oldest turn of each target is first, before the turns of projects with fewer turns.
  * @param options.isOnlyNewer - Only those that some living worker of their target cannot read.
  */
 export async function findReady(
   pool: pg.Pool,
   targets: readonly string[],
   limit: number,
-  options: { readonly schemaVersion?: number; readonly isOnlyNewer?: boolean } = {},
+  options: {
+    readonly schemaVersion?: number;
+    readonly isOldestFirst?: boolean;
+    readonly isOnlyNewer?: boolean;
+  } = {},
 ): Promise<readonly Ring[]> {
-  const { schemaVersion = THIS_BUILD.schemaVersion, isOnlyNewer = false } = options;
-  const values = [targets, limit, schemaVersion, isOnlyNewer];
+  const { schemaVersion = THIS_BUILD.schemaVersion, isOldestFirst = false, isOnlyNewer = false } = options;
+  const values = [targets, limit, schemaVersion, isOnlyNewer, isOldestFirst];
   return (await runRetrying<Parameters<typeof toRing>[0]>(pool, READY, values)).map(toRing);
 }

@@ -26,6 +26,7 @@ import { transaction } from '../db.js';
 import { insertProfile, lockAgents } from '../lookups.js';
 import { emptySubmission, type NewTurn, type Submission, writeSubmission } from '../submission.js';
 import type { CallSettlement } from '../tool-calls.js';
+import { releaseTurns } from '../turns.js';
 import { registerWorker } from '../workers.js';
 
 export const DEFAULT_PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
@@ -305,6 +306,18 @@ export class World implements AsyncDisposable {
     const turn = await this.submit(options);
     await this.claim(turn, options.holder);
     return turn;
+  }
+
+  /** Hands turns back at the epochs that they are at. */
+  async release(
+    holder: WorkerId,
+    turns: readonly TestTurn[],
+    options?: Parameters<typeof releaseTurns>[3],
+  ): ReturnType<typeof releaseTurns> {
+    const held = await Promise.all(
+      turns.map(async (turn) => ({ turnId: turn.turnId, epoch: (await this.row(turn)).epoch })),
+    );
+    return releaseTurns(this.pool, holder, held, options);
   }
 
   async claim(turn: TestTurn, holder: WorkerId): Promise<ClaimedTurn> {
