@@ -11,6 +11,8 @@ export interface TestContext {
     readonly template: string;
     /** Why there is no template: the migrations failed. Tests without a database still run. */
     readonly templateError?: string;
+    /** The default isolation level of every database, if the run sets one. */
+    readonly isolation?: string;
     /** Distinguishes this run on a server shared with others. */
     readonly runId: string;
   };
@@ -38,3 +40,6 @@ export function testContext(): TestContext {
 export function queueBackends(): readonly QueueBackend[] {
   return testContext().redis.kind === 'none' ? ['postgres'] : ['redis', 'postgres'];
 }
+
+/** The default isolation level of every database, if the run sets one. */
+export const testIsolation = (): string | undefined => testContext().postgres.isolation;

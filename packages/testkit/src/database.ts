@@ -32,14 +32,26 @@ let clean: CleanState | undefined;
 let count = 0;
 
 async function clone(template: string, max: number): Promise<Clone> {
-  const { adminUrl, runId } = testContext().postgres;
+  const { adminUrl, runId, isolation } = testContext().postgres;
   count += 1;
   const name = `boxcar_test_${runId}_${process.pid}_${count}`;
   // Copied as files: written to the log, each would be megabytes of it.
   await asAdmin(`create database ${name} template ${template} strategy file_copy`);
+  if (isolation !== undefined)
+    await asAdmin(`alter database ${name} set default_transaction_isolation = '${isolation}'`);
   const url = new URL(adminUrl);
   url.pathname = `/${name}`;
-  return { name, url: url.href, pool: createPool({ connectionString: url.href, max }), max };
+  return {
+    name,
+    url: url.href,
+    pool: createPool({
+      connectionString: url.href,
+      max,
+      // Like a pool behind a transaction pooler, this pool leaves the level to the server.
+      isPooled: isolation !== undefined,
+    }),
+    max,
+  };
 }
 
 /** Ends its pool and drops it, or keeps it where a test has failed. */

@@ -36,11 +36,13 @@ export default async function setup(project: TestProject): Promise<() => Promise
   const runId = `${Date.now().toString(36)}${randomBytes(3).toString('hex')}`;
   const template = `boxcar_template_${runId}`;
   const templateError = await makeTemplate(server.adminUrl, template);
+  const isolation = process.env.BOXCAR_TEST_ISOLATION ?? '';
   project.provide('boxcar', {
     postgres: {
       adminUrl: server.adminUrl,
       template,
       runId,
+      ...(isolation === '' ? {} : { isolation }),
       ...(templateError === undefined ? {} : { templateError }),
     },
     redis,
@@ -102,7 +104,7 @@ async function startContainer(): Promise<Server | undefined> {
         '-c',
         'autovacuum=off',
         '-c',
-        'max_connections=200',
+        'max_connections=500',
       ])
       .withExposedPorts(5432)
       // The image starts the server twice: once to set it up, then for good.

@@ -1,4 +1,4 @@
-export { type QueueBackend, queueBackends } from './context.js';
+export { type QueueBackend, queueBackends, testIsolation } from './context.js';
 export { type TestDatabase, testDatabase } from './database.js';
 export { type PrivatePostgres, privatePostgres } from './private-postgres.js';
 export { testRedis } from './redis.js';

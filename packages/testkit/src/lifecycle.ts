@@ -10,6 +10,12 @@ export const KEPT = 'kept: a test failed';
 /** As the first file of this process found it. */
 export const ownSetTimeout = globalThis.setTimeout;
 
+/** pg warns once per process of statements that overlap on a client, because its next major version no longer queues them. */
+const removals: Error[] = [];
+process.on('warning', (warning) => {
+  if (/removed in pg@/.test(warning.message)) removals.push(warning);
+});
+
 const open = new Set<Close>();
 let failed = false;
 
@@ -40,7 +46,7 @@ export function closeAtEnd(close: Close): Close {
 
 /** Closes all that is still open, the newest first: what was opened later may use what was opened before. Ends the file. */
 export async function closeAll(): Promise<void> {
-  const errors: unknown[] = [];
+  const errors: unknown[] = removals.splice(0);
   for (const close of [...open].reverse()) {
     try {
       await close();

@@ -126,6 +126,137 @@ describe('statementProxy', () => {
     expect(await numbers(database.pool)).toEqual([1, 2]);
   });
 
+  const locks = async (pool: pg.Pool): Promise<number> =>
+    (
+      await pool.query(
+        `select 1 from pg_locks where relation = 'written'::regclass and mode = 'RowExclusiveLock' and pid <> pg_backend_pid()
+           and database = (select oid from pg_database where datname = current_database())`,
+      )
+    ).rowCount ?? 0;
+
+  it.each(['before', 'after'] as const)(
+    'falls silent %s a statement: the transaction keeps its locks until the process wakes, and is committed then',
+    async (when) => {
+      await using database = await testDatabase({ empty: true });
+      await database.pool.query('create table written (n int)');
+      await using proxy = await statementProxy(database.url, {
+        at: { text: when === 'before' ? 'commit' : 'insert into written values ($1)', nth: 1 },
+        when,
+        scope: 'process',
+        effect: 'silence',
+      });
+      const client = await connect(proxy.url);
+      const other = await connect(proxy.url);
+      const told: string[] = [];
+      const work = Promise.all([client.query('begin'), insert(client, 1), client.query('commit')]);
+      void work.then(() => told.push('first'));
+      await waitFor(() => proxy.strike.aborted, { message: 'it is silent' });
+      expect(proxy.life.aborted).toBe(true);
+      const asked = other.query('select 1').then(() => told.push('other'));
+      const late = connect(proxy.url);
+      void late.then(() => told.push('late'));
+      expect(await locks(database.pool)).toBe(1);
+      expect(told).toEqual([]);
+      proxy.wake();
+      await Promise.all([work, asked]);
+      await (await late).end();
+      expect(await numbers(database.pool)).toEqual([1]);
+      expect(proxy.statements.filter((text) => text === 'commit')).toHaveLength(1);
+      await client.end();
+      await other.end();
+    },
+  );
+
+  it.each(['before', 'after'] as const)(
+    'a process that fell silent %s a statement can be woken at once, and nothing is lost',
+    async (when) => {
+      await using database = await testDatabase({ empty: true });
+      await database.pool.query('create table written (n int)');
+      const at = { text: 'insert into written values ($1)', nth: 1 };
+      await using proxy = await statementProxy(database.url, {
+        at,
+        when,
+        scope: 'process',
+        effect: 'silence',
+      });
+      const told: string[] = [];
+      proxy.strike.addEventListener('abort', () => {
+        told.push(proxy.life.aborted ? 'stopped' : 'goes on');
+        proxy.wake();
+      });
+      const client = await connect(proxy.url);
+      await Promise.all([insert(client, 1), insert(client, 2)]);
+      expect(told).toEqual(['stopped']);
+      expect(await numbers(database.pool)).toEqual([1, 2]);
+      await client.end();
+    },
+  );
+
+  it('one connection falls silent, and the others of its process go on', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    const at = { text: 'insert into written values ($1)', nth: 1 };
+    await using proxy = await statementProxy(database.url, {
+      at,
+      when: 'after',
+      scope: 'connection',
+      effect: 'silence',
+    });
+    const [silent, other] = [await connect(proxy.url), await connect(proxy.url)];
+    const written = insert(silent, 1);
+    await waitFor(() => proxy.strike.aborted, { message: 'it is silent' });
+    await insert(other, 2);
+    expect(proxy.life.aborted).toBe(false);
+    expect(proxy.silentCount).toBe(1);
+    expect(await numbers(database.pool)).toEqual([1, 2]);
+    proxy.wake();
+    await written;
+    await silent.end();
+    await other.end();
+  });
+
+  it('when a server ends a silent session, the client gets its last messages and the end after the wake-up', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await statementProxy(database.url, {
+      at: { text: 'insert into written values ($1)', nth: 1 },
+      when: 'after',
+      scope: 'process',
+      effect: 'silence',
+    });
+    const client = await connect(proxy.url);
+    await client.query("set idle_in_transaction_session_timeout = '100ms'");
+    const work = Promise.allSettled([client.query('begin'), insert(client, 1), client.query('commit')]);
+    await waitFor(() => proxy.strike.aborted, { message: 'it is silent' });
+    await waitFor(async () => (await locks(database.pool)) === 0, { message: 'the server has ended it' });
+    proxy.wake();
+    const [begun, , committed] = await work;
+    expect(begun.status).toBe('fulfilled');
+    expect(committed).toMatchObject({ status: 'rejected', reason: { code: '25P03' } });
+    expect(await numbers(database.pool)).toEqual([]);
+  });
+
+  it('when a silent client gives up, the server learns of it only after the wake-up', async () => {
+    await using database = await testDatabase({ empty: true });
+    await database.pool.query('create table written (n int)');
+    await using proxy = await statementProxy(database.url, {
+      at: { text: 'insert into written values ($1)', nth: 1 },
+      when: 'after',
+      scope: 'process',
+      effect: 'silence',
+    });
+    const client = await connect(proxy.url);
+    const work = Promise.allSettled([client.query('begin'), insert(client, 1)]);
+    await waitFor(() => proxy.strike.aborted, { message: 'it is silent' });
+    const ended = client.end();
+    Reflect.get(client, 'connection').stream.destroy();
+    await Promise.all([work, ended]);
+    expect(await locks(database.pool)).toBe(1);
+    proxy.wake();
+    await waitFor(async () => (await locks(database.pool)) === 0, { message: 'the server knows' });
+    expect(await numbers(database.pool)).toEqual([]);
+  });
+
   it('tells which statements take effect together', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
@@ -177,6 +308,29 @@ describe('tcpProxy', () => {
     await second;
     expect(await numbers(database.pool)).toEqual([1, 2]);
     await client.end();
+  });
+
+  it('stalls the connections of one name, old and new ones, and no others', async () => {
+    await using database = await testDatabase({ empty: true });
+    await using proxy = await tcpProxy(database.url);
+    const open = async (name: string): Promise<pg.Client> => {
+      const client = new pg.Client({ connectionString: proxy.url, application_name: name });
+      await client.connect();
+      return client;
+    };
+    const [meant, other] = [await open('meant'), await open('other')];
+    proxy.stall((hello) => hello.includes('meant'));
+    let answered = 0;
+    const count = (): number => ++answered;
+    const asked = meant.query('select 1').then(count);
+    const late = open('meant').then((client) => client.end().then(count));
+    await other.query('select 1');
+    await (await open('other')).end();
+    expect(answered).toBe(0);
+    await proxy.restore();
+    await Promise.all([asked, late]);
+    await meant.end();
+    await other.end();
   });
 
   it('holds everything up, in order', async () => {

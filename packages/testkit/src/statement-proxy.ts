@@ -5,6 +5,10 @@
  * P2  `before`: the server never sees the statement; what was sent earlier takes effect. `after`: the server has executed
  *     it, and what it answers is lost.
  * P3  A cut closes: what the server has in hand for the connection is finished or rolled back, as after a lost process.
+ * P4  Silence closes no connection. The server and the client keep their ends open and receive nothing more, as when the process
+ *     is stopped or its host is cut off: an open transaction keeps its locks. New connections of a silent process are silent
+ *     from the start. `wake` lets everything that was held through, in order; only then does a side learn that the other side
+ *     has closed meanwhile.
  */
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { type Request, readAnswers, readRequests } from './pg-wire.js';
@@ -18,6 +22,13 @@ export interface StatementFault {
   readonly when: 'before' | 'after';
   /** Only its connection, or all of them for good: nothing gets through any more, as if the process had been killed. */
   readonly scope: 'connection' | 'process';
+  /** Default: `cut`. */
+  readonly effect?: 'cut' | 'silence';
+}
+
+export interface StatementProxyOptions {
+  /** True for statements that wait on the server until an event: their outstanding answers do not count as owed. */
+  readonly waits?: (text: string) => boolean;
 }
 
 export interface StatementProxy extends AsyncDisposable {
@@ -35,30 +46,53 @@ export interface StatementProxy extends AsyncDisposable {
   readonly isDead: boolean;
   /** Aborted when a `process` has been struck. */
   readonly life: AbortSignal;
+  /** Aborted when a connection or the process has been struck. */
+  readonly strike: AbortSignal;
+  /** How many connections have been silent at some time since the proxy was armed. */
+  readonly silentCount: number;
+  /** The client ports of its connections, as the server sees them. */
+  readonly serverPorts: readonly number[];
   /** How long nothing was asked or owed, in milliseconds; 0 while an answer is outstanding. */
   readonly quietMs: number;
   /** Begins anew, with the connections that there are: counts from 1, and strikes once if a fault is given. */
   arm(fault?: StatementFault): void;
+  /** Ends the silence of a process or a connection: P4. */
+  wake(): void;
+}
+
+interface Pair {
+  readonly serverPort: number | undefined;
+  cut(): void;
+  fallSilent(): void;
+  wake(): void;
 }
 
 interface Pending {
   readonly isStruck: boolean;
-  readonly isStatement: boolean;
+  /** The proxy is not quiet before this message is answered. */
+  readonly isOwed: boolean;
   readonly text: string | undefined;
 }
 
 /** Opens the proxy; with a fault it strikes once. */
-export async function statementProxy(databaseUrl: string, first?: StatementFault): Promise<StatementProxy> {
+export async function statementProxy(
+  databaseUrl: string,
+  first?: StatementFault,
+  { waits = () => false }: StatementProxyOptions = {},
+): Promise<StatementProxy> {
   const target = new URL(databaseUrl);
   let fault = first;
   let statements: string[] = [];
   let places: string[] = [];
   let transactions: number[] = [];
   let begun = 0;
-  const pairs = new Set<{ cut(): void }>();
+  const pairs = new Set<Pair>();
   let struck: string | undefined;
   let isDead = false;
+  let isSilent = false;
+  let silentCount = 0;
   let life = new AbortController();
+  let struckAlready = new AbortController();
   let seen = 0;
   let owed = 0;
   let lastAt = performance.now();
@@ -80,35 +114,72 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     let isCut = false;
     let last = '';
     let open = 0;
-    const pair = {
+    /** The held work of a silent connection, done when it wakes; undefined while the connection is not silent. */
+    let held: (() => void)[] | undefined;
+    /** The data that the client sends after a statement that will silence it once executed, and the answer to that statement. */
+    const after: (() => void)[] = [];
+    const answers: Buffer[] = [];
+    const pair: Pair = {
+      get serverPort() {
+        return upstream.localPort;
+      },
       /** The server gets what was passed on, and then the end; the client gets nothing more. */
       cut: (): void => {
         if (isCut) return;
         isCut = true;
         pairs.delete(pair);
-        owed -= pending.filter(({ isStatement }) => isStatement).length;
+        owed -= pending.filter(({ isOwed }) => isOwed).length;
         client.destroy();
         upstream.end();
         upstream.resume();
       },
+      fallSilent: () => {
+        if (held !== undefined) return;
+        held = [];
+        silentCount += 1;
+      },
+      wake: () => {
+        const waiting = held ?? [];
+        held = undefined;
+        for (const work of waiting) work();
+      },
     };
     pairs.add(pair);
+    /** Does the work at once, or when the connection wakes. */
+    const orHeld = (work: () => void): void => {
+      if (held === undefined) work();
+      else held.push(work);
+    };
+    if (isSilent) pair.fallSilent();
     const strike = (text: string): void => {
       struck = text;
       lastAt = performance.now();
-      if (fault?.scope === 'process') {
+      const signals = [struckAlready];
+      if (fault?.effect === 'silence') {
+        isSilent = fault.scope === 'process';
+        for (const one of isSilent ? pairs : [pair]) one.fallSilent();
+        if (isSilent) signals.unshift(life);
+      } else if (fault?.scope === 'process') {
         isDead = true;
         for (const other of [...pairs]) other.cut();
-        life.abort();
+        signals.unshift(life);
       } else pair.cut();
+      // When a listener wakes the process at once, the statement is already held and all connections are silent.
+      queueMicrotask(() => {
+        for (const signal of signals) signal.abort();
+      });
     };
     const pass = (request: Request): void => {
-      if (isCut || pending.some(({ isStruck }) => isStruck)) return;
+      if (isCut) return;
+      if (pending.some(({ isStruck }) => isStruck)) {
+        if (fault?.effect === 'silence') after.push(() => pass(request));
+        return;
+      }
       let isStruck = false;
       if (request.statement !== undefined) {
         statements.push(request.statement);
         places.push(last);
-        if (request.statement === 'begin') open = ++begun;
+        if (request.statement.startsWith('begin')) open = ++begun;
         transactions.push(open);
         if (/^(commit|rollback)$/.test(request.statement)) open = 0;
         lastAt = performance.now();
@@ -116,13 +187,18 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
         last = request.statement;
         if (isStruck && fault?.when === 'before') {
           strike(request.statement);
+          held?.push(() => send(request, false));
           return;
         }
       }
+      send(request, isStruck);
+    };
+    const send = (request: Request, isStruck: boolean): void => {
+      if (isCut) return;
       if (request.isAnswered) {
-        const isStatement = request.statement !== undefined;
-        if (isStatement) owed += 1;
-        pending.push({ isStruck, isStatement, text: request.statement });
+        const isOwed = request.statement !== undefined && !waits(request.statement);
+        if (isOwed) owed += 1;
+        pending.push({ isStruck, isOwed, text: request.statement });
       }
       upstream.write(request.bytes);
     };
@@ -130,14 +206,17 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       if (isCut) return;
       const [current] = pending;
       if (current?.isStruck !== true) client.write(message);
+      else if (fault?.effect === 'silence') answers.push(message);
       if (!isEnd) return;
       pending.shift();
-      if (current?.isStatement) owed -= 1;
+      if (current?.isOwed) owed -= 1;
       lastAt = performance.now();
-      if (current?.isStruck) strike(current.text ?? '');
+      if (!current?.isStruck) return;
+      strike(current.text ?? '');
+      held?.push(() => client.write(Buffer.concat(answers.splice(0))), ...after.splice(0));
     };
-    const question = readRequests(pass);
-    const reply = readAnswers(answer);
+    const question = readRequests((request) => orHeld(() => pass(request)));
+    const reply = readAnswers((message, isEnd) => orHeld(() => answer(message, isEnd)));
     // One write for what came together.
     client.setNoDelay(true).on('data', (chunk) => {
       upstream.cork();
@@ -150,8 +229,11 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       client.uncork();
     });
     // A lost connection is what this is for.
-    client.on('error', pair.cut).on('close', pair.cut);
-    upstream.on('error', pair.cut).on('close', pair.cut);
+    const lose = (): void => orHeld(pair.cut);
+    client.on('error', lose).on('close', lose);
+    // The last messages of the server are sent before its end.
+    const leave = (): void => orHeld(() => (isCut ? undefined : client.end(pair.cut)));
+    upstream.on('error', leave).on('close', leave);
   });
   await new Promise<void>((settle, fail) => {
     server.once('error', fail);
@@ -180,6 +262,15 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
     get life() {
       return life.signal;
     },
+    get strike() {
+      return struckAlready.signal;
+    },
+    get silentCount() {
+      return silentCount;
+    },
+    get serverPorts() {
+      return [...pairs].flatMap(({ serverPort }) => serverPort ?? []);
+    },
     get quietMs() {
       return owed > 0 ? 0 : performance.now() - lastAt;
     },
@@ -191,7 +282,13 @@ export async function statementProxy(databaseUrl: string, first?: StatementFault
       seen = 0;
       struck = undefined;
       isDead = false;
+      silentCount = 0;
       life = new AbortController();
+      struckAlready = new AbortController();
+    },
+    wake: () => {
+      isSilent = false;
+      for (const pair of [...pairs]) pair.wake();
     },
     [Symbol.asyncDispose]: async () => {
       const closed = new Promise((settle) => server.close(settle));

@@ -10,8 +10,14 @@ export interface TcpProxy extends AsyncDisposable {
   readonly brokenCount: number;
   /** Breaks every connection and refuses new ones. */
   cut(): Promise<void>;
-  /** Keeps connections open and accepts new ones, but passes nothing on: a server that does not answer. */
-  stall(): void;
+  /**
+   * Keeps connections open and accepts new ones, but passes nothing on: a server that does not answer.
+   *
+   * @param isMeant - Chooses connections by their first message; for Postgres it contains user, database and application name.
+   */
+  stall(isMeant?: (hello: string) => boolean): void;
+  /** Passes nothing on over the connections that are open now, and leaves them open; new ones get through. */
+  stallOpen(): void;
   /** Passes questions on and holds the answers back: what is asked takes effect, but nobody learns of it. */
   stallAnswers(): void;
   /** Passes answers on and holds the questions back: what is asked stays without effect for now, and nobody learns of it. */
@@ -31,6 +37,8 @@ interface Pair {
   readonly inner: Socket;
   readonly outer: Socket;
   isToBreak: boolean;
+  /** The first message of the client; undefined before it has sent one. */
+  hello: string | undefined;
 }
 
 /** Opens a proxy in front of a Postgres or Redis URL. */
@@ -39,6 +47,7 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
   const defaultPort = target.protocol.startsWith('redis') ? 6379 : 5432;
   const pairs = new Set<Pair>();
   let stalled: 'no' | 'questions' | 'answers' | 'all' = 'no';
+  let isMeant: (hello: string) => boolean = () => true;
   let delayMs = 0;
   let brokenCount = 0;
   let server: Server | undefined;
@@ -51,12 +60,17 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
     }
     pairs.clear();
   };
-  const hold = ({ inner, outer }: Pair): void => {
+  const hold = ({ inner, outer, hello }: Pair): void => {
+    if (!isMeant(hello ?? '')) return;
     if (stalled === 'all' || stalled === 'questions') inner.pause();
     if (stalled === 'all' || stalled === 'answers') outer.pause();
   };
-  const stall = (what: 'questions' | 'answers' | 'all'): void => {
+  const stall = (
+    what: 'questions' | 'answers' | 'all',
+    isOne: (hello: string) => boolean = () => true,
+  ): void => {
     stalled = what;
+    isMeant = isOne;
     for (const pair of pairs) hold(pair);
   };
   const pass = (pair: Pair, chunk: Buffer, to: Socket): void => {
@@ -71,7 +85,7 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
   };
   const accept = (inner: Socket): void => {
     const outer = connect({ host: target.hostname, port: Number(target.port) || defaultPort });
-    const pair: Pair = { inner, outer, isToBreak: false };
+    const pair: Pair = { inner, outer, isToBreak: false, hello: undefined };
     pairs.add(pair);
     const end = (): void => {
       // What half of a message is on its way to ends by itself.
@@ -88,6 +102,10 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
       let late = 0;
       let lateMs = 0;
       from.setNoDelay(true).on('data', (chunk) => {
+        if (pair.hello === undefined && from === inner) {
+          pair.hello = chunk.toString('latin1');
+          hold(pair);
+        }
         // What comes behind something late is late as well, so that nothing overtakes.
         lateMs = late === 0 ? delayMs : Math.max(lateMs, delayMs);
         if (lateMs === 0) {
@@ -147,7 +165,13 @@ export async function tcpProxy(targetUrl: string): Promise<TcpProxy> {
       return brokenCount;
     },
     cut: shut,
-    stall: () => stall('all'),
+    stall: (isOne) => stall('all', isOne),
+    stallOpen: () => {
+      for (const { inner, outer } of pairs) {
+        inner.pause();
+        outer.pause();
+      }
+    },
     stallAnswers: () => stall('answers'),
     stallQuestions: () => stall('questions'),
     delay: (ms) => {
