@@ -44,7 +44,7 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
     env = { DATABASE_URL: database.url, REDIS_URL: redis?.url };
     await (await prepare(env)).close();
     const worker = startCli(['worker', '--json', '--plugin', PLUGIN, '--concurrency', '5'], env);
-    const ready = await worker.line(/"event":"worker.ready"/, { deadlineMs: 20_000 });
+    const ready = await worker.line(/"event":"worker.ready"/, { deadlineMs: 90_000 });
     expect(JSON.parse(ready)).toMatchObject({ concurrency: 5, targets: [''], queues: backend, door: true });
   });
 
@@ -266,7 +266,7 @@ it('with nothing but Node, every command joins one embedded Postgres, migrated, 
   chmodSync(home, 0o755);
   const env = { BOXCAR_DATA_DIR: home };
   await using worker = startCli(['worker', '--json', '--plugin', PLUGIN], env);
-  await worker.line(/"event":"worker.ready"/, { deadlineMs: 30_000 });
+  await worker.line(/"event":"worker.ready"/, { deadlineMs: 90_000 });
   expect(await cli(['profiles', 'apply', '-f', PROFILES], env)).toMatchObject({ code: 0, stderr: '' });
   const result = await cli([...launch('boss', 'go'), '--wait', '--json'], env);
   expect(JSON.parse(result.stdout)).toMatchObject({ status: 'success', result: 'Hello world' });

@@ -1,6 +1,6 @@
 import { KernelError } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
-import { parseConfig } from './config.js';
+import { parseConfig, settingSchemas } from './config.js';
 
 const problemsOf = (env: Record<string, string>): unknown => {
   try {
@@ -12,6 +12,16 @@ const problemsOf = (env: Record<string, string>): unknown => {
     return error.details.issues;
   }
 };
+
+describe('a duration of the command line', () => {
+  it.each(['0', '0.0', '2592000.5', '1e3', '-1', 'Infinity', 'NaN'])('of %s seconds is refused', (text) => {
+    expect(settingSchemas.seconds.safeParse(text).success).toBe(false);
+  });
+
+  it.each(['0.5', '1', '2592000'])('of %s seconds is accepted', (text) => {
+    expect(settingSchemas.seconds.parse(text)).toBe(Number(text));
+  });
+});
 
 describe('the configuration', () => {
   it('needs nothing: the embedded Postgres, queues in it, one default pool', () => {
@@ -27,6 +37,8 @@ describe('the configuration', () => {
       workerTargets: [''],
       leaseMs: 10_000,
       graceMs: 10_000,
+      handlerTimeoutMs: 60_000,
+      databaseWaitMs: 30_000,
       models: { openai: {}, anthropic: {}, openaiCompatible: {} },
       limits: {},
     });
@@ -46,6 +58,8 @@ describe('the configuration', () => {
         BOXCAR_WORKER_TARGETS: ',gpu',
         BOXCAR_LEASE_MS: '5000',
         BOXCAR_GRACE_MS: '0',
+        BOXCAR_HANDLER_TIMEOUT_MS: '90000',
+        BOXCAR_DATABASE_WAIT_SECONDS: '5',
         OPENAI_API_KEY: ' sk-1\n',
         ANTHROPIC_BASE_URL: 'http://localhost:1/v1/',
         OPENAI_COMPATIBLE_BASE_URL: 'http://localhost:2/v1',
@@ -67,6 +81,8 @@ describe('the configuration', () => {
       workerTargets: ['', 'gpu'],
       leaseMs: 5_000,
       graceMs: 0,
+      handlerTimeoutMs: 90_000,
+      databaseWaitMs: 5_000,
       models: {
         openai: { apiKey: 'sk-1' },
         anthropic: { baseUrl: 'http://localhost:1/v1' },
@@ -85,6 +101,7 @@ describe('the configuration', () => {
       BOXCAR_CONCURRENCY: '0',
       BOXCAR_WORKER_TARGETS: 'gpu,No Such',
       BOXCAR_LEASE_MS: '10s',
+      BOXCAR_HANDLER_TIMEOUT_MS: '2592000001',
     };
     const problems = problemsOf(env);
     expect(problems).toEqual([
@@ -94,6 +111,7 @@ describe('the configuration', () => {
       { path: 'BOXCAR_CONCURRENCY', message: 'must be a whole number from 1 to 1000' },
       { path: 'BOXCAR_WORKER_TARGETS', message: expect.stringContaining('lower-case letters') },
       { path: 'BOXCAR_LEASE_MS', message: 'must be a whole number from 500 to 600000' },
+      { path: 'BOXCAR_HANDLER_TIMEOUT_MS', message: 'must be a whole number from 1 to 2592000000' },
     ]);
     expect(() => parseConfig(env)).toThrow(/^DATABASE_URL: must be .*; REDIS_URL: .*; BOXCAR_LEASE_MS: /);
     expect(JSON.stringify(problems)).not.toContain('secret');

@@ -1,6 +1,6 @@
 /** The settings of a process, from its environment: read once, every problem reported together, frozen. */
 import { readFileSync } from 'node:fs';
-import { KernelError, type PriceTable, pricesSchema } from '@boxcar/kernel';
+import { KernelError, MAX_DURATION_MS, type PriceTable, pricesSchema } from '@boxcar/kernel';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
 import type { LogLevel, PackLimits } from '@boxcar/runtime';
 import { z } from 'zod';
@@ -22,8 +22,12 @@ export interface Config {
   readonly concurrency: number;
   readonly workerTargets: readonly string[];
   readonly leaseMs: number;
-  /** How long a worker that was told to stop lets turns reach their next commit. */
+  /** How long a worker may take to stop, running turns included. */
   readonly graceMs: number;
+  /** How long the handler of a primitive that no turn calls may take. */
+  readonly handlerTimeoutMs: number;
+  /** How long a starting process waits for a database that cannot be reached. */
+  readonly databaseWaitMs: number;
   /** Keys and addresses of the model providers; a turn that needs a missing one ends with its name. */
   readonly models: ModelSettings;
   /** Sizes of what is accepted; what is not set has its default. */
@@ -67,6 +71,8 @@ export const settingSchemas = {
   concurrency: wholeNumber(1, 1_000),
   leaseMs: wholeNumber(500, 600_000),
   graceMs: wholeNumber(0, 3_600_000),
+  handlerTimeoutMs: wholeNumber(1, MAX_DURATION_MS),
+  databaseWait: wholeNumber(0, 3_600),
   workerTarget: z
     .string()
     .regex(
@@ -76,7 +82,11 @@ export const settingSchemas = {
   seconds: z
     .string()
     .regex(/^\d+(\.\d+)?$/, 'must be a number of seconds')
-    .transform(Number),
+    .transform(Number)
+    .refine(
+      (value) => value > 0 && value <= MAX_DURATION_MS / 1000,
+      'must be more than 0 and at most 2592000 seconds (30 days)',
+    ),
   pid: wholeNumber(1, 2 ** 31),
   turns: wholeNumber(1, 10_000_000),
   position: wholeNumber(0, 1_000_000_000),
@@ -121,6 +131,8 @@ const environmentSchema = z
     BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),
     BOXCAR_LEASE_MS: settingSchemas.leaseMs.default(10_000),
     BOXCAR_GRACE_MS: settingSchemas.graceMs.default(10_000),
+    BOXCAR_HANDLER_TIMEOUT_MS: settingSchemas.handlerTimeoutMs.default(60_000),
+    BOXCAR_DATABASE_WAIT_SECONDS: settingSchemas.databaseWait.default(30),
     ...modelEnvironment,
     BOXCAR_PRICES: pricesFile.optional(),
     BOXCAR_MAX_CARD_BYTES: wholeNumber(1_000, 100_000_000).optional(),
@@ -172,6 +184,8 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>> = 
     workerTargets: Object.freeze(data.BOXCAR_WORKER_TARGETS),
     leaseMs: data.BOXCAR_LEASE_MS,
     graceMs: data.BOXCAR_GRACE_MS,
+    handlerTimeoutMs: data.BOXCAR_HANDLER_TIMEOUT_MS,
+    databaseWaitMs: data.BOXCAR_DATABASE_WAIT_SECONDS * 1000,
     models: Object.freeze(toModelSettings(data)),
     prices: data.BOXCAR_PRICES,
     limits: Object.freeze({

@@ -14,7 +14,7 @@ beforeAll(async () => {
   empty = await testDatabase({ empty: true });
 });
 
-const NOBODY = 'postgres://127.0.0.1:1/boxcar';
+const NOBODY = { DATABASE_URL: 'postgres://127.0.0.1:1/boxcar', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 /** Nothing is asked of it where it is named; only its absence would ask for queue tables. */
 const REDIS_URL = 'redis://127.0.0.1:1';
 
@@ -39,10 +39,9 @@ async function expectError(args: readonly string[], env: Env, line: RegExp, run 
 it('without a server every command says in one line what to check', async () => {
   const line =
     /^boxcar: database_unavailable: Postgres: .*ECONNREFUSED.* Check DATABASE_URL and that the server runs/;
-  for (const args of [['worker'], SUBMIT, ['migrate']])
-    await expectError(args, { DATABASE_URL: NOBODY }, line);
+  for (const args of [['worker'], SUBMIT, ['migrate']]) await expectError(args, NOBODY, line);
   for (const args of [['show', '01234567'], APPLY, ['health']])
-    await expectError(args, { DATABASE_URL: NOBODY }, line, cliHere);
+    await expectError(args, NOBODY, line, cliHere);
 });
 
 it('with a wrong user or password every way in says so in one line', async () => {
@@ -139,12 +138,12 @@ it('an unknown primitive, and arguments that do not fit, are refused with what t
 });
 
 it('with --json an error is one JSON object on stderr, and a stack comes only at the level debug', async () => {
-  const json = await cliHere(['show', '01234567', '--json'], { DATABASE_URL: NOBODY });
+  const json = await cliHere(['show', '01234567', '--json'], NOBODY);
   expect(json.code).toBe(1);
   expect(JSON.parse(json.stderr)).toMatchObject({
     error: { code: 'database_unavailable', message: expect.stringContaining('Check DATABASE_URL') },
   });
-  const debug = await cliHere(['show', '01234567'], { DATABASE_URL: NOBODY, BOXCAR_LOG_LEVEL: 'debug' });
+  const debug = await cliHere(['show', '01234567'], { ...NOBODY, BOXCAR_LOG_LEVEL: 'debug' });
   expect(debug.stderr).toMatch(/^boxcar: database_unavailable: /);
   expect(debug.stderr).toMatch(/\n {4}at /);
 });

@@ -7,6 +7,9 @@ import { runCli } from './run-cli.js';
 /** How long a process that met a bug may take to hand back what it holds. */
 const CRASH_GRACE_MS = 5_000;
 
+/** How long connections may take to close after the command has ended. */
+const LEAVE_AFTER_MS = 500;
+
 const stop = new AbortController();
 let hasCrashed = false;
 
@@ -59,3 +62,11 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 
 const exitCode = await runCli(process.argv.slice(2), { stop: stop.signal });
 process.exitCode = hasCrashed ? 1 : exitCode;
+
+// A connection may still wait for a server that is away; the command has ended, so the process exits anyway.
+const leave = (): void => {
+  const isWritten = process.stdout.writableLength + process.stderr.writableLength === 0;
+  if (isWritten) process.exit();
+  setTimeout(leave, LEAVE_AFTER_MS).unref();
+};
+setTimeout(leave, LEAVE_AFTER_MS).unref();

@@ -45,6 +45,8 @@ const ENVIRONMENT = `
 Environment:
   DATABASE_URL                  Postgres; without it an embedded one is used
   DATABASE_DIRECT_URL           the same without a transaction pooler in between
+  BOXCAR_DATABASE_WAIT_SECONDS  how long a start waits for a Postgres that
+                                cannot be reached (30)
   REDIS_URL                     Redis for the queues; else they live in Postgres
   BOXCAR_PROJECT                project, by id or name (default)
   BOXCAR_PLUGINS                plugins to load, with a comma between them
@@ -52,8 +54,10 @@ Environment:
   BOXCAR_WORKER_TARGETS         worker: pools it serves; '' is the default pool
   BOXCAR_LEASE_MS               worker: its turns stay its own so long without
                                 news (10000)
-  BOXCAR_GRACE_MS               worker: patience with turns in hand when it
-                                stops (10000)
+  BOXCAR_GRACE_MS               worker: how long a stop may take, most of it
+                                for turns in hand (10000)
+  BOXCAR_HANDLER_TIMEOUT_MS     how long the handler of a primitive that no
+                                turn calls may take (60000)
   BOXCAR_MAX_CARD_BYTES         largest card (1048576)
   BOXCAR_MAX_INSTRUCTION_BYTES  largest instruction (262144)
   BOXCAR_MAX_CONTEXT_CARDS      cards of one context box (10000)

@@ -6,12 +6,15 @@ import { type Log, migrateQueues, type OpenRuntime, openRuntime, silentLog } fro
 import {
   checkSchemaVersion,
   createPool,
+  endPool,
   hasQueueTables,
   type MigrateResult,
   migrate,
+  type PoolOptions,
   toDatabaseError,
 } from '@boxcar/store';
 import type { Config } from './config.js';
+import { type DatabaseWait, untilReachable } from './database-wait.js';
 
 export interface Server extends AsyncDisposable {
   readonly databaseUrl: string;
@@ -54,10 +57,18 @@ export async function openServer(config: ServerConfig, log: Log): Promise<Server
 }
 
 /** Brings our schema and BullMQ's to the newest version. Running it again changes nothing. */
-export async function migrateServer(server: Pick<Server, 'directUrl'>, log: Log): Promise<MigrateResult> {
-  const result = await migrate(server.directUrl, {
-    log: (line) => log('info', 'database.migrate', { message: line }),
-  });
+export async function migrateServer(
+  server: Pick<Server, 'directUrl'>,
+  wait: DatabaseWait,
+): Promise<MigrateResult> {
+  const { log } = wait;
+  const result = await untilReachable(
+    () =>
+      migrate(server.directUrl, {
+        log: (line) => log('info', 'database.migrate', { message: line }),
+      }),
+    wait,
+  );
   try {
     await migrateQueues(server.directUrl);
   } catch (error) {
@@ -96,8 +107,8 @@ export interface Stack extends OpenRuntime {
 /**
  * Opens all that a runtime needs, as the configuration says. Closing it also leaves the embedded Postgres.
  *
- * @throws KernelError `schema_outdated` on a server of somebody else's that lacks a migration, and what keeps us from the
- * database. Redis is not asked: without it work goes on from the rows.
+ * @throws KernelError `schema_outdated` when a server that is not embedded lacks a migration, and the cause when the database
+ * cannot be reached within the wait. Does not contact Redis: without it, work continues from the rows.
  */
 export async function openStack(config: Config, options: StackOptions = {}): Promise<Stack> {
   let log = options.log ?? silentLog;
@@ -113,18 +124,20 @@ export async function openStack(config: Config, options: StackOptions = {}): Pro
     }
   };
   try {
-    if (server.isEmbedded || options.migrate === true) await migrateServer(server, log);
+    const wait = { waitMs: config.databaseWaitMs, log };
+    if (server.isEmbedded || options.migrate === true) await migrateServer(server, wait);
     opened = openRuntime({
       databaseUrl: server.databaseUrl,
       directUrl: server.directUrl,
       redisUrl: config.redisUrl,
       limits: config.limits,
       prices: config.prices,
+      handlerTimeoutMs: config.handlerTimeoutMs,
       model: options.model ?? createModelRouter({ providers: config.models, ...options.models }),
       log: (...entry) => log(...entry),
     });
-    await checkSchema(opened.runtime.pool, config);
     const { runtime, serveQueueDoor, serveToolResultsDoor } = opened;
+    await untilReachable(() => checkSchema(runtime.pool, config), wait);
     return {
       runtime,
       serveQueueDoor,
@@ -146,17 +159,30 @@ export interface Reader extends AsyncDisposable {
   readonly pool: ReturnType<typeof createPool>;
 }
 
+/** How long one statement may take in commands that read or change many rows: purge, erase. */
+export const LONG_STATEMENT_MS = 30 * 60_000;
+
 /** @throws KernelError as `openStack` does. */
-export async function openReader(config: Config, log: Log): Promise<Reader> {
+export async function openReader(
+  config: Config,
+  log: Log,
+  options: Pick<PoolOptions, 'statementMs'> = {},
+): Promise<Reader> {
+  const wait = { waitMs: config.databaseWaitMs, log };
   const server = await openServer(config, log);
-  const pool = createPool({ connectionString: server.databaseUrl, max: 2, applicationName: 'boxcar-cli' });
+  const pool = createPool({
+    connectionString: server.databaseUrl,
+    max: 2,
+    applicationName: 'boxcar-cli',
+    ...options,
+  });
   const close = async (): Promise<void> => {
-    await pool.end();
+    await endPool(pool);
     await server.close();
   };
   try {
-    if (server.isEmbedded) await migrateServer(server, log);
-    await checkSchemaVersion(pool);
+    if (server.isEmbedded) await migrateServer(server, wait);
+    await untilReachable(() => checkSchemaVersion(pool), wait);
     return { pool, [Symbol.asyncDispose]: close };
   } catch (error) {
     await close();

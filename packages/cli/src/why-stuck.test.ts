@@ -120,6 +120,38 @@ it('a turn that its budget pauses is shown with the command that raises it, whic
   );
 });
 
+it('a run whose tasks have their own budgets shows all of them, and a raise must name one', async () => {
+  const task = (tokens: number) => ({
+    target_strategy: 'new',
+    target_ref: 'far',
+    instruction: 'x',
+    budget: { tokens },
+  });
+  const { turn_ids: turnIds } = (await stack.runtime.submit('fork_join', {
+    tasks: [task(5_000), task(6_000)],
+    wait: false,
+  })) as { turn_ids: string[] };
+  const { rows } = await database.pool.query<{ run_id: string }>(
+    'select run_id from boxcar.turns where id = $1',
+    [turnIds[1]],
+  );
+  const runId = rows[0]?.run_id ?? '';
+  const tokensOf = async (): Promise<unknown> => {
+    const shown = JSON.parse((await cliHere(['budget', 'show', runId, '--json'], env)).stdout);
+    return shown.budgets.map((budget: { budget_id: string; limits: { tokens: number } }) => [
+      budget.budget_id,
+      budget.limits.tokens,
+    ]);
+  };
+  const [first, second] = turnIds.toSorted();
+  expect(await tokensOf()).toEqual(turnIds.map((id, index) => [id, 5_000 + 1_000 * index]).toSorted());
+  const raised = await cliHere(['budget', 'raise', runId, '--tokens', '9000'], env);
+  expect(raised.code).toBe(1);
+  expect(raised.stderr).toContain(`(${first}, ${second})`);
+  expect((await cliHere(['budget', 'raise', turnIds[1] ?? '', '--tokens', '9000'], env)).code).toBe(0);
+  expect(await tokensOf()).toEqual(turnIds.map((id, index) => [id, index === 0 ? 5_000 : 9_000]).toSorted());
+});
+
 it('a turn that has ended waits for nothing; one that does not exist is not found', async () => {
   const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'writer',

@@ -1,5 +1,5 @@
 import { type JsonObject, KernelError } from '@boxcar/kernel';
-import { findTreeRoot, loadBudgets, loadTurnStates } from '@boxcar/store';
+import { findNamed, loadBudgets, loadTurnStates } from '@boxcar/store';
 import type { Command } from 'commander';
 import { z } from 'zod';
 import { formatBudgets } from '../budget-text.js';
@@ -14,10 +14,10 @@ interface BudgetFlags {
 
 async function showBudget(context: Context, ref: string, flags: BudgetFlags): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
-  const turnId = await findTreeRoot(reader.pool, ref, { project: flags.project ?? context.config.project });
-  const [turn] = await loadTurnStates(reader.pool, [turnId]);
-  const budgets = turn === undefined ? [] : await loadBudgets(reader.pool, turn.run_id);
-  context.answer({ run_id: turn?.run_id, budgets }, () =>
+  const named = await findNamed(reader.pool, ref, { project: flags.project ?? context.config.project });
+  const runId = named.runId ?? (await loadTurnStates(reader.pool, [named.turnId]))[0]?.run_id;
+  const budgets = runId === undefined ? [] : await loadBudgets(reader.pool, runId);
+  context.answer({ run_id: runId, budgets }, () =>
     budgets.length === 0 ? 'This run has no budget.' : formatBudgets(budgets),
   );
   return budgets.length === 0 ? EXIT.negative : EXIT.success;

@@ -14,6 +14,16 @@ interface CancelFlags {
 const countTurns = (answer: JsonValue): number =>
   isJsonObject(answer) && typeof answer.turn_count === 'number' ? answer.turn_count : 0;
 
+interface Unended {
+  readonly turn_id: string;
+  readonly error: { readonly code: string; readonly message: string };
+  readonly next: string;
+}
+
+/** The turns that could not be ended. */
+const unendedOf = (answer: JsonValue): readonly Unended[] =>
+  isJsonObject(answer) && Array.isArray(answer.not_ended) ? (answer.not_ended as unknown as Unended[]) : [];
+
 /** `boxcar cancel`: ends a turn or a run with everything below it. */
 async function runCancel(context: Context, ref: string, flags: CancelFlags): Promise<number> {
   const { config } = context;
@@ -28,11 +38,16 @@ async function runCancel(context: Context, ref: string, flags: CancelFlags): Pro
     },
     { projectId: project },
   );
-  context.answer(
-    answer,
-    () => `canceled ${found.kind} ${found.id}: ${countOf(countTurns(answer), 'turn')} ended`,
+  const unended = unendedOf(answer);
+  context.answer(answer, () =>
+    [
+      `canceled ${found.kind} ${found.id}: ${countOf(countTurns(answer), 'turn')} ended`,
+      ...unended.map(
+        ({ turn_id: id, error, next }) => `not ended: ${id}: ${error.code}: ${error.message}\n  ${next}`,
+      ),
+    ].join('\n'),
   );
-  return 0;
+  return unended.length === 0 ? 0 : 1;
 }
 
 export function addCancel(program: Command, run: Run): void {

@@ -3,7 +3,7 @@ import { createInterface } from 'node:readline/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { defaultDataDir, deleteEmbeddedData } from '@boxcar/embedded';
 import { type ErrorBody, KernelError } from '@boxcar/kernel';
-import { ActivityFeed, createPool } from '@boxcar/store';
+import { ActivityFeed, createPool, endPool } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
@@ -261,7 +261,7 @@ async function runDev(context: Context, flags: DevFlags): Promise<number> {
   if (flags.reset === true) await resetData(context, flags);
   const log = context.log('warn');
   await using server = await openServer(config, log);
-  await migrateServer(server, log);
+  await migrateServer(server, { waitMs: config.databaseWaitMs, log });
   const pool = createPool({
     connectionString: server.databaseUrl,
     max: 2,
@@ -288,7 +288,7 @@ async function runDev(context: Context, flags: DevFlags): Promise<number> {
   } finally {
     context.note('stopping');
     await dev.close();
-    await pool.end();
+    await endPool(pool);
   }
   stop.removeEventListener('abort', ignore);
   if (context.isJson) context.answer({ event: 'dev.stopped' }, () => '');

@@ -2,6 +2,7 @@ import { toErrorBody } from '@boxcar/kernel';
 import {
   checkSchemaVersion,
   createPool,
+  endPool,
   hasQueueTables,
   inspectInvariants,
   listDeadLetters,
@@ -28,6 +29,7 @@ import {
   judgeWork,
   worstOf,
 } from '../doctor-findings.js';
+import { createProgress } from '../progress.js';
 import { openReader, openServer, openStack, type Reader, type Server } from '../stack.js';
 import { countOf, formatCount, wrap } from '../text.js';
 
@@ -96,11 +98,12 @@ async function examineQueue(context: Context, server: Server): Promise<readonly 
       },
     ];
   } finally {
-    await pool.end();
+    await endPool(pool);
   }
 }
 
 async function examineInvariants(
+  context: Context,
   pool: Reader['pool'],
   { turns, timeoutMs }: Extent,
 ): Promise<readonly Finding[]> {
@@ -108,9 +111,12 @@ async function examineInvariants(
     turns === undefined
       ? 'all rows'
       : `the newest ${formatCount(turns)} turns and the open ones; --all asks more of them, on all rows`;
+  using progress = createProgress(context);
   const reports = await inspectInvariants(pool, {
     limit: LISTED_IDS,
     timeoutMs,
+    onProgress: ({ name, checked, total }) =>
+      progress.show(`boxcar: ${checked} of ${total} invariants checked, next: ${name}`),
     ...(turns === undefined ? {} : { turns }),
   });
   return judgeInvariants(reports, scope);
@@ -132,7 +138,7 @@ async function examineRows(context: Context, server: Server, extent: Extent): Pr
   const toolQueues = await attempt('tool queues', async () =>
     judgeToolQueues(await stack.runtime.outside?.findUnserved(LATE_MS)),
   );
-  const invariants = await attempt('invariants', () => examineInvariants(pool, extent));
+  const invariants = await attempt('invariants', () => examineInvariants(context, pool, extent));
   return [...work, ...letters, ...toolQueues, ...invariants];
 }
 
@@ -151,7 +157,7 @@ async function examine(context: Context, server: Server, extent: Extent): Promis
     // Whatever else there is to ask would say the same.
     return [failed('database', error)];
   } finally {
-    await pool.end();
+    await endPool(pool);
   }
   findings.push(
     ...(await attempt('direct connection', async () => [
@@ -168,7 +174,7 @@ async function examine(context: Context, server: Server, extent: Extent): Promis
         : 'as this program needs it';
     return [{ check: 'schema', level: 'ok', message: `Version ${version}, ${what}.` }];
   });
-  await schemaPool.end();
+  await endPool(schemaPool);
   findings.push(...schema);
   if (worstOf(findings.filter(({ check }) => check === 'schema' || check === 'permissions')) === 'fail')
     return findings;
@@ -213,7 +219,7 @@ async function retryDead(context: Context): Promise<number> {
 /** `boxcar doctor --invariants`: for after a test, an upgrade or a repair by hand. */
 async function onlyInvariants(context: Context, extent: Extent): Promise<readonly Finding[]> {
   await using reader = await openReader(context.config, context.log('warn'));
-  return await examineInvariants(reader.pool, extent);
+  return await examineInvariants(context, reader.pool, extent);
 }
 
 async function examineAll(context: Context, extent: Extent): Promise<readonly Finding[]> {

@@ -10,7 +10,7 @@ import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import { confirm } from '../confirm.js';
 import type { Context } from '../context.js';
-import { openReader } from '../stack.js';
+import { LONG_STATEMENT_MS, openReader } from '../stack.js';
 import { countOf, formatTable } from '../text.js';
 
 interface EraseFlags {
@@ -45,7 +45,9 @@ async function runErase(context: Context, refs: readonly string[], flags: EraseF
       message: 'name the cards to erase, or give --box.',
       details: { field: 'cards' },
     });
-  await using reader = await openReader(context.config, context.log('warn'));
+  await using reader = await openReader(context.config, context.log('warn'), {
+    statementMs: LONG_STATEMENT_MS,
+  });
   const { id: projectId } = await findProjectByRef(reader.pool, flags.project ?? context.config.project);
   const own = boxId === undefined ? [] : await findOwnCards(reader.pool, boxId, projectId);
   const ids: readonly CardId[] = [...new Set([...named, ...own])];

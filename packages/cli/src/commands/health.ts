@@ -12,7 +12,9 @@ import { countOf } from '../text.js';
  * worker's own event loop, so one that hangs, or has lost the database, is found out within the lease.
  */
 async function checkHealth(context: Context, flags: { readonly pid?: number }): Promise<number> {
-  await using reader = await openReader(context.config, context.log('warn'));
+  // A probe has its own time limit, and an unreachable database is a result.
+  const config = { ...context.config, databaseWaitMs: 0 };
+  await using reader = await openReader(config, context.log('warn'));
   const host = hostname();
   const workers = await findLiveWorkers(reader.pool, {
     hostname: host,

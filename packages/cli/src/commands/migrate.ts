@@ -7,7 +7,7 @@ import { migrateServer, openServer } from '../stack.js';
 async function runMigrate(context: Context): Promise<number> {
   const log = context.log('warn');
   await using server = await openServer(context.config, log);
-  const { from, to, applied } = await migrateServer(server, log);
+  const { from, to, applied } = await migrateServer(server, { waitMs: context.config.databaseWaitMs, log });
   context.answer({ from, to, applied }, () =>
     [
       from === to ? `The schema is at version ${to}; nothing to do.` : `Schema: version ${from} → ${to}.`,

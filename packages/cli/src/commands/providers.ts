@@ -79,8 +79,8 @@ const limitOf =
   (least: number, none: 'none' | 'default') =>
   (text: string): Given => {
     if (text === none) return none;
-    if (/^\d{1,9}$/.test(text) && Number(text) >= least) return Number(text);
-    throw new InvalidArgumentError(`It must be a whole number from ${least}, or '${none}'.`);
+    if (/^\d{1,7}$/.test(text) && Number(text) >= least && Number(text) <= 1_000_000) return Number(text);
+    throw new InvalidArgumentError(`It must be a whole number from ${least} to 1000000, or '${none}'.`);
   };
 
 /** What stands before the colon of a model's name. */

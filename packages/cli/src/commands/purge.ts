@@ -5,7 +5,7 @@ import { EXIT, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
 import { confirm } from '../confirm.js';
 import type { Context } from '../context.js';
-import { openReader } from '../stack.js';
+import { LONG_STATEMENT_MS, openReader } from '../stack.js';
 import { countOf, formatCount } from '../text.js';
 
 interface PurgeFlags {
@@ -66,7 +66,9 @@ function parseAge(text: string): number {
 /** `boxcar purge`: finished runs, whole. */
 async function runPurge(context: Context, flags: PurgeFlags): Promise<number> {
   const ageMs = parseAge(flags.olderThan);
-  await using reader = await openReader(context.config, context.log('warn'));
+  await using reader = await openReader(context.config, context.log('warn'), {
+    statementMs: LONG_STATEMENT_MS,
+  });
   const { pool } = reader;
   const project = flags.project === undefined ? undefined : await findProjectByRef(pool, flags.project);
   const before = new Date((await readClock(pool)).getTime() - ageMs);

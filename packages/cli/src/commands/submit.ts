@@ -22,6 +22,7 @@ interface SubmitFlags {
   readonly key?: string;
   readonly priority?: string;
   readonly plugin?: readonly string[];
+  readonly handlerTimeoutMs?: number;
   readonly wait?: boolean;
   /** Seconds. */
   readonly timeout?: number;
@@ -185,7 +186,8 @@ async function runSubmit(
   // Whether it is one is the primitive's to say.
   if (flags.priority !== undefined) args.priority = Number(flags.priority);
   const { config } = context;
-  await using stack = await openStack(config, { log: context.log('warn') });
+  const handlerTimeoutMs = flags.handlerTimeoutMs ?? config.handlerTimeoutMs;
+  await using stack = await openStack({ ...config, handlerTimeoutMs }, { log: context.log('warn') });
   await loadPlugins(
     stack.runtime,
     (flags.plugin ?? config.plugins).map((path) => resolve(path)),
@@ -229,6 +231,11 @@ export function addSubmit(program: Command, run: Run): void {
     .option('--key <key>', 'idempotency key: the second submission under it changes nothing')
     .option('--priority <n>', 'the argument priority: -100 to 100, the higher the sooner')
     .option('--plugin <file>', 'a module that registers handlers, repeatable', collect(same))
+    .option(
+      '--handler-timeout-ms <ms>',
+      'how long the handler of a primitive that no turn calls may take',
+      flag(settingSchemas.handlerTimeoutMs),
+    )
     .option('--wait', 'wait for the end of the turn or batch and print its result')
     .option('--timeout <seconds>', 'wait at most this long; the turn goes on', flag(settingSchemas.seconds))
     .addHelpText(

@@ -1,10 +1,11 @@
 import { resolve } from 'node:path';
-import { createWorker, type Log, loadPlugins, type Worker } from '@boxcar/runtime';
+import { createWorker, loadPlugins, type Worker, withinTime } from '@boxcar/runtime';
 import type { Command } from 'commander';
 import { checkRedis } from '../check-redis.js';
-import { collect, flag, helpOf, type Run, same } from '../command.js';
+import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import { type Context, untilStopped } from '../context.js';
+import { untilReachable } from '../database-wait.js';
 import { reportError } from '../report-error.js';
 import { openStack, type Stack } from '../stack.js';
 
@@ -14,6 +15,7 @@ interface WorkerFlags {
   readonly plugin?: readonly string[];
   readonly leaseMs?: number;
   readonly graceMs?: number;
+  readonly handlerTimeoutMs?: number;
   /** False with `--no-door`. */
   readonly door: boolean;
 }
@@ -28,26 +30,58 @@ async function warnWithoutRedis(url: string | undefined, isJson: boolean): Promi
   }
 }
 
-/** Stops everything in the order that loses least, whatever fails on the way. */
+/** The largest part of the grace that is kept for handing turns back and closing connections. */
+const LEAVING_MS = 3_000;
+const LEAVING_SHARE = 0.3;
+/** The last part of that time, for closing the connections. */
+const CONNECTIONS_MS = 1_000;
+
+/** A part of a worker that could not be closed, and why. */
+interface NotClosed {
+  readonly part: 'queue doors' | 'worker' | 'connections';
+  readonly reason: string;
+}
+
+const reasonsOf = (error: unknown): string =>
+  error instanceof AggregateError
+    ? error.errors.map(reasonsOf).join('; ')
+    : error instanceof Error
+      ? error.message
+      : String(error);
+
+/**
+ * Stops everything within the grace time, whichever servers are away. Turns may run for the first part of it. A grace of less than a
+ * few seconds is exceeded when a server does not answer.
+ */
 async function stopAll(parts: {
   readonly stack: Stack;
   readonly worker: Worker;
   readonly door: { close(): Promise<void> } | undefined;
   readonly graceMs: number;
-  readonly log: Log;
-}): Promise<void> {
-  const steps: readonly [string, () => Promise<void> | undefined][] = [
-    ['door', () => parts.door?.close()],
-    ['worker', () => parts.worker.close({ graceMs: parts.graceMs })],
-    ['stack', () => parts.stack.close()],
-  ];
-  for (const [part, close] of steps) {
+}): Promise<readonly NotClosed[]> {
+  const startedAt = performance.now();
+  const turnsMs = Math.max(parts.graceMs - LEAVING_MS, parts.graceMs * (1 - LEAVING_SHARE));
+  const endsAt = startedAt + Math.max(parts.graceMs, turnsMs + LEAVING_MS);
+  const notClosed: NotClosed[] = [];
+  const attempt = async (
+    part: NotClosed['part'],
+    closing: Promise<void> | undefined,
+    untilMs: number,
+  ): Promise<void> => {
     try {
-      await close();
+      if (closing !== undefined)
+        await withinTime(closing, Math.max(untilMs - performance.now(), 0), 'the goodbye');
     } catch (error) {
-      parts.log('warn', 'worker.stop_failed', { part, error });
+      notClosed.push({ part, reason: reasonsOf(error) });
     }
-  }
+  };
+  // When a server does not answer one of them, the other must still close.
+  await Promise.all([
+    attempt('queue doors', parts.door?.close(), endsAt - CONNECTIONS_MS),
+    attempt('worker', parts.worker.close({ graceMs: turnsMs }), endsAt - CONNECTIONS_MS),
+  ]);
+  await attempt('connections', parts.stack.close(), endsAt);
+  return notClosed;
 }
 
 /** `boxcar worker`: runs turns and serves the queue door until it is told to stop. */
@@ -57,7 +91,8 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
   const concurrency = flags.concurrency ?? config.concurrency;
   const targets = flags.target ?? config.workerTargets;
   const graceMs = flags.graceMs ?? config.graceMs;
-  const stack = await openStack(config, { log });
+  const handlerTimeoutMs = flags.handlerTimeoutMs ?? config.handlerTimeoutMs;
+  const stack = await openStack({ ...config, handlerTimeoutMs }, { log });
   let worker: Worker;
   let door: { close(): Promise<void> } | undefined;
   try {
@@ -66,11 +101,11 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
       (flags.plugin ?? config.plugins).map((path) => resolve(path)),
     );
     await warnWithoutRedis(config.redisUrl, isJson);
-    worker = await createWorker(stack.runtime, {
-      concurrency,
-      targets,
-      leaseMs: flags.leaseMs ?? config.leaseMs,
-      graceMs,
+    const options = { concurrency, targets, leaseMs: flags.leaseMs ?? config.leaseMs, graceMs };
+    // The database may become unreachable again, or only the direct connection may be refused.
+    worker = await untilReachable(() => createWorker(stack.runtime, options), {
+      waitMs: config.databaseWaitMs,
+      log,
     });
     if (flags.door) {
       const doors = [stack.serveQueueDoor(), stack.serveToolResultsDoor()];
@@ -90,11 +125,14 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
 
   const outdated = await Promise.race([untilStopped(stop), worker.outdated]);
   context.note(`stopping; ${worker.activeCount} turns in hand (again to stop at once)`);
-  await stopAll({ stack, worker, door, graceMs, log });
-  if (isJson) context.answer({ event: 'worker.stopped', worker_id: ready.worker_id }, () => '');
+  const notClosed = await stopAll({ stack, worker, door, graceMs });
+  for (const { part, reason } of notClosed) context.note(`could not close the ${part}: ${reason}`);
+  if (isJson)
+    context.answer({ event: 'worker.stopped', worker_id: ready.worker_id, not_closed: notClosed }, () => '');
   context.note('stopped');
   if (outdated !== undefined) throw outdated;
-  return 0;
+  // If the worker could not be closed, its turns wait for the end of its lease. Unclosed queues are no error: they hold no facts.
+  return notClosed.some(({ part }) => part === 'worker') ? EXIT.error : EXIT.success;
 }
 
 export function addWorker(program: Command, run: Run): void {
@@ -111,15 +149,20 @@ export function addWorker(program: Command, run: Run): void {
     .option('--lease-ms <ms>', 'how long its turns stay its own without news', flag(settingSchemas.leaseMs))
     .option(
       '--grace-ms <ms>',
-      'how long turns in hand may take to their next commit when it stops',
+      'how long a stop may take; most of it is for turns in hand to reach their next commit',
       flag(settingSchemas.graceMs),
+    )
+    .option(
+      '--handler-timeout-ms <ms>',
+      'how long the handler of a primitive that no turn calls may take',
+      flag(settingSchemas.handlerTimeoutMs),
     )
     .option('--no-door', 'do not serve the queues boxcar-primitives and boxcar-tool-results')
     .addHelpText(
       'after',
       helpOf({
         remarks:
-          'SIGTERM and Ctrl-C finish the steps in hand and give the turns back; the second one stops at once.',
+          'SIGTERM and Ctrl-C finish the steps in hand and give the turns back, within the grace time; the second one stops at once.',
         examples: [
           'boxcar worker --concurrency 50 --plugin ./my-tools.js',
           "boxcar worker --target gpu --target ''",

@@ -17,7 +17,15 @@ const CLEAN: Readonly<Record<string, undefined>> = Object.fromEntries(
   [
     ...['DATABASE_URL', 'DATABASE_DIRECT_URL', 'REDIS_URL', 'BOXCAR_POSTGRES_PORT', 'BOXCAR_LOG_LEVEL'],
     ...['BOXCAR_PROJECT', 'BOXCAR_PLUGINS', 'BOXCAR_CONCURRENCY', 'BOXCAR_WORKER_TARGETS', 'BOXCAR_LEASE_MS'],
-    ...['BOXCAR_GRACE_MS', 'BOXCAR_DATA_DIR', 'PGOPTIONS', 'PGPASSWORD', 'PGUSER'],
+    ...[
+      'BOXCAR_GRACE_MS',
+      'BOXCAR_HANDLER_TIMEOUT_MS',
+      'BOXCAR_DATA_DIR',
+      'BOXCAR_DATABASE_WAIT_SECONDS',
+      'PGOPTIONS',
+      'PGPASSWORD',
+      'PGUSER',
+    ],
   ].map((name) => [name, undefined]),
 );
 
