@@ -1,6 +1,6 @@
-import { tcpProxy, testDatabase, waitFor } from '@boxcar/testkit';
-import { expect, test } from 'vitest';
-import { migrateQueues } from './queues.js';
+import { queueBackends, tcpProxy, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
+import { describe, expect, test } from 'vitest';
+import { migrateQueues, openQueues } from './queues.js';
 
 test('a migration of the queues that loses its connection says so, and ends no process', async () => {
   await using database = await testDatabase();
@@ -24,4 +24,99 @@ test('a migration of the queues that loses its connection says so, and ends no p
     await blocker.query('rollback');
     blocker.release();
   }
+});
+
+describe.runIf(queueBackends().includes('redis'))('Redis connections that fall silent are replaced', () => {
+  const PATIENCE = { deadlineMs: 60_000 };
+  const kept = (jobId: string) => ({ jobId, removeOnComplete: false, removeOnFail: false });
+
+  test('the one that the queues share', { timeout: 90_000 }, async () => {
+    await using redis = await testRedis();
+    await using proxy = await tcpProxy(redis.url);
+    const queues = openQueues({ kind: 'redis', url: proxy.url });
+    try {
+      const queue = queues.queue('q');
+      await waitFor(() => queue.getJobState('none').catch(() => undefined), { message: 'the queue answers' });
+      expect(proxy.connectionCount).toBe(1);
+      proxy.stallOpen();
+      await expect(queue.getJobState('none')).rejects.toThrow('Command timed out');
+      await waitFor(() => queue.getJobState('none').catch(() => undefined), {
+        message: 'the queue answers on a new connection',
+        ...PATIENCE,
+      });
+    } finally {
+      await queues.close();
+    }
+  });
+
+  test('those of a worker; the job in hand ends, and the next is taken', { timeout: 90_000 }, async () => {
+    await using redis = await testRedis();
+    await using proxy = await tcpProxy(redis.url);
+    const near = openQueues({ kind: 'redis', url: redis.url });
+    const far = openQueues({ kind: 'redis', url: proxy.url });
+    let letGo = (): void => undefined;
+    const held = new Promise<void>((settle) => {
+      letGo = settle;
+    });
+    const errors: unknown[] = [];
+    const taken: string[] = [];
+    const worker = far.worker<unknown, void>(
+      'q',
+      async (job) => {
+        taken.push(job.id ?? '');
+        if (job.id === 'first') await held;
+      },
+      { concurrency: 1, keepCompleted: true, onError: (error) => void errors.push(error) },
+    );
+    try {
+      const queue = near.queue('q');
+      const add = (jobId: string) => queue.add('job', {}, kept(jobId)).then(() => true);
+      const ends = (jobId: string) =>
+        waitFor(async () => (await queue.getJobState(jobId)) === 'completed', {
+          message: `${jobId} has ended`,
+          ...PATIENCE,
+        });
+      await waitFor(() => add('first').catch(() => false), { message: 'the job is added' });
+      await waitFor(() => taken.includes('first'), { message: 'the job is in hand' });
+      proxy.stallOpen();
+      letGo();
+      await ends('first');
+      await add('second');
+      await ends('second');
+      expect(errors.map(String).join()).toContain('Socket timeout');
+    } finally {
+      letGo();
+      await worker.close();
+      await far.close();
+      await near.close();
+    }
+  });
+
+  test('those of a worker that are silent from their start', { timeout: 90_000 }, async () => {
+    await using redis = await testRedis();
+    await using proxy = await tcpProxy(redis.url);
+    let silent = 0;
+    // A connection is asked about once when it opens, and again with its first message.
+    proxy.stall((hello) => hello !== '' && silent < 2 && ++silent > 0);
+    const near = openQueues({ kind: 'redis', url: redis.url });
+    const far = openQueues({ kind: 'redis', url: proxy.url });
+    const taken: string[] = [];
+    const worker = far.worker<unknown, void>('q', async (job) => void taken.push(job.id ?? ''), {
+      concurrency: 1,
+      keepCompleted: true,
+      onError: () => undefined,
+    });
+    try {
+      const queue = near.queue('q');
+      await waitFor(() => queue.add('job', {}, kept('first')).catch(() => undefined), {
+        message: 'the job is added',
+      });
+      await waitFor(() => taken.includes('first'), { message: 'the job is taken', ...PATIENCE });
+      expect(silent).toBe(2);
+    } finally {
+      await worker.close();
+      await far.close();
+      await near.close();
+    }
+  });
 });

@@ -7,11 +7,23 @@
  * B3  What a queue asks fails while the server is away: the rows know better than a backlog in memory.
  * B4  A worker that closes waits for the jobs in hand and gives back what it was just being handed; the goodbyes to the
  *     server end in bounded time.
- * B5  The loss of a connection never ends the process.
+ * B5  The loss of a connection never ends the process. A Redis connection that owes an answer and says nothing for 5 s
+ *     is closed and replaced.
+ * B6  A job whose data is not JSON fails once, with the reason (`unreadable-jobs.ts`).
+ * B7  A job that is given back wakes another worker. BullMQ does not notify waiting workers when it puts back a job with a
+ *     priority, and on Redis they check again only after five seconds.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel';
-import { isTransient, toDatabaseError } from '@boxcar/store';
+import {
+  createDirectClient,
+  endClient,
+  isTransient,
+  limitsOf,
+  SILENCE_MARGIN_MS,
+  startupOptions,
+  toDatabaseError,
+} from '@boxcar/store';
 import {
   createPostgresBackend,
   createRedisBackend,
@@ -28,6 +40,7 @@ import {
 } from 'bullmq';
 import { Redis, type RedisOptions } from 'ioredis';
 import pg from 'pg';
+import { failUnreadable, type UnreadableJob } from './unreadable-jobs.js';
 
 /** Where the queues live. */
 export type QueueConnection =
@@ -37,24 +50,28 @@ export type QueueConnection =
 /** BullMQ keeps its tables in a schema of its own. */
 const QUEUE_SCHEMA = 'bullmq';
 
+export interface NewJobOptions {
+  readonly jobId: string;
+  readonly removeOnComplete: boolean;
+  readonly removeOnFail: boolean;
+  /** The lowest is delivered first; 0 before all others. */
+  readonly priority?: number;
+}
+
 /** What we use of a BullMQ queue. */
 export interface JobQueue<D> {
-  add(
-    name: string,
-    data: D,
-    opts: { jobId: string; removeOnComplete: boolean; removeOnFail: boolean },
-  ): Promise<unknown>;
-  addBulk(
-    jobs: {
-      name: string;
-      data: D;
-      opts: { jobId: string; removeOnComplete: boolean; removeOnFail: boolean };
-    }[],
-  ): Promise<unknown>;
+  add(name: string, data: D, opts: NewJobOptions): Promise<unknown>;
+  addBulk(jobs: { name: string; data: D; opts: NewJobOptions }[]): Promise<unknown>;
   getJobState(jobId: string): Promise<string>;
-  getJob(
-    jobId: string,
-  ): Promise<{ promote(): Promise<void>; returnvalue: unknown; failedReason?: string } | undefined>;
+  getJob(jobId: string): Promise<
+    | {
+        promote(): Promise<void>;
+        changePriority(opts: { readonly priority: number }): Promise<void>;
+        returnvalue: unknown;
+        failedReason?: string;
+      }
+    | undefined
+  >;
   /** 0 when a worker has it in hand, or one of its children. */
   remove(jobId: string): Promise<number>;
 }
@@ -65,6 +82,9 @@ export interface JobFlow {
 }
 
 export interface JobWorker {
+  /** Takes no more jobs until `resume`; one that is on its way may still come. */
+  pause(): void;
+  resume(): void;
   /** Takes no more jobs, waits for those in hand. */
   close(): Promise<void>;
 }
@@ -72,7 +92,13 @@ export interface JobWorker {
 export interface WorkerSettings {
   readonly concurrency: number;
   readonly onError: (error: unknown) => void;
+  /** A job is being failed because its data is not JSON. */
+  readonly onUnreadable?: (job: UnreadableJob) => void;
   readonly keepCompleted: boolean;
+  /** Asked in the moment before a job is processed. False: the job goes back (B7), and the worker pauses. */
+  readonly admit?: (job: Job) => boolean;
+  /** The queue had no further job. */
+  readonly onEmpty?: () => void;
 }
 
 /** Opens queues and workers on one backend and closes what they share. */
@@ -88,6 +114,13 @@ const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
 /** How long saying goodbye to a server may take. */
 const GOODBYE_MS = 2_000;
+/** A Redis connection that says nothing for so long although an answer is due is closed; ioredis opens a new one. */
+const SILENCE_MS = 5_000;
+/**
+ * The same for the connection on which a BullMQ worker waits for jobs. A wait lasts 10 s at most, and BullMQ replaces the
+ * connection 1 s after the end of a wait that has no answer. It does not watch the start of a connection; this limit does.
+ */
+const BLOCKING_SILENCE_MS = 15_000;
 
 /** Parts of at most `size`: what one call to the queue takes. */
 export function* chunks<T>(items: readonly T[], size: number): Generator<readonly T[]> {
@@ -168,40 +201,100 @@ function openQueue<D>(make: () => Queue<D>): JobQueue<D> {
 function openWorker<D, R, C>(
   classes: Classes<C>,
   connector: Connector<C>,
-  job: { readonly name: string; readonly processor: Processor<D, R>; readonly settings: WorkerSettings },
+  job: {
+    readonly kind: QueueConnection['kind'];
+    readonly name: string;
+    readonly processor: Processor<D, R>;
+    readonly settings: WorkerSettings;
+  },
 ): JobWorker {
-  const { name, processor, settings } = job;
+  const { kind, name, processor, settings } = job;
   let isClosing = false;
   let isClosed = false;
   const connection = connector.worker(() => isClosed);
+  let isPaused = false;
   const inHand = new Set<Promise<R>>();
+  const givingBack = new Set<Promise<void>>();
+  const giveBack = async (job: Job<D, R>, token: string | undefined): Promise<void> => {
+    await job.moveToWait(token);
+    // B7: a change of priority tells the workers that wait, but puts the job after the others of its priority.
+    if (kind === 'redis' && job.priority > 0) {
+      await job.changePriority({ priority: job.priority });
+      await job.changePriority({ priority: job.priority, lifo: true });
+    }
+    // On Postgres a job without a priority goes back to the end.
+    if (kind === 'postgres' && job.priority === 0) await job.changePriority({ priority: 0, lifo: true });
+  };
+  /** How many jobs were brought. */
+  let brought = 0;
   const work = async (next: Job<D, R>, token: string | undefined): Promise<R> => {
-    if (!isClosing) return processor(next, token);
+    brought++;
+    if (!isClosing && settings.admit?.(next) !== false) return processor(next, token);
+    pause();
     // What cannot be moved stays active until its lock ends, and is given again then.
-    await next.moveToWait(token).catch(settings.onError);
+    const giving = giveBack(next, token)
+      .catch(settings.onError)
+      .finally(() => givingBack.delete(giving));
+    givingBack.add(giving);
+    await giving;
     throw new WaitingError();
   };
   const make = () => {
-    const worker = new classes.Worker<D, R>(
-      name,
-      (next, token) => {
-        const working = work(next as Job<D, R>, token);
-        inHand.add(working);
-        const forget = (): void => void inHand.delete(working);
-        working.then(forget, forget);
-        return working;
-      },
-      { ...workerOptions(settings), connection } as WorkerOptions<C>,
+    const worker = failUnreadable(
+      new classes.Worker<D, R>(
+        name,
+        (next, token) => {
+          const working = work(next as Job<D, R>, token);
+          inHand.add(working);
+          const forget = (): void => void inHand.delete(working);
+          working.then(forget, forget);
+          return working;
+        },
+        { ...workerOptions(settings), connection } as WorkerOptions<C>,
+      ),
+      settings.onUnreadable,
     );
     worker.on('error', settings.onError);
+    if (settings.onEmpty !== undefined) worker.on('drained', settings.onEmpty);
     return worker;
   };
   let worker = make();
+  // BullMQ sets its flag at once and reports failures as errors of the worker.
+  const pause = (): void => {
+    if (isPaused || isClosing) return;
+    isPaused = true;
+    worker.pause(true).catch(settings.onError);
+  };
+  const resume = (): void => {
+    if (!isPaused || isClosing) return;
+    isPaused = false;
+    // A job on its way back would not be found.
+    if (givingBack.size === 0) takeAgain();
+    else void Promise.all(givingBack).then(takeAgain);
+  };
+  const queue = lazily(() => new classes.Queue(name, { connection: connector.queue() } as QueueOptions<C>));
+  // BullMQ says that a queue is empty only after it had a job.
+  const tellIfEmpty = async (onEmpty: () => void): Promise<void> => {
+    const before = brought;
+    const counts = await queue().getJobCounts('waiting', 'prioritized');
+    // A job that was brought since may be followed by others.
+    if (brought === before && Object.values(counts).every((count) => count === 0)) onEmpty();
+  };
+  const takeAgain = (): void => {
+    if (isPaused || isClosing) return;
+    if (settings.onEmpty !== undefined) tellIfEmpty(settings.onEmpty).catch(() => undefined);
+    worker.resume().catch(settings.onError);
+    // BullMQ does not run a worker again whose loop is ending at this moment.
+    setImmediate(() => {
+      if (!isPaused && !isClosing && !worker.isRunning()) worker.run().catch(settings.onError);
+    });
+  };
   const run = async (): Promise<void> => {
     for (;;) {
       try {
         await worker.waitUntilReady();
-        if (!isClosing) await worker.run();
+        // A worker that is paused from the start is run by its resume.
+        if (!isClosing && !isPaused && !worker.isRunning()) await worker.run();
         return;
       } catch (error) {
         if (isClosing) return;
@@ -210,11 +303,14 @@ function openWorker<D, R, C>(
         await delay(RETRY_MAX_MS, undefined, { ref: false });
         if (isClosing) return;
         worker = make();
+        if (isPaused) await worker.pause(true);
       }
     }
   };
   void run();
   return {
+    pause,
+    resume,
     close: async () => {
       isClosing = true;
       const closing = worker.close();
@@ -240,7 +336,8 @@ function openOn<C>(kind: QueueConnection['kind'], classes: Classes<C>, connector
       const flow = lazily(() => new classes.FlowProducer({ connection: connector.queue() }));
       return { addBulk: (flows) => flow().addBulk(flows) };
     },
-    worker: (name, processor, settings) => openWorker(classes, connector, { name, processor, settings }),
+    worker: (name, processor, settings) =>
+      openWorker(classes, connector, { kind, name, processor, settings }),
     close: () => connector.close(),
   };
 }
@@ -268,11 +365,14 @@ function toPatient(pool: pg.Pool, isClosed: () => boolean): pg.Pool {
 }
 
 function connectPostgres(url: string): Connector<pg.Pool> {
+  const limits = limitsOf();
   // One pool for all queues of the process; each worker keeps one of its connections for LISTEN.
   const pool = new pg.Pool({
     connectionString: url,
     max: 8,
-    options: `-c search_path=${QUEUE_SCHEMA}`,
+    // BullMQ's transactions hold locks too.
+    options: `-c search_path=${QUEUE_SCHEMA} ${startupOptions(limits)}`,
+    query_timeout: limits.statementMs + SILENCE_MARGIN_MS,
     keepAlive: true,
     connectionTimeoutMillis: 5_000,
     application_name: 'boxcar-queues',
@@ -293,7 +393,7 @@ function connectPostgres(url: string): Connector<pg.Pool> {
       const ended = pool.end();
       await within(ended, GOODBYE_MS).catch(() => {
         // A worker that could not say goodbye has kept its connections.
-        for (const client of clients) (client as unknown as pg.Client).end().catch(() => undefined);
+        for (const client of clients) client.connection.stream.destroy();
       });
     },
   };
@@ -304,9 +404,9 @@ function connectRedis(url: string): Connector<Redis> {
   const track = (client: Redis): Redis => {
     client.on('error', () => undefined);
     clients.add(client);
-    // BullMQ opens a second connection for each worker by itself.
+    // BullMQ opens a second connection for each worker by itself, and waits for jobs on it.
     const duplicate = client.duplicate.bind(client);
-    client.duplicate = (options) => track(duplicate(options));
+    client.duplicate = (options) => track(duplicate({ ...options, socketTimeout: BLOCKING_SILENCE_MS }));
     return client;
   };
   const open = (options: RedisOptions): Redis =>
@@ -314,6 +414,10 @@ function connectRedis(url: string): Connector<Redis> {
       new Redis(url, {
         ...options,
         replyMapping: 'legacy',
+        // Runs only while a command waits for its answer: an idle connection costs nothing. The new connection sends such commands
+        // again, so a command may take effect twice. BullMQ refuses to end a job a second time and to add an id twice. A job whose
+        // delivery was lost is delivered again after its lock ends, and the sweep rings for its turn again.
+        socketTimeout: SILENCE_MS,
         // The end of a blocking connection goes unnoticed, and it keeps the process alive for as long as this.
         disconnectTimeout: 50,
         retryStrategy: (times: number) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
@@ -322,7 +426,7 @@ function connectRedis(url: string): Connector<Redis> {
   let shared: Redis | undefined;
   return {
     queue: () =>
-      (shared ??= open({ enableOfflineQueue: false, maxRetriesPerRequest: 1, commandTimeout: 5_000 })),
+      (shared ??= open({ enableOfflineQueue: false, maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS })),
     worker: () => open({ maxRetriesPerRequest: null }),
     close: async () => {
       for (const client of clients) client.disconnect();
@@ -350,15 +454,17 @@ export function openQueues(connection: QueueConnection): Queues {
 
 /** Creates or updates BullMQ's own tables in Postgres. Idempotent; run on every deploy. */
 export async function migrateQueues(databaseUrl: string): Promise<void> {
-  const client = new pg.Client({ connectionString: databaseUrl });
-  // A connection that is lost fails its statement and is also an event, which unheard ends the process.
-  client.on('error', () => undefined);
+  const client = createDirectClient({
+    connectionString: databaseUrl,
+    applicationName: 'boxcar migrate',
+    queryMs: Number.POSITIVE_INFINITY,
+  });
   try {
     await client.connect();
     await runMigrations(client, QUEUE_SCHEMA);
   } catch (error) {
     throw toDatabaseError(error);
   } finally {
-    await client.end();
+    await endClient(client);
   }
 }

@@ -1,6 +1,8 @@
 import { type Doorbell, type DoorbellSubscription, type Ring, type TurnId, tryParseId } from '@boxcar/kernel';
 import type { Log } from '../log.js';
 import { chunks, type JobQueue, type JobWorker, type Queues, within } from '../queues.js';
+import { placeOf } from './ring-order.js';
+import { TakenRings } from './taken-rings.js';
 
 /** What a job of a turns queue says: which turn, at which epoch. Nothing else; the rows know the rest. */
 export interface TurnJob {
@@ -14,7 +16,9 @@ const turnsQueue = (workerTarget: string): string =>
 
 /** A ring that takes longer is lost; the sweep rings again. */
 const RING_LIMIT_MS = 500;
-const RINGS_PER_CALL = 500;
+const RINGS_PER_CALL = 100;
+/** How long its workers may take to close. */
+const CLOSE_LIMIT_MS = 2_000;
 /** How long one question to the queue may take. */
 const ASK_LIMIT_MS = 2_000;
 const QUESTIONS_AT_ONCE = 50;
@@ -37,13 +41,17 @@ function parseRing(data: unknown, workerTarget: string): Ring | undefined {
 export class BullMqDoorbell implements Doorbell {
   readonly #queues: Queues;
   readonly #log: Log;
+  readonly #now: () => number;
   readonly #turnQueues = new Map<string, JobQueue<TurnJob>>();
   readonly #primitives: JobQueue<unknown>;
   readonly #workers = new Set<JobWorker>();
+  readonly #taken = new TakenRings();
 
-  constructor(queues: Queues, log: Log) {
+  /** @param now - Clock for tests, in milliseconds. */
+  constructor(queues: Queues, log: Log, now: () => number = Date.now) {
     this.#queues = queues;
     this.#log = log;
+    this.#now = now;
     this.#primitives = queues.queue(PRIMITIVES_QUEUE);
   }
 
@@ -60,7 +68,12 @@ export class BullMqDoorbell implements Doorbell {
       const jobs = group.map((ring) => ({
         name: 'turn',
         data: { turn_id: ring.turnId, epoch: ring.epoch },
-        opts: { jobId: jobId(ring), removeOnComplete: true, removeOnFail: true },
+        opts: {
+          jobId: jobId(ring),
+          removeOnComplete: true,
+          removeOnFail: true,
+          priority: placeOf(ring, this.#now()),
+        },
       }));
       try {
         const queue = this.#queue(target);
@@ -77,55 +90,90 @@ export class BullMqDoorbell implements Doorbell {
       }
     };
     await Promise.all(
-      [...groupByTarget(rings)].flatMap(([target, group]) =>
-        [...chunks(group, RINGS_PER_CALL)].map((part) => add(target, part)),
-      ),
+      [...groupByTarget(rings)].map(async ([target, group]) => {
+        // One after the other, so that each part has its time: sent together they wait for each other at the server.
+        for (const part of chunks(group, RINGS_PER_CALL)) await add(target, part);
+      }),
     );
   }
 
-  async findLost(rings: readonly Ring[]): Promise<readonly Ring[] | undefined> {
+  async findLost(
+    rings: readonly Ring[],
+    { takenMs = Number.POSITIVE_INFINITY }: { readonly takenMs?: number } = {},
+  ): Promise<readonly Ring[] | undefined> {
     try {
       if (rings.length === 0) await within(this.#queue('').getJobState('none'), RING_LIMIT_MS);
       const lost: Ring[] = [];
+      const taken = new Map<string, Ring>();
       for (const part of chunks(rings, QUESTIONS_AT_ONCE)) {
         const states = await within(
           Promise.all(part.map((ring) => this.#queue(ring.workerTarget).getJobState(jobId(ring)))),
           ASK_LIMIT_MS,
         );
         lost.push(...part.filter((_ring, index) => !ON_ITS_WAY.has(states[index] ?? 'unknown')));
+        for (const [index, ring] of part.entries())
+          if (states[index] === 'active') taken.set(jobId(ring), ring);
       }
-      return lost;
+      if (rings.length === 0) return lost;
+      const overdue = this.#taken.note(new Set(taken.keys()), takenMs);
+      return [...lost, ...[...taken].flatMap(([id, ring]) => (overdue.has(id) ? [ring] : []))];
     } catch (error) {
       this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });
       return undefined;
     }
   }
 
-  async knock(jobIds: readonly string[]): Promise<readonly string[]> {
+  async raise(rings: readonly Ring[]): Promise<void> {
+    try {
+      for (const part of chunks(rings, QUESTIONS_AT_ONCE)) {
+        const raiseOne = async (ring: Ring): Promise<void> => {
+          const queue = this.#queue(ring.workerTarget);
+          // Of those that wait with priority 0 each would go to the end.
+          if ((await queue.getJobState(jobId(ring))) !== 'prioritized') return;
+          const raising = queue.getJob(jobId(ring)).then((job) => job?.changePriority({ priority: 0 }));
+          await raising.catch((error: unknown) => {
+            // Delivered in this moment: nothing is left to raise.
+            this.#log('debug', 'doorbell.not_raised', { turn_id: ring.turnId, error: errorText(error) });
+          });
+        };
+        await within(Promise.all(part.map(raiseOne)), ASK_LIMIT_MS);
+      }
+    } catch (error) {
+      // Each further part would wait as long. The next sweep looks again.
+      this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });
+    }
+  }
+
+  async knock(jobIds: readonly string[]): Promise<readonly string[] | undefined> {
     const gone: string[] = [];
     const knockAt = async (id: string): Promise<void> => {
       const state = await this.#primitives.getJobState(id);
-      if (state === 'delayed') await (await this.#primitives.getJob(id))?.promote();
-      else if (!ON_ITS_WAY.has(state)) gone.push(id);
+      if (state === 'delayed') {
+        const waking = this.#primitives.getJob(id).then((job) => job?.promote());
+        await waking.catch((error: unknown) => {
+          // Promoted by someone else in this moment; if not, the sweep knocks again.
+          this.#log('debug', 'doorbell.knock_failed', { job_id: id, error: errorText(error) });
+        });
+      } else if (!ON_ITS_WAY.has(state)) gone.push(id);
     };
-    for (const part of chunks(jobIds, QUESTIONS_AT_ONCE)) {
-      await Promise.all(
-        part.map((id) =>
-          within(knockAt(id), ASK_LIMIT_MS).catch((error: unknown) => {
-            // Promoted by someone else in this moment, or the queue is away: the sweep knocks again.
-            this.#log('debug', 'doorbell.knock_failed', { job_id: id, error: errorText(error) });
-          }),
-        ),
-      );
+    try {
+      for (const part of chunks(jobIds, QUESTIONS_AT_ONCE))
+        await within(Promise.all(part.map(knockAt)), ASK_LIMIT_MS);
+      return gone;
+    } catch (error) {
+      // Each further part would wait as long, and hold up the sweep.
+      this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });
+      return undefined;
     }
-    return gone;
   }
 
   async listen(options: Parameters<Doorbell['listen']>[0]): Promise<DoorbellSubscription> {
+    // The listener knows a ring that it has admitted by its identity.
+    const rings = new WeakMap<object, Ring>();
     const worker = this.#queues.worker<unknown, void>(
       turnsQueue(options.workerTarget),
       async (job) => {
-        const ring = parseRing(job.data, options.workerTarget);
+        const ring = rings.get(job);
         if (ring === undefined) {
           this.#log('warn', 'doorbell.no_ring', { job_id: job.id, worker_target: options.workerTarget });
           return;
@@ -133,10 +181,29 @@ export class BullMqDoorbell implements Doorbell {
         // Never throws: what becomes of the turn is in its row, a failed job would say nothing.
         await options.handle(ring).catch(options.onError);
       },
-      { concurrency: options.concurrency, onError: options.onError, keepCompleted: false },
+      {
+        concurrency: options.concurrency,
+        onError: options.onError,
+        onUnreadable: ({ jobId, reason }) =>
+          this.#log('warn', 'doorbell.no_ring', {
+            job_id: jobId,
+            worker_target: options.workerTarget,
+            error: reason,
+          }),
+        keepCompleted: false,
+        admit: (job) => {
+          const ring = parseRing(job.data, options.workerTarget);
+          if (ring === undefined) return true;
+          rings.set(job, ring);
+          return options.admit?.(ring) ?? true;
+        },
+        ...(options.onEmpty === undefined ? {} : { onEmpty: options.onEmpty }),
+      },
     );
     this.#workers.add(worker);
     return {
+      pause: () => worker.pause(),
+      resume: () => worker.resume(),
       close: async () => {
         this.#workers.delete(worker);
         await worker.close();
@@ -145,9 +212,14 @@ export class BullMqDoorbell implements Doorbell {
   }
 
   async close(): Promise<void> {
-    await Promise.all([...this.#workers].map((worker) => worker.close()));
+    const workers = [...this.#workers];
     this.#workers.clear();
-    await this.#queues.close();
+    try {
+      // A job in hand may wait for a server that is away.
+      await within(Promise.all(workers.map((worker) => worker.close())), CLOSE_LIMIT_MS);
+    } finally {
+      await this.#queues.close();
+    }
   }
 }
 

@@ -35,6 +35,8 @@ class Listener {
   readonly errors: unknown[] = [];
   readonly #held = new Map<string, () => void>();
   #isHolding: boolean;
+  hasRoom = true;
+  readonly refused: string[] = [];
   mostInHand = 0;
 
   constructor(options: { readonly isHolding?: boolean } = {}) {
@@ -50,6 +52,10 @@ class Listener {
     this.#held.delete(keyOf(ring));
   };
   readonly onError = (error: unknown): void => void this.errors.push(error);
+  readonly admit = (ring: Ring): boolean => {
+    if (!this.hasRoom) this.refused.push(keyOf(ring));
+    return this.hasRoom;
+  };
 
   get inHand(): number {
     return this.#held.size;
@@ -71,10 +77,13 @@ class Listener {
     const subscription = await doorbell.listen({
       workerTarget: options.workerTarget ?? '',
       concurrency: options.concurrency ?? 1,
+      admit: this.admit,
       handle: this.handle,
       onError: this.onError,
     });
     return {
+      pause: () => subscription.pause(),
+      resume: () => subscription.resume(),
       close: () => subscription.close(),
       // A test that failed must not wait for the rings it held.
       [Symbol.asyncDispose]: () => {
@@ -212,6 +221,102 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     expect(listener.heard).toEqual([bad, good].map(keyOf));
   });
 
+  test.each([0, 7])(
+    'gives a ring of priority %i that its listener has no room for to another at once',
+    async (priority) => {
+      await using opened = await openOn(kind);
+      const { doorbell } = opened;
+      const [full, idle] = [new Listener(), new Listener()];
+      full.hasRoom = false;
+      await using first = await full.listen(doorbell, { concurrency: 3 });
+      await using second = await idle.listen(doorbell);
+      // Until one of them was brought to the listener without room.
+      for (let count = 0; count < 100 && full.refused.length === 0; count++) {
+        const ring = { ...newRing(), priority };
+        await doorbell.ring([ring]);
+        await waitFor(() => idle.heard.includes(keyOf(ring)), {
+          message: 'the idle listener has the ring',
+          // A listener of BullMQ looks by itself after five seconds.
+          deadlineMs: 3_500,
+        });
+      }
+      expect(full.refused).not.toEqual([]);
+      expect(full.heard).toEqual([]);
+      expect(new Set(idle.heard).size).toBe(idle.heard.length);
+      full.hasRoom = true;
+      first.resume();
+      await second.close();
+      const next = newRing();
+      await doorbell.ring([next]);
+      await full.heardAll(next);
+    },
+  );
+
+  test('keeps what its only listener has no room for until that one has', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const rings = [newRing(), { ...newRing(), priority: 1 }, { ...newRing(), priority: 2 }];
+    const listener = new Listener();
+    listener.hasRoom = false;
+    await using subscription = await listener.listen(doorbell, { concurrency: 2 });
+    await doorbell.ring(rings);
+    await waitFor(() => listener.refused.length > 0, { message: 'a ring is refused' });
+    expect(await doorbell.findLost(rings)).toEqual([]);
+    // It may have asked for a second one while the first was brought, and for no more.
+    expect(listener.refused.length).toBeLessThanOrEqual(2);
+    expect(listener.heard).toEqual([]);
+    listener.hasRoom = true;
+    subscription.resume();
+    await listener.heardAll(...rings);
+    expect(listener.heard).toHaveLength(3);
+  });
+
+  test('brings rings by their priority, and those of equal priority in order', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const [last, second, third, first] = [9, 3, 3, 0].map((priority) => ({ ...newRing(), priority }));
+    const rings = [last, second, third, first].flatMap((ring) => ring ?? []);
+    for (const ring of rings) await doorbell.ring([ring]);
+    expect(await doorbell.findLost(rings)).toEqual([]);
+    const listener = new Listener();
+    await using _subscription = await listener.listen(doorbell);
+    await listener.heardAll(...rings);
+    expect(listener.heard).toEqual(
+      [first, second, third, last].flatMap((ring) => (ring ? [keyOf(ring)] : [])),
+    );
+  });
+
+  test('raises rings to those of priority 0, which keep their places', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const waiting = [0, 0, 3, 8, 8].map((priority) => ({ ...newRing(), priority }));
+    const [first, second, third, fourth, last] = waiting as [Ring, Ring, Ring, Ring, Ring];
+    for (const ring of waiting) await doorbell.ring([ring]);
+    const unknown = { ...newRing(), priority: 8 };
+    await doorbell.raise([last, first, unknown]);
+    await doorbell.raise([last, first, unknown]);
+    expect(await doorbell.findLost([...waiting, unknown])).toEqual([unknown]);
+    const listener = new Listener();
+    await using _subscription = await listener.listen(doorbell);
+    await listener.heardAll(...waiting);
+    expect(listener.heard).toEqual([first, second, last, third, fourth].map(keyOf));
+  });
+
+  test('keeps the order of rings of equal priority when its listener has no room for one', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const rings = Array.from({ length: 6 }, () => ({ ...newRing(), priority: 8 }));
+    for (const ring of rings) await doorbell.ring([ring]);
+    const listener = new Listener();
+    listener.hasRoom = false;
+    await using subscription = await listener.listen(doorbell);
+    await waitFor(() => listener.refused.length > 0, { message: 'a ring is refused' });
+    listener.hasRoom = true;
+    subscription.resume();
+    await listener.heardAll(...rings);
+    expect(listener.heard).toEqual(rings.map(keyOf));
+  });
+
   test('stops delivery when a subscription is closed, which waits for the ring in hand', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
@@ -263,6 +368,21 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     expect(await doorbell.findLost(everything)).toEqual([removed, swallowed]);
   });
 
+  test('calls a ring lost that a listener holds for longer than it may', async () => {
+    await using opened = await openOn(kind);
+    const { doorbell } = opened;
+    const [held, waiting] = [newRing(), newRing()];
+    const listener = new Listener({ isHolding: true });
+    await using _subscription = await listener.listen(doorbell, { concurrency: 1 });
+    await doorbell.ring([held]);
+    await listener.heardAll(held);
+    await doorbell.ring([waiting]);
+    expect(await doorbell.findLost([held, waiting])).toEqual([]);
+    expect(await doorbell.findLost([held, waiting], { takenMs: 3_600_000 })).toEqual([]);
+    expect(await doorbell.findLost([held, waiting], { takenMs: 0 })).toEqual([held]);
+    listener.letAllGo();
+  });
+
   test('brings a ring again that was in the hands of a process that died', async () => {
     await using opened = await openOn(kind);
     const { doorbell, backend } = opened;
@@ -278,6 +398,38 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
       deadlineMs: 20_000,
     });
     expect(listener.heard).toEqual([keyOf(ring)]);
+  });
+
+  test('sends many rings in parts of 100, and goes on with the next when one is never answered', async () => {
+    await using opened = await openOn(kind);
+    const { backend } = opened;
+    if (backend === undefined) throw new Error('no queue');
+    const parts: number[] = [];
+    const queues = openQueues(backend.connection);
+    const log: { event: string; rings: unknown }[] = [];
+    const doorbell = new BullMqDoorbell(
+      {
+        ...queues,
+        queue: <D>(name: string) => {
+          const queue = queues.queue<D>(name);
+          return {
+            ...queue,
+            addBulk: async (jobs: Parameters<typeof queue.addBulk>[0]) => {
+              parts.push(jobs.length);
+              // The second part is never answered.
+              return parts.length === 2 ? new Promise(() => undefined) : queue.addBulk(jobs);
+            },
+          };
+        },
+      },
+      (_level, event, fields = {}) => void log.push({ event, rings: fields.rings }),
+    );
+    const rings = Array.from({ length: 250 }, () => newRing());
+    await doorbell.ring(rings);
+    expect(parts).toEqual([100, 100, 50]);
+    expect(log).toContainEqual({ event: 'doorbell.ring_lost', rings: 100 });
+    expect(await doorbell.findLost(rings)).toEqual(expect.arrayContaining(rings.slice(100, 200)));
+    await doorbell.close();
   });
 
   test('leaves jobs alone that are no rings', async () => {
@@ -306,6 +458,61 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     expect(await queue?.getJobState('asleep')).toBe('waiting');
   });
 
+  test('asks a queue that does not answer no further questions after the first part', async () => {
+    await using opened = await openOn(kind);
+    const { backend } = opened;
+    if (backend === undefined) throw new Error('no queue');
+    let asked = 0;
+    const queues = openQueues(backend.connection);
+    const doorbell = new BullMqDoorbell(
+      {
+        ...queues,
+        queue: <D>(name: string) => ({
+          ...queues.queue<D>(name),
+          getJobState: () => {
+            asked += 1;
+            return new Promise<string>(() => undefined);
+          },
+        }),
+      },
+      silentLog,
+    );
+    const rings = Array.from({ length: 200 }, () => newRing());
+    expect(await doorbell.knock(rings.map(keyOf))).toBeUndefined();
+    expect(asked).toBe(50);
+    await doorbell.raise(rings);
+    expect(asked).toBe(100);
+    await doorbell.close();
+  });
+
+  test('goes on with the other jobs when one is moved by somebody else while it is woken', async () => {
+    await using opened = await openOn(kind);
+    const { backend } = opened;
+    if (backend === undefined) throw new Error('no queue');
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    await queue.add('x', {}, { jobId: 'asleep', delay: 3_600_000 });
+    const queues = openQueues(backend.connection);
+    const doorbell = new BullMqDoorbell(
+      {
+        ...queues,
+        queue: <D>(name: string) => {
+          const known = queues.queue<D>(name);
+          return {
+            ...known,
+            getJob: async (jobId: string) => {
+              await (await known.getJob(jobId))?.promote();
+              return known.getJob(jobId);
+            },
+          };
+        },
+      },
+      silentLog,
+    );
+    expect(await doorbell.knock(['asleep', 'gone'])).toEqual(['gone']);
+    expect(await queue.getJobState('asleep')).toBe('waiting');
+    await doorbell.close();
+  });
+
   test.each(['cut off', 'stalled'])(
     'rings back in time and cannot tell what is lost when it is %s',
     async (fault) => {
@@ -324,7 +531,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
       expect(connections).toBeGreaterThan(0);
       await inTime(doorbell.ring([meanwhile, newRing('gpu'), newRing('other')]), 'a ring');
       const asked = [doorbell.findLost([meanwhile]), doorbell.findLost([]), doorbell.knock(['some', 'job'])];
-      expect(await inTime(Promise.all(asked), 'a question')).toEqual([undefined, undefined, []]);
+      expect(await inTime(Promise.all(asked), 'a question')).toEqual([undefined, undefined, undefined]);
       expect(listener.heard).toEqual([keyOf(before)]);
 
       await proxy.restore();
@@ -344,14 +551,14 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     const listener = new Listener();
     await inTime(listener.listen(doorbell), 'listening');
     const asked = [doorbell.ring([newRing()]), doorbell.findLost([]), doorbell.knock(['some'])];
-    expect(await inTime(Promise.all(asked), 'a question')).toEqual([undefined, undefined, []]);
+    expect(await inTime(Promise.all(asked), 'a question')).toEqual([undefined, undefined, undefined]);
 
     await proxy.restore();
     await waitFor(() => doorbell.findLost([]), { message: 'the queue answers' });
     const ring = newRing();
     await doorbell.ring([ring]);
     await listener.heardAll(ring);
-    await waitFor(async () => (await doorbell.knock(['gone'])).length === 1, {
+    await waitFor(async () => (await doorbell.knock(['gone']))?.length === 1, {
       message: 'a knock is answered',
     });
     await doorbell.close();

@@ -1,34 +1,45 @@
 import type { Doorbell, DoorbellSubscription, Ring } from '@boxcar/kernel';
+import { keyOf, WaitingRings } from './waiting-rings.js';
 
 interface Listener {
   readonly workerTarget: string;
   readonly concurrency: number;
+  readonly admit?: (ring: Ring) => boolean;
+  readonly onEmpty?: () => void;
   readonly handle: (ring: Ring) => Promise<void>;
   readonly onError: (error: unknown) => void;
   readonly running: Set<Promise<void>>;
   isOpen: boolean;
+  isPaused: boolean;
 }
-
-const keyOf = (ring: Pick<Ring, 'turnId' | 'epoch'>): string => `${ring.turnId}-${ring.epoch}`;
 
 /** A doorbell without a queue, for one process: tests, and programs that submit and work in one place. */
 export class InProcessDoorbell implements Doorbell {
-  readonly #waiting = new Map<string, Ring>();
+  readonly #waiting: WaitingRings;
   readonly #active = new Set<string>();
   readonly #listeners = new Set<Listener>();
   #isClosed = false;
+
+  /** @param now - Clock for tests, in milliseconds. */
+  constructor(now: () => number = Date.now) {
+    this.#waiting = new WaitingRings(now);
+  }
 
   async ring(rings: readonly Ring[]): Promise<void> {
     if (this.#isClosed) return;
     for (const ring of rings) {
       // A ring that is being answered is not rung a second time.
-      if (!this.#active.has(keyOf(ring))) this.#waiting.set(keyOf(ring), ring);
+      if (!this.#active.has(keyOf(ring))) this.#waiting.add(ring);
     }
     for (const listener of this.#listeners) this.#deliver(listener);
   }
 
   async findLost(rings: readonly Ring[]): Promise<readonly Ring[]> {
-    return rings.filter((ring) => !this.#waiting.has(keyOf(ring)) && !this.#active.has(keyOf(ring)));
+    return rings.filter((ring) => !this.#waiting.has(ring) && !this.#active.has(keyOf(ring)));
+  }
+
+  async raise(rings: readonly Ring[]): Promise<void> {
+    for (const ring of rings) this.#waiting.raise(ring);
   }
 
   /** Jobs stand in a queue that this doorbell does not know, so it cannot say of any that it is gone. */
@@ -37,10 +48,19 @@ export class InProcessDoorbell implements Doorbell {
   }
 
   async listen(options: Parameters<Doorbell['listen']>[0]): Promise<DoorbellSubscription> {
-    const listener: Listener = { ...options, running: new Set(), isOpen: true };
+    const listener: Listener = { ...options, running: new Set(), isOpen: true, isPaused: false };
     this.#listeners.add(listener);
     this.#deliver(listener);
-    return { close: () => this.#closeListener(listener) };
+    return {
+      pause: () => {
+        listener.isPaused = true;
+      },
+      resume: () => {
+        listener.isPaused = false;
+        this.#deliver(listener);
+      },
+      close: () => this.#closeListener(listener),
+    };
   }
 
   async #closeListener(listener: Listener): Promise<void> {
@@ -50,11 +70,18 @@ export class InProcessDoorbell implements Doorbell {
   }
 
   #deliver(listener: Listener): void {
-    if (!listener.isOpen) return;
-    for (const [key, ring] of this.#waiting) {
-      if (listener.running.size >= listener.concurrency) return;
-      if (ring.workerTarget !== listener.workerTarget) continue;
-      this.#waiting.delete(key);
+    while (listener.isOpen && !listener.isPaused && listener.running.size < listener.concurrency) {
+      const ring = this.#waiting.first(listener.workerTarget);
+      if (ring === undefined) {
+        listener.onEmpty?.();
+        return;
+      }
+      if (listener.admit?.(ring) === false) {
+        listener.isPaused = true;
+        return;
+      }
+      const key = keyOf(ring);
+      this.#waiting.delete(ring);
       this.#active.add(key);
       const work: Promise<void> = Promise.resolve()
         .then(() => listener.handle(ring))
