@@ -8,7 +8,7 @@ import type { QueueDoor } from './queue-door.js';
 export const RETRY_MS = 1_000;
 
 /** A process of another build, or a migration, can accept what this one cannot. */
-const OURS: ReadonlySet<string> = new Set(['database_auth_failed', 'schema_too_new', 'schema_outdated']);
+const OURS: ReadonlySet<string> = new Set(['database_auth_failed', 'schema_too_new']);
 
 /** Closes a door when told to, or when a migration has shut this build out: other processes take its jobs then. */
 export function closable({ builds, log }: Runtime, worker: { close(): Promise<void> }): QueueDoor {
@@ -27,11 +27,21 @@ export function closable({ builds, log }: Runtime, worker: { close(): Promise<vo
 }
 
 /** Trouble that the caller has no part in: the job waits until it is over. */
-export function isOurTrouble(error: unknown): boolean {
+export async function isOurTrouble({ builds }: Pick<Runtime, 'builds'>, error: unknown): Promise<boolean> {
   const known = toDatabaseError(error);
-  return (
-    isTransient(known) || (known instanceof KernelError && (known.entry.canRetry || OURS.has(known.code)))
-  );
+  if (isTransient(known)) return true;
+  if (!(known instanceof KernelError)) return false;
+  if (known.code === 'schema_outdated') return !(await hasOwnSchema(builds));
+  return known.entry.canRetry || OURS.has(known.code);
+}
+
+/** Whether the database has the schema of this build: then what is missing in it is missed by somebody's own statement. */
+async function hasOwnSchema(builds: Runtime['builds']): Promise<boolean> {
+  try {
+    return (await builds.look()) === builds.build.schemaVersion;
+  } catch {
+    return false;
+  }
 }
 
 export function logTrouble(log: Log, event: string, job: Job, error: unknown): void {
@@ -58,12 +68,13 @@ export async function postpone(
 
 /** Trouble of ours delays the job; everything else fails it at once, `code: message` as the reason. */
 export async function refuse(
-  log: Log,
+  runtime: Pick<Runtime, 'builds' | 'log'>,
   job: Job,
   trouble: { error: unknown; token: string | undefined },
 ): Promise<never> {
+  const { log } = runtime;
   const { error, token } = trouble;
-  if (!isOurTrouble(error)) {
+  if (!(await isOurTrouble(runtime, error))) {
     const { code, message } = toErrorBody(error);
     // A reason that the queue cannot store would bring the job back again and again.
     throw new UnrecoverableError(sanitizeText(`${code}: ${message}`).value);

@@ -1,7 +1,7 @@
-import type { JsonValue } from '@boxcar/kernel';
+import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { KernelError } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
-import { createPool } from '@boxcar/store';
+import { createPool, limitByLease } from '@boxcar/store';
 import { type QueueBackend, queueBackends, spawnNode, tcpProxy, waitFor } from '@boxcar/testkit';
 import type { Job, JobsOptions, Queue } from 'bullmq';
 import { describe, expect, test } from 'vitest';
@@ -42,6 +42,7 @@ interface ProgramOptions {
   readonly databaseUrl?: string;
   readonly connection?: QueueConnection;
   readonly functions?: Readonly<Record<string, ScriptedFunction>>;
+  readonly handlerTimeoutMs?: number;
 }
 
 /** A runtime with a pool and queues of its own, as one program has them. */
@@ -62,6 +63,7 @@ class Program implements AsyncDisposable {
       doorbell: new BullMqDoorbell(this.#queues, write),
       model: createModelRouter({ scripted: { functions: options.functions ?? {} } }),
       log: write,
+      ...(options.handlerTimeoutMs === undefined ? {} : { handlerTimeoutMs: options.handlerTimeoutMs }),
     });
     this.#closers.push(
       () => this.runtime.close(),
@@ -331,11 +333,31 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await standsAs(s.queue, job, 'delayed');
     await proxy.cut();
     model.letGo();
-    await worker.logged('doorbell.knock_failed');
+    await worker.logged('doorbell.unreachable');
     expect(await s.queue.getJobState(job.id ?? '')).toBe('delayed');
     await proxy.restore();
     expect((await answerOf(s.queue, job)).answer).toEqual(success('held life'));
     await checkInvariants(s.backend.database.pool);
+  });
+
+  test('fails a job with the cause when the end of its turn cannot be written', async () => {
+    await using s = await scene(kind);
+    await s.door.profile('late', [{ say: 'late' }], { worker_target: 'later' });
+    s.door.serve();
+    const args = { target_strategy: 'new', target_ref: 'late', instruction: 'go', wait: true };
+    const job = await s.queue.add('delegate_async', { project_id: 'default', arguments: args });
+    await standsAs(s.queue, job, 'delayed');
+    const { pool } = s.backend.database;
+    const { rows } = await pool.query<{ row_id: TurnId }>(
+      `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead)
+       select 'turn_ends', t.id, 5, 'internal_error: this row is poison', now(), true from boxcar.turns t returning row_id`,
+    );
+    s.door.runtime.knockSoon(rows.map((row) => row.row_id));
+    const { reason } = await answerOf(s.queue, job);
+    expect(reason).toMatch(/^not_ended: .*this row is poison.*boxcar doctor --retry-dead/);
+    expect(await pool.query('select from boxcar.operations where door_job_id is not null')).toMatchObject({
+      rowCount: 0,
+    });
   });
 
   test('gives every job under one key the first answer, at once when it waits, and runs the turn once', async () => {
@@ -539,6 +561,15 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       ),
     );
     const ended = await Promise.all(jobs.map((job) => answerOf(s.queue, job)));
+    if (kind === 'redis') {
+      // The name of a job is text from outside too, and kept while it waits for its answer.
+      for (const jobId of ['a\u0000b', `a\u0000${nobody}`]) {
+        const job = await s.queue.add('launch_principal', launch({ wait: true }), { jobId, attempts: 5 });
+        const { reason, job: failed } = await answerOf(s.queue, job);
+        expect(reason).toMatch(/^bad_request: job_id: contains a NUL character or a lone surrogate/);
+        expect(failed.attemptsMade).toBe(1);
+      }
+    }
     const found = ended.map(({ reason = 'answered', job }, index) => [
       /^(\w+): \S/.exec(reason)?.[1] ?? reason,
       job.attemptsMade,
@@ -609,6 +640,109 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect((await answerTo(refused)).reason).toMatch(/^not_found: /);
     expect((await answerTo(wrong)).reason).toMatch(/^bad_request: /);
     expect(await turnCount(backend)).toBe(3);
+  });
+
+  test('fails a job once whose handler does not answer before its deadline, and frees its connection', async () => {
+    await using s = await scene(kind);
+    const program = s.program({ handlerTimeoutMs: 1_000 });
+    let runs = 0;
+    program.runtime.registerHandler('stuck', {
+      description: 'Never answers.',
+      input: z.strictObject({}),
+      handle: async (_input, { tx }) => {
+        runs++;
+        await tx.query({ text: 'select 1' });
+        return new Promise(() => undefined);
+      },
+    });
+    program.serve();
+    const data = { project_id: 'default', arguments: {} };
+    const job = await s.queue.add('stuck', data, { attempts: 5, backoff: 3_600_000 });
+    const { reason, job: failed } = await answerOf(s.queue, job);
+    expect(reason).toMatch(/^handler_timeout: The handler of stuck /);
+    expect(failed.attemptsMade).toBe(1);
+    expect(runs).toBe(1);
+    const { pool } = program.runtime;
+    await waitFor(() => pool.idleCount === pool.totalCount, { message: 'its connection is free', ...SOON });
+    expect(program.log.filter(({ event }) => event === 'door.retry')).toEqual([]);
+  });
+
+  test.each<[string, string, RegExp]>([
+    ['names a table that is not there', 'select from no_such_table', /no_such_table/],
+    ['has a limit of its own', 'set local statement_timeout = 20; select pg_sleep(10)', /statement timeout/],
+  ])('fails a job once whose handler %s', async (_title, text, expected) => {
+    await using s = await scene(kind);
+    const program = s.program();
+    let runs = 0;
+    program.runtime.registerHandler('wrong', {
+      description: 'Runs a statement.',
+      input: z.strictObject({}),
+      handle: async (_input, { tx }) => {
+        runs++;
+        await tx.query({ text });
+        return null;
+      },
+    });
+    program.serve();
+    const job = await s.queue.add('wrong', { project_id: 'default', arguments: {} }, { attempts: 1 });
+    expect((await answerOf(s.queue, job)).reason).toMatch(expected);
+    expect(runs).toBe(1);
+    expect(program.log.filter(({ event }) => event === 'door.retry')).toEqual([]);
+  });
+
+  test('keeps a job whose handler misses something while the schema is that of another build', async () => {
+    await using s = await scene(kind);
+    const program = s.program();
+    let runs = 0;
+    program.runtime.registerHandler('early', {
+      description: 'Runs a statement.',
+      input: z.strictObject({}),
+      handle: async (_input, { tx }) => {
+        runs++;
+        await tx.query({ text: 'select from public.later' });
+        return 'found';
+      },
+    });
+    const { pool } = s.backend.database;
+    await pool.query(
+      'insert into boxcar.schema_version (version, name, checksum, min_compatible) select version + 1, name, checksum, min_compatible from boxcar.schema_version order by version desc limit 1',
+    );
+    program.serve();
+    const job = await s.queue.add('early', { project_id: 'default', arguments: {} }, { attempts: 1 });
+    await program.logged('door.retry');
+    await pool.query('create table public.later ()');
+    expect((await answerOf(s.queue, job)).answer).toBe('found');
+    expect(runs).toBeGreaterThan(1);
+  });
+
+  test('fails a job once whose handler lets its transaction wait until the server has ended it', async () => {
+    await using s = await scene(kind);
+    const program = s.program();
+    using _limits = limitByLease(program.runtime.pool, 1_000);
+    let runs = 0;
+    program.runtime.registerHandler('idles', {
+      description: 'Waits.',
+      input: z.strictObject({}),
+      handle: async (_input, { tx }) => {
+        runs++;
+        const { rows } = await tx.query<{ pid: number }>({ text: 'select pg_backend_pid() as pid' });
+        await waitFor(
+          async () =>
+            (
+              await s.backend.database.pool.query('select from pg_stat_activity where pid = $1', [
+                rows[0]?.pid,
+              ])
+            ).rowCount === 0,
+          { message: 'the server has ended it', ...SOON },
+        );
+        await tx.query({ text: 'select 1' });
+        return null;
+      },
+    });
+    program.serve();
+    const job = await s.queue.add('idles', { project_id: 'default', arguments: {} }, { attempts: 1 });
+    expect((await answerOf(s.queue, job)).reason).toMatch(/^transaction_idle: /);
+    expect(runs).toBe(1);
   });
 
   test('accepts once what was committed when the answer of the database got lost', async () => {

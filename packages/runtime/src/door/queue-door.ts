@@ -2,10 +2,11 @@
  * The queue door: primitives submitted as jobs of `boxcar-primitives` by any BullMQ client.
  *
  * Q1  A job is accepted when its operation row commits; its default key is made of queue, job id, timestamp and data.
- * Q2  Bad input and refusals fail the job at once, `code: message` as the reason; trouble of ours never does.
+ * Q2  Bad input and refusals fail the job at once, with `code: message` as the reason; an error on our side never does.
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
- * Q4  What is delayed comes back behind all that waits. A `cancel` that meets trouble of ours keeps its slot instead, for a while,
- *     so that one which was put in front stays there.
+ *     A turn that the kernel has given up because its end cannot be written is answered as well: the job fails with the cause.
+ * Q4  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
+ *     that a `cancel` that was put first stays first.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import {
@@ -13,6 +14,7 @@ import {
   canonicalJson,
   isFinal,
   type JsonValue,
+  KernelError,
   parseJsonValue,
   sha256,
   type TurnId,
@@ -25,6 +27,7 @@ import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
 import type { Accepted } from '../submit/options.js';
+import { notEnded } from '../turn-watcher.js';
 import { closable, isOurTrouble, logTrouble, postpone, RETRY_MS, refuse } from './door-job.js';
 
 const jobSchema = z.strictObject({
@@ -65,17 +68,22 @@ type Reply =
 const defaultKey = (job: Job, data: JsonValue): string =>
   `job:${sha256(canonicalJson([PRIMITIVES_QUEUE, job.id ?? '', job.timestamp, data]))}`;
 
-/** The result of the awaited turn or batch; undefined while it is under way. */
-async function look(runtime: Runtime, awaited: Awaited): Promise<JsonValue | undefined> {
+/** The result of the awaited turn or batch, or why none will come; undefined while it is under way. */
+async function look(runtime: Runtime, awaited: Awaited): Promise<JsonValue | KernelError | undefined> {
   if (awaited.kind === 'batch') {
     const [batch] = await loadBatches(runtime.pool, [awaited.id]);
-    return batch === undefined || batch.status === 'running' ? undefined : batch.answer;
+    if (batch === undefined) return undefined;
+    return batch.status === 'running' ? lossOf(awaited, batch) : batch.answer;
   }
   const [state] = await loadTurnStates(runtime.pool, [awaited.id]);
-  return state !== undefined && isFinal(state.status)
+  if (state === undefined) return undefined;
+  return isFinal(state.status)
     ? ({ ...toTurnResult(state) } as unknown as JsonValue)
-    : undefined;
+    : lossOf(awaited, state);
 }
+
+const lossOf = ({ kind, id }: Awaited, { lost_cause: note }: { lost_cause: string | null }) =>
+  note === null ? undefined : notEnded(kind, id, note);
 
 function awaitedOf({ awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undefined {
   if (awaitedBatchId !== null) return { kind: 'batch', id: awaitedBatchId };
@@ -105,6 +113,7 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
   const answer = await look(runtime, awaited);
   if (answer !== undefined) {
     await closeDoor(runtime.pool, door);
+    if (answer instanceof KernelError) throw answer;
     return { kind: 'answer', answer };
   }
   // The operation knows the job it was accepted from; another one that waits for the same is recorded beside it.
@@ -123,7 +132,7 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
         return await reply(runtime, job);
       } catch (error) {
         const mayHold = job.name === 'cancel' && performance.now() - startedAt < HOLD_MS;
-        if (!mayHold || closing.signal.aborted || !isOurTrouble(error)) throw error;
+        if (!mayHold || closing.signal.aborted || !(await isOurTrouble(runtime, error))) throw error;
         logTrouble(log, 'door.retry', job, error);
         await delay(RETRY_MS, undefined, { signal: closing.signal }).catch(() => undefined);
       }
@@ -145,7 +154,7 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
       try {
         replied = await replyInTime(job);
       } catch (error) {
-        return refuse(log, job, { error, token });
+        return refuse(runtime, job, { error, token });
       }
       if (replied.kind === 'answer') return replied.answer;
       await postpone(log, job, { token, ms: LOOK_AGAIN_MS });

@@ -8,6 +8,7 @@
  */
 import {
   type ErrorBody,
+  isCleanText,
   isJsonObject,
   type JsonValue,
   KernelError,
@@ -24,7 +25,12 @@ import type { OutsideCalls } from '../tool-queue-calls.js';
 import { closable, refuse } from './door-job.js';
 import type { QueueDoor, QueueDoorOptions } from './queue-door.js';
 
-const id = z.string().trim().min(1).max(200);
+const id = z
+  .string()
+  .trim()
+  .min(1)
+  .max(200)
+  .refine(isCleanText, 'contains a NUL character or a lone surrogate');
 
 const bellSchema = z.strictObject({ ended: id });
 
@@ -102,7 +108,12 @@ async function record(runtime: Runtime, outside: OutsideCalls, data: unknown): P
   if (call.status !== 'pending' || call.is_over) await outside.keepLate(call, outcome);
   if (call.status !== 'pending')
     return { status: 'duplicate', tool_call_id: call.id, call_status: call.status };
-  if (call.is_over) throw new KernelError('turn_ended', { details });
+  if (call.is_over)
+    throw new KernelError('turn_ended', {
+      message: `The turn of tool call ${call.id} has ended, so nothing waits for this result.`,
+      next: 'Drop the call and do not send it again; its first late result is kept as evidence of the turn.',
+      details,
+    });
   const recorded = await outside.record(call, outcome);
   await outside.forget([call]);
   const callStatus =
@@ -135,7 +146,7 @@ export function createToolResultsDoor(
         await runtime.builds.check();
         return await reply(runtime, outside, job);
       } catch (error) {
-        return refuse(log, job, { error, token });
+        return refuse(runtime, job, { error, token });
       }
     },
     {

@@ -142,15 +142,15 @@ test('the number of statements does not depend on the size of the tree', async (
     await Promise.all(Array.from({ length: 10 }, () => start({ parentTurnId: child })));
   }
   // Looks for room, in the background, are no part of it.
-  const isOwn = (text: string): boolean => !/promote|recursive room|has_queued|^(begin|commit)$/.test(text);
-  const count = async (turnId: string): Promise<number> => {
+  const isOwn = (text: string): boolean => !/promote|recursive room|has_queued|^(begin|commit)\b/.test(text);
+  const statements = async (turnId: string): Promise<readonly string[]> => {
     const texts = await statementsOf(quiet.database, () =>
       quiet.runtime.submit('cancel', { turn_id: turnId }),
     );
-    return texts.filter(isOwn).length;
+    return texts.filter(isOwn).map((text) => text.replace(/\s+/g, ' ').trim().slice(0, 90));
   };
-  const one = await count(small);
-  expect(await count(large)).toBe(one);
+  const ofOne = await statements(small);
+  expect(await statements(large)).toEqual(ofOne);
   const open = await quiet.rows('select id from boxcar.turns where ended_at is null');
   expect(open).toEqual([]);
   await checkInvariants(quiet.database.pool);
@@ -169,6 +169,66 @@ test('by its run also what an ended turn has left behind is ended; by the ended 
   expect(await cancel({ run_id })).toMatchObject({ turn_ids: [child?.id] });
   await expect(cancel({ run_id })).rejects.toMatchObject({ code: 'turn_ended' });
   expect(await rowOf(root)).toMatchObject({ status: 'success' });
+});
+
+describe('a run with several roots', () => {
+  const task = (target: string) => ({ target_strategy: 'new', target_ref: target, instruction: 'go' });
+  const fork = async (targets: readonly string[]) =>
+    (await h.runtime.submit('fork_join', { tasks: targets.map(task), wait: false })) as unknown as {
+      batch_id: string;
+      turn_ids: string[];
+    };
+
+  test('is ended whole by its id, with what any of its roots has left behind', async () => {
+    const { turn_ids } = await fork(['absent', 'starter', 'absent']);
+    const [first = '', starter = '', third = ''] = turn_ids;
+    await h.runtime.waitForTurn(starter, { timeoutMs: 10_000 });
+    const [left] = await below(starter);
+    const { run_id } = await rowOf(first);
+    const answer = await cancel({ run_id });
+    expect([...answer.turn_ids].sort()).toEqual([first, third, left?.id].sort());
+    const open = await h.rows('select id from boxcar.turns where run_id = $1 and ended_at is null', [run_id]);
+    expect(open).toEqual([]);
+    expect(await rowOf(third)).toMatchObject({ status: 'canceled', error: { code: 'canceled' } });
+    await expect(cancel({ run_id })).rejects.toMatchObject({ code: 'turn_ended' });
+    await checkInvariants(h.database.pool, { isSettled: false });
+  });
+
+  test('is not called ended while a root other than the first is open', async () => {
+    const { turn_ids } = await fork(['absent', 'absent']);
+    const [first = '', second = ''] = turn_ids;
+    await cancel({ turn_id: first });
+    const { run_id } = await rowOf(first);
+    expect(await cancel({ run_id })).toMatchObject({ turn_count: 1, turn_ids: [second] });
+    expect(await rowOf(second)).toMatchObject({ status: 'canceled' });
+  });
+
+  test('takes no turn that is filed under any root at the same moment without ending it', async () => {
+    const { turn_ids } = await fork(['absent', 'absent', 'absent']);
+    const { run_id } = await rowOf(turn_ids[0] ?? '');
+    const spawns = turn_ids.map((parentTurnId) =>
+      launch('absent', { parentTurnId }).then(
+        () => 'filed',
+        (error: KernelError) => error.code,
+      ),
+    );
+    const [answer, ...outcomes] = await Promise.all([cancel({ run_id }), ...spawns]);
+    expect(outcomes.every((outcome) => outcome === 'filed' || outcome === 'turn_ended')).toBe(true);
+    expect(answer.turn_count).toBe(3 + outcomes.filter((outcome) => outcome === 'filed').length);
+    const open = await h.rows('select id from boxcar.turns where run_id = $1 and ended_at is null', [run_id]);
+    expect(open).toEqual([]);
+  });
+
+  test('is not ended by a turn of its own, whatever its root', async () => {
+    const { turn_ids } = await fork(['absent', 'absent']);
+    const { run_id } = await rowOf(turn_ids[0] ?? '');
+    await expect(cancel({ run_id }, { parentTurnId: turn_ids[1] })).rejects.toMatchObject({
+      code: 'turn_not_authorized',
+    });
+    expect(await rowOf(turn_ids[0] ?? '')).toMatchObject({
+      status: expect.stringMatching(/queued|dispatched/),
+    });
+  });
 });
 
 describe('refused, with nothing written,', () => {

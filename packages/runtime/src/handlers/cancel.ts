@@ -5,6 +5,10 @@ import type { Handler, HandlerTools } from '../handler.js';
 /** Ids in the answer; of a larger tree the count says the rest. */
 const LISTED = 1_000;
 
+/** What to do about a turn that could not be ended. */
+const NOT_ENDED =
+  'Nobody runs this turn any more. Its end is tried again after 2, 4, 8 and 16 seconds, then no more: remove the cause, then run boxcar doctor --retry-dead.';
+
 async function findRoot(input: Cancel, { db, ctx }: HandlerTools): Promise<SubtreeRoot> {
   const root = await findSubtreeRoot(
     db,
@@ -20,13 +24,21 @@ async function findRoot(input: Cancel, { db, ctx }: HandlerTools): Promise<Subtr
   });
 }
 
-/** The operator may end any turn of its project, an agent what stands below a turn of its own. */
-function checkRight(root: SubtreeRoot, { source, parent }: HandlerTools['ctx']): void {
+/** The operator may end any turn of its project, an agent the turns below its own. Nobody ends the turn that asks for it. */
+function checkRight(
+  root: SubtreeRoot,
+  { isTurn, ctx: { source, parent } }: { readonly isTurn: boolean; readonly ctx: HandlerTools['ctx'] },
+): void {
   const details = { turn_id: root.turnId, agent_id: source.agentId };
   if (!source.isOperator && !root.ancestorAgentIds.includes(source.agentId))
     throw new KernelError('turn_not_authorized', {
       message: `Turn ${root.turnId} does not stand below a turn of agent ${source.agentId}.`,
       details,
+    });
+  if (!isTurn && parent?.runId === root.runId)
+    throw new KernelError('turn_not_authorized', {
+      message: `Run ${root.runId} is the run of the calling turn.`,
+      details: { ...details, run_id: root.runId },
     });
   if (parent?.chain.some((link) => link.turn_id === root.turnId) === true)
     throw new KernelError('turn_not_authorized', {
@@ -38,28 +50,32 @@ function checkRight(root: SubtreeRoot, { source, parent }: HandlerTools['ctx']):
 /** Ends a turn, or a run, with everything below. */
 async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
   const root = await findRoot(input, tools);
-  checkRight(root, tools.ctx);
+  const isTurn = input.turn_id !== undefined;
+  checkRight(root, { isTurn, ctx: tools.ctx });
   const { source } = tools.ctx;
   const turnIds = await tools.endSubtrees({
     runId: root.runId,
-    rootTurnIds: [root.turnId],
+    // A run that a fork_join from outside has begun has several roots.
+    ...(isTurn ? { rootTurnIds: [root.turnId] } : {}),
     status: 'canceled',
     error: new KernelError('canceled', {
       message:
         input.reason === undefined ? 'The turn was canceled.' : `Canceled: ${asSentence(input.reason)}`,
       details: {
         canceled_by: source.agentId,
-        canceled_turn_id: root.turnId,
+        ...(isTurn ? { canceled_turn_id: root.turnId } : { canceled_run_id: root.runId }),
         ...(input.reason === undefined ? {} : { reason: input.reason }),
       },
     }).toJSON(),
   });
-  const isTurn = input.turn_id !== undefined;
-  if (turnIds.length === 0 || (isTurn && !turnIds.includes(root.turnId)))
+  const { unended } = tools;
+  const isRootOpen = [...turnIds, ...unended.map(({ turnId }) => turnId)].includes(root.turnId);
+  if (isTurn ? !isRootOpen : turnIds.length + unended.length === 0)
     throw new KernelError('turn_ended', {
       message: isTurn
         ? `Turn ${root.turnId} has ended already${turnIds.length > 0 ? `; below it ${turnIds.length} have not, which can be canceled each by itself` : ''}.`
         : `Run ${root.runId}: all its turns have ended already.`,
+      next: turnIds.length > 0 ? 'Nothing was done.' : 'There is nothing to cancel.',
       details: {
         turn_id: root.turnId,
         run_id: root.runId,
@@ -67,10 +83,19 @@ async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
       },
     });
   return {
-    status: 'canceled',
+    status: unended.length === 0 ? 'canceled' : 'partial',
     run_id: root.runId,
     turn_count: turnIds.length,
     turn_ids: turnIds.slice(0, LISTED),
+    ...(unended.length === 0
+      ? {}
+      : {
+          not_ended: unended.map(({ turnId, error: { code, message } }) => ({
+            turn_id: turnId,
+            error: { code, message },
+            next: NOT_ENDED,
+          })),
+        }),
   };
 }
 

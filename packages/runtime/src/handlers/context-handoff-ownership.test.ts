@@ -14,7 +14,9 @@ beforeAll(async () => {
 
 afterAll(close);
 
-const BLOCKED = 'select from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0';
+/** Other test files have locks on the same server. */
+const BLOCKED =
+  'select from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0';
 
 /** Has work wait for rows that are locked, does something else to them meanwhile, and then lets the work go on. */
 async function meanwhile<T>(

@@ -167,6 +167,9 @@ describe('fork_join', () => {
     await h.profile('branch', fork('twig', 'branch of {{results/fork_join/results/2/summary}}'), rest);
     await h.worker();
     const answer = await submit('fork_join', { tasks: [task('branch'), task('branch'), task('branch')] });
+    const refused =
+      "select name, content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.status <> 'success'";
+    expect(await h.rows(refused)).toEqual([]);
     expect(answer.results.map((result) => result.summary)).toEqual(Array(3).fill('branch of twig of leaf'));
     expect(await h.rows('select id from boxcar.turns')).toHaveLength(3 + 9 + 27);
     await checkInvariants(h.database.pool);
@@ -372,8 +375,12 @@ describe('fork_join', () => {
     await h.worker();
     const answer = (await h.runtime.submit('delegate_async', {
       ...task('lead'),
-      deadline_seconds: 0.5,
+      deadline_seconds: 600,
     })) as { turn_id: string };
+    await waitFor(async () => (await h.rows('select id from boxcar.batches')).length === 1, {
+      message: 'it waits for its children',
+    });
+    await h.rows('update boxcar.turns set deadline_at = now() where id = $1', [answer.turn_id]);
     expect(await end(answer.turn_id)).toMatchObject({ status: 'timeout' });
     await waitFor(
       async () => (await h.rows("select id from boxcar.batches where status = 'canceled'")).length === 1,

@@ -8,14 +8,19 @@ import {
   canonicalJson,
   DEFAULT_RUN_TURNS,
   KernelError,
+  parseJsonValue,
   type Ring,
   sanitizeJson,
   sha256,
+  type TurnId,
 } from '@boxcar/kernel';
 import {
   type Fence,
+  findSubmitted,
+  insideHandler,
   isTransient,
   type Opening,
+  refuseNested,
   retryTransient,
   ringsOf,
   type SubmittedTurn,
@@ -26,6 +31,7 @@ import type { RuntimeCore } from '../runtime.js';
 import { UnitOfWork } from '../unit-of-work.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile } from '../worker/call-result.js';
+import { startHandlerLimit } from './handler-limit.js';
 import { type Begun, begin, checkParent, type Opened, open, replay } from './opening.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 import { Primitive } from './primitive.js';
@@ -43,18 +49,36 @@ export async function accept(
   args: unknown,
   options: SubmitOptions & DoorOptions = {},
 ): Promise<Accepted> {
+  refuseNested(runtime.pool);
+  // Whoever makes a job names it.
+  if (options.doorJobId !== undefined) parseJsonValue(options.doorJobId, 'job_id');
   const begun = options.call?.begun ?? begin(runtime, primitive, args, options);
   let opening: Promise<Opened> | undefined = begun.opening;
   // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
-  return retryTransient(async () => {
-    const first = opening;
-    opening = undefined;
-    return acceptOnce(runtime, {
-      begun,
-      options,
-      opening: await (first ?? open(runtime, options, begun.request)),
+  const turnIds: TurnId[] = [];
+  // A call has a deadline of its own.
+  const limit =
+    options.call === undefined
+      ? startHandlerLimit(begun.primitive, runtime.handlerTimeoutMs)
+      : { signal: options.call.signal, clear: () => undefined };
+  let tries = 0;
+  try {
+    return await retryTransient(async () => {
+      tries += 1;
+      const first = opening;
+      opening = undefined;
+      return acceptOnce(runtime, {
+        begun,
+        options,
+        opening: await (first ?? open(runtime, options, begun.request)),
+        turnIds,
+        isAgain: tries > 1,
+        signal: limit.signal,
+      });
     });
-  });
+  } finally {
+    limit.clear();
+  }
 }
 
 async function acceptOnce(
@@ -63,14 +87,20 @@ async function acceptOnce(
     readonly begun: Begun;
     readonly options: SubmitOptions & DoorOptions;
     readonly opening: Opened;
+    /** An earlier try was lost: it may be committed at any time. */
+    readonly isAgain: boolean;
+    /** The turns that earlier tries have written, if they were committed; gets those of this one. */
+    readonly turnIds: TurnId[];
+    /** Ends the handler, until its answer is there. */
+    readonly signal: AbortSignal;
   },
 ): Promise<Accepted> {
-  const { options, opening } = attempt;
+  const { options, opening, turnIds, signal } = attempt;
   const { primitive, handler, input, plain, request } = attempt.begun;
   const { key } = request;
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
-  if (known !== undefined) return known;
+  if (known !== undefined) return announceFirst(runtime, known, { key, turnIds, ring: options.call?.ring });
   checkParent(opening);
 
   const { source, parent } = opening;
@@ -82,20 +112,29 @@ async function acceptOnce(
     traceparent: options.traceparent ?? null,
     parent: parent === undefined ? undefined : { ...parent },
   };
-  const unit = new UnitOfWork(runtime.pool, runtime.write);
+  signal.throwIfAborted();
+  const isOwn = runtime.ownHandlers.has(handler);
+  const unit = new UnitOfWork({ pool: runtime.pool, primitive, isOwn, write: runtime.write });
   try {
-    const tools = new Primitive(runtime, { opening, ctx, unit, call: options.call });
+    const tools = new Primitive(runtime, { opening, ctx, unit, call: options.call, signal });
     // Handlers are outside code: whatever they return, rows and cards can hold it.
-    const handling = handler.handle(input, tools);
-    const given = await (options.call === undefined
-      ? handling
-      : unlessAborted(handling, options.call.signal)
-    ).catch(async (error: unknown) => {
+    // Only theirs is watched: Node's hooks for it slow every promise of the process down.
+    const handling = isOwn
+      ? handler.handle(input, tools)
+      : insideHandler(unit.scope, () => handler.handle(input, tools));
+    const given = await unlessAborted(handling, signal).catch(async (error: unknown) => {
+      // A connection that waits for its statement is not waited for.
+      await unit.abandon({ isCut: signal.aborted });
       // Refused for what the first submission under this key has changed while this one waited for its locks?
-      await unit.abandon();
-      const first = await firstAnswer(runtime, { options, request, requestHash, error });
+      const first = await firstAnswer(runtime, {
+        options,
+        request,
+        requestHash,
+        error,
+        isAgain: attempt.isAgain,
+      });
       if (first === undefined) throw error;
-      return first;
+      return new FirstAnswer(await announceFirst(runtime, first, { key, turnIds, ring: options.call?.ring }));
     });
     if (given instanceof FirstAnswer) return given.accepted;
     const answer = sanitizeJson(given).value;
@@ -119,6 +158,7 @@ async function acceptOnce(
     const { call } = options;
     const isWaitingCall = call !== undefined && awaited !== undefined;
     if (isWaitingCall) call.pass();
+    turnIds.push(...unit.submission.turns.map(({ id }) => id));
     const result = await unit.commit(
       {
         operation: {
@@ -144,7 +184,8 @@ async function acceptOnce(
       // Someone else used the key meanwhile, the calling turn is gone, or what `because` says.
       const now = await open(runtime, options, request);
       const again = replay(now, key, requestHash);
-      if (again !== undefined) return again;
+      if (again !== undefined)
+        return announceFirst(runtime, again, { key, turnIds, ring: options.call?.ring });
       checkParent(now);
       if (result.because === 'full') throw runIsFull(opening);
       if (result.because === 'answered' && call !== undefined)
@@ -213,14 +254,32 @@ async function firstAnswer(
     readonly request: { readonly key: string; readonly profileNames: readonly string[] };
     readonly requestHash: string;
     readonly error: unknown;
+    readonly isAgain: boolean;
   },
-): Promise<FirstAnswer | undefined> {
-  const { options, request, requestHash, error } = refused;
-  // A key made here is nobody else's, and what is not a refusal says nothing about the rows.
-  if (request.key.startsWith('auto:') || !(error instanceof KernelError) || isTransient(error))
+): Promise<Accepted | undefined> {
+  const { options, request, requestHash, error, isAgain } = refused;
+  // Only an earlier try of this submission can have used a key that was made here. Other errors than refusals say nothing about the rows.
+  if ((request.key.startsWith('auto:') && !isAgain) || !(error instanceof KernelError) || isTransient(error))
     return undefined;
-  const known = replay(await open(runtime, options, request), request.key, requestHash);
-  return known && new FirstAnswer(known);
+  return replay(await open(runtime, options, request), request.key, requestHash);
+}
+
+/**
+ * The answer of a first try that was lost: what it has dispatched is rung as it would have been. Under a key that the caller chose the
+ * answer is somebody else's, unless its turns are ours.
+ */
+async function announceFirst(
+  runtime: RuntimeCore,
+  known: Accepted,
+  first: {
+    readonly key: string;
+    readonly turnIds: readonly TurnId[];
+    readonly ring: ((rings: readonly Ring[]) => void) | undefined;
+  },
+): Promise<Accepted> {
+  const turns = await findSubmitted(runtime.pool, first.turnIds);
+  announce(runtime, turns, first.ring);
+  return { ...known, isReplay: turns.length === 0 && !first.key.startsWith('auto:') };
 }
 
 /** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */

@@ -39,7 +39,7 @@ export async function joinTurns(
   if (isOwn && isWaitingCall)
     for (const { agentId, isReuse, argument } of made) if (isReuse) checkCycle(ctx, agentId, argument);
   const members = isOwn
-    ? addToBatch(unit, turnIds, batchId)
+    ? addToBatch(unit, { turnIds, batchId, isWaitingCall })
     : await joinEarlier(gathering, turnIds, batchId, {
         isWaitingCall,
         argumentOf: request.argumentOf ?? ((index) => `turn_ids.${index}`),
@@ -61,11 +61,20 @@ export async function joinTurns(
   return { batchId, deadlineMs, isDue: members.remaining === 0 };
 }
 
-function addToBatch(unit: UnitOfWork, turnIds: readonly TurnId[], batchId: BatchId): Counters {
+function addToBatch(
+  unit: UnitOfWork,
+  {
+    turnIds,
+    batchId,
+    isWaitingCall,
+  }: { readonly turnIds: readonly TurnId[]; readonly batchId: BatchId; readonly isWaitingCall: boolean },
+): Counters {
   const { turns } = unit.submission;
   const ids = new Set(turnIds);
   turns.forEach((turn, index) => {
-    if (ids.has(turn.id)) turns[index] = { ...turn, batchIds: [...(turn.batchIds ?? []), batchId] };
+    if (!ids.has(turn.id)) return;
+    const batchIds = [...(turn.batchIds ?? []), batchId];
+    turns[index] = { ...turn, batchIds, ...(isWaitingCall ? { isWaitedFor: true } : {}) };
   });
   return { remaining: turnIds.length, succeeded: 0, failed: 0 };
 }

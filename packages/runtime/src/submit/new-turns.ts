@@ -169,6 +169,7 @@ export class NewTurns {
             ? ownDeadlineMs
             : Math.min(share.deadlineMs, ownDeadlineMs ?? share.deadlineMs),
         ...share.columns,
+        ...(wait.isAwaited && this.#gathering.call !== undefined ? { isWaitedFor: true } : {}),
         ...(profile.isCapped || share.columns.budgetId !== undefined ? { isMetered: true } : {}),
         traceparent: this.#gathering.ctx.traceparent,
         isReuse,

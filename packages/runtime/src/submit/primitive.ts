@@ -2,6 +2,8 @@
 import {
   type BatchId,
   checkDelegation,
+  checkDuration,
+  checkWholeNumber,
   type JsonValue,
   KernelError,
   type Ring,
@@ -17,8 +19,9 @@ import {
   type Tx,
   takeAgentName,
 } from '@boxcar/store';
-import { type EndedTurns, endSubtrees } from '../end-subtrees.js';
-import type { CallerContext, HandlerTools } from '../handler.js';
+import type { EndedTurns } from '../end-locked.js';
+import { endSubtrees } from '../end-subtrees.js';
+import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler.js';
 import { HandoverPacker } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
 import { withinPrimitive } from '../tape/connection.js';
@@ -35,12 +38,19 @@ type Awaited =
   | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
   | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number };
 
+/** Handlers are outside code: what they give is checked here. */
+function checkNumbers({ deadlineMs, priority }: Pick<SubmitTurnRequest, 'deadlineMs' | 'priority'>): void {
+  if (deadlineMs !== undefined) checkDuration(deadlineMs, 'deadlineMs');
+  if (priority !== undefined) checkWholeNumber(priority, 'priority', { min: -100, max: 100 });
+}
+
 /** Its functions are fields, so that a handler can take them apart. */
 export class Primitive implements HandlerTools {
   readonly #gathering: Gathering;
   readonly #turns: NewTurns;
   readonly #maxCardBytes: number | undefined;
   readonly ctx: CallerContext;
+  readonly signal: AbortSignal;
   readonly packer: HandoverPacker;
   awaited: Awaited | undefined;
   /** Batches that are due as they are made: all members have ended. */
@@ -52,9 +62,11 @@ export class Primitive implements HandlerTools {
 
   constructor(
     runtime: Pick<RuntimeCore, 'limits' | 'strategies'> & Gathering['runtime'],
-    gathering: Omit<Gathering, 'runtime'>,
+    options: Omit<Gathering, 'runtime'> & { readonly signal: AbortSignal },
   ) {
+    const { signal, ...gathering } = options;
     const { ctx, unit } = gathering;
+    this.signal = signal;
     this.#gathering = { ...gathering, runtime };
     this.#turns = new NewTurns(this.#gathering);
     this.#maxCardBytes = runtime.limits.maxCardBytes;
@@ -157,6 +169,7 @@ export class Primitive implements HandlerTools {
   readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
     const isAwaited = request.wait ?? false;
     if (isAwaited) this.#checkAwaitsNothing();
+    checkNumbers(request);
     const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
     // From outside the budget of the only root is that of its run.
     const { budget, ...bare } = request;
@@ -192,6 +205,7 @@ export class Primitive implements HandlerTools {
         message: 'submitTurns: join the turns instead of waiting for one.',
       });
     this.checkFanOut(requests.length);
+    for (const request of requests) checkNumbers(request);
     if (options.runBudget !== undefined && this.ctx.parent !== undefined)
       throw new KernelError('bad_request', {
         message: 'arguments.budget: limits a run, and this one has begun; limit the tasks instead.',
@@ -207,6 +221,9 @@ export class Primitive implements HandlerTools {
   readonly joinTurns: HandlerTools['joinTurns'] = async (turnIds, request = {}) => {
     const wait = request.wait ?? true;
     if (wait) this.#checkAwaitsNothing();
+    if (request.deadlineMs !== undefined) checkDuration(request.deadlineMs, 'deadlineMs');
+    if (request.minSuccess !== undefined)
+      checkWholeNumber(request.minSuccess, 'minSuccess', { min: 1, max: turnIds.length });
     const { batchId, deadlineMs, isDue } = await joinTurns(this.#gathering, {
       turns: this.#turns,
       turnIds,
@@ -234,6 +251,10 @@ export class Primitive implements HandlerTools {
     this.ended.push(ended);
     return ended.endedTurnIds;
   };
+
+  get unended(): HandlerTools['unended'] {
+    return this.ended.flatMap(({ unended }) => unended);
+  }
 
   readonly ring: HandlerTools['ring'] = (rings) => void this.rings.push(...rings);
 
