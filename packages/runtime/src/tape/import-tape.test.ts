@@ -2,12 +2,14 @@ import { type CardId, KernelError, type TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { eraseCards } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
+import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { InProcessDoorbell } from '../doorbell/in-process.js';
 import { Runtime } from '../runtime.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
-import type { ImportOptions, TapeSource } from './import-tape.js';
+import type { TapeSource } from './import-source.js';
+import type { ImportOptions } from './import-tape.js';
 import type { Tape } from './tape.js';
 import type { TapeTarget } from './tape-types.js';
 
@@ -30,6 +32,12 @@ afterAll(async () => {
   await checkInvariants(h.database.pool);
   await h[Symbol.asyncDispose]();
 });
+
+async function client(): Promise<pg.Client & AsyncDisposable> {
+  const made = new pg.Client({ connectionString: h.database.url });
+  await made.connect();
+  return Object.assign(made, { [Symbol.asyncDispose]: () => made.end() });
+}
 
 const message = (content: string): string =>
   JSON.stringify({ id: 1, kind: 'message', payload: { role: 'user', content }, meta: {} });
@@ -89,6 +97,81 @@ describe('an import under a key', () => {
     expect(await code(load(name, [message('one')], { dedupKey: `mine ${name}`, as: 'stranger' }))).toBe(
       'box_not_authorized',
     );
+  });
+});
+
+describe('an import that is under way', () => {
+  const gate = (): { readonly passed: Promise<void>; open(): void } => {
+    let open = (): void => undefined;
+    const passed = new Promise<void>((settle) => {
+      open = settle;
+    });
+    return { passed, open };
+  };
+  const openTransactions = () =>
+    h.rows<{ query: string }>(
+      "select query from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'",
+    );
+
+  test('holds no transaction while it waits for its source, which it reads once', async () => {
+    let reads = 0;
+    const seen: unknown[] = [];
+    async function* lines(): AsyncGenerator<string> {
+      reads += 1;
+      for (let n = 0; n < 600; n++) {
+        yield message(`${n}`);
+        // Once in the middle of a chunk, and once after a chunk is complete.
+        if (n === 100 || n === 550) seen.push(await openTransactions());
+      }
+    }
+    const tape = await h.runtime.tape(fresh());
+    await load({ box: tape.boxId }, { main: { lines } }, { append: true });
+    expect(seen).toEqual([[], []]);
+    expect(reads).toBe(1);
+  });
+
+  test('keeps nobody from its key: the same import that comes later is done first, and both have its answer', async () => {
+    const [name, source] = [fresh(), gate()];
+    const dedupKey = `slow ${name}`;
+    const lines = [message('one'), message('two')];
+    let reads = 0;
+    async function* slowLines(): AsyncGenerator<string> {
+      reads += 1;
+      yield* lines.slice(0, 1);
+      await source.passed;
+      yield* lines.slice(1);
+    }
+    const slow = load(name, { main: { lines: slowLines } }, { dedupKey });
+    const quick = await load(name, lines, { dedupKey });
+    expect(quick.isRepeated).toBe(false);
+    source.open();
+    expect(await slow).toEqual({ ...quick, isRepeated: true });
+    expect(reads).toBe(1);
+  });
+
+  test('leaves the tape that it appends to free until all of its cards are written', async () => {
+    const tape = await h.runtime.tape(fresh());
+    await using holder = await client();
+    await holder.query(`create function boxcar.wait_at_gate() returns trigger language plpgsql as
+      $$ begin perform pg_advisory_xact_lock_shared(4711); return new; end $$;
+      create trigger gate before insert on boxcar.cards for each row when (new.content::text like '%at the gate%') execute function boxcar.wait_at_gate()`);
+    await holder.query('select pg_advisory_lock(4711)');
+    const importing = load({ box: tape.boxId }, [message('at the gate')], { append: true });
+    try {
+      // The transaction of the import, while it waits at the gate.
+      const waiting = () =>
+        h.rows<{ pid: number; began: string }>(
+          `select a.pid, a.xact_start::text as began from pg_locks l join pg_stat_activity a using (pid)
+           where l.locktype = 'advisory' and l.objid = 4711 and not l.granted and a.datname = current_database()`,
+        );
+      await waitFor(async () => (await waiting()).length === 1, { message: 'the import writes its cards' });
+      const before = await waiting();
+      expect(await tape.append([{ kind: 'event', name: 'meanwhile' }])).toMatchObject({ first: 3 });
+      expect(await waiting()).toEqual(before);
+    } finally {
+      await holder.query('select pg_advisory_unlock(4711); drop trigger gate on boxcar.cards');
+    }
+    expect(await importing).toMatchObject({ first: 4, last: 4 });
   });
 });
 

@@ -1,31 +1,27 @@
 /**
  * Makes a tape out of lines in the original's form. Source: docs/tape.md, "Files".
  *
- * I1  All or nothing: one transaction, whatever the size; a line that cannot be read is named by its number.
- * I2  Lines are read as they are appended, a chunk at a time; a chunk is one append, whatever it holds.
- * I3  Under its key it happens once: the same again changes nothing and gives the first answer.
- * I4  The tape holds what its lines say and nothing else, so that its export is the file: no bootstrap of its own.
+ * I1  All or nothing: one transaction, whatever the size.
+ * I2  The source is read to its end before the transaction begins (`import-source.ts`).
+ * I3  Locks that others need are taken last, after all cards are written: the key, the name of a new tape, the row of an existing tape.
+ * I4  An import with a key happens once: the same import again changes nothing and gives the first answer. Two concurrent imports
+ *     both write; the second one to finish rolls back and gives the answer of the first.
+ * I5  The tape has exactly the content of its lines and no bootstrap of its own, so that its export equals the file.
  */
-import { createHash, type Hash } from 'node:crypto';
+import { type BoxId, KernelError, type ProjectId, parseSessionGraph, parseTapeDate } from '@boxcar/kernel';
 import {
-  type BoxId,
-  KernelError,
-  type ProjectId,
-  parseSessionGraph,
-  parseTapeDate,
-  type TapeLine,
-  tapeLineReader,
-} from '@boxcar/kernel';
-import {
-  appendWithin,
+  appendStaged,
   archiveTape,
   beginImport,
   beginTape,
   endImport,
+  findImport,
   findTape,
   insertImportedSession,
   type KnownImport,
-  type NewTapeEntry,
+  openStage,
+  type Queryable,
+  stageEntries,
   type TapeActor,
   type TapeAddress,
   type TapeRow,
@@ -33,30 +29,15 @@ import {
   transaction,
 } from '@boxcar/store';
 import type pg from 'pg';
+import { withHandlerSlot } from '../handler-slots.js';
 import { newId } from '../packer.js';
-import { type EntryAuthor, toNewEntry } from './entry-input.js';
+import { checkSessionGraph, ReadSource, type TapeSource } from './import-source.js';
 import { findAddress, type TapeOptions } from './open-tape.js';
 import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import type { TapeTarget } from './tape-types.js';
 
-/** Lines of one file. */
-export interface TapeFile {
-  /** Said in errors. */
-  readonly name?: string;
-  /** From the first line on, without their ends, each time it is called: what was cut off begins again. */
-  readonly lines: () => Iterable<string> | AsyncIterable<string>;
-}
-
-export interface TapeSource {
-  readonly main: TapeFile;
-  /** Earlier incarnations, oldest first. Only for a tape that is new. */
-  readonly archived?: readonly TapeFile[];
-  /** The text of `session_graph.jsonl`. */
-  readonly sessionGraph?: string;
-}
-
 export interface ImportOptions extends Omit<TapeOptions, 'create'> {
-  /** Also behind the entries of a tape that exists. */
+  /** Also after the entries of a tape that exists. */
   readonly append?: boolean;
   /** Names this import in its project: the same again imports nothing and gives the first answer, other lines are `idempotency_conflict`. */
   readonly dedupKey?: string;
@@ -77,19 +58,13 @@ export interface ImportedTape {
   readonly archived: number;
 }
 
-/** A chunk ends with the line that brings it to so many entries or characters. */
-const CHUNK_ENTRIES = 500;
-const CHUNK_CHARACTERS = 4_000_000;
-/** What a line without a date counts as, in the original and here. */
-const NO_DATE = '1970-01-01T00:00:00Z';
-
+/** What is to be imported, in whose name and where to. */
 interface Import {
-  readonly tx: Tx;
-  readonly actor: EntryAuthor;
+  readonly actor: TapeActor;
+  readonly address: TapeAddress;
   readonly key: string;
-  /** Of the main file's lines. */
-  readonly hash: Hash;
-  readonly onLines: (count: number) => void;
+  readonly isAppend: boolean;
+  readonly source: TapeSource;
 }
 
 interface Filled {
@@ -98,98 +73,16 @@ interface Filled {
   readonly lines: number;
 }
 
-/** Says in which file and line; twice says it once. */
-function place(error: unknown, file: TapeFile, line?: number): unknown {
-  if (!(error instanceof KernelError) || error.details.file !== undefined) return error;
-  const named = line === undefined || error.details.line === line ? '' : `Line ${line}: `;
-  const lead = file.name === undefined ? named : `${file.name}: ${named}`;
-  // What to do next is said once, by the error that is made here.
-  const said = error.message.replace(error.entry.next, '').trimEnd();
-  return new KernelError(error.code, {
-    message: `${lead}${said}`,
-    details: {
-      ...error.details,
-      ...(line === undefined ? {} : { line }),
-      ...(file.name === undefined ? {} : { file: file.name }),
-    },
-    cause: error.cause,
-  });
-}
-
-/** What cannot be opened or read is said by the file's name, not taken for the loss of a connection. */
-async function* linesOf(file: TapeFile): AsyncGenerator<string, void, void> {
-  try {
-    yield* file.lines();
-  } catch (error) {
-    if (error instanceof KernelError) throw place(error, file);
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new KernelError('bad_request', { message: `${file.name ?? 'lines'}: cannot be read: ${reason}.` });
-  }
-}
-
-function toEntries({ drafts, record }: TapeLine, actor: EntryAuthor): readonly NewTapeEntry[] {
-  const createdAt = record.date === null ? NO_DATE : parseTapeDate(record.date);
-  return drafts.map((draft) => toNewEntry({ kind: 'draft', draft, createdAt }, actor));
-}
-
-/** The entries of a file's lines, chunk by chunk. */
-async function* chunksOf(
-  file: TapeFile,
-  actor: EntryAuthor,
-): AsyncGenerator<{ readonly entries: readonly NewTapeEntry[]; readonly lines: number }, void, void> {
-  const read = tapeLineReader({ newCallId: () => newId<'tool_call'>() });
-  let chunk = { entries: [] as NewTapeEntry[], lines: 0, characters: 0 };
-  let number = 0;
-  for await (const text of linesOf(file)) {
-    number += 1;
-    try {
-      const line = read(text, number);
-      if (line === undefined) continue;
-      chunk.entries.push(...toEntries(line, actor));
-    } catch (error) {
-      throw place(error, file, number);
-    }
-    chunk.lines += 1;
-    chunk.characters += text.length;
-    if (chunk.entries.length < CHUNK_ENTRIES && chunk.characters < CHUNK_CHARACTERS) continue;
-    yield chunk;
-    chunk = { entries: [], lines: 0, characters: 0 };
-  }
-  if (chunk.lines > 0) yield chunk;
-}
-
-/** The same lines, one file's for the hash of the import. */
-function hashed(file: TapeFile, hash: Hash): TapeFile {
-  async function* lines(): AsyncGenerator<string, void, void> {
-    for await (const line of file.lines()) {
-      hash.update(line).update('\n');
-      yield line;
-    }
-  }
-  return { ...file, lines };
-}
-
-async function fill(boxId: BoxId, file: TapeFile, { tx, actor, key, onLines }: Import): Promise<Filled> {
-  let filled: Filled = { first: 0, last: 0, lines: 0 };
-  for await (const { entries, lines } of chunksOf(file, actor)) {
-    const dedupKey = `${key}:${filled.lines}`;
-    const result = await appendWithin(tx, { ...actor, boxId, entries, dedupKey });
-    if (result.outcome !== 'appended') throw toAppendError(result, boxId, actor.actorId);
-    const first = filled.lines === 0 ? result.first : filled.first;
-    filled = { first, last: result.head, lines: filled.lines + lines };
-    onLines(lines);
-  }
-  if (filled.lines > 0) return filled;
-  throw place(new KernelError('bad_request', { message: 'There are no lines.' }), file);
-}
-
-function checkSessionGraph(text: string | undefined): void {
-  if (text === undefined) return;
-  try {
-    parseSessionGraph(text);
-  } catch (error) {
-    throw place(error, { name: 'session_graph.jsonl', lines: () => [] });
-  }
+/** Puts the entries of a file that were set aside on a tape. */
+async function fill(
+  tx: Tx,
+  { boxId, file, actor }: { readonly boxId: BoxId; readonly file: number; readonly actor: TapeActor },
+  read: ReadSource,
+): Promise<Filled> {
+  const { entries: count, lines } = read.files[file] ?? { entries: 0, lines: 0 };
+  const result = await appendStaged(tx, { ...actor, boxId, file, count });
+  if (result.outcome !== 'appended') throw toAppendError(result, boxId, actor.actorId);
+  return { first: result.first, last: result.head, lines };
 }
 
 const nameTaken = (name: string): KernelError =>
@@ -200,25 +93,30 @@ const nameTaken = (name: string): KernelError =>
 
 /** The incarnations of a new tape, oldest first: each but the last is archived once it is filled. */
 async function makeTape(
-  name: string,
-  { source, boxId }: { readonly source: TapeSource; readonly boxId: BoxId },
-  within: Import,
+  tx: Tx,
+  {
+    name,
+    boxId,
+    actor,
+    source,
+  }: Pick<Import, 'actor' | 'source'> & { readonly name: string; readonly boxId: BoxId },
+  read: ReadSource,
 ): Promise<Filled> {
-  const { tx, actor } = within;
-  const { archived = [], main, sessionGraph = null } = source;
+  const { sessionGraph = null } = source;
+  const main = read.files.length - 1;
   let previousBoxId: BoxId | null = null;
-  for (const file of archived) {
+  for (let file = 0; file < main; file++) {
     const olderId = newId<'box'>();
     const begun = await beginTape(tx, { ...actor, boxId: olderId, name, previousBoxId, sessionGraph: null });
     if (begun === undefined) throw nameTaken(name);
-    await fill(olderId, file, within);
+    await fill(tx, { boxId: olderId, file, actor }, read);
     await archiveTape(tx, olderId);
     previousBoxId = olderId;
   }
   const begun = await beginTape(tx, { ...actor, boxId, name, previousBoxId, sessionGraph });
   if (begun === undefined) throw nameTaken(name);
   await keepLineage(tx, { name, boxId, projectId: actor.projectId }, sessionGraph);
-  return fill(boxId, main, within);
+  return fill(tx, { boxId, file: main, actor }, read);
 }
 
 /** A tape that comes under the name it had is the session that it was. */
@@ -240,20 +138,16 @@ async function keepLineage(
 
 /** The tape that is meant, when there is one to append to. @throws KernelError `not_found`, `bad_request`. */
 async function findExisting(
-  tx: Tx,
-  address: TapeAddress,
-  {
-    source,
-    isAppend,
-    actor,
-  }: { readonly source: TapeSource; readonly isAppend: boolean; readonly actor: TapeActor },
+  db: Queryable,
+  { address, source, isAppend, actor }: Import,
 ): Promise<BoxId | undefined> {
-  const row = await findTape(tx, address, actor);
+  const row = await findTape(db, address, actor);
   if (row === undefined) {
     if (address.kind === 'name') return undefined;
     throw tapeNotFound(address);
   }
   if (!isAppend) throw nameTaken(row.name ?? row.boxId);
+  if (!row.isOwn && row.appendGrant === null) throw notAuthorized(row.boxId, actor.actorId, 'append to');
   if ((source.archived ?? []).length === 0 && source.sessionGraph === undefined) return row.boxId;
   throw new KernelError('bad_request', {
     message: 'Archived tapes and a session graph come with a new tape alone.',
@@ -266,22 +160,17 @@ const isAt = (row: TapeRow, address: TapeAddress): boolean => {
   return address.kind === 'name' ? row.name === address.name : row.ownerAgentId === address.agentId;
 };
 
-/** The first answer, when the same is asked again. @throws KernelError `idempotency_conflict`, `box_not_authorized`. */
+/** The answer of the import that was finished under the key. @throws KernelError `idempotency_conflict`, `box_not_authorized`. */
 async function repeat(
-  known: KnownImport,
-  {
-    main,
-    address,
-    within,
-  }: { readonly main: TapeFile; readonly address: TapeAddress; readonly within: Import },
+  tx: Tx,
+  { actor, address, key }: Import,
+  { known, hash }: { readonly known: KnownImport; readonly hash: string },
 ): Promise<ImportedTape> {
-  const { tx, actor, hash, key } = within;
   const made = { ...(known.response as unknown as ImportedTape), isRepeated: true };
   const row = await findTape(tx, { kind: 'box', boxId: made.boxId }, actor);
   if (row !== undefined && !row.isOwn && row.appendGrant === null)
     throw notAuthorized(row.boxId, actor.actorId, 'append');
-  for await (const _ of linesOf(main));
-  if (hash.digest('hex') === known.hash && (row === undefined || isAt(row, address))) return made;
+  if (hash === known.hash && (row === undefined || isAt(row, address))) return made;
   throw new KernelError('idempotency_conflict', {
     message: `Key '${key.slice(KEY.length)}' was used for other lines, or another tape.`,
     details: { dedup_key: key.slice(KEY.length), box_id: made.boxId },
@@ -299,9 +188,31 @@ function checkKey(key: string): string {
   });
 }
 
+/** Another import was finished under the key while this one wrote. */
+class KeyTaken extends Error {}
+
+async function write(tx: Tx, what: Import, read: ReadSource): Promise<ImportedTape> {
+  const { actor, address, key } = what;
+  const operation = { projectId: actor.projectId, key };
+  const known = await findImport(tx, operation);
+  if (known !== undefined) return repeat(tx, what, { known, hash: read.hash });
+  await openStage(tx);
+  for await (const chunk of read.chunks()) await stageEntries(tx, chunk);
+  if (!(await beginImport(tx, operation))) throw new KeyTaken();
+  const existing = await findExisting(tx, what);
+  const boxId = existing ?? newId<'box'>();
+  const filled =
+    existing === undefined && address.kind === 'name'
+      ? await makeTape(tx, { ...what, name: address.name, boxId }, read)
+      : await fill(tx, { boxId, file: 0, actor }, read);
+  const made = { boxId, ...filled, archived: existing === undefined ? read.files.length - 1 : 0 };
+  await endImport(tx, operation, { hash: read.hash, response: made });
+  return { ...made, isRepeated: false };
+}
+
 export async function importTape(
   pool: pg.Pool,
-  { target, source: given }: { readonly target: TapeTarget; readonly source: TapeSource },
+  { target, source }: { readonly target: TapeTarget; readonly source: TapeSource },
   options: ImportOptions & { readonly maxCardBytes?: number | undefined } = {},
 ): Promise<ImportedTape> {
   const {
@@ -311,30 +222,17 @@ export async function importTape(
     onProgress = () => undefined,
   } = options;
   const { actor, address } = await findAddress(pool, target, options);
-  checkSessionGraph(given.sessionGraph);
-  const boxId = newId<'box'>();
+  checkSessionGraph(source.sessionGraph);
   // What a lost connection leaves in doubt is tried again under the same key.
-  const key = `${KEY}${checkKey(dedupKey)}`;
-  return transaction(pool, async (tx) => {
-    let lines = 0;
-    const onLines = (count: number): void => {
-      lines += count;
-      onProgress(lines);
-    };
-    const hash = createHash('sha256');
-    const source = { ...given, main: hashed(given.main, hash) };
-    const within: Import = { tx, actor: { ...actor, maxCardBytes }, key, hash, onLines };
-    const operation = { projectId: actor.projectId, key };
-    const known = await beginImport(tx, operation);
-    if (known !== undefined) return repeat(known, { main: source.main, address, within });
-    const existing = await findExisting(tx, address, { source, isAppend, actor });
-    const filled =
-      existing !== undefined || address.kind !== 'name'
-        ? await fill(existing ?? boxId, source.main, within)
-        : await makeTape(address.name, { source, boxId }, within);
-    const archived = existing === undefined ? (source.archived ?? []).length : 0;
-    const made = { boxId: existing ?? boxId, ...filled, archived };
-    await endImport(tx, operation, { hash: hash.digest('hex'), response: made });
-    return { ...made, isRepeated: false };
+  const what: Import = { actor, address, key: `${KEY}${checkKey(dedupKey)}`, isAppend, source };
+  // Refused before its lines are read.
+  if ((await findImport(pool, { projectId: actor.projectId, key: what.key })) === undefined)
+    await findExisting(pool, what);
+  await using read = await ReadSource.read(source, { actor: { ...actor, maxCardBytes }, onProgress });
+  const attempt = (): Promise<ImportedTape> =>
+    withHandlerSlot(pool, 'importTape', () => transaction(pool, (tx) => write(tx, what, read)));
+  return await attempt().catch((error: unknown) => {
+    if (error instanceof KeyTaken) return attempt();
+    throw error;
   });
 }

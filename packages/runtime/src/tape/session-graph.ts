@@ -1,5 +1,5 @@
 /** The lineage of forked sessions. Source: docs/tape.md, "Sessions". */
-import { KernelError, MAX_STATUS_LENGTH, type ProjectId } from '@boxcar/kernel';
+import { KernelError, MAX_STATUS_LENGTH, type ProjectId, parseJsonValue } from '@boxcar/kernel';
 import {
   findSession,
   listChildSessions,
@@ -112,6 +112,7 @@ export class SessionGraph {
         message: `status: must have 1 to ${MAX_STATUS_LENGTH} characters.`,
         details: { field: 'status' },
       });
+    parseJsonValue(status, 'status');
     const { projectId } = await findProject(this.#pool, options.projectId);
     if (!(await setSessionStatus(this.#pool, projectId, { name, status }))) throw notFound(name, projectId);
   }

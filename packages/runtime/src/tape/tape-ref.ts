@@ -6,6 +6,7 @@ import {
   formatTapeRef,
   KernelError,
   type ProjectId,
+  parseJsonValue,
   parseTapeRef,
   type TapeRef,
   tryParseId,
@@ -149,6 +150,8 @@ export async function resolveTapeRef(
   text: string,
   { project, as }: { readonly project: string; readonly as: string | undefined },
 ): Promise<ResolvedTapeRef> {
+  parseJsonValue(project, 'project_id');
+  if (as !== undefined) parseJsonValue(as, 'as');
   const actor = await findActor(db, {
     project,
     projectId: tryParseId(project),

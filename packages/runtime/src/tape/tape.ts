@@ -139,12 +139,16 @@ export class Tape {
 
   async #append(entries: readonly NewTapeEntry[], options: AppendOptions): Promise<Appended> {
     const checked = checkAppend(options, this.#actor);
+    let boxId = this.#boxId;
     const write = (): Promise<AppendResult> =>
-      this.#connection.append({ ...this.#actor, ...checked, boxId: this.#boxId, entries });
+      this.#connection.append({ ...this.#actor, ...checked, boxId, entries });
     let result = await write();
     const isGone = result.outcome === 'archived' || result.outcome === 'forbidden';
-    if (isGone && options.expectedHead === undefined && (await this.#hasMoved())) result = await write();
-    if (result.outcome !== 'appended') throw toAppendError(result, this.#boxId, this.#actor.actorId);
+    if (isGone && options.expectedHead === undefined && (await this.#hasMovedFrom(boxId))) {
+      boxId = this.#boxId;
+      result = await write();
+    }
+    if (result.outcome !== 'appended') throw toAppendError(result, boxId, this.#actor.actorId);
     return { first: result.first, last: result.first + entries.length - 1, isRepeated: result.isRepeated };
   }
 
@@ -365,8 +369,7 @@ export class Tape {
   }
 
   /** True when it was reset since it was looked up: its name, or its agent, has another box now. A head that was read is none of that. */
-  async #hasMoved(): Promise<boolean> {
-    const before = this.#boxId;
+  async #hasMovedFrom(before: BoxId): Promise<boolean> {
     return this.#address.kind !== 'box' && (await this.#find()).boxId !== before;
   }
 

@@ -1,0 +1,184 @@
+/**
+ * Reads all lines of an import before anything is written, so that no transaction or connection waits for a slow source. The error
+ * for an unreadable line has its number.
+ */
+import { createHash, type Hash } from 'node:crypto';
+import { KernelError, parseSessionGraph, parseTapeDate, type TapeLine, tapeLineReader } from '@boxcar/kernel';
+import { entryRecords, type NewTapeEntry } from '@boxcar/store';
+import { newId } from '../packer.js';
+import { type EntryAuthor, toNewEntry } from './entry-input.js';
+import { TextSpool } from './text-spool.js';
+
+/** Lines of one file. */
+export interface TapeFile {
+  /** Used in errors. */
+  readonly name?: string;
+  /** Starts at the first line on each call. Lines have no line ends. */
+  readonly lines: () => Iterable<string> | AsyncIterable<string>;
+}
+
+export interface TapeSource {
+  readonly main: TapeFile;
+  /** Earlier incarnations, oldest first. Only for a new tape. */
+  readonly archived?: readonly TapeFile[];
+  /** The text of `session_graph.jsonl`. */
+  readonly sessionGraph?: string;
+}
+
+/** Counts of what was read from one file. */
+export interface ReadFile {
+  readonly entries: number;
+  readonly lines: number;
+}
+
+/** Entries of one file that one statement writes. */
+export interface ReadChunk {
+  /** Index of the file: first the archived files, then the main file. */
+  readonly file: number;
+  /** How many entries of that file precede this chunk. */
+  readonly after: number;
+  /** In the form that `stageEntries` expects. */
+  readonly records: string;
+}
+
+/** A chunk ends with the line that brings it to this many entries or characters. */
+const CHUNK_ENTRIES = 500;
+const CHUNK_CHARACTERS = 4_000_000;
+/** The date of a line that has none, in the original and here. */
+const NO_DATE = '1970-01-01T00:00:00Z';
+
+/** Adds the file and the line to an error. A second call changes nothing. */
+function place(error: unknown, file: TapeFile, line?: number): unknown {
+  if (!(error instanceof KernelError) || error.details.file !== undefined) return error;
+  const named = line === undefined || error.details.line === line ? '' : `Line ${line}: `;
+  const lead = file.name === undefined ? named : `${file.name}: ${named}`;
+  // The new error appends the next step itself.
+  const said = error.message.replace(error.entry.next, '').trimEnd();
+  return new KernelError(error.code, {
+    message: `${lead}${said}`,
+    details: {
+      ...error.details,
+      ...(line === undefined ? {} : { line }),
+      ...(file.name === undefined ? {} : { file: file.name }),
+    },
+    cause: error.cause,
+  });
+}
+
+/** Turns a failure of the source into `bad_request` with its name, so that it does not look like the loss of a connection. */
+async function* linesOf(file: TapeFile): AsyncGenerator<string, void, void> {
+  try {
+    yield* file.lines();
+  } catch (error) {
+    if (error instanceof KernelError) throw place(error, file);
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new KernelError('bad_request', { message: `${file.name ?? 'lines'}: cannot be read: ${reason}.` });
+  }
+}
+
+function toEntries({ drafts, record }: TapeLine, actor: EntryAuthor): readonly NewTapeEntry[] {
+  const createdAt = record.date === null ? NO_DATE : parseTapeDate(record.date);
+  return drafts.map((draft) => toNewEntry({ kind: 'draft', draft, createdAt }, actor));
+}
+
+/** The entries of a file's lines, chunk by chunk. */
+async function* chunksOf(
+  file: TapeFile,
+  { actor, hash }: { readonly actor: EntryAuthor; readonly hash: Hash | undefined },
+): AsyncGenerator<{ readonly entries: readonly NewTapeEntry[]; readonly lines: number }, void, void> {
+  const read = tapeLineReader({ newCallId: () => newId<'tool_call'>() });
+  let chunk = { entries: [] as NewTapeEntry[], lines: 0, characters: 0 };
+  let number = 0;
+  for await (const text of linesOf(file)) {
+    number += 1;
+    hash?.update(text).update('\n');
+    try {
+      const line = read(text, number);
+      if (line === undefined) continue;
+      chunk.entries.push(...toEntries(line, actor));
+    } catch (error) {
+      throw place(error, file, number);
+    }
+    chunk.lines += 1;
+    chunk.characters += text.length;
+    if (chunk.entries.length < CHUNK_ENTRIES && chunk.characters < CHUNK_CHARACTERS) continue;
+    yield chunk;
+    chunk = { entries: [], lines: 0, characters: 0 };
+  }
+  if (chunk.lines > 0) yield chunk;
+}
+
+/** @throws KernelError `bad_request` when the text is not a session graph. */
+export function checkSessionGraph(text: string | undefined): void {
+  if (text === undefined) return;
+  try {
+    parseSessionGraph(text);
+  } catch (error) {
+    throw place(error, { name: 'session_graph.jsonl', lines: () => [] });
+  }
+}
+
+/** All files of a source. The caller disposes of it. */
+export class ReadSource implements AsyncDisposable {
+  readonly #spool = new TextSpool();
+  readonly #chunks: Omit<ReadChunk, 'records'>[] = [];
+  readonly #files: ReadFile[] = [];
+  readonly #hash = createHash('sha256');
+  /** SHA-256 of the lines of the main file, hex. */
+  hash = '';
+
+  /**
+   * @param options.onProgress - Called after each chunk with the number of lines read so far, over all files.
+   * @throws KernelError `bad_request` with `details.line`, `payload_too_large`.
+   */
+  static async read(
+    source: TapeSource,
+    options: { readonly actor: EntryAuthor; readonly onProgress: (lines: number) => void },
+  ): Promise<ReadSource> {
+    const read = new ReadSource();
+    try {
+      for (const file of source.archived ?? []) await read.#readFile(file, options);
+      await read.#readFile(source.main, options, read.#hash);
+      read.hash = read.#hash.digest('hex');
+      return read;
+    } catch (error) {
+      await read[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  /** The archived files, then the main file. */
+  get files(): readonly ReadFile[] {
+    return this.#files;
+  }
+
+  async *chunks(): AsyncGenerator<ReadChunk, void, void> {
+    let index = 0;
+    for await (const records of this.#spool.texts()) {
+      const chunk = this.#chunks[index++];
+      if (chunk !== undefined) yield { ...chunk, records };
+    }
+  }
+
+  async #readFile(
+    file: TapeFile,
+    options: { readonly actor: EntryAuthor; readonly onProgress: (lines: number) => void },
+    hash?: Hash,
+  ): Promise<void> {
+    const before = this.#files.reduce((sum, { lines }) => sum + lines, 0);
+    let read: ReadFile = { entries: 0, lines: 0 };
+    for await (const { entries, lines } of chunksOf(file, { actor: options.actor, hash })) {
+      await this.#spool.add(entryRecords({ entries }));
+      this.#chunks.push({ file: this.#files.length, after: read.entries });
+      read = { entries: read.entries + entries.length, lines: read.lines + lines };
+      options.onProgress(before + read.lines);
+    }
+    if (read.lines === 0)
+      throw place(new KernelError('bad_request', { message: 'There are no lines.' }), file);
+    this.#files.push(read);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#spool[Symbol.asyncDispose]();
+  }
+}
