@@ -1,5 +1,5 @@
 import type { WorkerId } from '@boxcar/kernel';
-import { renewLease } from '@boxcar/store';
+import { createPool, endPool, renewLease } from '@boxcar/store';
 import { type NodeChild, spawnNode, tcpProxy, waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
 import { openRuntime } from '../open.js';
@@ -16,6 +16,8 @@ import { createWorker, type WorkerOptions } from './worker.js';
 /** No lease ends within a test: what is taken over was taken because a peer saw its holder die. */
 const LONG: WorkerOptions = { leaseMs: 600_000, heartbeatMs: 200, sweepMs: 100, lostRingMs: 300 };
 const BY_ITSELF = { deadlineMs: 30_000 };
+/** A process compiles what it loads: on a busy machine that takes its time, about which nothing is promised. */
+const STARTS = { deadlineMs: 90_000 };
 
 interface Victim {
   readonly child: NodeChild;
@@ -43,7 +45,7 @@ async function openPool() {
       JSON.stringify(options),
     ]);
     children.push(child);
-    return { child, id: (await child.line(/^ready /, BY_ITSELF)).slice('ready '.length) };
+    return { child, id: (await child.line(/^ready /, STARTS)).slice('ready '.length) };
   };
   return {
     pool,
@@ -155,7 +157,7 @@ test('a worker whose direct connection alone is broken refutes the suspicion, ke
           (
             await pool.query(
               `select from pg_locks l join boxcar.workers w on (l.classid::bigint << 32) + l.objid::bigint = w.lock_key
-               where l.locktype = 'advisory' and not l.granted and w.id = $1`,
+               where l.locktype = 'advisory' and not l.granted and l.database = (select oid from pg_database where datname = current_database()) and w.id = $1`,
               [worker.id],
             )
           ).rows.length > 0,
@@ -220,8 +222,8 @@ test('a worker that loses its direct connection between two heartbeats says so a
     (
       await h.rows<{ pid: number }>(
         `select l.pid from pg_locks l join boxcar.workers w on (l.classid::bigint << 32) + l.objid::bigint = w.lock_key
-         where l.locktype = 'advisory' and l.granted and w.id = $1
-           and exists (select from pg_locks x where not x.granted and x.locktype = 'advisory' and x.classid = l.classid and x.objid = l.objid)`,
+         where l.locktype = 'advisory' and l.granted and l.database = (select oid from pg_database where datname = current_database()) and w.id = $1
+           and exists (select from pg_locks x where not x.granted and x.locktype = 'advisory' and x.database = l.database and x.classid = l.classid and x.objid = l.objid)`,
         [worker.id],
       )
     )[0]?.pid;
@@ -241,8 +243,8 @@ test('after all sessions of the server have ended at once nobody is suspected', 
   const workers = [await h.worker(LONG), await h.worker(LONG), await h.worker(LONG)];
   const heard = (): number => h.log.filter(({ event }) => event === 'worker.started').length;
   expect(heard()).toBe(3);
-  const signs = async (): Promise<number> =>
-    (await h.rows("select from boxcar.workers where locked_at > now() - interval '1 second'")).length;
+  const signsSince = async (moment: Date): Promise<number> =>
+    (await h.rows('select from boxcar.workers where locked_at > $1', [moment])).length;
   const watching = (): Promise<unknown> =>
     waitFor(
       async () =>
@@ -254,11 +256,11 @@ test('after all sessions of the server have ended at once nobody is suspected', 
       { message: 'each is watched', ...BY_ITSELF },
     );
   await watching();
-  await h.rows(
-    "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name in ('boxcar-worker', 'boxcar-watch')",
+  const [cut] = await h.rows<{ at: Date }>(
+    "select max(clock_timestamp()) as at, count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name in ('boxcar-worker', 'boxcar-watch')",
   );
   await watching();
-  await waitFor(async () => (await signs()) === 3, { message: 'all go on' });
+  await waitFor(async () => (await signsSince(cut?.at ?? new Date())) === 3, { message: 'all go on' });
   expect(h.log.map(({ event }) => event)).not.toContain('peer.lost');
   for (const worker of workers)
     expect(await renewLease(h.database.pool, worker.id, { leaseMs: 1_000, hasLock: true })).toMatchObject({
@@ -327,6 +329,31 @@ test('a worker that is alone asks for nobody, and watches another one as soon as
   await watch.stop();
 });
 
+test('a worker that joins while another one looks is seen by a further look', async () => {
+  await using h = await harness();
+  let looks = 0;
+  // An interruption that comes too late changes nothing.
+  const closed = createPool({ connectionString: h.database.url, max: 1 });
+  await endPool(closed);
+  const watch: PeerWatch = new PeerWatch({
+    directUrl: h.database.url,
+    pool: closed,
+    log: () => undefined,
+    everyMs: 300_000,
+    workerId: () => {
+      looks += 1;
+      // What this look finds was decided before the other one came.
+      if (looks === 1) setImmediate(() => watch.joined(newId<'worker'>()));
+      return newId<'worker'>();
+    },
+    takeOver: () => Promise.reject(new Error('nobody is gone')),
+  });
+  watch.start();
+  // The news asks who it is, too.
+  await waitFor(() => looks >= 3, { message: 'it looks again' });
+  await watch.stop();
+});
+
 test('a heartbeat tells whether others live', async () => {
   await using h = await harness();
   const hasPeers = async (id: WorkerId) =>
@@ -338,3 +365,70 @@ test('a heartbeat tells whether others live', async () => {
   await second.close();
   expect(await hasPeers(first.id)).toBe(false);
 });
+
+/** No heartbeat within a test: what is said is said because somebody asked. */
+const SILENT: WorkerOptions = { leaseMs: 600_000, heartbeatMs: 300_000, sweepMs: 100, lostRingMs: 300 };
+
+const WATCHED = `select w.id from boxcar.workers w where exists (
+  select from pg_locks l where (l.classid::bigint << 32) + l.objid::bigint = w.lock_key and l.locktype = 'advisory'
+    and not l.granted and l.database = (select oid from pg_database where datname = current_database()))`;
+
+test('every worker of a young pool is watched, after each join and after each leave', async () => {
+  await using h = await harness();
+  const workers = [await h.worker(SILENT)];
+  const areWatched = (count: number): Promise<unknown> =>
+    waitFor(async () => (await h.rows(WATCHED)).length === count, {
+      message: `${count} workers are watched`,
+      ...BY_ITSELF,
+    });
+  for (let count = 2; count <= 5; count += 1) {
+    workers.push(await h.worker(SILENT));
+    await areWatched(count);
+  }
+  for (let count = 4; count >= 2; count -= 1) {
+    await workers.pop()?.close({ graceMs: 0 });
+    await areWatched(count);
+  }
+  expect(h.log.map(({ event }) => event)).not.toContain('peer.lost');
+}, 60_000);
+
+test('a worker that is killed in the first moments of its life is missed at once', async () => {
+  await using pool = await openPool();
+  const one = { ...SILENT, concurrency: 1 };
+  const victim = await pool.spawn(one);
+  const turnId = await pool.submit('hangOnce');
+  await waitFor(() => / 2 1$/m.test(victim.child.stdout), { message: 'the turn hangs', ...BY_ITSELF });
+  // The other one comes after it, and hears no heartbeat of it.
+  await pool.spawn(one);
+  await pool.isWatched(victim.id);
+  process.kill(victim.child.pid, 'SIGKILL');
+  expect(await pool.result(turnId)).toMatchObject({ status: 'success' });
+}, 60_000);
+
+test('a watching connection that falls silent is replaced, and the watch ends in bounded time', async () => {
+  await using h = await harness();
+  await using proxy = await tcpProxy(h.database.url);
+  const log: string[] = [];
+  let looks = 0;
+  const watch = new PeerWatch({
+    directUrl: proxy.url,
+    pool: h.database.pool,
+    log: (_level, event) => void log.push(event),
+    everyMs: 20,
+    answerMs: 300,
+    workerId: () => {
+      looks += 1;
+      return newId<'worker'>();
+    },
+    takeOver: () => Promise.reject(new Error('nobody is gone')),
+  });
+  watch.start();
+  await waitFor(() => looks > 2, { message: 'it looks' });
+  proxy.stall();
+  await waitFor(() => log.includes('peer.not_watched'), { message: 'it gives the connection up' });
+  await proxy.restore();
+  const before = looks;
+  await waitFor(() => looks > before + 2, { message: 'it looks again', ...BY_ITSELF });
+  proxy.stall();
+  await watch.stop();
+}, 60_000);

@@ -5,13 +5,29 @@
  * On a connection of its own. A session that waits for a lock does not see its client die, so the lock of a worker that
  * watched on the connection which holds it would outlive the worker; nor does it hear notifications.
  */
-import type { WorkerId } from '@boxcar/kernel';
-import { endLease, readLockSign, toDatabaseError, watchPeer } from '@boxcar/store';
-import pg from 'pg';
+import { startTimer, type WorkerId } from '@boxcar/kernel';
+import {
+  createDirectClient,
+  endClient,
+  endLease,
+  interruptWatch,
+  readLockSign,
+  sqlStateOf,
+  toDatabaseError,
+  watchPeer,
+} from '@boxcar/store';
+import type pg from 'pg';
 import type { Log } from '../log.js';
 
+/** The server has canceled a statement. */
+const INTERRUPTED = '57014';
 /** How long a suspect has to show that it lives. */
 const REFUTE_MS = 200;
+/** How often, and how many times, a worker is asked to say that it holds its lock before the next one is watched in its place. */
+const ASK_EVERY_MS = 25;
+const ASK_TIMES = 20;
+/** How long the server may take to answer, beyond the wait for a lock. */
+const ANSWER_MS = 5_000;
 
 export interface PeerWatchOptions {
   readonly directUrl: string;
@@ -19,10 +35,18 @@ export interface PeerWatchOptions {
   readonly log: Log;
   /** How long one wait for the lock lasts, and the pause when there is nobody to watch. Then the peer is chosen anew. */
   readonly everyMs: number;
+  /** How long the server may take to answer, beyond that wait. Default 5,000. */
+  readonly answerMs?: number;
   /** The worker that watches; a new incarnation has a new id. */
   readonly workerId: () => WorkerId;
   /** The lease of a peer was ended: its turns may be taken. */
   readonly takeOver: () => Promise<void>;
+}
+
+/** On the way round the circle from `from`, `one` is reached before `other`. */
+function isNearer(from: WorkerId, one: WorkerId, other: WorkerId): boolean {
+  const isAhead = (id: WorkerId): boolean => id > from;
+  return isAhead(one) === isAhead(other) ? one < other : isAhead(one);
 }
 
 export class PeerWatch {
@@ -30,7 +54,14 @@ export class PeerWatch {
   readonly #stopping = new AbortController();
   #hasPeers = true;
   #wake: () => void = () => undefined;
+  /** Said while a look was under way, which may have begun too early to see it. */
+  #isToLook = false;
   #client: pg.Client | undefined;
+  /** The worker whose lock was waited for last. */
+  #watched: WorkerId | undefined;
+  #asked: { readonly id: WorkerId; readonly times: number } | undefined;
+  /** Asked in vain: passed over for one wait. */
+  readonly #mute = new Set<WorkerId>();
   #running: Promise<void> | undefined;
 
   constructor(options: PeerWatchOptions) {
@@ -45,7 +76,33 @@ export class PeerWatch {
   know(hasPeers: boolean): void {
     const isNews = hasPeers && !this.#hasPeers;
     this.#hasPeers = hasPeers;
-    if (isNews) this.#wake();
+    if (isNews) this.#lookAgain();
+  }
+
+  /** Ends the pause, or does without the next one: who is to be watched may be somebody else by now. */
+  #lookAgain(): void {
+    this.#isToLook = true;
+    this.#wake();
+  }
+
+  /** A worker has come, or has its lock again: it is watched at once if it is the next one in the circle now. */
+  joined(id: WorkerId): void {
+    const me = this.#options.workerId();
+    if (id === me) return;
+    this.know(true);
+    this.#mute.delete(id);
+    if (this.#watched === undefined || this.#watched === id || isNearer(me, id, this.#watched))
+      this.#interrupt();
+  }
+
+  #interrupt(): void {
+    this.#lookAgain();
+    const processId: unknown =
+      this.#client === undefined ? undefined : Reflect.get(this.#client, 'processID');
+    if (typeof processId !== 'number') return;
+    interruptWatch(this.#options.pool, processId).catch((error: unknown) =>
+      this.#options.log('debug', 'peer.not_interrupted', { error }),
+    );
   }
 
   async stop(): Promise<void> {
@@ -62,52 +119,84 @@ export class PeerWatch {
   async #run(): Promise<void> {
     while (!this.#isStopped) {
       let pauseMs = this.#options.everyMs;
+      this.#isToLook = false;
       try {
         this.#client ??= await this.#connect();
-        if (!this.#isStopped && this.#hasPeers && (await this.#look(this.#client)) === 'again') pauseMs = 0;
+        if (!this.#isStopped && this.#hasPeers) pauseMs = await this.#look(this.#client);
       } catch (error) {
+        // An interruption that came late, and met another statement.
+        if (sqlStateOf(error) === INTERRUPTED) continue;
         await this.#drop();
         if (!this.#isStopped)
           this.#options.log('debug', 'peer.not_watched', {
             error: error instanceof Error ? error.message : String(error),
           });
       }
-      if (pauseMs > 0) await this.#pause(pauseMs, 'or woken');
+      if (pauseMs > 0 && !this.#isToLook) await this.#pause(pauseMs, 'or woken');
     }
     await this.#drop();
   }
 
-  /** One wait for the lock of one peer, and what follows when it is free. */
-  async #look(client: pg.Client): Promise<'again' | 'pause'> {
+  /**
+   * One wait for the lock of one peer, and what follows when it is free.
+   *
+   * @returns How long to pause until the next one.
+   */
+  async #look(client: pg.Client): Promise<number> {
     const { everyMs, pool, workerId, log } = this.#options;
-    const watched = await watchPeer(client, workerId(), everyMs);
-    if (watched.outcome === 'none') return 'pause';
-    if (watched.outcome === 'held') return 'again';
+    const watched = await this.#wait(client, workerId());
+    if (watched === 'interrupted') return 0;
+    if (watched.outcome === 'asked') return this.#noteAsked(watched.peerId);
+    this.#asked = undefined;
+    if (watched.outcome !== 'free') this.#mute.clear();
+    if (watched.outcome === 'none') return everyMs;
     const { peerId } = watched;
+    this.#watched = peerId;
+    if (watched.outcome === 'held') return 0;
     const sign = await readLockSign(client, peerId);
     // It has said goodbye, or that it is without its lock for now: there may be another one to watch.
-    if (sign === undefined) return 'again';
+    if (sign === undefined) return 0;
     await this.#pause(REFUTE_MS);
-    if (this.#isStopped) return 'pause';
-    if (!(await endLease(pool, peerId, sign))) return 'pause';
+    if (this.#isStopped) return everyMs;
+    if (!(await endLease(pool, peerId, sign))) return everyMs;
     log('warn', 'peer.lost', { worker_id: peerId });
     await this.#options.takeOver();
-    return 'again';
+    return 0;
+  }
+
+  async #wait(
+    client: pg.Client,
+    workerId: WorkerId,
+  ): Promise<Awaited<ReturnType<typeof watchPeer>> | 'interrupted'> {
+    try {
+      return await watchPeer(client, workerId, { waitMs: this.#options.everyMs, without: [...this.#mute] });
+    } catch (error) {
+      if (sqlStateOf(error) === INTERRUPTED) return 'interrupted';
+      throw error;
+    }
+  }
+
+  #noteAsked(id: WorkerId): number {
+    const times = this.#asked?.id === id ? this.#asked.times + 1 : 1;
+    this.#asked = { id, times };
+    if (times < ASK_TIMES) return ASK_EVERY_MS;
+    this.#mute.add(id);
+    return 0;
   }
 
   async #connect(): Promise<pg.Client> {
-    const client = new pg.Client({
-      connectionString: this.#options.directUrl,
-      application_name: 'boxcar-watch',
-      connectionTimeoutMillis: 10_000,
-      keepAlive: true,
+    const { directUrl, everyMs, answerMs = ANSWER_MS } = this.#options;
+    const client = createDirectClient({
+      connectionString: directUrl,
+      applicationName: 'boxcar-watch',
+      queryMs: everyMs + answerMs,
     });
-    client.on('error', () => undefined);
+    this.#watched = undefined;
     try {
       await client.connect();
       return client;
     } catch (error) {
-      await client.end().catch(() => undefined);
+      await endClient(client);
       throw toDatabaseError(error);
     }
   }
@@ -115,7 +204,7 @@ export class PeerWatch {
   async #drop(): Promise<void> {
     const client = this.#client;
     this.#client = undefined;
-    await client?.end().catch(() => undefined);
+    if (client !== undefined) await endClient(client);
   }
 
   #pause(ms: number, until?: 'or woken'): Promise<void> {
@@ -123,11 +212,11 @@ export class PeerWatch {
     return new Promise((resolve) => {
       if (signal.aborted) return resolve();
       const done = (): void => {
-        clearTimeout(timer);
+        timer.clear();
         signal.removeEventListener('abort', done);
         resolve();
       };
-      const timer = setTimeout(done, ms);
+      const timer = startTimer(ms, done);
       signal.addEventListener('abort', done);
       if (until !== undefined) this.#wake = done;
     });

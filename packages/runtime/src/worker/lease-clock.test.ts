@@ -1,0 +1,29 @@
+import { expect, test } from 'vitest';
+import { createLeaseClock } from './lease-clock.js';
+
+function fakeClock() {
+  const time = { monotonic: 1_000, wall: 1_700_000_000_000 };
+  return {
+    time,
+    clock: createLeaseClock(
+      () => time.monotonic,
+      () => time.wall,
+    ),
+  };
+}
+
+test('a time of suspension counts, which the monotonic clock does not see', () => {
+  const { time, clock } = fakeClock();
+  const renewedAt = clock.now();
+  time.monotonic += 5;
+  time.wall += 3_600_000;
+  expect(clock.since(renewedAt)).toBe(3_600_000);
+});
+
+test('a wall clock that is set back makes no lease younger', () => {
+  const { time, clock } = fakeClock();
+  const renewedAt = clock.now();
+  time.monotonic += 9_000;
+  time.wall -= 60_000;
+  expect(clock.since(renewedAt)).toBe(9_000);
+});
