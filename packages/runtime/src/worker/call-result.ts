@@ -7,33 +7,77 @@ import {
   type TurnId,
   toErrorBody,
 } from '@boxcar/kernel';
-import { type CallSettlement, recordResults } from '@boxcar/store';
+import {
+  type CallSettlement,
+  type RecordOptions,
+  recordResults,
+  sqlStateOf,
+  toDatabaseError,
+} from '@boxcar/store';
 import { Batcher } from '../batcher.js';
 import type { RuntimeCore } from '../runtime.js';
 import { buildResult } from './ending.js';
 
 export type CallOutcome = Parameters<typeof buildResult>[1];
 
-export type Recorder = Batcher<CallSettlement, 'recorded' | 'duplicate'>;
+export interface Recorder {
+  add(settlement: CallSettlement): Promise<'recorded' | 'duplicate'>;
+}
 
-/** Records results that come from many sides, many in one transaction; one that cannot be written fails alone. */
-export const createRecorder = (runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Recorder =>
-  new Batcher(
-    async (settlements) => {
-      const { rings, duplicates } = await recordResults(runtime.pool, settlements);
-      runtime.ring(rings);
-      const open = new Map<ToolCallId, number>();
-      for (const { toolCallId } of settlements) open.set(toolCallId, (open.get(toolCallId) ?? 0) + 1);
-      for (const id of duplicates) open.set(id, (open.get(id) ?? 0) - 1);
-      return settlements.map(({ toolCallId }) => {
-        // Of several results of one call in a batch the first is the one that may have won.
-        const hasWon = (open.get(toolCallId) ?? 0) > 0;
-        open.set(toolCallId, 0);
-        return hasWon ? 'recorded' : 'duplicate';
-      });
+/** How long a batch waits for one lock, and how long a result does that met a lock in its batch, each time that it is tried. */
+const BATCH_LOCK_MS = 50;
+const ALONE_LOCK_MS = 200;
+/** For how long such a result is tried again: longer than the server leaves a stopped process its locks. */
+const PATIENCE_MS = 15_000;
+
+/**
+ * Records results that come from many sides, many in one transaction; one that cannot be written fails alone. A result whose
+ * turn is locked leaves its batch at once and is tried again on its own, so that it holds up no result of another turn.
+ */
+export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Recorder {
+  const record = async (
+    settlements: readonly CallSettlement[],
+    options: RecordOptions,
+  ): Promise<('recorded' | 'duplicate')[]> => {
+    const { rings, duplicates } = await recordResults(runtime.pool, settlements, options);
+    runtime.ring(rings);
+    const open = new Map<ToolCallId, number>();
+    for (const { toolCallId } of settlements) open.set(toolCallId, (open.get(toolCallId) ?? 0) + 1);
+    for (const id of duplicates) open.set(id, (open.get(id) ?? 0) - 1);
+    return settlements.map(({ toolCallId }) => {
+      // Of several results of one call in a batch the first is the one that may have won.
+      const hasWon = (open.get(toolCallId) ?? 0) > 0;
+      open.set(toolCallId, 0);
+      return hasWon ? 'recorded' : 'duplicate';
+    });
+  };
+  const batches = new Batcher<CallSettlement, 'recorded' | 'duplicate'>(
+    (settlements, attempt) => record(settlements, { ...attempt, lockMs: BATCH_LOCK_MS }),
+    {
+      maxItems: 100,
+      maxInFlight: 2,
     },
-    { maxItems: 100, maxInFlight: 2 },
   );
+  // Those that wait for locks take two connections at most, for a moment each.
+  const single = new Batcher<CallSettlement, 'recorded' | 'duplicate'>(
+    (settlements) => record(settlements, { isRepeated: true, lockMs: ALONE_LOCK_MS }),
+    { maxItems: 1, maxInFlight: 2 },
+  );
+  return {
+    add: async (settlement) => {
+      const startedAt = performance.now();
+      for (let tries = 0; ; tries += 1) {
+        try {
+          return await (tries === 0 ? batches : single).add(settlement);
+        } catch (error) {
+          if (sqlStateOf(error) !== '55P03') throw error;
+          if (performance.now() - startedAt >= PATIENCE_MS) throw toDatabaseError(error);
+          await new Promise((resolve) => setTimeout(resolve, Math.min(50 * 2 ** tries, 500)));
+        }
+      }
+    },
+  };
+}
 
 /**
  * The sweep may have answered a call, as out of time, that is at work still: its model was told so, and nothing may come of it.

@@ -1,0 +1,147 @@
+/** What a tool has brought outlives a database that is away. */
+import type { TurnId } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { createPool, dropConnections, endPool } from '@boxcar/store';
+import {
+  statementProxy,
+  type TcpProxy,
+  type TestDatabase,
+  tcpProxy,
+  testDatabase,
+  waitFor,
+} from '@boxcar/testkit';
+import type pg from 'pg';
+import { expect, test } from 'vitest';
+import { z } from 'zod';
+import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { Runtime } from '../runtime.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { createWorker, type WorkerOptions } from './worker.js';
+
+const NEVER_MS = 3_600_000;
+
+interface Payer extends AsyncDisposable {
+  readonly pool: pg.Pool;
+  readonly log: readonly { readonly event: string; readonly outcome?: unknown }[];
+  readonly paid: readonly string[];
+  launch(): Promise<TurnId>;
+  endOf(turnId: TurnId): Promise<unknown>;
+}
+
+/** A worker whose turns pay by a tool that must not run twice; all its connections take the way by `url`. */
+async function payer(
+  database: TestDatabase,
+  options: {
+    readonly url: string;
+    readonly directUrl: string;
+    readonly worker: WorkerOptions;
+    readonly pay: () => Promise<void>;
+  },
+): Promise<Payer> {
+  const log: { event: string; outcome?: unknown }[] = [];
+  const paid: string[] = [];
+  const pool = createPool({ connectionString: options.url, max: 4 });
+  const runtime = new Runtime({
+    pool,
+    directUrl: options.directUrl,
+    doorbell: new InProcessDoorbell(),
+    model: createModelRouter({}),
+    log: (_level, event, { outcome } = {}) => void log.push({ event, outcome }),
+  });
+  runtime.registerTool({
+    name: 'pay',
+    description: 'Pays.',
+    input: z.strictObject({}),
+    retry: 'never',
+    run: async (_input, { turnId }) => {
+      paid.push(turnId);
+      await options.pay();
+      return 'paid';
+    },
+  });
+  await runtime.applyProfile({
+    name: 'payer',
+    instructions: 'Pay.',
+    model: 'scripted',
+    tools: ['pay'],
+    script: [{ calls: [{ tool: 'pay', arguments: {} }] }, { say: 'done' }],
+  });
+  const worker = await createWorker(runtime, { sweepMs: NEVER_MS, ...options.worker });
+  return {
+    pool,
+    log,
+    paid,
+    launch: async () => {
+      const answer = await runtime.submit('launch_principal', { profile_name: 'payer', instruction: 'go' });
+      return (answer as { turn_id: TurnId }).turn_id;
+    },
+    endOf: (turnId) =>
+      waitFor(
+        async () => {
+          const { rows } = await database.pool.query<{ status: string; calls: string[] }>(
+            `select t.status, (select array_agg(k.status) from boxcar.tool_calls k where k.turn_id = t.id) as calls
+             from boxcar.turns t where t.id = $1 and t.ended_at is not null`,
+            [turnId],
+          );
+          return rows[0];
+        },
+        { message: 'the turn has ended', deadlineMs: 20_000 },
+      ),
+    [Symbol.asyncDispose]: async () => {
+      await worker.close({ graceMs: 1_000 });
+      await runtime.close();
+      await endPool(pool);
+    },
+  };
+}
+
+// Each try of a result takes half a lease; then the turn is interrupted, and then the try before it is handed back has failed too.
+test.each(['turn.interrupted', 'turn.result_not_recorded'])(
+  'a payment is known although the database takes no connections until %s',
+  async (event) => {
+    await using database = await testDatabase();
+    await using proxy: TcpProxy = await tcpProxy(database.url);
+    await using one = await payer(database, {
+      url: proxy.url,
+      directUrl: proxy.url,
+      // Its turn is handed back with a note, and rung by the sweep.
+      worker: { leaseMs: 1_000, sweepMs: 100 },
+      pay: () => proxy.cut(),
+    });
+    const turnId = await one.launch();
+    await waitFor(() => one.log.some((line) => line.event === event), { message: event, deadlineMs: 20_000 });
+    await proxy.restore();
+    expect(await one.endOf(turnId)).toEqual({ status: 'success', calls: ['success'] });
+    expect(one.paid).toEqual([turnId]);
+    await checkInvariants(database.pool);
+  },
+);
+
+test('the reply of a step that was committed is no evidence, although the turn has left before that was known', async () => {
+  await using database = await testDatabase();
+  await using proxy = await statementProxy(database.url);
+  await using one = await payer(database, {
+    url: proxy.url,
+    directUrl: database.url,
+    worker: { leaseMs: NEVER_MS, heartbeatMs: NEVER_MS },
+    pay: async () => undefined,
+  });
+  // Its statements are prepared.
+  await one.endOf(await one.launch());
+  proxy.arm();
+  await one.endOf(await one.launch());
+  const text = proxy.statements.find((statement) => statement.includes('insert into boxcar.tool_calls'));
+  if (text === undefined) throw new Error('no commit of calls');
+  proxy.arm({ at: { text, nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });
+  const turnId = await one.launch();
+  await waitFor(() => proxy.strike.aborted, { message: 'the commit is made, and its answer lost' });
+  await database.pool.query(
+    "update boxcar.turns set status = 'dispatched', holder_id = null, epoch = epoch + 1, dispatched_at = now() where id = $1",
+    [turnId],
+  );
+  dropConnections(one.pool);
+  const outcomes = () => one.log.flatMap((line) => (line.event === 'turn.left' ? [line.outcome] : []));
+  await waitFor(() => outcomes().length === 3, { message: 'the worker has left the turn' });
+  expect(outcomes()).toEqual(['ended', 'ended', 'left']);
+  expect((await database.pool.query('select kind from boxcar.evidence')).rows).toEqual([]);
+});
