@@ -1,4 +1,4 @@
-import { type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
+import { type Model, ModelError, type ModelReply, type ModelRequest, startTimer } from '@boxcar/kernel';
 import { parseReply } from './reply.js';
 
 /**
@@ -32,7 +32,7 @@ export async function askModel(
     controller.signal.addEventListener('abort', () => reject(controller.signal.reason), { once: true });
   });
   signal.addEventListener('abort', onAbort, { once: true });
-  const timer = setTimeout(onTimeout, timeoutMs);
+  const timer = startTimer(timeoutMs, onTimeout);
   try {
     const asked = model.generate(request, { signal: controller.signal });
     if (onLate !== undefined)
@@ -46,7 +46,7 @@ export async function askModel(
         .catch(() => undefined);
     return parseReply(await Promise.race([asked, aborted]));
   } finally {
-    clearTimeout(timer);
+    timer.clear();
     signal.removeEventListener('abort', onAbort);
   }
 }

@@ -340,11 +340,16 @@ describe.each(queueBackends())('queues on %s', { timeout: 60_000 }, (kind) => {
     await only.worker();
     const turnId = await only.submit('answers', { context_box_id: await fileBox(only) });
     await ended([turnId]);
-    expect(
-      await rows(
-        "select from boxcar.turns where status = 'failed' and error->>'code' = 'attempts_exhausted'",
-      ),
-    ).toHaveLength(1);
+    expect(await rows('select status, error, losses from boxcar.turns')).toEqual([
+      {
+        status: 'failed',
+        error: expect.objectContaining({
+          code: 'unsupported_format',
+          details: expect.objectContaining({ card_id: expect.any(String) }),
+        }),
+        losses: 1,
+      },
+    ]);
     await checkInvariants(backend.database.pool);
   });
 });

@@ -9,6 +9,7 @@ import {
   type QueueTool,
   sanitizeJson,
   sanitizeText,
+  startTimer,
   type ToolSchema,
   toErrorBody,
   toolNames,
@@ -189,6 +190,7 @@ async function runFunction(
   }
   const { turnId, agentId, projectId } = turn.turn;
   const output = await runLimited(call, turn, async ({ signal }) => {
+    if (call.retry === 'never') turn.begunIds.add(call.id);
     // A tool that does not listen may bring its result when nobody waits for it any more.
     const brought = await tool.run(parsed.data, {
       toolCallId: call.id,
@@ -231,24 +233,22 @@ async function runLimited<T>(
   const { signal } = controller;
   const onLost = (): void => controller.abort(lost.reason);
   lost.addEventListener('abort', onLost, { once: true });
-  const timer = setTimeout(
-    () =>
-      controller.abort(
-        new KernelError('tool_timeout', {
-          message: `${call.name} did not answer in time.`,
-          details: { tool: call.name, tool_call_id: call.id },
-        }),
-      ),
-    Math.max(call.remaining_ms, 0),
+  const timer = startTimer(Math.max(call.remaining_ms, 0), () =>
+    controller.abort(
+      new KernelError('tool_timeout', {
+        message: `${call.name} did not answer in time.`,
+        details: { tool: call.name, tool_call_id: call.id },
+      }),
+    ),
   );
   const pass = (): void => {
     signal.throwIfAborted();
-    clearTimeout(timer);
+    timer.clear();
   };
   try {
     return await unlessAborted(work({ signal, pass }), signal);
   } finally {
-    clearTimeout(timer);
+    timer.clear();
     lost.removeEventListener('abort', onLost);
   }
 }

@@ -63,7 +63,7 @@ describe.each(queueBackends())('workers whose clocks are two hours apart, queues
         { NODE_OPTIONS: shiftedBy(offMs) },
       ),
     );
-    for (const worker of workers) await worker.line(/^ready /, { deadlineMs: 60_000 });
+    for (const worker of workers) await worker.line(/^ready /, { deadlineMs: 90_000 });
     const turnIds = await Promise.all(
       Array.from({ length: 6 }, async () => {
         const receipt = await runtime.submit(

@@ -13,31 +13,58 @@ import {
   type JsonValue,
   KernelError,
   summaryLimit,
+  type TurnId,
 } from '@boxcar/kernel';
 import {
   type BatchRow,
   type CallSettlement,
   closeBatch,
   endBatch,
+  findUnendedMembers,
+  findWantedMembers,
+  type LockLimit,
   loadBatches,
   loadMembers,
   lockBatch,
   type MemberRow,
+  type Queryable,
   type SettledTurns,
   settleCalls,
-  transaction,
+  transactWithin,
 } from '@boxcar/store';
 import { deliverableOf } from '../deliverable.js';
 import { announceEnds, endSubtrees } from '../end-subtrees.js';
 import type { RuntimeCore } from '../runtime.js';
+import { fromCause } from './causes.js';
 import { buildResult } from './ending.js';
 
 /** A decision to close is followed by one to finish; members that changed hands meanwhile may need another round. */
 const MAX_ROUNDS = 10;
 
-type Clock = { readonly now?: Date };
+type Options = LockLimit & { readonly now?: Date };
 
-const stateOf = (batch: BatchRow): JoinState => ({
+/** Members that have not ended, and that the end of the batch does not wait for. */
+interface Left {
+  /** Nobody waits for a canceled batch any more, but somebody may wait for a member of it. */
+  readonly spared: readonly TurnId[];
+  /** Those that could not be ended, with the cause: they count as failed. */
+  readonly lost: ReadonlyMap<TurnId, string>;
+  /** Those that could not be ended so far: the sweep tries again, and ends them or gives them up. */
+  readonly pending: readonly TurnId[];
+}
+
+async function findLeft(
+  db: Queryable,
+  batch: Pick<BatchRow, 'id' | 'turn_id' | 'turn_ids' | 'closing'>,
+): Promise<Left> {
+  const unended = await findUnendedMembers(db, batch.turn_ids);
+  const lost = new Map([...unended].flatMap(([id, { cause, isDead }]) => (isDead ? [[id, cause]] : [])));
+  const pending = [...unended].flatMap(([id, { isDead }]) => (isDead ? [] : [id]));
+  const wanted = batch.closing === 'cancel' ? await findWantedMembers(db, batch) : [];
+  return { spared: wanted.filter((id) => !lost.has(id)), lost, pending };
+}
+
+const stateOf = (batch: BatchRow, { spared, lost }: Left): JoinState => ({
   kind: batch.kind,
   status: batch.status,
   closing: batch.closing,
@@ -45,19 +72,24 @@ const stateOf = (batch: BatchRow): JoinState => ({
   remaining: batch.remaining,
   succeeded: batch.succeeded,
   failed: batch.failed,
+  sparedCount: spared.length,
+  lostCount: lost.size,
   minSuccess: batch.min_success,
   isFailFast: batch.fail_fast,
   isOverdue: batch.is_overdue,
 });
 
-const toJoined = (turn: MemberRow): JoinedTurn => ({
-  turnId: turn.turn_id,
-  agentId: turn.agent_id,
-  outputBoxId: turn.output_box_id,
-  status: turn.status,
-  deliverable: turn.beginning ?? deliverableOf(turn.content),
-  error: turn.error,
-});
+function toJoined(turn: MemberRow, { lost }: Left): JoinedTurn {
+  const cause = lost.get(turn.turn_id);
+  return {
+    turnId: turn.turn_id,
+    agentId: turn.agent_id,
+    outputBoxId: turn.output_box_id,
+    status: cause === undefined ? turn.status : 'failed',
+    deliverable: turn.beginning ?? deliverableOf(turn.content),
+    error: cause === undefined ? turn.error : fromCause(cause, {}),
+  };
+}
 
 /** How the waiting call sees the end. A partial batch is an answer; the status inside says so. */
 const CALL_STATUS: Readonly<Record<FinalBatchStatus, CallSettlement['status']>> = {
@@ -98,22 +130,24 @@ function settlementOf(batch: BatchRow, status: FinalBatchStatus, answer: JsonVal
 function end(
   runtime: Pick<RuntimeCore, 'pool'>,
   seen: BatchRow,
-  clock: Clock,
+  options: Options,
 ): Promise<SettledTurns | undefined> {
-  return transaction(runtime.pool, async (tx) => {
+  return transactWithin(runtime.pool, options, async (tx) => {
     const [batch, members] = await Promise.all([
-      lockBatch(tx, seen, clock),
+      lockBatch(tx, seen, options),
       // Under the lock: the counters that are decided on are those of these very members.
       loadMembers(tx, seen.turn_ids, summaryLimit(seen.turn_ids.length)),
     ]);
-    const decision = batch === undefined ? undefined : decideJoin(stateOf(batch));
-    if (batch === undefined || decision?.kind !== 'finish') return undefined;
+    if (batch === undefined) return undefined;
+    const left = await findLeft(tx, batch);
+    const decision = decideJoin(stateOf(batch, left));
+    if (decision.kind !== 'finish') return undefined;
     const { status, closing } = decision;
     const states = new Map(members.map((turn) => [turn.turn_id, turn]));
     const results = buildResults(
       batch.turn_ids.flatMap((turnId) => {
         const turn = states.get(turnId);
-        return turn === undefined ? [] : [toJoined(turn)];
+        return turn === undefined ? [] : [toJoined(turn, left)];
       }),
     );
     const answer = { batch_id: batch.id, status, results } as unknown as JsonValue;
@@ -138,36 +172,45 @@ const closedError = (closing: string, batch: BatchRow): ErrorBody =>
       }).toJSON()
     : new KernelError('batch_closed', { details: { batch_id: batch.id, closing } }).toJSON();
 
-/** Does what is to be done about a batch: ends its members early, or the batch itself. Nothing when nothing is. */
+/**
+ * Does what is to be done about a batch: ends its members early, or the batch itself. Nothing when nothing is.
+ *
+ * @param options.lockMs - Given: a lock that is not free by then fails the whole as `55P03`.
+ */
 export async function finishBatch(
-  runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds' | 'watcher' | 'knockSoon'>,
+  runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds' | 'log' | 'watcher' | 'knockSoon'>,
   batchId: BatchId,
-  clock: Clock = {},
+  options: Options = {},
 ): Promise<void> {
   for (let round = 0; round < MAX_ROUNDS; round++) {
-    const [batch] = await loadBatches(runtime.pool, [batchId], clock);
+    const [batch] = await loadBatches(runtime.pool, [batchId], options);
     if (batch === undefined) return;
-    const decision = decideJoin(stateOf(batch));
+    const decision = decideJoin(stateOf(batch, await findLeft(runtime.pool, batch)));
     if (decision.kind === 'wait') return;
     if (decision.kind === 'close') {
       const { closing, memberStatus } = decision;
-      await closeBatch(runtime.pool, batchId, closing);
+      await transactWithin(runtime.pool, options, (tx) => closeBatch(tx, batchId, closing));
+      const left = await findLeft(runtime.pool, { ...batch, closing });
       const { run_id: runId } = batch;
       if (runId === null) continue;
-      const ended = await transaction(runtime.pool, (tx) =>
+      const isLeft = new Set([...left.spared, ...left.pending, ...left.lost.keys()]);
+      const ended = await transactWithin(runtime.pool, options, (tx) =>
         endSubtrees(tx, {
           runId,
-          rootTurnIds: batch.turn_ids,
+          rootTurnIds: batch.turn_ids.filter((id) => !isLeft.has(id)),
           // What a member that is done has left to others is not the batch's to end.
           areRootsOpen: true,
+          sparesWanted: closing === 'cancel',
           status: memberStatus,
           error: closedError(closing, batch),
         }),
       );
       announceEnds(runtime, ended);
+      // Once the sweep has ended those, or has given them up, the batch is finished.
+      if (left.pending.length + ended.unended.length > 0) return;
       continue;
     }
-    const settled = await end(runtime, batch, clock);
+    const settled = await end(runtime, batch, options);
     // Undefined: it moved between the look and the lock; the next look tells what that means.
     if (settled === undefined) continue;
     runtime.ring(settled.rings);

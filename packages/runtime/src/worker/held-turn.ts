@@ -1,6 +1,13 @@
 /** A turn in a worker's hands, and what it uses of its worker. */
-import type { Ring, ViewRows, WorkerId } from '@boxcar/kernel';
-import type { Advance, AdvanceOutcome, ClaimedTurn, CommitOutcome, StepCommit } from '@boxcar/store';
+import type { Ring, ToolCallId, ViewRows, WorkerId } from '@boxcar/kernel';
+import type {
+  Advance,
+  AdvanceOutcome,
+  CallSettlement,
+  ClaimedTurn,
+  CommitOutcome,
+  StepCommit,
+} from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import type { TurnLoader } from './loader.js';
 import type { ModelWaits } from './model-waits.js';
@@ -13,6 +20,10 @@ export interface HeldTurn {
   readonly holderId: WorkerId;
   /** Fires when the worker may no longer act for the turn: lease lost, or shutdown out of patience. */
   readonly signal: AbortSignal;
+  /** The calls that were begun here and must not be run twice. */
+  readonly begunIds: Set<ToolCallId>;
+  /** What its calls have brought and no row has yet, with their step. */
+  readonly unrecorded: Map<CallSettlement, number>;
   /** Rings what a commit of this turn has dispatched. */
   readonly ring: (rings: readonly Ring[]) => void;
 }
@@ -30,13 +41,16 @@ export interface TurnHost {
   readonly modelWaits: ModelWaits;
   commit(commit: StepCommit): Promise<CommitOutcome>;
   advance(results: StepResults): Promise<AdvanceOutcome>;
+  /** Records a result while other calls of its step are out. */
+  record(result: CallSettlement): Promise<'recorded' | 'duplicate'>;
   /** @throws when the worker's last renewal is older than its lease. */
   checkLease(): void;
   /** True once the worker hands its turns back at their next step. */
   isDraining(): boolean;
 }
 
-export type TurnRun = 'ended' | 'suspended' | 'fenced' | 'released';
+/** `left`: its last step was committed, and the turn has ended or is in other hands since. */
+export type TurnRun = 'ended' | 'suspended' | 'fenced' | 'left' | 'released';
 
 /** The rows that a step's prompt is built from. */
 export type StepRows = Pick<ViewRows, 'entries' | 'contexts' | 'lastAnchorPosition'>;

@@ -1,6 +1,13 @@
 /** A call gives up its batch, which goes on as one that nobody waits for: its turns are nobody's to end, and it can be collected. */
 import type { BatchId } from '@boxcar/kernel';
-import { type CallSettlement, detachBatch, lockBatch, settleCalls, transaction } from '@boxcar/store';
+import {
+  type CallSettlement,
+  detachBatch,
+  type LockLimit,
+  lockBatch,
+  settleCalls,
+  transactWithin,
+} from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 
 /** @returns `duplicate` when the batch has answered the call meanwhile. */
@@ -8,9 +15,10 @@ export async function leaveBatch(
   runtime: Pick<RuntimeCore, 'pool' | 'ring'>,
   batchId: BatchId,
   settlement: CallSettlement,
+  limit: LockLimit = {},
 ): Promise<'recorded' | 'duplicate'> {
   const { turnId, toolCallId } = settlement;
-  const settled = await transaction(runtime.pool, async (tx) => {
+  const settled = await transactWithin(runtime.pool, limit, async (tx) => {
     const batch = await lockBatch(tx, { id: batchId, turn_id: turnId });
     if (batch === undefined || batch.status !== 'running' || batch.tool_call_id !== toolCallId)
       return undefined;

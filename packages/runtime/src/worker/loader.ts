@@ -2,6 +2,7 @@ import {
   type BoxId,
   type ContextCard,
   findPrice,
+  isJsonObject,
   KernelError,
   type ModelPrice,
   type PriceTable,
@@ -63,6 +64,11 @@ export class TurnLoader {
           details: { profile_id: id },
         });
       const { profile, prices } = found;
+      if (!isJsonObject(profile))
+        throw new KernelError('card_damaged', {
+          message: `The card of profile ${id} holds no profile.`,
+          details: { profile_id: id },
+        });
       await this.#checkProfile(profile, id);
       return { profile, price: findPrice(profile.model, priceTables(prices, this.#prices)) };
     });
@@ -152,6 +158,6 @@ export function toRows(
 
 const unsupported = (what: string, kind: string, cardId?: string): KernelError =>
   new KernelError('unsupported_format', {
-    message: `This build does not know a ${what} of kind '${kind}'.`,
+    message: `This build does not know a ${what} of kind '${kind}'${cardId === undefined ? '' : ` (card ${cardId})`}.`,
     details: { kind, ...(cardId === undefined ? {} : { card_id: cardId }) },
   });

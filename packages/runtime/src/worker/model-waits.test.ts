@@ -205,7 +205,7 @@ describe('a turn that waits for its next try', () => {
       const child = spawnNode(new URL('../testing/worker-process.ts', import.meta.url), [
         JSON.stringify(options),
       ]);
-      await child.line(/^ready /, { deadlineMs: 30_000 });
+      await child.line(/^ready /, { deadlineMs: 90_000 });
       const receipt = await submitter.runtime.submit('launch_principal', {
         profile_name: 'waiter',
         instruction: 'go',

@@ -19,8 +19,9 @@ import {
   toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
-import { findLastWords, type NewEntry, type StepCommit } from '@boxcar/store';
+import { findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
 import { askModel } from './ask-model.js';
+import { fromCause } from './causes.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { type Ending, entryOf, fallbackDeliverable } from './ending.js';
 import {
@@ -58,7 +59,23 @@ interface SentPrompt extends HeldPrompt {
 }
 
 export async function runTurn(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
+  if (held.turn.losses >= MAX_ATTEMPTS) return endExhausted(host, held);
   return new TurnLoop(host, held, await host.loader.profile(held.turn.profileId)).run();
+}
+
+/** Ends a turn that nothing more is read of: what it is made of may be what it fails on. */
+async function endExhausted(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
+  const { turnId, stepCount, losses } = held.turn;
+  const details = { turn_id: turnId, step: stepCount + 1, attempts: losses };
+  const cause = (await findRunFailures(host.runtime.pool, [turnId])).get(turnId);
+  const error =
+    cause === undefined
+      ? new KernelError('attempts_exhausted', { details }).toJSON()
+      : fromCause(cause, details);
+  return new TurnCommits(host, held).end(
+    { status: 'failed', deliverable: fallbackDeliverable(error, stepCount, null), error },
+    { hasOpenCalls: held.turn.pendingCalls > 0 },
+  );
 }
 
 class TurnLoop {
@@ -97,7 +114,6 @@ class TurnLoop {
   async run(): Promise<TurnRun> {
     const { turn, signal } = this.#held;
     const progress = this.#progress;
-    if (turn.losses >= MAX_ATTEMPTS) return this.#endExhausted();
     // A turn resumed after its calls: one of them may be what it must end with.
     let mayHaveEnded = progress.step > 0 && progress.open === 'none';
     for (;;) {
@@ -121,19 +137,6 @@ class TurnLoop {
     }
   }
 
-  #endExhausted(): Promise<TurnRun> {
-    const { turn } = this.#held;
-    const { step } = this.#progress;
-    const error = new KernelError('attempts_exhausted', {
-      details: { turn_id: turn.turnId, step: step + 1, attempts: turn.losses },
-    }).toJSON();
-    return this.#commits.end({
-      status: 'failed',
-      deliverable: fallbackDeliverable(error, step, null),
-      error,
-    });
-  }
-
   /** Runs the open calls; then either the next step is open, or the turn waits, or it has ended. */
   async #runCalls(open: Exclude<OpenCalls, 'none'>): Promise<TurnRun | 'open'> {
     const run = await this.#calls.run(open, this.#progress.step);
@@ -143,7 +146,7 @@ class TurnLoop {
         this.#progress.open = 'none';
         return 'open';
       case 'ending':
-        return this.#commits.end(successOf(run.deliverable), { results: run.results });
+        return this.#commits.end(successOf(run.deliverable), run);
       default:
         return run.outcome;
     }
@@ -379,7 +382,7 @@ class TurnLoop {
       emptyReplies,
       spent,
     });
-    if (outcome.outcome === 'fenced') return 'fenced';
+    if (outcome.outcome !== 'committed') return outcome.outcome;
     view.append(outcome.basePosition, step, written);
     const attempt = calls.length > 0 ? 0 : 1;
     Object.assign(this.#progress, { step, attempt, retries: 0, emptyReplies });

@@ -12,12 +12,13 @@ import {
   loadPendingCalls,
   type NewToolCall,
   type PendingCall,
-  recordResults,
 } from '@boxcar/store';
 import type { Begun } from '../submit/opening.js';
 import { beginCall, buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
+import { EarlyResults } from './early-results.js';
 import type { HeldTurn, StepRows, TurnHost } from './held-turn.js';
 import { keepLate, lateSettlements } from './late.js';
+import { recordLeft } from './left-turns.js';
 import type { PricedProfile } from './loader.js';
 import { LoopGuard } from './loop-guard.js';
 import { type CallOnPaper, writeCall } from './step-cards.js';
@@ -46,6 +47,8 @@ export type CallsRun =
       readonly outcome: 'ending';
       readonly deliverable: JsonValue;
       readonly results: readonly CallSettlement[];
+      /** Others of them may wait for a turn, a batch or a worker outside. */
+      readonly hasOpenCalls: boolean;
     }
   | { readonly outcome: 'suspended' | 'fenced' };
 
@@ -142,11 +145,20 @@ export class StepCalls {
     this.#host.checkLease();
     // Calls just committed are all of their step; after a takeover some may have their results already.
     const isAlone = open === 'unknown' ? await this.#isAlone(calls) : calls.length === 1;
-    const runs = await this.#runAll(calls, { isAlone, step });
+    const early = new EarlyResults(this.#host, this.#held, { step, count: calls.length });
+    const runs = await this.#runAll(calls, { isAlone, early });
     if (runs === 'fenced') return { outcome: 'fenced' };
-    const results = runs.flatMap((run) => (run.kind === 'elsewhere' ? [] : [run.settlement]));
+    const { unrecorded } = this.#held;
+    const results = runs.flatMap((run) =>
+      run.kind === 'ending' || (run.kind === 'result' && unrecorded.has(run.settlement))
+        ? [run.settlement]
+        : [],
+    );
     const ending = runs.find((run) => run.kind === 'ending');
-    if (ending !== undefined) return { outcome: 'ending', deliverable: ending.deliverable, results };
+    if (ending !== undefined) {
+      const hasOpenCalls = runs.some((run) => run.kind === 'elsewhere');
+      return { outcome: 'ending', deliverable: ending.deliverable, results, hasOpenCalls };
+    }
     return this.#record(results, { step, isWhole: open !== 'unknown' && results.length === calls.length });
   }
 
@@ -159,21 +171,31 @@ export class StepCalls {
 
   async #runAll(
     calls: readonly PendingCall[],
-    { isAlone, step }: { readonly isAlone: boolean; readonly step: number },
+    { isAlone, early }: { readonly isAlone: boolean; readonly early: EarlyResults },
   ): Promise<readonly CallRun[] | 'fenced'> {
     const { toolbox } = this.bound;
     const repeated = await this.#guard.find(calls);
+    // A machine that was suspended during the read wakes up here.
+    this.#host.checkLease();
     const settled = await Promise.allSettled(
       calls.map(async (call) => {
         const options = { isAlone, begun: this.#begun.get(call.id) };
-        return repeated.get(call.id) ?? runCall(this.#host.runtime, this.#held, call, toolbox, options);
+        try {
+          const run =
+            repeated.get(call.id) ?? (await runCall(this.#host.runtime, this.#held, call, toolbox, options));
+          if (run.kind === 'result') early.add(run.settlement);
+          return run;
+        } finally {
+          early.leave();
+        }
       }),
     );
+    await early.close();
     const runs = settled.flatMap((run) => (run.status === 'fulfilled' ? [run.value] : []));
     const failed = settled.find((run) => run.status === 'rejected');
     if (failed === undefined) return runs;
     // The turn or the database is lost, but what the other calls brought is real: the first record of a call wins.
-    await this.#keep(runs, step);
+    await recordLeft(this.#host, this.#held);
     if (failed.reason instanceof KernelError && failed.reason.code === 'turn_ended') return 'fenced';
     throw failed.reason;
   }
@@ -190,6 +212,7 @@ export class StepCalls {
       results,
       isWhole,
     });
+    for (const result of results) this.#held.unrecorded.delete(result);
     switch (advanced.outcome) {
       case 'fenced':
         await keepLate(this.#host.runtime, this.#held, lateSettlements(results, step));
@@ -205,20 +228,6 @@ export class StepCalls {
         return { outcome: 'open', attempt: advanced.attempt };
       default:
         return advanced satisfies never;
-    }
-  }
-
-  async #keep(runs: readonly CallRun[], step: number): Promise<void> {
-    const results = runs.flatMap((run) => (run.kind === 'result' ? [run.settlement] : []));
-    if (results.length === 0) return;
-    const { runtime } = this.#host;
-    try {
-      const { rings, duplicates } = await recordResults(runtime.pool, results);
-      runtime.ring(rings);
-      const late = results.filter((result) => duplicates.includes(result.toolCallId));
-      await keepLate(runtime, this.#held, lateSettlements(late, step));
-    } catch (error) {
-      runtime.log('warn', 'turn.results_lost', { turn_id: this.#held.turn.turnId, error });
     }
   }
 

@@ -1,8 +1,10 @@
-import type { JsonValue, TurnId } from '@boxcar/kernel';
+import type { Doorbell, JsonValue, TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
-import { listDeadLetters, retryDeadLetters, wakeProvider } from '@boxcar/store';
+import { limitByLease, listDeadLetters, retryDeadLetters, wakeProvider } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
+import pg from 'pg';
 import { describe, expect, test } from 'vitest';
+import { deafDoorbell } from '../testing/deaf-doorbell.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { Sweeper } from './sweeper.js';
@@ -355,33 +357,139 @@ test('the tenth worker lost at a step is the end of a turn; any number of attemp
   ]);
 });
 
-test('a thousand queued turns end on one slot, those too that wait for others behind them in the queue', async () => {
-  await using h = await harness();
-  await h.profile('quick', [{ say: 'quick {{instruction}}' }]);
-  await h.profile(
-    'boss',
-    [
-      { calls: [{ tool: 'ask_expert', arguments: { expert_profile: 'quick', question: 'q' } }] },
-      { say: 'done {{instruction}}' },
-    ],
-    { tools: ['ask_expert'], delegation_policy: { target_profiles: ['quick'] } },
+describe('a row that somebody has locked', () => {
+  test('does not hold up the others of its sweep, and is handled once it is free', async () => {
+    await using h = await harness();
+    await h.profile('slow', [{ say: 'never' }]);
+    const args = { target_strategy: 'new', target_ref: 'slow', instruction: 'go', deadline_seconds: 60 };
+    const turnIds: TurnId[] = [];
+    for (let i = 0; i < 3; i += 1) turnIds.push(await submit(h, 'delegate_async', args));
+    const [locked, ...free] = turnIds as [TurnId, ...TurnId[]];
+    // A session of somebody else's, which no limit ends.
+    const stranger = new pg.Client({ connectionString: h.database.url });
+    await stranger.connect();
+    await stranger.query('begin');
+    await stranger.query('select from boxcar.turns where id = $1 for update', [locked]);
+    const sweeper = createSweeper(h);
+    const sweepLater = (): Promise<void> => sweeper.sweep({ now: new Date(Date.now() + 61_000) });
+    const startedAt = performance.now();
+    await sweepLater();
+    for (const turnId of free) expect(await statusOf(h, turnId)).toBe('timeout');
+    expect(await statusOf(h, locked)).toBe('queued');
+    // It waits for none of the limits of a lock.
+    expect(performance.now() - startedAt).toBeLessThan(3_900);
+    await sweepLater();
+    await stranger.query('rollback');
+    await stranger.end();
+    await waitFor(
+      async () => {
+        await sweepLater();
+        return (await statusOf(h, locked)) === 'timeout';
+      },
+      { message: 'it is ended' },
+    );
+    await sweeper.stop();
+    // The row has no defect.
+    expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
+    await checkInvariants(h.database.pool);
+  }, 60_000);
+
+  test('is one of many: together they cost a sweep no more than about a second, and each is named', async () => {
+    await using h = await harness();
+    await h.profile('slow', [{ say: 'never' }]);
+    const args = { target_strategy: 'new', target_ref: 'slow', instruction: 'go', deadline_seconds: 60 };
+    const turnIds = await Promise.all(Array.from({ length: 40 }, () => submit(h, 'delegate_async', args)));
+    turnIds.sort();
+    const free = turnIds.splice(20, 2);
+    const stranger = new pg.Client({ connectionString: h.database.url });
+    await stranger.connect();
+    await stranger.query('begin');
+    await stranger.query('select from boxcar.turns where id = any ($1) for update', [turnIds]);
+    const sweeper = createSweeper(h);
+    const startedAt = performance.now();
+    // A lock alone is waited for 15 seconds where nothing else is said.
+    await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
+    expect(performance.now() - startedAt).toBeLessThan(6_000);
+    for (const turnId of free) expect(await statusOf(h, turnId)).toBe('timeout');
+    const named = () =>
+      h.log.flatMap(({ event, fields }) => (event === 'sweep.row_locked' ? [String(fields.row_id)] : []));
+    expect(named().sort()).toEqual(turnIds);
+    // Known by now, and named once.
+    await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
+    expect(named()).toHaveLength(turnIds.length);
+    await stranger.end();
+    await waitFor(
+      async () => {
+        await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
+        return (await h.rows('select from boxcar.turns where ended_at is null')).length === 0;
+      },
+      { message: 'all are ended' },
+    );
+    expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
+  }, 60_000);
+
+  test('is given up by the sweep for now, without a note, when it stays locked', async () => {
+    await using h = await harness();
+    await h.profile('slow', [{ say: 'never' }]);
+    const turnId = await submit(h, 'delegate_async', {
+      target_strategy: 'new',
+      target_ref: 'slow',
+      instruction: 'go',
+      deadline_seconds: 60,
+    });
+    const stranger = new pg.Client({ connectionString: h.database.url });
+    await stranger.connect();
+    await stranger.query('begin');
+    await stranger.query('select from boxcar.turns where id = $1 for update', [turnId]);
+    using _limits = limitByLease(h.database.pool, 1_000);
+    const sweeper = createSweeper(h);
+    await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
+    await waitFor(() => h.log.some(({ event }) => event === 'sweep.row_locked'), {
+      message: 'the sweep gives up',
+      deadlineMs: 40_000,
+    });
+    await stranger.end();
+    await sweeper.stop();
+    expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
+  }, 60_000);
+});
+
+test('a sweep asks a queue that is away neither for doors nor for rings, and closes all doors once it answers', async () => {
+  let isAway = true;
+  const asked: string[] = [];
+  const doorbell: Doorbell = {
+    ...deafDoorbell(),
+    findLost: async (rings) => {
+      asked.push(rings.length === 0 ? 'probe' : 'rings');
+      return isAway ? undefined : [];
+    },
+    knock: async (jobIds) => {
+      asked.push('doors');
+      return isAway ? undefined : jobIds;
+    },
+  };
+  await using h = await harness({ doorbell });
+  await h.profile('writer', [{ say: 'done' }]);
+  const turnId = await submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
+  await h.runtime.submit('cancel', { turn_id: turnId });
+  await h.rows(
+    "update boxcar.operations set awaited_turn_id = $1::uuid, door_job_id = 'job' where response->>'turn_id' = $1::text",
+    [turnId],
   );
-  const submitted = await Promise.all(
-    Array.from({ length: 1_000 }, (_, n) =>
-      submit(h, 'launch_principal', {
-        profile_name: n % 20 === 0 ? 'boss' : 'quick',
-        instruction: String(n),
-      }),
-    ),
-  );
-  await h.worker({ concurrency: 1 });
-  await waitFor(
-    async () => (await h.rows('select from boxcar.turns where ended_at is null limit 1')).length === 0,
-    { message: 'all have ended', deadlineMs: 60_000, intervalMs: 100 },
-  );
-  const counts = await h.rows(
-    'select status, count(*)::int as n, max(losses) as losses from boxcar.turns group by status',
-  );
-  expect(counts).toEqual([{ status: 'success', n: submitted.length + 50, losses: 0 }]);
-  await checkInvariants(h.database.pool);
-}, 90_000);
+  const openDoors = () =>
+    h.rows("select from boxcar.operations where door_job_id = 'job' and awaited_turn_id is not null");
+  expect(await openDoors()).toHaveLength(1);
+  const sweeper = createSweeper(h);
+
+  const sweepIn = (ms: number): Promise<void> => sweeper.sweep({ now: new Date(Date.now() + ms) });
+  // Doors are looked at 2 s after the end of their turn.
+  await sweepIn(10_000);
+  expect(asked.splice(0)).toEqual(['doors']);
+  await submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
+  await sweepIn(700_000_000);
+  expect(asked.splice(0)).toEqual(['probe']);
+  isAway = false;
+  await sweepIn(10_000);
+  expect(asked).toEqual(['probe', 'doors']);
+  expect(await openDoors()).toHaveLength(0);
+});

@@ -3,12 +3,15 @@ import {
   KernelError,
   type ProjectId,
   type Ring,
+  startTimer,
+  type Timer,
+  type ToolCallId,
   type TurnId,
+  tryParseId,
   type WaitCycle,
 } from '@boxcar/kernel';
 import {
   closeDoor,
-  commitSteps,
   type Door,
   discardFork,
   type EndableTurn,
@@ -18,41 +21,52 @@ import {
   findDueNotices,
   findDueWaits,
   findExhaustedTurns,
+  findFailedTurns,
   findLeftForks,
   findOverdueCalls,
   findOverdueProviders,
   findOverdueTurns,
   findProviderWaiters,
   findQueuedTargets,
+  findRunFailures,
   findStaleRings,
   findWaitingDoors,
   forgetSettledFailures,
-  hastenLooks,
-  isTransient,
+  isServerTrouble,
+  type LockLimit,
   loadLongWaits,
   noteSweepFailure,
   type OverdueCall,
   type OverdueTurn,
   probe,
   purgeDeadWorkers,
+  recordResults,
   ringAgain,
   type SweepFindings,
   type SweepKind,
+  sqlStateOf,
+  type Tx,
   takeOver,
+  transactWithin,
   wakeDue,
   wakeForLeftovers,
 } from '@boxcar/store';
-import { type EndSubtrees, endFromOutside } from '../end-subtrees.js';
+import { announceEnds, type EndSubtrees, endWaiting } from '../end-subtrees.js';
 import type { Runtime } from '../runtime.js';
-import { createRecorder, type Recorder } from './call-result.js';
+import { fromCause, toCause } from './causes.js';
 import { buildResult } from './ending.js';
 import { finishBatch } from './finish-batch.js';
 import { MAX_ATTEMPTS } from './held-turn.js';
 import { leaveBatch } from './leave-batch.js';
+import { answerForLost, type RowHandling } from './lost-turns.js';
+import { RowPatience } from './row-patience.js';
 import { tellParent } from './tell-parent.js';
 
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;
+const LEASE_MS = 10_000;
+/** Rings that others have passed, raised in one pass. */
+const RAISES = 100;
 /** Jobs at the queue door looked at in one pass. */
 const DOORS = 2_000;
 /** Circles of waits are rare, and looking for them reads more than other searches. */
@@ -65,8 +79,27 @@ interface Clock {
   readonly limit: number;
 }
 
+/** Where a look at the doors of each kind ended; the next one begins there. */
+type Places = { turns?: string | undefined; batches?: string | undefined };
+
+const isLocked = (error: unknown): boolean => sqlStateOf(error) === '55P03';
+
+/** A circle whose youngest wait is given up. */
+type KnownCycle = WaitCycle & { readonly id: ToolCallId; readonly project_id: ProjectId };
+
+/** A turn that was given up has failed, unless it was to end for a reason from outside. */
+const STATUS_OF: Readonly<Record<string, 'canceled' | 'timeout' | 'partial'>> = {
+  canceled: 'canceled',
+  batch_closed: 'canceled',
+  deadline_exceeded: 'timeout',
+  budget_exceeded: 'partial',
+};
+const statusOf = (code: string): EndSubtrees['status'] => STATUS_OF[code] ?? 'failed';
+
 export interface SweeperOptions {
   readonly lostRingMs: number;
+  /** The workers' lease in milliseconds, default 10,000: a stopped sweep, or a ring that is not claimed, waits for half of it. */
+  readonly leaseMs?: number;
   readonly claimFromRows: (options?: { readonly isOnlyNewer: boolean }) => Promise<void>;
   /** Workers of older builds serve the same targets: rings of what they cannot read end with them. */
   readonly hasOlder?: () => boolean;
@@ -84,20 +117,23 @@ export interface SweeperOptions {
 export class Sweeper {
   readonly #runtime: Runtime;
   readonly #options: SweeperOptions;
-  readonly #recorder: Recorder;
-  #timer: NodeJS.Timeout | undefined;
+  readonly #halfLeaseMs: number;
+  readonly #patience = new RowPatience();
+  #timer: Timer | undefined;
   #running: Promise<void> | undefined;
   #isStopped = false;
   #isDeaf = false;
+  /** By the monotonic clock: a worker was just lost, and may have taken rings with it. */
+  #lostWorkerAt = Number.NEGATIVE_INFINITY;
   #cyclesLookedAt = Number.NEGATIVE_INFINITY;
   #cyclesAfter: string | undefined;
   /** Where the last looks at the jobs at the queue door ended. */
-  readonly #doorsAfter: { turns?: string | undefined; batches?: string | undefined } = {};
+  #doorsAfter: Places = {};
 
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
     this.#options = options;
-    this.#recorder = createRecorder(runtime);
+    this.#halfLeaseMs = (options.leaseMs ?? LEASE_MS) / 2;
   }
 
   start(everyMs: number): void {
@@ -112,7 +148,7 @@ export class Sweeper {
         .finally(() => {
           this.#running = undefined;
           // Spread over the pool: workers that started together do not sweep together.
-          if (!this.#isStopped) this.#timer = setTimeout(next, everyMs * (0.8 + Math.random() * 0.4));
+          if (!this.#isStopped) this.#timer = startTimer(everyMs * (0.8 + Math.random() * 0.4), next);
         });
     };
     next();
@@ -120,7 +156,7 @@ export class Sweeper {
 
   async stop(): Promise<void> {
     this.#isStopped = true;
-    clearTimeout(this.#timer);
+    this.#timer?.clear();
     await this.#running;
   }
 
@@ -135,7 +171,7 @@ export class Sweeper {
     }
     const found = await probe(pool, { ...options, lostRingMs: this.#options.lostRingMs });
     if (!Object.values(found).some(Boolean)) return;
-    await elected(pool, () => this.#sweepFound(found, options));
+    await elected(pool, this.#halfLeaseMs, () => this.#sweepFound(found, options));
     // Also when another worker was elected: each finds out for itself that it cannot hear.
     if (found.lost_rings && !this.#isDeaf)
       this.#isDeaf = (await this.#runtime.doorbell.findLost([])) === undefined;
@@ -151,6 +187,7 @@ export class Sweeper {
 
   async #sweepFound(found: SweepFindings, options: { readonly now?: Date }): Promise<void> {
     const clock = { ...options, limit: LIMIT };
+    this.#patience.renew();
     const parts: [boolean, string, () => Promise<void>][] = [
       [found.dead_leases, 'dead_leases', () => this.#takeOver(clock)],
       [found.overdue_turns, 'overdue_turns', () => this.#endOverdue(clock)],
@@ -163,6 +200,8 @@ export class Sweeper {
       [found.dead_workers, 'dead_workers', () => this.#purge(clock)],
       [found.due_looks, 'due_looks', async () => this.#runtime.outside?.sweep(options)],
       [found.long_waits, 'long_waits', () => this.#breakCycles(clock)],
+      [found.failed_turns, 'failed_turns', () => this.#endFailed(clock)],
+      [found.lost_turns, 'lost_turns', () => answerForLost(this.#runtime, clock, this.#handling(clock))],
       [found.notices, 'notices', () => this.#tell(clock)],
       [found.left_forks, 'left_forks', () => this.#discardForks(clock)],
       [found.settled_failures, 'settled_failures', () => forgetSettledFailures(this.#runtime.pool, options)],
@@ -183,6 +222,7 @@ export class Sweeper {
 
   /** Takes turns from workers that are gone, now: for a worker that has just seen one go. */
   takeOver(): Promise<void> {
+    this.#lostWorkerAt = performance.now();
     return this.#takeOver({ limit: LIMIT });
   }
 
@@ -193,7 +233,15 @@ export class Sweeper {
     const lost = new KernelError('attempts_exhausted', {
       message: `The turn lost its worker ${MAX_ATTEMPTS} times at the same step.`,
     }).toJSON();
-    await this.#end('dead_leases', exhausted, { status: 'failed', error: lost, ...clock });
+    const causes = await findRunFailures(
+      pool,
+      exhausted.map((turn) => turn.turn_id),
+    );
+    for (const turn of exhausted) {
+      const cause = causes.get(turn.turn_id);
+      const error = cause === undefined ? lost : fromCause(cause, { attempts: MAX_ATTEMPTS });
+      await this.#end('dead_leases', [turn], { status: 'failed', error, ...clock });
+    }
     const rings = await this.#orAlone('dead_leases', clock, {
       all: () => takeOver(pool, options),
       find: () => findDeadTurns(pool, options),
@@ -220,16 +268,14 @@ export class Sweeper {
     try {
       return await work.all();
     } catch (error) {
-      if (isTransient(error)) throw error;
+      if (isServerTrouble(error)) throw error;
     }
     const rings: Ring[] = [];
-    for (const row of await work.find()) {
-      try {
-        rings.push(...(await work.alone(row)));
-      } catch (failure) {
-        await this.#setAside({ kind, rowId: row.turn_id, projectId: row.project_id }, failure, clock);
-      }
-    }
+    await this.#each(kind, clock, {
+      rows: await work.find(),
+      key: 'turn_id',
+      work: async (row) => void rings.push(...(await work.alone(row))),
+    });
     return rings;
   }
 
@@ -237,10 +283,10 @@ export class Sweeper {
   async #setAside(
     row: { readonly kind: SweepKind; readonly rowId: string; readonly projectId: ProjectId | null },
     failure: unknown,
-    clock: Clock,
+    clock: Pick<Clock, 'now'>,
   ): Promise<void> {
-    if (isTransient(failure)) throw failure;
-    const error = failure instanceof Error ? failure.message : String(failure);
+    if (isServerTrouble(failure)) throw failure;
+    const error = toCause(failure);
     const { attempts, isDead } = await noteSweepFailure(
       this.#runtime.pool,
       { ...row, error },
@@ -251,6 +297,37 @@ export class Sweeper {
       row_id: row.rowId,
       attempts,
       error,
+    });
+    // Nobody need wait for its end any more.
+    const id = tryParseId<'turn' | 'batch'>(row.rowId);
+    if (!isDead || id === undefined) return;
+    this.#runtime.watcher.hint([id]);
+    this.#runtime.knockSoon([id]);
+  }
+
+  /** Each row in its turn; one that is locked is left to the next pass, one that cannot be handled is set aside. */
+  #each<K extends string, R extends Readonly<Record<K, string>> & { readonly project_id: ProjectId | null }>(
+    kind: SweepKind,
+    clock: Pick<Clock, 'now'>,
+    of: {
+      readonly rows: readonly R[];
+      readonly key: K;
+      readonly work: (row: R, limit: LockLimit) => Promise<void>;
+    },
+  ): Promise<void> {
+    return this.#patience.each(of.rows, {
+      idOf: (row) => `${kind}:${row[of.key]}`,
+      onLocked: (row) => this.#runtime.log('warn', 'sweep.row_locked', { part: kind, row_id: row[of.key] }),
+      work: async (row, lockMs) => {
+        try {
+          await of.work(row, { lockMs });
+        } catch (failure) {
+          // It is no defect of the row, and does not concern the others.
+          if (isLocked(failure)) return false;
+          await this.#setAside({ kind, rowId: row[of.key], projectId: row.project_id }, failure, clock);
+        }
+        return true;
+      },
     });
   }
 
@@ -273,83 +350,89 @@ export class Sweeper {
     turns: readonly EndableTurn[],
     { status, error, ...clock }: Clock & Pick<EndSubtrees, 'status' | 'error'>,
   ): Promise<void> {
-    const ended: TurnId[] = [];
-    for (const turn of turns) {
-      try {
-        const result = await commitSteps(this.#runtime.pool, [endFromOutside(turn, { status, error })]);
-        this.#runtime.ring(result.rings);
-        this.#runtime.announceEnds(result);
-        ended.push(...result.endedTurnIds);
-      } catch (failure) {
-        // A poison row must not keep the others from their end.
-        await this.#setAside({ kind, rowId: turn.turn_id, projectId: turn.project_id }, failure, clock);
-      }
+    await this.#each(kind, clock, {
+      rows: turns,
+      key: 'turn_id',
+      work: async (turn, limit) => {
+        const end = (tx: Tx) => endWaiting(tx, turn, { status, error });
+        announceEnds(this.#runtime, await transactWithin(this.#runtime.pool, limit, end));
+      },
+    });
+  }
+
+  /** Turns that were given up: each ends with the cause that was noted. */
+  async #endFailed(clock: Clock): Promise<void> {
+    for (const turn of await findFailedTurns(this.#runtime.pool, clock)) {
+      const error = fromCause(turn.last_error, { attempts: turn.attempts });
+      await this.#end('turn_ends', [turn], { status: statusOf(error.code), error, ...clock });
     }
-    await hastenLooks(this.#runtime.pool, ended);
+  }
+
+  #handling(clock: Clock): RowHandling {
+    return { each: (kind, rows, work) => this.#each(kind, clock, { rows, key: 'id', work }) };
   }
 
   async #answerOverdue(clock: Clock): Promise<void> {
     const calls = await findOverdueCalls(this.#runtime.pool, clock);
-    const answer = async (call: OverdueCall): Promise<void> => {
-      const error = new KernelError(call.is_awaiting ? 'wait_timeout' : 'tool_timeout', {
-        details: { tool: call.name, tool_call_id: call.id },
-      }).toJSON();
-      const settlement = buildResult(
-        { toolCallId: call.id, turnId: call.turn_id, name: call.name, projectId: call.project_id },
-        { status: 'timeout', error },
-        { authorId: 'kernel' },
-      );
-      try {
-        // One that was given more time since it was found is not answered.
-        await this.#recorder.add({ ...settlement, deadlineAt: call.deadline_at });
-      } catch (failure) {
-        const row = { kind: 'overdue_calls', rowId: call.id, projectId: call.project_id } as const;
-        await this.#setAside(row, failure, clock);
-      }
+    const answered: OverdueCall[] = [];
+    const answer = async (of: readonly OverdueCall[], limit: LockLimit): Promise<void> => {
+      await this.#answer(of, limit);
+      answered.push(...of);
     };
-    await Promise.all(calls.map(answer));
+    try {
+      await answer(calls, { lockMs: this.#patience.lockMs });
+    } catch (error) {
+      if (isServerTrouble(error)) throw error;
+      const work = (call: OverdueCall, limit: LockLimit) => answer([call], limit);
+      await this.#each('overdue_calls', clock, { rows: calls, key: 'id', work });
+    }
     // Nobody waits for them any more; a worker that has one in hand finds its answer a duplicate.
-    await this.#runtime.outside?.forget(calls);
+    await this.#runtime.outside?.forget(answered);
+  }
+
+  async #answer(calls: readonly OverdueCall[], limit: LockLimit): Promise<void> {
+    const settlements = calls.map((call) => ({
+      ...buildResult(
+        { toolCallId: call.id, turnId: call.turn_id, name: call.name, projectId: call.project_id },
+        {
+          status: 'timeout',
+          error: new KernelError(call.is_awaiting ? 'wait_timeout' : 'tool_timeout', {
+            details: { tool: call.name, tool_call_id: call.id },
+          }).toJSON(),
+        },
+        { authorId: 'kernel' },
+      ),
+      // One that was given more time since it was found is not answered.
+      deadlineAt: call.deadline_at,
+    }));
+    this.#runtime.ring((await recordResults(this.#runtime.pool, settlements, limit)).rings);
   }
 
   /** Batches whose end nobody came to make, or whose deadline has passed. */
   async #finishBatches(clock: Clock): Promise<void> {
-    for (const { id, project_id: projectId } of await findDueBatches(this.#runtime.pool, clock)) {
-      try {
-        await finishBatch(this.#runtime, id, clock);
-      } catch (failure) {
-        await this.#setAside({ kind: 'due_batches', rowId: id, projectId }, failure, clock);
-      }
-    }
+    await this.#each('due_batches', clock, {
+      rows: await findDueBatches(this.#runtime.pool, clock),
+      key: 'id',
+      work: ({ id }, limit) => finishBatch(this.#runtime, id, { ...clock, ...limit }),
+    });
   }
 
   /** Ends of sessions' turns that nobody came to tell. */
   async #tell(clock: Clock): Promise<void> {
-    for (const { turn_id: turnId, project_id: projectId } of await findDueNotices(
-      this.#runtime.pool,
-      clock,
-    )) {
-      try {
-        await tellParent(this.#runtime, turnId);
-      } catch (failure) {
-        await this.#setAside({ kind: 'notices', rowId: turnId, projectId }, failure, clock);
-      }
-    }
+    await this.#each('notices', clock, {
+      rows: await findDueNotices(this.#runtime.pool, clock),
+      key: 'turn_id',
+      work: ({ turn_id: turnId }, limit) => tellParent(this.#runtime, turnId, limit),
+    });
   }
 
   /** Forks that live with a turn end with it. */
   async #discardForks(clock: Clock): Promise<void> {
-    for (const fork of await findLeftForks(this.#runtime.pool, clock)) {
-      try {
-        await discardFork(this.#runtime.pool, fork);
-      } catch (failure) {
-        await this.#setAside(
-          { kind: 'left_forks', rowId: fork.id, projectId: fork.project_id },
-          failure,
-          clock,
-        );
-      }
-    }
+    await this.#each('left_forks', clock, {
+      rows: await findLeftForks(this.#runtime.pool, clock),
+      key: 'id',
+      work: async (fork, limit) => void (await discardFork(this.#runtime.pool, fork, limit)),
+    });
   }
 
   /** Rings by itself. */
@@ -379,13 +462,22 @@ export class Sweeper {
   }
 
   async #ringLost(clock: Clock): Promise<void> {
+    // This pass has claimed from the rows instead.
+    if (this.#isDeaf) return;
     const stale = await findStaleRings(this.#runtime.pool, {
       ...clock,
       lostRingMs: this.#options.lostRingMs,
     });
-    const lost = await this.#runtime.doorbell.findLost(stale);
+    // After the loss of a worker each ring that is held unclaimed may be that worker's. A ring too many changes nothing.
+    const isDoubtful = performance.now() - this.#lostWorkerAt < 3 * this.#options.lostRingMs;
+    const takenMs = isDoubtful ? 0 : this.#halfLeaseMs;
+    const lost = await this.#runtime.doorbell.findLost(stale, { takenMs });
     if (lost === undefined) this.deafen();
-    if (lost === undefined || lost.length === 0) return;
+    if (lost === undefined) return;
+    const isLost = new Set(lost.map(({ turnId }) => turnId));
+    const passed = stale.filter(({ turnId, isNext }) => isNext && !isLost.has(turnId));
+    if (passed.length > 0) await this.#runtime.doorbell.raise(passed.slice(0, RAISES));
+    if (lost.length === 0) return;
     const again = await this.#orAlone('lost_rings', clock, {
       all: () => ringAgain(this.#runtime.pool, lost),
       find: async () => lost.map((ring) => ({ turn_id: ring.turnId, project_id: null, ring })),
@@ -405,7 +497,10 @@ export class Sweeper {
   }
 
   async #knock(clock: Clock): Promise<void> {
+    // Nothing is lost while the queue is away: doors that were not knocked at are found again.
+    if (this.#isDeaf) return;
     const doors: Door[] = [];
+    const next: Places = {};
     for (const of of ['turns', 'batches'] as const) {
       const found = await findWaitingDoors(this.#runtime.pool, {
         ...clock,
@@ -413,11 +508,17 @@ export class Sweeper {
         after: this.#doorsAfter[of],
         limit: DOORS,
       });
-      this.#doorsAfter[of] = found.next;
+      next[of] = found.next;
       doors.push(...found.doors);
     }
-    if (doors.length === 0) return;
-    const gone = new Set(await this.#runtime.doorbell.knock(doors.map((door) => door.job_id)));
+    const answer =
+      doors.length === 0 ? [] : await this.#runtime.doorbell.knock(doors.map((door) => door.job_id));
+    if (answer === undefined) {
+      this.deafen();
+      return;
+    }
+    this.#doorsAfter = next;
+    const gone = new Set(answer);
     for (const door of doors) {
       if (!gone.has(door.job_id)) continue;
       try {
@@ -440,22 +541,17 @@ export class Sweeper {
     });
     this.#cyclesAfter = next;
     const projects = new Map(turns.map((turn) => [turn.turnId, turn.projectId]));
+    const cycles: KnownCycle[] = [];
     for (const cycle of findWaitCycles(turns)) {
       const projectId = projects.get(cycle.victim.waitingTurnId);
       if (projectId === undefined) continue;
-      try {
-        await this.#giveUpWait(cycle, projectId);
-      } catch (failure) {
-        await this.#setAside(
-          { kind: 'wait_cycles', rowId: cycle.victim.toolCallId, projectId },
-          failure,
-          clock,
-        );
-      }
+      cycles.push({ ...cycle, id: cycle.victim.toolCallId, project_id: projectId });
     }
+    const work = (cycle: KnownCycle, limit: LockLimit) => this.#giveUpWait(cycle, limit);
+    await this.#each('wait_cycles', clock, { rows: cycles, key: 'id', work });
   }
 
-  async #giveUpWait({ turns, victim }: WaitCycle, projectId: ProjectId): Promise<void> {
+  async #giveUpWait({ turns, victim, project_id: projectId }: KnownCycle, limit: LockLimit): Promise<void> {
     const chain = turns.map((turn) => ({
       turn_id: turn.turnId,
       agent_id: turn.agentId,
@@ -475,11 +571,11 @@ export class Sweeper {
       { status: 'failed', error },
       { authorId: 'kernel' },
     );
-    const outcome =
-      victim.batchId === null
-        ? await this.#recorder.add(settlement)
-        : await leaveBatch(this.#runtime, victim.batchId, settlement);
-    if (outcome === 'recorded')
-      this.#runtime.log('warn', 'sweep.cycle_broken', { tool_call_id: victim.toolCallId, chain });
+    if (victim.batchId === null) {
+      const { rings, duplicates } = await recordResults(this.#runtime.pool, [settlement], limit);
+      this.#runtime.ring(rings);
+      if (duplicates.length > 0) return;
+    } else if ((await leaveBatch(this.#runtime, victim.batchId, settlement, limit)) === 'duplicate') return;
+    this.#runtime.log('warn', 'sweep.cycle_broken', { tool_call_id: victim.toolCallId, chain });
   }
 }

@@ -7,7 +7,15 @@ import {
   KernelError,
   type TurnId,
 } from '@boxcar/kernel';
-import { closeNotice, loadNotice, type NewTapeEntry, type Notice, passUnseen, tellEnd } from '@boxcar/store';
+import {
+  closeNotice,
+  type LockLimit,
+  loadNotice,
+  type NewTapeEntry,
+  type Notice,
+  passUnseen,
+  tellEnd,
+} from '@boxcar/store';
 import { deliverableOf } from '../deliverable.js';
 import type { RuntimeCore } from '../runtime.js';
 import { toNewEntry } from '../tape/entry-input.js';
@@ -49,6 +57,7 @@ async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promi
 export async function tellParent(
   runtime: Pick<RuntimeCore, 'pool' | 'accept'>,
   turnId: TurnId,
+  limit: LockLimit = {},
 ): Promise<void> {
   const { pool } = runtime;
   for (let round = 0; round < MAX_ROUNDS; round += 1) {
@@ -57,9 +66,9 @@ export async function tellParent(
     const { session, unseenPosition } = notice;
     const told =
       session !== null
-        ? await tellEnd(pool, notice, messageOf(notice, session))
+        ? await tellEnd(pool, notice, messageOf(notice, session), limit)
         : unseenPosition !== null
-          ? await passUnseen(pool, { ...notice, unseenPosition })
+          ? await passUnseen(pool, { ...notice, unseenPosition }, limit)
           : 'told';
     if (told !== 'wake') continue;
     await wake(runtime, notice);

@@ -1,6 +1,8 @@
+import { startTimer, type Timer } from '@boxcar/kernel';
+
 /** Timers by name, all of which end with their owner. Setting one again keeps the earlier moment. */
 export class Timers {
-  readonly #running = new Map<string, { readonly at: number; readonly timer: NodeJS.Timeout }>();
+  readonly #running = new Map<string, { readonly at: number; readonly timer: Timer }>();
   #isClosed = false;
 
   set(name: string, afterMs: number, work: () => void): void {
@@ -8,17 +10,17 @@ export class Timers {
     const at = performance.now() + afterMs;
     const known = this.#running.get(name);
     if (known !== undefined && known.at <= at) return;
-    clearTimeout(known?.timer);
-    const timer = setTimeout(() => {
+    known?.timer.clear();
+    const timer = startTimer(afterMs, () => {
       this.#running.delete(name);
       work();
-    }, afterMs);
+    });
     this.#running.set(name, { at, timer });
   }
 
   close(): void {
     this.#isClosed = true;
-    for (const { timer } of this.#running.values()) clearTimeout(timer);
+    for (const { timer } of this.#running.values()) timer.clear();
     this.#running.clear();
   }
 }

@@ -1,4 +1,5 @@
-import type { CommitOutcome, StepCommit } from '@boxcar/store';
+import { type CommitOutcome, type StepCommit, transaction } from '@boxcar/store';
+import { announceEnds, endHeld } from '../end-subtrees.js';
 import { buildEnd, type Ending } from './ending.js';
 import type { ClosedStep, HeldTurn, TurnHost, TurnRun } from './held-turn.js';
 
@@ -40,17 +41,22 @@ export class TurnCommits {
     return this.#host.commit({ ...this.#fence, ...next, results: [], end: null });
   }
 
-  /** Commits the end of the turn; closing `step` and recording `results` in the same transaction. */
+  /**
+   * Commits the end of the turn; closing `step` and recording `results` in the same transaction.
+   *
+   * @param also.hasOpenCalls - Other calls of the turn may wait still: they are closed, and what they alone wait for ends too.
+   */
   async end(
     ending: Ending,
     also: {
       readonly step?: ClosedStep;
       readonly spent?: StepCommit['spent'];
       readonly results?: StepCommit['results'];
+      readonly hasOpenCalls?: boolean;
     } = {},
   ): Promise<TurnRun> {
     const built = buildEnd(this.#held.turn, ending);
-    const outcome = await this.#host.commit({
+    const commit = {
       ...this.#fence,
       step: also.step === undefined ? null : { ...also.step, thoughtCardId: built.end.deliverableCardId },
       cards: built.cards,
@@ -60,7 +66,18 @@ export class TurnCommits {
       emptyReplies: 0,
       results: also.results ?? [],
       end: built.end,
-    });
-    return outcome.outcome === 'committed' ? 'ended' : 'fenced';
+    };
+    const { outcome } =
+      also.hasOpenCalls === true ? await this.#endWithAwaited(commit) : await this.#host.commit(commit);
+    for (const result of also.results ?? []) this.#held.unrecorded.delete(result);
+    return outcome === 'committed' ? 'ended' : 'fenced';
+  }
+
+  async #endWithAwaited(commit: Parameters<typeof endHeld>[2]): Promise<{ outcome: string }> {
+    const { runtime } = this.#host;
+    const end = await transaction(runtime.pool, (tx) => endHeld(tx, this.#held.turn, commit));
+    announceEnds(runtime, end.ended);
+    await runtime.outside?.forget(end.closed);
+    return end;
   }
 }

@@ -1,29 +1,52 @@
 /**
  * A worker: takes dispatched turns, runs them, and proves that it lives.
  *
- * W1  It holds turns only while its lease lives: before each model and tool call it checks, by its own monotonic clock,
- *     that the last renewal is younger than the lease; later renewals or none, it stops on its own.
+ * W1  It holds turns only while its lease lives: before each model and tool call it checks, by a clock of its own that also counts
+ *     suspension (`lease-clock.ts`), that the last renewal is younger than the lease; later renewals or none, it stops on its own.
  * W2  Its direct connection holds a session lock for as long as it lives, so a peer notices a death at once (`peer-watch.ts`).
  *     When the connection breaks and not the worker, it says so at once by a renewal, and only its lease counts.
- * W3  It never runs more turns than its concurrency, whichever way they come: ring, or straight from the rows.
- * W4  A turn that a commit of its own turns has dispatched it takes at once, without the queue, while it has a free slot: then no
- *     ring waits for one, so nobody is overtaken. It is a part of the job that its slot was taken beside: the queue never brings more than
- *     there are slots for. What it cannot take, or fails to, is rung.
+ * W3  It never runs more turns than its concurrency, whether they arrive by a ring or from the rows. It keeps no ring
+ *     without a slot for it (`slots.ts`).
+ * W4  When a commit of one of its turns dispatches a single turn, the worker takes it at once, without the queue, if it has a free
+ *     slot and its queues are empty, so that no waiting ring is overtaken. The job of the committing turn ends only after that turn
+ *     too. A turn that the worker does not take, or fails to take, is rung.
  * W5  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
+ * W6  It renews its lease only while it can commit, and ends when it cannot (`commit-proof.ts`).
  */
 import { randomInt } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { hostname } from 'node:os';
-import { KernelError, type Ring, type TurnId, tryParseId, type WorkerId } from '@boxcar/kernel';
+import {
+  checkDuration,
+  checkWholeNumber,
+  KernelError,
+  LONGEST_TIMER_MS,
+  type Ring,
+  startTimer,
+  type ToolCallId,
+  type TurnId,
+  tryParseId,
+  WORKER_TARGET,
+  type WorkerId,
+} from '@boxcar/kernel';
 import {
   type AdvanceOutcome,
   advanceTurns,
+  announceWorker,
+  askServer,
+  type BatchTry,
   CANCELED_CHANNEL,
   claimWithViews,
   commitSteps,
+  createDirectClient,
+  endClient,
   findReady,
   finishSteps,
-  isTransient,
+  giveUpLease,
+  type HeldAt,
+  isServerTrouble,
+  limitByLease,
+  parseWorkerNotice,
   type Renewal,
   registerWorker,
   releaseTurns,
@@ -31,18 +54,26 @@ import {
   renewLease,
   type StepCommit,
   type ViewedClaim,
+  WORKERS_CHANNEL,
 } from '@boxcar/store';
-import pg from 'pg';
+import type pg from 'pg';
 import { Batcher } from '../batcher.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
-import type { StepResults, TurnHost } from './held-turn.js';
+import { withinTime } from '../within-time.js';
+import { createRecorder, type Recorder } from './call-result.js';
+import { CommitProof } from './commit-proof.js';
+import { handBackFailed, noteFailedClaim, releaseEach } from './failed-runs.js';
+import type { HeldTurn, StepResults, TurnHost } from './held-turn.js';
 import { KeptViews } from './kept-views.js';
+import { createLeaseClock, type LeaseClock, type Moment } from './lease-clock.js';
+import { LeftTurns, recordLeft } from './left-turns.js';
 import { TurnLoader } from './loader.js';
 import { ModelWaits } from './model-waits.js';
 import { pairRings, type RungCommit } from './own-rings.js';
 import { PeerWatch } from './peer-watch.js';
 import { runTurn } from './run-turn.js';
+import { type SlotQueue, Slots } from './slots.js';
 import { Sweeper } from './sweeper.js';
 import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
 import { ViewRoom } from './view-room.js';
@@ -56,7 +87,7 @@ export interface WorkerOptions {
   readonly leaseMs?: number;
   readonly heartbeatMs?: number;
   readonly sweepMs?: number;
-  /** After how long a dispatched turn that nobody claimed is looked into. */
+  /** After how long a dispatched turn that nobody claimed is looked into. Default 2,000, or half the lease if that is less. */
   readonly lostRingMs?: number;
   /** How long turns may take to their next commit when it closes. Default 10,000. */
   readonly graceMs?: number;
@@ -65,6 +96,9 @@ export interface WorkerOptions {
   /** False: what its turns dispatch goes through the queue, like anything else. Default true. */
   readonly takesOwnRings?: boolean;
 }
+
+/** Its rows take no more: the window of a target is four times the concurrency of its workers. */
+const MAX_CONCURRENCY = 1_000_000;
 
 type Claimable = Pick<Ring, 'turnId' | 'epoch'>;
 
@@ -76,6 +110,8 @@ interface Active {
   /** By the worker's monotonic clock. */
   readonly since: number;
   readonly controller: AbortController;
+  /** Its calls that were begun and must not be run twice. */
+  readonly begunIds: ReadonlySet<ToolCallId>;
   readonly done: Promise<void>;
 }
 
@@ -83,11 +119,12 @@ interface Active {
 async function advance(
   pool: pg.Pool,
   advances: readonly StepResults[],
+  attempt: BatchTry,
 ): Promise<Awaited<ReturnType<typeof advanceTurns>>> {
   const whole = advances.filter((item) => item.isWhole);
-  const finished = whole.length === 0 ? undefined : await finishSteps(pool, whole);
+  const finished = whole.length === 0 ? undefined : await finishSteps(pool, whole, attempt);
   const others = advances.filter((item) => finished?.has(item.turnId) !== true);
-  const slow = others.length === 0 ? undefined : await advanceTurns(pool, others);
+  const slow = others.length === 0 ? undefined : await advanceTurns(pool, others, attempt);
   const outcomes = advances.map((item): AdvanceOutcome => {
     const step = finished?.get(item.turnId);
     if (step !== undefined) return { outcome: 'open', ...step };
@@ -95,6 +132,38 @@ async function advance(
   });
   return { outcomes, rings: slow?.rings ?? [] };
 }
+
+/** @throws KernelError `bad_config` naming the option. */
+function checkOptions(options: Required<WorkerOptions>): void {
+  const code = 'bad_config';
+  checkWholeNumber(options.concurrency, 'concurrency', { min: 1, max: MAX_CONCURRENCY, code });
+  checkWholeNumber(options.viewBytes, 'viewBytes', { min: 0, max: Number.MAX_SAFE_INTEGER, code });
+  for (const field of ['leaseMs', 'heartbeatMs', 'sweepMs', 'lostRingMs'] as const)
+    checkDuration(options[field], field, { code });
+  checkDuration(options.graceMs, 'graceMs', { code, allowsZero: true });
+  for (const target of options.targets)
+    if (typeof target !== 'string' || !WORKER_TARGET.test(target))
+      throw new KernelError(code, {
+        message: `targets: '${String(target).slice(0, 80)}' is not a worker target: lower-case letters, digits, - and _ only, 64 at most.`,
+        details: { field: 'targets' },
+      });
+}
+
+/** How long all of its goodbyes may take together once its turns are done, and each of them when that time is up. */
+const GOODBYE_MS = 2_000;
+const SHORTEST_GOODBYE_MS = 100;
+/** Beyond what each queue takes for itself. */
+const QUEUES_MS = 500;
+
+/** Every fourth check of the rows starts with the oldest turn. Otherwise projects with fewer turns could always go first. */
+const OLDEST_EVERY = 4;
+
+/** How often the worker checks in each lease that the pool answers. */
+const PROOFS_PER_LEASE = 10;
+
+const LISTEN = `listen ${CANCELED_CHANNEL}; listen ${WORKERS_CHANNEL}`;
+
+const SILENT_POOL = 'The connections of the pool have not answered for as long as the lease lives.';
 
 const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
@@ -107,40 +176,67 @@ export class Worker implements AsyncDisposable {
   readonly #claims: Batcher<Claimable, { outcome: ViewedClaim; holderId: WorkerId }>;
   readonly #commits: Batcher<StepCommit, RungCommit>;
   readonly #advances: Batcher<StepResults, AdvanceOutcome>;
+  readonly #records: Recorder;
   readonly #kept = new KeptViews();
   readonly #room: ViewRoom;
   readonly #loader: TurnLoader;
   readonly #sweeper: Sweeper;
   readonly #modelWaits: ModelWaits;
   readonly #peerWatch: PeerWatch;
+  readonly #clock: LeaseClock;
+  readonly #proof: CommitProof;
   readonly #subscriptions: { close(): Promise<void> }[] = [];
   #id: WorkerId = newId<'worker'>();
   #direct: pg.Client | undefined;
   #relocking: Promise<void> | undefined;
-  #renewedAt = 0;
+  #renewedAt: Moment;
   #heartbeat: NodeJS.Timeout | undefined;
+  #proofTimer: NodeJS.Timeout | undefined;
   #isBeating = false;
   /** Its lock was lost while a renewal was under way that still said otherwise. */
   #mustBeatAgain = false;
-  #suspects = new Set<TurnId>();
-  /** Claims that have not been answered yet: theirs by the rows, maybe, and not orphans. */
-  readonly #claiming = new Set<TurnId>();
+  #suspects = new Map<TurnId, number>();
+  #releasing: Promise<void> | undefined;
+  /** Orphans that cannot be handed back: they have been given up. */
+  readonly #unreleasable = new Set<TurnId>();
+  /**
+   * Turns that are being claimed or run here, with their epochs: theirs by the rows, maybe, and not orphans. One claim at a time, so that
+   * a turn that a repeated claim finds in these hands is the one that its first try has claimed.
+   */
+  readonly #claiming = new Map<TurnId, number>();
+  /** Turns that were run here and not handed back. */
+  readonly #left: LeftTurns;
   /** Workers of older builds share its targets; until the first heartbeat has told, they may. */
   #hasOlder = true;
   /** There was more of what only newer builds can read than there were slots. */
   #hasMoreNewer = false;
   #closing: Promise<void> | undefined;
   #unwatchBuild: () => void = () => undefined;
-  /** Settles once a migration has shut out builds like this one; the worker closes itself then. */
+  /**
+   * Settles once the worker has to end by itself, and closes itself then: a migration has shut out builds like this one, or its pool
+   * does not reach the server any more (`database_unavailable`).
+   */
   readonly outdated: Promise<KernelError>;
   #retire: (error: KernelError) => void = () => undefined;
-  #slots: number;
-  readonly #slotWaiters: (() => void)[] = [];
+  readonly #slots: Slots;
+  readonly #limits: Disposable;
+  /** Looks into the rows. */
+  #looks = 0;
+  /** Rings that have a slot and are not handled yet. */
+  readonly #admitted = new Set<Claimable>();
   #state: 'starting' | 'running' | 'draining' | 'closed' = 'starting';
 
   /** @internal Use `createWorker`. */
-  constructor(runtime: Runtime, options: WorkerOptions) {
+  constructor(runtime: Runtime, options: WorkerOptions, clock = createLeaseClock()) {
     const leaseMs = options.leaseMs ?? 10_000;
+    this.#clock = clock;
+    this.#renewedAt = clock.now();
+    this.#proof = new CommitProof({
+      pool: runtime.pool,
+      direct: () => this.#direct,
+      leaseMs,
+      log: runtime.log,
+    });
     this.#runtime = runtime;
     this.#options = {
       concurrency: options.concurrency ?? 10,
@@ -148,18 +244,14 @@ export class Worker implements AsyncDisposable {
       leaseMs,
       heartbeatMs: options.heartbeatMs ?? Math.max(Math.floor(leaseMs / 4), 50),
       sweepMs: options.sweepMs ?? 1_000,
-      lostRingMs: options.lostRingMs ?? 2_000,
+      lostRingMs: options.lostRingMs ?? Math.min(2_000, Math.ceil(leaseMs / 2)),
       graceMs: options.graceMs ?? 10_000,
       viewBytes: options.viewBytes ?? 64 * 1024 * 1024,
       takesOwnRings: options.takesOwnRings ?? true,
     };
-    if (this.#options.concurrency < 1 || !Number.isInteger(this.#options.concurrency)) {
-      throw new KernelError('bad_config', {
-        message: 'concurrency: must be a whole number of at least 1.',
-        details: { concurrency: this.#options.concurrency },
-      });
-    }
-    this.#slots = this.#options.concurrency;
+    checkOptions(this.#options);
+    this.#limits = limitByLease(runtime.pool, leaseMs);
+    this.#slots = new Slots(this.#options.concurrency);
     this.#room = new ViewRoom(this.#options.viewBytes, () => this.#kept.dropOldest());
     this.#loader = new TurnLoader(runtime.pool, runtime.prices, runtime.builds);
     this.outdated = new Promise((settle) => {
@@ -168,7 +260,7 @@ export class Worker implements AsyncDisposable {
         this.#leaveOutdated(error);
       };
     });
-    this.#claims = new Batcher(async (rings) => {
+    this.#claims = new Batcher(async (rings, attempt) => {
       const reservedBytes = rings.length * INLINE_VIEW_BYTES;
       await this.#room.enter(reservedBytes);
       const holderId = this.#id;
@@ -177,24 +269,28 @@ export class Worker implements AsyncDisposable {
         maxViewBytes: INLINE_VIEW_BYTES,
         build: runtime.builds.build,
         known: this.#kept.known,
+        try: attempt,
       }).finally(() => this.#room.leave(reservedBytes));
       return outcomes.map((outcome) => ({ outcome, holderId }));
     });
-    this.#commits = new Batcher(async (commits) => {
-      const result = await commitSteps(runtime.pool, commits);
+    this.#commits = new Batcher(async (commits, attempt) => {
+      const result = await commitSteps(runtime.pool, commits, attempt);
       const paired = pairRings(commits, result);
       runtime.ring(paired.others);
       runtime.announceEnds(result);
       return paired.commits;
     });
-    this.#advances = new Batcher(async (advances) => {
-      const { outcomes, rings } = await advance(runtime.pool, advances);
+    this.#advances = new Batcher(async (advances, attempt) => {
+      const { outcomes, rings } = await advance(runtime.pool, advances, attempt);
       runtime.ring(rings);
       return outcomes;
     });
+    this.#records = createRecorder(runtime);
+    this.#left = new LeftTurns({ runtime, record: (result) => this.#records.add(result) });
     this.#modelWaits = new ModelWaits(runtime);
     this.#sweeper = new Sweeper(runtime, {
       lostRingMs: this.#options.lostRingMs,
+      leaseMs,
       claimFromRows: (which) => this.#claimFromRows(which),
       hasOlder: () => this.#hasOlder,
       wakeProvider: (provider, options) => this.#modelWaits.gate.wake(provider, options),
@@ -204,6 +300,7 @@ export class Worker implements AsyncDisposable {
       pool: runtime.pool,
       log: runtime.log,
       everyMs: this.#options.heartbeatMs,
+      answerMs: leaseMs / 2,
       workerId: () => this.#id,
       takeOver: () => this.#sweeper.takeOver(),
     });
@@ -224,22 +321,31 @@ export class Worker implements AsyncDisposable {
     await this.#modelWaits.gate.start();
     await this.#register();
     this.#state = 'running';
-    this.#heartbeat = setInterval(() => void this.#beat(), this.#options.heartbeatMs);
+    const { heartbeatMs, leaseMs } = this.#options;
+    this.#heartbeat = setInterval(() => void this.#beat(), Math.min(heartbeatMs, LONGEST_TIMER_MS));
+    this.#proofTimer = setInterval(
+      () => void this.#checkProof(),
+      Math.min(leaseMs / PROOFS_PER_LEASE, LONGEST_TIMER_MS),
+    );
+    this.#peerWatch.start();
     for (const workerTarget of this.#options.targets) {
       this.#subscriptions.push(
-        await this.#runtime.doorbell.listen({
-          workerTarget,
-          concurrency: this.#options.concurrency,
-          handle: (ring) => this.#handle(ring),
-          onError: (error) => {
-            this.#runtime.log('warn', 'doorbell.error', { error: errorText(error) });
-            this.#sweeper.deafen();
-          },
-        }),
+        await this.#slots.join((queue) =>
+          this.#runtime.doorbell.listen({
+            workerTarget,
+            concurrency: this.#options.concurrency,
+            admit: (ring) => this.#admit(ring, queue),
+            onEmpty: () => queue.empty(),
+            handle: (ring) => this.#handle(ring),
+            onError: (error) => {
+              this.#runtime.log('warn', 'doorbell.error', { error: errorText(error) });
+              this.#sweeper.deafen();
+            },
+          }),
+        ),
       );
     }
     this.#sweeper.start(this.#options.sweepMs);
-    this.#peerWatch.start();
     this.#unwatchBuild = this.#runtime.builds.onOutdated((error) => this.#retire(error));
     this.#runtime.log('info', 'worker.started', {
       worker_id: this.#id,
@@ -254,10 +360,12 @@ export class Worker implements AsyncDisposable {
     const id = newId<'worker'>();
     const lockKey = randomInt(2 ** 47).toString();
     const direct = this.#openDirect();
+    let sentAt: Moment;
     try {
       await direct.connect();
       await direct.query('select pg_advisory_lock($1)', [lockKey]);
-      await direct.query(`listen ${CANCELED_CHANNEL}`);
+      await direct.query(LISTEN);
+      sentAt = this.#clock.now();
       await registerWorker(this.#runtime.pool, {
         id,
         lockKey,
@@ -267,34 +375,49 @@ export class Worker implements AsyncDisposable {
         info: { hostname: hostname(), pid: process.pid },
         schemaVersion: this.#runtime.builds.build.schemaVersion,
       });
+      if (this.#isClosing) {
+        await removeWorker(this.#runtime.pool, id);
+        throw new Error('the worker is shutting down');
+      }
     } catch (error) {
-      await direct.end().catch(() => undefined);
+      await endClient(direct);
       throw error;
     }
-    this.#renewedAt = performance.now();
+    this.#renewedAt = sentAt;
     this.#id = id;
+    this.#left.clear();
     this.#direct = direct;
+    this.#proof.reached(true);
+  }
+
+  get #isClosing(): boolean {
+    return this.#state === 'draining' || this.#state === 'closed';
   }
 
   #openDirect(): pg.Client {
-    const direct = new pg.Client({
+    const direct = createDirectClient({
       connectionString: this.#runtime.directUrl,
-      application_name: 'boxcar-worker',
-      connectionTimeoutMillis: 10_000,
-      keepAlive: true,
-      query_timeout: Math.ceil(this.#options.leaseMs / 2),
+      applicationName: 'boxcar-worker',
+      queryMs: this.#options.leaseMs / 2,
     });
-    direct.on('error', () => undefined);
-    direct.on('notification', ({ payload = '' }) =>
-      this.#abortLost(payload.split(',').flatMap((id) => tryParseId<'turn'>(id) ?? [])),
-    );
+    direct.on('notification', ({ channel, payload = '' }) => {
+      if (channel === WORKERS_CHANNEL) this.#hear(payload);
+      else this.#abortLost(payload.split(',').flatMap((id) => tryParseId<'turn'>(id) ?? []));
+    });
     direct.on('end', () => {
       if (this.#direct !== direct) return;
       this.#direct = undefined;
+      this.#proof.reached(false);
       // Whoever watches has the lock by now: W2.
       void this.#beat();
     });
     return direct;
+  }
+
+  #hear(payload: string): void {
+    const notice = parseWorkerNotice(payload);
+    if (notice?.kind === 'joined') this.#peerWatch.joined(notice.workerId);
+    else if (notice?.workerId === this.#id) void this.#beat();
   }
 
   async #beat(): Promise<void> {
@@ -304,6 +427,8 @@ export class Worker implements AsyncDisposable {
     // Also while a renewal hangs: nobody else would notice that the lease has run out meanwhile.
     if (this.#isStale())
       this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
+    // A server that does not answer the pool may answer on a new connection of its own.
+    if (this.#direct === undefined && this.#isStale()) this.#relocking ??= this.#relock();
     if (this.#isBeating) {
       if (this.#direct === undefined) this.#mustBeatAgain = true;
       return;
@@ -311,7 +436,8 @@ export class Worker implements AsyncDisposable {
     this.#isBeating = true;
     this.#mustBeatAgain = false;
     try {
-      const sentAt = performance.now();
+      const askedAt = performance.now();
+      const sentAt = this.#clock.now();
       const renewal = await this.#renew();
       if (renewal !== undefined) {
         this.#modelWaits.gate.know(renewal.gated);
@@ -321,13 +447,17 @@ export class Worker implements AsyncDisposable {
         // From before the statement: the server's clock started no earlier.
         this.#renewedAt = sentAt;
         if (this.#direct === undefined) this.#relocking ??= this.#relock();
-        this.#abortUnheld(renewal.held, sentAt);
+        const heldIds = renewal.held.map(({ turnId }) => turnId);
+        this.#abortUnheld(heldIds, askedAt);
+        this.#left.forget(heldIds, askedAt);
         // Beside the heartbeat: it takes a connection of the pool, and the lease must not wait for one.
-        void this.#releaseOrphans(renewal.held);
+        this.#releasing ??= this.#releaseOrphans(renewal.held).finally(() => {
+          this.#releasing = undefined;
+        });
       } else {
         this.#runtime.log('warn', 'worker.lease_lost', { worker_id: this.#id });
         this.#abortAll(new KernelError('turn_ended', { message: 'The worker has lost its lease.' }));
-        await this.#direct?.end().catch(() => undefined);
+        if (this.#direct !== undefined) await endClient(this.#direct);
         await this.#register();
       }
     } catch (error) {
@@ -347,14 +477,28 @@ export class Worker implements AsyncDisposable {
   async #renew(): Promise<Renewal | undefined> {
     const { leaseMs } = this.#options;
     const direct = this.#direct;
-    const byPool = () => renewLease(this.#runtime.pool, this.#id, { leaseMs, hasLock: false });
+    const byPool = () =>
+      withinTime(
+        renewLease(this.#runtime.pool, this.#id, { leaseMs, hasLock: false }),
+        leaseMs / 2,
+        'renewing the lease',
+      );
     if (direct === undefined) return byPool();
     try {
-      return await renewLease(direct, this.#id, { leaseMs, hasLock: true });
+      if (this.#proof.isLost) {
+        await askServer(direct);
+        this.#proof.reached(true);
+        throw new KernelError('database_unavailable', { message: SILENT_POOL });
+      }
+      const renewal = await renewLease(direct, this.#id, { leaseMs, hasLock: true });
+      this.#proof.reached(true);
+      return renewal;
     } catch (error) {
+      if (this.#proof.isLost) throw error;
       this.#runtime.log('warn', 'worker.direct_lost', { worker_id: this.#id, error: errorText(error) });
       if (this.#direct === direct) this.#direct = undefined;
-      direct.end().catch(() => undefined);
+      this.#proof.reached(false);
+      void endClient(direct);
       return byPool();
     }
   }
@@ -373,13 +517,16 @@ export class Worker implements AsyncDisposable {
         [id],
       );
       if (rows[0]?.is_locked !== true) throw new Error('another session has the lock still');
-      await direct.query(`listen ${CANCELED_CHANNEL}`);
+      await direct.query(LISTEN);
       if (this.#id !== id || this.#state === 'closed') throw new Error('the worker has gone on without it');
       this.#direct = direct;
+      this.#proof.reached(true);
       // Watched again from here on.
       void this.#beat();
+      await announceWorker(direct, id);
     } catch (error) {
-      await direct.end().catch(() => undefined);
+      if (this.#direct === direct) this.#direct = undefined;
+      await endClient(direct);
       this.#runtime.log('warn', 'worker.not_locked', { worker_id: id, error: errorText(error) });
     } finally {
       this.#relocking = undefined;
@@ -388,19 +535,40 @@ export class Worker implements AsyncDisposable {
 
   /**
    * Turns that the rows give to this worker but that it does not run: the answer to a claim or a commit was lost. Seen
-   * twice in a row, they are handed back.
+   * twice in a row at the same epoch, they are handed back.
    */
-  async #releaseOrphans(held: readonly TurnId[]): Promise<void> {
-    const orphans = held.filter((id) => !this.#active.has(id) && !this.#claiming.has(id));
-    const confirmed = orphans.filter((id) => this.#suspects.has(id));
-    this.#suspects = new Set(orphans);
+  async #releaseOrphans(held: readonly HeldAt[]): Promise<void> {
+    const orphans = new Map(
+      held.flatMap(({ turnId, epoch }) =>
+        this.#active.has(turnId) || this.#claiming.has(turnId) ? [] : [[turnId, epoch] as const],
+      ),
+    );
+    for (const id of this.#unreleasable) if (!orphans.has(id)) this.#unreleasable.delete(id);
+    const confirmed = [...orphans].flatMap(([turnId, epoch]) =>
+      this.#suspects.get(turnId) !== epoch || this.#unreleasable.has(turnId) || this.#left.owes(turnId)
+        ? []
+        : [{ turnId, epoch }],
+    );
+    this.#suspects = orphans;
     if (confirmed.length === 0) return;
-    this.#runtime.log('warn', 'worker.orphans_released', { worker_id: this.#id, turn_ids: confirmed });
+    const confirmedIds = confirmed.map(({ turnId }) => turnId);
+    this.#runtime.log('warn', 'worker.orphans_released', { worker_id: this.#id, turn_ids: confirmedIds });
+    const holderId = this.#id;
     try {
-      this.#runtime.ring(await releaseTurns(this.#runtime.pool, this.#id, confirmed));
+      const begunIds = this.#left.begunOf(confirmedIds);
+      const rings = await releaseTurns(this.#runtime.pool, holderId, confirmed, { begunIds }).catch(
+        async (error: unknown) => {
+          if (isServerTrouble(error)) throw error;
+          // A row that cannot be written must not prevent the others from being handed back.
+          const held = { holderId, begunIds };
+          for (const id of await releaseEach(this.#runtime, held, confirmed)) this.#unreleasable.add(id);
+          return [];
+        },
+      );
+      this.#runtime.ring(rings);
     } catch (error) {
       // Still suspects, so the next heartbeat tries again.
-      this.#runtime.log('warn', 'turn.not_given_back', { turn_ids: confirmed, error: errorText(error) });
+      this.#runtime.log('warn', 'turn.not_given_back', { turn_ids: confirmedIds, error: errorText(error) });
     }
   }
 
@@ -424,7 +592,7 @@ export class Worker implements AsyncDisposable {
   }
 
   #isStale(): boolean {
-    return performance.now() - this.#renewedAt >= this.#options.leaseMs;
+    return this.#clock.since(this.#renewedAt) >= this.#options.leaseMs;
   }
 
   #abortAll(reason: KernelError): void {
@@ -437,24 +605,17 @@ export class Worker implements AsyncDisposable {
     return active !== undefined && active.epoch >= ring.epoch;
   }
 
-  async #takeSlot(): Promise<void> {
-    if (this.#slots > 0) {
-      this.#slots--;
-      return;
-    }
-    await new Promise<void>((resolve) => this.#slotWaiters.push(resolve));
-  }
-
-  #freeSlot(): void {
-    const next = this.#slotWaiters.shift();
-    if (next === undefined) this.#slots++;
-    else next();
+  /** Rings that say nothing new take no slot. */
+  #admit(ring: Claimable, queue: SlotQueue): boolean {
+    if (this.#state !== 'running' || this.#isRunning(ring)) return true;
+    if (!queue.admit()) return false;
+    this.#admitted.add(ring);
+    return true;
   }
 
   /** Runs the turn of a ring, if it is still to be had, and what that rings here. Never throws: a doorbell does not care how turns end. */
   async #handle(ring: Claimable): Promise<void> {
-    if (this.#state !== 'running' || this.#isRunning(ring)) return;
-    await this.#takeSlot();
+    if (!this.#admitted.delete(ring)) return;
     const following: Following = [];
     await this.#runInSlot(ring, following);
     for (let next = following.shift(); next !== undefined; next = following.shift()) await next;
@@ -468,29 +629,35 @@ export class Worker implements AsyncDisposable {
       rings.length === 1 &&
       this.#options.takesOwnRings &&
       this.#state === 'running' &&
-      this.#slots > 0 &&
-      this.#options.targets.includes(only.workerTarget);
+      this.#options.targets.includes(only.workerTarget) &&
+      this.#slots.takeOwn();
     if (!isOurs) {
       this.#runtime.ring(rings);
       return;
     }
-    this.#slots--;
     const running = this.#runInSlot(only, following).then((isClaimed) => {
       if (!isClaimed) this.#runtime.ring([only]);
     });
     following.push(running);
   }
 
+  /** Being claimed or run here, or left here: the claim of such a ring is made by another one, or cannot win. */
+  #isOld({ turnId, epoch }: Claimable): boolean {
+    return Math.max(this.#claiming.get(turnId) ?? 0, this.#left.epochOf(turnId)) >= epoch;
+  }
+
   /** Gives the slot back. @returns False when it could not find out whether the turn is to be had. */
   async #runInSlot(ring: Claimable, following: Following): Promise<boolean> {
     let isAnswered = false;
+    let isOurs = false;
     try {
       // Resumed by the end of a child while its own suspend is still being wound up here.
       await this.#active.get(ring.turnId)?.done;
       if (this.#state !== 'running' || this.#isStale()) return false;
-      this.#claiming.add(ring.turnId);
-      const claim = this.#claims.add(ring).finally(() => this.#claiming.delete(ring.turnId));
-      const { outcome, holderId } = await claim;
+      if (this.#isOld(ring)) return true;
+      isOurs = true;
+      this.#claiming.set(ring.turnId, ring.epoch);
+      const { outcome, holderId } = await this.#claims.add(ring);
       isAnswered = true;
       if (outcome.outcome === 'claimed') await this.#runClaimed(outcome, { holderId, following });
     } catch (error) {
@@ -499,8 +666,11 @@ export class Worker implements AsyncDisposable {
         epoch: ring.epoch,
         error: errorText(error),
       });
+      // A failed claim is noted, and the sweep rings later: nobody else needs to hear of it now.
+      isAnswered ||= await noteFailedClaim(this.#runtime, ring, error);
     } finally {
-      this.#freeSlot();
+      if (isOurs && this.#claiming.get(ring.turnId) === ring.epoch) this.#claiming.delete(ring.turnId);
+      this.#slots.release();
       if (this.#hasMoreNewer) void this.#claimMoreNewer();
     }
     return isAnswered;
@@ -511,12 +681,24 @@ export class Worker implements AsyncDisposable {
     { holderId, following }: { readonly holderId: WorkerId; readonly following: Following },
   ): Promise<void> {
     // W5: claimed while the worker closes, whose patience may have ended before this turn could feel it.
-    if (this.#state !== 'running') return this.#giveBack(turn.turnId, holderId);
+    if (this.#state !== 'running') {
+      await this.#giveBack(turn, holderId);
+      return;
+    }
     const view = new TurnView({ loader: this.#loader, room: this.#room, kept: this.#kept }, turn, claimed);
     const controller = new AbortController();
     // One listener per tool call of a step; as many as the model makes.
     setMaxListeners(0, controller.signal);
     const ring = (rings: readonly Ring[]): void => this.#ring(rings, following);
+    const held: HeldTurn = {
+      turn,
+      view,
+      holderId,
+      begunIds: new Set(),
+      unrecorded: new Map(),
+      signal: controller.signal,
+      ring,
+    };
     const host: TurnHost = {
       runtime: this.#runtime,
       loader: this.#loader,
@@ -527,6 +709,7 @@ export class Worker implements AsyncDisposable {
         return outcome;
       },
       advance: (results) => this.#advances.add(results),
+      record: (result) => this.#records.add(result),
       checkLease: () => {
         if (this.#isStale())
           controller.abort(
@@ -537,12 +720,15 @@ export class Worker implements AsyncDisposable {
       isDraining: () => this.#state !== 'running',
     };
     const done = (async () => {
+      let isLeft = false;
       try {
-        const outcome = await runTurn(host, { turn, view, holderId, signal: controller.signal, ring });
+        const outcome = await runTurn(host, held);
         if (outcome === 'released')
-          this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn.turnId]));
+          this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn]));
         // A suspended turn leaves its place in the window: no end will tell the queue.
         if (outcome === 'suspended') this.#runtime.promoteSoon(turn.workerTarget);
+        // A turn whose run was broken off may be in these hands still, whatever the run has answered.
+        isLeft = controller.signal.aborted;
         this.#runtime.log('debug', 'turn.left', { turn_id: turn.turnId, epoch: turn.epoch, outcome });
       } catch (error) {
         this.#runtime.log(controller.signal.aborted ? 'info' : 'error', 'turn.interrupted', {
@@ -550,63 +736,63 @@ export class Worker implements AsyncDisposable {
           epoch: turn.epoch,
           error: errorText(error),
         });
-        // Given back at once; what fails here again and again runs out of attempts. An aborted turn is no longer ours,
-        // or is handed back by the shutdown.
+        // Given back at once, and rung again later each time. An aborted turn is no longer ours, or is handed back by the
+        // shutdown.
         if (!controller.signal.aborted)
-          // A server that was away says nothing about the turn.
-          await this.#giveBack(turn.turnId, holderId, await this.#judge(turn.turnId, error));
+          isLeft = !(
+            (await recordLeft(host, held)) &&
+            (await handBackFailed(
+              this.#runtime,
+              { turn, holderId, begunIds: [...held.begunIds] },
+              { error, loader: this.#loader },
+            ))
+          );
+        else isLeft = true;
       } finally {
+        if (isLeft) this.#left.add(held);
         view.drop();
         if (this.#active.get(turn.turnId)?.controller === controller) this.#active.delete(turn.turnId);
       }
     })();
-    this.#active.set(turn.turnId, { epoch: turn.epoch, since: performance.now(), controller, done });
+    this.#active.set(turn.turnId, {
+      epoch: turn.epoch,
+      since: performance.now(),
+      controller,
+      begunIds: held.begunIds,
+      done,
+    });
     await done;
   }
 
-  /** When the database cannot be told now, the heartbeat finds the turn as an orphan later. */
-  async #giveBack(
-    turnId: TurnId,
-    holderId: WorkerId,
-    options: Parameters<typeof releaseTurns>[3] = {},
-  ): Promise<void> {
+  /** Hands back a turn of which nothing was run. When the database cannot be told now, the heartbeat finds the turn as an orphan later. */
+  async #giveBack(turn: HeldAt, holderId: WorkerId): Promise<void> {
+    const { turnId } = turn;
     try {
-      this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turnId], options));
+      this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn], { begunIds: [] }));
     } catch (error) {
       this.#runtime.log('warn', 'turn.not_given_back', { turn_id: turnId, error: errorText(error) });
     }
   }
 
-  /** How a turn is handed back that could not be run. What a newer build has written waits for one, and is no loss. */
-  async #judge(turnId: TurnId, error: unknown): Promise<Parameters<typeof releaseTurns>[3]> {
-    if (!(error instanceof KernelError && error.code === 'unsupported_format'))
-      return { isLoss: !isTransient(error) };
-    const { builds, log } = this.#runtime;
-    const own = builds.build.schemaVersion;
-    try {
-      // Where no newer build can have been, it is damaged, and stays so.
-      if (!(await builds.mayBeNewer())) return { isLoss: true };
-    } catch {
-      return {};
-    }
-    log('warn', 'turn.not_readable', { turn_id: turnId, error: error.message, format: own + 1 });
-    return { format: own + 1 };
-  }
-
   /** Dispatched turns straight from the rows, as many as there are free slots: for when no ring may come. */
   async #claimFromRows(options: { readonly isOnlyNewer?: boolean } = {}): Promise<void> {
-    const limit = this.#slots;
+    const limit = this.#slots.free;
     if (this.#state !== 'running' || limit === 0) {
       if (options.isOnlyNewer === true) this.#hasMoreNewer = true;
       return;
     }
     const { schemaVersion } = this.#runtime.builds.build;
+    const isOldestFirst = ++this.#looks % OLDEST_EVERY === 0;
     const rings = await findReady(this.#runtime.pool, this.#options.targets, limit, {
       ...options,
       schemaVersion,
+      isOldestFirst,
     });
     if (options.isOnlyNewer === true) this.#hasMoreNewer = rings.length === limit;
     for (const ring of rings) {
+      if (this.#state !== 'running' || this.#isRunning(ring)) continue;
+      if (!this.#slots.take()) break;
+      this.#admitted.add(ring);
       const handling = this.#handle(ring).finally(() => this.#fromRows.delete(handling));
       this.#fromRows.add(handling);
     }
@@ -621,8 +807,31 @@ export class Worker implements AsyncDisposable {
     }
   }
 
+  /** W6: gives up the lease, so that other workers take its turns at once, and then ends. */
+  async #checkProof(): Promise<void> {
+    // What has arrived meanwhile is read first.
+    await new Promise((resolve) => setImmediate(resolve));
+    this.#proof.look();
+    const direct = this.#direct;
+    if (!this.#proof.mustLeave || direct === undefined || this.#heartbeat === undefined) return;
+    const error = new KernelError('database_unavailable', { message: SILENT_POOL });
+    clearInterval(this.#heartbeat);
+    this.#heartbeat = undefined;
+    this.#abortAll(new KernelError('turn_ended', { message: error.message }));
+    try {
+      await giveUpLease(direct, this.#id);
+    } catch (failure) {
+      // It ends by itself then, at the latest one lease after its last renewal.
+      this.#runtime.log('warn', 'worker.lease_not_given_up', {
+        worker_id: this.#id,
+        error: errorText(failure),
+      });
+    }
+    this.#retire(error);
+  }
+
   #leaveOutdated(error: KernelError): void {
-    this.#runtime.log('error', 'worker.outdated', {
+    this.#runtime.log('error', error.code === 'database_unavailable' ? 'worker.cut_off' : 'worker.outdated', {
       worker_id: this.#id,
       error: error.message,
       active: this.activeCount,
@@ -633,52 +842,77 @@ export class Worker implements AsyncDisposable {
   }
 
   /**
-   * Stops: takes nothing new, lets turns reach their next commit for `graceMs`, aborts the rest and hands them back.
+   * Stops: takes nothing new, lets turns reach their next commit for `graceMs`, aborts the rest and hands them back. Servers
+   * that are away hold it up by a few seconds at most after that.
    *
    * @throws AggregateError when parts of the shutdown failed; everything was tried.
    */
-  close(options: { readonly graceMs?: number } = {}): Promise<void> {
+  async close(options: { readonly graceMs?: number } = {}): Promise<void> {
+    if (options.graceMs !== undefined) checkDuration(options.graceMs, 'graceMs', { allowsZero: true });
     this.#closing ??= this.#shutDown(options);
-    return this.#closing;
+    await this.#closing;
   }
 
   async #shutDown(options: { readonly graceMs?: number }): Promise<void> {
     this.#state = 'draining';
     this.#unwatchBuild();
+    clearInterval(this.#proofTimer);
+    const graceMs = options.graceMs ?? this.#options.graceMs;
+    // Nothing that is asked of the pool would be answered, and other workers have its turns by now.
+    const isCutOff = this.#proof.isLost;
     const failures: unknown[] = [];
-    const attempt = async (work: Promise<unknown> | undefined): Promise<void> => {
+    /** A server that is away never answers, so each part is given up at its limit and the next one is tried. */
+    const attempt = async (
+      part: string,
+      work: Promise<unknown> | undefined,
+      limitMs: number,
+    ): Promise<void> => {
       try {
-        await work;
+        if (work !== undefined) await withinTime(work, limitMs, part);
       } catch (error) {
         failures.push(error);
       }
     };
     // Takes no new rings from here on, which would be lost here; settles once those in hand are done.
-    const unsubscribed = attempt(
-      Promise.all(this.#subscriptions.map((subscription) => subscription.close())),
+    const unsubscribing = Promise.all(this.#subscriptions.map((subscription) => subscription.close()));
+    const stopping = Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]);
+    for (const early of [unsubscribing, stopping]) early.catch(() => undefined);
+    const grace = startTimer(graceMs, () =>
+      this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
     );
-    for (const wake of this.#slotWaiters.splice(0)) wake();
-    const grace = setTimeout(
-      () => this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
-      options.graceMs ?? this.#options.graceMs,
-    );
-    await attempt(Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]));
     this.#modelWaits.close();
-    await Promise.all([...this.#active.values()].map((active) => active.done));
-    clearTimeout(grace);
-    await unsubscribed;
-    await Promise.all([...this.#fromRows, ...[...this.#active.values()].map((active) => active.done)]);
+    const turnsInHand = () => Promise.all([...this.#active.values()].map((active) => active.done));
+    await attempt('turns in progress', turnsInHand(), (isCutOff ? 0 : graceMs) + GOODBYE_MS);
+    grace.clear();
+    // Not a failure of its own: queues hold no fact, and the doorbell closes them whatever happens here.
+    await withinTime(unsubscribing, GOODBYE_MS + QUEUES_MS, 'the queues of turns').catch((error: unknown) =>
+      this.#runtime.log('warn', 'worker.queues_not_closed', { worker_id: this.#id, error: errorText(error) }),
+    );
+    const until = performance.now() + GOODBYE_MS;
+    const left = () => Math.max(until - performance.now(), SHORTEST_GOODBYE_MS);
+    await attempt('turns taken from the rows', Promise.all([...this.#fromRows, turnsInHand()]), left());
     clearInterval(this.#heartbeat);
     this.#heartbeat = undefined;
-    await attempt(
-      releaseTurns(this.#runtime.pool, this.#id, null).then((rings) => this.#runtime.doorbell.ring(rings)),
-    );
-    await attempt(removeWorker(this.#runtime.pool, this.#id));
-    await this.#relocking;
+    if (!isCutOff) {
+      const { pool, doorbell } = this.#runtime;
+      await attempt('recording results', this.#left.record(), left());
+      // Some turns may still be running in spite of their abort: a locked row holds up the record of their results.
+      const begunIds = [
+        ...this.#left.begunOf(),
+        ...[...this.#active.values()].flatMap((active) => [...active.begunIds]),
+      ];
+      const given = releaseTurns(pool, this.#id, null, { begunIds }).then((rings) => doorbell.ring(rings));
+      await attempt('giving back its turns', given, left());
+      await attempt('taking leave of the database', removeWorker(pool, this.#id), left());
+    }
+    await attempt('the sweep and the watch of other workers', stopping, left());
+    await attempt('the direct connection', this.#relocking, left());
     const direct = this.#direct;
     this.#direct = undefined;
-    await attempt(direct?.end());
+    await attempt('the direct connection', direct === undefined ? undefined : endClient(direct), left());
     this.#state = 'closed';
+    this.#left.close();
+    this.#limits[Symbol.dispose]();
     this.#runtime.log('info', 'worker.stopped', { worker_id: this.#id });
     if (failures.length > 0) throw new AggregateError(failures, 'The worker did not shut down cleanly.');
   }
@@ -688,9 +922,17 @@ export class Worker implements AsyncDisposable {
   }
 }
 
-/** Starts a worker in this process. */
-export async function createWorker(runtime: Runtime, options: WorkerOptions = {}): Promise<Worker> {
-  const worker = new Worker(runtime, options);
+/**
+ * Starts a worker in this process.
+ *
+ * @param clock - For tests: the clock of its lease.
+ */
+export async function createWorker(
+  runtime: Runtime,
+  options: WorkerOptions = {},
+  clock?: LeaseClock,
+): Promise<Worker> {
+  const worker = new Worker(runtime, options, clock);
   try {
     return await worker.start();
   } catch (error) {

@@ -1,0 +1,220 @@
+import type { Doorbell, Model } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { queueBackends, waitFor } from '@boxcar/testkit';
+import { describe, expect, test } from 'vitest';
+import { BullMqDoorbell } from '../doorbell/bullmq.js';
+import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { silentLog } from '../log.js';
+import { openQueues } from '../queues.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { testBackend } from '../testing/queue-backend.js';
+import { type SlotQueue, Slots } from './slots.js';
+
+/** A queue with a fixed supply of rings that asks for a slot for each until it is paused. */
+class Queue {
+  rings: number;
+  isPaused = false;
+  taken = 0;
+  #slots: SlotQueue | undefined;
+
+  constructor(rings: number) {
+    this.rings = rings;
+  }
+
+  async join(slots: Slots): Promise<this> {
+    await slots.join(async (queue) => {
+      this.#slots = queue;
+      return { pause: () => this.pause(), resume: () => this.resume() };
+    });
+    return this;
+  }
+
+  pause(): void {
+    this.isPaused = true;
+  }
+
+  resume(): void {
+    this.isPaused = false;
+    this.bring();
+  }
+
+  bring(): void {
+    while (!this.isPaused && this.rings > 0) {
+      if (this.#slots?.admit() !== true) {
+        this.isPaused = true;
+        return;
+      }
+      this.rings--;
+      this.taken++;
+    }
+    if (this.rings === 0) this.#slots?.empty();
+  }
+}
+
+describe('slots', () => {
+  test('that become free go to the queues in turns', async () => {
+    const slots = new Slots(2);
+    const [long, short] = [await new Queue(100).join(slots), await new Queue(3).join(slots)];
+    long.bring();
+    short.bring();
+    expect([long.taken, short.taken, slots.free]).toEqual([2, 0, 0]);
+    for (let ends = 0; ends < 6; ends++) slots.release();
+    expect([long.taken, short.taken, slots.free]).toEqual([5, 3, 0]);
+    slots.release();
+    expect(long.taken).toBe(6);
+  });
+
+  test('go to an own ring only while every queue is empty', async () => {
+    const slots = new Slots(2);
+    const [first, second] = [await new Queue(1).join(slots), await new Queue(0).join(slots)];
+    // What is in the queues is not known yet.
+    expect(slots.takeOwn()).toBe(false);
+    first.bring();
+    second.bring();
+    expect(slots.takeOwn()).toBe(true);
+    expect(slots.takeOwn()).toBe(false);
+    first.rings = 1;
+    first.bring();
+    expect(first.isPaused).toBe(true);
+    slots.release();
+    expect([first.taken, slots.free]).toEqual([2, 0]);
+  });
+
+  test('are not kept for a queue that says nothing', async () => {
+    const slots = new Slots(1);
+    const [silent, busy] = [await new Queue(1).join(slots), await new Queue(9).join(slots)];
+    busy.bring();
+    silent.bring();
+    expect([busy.isPaused, silent.isPaused]).toEqual([true, true]);
+    // Its ring was taken elsewhere, and it does not say that it has no other.
+    silent.rings = 0;
+    silent.resume = () => undefined;
+    slots.release();
+    slots.release();
+    await waitFor(() => busy.taken >= 2, { message: 'the other queue gets the slot' });
+  });
+});
+
+interface Stage extends AsyncDisposable {
+  readonly h: Harness;
+  /** Turns whose models wait to be let go, in the order of their starts. */
+  readonly held: string[];
+  /** Turns whose rings a worker had no slot for. */
+  readonly refused: string[];
+  letGo(): void;
+  start(profile: string): Promise<string>;
+}
+
+async function openStage(kind: 'in process' | ReturnType<typeof queueBackends>[number]): Promise<Stage> {
+  const backend = kind === 'in process' ? undefined : await testBackend(kind);
+  const doorbell: Doorbell =
+    backend === undefined
+      ? new InProcessDoorbell()
+      : new BullMqDoorbell(openQueues(backend.connection), silentLog);
+  const refused: string[] = [];
+  const listen = doorbell.listen.bind(doorbell);
+  doorbell.listen = (options) =>
+    listen({
+      ...options,
+      admit: (ring) => {
+        const isAdmitted = options.admit?.(ring) ?? true;
+        if (!isAdmitted) refused.push(ring.turnId);
+        return isAdmitted;
+      },
+    });
+  const held: string[] = [];
+  let waiting: (() => void)[] = [];
+  const router = createModelRouter({});
+  const model: Model = {
+    ...router,
+    generate: async (request, options) => {
+      held.push(request.turn.turnId);
+      await new Promise<void>((settle) => waiting.push(settle));
+      return router.generate(request, options);
+    },
+  };
+  const h = await harness({ doorbell, model });
+  await h.profile('common', [{ say: 'done' }]);
+  await h.profile('gpu', [{ say: 'done' }], { worker_target: 'gpu' });
+  const letGo = (): void => {
+    for (const settle of waiting.splice(0)) settle();
+  };
+  return {
+    h,
+    held,
+    refused,
+    letGo,
+    start: async (profile) => {
+      const receipt = await h.runtime.submit('launch_principal', {
+        profile_name: profile,
+        instruction: 'go',
+      });
+      return (receipt as { turn_id: string }).turn_id;
+    },
+    [Symbol.asyncDispose]: async () => {
+      waiting = new Proxy(waiting, {
+        get: (of, key) => (key === 'push' ? (settle: () => void) => settle() : Reflect.get(of, key)),
+      });
+      letGo();
+      await h[Symbol.asyncDispose]();
+      await backend?.close();
+    },
+  };
+}
+
+const QUIET = { sweepMs: 3_600_000, heartbeatMs: 1_000 };
+
+describe.each(['in process', ...queueBackends()] as const)('a worker with rings %s', (kind) => {
+  test('leaves those it has no slot for to one that is idle', async () => {
+    await using stage = await openStage(kind);
+    const { h, held, letGo, start } = stage;
+    await h.worker({ ...QUIET, concurrency: 1, targets: ['', 'gpu'] });
+    const long = await start('common');
+    await waitFor(() => held.includes(long), { message: 'the worker of both targets is busy' });
+    const others = [await start('gpu')];
+    await waitFor(() => stage.refused.length > 0, { message: 'the busy worker has given its ring back' });
+    expect(held).toEqual([long]);
+    await h.worker({ ...QUIET, concurrency: 5, targets: ['gpu'] });
+    await waitFor(() => held.length === 2, { message: 'the turn whose ring was given back runs' });
+    for (let count = 1; count < 5; count++) {
+      const turnId = await start('gpu');
+      others.push(turnId);
+      // The sweep does not come, so only the ring can have brought it.
+      await waitFor(() => held.includes(turnId), { message: `turn ${count} of the other target runs` });
+    }
+    expect(held).toEqual([long, ...others]);
+    letGo();
+    for (const turnId of [long, ...others])
+      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({
+        status: 'success',
+      });
+    await checkInvariants(h.database.pool);
+  });
+
+  test('serves its targets in turns, however long the queue of one is', async () => {
+    await using stage = await openStage(kind);
+    const { h, held, letGo, start } = stage;
+    const worker = await h.worker({ ...QUIET, concurrency: 1, targets: ['', 'gpu'] });
+    const common: string[] = [];
+    for (let count = 0; count < 4; count++) common.push(await start('common'));
+    await waitFor(() => held.length === 1, { message: 'the first turn runs' });
+    const first = await start('gpu');
+    await waitFor(() => stage.refused.includes(first), { message: 'a ring of the other target waits' });
+    // Rung only now: two rings sent at the same time may arrive in either order.
+    const gpu = [first, await start('gpu')];
+    const all = [...common, ...gpu];
+    for (let ends = 1; ends < all.length; ends++) {
+      letGo();
+      await waitFor(() => held.length === ends + 1, { message: `turn ${ends + 1} runs` });
+      expect(worker.activeCount).toBe(1);
+    }
+    letGo();
+    for (const turnId of all) await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 });
+    // The first turn of the other target waits for two ends at most, and the second for two more.
+    const places = gpu.map((turnId) => held.indexOf(turnId));
+    expect(places[0]).toBeLessThanOrEqual(2);
+    expect(places[1]).toBeLessThanOrEqual(4);
+    expect(new Set(held).size).toBe(all.length);
+  });
+});
