@@ -120,6 +120,44 @@ test('only so many are listed, and what takes too long is said to be unchecked',
   }
 });
 
+test('a limit that Postgres would not take is cut, and one that is no duration is refused', async () => {
+  const longest = await inspectInvariants(h.database.pool, { turns: 10, timeoutMs: 30 * 86_400_000 });
+  expect(longest.some(({ state }) => state === 'unchecked')).toBe(false);
+  for (const timeoutMs of [Number.NaN, 0, -1, 31 * 86_400_000])
+    await expect(inspectInvariants(h.database.pool, { turns: 10, timeoutMs })).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: 'timeoutMs' },
+    });
+});
+
+test('a pool of the caller is asked one statement at a time', async () => {
+  await using pool = plainPool(h.database.url);
+  for (const options of [{}, { turns: 10, timeoutMs: 60_000 }]) {
+    const reports = await inspectInvariants(pool.pool, options);
+    expect(reports.filter(({ state }) => state !== 'holds')).toEqual([]);
+  }
+  expect(pool.most).toBe(1);
+});
+
+/** A pool whose connections take one statement at a time, as pg makes them by default. Counts the statements under way. */
+function plainPool(connectionString: string) {
+  const pool = new pg.Pool({ connectionString, max: 1 });
+  const counted = { pool, most: 0, [Symbol.asyncDispose]: () => pool.end() };
+  let underWay = 0;
+  pool.on('connect', (client) => {
+    const query = client.query.bind(client) as (config: pg.QueryConfig) => Promise<unknown>;
+    const count = (config: pg.QueryConfig): Promise<unknown> => {
+      underWay += 1;
+      counted.most = Math.max(counted.most, underWay);
+      return query(config).finally(() => {
+        underWay -= 1;
+      });
+    };
+    Object.assign(client, { query: count });
+  });
+  return counted;
+}
+
 type Break = readonly [
   what: string,
   profile: 'boss' | 'waiter',
@@ -245,10 +283,10 @@ const BREAKS: readonly Break[] = [
     ['no-stray-deliverable'],
   ],
   [
-    'an answer that names no turn',
+    'a submission that made a turn which is gone',
     'boss',
     (f) => [
-      `update boxcar.operations set response = jsonb_set(response::jsonb, '{turn_id}', '"${newId()}"')::json where response->>'turn_id' = '${f.parent}'`,
+      `update boxcar.operations set made = array['${newId()}'::uuid] where made = array['${f.parent}'::uuid]`,
     ],
     ['operation-names-turn'],
   ],

@@ -23,10 +23,12 @@ export function untilAborted<T>(work: Promise<T>, life: AbortSignal | undefined)
  * which finds out by itself what was done of it.
  *
  * @param life - Of the process that is asked: nobody waits for one that has died.
+ * @param name - Begins the keys of its submissions: two clients with one name submit the same.
  */
 export function persistentClient(
   stage: () => Stage | Promise<Stage>,
   life: () => AbortSignal | undefined = () => undefined,
+  name = 'submission',
 ): Client {
   let count = 0;
   const use: Client['use'] = async (work) => {
@@ -42,7 +44,7 @@ export function persistentClient(
   return {
     submit: (primitive, args) => {
       count += 1;
-      const idempotencyKey = `submission-${count}`;
+      const idempotencyKey = `${name}-${count}`;
       return use(async (runtime) => (await runtime.accept(primitive, args, { idempotencyKey })).answer);
     },
     use,

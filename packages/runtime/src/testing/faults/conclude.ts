@@ -41,13 +41,18 @@ export async function concludeScene(
  * Says what is wrong with an outcome; undefined when nothing is.
  *
  * @param calm - That of a run without faults, which a scenario that judges by itself does without.
+ * @param options.isAlive - Only a connection was lost: then the outcome of every call is known, and no loss is counted.
  */
 export function findFault(
   scenario: Scenario,
   outcome: Outcome,
   calm: Outcome | undefined,
+  { isAlive = false }: { readonly isAlive?: boolean } = {},
 ): string | undefined {
-  if (scenario.judge === undefined) return describeDifference(calm ?? outcome, outcome);
+  if (isAlive && outcome.losses > 0)
+    return `${outcome.losses} losses were counted, although no process has died`;
+  if (scenario.judge === undefined)
+    return describeDifference(calm ?? outcome, outcome, isAlive ? 'exactTurns' : 'turns');
   const wrong = scenario.judge(outcome.facts);
   return wrong.length === 0
     ? undefined
@@ -55,9 +60,13 @@ export function findFault(
 }
 
 /** Says in what two outcomes differ; undefined when in nothing. */
-function describeDifference(calm: Outcome, other: Outcome): string | undefined {
-  const rest = [...other.turns];
-  const missing = calm.turns.filter((turn) => {
+function describeDifference(
+  calm: Outcome,
+  other: Outcome,
+  turns: 'turns' | 'exactTurns',
+): string | undefined {
+  const rest = [...other[turns]];
+  const missing = calm[turns].filter((turn) => {
     const at = rest.indexOf(turn);
     if (at >= 0) rest.splice(at, 1);
     return at < 0;

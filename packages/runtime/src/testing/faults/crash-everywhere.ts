@@ -63,7 +63,9 @@ export async function crashEverywhere(
         else if (!isSent(faulty, fault)) counts.absent += 1;
         else throw new Error('the fault did not strike');
         if (faulty.isRescued) counts.rescued += 1;
-        const difference = findFault(scenario, faulty.outcome, whole.outcome);
+        const isAlive = fault.scope === 'connection' && death === undefined;
+        if (isAlive && faulty.isRescued) throw new Error('a process that lives did not finish by itself');
+        const difference = findFault(scenario, faulty.outcome, whole.outcome, { isAlive });
         if (difference !== undefined) throw new Error(difference);
       } catch (error) {
         failures.push(describeCase(scenario, fault, error));

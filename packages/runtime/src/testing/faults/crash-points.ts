@@ -33,7 +33,7 @@ export interface Sent {
 }
 
 /** A statement of a run. */
-interface Point {
+export interface Point {
   /** Which one of its text it is: what runs side by side changes places from run to run, and its number with it. */
   readonly at: Fault['at'];
   /** What it is told from others by. */
@@ -51,7 +51,7 @@ const CHANGES = /\b(insert into|(?<!for |for no key )update|delete from|pg_notif
 const DECIDES =
   /\b(update boxcar\.turns|insert into boxcar\.(operations|turns|waits)|update boxcar\.batches)\b/;
 
-function pointsOf({ statements, places, transactions, leaveAt }: Sent): readonly Point[] {
+export function pointsOf({ statements, places, transactions, leaveAt }: Sent): readonly Point[] {
   const changing = new Set(transactions.filter((_n, index) => CHANGES.test(statements[index] ?? '')));
   const times = new Map<string, number>();
   return statements.map((text, index) => {

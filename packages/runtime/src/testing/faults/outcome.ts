@@ -8,6 +8,10 @@ import type { Scenario } from './scenario.js';
 export interface Outcome {
   /** Each turn as text, in an order of its own. */
   readonly turns: readonly string[];
+  /** The same, where nobody has died: what a tool that may run once has answered is known then. */
+  readonly exactTurns: readonly string[];
+  /** How often a turn has lost its worker, or could not be run. */
+  readonly losses: number;
   /** Rows by table, but for the attempts. */
   readonly rows: Readonly<Record<string, number>>;
   readonly facts: Facts;
@@ -80,25 +84,42 @@ function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[
   return [...sorted, ...results.sort()];
 }
 
+/** The tools of a scenario that may run once only: its functions, and those that its profiles declare for workers outside. */
+function onceOnly({ tools = [], profiles }: Scenario): string[] {
+  const declared = profiles.flatMap((profile) => (isJsonObject(profile) ? (profile.tools ?? []) : []));
+  const outside = Array.isArray(declared) ? declared.filter(isJsonObject) : [];
+  return [...tools, ...outside].flatMap(({ name, retry }) =>
+    retry === 'never' && typeof name === 'string' ? [name] : [],
+  );
+}
+
 export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: JsonValue): Promise<Outcome> {
-  const once = new Set(
-    (scenario.tools ?? []).filter(({ retry }) => retry === 'never').map(({ name }) => name),
-  );
+  const once = new Set(onceOnly(scenario));
   const { rows } = await pool.query<TurnRow>(TURNS);
-  const turns = rows.map(({ head, context, tape }) =>
-    [
-      toText(head),
-      `  context ${toText(context)}`,
-      ...inCallOrder(tape ?? [], once).map((line) => `  ${line}`),
-    ].join('\n'),
-  );
+  const describe = (unknown: ReadonlySet<string>): string[] =>
+    rows
+      .map(({ head, context, tape }) =>
+        [
+          toText(head),
+          `  context ${toText(context)}`,
+          ...inCallOrder(tape ?? [], unknown).map((line) => `  ${line}`),
+        ].join('\n'),
+      )
+      .sort();
+  const losses = await pool.query<{ n: number }>('select count(*)::int as n from public.losses');
   const { steps: _attempts, ...counts } = await rowCounts(pool);
-  return { turns: turns.sort(), rows: counts, facts: await readFacts(pool, driven) };
+  return {
+    turns: describe(once),
+    exactTurns: describe(new Set()),
+    losses: losses.rows[0]?.n ?? 0,
+    rows: counts,
+    facts: await readFacts(pool, driven),
+  };
 }
 
 /** Calls of tools that may run once only, and did more often. */
 export async function readRepeatedEffects(pool: pg.Pool, scenario: Scenario): Promise<string[]> {
-  const once = (scenario.tools ?? []).filter(({ retry }) => retry === 'never').map(({ name }) => name);
+  const once = onceOnly(scenario);
   const { rows } = await pool.query<{ what: string }>(
     `select name || ' of call ' || tool_call_id || ' ran ' || count(*) || ' times' as what from public.effects
      where name = any ($1) group by name, tool_call_id having count(*) > 1`,

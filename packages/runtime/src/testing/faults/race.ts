@@ -191,12 +191,12 @@ class Handover {
   /** @returns False when nobody holds the turn any more. */
   async give(turnId: TurnId): Promise<boolean> {
     const { pool } = this.#database;
-    const { rows } = await pool.query<{ holder_id: WorkerId | null }>(
-      'select holder_id from boxcar.turns where id = $1',
+    const { rows } = await pool.query<{ holder_id: WorkerId | null; epoch: number }>(
+      'select holder_id, epoch from boxcar.turns where id = $1',
       [turnId],
     );
-    const holderId = rows[0]?.holder_id ?? null;
-    const rings = holderId === null ? [] : await releaseTurns(pool, holderId, [turnId]);
+    const { holder_id: holderId = null, epoch = 0 } = rows[0] ?? {};
+    const rings = holderId === null ? [] : await releaseTurns(pool, holderId, [{ turnId, epoch }]);
     if (rings.length === 0) return false;
     this.races += 1;
     await this.#bell.ring(rings);
@@ -206,30 +206,50 @@ class Handover {
 
 /** Rings at all who listen, at the same moment. */
 class SharedDoorbell implements Doorbell {
-  readonly #listeners = new Set<(ring: Ring) => Promise<void>>();
+  readonly #listeners = new Set<(rings: readonly Ring[]) => void>();
   readonly #running = new Set<Promise<void>>();
 
   async ring(rings: readonly Ring[]): Promise<void> {
-    for (const ring of rings)
-      for (const handle of this.#listeners) {
-        const work: Promise<void> = handle(ring).finally(() => this.#running.delete(work));
-        this.#running.add(work);
-      }
+    for (const deliver of this.#listeners) deliver(rings);
   }
 
   async findLost(): Promise<readonly Ring[]> {
     return [];
   }
 
+  async raise(): Promise<void> {}
+
   async knock(): Promise<readonly string[]> {
     return [];
   }
 
-  async listen({ handle }: Parameters<Doorbell['listen']>[0]): Promise<DoorbellSubscription> {
-    this.#listeners.add(handle);
+  async listen(options: Parameters<Doorbell['listen']>[0]): Promise<DoorbellSubscription> {
+    const waiting: Ring[] = [];
+    let isPaused = false;
+    const deliver = (rings: readonly Ring[]): void => {
+      waiting.push(...rings);
+      for (let ring = waiting[0]; ring !== undefined && !isPaused; ring = waiting[0]) {
+        if (options.admit?.(ring) === false) {
+          isPaused = true;
+          return;
+        }
+        waiting.shift();
+        const work: Promise<void> = options.handle(ring).finally(() => this.#running.delete(work));
+        this.#running.add(work);
+      }
+      if (waiting.length === 0) options.onEmpty?.();
+    };
+    this.#listeners.add(deliver);
     return {
+      pause: () => {
+        isPaused = true;
+      },
+      resume: () => {
+        isPaused = false;
+        deliver([]);
+      },
       close: async () => {
-        this.#listeners.delete(handle);
+        this.#listeners.delete(deliver);
         await Promise.all(this.#running);
       },
     };

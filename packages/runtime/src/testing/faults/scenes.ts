@@ -6,6 +6,13 @@ import type { Scenario } from './scenario.js';
 /** Where the tools write that they were run; never behind a fault. */
 const EFFECTS = 'create table public.effects (tool_call_id uuid, name text)';
 
+/** Each loss that a turn was charged with; a step that is committed clears the count in its row. */
+const LOSSES = `
+  create table public.losses (turn_id uuid);
+  create function public.note_loss() returns trigger language plpgsql as $$
+    begin insert into public.losses values (new.id); return null; end $$;
+  create trigger note_loss after update of losses on boxcar.turns for each row when (new.losses > old.losses) execute function public.note_loss()`;
+
 /** What cases have left would be read by every check. Not each time: plans are made anew after it. */
 const VACUUM_EVERY = 15;
 
@@ -41,7 +48,7 @@ export class Scenes implements AsyncDisposable {
   }
 
   static async open(database: TestDatabase): Promise<Scenes> {
-    await database.pool.query(EFFECTS);
+    await database.pool.query(`${EFFECTS}; ${LOSSES}`);
     const names = await tableNames(database);
     const base = await keepRows(database, { names, scene: 'scene_0' });
     const putter = new pg.Client({ connectionString: database.url });
@@ -117,6 +124,7 @@ async function keepRows(
   await pool.query([`create schema ${scene}`, ...copies].join('; '));
   return [
     'delete from public.effects',
+    'delete from public.losses',
     ...names.map((name) => `delete from boxcar.${name}`),
     ...filled.map(({ name }) => `insert into boxcar.${name} select * from ${scene}.${name}`),
   ].join('; ');

@@ -30,6 +30,9 @@ export interface StageOptions {
   readonly beforeTool?: (tool: ScenarioTool, call: ToolContext) => Promise<void>;
   /** How often it sweeps by itself; by default it does not. */
   readonly sweepMs?: number;
+  /** How often it renews its lease; by default it does not. */
+  readonly heartbeatMs?: number;
+  readonly lostRingMs?: number;
   /** False: every ring goes by the doorbell. */
   readonly takesOwnRings?: boolean;
 }
@@ -93,9 +96,9 @@ export function openStage(options: StageOptions): Stage {
     work: async () => {
       worker ??= await createWorker(runtime, {
         leaseMs: options.leaseMs,
-        heartbeatMs: NEVER_MS,
+        heartbeatMs: options.heartbeatMs ?? NEVER_MS,
         sweepMs: options.sweepMs ?? NEVER_MS,
-        lostRingMs: LOST_RING_MS,
+        lostRingMs: options.lostRingMs ?? LOST_RING_MS,
         takesOwnRings: options.takesOwnRings ?? true,
       });
       return worker;

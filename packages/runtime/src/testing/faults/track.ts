@@ -3,6 +3,7 @@ import type { Doorbell } from '@boxcar/kernel';
 import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import type { ToolQueue } from '../../tool-queue.js';
 import { checkInvariants } from '../invariants.js';
+import { describeBlockers } from '../stops/blockers.js';
 import { persistentClient, untilAborted } from './client.js';
 import { concludeScene, countUnfinished, watcherOf } from './conclude.js';
 import { type Fault, isSent, type Sent } from './crash-points.js';
@@ -24,6 +25,8 @@ const LEASE_MS = 30_000;
 const SECOND_LEASE_MS = 80_000;
 const SECOND_RECOVERY_AHEAD_MS = 100_000;
 const SWEEPS = 4;
+/** Twice as long as a worker keeps what it could not record: within it, a process that lost a connection finishes by itself. */
+const ALIVE_MS = 10_000;
 const STARTS = 5;
 const RECOVERY = { deadlineMs: 20_000, intervalMs: 2 };
 /** What runs side by side now and then takes one statement fewer: then the case is run again. */
@@ -96,6 +99,11 @@ export class Track implements AsyncDisposable {
     return known;
   }
 
+  /** What it sends is looked at again by the next run without faults. */
+  forget(scenario: Scenario): void {
+    this.#calm.delete(scenario);
+  }
+
   /** A run that is to be struck: in a process that has run for a while when it survives and sends the statement, else in a fresh one. */
   async strike(of: Case & { readonly fault: Fault }): Promise<Run> {
     const { scenario, fault, death } = of;
@@ -115,7 +123,7 @@ export class Track implements AsyncDisposable {
   async #open(fault?: Fault, leaseMs = LEASE_MS): Promise<Victim> {
     const { database } = this.#lane;
     const { doorbell } = this.#options;
-    const proxy = await statementProxy(database.url, fault);
+    const proxy = await statementProxy(database.url, fault, { waits: isPeerWatch });
     const stage = openStage({
       cast: this.#cast,
       ...pickQueue(this.#options),
@@ -166,7 +174,7 @@ export class Track implements AsyncDisposable {
     await proxy[Symbol.asyncDispose]();
   }
 
-  async #play(victim: Victim, { scenario }: Case, dead?: Victim): Promise<Run> {
+  async #play(victim: Victim, { scenario, fault }: Case, dead?: Victim): Promise<Run> {
     const { database, rescuer } = this.#lane;
     const { stage, proxy } = victim;
     let isDriven = false;
@@ -195,6 +203,7 @@ export class Track implements AsyncDisposable {
     const isOver = async (): Promise<boolean> => isDriven && (await countUnfinished(database.pool)) === 0;
     await goOn(victim, {
       aheadMs: dead === undefined ? NEAR_MS : RECOVERY_AHEAD_MS,
+      patienceMs: fault?.scope === 'connection' && dead === undefined ? ALIVE_MS : 0,
       quietMs: this.#options.doorbell === undefined ? QUIET_MS : QUEUE_QUIET_MS,
       isOver,
     });
@@ -207,7 +216,9 @@ export class Track implements AsyncDisposable {
           return isOver();
         },
         { message: 'another worker has ended all turns', ...RECOVERY },
-      );
+      ).catch(async (error: Error) => {
+        throw new Error(`${error.message}\n${await describeBlockers(database.pool, proxy.serverPorts)}`);
+      });
     }
     const answer = await driven;
     // The goodbye is part of the run: it is cut like the rest, and must not undo anything.
@@ -224,6 +235,9 @@ export class Track implements AsyncDisposable {
     await this.#lane[Symbol.asyncDispose]();
   }
 }
+
+/** The wait for the lock of another worker lasts for as long as that worker lives. */
+const isPeerWatch = (text: string): boolean => text.includes('is_lock_free');
 
 const pickQueue = ({ toolQueue }: TrackOptions): Pick<TrackOptions, 'toolQueue'> =>
   toolQueue === undefined ? {} : { toolQueue };
@@ -246,15 +260,22 @@ async function goOn(
   {
     aheadMs,
     quietMs,
+    patienceMs,
     isOver,
-  }: { readonly aheadMs: number; readonly quietMs: number; readonly isOver: () => Promise<boolean> },
+  }: {
+    readonly aheadMs: number;
+    readonly quietMs: number;
+    readonly patienceMs: number;
+    readonly isOver: () => Promise<boolean>;
+  },
 ): Promise<void> {
+  const startedAt = performance.now();
   for (let sweeps = 0; !proxy.isDead; ) {
     await delay(PAUSE_MS);
     if (proxy.quietMs < PAUSE_MS) continue;
     if (await isOver()) return;
     if (proxy.quietMs < quietMs) continue;
-    if (sweeps === SWEEPS) return;
+    if (sweeps >= SWEEPS && performance.now() - startedAt >= patienceMs) return;
     sweeps += 1;
     await stage.sweep(aheadMs).catch(() => undefined);
   }

@@ -1,11 +1,13 @@
 import type { TcpProxy } from '@boxcar/testkit/standalone';
-import type { Fleet } from './fleet.js';
+import { CALLER_LIMIT_MS, type Callers } from './callers.js';
+import { type Fleet, WORKER_LIMIT_MS } from './fleet.js';
 import type { SoakPlace } from './place.js';
 import type { Random } from './random.js';
 
 /** What a fault has to do with; it returns once it is over. */
 export interface Struck {
   readonly fleet: Fleet;
+  readonly callers: Callers;
   readonly place: SoakPlace;
   readonly postgres: TcpProxy;
   readonly redis: TcpProxy | undefined;
@@ -13,22 +15,28 @@ export interface Struck {
   readonly wait: (ms: number) => Promise<void>;
 }
 
-type Fault = (struck: Struck) => Promise<void>;
+type Strike = (struck: Struck) => Promise<void>;
+
+export interface Fault {
+  readonly strike: Strike;
+  /** It strikes one process: so long others wait for that at most. Undefined: it strikes everybody. */
+  readonly limitMs?: number;
+}
 
 /** Leaves time for a few things to go wrong, and is over before people give up. */
 const SHORT = [200, 1_000] as const;
 
 /** What may happen to a connection, whichever server it leads to. */
 const connectionFaults = (name: string, proxyOf: (struck: Struck) => TcpProxy | undefined) => {
-  const during =
-    (begin: (proxy: TcpProxy) => unknown): Fault =>
-    async (struck) => {
+  const during = (begin: (proxy: TcpProxy) => unknown): Fault => ({
+    strike: async (struck) => {
       const proxy = proxyOf(struck);
       if (proxy === undefined) return;
       await begin(proxy);
       await struck.wait(struck.random.between(...SHORT));
       await proxy.restore();
-    };
+    },
+  });
   return {
     [`${name}: connections broken`]: during((proxy) => proxy.breakOnce()),
     [`${name}: connections broken in the middle of a message`]: during((proxy) => proxy.breakInMessage()),
@@ -39,26 +47,47 @@ const connectionFaults = (name: string, proxyOf: (struck: Struck) => TcpProxy | 
   };
 };
 
+const atWorker = (strike: Strike): Fault => ({ strike, limitMs: WORKER_LIMIT_MS });
+const atCaller = (strike: Strike): Fault => ({ strike, limitMs: CALLER_LIMIT_MS });
+
+/** What happens to one process of many. */
+const PROCESS_FAULTS: Readonly<Record<string, Fault>> = {
+  'worker killed': atWorker(({ fleet, random }) => fleet.kill(random)),
+  'worker stopped beyond its lease': atWorker(({ fleet, random, wait }) => fleet.freeze(random, wait)),
+  'worker: connections of its pool silent': atWorker(({ fleet, random, wait }) =>
+    fleet.silence('pool', random, wait),
+  ),
+  'worker: direct connections silent': atWorker(({ fleet, random, wait }) =>
+    fleet.silence('direct', random, wait),
+  ),
+  'worker: all connections silent': atWorker(({ fleet, random, wait }) => fleet.silence('all', random, wait)),
+  'caller stopped': atCaller(({ callers, random, wait }) => callers.freeze(random, wait)),
+  'caller: all connections silent': atCaller(({ callers, random, wait }) => callers.silence(random, wait)),
+};
+
 /** The faults that this place can bear, by name. To add one, add it here. */
 export function faultsOf(place: SoakPlace): ReadonlyMap<string, Fault> {
   const { redis, restartPostgres } = place;
   return new Map<string, Fault>(
     Object.entries({
-      'worker killed': ({ fleet, random }: Struck) => fleet.kill(random),
-      'worker stopped beyond its lease': ({ fleet, random, wait }: Struck) => fleet.freeze(random, wait),
+      ...PROCESS_FAULTS,
       ...connectionFaults('postgres', ({ postgres }) => postgres),
       ...(redis === undefined
         ? {}
         : {
             ...connectionFaults('redis', (struck) => struck.redis),
-            'redis flushed': () => redis.flush(),
-            'redis killed and started': async ({ random, wait }: Struck) => {
-              await redis.stop();
-              await wait(random.between(...SHORT));
-              await redis.start();
+            'redis flushed': { strike: () => redis.flush() },
+            'redis killed and started': {
+              strike: async ({ random, wait }: Struck) => {
+                await redis.stop();
+                await wait(random.between(...SHORT));
+                await redis.start();
+              },
             },
           }),
-      ...(restartPostgres === undefined ? {} : { 'postgres killed and started': () => restartPostgres() }),
+      ...(restartPostgres === undefined
+        ? {}
+        : { 'postgres killed and started': { strike: () => restartPostgres() } }),
     }),
   );
 }

@@ -1,4 +1,4 @@
-import { type NodeChild, spawnNode } from '@boxcar/testkit/standalone';
+import { type NodeChild, spawnNode, type TcpProxy, tcpProxy } from '@boxcar/testkit/standalone';
 import type { WorkerOptions } from '../../worker/worker.js';
 import type { WorkerProcessOptions } from '../worker-process.js';
 import type { Random } from './random.js';
@@ -16,13 +16,35 @@ const MAX_STARTS = 10;
 /** The end of what a worker said, where it matters. */
 const TAIL = 1_000;
 
-/** Workers of the pool, each a process of its own. Those that are killed are replaced. */
+/** How long others wait at most for a worker that is stopped or cut off. */
+export const WORKER_LIMIT_MS = (QUICK.leaseMs ?? 0) + 2_000;
+/** Longer than that, so that a lock that is kept is noticed. */
+const STOP_MS = [WORKER_LIMIT_MS - 1_000, 2 * WORKER_LIMIT_MS] as const;
+
+/** Which connections of a worker fall silent. */
+export type SilentPart = 'pool' | 'direct' | 'all';
+
+const IS_PART: Readonly<Record<SilentPart, (hello: string) => boolean>> = {
+  pool: (hello) => /\0boxcar\0/.test(hello),
+  direct: (hello) => /\0boxcar-/.test(hello),
+  all: () => true,
+};
+
+interface Member {
+  readonly child: NodeChild;
+  /** Its own way to Postgres. */
+  readonly postgres: TcpProxy;
+  /** A worker that cannot reach the database for longer than its lease may give up. */
+  mayEnd: boolean;
+}
+
+/** Workers of the pool, each a process of its own. Those that are killed, or give up when they are cut off, are replaced. */
 export class Fleet {
-  /** Workers that ended although nobody killed them. */
+  /** Workers that ended although nobody killed them or cut them off. */
   readonly deaths: string[] = [];
   readonly #options: WorkerProcessOptions;
-  readonly #workers = new Set<NodeChild>();
-  readonly #stopped = new Set<NodeChild>();
+  readonly #workers = new Set<Member>();
+  readonly #stopped = new Set<Member>();
   readonly #starting = new Set<Promise<unknown>>();
 
   constructor(options: WorkerProcessOptions) {
@@ -33,12 +55,12 @@ export class Fleet {
     await Promise.all(Array.from({ length: count }, () => this.#startOne()));
   }
 
-  /** As whoever runs workers does: one that cannot start, because a server is away, is started again. */
+  /** A worker that cannot start, because a server is away, is started again. */
   async #startOne(): Promise<void> {
+    const postgres = await tcpProxy(this.#options.databaseUrl);
+    const options = { ...this.#options, databaseUrl: postgres.url };
     for (let attempt = 1; ; attempt += 1) {
-      const child = spawnNode(new URL('../worker-process.ts', import.meta.url), [
-        JSON.stringify(this.#options),
-      ]);
+      const child = spawnNode(new URL('../worker-process.ts', import.meta.url), [JSON.stringify(options)]);
       try {
         await child.line(/^ready /, STARTS);
       } catch (error) {
@@ -46,17 +68,28 @@ export class Fleet {
         if (attempt === MAX_STARTS) throw error;
         continue;
       }
-      this.#workers.add(child);
-      void child.exited.then(({ code, signal }) => {
-        if (!this.#workers.delete(child)) return;
-        this.deaths.push(`a worker ended with ${signal ?? code}: ${child.stderr.slice(-TAIL)}`);
+      const member: Member = { child, postgres, mayEnd: false };
+      this.#workers.add(member);
+      void child.exited.then(async ({ code, signal }) => {
+        const isOurs = this.#workers.delete(member);
+        await postgres.close();
+        if (!isOurs) return;
+        if (member.mayEnd) this.#replace();
+        else this.deaths.push(`a worker ended with ${signal ?? code}: ${child.stderr.slice(-TAIL)}`);
       });
       return;
     }
   }
 
-  #take(random: Random): NodeChild | undefined {
-    return random.pick([...this.#workers].filter((child) => !this.#stopped.has(child)));
+  #take(random: Random): Member | undefined {
+    return random.pick([...this.#workers].filter((member) => !this.#stopped.has(member)));
+  }
+
+  #replace(): void {
+    const starting: Promise<unknown> = this.start(1)
+      .catch((error: Error) => this.deaths.push(error.message))
+      .finally(() => this.#starting.delete(starting));
+    this.#starting.add(starting);
   }
 
   /** Kills one without warning and starts another in the background. */
@@ -64,11 +97,8 @@ export class Fleet {
     const victim = this.#take(random);
     if (victim === undefined) return;
     this.#workers.delete(victim);
-    await victim.kill('SIGKILL');
-    const starting: Promise<unknown> = this.start(1)
-      .catch((error: Error) => this.deaths.push(error.message))
-      .finally(() => this.#starting.delete(starting));
-    this.#starting.add(starting);
+    await victim.child.kill('SIGKILL');
+    this.#replace();
   }
 
   /** Stops one beyond its lease, and lets it go on then. */
@@ -76,12 +106,27 @@ export class Fleet {
     const victim = this.#take(random);
     if (victim === undefined) return;
     this.#stopped.add(victim);
-    process.kill(victim.pid, 'SIGSTOP');
+    process.kill(victim.child.pid, 'SIGSTOP');
     try {
-      await wait((QUICK.leaseMs ?? 0) * 1.5);
+      await wait(random.between(...STOP_MS));
     } finally {
       this.#stopped.delete(victim);
-      process.kill(victim.pid, 'SIGCONT');
+      process.kill(victim.child.pid, 'SIGCONT');
+    }
+  }
+
+  /** Connections of one to Postgres fall silent: they stay open, and nothing gets through. New ones are silent as well. */
+  async silence(part: SilentPart, random: Random, wait: (ms: number) => Promise<void>): Promise<void> {
+    const victim = this.#take(random);
+    if (victim === undefined) return;
+    victim.mayEnd = true;
+    this.#stopped.add(victim);
+    victim.postgres.stall(IS_PART[part]);
+    try {
+      await wait(random.between(...STOP_MS));
+    } finally {
+      this.#stopped.delete(victim);
+      if (this.#workers.has(victim)) await victim.postgres.restore();
     }
   }
 
@@ -94,6 +139,6 @@ export class Fleet {
     await this.isWhole();
     const workers = [...this.#workers];
     this.#workers.clear();
-    await Promise.all(workers.map((child) => child.kill('SIGKILL')));
+    await Promise.all(workers.map(({ child }) => child.kill('SIGKILL')));
   }
 }

@@ -1,6 +1,6 @@
 import type { JsonValue } from '@boxcar/kernel';
-import { isTransient } from '@boxcar/store';
 import type { Runtime } from '../../runtime.js';
+import type { CallerRequest } from '../caller-process.js';
 import { FAULTY_TOOLS } from '../faulty.js';
 import type { Random } from './random.js';
 
@@ -68,20 +68,19 @@ export interface Accepted {
 /** Submits turn after turn, each until it is accepted, under a key of its own. */
 export class Load {
   readonly accepted: Accepted[] = [];
-  /** Submissions that failed because the database was away, and were made again. */
-  repeated = 0;
-  readonly #runtime: Runtime;
+  readonly #submit: (request: CallerRequest) => Promise<JsonValue>;
   readonly #random: Random;
   #count = 0;
 
-  constructor(runtime: Runtime, random: Random) {
-    this.#runtime = runtime;
+  /** @param submit - Until it is answered. */
+  constructor(submit: (request: CallerRequest) => Promise<JsonValue>, random: Random) {
+    this.#submit = submit;
     this.#random = random;
   }
 
-  async prepare(): Promise<void> {
+  static async prepare(runtime: Runtime): Promise<void> {
     for (const profile of PROFILES)
-      await this.#runtime.applyProfile({
+      await runtime.applyProfile({
         instructions: `You are ${String(profile.name)}.`,
         model: 'scripted',
         ...profile,
@@ -92,27 +91,16 @@ export class Load {
     const profile = String(this.#random.pick(PROFILES)?.name);
     this.#count += 1;
     const instruction = String(this.#count);
-    const receipt = await this.#persist(
-      { profile_name: profile, instruction },
-      { idempotencyKey: `soak-${this.#count}` },
-    );
+    const receipt = await this.#submit({
+      key: `soak-${this.#count}`,
+      primitive: 'launch_principal',
+      args: { profile_name: profile, instruction },
+    });
     this.accepted.push({ turnId: turnIdOf(receipt), expected: `${profile} ${instruction}` });
-  }
-
-  async #persist(args: JsonValue, options: { readonly idempotencyKey: string }): Promise<JsonValue> {
-    for (;;) {
-      try {
-        return await this.#runtime.submit('launch_principal', args, options);
-      } catch (error) {
-        if (!isTransient(error)) throw error;
-        this.repeated += 1;
-        await new Promise((settle) => setTimeout(settle, 50));
-      }
-    }
   }
 }
 
-function turnIdOf(receipt: JsonValue): string {
+export function turnIdOf(receipt: JsonValue): string {
   const id = (receipt as { readonly turn_id?: unknown }).turn_id;
   if (typeof id !== 'string') throw new Error(`no receipt: ${JSON.stringify(receipt)}`);
   return id;

@@ -3,7 +3,9 @@
  *
  * S1  Everything that was accepted ends, whatever strikes; what ended well ended with what was asked for.
  * S2  A tool that may run once ran once at most. The invariants hold. No worker ends by itself.
- * S3  The same seed chooses the same load and the same faults; what they hit is up to the machine.
+ * S3  While one process is killed, stopped or cut off, the others go on: turns that are submitted beside it end within the
+ *     lease and 2 s, or 12 s where that process is a caller.
+ * S4  The same seed chooses the same load and the same faults; what they hit is up to the machine.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { tryParseId } from '@boxcar/kernel';
@@ -15,13 +17,17 @@ import { deliverableOf } from '../../deliverable.js';
 import { openRuntime } from '../../open.js';
 import { openQueues } from '../../queues.js';
 import { EFFECTS_TABLE } from '../faulty.js';
+import { Pace } from '../stops/pace.js';
+import { Callers } from './callers.js';
 import { faultsOf } from './faults.js';
 import { Fleet } from './fleet.js';
 import { type Accepted, Load } from './load.js';
+import { Others } from './others.js';
 import type { SoakPlace } from './place.js';
 import { createRandom } from './random.js';
 
 const WORKERS = 3;
+const CALLERS = 2;
 /** Turns accepted and not ended that the load keeps up. */
 const MAX_OPEN = 60;
 const SUBMITTERS = 4;
@@ -30,7 +36,10 @@ const PAUSES_MS = [100, 800] as const;
 const END_DEADLINE_MS = 120_000;
 
 export interface SoakOptions {
+  /** How long faults strike at most. */
   readonly seconds: number;
+  /** No more faults once so many turns were accepted. */
+  readonly turns?: number;
   readonly seed: number;
   /** Told now and then, in one line, how it stands. */
   readonly progress?: (line: string) => void;
@@ -41,6 +50,8 @@ export interface SoakReport {
   readonly seconds: number;
   /** How often each fault struck. */
   readonly struck: Readonly<Record<string, number>>;
+  /** The longest that a turn took that others submitted while one process was struck, in milliseconds. */
+  readonly longestMs: Readonly<Record<string, number>>;
   readonly accepted: number;
   /** Submissions made again because the database was away. */
   readonly repeated: number;
@@ -58,42 +69,65 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
   const urls = { databaseUrl: postgres.url, ...(redis === undefined ? {} : { redisUrl: redis.url }) };
   // What checks, and what the tools write, takes no way that faults stand in.
   const observer = createPool({ connectionString: place.databaseUrl, max: 2, applicationName: 'observer' });
+  // Takes the way that faults of all processes strike, and none that strikes one.
   const opened = openRuntime({ ...urls, model: createModelRouter({}) });
   const outside = serveOutside(place);
   const fleet = new Fleet({ ...urls, effectsUrl: place.databaseUrl });
-  const load = new Load(opened.runtime, createRandom(options.seed + 1));
+  const watch = createPool({ connectionString: place.databaseUrl, max: 1, applicationName: 'pace' });
+  const pace = new Pace(watch);
+  const others = new Others(opened.runtime, pace);
+  let callers: Callers | undefined;
   const struck: Record<string, number> = {};
   const failures: string[] = [];
   let endsAt = 0;
-  const isOn = (): boolean => performance.now() < endsAt;
+  let load: Load | undefined;
+  const isOn = (): boolean =>
+    performance.now() < endsAt && (load?.accepted.length ?? 0) < (options.turns ?? Number.POSITIVE_INFINITY);
   // Nothing that a fault does lasts beyond the end.
   const wait = (ms: number): Promise<void> =>
     delay(Math.max(0, Math.min(ms, endsAt - performance.now()))).then(() => undefined);
   try {
     await observer.query(EFFECTS_TABLE);
-    await load.prepare();
+    await Load.prepare(opened.runtime);
     await fleet.start(WORKERS);
-    endsAt = performance.now() + options.seconds * 1_000;
+    const submitters = await Callers.open(CALLERS, urls);
+    callers = submitters;
+    const running = new Load((request) => submitters.submit(request), createRandom(options.seed + 1));
+    load = running;
+    const startedAt = performance.now();
+    endsAt = startedAt + options.seconds * 1_000;
     const submit = async (): Promise<void> => {
       while (isOn()) {
-        if ((await countOpen(observer)) < MAX_OPEN) await load.submitOne();
+        if ((await countOpen(observer)) < MAX_OPEN) await running.submitOne();
         else await delay(20);
       }
     };
     const strike = async (): Promise<void> => {
       const faults = [...faultsOf(place)];
+      const learnsAt = performance.now();
+      await others.learn();
+      // Until now nothing could strike.
+      endsAt += performance.now() - learnsAt;
       while (isOn()) {
         await wait(random.between(...PAUSES_MS));
         const [name, fault] = random.pick(faults) ?? [];
         if (name === undefined || fault === undefined || !isOn()) continue;
-        await fault({ fleet, place, postgres, redis, random, wait });
+        const struckNow = { fleet, callers: submitters, place, postgres, redis, random, wait };
+        const { strike: begin, limitMs } = fault;
+        if (limitMs === undefined) await begin(struckNow);
+        else {
+          const usualMs = await others.untilCalm(isOn);
+          if (usualMs === undefined) continue;
+          await others.watch(begin(struckNow), { name, limitMs, usualMs });
+        }
         struck[name] = (struck[name] ?? 0) + 1;
         options.progress?.(
-          `${load.accepted.length} accepted, ${await countOpen(observer)} under way, ${sum(struck)} faults; last: ${name}`,
+          `${running.accepted.length} accepted, ${await countOpen(observer)} under way, ${sum(struck)} faults; last: ${name}`,
         );
       }
     };
     await Promise.all([strike(), ...Array.from({ length: SUBMITTERS }, submit)]);
+    const faultsEndedAt = performance.now();
     await postgres.restore();
     await redis?.restore();
     options.progress?.('no more faults; waiting for the rest to end');
@@ -105,10 +139,14 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
     }).catch(async (error: Error) => failures.push(error.message, ...(await describeOpen(observer))));
     const promises = [
       { promise: 'every accepted turn has ended', broken: failures },
-      { promise: 'no worker has ended by itself', broken: fleet.deaths },
+      { promise: 'no worker has ended by itself, unless it was cut off', broken: fleet.deaths },
+      {
+        promise: 'while one process is killed, stopped or cut off, the others go on',
+        broken: others.broken,
+      },
       {
         promise: 'what ended well ended with what was asked for',
-        broken: await findWrong(observer, load.accepted),
+        broken: await findWrong(observer, running.accepted),
       },
       { promise: 'a tool that may run once ran once at most', broken: await findRepeated(observer) },
       ...(await inspectInvariants(observer, { isSettled: failures.length === 0 })).map(
@@ -120,16 +158,20 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
     ];
     return {
       seed: options.seed,
-      seconds: options.seconds,
+      seconds: Math.round((faultsEndedAt - startedAt) / 1_000),
       struck,
-      accepted: load.accepted.length,
-      repeated: load.repeated,
+      longestMs: others.longestMs,
+      accepted: running.accepted.length,
+      repeated: submitters.repeated,
       ended: await countEnds(observer),
       promises,
       ok: promises.every(({ broken }) => broken.length === 0),
     };
   } finally {
+    await callers?.close();
     await fleet.close();
+    await pace[Symbol.asyncDispose]();
+    await watch.end();
     await outside.close();
     await opened.close();
     await observer.end();

@@ -1,0 +1,127 @@
+/** Turns of several projects on one worker. The test releases each model answer, so that it counts ends and measures no times. */
+import { randomUUID } from 'node:crypto';
+import type { Doorbell, Model, Ring, TurnId } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { type QueueBackend, waitFor } from '@boxcar/testkit';
+import { BullMqDoorbell } from '../doorbell/bullmq.js';
+import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { silentLog } from '../log.js';
+import { openQueues } from '../queues.js';
+import { deafDoorbell } from './deaf-doorbell.js';
+import { type Harness, harness } from './harness.js';
+import { testBackend } from './queue-backend.js';
+
+/** `no queue`: rings are ignored, so the worker takes turns from the rows. */
+export type FairKind = 'in process' | 'no queue' | QueueBackend;
+
+export interface FairStage extends AsyncDisposable {
+  readonly h: Harness;
+  readonly doorbell: Doorbell;
+  /** Turns in the order of their starts. */
+  readonly started: TurnId[];
+  /** Turns whose last model call is held, in the order of these calls. */
+  readonly held: TurnId[];
+  /** Turns that were rung. A turn that the dispatching worker took itself is not included. */
+  readonly rung: ReadonlySet<TurnId>;
+  /** Creates a project with the one-step profile `plain`. */
+  project(name: string): Promise<string>;
+  /** Submits a turn. If it was dispatched, settles after its ring is in the queue. */
+  submit(projectId: string, args?: Readonly<Record<string, unknown>>): Promise<TurnId>;
+  /** Releases a held turn, by default the first one, and waits until `count` turns are held again. */
+  end(count: number, turnId?: TurnId): Promise<void>;
+}
+
+/** @param now - Clock of the doorbell, in milliseconds. */
+export async function openFairStage(kind: FairKind, now: () => number = Date.now): Promise<FairStage> {
+  const backend = kind === 'redis' || kind === 'postgres' ? await testBackend(kind) : undefined;
+  const queue = (): Doorbell => {
+    if (backend !== undefined) return new BullMqDoorbell(openQueues(backend.connection), silentLog, now);
+    return kind === 'no queue' ? deafDoorbell() : new InProcessDoorbell(now);
+  };
+  const doorbell = queue();
+  const rung = new Set<TurnId>();
+  const ring = doorbell.ring.bind(doorbell);
+  doorbell.ring = async (rings: readonly Ring[]) => {
+    await ring(rings);
+    for (const { turnId } of rings) rung.add(turnId);
+  };
+  const started: TurnId[] = [];
+  const held: TurnId[] = [];
+  const gates = new Map<TurnId, () => void>();
+  const calls = new Map<TurnId, number>();
+  let isOpen = false;
+  const router = createModelRouter({});
+  const model: Model = {
+    ...router,
+    generate: async (request, options) => {
+      const { turnId } = request.turn;
+      const call = (calls.get(turnId) ?? 0) + 1;
+      calls.set(turnId, call);
+      if (call === 1) started.push(turnId);
+      if (!isOpen && call === request.script?.length) {
+        held.push(turnId);
+        await new Promise<void>((settle) => gates.set(turnId, settle));
+      }
+      return router.generate(request, options);
+    },
+  };
+  const h = await harness({ doorbell, model });
+  const release = (turnId: TurnId): void => {
+    held.splice(held.indexOf(turnId), 1);
+    gates.get(turnId)?.();
+    gates.delete(turnId);
+  };
+  return {
+    h,
+    doorbell,
+    started,
+    held,
+    rung,
+    project: async (name) => {
+      const [projectId, operatorId] = [randomUUID(), randomUUID()];
+      await h.rows(
+        `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+         select $1, $2, $3, bootstrap_card_id from boxcar.projects limit 1`,
+        [projectId, name, operatorId],
+      );
+      await h.rows("insert into boxcar.agents (id, project_id, name) values ($1, $2, 'operator')", [
+        operatorId,
+        projectId,
+      ]);
+      const plain = { name: 'plain', instructions: 'Answer.', model: 'scripted', script: [{ say: 'done' }] };
+      await h.runtime.applyProfile(plain, { projectId });
+      return projectId;
+    },
+    submit: async (projectId, args = {}) => {
+      const receipt = await h.runtime.submit(
+        'launch_principal',
+        { profile_name: 'plain', instruction: 'go', ...args },
+        { projectId },
+      );
+      const turnId = (receipt as { turn_id: TurnId }).turn_id;
+      const [turn] = await h.rows<{ status: string; epoch: number }>(
+        'select status, epoch from boxcar.turns where id = $1',
+        [turnId],
+      );
+      if (turn?.status === 'dispatched' && kind !== 'no queue')
+        await waitFor(
+          async () =>
+            started.includes(turnId) ||
+            (await doorbell.findLost([{ turnId, epoch: turn.epoch, workerTarget: '' }]))?.length === 0,
+          { message: 'the ring is in the queue' },
+        );
+      return turnId;
+    },
+    end: async (count, turnId = held[0]) => {
+      if (turnId === undefined) throw new Error('no turn is held');
+      release(turnId);
+      await waitFor(() => held.length >= count, { message: `${count} turns are held` });
+    },
+    [Symbol.asyncDispose]: async () => {
+      isOpen = true;
+      for (const turnId of [...held]) release(turnId);
+      await h[Symbol.asyncDispose]();
+      await backend?.close();
+    },
+  };
+}
