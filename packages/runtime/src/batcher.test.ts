@@ -1,4 +1,5 @@
 import { KernelError } from '@boxcar/kernel';
+import { createPool, handlerScope, insideHandler, refuseNested } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
 import { Batcher, type BatcherOptions } from './batcher.js';
@@ -102,6 +103,54 @@ describe('a batcher', () => {
     expect(await batcher.add(100)).toBe(200);
   });
 
+  /** As the store reports what Postgres said. */
+  const limit = (code: string) =>
+    new KernelError('database_unavailable', { cause: Object.assign(new Error(code), { code }) });
+
+  test.each(['55P03', '57014'])(
+    'a row that uses up a limit (%s) is waited for alone, while the others of its batch go on',
+    async (code) => {
+      const attempts: { readonly inputs: readonly number[]; readonly isPatient: boolean }[] = [];
+      let free = (): void => undefined;
+      const freed = new Promise<void>((settle) => {
+        free = settle;
+      });
+      const batcher = new Batcher<number, number>(async (inputs, { isPatient, isRepeated }) => {
+        attempts.push({ inputs, isPatient });
+        expect(isRepeated).toBe(inputs.length === 1);
+        if (inputs.includes(3) && !isPatient) throw limit(code);
+        if (inputs.includes(3)) await freed;
+        return inputs.map((input) => input * 2);
+      });
+      const answers = range(40).map((input) => batcher.add(input));
+      const others = answers.filter((_answer, input) => input !== 3);
+      expect(await Promise.all(others)).toEqual(range(40).flatMap((n) => (n === 3 ? [] : [n * 2])));
+      expect(attempts).toHaveLength(41);
+      expect(attempts.filter(({ isPatient }) => !isPatient).map(({ inputs }) => inputs)).toEqual([range(40)]);
+      free();
+      expect(await answers[3]).toBe(6);
+    },
+  );
+
+  test.each([
+    ['loses each race', Object.assign(new Error('could not serialize'), { code: '40001' })],
+    ['wants more memory than there is', limit('53200')],
+  ])('lets an item fail alone that %s', async (_what, failure) => {
+    const { batcher } = doubler({ poison: 3, failure });
+    const settled = await addAll(batcher, range(7));
+    expect(settled.filter(({ status }) => status === 'rejected')).toHaveLength(1);
+  });
+
+  test('halves of a failed batch go side by side', async () => {
+    const { batcher, batches, hold, release } = doubler({ poison: 0 });
+    const adding = addAll(batcher, range(4));
+    queueMicrotask(hold);
+    await waitFor(() => batches.length === 3, { message: 'both halves are under way' });
+    release();
+    await adding;
+    expect(batches.slice(0, 3)).toEqual([range(4), [0, 1], [2, 3]]);
+  });
+
   test('never leaves an item without an answer', async () => {
     const batcher = new Batcher<number, number>(async (inputs) => inputs.slice(1), {
       maxItems: 9,
@@ -110,4 +159,27 @@ describe('a batcher', () => {
     const settled = await addAll(batcher, range(3));
     expect(settled.map(({ status }) => status)).toEqual(['fulfilled', 'fulfilled', 'rejected']);
   });
+});
+
+test('a batch that a handler has begun is not its work: nobody’s item is refused for its open transaction', async () => {
+  const pool = createPool({ connectionString: 'postgres://127.0.0.1:1/none' });
+  const scope = handlerScope(pool, 'nests');
+  const batcher = new Batcher<number, number>(
+    async (inputs) => {
+      refuseNested(pool);
+      await new Promise((resolve) => setImmediate(resolve));
+      refuseNested(pool);
+      return inputs;
+    },
+    { maxInFlight: 1 },
+  );
+  const first = insideHandler(scope, () => batcher.add(1));
+  scope.isOpen = true;
+  const others = range(200).map((input) => batcher.add(input));
+  expect(await first).toBe(1);
+  expect(await Promise.all(others)).toEqual(range(200));
+  // The fault that this is about: within its scope the handler is refused.
+  expect(() => insideHandler(scope, () => refuseNested(pool))).toThrow(
+    expect.objectContaining({ code: 'nested_connection' }),
+  );
 });

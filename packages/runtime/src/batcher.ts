@@ -1,4 +1,10 @@
-import { isTransient } from '@boxcar/store';
+import {
+  type BatchTry,
+  isOutOfResources,
+  isOverRowLimit,
+  isServerTrouble,
+  outsideHandlers,
+} from '@boxcar/store';
 
 interface Item<I, O> {
   readonly input: I;
@@ -15,17 +21,21 @@ export interface BatcherOptions {
   readonly patienceMs?: number;
 }
 
+type Run<I, O> = (inputs: readonly I[], attempt: Required<BatchTry>) => Promise<readonly O[]>;
+
 /**
  * Gathers calls into batches, in a window that adapts by itself: an item that finds nothing under way starts at once; what
  * arrives meanwhile is the next batch, which starts when the one before is done. The slower the database, the larger the
  * batches, and the fewer its commits. A full batch, or one whose predecessor takes too long (it waits for a lock, say),
  * starts beside it.
  *
- * A batch that fails is split by halves until the poison item fails alone, so `run` must leave nothing behind when it throws.
- * A database that is away is no item's fault: then all fail together.
+ * A batch that fails is split by halves, side by side, until the poison item fails alone. A failure that took long (a locked row, a
+ * statement that ran out of its time) is not waited for again: each item is tried alone, and only an item that is alone waits for a lock
+ * with patience. So one row holds up the others of its batch once, by one limit of the connection. A server that is away is no
+ * item's fault: then all fail together.
  */
 export class Batcher<I, O> {
-  readonly #run: (inputs: readonly I[]) => Promise<readonly O[]>;
+  readonly #run: Run<I, O>;
   readonly #maxItems: number;
   readonly #maxInFlight: number;
   readonly #patienceMs: number;
@@ -34,7 +44,8 @@ export class Batcher<I, O> {
   #isScheduled = false;
   #patience: NodeJS.Timeout | undefined;
 
-  constructor(run: (inputs: readonly I[]) => Promise<readonly O[]>, options: BatcherOptions = {}) {
+  /** @param run - Told that the items are repeated, it looks for what an earlier try of a larger batch may have left. */
+  constructor(run: Run<I, O>, options: BatcherOptions = {}) {
     this.#run = run;
     this.#maxItems = options.maxItems ?? 64;
     this.#maxInFlight = options.maxInFlight ?? 4;
@@ -45,7 +56,8 @@ export class Batcher<I, O> {
     return new Promise<O>((resolve, reject) => {
       this.#waiting.push({ input, resolve, reject });
       // What this very moment brings joins the batch; an idle system waits for no more.
-      this.#schedule(queueMicrotask);
+      // A batch is not work of the caller who happens to begin it, nor are those that follow.
+      outsideHandlers(() => this.#schedule(queueMicrotask));
     });
   }
 
@@ -72,29 +84,40 @@ export class Batcher<I, O> {
     const batch = this.#waiting.splice(0, this.#maxItems);
     if (batch.length === 0) return;
     this.#inFlight++;
-    void this.#settle(batch).finally(() => {
+    void this.#settle(batch, false).finally(() => {
       this.#inFlight--;
       // A busy one waits a turn of the event loop: who was just answered may have something to add.
       this.#schedule(setImmediate);
     });
   }
 
-  async #settle(batch: readonly Item<I, O>[]): Promise<void> {
+  async #settle(batch: readonly Item<I, O>[], isRepeated: boolean): Promise<void> {
     try {
-      const outputs = await this.#run(batch.map((item) => item.input));
+      const attempt = { isRepeated, isPatient: batch.length === 1 };
+      const outputs = await this.#run(
+        batch.map((item) => item.input),
+        attempt,
+      );
       batch.forEach((item, index) => {
         const output = outputs[index];
         if (output === undefined) item.reject(new Error('a batch returned fewer results than items'));
         else item.resolve(output);
       });
     } catch (error) {
-      if (batch.length === 1 || isTransient(error)) {
+      if (batch.length === 1 || (isServerTrouble(error) && !isOutOfResources(error))) {
         for (const item of batch) item.reject(error);
         return;
       }
-      const middle = Math.ceil(batch.length / 2);
-      await this.#settle(batch.slice(0, middle));
-      await this.#settle(batch.slice(middle));
+      await this.#settleParts(batch, isOverRowLimit(error) ? 1 : Math.ceil(batch.length / 2));
     }
+  }
+
+  /** Parts of a failed batch, some of them at once. */
+  async #settleParts(batch: readonly Item<I, O>[], size: number): Promise<void> {
+    const starts = Array.from({ length: Math.ceil(batch.length / size) }, (_none, n) => n * size).values();
+    const settleNext = async (): Promise<void> => {
+      for (const start of starts) await this.#settle(batch.slice(start, start + size), true);
+    };
+    await Promise.all(Array.from({ length: this.#maxInFlight }, settleNext));
   }
 }

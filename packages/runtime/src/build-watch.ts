@@ -1,5 +1,5 @@
 import { KernelError } from '@boxcar/kernel';
-import { type Build, checkSchemaVersion, retryTransient } from '@boxcar/store';
+import { type Build, checkSchemaVersion, outsideHandlers, retryTransient } from '@boxcar/store';
 import type pg from 'pg';
 
 /** How long what was seen is believed. A worker sees it with every heartbeat, and needs no statement of its own. */
@@ -36,7 +36,7 @@ export class BuildWatch {
 
   /** Asks the database now. @returns Its newest migration. @throws as {@link check}. */
   look(): Promise<number> {
-    this.#looking ??= this.#look().finally(() => {
+    this.#looking ??= outsideHandlers(() => this.#look()).finally(() => {
       this.#looking = undefined;
     });
     return this.#looking;

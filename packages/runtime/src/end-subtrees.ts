@@ -6,46 +6,47 @@
  * E2  Each turn ends by the statement that ends any turn, so a completion that races has either won before or finds nothing.
  * E3  No call of an ended turn stays open: one that a worker outside has is looked after at once, the others are settled here.
  * E4  The number of statements does not depend on the size of the tree.
+ * E5  An end of a turn that waits ends what that turn alone waits for, in the same transaction (`endWaiting`, `endHeld`).
+ * E6  A turn whose end cannot be written is named, and keeps no other one from its end (`end-locked.ts`).
  */
 import { type ErrorBody, type FinalStatus, KernelError, type RunId, type TurnId } from '@boxcar/kernel';
 import {
-  type CommitResult,
-  commitWithin,
+  type ClaimedTurn,
+  type CommitOutcome,
+  closeBatchesOf,
+  commitAgain,
   type EndableTurn,
-  hastenLooksWithin,
   loadOpenCalls,
+  lockAwaited,
   lockSubtrees,
-  notifyCanceled,
+  type OpenCallRow,
   type StepCommit,
-  settleCalls,
   type Tx,
 } from '@boxcar/store';
+import { closingOf, type EndedTurns, endLocked, NOTHING_ENDED } from './end-locked.js';
 import type { RuntimeCore } from './runtime.js';
-import { buildEnd, buildResult, fallbackDeliverable } from './worker/ending.js';
+import { buildEnd, fallbackDeliverable } from './worker/ending.js';
 
 export interface EndSubtrees {
   readonly runId: RunId;
-  readonly rootTurnIds: readonly TurnId[];
+  /** Absent: every turn of the run, whatever its root. */
+  readonly rootTurnIds?: readonly TurnId[] | undefined;
   readonly status: Exclude<FinalStatus, 'success'>;
   /** What each of them ends with; the id of its turn is added. */
   readonly error: ErrorBody;
   /** True: a root that has ended already is none, and what it has left behind goes on. */
   readonly areRootsOpen?: boolean;
+  /** True: a turn below the roots that somebody else waits for goes on. */
+  readonly sparesWanted?: boolean;
   /** Turns that the transaction will lock later anyway: turns are locked all at once. */
   readonly alsoLock?: readonly TurnId[];
 }
 
-/** What is to be told after the commit, by `announceEnds`. */
-export type EndedTurns = Pick<
-  CommitResult,
-  'endedTurnIds' | 'doorTurnIds' | 'backlogTargets' | 'dueBatchIds' | 'noticeTurnIds' | 'rings'
->;
-
 /** The end of a turn by others than its worker: no step, and a deliverable that says what became of it. */
-export function endFromOutside(
+function endFromOutside(
   turn: EndableTurn,
   { status, error }: Pick<EndSubtrees, 'status' | 'error'>,
-): StepCommit {
+): StepCommit & ReturnType<typeof buildEnd> {
   const withIds = { ...error, details: { ...error.details, turn_id: turn.turn_id } };
   const built = buildEnd(
     {
@@ -78,52 +79,84 @@ export function endFromOutside(
   };
 }
 
-/** Nobody waits for these answers any more; what its worker brings later is evidence. */
-async function closeCalls(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
-  const calls = await loadOpenCalls(tx, turnIds);
-  const settlements = calls
-    .filter((call) => call.route !== 'queue')
-    .map((call) =>
-      buildResult(
-        { toolCallId: call.id, turnId: call.turn_id, name: call.name, projectId: call.project_id },
-        {
-          status: 'canceled',
-          error: new KernelError('turn_ended', {
-            message: 'The turn of this call has ended.',
-            details: { turn_id: call.turn_id, tool_call_id: call.id },
-          }).toJSON(),
-        },
-        { authorId: 'kernel' },
-      ),
-    );
-  if (settlements.length > 0) await settleCalls(tx, settlements);
-  // The job of a call at a worker outside is taken away by whoever can reach its queue.
-  if (settlements.length < calls.length) await hastenLooksWithin(tx, turnIds);
-}
-
-/** Ends the unfinished turns among and below `rootTurnIds`; nothing is changed when there are none. */
+/** Ends the unfinished turns among and below `rootTurnIds`, or of the whole run; nothing is changed when there are none. */
 export async function endSubtrees(tx: Tx, request: EndSubtrees): Promise<EndedTurns> {
   const turns = await lockSubtrees(tx, request.runId, request);
-  if (turns.length === 0)
-    return {
-      endedTurnIds: [],
-      doorTurnIds: [],
-      backlogTargets: [],
-      dueBatchIds: [],
-      noticeTurnIds: [],
-      rings: [],
-    };
-  const result = await commitWithin(turns.map((turn) => endFromOutside(turn, request)))(tx);
-  await closeCalls(tx, result.endedTurnIds);
-  await notifyCanceled(
+  if (turns.length === 0) return NOTHING_ENDED;
+  return endLocked(
     tx,
-    turns.flatMap((turn) => (turn.holder_id === null ? [] : [turn.turn_id])),
+    turns.map((turn) => endFromOutside(turn, request)),
   );
-  return result;
+}
+
+type OutsideEnding = Pick<EndSubtrees, 'status' | 'error'>;
+
+/** The ends of turns that are no longer waited for. */
+function endsOf(awaited: readonly EndableTurn[], waiting: TurnId, status: FinalStatus) {
+  const error = new KernelError('canceled', {
+    message: `Turn ${waiting}, which waited for this turn, has ended as ${status}.`,
+    details: { waiting_turn_id: waiting },
+  }).toJSON();
+  return awaited.map((turn) => endFromOutside(turn, { status: 'canceled', error }));
+}
+
+/**
+ * Ends one turn from outside: at its deadline, or because it cannot go on. With it end the turns that it alone waits for, and
+ * everything below those; what it has started without waiting goes on. Nothing is changed when the turn has moved on since it
+ * was seen.
+ */
+export async function endWaiting(tx: Tx, turn: EndableTurn, ending: OutsideEnding): Promise<EndedTurns> {
+  const awaited = await lockAwaited(tx, turn);
+  if (awaited === undefined) return NOTHING_ENDED;
+  const ends = [endFromOutside(turn, ending), ...endsOf(awaited, turn.turn_id, ending.status)];
+  return endLocked(tx, ends, turn.turn_id);
+}
+
+/** An end by the worker that holds the turn. */
+export interface HeldEnd {
+  readonly outcome: CommitOutcome['outcome'];
+  readonly ended: EndedTurns;
+  /** Its calls that were open, whose jobs may wait for workers outside still. */
+  readonly closed: readonly OpenCallRow[];
+}
+
+/**
+ * The same by the worker that holds the turn, with the results that belong to the end. The turn ends as it likes, so its open calls are
+ * answered before: its tape is whole. What an earlier try has committed answers as it did then.
+ */
+export async function endHeld(
+  tx: Tx,
+  turn: ClaimedTurn,
+  commit: StepCommit & ReturnType<typeof buildEnd>,
+): Promise<HeldEnd> {
+  const { turnId, end } = commit;
+  const awaited = await lockAwaited(tx, {
+    turn_id: turnId,
+    run_id: turn.runId,
+    epoch: commit.epoch,
+    holder_id: commit.holderId,
+    is_awaited: turn.isAwaited,
+    parent_turn_id: turn.parentTurnId,
+  });
+  if (awaited === undefined) {
+    const { outcomes, ...found } = await commitAgain([commit])(tx);
+    return { outcome: outcomes[0]?.outcome ?? 'fenced', ended: { ...found, unended: [] }, closed: [] };
+  }
+  const answered = new Set(commit.results.map((result) => result.toolCallId));
+  const closed = (await loadOpenCalls(tx, [turnId])).filter((call) => !answered.has(call.id));
+  const own = { ...commit, results: [...commit.results, ...closed.map(closingOf)] };
+  const ended = await endLocked(tx, [own, ...endsOf(awaited, turnId, end.status)], turnId);
+  const dueBatchIds = [...ended.dueBatchIds, ...(await closeBatchesOf(tx, [turnId]))];
+  return { outcome: 'committed', ended: { ...ended, dueBatchIds }, closed };
 }
 
 /** After the commit: rings whom the ends have resumed, and lets everybody know. Hints only. */
-export function announceEnds(runtime: Pick<RuntimeCore, 'ring' | 'announceEnds'>, ends: EndedTurns): void {
+export function announceEnds(
+  runtime: Pick<RuntimeCore, 'ring' | 'announceEnds' | 'log'>,
+  ends: EndedTurns,
+): void {
+  for (const { turnId, error } of ends.unended)
+    runtime.log('error', 'turn.not_ended', { turn_id: turnId, error: `${error.code}: ${error.message}` });
   runtime.ring(ends.rings);
   runtime.announceEnds(ends);
 }

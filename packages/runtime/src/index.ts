@@ -56,7 +56,8 @@ export type { EntryInput, EntryOptions } from './tape/entry-input.js';
 export type { TapeFolder } from './tape/export-tape.js';
 export { type ForkOptions, type ForkSummary, TapeFork } from './tape/fork.js';
 export type { ForkedSession, ForkSessionOptions } from './tape/fork-session.js';
-export type { ImportedTape, ImportOptions, TapeFile, TapeSource } from './tape/import-tape.js';
+export type { TapeFile, TapeSource } from './tape/import-source.js';
+export type { ImportedTape, ImportOptions } from './tape/import-tape.js';
 export type { TapeOptions } from './tape/open-tape.js';
 export { type CommandAnswer, runTapeCommand } from './tape/run-command.js';
 export type { TapeMatch } from './tape/search-tape.js';
@@ -76,4 +77,5 @@ export type {
 } from './tape/tape-types.js';
 export type { Tool, ToolContext } from './tool.js';
 export { ToolQueue } from './tool-queue.js';
+export { withinTime } from './within-time.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

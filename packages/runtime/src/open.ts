@@ -1,5 +1,5 @@
 import type { Model, PriceTable } from '@boxcar/kernel';
-import { type Build, createPool } from '@boxcar/store';
+import { type Build, createPool, endPool } from '@boxcar/store';
 import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
 import { BullMqDoorbell } from './doorbell/bullmq.js';
@@ -8,6 +8,9 @@ import type { PackLimits } from './packer.js';
 import { openQueues, type QueueConnection } from './queues.js';
 import { Runtime } from './runtime.js';
 import { ToolQueue } from './tool-queue.js';
+import { withinTime } from './within-time.js';
+
+const POOL_END_MS = 2_000;
 
 export interface OpenRuntimeOptions {
   readonly databaseUrl: string;
@@ -22,6 +25,8 @@ export interface OpenRuntimeOptions {
   readonly log?: Log;
   /** Connections of the pool at most. Default 5: with the worker's two and the watcher's own, eight in all. */
   readonly maxConnections?: number;
+  /** How long the handler of a primitive that no turn calls may take, at most 30 days. Default 60,000. */
+  readonly handlerTimeoutMs?: number;
 }
 
 /** A runtime with the pool and the queues it was opened with. */
@@ -61,12 +66,18 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
       log,
       ...(options.limits === undefined ? {} : { limits: options.limits }),
       ...(options.prices === undefined ? {} : { prices: options.prices }),
+      ...(options.handlerTimeoutMs === undefined ? {} : { handlerTimeoutMs: options.handlerTimeoutMs }),
     },
     build,
   );
   const close = async (): Promise<void> => {
     await runtime.close();
-    await pool.end();
+    try {
+      // A statement that a silent server never answers would keep it open.
+      await withinTime(endPool(pool), POOL_END_MS, 'the pool of connections');
+    } catch (error) {
+      log('warn', 'runtime.not_closed', { part: 'the pool of connections', error });
+    }
   };
   return {
     runtime,

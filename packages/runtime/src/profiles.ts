@@ -5,6 +5,7 @@ import {
   type JsonObject,
   KernelError,
   type ProjectId,
+  parseJsonValue,
   tryParseId,
 } from '@boxcar/kernel';
 import {
@@ -33,11 +34,12 @@ export interface ProfileVersion extends Omit<StoredProfile, 'content'> {
   readonly profile: JsonObject;
 }
 
-/** A project by id or name. @throws KernelError `not_found`. */
+/** A project by id or name. @throws KernelError `not_found`, `bad_request` for what no name can be. */
 export async function findProject(
   pool: pg.Pool,
   project = 'default',
 ): Promise<{ readonly projectId: ProjectId; readonly operatorId: AgentId }> {
+  parseJsonValue(project, 'project_id');
   const found = await findActor(pool, {
     project,
     projectId: tryParseId(project),
@@ -56,6 +58,7 @@ export async function listProfiles(
   pool: pg.Pool,
   options: ProfileScope & { readonly tag?: string | undefined } = {},
 ): Promise<readonly ProfileLine[]> {
+  if (options.tag !== undefined) parseJsonValue(options.tag, 'tag');
   const { projectId } = await findProject(pool, options.projectId);
   return listRows(pool, projectId, options);
 }
@@ -63,6 +66,7 @@ export async function listProfiles(
 function checkRef({ name, version }: ProfileRef): void {
   if (typeof name !== 'string' || name === '')
     throw new KernelError('bad_request', { message: 'name: is missing.', details: { field: 'name' } });
+  parseJsonValue(name, 'name');
   if (version !== undefined && !(Number.isInteger(version) && version > 0 && version < 2 ** 31))
     throw new KernelError('bad_request', {
       message: `version: '${String(version)}' is no version of a profile; they are counted from 1.`,

@@ -3,6 +3,7 @@ import {
   BUILT_IN_PRICES,
   buildCard,
   CARD_TYPES,
+  checkDuration,
   type Doorbell,
   type ErrorBody,
   estimateTokens,
@@ -32,9 +33,11 @@ import {
   lockProfileName,
   type Opening,
   type OpeningRequest,
+  outsideHandlers,
   type PendingCall,
   type ProfileLine,
   promote,
+  refuseNested,
   type SubmissionItem,
   type SubmissionResult,
   THIS_BUILD,
@@ -52,6 +55,7 @@ import type { StepExplanation } from './explain/explain-step.js';
 import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
 import type { WhyAnswer } from './explain/why.js';
 import type { Handler } from './handler.js';
+import { logPoolWaits } from './handler-slots.js';
 import { createBox, grantBox } from './handlers/boxes.js';
 import { cancel } from './handlers/cancel.js';
 import { collect } from './handlers/collect.js';
@@ -75,10 +79,12 @@ import {
   type ProfileScope,
   type ProfileVersion,
 } from './profiles.js';
+import { cutOffSilent } from './silent-connections.js';
 import { accept } from './submit/accept.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './submit/options.js';
 import { onPool } from './tape/connection.js';
-import { type ImportedTape, type ImportOptions, importTape, type TapeSource } from './tape/import-tape.js';
+import type { TapeSource } from './tape/import-source.js';
+import { type ImportedTape, type ImportOptions, importTape } from './tape/import-tape.js';
 import { openTape, type TapeOptions } from './tape/open-tape.js';
 import { SessionGraph } from './tape/session-graph.js';
 import type { Tape } from './tape/tape.js';
@@ -89,8 +95,14 @@ import { type Tool, toParameters } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
 import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
+import { withinTime } from './within-time.js';
 import { finishBatch } from './worker/finish-batch.js';
 import { tellParent } from './worker/tell-parent.js';
+
+/** How long each of the goodbyes of a runtime may take. */
+const CLOSE_LIMIT_MS = 3_000;
+/** How long the handler of a primitive that no turn calls may take. */
+const HANDLER_TIMEOUT_MS = 60_000;
 
 export interface RuntimeOptions {
   /** The caller's pool; the runtime never ends it. */
@@ -105,6 +117,8 @@ export interface RuntimeOptions {
   /** Prices by model, before the built-in ones. */
   readonly prices?: PriceTable;
   readonly log?: Log;
+  /** How long the handler of a primitive that no turn calls may take, at most 30 days. Default 60,000. */
+  readonly handlerTimeoutMs?: number;
 }
 
 export type Ends = Pick<
@@ -119,11 +133,15 @@ export interface RuntimeCore {
   readonly model: Model;
   readonly directUrl: string;
   readonly limits: PackLimits;
+  /** Of handlers that no turn calls. */
+  readonly handlerTimeoutMs: number;
   /** The first that knows a model counts. */
   readonly prices: readonly PriceTable[];
   readonly strategies: PackingStrategies;
   readonly log: Log;
   readonly handlers: ReadonlyMap<string, Handler>;
+  /** Those of the kernel, which take no connection but by their tools. */
+  readonly ownHandlers: ReadonlySet<Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
   readonly watcher: TurnWatcher;
   /** Whether this build may work on the database. */
@@ -192,6 +210,7 @@ export class Runtime implements RuntimeCore {
   readonly model: Model;
   readonly directUrl: string;
   readonly limits: PackLimits;
+  readonly handlerTimeoutMs: number;
   readonly prices: readonly PriceTable[];
   readonly strategies = new PackingStrategies();
   readonly log: Log;
@@ -204,10 +223,12 @@ export class Runtime implements RuntimeCore {
   readonly sessions: SessionGraph;
   /** Packs contexts from anywhere: `packContext`, `packMany`, `preview`, `createBox`, `grantBox`, `createCards`. */
   readonly packer: HandoverPacker;
+  readonly ownHandlers: ReadonlySet<Handler>;
   readonly #handlers = new Map<string, Handler>();
   readonly #tools = new Map<string, Tool>();
   readonly #given: Model;
   readonly #models = new Map<string, Model>();
+  readonly #stopWatching: readonly (() => void)[];
   readonly #background = new Set<Promise<void>>();
   readonly #rings: Ring[] = [];
   readonly #sending: PendingCall[] = [];
@@ -241,8 +262,10 @@ export class Runtime implements RuntimeCore {
     };
     this.directUrl = options.directUrl;
     this.limits = options.limits ?? {};
+    this.handlerTimeoutMs = checkDuration(options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, 'handlerTimeoutMs');
     this.prices = [options.prices ?? {}, BUILT_IN_PRICES];
     this.log = options.log ?? silentLog;
+    this.#stopWatching = [logPoolWaits(options.pool, this.log), cutOffSilent(options.pool, this.log)];
     this.sessions = new SessionGraph(options.pool);
     this.builds = new BuildWatch(options.pool, build);
     this.watcher = new TurnWatcher({ pool: options.pool, directUrl: options.directUrl, log: this.log });
@@ -274,6 +297,7 @@ export class Runtime implements RuntimeCore {
     this.registerHandler('raise_budget', raiseBudget);
     this.registerTool(expandTool(options.pool));
     this.registerHandler(TAPE_HANDOFF.name, tapeHandoff);
+    this.ownHandlers = new Set(this.#handlers.values());
     for (const tool of tapeTools()) this.registerTool(tool);
   }
 
@@ -316,6 +340,7 @@ export class Runtime implements RuntimeCore {
   /** Adds a tool that models may call once a profile lists it. */
   registerTool<I>(tool: Tool<I>): void {
     this.#checkName(tool.name);
+    if (tool.timeoutMs !== undefined) checkDuration(tool.timeoutMs, `${tool.name}: timeoutMs`);
     toParameters(tool.input);
     this.#tools.set(tool.name, tool as Tool);
   }
@@ -364,6 +389,7 @@ export class Runtime implements RuntimeCore {
     args: unknown,
     options: SubmitOptions & DoorOptions = {},
   ): Promise<Accepted> {
+    refuseNested(this.pool);
     // A call of a turn is its worker's business: it hands the turn over instead.
     if (options.call === undefined) await this.builds.check();
     return accept(this, primitive, args, options);
@@ -391,7 +417,9 @@ export class Runtime implements RuntimeCore {
   /**
    * Waits for the end of a turn, read from its row.
    *
-   * @throws KernelError `not_found`, also for a turn of another project; `wait_timeout`; or the signal's reason.
+   * @param options.timeoutMs - At most 30 days; `Infinity` means no limit, which is the default.
+   * @throws KernelError `not_found`, also for a turn of another project; `wait_timeout`; `not_ended` for a turn whose end cannot be
+   *   written; or the signal's reason.
    */
   async waitForTurn(
     turnId: string,
@@ -406,7 +434,8 @@ export class Runtime implements RuntimeCore {
   /**
    * Waits for the end of a batch that no call waits for, and returns what it came to.
    *
-   * @throws KernelError `not_found`, also for a batch of another project; `wait_timeout`; or the signal's reason.
+   * @throws KernelError `not_found`, also for a batch of another project; `wait_timeout`; `not_ended` for a batch whose end cannot be
+   *   written; or the signal's reason.
    */
   async waitForBatch(
     batchId: string,
@@ -477,7 +506,7 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Makes a tape out of the lines of files in the original's form, with `append` also behind the entries of one that exists. All
+   * Makes a tape out of the lines of files in the original's form, with `append` also after the entries of one that exists. All
    * or nothing, in one transaction. Rule: docs/tape.md, "Files".
    *
    * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`.
@@ -568,7 +597,7 @@ export class Runtime implements RuntimeCore {
     this.#rings.push(...rings);
     // What the same turn of the event loop brings rings together.
     if (this.#rings.length > rings.length) return;
-    this.#inBackground(
+    this.#inBackground(() =>
       new Promise((settle) => setImmediate(settle)).then(() => this.doorbell.ring(this.#rings.splice(0))),
     );
   }
@@ -578,13 +607,13 @@ export class Runtime implements RuntimeCore {
     if (outside === undefined) return;
     this.#sending.push(call);
     if (this.#sending.length > 1) return;
-    this.#inBackground(
+    this.#inBackground(() =>
       new Promise((settle) => setImmediate(settle)).then(() => outside.send(this.#sending.splice(0))),
     );
   }
 
   promoteSoon(workerTarget: string): void {
-    this.#inBackground(this.#promoting.ask(workerTarget));
+    this.#inBackground(() => this.#promoting.ask(workerTarget));
   }
 
   announceEnds(ends: Ends): void {
@@ -597,11 +626,11 @@ export class Runtime implements RuntimeCore {
   }
 
   finishSoon(batchIds: readonly BatchId[]): void {
-    for (const id of batchIds) this.#inBackground(this.#finishing.ask(id));
+    for (const id of batchIds) this.#inBackground(() => this.#finishing.ask(id));
   }
 
   #tellSoon(turnId: TurnId): void {
-    this.#inBackground(
+    this.#inBackground(() =>
       tellParent(this, turnId).catch((error: unknown) => {
         this.log('warn', 'session.tell_failed', { turn_id: turnId, error });
       }),
@@ -609,16 +638,15 @@ export class Runtime implements RuntimeCore {
   }
 
   knockSoon(ids: readonly (TurnId | BatchId)[]): void {
-    this.#inBackground(
-      (async () => {
-        const doors = await findDoorsOf(this.pool, ids);
-        await this.doorbell.knock(doors.map((door) => door.job_id));
-      })(),
-    );
+    this.#inBackground(async () => {
+      const doors = await findDoorsOf(this.pool, ids);
+      await this.doorbell.knock(doors.map((door) => door.job_id));
+    });
   }
 
-  #inBackground(work: Promise<void>): void {
-    const tracked = work
+  /** What a handler has caused is not the handler's: it goes on beside it, on connections of its own. */
+  #inBackground(work: () => Promise<void>): void {
+    const tracked = outsideHandlers(work)
       .catch((error: unknown) => this.log('warn', 'background.failed', { error }))
       .finally(() => {
         this.#background.delete(tracked);
@@ -626,10 +654,27 @@ export class Runtime implements RuntimeCore {
     this.#background.add(tracked);
   }
 
-  /** Waits for rings and promotions under way, then closes the doorbell and the watcher. The pool stays the caller's. */
+  /**
+   * Waits for rings and promotions under way, then closes the doorbell and the watcher. The pool stays the caller's. Servers that
+   * are away hold it up for a few seconds only; what could not be closed is logged as `runtime.not_closed`.
+   */
   async close(): Promise<void> {
-    while (this.#background.size > 0) await Promise.all(this.#background);
-    await Promise.all([this.doorbell.close(), this.watcher.close()]);
+    const attempt = async (part: string, work: Promise<unknown>): Promise<void> => {
+      try {
+        await withinTime(work, CLOSE_LIMIT_MS, part);
+      } catch (error) {
+        this.log('warn', 'runtime.not_closed', { part, error });
+      }
+    };
+    const settled = async (): Promise<void> => {
+      while (this.#background.size > 0) await Promise.all(this.#background);
+    };
+    for (const stop of this.#stopWatching) stop();
+    await attempt('rings and promotions under way', settled());
+    await Promise.all([
+      attempt('the queues', this.doorbell.close()),
+      attempt('the watcher of turns', this.watcher.close()),
+    ]);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

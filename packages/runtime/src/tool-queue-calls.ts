@@ -2,7 +2,10 @@
  * Calls that workers outside answer. Rows are the truth; a job tells the worker, its end and the results queue tell us.
  *
  * O1  A call is sent after its commit, best effort; the sweep sends it again from the row when its job is gone.
- * O2  A call that must not be sent twice is marked once its job stands in the queue: if that is lost, so is the answer.
+ * O2  A call that must not be sent twice is marked after the queue has answered and before it is sent. Only the process that marked
+ *     the call sends it. Whether the sending succeeded may stay unknown: if the job is gone then, so is the answer. A check that finds
+ *     the job marks the call too. If the answer to a mark was lost, this process remembers the mark, and sends the call after it knows
+ *     that the mark is its own.
  * O3  Whatever comes back first is recorded, whichever way; the rest are duplicates and change nothing.
  * O4  The queue is asked about many calls at once and the rows are written for many at once; a row that cannot be written
  *     fails alone.
@@ -22,14 +25,18 @@ import {
   type LateTarget,
   loadArguments,
   loadQueueCalls,
+  markSent,
+  newMark,
   noteLooks,
   type PendingCall,
   type QueueCall,
+  type SendMark,
 } from '@boxcar/store';
 import { Batcher } from './batcher.js';
 import { newId } from './packer.js';
+import { chunks } from './queues.js';
 import type { RuntimeCore } from './runtime.js';
-import type { NewToolJob, QueuedCall, ToolQueue } from './tool-queue.js';
+import { JOBS_PER_CALL, type NewToolJob, type QueuedCall, type ToolQueue } from './tool-queue.js';
 import { type CallOutcome, createRecorder, type Recorder, toSettlement } from './worker/call-result.js';
 import { toBody } from './worker/late.js';
 
@@ -40,11 +47,23 @@ const isQueued = <C extends { readonly id: ToolCallId; readonly target: string |
   call: C,
 ): call is C & QueuedCall => call.target !== null;
 
+const toJob = (call: QueuedCall & Pick<PendingCall, 'turn_id' | 'name' | 'arguments'>): NewToolJob => ({
+  id: call.id,
+  target: call.target,
+  turnId: call.turn_id,
+  name: call.name,
+  arguments: call.arguments,
+});
+
 export class OutsideCalls {
   readonly #runtime: Pick<RuntimeCore, 'pool' | 'log' | 'limits' | 'ring'>;
   readonly #queue: ToolQueue;
   readonly #loads: Batcher<ToolCallId, QueueCall | null>;
   readonly #records: Recorder;
+  /** O2: calls that are being marked and sent. */
+  readonly #sending = new Set<ToolCallId>();
+  /** O2: marks that may have been made for calls that were not sent. */
+  readonly #unsure = new Map<ToolCallId, SendMark>();
 
   constructor(runtime: Pick<RuntimeCore, 'pool' | 'log' | 'limits' | 'ring'>, queue: ToolQueue) {
     this.#runtime = runtime;
@@ -64,20 +83,34 @@ export class OutsideCalls {
   async send(
     calls: readonly Pick<PendingCall, 'id' | 'turn_id' | 'name' | 'target' | 'retry' | 'arguments'>[],
   ): Promise<void> {
-    const jobs = calls.filter(isQueued).map(
-      (call): NewToolJob => ({
-        id: call.id,
-        target: call.target,
-        turnId: call.turn_id,
-        name: call.name,
-        arguments: call.arguments,
-      }),
-    );
-    const added = new Set(await this.#queue.add(jobs));
-    const sentIds = calls
-      .filter((call) => call.retry === 'never' && added.has(call.id))
-      .map((call) => call.id);
-    await noteLooks(this.#runtime.pool, { callIds: sentIds, sentIds });
+    const queued = calls.filter(isQueued);
+    await this.#queue.add(queued.filter((call) => call.retry === 'safe').map(toJob));
+    const once = queued.filter((call) => call.retry === 'never' && !this.#sending.has(call.id));
+    for (const { id } of once) this.#sending.add(id);
+    try {
+      for (const part of chunks(once, JOBS_PER_CALL)) {
+        const taken = await this.#takeOnce(part);
+        const jobs = part.filter((call) => taken.has(call.id)).map(toJob);
+        if ((await this.#queue.add(jobs)).length < jobs.length) return;
+      }
+    } finally {
+      for (const { id } of once) this.#sending.delete(id);
+    }
+  }
+
+  /** O2. A queue that does not answer gets nothing: the sweep sends it when it does. @returns Those to be sent now. */
+  async #takeOnce(calls: readonly QueuedCall[]): Promise<ReadonlySet<ToolCallId>> {
+    const isReached = (await this.#queue.look(calls.slice(0, 1))) !== undefined;
+    if (!isReached) return new Set();
+    const marks = calls.map(({ id }) => this.#unsure.get(id) ?? newMark(id));
+    try {
+      const taken = await markSent(this.#runtime.pool, marks);
+      for (const { id } of marks) this.#unsure.delete(id);
+      return taken;
+    } catch (error) {
+      for (const mark of marks) this.#unsure.set(mark.id, { ...mark, mayExist: true });
+      throw error;
+    }
   }
 
   /** A call by id, of whatever route and status; null when there is none. */
@@ -174,6 +207,7 @@ export class OutsideCalls {
   /** Takes away the jobs of calls that were settled without them, best effort. */
   async forget(calls: readonly { readonly id: ToolCallId; readonly target: string | null }[]): Promise<void> {
     const queued = calls.filter(isQueued);
+    for (const { id } of queued) this.#unsure.delete(id);
     if (queued.length > 0) await this.#queue.remove(queued);
   }
 
@@ -187,11 +221,14 @@ export class OutsideCalls {
     const settled: QueuedCall[] = [];
     const gone: QueueCall[] = [];
     const restIds: ToolCallId[] = [];
+    const foundIds: ToolCallId[] = [];
     await Promise.all(
       calls.map(async (call, index) => {
         const look = looks[index];
-        if (look === undefined) return;
-        const decision = decideQueueCall(call, look);
+        if (look === undefined || this.#sending.has(call.id)) return;
+        const isSent = call.is_sent && !this.#unsure.has(call.id);
+        const decision = decideQueueCall({ ...call, is_sent: isSent }, look);
+        if (call.retry === 'never' && look.state !== 'gone') foundIds.push(call.id);
         if (decision.kind === 'send') gone.push(call);
         if (decision.kind === 'rest') restIds.push(call.id);
         if (decision.kind !== 'settle') return;
@@ -211,7 +248,7 @@ export class OutsideCalls {
     // Also what could not be recorded: a poison row must not stand in front of the others for ever.
     const settledIds = new Set(settled.map((call) => call.id));
     const callIds = calls.map((call) => call.id).filter((id) => !settledIds.has(id));
-    await noteLooks(this.#runtime.pool, { callIds, restIds });
+    await noteLooks(this.#runtime.pool, { callIds, restIds, sentIds: foundIds });
     await this.#resend(gone);
     await this.forget(settled);
   }

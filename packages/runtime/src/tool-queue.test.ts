@@ -1,7 +1,14 @@
 import type { JsonValue, ToolCallId, TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
-import { createPool } from '@boxcar/store';
-import { type QueueBackend, queueBackends, spawnNode, tcpProxy, waitFor } from '@boxcar/testkit';
+import { createPool, limitByLease } from '@boxcar/store';
+import {
+  type QueueBackend,
+  queueBackends,
+  spawnNode,
+  statementProxy,
+  tcpProxy,
+  waitFor,
+} from '@boxcar/testkit';
 import type { Job, Processor } from 'bullmq';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { QueueDoor } from './door/queue-door.js';
@@ -388,6 +395,149 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
       expect(await place.results(turnId)).toMatchObject([{ status: 'success', result: 'sent again' }]);
   });
 
+  test('that may run once and was marked while the database went away is sent when it is back', async () => {
+    await place.sweepByHand();
+    // It would answer the call when its job is removed.
+    await place.closeDoor();
+    const { turnId, call } = await place.start('marked');
+    await waitFor(() => place.queue('marked').getJob(call.id), { message: 'it was sent' });
+    // As if it had not been sent yet.
+    await place.queue('marked').obliterate({ force: true });
+    const { database, connection } = place.backend;
+    await database.pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [call.id]);
+    await using proxy = await statementProxy(database.url);
+    const pool = createPool({ connectionString: proxy.url, max: 2 });
+    // It is patient for a second.
+    limitByLease(pool, 2_000);
+    const queue = new ToolQueue(openQueues(connection), () => undefined);
+    const outside = new OutsideCalls(
+      { pool, limits: {}, log: () => undefined, ring: (rings) => place.opened.runtime.ring(rings) },
+      queue,
+    );
+    try {
+      const row = await outside.load(call.id);
+      if (row === null) throw new Error('no call');
+      proxy.arm({ at: 1, when: 'after', scope: 'process' });
+      // A queue that does not answer in time is sent nothing, and no mark is made.
+      while (!proxy.isDead)
+        await outside
+          .send([{ ...row, arguments: { key: 'k' } }])
+          .catch((error: unknown) => expect(error).toMatchObject({ code: 'database_unavailable' }));
+      expect((await place.calls(turnId))[0]?.sent_at).not.toBeNull();
+      expect(await place.queue('marked').getJob(call.id)).toBeUndefined();
+      proxy.arm();
+      const sweep = () => outside.sweep({ now: new Date(Date.now() + 600_000) });
+      const isSent = async () => {
+        await sweep();
+        return place.queue('marked').getJob(call.id);
+      };
+      await waitFor(isSent, { message: 'it is sent', ...SOON });
+      place.serve('marked', async () => 'once');
+      const isAnswered = async () => {
+        await sweep();
+        return (await place.calls(turnId))[0]?.status === 'success';
+      };
+      await waitFor(isAnswered, { message: 'it is answered', ...SOON });
+      expect(await place.results(turnId)).toMatchObject([{ status: 'success', result: 'once' }]);
+    } finally {
+      await pool.end();
+    }
+  });
+
+  test('that may run once is run once when the queue is lost and nobody knows what became of its sending', async () => {
+    const { connection } = place.backend;
+    const queues = openQueues(connection);
+    const flow = queues.flow();
+    // The answer of the queue is lost, as with a connection that breaks behind the command.
+    const deaf = new ToolQueue(
+      {
+        ...queues,
+        flow: () => ({
+          ...flow,
+          addBulk: async (jobs) => {
+            await flow.addBulk(jobs);
+            throw new Error('the answer was lost');
+          },
+        }),
+      },
+      () => undefined,
+    );
+    const { pool, limits } = place.opened.runtime;
+    const outside = new OutsideCalls(
+      { pool, limits, log: () => undefined, ring: (rings) => place.opened.runtime.ring(rings) },
+      deaf,
+    );
+    await place.sweepByHand();
+    // It would answer the call when its job is removed.
+    await place.closeDoor();
+    const { turnId, call } = await place.start('unsure');
+    // The mark precedes the job.
+    await waitFor(() => place.queue('unsure').getJob(call.id), { message: 'it was sent' });
+    // As if it had not been sent yet.
+    await place.queue('unsure').obliterate({ force: true });
+    await pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [call.id]);
+    const row = await outside.load(call.id);
+    if (row === null) throw new Error('no call');
+    const sent = await waitFor(
+      async () => {
+        // A queue that does not answer in time is sent nothing; a call that was marked is not sent again.
+        await outside.send([{ ...row, arguments: { key: 'k' } }]);
+        return place.queue('unsure').getJob(call.id);
+      },
+      { message: 'it was sent again', ...SOON },
+    );
+    expect(sent?.data).toMatchObject({ tool_call_id: call.id });
+    let runs = 0;
+    place.serve('unsure', async () => {
+      runs += 1;
+      // At work for longer than its queue exists.
+      await new Promise<void>(() => undefined);
+    });
+    await waitFor(() => runs === 1, { message: 'the tool is at work', ...SOON });
+    await place.queue('unsure').obliterate({ force: true });
+    place.serve('unsure', async () => {
+      runs += 1;
+    });
+    const own = new OutsideCalls(
+      { pool, limits, log: () => undefined, ring: (rings) => place.opened.runtime.ring(rings) },
+      new ToolQueue(queues, () => undefined),
+    );
+    await own.sweep({ now: new Date(Date.now() + 3_000) });
+    expect(await place.results(turnId)).toMatchObject([
+      { status: 'failed', error: { code: 'outcome_unknown' } },
+    ]);
+    expect(runs).toBe(1);
+    await queues.close();
+  });
+
+  test('that may run once is marked by the look that finds its job, and by one sender alone', async () => {
+    await place.sweepByHand();
+    const { turnId, call } = await place.start('found');
+    const { pool, limits } = place.opened.runtime;
+    // The mark precedes the job.
+    await waitFor(() => place.queue('found').getJob(call.id), { message: 'it was sent' });
+    // As after a build that marked it later and died before.
+    await pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [call.id]);
+    const queues = openQueues(place.backend.connection);
+    const outside = new OutsideCalls(
+      { pool, limits, log: () => undefined, ring: (rings) => place.opened.runtime.ring(rings) },
+      new ToolQueue(queues, () => undefined),
+    );
+    const row = await outside.load(call.id);
+    if (row === null) throw new Error('no call');
+    await outside.sweep({ now: new Date(Date.now() + 3_000) });
+    expect((await place.calls(turnId))[0]?.sent_at).not.toBeNull();
+    await place.queue('found').obliterate({ force: true });
+    // Known from before the mark, as to a process that was stopped meanwhile.
+    await outside.send([{ ...row, arguments: { key: 'k' } }]);
+    expect(await place.queue('found').getJob(call.id)).toBeUndefined();
+    await outside.sweep({ now: new Date(Date.now() + 60_000) });
+    expect(await place.results(turnId)).toMatchObject([
+      { status: 'failed', error: { code: 'outcome_unknown' } },
+    ]);
+    await queues.close();
+  });
+
   test.each(['safe', 'never'] as const)(
     'is out once when the worker that sent it dies and another takes its turn over (%s)',
     async (retry) => {
@@ -419,7 +569,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
           worker: { leaseMs: 1_000, heartbeatMs: 200, sweepMs: 100 },
         } satisfies WorkerProcessOptions),
       ]);
-      await child.line(/^ready /, SOON);
+      await child.line(/^ready /, { deadlineMs: 90_000 });
       const turnId = await place.launch(name, []);
       await child.line(new RegExp(`^tool ${hold} `), SOON);
       const queue = place.queue(name.replaceAll('_', '-'));
@@ -650,7 +800,13 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     );
     await sweeper.sweep();
     expect((await place.opened.runtime.getTurn(turnId)).status).toBe('timeout');
-    expect(await place.answer({ tool_call_id: call.id, result: 1 })).toMatch(/^turn_ended: /);
+    // The words are for a tool worker, which has no turn to start.
+    expect(await place.answer({ tool_call_id: call.id, result: 1 })).toBe(
+      `turn_ended: The turn of tool call ${call.id} has ended, so nothing waits for this result. Drop the call and do not send it again; its first late result is kept as evidence of the turn.`,
+    );
+    expect(await place.evidence(turnId)).toEqual([
+      { tool_call_id: call.id, body: { status: 'success', result: 1 } },
+    ]);
     await sweeper.sweep();
     expect((await place.calls(turnId))[0]).toMatchObject({
       status: 'canceled',

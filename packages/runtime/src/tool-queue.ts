@@ -24,7 +24,7 @@ export interface NewToolJob extends QueuedCall {
 
 /** How long one question to the queue may take. */
 const ASK_LIMIT_MS = 2_000;
-const JOBS_PER_CALL = 100;
+export const JOBS_PER_CALL = 100;
 const QUESTIONS_AT_ONCE = 50;
 /** An ended job waits so long at most for someone to read it; once read it is removed. */
 const KEPT_SECONDS = 24 * 3600;
@@ -99,7 +99,14 @@ export class ToolQueue {
     const state = await queue.getJobState(id);
     if (state === 'unknown') return { state: 'gone' };
     if (state !== 'completed' && state !== 'failed') return { state: 'open' };
-    const job = await queue.getJob(id);
+    let job: Awaited<ReturnType<JobQueue<unknown>['getJob']>>;
+    try {
+      job = await queue.getJob(id);
+    } catch (error) {
+      // Its stored data is damaged; the looks at other jobs do not fail with it.
+      if (!(error instanceof SyntaxError)) throw error;
+      return { state: 'failed', reason: `The job of this call cannot be read: ${error.message}.` };
+    }
     // Taken away in this moment by someone who has read it.
     if (job === undefined) return { state: 'open' };
     return state === 'completed'

@@ -41,7 +41,7 @@ export interface Tool<I = unknown> {
   readonly retry?: 'safe' | 'never';
   /** True: the same call again is no loop. For tools that are polled. */
   readonly repeatable?: boolean;
-  /** Overrides the profile's `tool_timeout_seconds`. */
+  /** Overrides the profile's `tool_timeout_seconds`. More than 0, at most 30 days. */
   readonly timeoutMs?: number;
 }
 

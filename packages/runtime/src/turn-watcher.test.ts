@@ -1,7 +1,9 @@
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, type TurnId } from '@boxcar/kernel';
+import { tcpProxy, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from './packer.js';
 import { type Harness, harness } from './testing/harness.js';
+import { TurnWatcher } from './turn-watcher.js';
 
 let h: Harness;
 const [projectId, operatorId] = [newId<'project'>(), newId<'agent'>()];
@@ -55,3 +57,44 @@ test('a submission that waits finds its turn in whatever project it was made', a
     await h.runtime.submit('launch_principal', { ...launch, wait: true }, { projectId: 'elsewhere' }),
   ).toMatchObject({ status: 'success', result: 'done' });
 });
+
+test('a listening connection that falls silent is replaced while somebody waits', async () => {
+  await using proxy = await tcpProxy(h.database.url);
+  const events: string[] = [];
+  const watcher = new TurnWatcher({
+    pool: h.database.pool,
+    directUrl: proxy.url,
+    log: (_level, event) => void events.push(event),
+    answerMs: 300,
+    askEveryMs: 300,
+  });
+  const unserved = { name: 'unserved', instructions: 'x', model: 'scripted', worker_target: 'nowhere' };
+  await h.runtime.applyProfile({ ...unserved, script: [{ say: 'never' }] }, { projectId: 'elsewhere' });
+  const { turn_id } = (await h.runtime.submit(
+    'launch_principal',
+    { ...launch, profile_name: 'unserved' },
+    { projectId: 'elsewhere' },
+  )) as { turn_id: TurnId };
+  const listeners = async (): Promise<number[]> =>
+    (
+      await h.rows<{ pid: number }>(
+        "select pid from pg_stat_activity where datname = current_database() and application_name = 'boxcar-listen' and query ~* '^(listen|select true)'",
+      )
+    ).map(({ pid }) => pid);
+  // That of the other runtime stays.
+  const others = await listeners();
+  const waiting = watcher.wait(turn_id, { project: 'elsewhere', timeoutMs: 60_000 });
+  const ended = waiting.catch((error: unknown) => error);
+  const isNew = (pid: number): boolean => !others.includes(pid);
+  const first = await waitFor(async () => (await listeners()).find(isNew), { message: 'it listens' });
+  proxy.stall();
+  await waitFor(() => events.includes('watcher.listener_silent'), { message: 'it notices' });
+  await proxy.restore();
+  await waitFor(async () => (await listeners()).some((pid) => isNew(pid) && pid !== first), {
+    message: 'it listens again',
+  });
+  // Closing ends within bounded time, whatever the server does.
+  proxy.stall();
+  await watcher.close();
+  expect(await ended).toMatchObject({ code: 'internal_error' });
+}, 60_000);

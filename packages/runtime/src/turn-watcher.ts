@@ -1,9 +1,33 @@
-import { type BatchId, isFinal, KernelError, type TurnId, tryParseId } from '@boxcar/kernel';
-import { type BatchRow, ENDED_CHANNEL, loadBatches, loadTurnStates, type TurnState } from '@boxcar/store';
-import pg from 'pg';
+import {
+  type BatchId,
+  checkWait,
+  isFinal,
+  KernelError,
+  startTimer,
+  type TurnId,
+  tryParseId,
+} from '@boxcar/kernel';
+import {
+  askServer,
+  type BatchRow,
+  causeIn,
+  createDirectClient,
+  ENDED_CHANNEL,
+  endClient,
+  loadBatches,
+  loadTurnStates,
+  outsideHandlers,
+  refuseNested,
+  type TurnState,
+} from '@boxcar/store';
+import type pg from 'pg';
 import type { Log } from './log.js';
 
 const POLL_MS = 500;
+/** How long the server may take to answer the connection that listens: half of the default lease. */
+const ANSWER_MS = 5_000;
+/** How often that connection is asked whether it still hears: one that is silent is replaced. */
+const ASK_EVERY_MS = 5_000;
 
 interface Waiter<S> {
   readonly project: string;
@@ -13,8 +37,19 @@ interface Waiter<S> {
 
 interface WaitOptions {
   readonly project: string;
+  /** `Infinity`: no limit, as without it. */
   readonly timeoutMs?: number;
   readonly signal?: AbortSignal;
+}
+
+export interface TurnWatcherOptions {
+  readonly pool: pg.Pool;
+  readonly directUrl: string;
+  readonly log: Log;
+  /** How long the server may take to answer the connection that listens. Default 5,000. */
+  readonly answerMs?: number;
+  /** How often that connection is asked whether it still hears. Default 5,000. */
+  readonly askEveryMs?: number;
 }
 
 type Waiters<K, S> = Map<K, Set<Waiter<S>>>;
@@ -37,15 +72,29 @@ export const batchNotFound = (batchId: string, project: string): KernelError =>
     details: { batch_id: batchId, project_id: project },
   });
 
-function settle<S extends Pick<TurnState, 'project_id' | 'project_name'>>(
+/** The end of a turn or batch that cannot be written: nobody need wait for it. */
+export const notEnded = (kind: 'turn' | 'batch', id: TurnId | BatchId, note: string): KernelError =>
+  new KernelError('not_ended', {
+    message: `The end of ${kind} ${id} cannot be written, and has been given up: ${causeIn(note)}`,
+    details: { [`${kind}_id`]: id },
+  });
+
+type Watched = Pick<TurnState, 'project_id' | 'project_name' | 'lost_cause'>;
+
+function settle<S extends Watched>(
   waiters: ReadonlySet<Waiter<S>> | undefined,
   state: S | undefined,
-  rules: { readonly isOver: (state: S) => boolean; readonly notFound: (project: string) => KernelError },
+  rules: {
+    readonly isOver: (state: S) => boolean;
+    readonly notFound: (project: string) => KernelError;
+    readonly notEnded: (note: string) => KernelError;
+  },
 ): void {
   for (const waiter of [...(waiters ?? [])]) {
     if (state === undefined || !isOfProject(state, waiter.project))
       waiter.reject(rules.notFound(waiter.project));
     else if (rules.isOver(state)) waiter.resolve(state);
+    else if (state.lost_cause !== null) waiter.reject(rules.notEnded(state.lost_cause));
   }
 }
 
@@ -54,23 +103,25 @@ function settle<S extends Pick<TurnState, 'project_id' | 'project_name'>>(
  * of them, and twice a second in any case, so a lost notice costs half a second.
  */
 export class TurnWatcher {
-  readonly #options: { readonly pool: pg.Pool; readonly directUrl: string; readonly log: Log };
+  readonly #options: TurnWatcherOptions;
   readonly #waiters: Waiters<TurnId, TurnState> = new Map();
   readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
   #listener: pg.Client | undefined;
   #connecting = false;
+  /** By the monotonic clock: when the listener was last asked whether it hears. */
+  #askedAt = 0;
   #timer: NodeJS.Timeout | undefined;
   #isReading = false;
   #readAgain = new Set<string>();
   #isClosed = false;
 
-  constructor(options: { readonly pool: pg.Pool; readonly directUrl: string; readonly log: Log }) {
+  constructor(options: TurnWatcherOptions) {
     this.#options = options;
   }
 
   /**
    * @param options.project - Id or name; a turn of another project is not found.
-   * @throws KernelError `not_found`, `wait_timeout`, or the signal's reason.
+   * @throws KernelError `not_found`, `wait_timeout`, `not_ended`, or the signal's reason.
    */
   wait(turnId: TurnId, options: WaitOptions): Promise<TurnState> {
     return this.#wait(this.#waiters, turnId, { ...options, ids: { turn_id: turnId } });
@@ -88,10 +139,13 @@ export class TurnWatcher {
   ): Promise<S> {
     if (this.#isClosed)
       return Promise.reject(new KernelError('internal_error', { message: 'The runtime is closed.' }));
+    refuseNested(this.#options.pool);
+    if (options.timeoutMs !== undefined) checkWait(options.timeoutMs, 'timeoutMs');
     options.signal?.throwIfAborted();
+    const { timeoutMs } = options;
     return new Promise<S>((resolve, reject) => {
       const done = (): void => {
-        clearTimeout(timeout);
+        timeout.clear();
         options.signal?.removeEventListener('abort', onAbort);
         const waiters = all.get(id);
         waiters?.delete(waiter);
@@ -110,24 +164,23 @@ export class TurnWatcher {
         },
       };
       const onAbort = (): void => waiter.reject(options.signal?.reason);
-      const timeout =
-        options.timeoutMs === undefined
-          ? undefined
-          : setTimeout(
-              () =>
-                waiter.reject(
-                  new KernelError('wait_timeout', {
-                    details: { ...options.ids, timeout_ms: options.timeoutMs },
-                  }),
-                ),
-              options.timeoutMs,
-            );
+      const timeout = startTimer(timeoutMs ?? Infinity, () =>
+        waiter.reject(
+          new KernelError('wait_timeout', { details: { ...options.ids, timeout_ms: timeoutMs } }),
+        ),
+      );
       options.signal?.addEventListener('abort', onAbort, { once: true });
       const waiters = all.get(id) ?? new Set();
       all.set(id, waiters.add(waiter));
-      this.#timer ??= setInterval(() => void this.#read(this.#watched()), POLL_MS);
-      void this.#listen();
-      void this.#read([id]);
+      // It reads for all who wait, whoever has begun it.
+      outsideHandlers(() => {
+        this.#timer ??= setInterval(() => {
+          void this.#checkListener();
+          void this.#read(this.#watched());
+        }, POLL_MS);
+        void this.#listen();
+        void this.#read([id]);
+      });
     });
   }
 
@@ -140,16 +193,16 @@ export class TurnWatcher {
     const watched = ids.filter(
       (id) => this.#waiters.has(id as TurnId) || this.#batchWaiters.has(id as BatchId),
     );
-    if (watched.length > 0) void this.#read(watched);
+    if (watched.length > 0) outsideHandlers(() => void this.#read(watched));
   }
 
   async #listen(): Promise<void> {
     if (this.#listener !== undefined || this.#connecting || this.#isClosed) return;
     this.#connecting = true;
-    const client = new pg.Client({
+    const client = createDirectClient({
       connectionString: this.#options.directUrl,
-      application_name: 'boxcar-listen',
-      keepAlive: true,
+      applicationName: 'boxcar-listen',
+      queryMs: this.#options.answerMs ?? ANSWER_MS,
     });
     const drop = (): void => {
       if (this.#listener === client) this.#listener = undefined;
@@ -162,15 +215,37 @@ export class TurnWatcher {
     try {
       await client.connect();
       await client.query(`listen ${ENDED_CHANNEL}`);
-      if (this.#isClosed) await client.end();
-      else this.#listener = client;
+      if (this.#isClosed) await endClient(client);
+      else {
+        this.#listener = client;
+        this.#askedAt = performance.now();
+      }
       // Whatever ended before the subscription stood is read now.
       void this.#read(this.#watched());
     } catch (error) {
       this.#options.log('debug', 'watcher.listen_failed', { error });
-      client.end().catch(() => undefined);
+      void endClient(client);
     } finally {
       this.#connecting = false;
+    }
+  }
+
+  /** A connection that only listens would not notice that nothing can reach it any more. */
+  async #checkListener(): Promise<void> {
+    const listener = this.#listener;
+    if (
+      listener === undefined ||
+      performance.now() - this.#askedAt < (this.#options.askEveryMs ?? ASK_EVERY_MS)
+    )
+      return;
+    this.#askedAt = performance.now();
+    try {
+      await askServer(listener);
+    } catch (error) {
+      this.#options.log('debug', 'watcher.listener_silent', { error });
+      if (this.#listener === listener) this.#listener = undefined;
+      await endClient(listener);
+      void this.#listen();
     }
   }
 
@@ -202,6 +277,7 @@ export class TurnWatcher {
       settle(this.#waiters.get(id), byId.get(id), {
         isOver: ({ status }) => isFinal(status),
         notFound: (project) => turnNotFound(id, project),
+        notEnded: (note) => notEnded('turn', id, note),
       });
   }
 
@@ -213,6 +289,7 @@ export class TurnWatcher {
       settle(this.#batchWaiters.get(id), byId.get(id), {
         isOver: ({ status }) => status !== 'running',
         notFound: (project) => batchNotFound(id, project),
+        notEnded: (note) => notEnded('batch', id, note),
       });
   }
 
@@ -232,6 +309,6 @@ export class TurnWatcher {
     }
     const listener = this.#listener;
     this.#listener = undefined;
-    await listener?.end().catch(() => undefined);
+    if (listener !== undefined) await endClient(listener);
   }
 }

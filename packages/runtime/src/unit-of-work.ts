@@ -1,19 +1,62 @@
 import { KernelError } from '@boxcar/kernel';
 import {
+  asSaid,
+  beginOn,
   type CallWait,
+  type ConnectionLimits,
   checkOut,
+  commitWatched,
   emptySubmission,
   type Fence,
+  type HandlerScope,
+  handlerScope,
+  limitsOn,
   type NewOperation,
+  outsideHandlers,
   type Queryable,
+  refuseNested,
   type Submission,
   type SubmissionItem,
   type SubmissionResult,
+  sqlStateOf,
   type Tx,
   toDatabaseError,
+  type Watched,
+  watchFailures,
   writeSubmission,
 } from '@boxcar/store';
 import type pg from 'pg';
+import { AwakeClock } from './awake-clock.js';
+import { handlerSlots, type Slot } from './handler-slots.js';
+
+/** An open transaction. */
+interface Open extends Watched {
+  readonly client: pg.PoolClient;
+  /** The failure to report, where the handler is the cause: it let its transaction wait, or a limit of its own has ended a statement. */
+  named(error: unknown, waitedMs?: number): unknown;
+  /** The transaction is over; its handler goes on. */
+  rest(): void;
+  release(error?: Error): void;
+}
+
+/** The server has ended a transaction that waited for its process. */
+const IDLE = '25P03';
+/** A lock was not to be had in time, or at once. */
+const NO_LOCK = '55P03';
+/** A statement took too long, or somebody has canceled it. */
+const CANCELED = '57014';
+/** Of a limit: clocks differ. */
+const ALMOST = 0.9;
+const SETS_LIMITS = /\b(lock|statement|transaction)_timeout\b/i;
+
+interface UnitOptions {
+  readonly pool: pg.Pool;
+  readonly primitive: string;
+  /** Its handler is the kernel's own: it waits for nothing but the database while its transaction is open. */
+  readonly isOwn: boolean;
+  /** Writes what needs no transaction around it; may gather several into one statement. */
+  readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
+}
 
 /**
  * The effects of one primitive, written as one.
@@ -24,22 +67,35 @@ import type pg from 'pg';
 export class UnitOfWork {
   readonly submission: Submission = emptySubmission();
   readonly #pool: pg.Pool;
+  readonly #isOwn: boolean;
   /** Set by the first statement, so that statements that come together share one transaction. */
-  #client: Promise<pg.PoolClient> | undefined;
+  #opening: Promise<Open> | undefined;
+  #opened: Open | undefined;
+  #slot: Slot | undefined;
+  /** Those of the pool when its transaction began. */
+  #limits: ConnectionLimits | undefined;
   #last: Promise<unknown> = Promise.resolve();
+  #isRunning = false;
   #isOver = false;
+  #isCut = false;
+  /** Its handler has changed the limits of its transaction. */
+  #hasOwnLimits = false;
   readonly tx: Tx;
   /** The transaction once there is something to see in it, else the pool. */
   readonly db: Queryable;
+  /** Where its handler runs. */
+  readonly scope: HandlerScope;
+  readonly #write: UnitOptions['write'];
 
-  readonly #write: (item: SubmissionItem) => Promise<SubmissionResult>;
-
-  /** @param write - Writes what needs no transaction around it; may gather several into one statement. */
-  constructor(pool: pg.Pool, write: (item: SubmissionItem) => Promise<SubmissionResult>) {
+  constructor({ pool, primitive, isOwn, write }: UnitOptions) {
     this.#pool = pool;
+    this.#isOwn = isOwn;
     this.#write = write;
+    this.scope = handlerScope(pool, primitive);
     this.tx = {
       query: <R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> => {
+        // From this call on, not only from the moment at which it has its connection.
+        this.scope.isOpen = !this.#isOver;
         // One after the other: a connection takes one statement at a time.
         const result = this.#last.then(() => this.#query<R>(config));
         this.#last = result.catch(() => undefined);
@@ -52,51 +108,121 @@ export class UnitOfWork {
   /** True when nothing was gathered and no transaction is open. */
   get isEmpty(): boolean {
     return (
-      this.#client === undefined &&
+      !this.scope.isOpen &&
+      this.#opening === undefined &&
       Object.values(this.submission).every((rows: readonly unknown[]) => rows.length === 0)
     );
   }
 
   async #query<R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> {
-    const client = await this.#open();
-    await this.#flush(client);
+    const open = await this.#open();
+    this.#isRunning = true;
+    this.#hasOwnLimits ||= SETS_LIMITS.test(typeof config === 'string' ? config : config.text);
+    const startedAt = performance.now();
     try {
-      return await client.query<R>(config);
-    } catch (error) {
+      await this.#flush(open.tx);
+      return await open.tx.query<R>(config);
+    } catch (thrown) {
+      const error = open.named(thrown, performance.now() - startedAt);
       // Only the loss of the connection is ours to name: what else the handler's own statement met is the handler's.
       const named = toDatabaseError(error);
       throw named instanceof KernelError && named.code === 'database_unavailable' ? named : error;
+    } finally {
+      this.#isRunning = false;
+      open.rest();
     }
   }
 
-  async #open(): Promise<pg.PoolClient> {
+  async #open(): Promise<Open> {
     // A statement that a handler forgot to wait for must not open a transaction that nobody ends.
     if (this.#isOver)
       throw new KernelError('internal_error', { message: 'The transaction of this primitive is over.' });
-    this.#client ??= this.#begin();
-    return this.#client;
+    this.#opening ??= this.#begin({ isOutside: !this.#isOwn });
+    return this.#opening;
   }
 
-  async #begin(): Promise<pg.PoolClient> {
+  /** @param options.isOutside - A handler from outside holds the connection between its statements, and may wait for something else. */
+  async #begin({ isOutside }: { readonly isOutside: boolean }): Promise<Open> {
     let client: pg.PoolClient | undefined;
     try {
-      client = await checkOut(this.#pool);
+      refuseNested(this.#pool, { scope: this.scope.outer });
+      if (isOutside) {
+        this.#slot = handlerSlots(this.#pool).take(this.scope.primitive);
+        await this.#slot.granted;
+      }
+      client = await outsideHandlers(() => checkOut(this.#pool));
+      this.#limits = limitsOn(this.#pool);
+      if (this.#isCut) throw new Error('the handler was given up');
       // Travels with the first statement; should it fail, that one fails too.
-      client.query('begin').catch(() => undefined);
-      return client;
+      client.query(beginOn(this.#pool)).catch(() => undefined);
+      this.#opened = this.#watch(
+        client,
+        isOutside ? new AwakeClock(limitsOn(this.#pool).idleMs / 4) : undefined,
+      );
+      return this.#opened;
     } catch (error) {
-      this.#client = undefined;
-      client?.release(true);
+      this.#opening = undefined;
+      this.scope.isOpen = false;
+      // Nothing was sent on it.
+      client?.release();
+      this.#slot?.leave();
       throw toDatabaseError(error);
     }
   }
 
+  /** @param clock - Runs while the handler holds the connection. */
+  #watch(client: pg.PoolClient, clock: AwakeClock | undefined): Open {
+    const watched = watchFailures(client);
+    let end: Error | undefined;
+    const onEnd = (error: Error): void => {
+      end ??= error;
+    };
+    client.on('error', onEnd);
+    return {
+      client,
+      ...watched,
+      named: (thrown, waitedMs) => {
+        const error = watched.causeOf(thrown);
+        if (this.#isOwnLimit(error, waitedMs))
+          return asSaid(error instanceof KernelError ? error.cause : error);
+        // A process that was stopped meanwhile tries again; a handler that let its transaction wait would do the same again.
+        if ((sqlStateOf(error) !== IDLE && sqlStateOf(end) !== IDLE) || clock?.wasAwake !== true)
+          return error;
+        const { primitive } = this.scope;
+        const { idleMs } = limitsOn(this.#pool);
+        return new KernelError('transaction_idle', {
+          message: `The handler of ${primitive} waited for something else inside its transaction for longer than ${idleMs} ms, and Postgres has ended it.`,
+          details: { primitive, idle_limit_ms: idleMs },
+          cause: error,
+        });
+      },
+      rest: () => clock?.restart(),
+      release: (error) => {
+        clock?.stop();
+        client.off('error', onEnd);
+        client.release(error);
+        this.#slot?.leave();
+      },
+    };
+  }
+
+  /**
+   * Whether a statement was cut off by what the handler has asked for (a limit, `nowait`) or by somebody who has canceled it. Only a limit
+   * of the pool is a reason to try again.
+   */
+  #isOwnLimit(error: unknown, waitedMs = Number.POSITIVE_INFINITY): boolean {
+    const state = sqlStateOf(error);
+    if (state !== NO_LOCK && state !== CANCELED) return false;
+    const { lockMs, statementMs } = this.#limits ?? limitsOn(this.#pool);
+    return this.#hasOwnLimits || waitedMs < (state === NO_LOCK ? lockMs : statementMs) * ALMOST;
+  }
+
   /** Writes cards, boxes, agents and grants gathered so far; turns and batches wait for the end, where they are decided. */
-  async #flush(client: pg.PoolClient): Promise<void> {
+  async #flush(tx: Tx): Promise<void> {
     const { cards, contextBoxes, tapes, agents, grants } = this.submission;
     if (cards.length + contextBoxes.length + tapes.length + agents.length + grants.length === 0) return;
     // Taken out before the write: what is gathered meanwhile belongs to the next one.
-    await writeSubmission(client, {
+    await writeSubmission(tx, {
       cards: cards.splice(0),
       contextBoxes: contextBoxes.splice(0),
       tapes: tapes.splice(0),
@@ -117,47 +243,66 @@ export class UnitOfWork {
     options: { operation: NewOperation; fence?: Fence; wait?: CallWait },
     then?: (tx: Tx) => Promise<void>,
   ): Promise<SubmissionResult> {
-    if (this.#client === undefined && then === undefined) {
+    if (this.#opening === undefined && then === undefined) {
       this.#isOver = true;
       return this.#write({ submission: this.submission, ...options });
     }
-    const client = await this.#open();
+    this.#opening ??= this.#begin({ isOutside: false });
+    const open = await this.#opening;
+    const { client, tx } = open;
     this.#isOver = true;
-    const result = await writeSubmission(client, this.submission, options);
+    this.scope.isOpen = false;
+    let result: SubmissionResult;
     try {
+      result = await writeSubmission(tx, this.submission, options);
       if (result.outcome === 'accepted') {
-        await then?.(client);
-        await client.query('commit');
+        await then?.(tx);
+        await commitWatched(client, open);
       } else {
         await client.query('rollback');
       }
     } catch (error) {
-      throw toDatabaseError(error);
+      throw toDatabaseError(open.named(error));
     }
-    this.#client = undefined;
-    client.release();
+    this.#opening = undefined;
+    open.release();
     return result;
   }
 
-  /** Undoes what was begun. Safe to call after `commit`. */
-  async abandon(): Promise<void> {
+  /**
+   * Undoes what was begun. Safe to call after `commit`.
+   *
+   * @param options.isCut - Waits for nothing that is under way: the connection goes with its statement.
+   */
+  async abandon({ isCut = false }: { readonly isCut?: boolean } = {}): Promise<void> {
     this.#isOver = true;
-    const opening = this.#client;
+    this.#isCut ||= isCut;
+    this.scope.isOpen = false;
+    const opening = this.#opening;
     if (opening === undefined) return;
-    this.#client = undefined;
-    let client: pg.PoolClient;
+    this.#opening = undefined;
+    // Whether it waits for its turn or for a connection, what comes of it is released there.
+    opening.catch(() => undefined);
+    if (this.#opened === undefined) this.#slot?.leave();
+    if (isCut && this.#opened === undefined) return;
+    let open: Open;
     try {
-      client = await opening;
+      open = await opening;
     } catch {
+      return;
+    }
+    if (isCut && this.#isRunning) {
+      open.client.connection.stream.destroy();
+      open.release(new Error('the handler was given up during a statement'));
       return;
     }
     try {
       // What is under way on the connection still: released before its next statement, it would run that on its own.
       await this.#last;
-      await client.query('rollback');
-      client.release();
+      await open.client.query('rollback');
+      open.release();
     } catch (error) {
-      client.release(error instanceof Error ? error : new Error(String(error)));
+      open.release(error instanceof Error ? error : new Error(String(error)));
     }
   }
 }

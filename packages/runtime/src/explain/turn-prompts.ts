@@ -2,7 +2,7 @@
  * The prompts of one turn, rebuilt from its rows: read once, asked often. `explain` tells what a step's model saw and why;
  * `why` finds where a text came from. Rule: docs/explain.md.
  */
-import { type CardId, KernelError } from '@boxcar/kernel';
+import { type CardId, KernelError, parseJsonValue } from '@boxcar/kernel';
 import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store';
 import type pg from 'pg';
 import { type CardOrigin, CardOrigins } from './card-origin.js';
@@ -95,6 +95,7 @@ export class TurnPrompts {
     ref: string,
     options: { readonly project: string } & StepChoice & { readonly allSteps?: boolean },
   ): Promise<TurnPrompts> {
+    parseJsonValue(options.project, 'project_id');
     const rows = await loadTurnRows(pool, ref, {
       project: options.project,
       choose: (turn, steps) => {
