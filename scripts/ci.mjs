@@ -1,18 +1,21 @@
 // What `.ci/run` runs once the system has what the tests need: the static checks, every test on this Node with the embedded
-// Postgres (18), and every test again at the other end of what is supported: the newest Node line with the oldest Postgres.
-// One second run covers both, since nothing depends on a pair of versions. The last line is the sum of both runs.
+// Postgres (18), every test again at the other end of the supported versions: the newest Node line with the oldest Postgres, and
+// some tests with each of the other isolation levels as the default. One second run covers both versions, since no code depends
+// on a pair of them. The last line is the sum of all runs.
 import { spawn, spawnSync } from 'node:child_process';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { startDebianPostgres } from './debian-postgres.mjs';
+import { ISOLATION_TESTS, LEVELS } from './isolation-tests.mjs';
 import { readScriptArguments } from './script-arguments.mjs';
-import { addCounts, formatCounts, readCounts } from './test-counts.mjs';
+import { addCounts, findFailures, formatCounts, readCounts } from './test-counts.mjs';
 
 const NODE = 24;
 const POSTGRES = 15;
 readScriptArguments(`Usage: .ci/run
 
-Runs the static checks, then all tests here, then all tests on Node ${NODE} and Debian's Postgres ${POSTGRES}.`);
+Runs the static checks, then all tests here, then all tests on Node ${NODE} and Debian's Postgres ${POSTGRES}, then some
+with each other isolation level as the default of their databases.`);
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 // Servers of the machine would take the place of those that this run is about.
@@ -34,7 +37,7 @@ function runScript(script, ...args) {
   }).status;
 }
 
-/** `npm test`, its output passed on. @returns What its last line says. */
+/** Runs `npm test` and passes its output on. @returns The counts of its last line, and a line for each failed test. */
 function runTests(environment, args = []) {
   return new Promise((settle, fail) => {
     const child = spawn('npm', ['test', '--', ...args], {
@@ -45,10 +48,10 @@ function runTests(environment, args = []) {
     let end = '';
     child.stdout.setEncoding('utf8').on('data', (text) => {
       process.stdout.write(text);
-      end = (end + text).slice(-1_000);
+      end = (end + text).slice(-20_000);
     });
     child.once('error', fail);
-    child.once('close', (code) => settle(readCounts(end, code)));
+    child.once('close', (code) => settle({ ...readCounts(end, code), failures: findFailures(end) }));
   });
 }
 
@@ -63,19 +66,25 @@ function findNode(major) {
   return found.stdout.trim();
 }
 
-// What measures, breaks things on purpose for minutes, or brings a Postgres of its own, and says nothing about a version.
+// Tests that say nothing about a version: they measure, inject faults for minutes, or start their own Postgres. `outside.test.ts` runs
+// the packed command line on both versions.
 const ONCE = [
   'bench/**',
   '**/soak/**',
   '**/faults/**',
   '**/outage.test.ts',
   '**/recovery.test.ts',
+  '**/sweep-bounds.test.ts',
+  '**/close.test.ts',
+  '**/clock-skew.test.ts',
   'packages/embedded/**',
+  'packages/cli/**',
+  'examples/**',
+  'scripts/start.test.ts',
 ];
 
 async function runOnOtherVersions() {
   // Without CI the property tests, pure functions all of them, take a tenth of their cases: the first run has had the rest.
-  // On two cores they were 90 of the 700 s of this run's tests, and both runs together are to stay below 15 minutes.
   const { CI: _ci, ...local } = env;
   // First on the PATH, so that npm, npx and every child process run on it too; the tests check both versions.
   const PATH = `${findNode(NODE)}:${process.env.PATH}`;
@@ -100,21 +109,33 @@ async function runOnOtherVersions() {
 
 const isBuilt = runScript('bootstrap.mjs') === 0;
 const isClean = isBuilt && runScript('verify.mjs', '--static') === 0;
+const isolated = LEVELS.map((level) => [
+  `tests with ${level} as the default`,
+  () => runTests({ ...env, BOXCAR_TEST_ISOLATION: level }, ISOLATION_TESTS),
+]);
 const counts = [];
+const failures = [];
 for (const [title, run] of [
   [`tests on Node ${process.versions.node} and the embedded Postgres`, () => runTests(env)],
   [`tests on Node ${NODE} and Postgres ${POSTGRES}`, runOnOtherVersions],
+  ...isolated,
 ]) {
   say(title);
+  const from = performance.now();
   try {
-    counts.push(await run());
+    const { failures: found, ...counted } = await run();
+    counts.push(counted);
+    failures.push(...found.map((line) => `${title}: ${line}`));
   } catch (error) {
     console.error(error);
     counts.push({ passed: 0, failed: 1, skipped: 0 });
   }
+  say(`${title}: ${Math.round((performance.now() - from) / 1_000)} s`);
 }
 
 say(isClean ? 'static checks passed' : 'static checks FAILED, see above');
+// The end of the output repeats which tests failed.
+for (const line of failures) console.log(line);
 const sum = addCounts(counts);
 // Given once everything has been written out, whatever keeps the process.
 process.exitCode = isClean && sum.failed === 0 ? 0 : 1;

@@ -62,7 +62,7 @@ export async function startDebianPostgres(major) {
       port,
       listen_addresses: '127.0.0.1',
       unix_socket_directories: '',
-      max_connections: 200,
+      max_connections: 500,
       fsync: 'off',
       synchronous_commit: 'off',
       full_page_writes: 'off',

@@ -1,32 +1,43 @@
 // Mixes load and random faults on real processes and servers of its own, and prints what struck and what held.
+import { spawnSync } from 'node:child_process';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { closeAll } from '@boxcar/testkit/standalone';
 import { openPlace } from '../packages/runtime/src/testing/soak/place.ts';
 import { type SoakReport, soak } from '../packages/runtime/src/testing/soak/soak.ts';
 
-const USAGE = `Usage: npm run soak -- [--minutes N] [--seed S] [--queue redis|postgres] [--json]
+const USAGE = `Usage: npm run soak -- [--minutes N] [--turns N] [--seed S] [--queue redis|postgres] [--json]
+       npm run soak -- --stops [--queue redis|postgres]
 
-Runs workers as processes of their own against an embedded Postgres and, unless told otherwise, a private redis-server, submits
-turns of all kinds, and lets random faults strike. Ends with 1 when something did not hold.
+Runs workers and callers as processes of their own against an embedded Postgres and, unless told otherwise, a private
+redis-server, submits turns of all kinds, and lets random faults strike. Ends with 1 when something did not hold.
 
-  --minutes N   how long faults strike; parts of a minute too (1)
+  --minutes N   how long faults strike; parts of a minute too (1; with --turns: 60)
+  --turns N     faults strike until N turns were accepted, or the minutes have passed
   --seed S      the same seed chooses the same load and faults; printed when it is left out
   --queue Q     where the queues live: redis or postgres (redis)
-  --json        one JSON object on stdout instead of text`;
+  --json        one JSON object on stdout instead of text
+  --stops       instead: stops a worker, a sweeper and a caller at every statement of every transition, one after the
+                other, on both kinds of queues unless one is named (hours)`;
 
 interface Choice {
   readonly minutes: number;
+  readonly turns: number | undefined;
+  readonly isStops: boolean;
   readonly seed: number;
-  readonly queue: 'redis' | 'postgres';
+  readonly queue: 'redis' | 'postgres' | undefined;
   readonly isJson: boolean;
 }
 
 function readChoice(): Choice {
   const { values } = parseArgs({
     options: {
-      minutes: { type: 'string', default: '1' },
+      minutes: { type: 'string' },
+      turns: { type: 'string' },
+      stops: { type: 'boolean', default: false },
       seed: { type: 'string', default: String(Date.now() % 1_000_000) },
-      queue: { type: 'string', default: 'redis' },
+      queue: { type: 'string' },
       json: { type: 'boolean', default: false },
       help: { type: 'boolean', default: false },
     },
@@ -35,14 +46,33 @@ function readChoice(): Choice {
     console.log(USAGE);
     process.exit(0);
   }
-  const minutes = Number(values.minutes);
+  const turns = values.turns === undefined ? undefined : Number(values.turns);
+  const minutes = Number(values.minutes ?? (turns === undefined ? 1 : 60));
   const seed = Number(values.seed);
   if (!(minutes > 0)) throw new Error(`--minutes must be a number above 0, not '${values.minutes}'`);
+  if (turns !== undefined && !(Number.isInteger(turns) && turns > 0))
+    throw new Error(`--turns must be a whole number above 0, not '${values.turns}'`);
   if (!Number.isInteger(seed) || seed < 0)
     throw new Error(`--seed must be a whole number, not '${values.seed}'`);
-  if (values.queue !== 'redis' && values.queue !== 'postgres')
+  if (values.queue !== undefined && values.queue !== 'redis' && values.queue !== 'postgres')
     throw new Error(`--queue must be redis or postgres, not '${values.queue}'`);
-  return { minutes, seed, queue: values.queue, isJson: values.json };
+  return { minutes, turns, seed, queue: values.queue, isJson: values.json, isStops: values.stops };
+}
+
+/** Runs the full stop harness (a test file), and exits with its exit code. */
+function stopEverywhere(queue: Choice['queue']): never {
+  const root = dirname(dirname(fileURLToPath(import.meta.url)));
+  const { status } = spawnSync(
+    process.execPath,
+    [
+      join(root, 'node_modules', 'vitest', 'vitest.mjs'),
+      'run',
+      'packages/runtime/src/faults/stops.test.ts',
+      ...(queue === undefined ? [] : ['-t', `on ${queue}`]),
+    ],
+    { cwd: root, stdio: 'inherit', env: { ...process.env, BOXCAR_FAULTS: 'all' } },
+  );
+  process.exit(status ?? 1);
 }
 
 function print(report: SoakReport): void {
@@ -54,6 +84,11 @@ function print(report: SoakReport): void {
   console.log(`seed ${report.seed}, ${report.seconds} s\n\nwhat struck\n${lines.join('\n')}\n`);
   console.log(`${report.accepted} turns accepted (${report.repeated} submissions made again)`);
   console.log(`with their children: ${ends.join(', ')}\n`);
+  const held = Object.entries(report.longestMs)
+    .sort(([a], [b]) => a.localeCompare(b))
+    .map(([name, ms]) => `  ${String(ms).padStart(5)} ms  ${name}`);
+  if (held.length > 0)
+    console.log(`the longest that a turn took that others submitted meanwhile\n${held.join('\n')}\n`);
   console.log(`what held: ${report.promises.length - broken.length} of ${report.promises.length} promises`);
   for (const { promise, broken: found } of broken)
     console.log(`\nBROKEN  ${promise}\n${found.map((what) => `  ${what}`).join('\n')}`);
@@ -68,11 +103,13 @@ try {
 }
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
 
-const { minutes, seed, queue, isJson } = choice;
-const place = await openPlace(queue);
+const { minutes, turns, seed, queue, isJson, isStops } = choice;
+if (isStops) stopEverywhere(queue);
+const place = await openPlace(queue ?? 'redis');
 const startedAt = performance.now();
 const report = await soak(place, {
   seconds: minutes * 60,
+  ...(turns === undefined ? {} : { turns }),
   seed,
   progress: (line) => {
     const text = `${Math.round((performance.now() - startedAt) / 1_000)} s: ${line}`;

@@ -24,6 +24,8 @@ async function start(args: readonly string[], databaseUrl?: string): Promise<Nod
     DATABASE_DIRECT_URL: undefined,
     REDIS_URL: undefined,
     BOXCAR_LOG_LEVEL: undefined,
+    // Do not wait for a server that is away.
+    BOXCAR_DATABASE_WAIT_SECONDS: '0',
     BOXCAR_DATA_DIR: join(home, 'data'),
   });
   await child.exited;

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { addCounts, formatCounts, readCounts } from './test-counts.mjs';
+import { addCounts, findFailures, formatCounts, formatFailures, readCounts } from './test-counts.mjs';
 
 it('a run is read from the line it ends with, as it was written', () => {
   for (const counts of [
@@ -28,4 +28,31 @@ it('two runs are summed', () => {
       { passed: 4, failed: 1, skipped: 0 },
     ]),
   ).toEqual({ passed: 9, failed: 1, skipped: 1 });
+});
+
+it('each failed test has a line with its file and its error, and so has a file without tests', () => {
+  const lines = formatFailures(
+    [
+      {
+        name: '/project/a.test.ts',
+        status: 'failed',
+        assertionResults: [
+          { status: 'passed', fullName: 'is well' },
+          {
+            status: 'failed',
+            fullName: 'adds',
+            failureMessages: ['Error: 2 is not 3\nbut 1\n  at a.test.ts:1'],
+          },
+        ],
+      },
+      { name: '/project/b.test.ts', status: 'failed', assertionResults: [], message: 'SyntaxError: x' },
+      { name: '/project/c.test.ts', status: 'passed', assertionResults: [] },
+    ],
+    '/project',
+  );
+  expect(lines).toEqual([
+    'failed: a.test.ts > adds: Error: 2 is not 3 but 1',
+    'failed: b.test.ts: SyntaxError: x',
+  ]);
+  expect(findFailures(`ran\n${lines.join('\n')}\n1 passed, 2 failed\n`)).toEqual(lines);
 });

@@ -5,7 +5,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { formatCounts } from './test-counts.mjs';
+import { formatCounts, formatFailures } from './test-counts.mjs';
 
 const USAGE = `Usage: npm test [-- <part of a file's path>... [options of vitest]]
 
@@ -51,6 +51,7 @@ if (failed === 0 && (run.status !== 0 || passed === 0)) {
   failed = 1;
 }
 
+for (const line of formatFailures(results?.testResults ?? [], root)) console.log(line);
 for (const backend of report?.skippedBackends ?? []) console.log(`skipped backend: ${backend}`);
 console.log(formatCounts({ passed, failed, skipped }));
 process.exitCode = failed > 0 ? 1 : 0;

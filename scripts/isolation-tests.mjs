@@ -1,0 +1,52 @@
+// Runs the files below with another isolation level as the default of every test database, on connections that do not set a level
+// themselves, as with a transaction pooler: a user's server may have such a default.
+import { spawnSync } from 'node:child_process';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { readScriptArguments } from './script-arguments.mjs';
+
+export const LEVELS = ['serializable', 'repeatable read'];
+
+/** Submission, claim, commit, results, joins and sweeps. Both levels together take at most four minutes on two cores. */
+export const ISOLATION_TESTS = [
+  'packages/testkit/src/isolation.test.ts',
+  'packages/store/src/submission.test.ts',
+  'packages/store/src/turns.test.ts',
+  'packages/store/src/finish-steps.test.ts',
+  'packages/store/src/mid-step.test.ts',
+  'packages/store/src/tool-calls.test.ts',
+  'packages/store/src/batches.test.ts',
+  'packages/store/src/waits.test.ts',
+  'packages/store/src/sweep.test.ts',
+  'packages/store/src/subtrees.test.ts',
+  'packages/store/src/workers.test.ts',
+  'packages/runtime/src/submit/submit.test.ts',
+  'packages/runtime/src/handlers/fork-join.test.ts',
+  'packages/runtime/src/handlers/collect.test.ts',
+  'packages/runtime/src/worker/finish-batch.test.ts',
+  'packages/runtime/src/worker/sweeper.test.ts',
+];
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const { positionals } = readScriptArguments(
+    `Usage: npm run test:isolation [-- '<level>']
+
+Runs the tests of submission, claim, commit, results, joins and sweeps with ${LEVELS.join(' and with ')} as the default of
+every database, or with the level named.`,
+    { maxPositionals: 1 },
+  );
+  const levels = positionals.length > 0 ? positionals : LEVELS;
+  if (!levels.every((level) => LEVELS.includes(level))) {
+    console.error(`'${levels.join()}' is not one of: ${LEVELS.join(', ')}; see --help`);
+    process.exit(2);
+  }
+  const script = join(dirname(fileURLToPath(import.meta.url)), 'test.mjs');
+  for (const level of levels) {
+    console.log(`\n== ${level}`);
+    const { status } = spawnSync(process.execPath, [script, ...ISOLATION_TESTS], {
+      env: { ...process.env, BOXCAR_TEST_ISOLATION: level },
+      stdio: 'inherit',
+    });
+    if (status !== 0) process.exitCode = 1;
+  }
+}
