@@ -83,6 +83,7 @@ export const CASES: readonly CaseSpec[] = [
   { suite: 'backlog', name: 'claim p99', unit: 'ms', goal: 10 },
   { suite: 'backlog', name: 'promote p99', unit: 'ms', goal: 10 },
   { suite: 'backlog', name: 'fairness', unit: 'max ÷ min', goal: 1.3 },
+  { suite: 'backlog', name: 'newcomer', unit: 'ms', goal: 500 },
 ];
 
 /** How a case is called within its suite. */

@@ -43,7 +43,8 @@ suites
   recover kill -9 of a worker, another one alive: until its turn goes on, p50 and longest
   cancel  a tree of 1,000 turns, until all are canceled and their worker is free
   quiet   a worker with nothing to do: statements per second, CPU
-  backlog 100,000 queued turns of ten projects: claim and promotion p99, and how evenly they are served
+  backlog 100,000 queued turns of ten projects: claim and promotion p99, and how evenly they are served;
+          a new project's first turn while another project keeps all places busy: milliseconds beyond two ends, longest
 
 options
   --json              one JSON line per case on stdout, everything else on stderr

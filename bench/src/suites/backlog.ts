@@ -7,6 +7,7 @@ import { timed } from '../measure.js';
 import { quantile } from '../report.js';
 import { openDatabase } from '../servers.js';
 import type { Bench, Figures } from '../suite.js';
+import { measureNewcomer } from './newcomer.js';
 import { settle } from './pair.js';
 
 const PROJECTS = 10;
@@ -91,7 +92,11 @@ async function serve(
   return { promotes, claims, byProject };
 }
 
-export async function benchBacklog({ servers, options, say }: Bench): Promise<Figures> {
+export async function benchBacklog(bench: Bench): Promise<Figures> {
+  return { ...(await measureQueued(bench)), newcomer: await measureNewcomer(bench) };
+}
+
+async function measureQueued({ servers, options, say }: Bench): Promise<Figures> {
   const concurrency = options.concurrency ?? CONCURRENCY;
   // Each project must be served several windows long, or its share says nothing.
   const count = Math.max(options.samples ?? SERVED, 20 * PROJECTS);
