@@ -51,36 +51,45 @@ describe('a database that is being restarted', () => {
     expect(await worker.exited).toEqual({ code: 0, signal: null });
   }, 300_000);
 
-  it('is waited for while it says that it is starting up', async () => {
-    const target = new URL(server.url);
-    let refused = 0;
-    const sockets = new Set<Socket>();
-    // Before it lets clients in, Postgres accepts connections and answers like this.
-    const door = createServer((socket) => {
-      sockets.add(socket);
-      socket.on('error', () => undefined);
-      if (refused < 3) {
-        refused += 1;
-        socket.once('data', () => socket.end(startingUp()));
-        return;
+  it.each([
+    ['projects ls', 'at its first three connections', [1, 2, 3]],
+    // The first connection of `migrate` is for the schema, the second for the tables of the queues.
+    ['migrate', 'between two migrations', [2]],
+  ] as const)(
+    'is waited for by %s while it says %s that it is starting up',
+    async (command, _when, refusals) => {
+      const target = new URL(server.url);
+      let connections = 0;
+      let refused = 0;
+      const sockets = new Set<Socket>();
+      // Before it lets clients in, Postgres accepts connections and answers like this.
+      const door = createServer((socket) => {
+        sockets.add(socket);
+        socket.on('error', () => undefined);
+        connections += 1;
+        if ((refusals as readonly number[]).includes(connections)) {
+          refused += 1;
+          socket.once('data', () => socket.end(startingUp()));
+          return;
+        }
+        const inner = connect(Number(target.port), target.hostname);
+        inner.on('error', () => socket.destroy());
+        socket.pipe(inner).pipe(socket);
+      }).listen(0, '127.0.0.1');
+      await once(door, 'listening');
+      const address = door.address();
+      const url = new URL(server.url);
+      url.port = String(typeof address === 'object' && address ? address.port : 0);
+      try {
+        const result = await cliHere(command.split(' '), { ...env(), DATABASE_URL: url.href });
+        expect(result).toMatchObject({ code: 0, stderr: expect.stringContaining('starting up') });
+        expect(refused).toBe(refusals.length);
+      } finally {
+        for (const socket of sockets) socket.destroy();
+        door.close();
       }
-      const inner = connect(Number(target.port), target.hostname);
-      inner.on('error', () => socket.destroy());
-      socket.pipe(inner).pipe(socket);
-    }).listen(0, '127.0.0.1');
-    await once(door, 'listening');
-    const address = door.address();
-    const url = new URL(server.url);
-    url.port = String(typeof address === 'object' && address ? address.port : 0);
-    try {
-      const result = await cliHere(['projects', 'ls'], { ...env(), DATABASE_URL: url.href });
-      expect(result).toMatchObject({ code: 0, stderr: expect.stringContaining('starting up') });
-      expect(refused).toBe(3);
-    } finally {
-      for (const socket of sockets) socket.destroy();
-      door.close();
-    }
-  });
+    },
+  );
 });
 
 describe('a failure that waiting does not end', () => {

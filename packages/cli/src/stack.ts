@@ -11,7 +11,6 @@ import {
   type MigrateResult,
   migrate,
   type PoolOptions,
-  toDatabaseError,
 } from '@boxcar/store';
 import type { Config } from './config.js';
 import { type DatabaseWait, untilReachable } from './database-wait.js';
@@ -69,11 +68,7 @@ export async function migrateServer(
       }),
     wait,
   );
-  try {
-    await migrateQueues(server.directUrl);
-  } catch (error) {
-    throw toDatabaseError(error);
-  }
+  await untilReachable(() => migrateQueues(server.directUrl), wait);
   return result;
 }
 
