@@ -28,6 +28,7 @@ import { pauseForBudget, wakeForBudget } from './budget-waits.js';
 import type { Purse } from './claims.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { findSuspended } from './first-tries.js';
+import { type LockLimit, transactWithin } from './lock-limit.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for no key update');
 
@@ -362,28 +363,30 @@ const FIND_LEFT_TO = statement(
   `${pausedText('coalesce($1::timestamptz, now())')} order by b.paused_at limit $2`,
 );
 
-/**
- * Lets turns that wait for an account try again when other turns of their run have ended since: what those have left may be
- * enough. Those for whom it is not wait again.
- */
-export async function wakeForLeftovers(
+export interface PausedAccount extends pg.QueryResultRow {
+  readonly id: string;
+  readonly run_id: RunId;
+}
+
+/** Accounts that turns wait for, and whose run has had ended turns since: those may have left enough. */
+export function findLeftovers(
   pool: pg.Pool,
   options: { readonly now?: Date; readonly limit: number },
+): Promise<PausedAccount[]> {
+  return runRetrying<PausedAccount>(pool, FIND_LEFT_TO, [options.now ?? null, options.limit]);
+}
+
+/** Lets turns that wait for an account try again. Turns for which there is still not enough wait again. */
+export function wakeForLeftovers(
+  pool: pg.Pool,
+  { id, run_id: runId }: PausedAccount,
+  limit: LockLimit = {},
 ): Promise<readonly Ring[]> {
-  const accounts = await runRetrying<{ id: string; run_id: RunId }>(pool, FIND_LEFT_TO, [
-    options.now ?? null,
-    options.limit,
-  ]);
-  const rings: Ring[] = [];
-  for (const { id, run_id: runId } of accounts)
-    rings.push(
-      ...(await transaction(pool, async (tx) => {
-        await lockRun(tx, runId);
-        await settleEnded(tx, runId);
-        return raiseAccount(tx, { runId, accountId: id, limits: {} });
-      })),
-    );
-  return rings;
+  return transactWithin(pool, limit, async (tx) => {
+    await lockRun(tx, runId);
+    await settleEnded(tx, runId);
+    return raiseAccount(tx, { runId, accountId: id, limits: {} });
+  });
 }
 
 const REPORT = statement(`

@@ -28,6 +28,7 @@ import type pg from 'pg';
 import { run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
 import { findSuspended } from './first-tries.js';
+import { type LockLimit, transactWithin } from './lock-limit.js';
 import { hasStatus, toRing } from './turns.js';
 import { strayWaits } from './waits.js';
 
@@ -420,10 +421,10 @@ export function leaveProvider(
     readonly now?: Date | undefined;
     /** Nobody else is woken. */
     readonly wakeOnly?: readonly TurnId[] | undefined;
-  },
+  } & LockLimit,
 ): Promise<Woken> {
   const { turns, hasProved, now, wakeOnly } = options;
-  return transaction(pool, async (tx) => {
+  return transactWithin(pool, options, async (tx) => {
     const row = await lock(tx, name, now);
     const places = turns.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch }));
     await run(tx, LEAVE, [name, JSON.stringify(places)]);
@@ -440,7 +441,7 @@ export function leaveProvider(
 export function wakeProvider(
   pool: pg.Pool,
   name: string,
-  options: { readonly now?: Date | undefined; readonly wakeOnly?: readonly TurnId[] } = {},
+  options: { readonly now?: Date | undefined; readonly wakeOnly?: readonly TurnId[] } & LockLimit = {},
 ): Promise<Woken> {
   return leaveProvider(pool, name, { turns: [], hasProved: false, ...options });
 }

@@ -8,6 +8,7 @@ import {
   type Entry,
   enterProvider,
   findGatedProviders,
+  type LockLimit,
   leaveProvider,
   noteProviderFailure,
   type Woken,
@@ -168,7 +169,7 @@ export class ModelGate {
   /** Wakes who there is room for; `wakeOnly`: nobody else. Fails when one of them cannot be woken. */
   async wake(
     provider: string,
-    options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined } = {},
+    options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined } & LockLimit = {},
   ): Promise<void> {
     this.#follow(provider, await wakeProvider(this.#runtime.pool, provider, options));
   }

@@ -428,6 +428,94 @@ describe('a row that somebody has locked', () => {
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
   }, 60_000);
 
+  test('is a run whose budget has room again: the turns of other runs are woken', async () => {
+    await using h = await harness();
+    await h.profile('writer', [{ say: 'done' }]);
+    const launch = () => submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
+    const [first, second] = [await launch(), await launch()];
+    for (const turnId of [first, second]) await h.runtime.submit('cancel', { turn_id: turnId });
+    await h.rows(`insert into boxcar.budgets (id, run_id, project_id, top_depth, limits, paused_at)
+      select run_id, run_id, project_id, 0, '{"steps": 5}', now() - case when id = '${first}' then interval '7 seconds' else interval '6 seconds' end from boxcar.turns
+      on conflict (id) do update set paused_at = excluded.paused_at`);
+    const runOf = async (turnId: TurnId): Promise<string> =>
+      (await h.rows<{ run_id: string }>('select run_id from boxcar.turns where id = $1', [turnId]))[0]
+        ?.run_id ?? '';
+    const [locked, free] = [await runOf(first), await runOf(second)];
+    const stranger = new pg.Client({ connectionString: h.database.url });
+    await stranger.connect();
+    await stranger.query('begin');
+    await stranger.query('select from boxcar.runs where id = $1 for update', [locked]);
+    const sweeper = createSweeper(h);
+    const paused = async (): Promise<string[]> =>
+      (await h.rows<{ id: string }>('select id from boxcar.budgets where paused_at is not null')).map(
+        ({ id }) => id,
+      );
+    expect((await paused()).sort()).toEqual([locked, free].sort());
+    const startedAt = performance.now();
+    await sweeper.sweep();
+    // Without a limit, each lock is waited for 15 s.
+    expect(performance.now() - startedAt).toBeLessThan(12_000);
+    expect(await paused()).toEqual([locked]);
+    expect(h.log.filter(({ event }) => event === 'sweep.row_locked')).toMatchObject([
+      { fields: { part: 'due_waits', row_id: locked } },
+    ]);
+    expect(h.log.filter(({ event }) => event === 'sweep.part_failed')).toEqual([]);
+    await stranger.end();
+    await waitFor(
+      async () => {
+        await sweeper.sweep();
+        return (await paused()).length === 0;
+      },
+      { message: 'the turns of the locked run are woken' },
+    );
+    expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
+  }, 60_000);
+
+  test('is a provider: its turns wait for the next sweep, and the turns of other providers are woken', async () => {
+    await using h = await harness();
+    await h.profile('writer', [{ say: 'done' }]);
+    const launch = () => submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
+    const [waiting, woken] = [await launch(), await launch()];
+    await h.rows("insert into boxcar.providers (name, max_concurrent) values ('locked', 5), ('other', 5)");
+    await h.rows(
+      `with w as (
+        insert into boxcar.waits (turn_id, project_id, kind, due_at, provider)
+        select id, project_id, 'limit', now(), case when id = $1 then 'locked' else 'other' end from boxcar.turns)
+       update boxcar.turns set status = 'suspended'`,
+      [waiting],
+    );
+    const stranger = new pg.Client({ connectionString: h.database.url });
+    await stranger.connect();
+    await stranger.query('begin');
+    await stranger.query("select from boxcar.providers where name = 'locked' for update");
+    const limits: unknown[] = [];
+    const sweeper = new Sweeper(h.runtime, {
+      lostRingMs: 600_000_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: async (name, options) => {
+        limits.push(options.lockMs);
+        await wakeProvider(h.database.pool, name, options);
+      },
+    });
+    const sweepLater = (): Promise<void> => sweeper.sweep({ now: new Date(Date.now() + 1_000) });
+    const startedAt = performance.now();
+    await sweepLater();
+    expect(performance.now() - startedAt).toBeLessThan(12_000);
+    expect(await statusOf(h, woken)).toBe('dispatched');
+    expect(await statusOf(h, waiting)).toBe('suspended');
+    // The tries that meet the lock have a limit of their own, also those of single turns.
+    expect(limits).toEqual([expect.any(Number), expect.any(Number), expect.any(Number)]);
+    await stranger.end();
+    await waitFor(
+      async () => {
+        await sweepLater();
+        return (await statusOf(h, waiting)) === 'dispatched';
+      },
+      { message: 'the turn of the locked provider is woken' },
+    );
+    expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
+  }, 60_000);
+
   test('is given up by the sweep for now, without a note, when it stays locked', async () => {
     await using h = await harness();
     await h.profile('slow', [{ say: 'never' }]);

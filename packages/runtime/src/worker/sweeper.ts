@@ -23,6 +23,7 @@ import {
   findExhaustedTurns,
   findFailedTurns,
   findLeftForks,
+  findLeftovers,
   findOverdueCalls,
   findOverdueProviders,
   findOverdueTurns,
@@ -106,7 +107,7 @@ export interface SweeperOptions {
   /** Wakes who waits for a provider, as far as there is room. */
   readonly wakeProvider: (
     provider: string,
-    options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined },
+    options: { readonly wakeOnly?: readonly TurnId[]; readonly now?: Date | undefined } & LockLimit,
   ) => Promise<void>;
 }
 
@@ -262,7 +263,7 @@ export class Sweeper {
     work: {
       readonly all: () => Promise<readonly Ring[]>;
       readonly find: () => Promise<readonly R[]>;
-      readonly alone: (row: R) => Promise<readonly Ring[]>;
+      readonly alone: (row: R, limit: LockLimit) => Promise<readonly Ring[]>;
     },
   ): Promise<readonly Ring[]> {
     try {
@@ -274,7 +275,7 @@ export class Sweeper {
     await this.#each(kind, clock, {
       rows: await work.find(),
       key: 'turn_id',
-      work: async (row) => void rings.push(...(await work.alone(row))),
+      work: async (row, limit) => void rings.push(...(await work.alone(row, limit))),
     });
     return rings;
   }
@@ -305,6 +306,10 @@ export class Sweeper {
     this.#runtime.knockSoon([id]);
   }
 
+  #logLocked(part: SweepKind, rowId: string): void {
+    this.#runtime.log('warn', 'sweep.row_locked', { part, row_id: rowId });
+  }
+
   /** Each row in its turn; one that is locked is left to the next pass, one that cannot be handled is set aside. */
   #each<K extends string, R extends Readonly<Record<K, string>> & { readonly project_id: ProjectId | null }>(
     kind: SweepKind,
@@ -317,7 +322,7 @@ export class Sweeper {
   ): Promise<void> {
     return this.#patience.each(of.rows, {
       idOf: (row) => `${kind}:${row[of.key]}`,
-      onLocked: (row) => this.#runtime.log('warn', 'sweep.row_locked', { part: kind, row_id: row[of.key] }),
+      onLocked: (row) => this.#logLocked(kind, row[of.key]),
       work: async (row, lockMs) => {
         try {
           await of.work(row, { lockMs });
@@ -438,7 +443,7 @@ export class Sweeper {
   /** Rings by itself. */
   async #wakeProvider(
     provider: string,
-    options: Clock & { readonly wakeOnly?: readonly TurnId[] },
+    options: Clock & LockLimit & { readonly wakeOnly?: readonly TurnId[] },
   ): Promise<readonly Ring[]> {
     await this.#options.wakeProvider(provider, options);
     return [];
@@ -452,12 +457,25 @@ export class Sweeper {
       alone: (wait) => wakeDue(pool, { ...clock, turnIds: [wait.turn_id] }),
     });
     this.#runtime.ring(rings);
-    this.#runtime.ring(await wakeForLeftovers(pool, clock));
+    await this.#patience.each(await findLeftovers(pool, clock), {
+      idOf: ({ id }) => `leftovers:${id}`,
+      onLocked: ({ id }) => this.#logLocked('due_waits', id),
+      work: async (account, lockMs) => {
+        try {
+          this.#runtime.ring(await wakeForLeftovers(pool, account, { lockMs }));
+        } catch (failure) {
+          if (isLocked(failure)) return false;
+          throw failure;
+        }
+        return true;
+      },
+    });
     for (const provider of await findOverdueProviders(pool, clock))
       await this.#orAlone('due_waits', clock, {
-        all: () => this.#wakeProvider(provider, clock),
+        all: () => this.#wakeProvider(provider, { ...clock, lockMs: this.#patience.lockMs }),
         find: () => findProviderWaiters(pool, provider, clock),
-        alone: (wait) => this.#wakeProvider(provider, { ...clock, wakeOnly: [wait.turn_id] }),
+        alone: (wait, limit) =>
+          this.#wakeProvider(provider, { ...clock, ...limit, wakeOnly: [wait.turn_id] }),
       });
   }
 
