@@ -139,7 +139,7 @@ test('a pool of the caller is asked one statement at a time', async () => {
   expect(pool.most).toBe(1);
 });
 
-/** A pool whose connections take one statement at a time, as pg makes them by default. Counts the statements under way. */
+/** A pool whose connections accept one statement at a time, the default of pg. Counts the statements in progress. */
 function plainPool(connectionString: string) {
   const pool = new pg.Pool({ connectionString, max: 1 });
   const counted = { pool, most: 0, [Symbol.asyncDispose]: () => pool.end() };
