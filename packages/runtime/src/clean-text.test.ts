@@ -77,7 +77,7 @@ describe.each([
   ['half a character', 'a\ud800b'],
   ['an id with a NUL', '01890000-0000-7000-8000-000000000000\u0000'],
 ])('%s', (_what, text) => {
-  test.each(WAYS)('as %s is refused and says so', async (_way, send) => {
+  test.each(WAYS)('as %s is refused with that reason', async (_way, send) => {
     const error = await send(text).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(KernelError);
     const { code, message } = error as KernelError;

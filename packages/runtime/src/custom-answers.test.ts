@@ -116,7 +116,7 @@ test('an operation keeps the record of its other turns when some of its turns ar
   await checkInvariants(h.database.pool);
 });
 
-test('operations of builds that did not record what they made are read by their moment, and purged by their answer', async () => {
+test('operations of older builds, without a record, are checked by their time and purged by their answer', async () => {
   await using _worker = await h.worker();
   const before = await rowCounts(h.database.pool);
   const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {

@@ -57,7 +57,7 @@ interface UnitOptions {
   readonly primitive: string;
   /** The handler is part of the kernel: it waits only for the database while its transaction is open. */
   readonly isOwn: boolean;
-  /** Writes what needs no transaction around it; may gather several into one statement. */
+  /** Writes a submission that needs no transaction around it; may gather several into one statement. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
 }
 

@@ -5,7 +5,7 @@ import type { Handler, HandlerTools } from '../handler.js';
 /** Ids in the answer; of a larger tree the count says the rest. */
 const LISTED = 1_000;
 
-/** What to do about a turn that could not be ended. */
+/** The next action for a turn that could not be ended. */
 const NOT_ENDED =
   'No worker runs this turn any more. Its end is tried again after 2, 4, 8 and 16 seconds, and not after that. Remove the cause, then run boxcar doctor --retry-dead.';
 

@@ -5,7 +5,7 @@
  * S2  A tool that may run once ran once at most. The invariants hold. No worker ends by itself.
  * S3  While one process is killed, stopped or cut off, the others continue: turns that are submitted meanwhile end within
  *     the lease plus 2 s, or within 12 s if that process is a caller.
- * S4  The same seed chooses the same load and the same faults; what they hit is up to the machine.
+ * S4  The same seed chooses the same load and the same faults; their effects depend on the machine.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { tryParseId } from '@boxcar/kernel';

@@ -41,7 +41,7 @@ export interface StopRun extends Sent {
   readonly struck: string | undefined;
   /** From the stop, or from the start, to the end of everything. */
   readonly tookMs: number;
-  /** Of that, without what the machine lost. */
+  /** `tookMs` without the time that the machine lost. */
   readonly heldUpMs: number;
 }
 
