@@ -75,7 +75,7 @@ test.each(WORDS)('checks ignore an answer of %j, but not the record of what it m
   await expect(checkInvariants(h.database.pool)).rejects.toThrow(/operation-names-turn: .* does not exist/);
   await h.rows("update boxcar.operations set made = '{}' where primitive = 'answering'");
   await expect(checkInvariants(h.database.pool)).rejects.toThrow(
-    `operation-names-turn: what an accepted submission is recorded to have made exists, and a turn comes from one request: ${turnId} was asked for by 0 requests`,
+    `operation-names-turn: the record of an accepted submission names only rows that exist, and each turn belongs to one request: ${turnId} was asked for by 0 requests`,
   );
 });
 

@@ -671,7 +671,7 @@ export class Runtime implements RuntimeCore {
       while (this.#background.size > 0) await Promise.all(this.#background);
     };
     for (const stop of this.#stopWatching) stop();
-    await attempt('rings and promotions under way', settled());
+    await attempt('rings and promotions in progress', settled());
     await Promise.all([
       attempt('the queues', this.doorbell.close()),
       attempt('the watcher of turns', this.watcher.close()),

@@ -915,8 +915,8 @@ export class Worker implements AsyncDisposable {
         ...[...this.#active.values()].flatMap((active) => [...active.begunIds]),
       ];
       const given = releaseTurns(pool, this.#id, null, { begunIds }).then((rings) => doorbell.ring(rings));
-      await attempt('giving back its turns', given, left());
-      await attempt('taking leave of the database', removeWorker(pool, this.#id), left());
+      await attempt('handing its turns back', given, left());
+      await attempt('removing its row from the database', removeWorker(pool, this.#id), left());
     }
     await attempt('the sweep and the watch of other workers', stopping, left());
     await attempt('the direct connection', this.#relocking, left());
