@@ -20,7 +20,7 @@ function* sources(): Generator<string> {
         yield join(folder, name);
 }
 
-test('a test reads only the sessions and locks of its own database: the server also has those of other tests', () => {
+test('a test reads only the sessions and locks of its own database, since other tests use the same server', () => {
   const files = [...sources()].filter((file) => !file.endsWith('scoped-looks.test.ts'));
   const looks = files.flatMap((file) =>
     (readFileSync(join(root, file), 'utf8').match(TEXTS) ?? [])

@@ -10,7 +10,7 @@ import { type SoakReport, soak } from '../packages/runtime/src/testing/soak/soak
 const USAGE = `Usage: npm run soak -- [--minutes N] [--turns N] [--seed S] [--queue redis|postgres] [--json]
        npm run soak -- --stops [--queue redis|postgres]
 
-Runs workers and callers as processes of their own against an embedded Postgres and, unless told otherwise, a private
+Runs workers and callers as separate processes against an embedded Postgres and, unless told otherwise, a private
 redis-server, submits turns of all kinds, and lets random faults strike. Ends with 1 when something did not hold.
 
   --minutes N   how long faults strike; parts of a minute too (1; with --turns: 60)
@@ -88,7 +88,7 @@ function print(report: SoakReport): void {
     .sort(([a], [b]) => a.localeCompare(b))
     .map(([name, ms]) => `  ${String(ms).padStart(5)} ms  ${name}`);
   if (held.length > 0)
-    console.log(`the longest that a turn took that others submitted meanwhile\n${held.join('\n')}\n`);
+    console.log(`the longest time of a turn that others submitted meanwhile\n${held.join('\n')}\n`);
   console.log(`what held: ${report.promises.length - broken.length} of ${report.promises.length} promises`);
   for (const { promise, broken: found } of broken)
     console.log(`\nBROKEN  ${promise}\n${found.map((what) => `  ${what}`).join('\n')}`);

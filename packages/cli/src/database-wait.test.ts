@@ -12,7 +12,7 @@ beforeAll(async () => {
 
 afterAll(() => server.close());
 
-/** On a busy machine the start of a process alone takes seconds. */
+/** On a busy machine even the start of a process takes seconds. */
 const PATIENT = { deadlineMs: 120_000 };
 
 const saysThatItWaits = (child: NodeChild): Promise<unknown> =>
@@ -24,7 +24,7 @@ const saysThatItWaits = (child: NodeChild): Promise<unknown> =>
 describe('a database that is being restarted', () => {
   const env = (): Env => ({ DATABASE_URL: server.url, BOXCAR_DATABASE_WAIT_SECONDS: '300' });
 
-  it('is waited for by commands and the worker, which say so once and then do their work', async () => {
+  it('is waited for by commands and the worker, which report the wait once and then do their work', async () => {
     // REDIS_URL is set only because commands would otherwise need the queue tables; Redis is not contacted.
     const redis = { REDIS_URL: 'redis://127.0.0.1:1' };
     const children: NodeChild[] = [];
@@ -56,7 +56,7 @@ describe('a database that is being restarted', () => {
     // The first connection of `migrate` is for the schema, the second for the tables of the queues.
     ['migrate', 'between two migrations', [2]],
   ] as const)(
-    'is waited for by %s while it says %s that it is starting up',
+    'is waited for by %s while it reports %s that it is starting up',
     async (command, _when, refusals) => {
       const target = new URL(server.url);
       let connections = 0;

@@ -55,7 +55,7 @@ Environment:
   BOXCAR_LEASE_MS               worker: its turns stay its own so long without
                                 news (10000)
   BOXCAR_GRACE_MS               worker: how long a stop may take, most of it
-                                for turns in hand (10000)
+                                for running turns (10000)
   BOXCAR_HANDLER_TIMEOUT_MS     how long the handler of a primitive that no
                                 turn calls may take (60000)
   BOXCAR_MAX_CARD_BYTES         largest card (1048576)

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { run } from './process.js';
 
-test('a program that does not end is cut off, and its output says so', async () => {
+test('a program that does not end is cut off, and its output reports this', async () => {
   // A child of the program keeps the output open.
   const script = "console.log('begun'); require('child_process').spawn('sleep', ['8'], { stdio: 'inherit' })";
   const { code, output } = await run(process.execPath, ['-e', script], { limitMs: 1_000 });

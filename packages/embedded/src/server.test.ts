@@ -357,7 +357,7 @@ describe('the owner of a lock file', () => {
   it('a start waits a bounded time for a process that hangs while it leaves, and names it', async () => {
     const dataDir = newFolder();
     const leaver = await hold({ dataDir });
-    // A server that does not react holds up the process while it leaves; the process is then stopped too.
+    // A server that does not react delays the process that leaves. That process is then stopped too.
     process.kill(leaver.pid, 'SIGSTOP');
     leaver.process.stdin?.write('stop');
     await until(() => readdirSync(join(dataDir, 'leaving')).length > 0, 'the process leaves');

@@ -103,12 +103,12 @@ describe('a batcher', () => {
     expect(await batcher.add(100)).toBe(200);
   });
 
-  /** As the store reports what Postgres said. */
+  /** The error that the store makes of a Postgres error. */
   const limit = (code: string) =>
     new KernelError('database_unavailable', { cause: Object.assign(new Error(code), { code }) });
 
   test.each(['55P03', '57014'])(
-    'a row that uses up a limit (%s) is waited for alone, while the others of its batch go on',
+    'a row that uses up a limit (%s) is waited for alone, while the others of its batch continue',
     async (code) => {
       const attempts: { readonly inputs: readonly number[]; readonly isPatient: boolean }[] = [];
       let free = (): void => undefined;
@@ -134,14 +134,14 @@ describe('a batcher', () => {
 
   test.each([
     ['loses each race', Object.assign(new Error('could not serialize'), { code: '40001' })],
-    ['wants more memory than there is', limit('53200')],
-  ])('lets an item fail alone that %s', async (_what, failure) => {
+    ['needs more memory than there is', limit('53200')],
+  ])('fails only the item that %s', async (_what, failure) => {
     const { batcher } = doubler({ poison: 3, failure });
     const settled = await addAll(batcher, range(7));
     expect(settled.filter(({ status }) => status === 'rejected')).toHaveLength(1);
   });
 
-  test('halves of a failed batch go side by side', async () => {
+  test('the halves of a failed batch run at the same time', async () => {
     const { batcher, batches, hold, release } = doubler({ poison: 0 });
     const adding = addAll(batcher, range(4));
     queueMicrotask(hold);
@@ -161,7 +161,7 @@ describe('a batcher', () => {
   });
 });
 
-test('a batch that a handler has begun is not its work: nobody’s item is refused for its open transaction', async () => {
+test('the open transaction of the handler that starts a batch causes no refusal of an item', async () => {
   const pool = createPool({ connectionString: 'postgres://127.0.0.1:1/none' });
   const scope = handlerScope(pool, 'nests');
   const batcher = new Batcher<number, number>(
@@ -178,7 +178,7 @@ test('a batch that a handler has begun is not its work: nobody’s item is refus
   const others = range(200).map((input) => batcher.add(input));
   expect(await first).toBe(1);
   expect(await Promise.all(others)).toEqual(range(200));
-  // The fault that this is about: within its scope the handler is refused.
+  // In its own scope the handler is refused: without this error the test would prove nothing.
   expect(() => insideHandler(scope, () => refuseNested(pool))).toThrow(
     expect.objectContaining({ code: 'nested_connection' }),
   );

@@ -29,10 +29,10 @@ type Run<I, O> = (inputs: readonly I[], attempt: Required<BatchTry>) => Promise<
  * batches, and the fewer its commits. A full batch, or one whose predecessor takes too long (it waits for a lock, say),
  * starts beside it.
  *
- * A batch that fails is split by halves, side by side, until the poison item fails alone. A failure that took long (a locked row, a
- * statement that ran out of its time) is not waited for again: each item is tried alone, and only an item that is alone waits for a lock
- * with patience. So one row holds up the others of its batch once, by one limit of the connection. A server that is away is no
- * item's fault: then all fail together.
+ * A failed batch is split in halves, which run at the same time, until the poison item fails alone. A failure that takes
+ * long (a locked row, a statement that exceeds its time limit) is not repeated for halves: each item is tried alone at
+ * once. Only an item that is alone waits for a lock with patience. So one row delays the others of its batch once, by one
+ * limit of the connection. A server that is away is not the fault of an item: then all items fail together.
  */
 export class Batcher<I, O> {
   readonly #run: Run<I, O>;
@@ -44,7 +44,10 @@ export class Batcher<I, O> {
   #isScheduled = false;
   #patience: NodeJS.Timeout | undefined;
 
-  /** @param run - Told that the items are repeated, it looks for what an earlier try of a larger batch may have left. */
+  /**
+   * @param run - When it is told that the items are repeated, it looks for rows that an earlier try of a larger batch may
+   *   have left.
+   */
   constructor(run: Run<I, O>, options: BatcherOptions = {}) {
     this.#run = run;
     this.#maxItems = options.maxItems ?? 64;
@@ -56,7 +59,7 @@ export class Batcher<I, O> {
     return new Promise<O>((resolve, reject) => {
       this.#waiting.push({ input, resolve, reject });
       // What this very moment brings joins the batch; an idle system waits for no more.
-      // A batch is not work of the caller who happens to begin it, nor are those that follow.
+      // A batch is not the work of the caller that happens to start it, and neither are the batches that follow.
       outsideHandlers(() => this.#schedule(queueMicrotask));
     });
   }
@@ -112,7 +115,7 @@ export class Batcher<I, O> {
     }
   }
 
-  /** Parts of a failed batch, some of them at once. */
+  /** Runs the parts of a failed batch, a few at the same time. */
   async #settleParts(batch: readonly Item<I, O>[], size: number): Promise<void> {
     const starts = Array.from({ length: Math.ceil(batch.length / size) }, (_none, n) => n * size).values();
     const settleNext = async (): Promise<void> => {

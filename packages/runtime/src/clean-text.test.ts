@@ -1,4 +1,4 @@
-/** Text that Postgres cannot keep is refused as such, whichever way it comes in. */
+/** Text that Postgres cannot store is refused at every entrance, with that reason. */
 import { KernelError } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -19,10 +19,10 @@ afterAll(() => h[Symbol.asyncDispose]());
 
 const launch = { profile_name: 'p', instruction: 'x' };
 
-/** What is looked up by an id or a name that no row can have is not found; everything else is refused as it is. */
+/** Lookups by an id or a name that no row can have are answered as not found. Everything else is refused. */
 const REFUSALS = ['bad_request', 'bad_config', 'profile_invalid', 'unknown_primitive', 'not_found'];
 
-/** Each puts the text where it would reach a column, a comparison or a cast. */
+/** Each function passes the text to a place where it would reach a column, a comparison or a cast. */
 const WAYS: readonly [string, (text: string) => Promise<unknown>][] = [
   ['project', (text) => h.runtime.submit('launch_principal', launch, { projectId: text })],
   ['agent', (text) => h.runtime.submit('launch_principal', launch, { sourceAgentId: text })],
@@ -77,7 +77,7 @@ describe.each([
   ['half a character', 'a\ud800b'],
   ['an id with a NUL', '01890000-0000-7000-8000-000000000000\u0000'],
 ])('%s', (_what, text) => {
-  test.each(WAYS)('as %s is refused and says so', async (_way, send) => {
+  test.each(WAYS)('as %s is refused with that reason', async (_way, send) => {
     const error = await send(text).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(KernelError);
     const { code, message } = error as KernelError;

@@ -1,4 +1,4 @@
-/** Closing ends, whichever servers are away. */
+/** Closing always ends, even when all servers are away. */
 import { createModelRouter } from '@boxcar/llm';
 import { queueBackends, tcpProxy, testDatabase, testRedis } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
@@ -7,7 +7,7 @@ import { openRuntime } from './open.js';
 import { migrateQueues } from './queues.js';
 import { createWorker } from './worker/worker.js';
 
-/** Far more than the limits of all parts together, and far less than a server that is away would take. */
+/** Much longer than the limits of all parts together, and much shorter than the silence of a server that is away. */
 const SOON_MS = 30_000;
 
 async function timed(work: Promise<unknown>): Promise<{ error: unknown; tookMs: number }> {
@@ -51,7 +51,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
       const { turn_id } = receipt as { turn_id: string };
       while ((await opened.runtime.getTurn(turn_id)).status !== 'running')
         await new Promise((resolve) => setTimeout(resolve, 20));
-      // One of them is being waited for.
+      // One turn has a caller that waits for it.
       const waiting = opened.runtime.waitForTurn(turn_id).catch((error: unknown) => error);
 
       for (const proxy of [postgresProxy, redisProxy]) {
@@ -60,7 +60,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
       }
       const closings = await Promise.all([timed(worker.close({ graceMs: 500 })), timed(door.close())]);
       const [ofWorker] = closings;
-      // It says that it could not hand its turn back.
+      // The error reports that the worker could not hand its turn back.
       expect(ofWorker?.error).toBeInstanceOf(AggregateError);
       const last = await timed(opened.close());
       for (const { tookMs } of [...closings, last]) expect(tookMs).toBeLessThan(SOON_MS);

@@ -1,4 +1,4 @@
-/** Handlers answer what they like: the kernel reads from an answer nothing about what the submission made. */
+/** Handlers may answer anything: the kernel does not read from an answer what the submission made. */
 import type { JsonValue, TurnId } from '@boxcar/kernel';
 import { purgeRuns } from '@boxcar/store';
 import { beforeEach, expect, test } from 'vitest';
@@ -10,7 +10,7 @@ import { checkInvariants } from './testing/invariants.js';
 import { rowCounts } from './testing/row-counts.js';
 
 let h: Harness;
-/** The turns that the last call of a handler below made. */
+/** The turns that the last call of the handler below has made. */
 let made: readonly TurnRef[];
 
 beforeEach(async () => {
@@ -19,7 +19,7 @@ beforeEach(async () => {
   return () => h[Symbol.asyncDispose]();
 });
 
-/** Registers a handler that makes `turns` turns, joins them if told, and answers `answer`. */
+/** Registers a handler that makes `turns` turns, joins them if `isJoined`, and returns `answer`. */
 function answering(answer: JsonValue, { name = 'answering', turns = 1, isJoined = false } = {}): void {
   h.runtime.registerHandler(name, {
     description: 'Makes turns.',
@@ -62,7 +62,7 @@ const WORDS: readonly JsonValue[] = [
   null,
 ];
 
-test.each(WORDS)('an answer of %j is reported by no check, and what it made is', async (answer) => {
+test.each(WORDS)('checks ignore an answer of %j, but not the record of what it made', async (answer) => {
   await using _worker = await h.worker();
   answering(answer);
   expect(await h.runtime.submit('answering', {})).toEqual(answer);
@@ -75,11 +75,11 @@ test.each(WORDS)('an answer of %j is reported by no check, and what it made is',
   await expect(checkInvariants(h.database.pool)).rejects.toThrow(/operation-names-turn: .* does not exist/);
   await h.rows("update boxcar.operations set made = '{}' where primitive = 'answering'");
   await expect(checkInvariants(h.database.pool)).rejects.toThrow(
-    `operation-names-turn: what an accepted submission is recorded to have made exists, and a turn comes from one request: ${turnId} was asked for by 0 requests`,
+    `operation-names-turn: the record of an accepted submission names only rows that exist, and each turn belongs to one request: ${turnId} was asked for by 0 requests`,
   );
 });
 
-test('every turn of a submission is recorded, joined or alone, and goes with its operation', async () => {
+test('every turn of a submission is recorded, joined or alone, and is purged with its operation', async () => {
   await using _worker = await h.worker();
   const before = await rowCounts(h.database.pool);
   for (const isJoined of [true, false]) {
@@ -100,7 +100,7 @@ test('every turn of a submission is recorded, joined or alone, and goes with its
   expect(await rowCounts(h.database.pool)).toEqual(before);
 });
 
-test('an operation whose turns are purged in part keeps the record of the others', async () => {
+test('an operation keeps the record of its other turns when some of its turns are purged', async () => {
   await using _worker = await h.worker();
   answering('done', { turns: 2 });
   await h.runtime.submit('answering', {});
@@ -116,7 +116,7 @@ test('an operation whose turns are purged in part keeps the record of the others
   await checkInvariants(h.database.pool);
 });
 
-test('operations of builds that did not record what they made are read by their moment, and purged by their answer', async () => {
+test('operations of older builds, without a record, are checked by their time and purged by their answer', async () => {
   await using _worker = await h.worker();
   const before = await rowCounts(h.database.pool);
   const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {

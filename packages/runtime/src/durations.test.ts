@@ -1,4 +1,6 @@
-/** Durations and other numbers from callers are checked where they are given, and no timer fires before its time. */
+/**
+ * Durations and other numbers from callers are checked at the place where they are given, and no timer fires too early.
+ */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { type Harness, harness } from './testing/harness.js';
@@ -14,7 +16,7 @@ beforeAll(async () => {
 afterAll(() => h[Symbol.asyncDispose]());
 
 const DAY_MS = 86_400_000;
-/** Neither positive nor at most 30 days; as text to be told apart in a title. */
+/** Values that are not positive or exceed 30 days; the text distinguishes them in a title. */
 const WRONG: readonly [string, unknown][] = [
   ['0', 0],
   ['-1', -1],
@@ -39,7 +41,7 @@ describe('the timeout of a tool', () => {
     expect(h.runtime.tools.has('odd')).toBe(false);
   });
 
-  test('of 30 days does not end a call that takes a moment', async () => {
+  test('of 30 days does not end a short call', async () => {
     h.runtime.registerTool({
       ...tool('patient', 30 * DAY_MS),
       run: () => new Promise((resolve) => setTimeout(resolve, 100, 'answered')),
@@ -76,7 +78,7 @@ describe('a wait of the library', () => {
 
   test('of 30 days, and one without limit, end with the turn', async () => {
     const waits = [30 * DAY_MS, Infinity].map((timeoutMs) => h.runtime.waitForTurn(turnId, { timeoutMs }));
-    // A timer that has overflowed fires now.
+    // A timer with an overflow would fire at once.
     const first = await Promise.race([
       Promise.allSettled(waits).then(() => 'ended'),
       new Promise((resolve) => setTimeout(resolve, 100, 'waits')),
@@ -108,7 +110,7 @@ describe('the options of a worker', () => {
     });
   });
 
-  test('pauses of 30 days do not become a loop without a pause', async () => {
+  test('pauses of 30 days do not become loops without pauses', async () => {
     const before = h.log.length;
     await using _worker = await h.worker({
       sweepMs: 30 * DAY_MS,
@@ -124,7 +126,7 @@ describe('the options of a worker', () => {
     expect(h.log.slice(before).filter(({ event }) => event.endsWith('failed'))).toEqual([]);
   });
 
-  test('the grace of a close is refused like that of a worker', async () => {
+  test('the grace time of a close is checked like that of a worker', async () => {
     await using worker = await h.worker();
     await expect(worker.close({ graceMs: Number.NaN })).rejects.toMatchObject({
       code: 'bad_request',
@@ -141,7 +143,7 @@ describe('a handler of a user', () => {
     ['deadlineMs', 0],
     ['priority', 1.5],
     ['priority', 40_000],
-  ])('that gives a turn the %s %s is refused by name, and leaves nothing', async (field, value) => {
+  ])('that gives a turn the %s %s is refused by name, and leaves no rows', async (field, value) => {
     const name = `odd_${field}_${value}`.toLowerCase().replaceAll(/[^a-z0-9_]/g, '_');
     h.runtime.registerHandler(name, {
       description: 'Submits a turn.',

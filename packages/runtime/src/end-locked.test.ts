@@ -57,7 +57,7 @@ const childrenOf = (turnId: TurnId, count: number): Promise<readonly [TurnId, ..
     },
     { message: 'the turn waits' },
   );
-/** No end of this turn can be written. */
+/** Makes every end of this turn fail. */
 const poison = (turnId: TurnId) =>
   h.rows(
     `create or replace function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'this row is poison'; end $$;
@@ -77,14 +77,14 @@ const sweeper = () =>
   });
 const openOf = (runId: string) =>
   h.rows<{ id: TurnId }>('select id from boxcar.turns where run_id = $1 and ended_at is null', [runId]);
-/** The cause is gone, and the sweep tries again. */
+/** Removes the cause, and lets the sweep try again. */
 const cure = async () => {
   await h.rows('drop trigger refuse on boxcar.turns');
   await sweeper().sweep({ now: new Date(Date.now() + 60_000) });
 };
 
 describe('a turn whose end cannot be written', () => {
-  test('keeps no other turn of its run from its end, is named by the cancel, and is canceled once it can be', async () => {
+  test('prevents no other end in its run, is named by the cancel, and is canceled as soon as possible', async () => {
     const root = await launch('absent');
     const children: TurnId[] = [];
     for (let n = 0; n < 6; n += 1) children.push(await launch('absent', root));
@@ -112,7 +112,7 @@ describe('a turn whose end cannot be written', () => {
       },
       { kind: 'turn_ends', row_id: bad, is_dead: false, attempts: 1 },
     ]);
-    // Again, and by its own id: refused for no other reason.
+    // The second cancel, by the id of the turn, has the same result.
     expect(await cancel({ turn_id: bad })).toMatchObject({
       status: 'partial',
       not_ended: [{ turn_id: bad }],
@@ -122,7 +122,7 @@ describe('a turn whose end cannot be written', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('is not resumed by the end of what it waits for', async () => {
+  test('is not resumed by the end of the turn that it waits for', async () => {
     const asker = await launch('asker');
     const [child] = await childrenOf(asker, 1);
     await poison(asker);
@@ -136,7 +136,7 @@ describe('a turn whose end cannot be written', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('is aborted where it runs, and nobody claims it any more, also after its dead letters are tried again', async () => {
+  test('is aborted by its worker and not claimed again, even after its dead letters are tried again', async () => {
     const held = await launch('held');
     await waitFor(async () => (await rowOf(held)).status === 'running', { message: 'it runs' });
     await poison(held);
@@ -148,7 +148,7 @@ describe('a turn whose end cannot be written', () => {
       () => h.log.some(({ event, fields }) => event === 'turn.interrupted' && fields.turn_id === held),
       { message: 'its worker has stopped' },
     );
-    // Handed back and rung, as the heartbeat of its worker does with what it does not run.
+    // The turn is handed back and rung, as the heartbeat of its worker does with turns that the worker does not run.
     const [ring] = await h.rows<{ epoch: number }>(
       "update boxcar.turns set status = 'dispatched', epoch = epoch + 1, holder_id = null, dispatched_at = now() where id = $1 returning epoch",
       [held],
@@ -164,7 +164,7 @@ describe('a turn whose end cannot be written', () => {
     expect(await rowOf(held)).toMatchObject({ status: 'canceled' });
   });
 
-  test('as a task of a fork_join that is canceled with its turn leaves the others ended, and the batch ends with it', async () => {
+  test('does not prevent the end of the other tasks of its fork_join, and the batch ends with it', async () => {
     const forker = await launch('forker');
     const [, bad] = (await childrenOf(forker, 5)) as [TurnId, TurnId];
     await poison(bad);
@@ -195,7 +195,7 @@ describe('a turn whose end cannot be written', () => {
   });
 });
 
-test('a failure that strikes all turns of a run is none of theirs: nothing is written', async () => {
+test('a failure that affects all turns of a run is not the fault of single turns: nothing is written', async () => {
   const root = await launch('absent');
   await Promise.all(Array.from({ length: 40 }, () => launch('absent', root)));
   await h.rows(

@@ -6,8 +6,9 @@
  * E2  Each turn ends by the statement that ends any turn, so a completion that races has either won before or finds nothing.
  * E3  No call of an ended turn stays open: one that a worker outside has is looked after at once, the others are settled here.
  * E4  The number of statements does not depend on the size of the tree.
- * E5  An end of a turn that waits ends what that turn alone waits for, in the same transaction (`endWaiting`, `endHeld`).
- * E6  A turn whose end cannot be written is named, and keeps no other one from its end (`end-locked.ts`).
+ * E5  The end of a waiting turn also ends the turns that only this turn waits for, in the same transaction (`endWaiting`,
+ *     `endHeld`).
+ * E6  A turn whose end cannot be written is reported, and does not prevent the other ends (`end-locked.ts`).
  */
 import { type ErrorBody, type FinalStatus, KernelError, type RunId, type TurnId } from '@boxcar/kernel';
 import {
@@ -29,14 +30,14 @@ import { buildEnd, fallbackDeliverable } from './worker/ending.js';
 
 export interface EndSubtrees {
   readonly runId: RunId;
-  /** Absent: every turn of the run, whatever its root. */
+  /** Absent: every turn of the run, under all of its roots. */
   readonly rootTurnIds?: readonly TurnId[] | undefined;
   readonly status: Exclude<FinalStatus, 'success'>;
   /** What each of them ends with; the id of its turn is added. */
   readonly error: ErrorBody;
   /** True: a root that has ended already is none, and what it has left behind goes on. */
   readonly areRootsOpen?: boolean;
-  /** True: a turn below the roots that somebody else waits for goes on. */
+  /** True: a turn below the roots continues if another caller waits for it. */
   readonly sparesWanted?: boolean;
   /** Turns that the transaction will lock later anyway: turns are locked all at once. */
   readonly alsoLock?: readonly TurnId[];
@@ -79,7 +80,7 @@ function endFromOutside(
   };
 }
 
-/** Ends the unfinished turns among and below `rootTurnIds`, or of the whole run; nothing is changed when there are none. */
+/** Ends the unfinished turns among and below `rootTurnIds`, or of the whole run. Changes nothing when there are none. */
 export async function endSubtrees(tx: Tx, request: EndSubtrees): Promise<EndedTurns> {
   const turns = await lockSubtrees(tx, request.runId, request);
   if (turns.length === 0) return NOTHING_ENDED;
@@ -91,7 +92,7 @@ export async function endSubtrees(tx: Tx, request: EndSubtrees): Promise<EndedTu
 
 type OutsideEnding = Pick<EndSubtrees, 'status' | 'error'>;
 
-/** The ends of turns that are no longer waited for. */
+/** The ends of turns whose waiting turn has ended. */
 function endsOf(awaited: readonly EndableTurn[], waiting: TurnId, status: FinalStatus) {
   const error = new KernelError('canceled', {
     message: `Turn ${waiting}, which waited for this turn, has ended as ${status}.`,
@@ -101,9 +102,9 @@ function endsOf(awaited: readonly EndableTurn[], waiting: TurnId, status: FinalS
 }
 
 /**
- * Ends one turn from outside: at its deadline, or because it cannot go on. With it end the turns that it alone waits for, and
- * everything below those; what it has started without waiting goes on. Nothing is changed when the turn has moved on since it
- * was seen.
+ * Ends one turn from outside: at its deadline, or because it cannot continue. The turns that only this turn waits for end
+ * with it, and everything below them. Turns that it started without waiting continue. Changes nothing when the turn has
+ * changed since it was read.
  */
 export async function endWaiting(tx: Tx, turn: EndableTurn, ending: OutsideEnding): Promise<EndedTurns> {
   const awaited = await lockAwaited(tx, turn);
@@ -116,13 +117,14 @@ export async function endWaiting(tx: Tx, turn: EndableTurn, ending: OutsideEndin
 export interface HeldEnd {
   readonly outcome: CommitOutcome['outcome'];
   readonly ended: EndedTurns;
-  /** Its calls that were open, whose jobs may wait for workers outside still. */
+  /** Its calls that were open. External workers may still have jobs for them. */
   readonly closed: readonly OpenCallRow[];
 }
 
 /**
- * The same by the worker that holds the turn, with the results that belong to the end. The turn ends as it likes, so its open calls are
- * answered before: its tape is whole. What an earlier try has committed answers as it did then.
+ * `endWaiting` for the worker that holds the turn, with the results that belong to the end. The turn ends with its own
+ * answer, so its open calls are answered first and its tape is complete. If an earlier try has committed, its outcome is
+ * returned.
  */
 export async function endHeld(
   tx: Tx,

@@ -22,17 +22,17 @@ beforeAll(async () => {
     h.profile(name, [{ calls }, { say: 'went on' }], { tools: ['delegate_async', 'fork_join'], ...ANYONE });
   await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
   await profile('asker', [ask('absent', true)]);
-  // Waits for a turn that waits itself, and leaves another one to work on its own.
+  // Waits for a turn that also waits, and starts another turn without waiting.
   await profile('chief', [ask('asker', true), ask('absent', false)]);
   const tasks = [task('absent'), task('absent')];
   await profile('forker', [{ tool: 'fork_join', arguments: { tasks } }]);
   await profile('starter', [{ tool: 'fork_join', arguments: { tasks, wait: false } }, ask('absent', true)]);
-  // Leaves a turn behind that it does not wait for.
+  // Starts a turn that it does not wait for.
   await profile('leaver', [ask('absent', false), ask('absent', true)]);
   await profile('head', [ask('leaver', true)]);
   await profile('top', [ask('forker', true)]);
   await profile('lead', [{ tool: 'fork_join', arguments: { tasks: [task('leaver'), task('absent')] } }]);
-  // Ends itself beside calls that wait.
+  // Ends itself while other calls of its step wait.
   h.runtime.registerHandler('finish', {
     description: 'Ends the turn.',
     input: z.strictObject({}),
@@ -76,7 +76,7 @@ const below = (turnId: TurnId) =>
 const statusOf = async (turnId: TurnId) =>
   (await h.rows<Row>('select * from boxcar.turns where id = $1', [turnId]))[0]?.status;
 
-/** A turn of the profile that waits, with so many turns below it. */
+/** Launches a turn of the profile and waits until it waits, with `count` turns below it. */
 async function waiting(profile: string, count: number, rest: object = {}): Promise<[TurnId, Row[]]> {
   const receipt = (await h.runtime.submit('launch_principal', {
     profile_name: profile,
@@ -102,7 +102,7 @@ describe('a turn that ends while it waits', () => {
   const ends: [string, (turnId: TurnId) => Promise<unknown>, string][] = [
     ['by its deadline', pass, 'timeout'],
     [
-      'after its tenth lost worker',
+      'after the loss of ten workers',
       (turnId) =>
         h.rows("update boxcar.turns set status = 'running', holder_id = $2, losses = 9 where id = $1", [
           turnId,
@@ -112,7 +112,7 @@ describe('a turn that ends while it waits', () => {
     ],
   ];
   test.each(ends)(
-    '%s ends what it alone waits for, with all below, and nothing else',
+    '%s ends the turns that only it waits for, with everything below them, and nothing else',
     async (_how, strike, status) => {
       const [chief, turns] = await waiting('chief', 3);
       const free = turns.find((turn) => !turn.is_awaited);
@@ -133,7 +133,7 @@ describe('a turn that ends while it waits', () => {
     },
   );
 
-  test('leaves a turn alone that somebody else collects', async () => {
+  test('does not end a turn that another caller collects', async () => {
     const [asker, [child]] = await waiting('asker', 1);
     await h.runtime.accept('collect', { turn_ids: [child?.id ?? ''] });
     await pass(asker);
@@ -148,7 +148,7 @@ describe('a turn that ends while it waits', () => {
     return turnId;
   };
 
-  test('leaves a turn two levels below alone that somebody else collects, with what is below it', async () => {
+  test('does not end a turn two levels below that another caller collects, nor the turns below it', async () => {
     const [head, turns] = await waiting('head', 3);
     const [leaver, ...others] = turns as [Row, ...Row[]];
     const wanted = await collected(others.find((turn) => !turn.is_awaited)?.id as TurnId);
@@ -167,7 +167,7 @@ describe('a turn that ends while it waits', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('leaves a turn below a member of its batch alone that somebody else collects', async () => {
+  test('does not end a turn below a member of its batch that another caller collects', async () => {
     const [lead, turns] = await waiting('lead', 4);
     const leaver = turns.find((turn) => turns.some((child) => child.parent_turn_id === turn.id)) as Row;
     const wanted = await collected(
@@ -187,14 +187,14 @@ describe('a turn that ends while it waits', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('ends what only turns that end with it wait for', async () => {
+  test('ends a turn that only turns that end with it wait for', async () => {
     const [top, turns] = await waiting('top', 3);
     await pass(top);
     await sweep();
     for (const turn of turns) expect(await statusOf(turn.id)).toBe('canceled');
   });
 
-  test('ends the members of its batches, but not a member that somebody else collects', async () => {
+  test('ends the members of its batches, but not a member that another caller collects', async () => {
     const [forker, [first, second]] = await waiting('forker', 2);
     await h.runtime.accept('collect', { turn_ids: [first?.id ?? ''] });
     await pass(forker);
@@ -227,7 +227,7 @@ describe('a turn that ends itself while calls of its step wait', () => {
       { message: 'what it waited for has ended' },
     );
 
-  test('ends what it alone waits for, with all below, and leaves no call open', async () => {
+  test('ends the turns that only it waits for, with everything below them, and leaves no call open', async () => {
     const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {
       profile_name: 'finisher',
       instruction: 'go',
@@ -242,7 +242,7 @@ describe('a turn that ends itself while calls of its step wait', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('also when that end is the one of a turn that has lost too many workers', async () => {
+  test('does the same when it ends because it has lost too many workers', async () => {
     const [asker] = await waiting('asker', 1);
     const [row] = await h.rows<{ epoch: number }>(
       `update boxcar.turns set status = 'dispatched', epoch = epoch + 1, dispatched_at = now(), losses = 10 where id = $1 returning epoch`,
@@ -260,7 +260,7 @@ describe('the deadline of a turn that waits', () => {
   const deadlinesOf = async (turnId: TurnId) =>
     (await h.rows<Row>('select * from boxcar.turns where id = $1', [turnId]))[0]?.deadline_at?.getTime() ?? 0;
 
-  test('is the latest one of what it waits for, over any number of turns', async () => {
+  test('is the latest deadline of the turns that it waits for, over any number of levels', async () => {
     const [chief, turns] = await waiting('chief', 3, { deadline_seconds: 600 });
     const latest = await deadlinesOf(chief);
     const awaited = turns.filter((turn) => turn.is_awaited);
@@ -269,7 +269,7 @@ describe('the deadline of a turn that waits', () => {
     expect(turns.find((turn) => !turn.is_awaited)?.deadline_at).toBeNull();
   });
 
-  test('is the latest one of the members of its batch, and none of a batch that it does not wait for', async () => {
+  test('is the latest deadline of the members of its batch, but not of a batch that it does not wait for', async () => {
     const [forker, members] = await waiting('forker', 2, { deadline_seconds: 600 });
     const latest = await deadlinesOf(forker);
     for (const turn of members) expect(turn.deadline_at?.getTime()).toBe(latest);

@@ -106,11 +106,12 @@ export interface HandlerTools {
   /** For reads: sees what the primitive has made so far, and opens no transaction when it has made nothing. */
   readonly db: Queryable;
   /**
-   * The primitive's transaction; it begins with the first statement run on it, and holds a connection from then on. Until the handler
-   * answers it takes no second one, and waits for nothing but the database: a transaction that idles for 8 s is ended.
+   * The primitive's transaction. It begins with the first statement run on it, and holds a connection from then on. Until
+   * the handler answers, it must not take a second connection, and must wait only for the database: a transaction that
+   * idles for 8 s is ended.
    */
   readonly tx: Tx;
-  /** Fires at the deadline of the handler, and when its turn is lost: what it has gathered comes to nothing. */
+  /** Fires at the deadline of the handler, and when its turn is lost. The effects of the handler are then discarded. */
   readonly signal: AbortSignal;
   /** Packs in the caller's name; boxes and cards become part of the primitive's transaction. */
   readonly packer: HandoverPacker;
@@ -142,11 +143,11 @@ export interface HandlerTools {
   /** Rings for turns that the primitive's transaction has dispatched, once it is committed. */
   ring(rings: readonly Ring[]): void;
   /**
-   * Ends turns of one run, and every turn below them, with this status and error; of what has ended already nothing is
-   * changed. Whoever waits for one of the roots gets that as its result.
+   * Ends turns of one run, and every turn below them, with this status and error. A turn that has already ended is not
+   * changed. A caller that waits for one of the roots gets that error as its result.
    *
    * @param request.rootTurnIds - Absent: every turn of the run. A run may have several roots.
-   * @returns The turns that were ended. Those whose end could not be written are in `unended`.
+   * @returns The turns that were ended. The turns whose end could not be written are in `unended`.
    */
   endSubtrees(request: {
     readonly runId: RunId;
@@ -154,7 +155,10 @@ export interface HandlerTools {
     readonly status: 'canceled' | 'timeout' | 'failed' | 'partial';
     readonly error: ErrorBody;
   }): Promise<readonly TurnId[]>;
-  /** The turns that `endSubtrees` could not end, with the cause: nobody runs them any more, and the sweep tries again to end them. */
+  /**
+   * The turns that `endSubtrees` could not end, with the cause. No worker runs them any more, and the sweep tries again
+   * to end them.
+   */
   readonly unended: readonly { readonly turnId: TurnId; readonly error: ErrorBody }[];
   /**
    * Makes several turns, in as many statements as one; without a calling turn they are the roots of one run. None is awaited

@@ -73,7 +73,7 @@ export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRun
   const close = async (): Promise<void> => {
     await runtime.close();
     try {
-      // A statement that a silent server never answers would keep it open.
+      // The pool would stay open for as long as a silent server does not answer a statement.
       await withinTime(endPool(pool), POOL_END_MS, 'the pool of connections');
     } catch (error) {
       log('warn', 'runtime.not_closed', { part: 'the pool of connections', error });

@@ -34,7 +34,7 @@ export interface ProfileVersion extends Omit<StoredProfile, 'content'> {
   readonly profile: JsonObject;
 }
 
-/** A project by id or name. @throws KernelError `not_found`, `bad_request` for what no name can be. */
+/** A project by id or name. @throws KernelError `not_found`; `bad_request` for text that is not a valid name. */
 export async function findProject(
   pool: pg.Pool,
   project = 'default',

@@ -26,11 +26,11 @@ test('a migration of the queues that loses its connection says so, and ends no p
   }
 });
 
-describe.runIf(queueBackends().includes('redis'))('Redis connections that fall silent are replaced', () => {
+describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is replaced', () => {
   const PATIENCE = { deadlineMs: 60_000 };
   const kept = (jobId: string) => ({ jobId, removeOnComplete: false, removeOnFail: false });
 
-  test('the one that the queues share', { timeout: 90_000 }, async () => {
+  test('for all queues of a process', { timeout: 90_000 }, async () => {
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     const queues = openQueues({ kind: 'redis', url: proxy.url });
@@ -49,7 +49,7 @@ describe.runIf(queueBackends().includes('redis'))('Redis connections that fall s
     }
   });
 
-  test('those of a worker; the job in hand ends, and the next is taken', { timeout: 90_000 }, async () => {
+  test('for a worker: the job in progress ends, and the next is taken', { timeout: 90_000 }, async () => {
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     const near = openQueues({ kind: 'redis', url: redis.url });
@@ -92,11 +92,11 @@ describe.runIf(queueBackends().includes('redis'))('Redis connections that fall s
     }
   });
 
-  test('those of a worker that are silent from their start', { timeout: 90_000 }, async () => {
+  test('for a worker, silent from its start', { timeout: 90_000 }, async () => {
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     let silent = 0;
-    // A connection is asked about once when it opens, and again with its first message.
+    // The first question on a connection is sent when it opens, the second with its first message.
     proxy.stall((hello) => hello !== '' && silent < 2 && ++silent > 0);
     const near = openQueues({ kind: 'redis', url: redis.url });
     const far = openQueues({ kind: 'redis', url: proxy.url });

@@ -54,7 +54,7 @@ export interface NewJobOptions {
   readonly jobId: string;
   readonly removeOnComplete: boolean;
   readonly removeOnFail: boolean;
-  /** The lowest is delivered first; 0 before all others. */
+  /** The lowest priority is delivered first. 0 is before all others. */
   readonly priority?: number;
 }
 
@@ -82,7 +82,7 @@ export interface JobFlow {
 }
 
 export interface JobWorker {
-  /** Takes no more jobs until `resume`; one that is on its way may still come. */
+  /** Takes no more jobs until `resume`. A job that is on its way may still arrive. */
   pause(): void;
   resume(): void;
   /** Takes no more jobs, waits for those in hand. */
@@ -92,12 +92,12 @@ export interface JobWorker {
 export interface WorkerSettings {
   readonly concurrency: number;
   readonly onError: (error: unknown) => void;
-  /** A job is being failed because its data is not JSON. */
+  /** Called when a job is failed because its data is not JSON. */
   readonly onUnreadable?: (job: UnreadableJob) => void;
   readonly keepCompleted: boolean;
-  /** Asked in the moment before a job is processed. False: the job goes back (B7), and the worker pauses. */
+  /** Called just before a job is processed. False: the job is put back (B7), and the worker pauses. */
   readonly admit?: (job: Job) => boolean;
-  /** The queue had no further job. */
+  /** Called when the queue had no further job. */
   readonly onEmpty?: () => void;
 }
 
@@ -114,11 +114,12 @@ const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
 /** How long saying goodbye to a server may take. */
 const GOODBYE_MS = 2_000;
-/** A Redis connection that says nothing for so long although an answer is due is closed; ioredis opens a new one. */
+/** A Redis connection that is silent for this time although an answer is due is closed; ioredis opens a new one. */
 const SILENCE_MS = 5_000;
 /**
- * The same for the connection on which a BullMQ worker waits for jobs. A wait lasts 10 s at most, and BullMQ replaces the
- * connection 1 s after the end of a wait that has no answer. It does not watch the start of a connection; this limit does.
+ * The limit of the connection on which a BullMQ worker waits for jobs. A wait lasts 10 s at most, and BullMQ replaces the
+ * connection 1 s after the end of a wait without an answer. BullMQ does not watch the start of a connection; this limit
+ * does.
  */
 const BLOCKING_SILENCE_MS = 15_000;
 
@@ -217,15 +218,15 @@ function openWorker<D, R, C>(
   const givingBack = new Set<Promise<void>>();
   const giveBack = async (job: Job<D, R>, token: string | undefined): Promise<void> => {
     await job.moveToWait(token);
-    // B7: a change of priority tells the workers that wait, but puts the job after the others of its priority.
+    // B7: a change of priority notifies the waiting workers, but puts the job after the others of its priority.
     if (kind === 'redis' && job.priority > 0) {
       await job.changePriority({ priority: job.priority });
       await job.changePriority({ priority: job.priority, lifo: true });
     }
-    // On Postgres a job without a priority goes back to the end.
+    // On Postgres a job without a priority is put back at the end.
     if (kind === 'postgres' && job.priority === 0) await job.changePriority({ priority: 0, lifo: true });
   };
-  /** How many jobs were brought. */
+  /** How many jobs were delivered to this worker. */
   let brought = 0;
   const work = async (next: Job<D, R>, token: string | undefined): Promise<R> => {
     brought++;
@@ -268,23 +269,23 @@ function openWorker<D, R, C>(
   const resume = (): void => {
     if (!isPaused || isClosing) return;
     isPaused = false;
-    // A job on its way back would not be found.
+    // A job that is still being put back would not be found.
     if (givingBack.size === 0) takeAgain();
     else void Promise.all(givingBack).then(takeAgain);
   };
   const queue = lazily(() => new classes.Queue(name, { connection: connector.queue() } as QueueOptions<C>));
-  // BullMQ says that a queue is empty only after it had a job.
+  // BullMQ reports an empty queue only after the queue had a job.
   const tellIfEmpty = async (onEmpty: () => void): Promise<void> => {
     const before = brought;
     const counts = await queue().getJobCounts('waiting', 'prioritized');
-    // A job that was brought since may be followed by others.
+    // A job that was delivered meanwhile may be followed by others.
     if (brought === before && Object.values(counts).every((count) => count === 0)) onEmpty();
   };
   const takeAgain = (): void => {
     if (isPaused || isClosing) return;
     if (settings.onEmpty !== undefined) tellIfEmpty(settings.onEmpty).catch(() => undefined);
     worker.resume().catch(settings.onError);
-    // BullMQ does not run a worker again whose loop is ending at this moment.
+    // BullMQ does not restart a worker whose loop is ending at this moment.
     setImmediate(() => {
       if (!isPaused && !isClosing && !worker.isRunning()) worker.run().catch(settings.onError);
     });
@@ -293,7 +294,7 @@ function openWorker<D, R, C>(
     for (;;) {
       try {
         await worker.waitUntilReady();
-        // A worker that is paused from the start is run by its resume.
+        // A worker that is paused from the start is started by `resume`.
         if (!isClosing && !isPaused && !worker.isRunning()) await worker.run();
         return;
       } catch (error) {
@@ -370,7 +371,7 @@ function connectPostgres(url: string): Connector<pg.Pool> {
   const pool = new pg.Pool({
     connectionString: url,
     max: 8,
-    // BullMQ's transactions hold locks too.
+    // The transactions of BullMQ hold locks too.
     options: `-c search_path=${QUEUE_SCHEMA} ${startupOptions(limits)}`,
     query_timeout: limits.statementMs + SILENCE_MARGIN_MS,
     keepAlive: true,
@@ -404,7 +405,7 @@ function connectRedis(url: string): Connector<Redis> {
   const track = (client: Redis): Redis => {
     client.on('error', () => undefined);
     clients.add(client);
-    // BullMQ opens a second connection for each worker by itself, and waits for jobs on it.
+    // BullMQ itself opens a second connection for each worker, and waits for jobs on it.
     const duplicate = client.duplicate.bind(client);
     client.duplicate = (options) => track(duplicate({ ...options, socketTimeout: BLOCKING_SILENCE_MS }));
     return client;
@@ -414,9 +415,10 @@ function connectRedis(url: string): Connector<Redis> {
       new Redis(url, {
         ...options,
         replyMapping: 'legacy',
-        // Runs only while a command waits for its answer: an idle connection costs nothing. The new connection sends such commands
-        // again, so a command may take effect twice. BullMQ refuses to end a job a second time and to add an id twice. A job whose
-        // delivery was lost is delivered again after its lock ends, and the sweep rings for its turn again.
+        // Runs only while a command waits for its answer: an idle connection costs nothing. The new connection sends such
+        // a command again, so the command may take effect twice. BullMQ refuses to end a job a second time and to add an
+        // id twice. A job whose delivery was lost is delivered again after its lock ends, and the sweep rings for its
+        // turn again.
         socketTimeout: SILENCE_MS,
         // The end of a blocking connection goes unnoticed, and it keeps the process alive for as long as this.
         disconnectTimeout: 50,

@@ -99,7 +99,7 @@ import { withinTime } from './within-time.js';
 import { finishBatch } from './worker/finish-batch.js';
 import { tellParent } from './worker/tell-parent.js';
 
-/** How long each of the goodbyes of a runtime may take. */
+/** How long each part of closing a runtime may take. */
 const CLOSE_LIMIT_MS = 3_000;
 /** How long the handler of a primitive that no turn calls may take. */
 const HANDLER_TIMEOUT_MS = 60_000;
@@ -133,14 +133,14 @@ export interface RuntimeCore {
   readonly model: Model;
   readonly directUrl: string;
   readonly limits: PackLimits;
-  /** Of handlers that no turn calls. */
+  /** The limit for handlers that no turn calls. */
   readonly handlerTimeoutMs: number;
   /** The first that knows a model counts. */
   readonly prices: readonly PriceTable[];
   readonly strategies: PackingStrategies;
   readonly log: Log;
   readonly handlers: ReadonlyMap<string, Handler>;
-  /** Those of the kernel, which take no connection but by their tools. */
+  /** The handlers of the kernel. They take connections only through their tools. */
   readonly ownHandlers: ReadonlySet<Handler>;
   readonly tools: ReadonlyMap<string, Tool>;
   readonly watcher: TurnWatcher;
@@ -506,8 +506,8 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Makes a tape out of the lines of files in the original's form, with `append` also after the entries of one that exists. All
-   * or nothing, in one transaction. Rule: docs/tape.md, "Files".
+   * Makes a tape out of the lines of files in the original's form; with `append` the lines are added to an existing tape.
+   * All or nothing, in one transaction. Rule: docs/tape.md, "Files".
    *
    * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`.
    */
@@ -644,7 +644,7 @@ export class Runtime implements RuntimeCore {
     });
   }
 
-  /** What a handler has caused is not the handler's: it goes on beside it, on connections of its own. */
+  /** Work that a handler has caused does not belong to the handler: it runs in parallel, on other connections. */
   #inBackground(work: () => Promise<void>): void {
     const tracked = outsideHandlers(work)
       .catch((error: unknown) => this.log('warn', 'background.failed', { error }))
@@ -655,8 +655,9 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Waits for rings and promotions under way, then closes the doorbell and the watcher. The pool stays the caller's. Servers that
-   * are away hold it up for a few seconds only; what could not be closed is logged as `runtime.not_closed`.
+   * Waits for rings and promotions in progress, then closes the doorbell and the watcher. The pool stays open, because
+   * the caller owns it. Servers that are away delay this by a few seconds only. A part that could not be closed is logged
+   * as `runtime.not_closed`.
    */
   async close(): Promise<void> {
     const attempt = async (part: string, work: Promise<unknown>): Promise<void> => {
@@ -670,7 +671,7 @@ export class Runtime implements RuntimeCore {
       while (this.#background.size > 0) await Promise.all(this.#background);
     };
     for (const stop of this.#stopWatching) stop();
-    await attempt('rings and promotions under way', settled());
+    await attempt('rings and promotions in progress', settled());
     await Promise.all([
       attempt('the queues', this.doorbell.close()),
       attempt('the watcher of turns', this.watcher.close()),

@@ -1,4 +1,4 @@
-/** A process without a worker finds a silent connection itself. */
+/** A process without a worker also replaces a silent connection. */
 import { createModelRouter } from '@boxcar/llm';
 import { createPool, endPool, limitByLease } from '@boxcar/store';
 import { statementProxy, waitFor } from '@boxcar/testkit';
@@ -7,7 +7,7 @@ import { InProcessDoorbell } from './doorbell/in-process.js';
 import { Runtime } from './runtime.js';
 import { type Harness, harness } from './testing/harness.js';
 
-/** Four tenths of it are what a connection may wait. */
+/** A connection may wait for four tenths of this lease. */
 const LEASE_MS = 1_000;
 
 const launch = async (h: Harness): Promise<string> => {
@@ -32,7 +32,7 @@ test.each<[string, (runtime: Runtime, h: Harness, turnId: string) => Promise<unk
       return runtime.getTurn(turnId);
     },
   ],
-])('one silent connection does not hold up %s', async (_title, work) => {
+])('one silent connection does not delay %s', async (_title, work) => {
   await using h = await harness();
   const turnId = await launch(h);
   await using proxy = await statementProxy(h.database.url);
@@ -52,7 +52,7 @@ test.each<[string, (runtime: Runtime, h: Harness, turnId: string) => Promise<unk
     const startedAt = performance.now();
     expect(await work(runtime, h, turnId)).toMatchObject({ status: 'canceled' });
     expect(proxy.struck).toBeDefined();
-    // Without it: the limit of a statement and two seconds.
+    // Without the check, the work would take the statement limit plus two seconds.
     expect(performance.now() - startedAt).toBeLessThan(15_000);
     await waitFor(() => events.includes('pool.connection_silent'), { message: 'it is said' });
   } finally {

@@ -98,7 +98,10 @@ export class OutsideCalls {
     }
   }
 
-  /** O2. A queue that does not answer gets nothing: the sweep sends it when it does. @returns Those to be sent now. */
+  /**
+   * O2. If the queue does not answer, nothing is sent: the sweep sends the calls later. @returns The calls to be sent
+   *     now.
+   */
   async #takeOnce(calls: readonly QueuedCall[]): Promise<ReadonlySet<ToolCallId>> {
     const isReached = (await this.#queue.look(calls.slice(0, 1))) !== undefined;
     if (!isReached) return new Set();

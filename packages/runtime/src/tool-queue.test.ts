@@ -397,17 +397,17 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
 
   test('that may run once and was marked while the database went away is sent when it is back', async () => {
     await place.sweepByHand();
-    // It would answer the call when its job is removed.
+    // The door would answer the call when its job is removed.
     await place.closeDoor();
     const { turnId, call } = await place.start('marked');
     await waitFor(() => place.queue('marked').getJob(call.id), { message: 'it was sent' });
-    // As if it had not been sent yet.
+    // Restores the state before the call was sent.
     await place.queue('marked').obliterate({ force: true });
     const { database, connection } = place.backend;
     await database.pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [call.id]);
     await using proxy = await statementProxy(database.url);
     const pool = createPool({ connectionString: proxy.url, max: 2 });
-    // It is patient for a second.
+    // The pool tries again for one second.
     limitByLease(pool, 2_000);
     const queue = new ToolQueue(openQueues(connection), () => undefined);
     const outside = new OutsideCalls(
@@ -418,7 +418,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
       const row = await outside.load(call.id);
       if (row === null) throw new Error('no call');
       proxy.arm({ at: 1, when: 'after', scope: 'process' });
-      // A queue that does not answer in time is sent nothing, and no mark is made.
+      // A queue that does not answer in time is sent nothing, and the call is not marked.
       while (!proxy.isDead)
         await outside
           .send([{ ...row, arguments: { key: 'k' } }])
@@ -444,11 +444,11 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     }
   });
 
-  test('that may run once is run once when the queue is lost and nobody knows what became of its sending', async () => {
+  test('that may run once is run once when the queue is lost and the result of its sending is unknown', async () => {
     const { connection } = place.backend;
     const queues = openQueues(connection);
     const flow = queues.flow();
-    // The answer of the queue is lost, as with a connection that breaks behind the command.
+    // The answer of the queue is lost, as when a connection breaks after the command.
     const deaf = new ToolQueue(
       {
         ...queues,
@@ -468,19 +468,19 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
       deaf,
     );
     await place.sweepByHand();
-    // It would answer the call when its job is removed.
+    // The door would answer the call when its job is removed.
     await place.closeDoor();
     const { turnId, call } = await place.start('unsure');
-    // The mark precedes the job.
+    // A mark is made before the job is added.
     await waitFor(() => place.queue('unsure').getJob(call.id), { message: 'it was sent' });
-    // As if it had not been sent yet.
+    // Restores the state before the call was sent.
     await place.queue('unsure').obliterate({ force: true });
     await pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [call.id]);
     const row = await outside.load(call.id);
     if (row === null) throw new Error('no call');
     const sent = await waitFor(
       async () => {
-        // A queue that does not answer in time is sent nothing; a call that was marked is not sent again.
+        // A queue that does not answer in time is sent nothing. A call that is already marked is not sent again.
         await outside.send([{ ...row, arguments: { key: 'k' } }]);
         return place.queue('unsure').getJob(call.id);
       },
@@ -490,7 +490,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     let runs = 0;
     place.serve('unsure', async () => {
       runs += 1;
-      // At work for longer than its queue exists.
+      // The tool runs for longer than its queue exists.
       await new Promise<void>(() => undefined);
     });
     await waitFor(() => runs === 1, { message: 'the tool is at work', ...SOON });
@@ -510,13 +510,13 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     await queues.close();
   });
 
-  test('that may run once is marked by the look that finds its job, and by one sender alone', async () => {
+  test('that may run once is marked when a check finds its job, and is sent by the marking process only', async () => {
     await place.sweepByHand();
     const { turnId, call } = await place.start('found');
     const { pool, limits } = place.opened.runtime;
-    // The mark precedes the job.
+    // A mark is made before the job is added.
     await waitFor(() => place.queue('found').getJob(call.id), { message: 'it was sent' });
-    // As after a build that marked it later and died before.
+    // The state that a process leaves when it dies between sending and marking, as older builds did.
     await pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [call.id]);
     const queues = openQueues(place.backend.connection);
     const outside = new OutsideCalls(
@@ -528,7 +528,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     await outside.sweep({ now: new Date(Date.now() + 3_000) });
     expect((await place.calls(turnId))[0]?.sent_at).not.toBeNull();
     await place.queue('found').obliterate({ force: true });
-    // Known from before the mark, as to a process that was stopped meanwhile.
+    // This process read the call before it was marked, like a process that was stopped meanwhile.
     await outside.send([{ ...row, arguments: { key: 'k' } }]);
     expect(await place.queue('found').getJob(call.id)).toBeUndefined();
     await outside.sweep({ now: new Date(Date.now() + 60_000) });
@@ -800,7 +800,7 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     );
     await sweeper.sweep();
     expect((await place.opened.runtime.getTurn(turnId)).status).toBe('timeout');
-    // The words are for a tool worker, which has no turn to start.
+    // The text is for an external worker, which has no turn to start.
     expect(await place.answer({ tool_call_id: call.id, result: 1 })).toBe(
       `turn_ended: The turn of tool call ${call.id} has ended, so nothing waits for this result. Drop the call and do not send it again; its first late result is kept as evidence of the turn.`,
     );

@@ -103,7 +103,7 @@ export class ToolQueue {
     try {
       job = await queue.getJob(id);
     } catch (error) {
-      // Its stored data is damaged; the looks at other jobs do not fail with it.
+      // The stored data of this job is damaged. The checks of other jobs do not fail with it.
       if (!(error instanceof SyntaxError)) throw error;
       return { state: 'failed', reason: `The job of this call cannot be read: ${error.message}.` };
     }

@@ -58,7 +58,7 @@ test('a submission that waits finds its turn in whatever project it was made', a
   ).toMatchObject({ status: 'success', result: 'done' });
 });
 
-test('a listening connection that falls silent is replaced while somebody waits', async () => {
+test('a listening connection that falls silent is replaced during a wait', async () => {
   await using proxy = await tcpProxy(h.database.url);
   const events: string[] = [];
   const watcher = new TurnWatcher({
@@ -81,7 +81,7 @@ test('a listening connection that falls silent is replaced while somebody waits'
         "select pid from pg_stat_activity where datname = current_database() and application_name = 'boxcar-listen' and query ~* '^(listen|select true)'",
       )
     ).map(({ pid }) => pid);
-  // That of the other runtime stays.
+  // The connection of the other runtime stays.
   const others = await listeners();
   const waiting = watcher.wait(turn_id, { project: 'elsewhere', timeoutMs: 60_000 });
   const ended = waiting.catch((error: unknown) => error);
@@ -93,7 +93,7 @@ test('a listening connection that falls silent is replaced while somebody waits'
   await waitFor(async () => (await listeners()).some((pid) => isNew(pid) && pid !== first), {
     message: 'it listens again',
   });
-  // Closing ends within bounded time, whatever the server does.
+  // The close takes a bounded time, even when the server does not answer.
   proxy.stall();
   await watcher.close();
   expect(await ended).toMatchObject({ code: 'internal_error' });

@@ -26,7 +26,7 @@ import type { Log } from './log.js';
 const POLL_MS = 500;
 /** How long the server may take to answer the connection that listens: half of the default lease. */
 const ANSWER_MS = 5_000;
-/** How often that connection is asked whether it still hears: one that is silent is replaced. */
+/** How often the listening connection is checked. A silent connection is replaced. */
 const ASK_EVERY_MS = 5_000;
 
 interface Waiter<S> {
@@ -37,7 +37,7 @@ interface Waiter<S> {
 
 interface WaitOptions {
   readonly project: string;
-  /** `Infinity`: no limit, as without it. */
+  /** `Infinity` means no limit, which is the default. */
   readonly timeoutMs?: number;
   readonly signal?: AbortSignal;
 }
@@ -48,7 +48,7 @@ export interface TurnWatcherOptions {
   readonly log: Log;
   /** How long the server may take to answer the connection that listens. Default 5,000. */
   readonly answerMs?: number;
-  /** How often that connection is asked whether it still hears. Default 5,000. */
+  /** How often the listening connection is checked. Default 5,000. */
   readonly askEveryMs?: number;
 }
 
@@ -72,7 +72,7 @@ export const batchNotFound = (batchId: string, project: string): KernelError =>
     details: { batch_id: batchId, project_id: project },
   });
 
-/** The end of a turn or batch that cannot be written: nobody need wait for it. */
+/** The error of a wait for a turn or batch whose end cannot be written. */
 export const notEnded = (kind: 'turn' | 'batch', id: TurnId | BatchId, note: string): KernelError =>
   new KernelError('not_ended', {
     message: `The end of ${kind} ${id} cannot be written, and has been given up: ${causeIn(note)}`,
@@ -108,7 +108,7 @@ export class TurnWatcher {
   readonly #batchWaiters: Waiters<BatchId, BatchRow> = new Map();
   #listener: pg.Client | undefined;
   #connecting = false;
-  /** By the monotonic clock: when the listener was last asked whether it hears. */
+  /** By the monotonic clock: when the listener was last checked. */
   #askedAt = 0;
   #timer: NodeJS.Timeout | undefined;
   #isReading = false;
@@ -172,7 +172,7 @@ export class TurnWatcher {
       options.signal?.addEventListener('abort', onAbort, { once: true });
       const waiters = all.get(id) ?? new Set();
       all.set(id, waiters.add(waiter));
-      // It reads for all who wait, whoever has begun it.
+      // The timer reads for all waits, so it does not belong to the handler that started it.
       outsideHandlers(() => {
         this.#timer ??= setInterval(() => {
           void this.#checkListener();
@@ -230,7 +230,7 @@ export class TurnWatcher {
     }
   }
 
-  /** A connection that only listens would not notice that nothing can reach it any more. */
+  /** A connection that only listens would not notice the loss of its server. */
   async #checkListener(): Promise<void> {
     const listener = this.#listener;
     if (

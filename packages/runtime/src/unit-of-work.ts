@@ -32,29 +32,32 @@ import { handlerSlots, type Slot } from './handler-slots.js';
 /** An open transaction. */
 interface Open extends Watched {
   readonly client: pg.PoolClient;
-  /** The failure to report, where the handler is the cause: it let its transaction wait, or a limit of its own has ended a statement. */
+  /**
+   * The error to report when the handler is the cause: it let its transaction wait, or its own limit has ended a
+   * statement.
+   */
   named(error: unknown, waitedMs?: number): unknown;
-  /** The transaction is over; its handler goes on. */
+  /** A statement has ended, and the handler continues. */
   rest(): void;
   release(error?: Error): void;
 }
 
 /** The server has ended a transaction that waited for its process. */
 const IDLE = '25P03';
-/** A lock was not to be had in time, or at once. */
+/** A lock was not free in time, or not at once. */
 const NO_LOCK = '55P03';
-/** A statement took too long, or somebody has canceled it. */
+/** A statement took too long, or a user has canceled it. */
 const CANCELED = '57014';
-/** Of a limit: clocks differ. */
+/** This part of a limit counts as the whole limit, because clocks differ. */
 const ALMOST = 0.9;
 const SETS_LIMITS = /\b(lock|statement|transaction)_timeout\b/i;
 
 interface UnitOptions {
   readonly pool: pg.Pool;
   readonly primitive: string;
-  /** Its handler is the kernel's own: it waits for nothing but the database while its transaction is open. */
+  /** The handler is part of the kernel: it waits only for the database while its transaction is open. */
   readonly isOwn: boolean;
-  /** Writes what needs no transaction around it; may gather several into one statement. */
+  /** Writes a submission that needs no transaction around it; may gather several into one statement. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
 }
 
@@ -72,18 +75,18 @@ export class UnitOfWork {
   #opening: Promise<Open> | undefined;
   #opened: Open | undefined;
   #slot: Slot | undefined;
-  /** Those of the pool when its transaction began. */
+  /** The limits of the pool when the transaction began. */
   #limits: ConnectionLimits | undefined;
   #last: Promise<unknown> = Promise.resolve();
   #isRunning = false;
   #isOver = false;
   #isCut = false;
-  /** Its handler has changed the limits of its transaction. */
+  /** The handler has changed the limits of its transaction. */
   #hasOwnLimits = false;
   readonly tx: Tx;
   /** The transaction once there is something to see in it, else the pool. */
   readonly db: Queryable;
-  /** Where its handler runs. */
+  /** The scope in which the handler runs. */
   readonly scope: HandlerScope;
   readonly #write: UnitOptions['write'];
 
@@ -94,7 +97,7 @@ export class UnitOfWork {
     this.scope = handlerScope(pool, primitive);
     this.tx = {
       query: <R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> => {
-        // From this call on, not only from the moment at which it has its connection.
+        // Open from this call on, not only from the moment when the transaction has its connection.
         this.scope.isOpen = !this.#isOver;
         // One after the other: a connection takes one statement at a time.
         const result = this.#last.then(() => this.#query<R>(config));
@@ -141,7 +144,10 @@ export class UnitOfWork {
     return this.#opening;
   }
 
-  /** @param options.isOutside - A handler from outside holds the connection between its statements, and may wait for something else. */
+  /**
+   * @param options.isOutside - An outside handler holds the connection between its statements, and may wait for something
+   *   else.
+   */
   async #begin({ isOutside }: { readonly isOutside: boolean }): Promise<Open> {
     let client: pg.PoolClient | undefined;
     try {
@@ -163,7 +169,7 @@ export class UnitOfWork {
     } catch (error) {
       this.#opening = undefined;
       this.scope.isOpen = false;
-      // Nothing was sent on it.
+      // Nothing was sent on this connection.
       client?.release();
       this.#slot?.leave();
       throw toDatabaseError(error);
@@ -185,7 +191,8 @@ export class UnitOfWork {
         const error = watched.causeOf(thrown);
         if (this.#isOwnLimit(error, waitedMs))
           return asSaid(error instanceof KernelError ? error.cause : error);
-        // A process that was stopped meanwhile tries again; a handler that let its transaction wait would do the same again.
+        // A process that was stopped meanwhile tries again. A handler that let its transaction wait would do the same
+        // again.
         if ((sqlStateOf(error) !== IDLE && sqlStateOf(end) !== IDLE) || clock?.wasAwake !== true)
           return error;
         const { primitive } = this.scope;
@@ -207,8 +214,8 @@ export class UnitOfWork {
   }
 
   /**
-   * Whether a statement was cut off by what the handler has asked for (a limit, `nowait`) or by somebody who has canceled it. Only a limit
-   * of the pool is a reason to try again.
+   * Whether a statement was ended by a limit or `nowait` of the handler, or by a user who canceled it. Only a limit of
+   * the pool is a reason to try again.
    */
   #isOwnLimit(error: unknown, waitedMs = Number.POSITIVE_INFINITY): boolean {
     const state = sqlStateOf(error);
@@ -270,9 +277,9 @@ export class UnitOfWork {
   }
 
   /**
-   * Undoes what was begun. Safe to call after `commit`.
+   * Undoes the transaction. Safe to call after `commit`.
    *
-   * @param options.isCut - Waits for nothing that is under way: the connection goes with its statement.
+   * @param options.isCut - Does not wait for a running statement: the connection is closed with it.
    */
   async abandon({ isCut = false }: { readonly isCut?: boolean } = {}): Promise<void> {
     this.#isOver = true;
@@ -281,7 +288,7 @@ export class UnitOfWork {
     const opening = this.#opening;
     if (opening === undefined) return;
     this.#opening = undefined;
-    // Whether it waits for its turn or for a connection, what comes of it is released there.
+    // If `#begin` still waits for a slot or a connection, it releases both itself.
     opening.catch(() => undefined);
     if (this.#opened === undefined) this.#slot?.leave();
     if (isCut && this.#opened === undefined) return;

@@ -18,7 +18,7 @@ interface Logged {
   readonly fields: Readonly<Record<string, unknown>>;
 }
 
-/** Everything of ours that takes jobs: both doors and the doorbell. */
+/** All parts of the runtime that take jobs: both doors and the doorbell. */
 function serveAll(backend: TestBackend) {
   const log: Logged[] = [];
   const write: Log = (_level, event, fields = {}) => void log.push({ event, fields });
@@ -58,7 +58,7 @@ async function addSpoiled(backend: TestBackend, redis: Redis, queueName: string)
   return id;
 }
 
-test('a job whose data is not JSON fails once with its reason on every queue we serve, and the queue goes on', async () => {
+test('a job whose data is not JSON fails once with its reason, on every queue, and the queue continues', async () => {
   await using backend = await testBackend('redis');
   const redis = new Redis(backend.redis?.url ?? '');
   onTestFinished(() => redis.disconnect());
@@ -77,7 +77,7 @@ test('a job whose data is not JSON fails once with its reason on every queue we 
     expect(stored.failedReason).toMatch(/^bad_request: data: not valid JSON \(/);
     expect(stored.atm).toBe('1');
   }
-  // A ring leaves nothing in its queue: the log says why it failed.
+  // A failed ring leaves nothing in its queue. The log has the reason.
   const bells = backend.queue(TURNS_QUEUE);
   await waitFor(async () => (await bells.getJobState(spoiled.get(TURNS_QUEUE) ?? '')) === 'unknown', {
     message: 'the ring is gone',

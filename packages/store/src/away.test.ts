@@ -1,4 +1,4 @@
-/** Facts that only this process knows are written as soon as a server that accepted no connections is back. */
+/** Facts that only this process knows are written as soon as an absent server accepts connections again. */
 import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { type TcpProxy, tcpProxy } from '@boxcar/testkit';
 import type pg from 'pg';
@@ -37,7 +37,7 @@ async function calling(): Promise<{ turn: TestTurn; call: ToolCallId }> {
   return { turn, call: call as ToolCallId };
 }
 
-test('results, commits and marks are written when the server is back; other work gives up before', async () => {
+test('results, commits and marks are written when the server is back; other work has given up by then', async () => {
   const [finished, advanced, recorded, marked] = [
     await calling(),
     await calling(),
@@ -92,11 +92,11 @@ test('a server that stays away is given up', async () => {
   });
 });
 
-test('a mark whose answer was lost is recognised by its signature, however often it is asked for', async () => {
+test('a mark whose answer was lost is recognised by its signature, at every repetition', async () => {
   const { call } = await calling();
   const mark = newMark(call);
   expect([...(await markSent(world.pool, [mark]))]).toEqual([call]);
-  // Without the answer only the process that made the mark may take the call.
+  // If the answer was lost, only the process that made the mark may take the call.
   const other = { ...newMark(call), signature: (mark.signature + 1) % 1_000, mayExist: true };
   expect([...(await markSent(world.pool, [other]))]).toEqual([]);
   expect([...(await markSent(world.pool, [{ ...mark, mayExist: true }]))]).toEqual([call]);

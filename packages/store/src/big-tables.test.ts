@@ -87,7 +87,7 @@ test('the results of thousands of calls take no longer each than those of a few'
     recorded = await recordResults(pool, results);
   });
   expect(recorded).toMatchObject({ rings: { length: n }, duplicates: [] });
-  // A search for each one among all of them would read thousands of rows per search.
+  // A separate search through all of them for each result would read thousands of rows per search.
   expect(reads).toBeLessThan(n * 20);
 });
 

@@ -243,7 +243,10 @@ function merge(
   };
 }
 
-/** Parts of the work depend on what the rows answer: results that are valid only with their commit, ends of parent and child. */
+/**
+ * Parts of the work depend on rows that are read first: results that are valid only with their commit, ends of parent and
+ * child.
+ */
 function mustDecide(commits: readonly StepCommit[]): boolean {
   const ids = new Set(commits.map((commit) => commit.turnId));
   // A row is changed once by a statement, and a parent may be one of those that commit.

@@ -131,7 +131,7 @@ test('behind a transaction pooler, transactions and single statements set their 
   expect(proxy.statements).toEqual([beginOn(pool), 'select 1', 'commit']);
 });
 
-test('behind a transaction pooler, a single statement waits for a lock no longer than elsewhere', async () => {
+test('behind a transaction pooler, a single statement has the same limit for locks as without a pooler', async () => {
   const pool = open({ isPooled: true });
   limitByLease(pool, SHORT_LEASE_MS);
   const stranger = await database.pool.connect();
@@ -262,7 +262,7 @@ test('a limit that the body itself has set is not tried again', async () => {
   expect(runs).toBe(1);
 });
 
-test('a pool knows for how long its server has been silent, and connections that are dropped are replaced', async () => {
+test('a pool knows for how long its server has been silent, and replaces dropped connections', async () => {
   await using proxy = await tcpProxy(database.url);
   const pool = open({ connectionString: proxy.url });
   await pool.query('select 1');
@@ -281,7 +281,7 @@ test('a pool knows for how long its server has been silent, and connections that
 });
 
 test.each(['before', 'after'] as const)(
-  'one connection that falls silent %s a statement is cut off; those that work on something long are not',
+  'a connection that falls silent %s a statement is cut off, but not a connection with a long statement',
   async (when) => {
     const text = 'select n from public.things where id = 2';
     await using proxy = await statementProxy(database.url, {

@@ -43,7 +43,7 @@ test('the note of a turn that could not be run counts only for its step', async 
   expect(await listDeadLetters(world.pool, 10)).toEqual([]);
 });
 
-test('a turn that was given up is ended, whichever step its worker has committed since, and is not run', async () => {
+test('a turn that was given up is ended and not run, even if its worker has since committed a step', async () => {
   await using world = await World.open();
   const holder = await world.worker();
   const turn = await world.running({ profile: await world.profile('writer'), holder });

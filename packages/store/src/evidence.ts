@@ -1,6 +1,6 @@
 /**
- * Answers that came too late: their turn was in other hands by then, or had ended. They are kept with what they cost, and
- * never applied. Source: docs/turns.md, "Evidence".
+ * Answers that arrived too late: by then their turn had ended, or another worker held it. They are kept with their cost,
+ * and never applied. Source: docs/turns.md, "Evidence".
  */
 import type { JsonValue, ProjectId, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';

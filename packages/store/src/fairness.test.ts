@@ -198,7 +198,7 @@ describe('max_concurrent', () => {
     await limit(DEFAULT_PROJECT, 1);
     for (let n = 0; n < 3; n++) await world.submit({ profile });
     for (let n = 0; n < 3; n++) await world.submit({ profile: other });
-    // The first of the other project did not wait for the limited one.
+    // The first turn of the other project did not wait for the limited project.
     expect(await active()).toHaveLength(1);
     expect(await promote(world.pool, '')).toHaveLength(3);
     expect(await active()).toHaveLength(4);
@@ -228,7 +228,7 @@ test('a priority counts within its project only', async () => {
   expect(await world.statusOf({ turnId: low as TestTurn['turnId'] })).toBe('queued');
 });
 
-describe('a project that has nothing under way', () => {
+describe('a project that has no running or waiting turn', () => {
   const submitTo = async (profile: TestProfile) => {
     const { turn, submission } = world.draft({ profile });
     const result = await writeSubmission(world.pool, submission);
@@ -236,7 +236,7 @@ describe('a project that has nothing under way', () => {
     return { ...turn, ring: ringsOf(result.turns)[0] };
   };
 
-  test('enters a window that another has filled, with one turn, which is rung before all others', async () => {
+  test('enters a window that another project has filled, with one turn, which is rung before all others', async () => {
     const busy = await world.profile('writer');
     const { projectId } = await world.project('late');
     const late = await world.profile('writer', { projectId });
@@ -245,7 +245,8 @@ describe('a project that has nothing under way', () => {
     await world.claim(first, holder);
     const filled = [];
     for (let count = 0; count < 10; count++) filled.push(await submitTo(busy));
-    // While no turn of its project waits, the priority is the number of running turns; while one waits, the priority is the last.
+    // The priority is the number of running turns while no turn of the project waits, and the last priority while one of
+    // its turns waits.
     expect(filled.map(({ ring }) => ring?.priority)).toEqual([
       1,
       ...[8, 8, 8, 8, 8, 8, 8],
@@ -258,7 +259,7 @@ describe('a project that has nothing under way', () => {
     expect(await promote(world.pool, '')).toEqual([]);
   });
 
-  test('is rung after the waiting turns of its project, however many turns have ended since those were rung', async () => {
+  test('is rung after the waiting turns of its project, however many turns have ended since their rings', async () => {
     const busy = await world.profile('writer');
     const holder = await world.worker({ concurrency: 2 });
     const turns = [];
@@ -273,7 +274,7 @@ describe('a project that has nothing under way', () => {
     expect(rings.map((ring) => ring?.priority)).toEqual([0, 8, 8, 8, 8, 8, 8, 8, 8]);
   });
 
-  test('is promoted in the order of the priorities of its project, and its rings are in that order', async () => {
+  test('is promoted and rung in the order of the priorities of its turns', async () => {
     const low = await world.profile('writer');
     await world.worker({ concurrency: 5 });
     await queue(DEFAULT_PROJECT, 12);
@@ -290,7 +291,7 @@ describe('a project that has nothing under way', () => {
     expect(rings.map(({ priority }) => priority)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8]);
   });
 
-  test('enters it by promotion as well, in the order of the rows while the queue is away', async () => {
+  test('enters the window by promotion too, and in the order of the rows while the queue is away', async () => {
     const busy = await world.profile('writer');
     const { projectId } = await world.project('late');
     await world.worker({ concurrency: 2 });

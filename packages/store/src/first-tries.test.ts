@@ -31,13 +31,13 @@ afterAll(async () => {
   await world[Symbol.asyncDispose]();
 });
 
-/** The subject of a transition, and how its rows are read afterwards. */
+/** The turns that a transition changes, and the transition itself. */
 interface Scene {
   act(): Promise<unknown>;
   readonly turns: readonly TestTurn[];
 }
 
-/** All that a transition may change about turns, without ids. */
+/** The facts that a transition may change about turns, without ids. */
 const stateOf = async (turns: readonly TestTurn[]) =>
   Promise.all(
     turns.map(async (turn) => {
@@ -79,7 +79,7 @@ const running = (): Promise<TestTurn> => world.running({ profile, holder });
 const names = (ids: readonly string[], turns: readonly TestTurn[]): number[] =>
   ids.map((id) => turns.findIndex(({ turnId }) => turnId === id));
 
-/** A commit's result without ids and without what a lost answer leaves unknown. */
+/** A commit's result without ids, and without facts that are unknown after a lost answer. */
 const plainCommit = (result: CommitResult, turns: readonly TestTurn[]) => ({
   ...result,
   outcomes: result.outcomes.map(({ outcome }) => outcome),
@@ -135,7 +135,7 @@ describe('a commit whose answer was lost', () => {
     });
   });
 
-  test('is found beside one that was fenced, and the fenced one stays fenced', async () => {
+  test('is found although another commit of its batch was fenced, and that commit stays fenced', async () => {
     await cutAfterEach(async () => {
       const turns = [await running(), await running()] as const;
       const commits = [
@@ -146,7 +146,7 @@ describe('a commit whose answer was lost', () => {
     });
   });
 
-  test('and whose turn has been taken over since is fenced: its worker stops', async () => {
+  test('is reported as fenced when its turn has since been taken over: its worker stops', async () => {
     const turn = await running();
     const commit = await world.commit(turn, { calls: [newId<'tool_call'>()] });
     await commitSteps(world.pool, [commit]);
@@ -158,7 +158,7 @@ describe('a commit whose answer was lost', () => {
     expect(outcomes).toEqual([{ outcome: 'fenced' }]);
   });
 
-  test('and whose turn has left since is reported as committed', async () => {
+  test('is reported as `left` when its worker has since lost the turn', async () => {
     const turns = [await running(), await running()] as const;
     const commits = [
       await world.commit(turns[0], { calls: [newId<'tool_call'>()] }),
@@ -177,7 +177,7 @@ describe('a commit whose answer was lost', () => {
     expect(outcomes).toEqual([{ outcome: 'left' }, { outcome: 'committed', basePosition: null }]);
   });
 
-  test('is found from another batch than the one that made it', async () => {
+  test('is found by a larger batch than the batch that made it', async () => {
     const turns = [await running(), await running(), await running()] as const;
     const commits = await Promise.all(turns.map((turn) => world.commit(turn)));
     await commitSteps(world.pool, commits.slice(0, 2));
@@ -243,7 +243,7 @@ describe('a claim whose answer was lost', () => {
   const ring = ({ turnId }: TestTurn, epoch = 1) => ({ turnId, epoch });
   const dispatched = (): Promise<TestTurn> => world.submit({ profile });
 
-  test('has won, and brings the turn as the first try would have', async () => {
+  test('has won, and returns the turn as the first try would have', async () => {
     await cutAfterEach(async () => {
       const turns = [await dispatched(), await dispatched(), await running()] as const;
       const act = async () => {
@@ -257,7 +257,7 @@ describe('a claim whose answer was lost', () => {
     });
   });
 
-  test('of a turn that another worker has is stale', async () => {
+  test('of a turn that another worker holds is stale', async () => {
     const turn = await dispatched();
     await world.claim(turn, await world.worker());
     proxy.arm({ at: 1, when: 'after', scope: 'connection' });
@@ -281,7 +281,7 @@ describe('a wait whose answer was lost', () => {
     });
   });
 
-  test('for room at a provider has suspended its turn, and admits nobody in its place', async () => {
+  test('for room at a provider has suspended its turn, and admits no other caller in its place', async () => {
     await setProviderLimits(world.pool, 'narrow', { maxConcurrent: 1 });
     await cutAfterEach(async () => {
       await world.pool.query(
@@ -302,7 +302,7 @@ describe('a wait whose answer was lost', () => {
   });
 });
 
-test('the process that marked a call that may be sent once recognises its mark, also when the answer was lost', async () => {
+test('the process that marked a call that may be sent once recognises its mark, even if the answer was lost', async () => {
   await cutAfterEach(async () => {
     const turn = await running();
     const calls = await world.call(turn, 2);

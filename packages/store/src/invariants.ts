@@ -94,7 +94,7 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'operation-names-turn',
-    rule: 'what an accepted submission is recorded to have made exists, and a turn comes from one request',
+    rule: 'the record of an accepted submission names only rows that exist, and each turn belongs to one request',
     when: 'wide',
     // Older builds wrote null, without a record of what was made: only the time of the submission links their turns.
     broken: `
@@ -349,7 +349,7 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'canceled-below',
-    rule: 'below a canceled turn every turn has ended, and none of them started after it (10 s for transactions under way), but for those that somebody else waited for when the turn was canceled because its own waiter had ended',
+    rule: 'below a canceled turn every turn has ended, and none of them started after it (10 s for transactions in progress), except turns that another caller waited for when the turn was canceled because its own waiter had ended',
     when: 'always',
     broken: `
       with recursive above as (

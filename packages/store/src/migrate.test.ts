@@ -161,7 +161,7 @@ describe('migrate', () => {
     expect(await run({ lockDeadlineMs: 0 })).toMatchObject({ applied: ['0002_second.sql'] });
   });
 
-  it('a server that does not answer is given up, but not one that works on a file', async () => {
+  it('a server that does not answer is given up, but not a server that works on a file', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int); select pg_sleep(1.2);');
     expect(await migrate(database.url, { migrationsDir, queryMs: 600 })).toMatchObject({ to: 1 });
     await using proxy = await tcpProxy(database.url);

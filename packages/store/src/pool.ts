@@ -174,8 +174,9 @@ export function createPool(options: PoolOptions): pg.Pool {
 const ignoreLoss = (): void => undefined;
 
 /**
- * Decisions are made by statements that begin after a lock; at another isolation level they would still see the rows before it.
- * Each transaction sets the level, because a connection behind a pooler has the server's; a single statement is right at any level.
+ * Decisions are made by statements that begin after a lock; at another isolation level they would still see the rows
+ * before it. Each transaction sets the level, because with a pooler a connection has the level of the server. A single
+ * statement is right at any level.
  */
 const BEGIN = 'begin isolation level read committed';
 

@@ -187,7 +187,7 @@ describe('lost rings', () => {
     ]);
   });
 
-  test('take calls that no worker has begun to the epoch of the next claim, and no others', async () => {
+  test('move calls that no worker has begun, and no other calls, to the epoch of the next claim', async () => {
     const turn = await world.running({ profile, holder });
     const [begun, unbegun] = await world.call(turn, 2);
     const epochs = () =>
@@ -203,7 +203,7 @@ describe('lost rings', () => {
     await world.claim(turn, holder);
     await world.release(holder, [turn]);
     await ringAgain(world.pool, [{ turnId: turn.turnId, epoch: 4, workerTarget: '' }]);
-    // The last holder did not say what it had begun.
+    // The last holder did not report which calls it had begun.
     expect(await epochs()).toEqual([
       { id: begun, epoch: 1 },
       { id: unbegun, epoch: 3 },
@@ -244,7 +244,7 @@ describe('lost rings', () => {
     expect(await world.row(turn)).toMatchObject({ status: 'running', epoch: 1 });
   });
 
-  test('that race a claim yield one of the two, and wait for no lock', async () => {
+  test('that race a claim do not wait for a lock: either the ring or the claim wins', async () => {
     const turn = await world.submit({ profile });
     const ring = { turnId: turn.turnId, epoch: 1, workerTarget: '' };
     await using gate = await begin(world.pool);

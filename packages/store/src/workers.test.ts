@@ -70,7 +70,7 @@ describe('the queue of a target', () => {
     ]);
   });
 
-  test('is not held up by an agent that another session has locked', async () => {
+  test('is not delayed by an agent that another session has locked', async () => {
     const [locked, ...others] = await submitMany(3);
     await world.worker({ concurrency: 5 });
     const stranger = await world.pool.connect();

@@ -143,12 +143,12 @@ const IS_IN_ORDER =
   "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or f.next_try_at > now()) limit 1) is not true";
 
 /**
- * Who enters next. A project with fewer turns under way at this target goes before one with more; among equals the wheel turns on
- * from the project that was served last, so that a window smaller than the number of projects serves all of them. No project
- * is asked for more than brings it level with the others ($2 times that, when others did not use their share), so what is read
- * depends on the room, not on the length of the queue. A project with no turn under way enters with one turn even when there is no
- * room: its ring precedes those of projects with more turns (`ring-priority.ts`). Turns that no live worker can read stay queued and take
- * no room.
+ * The turns that enter next. A project with fewer turns under way at this target precedes a project with more turns.
+ * Projects with equally many take turns, after the project that was served last, so that a window smaller than the number
+ * of projects serves all of them. Of each project at most as many turns are read as would give it the same number as the
+ * others ($2 times that number, when others did not use their share), so the work depends on the room, not on the length
+ * of the queue. A project with no turn under way enters with one turn even when there is no room: its ring precedes those
+ * of projects with more turns (`ring-priority.ts`). Turns that no live worker can read stay queued and take no room.
  */
 export const CANDIDATES = statement(`
   with recursive room as materialized (

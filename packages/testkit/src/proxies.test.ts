@@ -192,7 +192,7 @@ describe('statementProxy', () => {
     },
   );
 
-  it('one connection falls silent, and the others of its process go on', async () => {
+  it('one connection falls silent, and the others of its process continue', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     const at = { text: 'insert into written values ($1)', nth: 1 };

@@ -131,7 +131,8 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
     context.answer({ event: 'worker.stopped', worker_id: ready.worker_id, not_closed: notClosed }, () => '');
   context.note('stopped');
   if (outdated !== undefined) throw outdated;
-  // If the worker could not be closed, its turns wait for the end of its lease. Unclosed queues are no error: they hold no facts.
+  // If the worker could not be closed, its turns wait for the end of its lease. Unclosed queues are not an error: they
+  // hold no facts.
   return notClosed.some(({ part }) => part === 'worker') ? EXIT.error : EXIT.success;
 }
 
@@ -149,7 +150,7 @@ export function addWorker(program: Command, run: Run): void {
     .option('--lease-ms <ms>', 'how long its turns stay its own without news', flag(settingSchemas.leaseMs))
     .option(
       '--grace-ms <ms>',
-      'how long a stop may take; most of it is for turns in hand to reach their next commit',
+      'how long a stop may take; most of it is for running turns to reach their next commit',
       flag(settingSchemas.graceMs),
     )
     .option(
@@ -162,7 +163,7 @@ export function addWorker(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'SIGTERM and Ctrl-C finish the steps in hand and give the turns back, within the grace time; the second one stops at once.',
+          'SIGTERM and Ctrl-C finish the steps in progress and hand the turns back, within the grace time. A second signal stops at once.',
         examples: [
           'boxcar worker --concurrency 50 --plugin ./my-tools.js',
           "boxcar worker --target gpu --target ''",

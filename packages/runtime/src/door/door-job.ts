@@ -35,7 +35,10 @@ export async function isOurTrouble({ builds }: Pick<Runtime, 'builds'>, error: u
   return known.entry.canRetry || OURS.has(known.code);
 }
 
-/** Whether the database has the schema of this build: then what is missing in it is missed by somebody's own statement. */
+/**
+ * Whether the database has the schema of this build: then a missing table or column is the fault of the handler's own
+ * statement.
+ */
 async function hasOwnSchema(builds: Runtime['builds']): Promise<boolean> {
   try {
     return (await builds.look()) === builds.build.schemaVersion;

@@ -562,7 +562,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     );
     const ended = await Promise.all(jobs.map((job) => answerOf(s.queue, job)));
     if (kind === 'redis') {
-      // The name of a job is text from outside too, and kept while it waits for its answer.
+      // The name of a job is outside text too, and is stored while the job waits for its answer.
       for (const jobId of ['a\u0000b', `a\u0000${nobody}`]) {
         const job = await s.queue.add('launch_principal', launch({ wait: true }), { jobId, attempts: 5 });
         const { reason, job: failed } = await answerOf(s.queue, job);
@@ -642,7 +642,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect(await turnCount(backend)).toBe(3);
   });
 
-  test('fails a job once whose handler does not answer before its deadline, and frees its connection', async () => {
+  test('fails a job once whose handler does not answer before its deadline, and frees the connection', async () => {
     await using s = await scene(kind);
     const program = s.program({ handlerTimeoutMs: 1_000 });
     let runs = 0;
@@ -668,8 +668,8 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
   });
 
   test.each<[string, string, RegExp]>([
-    ['names a table that is not there', 'select from no_such_table', /no_such_table/],
-    ['has a limit of its own', 'set local statement_timeout = 20; select pg_sleep(10)', /statement timeout/],
+    ['names a missing table', 'select from no_such_table', /no_such_table/],
+    ['exceeds its own limit', 'set local statement_timeout = 20; select pg_sleep(10)', /statement timeout/],
   ])('fails a job once whose handler %s', async (_title, text, expected) => {
     await using s = await scene(kind);
     const program = s.program();
@@ -690,7 +690,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect(program.log.filter(({ event }) => event === 'door.retry')).toEqual([]);
   });
 
-  test('keeps a job whose handler misses something while the schema is that of another build', async () => {
+  test('keeps a job whose handler lacks a table while the schema belongs to another build', async () => {
     await using s = await scene(kind);
     const program = s.program();
     let runs = 0;

@@ -4,7 +4,7 @@
  * Q1  A job is accepted when its operation row commits; its default key is made of queue, job id, timestamp and data.
  * Q2  Bad input and refusals fail the job at once, with `code: message` as the reason; an error on our side never does.
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
- *     A turn that the kernel has given up because its end cannot be written is answered as well: the job fails with the cause.
+ *     If the kernel has given up the turn because its end cannot be written, the job fails with the cause.
  * Q4  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
  *     that a `cancel` that was put first stays first.
  */
@@ -68,7 +68,9 @@ type Reply =
 const defaultKey = (job: Job, data: JsonValue): string =>
   `job:${sha256(canonicalJson([PRIMITIVES_QUEUE, job.id ?? '', job.timestamp, data]))}`;
 
-/** The result of the awaited turn or batch, or why none will come; undefined while it is under way. */
+/**
+ * The result of the awaited turn or batch, or the reason why there will be no result; undefined while it is in progress.
+ */
 async function look(runtime: Runtime, awaited: Awaited): Promise<JsonValue | KernelError | undefined> {
   if (awaited.kind === 'batch') {
     const [batch] = await loadBatches(runtime.pool, [awaited.id]);

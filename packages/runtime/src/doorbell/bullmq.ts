@@ -17,7 +17,7 @@ const turnsQueue = (workerTarget: string): string =>
 /** A ring that takes longer is lost; the sweep rings again. */
 const RING_LIMIT_MS = 500;
 const RINGS_PER_CALL = 100;
-/** How long its workers may take to close. */
+/** How long the workers of the doorbell may take to close. */
 const CLOSE_LIMIT_MS = 2_000;
 /** How long one question to the queue may take. */
 const ASK_LIMIT_MS = 2_000;
@@ -91,7 +91,8 @@ export class BullMqDoorbell implements Doorbell {
     };
     await Promise.all(
       [...groupByTarget(rings)].map(async ([target, group]) => {
-        // One after the other, so that each part has its time: sent together they wait for each other at the server.
+        // The parts are sent one after the other, so that each has its full time: sent together they wait for each other
+        // at the server.
         for (const part of chunks(group, RINGS_PER_CALL)) await add(target, part);
       }),
     );
@@ -128,18 +129,18 @@ export class BullMqDoorbell implements Doorbell {
       for (const part of chunks(rings, QUESTIONS_AT_ONCE)) {
         const raiseOne = async (ring: Ring): Promise<void> => {
           const queue = this.#queue(ring.workerTarget);
-          // Of those that wait with priority 0 each would go to the end.
+          // Raising a waiting ring that has priority 0 would move it to the end.
           if ((await queue.getJobState(jobId(ring))) !== 'prioritized') return;
           const raising = queue.getJob(jobId(ring)).then((job) => job?.changePriority({ priority: 0 }));
           await raising.catch((error: unknown) => {
-            // Delivered in this moment: nothing is left to raise.
+            // The ring was delivered at this moment, so there is nothing to raise.
             this.#log('debug', 'doorbell.not_raised', { turn_id: ring.turnId, error: errorText(error) });
           });
         };
         await within(Promise.all(part.map(raiseOne)), ASK_LIMIT_MS);
       }
     } catch (error) {
-      // Each further part would wait as long. The next sweep looks again.
+      // Each further part would wait as long. The next sweep tries again.
       this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });
     }
   }
@@ -151,7 +152,7 @@ export class BullMqDoorbell implements Doorbell {
       if (state === 'delayed') {
         const waking = this.#primitives.getJob(id).then((job) => job?.promote());
         await waking.catch((error: unknown) => {
-          // Promoted by someone else in this moment; if not, the sweep knocks again.
+          // Another process promoted the job at this moment; if not, the sweep knocks again.
           this.#log('debug', 'doorbell.knock_failed', { job_id: id, error: errorText(error) });
         });
       } else if (!ON_ITS_WAY.has(state)) gone.push(id);
@@ -161,14 +162,14 @@ export class BullMqDoorbell implements Doorbell {
         await within(Promise.all(part.map(knockAt)), ASK_LIMIT_MS);
       return gone;
     } catch (error) {
-      // Each further part would wait as long, and hold up the sweep.
+      // Each further part would wait as long, and would delay the sweep.
       this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });
       return undefined;
     }
   }
 
   async listen(options: Parameters<Doorbell['listen']>[0]): Promise<DoorbellSubscription> {
-    // The listener knows a ring that it has admitted by its identity.
+    // A ring that the listener has admitted is recognised by its object identity.
     const rings = new WeakMap<object, Ring>();
     const worker = this.#queues.worker<unknown, void>(
       turnsQueue(options.workerTarget),
@@ -215,7 +216,7 @@ export class BullMqDoorbell implements Doorbell {
     const workers = [...this.#workers];
     this.#workers.clear();
     try {
-      // A job in hand may wait for a server that is away.
+      // A job in progress may wait for a server that is away.
       await within(Promise.all(workers.map((worker) => worker.close())), CLOSE_LIMIT_MS);
     } finally {
       await this.#queues.close();

@@ -222,7 +222,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
   });
 
   test.each([0, 7])(
-    'gives a ring of priority %i that its listener has no room for to another at once',
+    'gives a ring of priority %i at once to another listener when the first one has no room',
     async (priority) => {
       await using opened = await openOn(kind);
       const { doorbell } = opened;
@@ -230,13 +230,13 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
       full.hasRoom = false;
       await using first = await full.listen(doorbell, { concurrency: 3 });
       await using second = await idle.listen(doorbell);
-      // Until one of them was brought to the listener without room.
+      // Repeats until a ring was delivered to the listener without room.
       for (let count = 0; count < 100 && full.refused.length === 0; count++) {
         const ring = { ...newRing(), priority };
         await doorbell.ring([ring]);
         await waitFor(() => idle.heard.includes(keyOf(ring)), {
           message: 'the idle listener has the ring',
-          // A listener of BullMQ looks by itself after five seconds.
+          // Without a notice, a listener of BullMQ checks its queue after five seconds.
           deadlineMs: 3_500,
         });
       }
@@ -252,7 +252,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     },
   );
 
-  test('keeps what its only listener has no room for until that one has', async () => {
+  test('keeps a ring until its only listener has room for it', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const rings = [newRing(), { ...newRing(), priority: 1 }, { ...newRing(), priority: 2 }];
@@ -262,7 +262,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     await doorbell.ring(rings);
     await waitFor(() => listener.refused.length > 0, { message: 'a ring is refused' });
     expect(await doorbell.findLost(rings)).toEqual([]);
-    // It may have asked for a second one while the first was brought, and for no more.
+    // The listener may have asked for a second ring while the first was delivered, but not for more.
     expect(listener.refused.length).toBeLessThanOrEqual(2);
     expect(listener.heard).toEqual([]);
     listener.hasRoom = true;
@@ -271,7 +271,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     expect(listener.heard).toHaveLength(3);
   });
 
-  test('brings rings by their priority, and those of equal priority in order', async () => {
+  test('delivers rings by their priority, and rings of equal priority in order', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const [last, second, third, first] = [9, 3, 3, 0].map((priority) => ({ ...newRing(), priority }));
@@ -286,7 +286,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     );
   });
 
-  test('raises rings to those of priority 0, which keep their places', async () => {
+  test('raises rings to priority 0, after the rings that already have it', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const waiting = [0, 0, 3, 8, 8].map((priority) => ({ ...newRing(), priority }));
@@ -302,7 +302,7 @@ describe.each(['in process', ...queueBackends()] as const)('a doorbell on %s', (
     expect(listener.heard).toEqual([first, second, last, third, fourth].map(keyOf));
   });
 
-  test('keeps the order of rings of equal priority when its listener has no room for one', async () => {
+  test('keeps the order of rings of equal priority when its listener has no room for a ring', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const rings = Array.from({ length: 6 }, () => ({ ...newRing(), priority: 8 }));
@@ -400,7 +400,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     expect(listener.heard).toEqual([keyOf(ring)]);
   });
 
-  test('sends many rings in parts of 100, and goes on with the next when one is never answered', async () => {
+  test('sends many rings in parts of 100, and continues with the next part when a part is never answered', async () => {
     await using opened = await openOn(kind);
     const { backend } = opened;
     if (backend === undefined) throw new Error('no queue');
@@ -458,7 +458,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     expect(await queue?.getJobState('asleep')).toBe('waiting');
   });
 
-  test('asks a queue that does not answer no further questions after the first part', async () => {
+  test('stops asking a queue that does not answer the first part', async () => {
     await using opened = await openOn(kind);
     const { backend } = opened;
     if (backend === undefined) throw new Error('no queue');
@@ -485,7 +485,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     await doorbell.close();
   });
 
-  test('goes on with the other jobs when one is moved by somebody else while it is woken', async () => {
+  test('wakes the other jobs when another process moves a job at the same time', async () => {
     await using opened = await openOn(kind);
     const { backend } = opened;
     if (backend === undefined) throw new Error('no queue');

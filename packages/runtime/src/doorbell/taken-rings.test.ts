@@ -3,7 +3,7 @@ import { TakenRings } from './taken-rings.js';
 
 const ids = (...names: string[]): ReadonlySet<string> => new Set(names);
 
-test('a ring is overdue once it has been with a listener for that long, look after look', () => {
+test('a ring is overdue when every check for that long has found it with a listener', () => {
   const rings = new TakenRings();
   expect(rings.note(ids('a'), 5_000, 1_000)).toEqual(ids());
   expect(rings.note(ids('a', 'b'), 5_000, 4_000)).toEqual(ids());
@@ -11,7 +11,7 @@ test('a ring is overdue once it has been with a listener for that long, look aft
   expect(rings.note(ids('a', 'b'), 5_000, 9_000)).toEqual(ids('a', 'b'));
 });
 
-test('a ring that one look does not find with a listener is counted from its next taking', () => {
+test('a ring that a check does not find with a listener counts from when it is taken next', () => {
   const rings = new TakenRings();
   rings.note(ids('a'), 5_000, 1_000);
   rings.note(ids(), 5_000, 3_000);
@@ -19,6 +19,6 @@ test('a ring that one look does not find with a listener is counted from its nex
   expect(rings.note(ids('a'), 5_000, 12_000)).toEqual(ids('a'));
 });
 
-test('every ring with a listener is overdue where nothing is allowed', () => {
+test('with a limit of 0 every ring that a listener has is overdue', () => {
   expect(new TakenRings().note(ids('a'), 0, 1_000)).toEqual(ids('a'));
 });

@@ -8,15 +8,15 @@ import type { StopPlan } from '../testing/stops/stop-plan.js';
 import { shuffle, someStops } from '../testing/stops/stop-points.js';
 
 /**
- * What a run of the tests does, all kinds of queues in two minutes: plans and points of chance, as many as there is time for,
- * and others in each run. The full form does everything.
+ * The part that one test run does, for all kinds of queues in two minutes: random plans and points, as many as there is
+ * time for, and others in each run. The full form does everything.
  */
 interface Share {
   readonly plans: number;
-  /** Cases at once: they wait for leases and limits most of the time. */
+  /** Number of cases at once: they spend most of their time waiting for leases and limits. */
   readonly lanes: number;
   readonly untilMs: number;
-  /** On a machine that is busy with other tests; one with nothing else to do reaches several times as many. */
+  /** For a machine that is busy with other tests. An idle machine reaches several times as many. */
   readonly atLeast: number;
 }
 
@@ -24,10 +24,10 @@ const CUT_OFF: Share = { plans: 6, lanes: 4, untilMs: 15_000, atLeast: 5 };
 /** Processes take seconds to start. */
 const SIGNALS: Share = { plans: 2, lanes: 3, untilMs: 5_000, atLeast: 1 };
 
-/** The number, put in its place, brings the same plans and points again. */
+/** The same seed chooses the same plans and points again. */
 const SEED = Date.now() % 1_000_000;
 
-/** Tables of queues are BullMQ's, and so is what is done when they stand still. */
+/** The tables of queues belong to BullMQ. So does its behaviour when a process stops at their statements. */
 const isOurs = ({ fault }: PlannedPoint): boolean =>
   !/bullmq/i.test(`${fault.at.text} ${fault.at.behind ?? ''}`);
 

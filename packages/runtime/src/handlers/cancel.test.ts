@@ -179,7 +179,7 @@ describe('a run with several roots', () => {
       turn_ids: string[];
     };
 
-  test('is ended whole by its id, with what any of its roots has left behind', async () => {
+  test('is ended whole by its id, with the turns that its ended roots have started', async () => {
     const { turn_ids } = await fork(['absent', 'starter', 'absent']);
     const [first = '', starter = '', third = ''] = turn_ids;
     await h.runtime.waitForTurn(starter, { timeoutMs: 10_000 });
@@ -194,7 +194,7 @@ describe('a run with several roots', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('is not called ended while a root other than the first is open', async () => {
+  test('is not reported as ended while a root other than the first is open', async () => {
     const { turn_ids } = await fork(['absent', 'absent']);
     const [first = '', second = ''] = turn_ids;
     await cancel({ turn_id: first });
@@ -203,7 +203,7 @@ describe('a run with several roots', () => {
     expect(await rowOf(second)).toMatchObject({ status: 'canceled' });
   });
 
-  test('takes no turn that is filed under any root at the same moment without ending it', async () => {
+  test('ends every turn that is filed under any of its roots at the same moment', async () => {
     const { turn_ids } = await fork(['absent', 'absent', 'absent']);
     const { run_id } = await rowOf(turn_ids[0] ?? '');
     const spawns = turn_ids.map((parentTurnId) =>
@@ -219,7 +219,7 @@ describe('a run with several roots', () => {
     expect(open).toEqual([]);
   });
 
-  test('is not ended by a turn of its own, whatever its root', async () => {
+  test('cannot be ended by one of its own turns, under any root', async () => {
     const { turn_ids } = await fork(['absent', 'absent']);
     const { run_id } = await rowOf(turn_ids[0] ?? '');
     await expect(cancel({ run_id }, { parentTurnId: turn_ids[1] })).rejects.toMatchObject({

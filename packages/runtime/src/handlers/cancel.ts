@@ -5,9 +5,9 @@ import type { Handler, HandlerTools } from '../handler.js';
 /** Ids in the answer; of a larger tree the count says the rest. */
 const LISTED = 1_000;
 
-/** What to do about a turn that could not be ended. */
+/** The next action for a turn that could not be ended. */
 const NOT_ENDED =
-  'Nobody runs this turn any more. Its end is tried again after 2, 4, 8 and 16 seconds, then no more: remove the cause, then run boxcar doctor --retry-dead.';
+  'No worker runs this turn any more. Its end is tried again after 2, 4, 8 and 16 seconds, and not after that. Remove the cause, then run boxcar doctor --retry-dead.';
 
 async function findRoot(input: Cancel, { db, ctx }: HandlerTools): Promise<SubtreeRoot> {
   const root = await findSubtreeRoot(
@@ -24,7 +24,7 @@ async function findRoot(input: Cancel, { db, ctx }: HandlerTools): Promise<Subtr
   });
 }
 
-/** The operator may end any turn of its project, an agent the turns below its own. Nobody ends the turn that asks for it. */
+/** The operator may end any turn of its project, an agent the turns below its own. A turn cannot end itself by a cancel. */
 function checkRight(
   root: SubtreeRoot,
   { isTurn, ctx: { source, parent } }: { readonly isTurn: boolean; readonly ctx: HandlerTools['ctx'] },
@@ -55,7 +55,7 @@ async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
   const { source } = tools.ctx;
   const turnIds = await tools.endSubtrees({
     runId: root.runId,
-    // A run that a fork_join from outside has begun has several roots.
+    // A run that was started by a fork_join from outside has several roots.
     ...(isTurn ? { rootTurnIds: [root.turnId] } : {}),
     status: 'canceled',
     error: new KernelError('canceled', {

@@ -14,7 +14,7 @@ beforeAll(async () => {
 
 afterAll(close);
 
-/** Other test files have locks on the same server. */
+/** Only this database: other test files hold locks on the same server. */
 const BLOCKED =
   'select from pg_stat_activity where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0';
 

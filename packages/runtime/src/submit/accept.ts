@@ -50,13 +50,13 @@ export async function accept(
   options: SubmitOptions & DoorOptions = {},
 ): Promise<Accepted> {
   refuseNested(runtime.pool);
-  // Whoever makes a job names it.
+  // The caller that makes a job chooses its name.
   if (options.doorJobId !== undefined) parseJsonValue(options.doorJobId, 'job_id');
   const begun = options.call?.begun ?? begin(runtime, primitive, args, options);
   let opening: Promise<Opened> | undefined = begun.opening;
   // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
   const turnIds: TurnId[] = [];
-  // A call has a deadline of its own.
+  // A call has its own deadline.
   const limit =
     options.call === undefined
       ? startHandlerLimit(begun.primitive, runtime.handlerTimeoutMs)
@@ -87,11 +87,11 @@ async function acceptOnce(
     readonly begun: Begun;
     readonly options: SubmitOptions & DoorOptions;
     readonly opening: Opened;
-    /** An earlier try was lost: it may be committed at any time. */
+    /** An earlier try was lost, and may be committed at any time. */
     readonly isAgain: boolean;
-    /** The turns that earlier tries have written, if they were committed; gets those of this one. */
+    /** The turns that earlier tries have written, if they were committed. The turns of this try are added. */
     readonly turnIds: TurnId[];
-    /** Ends the handler, until its answer is there. */
+    /** Cancels the handler until it has answered. */
     readonly signal: AbortSignal;
   },
 ): Promise<Accepted> {
@@ -117,13 +117,13 @@ async function acceptOnce(
   const unit = new UnitOfWork({ pool: runtime.pool, primitive, isOwn, write: runtime.write });
   try {
     const tools = new Primitive(runtime, { opening, ctx, unit, call: options.call, signal });
-    // Handlers are outside code: whatever they return, rows and cards can hold it.
-    // Only theirs is watched: Node's hooks for it slow every promise of the process down.
+    // Handlers are outside code: rows and cards must be able to hold any answer.
+    // Only outside handlers run in a scope: Node's hooks for it slow every promise of the process down.
     const handling = isOwn
       ? handler.handle(input, tools)
       : insideHandler(unit.scope, () => handler.handle(input, tools));
     const given = await unlessAborted(handling, signal).catch(async (error: unknown) => {
-      // A connection that waits for its statement is not waited for.
+      // A connection whose statement still runs is not waited for.
       await unit.abandon({ isCut: signal.aborted });
       // Refused for what the first submission under this key has changed while this one waited for its locks?
       const first = await firstAnswer(runtime, {
@@ -258,15 +258,16 @@ async function firstAnswer(
   },
 ): Promise<Accepted | undefined> {
   const { options, request, requestHash, error, isAgain } = refused;
-  // Only an earlier try of this submission can have used a key that was made here. Other errors than refusals say nothing about the rows.
+  // Only an earlier try of this submission can have used a generated key. Errors other than refusals say nothing about
+  // the rows.
   if ((request.key.startsWith('auto:') && !isAgain) || !(error instanceof KernelError) || isTransient(error))
     return undefined;
   return replay(await open(runtime, options, request), request.key, requestHash);
 }
 
 /**
- * The answer of a first try that was lost: what it has dispatched is rung as it would have been. Under a key that the caller chose the
- * answer is somebody else's, unless its turns are ours.
+ * The answer of a first try that was lost. The turns that it has dispatched are rung as that try would have done. Under a
+ * key that the caller chose, the answer belongs to another submission, unless the turns are those of this one.
  */
 async function announceFirst(
   runtime: RuntimeCore,

@@ -1,4 +1,7 @@
-/** The connection of a submission breaks while its write waits at the server: the write is committed after the next try has begun. */
+/**
+ * The connection of a submission breaks while its write waits at the server. The write is committed after the next try
+ * has begun.
+ */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { createPool } from '@boxcar/store';
@@ -8,7 +11,7 @@ import { InProcessDoorbell } from '../doorbell/in-process.js';
 import { Runtime } from '../runtime.js';
 import { createWorker } from '../worker/worker.js';
 
-test('a submission whose first try commits after its second one began is rung, and is no replay', async () => {
+test('a submission whose first try commits after its second try began is rung, and is not a replay', async () => {
   await using database = await testDatabase();
   await using proxy = await tcpProxy(database.url);
   const pool = createPool({ connectionString: proxy.url });
@@ -43,7 +46,7 @@ test('a submission whose first try commits after its second one began is rung, a
   const { answer, isReplay } = await accepting;
   expect(isReplay).toBe(false);
   const { turn_id } = answer as unknown as { turn_id: TurnId };
-  // No sweep comes: only a ring can have brought it.
+  // The worker does not sweep, so only a ring can have started the turn.
   expect(await own.waitForTurn(turn_id, { timeoutMs: 30_000 })).toMatchObject({ status: 'success' });
   const { rows } = await database.pool.query('select from boxcar.turns');
   expect(rows).toHaveLength(2);

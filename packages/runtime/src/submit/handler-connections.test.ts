@@ -1,4 +1,7 @@
-/** Handlers share the pool with the kernel: none of them can take it whole, wait for itself, or keep a connection for ever. */
+/**
+ * Handlers share the pool with the kernel. They cannot take the whole pool, wait for each other, or keep a connection for
+ * ever.
+ */
 import { setTimeout as delay } from 'node:timers/promises';
 import { type JsonValue, KernelError } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
@@ -32,7 +35,7 @@ beforeEach(async () => {
   return () => database.close();
 });
 
-/** A runtime with a small pool of its own. */
+/** A runtime with its own small pool. */
 function program(options: { readonly max: number; readonly handlerTimeoutMs?: number }): Program {
   const { max, ...rest } = options;
   const log: Logged[] = [];
@@ -85,7 +88,7 @@ const createBox = (runtime: Runtime): Promise<JsonValue> =>
 const SELECT = { text: 'select 1' };
 
 describe('the pool of a process', () => {
-  test('is held by handlers to one half: a plain submission is accepted while slow handlers wait', async () => {
+  test('is held by handlers to one half at most: a plain submission is accepted while slow handlers wait', async () => {
     await using one = program({ max: 5 });
     const { runtime } = one;
     const slow = gate();
@@ -102,7 +105,7 @@ describe('the pool of a process', () => {
       await waitFor(() => begun === 3, { message: 'handlers hold their half of the pool' });
       for (let i = 0; i < 20; i++)
         expect(await createBox(runtime)).toMatchObject({ box_id: expect.any(String) });
-      // A handler that opens no transaction waits for none that does.
+      // A handler without a transaction does not wait for handlers with one.
       register(
         runtime,
         'plain',
@@ -118,7 +121,7 @@ describe('the pool of a process', () => {
     expect(one.pool.idleCount).toBe(one.pool.totalCount);
   });
 
-  test('is not waited for among handlers by what the kernel does in a transaction', async () => {
+  test('gives transactions of the kernel a connection while handlers wait for one', async () => {
     await using one = program({ max: 4 });
     const { runtime } = one;
     const { opened, open } = gate();
@@ -144,7 +147,7 @@ describe('the pool of a process', () => {
     await slow;
   });
 
-  test('serves the handlers that wait in the order in which they came', async () => {
+  test('serves waiting handlers in the order of their requests', async () => {
     await using one = program({ max: 2 });
     const { runtime } = one;
     const slow = gate();
@@ -167,7 +170,7 @@ describe('the pool of a process', () => {
     expect(begun).toEqual(asked);
   });
 
-  test('is free while imports wait for their lines, which come from outside', async () => {
+  test('is free while imports wait for the lines of a slow source', async () => {
     await using one = program({ max: 2 });
     const { runtime } = one;
     const slow = gate();
@@ -196,7 +199,7 @@ describe('the pool of a process', () => {
     expect(await imported).toMatchObject([{ lines: 1 }, { lines: 1 }]);
   });
 
-  test('does not deadlock on handlers that submit from inside: of their transactions they are told to', async () => {
+  test('does not deadlock on handlers that submit primitives: a submission inside a transaction is refused', async () => {
     await using one = program({ max: 2 });
     const { runtime } = one;
     register(runtime, 'inner', async ({ tx }) => {
@@ -219,7 +222,7 @@ describe('the pool of a process', () => {
     expect(one.pool.idleCount).toBe(one.pool.totalCount);
   });
 
-  test('logs who holds it when a connection is waited for longer than a second', async () => {
+  test('logs its holders when a wait for a connection exceeds a second', async () => {
     await using one = program({ max: 2 });
     const { runtime, log } = one;
     const slow = gate();
@@ -302,7 +305,7 @@ describe('a second connection inside an open transaction', () => {
         () => undefined,
         (error: unknown) => error,
       );
-      // Its own transaction goes on.
+      // The transaction of the handler continues.
       return (await tx.query<{ n: number }>({ text: 'select 2 as n' })).rows[0]?.n ?? 0;
     });
     expect(await runtime.submit('nests', {})).toBe(2);
@@ -314,7 +317,7 @@ describe('a second connection inside an open transaction', () => {
     });
   });
 
-  test('is refused to what the handler calls at the same moment, and free before and after', async () => {
+  test('is refused to parallel calls of the handler, and allowed before and after the transaction', async () => {
     await using one = program({ max: 4 });
     const { runtime, pool } = one;
     const codes: string[] = [];
@@ -324,7 +327,7 @@ describe('a second connection inside an open transaction', () => {
       codes.push(await codeOf(pool.query('select 1')));
       const statement = tx.query(SELECT);
       codes.push(await codeOf(pool.query('select 1')));
-      // Its own reads are within the transaction.
+      // Reads through `db` are within the transaction.
       codes.push(await codeOf(db.query(SELECT)));
       await statement;
       later = over.opened.then(() => codeOf(pool.query('select 1')));
@@ -336,7 +339,7 @@ describe('a second connection inside an open transaction', () => {
     expect(await later).toBe('accepted');
   });
 
-  test('is refused to the handler alone: submissions that come together with its own are accepted', async () => {
+  test('is refused to the handler alone: other submissions at the same time are accepted', async () => {
     await using one = program({ max: 4 });
     const { runtime, log } = one;
     await runtime.applyProfile({ name: 'p', instructions: 'x', model: 'scripted', script: [{ say: 'x' }] });
@@ -347,7 +350,7 @@ describe('a second connection inside an open transaction', () => {
     let own: Promise<string>[] = [];
     let waiting: Promise<unknown> | undefined;
     register(runtime, 'nests', async ({ tx }) => {
-      // What it starts before its transaction leaves work to others: batches, rings, promotions, the watcher.
+      // This work starts before the transaction and uses shared parts: batches, rings, promotions, the watcher.
       const started = (await runtime.submit('launch_principal', { profile_name: 'p', instruction: 'x' })) as {
         turn_id: string;
       };
@@ -355,7 +358,7 @@ describe('a second connection inside an open transaction', () => {
       waiting.catch(() => undefined);
       own = Array.from({ length: 4 }, () => codeOf(createBox(runtime)));
       const statement = tx.query(SELECT);
-      // What others submit now shares a batch with what it has just begun, or follows it.
+      // Other submissions now share a batch with the submissions of this handler, or follow them.
       holding.open();
       await statement;
       own.push(codeOf(createBox(runtime)));
@@ -394,7 +397,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
       'waits for a statement',
       async ({ tx }: HandlerTools) => void (await tx.query({ text: 'select pg_sleep(25)' })),
     ],
-  ])('frees the connection of one that %s', async (_title, wait) => {
+  ])('frees the connection of a handler that %s', async (_title, wait) => {
     await using one = program({ max: 2, handlerTimeoutMs: 1_000 });
     const { runtime, pool } = one;
     await pool.query('create table notes (words text)');
@@ -411,7 +414,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
     });
     const startedAt = performance.now();
     const stuck = runtime.submit('stuck', {}, { idempotencyKey: 'k' }).catch((error: unknown) => error);
-    // Waits for the only connection of handlers, which the deadline frees.
+    // Waits for the only connection that handlers may hold. The deadline frees it.
     const quick = waitFor(() => signal !== undefined, { message: 'the handler has begun' }).then(() =>
       codeOf(runtime.submit('quick', {})),
     );
@@ -431,7 +434,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
     });
   });
 
-  test('ends also the wait for a connection, and takes none that comes later', async () => {
+  test('ends the wait for a connection, so that a later connection is not taken', async () => {
     await using one = program({ max: 1, handlerTimeoutMs: 500 });
     const { runtime, pool } = one;
     let begun = 0;
@@ -440,7 +443,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
       await tx.query(SELECT);
       return null;
     });
-    // The first has been looked up when the only connection goes.
+    // This handler has been looked up when the only connection is taken.
     register(runtime, 'first', async ({ tx }) => {
       await tx.query(SELECT);
       return NEVER();
@@ -456,7 +459,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
     await waitFor(() => pool.idleCount === pool.totalCount, { message: 'the connection is free' });
   });
 
-  test('is 60 s unless given, and a duration like the others', () => {
+  test('is 60 s by default, and is checked like other durations', () => {
     expect(program({ max: 1 }).runtime.handlerTimeoutMs).toBe(60_000);
     for (const handlerTimeoutMs of [0, -1, Number.NaN, Infinity, 31 * 86_400_000])
       expect(() => program({ max: 1, handlerTimeoutMs })).toThrow(
@@ -464,7 +467,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
       );
   });
 
-  test('is that of its call within a turn, and frees its connection too', async () => {
+  test('is the timeout of the call within a turn, and frees the connection too', async () => {
     await using one = program({ max: 2, handlerTimeoutMs: 1_000 });
     const { runtime } = one;
     register(runtime, 'stuck', async ({ tx }) => {
@@ -502,7 +505,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
 });
 
 describe('a handler that waits for something else inside its transaction', () => {
-  /** Four seconds: as long as the server then lets a transaction idle. */
+  /** The server then lets a transaction idle for four seconds. */
   const LEASE_MS = 5_000;
 
   const isIdle = async (): Promise<boolean> => {
@@ -516,7 +519,7 @@ describe('a handler that waits for something else inside its transaction', () =>
   test.each([
     ['its next statement', async ({ tx }: HandlerTools) => void (await tx.query(SELECT))],
     ['its commit', async () => undefined],
-  ])('until the server has ended it is told so by %s, and does not run again', async (_title, next) => {
+  ])('until the server has ended it gets that error from %s and does not run again', async (_title, next) => {
     await using one = program({ max: 2 });
     const { runtime, pool } = one;
     limitByLease(pool, LEASE_MS);
@@ -539,10 +542,10 @@ describe('a handler that waits for something else inside its transaction', () =>
 });
 
 describe('a statement of a handler that is cut off', () => {
-  /** Of locks: 400 ms. */
+  /** With this lease a lock may be waited for 400 ms. */
   const LEASE_MS = 1_000;
 
-  /** A row that somebody has locked, until the end. */
+  /** A row that another session has locked. */
   async function lockedRow(): Promise<{ letGo(): Promise<void> } & AsyncDisposable> {
     await database.pool.query('create table things (n int); insert into things values (1)');
     const client = await database.pool.connect();
@@ -563,7 +566,7 @@ describe('a statement of a handler that is cut off', () => {
 
   test.each<[string, string, (tools: HandlerTools) => Promise<unknown>]>([
     [
-      'its own limit of a lock',
+      'its own limit for locks',
       '55P03',
       async ({ tx }) => {
         await tx.query({ text: "set local lock_timeout = '20ms'" });
@@ -571,7 +574,7 @@ describe('a statement of a handler that is cut off', () => {
       },
     ],
     [
-      'a longer limit of its own',
+      'its own, longer limit for locks',
       '55P03',
       async ({ tx }) => {
         await tx.query({ text: "select set_config('lock_timeout', '600ms', true)" });
@@ -579,12 +582,12 @@ describe('a statement of a handler that is cut off', () => {
       },
     ],
     [
-      'a lock that it does not wait for',
+      'a lock that it asks for with `nowait`',
       '55P03',
       ({ tx }) => tx.query({ text: 'select from things for update nowait' }),
     ],
     [
-      'its own limit of a statement',
+      'its own limit for statements',
       '57014',
       async ({ tx }) => {
         await tx.query({ text: 'set local statement_timeout = 20' });
@@ -592,7 +595,7 @@ describe('a statement of a handler that is cut off', () => {
       },
     ],
     [
-      'somebody who cancels it',
+      'a user who cancels it',
       '57014',
       async ({ tx }) => {
         const { rows } = await tx.query<{ pid: number }>({ text: 'select pg_backend_pid() as pid' });
@@ -611,7 +614,7 @@ describe('a statement of a handler that is cut off', () => {
         await asleep;
       },
     ],
-  ])('by %s is told so as Postgres says it, and does not run again', async (_title, code, work) => {
+  ])('by %s gets the error of Postgres, and does not run again', async (_title, code, work) => {
     await using one = program({ max: 2 });
     await using row = await lockedRow();
     expect(row).toBeDefined();
@@ -633,7 +636,7 @@ describe('a statement of a handler that is cut off', () => {
     expect(runs).toBe(1);
   });
 
-  test('by a limit of its own in its commit is told so too', async () => {
+  test('by its own limit during its commit gets the error of Postgres too', async () => {
     await using one = program({ max: 2 });
     await database.pool.query(`
       create function public.slow() returns trigger language plpgsql as $$ begin perform pg_sleep(10); return new; end $$;
@@ -665,7 +668,7 @@ describe('a statement of a handler that is cut off', () => {
   });
 });
 
-test('a handler that opens no transaction costs two statements, as ever', async () => {
+test('a handler that opens no transaction costs two statements', async () => {
   await using one = program({ max: 2 });
   const { runtime } = one;
   register(runtime, 'plain', async () => 'done');

@@ -38,7 +38,7 @@ type Awaited =
   | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
   | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number };
 
-/** Handlers are outside code: what they give is checked here. */
+/** Handlers are outside code, so their requests are checked here. */
 function checkNumbers({ deadlineMs, priority }: Pick<SubmitTurnRequest, 'deadlineMs' | 'priority'>): void {
   if (deadlineMs !== undefined) checkDuration(deadlineMs, 'deadlineMs');
   if (priority !== undefined) checkWholeNumber(priority, 'priority', { min: -100, max: 100 });

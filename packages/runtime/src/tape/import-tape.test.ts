@@ -100,7 +100,7 @@ describe('an import under a key', () => {
   });
 });
 
-describe('an import that is under way', () => {
+describe('an import in progress', () => {
   const gate = (): { readonly passed: Promise<void>; open(): void } => {
     let open = (): void => undefined;
     const passed = new Promise<void>((settle) => {
@@ -130,7 +130,7 @@ describe('an import that is under way', () => {
     expect(reads).toBe(1);
   });
 
-  test('keeps nobody from its key: the same import that comes later is done first, and both have its answer', async () => {
+  test('does not block its key: the same import, started later, finishes first, and both return its answer', async () => {
     const [name, source] = [fresh(), gate()];
     const dedupKey = `slow ${name}`;
     const lines = [message('one'), message('two')];
@@ -149,7 +149,7 @@ describe('an import that is under way', () => {
     expect(reads).toBe(1);
   });
 
-  test('leaves the tape that it appends to free until all of its cards are written', async () => {
+  test('does not lock the tape that it appends to before all of its cards are written', async () => {
     const tape = await h.runtime.tape(fresh());
     await using holder = await client();
     await holder.query(`create function boxcar.wait_at_gate() returns trigger language plpgsql as
@@ -158,7 +158,7 @@ describe('an import that is under way', () => {
     await holder.query('select pg_advisory_lock(4711)');
     const importing = load({ box: tape.boxId }, [message('at the gate')], { append: true });
     try {
-      // The transaction of the import, while it waits at the gate.
+      // The transaction of the import while it waits at the gate.
       const waiting = () =>
         h.rows<{ pid: number; began: string }>(
           `select a.pid, a.xact_start::text as began from pg_locks l join pg_stat_activity a using (pid)

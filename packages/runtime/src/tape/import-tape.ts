@@ -58,7 +58,7 @@ export interface ImportedTape {
   readonly archived: number;
 }
 
-/** What is to be imported, in whose name and where to. */
+/** A requested import: its actor, its target and its source. */
 interface Import {
   readonly actor: TapeActor;
   readonly address: TapeAddress;

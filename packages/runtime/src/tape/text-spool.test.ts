@@ -7,7 +7,7 @@ async function read(spool: TextSpool): Promise<string[]> {
   return texts;
 }
 
-test('texts come back in their order, as often as they are read, whether they fit in memory or not', async () => {
+test('texts are returned in order at every read, whether they fit in memory or not', async () => {
   const texts = ['a', '', 'ä\u2028\n€', 'x'.repeat(200_000), 'end'];
   for (const [limit, isInFile] of [
     [1_000_000, false],

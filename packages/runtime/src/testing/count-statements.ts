@@ -27,7 +27,7 @@ export async function statementsOf(
   } finally {
     pg.Client.prototype.query = query;
   }
-  // Behind a pooler each statement is a transaction, which costs no round trip.
+  // With a pooler each statement is a transaction, which costs no additional round trip.
   const isPooled = seen.some((text) => /^begin\b.*\bset local\b/.test(text));
   return seen.filter((text) => isOfTheWork(text) && !(isPooled && /^(begin|commit)\b/.test(text)));
 }

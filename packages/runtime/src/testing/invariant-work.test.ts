@@ -1,4 +1,4 @@
-/** The checks read tables whole: the larger a database is, the more each of them reads, and in proportion. */
+/** Each check of the invariants reads whole tables, but its work grows only in proportion to the database. */
 import { INVARIANTS, inspectInvariants, invariantStatement } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
@@ -7,10 +7,10 @@ import type { TurnResult } from '../runtime.js';
 import { copyRuns, readRuns } from './copy-runs.js';
 import { type Harness, harness } from './harness.js';
 
-/** Copies of the pattern at first, and then so many times as many. */
+/** The number of copies of the pattern at first, and the factor by which this number then grows. */
 const COPIES = 50;
 const FACTOR = 4;
-/** Sorts grow a little faster than their rows, and small tables are read in other ways than large ones. */
+/** Sorts grow a little faster than their rows, and Postgres reads small tables in other ways than large ones. */
 const TOLERANCE = 1.5;
 
 let h: Harness;
@@ -38,7 +38,7 @@ afterAll(async () => {
   await h[Symbol.asyncDispose]();
 });
 
-/** Turns of many kinds: ended and waiting ones, with boxes, children, batches, accounts, and several turns on one tape. */
+/** Turns of many kinds: ended and waiting, with boxes, children, batches and accounts, and several turns on one tape. */
 async function runPattern(): Promise<void> {
   const policy = { delegation_policy: { target_profiles: null } };
   const cards = [{ type: 'note', role: 'user', content: { kind: 'text', text: 'A fact.' } }];
@@ -99,7 +99,7 @@ interface PlanNode {
   readonly Plans?: readonly PlanNode[];
 }
 
-/** Rows that all nodes of a plan returned or threw away. */
+/** Rows that all nodes of a plan returned or discarded. */
 const rowsOf = (node: PlanNode): number =>
   node['Actual Loops'] *
     (node['Actual Rows'] +
@@ -110,7 +110,7 @@ const rowsOf = (node: PlanNode): number =>
 
 async function readWork(): Promise<ReadonlyMap<string, number>> {
   const found = new Map<string, number>();
-  // As autovacuum would do soon: with the statistics of a small table a plan of nested loops is chosen for a large one.
+  // Autovacuum would do this soon. With the statistics of a small table, Postgres chooses nested loops for a large table.
   await db.query('analyze');
   for (const invariant of INVARIANTS) {
     const { text } = invariantStatement(invariant, undefined);
@@ -125,7 +125,7 @@ async function readWork(): Promise<ReadonlyMap<string, number>> {
   return found;
 }
 
-test('the pattern and its copies break none', async () => {
+test('the pattern and its copies violate no invariant', async () => {
   const reports = await inspectInvariants(h.database.pool);
   expect(reports.filter(({ state }) => state !== 'holds')).toEqual([]);
   const [count] = await h.rows<{ n: number }>('select count(*)::int as n from boxcar.turns');
@@ -136,7 +136,8 @@ test.each(INVARIANTS.map(({ name }) => name))(
   'the work of %s grows with the rows, not with their square',
   (name) => {
     const [few = Number.NaN, many = Number.NaN] = work.get(name) ?? [];
-    // Constant parts count for little where few rows are of a kind. A plan may go over from an index to its whole table as it grows.
+    // `1_000` allows for constant parts where few rows are of a kind. `turns` allows for a plan that changes from an
+    // index to the whole table as the table grows.
     expect(many).toBeLessThan(Math.max(few * FACTOR * TOLERANCE, turns) + 1_000);
   },
 );

@@ -120,7 +120,7 @@ test('only so many are listed, and what takes too long is said to be unchecked',
   }
 });
 
-test('a limit that Postgres would not take is cut, and one that is no duration is refused', async () => {
+test('a limit that Postgres would not accept is cut, and a limit that is not a duration is refused', async () => {
   const longest = await inspectInvariants(h.database.pool, { turns: 10, timeoutMs: 30 * 86_400_000 });
   expect(longest.some(({ state }) => state === 'unchecked')).toBe(false);
   for (const timeoutMs of [Number.NaN, 0, -1, 31 * 86_400_000])
@@ -139,7 +139,7 @@ test('a pool of the caller is asked one statement at a time', async () => {
   expect(pool.most).toBe(1);
 });
 
-/** A pool whose connections take one statement at a time, as pg makes them by default. Counts the statements under way. */
+/** A pool whose connections accept one statement at a time, the default of pg. Counts the statements in progress. */
 function plainPool(connectionString: string) {
   const pool = new pg.Pool({ connectionString, max: 1 });
   const counted = { pool, most: 0, [Symbol.asyncDispose]: () => pool.end() };

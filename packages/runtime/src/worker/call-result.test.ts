@@ -13,7 +13,7 @@ interface Call extends Record<string, unknown> {
   readonly name: string;
 }
 
-test('results of turns that somebody has locked hold up no result of another turn, and are recorded once they are free', async () => {
+test('results of locked turns do not delay results of other turns, and are recorded when the turns are free', async () => {
   await using h = await harness();
   const ask = { target_strategy: 'new', target_ref: 'absent', instruction: 'go', wait: true };
   await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
@@ -50,7 +50,7 @@ test('results of turns that somebody has locked hold up no result of another tur
         { authorId: 'kernel' },
       ),
     );
-  // Alone and together: in the batches before, and in that of the others.
+  // The first two are in an earlier batch, the other two share a batch with results of free turns.
   const waiting = locked.slice(0, 2).map(record);
   await waitFor(
     async () =>

@@ -24,15 +24,15 @@ export interface Recorder {
   add(settlement: CallSettlement): Promise<'recorded' | 'duplicate'>;
 }
 
-/** How long a batch waits for one lock, and how long a result does that met a lock in its batch, each time that it is tried. */
+/** How long a batch waits for one lock; then how long each try of a result waits after its batch met a lock. */
 const BATCH_LOCK_MS = 50;
 const ALONE_LOCK_MS = 200;
-/** For how long such a result is tried again: longer than the server leaves a stopped process its locks. */
+/** How long such a result is tried again: longer than the server keeps the locks of a stopped process. */
 const PATIENCE_MS = 15_000;
 
 /**
- * Records results that come from many sides, many in one transaction; one that cannot be written fails alone. A result whose
- * turn is locked leaves its batch at once and is tried again on its own, so that it holds up no result of another turn.
+ * Records results from many sources, many in one transaction. A result that cannot be written fails alone. A result whose
+ * turn is locked leaves its batch at once and is tried again alone, so that it does not delay results of other turns.
  */
 export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Recorder {
   const record = async (
@@ -45,7 +45,7 @@ export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
     for (const { toolCallId } of settlements) open.set(toolCallId, (open.get(toolCallId) ?? 0) + 1);
     for (const id of duplicates) open.set(id, (open.get(id) ?? 0) - 1);
     return settlements.map(({ toolCallId }) => {
-      // Of several results of one call in a batch the first is the one that may have won.
+      // When a batch has several results of one call, only the first may have won.
       const hasWon = (open.get(toolCallId) ?? 0) > 0;
       open.set(toolCallId, 0);
       return hasWon ? 'recorded' : 'duplicate';
@@ -58,7 +58,7 @@ export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
       maxInFlight: 2,
     },
   );
-  // Those that wait for locks take two connections at most, for a moment each.
+  // Results that wait for locks use two connections at most, for a moment each.
   const single = new Batcher<CallSettlement, 'recorded' | 'duplicate'>(
     (settlements) => record(settlements, { isRepeated: true, lockMs: ALONE_LOCK_MS }),
     { maxItems: 1, maxInFlight: 2 },

@@ -1,4 +1,4 @@
-/** What a worker leaves behind that closes in the middle of something. */
+/** The state that a worker leaves when it closes in the middle of its work. */
 import { createModelRouter } from '@boxcar/llm';
 import { createPool } from '@boxcar/store';
 import { tcpProxy, testDatabase, waitFor } from '@boxcar/testkit';
@@ -9,7 +9,7 @@ import { InProcessDoorbell } from '../doorbell/in-process.js';
 import { Runtime } from '../runtime.js';
 import { createWorker } from './worker.js';
 
-test('a call that was begun is not handed on as not begun when the row of its turn is locked', async () => {
+test('a call that was begun is handed back as begun, also when the row of its turn is locked', async () => {
   await using database = await testDatabase();
   const pool = createPool({ connectionString: database.url });
   const runtime = new Runtime({
@@ -51,7 +51,7 @@ test('a call that was begun is not handed on as not begun when the row of its tu
   await lock.connect();
   await lock.query('begin');
   await lock.query('select from boxcar.turns for update');
-  // Its result waits for the lock, and the turn for its result.
+  // The result waits for the lock, and the turn waits for the record of the result.
   answer();
   await worker.close({ graceMs: 0 }).catch(() => undefined);
   await lock.query('rollback');
@@ -80,7 +80,7 @@ test('a worker that closes while it registers again leaves neither a row nor a s
     log: (_level, event) => void events.push(event),
   });
   const worker = await createWorker(runtime, { heartbeatMs: 100 });
-  // A new connection takes several of these.
+  // With this delay, opening a connection takes a few seconds.
   proxy.delay(500);
   await database.pool.query('delete from boxcar.workers');
   await waitFor(() => events.includes('worker.lease_lost'), { message: 'its row is gone' });

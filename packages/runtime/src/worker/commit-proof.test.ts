@@ -1,4 +1,4 @@
-/** A worker that cannot commit any more does not keep its turns from others. */
+/** A worker that can no longer commit does not keep its turns from other workers. */
 import { createModelRouter } from '@boxcar/llm';
 import { createPool, endPool } from '@boxcar/store';
 import { type TcpProxy, tcpProxy, waitFor } from '@boxcar/testkit';
@@ -28,7 +28,10 @@ interface Cut extends AsyncDisposable {
   release(): void;
 }
 
-/** A worker whose pool goes through a proxy, with a turn whose model does not answer; its direct connection does not, or does too. */
+/**
+ * A worker whose pool goes through a proxy, with a turn whose model does not answer. `isDirectCut`: the direct connection
+ * goes through it too.
+ */
 async function heldTurn(options: { readonly isDirectCut?: boolean } = {}): Promise<Cut> {
   const h = await harness();
   const proxy = await tcpProxy(h.database.url);
@@ -58,7 +61,7 @@ async function heldTurn(options: { readonly isDirectCut?: boolean } = {}): Promi
     profile_name: 'held',
     instruction: 'go',
   })) as { turn_id: string };
-  // Before that the turn reads, and a read that is cut off hands it back.
+  // Before this moment the turn still reads rows, and a failed read would hand it back.
   await waitFor(() => isAsked, { message: 'the model is asked', ...BY_ITSELF });
   return {
     h,
@@ -102,13 +105,13 @@ async function healthy(h: Harness): Promise<AsyncDisposable> {
   };
 }
 
-test('a worker whose pool is silent gives up its lease and ends, and another one goes on with its turns', async () => {
+test('a worker whose pool is silent gives up its lease and ends, and another worker continues its turns', async () => {
   await using cut = await heldTurn();
   await using _other = await healthy(cut.h);
   cut.proxy.stall();
   const startedAt = performance.now();
   const at = await waitFor(() => takenAt(cut.h), { message: 'the turn is taken over', ...BY_ITSELF });
-  // A lease, two seconds, and what a loaded machine takes.
+  // A lease, two seconds, and two more seconds for a busy machine.
   expect(at - startedAt).toBeLessThan(LEASE_MS + 2_000 + 2_000);
   expect(cut.events).toContain('pool.silent');
   expect(await cut.worker.outdated).toMatchObject({ code: 'database_unavailable' });
@@ -121,7 +124,7 @@ test('a worker whose pool is silent gives up its lease and ends, and another one
   await checkInvariants(cut.h.database.pool);
 }, 90_000);
 
-test('a worker whose connections alone are silent replaces them and keeps its turns', async () => {
+test('a worker of which only the connections are silent replaces them and keeps its turns', async () => {
   await using cut = await heldTurn();
   cut.proxy.stall();
   await waitFor(() => cut.events.includes('pool.silent'), { message: 'it drops them', ...BY_ITSELF });
@@ -136,7 +139,7 @@ test('a worker whose connections alone are silent replaces them and keeps its tu
   expect(await cut.h.rows('select epoch, losses from boxcar.turns')).toEqual([{ epoch: 1, losses: 0 }]);
 }, 60_000);
 
-test('a pool for which the server is at work is not cut off, however long that takes', async () => {
+test('a pool for which the server works is not cut off, however long the work takes', async () => {
   await using cut = await heldTurn();
   const working = Array.from({ length: cut.pool.options.max }, () =>
     cut.pool.query(`select pg_sleep(${(1.5 * LEASE_MS) / 1_000})`),
@@ -152,7 +155,7 @@ test('a pool for which the server is at work is not cut off, however long that t
   expect(await cut.h.rows('select epoch, losses from boxcar.turns')).toEqual([{ epoch: 1, losses: 0 }]);
 }, 60_000);
 
-test('a worker that is cut off from the server altogether stays, and works again when the server is back', async () => {
+test('a worker that is completely cut off from the server stays, and works again when the server is back', async () => {
   await using cut = await heldTurn({ isDirectCut: true });
   cut.proxy.stall();
   await waitFor(() => cut.events.includes('pool.silent'), { message: 'it drops them', ...BY_ITSELF });
@@ -185,7 +188,7 @@ test('a worker starts no model call on a lease that has lapsed while the machine
         functions: {
           twice: (request) => {
             asked.push(request.model);
-            // The machine sleeps while the first call is under way.
+            // The machine is suspended during the first call.
             if (asked.length === 1) suspendedMs = 3_600_000;
             return asked.length === 1 ? { calls: [{ tool: 'tape.info', arguments: {} }] } : { text: 'done' };
           },
@@ -200,7 +203,7 @@ test('a worker starts no model call on a lease that has lapsed while the machine
       model: 'scripted:twice',
       tools: ['tape.info'],
     });
-    // No heartbeat within the test.
+    // No heartbeat during the test.
     await using worker = await createWorker(
       runtime,
       { leaseMs: 600_000, sweepMs: 60_000, graceMs: 0 },

@@ -115,7 +115,7 @@ export class CommitProof {
         return await withinTime(
           dropIdle(this.#pool, direct),
           this.#leaseMs * 0.1,
-          'asking what the server is at work for',
+          'asking which connections the server works for',
         );
     } catch {
       // The server cannot be asked.

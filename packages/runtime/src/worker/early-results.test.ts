@@ -19,7 +19,7 @@ function gate(): Gate {
   return { opened, open: () => open() };
 }
 
-/** A turn that calls `slow`, `pay` and `refused` in one step; `slow` returns when the gate opens. */
+/** A turn that calls `slow` and `pay` in one step. `slow` returns when the gate opens. */
 async function calling(h: Harness, slow: Gate) {
   const paid: string[] = [];
   const input = z.strictObject({});
@@ -77,8 +77,8 @@ const RESULTS = [
   { name: 'pay', result: 'paid' },
 ];
 
-describe('a result that comes while another call of its step is out', () => {
-  test('is recorded at once, and stands in call order once all are in', async () => {
+describe('a result that arrives while another call of its step runs', () => {
+  test('is recorded at once, and is in call order on the tape after the last result', async () => {
     await using h = await harness();
     const slow = gate();
     const { launch, callsOf, resultsOf } = await calling(h, slow);
@@ -95,7 +95,7 @@ describe('a result that comes while another call of its step is out', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is kept when its worker goes away before the other returns', async () => {
+  test('is kept when its worker ends before the other call returns', async () => {
     await using h = await harness();
     const slow = gate();
     const { launch, callsOf, resultsOf, paid } = await calling(h, slow);
@@ -114,7 +114,7 @@ describe('a result that comes while another call of its step is out', () => {
   });
 });
 
-test('results that come together are recorded by the one statement that opens the next step', async () => {
+test('results that arrive together are recorded by the statement that opens the next step', async () => {
   await using h = await harness();
   const open = gate();
   open.open();

@@ -47,7 +47,7 @@ const rowOf = async (turnId: TurnId) => {
   return row;
 };
 
-/** Lets what waits for its next try be tried now: the clock of the back-off moves, and nothing else. */
+/** Makes all rows that wait for their next try due now. */
 const hurry = () =>
   h.rows('update boxcar.sweep_failures set next_try_at = now() where not is_dead and next_try_at > now()');
 const hurryUntil = <T>(isDone: () => Promise<T>, message: string) =>
@@ -66,7 +66,7 @@ const ended = (turnId: TurnId) =>
 
 const failures = (event: string) => h.log.filter((line) => line.event === event);
 
-/** Raises for each row that becomes so, and counts how often it did. */
+/** Raises an error for each row that meets the condition, and counts these errors. */
 const refuse = (
   table: string,
   options: { readonly when: string; readonly on?: string; readonly state?: string },
@@ -110,9 +110,9 @@ describe('a turn that cannot be run', () => {
   });
 
   test.each([
-    ['of no kind', '{}', 'content.kind'],
-    ['without the part that its kind has', '{"kind":"fields_schema"}', 'content.fields'],
-  ])('because the content of a card is %s names that card, at once', async (_what, content, path) => {
+    ['without a kind', '{}', 'content.kind'],
+    ['without a part of its kind', '{"kind":"fields_schema"}', 'content.fields'],
+  ])('because a card has content %s ends at once and names that card', async (_what, content, path) => {
     const turnId = await launch('writer', 'spoil me');
     const [card] = await h.rows<{ id: string }>(
       "select id from boxcar.cards where type = 'task.instruction' and content::text like '%spoil me%'",
@@ -134,7 +134,7 @@ describe('a turn that cannot be run', () => {
     expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([{ row_id: turnId, is_dead: true }]);
   });
 
-  test('because its claim always raises ends as failed, and neither it nor the others of its batch are claimed too often', async () => {
+  test('because its claim always fails ends as failed, without too many claims of its batch', async () => {
     const turnIds = [await launch('later'), await launch('later'), await launch('later')];
     const [, poison = ''] = turnIds as TurnId[];
     await refuse('turns', { on: 'update', when: `new.id = '${poison}' and new.status = 'running'` });
@@ -145,7 +145,7 @@ describe('a turn that cannot be run', () => {
     });
     for (const turnId of turnIds.filter((id) => id !== poison))
       expect(await ended(turnId)).toMatchObject({ status: 'success', losses: 0 });
-    // A failed batch is halved until the row is alone, so there are more claims than tries.
+    // A failed batch is split until the row is alone, so there are more claims than tries.
     expect(failures('turn.failed_to_run')).toHaveLength(5);
     expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([
       { kind: 'turn_runs', row_id: poison, attempts: 5, is_dead: true },
@@ -156,7 +156,7 @@ describe('a turn that cannot be run', () => {
   test.each([
     ['can never be dispatched', 'P0001'],
     ['takes too long to be dispatched', '57014'],
-  ])('because it %s ends as failed, and keeps no other turn in the queue', async (_what, state) => {
+  ])('because it %s ends as failed, and does not block other queued turns', async (_what, state) => {
     const turnIds = [await launch('later'), await launch('later'), await launch('later')] as const;
     const [poison, ...others] = turnIds;
     await refuse('turns', {
@@ -172,7 +172,7 @@ describe('a turn that cannot be run', () => {
     });
   });
 
-  test('because its commit takes longer than a statement may asks the model five times, with back-off, and ends as failed', async () => {
+  test('because its commit exceeds the limit of a statement asks the model five times, with back-off, and ends as failed', async () => {
     const turnId = await launch('writer');
     await refuse('turns', { on: 'update', when: 'new.step_count > old.step_count', state: '57014' });
     await h.worker({ sweepMs: 50, lostRingMs: 100 });
@@ -187,7 +187,7 @@ describe('a turn that cannot be run', () => {
     expect(failures('turn.interrupted')).toHaveLength(5);
   });
 
-  test('because a server is away waits for its next try, and is no loss', async () => {
+  test('because a server is away waits for its next try, without a counted loss', async () => {
     const turnId = await launch('later');
     const state = '57P01';
     await refuse('turns', {
@@ -202,7 +202,7 @@ describe('a turn that cannot be run', () => {
     expect(await ended(turnId)).toMatchObject({ status: 'success', losses: 0 });
   });
 
-  test('because it alone goes on to meet a server in trouble ends after ten tries', async () => {
+  test('because the server fails for this turn alone ends after ten tries', async () => {
     const [turnId, other] = [await launch('later'), await launch('later')];
     await refuse('turns', {
       on: 'update',
@@ -217,7 +217,7 @@ describe('a turn that cannot be run', () => {
     expect(await ended(other)).toMatchObject({ status: 'success', losses: 0 });
   });
 
-  test('because somebody has its row locked keeps the others of its batch waiting by one limit of a lock only', async () => {
+  test('because another session has its row locked delays the others of its batch by one lock limit only', async () => {
     const turnIds: TurnId[] = [];
     for (let n = 0; n < 9; n += 1) turnIds.push(await launch('later'));
     const locked = turnIds[4] as TurnId;
@@ -241,7 +241,7 @@ describe('a turn that cannot be run', () => {
 });
 
 describe('a turn whose end cannot be written', () => {
-  test('is waited for no more: the wait fails with the cause, and says what to do', async () => {
+  test('ends the wait of a caller with the cause and the next action', async () => {
     const turnId = await launch('later');
     const waiting = h.runtime.waitForTurn(turnId).then(
       () => 'ended',
@@ -263,7 +263,7 @@ describe('a turn whose end cannot be written', () => {
     });
   });
 
-  test('does not keep the next turns of its agent in the queue', async () => {
+  test('does not block the next turns of its agent', async () => {
     const first = (await h.runtime.accept('launch_principal', { profile_name: 'later', instruction: 'go' }))
       .answer as {
       turn_id: TurnId;
@@ -281,7 +281,7 @@ describe('a turn whose end cannot be written', () => {
 describe('a turn that another one waits for', () => {
   const cases: [string, (turnId: TurnId) => Promise<unknown>, string][] = [
     [
-      'whose claim always raises',
+      'whose claim always fails',
       (turnId) => refuse('turns', { on: 'update', when: `new.id = '${turnId}' and new.status = 'running'` }),
       'turn_runs',
     ],
@@ -292,7 +292,7 @@ describe('a turn that another one waits for', () => {
       'turn_ends',
     ],
     [
-      'whose end takes longer than a statement may',
+      'whose end exceeds the limit of a statement',
       (turnId) =>
         refuse('turns', {
           on: 'update',
@@ -321,11 +321,11 @@ describe('a turn that another one waits for', () => {
       is_dead: true,
       last_error: expect.stringContaining('this row is poison'),
     });
-    // Five tries to run it and five to end it; some of them are made of two statements. What exceeds a limit is tried again at once.
+    // Five tries to run it and five to end it, some with two statements. A try that exceeds a limit is repeated at once.
     expect(await refusals()).toBeLessThanOrEqual(kind === 'turn_ends' ? 100 : 20);
   });
 
-  test('as a task of a fork_join does not keep the others from their answer', async () => {
+  test('as a task of a fork_join does not withhold the answers of the other tasks', async () => {
     await h.worker({ sweepMs: 50, lostRingMs: 100 });
     const forker = await launch('forker');
     const [bad, good] = (await childrenOf(forker, 2)) as [TurnId, TurnId];
@@ -338,7 +338,7 @@ describe('a turn that another one waits for', () => {
     const text = await answerTo(forker);
     expect(text).toContain('this row is poison');
     expect(text).toContain('written good');
-    // Once its cause is mended, the turn ends as well.
+    // After the cause is removed, this turn ends too.
     await h.rows('drop trigger refuse on boxcar.turns');
     await retryDeadLetters(h.database.pool);
     await ended(bad);
@@ -346,7 +346,7 @@ describe('a turn that another one waits for', () => {
   });
 });
 
-/** What the call of a turn was answered with. */
+/** The answer that the call of a turn got. */
 const answerTo = async (turnId: TurnId): Promise<string> =>
   (
     await h.rows<{ content: string }>(

@@ -43,13 +43,13 @@ const MAX_ROUNDS = 10;
 
 type Options = LockLimit & { readonly now?: Date };
 
-/** Members that have not ended, and that the end of the batch does not wait for. */
+/** Members that have not ended. The end of the batch does not wait for them. */
 interface Left {
-  /** Nobody waits for a canceled batch any more, but somebody may wait for a member of it. */
+  /** Members of a canceled batch that another caller waits for. */
   readonly spared: readonly TurnId[];
-  /** Those that could not be ended, with the cause: they count as failed. */
+  /** Members that could not be ended, with the cause: they count as failed. */
   readonly lost: ReadonlyMap<TurnId, string>;
-  /** Those that could not be ended so far: the sweep tries again, and ends them or gives them up. */
+  /** Members that could not be ended so far: the sweep tries again, and ends them or gives them up. */
   readonly pending: readonly TurnId[];
 }
 
@@ -173,9 +173,9 @@ const closedError = (closing: string, batch: BatchRow): ErrorBody =>
     : new KernelError('batch_closed', { details: { batch_id: batch.id, closing } }).toJSON();
 
 /**
- * Does what is to be done about a batch: ends its members early, or the batch itself. Nothing when nothing is.
+ * Takes the next step of a batch: ends its members early, or ends the batch. Does nothing when no step is due.
  *
- * @param options.lockMs - Given: a lock that is not free by then fails the whole as `55P03`.
+ * @param options.lockMs - If given, a lock that is not free by then fails the whole step as `55P03`.
  */
 export async function finishBatch(
   runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds' | 'log' | 'watcher' | 'knockSoon'>,
@@ -206,7 +206,7 @@ export async function finishBatch(
         }),
       );
       announceEnds(runtime, ended);
-      // Once the sweep has ended those, or has given them up, the batch is finished.
+      // The batch is finished after the sweep has ended those members, or has given them up.
       if (left.pending.length + ended.unended.length > 0) return;
       continue;
     }

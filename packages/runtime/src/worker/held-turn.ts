@@ -20,9 +20,9 @@ export interface HeldTurn {
   readonly holderId: WorkerId;
   /** Fires when the worker may no longer act for the turn: lease lost, or shutdown out of patience. */
   readonly signal: AbortSignal;
-  /** The calls that were begun here and must not be run twice. */
+  /** The calls that were begun in this run and must not be run twice. */
   readonly begunIds: Set<ToolCallId>;
-  /** What its calls have brought and no row has yet, with their step. */
+  /** Results of its calls that are not in a row yet, with their step. */
   readonly unrecorded: Map<CallSettlement, number>;
   /** Rings what a commit of this turn has dispatched. */
   readonly ring: (rings: readonly Ring[]) => void;
@@ -41,7 +41,7 @@ export interface TurnHost {
   readonly modelWaits: ModelWaits;
   commit(commit: StepCommit): Promise<CommitOutcome>;
   advance(results: StepResults): Promise<AdvanceOutcome>;
-  /** Records a result while other calls of its step are out. */
+  /** Records a result while other calls of its step still run. */
   record(result: CallSettlement): Promise<'recorded' | 'duplicate'>;
   /** @throws when the worker's last renewal is older than its lease. */
   checkLease(): void;
@@ -49,7 +49,7 @@ export interface TurnHost {
   isDraining(): boolean;
 }
 
-/** `left`: its last step was committed, and the turn has ended or is in other hands since. */
+/** `left`: its last step was committed, but the turn has since ended or another worker has taken it. */
 export type TurnRun = 'ended' | 'suspended' | 'fenced' | 'left' | 'released';
 
 /** The rows that a step's prompt is built from. */

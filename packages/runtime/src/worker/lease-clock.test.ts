@@ -12,7 +12,7 @@ function fakeClock() {
   };
 }
 
-test('a time of suspension counts, which the monotonic clock does not see', () => {
+test('time of suspension counts, although the monotonic clock does not count it', () => {
   const { time, clock } = fakeClock();
   const renewedAt = clock.now();
   time.monotonic += 5;
@@ -20,7 +20,7 @@ test('a time of suspension counts, which the monotonic clock does not see', () =
   expect(clock.since(renewedAt)).toBe(3_600_000);
 });
 
-test('a wall clock that is set back makes no lease younger', () => {
+test('a wall clock that is set back does not make a lease younger', () => {
   const { time, clock } = fakeClock();
   const renewedAt = clock.now();
   time.monotonic += 9_000;

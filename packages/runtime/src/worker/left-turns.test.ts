@@ -1,4 +1,4 @@
-/** What a tool has brought outlives a database that is away. */
+/** The results of tools are not lost while the database is away. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { createPool, dropConnections, endPool } from '@boxcar/store';
@@ -28,7 +28,7 @@ interface Payer extends AsyncDisposable {
   endOf(turnId: TurnId): Promise<unknown>;
 }
 
-/** A worker whose turns pay by a tool that must not run twice; all its connections take the way by `url`. */
+/** A worker whose turns pay by a tool that must not run twice. All its connections go through `url`. */
 async function payer(
   database: TestDatabase,
   options: {
@@ -95,7 +95,8 @@ async function payer(
   };
 }
 
-// Each try of a result takes half a lease; then the turn is interrupted, and then the try before it is handed back has failed too.
+// One try to record a result takes half a lease. The first failed try interrupts the turn. The next try, before the turn
+// is handed back, fails too.
 test.each(['turn.interrupted', 'turn.result_not_recorded'])(
   'a payment is known although the database takes no connections until %s',
   async (event) => {
@@ -104,7 +105,7 @@ test.each(['turn.interrupted', 'turn.result_not_recorded'])(
     await using one = await payer(database, {
       url: proxy.url,
       directUrl: proxy.url,
-      // Its turn is handed back with a note, and rung by the sweep.
+      // The turn is handed back with a note, and the sweep rings it.
       worker: { leaseMs: 1_000, sweepMs: 100 },
       pay: () => proxy.cut(),
     });
@@ -117,7 +118,7 @@ test.each(['turn.interrupted', 'turn.result_not_recorded'])(
   },
 );
 
-test('the reply of a step that was committed is no evidence, although the turn has left before that was known', async () => {
+test('the reply of a committed step is not evidence, even if the turn has left before the answer to the commit', async () => {
   await using database = await testDatabase();
   await using proxy = await statementProxy(database.url);
   await using one = await payer(database, {
@@ -126,7 +127,7 @@ test('the reply of a step that was committed is no evidence, although the turn h
     worker: { leaseMs: NEVER_MS, heartbeatMs: NEVER_MS },
     pay: async () => undefined,
   });
-  // Its statements are prepared.
+  // Prepares its statements.
   await one.endOf(await one.launch());
   proxy.arm();
   await one.endOf(await one.launch());

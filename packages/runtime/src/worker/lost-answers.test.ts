@@ -9,11 +9,11 @@ import { Runtime } from '../runtime.js';
 import { Sweeper } from './sweeper.js';
 import { createWorker } from './worker.js';
 
-/** Nobody sweeps, and no heartbeat puts anything right. */
+/** The worker neither sweeps nor renews its lease, so neither of them repairs anything. */
 const NEVER_MS = 3_600_000;
 const CALM = { sweepMs: NEVER_MS, heartbeatMs: NEVER_MS, leaseMs: NEVER_MS };
 
-test('whichever answer of the database is lost, a turn goes on by itself, and its payment is made once', {
+test('whichever answer of the database is lost, a turn continues by itself, and pays once', {
   timeout: 120_000,
 }, async () => {
   await using database = await testDatabase();
@@ -61,7 +61,8 @@ test('whichever answer of the database is lost, a turn goes on by itself, and it
     ],
   });
   const worker = await createWorker(runtime, CALM);
-  // A turn whose read has failed is handed back with a note, and rung by a sweep: here that of another process, moved in time.
+  // A turn whose read failed is handed back with a note, and a sweep rings it: here the sweep of another process, at a
+  // later time.
   const other = new Runtime({
     pool: database.pool,
     directUrl: database.url,
@@ -108,7 +109,7 @@ test('whichever answer of the database is lost, a turn goes on by itself, and it
     create function public.note_loss() returns trigger language plpgsql as $$
       begin insert into public.losses values (new.id); return null; end $$;
     create trigger note_loss after update of losses on boxcar.turns for each row when (new.losses > old.losses) execute function public.note_loss()`);
-  // The first one prepares all statements.
+  // The first run prepares all statements.
   await runOnce();
   proxy.arm();
   const calm = await outcomeOf(await runOnce());
@@ -127,12 +128,13 @@ test('whichever answer of the database is lost, a turn goes on by itself, and it
     proxy.arm({ at, when: 'after', scope: 'connection' });
     const turnId = await runOnce();
     if (proxy.struck !== undefined) struck += 1;
-    // A read that fails gives the turn back: more epochs and attempts, but nothing twice, and no call unknown.
+    // A failed read hands the turn back: there are more epochs and attempts, but nothing runs twice and every outcome is
+    // known.
     const { steps: _steps, epoch: _epoch, ...outcome } = await outcomeOf(turnId);
     const { steps: _calmSteps, epoch: _calmEpoch, ...expected } = calm;
     expect(outcome, `after ${proxy.struck}`).toEqual(expected);
   }
-  // What runs side by side takes a statement fewer now and then.
+  // Because of concurrency, a run now and then sends one statement fewer.
   expect(struck).toBeGreaterThan(count - 3);
   await worker.close();
   await runtime.close();
@@ -140,7 +142,7 @@ test('whichever answer of the database is lost, a turn goes on by itself, and it
   await pool.end();
 });
 
-test('a submission whose answer was lost is rung at once, and is no repetition', async () => {
+test('a submission whose answer was lost is rung at once, and is not a repetition', async () => {
   await using database = await testDatabase();
   await using proxy = await statementProxy(database.url);
   const pool = createPool({ connectionString: proxy.url, max: 2 });

@@ -1,4 +1,7 @@
-/** When the turns of a project begin on a worker that others keep busy. The models end when the test lets them, so ends are counted. */
+/**
+ * When the turns of a project begin on a busy worker. The test releases the models, so it counts ends instead of
+ * measuring times.
+ */
 import type { TurnId } from '@boxcar/kernel';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import { describe, expect, test } from 'vitest';
@@ -8,7 +11,7 @@ import { Sweeper } from './sweeper.js';
 
 const KINDS: readonly FairKind[] = ['in process', 'no queue', ...queueBackends()];
 
-/** Without a queue each look at the rows is a sweep's. */
+/** Without a queue only the sweep looks into the rows. */
 const settingsOf = (kind: FairKind) =>
   kind === 'no queue'
     ? { sweepMs: 20, lostRingMs: 1 }
@@ -23,7 +26,7 @@ async function endsUntil(stage: FairStage, turnId: TurnId, concurrency: number):
   throw new Error('the turn has not begun after 20 ends');
 }
 
-/** An end before the ring has been sent says nothing about its place. */
+/** Waits until the ring was sent. An end before that says nothing about the place of the ring. */
 const onItsWay = (stage: FairStage, kind: FairKind, turnId: TurnId) =>
   kind === 'no queue'
     ? undefined
@@ -58,7 +61,7 @@ describe.each(KINDS)('with rings %s, the first turn of a project begins within t
     await using stage = await openFairStage(kind);
     const { h } = stage;
     const bomb = await stage.project('bomb');
-    // Each with an instruction of its own, or it would be taken for a loop.
+    // Each delegation has its own instruction, because equal ones would count as a loop.
     const next = (child: number) => ({
       tool: 'delegate_async',
       arguments: { target_strategy: 'new', target_ref: 'bomb', instruction: `{{instruction}}${child}` },
@@ -75,7 +78,7 @@ describe.each(KINDS)('with rings %s, the first turn of a project begins within t
       { projectId: bomb },
     );
     await h.worker({ ...settingsOf(kind), concurrency });
-    // The first turns end in between, so that some of the others are taken without the queue.
+    // The first turns end meanwhile, so that some of the others are taken without the queue.
     const roots = children === 1 ? 2 : 1;
     for (let n = 0; n < roots; n++) await stage.submit(bomb, { profile_name: 'bomb' });
     await allHeld(stage, concurrency);
@@ -91,12 +94,12 @@ describe.each(KINDS)('with rings %s, the first turn of a project begins within t
 });
 
 describe.each(KINDS)('with rings %s, the priorities that callers give', (kind) => {
-  test('order the turns of their project, and take nothing from another one', async () => {
+  test('order the turns of their project, and do not affect other projects', async () => {
     await using stage = await openFairStage(kind);
     const { started, held } = stage;
     const [mine, other] = [await stage.project('mine'), await stage.project('other')];
     await stage.h.worker({ ...settingsOf(kind), concurrency: 1 });
-    // One runs, and four are in the window.
+    // One turn runs, and four are in the window.
     for (let n = 0; n < 5; n++) await stage.submit(mine);
     await allHeld(stage, 1);
     const submitAll = async (priority: number): Promise<TurnId[]> => [
@@ -111,7 +114,7 @@ describe.each(KINDS)('with rings %s, the priorities that callers give', (kind) =
     const placesOf = (turnIds: readonly TurnId[]) => turnIds.map((turnId) => started.indexOf(turnId));
     expect(Math.max(...placesOf(high))).toBeLessThan(Math.min(...placesOf(normal)));
     expect(Math.max(...placesOf(normal))).toBeLessThan(Math.min(...placesOf(low)));
-    // Their low priorities count among themselves only.
+    // Their low priorities matter only among themselves.
     expect(placesOf(others)[0]).toBeLessThanOrEqual(2);
     expect(Math.max(...placesOf(others))).toBeLessThan(Math.min(...placesOf(normal)));
     await stage.end(0);
@@ -124,7 +127,7 @@ describe.each(KINDS)('with rings %s, the priorities that callers give', (kind) =
 describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
   'with rings %s, turns that wait for a worker',
   (kind) => {
-    test('begin while two projects are always rung with lower priorities, and no sweep comes', async () => {
+    test('begin without a sweep while two projects are always rung with lower priorities', async () => {
       let now = Date.now();
       await using stage = await openFairStage(kind, () => now);
       const busy = [await stage.project('one'), await stage.project('other')].map((projectId) => ({
@@ -139,7 +142,7 @@ describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
       for (let n = 0; n < 6; n++) waiting.push(await stage.submit(old));
       for (let ends = 0; waiting.some((turnId) => !stage.started.includes(turnId)); ends++) {
         expect(ends).toBeLessThan(24);
-        // Each has one that runs, so the next one is rung with priority 1.
+        // Each project has one running turn, so its next turn is rung with priority 1.
         for (const project of busy)
           if (stage.started.includes(project.newest)) project.newest = await stage.submit(project.projectId);
         now += 1_000;
@@ -150,7 +153,7 @@ describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
   },
 );
 
-/** A sweep that comes when it is called, and finds each ring old enough. */
+/** A sweep that runs when it is called, and treats every ring as old enough. */
 const sweepOf = (stage: FairStage) => {
   const sweeper = new Sweeper(stage.h.runtime, {
     lostRingMs: 1_000,
@@ -161,11 +164,11 @@ const sweepOf = (stage: FairStage) => {
 };
 
 describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
-  'with rings %s, no turn waits for ever while a project without turns comes at each end',
+  'with rings %s, no turn waits for ever while each end is followed by a turn of a new project',
   (kind) => {
     const quiet = settingsOf(kind);
 
-    /** Begins a turn of a new project, then lets the turn in hand end; until `isDone`. */
+    /** Starts a turn of a new project, then ends the running turn; repeats this until `isDone`. */
     const flood = async (stage: FairStage, isDone: () => boolean): Promise<number> => {
       const sweep = sweepOf(stage);
       for (let ends = 0; ends < 30; ends++) {
@@ -177,7 +180,7 @@ describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
       throw new Error('it waits after 30 ends');
     };
 
-    test('neither those of one that has many', async () => {
+    test('neither the turns of a project that has many', async () => {
       await using stage = await openFairStage(kind);
       const many = await stage.project('many');
       await stage.h.worker({ ...quiet, concurrency: 1 });
@@ -189,7 +192,7 @@ describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
       expect(stage.started.filter((turnId) => turns.includes(turnId))).toEqual(turns);
     });
 
-    test('nor those that have begun and go on', async () => {
+    test('nor turns that are resumed', async () => {
       await using stage = await openFairStage(kind);
       const { h } = stage;
       const project = await stage.project('resumed');

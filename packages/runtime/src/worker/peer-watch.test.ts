@@ -16,7 +16,7 @@ import { createWorker, type WorkerOptions } from './worker.js';
 /** No lease ends within a test: what is taken over was taken because a peer saw its holder die. */
 const LONG: WorkerOptions = { leaseMs: 600_000, heartbeatMs: 200, sweepMs: 100, lostRingMs: 300 };
 const BY_ITSELF = { deadlineMs: 30_000 };
-/** A process compiles what it loads: on a busy machine that takes its time, about which nothing is promised. */
+/** A process first compiles its code, which takes a long time on a busy machine. Nothing is promised about that time. */
 const STARTS = { deadlineMs: 90_000 };
 
 interface Victim {
@@ -329,10 +329,10 @@ test('a worker that is alone asks for nobody, and watches another one as soon as
   await watch.stop();
 });
 
-test('a worker that joins while another one looks is seen by a further look', async () => {
+test('a worker that joins during a look is seen by the next look', async () => {
   await using h = await harness();
   let looks = 0;
-  // An interruption that comes too late changes nothing.
+  // Interruptions fail, as when they arrive too late.
   const closed = createPool({ connectionString: h.database.url, max: 1 });
   await endPool(closed);
   const watch: PeerWatch = new PeerWatch({
@@ -342,14 +342,14 @@ test('a worker that joins while another one looks is seen by a further look', as
     everyMs: 300_000,
     workerId: () => {
       looks += 1;
-      // What this look finds was decided before the other one came.
+      // The result of this look was decided before the other worker joined.
       if (looks === 1) setImmediate(() => watch.joined(newId<'worker'>()));
       return newId<'worker'>();
     },
     takeOver: () => Promise.reject(new Error('nobody is gone')),
   });
   watch.start();
-  // The news asks who it is, too.
+  // The handling of the news also asks for the id.
   await waitFor(() => looks >= 3, { message: 'it looks again' });
   await watch.stop();
 });
@@ -366,7 +366,7 @@ test('a heartbeat tells whether others live', async () => {
   expect(await hasPeers(first.id)).toBe(false);
 });
 
-/** No heartbeat within a test: what is said is said because somebody asked. */
+/** No heartbeat during a test: a worker says that it holds its lock only when it is asked. */
 const SILENT: WorkerOptions = { leaseMs: 600_000, heartbeatMs: 300_000, sweepMs: 100, lostRingMs: 300 };
 
 const WATCHED = `select w.id from boxcar.workers w where exists (
@@ -392,13 +392,13 @@ test('every worker of a young pool is watched, after each join and after each le
   expect(h.log.map(({ event }) => event)).not.toContain('peer.lost');
 }, 60_000);
 
-test('a worker that is killed in the first moments of its life is missed at once', async () => {
+test('a worker that is killed in the first moments of its life is noticed at once', async () => {
   await using pool = await openPool();
   const one = { ...SILENT, concurrency: 1 };
   const victim = await pool.spawn(one);
   const turnId = await pool.submit('hangOnce');
   await waitFor(() => / 2 1$/m.test(victim.child.stdout), { message: 'the turn hangs', ...BY_ITSELF });
-  // The other one comes after it, and hears no heartbeat of it.
+  // The other worker starts later, and receives no heartbeat of the victim.
   await pool.spawn(one);
   await pool.isWatched(victim.id);
   process.kill(victim.child.pid, 'SIGKILL');

@@ -19,14 +19,17 @@ import {
 import type pg from 'pg';
 import type { Log } from '../log.js';
 
-/** The server has canceled a statement. */
+/** SQLSTATE of a canceled statement. */
 const INTERRUPTED = '57014';
 /** How long a suspect has to show that it lives. */
 const REFUTE_MS = 200;
-/** How often, and how many times, a worker is asked to say that it holds its lock before the next one is watched in its place. */
+/**
+ * How often, and how many times, a worker is asked to say that it holds its lock. After that the next worker is watched
+ * instead.
+ */
 const ASK_EVERY_MS = 25;
 const ASK_TIMES = 20;
-/** How long the server may take to answer, beyond the wait for a lock. */
+/** How long the server may take to answer, in addition to the wait for a lock. */
 const ANSWER_MS = 5_000;
 
 export interface PeerWatchOptions {
@@ -35,7 +38,7 @@ export interface PeerWatchOptions {
   readonly log: Log;
   /** How long one wait for the lock lasts, and the pause when there is nobody to watch. Then the peer is chosen anew. */
   readonly everyMs: number;
-  /** How long the server may take to answer, beyond that wait. Default 5,000. */
+  /** How long the server may take to answer, in addition to that wait. Default 5,000. */
   readonly answerMs?: number;
   /** The worker that watches; a new incarnation has a new id. */
   readonly workerId: () => WorkerId;
@@ -43,7 +46,7 @@ export interface PeerWatchOptions {
   readonly takeOver: () => Promise<void>;
 }
 
-/** On the way round the circle from `from`, `one` is reached before `other`. */
+/** True when the circle of ids, followed from `from`, reaches `one` before `other`. */
 function isNearer(from: WorkerId, one: WorkerId, other: WorkerId): boolean {
   const isAhead = (id: WorkerId): boolean => id > from;
   return isAhead(one) === isAhead(other) ? one < other : isAhead(one);
@@ -54,13 +57,13 @@ export class PeerWatch {
   readonly #stopping = new AbortController();
   #hasPeers = true;
   #wake: () => void = () => undefined;
-  /** Said while a look was under way, which may have begun too early to see it. */
+  /** Set when news arrived during a look, which may have begun too early to see it. */
   #isToLook = false;
   #client: pg.Client | undefined;
   /** The worker whose lock was waited for last. */
   #watched: WorkerId | undefined;
   #asked: { readonly id: WorkerId; readonly times: number } | undefined;
-  /** Asked in vain: passed over for one wait. */
+  /** Workers that did not answer when asked: the next wait passes over them. */
   readonly #mute = new Set<WorkerId>();
   #running: Promise<void> | undefined;
 
@@ -79,13 +82,13 @@ export class PeerWatch {
     if (isNews) this.#lookAgain();
   }
 
-  /** Ends the pause, or does without the next one: who is to be watched may be somebody else by now. */
+  /** Ends the current pause, or skips the next one, since another worker may have to be watched now. */
   #lookAgain(): void {
     this.#isToLook = true;
     this.#wake();
   }
 
-  /** A worker has come, or has its lock again: it is watched at once if it is the next one in the circle now. */
+  /** A worker has joined, or has its lock again. It is watched at once if it is now the next one in the circle. */
   joined(id: WorkerId): void {
     const me = this.#options.workerId();
     if (id === me) return;
@@ -124,7 +127,7 @@ export class PeerWatch {
         this.#client ??= await this.#connect();
         if (!this.#isStopped && this.#hasPeers) pauseMs = await this.#look(this.#client);
       } catch (error) {
-        // An interruption that came late, and met another statement.
+        // A late interruption, which canceled another statement.
         if (sqlStateOf(error) === INTERRUPTED) continue;
         await this.#drop();
         if (!this.#isStopped)
@@ -138,9 +141,9 @@ export class PeerWatch {
   }
 
   /**
-   * One wait for the lock of one peer, and what follows when it is free.
+   * Waits once for the lock of one peer, and acts when the lock is free.
    *
-   * @returns How long to pause until the next one.
+   * @returns How long to pause until the next wait.
    */
   async #look(client: pg.Client): Promise<number> {
     const { everyMs, pool, workerId, log } = this.#options;

@@ -25,7 +25,7 @@ import { createWorker, type WorkerOptions } from './worker.js';
 /** Short, so that a death is noticed soon; long enough for a machine that is busy with other tests. */
 const QUICK: WorkerOptions = { leaseMs: 2_000, heartbeatMs: 200, sweepMs: 100, lostRingMs: 300 };
 const BY_ITSELF = { deadlineMs: 30_000 };
-/** A process compiles what it loads: on a busy machine that takes its time, about which nothing is promised. */
+/** A process first compiles its code, which takes a long time on a busy machine. Nothing is promised about that time. */
 const STARTS = { deadlineMs: 90_000 };
 
 interface TurnRow {

@@ -63,7 +63,7 @@ export async function runTurn(host: TurnHost, held: HeldTurn): Promise<TurnRun> 
   return new TurnLoop(host, held, await host.loader.profile(held.turn.profileId)).run();
 }
 
-/** Ends a turn that nothing more is read of: what it is made of may be what it fails on. */
+/** Ends a turn without reading any more of it, because its rows may be the cause of its failures. */
 async function endExhausted(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
   const { turnId, stepCount, losses } = held.turn;
   const details = { turn_id: turnId, step: stepCount + 1, attempts: losses };

@@ -53,7 +53,7 @@ class Queue {
 }
 
 describe('slots', () => {
-  test('that become free go to the queues in turns', async () => {
+  test('that become free are given to the queues in rotation', async () => {
     const slots = new Slots(2);
     const [long, short] = [await new Queue(100).join(slots), await new Queue(3).join(slots)];
     long.bring();
@@ -65,10 +65,10 @@ describe('slots', () => {
     expect(long.taken).toBe(6);
   });
 
-  test('go to an own ring only while every queue is empty', async () => {
+  test('are given to an own ring only while every queue is empty', async () => {
     const slots = new Slots(2);
     const [first, second] = [await new Queue(1).join(slots), await new Queue(0).join(slots)];
-    // What is in the queues is not known yet.
+    // It is not yet known whether the queues have rings.
     expect(slots.takeOwn()).toBe(false);
     first.bring();
     second.bring();
@@ -81,13 +81,13 @@ describe('slots', () => {
     expect([first.taken, slots.free]).toEqual([2, 0]);
   });
 
-  test('are not kept for a queue that says nothing', async () => {
+  test('are not reserved for a queue that does not answer', async () => {
     const slots = new Slots(1);
     const [silent, busy] = [await new Queue(1).join(slots), await new Queue(9).join(slots)];
     busy.bring();
     silent.bring();
     expect([busy.isPaused, silent.isPaused]).toEqual([true, true]);
-    // Its ring was taken elsewhere, and it does not say that it has no other.
+    // Its ring was taken by another process, and the queue does not report that it is empty.
     silent.rings = 0;
     silent.resume = () => undefined;
     slots.release();
@@ -98,9 +98,9 @@ describe('slots', () => {
 
 interface Stage extends AsyncDisposable {
   readonly h: Harness;
-  /** Turns whose models wait to be let go, in the order of their starts. */
+  /** Turns whose models wait for `letGo`, in the order of their starts. */
   readonly held: string[];
-  /** Turns whose rings a worker had no slot for. */
+  /** Turns whose rings were refused because the worker had no slot. */
   readonly refused: string[];
   letGo(): void;
   start(profile: string): Promise<string>;
@@ -166,7 +166,7 @@ async function openStage(kind: 'in process' | ReturnType<typeof queueBackends>[n
 const QUIET = { sweepMs: 3_600_000, heartbeatMs: 1_000 };
 
 describe.each(['in process', ...queueBackends()] as const)('a worker with rings %s', (kind) => {
-  test('leaves those it has no slot for to one that is idle', async () => {
+  test('leaves rings for which it has no slot to an idle worker', async () => {
     await using stage = await openStage(kind);
     const { h, held, letGo, start } = stage;
     await h.worker({ ...QUIET, concurrency: 1, targets: ['', 'gpu'] });
@@ -180,7 +180,7 @@ describe.each(['in process', ...queueBackends()] as const)('a worker with rings 
     for (let count = 1; count < 5; count++) {
       const turnId = await start('gpu');
       others.push(turnId);
-      // The sweep does not come, so only the ring can have brought it.
+      // The worker does not sweep, so only the ring can have started the turn.
       await waitFor(() => held.includes(turnId), { message: `turn ${count} of the other target runs` });
     }
     expect(held).toEqual([long, ...others]);
@@ -192,7 +192,7 @@ describe.each(['in process', ...queueBackends()] as const)('a worker with rings 
     await checkInvariants(h.database.pool);
   });
 
-  test('serves its targets in turns, however long the queue of one is', async () => {
+  test('serves its targets in rotation, even if one of them has a long queue', async () => {
     await using stage = await openStage(kind);
     const { h, held, letGo, start } = stage;
     const worker = await h.worker({ ...QUIET, concurrency: 1, targets: ['', 'gpu'] });
@@ -201,7 +201,7 @@ describe.each(['in process', ...queueBackends()] as const)('a worker with rings 
     await waitFor(() => held.length === 1, { message: 'the first turn runs' });
     const first = await start('gpu');
     await waitFor(() => stage.refused.includes(first), { message: 'a ring of the other target waits' });
-    // Rung only now: two rings sent at the same time may arrive in either order.
+    // Rung only now, because two rings sent at the same time may arrive in either order.
     const gpu = [first, await start('gpu')];
     const all = [...common, ...gpu];
     for (let ends = 1; ends < all.length; ends++) {

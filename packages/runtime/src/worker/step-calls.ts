@@ -47,7 +47,7 @@ export type CallsRun =
       readonly outcome: 'ending';
       readonly deliverable: JsonValue;
       readonly results: readonly CallSettlement[];
-      /** Others of them may wait for a turn, a batch or a worker outside. */
+      /** Other calls may still wait for a turn, a batch or an external worker. */
       readonly hasOpenCalls: boolean;
     }
   | { readonly outcome: 'suspended' | 'fenced' };
@@ -175,7 +175,7 @@ export class StepCalls {
   ): Promise<readonly CallRun[] | 'fenced'> {
     const { toolbox } = this.bound;
     const repeated = await this.#guard.find(calls);
-    // A machine that was suspended during the read wakes up here.
+    // If the machine was suspended during the read, the lease may have passed.
     this.#host.checkLease();
     const settled = await Promise.allSettled(
       calls.map(async (call) => {

@@ -9,7 +9,7 @@ import { checkInvariants } from '../testing/invariants.js';
 const submit = async (h: Harness, primitive: string, args: Record<string, JsonValue>): Promise<TurnId> =>
   ((await h.runtime.submit(primitive, args)) as { turn_id: TurnId }).turn_id;
 
-test('a thousand queued turns end on one slot, those too that wait for others behind them in the queue', async () => {
+test('a thousand queued turns end on one slot, even turns that wait for turns after them in the queue', async () => {
   await using h = await harness();
   await h.profile('quick', [{ say: 'quick {{instruction}}' }]);
   await h.profile(
@@ -40,7 +40,7 @@ test('a thousand queued turns end on one slot, those too that wait for others be
   await checkInvariants(h.database.pool);
 }, 90_000);
 
-test('a program cancels and closes in bounded time while somebody has its rows locked', async () => {
+test('a program cancels and closes in bounded time while another session has its rows locked', async () => {
   await using h = await harness();
   await h.profile('slow', [{ say: 'never' }]);
   const turnId = await submit(h, 'launch_principal', { profile_name: 'slow', instruction: 'go' });

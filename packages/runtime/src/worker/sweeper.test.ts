@@ -357,15 +357,15 @@ test('the tenth worker lost at a step is the end of a turn; any number of attemp
   ]);
 });
 
-describe('a row that somebody has locked', () => {
-  test('does not hold up the others of its sweep, and is handled once it is free', async () => {
+describe('a row that another session has locked', () => {
+  test('does not delay the other rows of its sweep, and is handled when it is free', async () => {
     await using h = await harness();
     await h.profile('slow', [{ say: 'never' }]);
     const args = { target_strategy: 'new', target_ref: 'slow', instruction: 'go', deadline_seconds: 60 };
     const turnIds: TurnId[] = [];
     for (let i = 0; i < 3; i += 1) turnIds.push(await submit(h, 'delegate_async', args));
     const [locked, ...free] = turnIds as [TurnId, ...TurnId[]];
-    // A session of somebody else's, which no limit ends.
+    // A session without the limits of the kernel.
     const stranger = new pg.Client({ connectionString: h.database.url });
     await stranger.connect();
     await stranger.query('begin');
@@ -376,7 +376,7 @@ describe('a row that somebody has locked', () => {
     await sweepLater();
     for (const turnId of free) expect(await statusOf(h, turnId)).toBe('timeout');
     expect(await statusOf(h, locked)).toBe('queued');
-    // It waits for none of the limits of a lock.
+    // Less than the lock limit of a connection.
     expect(performance.now() - startedAt).toBeLessThan(3_900);
     await sweepLater();
     await stranger.query('rollback');
@@ -389,12 +389,12 @@ describe('a row that somebody has locked', () => {
       { message: 'it is ended' },
     );
     await sweeper.stop();
-    // The row has no defect.
+    // A lock is not a defect of the row.
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
     await checkInvariants(h.database.pool);
   }, 60_000);
 
-  test('is one of many: together they cost a sweep no more than about a second, and each is named', async () => {
+  test('is one of many: all of them together delay a sweep by about a second, and each is logged', async () => {
     await using h = await harness();
     await h.profile('slow', [{ say: 'never' }]);
     const args = { target_strategy: 'new', target_ref: 'slow', instruction: 'go', deadline_seconds: 60 };
@@ -407,14 +407,14 @@ describe('a row that somebody has locked', () => {
     await stranger.query('select from boxcar.turns where id = any ($1) for update', [turnIds]);
     const sweeper = createSweeper(h);
     const startedAt = performance.now();
-    // A lock alone is waited for 15 seconds where nothing else is said.
+    // By default, one locked row would be waited for 15 seconds.
     await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
     expect(performance.now() - startedAt).toBeLessThan(6_000);
     for (const turnId of free) expect(await statusOf(h, turnId)).toBe('timeout');
     const named = () =>
       h.log.flatMap(({ event, fields }) => (event === 'sweep.row_locked' ? [String(fields.row_id)] : []));
     expect(named().sort()).toEqual(turnIds);
-    // Known by now, and named once.
+    // The rows are known now, so they are not logged again.
     await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
     expect(named()).toHaveLength(turnIds.length);
     await stranger.end();
@@ -516,7 +516,7 @@ describe('a row that somebody has locked', () => {
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
   }, 60_000);
 
-  test('is given up by the sweep for now, without a note, when it stays locked', async () => {
+  test('is left by the sweep for now, without a note, when it stays locked', async () => {
     await using h = await harness();
     await h.profile('slow', [{ say: 'never' }]);
     const turnId = await submit(h, 'delegate_async', {
@@ -542,7 +542,7 @@ describe('a row that somebody has locked', () => {
   }, 60_000);
 });
 
-test('a sweep asks a queue that is away neither for doors nor for rings, and closes all doors once it answers', async () => {
+test('a sweep does not ask an absent queue for doors or rings, and closes all doors when the queue answers', async () => {
   let isAway = true;
   const asked: string[] = [];
   const doorbell: Doorbell = {
@@ -570,7 +570,7 @@ test('a sweep asks a queue that is away neither for doors nor for rings, and clo
   const sweeper = createSweeper(h);
 
   const sweepIn = (ms: number): Promise<void> => sweeper.sweep({ now: new Date(Date.now() + ms) });
-  // Doors are looked at 2 s after the end of their turn.
+  // The sweep looks at doors 2 s after the end of their turn.
   await sweepIn(10_000);
   expect(asked.splice(0)).toEqual(['doors']);
   await submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });

@@ -66,7 +66,7 @@ import { tellParent } from './tell-parent.js';
 /** Rows of one kind in one pass; the rest waits for the next. */
 const LIMIT = 500;
 const LEASE_MS = 10_000;
-/** Rings that others have passed, raised in one pass. */
+/** Rings that other rings have passed and that one pass raises. */
 const RAISES = 100;
 /** Jobs at the queue door looked at in one pass. */
 const DOORS = 2_000;
@@ -80,7 +80,7 @@ interface Clock {
   readonly limit: number;
 }
 
-/** Where a look at the doors of each kind ended; the next one begins there. */
+/** Where a search for doors of each kind ended. The next search begins there. */
 type Places = { turns?: string | undefined; batches?: string | undefined };
 
 const isLocked = (error: unknown): boolean => sqlStateOf(error) === '55P03';
@@ -88,7 +88,7 @@ const isLocked = (error: unknown): boolean => sqlStateOf(error) === '55P03';
 /** A circle whose youngest wait is given up. */
 type KnownCycle = WaitCycle & { readonly id: ToolCallId; readonly project_id: ProjectId };
 
-/** A turn that was given up has failed, unless it was to end for a reason from outside. */
+/** A turn that was given up ends as `failed`, unless the noted cause is an end from outside. */
 const STATUS_OF: Readonly<Record<string, 'canceled' | 'timeout' | 'partial'>> = {
   canceled: 'canceled',
   batch_closed: 'canceled',
@@ -99,7 +99,10 @@ const statusOf = (code: string): EndSubtrees['status'] => STATUS_OF[code] ?? 'fa
 
 export interface SweeperOptions {
   readonly lostRingMs: number;
-  /** The workers' lease in milliseconds, default 10,000: a stopped sweep, or a ring that is not claimed, waits for half of it. */
+  /**
+   * The workers' lease in milliseconds, default 10,000. Half of it is the limit for a stopped sweep and for an unclaimed
+   * ring.
+   */
   readonly leaseMs?: number;
   readonly claimFromRows: (options?: { readonly isOnlyNewer: boolean }) => Promise<void>;
   /** Workers of older builds serve the same targets: rings of what they cannot read end with them. */
@@ -124,7 +127,7 @@ export class Sweeper {
   #running: Promise<void> | undefined;
   #isStopped = false;
   #isDeaf = false;
-  /** By the monotonic clock: a worker was just lost, and may have taken rings with it. */
+  /** By the monotonic clock: when a worker was last lost. That worker may have taken rings without claiming them. */
   #lostWorkerAt = Number.NEGATIVE_INFINITY;
   #cyclesLookedAt = Number.NEGATIVE_INFINITY;
   #cyclesAfter: string | undefined;
@@ -299,7 +302,7 @@ export class Sweeper {
       attempts,
       error,
     });
-    // Nobody need wait for its end any more.
+    // Callers no longer need to wait for its end.
     const id = tryParseId<'turn' | 'batch'>(row.rowId);
     if (!isDead || id === undefined) return;
     this.#runtime.watcher.hint([id]);
@@ -310,7 +313,10 @@ export class Sweeper {
     this.#runtime.log('warn', 'sweep.row_locked', { part, row_id: rowId });
   }
 
-  /** Each row in its turn; one that is locked is left to the next pass, one that cannot be handled is set aside. */
+  /**
+   * Handles the rows one after the other. A locked row is left to the next pass. A row that cannot be handled is set
+   * aside.
+   */
   #each<K extends string, R extends Readonly<Record<K, string>> & { readonly project_id: ProjectId | null }>(
     kind: SweepKind,
     clock: Pick<Clock, 'now'>,
@@ -327,7 +333,7 @@ export class Sweeper {
         try {
           await of.work(row, { lockMs });
         } catch (failure) {
-          // It is no defect of the row, and does not concern the others.
+          // A lock is not a defect of the row, and does not affect the other rows.
           if (isLocked(failure)) return false;
           await this.#setAside({ kind, rowId: row[of.key], projectId: row.project_id }, failure, clock);
         }
@@ -365,7 +371,7 @@ export class Sweeper {
     });
   }
 
-  /** Turns that were given up: each ends with the cause that was noted. */
+  /** Ends each turn that was given up, with the cause that was noted. */
   async #endFailed(clock: Clock): Promise<void> {
     for (const turn of await findFailedTurns(this.#runtime.pool, clock)) {
       const error = fromCause(turn.last_error, { attempts: turn.attempts });
@@ -407,7 +413,7 @@ export class Sweeper {
         },
         { authorId: 'kernel' },
       ),
-      // One that was given more time since it was found is not answered.
+      // A call that was given more time since it was found is not answered.
       deadlineAt: call.deadline_at,
     }));
     this.#runtime.ring((await recordResults(this.#runtime.pool, settlements, limit)).rings);
@@ -480,13 +486,13 @@ export class Sweeper {
   }
 
   async #ringLost(clock: Clock): Promise<void> {
-    // This pass has claimed from the rows instead.
+    // The queue is away, so this pass has claimed from the rows instead.
     if (this.#isDeaf) return;
     const stale = await findStaleRings(this.#runtime.pool, {
       ...clock,
       lostRingMs: this.#options.lostRingMs,
     });
-    // After the loss of a worker each ring that is held unclaimed may be that worker's. A ring too many changes nothing.
+    // After the loss of a worker, that worker may hold any unclaimed ring. A surplus ring changes nothing.
     const isDoubtful = performance.now() - this.#lostWorkerAt < 3 * this.#options.lostRingMs;
     const takenMs = isDoubtful ? 0 : this.#halfLeaseMs;
     const lost = await this.#runtime.doorbell.findLost(stale, { takenMs });
@@ -515,7 +521,7 @@ export class Sweeper {
   }
 
   async #knock(clock: Clock): Promise<void> {
-    // Nothing is lost while the queue is away: doors that were not knocked at are found again.
+    // Nothing is lost while the queue is away: the next search finds the same doors again.
     if (this.#isDeaf) return;
     const doors: Door[] = [];
     const next: Places = {};

@@ -42,9 +42,10 @@ export class TurnCommits {
   }
 
   /**
-   * Commits the end of the turn; closing `step` and recording `results` in the same transaction.
+   * Commits the end of the turn. Closes `step` and records `results` in the same transaction.
    *
-   * @param also.hasOpenCalls - Other calls of the turn may wait still: they are closed, and what they alone wait for ends too.
+   * @param also.hasOpenCalls - Other calls of the turn may still wait: they are closed, and the turns that only they wait
+   *   for end too.
    */
   async end(
     ending: Ending,

@@ -173,7 +173,7 @@ test('a worker hands back what it claims while it closes, also what no ring aske
     closing = worker.close({ graceMs: 0 });
     const stopped = () =>
       h.log.filter(({ event }) => event === 'worker.stopped').map(({ fields }) => fields.worker_id);
-    // A worker that begins to close later and has claimed nothing is through with all of it meanwhile.
+    // This worker closes later and has claimed nothing, so it stops first.
     const idle = await h.worker({ targets: ['elsewhere'], sweepMs: 600_000 });
     await idle.close({ graceMs: 0 });
     expect(stopped()).toEqual([first.id, idle.id]);
@@ -200,9 +200,9 @@ describe('the lease', () => {
     return rows[0]?.at.getTime() ?? 0;
   };
 
-  /** No lease of these tests lapses on a busy machine. */
+  /** A lease that does not lapse during a test, even on a busy machine. */
   const LASTING = { leaseMs: 20_000, heartbeatMs: 200, sweepMs: 60_000 };
-  /** Two renewals, the second of which began after this call. */
+  /** Waits for two renewals, the second of which began after this call. */
   const isRenewed = async (client: pg.Client, id: string): Promise<void> => {
     for (let n = 0; n < 2; n++) {
       const before = await leaseOf(client, id);

@@ -1,10 +1,11 @@
 /**
  * A worker: takes dispatched turns, runs them, and proves that it lives.
  *
- * W1  It holds turns only while its lease lives: before each model and tool call it checks, by a clock of its own that also counts
- *     suspension (`lease-clock.ts`), that the last renewal is younger than the lease; later renewals or none, it stops on its own.
- * W2  Its direct connection holds a session lock for as long as it lives, so a peer notices a death at once (`peer-watch.ts`).
- *     When the connection breaks and not the worker, it says so at once by a renewal, and only its lease counts.
+ * W1  It holds turns only while its lease is valid. Before each model and tool call it checks that the last renewal is
+ *     younger than the lease, by a clock that also counts suspension (`lease-clock.ts`). Otherwise it stops by itself.
+ * W2  Its direct connection holds a session lock for as long as it lives, so a peer notices a death at once
+ *     (`peer-watch.ts`). When only the connection breaks, the worker reports this at once by a renewal, and from then on
+ *     only its lease counts.
  * W3  It never runs more turns than its concurrency, whether they arrive by a ring or from the rows. It keeps no ring
  *     without a slot for it (`slots.ts`).
  * W4  When a commit of one of its turns dispatches a single turn, the worker takes it at once, without the queue, if it has a free
@@ -87,7 +88,10 @@ export interface WorkerOptions {
   readonly leaseMs?: number;
   readonly heartbeatMs?: number;
   readonly sweepMs?: number;
-  /** After how long a dispatched turn that nobody claimed is looked into. Default 2,000, or half the lease if that is less. */
+  /**
+   * After how long the sweep looks into a dispatched turn that no worker claimed. Default 2,000, or half the lease if
+   * that is less.
+   */
   readonly lostRingMs?: number;
   /** How long turns may take to their next commit when it closes. Default 10,000. */
   readonly graceMs?: number;
@@ -97,7 +101,7 @@ export interface WorkerOptions {
   readonly takesOwnRings?: boolean;
 }
 
-/** Its rows take no more: the window of a target is four times the concurrency of its workers. */
+/** The largest number that its rows can hold: the window of a target is four times the concurrency of its workers. */
 const MAX_CONCURRENCY = 1_000_000;
 
 type Claimable = Pick<Ring, 'turnId' | 'epoch'>;
@@ -149,10 +153,13 @@ function checkOptions(options: Required<WorkerOptions>): void {
       });
 }
 
-/** How long all of its goodbyes may take together once its turns are done, and each of them when that time is up. */
+/**
+ * How long all parts of the shutdown together may take after the turns are done, and the minimum for each part after that
+ * time.
+ */
 const GOODBYE_MS = 2_000;
 const SHORTEST_GOODBYE_MS = 100;
-/** Beyond what each queue takes for itself. */
+/** Extra time, in addition to the time limit of each queue. */
 const QUEUES_MS = 500;
 
 /** Every fourth check of the rows starts with the oldest turn. Otherwise projects with fewer turns could always go first. */
@@ -193,15 +200,16 @@ export class Worker implements AsyncDisposable {
   #heartbeat: NodeJS.Timeout | undefined;
   #proofTimer: NodeJS.Timeout | undefined;
   #isBeating = false;
-  /** Its lock was lost while a renewal was under way that still said otherwise. */
+  /** The lock was lost during a renewal that still reported the lock. */
   #mustBeatAgain = false;
   #suspects = new Map<TurnId, number>();
   #releasing: Promise<void> | undefined;
-  /** Orphans that cannot be handed back: they have been given up. */
+  /** Orphans that cannot be handed back because they have been given up. */
   readonly #unreleasable = new Set<TurnId>();
   /**
-   * Turns that are being claimed or run here, with their epochs: theirs by the rows, maybe, and not orphans. One claim at a time, so that
-   * a turn that a repeated claim finds in these hands is the one that its first try has claimed.
+   * Turns that are being claimed or run here, with their epochs. By the rows they may already be held by this worker, but
+   * they are not orphans. A turn has one claim at a time: if a repeated claim finds the turn held by this worker, then
+   * its first try has claimed it.
    */
   readonly #claiming = new Map<TurnId, number>();
   /** Turns that were run here and not handed back. */
@@ -213,14 +221,14 @@ export class Worker implements AsyncDisposable {
   #closing: Promise<void> | undefined;
   #unwatchBuild: () => void = () => undefined;
   /**
-   * Settles once the worker has to end by itself, and closes itself then: a migration has shut out builds like this one, or its pool
-   * does not reach the server any more (`database_unavailable`).
+   * Settles when the worker must end by itself; the worker then also closes itself. The reason is a migration that has
+   * shut out builds like this one, or a pool that no longer reaches the server (`database_unavailable`).
    */
   readonly outdated: Promise<KernelError>;
   #retire: (error: KernelError) => void = () => undefined;
   readonly #slots: Slots;
   readonly #limits: Disposable;
-  /** Looks into the rows. */
+  /** Number of checks of the rows. */
   #looks = 0;
   /** Rings that have a slot and are not handled yet. */
   readonly #admitted = new Set<Claimable>();
@@ -427,7 +435,7 @@ export class Worker implements AsyncDisposable {
     // Also while a renewal hangs: nobody else would notice that the lease has run out meanwhile.
     if (this.#isStale())
       this.#abortAll(new KernelError('turn_ended', { message: 'The lease of this worker has passed.' }));
-    // A server that does not answer the pool may answer on a new connection of its own.
+    // A server that does not answer the pool may answer on a new, separate connection.
     if (this.#direct === undefined && this.#isStale()) this.#relocking ??= this.#relock();
     if (this.#isBeating) {
       if (this.#direct === undefined) this.#mustBeatAgain = true;
@@ -534,8 +542,8 @@ export class Worker implements AsyncDisposable {
   }
 
   /**
-   * Turns that the rows give to this worker but that it does not run: the answer to a claim or a commit was lost. Seen
-   * twice in a row at the same epoch, they are handed back.
+   * Turns that the rows give to this worker but that it does not run, because the answer to a claim or a commit was lost.
+   * They are handed back when two heartbeats in a row find them at the same epoch.
    */
   async #releaseOrphans(held: readonly HeldAt[]): Promise<void> {
     const orphans = new Map(
@@ -605,7 +613,7 @@ export class Worker implements AsyncDisposable {
     return active !== undefined && active.epoch >= ring.epoch;
   }
 
-  /** Rings that say nothing new take no slot. */
+  /** Takes a slot for a ring. A ring that says nothing new needs no slot. */
   #admit(ring: Claimable, queue: SlotQueue): boolean {
     if (this.#state !== 'running' || this.#isRunning(ring)) return true;
     if (!queue.admit()) return false;
@@ -641,7 +649,9 @@ export class Worker implements AsyncDisposable {
     following.push(running);
   }
 
-  /** Being claimed or run here, or left here: the claim of such a ring is made by another one, or cannot win. */
+  /**
+   * The turn is being claimed or run here, or was left here: another claim handles this ring, or its claim cannot win.
+   */
   #isOld({ turnId, epoch }: Claimable): boolean {
     return Math.max(this.#claiming.get(turnId) ?? 0, this.#left.epochOf(turnId)) >= epoch;
   }
@@ -666,7 +676,7 @@ export class Worker implements AsyncDisposable {
         epoch: ring.epoch,
         error: errorText(error),
       });
-      // A failed claim is noted, and the sweep rings later: nobody else needs to hear of it now.
+      // A failed claim is noted, and the sweep rings later, so this worker does not ring now.
       isAnswered ||= await noteFailedClaim(this.#runtime, ring, error);
     } finally {
       if (isOurs && this.#claiming.get(ring.turnId) === ring.epoch) this.#claiming.delete(ring.turnId);
@@ -727,7 +737,7 @@ export class Worker implements AsyncDisposable {
           this.#runtime.ring(await releaseTurns(this.#runtime.pool, holderId, [turn]));
         // A suspended turn leaves its place in the window: no end will tell the queue.
         if (outcome === 'suspended') this.#runtime.promoteSoon(turn.workerTarget);
-        // A turn whose run was broken off may be in these hands still, whatever the run has answered.
+        // After an aborted run this worker may still hold the turn, whatever the result of the run was.
         isLeft = controller.signal.aborted;
         this.#runtime.log('debug', 'turn.left', { turn_id: turn.turnId, epoch: turn.epoch, outcome });
       } catch (error) {
@@ -736,8 +746,8 @@ export class Worker implements AsyncDisposable {
           epoch: turn.epoch,
           error: errorText(error),
         });
-        // Given back at once, and rung again later each time. An aborted turn is no longer ours, or is handed back by the
-        // shutdown.
+        // Handed back at once; each further failure delays the next ring longer. An aborted turn is not held by this
+        // worker any more, or the shutdown hands it back.
         if (!controller.signal.aborted)
           isLeft = !(
             (await recordLeft(host, held)) &&
@@ -764,7 +774,10 @@ export class Worker implements AsyncDisposable {
     await done;
   }
 
-  /** Hands back a turn of which nothing was run. When the database cannot be told now, the heartbeat finds the turn as an orphan later. */
+  /**
+   * Hands back a turn of which nothing was run. If the database cannot be reached now, the heartbeat finds the turn later
+   * as an orphan.
+   */
   async #giveBack(turn: HeldAt, holderId: WorkerId): Promise<void> {
     const { turnId } = turn;
     try {
@@ -809,7 +822,7 @@ export class Worker implements AsyncDisposable {
 
   /** W6: gives up the lease, so that other workers take its turns at once, and then ends. */
   async #checkProof(): Promise<void> {
-    // What has arrived meanwhile is read first.
+    // Answers that have arrived meanwhile are read first.
     await new Promise((resolve) => setImmediate(resolve));
     this.#proof.look();
     const direct = this.#direct;
@@ -821,7 +834,7 @@ export class Worker implements AsyncDisposable {
     try {
       await giveUpLease(direct, this.#id);
     } catch (failure) {
-      // It ends by itself then, at the latest one lease after its last renewal.
+      // The lease then ends by itself, at the latest one lease after its last renewal.
       this.#runtime.log('warn', 'worker.lease_not_given_up', {
         worker_id: this.#id,
         error: errorText(failure),
@@ -842,8 +855,8 @@ export class Worker implements AsyncDisposable {
   }
 
   /**
-   * Stops: takes nothing new, lets turns reach their next commit for `graceMs`, aborts the rest and hands them back. Servers
-   * that are away hold it up by a few seconds at most after that.
+   * Stops: takes nothing new, lets turns reach their next commit for `graceMs`, aborts the rest and hands them back.
+   * Servers that are away delay the end by a few seconds at most after that.
    *
    * @throws AggregateError when parts of the shutdown failed; everything was tried.
    */
@@ -858,7 +871,7 @@ export class Worker implements AsyncDisposable {
     this.#unwatchBuild();
     clearInterval(this.#proofTimer);
     const graceMs = options.graceMs ?? this.#options.graceMs;
-    // Nothing that is asked of the pool would be answered, and other workers have its turns by now.
+    // The pool would not answer, and other workers have taken the turns by now.
     const isCutOff = this.#proof.isLost;
     const failures: unknown[] = [];
     /** A server that is away never answers, so each part is given up at its limit and the next one is tried. */
@@ -884,7 +897,7 @@ export class Worker implements AsyncDisposable {
     const turnsInHand = () => Promise.all([...this.#active.values()].map((active) => active.done));
     await attempt('turns in progress', turnsInHand(), (isCutOff ? 0 : graceMs) + GOODBYE_MS);
     grace.clear();
-    // Not a failure of its own: queues hold no fact, and the doorbell closes them whatever happens here.
+    // A queue that does not close is not a failure: queues hold no facts, and the doorbell closes them in any case.
     await withinTime(unsubscribing, GOODBYE_MS + QUEUES_MS, 'the queues of turns').catch((error: unknown) =>
       this.#runtime.log('warn', 'worker.queues_not_closed', { worker_id: this.#id, error: errorText(error) }),
     );
@@ -896,14 +909,14 @@ export class Worker implements AsyncDisposable {
     if (!isCutOff) {
       const { pool, doorbell } = this.#runtime;
       await attempt('recording results', this.#left.record(), left());
-      // Some turns may still be running in spite of their abort: a locked row holds up the record of their results.
+      // Some turns may still run in spite of their abort, when a locked row delays the record of their results.
       const begunIds = [
         ...this.#left.begunOf(),
         ...[...this.#active.values()].flatMap((active) => [...active.begunIds]),
       ];
       const given = releaseTurns(pool, this.#id, null, { begunIds }).then((rings) => doorbell.ring(rings));
-      await attempt('giving back its turns', given, left());
-      await attempt('taking leave of the database', removeWorker(pool, this.#id), left());
+      await attempt('handing its turns back', given, left());
+      await attempt('removing its row from the database', removeWorker(pool, this.#id), left());
     }
     await attempt('the sweep and the watch of other workers', stopping, left());
     await attempt('the direct connection', this.#relocking, left());

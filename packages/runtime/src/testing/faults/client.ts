@@ -19,10 +19,10 @@ export function untilAborted<T>(work: Promise<T>, life: AbortSignal | undefined)
 }
 
 /**
- * Submits until it has an answer, under the same key: what committed although the answer was lost is found there. So it does with other work,
- * which finds out by itself what was done of it.
+ * Submits under the same key until there is an answer: work that was committed although its answer was lost is found by
+ * the key. Other work is repeated too, and finds out by itself what is already done.
  *
- * @param life - Of the process that is asked: nobody waits for one that has died.
+ * @param life - The life of the process that is asked: the client does not wait for a process that has died.
  * @param name - Begins the keys of its submissions: two clients with one name submit the same.
  */
 export function persistentClient(

@@ -40,8 +40,8 @@ export async function concludeScene(
 /**
  * Says what is wrong with an outcome; undefined when nothing is.
  *
- * @param calm - That of a run without faults, which a scenario that judges by itself does without.
- * @param options.isAlive - Only a connection was lost: then the outcome of every call is known, and no loss is counted.
+ * @param calm - The outcome of a run without faults. A scenario with its own judge does not need it.
+ * @param options.isAlive - Only a connection was lost: the outcome of every call is known, and no loss may be counted.
  */
 export function findFault(
   scenario: Scenario,

@@ -8,7 +8,7 @@ import type { Scenario } from './scenario.js';
 export interface Outcome {
   /** Each turn as text, in an order of its own. */
   readonly turns: readonly string[];
-  /** The same, where nobody has died: what a tool that may run once has answered is known then. */
+  /** `turns` of a run in which no process has died: then the answer of a tool that may run once is known. */
   readonly exactTurns: readonly string[];
   /** How often a turn has lost its worker, or could not be run. */
   readonly losses: number;
@@ -84,7 +84,10 @@ function inCallOrder(tape: readonly Entry[], once: ReadonlySet<string>): string[
   return [...sorted, ...results.sort()];
 }
 
-/** The tools of a scenario that may run once only: its functions, and those that its profiles declare for workers outside. */
+/**
+ * The tools of a scenario that may run once only: its functions, and the tools that its profiles declare for external
+ * workers.
+ */
 function onceOnly({ tools = [], profiles }: Scenario): string[] {
   const declared = profiles.flatMap((profile) => (isJsonObject(profile) ? (profile.tools ?? []) : []));
   const outside = Array.isArray(declared) ? declared.filter(isJsonObject) : [];

@@ -6,7 +6,7 @@ import type { Scenario } from './scenario.js';
 /** Where the tools write that they were run; never behind a fault. */
 const EFFECTS = 'create table public.effects (tool_call_id uuid, name text)';
 
-/** Each loss that a turn was charged with; a step that is committed clears the count in its row. */
+/** Each counted loss of a turn. The count in the row of the turn is cleared by the next committed step. */
 const LOSSES = `
   create table public.losses (turn_id uuid);
   create function public.note_loss() returns trigger language plpgsql as $$

@@ -30,7 +30,7 @@ export interface StageOptions {
   readonly beforeTool?: (tool: ScenarioTool, call: ToolContext) => Promise<void>;
   /** How often it sweeps by itself; by default it does not. */
   readonly sweepMs?: number;
-  /** How often it renews its lease; by default it does not. */
+  /** How often the worker renews its lease; by default never. */
   readonly heartbeatMs?: number;
   readonly lostRingMs?: number;
   /** False: every ring goes by the doorbell. */

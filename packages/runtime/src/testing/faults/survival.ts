@@ -12,7 +12,7 @@ export const isThorough = (): boolean => IS_THOROUGH;
 /** Cases at once. */
 const CONCURRENCY = 2;
 
-/** How often cuts are chosen by another run when too many of them met nothing. */
+/** How often new cuts are chosen from another run when too many cuts were not reached. */
 const AGAIN = 2;
 
 /** The scenarios of one test file, crashed one after the other where it matters, or everywhere. */
@@ -69,7 +69,8 @@ export class Survival implements AsyncDisposable {
       return crashEverywhere(scenario, this.#tracks, { choose, process, ...options });
     };
     let report = await crash();
-    // The run that the cuts were chosen by may have been a rare one, by its outcome or by what ran side by side: chosen anew.
+    // The run from which the cuts were chosen may have been unusual in its outcome or its concurrency: cuts are chosen
+    // again.
     for (let again = 0; again < AGAIN && report.failures.length === 0 && isThin(report); again += 1) {
       for (const track of this.#tracks) track.forget(scenario);
       report = await crash();

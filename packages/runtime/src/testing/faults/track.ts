@@ -25,7 +25,10 @@ const LEASE_MS = 30_000;
 const SECOND_LEASE_MS = 80_000;
 const SECOND_RECOVERY_AHEAD_MS = 100_000;
 const SWEEPS = 4;
-/** Twice as long as a worker keeps what it could not record: within it, a process that lost a connection finishes by itself. */
+/**
+ * Twice `awayMs`, the time limit for one record of a result: a process that lost a connection finishes by itself within
+ * this time.
+ */
 const ALIVE_MS = 10_000;
 const STARTS = 5;
 const RECOVERY = { deadlineMs: 20_000, intervalMs: 2 };
@@ -99,7 +102,7 @@ export class Track implements AsyncDisposable {
     return known;
   }
 
-  /** What it sends is looked at again by the next run without faults. */
+  /** Another run without faults records the statements again. */
   forget(scenario: Scenario): void {
     this.#calm.delete(scenario);
   }
@@ -236,7 +239,7 @@ export class Track implements AsyncDisposable {
   }
 }
 
-/** The wait for the lock of another worker lasts for as long as that worker lives. */
+/** The wait for the lock of another worker lasts until that worker ends. */
 const isPeerWatch = (text: string): boolean => text.includes('is_lock_free');
 
 const pickQueue = ({ toolQueue }: TrackOptions): Pick<TrackOptions, 'toolQueue'> =>

@@ -19,7 +19,10 @@ type Strike = (struck: Struck) => Promise<void>;
 
 export interface Fault {
   readonly strike: Strike;
-  /** It strikes one process: so long others wait for that at most. Undefined: it strikes everybody. */
+  /**
+   * The longest time that other processes wait for the one process under fault. Undefined: the fault affects all
+   * processes.
+   */
   readonly limitMs?: number;
 }
 
@@ -50,7 +53,7 @@ const connectionFaults = (name: string, proxyOf: (struck: Struck) => TcpProxy | 
 const atWorker = (strike: Strike): Fault => ({ strike, limitMs: WORKER_LIMIT_MS });
 const atCaller = (strike: Strike): Fault => ({ strike, limitMs: CALLER_LIMIT_MS });
 
-/** What happens to one process of many. */
+/** Faults that affect one process. */
 const PROCESS_FAULTS: Readonly<Record<string, Fault>> = {
   'worker killed': atWorker(({ fleet, random }) => fleet.kill(random)),
   'worker stopped beyond its lease': atWorker(({ fleet, random, wait }) => fleet.freeze(random, wait)),

@@ -16,9 +16,9 @@ const MAX_STARTS = 10;
 /** The end of what a worker said, where it matters. */
 const TAIL = 1_000;
 
-/** How long others wait at most for a worker that is stopped or cut off. */
+/** How long other processes wait at most for a worker that is stopped or cut off. */
 export const WORKER_LIMIT_MS = (QUICK.leaseMs ?? 0) + 2_000;
-/** Longer than that, so that a lock that is kept is noticed. */
+/** Longer than the lease, and mostly longer than the limit, so that a lock that is kept is noticed. */
 const STOP_MS = [WORKER_LIMIT_MS - 1_000, 2 * WORKER_LIMIT_MS] as const;
 
 /** Which connections of a worker fall silent. */
@@ -32,15 +32,18 @@ const IS_PART: Readonly<Record<SilentPart, (hello: string) => boolean>> = {
 
 interface Member {
   readonly child: NodeChild;
-  /** Its own way to Postgres. */
+  /** The proxy through which only this worker reaches Postgres. */
   readonly postgres: TcpProxy;
-  /** A worker that cannot reach the database for longer than its lease may give up. */
+  /** A worker that cannot reach the database for longer than its lease may end. */
   mayEnd: boolean;
 }
 
-/** Workers of the pool, each a process of its own. Those that are killed, or give up when they are cut off, are replaced. */
+/**
+ * Workers of the pool, each in a separate process. Workers that are killed, or that end while they are cut off, are
+ * replaced.
+ */
 export class Fleet {
-  /** Workers that ended although nobody killed them or cut them off. */
+  /** Workers that ended although they were not killed or cut off. */
   readonly deaths: string[] = [];
   readonly #options: WorkerProcessOptions;
   readonly #workers = new Set<Member>();
@@ -55,7 +58,7 @@ export class Fleet {
     await Promise.all(Array.from({ length: count }, () => this.#startOne()));
   }
 
-  /** A worker that cannot start, because a server is away, is started again. */
+  /** Starts a worker, again while it cannot start because a server is away. */
   async #startOne(): Promise<void> {
     const postgres = await tcpProxy(this.#options.databaseUrl);
     const options = { ...this.#options, databaseUrl: postgres.url };
@@ -115,7 +118,10 @@ export class Fleet {
     }
   }
 
-  /** Connections of one to Postgres fall silent: they stay open, and nothing gets through. New ones are silent as well. */
+  /**
+   * Silences the Postgres connections of a random worker: they stay open, but no data gets through. New connections are
+   * silent too.
+   */
   async silence(part: SilentPart, random: Random, wait: (ms: number) => Promise<void>): Promise<void> {
     const victim = this.#take(random);
     if (victim === undefined) return;

@@ -72,7 +72,7 @@ export class Load {
   readonly #random: Random;
   #count = 0;
 
-  /** @param submit - Until it is answered. */
+  /** @param submit - Settles when the submission is answered. */
   constructor(submit: (request: CallerRequest) => Promise<JsonValue>, random: Random) {
     this.#submit = submit;
     this.#random = random;

@@ -3,9 +3,9 @@
  *
  * S1  Everything that was accepted ends, whatever strikes; what ended well ended with what was asked for.
  * S2  A tool that may run once ran once at most. The invariants hold. No worker ends by itself.
- * S3  While one process is killed, stopped or cut off, the others go on: turns that are submitted beside it end within the
- *     lease and 2 s, or 12 s where that process is a caller.
- * S4  The same seed chooses the same load and the same faults; what they hit is up to the machine.
+ * S3  While one process is killed, stopped or cut off, the others continue: turns that are submitted meanwhile end within
+ *     the lease plus 2 s, or within 12 s if that process is a caller.
+ * S4  The same seed chooses the same load and the same faults; their effects depend on the machine.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { tryParseId } from '@boxcar/kernel';
@@ -36,9 +36,9 @@ const PAUSES_MS = [100, 800] as const;
 const END_DEADLINE_MS = 120_000;
 
 export interface SoakOptions {
-  /** How long faults strike at most. */
+  /** The longest time during which faults strike. */
   readonly seconds: number;
-  /** No more faults once so many turns were accepted. */
+  /** No more faults are started after this many turns were accepted. */
   readonly turns?: number;
   readonly seed: number;
   /** Told now and then, in one line, how it stands. */
@@ -50,7 +50,7 @@ export interface SoakReport {
   readonly seconds: number;
   /** How often each fault struck. */
   readonly struck: Readonly<Record<string, number>>;
-  /** The longest that a turn took that others submitted while one process was struck, in milliseconds. */
+  /** The longest time of a turn that another caller submitted while one process was under fault, in milliseconds. */
   readonly longestMs: Readonly<Record<string, number>>;
   readonly accepted: number;
   /** Submissions made again because the database was away. */
@@ -69,7 +69,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
   const urls = { databaseUrl: postgres.url, ...(redis === undefined ? {} : { redisUrl: redis.url }) };
   // What checks, and what the tools write, takes no way that faults stand in.
   const observer = createPool({ connectionString: place.databaseUrl, max: 2, applicationName: 'observer' });
-  // Takes the way that faults of all processes strike, and none that strikes one.
+  // Its connection is affected by faults of all processes, and by no fault of one process.
   const opened = openRuntime({ ...urls, model: createModelRouter({}) });
   const outside = serveOutside(place);
   const fleet = new Fleet({ ...urls, effectsUrl: place.databaseUrl });
@@ -106,7 +106,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
       const faults = [...faultsOf(place)];
       const learnsAt = performance.now();
       await others.learn();
-      // Until now nothing could strike.
+      // No fault could strike until now.
       endsAt += performance.now() - learnsAt;
       while (isOn()) {
         await wait(random.between(...PAUSES_MS));

@@ -1,6 +1,6 @@
 import type pg from 'pg';
 
-/** Sessions of this database that wait, or that others wait for, or that have a transaction open, with what they wait for. */
+/** Sessions of this database that wait, block others or have an open transaction, with what they wait for. */
 const SESSIONS = `
   with here as (select a.*, pg_blocking_pids(a.pid) as blockers from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid())
   select h.pid, h.client_port, h.application_name as name, h.state, coalesce(h.wait_event_type || '/' || h.wait_event, 'nothing') as waits_for, h.blockers,
@@ -14,7 +14,7 @@ const SESSIONS = `
 
 const TURNS = `
   select 'turn ' || t.id || ' of ' || p.name || ' is ' || t.status || ' at epoch ' || t.epoch || ', step ' || t.step_count || ', attempt ' || t.attempt
-    || case when t.holder_id is null then ', held by nobody' when w.id is null then ', held by a worker that is gone'
+    || case when t.holder_id is null then ', held by no worker' when w.id is null then ', held by a worker that is gone'
          else ', held by a worker whose lease ' || case when w.lease_until > now() then 'lives' else 'has lapsed' end end
     || coalesce(', waits for ' || (select string_agg(k.name || ' (' || k.status || ')', ', ') from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending'), '')
     || coalesce(', failed before: ' || (select string_agg(f.kind || ' ' || f.attempts || ' times, next at ' || f.next_try_at || ': ' || left(f.last_error, 200), '; ') from boxcar.sweep_failures f where f.row_id = t.id), '') as what
@@ -34,9 +34,9 @@ interface Session {
 }
 
 /**
- * Says who waits for whom in this database, and how the turns stand that have not ended.
+ * Describes which session of this database waits for which, and the state of the turns that have not ended.
  *
- * @param victimPorts - By which the server knows the connections of the process that was stopped.
+ * @param victimPorts - The client ports of the stopped process, as the server sees them.
  */
 export async function describeBlockers(pool: pg.Pool, victimPorts: readonly number[]): Promise<string> {
   const { rows: sessions } = await pool.query<Session>(SESSIONS);

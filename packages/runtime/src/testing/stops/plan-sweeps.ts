@@ -1,4 +1,4 @@
-/** Work that nobody touches unless a sweep finds it: all of it is due when the worker starts that stops. */
+/** Work that only a sweep finds: all of it is due when the worker that will stop starts. */
 import type { TurnId } from '@boxcar/kernel';
 import { claim, registerWorker } from '@boxcar/store';
 import { newId } from '../../packer.js';
@@ -54,7 +54,10 @@ const dueWork: Scenario = {
   drive: () => Promise.resolve(undefined),
 };
 
-/** Who waits has been suspended, and who never ends has begun: what is on their tapes does not depend on the pace. */
+/**
+ * The turns that wait are suspended and the endless turns have begun, so the contents of their tapes do not depend on
+ * timing.
+ */
 const READY = `
   select 1 as one from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id
   where t.status = 'suspended' or (p.name = 'endless' and t.start_position is not null)

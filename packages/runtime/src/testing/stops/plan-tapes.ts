@@ -1,4 +1,4 @@
-/** A program that works on a tape stops, and another one works on the same tape. */
+/** A program that works on a tape stops, and another program works on the same tape. */
 import type { Runtime } from '../../runtime.js';
 import type { Tape } from '../../tape/tape.js';
 import { type Client, Refused, type Scenario } from '../faults/scenario.js';
@@ -9,7 +9,7 @@ const ADA = 'ada';
 const ensure = (client: Client) =>
   client.submit('provision_agent', { action: 'ensure', agent_id: ADA, profile_name: 'writer' });
 
-/** The other program may have done something in between that leaves no room for this. */
+/** A step may be refused, because the other program may have changed the tape meanwhile. */
 async function ifPossible(work: Promise<unknown>): Promise<void> {
   try {
     await work;
@@ -52,7 +52,7 @@ const tapeWork: Scenario = {
     turns.flatMap(({ profile, status }) => (status === 'success' ? [] : [`${profile} is ${status}`])),
 };
 
-/** Appends to the same tape, and gives its agent something to do. */
+/** Appends to the same tape, and delegates a turn to its agent. */
 async function workBeside({ client, watcher }: Beside): Promise<void> {
   await ensure(client);
   await client.use(async (runtime) => {

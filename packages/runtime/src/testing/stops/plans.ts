@@ -1,4 +1,4 @@
-/** What the process under fault does when it stops. */
+/** The work of the process under fault. */
 import { delegations, overflows, queueTools, tapeCommands, tools } from '../faults/scenarios.js';
 import {
   budgetRaised,
@@ -53,7 +53,9 @@ const CALLED = [
   handoffs,
 ];
 
-/** Names of profiles and models are shared: scenarios of one list that mean something else by one name are not run together. */
+/**
+ * Profiles and models of all plans share their names: scenarios that use one name in two meanings cannot be in one list.
+ */
 export const STOP_PLANS: readonly StopPlan[] = [
   SWEEP_PLAN,
   TAPE_PLAN,
@@ -61,7 +63,9 @@ export const STOP_PLANS: readonly StopPlan[] = [
   ...CALLED.map((scenario): StopPlan => ({ scenario, role: 'caller' })),
 ];
 
-/** For a worker in a process of its own, which knows profiles and none of the tools and models of tests. */
+/**
+ * Plans for a worker in a separate process, which has the profiles of a plan but not the tools and models of the tests.
+ */
 export const SIGNAL_PLANS: readonly StopPlan[] = [
   SWEEP_PLAN,
   ...[delegations, nestedForkJoin, tapeCommands, cancelTree, budgetRaised, retries].map(

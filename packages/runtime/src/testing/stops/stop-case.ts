@@ -41,7 +41,7 @@ export interface StopRun extends Sent {
   readonly struck: string | undefined;
   /** From the stop, or from the start, to the end of everything. */
   readonly tookMs: number;
-  /** Of that, without what the machine lost. */
+  /** `tookMs` without the time that the machine lost. */
   readonly heldUpMs: number;
 }
 
@@ -61,7 +61,7 @@ async function standBy({ client, watcher }: Beside, lane: StopLane): Promise<voi
   ]);
 }
 
-/** Says which promise was broken, and who waited for whom. */
+/** Reports the broken promise, and which session waited for which. */
 export class StopFailure extends Error {
   /** The statement at which the process stopped, if it did. */
   readonly struck: string | undefined;
@@ -75,7 +75,7 @@ export class StopFailure extends Error {
   }
 }
 
-/** Something took longer than is promised. */
+/** Something took longer than promised. */
 class LateError extends Error {}
 
 /** @throws StopFailure */
@@ -218,7 +218,7 @@ async function start(victim: Victim): Promise<void> {
   }
 }
 
-/** @throws Error when it takes longer than anything may. */
+/** @throws LateError after `WAKE.deadlineMs`. */
 async function inTime(what: string, work: () => Promise<unknown>): Promise<void> {
   const limit = new AbortController();
   const late = delay(WAKE.deadlineMs, 'late' as const, { signal: limit.signal }).catch(() => 'done' as const);

@@ -16,13 +16,13 @@ const AGAIN = 3;
 
 export interface StopOptions {
   readonly kind: QueueBackend;
-  /** Where the process is that stops. A process of its own has a plan's profiles, and none of its tools and models. */
+  /** Where the process runs that stops. A separate process has the profiles of a plan, but not its tools and models. */
   readonly home?: VictimHome;
-  /** Cases at once: nearly all of a case is waiting. */
+  /** Number of cases at once: a case spends nearly all of its time waiting. */
   readonly lanes: number;
-  /** Which ones of all points, in which order. Default: all. */
+  /** Selects and orders the points. Default: all. */
   readonly choose?: (points: readonly PlannedPoint[]) => readonly PlannedPoint[];
-  /** No case is begun later than this after the first one. */
+  /** No case begins later than this after the first case. */
   readonly untilMs?: number;
   readonly progress?: (line: string) => void;
 }
@@ -32,7 +32,7 @@ export interface PlannedPoint extends StopPoint {
 }
 
 export interface StopReport {
-  /** Statements that were sent without a stop, all plans together. */
+  /** Statements that were sent in the runs without a stop, over all plans. */
   readonly statements: number;
   /** Points at which a process can be stopped. */
   readonly points: number;
@@ -40,14 +40,14 @@ export interface StopReport {
   readonly struck: number;
   /** Cases that ended before their statement was sent. */
   readonly absent: number;
-  /** Cases in which others were held up for too long, each of which was then tried again with no other case beside it. */
+  /** Cases in which others were delayed for too long. Each was tried again while no other case ran. */
   readonly again: number;
-  /** The longest time that others were held up, by role, in milliseconds. */
+  /** The longest delay of others, by role, in milliseconds. */
   readonly longestMs: Readonly<Record<string, number>>;
   readonly failures: readonly string[];
 }
 
-/** What is not part of the scenario is not judged with it. */
+/** Adds the profiles of bystanders, and hides their turns from the judge of the scenario. */
 function withBystanders(scenario: Scenario): Scenario {
   const names = new Set(BYSTANDERS.map(({ name }) => name));
   const without = (facts: Facts): Facts => ({
@@ -89,7 +89,7 @@ export async function stopEverywhere(
   const lanes: StopLane[] = [];
   try {
     for (let count = 0; count < laneCount; count += 1) lanes.push(await StopLane.open(kind, cast));
-    /** Does all of a list, on all lanes at once. */
+    /** Does the work for all items, on all lanes at once. */
     const spread = async <T>(
       items: readonly T[],
       work: (lane: StopLane, item: T) => Promise<void>,
@@ -101,7 +101,7 @@ export async function stopEverywhere(
         }),
       );
     };
-    // The first run on each lane plans every statement, and would be a poor measure of how long things take.
+    // The first run on each lane plans every statement, so its times are too long to compare with.
     const [first] = plans;
     if (first !== undefined && home === 'this process')
       await Promise.all(lanes.map((lane) => runStop({ lane, plan: first, home }, undefined, undefined)));
@@ -152,8 +152,8 @@ export async function stopEverywhere(
       await judge(lane, point, () => void late.push(point));
       progress?.(`${counts.cases} of ${chosen.length} cases, ${failures.length} failures`);
     });
-    // Other cases and other tests take the processors' time, each in moments of its own. A stop that holds others up does so
-    // again when nothing runs beside it.
+    // Other cases and other tests use the processors at changing moments. A stop that really delays others does so again
+    // when nothing else runs.
     const [alone] = lanes;
     for (const point of late) {
       let attempt = 1;

@@ -18,7 +18,7 @@ import { openStage, type Stage } from '../faults/stage.js';
 import { type TestBackend, testBackend } from '../queue-backend.js';
 import type { WorkerProcessOptions } from '../worker-process.js';
 
-/** Where the process is that stops. */
+/** Where the process runs that stops. */
 export type VictimHome = 'this process' | 'own process';
 
 const START_MS = 60_000;
@@ -27,23 +27,23 @@ const START_MS = 60_000;
 export const LEASE_MS = 2_000;
 const QUICK = { leaseMs: LEASE_MS, heartbeatMs: 300, sweepMs: 150, lostRingMs: 400 };
 
-/** The process that stops: everything between it and the servers goes by proxies. */
+/** The process that stops. It reaches all servers through proxies. */
 export interface Victim {
   readonly proxy: StatementProxy;
-  /** By which it submits; undefined for a process of its own, which works only. */
+  /** The stage by which it submits; undefined for a separate process, which only works. */
   readonly stage: Stage | undefined;
   /** Starts its worker. */
   start(): Promise<unknown>;
-  /** Ends its worker, as it would end by itself. */
+  /** Ends its worker as in normal operation. */
   rest(): Promise<void>;
   close(): Promise<void>;
-  /** Everything that was held gets through, and it goes on. */
+  /** Lets all held data through and continues the process. */
   wake(): Promise<void>;
-  /** Breaks all that is left of its connections. */
+  /** Breaks its remaining connections. */
   bury(): Promise<void>;
 }
 
-/** A database and its queues, and two processes that no fault touches: one works, one submits. */
+/** A database and its queues, and two processes without faults: one works, one submits. */
 export class StopLane implements AsyncDisposable {
   readonly backend: TestBackend;
   readonly #cast: Cast;
@@ -64,13 +64,13 @@ export class StopLane implements AsyncDisposable {
     return new StopLane(backend, await Scenes.open(backend.database), cast);
   }
 
-  /** A worker that lives. It takes turns from `work` on. */
+  /** A worker without faults. It takes turns after a call of `work`. */
   get helper(): Stage {
     this.#helper ??= this.#open(this.backend.database.url, this.backend.connection);
     return this.#helper;
   }
 
-  /** A caller that lives. */
+  /** A caller without faults. */
   get caller(): Stage {
     this.#caller ??= this.#open(this.backend.database.url, this.backend.connection);
     return this.#caller;
@@ -88,7 +88,7 @@ export class StopLane implements AsyncDisposable {
     });
   }
 
-  /** To the rows of a scenario before anything of it was done. */
+  /** Restores the rows that a scenario starts with. */
   async reset(scenario: Scenario): Promise<void> {
     await this.#scenes.set(scenario, this.caller.runtime);
     if (this.#scenario === scenario) return;
@@ -97,7 +97,7 @@ export class StopLane implements AsyncDisposable {
     this.#scenario = scenario;
   }
 
-  /** @param home - A process of its own gets a real SIGSTOP at the moment when it falls silent. */
+  /** @param home - A separate process also gets a real SIGSTOP when it falls silent. */
   async openVictim(fault: Fault | undefined, home: VictimHome): Promise<Victim> {
     const { backend } = this;
     const proxy = await statementProxy(backend.database.url, fault);
@@ -127,7 +127,9 @@ export class StopLane implements AsyncDisposable {
     };
   }
 
-  /** Within this process, whose timers go on while it hears nothing: a host that is cut off. */
+  /**
+   * Runs the victim in this process. Its timers continue while it receives nothing, like those of a host that is cut off.
+   */
   #play(proxy: StatementProxy, queue: QueueConnection) {
     const stage = this.#open(proxy.url, queue);
     return {
@@ -162,12 +164,12 @@ export class StopLane implements AsyncDisposable {
         await child[Symbol.asyncDispose]();
       },
       stop: () => void process.kill(child.pid, 'SIGSTOP'),
-      // A process that has ended cannot go on, and needs not.
+      // A process that has ended cannot be continued.
       goOn: () => void (isRunning() && process.kill(child.pid, 'SIGCONT')),
     };
   }
 
-  /** What a failure has left in an unknown state is opened again. */
+  /** Opens the stages again, because a failure may have left them in an unknown state. */
   async renew(): Promise<void> {
     const old = [this.#helper, this.#caller];
     this.#helper = undefined;

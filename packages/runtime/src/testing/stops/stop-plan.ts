@@ -22,7 +22,7 @@ export interface StopPlan {
    * the turns.
    */
   readonly role: 'worker' | 'caller';
-  /** Before the process is there that stops: so that its first sweep finds work. */
+  /** Runs before the stopping process exists, so that its first sweep finds work. */
   readonly before?: (beforehand: Beforehand) => Promise<unknown>;
   /**
    * What another caller does with the same rows while this one is stopped. The stopped caller continues the scenario after it wakes.

@@ -19,7 +19,7 @@ const SILENT: Moment = { scope: 'connection', when: 'after', effect: 'silence' }
 const SILENT_BEFORE: Moment = { scope: 'connection', when: 'before', effect: 'silence' };
 const CUT: Moment = { scope: 'connection', when: 'after' };
 
-/** How often a statement is stopped at in one run: timers send theirs again and again. */
+/** How many times a repeated statement is chosen in one run: timers send the same statements again and again. */
 const MAX_TIMES = 3;
 
 export interface StopPoint {
@@ -45,7 +45,7 @@ export const everyStop = (sent: Sent): StopPoint[] =>
         })),
   );
 
-/** In an order of chance. */
+/** Returns the items in random order. */
 export const shuffle = <T>(items: readonly T[], random: () => number): readonly T[] =>
   items
     .map((item) => ({ item, rank: random() }))
@@ -53,8 +53,8 @@ export const shuffle = <T>(items: readonly T[], random: () => number): readonly 
     .map(({ item }) => item);
 
 /**
- * Each kind of statement and moment once, in an order of chance: a run of the tests takes as many from the front as it has
- * time for, and others in each run.
+ * Each kind of statement and moment once, in random order. A test run takes as many from the front as it has time for,
+ * and chooses others each time.
  */
 export function someStops<P extends StopPoint>(points: readonly P[], random: () => number): readonly P[] {
   const seen = new Set<string>();
