@@ -1,8 +1,15 @@
+import { statementProxy } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
 import { claim } from './claims.js';
 import { commitSteps } from './commits.js';
-import { forgetSettledFailures, listDeadLetters, noteSweepFailure } from './dead-letters.js';
+import {
+  forgetSettledFailures,
+  listDeadLetters,
+  noteSweepFailure,
+  retryDeadLetters,
+} from './dead-letters.js';
 import { findFailedTurns, findRunFailures } from './failed-turns.js';
+import { createPool } from './pool.js';
 import { World } from './testing/world.js';
 import { findReady } from './workers.js';
 
@@ -70,4 +77,38 @@ test('a note of an older build, which names no step, counts', async () => {
     [turn.turnId],
   );
   expect(await findFailedTurns(world.pool, { limit: 10 })).toMatchObject([{ turn_id: turn.turnId }]);
+});
+
+test('a note and a retry whose answer is lost are made once', async () => {
+  await using world = await World.open();
+  const turn = await world.submit({ profile: await world.profile('writer') });
+  await using proxy = await statementProxy(world.database.url);
+  const pool = createPool({ connectionString: proxy.url, max: 1 });
+  const failure = {
+    kind: 'turn_runs',
+    rowId: turn.turnId,
+    projectId: null,
+    error: 'internal_error: broken',
+  } as const;
+  const cut = { at: 1, when: 'after', scope: 'connection' } as const;
+  try {
+    for (const attempts of [1, 2]) {
+      proxy.arm(cut);
+      expect(await noteSweepFailure(pool, failure, { maxTries: 2 })).toEqual({
+        attempts,
+        isDead: attempts === 2,
+      });
+      expect(proxy.struck).toMatch(/sweep_failures/);
+      await world.rows("update boxcar.sweep_failures set next_try_at = now() - interval '1 second'");
+    }
+    for (const at of [1, 2]) {
+      await world.rows('update boxcar.sweep_failures set is_dead = true');
+      proxy.arm({ ...cut, at });
+      expect(await retryDeadLetters(pool)).toBe(1);
+      expect(proxy.struck).toMatch(/sweep_failures/);
+      expect(await listDeadLetters(world.pool, 10)).toMatchObject([{ attempts: 1, is_dead: false }]);
+    }
+  } finally {
+    await pool.end();
+  }
 });

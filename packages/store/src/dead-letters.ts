@@ -78,7 +78,10 @@ export interface SweepFailure {
 }
 
 const IS_SAME_STEP = `substring(f.last_error from ${STEP}) is not distinct from substring(excluded.last_error from ${STEP})`;
-const COUNT = `case when ${IS_SAME_STEP} then f.attempts + 1 else 1 end`;
+/** `$7`: an earlier try got no answer. If its note exists, the failure is counted already. */
+const IS_NOTED =
+  '$7::boolean and f.last_error = excluded.last_error and f.next_try_at > coalesce($1::timestamptz, now())';
+const COUNT = `case when ${IS_SAME_STEP} then f.attempts + case when ${IS_NOTED} then 0 else 1 end else 1 end`;
 
 const NOTE = statement(`
   insert into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at, is_dead)
@@ -94,6 +97,8 @@ export interface NoteOptions {
   readonly now?: Date | undefined;
   /** The row is given up after this many failures. Default 5. */
   readonly maxTries?: number;
+  /** The same note may exist: an earlier try got no answer. */
+  readonly isRepeated?: boolean;
 }
 
 export interface NotedFailure {
@@ -110,7 +115,7 @@ export function noteSweepFailure(
   failure: SweepFailure,
   options: NoteOptions = {},
 ): Promise<NotedFailure> {
-  return retryTransient(() => noteWithin(pool, failure, options));
+  return retryTransient((attempt) => noteWithin(pool, failure, { ...options, isRepeated: attempt > 1 }));
 }
 
 /** The same as part of the caller's transaction. */
@@ -127,6 +132,7 @@ export async function noteWithin(
     // What Postgres says may quote what it was given.
     failure.error.replaceAll('\u0000', ' ').slice(0, 2_000),
     options.maxTries ?? MAX_TRIES,
+    options.isRepeated ?? false,
   ]);
   return { attempts: row?.attempts ?? 0, isDead: row?.is_dead === true };
 }
@@ -164,10 +170,12 @@ export function listDeadLetters(db: Queryable, limit: number): Promise<DeadLette
 }
 
 // A turn whose end could not be written must end, because its waiters have been answered: its end is tried again, not its run.
-const RETRY = statement(`
+const FIND_DEAD = statement(`
+  select kind, row_id from boxcar.sweep_failures f
+  where f.is_dead and not (f.kind = 'turn_runs' and exists (select from boxcar.sweep_failures e where e.kind = 'turn_ends' and e.row_id = f.row_id))`);
+const REVIVE = statement(`
   update boxcar.sweep_failures f set is_dead = false, attempts = 1, next_try_at = now()
-  where f.is_dead and not (f.kind = 'turn_runs' and exists (select from boxcar.sweep_failures e where e.kind = 'turn_ends' and e.row_id = f.row_id))
-  returning f.row_id`);
+  from unnest($1::text[], $2::uuid[]) as d(kind, row_id) where f.kind = d.kind and f.row_id = d.row_id`);
 
 /**
  * Lets the sweeps try again what they have given up.
@@ -175,5 +183,9 @@ const RETRY = statement(`
  * @returns How many rows.
  */
 export async function retryDeadLetters(pool: pg.Pool): Promise<number> {
-  return (await runRetrying(pool, RETRY, [])).length;
+  // Found first, so that a repetition after a lost answer changes and reports the same rows.
+  const dead = await runRetrying<{ kind: SweepKind; row_id: string }>(pool, FIND_DEAD, []);
+  const ids = dead.map(({ row_id }) => row_id);
+  await runRetrying(pool, REVIVE, [dead.map(({ kind }) => kind), ids]);
+  return dead.length;
 }
