@@ -97,7 +97,7 @@ test('a mark whose answer was lost is recognised by its signature, at every repe
   const mark = newMark(call);
   expect([...(await markSent(world.pool, [mark]))]).toEqual([call]);
   // If the answer was lost, only the process that made the mark may take the call.
-  const other = { ...newMark(call), signature: (mark.signature + 1) % 1_000, mayExist: true };
+  const other = { ...newMark(call), signature: (mark.signature + 1) % 1_000_000, mayExist: true };
   expect([...(await markSent(world.pool, [other]))]).toEqual([]);
   expect([...(await markSent(world.pool, [{ ...mark, mayExist: true }]))]).toEqual([call]);
 });

@@ -87,13 +87,13 @@ const MARK = statement(`
   with lk as (
     select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k
   )
-  update boxcar.tool_calls k set sent_at = date_trunc('milliseconds', now()) + m.signature * interval '1 microsecond'
+  update boxcar.tool_calls k set sent_at = date_trunc('second', now()) + m.signature * interval '1 microsecond'
   from lk join unnest($1::uuid[], $2::int[]) as m(id, signature) on m.id = lk.id where k.id = lk.id and k.sent_at is null returning k.id`);
 const MARKED = statement(`
   select k.id from unnest($1::uuid[], $2::int[]) as m(id, signature) cross join lateral (
-    select * from boxcar.tool_calls k where k.id = m.id and k.status = 'pending' and (extract(microseconds from k.sent_at)::int % 1000) = m.signature offset 0) k`);
+    select * from boxcar.tool_calls k where k.id = m.id and k.status = 'pending' and (extract(microseconds from k.sent_at)::int % 1000000) = m.signature offset 0) k`);
 
-/** Identifies the maker of a mark by its microseconds, in case the answer is lost. */
+/** Identifies the maker of a mark, in case the answer is lost: the fraction of the second in `sent_at`, in microseconds. */
 export interface SendMark {
   readonly id: ToolCallId;
   readonly signature: number;
@@ -101,7 +101,11 @@ export interface SendMark {
   readonly mayExist: boolean;
 }
 
-export const newMark = (id: ToolCallId): SendMark => ({ id, signature: randomInt(1_000), mayExist: false });
+export const newMark = (id: ToolCallId): SendMark => ({
+  id,
+  signature: randomInt(1_000_000),
+  mayExist: false,
+});
 
 /**
  * Marks calls that must not be sent twice, before they are sent: only the process that has marked a call sends it.
