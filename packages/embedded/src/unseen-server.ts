@@ -18,7 +18,8 @@ export async function mayAnswer(password: string, { port }: Postmaster): Promise
     return true;
   } catch (error) {
     if (error instanceof pg.DatabaseError) return error.code !== '28P01' && error.code !== '28000';
-    return codeOf(error) === undefined && error instanceof Error && /timeout/i.test(error.message);
+    // Only a free port proves that there is no server; a server may also close or reset the connection.
+    return codeOf(error) !== 'ECONNREFUSED';
   } finally {
     await sayGoodbye(client);
   }
