@@ -29,7 +29,7 @@ const TINY = ['--concurrency', '4', '--seconds', '0.2', '--rounds', '1', '--samp
 
 describe('the bench', () => {
   it('measures every case of every suite beside a floor of the same run, and writes the same table', {
-    timeout: 240_000,
+    timeout: 900_000,
   }, async () => {
     const readme = join(folder, 'README.md');
     writeFileSync(readme, 'before\n\n<!-- bench:begin -->\nold\n<!-- bench:end -->\n\nafter\n');

@@ -325,3 +325,12 @@ test('a pool and a connection whose server is silent end in bounded time', async
   await Promise.all([endPool(pool), endClient(direct), asked]);
   expect(performance.now() - startedAt).toBeLessThan(5_000);
 });
+
+test.each([Number.NaN, -5, 0, Number.POSITIVE_INFINITY, 2 ** 32])(
+  'a pool refuses %s as statementMs, and as max',
+  (value) => {
+    const { url: connectionString } = database;
+    expect(() => createPool({ connectionString, statementMs: value })).toThrow(/statementMs: must be/);
+    expect(() => createPool({ connectionString, max: value })).toThrow(/max: must be/);
+  },
+);

@@ -76,7 +76,7 @@ export interface SchemaRange {
  * Applies what is missing. Running it again changes nothing.
  *
  * @param connectionString - Straight to Postgres: a pooler in transaction mode would lose the session lock.
- * @throws KernelError `migration_failed` when a file fails or was edited; `bad_request` for a `lockDeadlineMs` that is not a duration;
+ * @throws KernelError `migration_failed` when a file fails or was edited; `bad_request` for a time that is not a duration;
  * `schema_too_new` when the database has a newer schema than this program; `bad_config` for an empty database in another encoding
  * than UTF8; `database_unavailable` or `database_auth_failed` when it cannot connect.
  */
@@ -91,6 +91,8 @@ export async function migrate(
     idleSessionMs = IDLE_SESSION_MS,
   } = options;
   checkDuration(lockDeadlineMs, 'lockDeadlineMs', { allowsZero: true });
+  checkDuration(queryMs, 'queryMs');
+  checkDuration(idleSessionMs, 'idleSessionMs');
   const migrations = await loadMigrations(options.migrationsDir);
   // The session and its transactions hold locks that block others: the server must end both when this process is stopped.
   const client = createDirectClient({

@@ -1,6 +1,7 @@
 /**
  * The pool of a process: the planner settings, the limits of its connections, and when the server last answered on them.
  */
+import { checkDuration, checkWholeNumber } from '@boxcar/kernel';
 import pg from 'pg';
 import {
   CONNECT_MS,
@@ -113,9 +114,15 @@ class WatchedPool extends pg.Pool {
   }
 }
 
-/** A pool with the kernel's settings; the caller ends it. The loss of a connection, idle or in use, never ends the process. */
+/**
+ * A pool with the kernel's settings; the caller ends it. The loss of a connection, idle or in use, never ends the process.
+ *
+ * @throws KernelError `bad_request` for a `max` or `statementMs` that is not a valid number.
+ */
 export function createPool(options: PoolOptions): pg.Pool {
   const common = limitsOf();
+  if (options.statementMs !== undefined) checkDuration(options.statementMs, 'statementMs');
+  if (options.max !== undefined) checkWholeNumber(options.max, 'max', { min: 1, max: 10_000 });
   const limits = { ...common, statementMs: options.statementMs ?? common.statementMs };
   const isPooled = options.isPooled === true;
   const pool = new WatchedPool(
