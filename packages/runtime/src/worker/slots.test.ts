@@ -65,6 +65,19 @@ describe('slots', () => {
     expect(long.taken).toBe(6);
   });
 
+  test('are free only while there is memory for a view', async () => {
+    let hasRoom = false;
+    const slots = new Slots(2, () => hasRoom);
+    const queue = await new Queue(3).join(slots);
+    queue.bring();
+    expect([queue.taken, queue.isPaused, slots.take()]).toEqual([0, true, false]);
+    slots.offer();
+    expect(queue.taken).toBe(0);
+    hasRoom = true;
+    slots.offer();
+    expect([queue.taken, slots.free]).toEqual([2, 0]);
+  });
+
   test('are given to an own ring only while every queue is empty', async () => {
     const slots = new Slots(2);
     const [first, second] = [await new Queue(1).join(slots), await new Queue(0).join(slots)];
@@ -189,6 +202,37 @@ describe.each(['in process', ...queueBackends()] as const)('a worker with rings 
       expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({
         status: 'success',
       });
+    await checkInvariants(h.database.pool);
+  });
+
+  test('leaves rings for which it has no memory to an idle worker, and takes rings again once it has memory', async () => {
+    await using stage = await openStage(kind);
+    const { h, held, letGo, start } = stage;
+    // Enough for one view of 100 KB, and not for the view of another turn.
+    const full = await h.worker({ ...QUIET, concurrency: 10, viewBytes: 300_000 });
+    const receipt = await h.runtime.submit('launch_principal', {
+      profile_name: 'common',
+      instruction: 'x'.repeat(100_000),
+    });
+    const large = (receipt as { turn_id: string }).turn_id;
+    await waitFor(() => held.includes(large), { message: 'the large turn runs' });
+    const refused = await start('common');
+    await waitFor(() => stage.refused.includes(refused), {
+      message: 'the full worker has given a ring back',
+    });
+    const idle = await h.worker({ ...QUIET, concurrency: 3 });
+    const others = [refused, await start('common'), await start('common')];
+    await waitFor(() => others.every((turnId) => held.includes(turnId)), {
+      message: 'the other worker runs the other turns',
+    });
+    expect([full.activeCount, idle.activeCount]).toEqual([1, 3]);
+    // The other worker has no slot left.
+    const last = await start('common');
+    letGo();
+    await waitFor(() => held.includes(last), { message: 'the last turn runs' });
+    letGo();
+    for (const turnId of [large, ...others, last])
+      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
     await checkInvariants(h.database.pool);
   });
 

@@ -6,6 +6,7 @@
  * S2  A free slot is offered to the paused queues in rotation, one queue at a time. The other queues are paused until that queue
  *     has taken the slot or is empty. Otherwise a queue that is never empty would take every slot.
  * S3  Own rings take a slot only while all queues are known to be empty, because rings in a queue were there first.
+ * S4  A slot is free only while there is memory for the view of its turn.
  */
 
 /** How long a queue may take to answer the offer of a slot. It answers later only if its server is away. */
@@ -35,6 +36,7 @@ interface Member {
 
 export class Slots {
   #free: number;
+  readonly #hasRoom: () => boolean;
   readonly #members: Member[] = [];
   /** The paused queues, longest wait first. */
   readonly #paused: Member[] = [];
@@ -42,8 +44,10 @@ export class Slots {
   #offered: Member | undefined;
   #patience: NodeJS.Timeout | undefined;
 
-  constructor(count: number) {
+  /** @param hasRoom - S4. Call `offer` when it may have become true. */
+  constructor(count: number, hasRoom: () => boolean = () => true) {
     this.#free = count;
+    this.#hasRoom = hasRoom;
   }
 
   get free(): number {
@@ -67,7 +71,7 @@ export class Slots {
 
   /** Takes a slot for a turn that no queue delivers. */
   take(): boolean {
-    if (this.#free === 0) return false;
+    if (this.#free === 0 || !this.#hasRoom()) return false;
     this.#free--;
     return true;
   }
@@ -80,13 +84,13 @@ export class Slots {
 
   release(): void {
     this.#free++;
-    this.#offer();
+    this.offer();
   }
 
   #admit(member: Member): boolean {
     const isOthers = this.#offered !== undefined && this.#offered !== member;
     // One slot is reserved while it is offered to another queue.
-    if (this.#free <= (isOthers ? 1 : 0)) {
+    if (this.#free <= (isOthers ? 1 : 0) || !this.#hasRoom()) {
       // The queue has already paused itself.
       member.isEmpty = false;
       this.#pause(member);
@@ -116,11 +120,13 @@ export class Slots {
   #settle(): void {
     clearTimeout(this.#patience);
     this.#offered = undefined;
-    this.#offer();
+    this.offer();
   }
 
-  #offer(): void {
-    if (this.#free === 0 || this.#offered !== undefined) return;
+  /** Offers a free slot to the queue that has been paused for the longest time. */
+  offer(): void {
+    if (this.#paused.length === 0 || this.#free === 0 || this.#offered !== undefined || !this.#hasRoom())
+      return;
     const next = this.#paused.shift();
     if (next === undefined) return;
     this.#offered = next;

@@ -5,17 +5,27 @@
 export class ViewRoom {
   readonly #limitBytes: number;
   readonly #giveWay: () => number;
+  readonly #onLeave: () => void;
   readonly #waiting: { readonly sizeBytes: number; readonly admit: () => void }[] = [];
   #usedBytes = 0;
 
-  /** @param giveWay - Lets go of something, and returns its bytes; 0: there is nothing. */
-  constructor(limitBytes: number, giveWay: () => number = () => 0) {
+  /**
+   * @param giveWay - Lets go of something, and returns its bytes; 0: there is nothing.
+   * @param onLeave - Called when there may be more room.
+   */
+  constructor(limitBytes: number, giveWay: () => number = () => 0, onLeave: () => void = () => undefined) {
     this.#limitBytes = limitBytes;
     this.#giveWay = giveWay;
+    this.#onLeave = onLeave;
   }
 
   get usedBytes(): number {
     return this.#usedBytes;
+  }
+
+  /** True when `enter` would not have to wait. */
+  hasRoomFor(sizeBytes: number): boolean {
+    return this.#waiting.length === 0 && this.#hasRoomFor(sizeBytes);
   }
 
   /** Takes this much as soon as there is room for it. */
@@ -35,6 +45,7 @@ export class ViewRoom {
   leave(sizeBytes: number): void {
     this.#usedBytes -= sizeBytes;
     this.#admit();
+    this.#onLeave();
   }
 
   #admit(): void {

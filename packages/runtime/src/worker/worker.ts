@@ -259,8 +259,12 @@ export class Worker implements AsyncDisposable {
     };
     checkOptions(this.#options);
     this.#limits = limitByLease(runtime.pool, leaseMs);
-    this.#slots = new Slots(this.#options.concurrency);
-    this.#room = new ViewRoom(this.#options.viewBytes, () => this.#kept.dropOldest());
+    this.#slots = new Slots(this.#options.concurrency, () => this.#room.hasRoomFor(INLINE_VIEW_BYTES));
+    this.#room = new ViewRoom(
+      this.#options.viewBytes,
+      () => this.#kept.dropOldest(),
+      () => this.#slots.offer(),
+    );
     this.#loader = new TurnLoader(runtime.pool, runtime.prices, runtime.builds);
     this.outdated = new Promise((settle) => {
       this.#retire = (error) => {
