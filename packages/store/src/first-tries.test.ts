@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type CommitResult, commitSteps } from './commits.js';
 import { finishSteps } from './finish-steps.js';
 import { createPool, dropConnections } from './pool.js';
-import { enterProvider, setProviderLimits } from './providers.js';
+import { type Caller, enterProvider, leaveProvider, setProviderLimits } from './providers.js';
 import { markSent, newMark } from './queue-calls.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { type Advance, type AdvancedTurns, advanceTurns, recordResults } from './tool-calls.js';
@@ -299,6 +299,34 @@ describe('a wait whose answer was lost', () => {
         (await enterProvider(pool, 'narrow', { callers })).map(({ outcome }) => outcome);
       return { turns, act };
     });
+  });
+
+  test('for room at a provider is over since: its old holder is not admitted, and the next holder is', async () => {
+    await setProviderLimits(world.pool, 'one', { maxConcurrent: 1 });
+    const [first, second] = [await running(), await running()] as const;
+    const callerOf = (turn: TestTurn, options: Partial<Caller> = {}): Caller => ({
+      turnId: turn.turnId,
+      epoch: 1,
+      holderId: holder,
+      step: 1,
+      attempt: 1,
+      ...options,
+    });
+    const enter = async (of: pg.Pool, caller: Caller): Promise<readonly string[]> =>
+      (await enterProvider(of, 'one', { callers: [caller] })).map(({ outcome }) => outcome);
+    expect(await enter(world.pool, callerOf(first))).toEqual(['admitted']);
+    await pool.query('select 1');
+    proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });
+    const entering = enter(pool, callerOf(second));
+    await waitFor(() => proxy.strike.aborted, { message: 'the wait is committed, the answer lost' });
+    // The place comes free: the turn that waits is woken, at the next epoch.
+    const woken = await leaveProvider(world.pool, 'one', { turns: [callerOf(first)], hasProved: false });
+    expect(woken.rings).toMatchObject([{ turnId: second.turnId, epoch: 2 }]);
+    const other = await world.worker();
+    await claimWithViews(world.pool, woken.rings, { holderId: other, maxViewBytes: 10_000 });
+    dropConnections(pool);
+    expect(await entering).toEqual(['waiting']);
+    expect(await enter(world.pool, callerOf(second, { epoch: 2, holderId: other }))).toEqual(['admitted']);
   });
 });
 

@@ -15,6 +15,7 @@ import {
   setProviderLimits,
   wakeProvider,
 } from './providers.js';
+import { takeOver } from './sweep.js';
 import { type TestProfile, type TestTurn, World } from './testing/world.js';
 import { renewLease } from './workers.js';
 
@@ -189,6 +190,36 @@ describe('calls at once', () => {
     if (other === undefined) throw new Error('no turn');
     await leaveProvider(world.pool, 'p', { turns: [callerOf(other, { epoch: 0 })], hasProved: false });
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3 }]);
+  });
+
+  test('B4: of a worker that has lost its turn are refused, and the next holder keeps his place', async () => {
+    const lapsed = await world.worker();
+    const [turn] = await running(1, lapsed);
+    if (turn === undefined) throw new Error('no turn');
+    const old = callerOf(turn, { holderId: lapsed });
+    await enterProvider(world.pool, 'p', { callers: [old] });
+    await world.pool.query('update boxcar.workers set lease_until = now() where id = $1', [lapsed]);
+    const [next] = await claimAgain(await takeOver(world.pool, { maxLosses: 10, limit: 10 }));
+    if (next === undefined) throw new Error('not taken over');
+    // The place of the old holder counts no longer, although the turn is held again.
+    expect(await listProviders(world.pool)).toMatchObject([{ in_use: 0 }]);
+    expect(outcomes(await enterProvider(world.pool, 'p', { callers: [next] }))).toEqual(['admitted']);
+    await renewLease(world.pool, lapsed, { leaseMs: 60_000, hasLock: true });
+    for (const isRepeated of [false, true]) {
+      const entries = await enterProvider(world.pool, 'p', { callers: [old], isRepeated });
+      expect(outcomes(entries)).toEqual(['fenced']);
+    }
+    expect(await world.rows('select epoch from boxcar.provider_slots')).toEqual([{ epoch: next.epoch }]);
+  });
+
+  test('of a batch are found by its parts, which are told that they are repeated', async () => {
+    const callers = (await running(5)).map((turn) => callerOf(turn));
+    const first = await enterProvider(world.pool, 'p', { callers });
+    const again = await Promise.all(
+      callers.map((caller) => enterProvider(world.pool, 'p', { callers: [caller], isRepeated: true })),
+    );
+    expect(outcomes(again.flat())).toEqual(outcomes(first));
+    expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3, waiting: 2 }]);
   });
 
   test('wake each waiting turn once, however many look at the same time', async () => {

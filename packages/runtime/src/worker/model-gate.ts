@@ -143,7 +143,7 @@ export class ModelGate {
     if (known !== undefined) return known;
     const { pool } = this.#runtime;
     const door: Door = {
-      enter: new Batcher((callers) => enterProvider(pool, provider, { callers })),
+      enter: new Batcher((callers, attempt) => enterProvider(pool, provider, { callers, ...attempt })),
       leave: new Batcher(async (leavings) => {
         const turns = leavings.map(({ caller }) => caller);
         const hasProved = leavings.some((leaving) => leaving.hasProved);
