@@ -2,6 +2,7 @@ import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { topUp } from './budgets.js';
 import { type CommitResult, commitSteps } from './commits.js';
 import { finishSteps } from './finish-steps.js';
 import { createPool, dropConnections } from './pool.js';
@@ -328,6 +329,54 @@ describe('a wait whose answer was lost', () => {
     expect(await entering).toEqual(['waiting']);
     expect(await enter(world.pool, callerOf(second, { epoch: 2, holderId: other }))).toEqual(['admitted']);
   });
+});
+
+test('a top-up whose answer was lost reserves once, and ends with the time of its account', async () => {
+  const limits = { tokens: 100_000, seconds: 60 };
+  const held = async (): Promise<TestTurn> => {
+    const turn = await running();
+    const { runId } = turn;
+    await world.rows(
+      'insert into boxcar.budgets (id, project_id, run_id, top_depth, limits) values ($1, $2, $1, 0, $3)',
+      [runId, turn.projectId, JSON.stringify(limits)],
+    );
+    await world.rows(
+      `update boxcar.turns set budget_id = $2, allotted_tokens = 0, spent_tokens = 0, spent_cost = 0, is_settled = false
+       where id = $1`,
+      [turn.turnId, runId],
+    );
+    return turn;
+  };
+  const grow = ({ turnId, projectId, runId }: TestTurn) =>
+    topUp(pool, {
+      turnId,
+      projectId,
+      runId,
+      epoch: 1,
+      holderId: holder,
+      need: { tokens: 100, costMicros: 0, steps: 1 },
+      mayPause: false,
+    });
+  await cutAfterEach(async () => {
+    const turn = await held();
+    const act = async () => {
+      const answer = await grow(turn);
+      const budget = await world.rows('select tokens_reserved::int from boxcar.budgets where id = $1', [
+        turn.runId,
+      ]);
+      const allotted = answer.outcome === 'granted' ? answer.purse.allotment : undefined;
+      return { outcome: answer.outcome, allotted, budget };
+    };
+    return { turns: [turn], act };
+  });
+  const late = await held();
+  await pool.query('select 1');
+  proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });
+  const growing = grow(late);
+  await waitFor(() => proxy.strike.aborted, { message: 'the grant is committed, the answer lost' });
+  await world.rows('update boxcar.budgets set deadline_at = now() where id = $1', [late.runId]);
+  dropConnections(pool);
+  expect(await growing).toMatchObject({ outcome: 'refused', hit: { kind: 'seconds' } });
 });
 
 test('the process that marked a call that may be sent once recognises its mark, even if the answer was lost', async () => {
