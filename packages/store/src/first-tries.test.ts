@@ -6,7 +6,13 @@ import { topUp } from './budgets.js';
 import { type CommitResult, commitSteps } from './commits.js';
 import { finishSteps } from './finish-steps.js';
 import { createPool, dropConnections } from './pool.js';
-import { type Caller, enterProvider, leaveProvider, setProviderLimits } from './providers.js';
+import {
+  type Caller,
+  enterProvider,
+  leaveProvider,
+  noteProviderFailure,
+  setProviderLimits,
+} from './providers.js';
 import { markSent, newMark } from './queue-calls.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { type Advance, type AdvancedTurns, advanceTurns, recordResults } from './tool-calls.js';
@@ -377,6 +383,26 @@ test('a top-up whose answer was lost reserves once, and ends with the time of it
   await world.rows('update boxcar.budgets set deadline_at = now() where id = $1', [late.runId]);
   dropConnections(pool);
   expect(await growing).toMatchObject({ outcome: 'refused', hit: { kind: 'seconds' } });
+});
+
+test('a failure of a provider whose answer was lost is counted once, whoever counts meanwhile', async () => {
+  const fail = (of: pg.Pool) => noteProviderFailure(of, 'weak', { hasSucceeded: false, isProbe: false });
+  const books = () => world.rows("select failures, openings from boxcar.providers where name = 'weak'");
+  await setProviderLimits(world.pool, 'weak', { breakerAfter: 3 });
+  await cutAfterEach(async () => {
+    await world.rows("update boxcar.providers set failures = 0 where name = 'weak'");
+    return { turns: [], act: async () => ({ ...(await fail(pool)), books: await books() }) };
+  });
+  await world.rows("update boxcar.providers set failures = 0 where name = 'weak'");
+  await pool.query('select 1');
+  proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });
+  const failing = fail(pool);
+  await waitFor(() => proxy.strike.aborted, { message: 'the failure is noted, the answer lost' });
+  expect(await fail(world.pool)).toEqual({ closedForMs: null });
+  dropConnections(pool);
+  expect(await failing).toEqual({ closedForMs: null });
+  expect(await books()).toEqual([{ failures: 2, openings: 0 }]);
+  expect(await fail(world.pool)).toEqual({ closedForMs: expect.closeTo(10_000, 0) });
 });
 
 test('the process that marked a call that may be sent once recognises its mark, even if the answer was lost', async () => {

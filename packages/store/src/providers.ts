@@ -492,10 +492,14 @@ export async function findOverdueProviders(
 const KNOW = statement('insert into boxcar.providers (name) values ($1) on conflict do nothing');
 
 const NOTE_FAILURE = statement(`
-  update boxcar.providers set failures = $2, openings = $3, open_until = ${at('$4')} where name = $1`);
+  update boxcar.providers set failures = $2, openings = $3, open_until = ${at('$4')} where name = $1
+  returning pg_current_xact_id()::text as transaction_id`);
+
+const HAS_COMMITTED = statement("select pg_xact_status($1::xid8) = 'committed' as has_committed");
 
 /**
- * Writes down that a provider failed.
+ * Writes down that a provider failed. Its row does not tell whose failures it counts, so a repetition asks the server whether
+ * the transaction of the try before was committed.
  *
  * @returns When its calls go on, in milliseconds from now; null = they may go on at once.
  */
@@ -504,19 +508,22 @@ export function noteProviderFailure(
   name: string,
   seen: { readonly hasSucceeded: boolean; readonly isProbe: boolean; readonly now?: Date | undefined },
 ): Promise<{ readonly closedForMs: number | null }> {
+  let earlierId: string | undefined;
   return transaction(pool, async (tx) => {
     await run(tx, KNOW, [name]);
     const row = await lock(tx, name, seen.now);
     if (row === undefined) return { closedForMs: null };
-    const state = {
-      failures: row.failures,
-      openings: row.openings,
-      openUntil: row.open_until,
-      breakerAfter: row.breaker_after,
-      now: row.now,
-    };
-    const next = noteFailure(state, seen);
-    await run(tx, NOTE_FAILURE, [name, next.failures, next.openings, next.openUntil]);
-    return { closedForMs: next.openUntil === null ? null : next.openUntil - row.now };
+    const { now, failures, openings, open_until: openUntil, breaker_after: breakerAfter } = row;
+    const closedFor = (until: number | null) => ({ closedForMs: until === null ? null : until - now });
+    // The row is locked, so that try has ended.
+    if (earlierId !== undefined) {
+      const [found] = await run<{ has_committed: boolean | null }>(tx, HAS_COMMITTED, [earlierId]);
+      if (found?.has_committed === true) return closedFor(openUntil);
+    }
+    const next = noteFailure({ failures, openings, openUntil, breakerAfter, now }, seen);
+    const values = [name, next.failures, next.openings, next.openUntil];
+    const [noted] = await run<{ transaction_id: string }>(tx, NOTE_FAILURE, values);
+    earlierId = noted?.transaction_id;
+    return closedFor(next.openUntil);
   });
 }
