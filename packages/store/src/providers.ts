@@ -5,9 +5,9 @@
  *     It is locked before turns: nobody who has a turn locked asks for it.
  * B2  A place counts while the worker that holds its turn has its lease, or, kept for a turn that was woken, for ten seconds:
  *     what a killed worker had is free with its lease, and no timer is needed.
- * B3  Who waits is woken with a place of its own, oldest first; others find no room while someone waits. A turn that finds
- *     none is suspended under the same lock, so that no place comes free in between, unseen. Who cannot be woken is set
- *     aside by the sweep, and keeps nobody else waiting.
+ * B3  Who waits is woken with a place of its own, oldest first; whoever is locked is passed over for now. Others find no room
+ *     while someone waits. A turn that finds none is suspended under the same lock, so that no place comes free in between,
+ *     unseen. Who cannot be woken is set aside by the sweep, and keeps nobody else waiting.
  * B4  Only a worker that holds its turn is admitted, and a place counts only at the epoch at which it was taken. So nobody who
  *     has lost his turn takes or overwrites the place of the next holder. (A place that is kept goes to whoever holds the turn.)
  */
@@ -29,7 +29,7 @@ import {
 import type pg from 'pg';
 import { type BatchTry, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
-import { type LockLimit, transactWithin } from './lock-limit.js';
+import { type LockLimit, limitLocks, transactWithin } from './lock-limit.js';
 import { hasStatus, toRing } from './turns.js';
 import { strayWaits } from './waits.js';
 
@@ -270,12 +270,16 @@ const WAIT = statement(`
   select lk.id, lk.project_id, 'limit', ${at('$4')}, $1, $5::jsonb from lk
   returning turn_id`);
 
+/** How long a provider's row stays locked for the lock of a turn. The whole request is tried again after that. */
+const TURN_LOCK_MS = 200;
+
 async function suspend(
   tx: Tx,
   name: string,
   of: { callers: readonly Caller[]; room: Room },
 ): Promise<ReadonlySet<TurnId>> {
   const records = of.callers.map(toRecord);
+  limitLocks(tx, { lockMs: TURN_LOCK_MS });
   const rows = await run<{ turn_id: TurnId }>(tx, WAIT, [
     name,
     JSON.stringify(records),
@@ -371,6 +375,10 @@ export function enterProvider(
 
 /** Turns woken by one pass; the rest follows with the next. */
 const WAKE_LIMIT = 200;
+/** So many locked turns do not keep those behind them from their room. */
+const SPARE_WAITERS = 16;
+/** When somebody who could not be woken is looked at again. */
+const LOCKED_AGAIN_MS = 500;
 
 const WAITERS = statement(`
   select w.turn_id, w.project_id from boxcar.waits w
@@ -391,10 +399,12 @@ export function findProviderWaiters(
   return runRetrying<Waiter>(pool, WAITERS, [options.now ?? null, name, WAKE_LIMIT, null]);
 }
 
+// Nobody waits here for a locked turn: the provider's row is locked, and with it every call.
 const WAKE = statement(`
   with ${strayWaits('$1::uuid[]')},
   lk as (
-    select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('suspended')} order by t.id for update of t
+    select t.id from unnest($1::uuid[]) with ordinality as x(id, n) join boxcar.turns t on t.id = x.id
+    where t.id = any ($1::uuid[]) and ${hasStatus('suspended')} order by x.n limit $2 for update of t skip locked
   ),
   gone as (delete from boxcar.waits w using lk where w.turn_id = lk.id and w.kind = 'limit' returning w.turn_id)
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
@@ -407,7 +417,7 @@ export interface Woken {
   readonly lookAfterMs: number | null;
 }
 
-/** Gives what room there is to those who have waited longest. */
+/** Gives what room there is to those who have waited longest. A turn that is locked is passed over, and looked at again soon. */
 async function wake(
   tx: Tx,
   name: string,
@@ -418,18 +428,19 @@ async function wake(
   const room = findRoom(books.state);
   const wanted = Math.min(room.calls, WAKE_LIMIT);
   if (wanted === 0) return { rings: [], lookAfterMs: Math.max(room.lookAt - books.state.now, 0) };
-  const waiters = await run<Waiter>(tx, WAITERS, [now ?? null, name, wanted, of.turnIds ?? null]);
-  const rows = await run<Parameters<typeof toRing>[0]>(tx, WAKE, [waiters.map((row) => row.turn_id)]);
+  const values = [now ?? null, name, Math.min(wanted + SPARE_WAITERS, WAKE_LIMIT), of.turnIds ?? null];
+  const waiters = await run<Waiter>(tx, WAITERS, values);
+  const rows = await run<Parameters<typeof toRing>[0]>(tx, WAKE, [waiters.map((row) => row.turn_id), wanted]);
   const places = rows.map((row) => ({ turn_id: row.turn_id, epoch: row.epoch, is_kept: true }));
   const next = beginCalls(books.state, rows.length);
   if (rows.length > 0) await book(tx, name, { now, next, places });
-  const after = findRoom({ ...books.state, ...next });
+  const rings = rows.map(toRing);
+  const hasPassedOver = rows.length < Math.min(wanted, waiters.length);
+  if (hasPassedOver) return { rings, lookAfterMs: LOCKED_AGAIN_MS };
   // Fewer than there was room for: nobody else waits.
-  const mayWait = waiters.length === wanted;
-  return {
-    rings: rows.map(toRing),
-    lookAfterMs: mayWait ? Math.max(after.lookAt - books.state.now, 0) : null,
-  };
+  if (waiters.length < wanted) return { rings, lookAfterMs: null };
+  const after = findRoom({ ...books.state, ...next });
+  return { rings, lookAfterMs: Math.max(after.lookAt - books.state.now, 0) };
 }
 
 const LEAVE = statement(`
