@@ -200,8 +200,8 @@ const plus = (allotted: number | null, granted: number): number | null =>
   allotted === null ? null : allotted + granted;
 
 /**
- * Grows the allotment of a turn by what its next step needs, or refuses, or lets the turn wait. One transaction; done again
- * it finds the allotment large enough.
+ * Grows the allotment of a turn by what its next step needs, or refuses, or lets the turn wait. One transaction. A repetition
+ * that finds the allotment large enough grants nothing more.
  */
 export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
   return transaction(pool, async (tx, attempt): Promise<TopUp> => {
@@ -217,8 +217,18 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
       steps: row.allotted_steps,
     };
     const spent = { tokens: row.spent_tokens, costMicros: row.spent_cost, steps: row.step_count };
-    const missing = findShortfall(allotment, spent, request.need) ?? NOTHING;
+    const shortfall = findShortfall(allotment, spent, request.need);
     let accounts = await loadAccounts(tx, row.budget_id);
+    const purse = {
+      budgetId: row.budget_id,
+      allotment,
+      spentTokens: row.spent_tokens,
+      spentCostMicros: row.spent_cost,
+    };
+    // An earlier try, whose answer was lost, has made the grant. Time that has run out since is refused below.
+    if (attempt > 1 && shortfall === undefined && !accounts.some(({ isOver }) => isOver))
+      return { outcome: 'granted', purse };
+    const missing = shortfall ?? NOTHING;
     let grant = decideGrant(accounts, { need: missing, want: wantOf(accounts, missing, request.need) });
     if (grant.outcome === 'refused' && grant.hit.kind !== 'seconds') {
       await settleEnded(tx, request.runId);
@@ -242,14 +252,12 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
     return {
       outcome: 'granted',
       purse: {
-        budgetId: row.budget_id,
+        ...purse,
         allotment: {
           tokens: plus(allotment.tokens, granted.tokens),
           costMicros: plus(allotment.costMicros, granted.costMicros),
           steps: plus(allotment.steps, granted.steps),
         },
-        spentTokens: row.spent_tokens,
-        spentCostMicros: row.spent_cost,
       },
     };
   });

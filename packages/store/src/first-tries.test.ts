@@ -2,10 +2,17 @@ import type { ToolCallId, WorkerId } from '@boxcar/kernel';
 import { type StatementProxy, statementProxy, waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { topUp } from './budgets.js';
 import { type CommitResult, commitSteps } from './commits.js';
 import { finishSteps } from './finish-steps.js';
 import { createPool, dropConnections } from './pool.js';
-import { enterProvider, setProviderLimits } from './providers.js';
+import {
+  type Caller,
+  enterProvider,
+  leaveProvider,
+  noteProviderFailure,
+  setProviderLimits,
+} from './providers.js';
 import { markSent, newMark } from './queue-calls.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { type Advance, type AdvancedTurns, advanceTurns, recordResults } from './tool-calls.js';
@@ -300,6 +307,102 @@ describe('a wait whose answer was lost', () => {
       return { turns, act };
     });
   });
+
+  test('for room at a provider is over since: its old holder is not admitted, and the next holder is', async () => {
+    await setProviderLimits(world.pool, 'one', { maxConcurrent: 1 });
+    const [first, second] = [await running(), await running()] as const;
+    const callerOf = (turn: TestTurn, options: Partial<Caller> = {}): Caller => ({
+      turnId: turn.turnId,
+      epoch: 1,
+      holderId: holder,
+      step: 1,
+      attempt: 1,
+      ...options,
+    });
+    const enter = async (of: pg.Pool, caller: Caller): Promise<readonly string[]> =>
+      (await enterProvider(of, 'one', { callers: [caller] })).map(({ outcome }) => outcome);
+    expect(await enter(world.pool, callerOf(first))).toEqual(['admitted']);
+    await pool.query('select 1');
+    proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });
+    const entering = enter(pool, callerOf(second));
+    await waitFor(() => proxy.strike.aborted, { message: 'the wait is committed, the answer lost' });
+    // The place comes free: the turn that waits is woken, at the next epoch.
+    const woken = await leaveProvider(world.pool, 'one', { turns: [callerOf(first)], hasProved: false });
+    expect(woken.rings).toMatchObject([{ turnId: second.turnId, epoch: 2 }]);
+    const other = await world.worker();
+    await claimWithViews(world.pool, woken.rings, { holderId: other, maxViewBytes: 10_000 });
+    dropConnections(pool);
+    expect(await entering).toEqual(['waiting']);
+    expect(await enter(world.pool, callerOf(second, { epoch: 2, holderId: other }))).toEqual(['admitted']);
+  });
+});
+
+test('a top-up whose answer was lost reserves once, and ends with the time of its account', async () => {
+  const limits = { tokens: 100_000, seconds: 60 };
+  const held = async (): Promise<TestTurn> => {
+    const turn = await running();
+    const { runId } = turn;
+    await world.rows(
+      'insert into boxcar.budgets (id, project_id, run_id, top_depth, limits) values ($1, $2, $1, 0, $3)',
+      [runId, turn.projectId, JSON.stringify(limits)],
+    );
+    await world.rows(
+      `update boxcar.turns set budget_id = $2, allotted_tokens = 0, spent_tokens = 0, spent_cost = 0, is_settled = false
+       where id = $1`,
+      [turn.turnId, runId],
+    );
+    return turn;
+  };
+  const grow = ({ turnId, projectId, runId }: TestTurn) =>
+    topUp(pool, {
+      turnId,
+      projectId,
+      runId,
+      epoch: 1,
+      holderId: holder,
+      need: { tokens: 100, costMicros: 0, steps: 1 },
+      mayPause: false,
+    });
+  await cutAfterEach(async () => {
+    const turn = await held();
+    const act = async () => {
+      const answer = await grow(turn);
+      const budget = await world.rows('select tokens_reserved::int from boxcar.budgets where id = $1', [
+        turn.runId,
+      ]);
+      const allotted = answer.outcome === 'granted' ? answer.purse.allotment : undefined;
+      return { outcome: answer.outcome, allotted, budget };
+    };
+    return { turns: [turn], act };
+  });
+  const late = await held();
+  await pool.query('select 1');
+  proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });
+  const growing = grow(late);
+  await waitFor(() => proxy.strike.aborted, { message: 'the grant is committed, the answer lost' });
+  await world.rows('update boxcar.budgets set deadline_at = now() where id = $1', [late.runId]);
+  dropConnections(pool);
+  expect(await growing).toMatchObject({ outcome: 'refused', hit: { kind: 'seconds' } });
+});
+
+test('a failure of a provider whose answer was lost is counted once, whoever counts meanwhile', async () => {
+  const fail = (of: pg.Pool) => noteProviderFailure(of, 'weak', { hasSucceeded: false, isProbe: false });
+  const books = () => world.rows("select failures, openings from boxcar.providers where name = 'weak'");
+  await setProviderLimits(world.pool, 'weak', { breakerAfter: 3 });
+  await cutAfterEach(async () => {
+    await world.rows("update boxcar.providers set failures = 0 where name = 'weak'");
+    return { turns: [], act: async () => ({ ...(await fail(pool)), books: await books() }) };
+  });
+  await world.rows("update boxcar.providers set failures = 0 where name = 'weak'");
+  await pool.query('select 1');
+  proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection', effect: 'silence' });
+  const failing = fail(pool);
+  await waitFor(() => proxy.strike.aborted, { message: 'the failure is noted, the answer lost' });
+  expect(await fail(world.pool)).toEqual({ closedForMs: null });
+  dropConnections(pool);
+  expect(await failing).toEqual({ closedForMs: null });
+  expect(await books()).toEqual([{ failures: 2, openings: 0 }]);
+  expect(await fail(world.pool)).toEqual({ closedForMs: expect.closeTo(10_000, 0) });
 });
 
 test('the process that marked a call that may be sent once recognises its mark, even if the answer was lost', async () => {

@@ -4,7 +4,8 @@
  *
  * F1  The search runs under the lock of the turns, in statements that begin after it: an earlier try that was running has ended.
  * F2  It looks for rows that only that try can have written: a step by its turn, attempt, epoch and holder, an end by its deliverable,
- *     a result by its card, a wait by the epoch at which its turn was suspended.
+ *     a result by its card, a wait by the epoch at which its turn was suspended
+ *     (waits for room at a provider: providers.ts).
  * F3  The rings of all turns that are dispatched are returned again: rings are hints.
  */
 import type { BatchId, CardId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
@@ -136,7 +137,7 @@ const SUSPENDED = statement(`
 /** The turns that their holders at these epochs have suspended with a wait of this kind. */
 export async function findSuspended(
   tx: Tx,
-  kind: 'retry' | 'limit' | 'budget',
+  kind: 'retry' | 'budget',
   held: readonly { readonly turnId: TurnId; readonly epoch: number; readonly holderId: WorkerId }[],
 ): Promise<ReadonlySet<TurnId>> {
   const records = held.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch }));

@@ -1,4 +1,5 @@
 import type { Ring, WorkerId } from '@boxcar/kernel';
+import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { claim } from './claims.js';
 import { commitSteps } from './commits.js';
@@ -15,6 +16,7 @@ import {
   setProviderLimits,
   wakeProvider,
 } from './providers.js';
+import { takeOver } from './sweep.js';
 import { type TestProfile, type TestTurn, World } from './testing/world.js';
 import { renewLease } from './workers.js';
 
@@ -67,6 +69,19 @@ const claimAgain = async (rings: readonly Ring[], by = holder): Promise<Caller[]
         ]
       : [],
   );
+/** Keeps the row of a turn locked, as a transaction of somebody else does. */
+async function lockTurn(turn: TestTurn): Promise<AsyncDisposable & { unlock(): Promise<void> }> {
+  const client = await world.pool.connect();
+  await client.query('begin');
+  await client.query('select from boxcar.turns where id = $1 for update', [turn.turnId]);
+  let isLocked = true;
+  const unlock = async (): Promise<void> => {
+    if (isLocked) await client.query('rollback');
+    if (isLocked) client.release();
+    isLocked = false;
+  };
+  return { unlock, [Symbol.asyncDispose]: unlock };
+}
 const at = (seconds: number): Date => new Date(Date.now() + seconds * 1_000);
 
 test('a provider without a row admits everyone and writes nothing', async () => {
@@ -191,6 +206,36 @@ describe('calls at once', () => {
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3 }]);
   });
 
+  test('B4: of a worker that has lost its turn are refused, and the next holder keeps his place', async () => {
+    const lapsed = await world.worker();
+    const [turn] = await running(1, lapsed);
+    if (turn === undefined) throw new Error('no turn');
+    const old = callerOf(turn, { holderId: lapsed });
+    await enterProvider(world.pool, 'p', { callers: [old] });
+    await world.pool.query('update boxcar.workers set lease_until = now() where id = $1', [lapsed]);
+    const [next] = await claimAgain(await takeOver(world.pool, { maxLosses: 10, limit: 10 }));
+    if (next === undefined) throw new Error('not taken over');
+    // The place of the old holder counts no longer, although the turn is held again.
+    expect(await listProviders(world.pool)).toMatchObject([{ in_use: 0 }]);
+    expect(outcomes(await enterProvider(world.pool, 'p', { callers: [next] }))).toEqual(['admitted']);
+    await renewLease(world.pool, lapsed, { leaseMs: 60_000, hasLock: true });
+    for (const isRepeated of [false, true]) {
+      const entries = await enterProvider(world.pool, 'p', { callers: [old], isRepeated });
+      expect(outcomes(entries)).toEqual(['fenced']);
+    }
+    expect(await world.rows('select epoch from boxcar.provider_slots')).toEqual([{ epoch: next.epoch }]);
+  });
+
+  test('of a batch are found by its parts, which are told that they are repeated', async () => {
+    const callers = (await running(5)).map((turn) => callerOf(turn));
+    const first = await enterProvider(world.pool, 'p', { callers });
+    const again = await Promise.all(
+      callers.map((caller) => enterProvider(world.pool, 'p', { callers: [caller], isRepeated: true })),
+    );
+    expect(outcomes(again.flat())).toEqual(outcomes(first));
+    expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3, waiting: 2 }]);
+  });
+
   test('wake each waiting turn once, however many look at the same time', async () => {
     const turns = await running(9);
     await enter(turns);
@@ -200,6 +245,55 @@ describe('calls at once', () => {
     ]);
     const ids = idsOf(woken.flatMap(({ rings }) => rings));
     expect(ids.toSorted()).toEqual(idsOf(turns.slice(3, 6)).toSorted());
+  });
+
+  test('pass over a turn that is locked, which is woken when it is free', async () => {
+    const first = await running(3);
+    const [locked, next] = await running(2);
+    if (locked === undefined || next === undefined) throw new Error('no turns');
+    await enter([...first, locked, next]);
+    await using row = await lockTurn(locked);
+    const { rings, lookAfterMs } = await leave(first.slice(0, 2));
+    expect(idsOf(rings)).toEqual([next.turnId]);
+    expect(lookAfterMs).toBeLessThan(5_000);
+    expect((await wakeProvider(world.pool, 'p')).rings).toEqual([]);
+    await row.unlock();
+    expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual([locked.turnId]);
+  });
+
+  test('are looked at again soon for a locked turn, even if nothing limits them any more', async () => {
+    const first = await running(3);
+    const [locked] = await running(1);
+    if (locked === undefined) throw new Error('no turn');
+    await enter([...first, locked]);
+    await setProviderLimits(world.pool, 'p', { maxConcurrent: null });
+    await using row = await lockTurn(locked);
+    const { lookAfterMs } = await wakeProvider(world.pool, 'p');
+    expect(lookAfterMs).toBeGreaterThan(100);
+    expect(lookAfterMs).toBeLessThan(5_000);
+    await row.unlock();
+    expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual([locked.turnId]);
+  });
+
+  test('are given to others while a turn that finds no room is locked', async () => {
+    const first = await running(3);
+    const [locked, next] = await running(2);
+    if (locked === undefined || next === undefined) throw new Error('no turns');
+    await enter(first);
+    await using row = await lockTurn(locked);
+    const refused = enter([locked]);
+    await waitFor(
+      async () =>
+        (await world.rows("select from pg_stat_activity where wait_event_type = 'Lock'")).length > 0,
+      { message: 'it waits for its turn' },
+    );
+    const startedAt = performance.now();
+    await leave(first.slice(0, 1));
+    expect(outcomes(await enter([next]))).toEqual(['admitted']);
+    // Less than one limit of the connection.
+    expect(performance.now() - startedAt).toBeLessThan(3_000);
+    await row.unlock();
+    expect(outcomes(await refused)).toEqual(['waiting']);
   });
 
   test('of a turn that ended while it waited are not waited for', async () => {
@@ -226,8 +320,8 @@ describe('calls at once', () => {
       'insert into boxcar.waits select (jsonb_populate_record(null::boxcar.waits, $1)).*',
       [JSON.stringify(wait)],
     );
-    expect(idsOf((await leave(turns.slice(0, 1))).rings)).toEqual([]);
-    expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual([next.turnId]);
+    expect(idsOf((await leave(turns.slice(0, 1))).rings)).toEqual([next.turnId]);
+    expect(await world.count('waits')).toBe(0);
   });
 });
 

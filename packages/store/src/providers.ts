@@ -5,9 +5,11 @@
  *     It is locked before turns: nobody who has a turn locked asks for it.
  * B2  A place counts while the worker that holds its turn has its lease, or, kept for a turn that was woken, for ten seconds:
  *     what a killed worker had is free with its lease, and no timer is needed.
- * B3  Who waits is woken with a place of its own, oldest first; others find no room while someone waits. A turn that finds
- *     none is suspended under the same lock, so that no place comes free in between, unseen. Who cannot be woken is set
- *     aside by the sweep, and keeps nobody else waiting.
+ * B3  Who waits is woken with a place of its own, oldest first; whoever is locked is passed over for now. Others find no room
+ *     while someone waits. A turn that finds none is suspended under the same lock, so that no place comes free in between,
+ *     unseen. Who cannot be woken is set aside by the sweep, and keeps nobody else waiting.
+ * B4  Only a worker that holds its turn is admitted, and a place counts only at the epoch at which it was taken. So nobody who
+ *     has lost his turn takes or overwrites the place of the next holder. (A place that is kept goes to whoever holds the turn.)
  */
 import {
   beginCalls,
@@ -25,10 +27,9 @@ import {
   type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { type BatchTry, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
-import { findSuspended } from './first-tries.js';
-import { type LockLimit, transactWithin } from './lock-limit.js';
+import { type LockLimit, limitLocks, transactWithin } from './lock-limit.js';
 import { hasStatus, toRing } from './turns.js';
 import { strayWaits } from './waits.js';
 
@@ -95,7 +96,7 @@ export async function findGatedProviders(pool: pg.Pool): Promise<readonly string
 
 /** $1: the clock of tests. */
 const CLOCK = 'coalesce($1::timestamptz, clock_timestamp())';
-const IS_LIVE = `((t.status = 'running' and t.holder_id in (select w.id from boxcar.workers w where w.lease_until > ${CLOCK}))
+const IS_LIVE = `((t.status = 'running' and (s.is_kept or s.epoch = t.epoch) and t.holder_id in (select w.id from boxcar.workers w where w.lease_until > ${CLOCK}))
     or (t.status = 'dispatched' and s.is_kept and s.taken_at > ${CLOCK} - interval '10 seconds'))`;
 
 export interface ProviderLine extends pg.QueryResultRow {
@@ -149,14 +150,23 @@ const COUNT = statement(`
     select s.turn_id, s.epoch, s.is_kept, coalesce(${IS_LIVE}, false) as is_live
     from boxcar.provider_slots s left join boxcar.turns t on t.id = s.turn_id where s.provider = $2
   ),
+  held as materialized (
+    select x.turn_id from json_to_recordset($3) as x(turn_id uuid, epoch int, holder_id uuid)
+    cross join lateral (select t.status, t.epoch, t.holder_id from boxcar.turns t where t.id = x.turn_id offset 0) t
+    where t.status = 'running' and t.epoch = x.epoch and t.holder_id = x.holder_id
+  ),
   gone as (delete from boxcar.provider_slots x using s where x.turn_id = s.turn_id and not s.is_live)
   select (select count(*)::int from s where is_live) as in_use,
-    array(select turn_id from s where is_live and turn_id = any ($3::uuid[]) and is_kept) as kept,
-    array(select turn_id from s where is_live and turn_id = any ($3::uuid[]) and not is_kept) as own,
+    array(select turn_id from held) as held,
+    array(select turn_id from s where is_live and turn_id in (select turn_id from held) and is_kept) as kept,
+    array(select turn_id from s where is_live and turn_id in (select turn_id from held) and not is_kept) as own,
     (select true from boxcar.waits w where w.provider = $2 and ${notSetAside('due_waits', 'w.turn_id', CLOCK)} limit 1) is not null as has_waiting`);
 
 interface Books {
   readonly state: ProviderState;
+  /** The callers that hold their turns (B4). */
+  readonly held: ReadonlySet<TurnId>;
+  /** Of these, those for which a place is kept, and those that have one. */
   readonly kept: ReadonlySet<TurnId>;
   readonly own: ReadonlySet<TurnId>;
   readonly hasWaiting: boolean;
@@ -166,14 +176,16 @@ interface Books {
 async function count(
   tx: Tx,
   name: string,
-  of: { row: LockedRow; now: Date | undefined; turnIds: readonly TurnId[] },
+  of: { row: LockedRow; now: Date | undefined; callers: readonly Caller[] },
 ): Promise<Books> {
-  const [found] = await run<{ in_use: number; kept: TurnId[]; own: TurnId[]; has_waiting: boolean }>(
-    tx,
-    COUNT,
-    [of.now ?? null, name, of.turnIds],
-  );
-  const { row } = of;
+  const { row, now, callers } = of;
+  const [found] = await run<{
+    in_use: number;
+    held: TurnId[];
+    kept: TurnId[];
+    own: TurnId[];
+    has_waiting: boolean;
+  }>(tx, COUNT, [now ?? null, name, JSON.stringify(callers.map(toRecord))]);
   return {
     state: {
       now: row.now,
@@ -186,6 +198,7 @@ async function count(
       openings: row.openings,
       inUse: found?.in_use ?? 0,
     },
+    held: new Set(found?.held),
     kept: new Set(found?.kept),
     own: new Set(found?.own),
     hasWaiting: found?.has_waiting ?? false,
@@ -228,6 +241,14 @@ export interface Caller {
   readonly attempt: number;
 }
 
+const toRecord = ({ turnId, epoch, holderId, step, attempt }: Caller) => ({
+  turn_id: turnId,
+  epoch,
+  holder_id: holderId,
+  step,
+  attempt,
+});
+
 export type Entry =
   | { readonly outcome: 'admitted'; readonly isProbe: boolean }
   /** The turn is suspended until there is room. */
@@ -249,18 +270,16 @@ const WAIT = statement(`
   select lk.id, lk.project_id, 'limit', ${at('$4')}, $1, $5::jsonb from lk
   returning turn_id`);
 
+/** How long a provider's row stays locked for the lock of a turn. The whole request is tried again after that. */
+const TURN_LOCK_MS = 200;
+
 async function suspend(
   tx: Tx,
   name: string,
   of: { callers: readonly Caller[]; room: Room },
 ): Promise<ReadonlySet<TurnId>> {
-  const records = of.callers.map((caller) => ({
-    turn_id: caller.turnId,
-    epoch: caller.epoch,
-    holder_id: caller.holderId,
-    step: caller.step,
-    attempt: caller.attempt,
-  }));
+  const records = of.callers.map(toRecord);
+  limitLocks(tx, { lockMs: TURN_LOCK_MS });
   const rows = await run<{ turn_id: TurnId }>(tx, WAIT, [
     name,
     JSON.stringify(records),
@@ -271,28 +290,40 @@ async function suspend(
   return new Set(rows.map((row) => row.turn_id));
 }
 
-const PLACED = statement(`
-  select s.turn_id from boxcar.provider_slots s join json_to_recordset($2) as x(turn_id uuid, epoch int) on x.turn_id = s.turn_id and x.epoch = s.epoch
-  where s.provider = $1 and not s.is_kept`);
+// Only a wait takes an attempt back: after a takeover its row remains. The wait may be over since, or its turn at an end.
+const DECIDED = statement(`
+  select x.turn_id, exists (select from boxcar.provider_slots s where s.turn_id = x.turn_id and s.epoch = x.epoch and s.provider = $1 and not s.is_kept) as is_placed,
+    not exists (select from boxcar.steps s
+      where s.turn_id = x.turn_id and s.step = x.step and s.attempt = x.attempt and s.epoch = x.epoch and s.holder_id = x.holder_id) as has_waited
+  from json_to_recordset($2) as x(turn_id uuid, epoch int, holder_id uuid, step int, attempt int)`);
 
-/** The decisions of an earlier try of the same request, whose answer was lost. */
-async function decidedBefore(
+interface Decisions {
+  readonly admitted: ReadonlySet<TurnId>;
+  readonly waited: ReadonlySet<TurnId>;
+}
+
+/**
+ * The decisions of an earlier try of the same request, whose answer was lost. The provider is locked, so that try has ended.
+ *
+ * @param held - The callers that hold their turns: of these, none waits.
+ */
+async function findDecisions(
   tx: Tx,
   name: string,
-  callers: readonly Caller[],
-): Promise<{ readonly admitted: ReadonlySet<TurnId>; readonly waiting: ReadonlySet<TurnId> }> {
-  const records = callers.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch }));
-  const placed = await run<{ turn_id: TurnId }>(tx, PLACED, [name, JSON.stringify(records)]);
+  of: { readonly callers: readonly Caller[]; readonly held: ReadonlySet<TurnId> },
+): Promise<Decisions> {
+  const rows = await run<{ turn_id: TurnId; is_placed: boolean; has_waited: boolean }>(tx, DECIDED, [
+    name,
+    JSON.stringify(of.callers.map(toRecord)),
+  ]);
+  const idsOf = (which: typeof rows): ReadonlySet<TurnId> => new Set(which.map((row) => row.turn_id));
   return {
-    admitted: new Set(placed.map((row) => row.turn_id)),
-    waiting: await findSuspended(tx, 'limit', callers),
+    admitted: idsOf(rows.filter((row) => row.is_placed && of.held.has(row.turn_id))),
+    waited: idsOf(rows.filter((row) => row.has_waited && !of.held.has(row.turn_id))),
   };
 }
 
-const NOTHING_DECIDED: Awaited<ReturnType<typeof decidedBefore>> = {
-  admitted: new Set(),
-  waiting: new Set(),
-};
+const NOTHING_DECIDED: Decisions = { admitted: new Set(), waited: new Set() };
 
 /**
  * Asks for room for one call of each turn. Who finds none is suspended, in the order of `callers`. A constant number of
@@ -301,45 +332,53 @@ const NOTHING_DECIDED: Awaited<ReturnType<typeof decidedBefore>> = {
 export function enterProvider(
   pool: pg.Pool,
   name: string,
-  options: { readonly callers: readonly Caller[]; readonly now?: Date | undefined },
+  options: { readonly callers: readonly Caller[]; readonly now?: Date | undefined } & BatchTry,
 ): Promise<readonly Entry[]> {
-  const { callers, now } = options;
-  return transaction(pool, async (tx, attempt) => {
-    const row = await lock(tx, name, now);
-    if (row === undefined) return callers.map((): Entry => ({ outcome: 'admitted', isProbe: false }));
-    const books = await count(tx, name, { row, now, turnIds: callers.map((caller) => caller.turnId) });
-    const before = attempt === 1 ? NOTHING_DECIDED : await decidedBefore(tx, name, callers);
-    const isProbing = books.state.openUntil !== null;
-    // What a turn has of its own comes on top: a kept place is paid for, one from before a takeover is there already.
-    const kept = callers.filter((caller) => books.kept.has(caller.turnId));
-    const others = callers.filter(
-      ({ turnId }) => !books.kept.has(turnId) && !before.admitted.has(turnId) && !before.waiting.has(turnId),
-    );
-    const ownCount = others.filter((caller) => books.own.has(caller.turnId)).length;
-    const room = findRoom({ ...books.state, inUse: books.state.inUse - ownCount });
-    const admitted = others.slice(0, books.hasWaiting ? 0 : room.calls);
-    const refused = others.slice(admitted.length);
-    const places = [...kept, ...admitted].map((caller) => ({
-      turn_id: caller.turnId,
-      epoch: caller.epoch,
-      is_kept: false,
-    }));
-    if (places.length > 0)
-      await book(tx, name, { now, next: beginCalls(books.state, admitted.length), places });
-    const refusedNow = refused.length === 0 ? [] : await suspend(tx, name, { callers: refused, room });
-    const waiting = new Set([...before.waiting, ...refusedNow]);
-    return callers.map((caller): Entry => {
-      if (refused.includes(caller) || waiting.has(caller.turnId))
-        return waiting.has(caller.turnId)
-          ? { outcome: 'waiting', lookAfterMs: Math.max(room.lookAt - row.now, 0) }
-          : { outcome: 'fenced' };
-      return { outcome: 'admitted', isProbe: isProbing };
-    });
-  });
+  const { callers, now, isRepeated = false, ...patience } = options;
+  return transaction(
+    pool,
+    async (tx, attempt) => {
+      const row = await lock(tx, name, now);
+      if (row === undefined) return callers.map((): Entry => ({ outcome: 'admitted', isProbe: false }));
+      const { state, hasWaiting, held, ...places } = await count(tx, name, { row, now, callers });
+      const isFirst = attempt === 1 && !isRepeated;
+      const before = isFirst ? NOTHING_DECIDED : await findDecisions(tx, name, { callers, held });
+      const isProbing = state.openUntil !== null;
+      // What a turn has of its own comes on top: a kept place is paid for, one of an earlier call is there already.
+      const kept = callers.filter(({ turnId }) => places.kept.has(turnId));
+      const others = callers.filter(
+        ({ turnId }) => held.has(turnId) && !places.kept.has(turnId) && !before.admitted.has(turnId),
+      );
+      const ownCount = others.filter(({ turnId }) => places.own.has(turnId)).length;
+      const room = findRoom({ ...state, inUse: state.inUse - ownCount });
+      const admitted = others.slice(0, hasWaiting ? 0 : room.calls);
+      const refused = others.slice(admitted.length);
+      const placed = [...kept, ...admitted];
+      if (placed.length > 0)
+        await book(tx, name, {
+          now,
+          next: beginCalls(state, admitted.length),
+          places: placed.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch, is_kept: false })),
+        });
+      const suspended = refused.length === 0 ? [] : await suspend(tx, name, { callers: refused, room });
+      const waiting = new Set([...before.waited, ...suspended]);
+      const isAdmitted = new Set([...before.admitted, ...placed.map(({ turnId }) => turnId)]);
+      return callers.map(({ turnId }): Entry => {
+        if (waiting.has(turnId))
+          return { outcome: 'waiting', lookAfterMs: Math.max(room.lookAt - row.now, 0) };
+        return isAdmitted.has(turnId) ? { outcome: 'admitted', isProbe: isProbing } : { outcome: 'fenced' };
+      });
+    },
+    patience,
+  );
 }
 
 /** Turns woken by one pass; the rest follows with the next. */
 const WAKE_LIMIT = 200;
+/** So many locked turns do not keep those behind them from their room. */
+const SPARE_WAITERS = 16;
+/** When somebody who could not be woken is looked at again. */
+const LOCKED_AGAIN_MS = 500;
 
 const WAITERS = statement(`
   select w.turn_id, w.project_id from boxcar.waits w
@@ -360,10 +399,12 @@ export function findProviderWaiters(
   return runRetrying<Waiter>(pool, WAITERS, [options.now ?? null, name, WAKE_LIMIT, null]);
 }
 
+// Nobody waits here for a locked turn: the provider's row is locked, and with it every call.
 const WAKE = statement(`
   with ${strayWaits('$1::uuid[]')},
   lk as (
-    select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('suspended')} order by t.id for update of t
+    select t.id from unnest($1::uuid[]) with ordinality as x(id, n) join boxcar.turns t on t.id = x.id
+    where t.id = any ($1::uuid[]) and ${hasStatus('suspended')} order by x.n limit $2 for update of t skip locked
   ),
   gone as (delete from boxcar.waits w using lk where w.turn_id = lk.id and w.kind = 'limit' returning w.turn_id)
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
@@ -376,7 +417,7 @@ export interface Woken {
   readonly lookAfterMs: number | null;
 }
 
-/** Gives what room there is to those who have waited longest. */
+/** Gives what room there is to those who have waited longest. A turn that is locked is passed over, and looked at again soon. */
 async function wake(
   tx: Tx,
   name: string,
@@ -387,18 +428,19 @@ async function wake(
   const room = findRoom(books.state);
   const wanted = Math.min(room.calls, WAKE_LIMIT);
   if (wanted === 0) return { rings: [], lookAfterMs: Math.max(room.lookAt - books.state.now, 0) };
-  const waiters = await run<Waiter>(tx, WAITERS, [now ?? null, name, wanted, of.turnIds ?? null]);
-  const rows = await run<Parameters<typeof toRing>[0]>(tx, WAKE, [waiters.map((row) => row.turn_id)]);
+  const values = [now ?? null, name, Math.min(wanted + SPARE_WAITERS, WAKE_LIMIT), of.turnIds ?? null];
+  const waiters = await run<Waiter>(tx, WAITERS, values);
+  const rows = await run<Parameters<typeof toRing>[0]>(tx, WAKE, [waiters.map((row) => row.turn_id), wanted]);
   const places = rows.map((row) => ({ turn_id: row.turn_id, epoch: row.epoch, is_kept: true }));
   const next = beginCalls(books.state, rows.length);
   if (rows.length > 0) await book(tx, name, { now, next, places });
-  const after = findRoom({ ...books.state, ...next });
+  const rings = rows.map(toRing);
+  const hasPassedOver = rows.length < Math.min(wanted, waiters.length);
+  if (hasPassedOver) return { rings, lookAfterMs: LOCKED_AGAIN_MS };
   // Fewer than there was room for: nobody else waits.
-  const mayWait = waiters.length === wanted;
-  return {
-    rings: rows.map(toRing),
-    lookAfterMs: mayWait ? Math.max(after.lookAt - books.state.now, 0) : null,
-  };
+  if (waiters.length < wanted) return { rings, lookAfterMs: null };
+  const after = findRoom({ ...books.state, ...next });
+  return { rings, lookAfterMs: Math.max(after.lookAt - books.state.now, 0) };
 }
 
 const LEAVE = statement(`
@@ -432,7 +474,7 @@ export function leaveProvider(
     const isClosing = hasProved && row.open_until !== null;
     if (isClosing) await run(tx, CLOSE_BREAKER, [name]);
     const current = isClosing ? { ...row, failures: 0, openings: 0, open_until: null } : row;
-    const books = await count(tx, name, { row: current, now, turnIds: [] });
+    const books = await count(tx, name, { row: current, now, callers: [] });
     return await wake(tx, name, { books, now, turnIds: wakeOnly });
   });
 }
@@ -461,10 +503,14 @@ export async function findOverdueProviders(
 const KNOW = statement('insert into boxcar.providers (name) values ($1) on conflict do nothing');
 
 const NOTE_FAILURE = statement(`
-  update boxcar.providers set failures = $2, openings = $3, open_until = ${at('$4')} where name = $1`);
+  update boxcar.providers set failures = $2, openings = $3, open_until = ${at('$4')} where name = $1
+  returning pg_current_xact_id()::text as transaction_id`);
+
+const HAS_COMMITTED = statement("select pg_xact_status($1::xid8) = 'committed' as has_committed");
 
 /**
- * Writes down that a provider failed.
+ * Writes down that a provider failed. Its row does not tell whose failures it counts, so a repetition asks the server whether
+ * the transaction of the try before was committed.
  *
  * @returns When its calls go on, in milliseconds from now; null = they may go on at once.
  */
@@ -473,19 +519,22 @@ export function noteProviderFailure(
   name: string,
   seen: { readonly hasSucceeded: boolean; readonly isProbe: boolean; readonly now?: Date | undefined },
 ): Promise<{ readonly closedForMs: number | null }> {
+  let earlierId: string | undefined;
   return transaction(pool, async (tx) => {
     await run(tx, KNOW, [name]);
     const row = await lock(tx, name, seen.now);
     if (row === undefined) return { closedForMs: null };
-    const state = {
-      failures: row.failures,
-      openings: row.openings,
-      openUntil: row.open_until,
-      breakerAfter: row.breaker_after,
-      now: row.now,
-    };
-    const next = noteFailure(state, seen);
-    await run(tx, NOTE_FAILURE, [name, next.failures, next.openings, next.openUntil]);
-    return { closedForMs: next.openUntil === null ? null : next.openUntil - row.now };
+    const { now, failures, openings, open_until: openUntil, breaker_after: breakerAfter } = row;
+    const closedFor = (until: number | null) => ({ closedForMs: until === null ? null : until - now });
+    // The row is locked, so that try has ended.
+    if (earlierId !== undefined) {
+      const [found] = await run<{ has_committed: boolean | null }>(tx, HAS_COMMITTED, [earlierId]);
+      if (found?.has_committed === true) return closedFor(openUntil);
+    }
+    const next = noteFailure({ failures, openings, openUntil, breakerAfter, now }, seen);
+    const values = [name, next.failures, next.openings, next.openUntil];
+    const [noted] = await run<{ transaction_id: string }>(tx, NOTE_FAILURE, values);
+    earlierId = noted?.transaction_id;
+    return closedFor(next.openUntil);
   });
 }

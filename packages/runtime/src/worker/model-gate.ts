@@ -8,6 +8,8 @@ import {
   type Entry,
   enterProvider,
   findGatedProviders,
+  isOverRowLimit,
+  isTransient,
   type LockLimit,
   leaveProvider,
   noteProviderFailure,
@@ -38,7 +40,16 @@ interface Leaving {
 interface Door {
   readonly enter: Batcher<Caller, Entry>;
   readonly leave: Batcher<Leaving, true>;
+  /** Calls that are over and whose places could not be given back yet. */
+  readonly unleft: Map<TurnId, Leaving>;
+  /** Settles when no later try to give them back is under way. */
+  leaving: Promise<void>;
 }
+
+/** How long an answer waits until its place is given back: a provider's row may be locked for seconds. */
+const LEAVE_LOCK_MS = 200;
+/** How soon a place that could not be given back is tried again. */
+const LEAVE_AGAIN_MS = 500;
 
 export class ModelGate {
   readonly #runtime: RuntimeCore;
@@ -65,7 +76,9 @@ export class ModelGate {
   async enter(provider: string, caller: Caller): Promise<ModelEntry> {
     if (!this.#gated.has(provider))
       return { outcome: 'admitted', pass: { ask: (call) => this.#ask(provider, call) } };
-    const entry = await this.#doorOf(provider).enter.add(caller);
+    const door = this.#doorOf(provider);
+    if (door.unleft.has(caller.turnId)) await this.#leaveBefore(provider, door, caller);
+    const entry = await door.enter.add(caller);
     switch (entry.outcome) {
       case 'fenced':
         return entry;
@@ -107,17 +120,60 @@ export class ModelGate {
     }
   }
 
-  /** Books that cannot be written now are put right by themselves: a place counts no longer than its turn is held. */
+  /** Takes no longer than a lock may: a place that cannot be given back now is given back later. */
   async #leave(provider: string, leaving: Leaving): Promise<void> {
     try {
       await this.#doorOf(provider).leave.add(leaving);
     } catch (error) {
-      this.#runtime.log('warn', 'provider.not_left', {
-        provider,
-        turn_id: leaving.caller.turnId,
-        error: error instanceof Error ? error.message : String(error),
-      });
+      this.#logLeaving(provider, [leaving], error);
     }
+  }
+
+  /** False: it failed for a reason that passes, and is tried again later. */
+  async #leaveNow(provider: string, door: Door, leavings: readonly Leaving[]): Promise<boolean> {
+    const turns = leavings.map(({ caller }) => caller);
+    const hasProved = leavings.some((leaving) => leaving.hasProved);
+    const { pool } = this.#runtime;
+    try {
+      this.#follow(
+        provider,
+        await leaveProvider(pool, provider, { turns, hasProved, lockMs: LEAVE_LOCK_MS }),
+      );
+      return true;
+    } catch (error) {
+      if (!isOverRowLimit(error) && !isTransient(error)) throw error;
+      this.#timers.set(`leave ${provider}`, LEAVE_AGAIN_MS, () => void this.#leaveAgain(provider, door));
+      return false;
+    }
+  }
+
+  /** One try after the other, so that a turn that calls again can wait for the one that is under way. */
+  #leaveAgain(provider: string, door: Door): Promise<void> {
+    door.leaving = door.leaving.then(async () => {
+      const leavings = [...door.unleft.values()];
+      if (leavings.length === 0) return;
+      try {
+        if (!(await this.#leaveNow(provider, door, leavings))) return;
+      } catch (error) {
+        this.#logLeaving(provider, leavings, error);
+      }
+      for (const { caller } of leavings) door.unleft.delete(caller.turnId);
+    });
+    return door.leaving;
+  }
+
+  /** A later try must not take the place of a new call of the same turn. If it cannot be left now either, the turn has it still. */
+  async #leaveBefore(provider: string, door: Door, { turnId }: Caller): Promise<void> {
+    await this.#leaveAgain(provider, door);
+    door.unleft.delete(turnId);
+  }
+
+  #logLeaving(provider: string, leavings: readonly Leaving[], error: unknown): void {
+    this.#runtime.log('warn', 'provider.not_left', {
+      provider,
+      turn_ids: leavings.map(({ caller }) => caller.turnId),
+      error: error instanceof Error ? error.message : String(error),
+    });
   }
 
   async #noteFailure(provider: string, isProbe: boolean): Promise<void> {
@@ -143,13 +199,14 @@ export class ModelGate {
     if (known !== undefined) return known;
     const { pool } = this.#runtime;
     const door: Door = {
-      enter: new Batcher((callers) => enterProvider(pool, provider, { callers })),
+      enter: new Batcher((callers, attempt) => enterProvider(pool, provider, { callers, ...attempt })),
       leave: new Batcher(async (leavings) => {
-        const turns = leavings.map(({ caller }) => caller);
-        const hasProved = leavings.some((leaving) => leaving.hasProved);
-        this.#follow(provider, await leaveProvider(pool, provider, { turns, hasProved }));
+        if (!(await this.#leaveNow(provider, door, leavings)))
+          for (const leaving of leavings) door.unleft.set(leaving.caller.turnId, leaving);
         return leavings.map(() => true as const);
       }),
+      unleft: new Map(),
+      leaving: Promise.resolve(),
     };
     this.#doors.set(provider, door);
     return door;

@@ -11,6 +11,7 @@ import {
 } from '@boxcar/llm/testing';
 import { loadTree, setProviderLimits } from '@boxcar/store';
 import { queueBackends, spawnNode, waitFor } from '@boxcar/testkit';
+import pg from 'pg';
 import { describe, expect, test } from 'vitest';
 import { openRuntime } from '../open.js';
 import type { TurnResult } from '../runtime.js';
@@ -285,6 +286,74 @@ describe('a provider', () => {
     expect(ends.map(({ status }) => status)).toEqual(turnIds.map(() => 'success'));
     expect(mine).toMatchObject({ calls: 14, mostInFlight: 3 });
     expect(await h.rows('select max(attempt) as attempt from boxcar.steps')).toEqual([{ attempt: 1 }]);
+    await checkInvariants(h.database.pool);
+  });
+
+  /** Two calls are under way, a third turn waits for room; no sweep helps. */
+  async function full(limits: JsonObject = {}) {
+    const opened: (() => void)[] = [];
+    const answers: ModelReply[] = [];
+    const mine = new Mine(async () => {
+      await new Promise<void>((resolve) => opened.push(resolve));
+      return answers.shift() ?? reply;
+    });
+    const h = await harness({ model: mine.model });
+    await apply(h, { ...SOON, ...limits });
+    await setProviderLimits(h.database.pool, 'mine', { maxConcurrent: 2 });
+    await h.worker({ sweepMs: 3_600_000 });
+    const callers = [await start(h, 'asker'), await start(h, 'asker')];
+    await waitFor(() => opened.length === 2, { message: 'two models are asked' });
+    const waiting = await start(h, 'asker');
+    await untilWaiting(h, 'limit');
+    const stranger = new pg.Client({ connectionString: h.database.url });
+    await stranger.connect();
+    await stranger.query('begin');
+    const answer = (): void => {
+      for (const open of opened.splice(0)) open();
+    };
+    return { h, mine, answers, callers, waiting, stranger, answer };
+  }
+
+  test('commits its answers although a turn that waits for their places is locked, and wakes that turn later', async () => {
+    const { h, mine, callers, waiting, stranger, answer } = await full();
+    await using _ = h;
+    await stranger.query('select from boxcar.turns where id = $1 for update', [waiting]);
+    answer();
+    for (const turnId of callers) expect(await end(h, turnId)).toMatchObject({ status: 'success' });
+    expect(h.log.filter(({ event }) => event === 'provider.not_left')).toEqual([]);
+    await stranger.end();
+    await waitFor(() => mine.calls === 3, { message: 'the turn that was locked is woken' });
+    answer();
+    expect(await end(h, waiting)).toMatchObject({ status: 'success' });
+    await checkInvariants(h.database.pool);
+  });
+
+  test('commits its answers although its row is locked; their places are given back when it is free', async () => {
+    const { h, mine, answers, callers, waiting, stranger, answer } = await full();
+    await using _ = h;
+    // One of the turns goes on, and will ask again.
+    answers.push({
+      ...reply,
+      text: '',
+      toolCalls: [{ id: 'a', name: 'unknown', arguments: '{}' }],
+      finishReason: 'tool_calls',
+    });
+    await stranger.query('select from boxcar.providers for update');
+    answer();
+    const committed = async (): Promise<number> =>
+      (await h.rows('select from boxcar.steps where committed_at is not null')).length;
+    await waitFor(async () => (await committed()) === 2, {
+      message: 'both answers are committed',
+      deadlineMs: 10_000,
+    });
+    expect(mine.calls).toBe(2);
+    await stranger.end();
+    await waitFor(() => mine.calls === 4, { message: 'the turn that waits and the one that goes on ask' });
+    answer();
+    for (const turnId of [...callers, waiting])
+      expect(await end(h, turnId)).toMatchObject({ status: 'success' });
+    expect(mine.mostInFlight).toBe(2);
+    expect(await h.rows('select from boxcar.provider_slots')).toEqual([]);
     await checkInvariants(h.database.pool);
   });
 
