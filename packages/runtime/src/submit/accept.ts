@@ -7,6 +7,7 @@ import {
   budgetExceeded,
   canonicalJson,
   DEFAULT_RUN_TURNS,
+  type JsonValue,
   KernelError,
   parseJsonValue,
   type Ring,
@@ -165,7 +166,7 @@ async function acceptOnce(
     if (isWaitingCall) call.pass();
     const { rings, ended, dueBatchIds } = tools;
     const turnIds = unit.submission.turns.map(({ id }) => id);
-    attempt.written.push({ turnIds, rings, ended, dueBatchIds });
+    attempt.written.push({ turnIds, answer, awaitedBatchId, rings, ended, dueBatchIds });
     const result = await unit.commit(
       {
         operation: {
@@ -275,7 +276,18 @@ async function firstAnswer(
 /** What a try of a submission writes, and announces after its commit. */
 interface Written extends Pick<Primitive, 'rings' | 'ended' | 'dueBatchIds'> {
   readonly turnIds: readonly TurnId[];
+  readonly answer: JsonValue;
+  readonly awaitedBatchId: Accepted['awaitedBatchId'];
 }
+
+/**
+ * Whether the answer under a key is that of this try. New turns prove it, and so do new ids in the answer. Where the answer has no
+ * new ids, another submission under the same key at the same moment has done the same.
+ */
+const isAnswerOf = (known: Accepted, { turnIds, answer, awaitedBatchId }: Written): boolean =>
+  turnIds.length === 0 &&
+  awaitedBatchId === known.awaitedBatchId &&
+  canonicalJson(answer) === canonicalJson(known.answer);
 
 /**
  * The answer of a first try that was lost. What that try would have announced is announced. Under a key that the caller chose,
@@ -295,7 +307,7 @@ async function announceFirst(
     runtime.pool,
     tries.flatMap(({ turnIds }) => turnIds),
   );
-  const isOwn = key.startsWith('auto:') || turns.length > 0;
+  const isOwn = key.startsWith('auto:') || turns.length > 0 || tries.some((one) => isAnswerOf(known, one));
   if (isOwn) {
     announce(runtime, turns, first.ring);
     const rung = tries.flatMap(({ rings }) => rings.map(({ turnId }) => turnId));
