@@ -17,12 +17,15 @@ import {
   closeBatchesOf,
   commitAgain,
   type EndableTurn,
+  findRings,
+  type LockLimit,
   loadOpenCalls,
   lockAwaited,
   lockSubtrees,
   type OpenCallRow,
   type StepCommit,
   type Tx,
+  transactWithin,
 } from '@boxcar/store';
 import { closingOf, type EndedTurns, endLocked, NOTHING_ENDED } from './end-locked.js';
 import type { RuntimeCore } from './runtime.js';
@@ -150,6 +153,44 @@ export async function endHeld(
   const ended = await endLocked(tx, [own, ...endsOf(awaited, turnId, end.status)], turnId);
   const dueBatchIds = [...ended.dueBatchIds, ...(await closeBatchesOf(tx, [turnId]))];
   return { outcome: 'committed', ended: { ...ended, dueBatchIds }, closed };
+}
+
+/**
+ * Ends turns in one transaction and announces the ends. A repetition finds nothing to end if an earlier try was committed and only
+ * its answer was lost: then it announces what that try has ended.
+ *
+ * @returns What the last try has ended.
+ */
+export async function endAndAnnounce(
+  runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds' | 'log'>,
+  limit: LockLimit,
+  end: (tx: Tx) => Promise<EndedTurns>,
+): Promise<EndedTurns> {
+  const tries: EndedTurns[] = [];
+  const ended = await transactWithin(runtime.pool, limit, async (tx) => {
+    const ending = await end(tx);
+    tries.push(ending);
+    return ending;
+  });
+  announceEnds(runtime, ended);
+  await announceTries(runtime, tries.slice(0, -1));
+  return ended;
+}
+
+/** Announces the ends of earlier tries, which were committed or not. Only turns that are dispatched are rung. */
+export async function announceTries(
+  runtime: Pick<RuntimeCore, 'pool' | 'ring' | 'announceEnds'>,
+  tries: readonly EndedTurns[],
+): Promise<void> {
+  for (const ends of tries) {
+    runtime.ring(
+      await findRings(
+        runtime.pool,
+        ends.rings.map(({ turnId }) => turnId),
+      ),
+    );
+    runtime.announceEnds(ends);
+  }
 }
 
 /** After the commit: rings whom the ends have resumed, and lets everybody know. Hints only. */

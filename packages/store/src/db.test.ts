@@ -152,6 +152,41 @@ describe('of statements sent together', () => {
   });
 });
 
+describe('after a failure that a savepoint has undone', () => {
+  /** Fails, undoes the failure, and then sends a statement that fails unheard. */
+  const undoneThen = async (tx: Tx, next: string): Promise<void> => {
+    await tx.query({ text: 'savepoint mine' });
+    await expect(tx.query({ text: 'select 1 / 0' })).rejects.toMatchObject({ code: '22012' });
+    await tx.query({ text: 'rollback to savepoint mine' });
+    tx.query({ text: next }).catch(() => undefined);
+  };
+
+  test('a later failure is the one reported', async () => {
+    await using database = await testDatabase();
+    const failed = transaction(database.pool, (tx) => undoneThen(tx, "select 'x'::int"));
+    await expect(failed).rejects.toMatchObject({ code: '22P02' });
+  });
+
+  test('a later race that was lost repeats the transaction', async () => {
+    await using database = await testDatabase();
+    const race = "do $$ begin raise exception 'race' using errcode = '40001'; end $$";
+    let tries = 0;
+    await transaction(database.pool, (tx) => undoneThen(tx, ++tries === 1 ? race : 'select 1'));
+    expect(tries).toBe(2);
+  });
+
+  test('several statements in one text undo it as well', async () => {
+    await using database = await testDatabase();
+    const failed = transaction(database.pool, async (tx) => {
+      await tx.query({ text: 'savepoint mine' });
+      await tx.query({ text: 'select 1 / 0' }).catch(() => undefined);
+      await tx.query({ text: 'rollback to savepoint mine; release savepoint mine' });
+      tx.query({ text: "select 'x'::int" }).catch(() => undefined);
+    });
+    await expect(failed).rejects.toMatchObject({ code: '22P02' });
+  });
+});
+
 test('a transaction reads rows that were committed while it waited, whatever the level of its server is', async () => {
   await using database = await testDatabase();
   const url = new URL(database.url);

@@ -245,7 +245,7 @@ export async function checkOut(pool: pg.Pool): Promise<pg.PoolClient> {
   }
 }
 
-/** A transaction for its statements, and the first failure among them. */
+/** A transaction for its statements, and the first failure among them that no savepoint has undone. */
 export interface Watched {
   readonly tx: Tx;
   /** The failure to report: the server refuses statements after a failed one as 25P02, which does not name the cause. */
@@ -259,9 +259,15 @@ export function watchFailures(client: Queryable): Watched {
     tx: {
       query: <R extends pg.QueryResultRow>(config: pg.QueryConfig) => {
         const sent = client.query<R>(config);
-        sent.catch((error: unknown) => {
-          first ??= error;
-        });
+        sent.then(
+          (answer: pg.QueryResult | readonly pg.QueryResult[]) => {
+            // `rollback to savepoint` answers like `rollback`: the transaction goes on without the failure.
+            if ([answer].flat().some(isRolledBack)) first = undefined;
+          },
+          (error: unknown) => {
+            first ??= error;
+          },
+        );
         return sent;
       },
     },

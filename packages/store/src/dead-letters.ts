@@ -2,7 +2,7 @@
  * Rows that a sweep could not handle, and turns that could not be run. Each is tried again with a growing back-off, and given up
  * after some tries, so that a row that can never be handled does not block the others or fill the log.
  */
-import type { ProjectId } from '@boxcar/kernel';
+import type { ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, retryTransient, run, runRetrying, statement } from './db.js';
 
@@ -135,6 +135,20 @@ export async function noteWithin(
     options.isRepeated ?? false,
   ]);
   return { attempts: row?.attempts ?? 0, isDead: row?.is_dead === true };
+}
+
+// The release and its note are of one moment. A note of an earlier run was due before the claim of this run.
+const NOTED = statement(`
+  select f.attempts, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
+  where t.id = $1 and t.status = 'dispatched' and t.epoch = $2 and f.next_try_at > t.dispatched_at`);
+
+/** The note that was written together with the release of a turn to this epoch, if the turn has not been claimed since. */
+export async function findNoted(
+  db: Queryable,
+  { turnId, epoch }: { readonly turnId: TurnId; readonly epoch: number },
+): Promise<NotedFailure | undefined> {
+  const [row] = await run<{ attempts: number; is_dead: boolean }>(db, NOTED, [turnId, epoch]);
+  return row === undefined ? undefined : { attempts: row.attempts, isDead: row.is_dead };
 }
 
 const FORGET = statement(

@@ -4,6 +4,7 @@ import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { topUp } from './budgets.js';
 import { type CommitResult, commitSteps } from './commits.js';
+import { noteSweepFailure } from './dead-letters.js';
 import { finishSteps } from './finish-steps.js';
 import { createPool, dropConnections } from './pool.js';
 import {
@@ -16,6 +17,7 @@ import {
 import { markSent, newMark } from './queue-calls.js';
 import { newId, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { type Advance, type AdvancedTurns, advanceTurns, recordResults } from './tool-calls.js';
+import { releaseNoted, releaseTurns } from './turns.js';
 import { claimWithViews } from './views.js';
 import { retryLater } from './waits.js';
 
@@ -403,6 +405,36 @@ test('a failure of a provider whose answer was lost is counted once, whoever cou
   expect(await failing).toEqual({ closedForMs: null });
   expect(await books()).toEqual([{ failures: 2, openings: 0 }]);
   expect(await fail(world.pool)).toEqual({ closedForMs: expect.closeTo(10_000, 0) });
+});
+
+test('a release whose answer was lost returns its note', async () => {
+  const failure = { kind: 'turn_runs', projectId: null, error: 'no' } as const;
+  const release = { epoch: 1, isLoss: true, begunIds: [] };
+  await cutAfterEach(async () => {
+    const turn = await running();
+    const act = () => releaseNoted(pool, holder, { ...failure, rowId: turn.turnId }, release);
+    return { turns: [turn], act };
+  });
+  const [held, noted, taken] = [await running(), await running(), await running()];
+  const other = await world.worker();
+  proxy.arm();
+  // A release that was refused returns no note of an earlier run.
+  for (const turn of [noted, taken]) {
+    await noteSweepFailure(world.pool, { ...failure, rowId: turn.turnId });
+    await world.pool.query(
+      "update boxcar.sweep_failures set next_try_at = now() - interval '1 second' where row_id = $1",
+      [turn.turnId],
+    );
+  }
+  await releaseTurns(world.pool, holder, [{ turnId: taken.turnId, epoch: 1 }]);
+  for (const [turn, holderId] of [
+    [held, other],
+    [noted, other],
+    [taken, holder],
+  ] as const) {
+    proxy.arm({ at: 1, when: 'after', scope: 'connection' });
+    expect(await releaseNoted(pool, holderId, { ...failure, rowId: turn.turnId }, release)).toBeUndefined();
+  }
 });
 
 test('the process that marked a call that may be sent once recognises its mark, even if the answer was lost', async () => {

@@ -11,8 +11,8 @@
 import type { BatchId, CardId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import type { StepCommit } from './commits.js';
-import { run, statement, type Tx } from './db.js';
-import type { Advance, AdvanceOutcome, CallSettlement } from './tool-calls.js';
+import { type Queryable, run, statement, type Tx } from './db.js';
+import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './tool-calls.js';
 
 interface RingRow extends pg.QueryResultRow {
   turn_id: TurnId;
@@ -34,8 +34,8 @@ const DISPATCHED = statement(
 );
 
 /** F3. */
-export async function findRings(tx: Tx, turnIds: readonly TurnId[]): Promise<readonly Ring[]> {
-  const rows = turnIds.length === 0 ? [] : await run<RingRow>(tx, DISPATCHED, [turnIds]);
+export async function findRings(db: Queryable, turnIds: readonly TurnId[]): Promise<readonly Ring[]> {
+  const rows = turnIds.length === 0 ? [] : await run<RingRow>(db, DISPATCHED, [turnIds]);
   return rows.map((row) => ({ turnId: row.turn_id, epoch: row.epoch, workerTarget: row.worker_target }));
 }
 
@@ -127,6 +127,13 @@ export async function findRecorded(
     settlements.map(({ card }) => card.id),
   ]);
   return new Set(rows.map((row) => row.card_id));
+}
+
+/** The outcome of a result that has been recorded, with the ring of its turn. */
+export async function findSettled(tx: Tx, settlement: CallSettlement): Promise<SettledTurns | undefined> {
+  const recorded = await findRecorded(tx, [settlement]);
+  if (!recorded.has(settlement.card.id)) return undefined;
+  return { rings: await findRings(tx, [settlement.turnId]), duplicates: [] };
 }
 
 const SUSPENDED = statement(`

@@ -151,6 +151,7 @@ export {
   type UnendedMember,
 } from './failed-turns.js';
 export { type FinishedStep, finishSteps } from './finish-steps.js';
+export { findRings, findSettled } from './first-tries.js';
 export {
   type CallLine,
   type CardLine,

@@ -22,12 +22,16 @@ export const retriesOf = ({ lockMs }: LockLimit): RetryOptions =>
   lockMs === undefined ? {} : { ownLimit: '55P03' };
 
 /** `transaction` with a limit for its locks. */
-export function transactWithin<T>(pool: pg.Pool, limit: LockLimit, body: (tx: Tx) => Promise<T>): Promise<T> {
+export function transactWithin<T>(
+  pool: pg.Pool,
+  limit: LockLimit,
+  body: (tx: Tx, attempt: number) => Promise<T>,
+): Promise<T> {
   return transaction(
     pool,
-    (tx) => {
+    (tx, attempt) => {
       limitLocks(tx, limit);
-      return body(tx);
+      return body(tx, attempt);
     },
     retriesOf(limit),
   );

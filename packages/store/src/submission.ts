@@ -26,6 +26,7 @@ import type {
   RunId,
   ToolCallId,
   TurnId,
+  TurnStatus,
   WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -207,7 +208,8 @@ export const emptySubmission = (): Submission => ({
 
 export interface SubmittedTurn {
   readonly turn_id: TurnId;
-  readonly status: 'queued' | 'dispatched';
+  /** `queued` or `dispatched` when it has just been submitted. */
+  readonly status: TurnStatus;
   readonly epoch: number;
   readonly worker_target: string;
   /** The priority of its ring. */
@@ -395,9 +397,9 @@ export async function writeSubmission(
 }
 
 const SUBMITTED = statement(`
-  select t.id as turn_id, t.status, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[]) and t.status in ('queued', 'dispatched')`);
+  select t.id as turn_id, t.status, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[])`);
 
-/** Which of these turns exist and have not begun. */
+/** Which of these turns exist. */
 export async function findSubmitted(
   db: Queryable,
   turnIds: readonly TurnId[],

@@ -144,7 +144,10 @@ export interface AppendRequest extends TapeActor {
   readonly entries: readonly NewTapeEntry[];
   /** Names this append: the same again appends nothing. */
   readonly dedupKey: string;
-  /** The caller chose the key, and may have used it for other entries: then nothing is appended, and that is said. */
+  /**
+   * True: the caller chose the key, and may have used it for other entries. Then nothing is appended, and that is said. False: the key
+   * is of this append alone.
+   */
   readonly isNamed?: boolean;
   /** The head that the caller has seen: appended only behind it. */
   readonly expectedHead?: number | undefined;
@@ -153,7 +156,7 @@ export interface AppendRequest extends TapeActor {
 }
 
 export type AppendResult =
-  /** `isRepeated`: it had been appended before under this key. */
+  /** `isRepeated`: it had been appended before under this key, by another append. */
   | {
       readonly outcome: 'appended';
       readonly first: number;
@@ -226,13 +229,15 @@ export const LOCK_TAPE = statement(
 );
 
 // Whether this was appended under the key, and nothing more: the first entry of each append has a key, the others have its moment.
+// Every append makes new cards: with these very cards it is an earlier try of this append.
 const SAME = statement(`
   select coalesce(bool_and((x.n = 1) = (e.dedup_key is not null) and e.kind = x.kind and e.author_id = x.entry_author and e.payload::text is not distinct from x.payload and e.anchor_name is not distinct from x.anchor_name
       and e.turn_id is not distinct from x.turn_id and e.step is not distinct from x.entry_step and (case when x.is_new
         then (c.type, c.role, c.content_hash, c.metadata) is not distinct from (x.type, x.role, decode(x.content_hash, 'hex'), x.metadata) else e.card_id is not distinct from x.id end)), false)
     and not exists (select from boxcar.tape_entries e join boxcar.tape_entries more on more.box_id = e.box_id and more.position = e.position + 1 and more.dedup_key is null
         and more.created_at = e.created_at and more.author_id = e.author_id and more.turn_id is not distinct from e.turn_id
-      where e.box_id = $1 and e.position = $2 - 1 + json_array_length($3::json)) as is_same
+      where e.box_id = $1 and e.position = $2 - 1 + json_array_length($3::json)) as is_same,
+    coalesce(bool_or(x.is_new and e.card_id = x.id), false) as is_own
   from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})
     left join boxcar.tape_entries e on e.box_id = $1 and e.position = $2 - 1 + x.n left join boxcar.cards c on c.id = e.card_id`);
 
@@ -303,16 +308,24 @@ async function sendAnchors(tx: Tx, request: AppendRequest): Promise<AppendResult
   return result;
 }
 
-/** A key that the caller chose is no answer to other entries than those it was used for. */
+/**
+ * A key that the caller chose is no answer to other entries than those it was used for. An append whose own first try was committed,
+ * with its answer lost, is not a repetition.
+ */
 async function judgeRepeat(
   db: Queryable,
   request: AppendRequest,
   result: AppendResult,
 ): Promise<AppendResult> {
-  if (result.outcome !== 'appended' || !result.isRepeated || request.isNamed !== true) return result;
+  if (result.outcome !== 'appended' || !result.isRepeated || request.isNamed === undefined) return result;
+  if (!request.isNamed) return { ...result, isRepeated: false };
   const { first } = result;
-  const [row] = await run<{ is_same: boolean }>(db, SAME, [request.boxId, first, entryRecords(request)]);
-  return row?.is_same === true ? result : { outcome: 'mismatch', first };
+  const [row] = await run<{ is_same: boolean; is_own: boolean }>(db, SAME, [
+    request.boxId,
+    first,
+    entryRecords(request),
+  ]);
+  return row?.is_same === true ? { ...result, isRepeated: !row.is_own } : { outcome: 'mismatch', first };
 }
 
 /**

@@ -15,6 +15,7 @@ import type {
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement, transaction } from './db.js';
 import {
+  findNoted,
   lostCause,
   type NotedFailure,
   type NoteOptions,
@@ -114,9 +115,10 @@ export function releaseNoted(
 ): Promise<NotedFailure | undefined> {
   const losses = options.isLoss ? 1 : 0;
   const values = [holderId, [failure.rowId], losses, 0, options.begunIds, [options.epoch]];
-  return transaction(pool, async (tx) => {
+  return transaction(pool, async (tx, attempt) => {
     const released = await run<RingRow>(tx, RELEASE, values);
-    return released.length === 0 ? undefined : noteWithin(tx, failure, options);
+    if (released.length > 0) return noteWithin(tx, failure, options);
+    return attempt > 1 ? findNoted(tx, { turnId: failure.rowId, epoch: options.epoch + 1 }) : undefined;
   });
 }
 

@@ -7,6 +7,7 @@ import {
   budgetExceeded,
   canonicalJson,
   DEFAULT_RUN_TURNS,
+  type JsonValue,
   KernelError,
   parseJsonValue,
   type Ring,
@@ -16,6 +17,7 @@ import {
 } from '@boxcar/kernel';
 import {
   type Fence,
+  findRings,
   findSubmitted,
   insideHandler,
   isTransient,
@@ -25,7 +27,7 @@ import {
   ringsOf,
   type SubmittedTurn,
 } from '@boxcar/store';
-import { announceEnds } from '../end-subtrees.js';
+import { announceEnds, announceTries } from '../end-subtrees.js';
 import type { CallerContext } from '../handler.js';
 import type { RuntimeCore } from '../runtime.js';
 import { UnitOfWork } from '../unit-of-work.js';
@@ -55,7 +57,7 @@ export async function accept(
   const begun = options.call?.begun ?? begin(runtime, primitive, args, options);
   let opening: Promise<Opened> | undefined = begun.opening;
   // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
-  const turnIds: TurnId[] = [];
+  const written: Written[] = [];
   // A call has its own deadline.
   const limit =
     options.call === undefined
@@ -71,7 +73,7 @@ export async function accept(
         begun,
         options,
         opening: await (first ?? open(runtime, options, begun.request)),
-        turnIds,
+        written,
         isAgain: tries > 1,
         signal: limit.signal,
       });
@@ -89,18 +91,20 @@ async function acceptOnce(
     readonly opening: Opened;
     /** An earlier try was lost, and may be committed at any time. */
     readonly isAgain: boolean;
-    /** The turns that earlier tries have written, if they were committed. The turns of this try are added. */
-    readonly turnIds: TurnId[];
+    /** What earlier tries have written, if they were committed. What this try writes is added. */
+    readonly written: Written[];
     /** Cancels the handler until it has answered. */
     readonly signal: AbortSignal;
   },
 ): Promise<Accepted> {
-  const { options, opening, turnIds, signal } = attempt;
+  const { options, opening, signal } = attempt;
+  const earlier = [...attempt.written];
   const { primitive, handler, input, plain, request } = attempt.begun;
   const { key } = request;
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
-  if (known !== undefined) return announceFirst(runtime, known, { key, turnIds, ring: options.call?.ring });
+  if (known !== undefined)
+    return announceFirst(runtime, known, { key, tries: earlier, ring: options.call?.ring });
   checkParent(opening);
 
   const { source, parent } = opening;
@@ -134,7 +138,9 @@ async function acceptOnce(
         isAgain: attempt.isAgain,
       });
       if (first === undefined) throw error;
-      return new FirstAnswer(await announceFirst(runtime, first, { key, turnIds, ring: options.call?.ring }));
+      return new FirstAnswer(
+        await announceFirst(runtime, first, { key, tries: earlier, ring: options.call?.ring }),
+      );
     });
     if (given instanceof FirstAnswer) return given.accepted;
     const answer = sanitizeJson(given).value;
@@ -158,7 +164,9 @@ async function acceptOnce(
     const { call } = options;
     const isWaitingCall = call !== undefined && awaited !== undefined;
     if (isWaitingCall) call.pass();
-    turnIds.push(...unit.submission.turns.map(({ id }) => id));
+    const { rings, ended, dueBatchIds } = tools;
+    const turnIds = unit.submission.turns.map(({ id }) => id);
+    attempt.written.push({ turnIds, answer, awaitedBatchId, rings, ended, dueBatchIds });
     const result = await unit.commit(
       {
         operation: {
@@ -185,7 +193,7 @@ async function acceptOnce(
       const now = await open(runtime, options, request);
       const again = replay(now, key, requestHash);
       if (again !== undefined)
-        return announceFirst(runtime, again, { key, turnIds, ring: options.call?.ring });
+        return announceFirst(runtime, again, { key, tries: earlier, ring: options.call?.ring });
       checkParent(now);
       if (result.because === 'full') throw runIsFull(opening);
       if (result.because === 'answered' && call !== undefined)
@@ -193,9 +201,9 @@ async function acceptOnce(
       throw new KernelError('turn_ended', { details: { turn_id: parent?.turnId } });
     }
     announce(runtime, result.turns, call?.ring);
-    runtime.ring(tools.rings);
-    for (const ended of tools.ended) announceEnds(runtime, ended);
-    runtime.finishSoon(tools.dueBatchIds);
+    runtime.ring(rings);
+    for (const ends of ended) announceEnds(runtime, ends);
+    runtime.finishSoon(dueBatchIds);
     return {
       projectId: opening.projectId,
       answer,
@@ -265,22 +273,52 @@ async function firstAnswer(
   return replay(await open(runtime, options, request), request.key, requestHash);
 }
 
+/** What a try of a submission writes, and announces after its commit. */
+interface Written extends Pick<Primitive, 'rings' | 'ended' | 'dueBatchIds'> {
+  readonly turnIds: readonly TurnId[];
+  readonly answer: JsonValue;
+  readonly awaitedBatchId: Accepted['awaitedBatchId'];
+}
+
 /**
- * The answer of a first try that was lost. The turns that it has dispatched are rung as that try would have done. Under a
- * key that the caller chose, the answer belongs to another submission, unless the turns are those of this one.
+ * Whether the answer under a key is that of this try. New turns prove it, and so do new ids in the answer. Where the answer has no
+ * new ids, another submission under the same key at the same moment has done the same.
+ */
+const isAnswerOf = (known: Accepted, { turnIds, answer, awaitedBatchId }: Written): boolean =>
+  turnIds.length === 0 &&
+  awaitedBatchId === known.awaitedBatchId &&
+  canonicalJson(answer) === canonicalJson(known.answer);
+
+/**
+ * The answer of a first try that was lost. What that try would have announced is announced. Under a key that the caller chose,
+ * the answer may belong to another submission.
  */
 async function announceFirst(
   runtime: RuntimeCore,
   known: Accepted,
   first: {
     readonly key: string;
-    readonly turnIds: readonly TurnId[];
+    readonly tries: readonly Written[];
     readonly ring: ((rings: readonly Ring[]) => void) | undefined;
   },
 ): Promise<Accepted> {
-  const turns = await findSubmitted(runtime.pool, first.turnIds);
-  announce(runtime, turns, first.ring);
-  return { ...known, isReplay: turns.length === 0 && !first.key.startsWith('auto:') };
+  const { key, tries } = first;
+  const turns = await findSubmitted(
+    runtime.pool,
+    tries.flatMap(({ turnIds }) => turnIds),
+  );
+  const isOwn = key.startsWith('auto:') || turns.length > 0 || tries.some((one) => isAnswerOf(known, one));
+  if (isOwn) {
+    announce(runtime, turns, first.ring);
+    const rung = tries.flatMap(({ rings }) => rings.map(({ turnId }) => turnId));
+    runtime.ring(await findRings(runtime.pool, rung));
+    await announceTries(
+      runtime,
+      tries.flatMap(({ ended }) => ended),
+    );
+    runtime.finishSoon(tries.flatMap(({ dueBatchIds }) => dueBatchIds));
+  }
+  return { ...known, isReplay: !isOwn };
 }
 
 /** After the commit: rings for what was dispatched, and a look at the queue for what was not. Never fails, never waits. */

@@ -50,7 +50,7 @@ export interface Accepted {
   readonly awaitedTurnId: TurnId | null;
   /** The batch whose end is the final answer. */
   readonly awaitedBatchId: BatchId | null;
-  /** True when this key had been accepted before. */
+  /** True when another submission had been accepted under this key before. */
   readonly isReplay: boolean;
   /** What the calling turn ends with, when the primitive ends it. Nothing was written then. */
   readonly ending: { readonly deliverable: JsonValue } | null;

@@ -47,7 +47,7 @@ export interface ImportOptions extends Omit<TapeOptions, 'create'> {
 
 export interface ImportedTape {
   readonly boxId: BoxId;
-  /** It had been imported before under this key. */
+  /** Another import had been made before under this key. */
   readonly isRepeated: boolean;
   /** Positions of the first and last entry that was appended. */
   readonly first: number;
@@ -191,11 +191,23 @@ function checkKey(key: string): string {
 /** Another import was finished under the key while this one wrote. */
 class KeyTaken extends Error {}
 
-async function write(tx: Tx, what: Import, read: ReadSource): Promise<ImportedTape> {
+/** Two imports never fill the same positions of a tape. */
+const isSameImport = (one: ImportedTape, other: ImportedTape): boolean =>
+  one.boxId === other.boxId && one.first === other.first && one.last === other.last;
+
+/** @param tries - What earlier tries have made, if they were committed. What this try makes is added. */
+async function write(
+  tx: Tx,
+  what: Import,
+  { read, tries }: { readonly read: ReadSource; readonly tries: ImportedTape[] },
+): Promise<ImportedTape> {
   const { actor, address, key } = what;
   const operation = { projectId: actor.projectId, key };
   const known = await findImport(tx, operation);
-  if (known !== undefined) return repeat(tx, what, { known, hash: read.hash });
+  if (known !== undefined) {
+    const first = await repeat(tx, what, { known, hash: read.hash });
+    return { ...first, isRepeated: !tries.some((made) => isSameImport(made, first)) };
+  }
   await openStage(tx);
   for await (const chunk of read.chunks()) await stageEntries(tx, chunk);
   if (!(await beginImport(tx, operation))) throw new KeyTaken();
@@ -207,7 +219,9 @@ async function write(tx: Tx, what: Import, read: ReadSource): Promise<ImportedTa
       : await fill(tx, { boxId, file: 0, actor }, read);
   const made = { boxId, ...filled, archived: existing === undefined ? read.files.length - 1 : 0 };
   await endImport(tx, operation, { hash: read.hash, response: made });
-  return { ...made, isRepeated: false };
+  const imported = { ...made, isRepeated: false };
+  tries.push(imported);
+  return imported;
 }
 
 export async function importTape(
@@ -229,8 +243,9 @@ export async function importTape(
   if ((await findImport(pool, { projectId: actor.projectId, key: what.key })) === undefined)
     await findExisting(pool, what);
   await using read = await ReadSource.read(source, { actor: { ...actor, maxCardBytes }, onProgress });
+  const tries: ImportedTape[] = [];
   const attempt = (): Promise<ImportedTape> =>
-    withHandlerSlot(pool, 'importTape', () => transaction(pool, (tx) => write(tx, what, read)));
+    withHandlerSlot(pool, 'importTape', () => transaction(pool, (tx) => write(tx, what, { read, tries })));
   return await attempt().catch((error: unknown) => {
     if (error instanceof KeyTaken) return attempt();
     throw error;

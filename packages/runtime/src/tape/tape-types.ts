@@ -30,7 +30,7 @@ export interface Appended {
   /** Positions of the first and last entry. */
   readonly first: number;
   readonly last: number;
-  /** True when it had been appended before under its key. */
+  /** True when another append had been made before under its key. */
   readonly isRepeated: boolean;
 }
 

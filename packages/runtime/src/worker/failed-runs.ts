@@ -29,9 +29,8 @@ import {
   noteSweepFailure,
   releaseNoted,
   releaseTurns,
-  transaction,
 } from '@boxcar/store';
-import { announceEnds, endWaiting } from '../end-subtrees.js';
+import { endAndAnnounce, endWaiting } from '../end-subtrees.js';
 import type { Runtime } from '../runtime.js';
 import { isShared, toCause } from './causes.js';
 import type { TurnLoader, ViewedTurn } from './loader.js';
@@ -219,10 +218,7 @@ async function endFailed(
   try {
     const turn = await findEndable(runtime.pool, turnId);
     if (turn === undefined) return;
-    const ended = await transaction(runtime.pool, (tx) =>
-      endWaiting(tx, turn, { status: 'failed', error: ending }),
-    );
-    announceEnds(runtime, ended);
+    await endAndAnnounce(runtime, {}, (tx) => endWaiting(tx, turn, { status: 'failed', error: ending }));
   } catch (failure) {
     runtime.log('error', 'turn.not_ended', { turn_id: turnId, error: toCause(failure) });
   }

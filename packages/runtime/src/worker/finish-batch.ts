@@ -20,6 +20,7 @@ import {
   type CallSettlement,
   closeBatch,
   endBatch,
+  findRings,
   findUnendedMembers,
   findWantedMembers,
   type LockLimit,
@@ -33,7 +34,7 @@ import {
   transactWithin,
 } from '@boxcar/store';
 import { deliverableOf } from '../deliverable.js';
-import { announceEnds, endSubtrees } from '../end-subtrees.js';
+import { endAndAnnounce, endSubtrees } from '../end-subtrees.js';
 import type { RuntimeCore } from '../runtime.js';
 import { fromCause } from './causes.js';
 import { buildResult } from './ending.js';
@@ -126,19 +127,24 @@ function settlementOf(batch: BatchRow, status: FinalBatchStatus, answer: JsonVal
   return [buildResult(call, { status: callStatus, result: answer, ...error }, { authorId: 'kernel' })];
 }
 
-/** @returns What it resumed; undefined when it is not to be ended, or somebody else has. */
+/**
+ * @returns What it resumed; undefined when it is not to be ended, or somebody else has. If an earlier try may have ended it, the
+ *   waiting turn is rung again.
+ */
 function end(
   runtime: Pick<RuntimeCore, 'pool'>,
   seen: BatchRow,
   options: Options,
 ): Promise<SettledTurns | undefined> {
-  return transactWithin(runtime.pool, options, async (tx) => {
+  return transactWithin(runtime.pool, options, async (tx, attempt) => {
     const [batch, members] = await Promise.all([
       lockBatch(tx, seen, options),
       // Under the lock: the counters that are decided on are those of these very members.
       loadMembers(tx, seen.turn_ids, summaryLimit(seen.turn_ids.length)),
     ]);
     if (batch === undefined) return undefined;
+    if (attempt > 1 && batch.status !== 'running')
+      return { rings: await findRings(tx, batch.turn_id === null ? [] : [batch.turn_id]), duplicates: [] };
     const left = await findLeft(tx, batch);
     const decision = decideJoin(stateOf(batch, left));
     if (decision.kind !== 'finish') return undefined;
@@ -194,7 +200,7 @@ export async function finishBatch(
       const { run_id: runId } = batch;
       if (runId === null) continue;
       const isLeft = new Set([...left.spared, ...left.pending, ...left.lost.keys()]);
-      const ended = await transactWithin(runtime.pool, options, (tx) =>
+      const ended = await endAndAnnounce(runtime, options, (tx) =>
         endSubtrees(tx, {
           runId,
           rootTurnIds: batch.turn_ids.filter((id) => !isLeft.has(id)),
@@ -205,7 +211,6 @@ export async function finishBatch(
           error: closedError(closing, batch),
         }),
       );
-      announceEnds(runtime, ended);
       // The batch is finished after the sweep has ended those members, or has given them up.
       if (left.pending.length + ended.unended.length > 0) return;
       continue;

@@ -3,6 +3,7 @@ import type { BatchId } from '@boxcar/kernel';
 import {
   type CallSettlement,
   detachBatch,
+  findSettled,
   type LockLimit,
   lockBatch,
   settleCalls,
@@ -18,10 +19,10 @@ export async function leaveBatch(
   limit: LockLimit = {},
 ): Promise<'recorded' | 'duplicate'> {
   const { turnId, toolCallId } = settlement;
-  const settled = await transactWithin(runtime.pool, limit, async (tx) => {
+  const settled = await transactWithin(runtime.pool, limit, async (tx, attempt) => {
     const batch = await lockBatch(tx, { id: batchId, turn_id: turnId });
     if (batch === undefined || batch.status !== 'running' || batch.tool_call_id !== toolCallId)
-      return undefined;
+      return attempt > 1 ? findSettled(tx, settlement) : undefined;
     await detachBatch(tx, batchId);
     return settleCalls(tx, [settlement]);
   });

@@ -1,11 +1,15 @@
-import type { Ring, TurnId } from '@boxcar/kernel';
+import { type BatchId, KernelError, type Ring, type RunId, type TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { createPool } from '@boxcar/store';
+import { createPool, findEndable, loadOpenCalls, type OpenCallRow, transaction } from '@boxcar/store';
 import { statementProxy, testDatabase, waitFor } from '@boxcar/testkit';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { InProcessDoorbell } from '../doorbell/in-process.js';
+import { closingOf } from '../end-locked.js';
+import { endAndAnnounce, endSubtrees, endWaiting } from '../end-subtrees.js';
 import { Runtime } from '../runtime.js';
+import { finishBatch } from './finish-batch.js';
+import { leaveBatch } from './leave-batch.js';
 import { Sweeper } from './sweeper.js';
 import { createWorker } from './worker.js';
 
@@ -178,4 +182,145 @@ test('a submission whose answer was lost is rung at once, and is not a repetitio
   await worker.close();
   await runtime.close();
   await pool.end();
+});
+
+describe('a turn that waits continues by itself when the answer is lost to', () => {
+  async function stage() {
+    const database = await testDatabase();
+    const proxy = await statementProxy(database.url);
+    const pool = createPool({ connectionString: proxy.url, max: 2 });
+    const common = {
+      directUrl: database.url,
+      doorbell: new InProcessDoorbell(),
+      model: createModelRouter({}),
+    };
+    /** Its answers are lost. */
+    const runtime = new Runtime({ ...common, pool });
+    const own = new Runtime({ ...common, pool: database.pool });
+    await own.applyProfile({
+      name: 'absent',
+      instructions: 'Answer.',
+      model: 'scripted',
+      worker_target: 'nobody',
+      script: [{ say: 'never' }],
+    });
+    const worker = await createWorker(own, CALM);
+    const close = async (): Promise<void> => {
+      await worker.close();
+      await runtime.close();
+      await own.close();
+      await pool.end();
+      await proxy[Symbol.asyncDispose]();
+      await database.close();
+    };
+    return { database, proxy, pool, runtime, own, [Symbol.asyncDispose]: close };
+  }
+  type Stage = Awaited<ReturnType<typeof stage>>;
+  interface Waiting {
+    readonly turnId: TurnId;
+    readonly runId: RunId;
+    /** The turn that it waits for. */
+    readonly childId: TurnId;
+    readonly call: OpenCallRow | undefined;
+  }
+
+  const DELEGATE = {
+    tool: 'delegate_async',
+    arguments: { target_strategy: 'new', target_ref: 'absent', instruction: 'go', wait: true },
+  };
+  const FORK = {
+    tool: 'fork_join',
+    arguments: { tasks: [{ target_strategy: 'new', target_ref: 'absent', instruction: 'go' }] },
+  };
+  const NOTE = { tool: 'note', arguments: {} };
+  const batchOf = async ({ database }: Stage): Promise<BatchId> =>
+    (await database.pool.query<{ id: BatchId }>('select id from boxcar.batches')).rows[0]?.id ??
+    ('' as BatchId);
+  const canceled = new KernelError('canceled').toJSON();
+
+  const cases: [string, object, (of: Stage, waiting: Waiting) => Promise<unknown>][] = [
+    [
+      'the end of its batch',
+      FORK,
+      async (of, { runId, childId }) => {
+        const ending = { runId, rootTurnIds: [childId], status: 'canceled', error: canceled } as const;
+        await transaction(of.database.pool, (tx) => endSubtrees(tx, ending));
+        await finishBatch(of.runtime, await batchOf(of));
+      },
+    ],
+    [
+      'the end of its call, which leaves its batch',
+      FORK,
+      async (of, { call }) => {
+        if (call === undefined) throw new Error('no open call');
+        const settlement = closingOf(call);
+        expect(await leaveBatch(of.runtime, await batchOf(of), settlement)).toBe('recorded');
+      },
+    ],
+    [
+      'the cancel of the turn that it waits for',
+      DELEGATE,
+      async ({ runtime }, { childId }) => {
+        const { answer } = await runtime.accept('cancel', { turn_id: childId });
+        expect(answer).toMatchObject({ status: 'canceled', turn_ids: [childId] });
+      },
+    ],
+    [
+      'another end of the turn that it waits for',
+      DELEGATE,
+      async ({ runtime, pool }, { childId }) => {
+        const child = await findEndable(pool, childId);
+        if (child === undefined) throw new Error('no turn to end');
+        await endAndAnnounce(runtime, {}, (tx) =>
+          endWaiting(tx, child, { status: 'failed', error: canceled }),
+        );
+      },
+    ],
+    [
+      'the raise of its budget',
+      NOTE,
+      async ({ runtime }, { runId, turnId }) => {
+        const { answer } = await runtime.accept('raise_budget', { target: runId, budget: { steps: 9 } });
+        expect(answer).toMatchObject({ woken_turn_ids: [turnId] });
+      },
+    ],
+  ];
+
+  test.each(cases)('%s', { timeout: 60_000 }, async (_what, call, act) => {
+    await using of = await stage();
+    const { database, proxy, own } = of;
+    own.registerTool({ name: 'note', description: 'Notes.', input: z.strictObject({}), run: () => 'noted' });
+    await own.applyProfile({
+      name: 'waiting',
+      instructions: 'Ask.',
+      model: 'scripted',
+      tools: ['delegate_async', 'fork_join', 'note'],
+      delegation_policy: { target_profiles: null },
+      limits: { on_budget: 'pause' },
+      script: [{ calls: [call] }, { say: 'done' }],
+    } as Parameters<Runtime['applyProfile']>[0]);
+    const launched = await own.submit('launch_principal', {
+      profile_name: 'waiting',
+      instruction: 'go',
+      budget: { steps: call === NOTE ? 1 : 5 },
+    });
+    const { turn_id: turnId } = launched as { turn_id: TurnId };
+    const stateOf = async () =>
+      (
+        await database.pool.query<{ status: string; run_id: RunId; child_id: TurnId }>(
+          'select t.status, t.run_id, (select c.id from boxcar.turns c where c.parent_turn_id = t.id) as child_id from boxcar.turns t where t.id = $1',
+          [turnId],
+        )
+      ).rows[0];
+    await waitFor(async () => (await stateOf())?.status === 'suspended', { message: 'the turn waits' });
+    const state = await stateOf();
+    if (state === undefined) throw new Error('no turn');
+    const [open] = await loadOpenCalls(database.pool, [turnId]);
+    await of.pool.query('select 1');
+    await waitFor(() => proxy.quietMs > 20, { message: 'nothing is under way', intervalMs: 2 });
+    proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection' });
+    await act(of, { turnId, runId: state.run_id, childId: state.child_id, call: open });
+    expect(proxy.struck).toBe('commit');
+    expect(await own.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+  });
 });

@@ -46,13 +46,11 @@ import {
   type SweepFindings,
   type SweepKind,
   sqlStateOf,
-  type Tx,
   takeOver,
-  transactWithin,
   wakeDue,
   wakeForLeftovers,
 } from '@boxcar/store';
-import { announceEnds, type EndSubtrees, endWaiting } from '../end-subtrees.js';
+import { type EndSubtrees, endAndAnnounce, endWaiting } from '../end-subtrees.js';
 import type { Runtime } from '../runtime.js';
 import { fromCause, toCause } from './causes.js';
 import { buildResult } from './ending.js';
@@ -365,8 +363,7 @@ export class Sweeper {
       rows: turns,
       key: 'turn_id',
       work: async (turn, limit) => {
-        const end = (tx: Tx) => endWaiting(tx, turn, { status, error });
-        announceEnds(this.#runtime, await transactWithin(this.#runtime.pool, limit, end));
+        await endAndAnnounce(this.#runtime, limit, (tx) => endWaiting(tx, turn, { status, error }));
       },
     });
   }
