@@ -35,7 +35,6 @@ import {
   advanceTurns,
   announceWorker,
   askServer,
-  type BatchTry,
   CANCELED_CHANNEL,
   claimWithViews,
   commitSteps,
@@ -46,6 +45,7 @@ import {
   giveUpLease,
   type HeldAt,
   isServerTrouble,
+  type LimitedTry,
   limitByLease,
   parseWorkerNotice,
   type Renewal,
@@ -123,7 +123,7 @@ interface Active {
 async function advance(
   pool: pg.Pool,
   advances: readonly StepResults[],
-  attempt: BatchTry,
+  attempt: LimitedTry,
 ): Promise<Awaited<ReturnType<typeof advanceTurns>>> {
   const whole = advances.filter((item) => item.isWhole);
   const finished = whole.length === 0 ? undefined : await finishSteps(pool, whole, attempt);
@@ -164,6 +164,9 @@ const QUEUES_MS = 500;
 
 /** Every fourth check of the rows starts with the oldest turn. Otherwise projects with fewer turns could always go first. */
 const OLDEST_EVERY = 4;
+
+/** A turn whose row is locked leaves its batch, and does not hold up the others. */
+const LEAVES_LOCKED = { locks: {} };
 
 /** How often the worker checks in each lease that the pool answers. */
 const PROOFS_PER_LEASE = 10;
@@ -280,19 +283,19 @@ export class Worker implements AsyncDisposable {
         try: attempt,
       }).finally(() => this.#room.leave(reservedBytes));
       return outcomes.map((outcome) => ({ outcome, holderId }));
-    });
+    }, LEAVES_LOCKED);
     this.#commits = new Batcher(async (commits, attempt) => {
       const result = await commitSteps(runtime.pool, commits, attempt);
       const paired = pairRings(commits, result);
       runtime.ring(paired.others);
       runtime.announceEnds(result);
       return paired.commits;
-    });
+    }, LEAVES_LOCKED);
     this.#advances = new Batcher(async (advances, attempt) => {
       const { outcomes, rings } = await advance(runtime.pool, advances, attempt);
       runtime.ring(rings);
       return outcomes;
-    });
+    }, LEAVES_LOCKED);
     this.#records = createRecorder(runtime);
     this.#left = new LeftTurns({ runtime, record: (result) => this.#records.add(result) });
     this.#modelWaits = new ModelWaits(runtime);
