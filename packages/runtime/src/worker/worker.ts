@@ -546,7 +546,8 @@ export class Worker implements AsyncDisposable {
 
   /**
    * Turns that the rows give to this worker but that it does not run, because the answer to a claim or a commit was lost.
-   * They are handed back when two heartbeats in a row find them at the same epoch.
+   * They are handed back when two heartbeats in a row find them at the same epoch. A turn whose row is locked is left to the next
+   * heartbeat.
    */
   async #releaseOrphans(held: readonly HeldAt[]): Promise<void> {
     const orphans = new Map(
@@ -567,7 +568,8 @@ export class Worker implements AsyncDisposable {
     const holderId = this.#id;
     try {
       const begunIds = this.#left.begunOf(confirmedIds);
-      const rings = await releaseTurns(this.#runtime.pool, holderId, confirmed, { begunIds }).catch(
+      const options = { begunIds, skipsLocked: true };
+      const rings = await releaseTurns(this.#runtime.pool, holderId, confirmed, options).catch(
         async (error: unknown) => {
           if (isServerTrouble(error)) throw error;
           // A row that cannot be written must not prevent the others from being handed back.
@@ -917,8 +919,13 @@ export class Worker implements AsyncDisposable {
         ...this.#left.begunOf(),
         ...[...this.#active.values()].flatMap((active) => [...active.begunIds]),
       ];
-      const given = releaseTurns(pool, this.#id, null, { begunIds }).then((rings) => doorbell.ring(rings));
-      await attempt('handing its turns back', given, left());
+      const release = (skipsLocked: boolean) => releaseTurns(pool, this.#id, null, { begunIds, skipsLocked });
+      // A turn whose row is locked is waited for after the others, also when the time is over.
+      const handBack = async (): Promise<void> => {
+        const free = await release(true);
+        await Promise.all([doorbell.ring(free), release(false).then((rings) => doorbell.ring(rings))]);
+      };
+      await attempt('handing its turns back', handBack(), left());
       await attempt('removing its row from the database', removeWorker(pool, this.#id), left());
     }
     await attempt('the sweep and the watch of other workers', stopping, left());
