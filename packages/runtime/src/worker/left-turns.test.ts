@@ -36,6 +36,7 @@ async function payer(
     readonly directUrl: string;
     readonly worker: WorkerOptions;
     readonly pay: () => Promise<void>;
+    readonly onLog?: (event: string) => void;
   },
 ): Promise<Payer> {
   const log: { event: string; outcome?: unknown }[] = [];
@@ -46,7 +47,10 @@ async function payer(
     directUrl: options.directUrl,
     doorbell: new InProcessDoorbell(),
     model: createModelRouter({}),
-    log: (_level, event, { outcome } = {}) => void log.push({ event, outcome }),
+    log: (_level, event, { outcome } = {}) => {
+      log.push({ event, outcome });
+      options.onLog?.(event);
+    },
   });
   runtime.registerTool({
     name: 'pay',
@@ -146,3 +150,43 @@ test('the reply of a committed step is not evidence, even if the turn has left b
   expect(outcomes()).toEqual(['ended', 'ended', 'left']);
   expect((await database.pool.query('select kind from boxcar.evidence')).rows).toEqual([]);
 });
+
+test('a recorded result whose answer was lost in a long outage is no evidence', async () => {
+  await using database = await testDatabase();
+  await using proxy = await statementProxy(database.url);
+  await using one = await payer(database, {
+    url: proxy.url,
+    directUrl: database.url,
+    worker: { leaseMs: 60_000, heartbeatMs: 1_000 },
+    pay: async () => undefined,
+    onLog: (event) => {
+      // The database is back in the pause between two tries of the result.
+      if (event === 'turn.result_not_recorded') proxy.arm();
+    },
+  });
+  // Prepares its statements.
+  await one.endOf(await one.launch());
+  proxy.arm();
+  await one.endOf(await one.launch());
+  const text = proxy.statements.find((statement) => /call_count int, results json/.test(statement));
+  if (text === undefined) throw new Error('no statement that records the result');
+  await waitFor(() => proxy.quietMs > 300, { message: 'quiet' });
+  proxy.arm({ at: { text, nth: 1 }, when: 'after', scope: 'process' });
+  const turnId = await one.launch();
+  await waitFor(() => proxy.isDead, { message: 'the result is recorded, and the answer lost' });
+  // No sweep rings it: the worker has handed it back when it is dispatched again.
+  await waitFor(
+    async () =>
+      (
+        await database.pool.query("select from boxcar.turns where id = $1 and status = 'dispatched'", [
+          turnId,
+        ])
+      ).rowCount === 1,
+    { message: 'the turn is handed back', deadlineMs: 40_000 },
+  );
+  const { rows } = await database.pool.query('select status from boxcar.tool_calls where turn_id = $1', [
+    turnId,
+  ]);
+  expect(rows).toEqual([{ status: 'success' }]);
+  expect((await database.pool.query('select kind from boxcar.evidence')).rows).toEqual([]);
+}, 90_000);

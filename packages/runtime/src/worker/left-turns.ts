@@ -31,7 +31,8 @@ export async function recordLeft({ runtime, record }: RecordHost, held: Unrecord
   await Promise.all(
     [...unrecorded].map(async ([result, step]) => {
       try {
-        if ((await record(result)) === 'duplicate')
+        // An earlier try may have recorded it: then it is not late.
+        if ((await record(result, { isRepeated: true })) === 'duplicate')
           await keepLate(runtime, held, lateSettlements([result], step));
         unrecorded.delete(result);
       } catch (error) {

@@ -297,7 +297,7 @@ export class Worker implements AsyncDisposable {
       return outcomes;
     }, LEAVES_LOCKED);
     this.#records = createRecorder(runtime);
-    this.#left = new LeftTurns({ runtime, record: (result) => this.#records.add(result) });
+    this.#left = new LeftTurns({ runtime, record: (result, options) => this.#records.add(result, options) });
     this.#modelWaits = new ModelWaits(runtime);
     this.#sweeper = new Sweeper(runtime, {
       lostRingMs: this.#options.lostRingMs,
@@ -724,7 +724,7 @@ export class Worker implements AsyncDisposable {
         return outcome;
       },
       advance: (results) => this.#advances.add(results),
-      record: (result) => this.#records.add(result),
+      record: (result, options) => this.#records.add(result, options),
       checkLease: () => {
         if (this.#isStale())
           controller.abort(
