@@ -1,7 +1,7 @@
 /** The results of tools are not lost while the database is away. */
 import type { TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { createPool, dropConnections, endPool } from '@boxcar/store';
+import { type CallSettlement, createPool, dropConnections, endPool, toDatabaseError } from '@boxcar/store';
 import {
   statementProxy,
   type TcpProxy,
@@ -15,7 +15,10 @@ import { expect, test } from 'vitest';
 import { z } from 'zod';
 import { InProcessDoorbell } from '../doorbell/in-process.js';
 import { Runtime } from '../runtime.js';
+import { harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
+import type { HeldTurn } from './held-turn.js';
+import { LeftTurns } from './left-turns.js';
 import { createWorker, type WorkerOptions } from './worker.js';
 
 const NEVER_MS = 3_600_000;
@@ -190,3 +193,75 @@ test('a recorded result whose answer was lost in a long outage is no evidence', 
   expect(rows).toEqual([{ status: 'success' }]);
   expect((await database.pool.query('select kind from boxcar.evidence')).rows).toEqual([]);
 }, 90_000);
+
+// P0001 is refused at once; the others are tried again first, because they may pass.
+test.each(['40001', '53200', 'P0001'])(
+  'a turn whose result can never be recorded (%s) ends as failed with the cause',
+  async (state) => {
+    await using h = await harness();
+    h.runtime.registerTool({
+      name: 'look',
+      description: 'Looks.',
+      input: z.strictObject({}),
+      retry: 'safe',
+      run: () => Promise.resolve('seen'),
+    });
+    await h.profile('looker', [{ calls: [{ tool: 'look', arguments: {} }] }, { say: 'done' }], {
+      tools: ['look'],
+    });
+    await h.rows(`create function public.refuse() returns trigger language plpgsql as $$ begin
+        raise exception 'this result is poison' using errcode = '${state}'; end $$;
+      create trigger refuse before update on boxcar.tool_calls for each row when (new.status = 'success') execute function public.refuse()`);
+    const answer = await h.runtime.submit('launch_principal', { profile_name: 'looker', instruction: 'go' });
+    const { turn_id: turnId } = answer as { turn_id: TurnId };
+    await h.worker({ sweepMs: 50, lostRingMs: 100, leaseMs: 1_000, heartbeatMs: 200 });
+    const rows = await waitFor(
+      async () => {
+        await h.rows('update boxcar.sweep_failures set next_try_at = now() where not is_dead');
+        const found = await h.rows<{ error: unknown }>(
+          "select error from boxcar.turns where id = $1 and status = 'failed'",
+          [turnId],
+        );
+        return found.length > 0 ? found : undefined;
+      },
+      { message: 'the turn has failed', deadlineMs: 40_000 },
+    );
+    expect(rows[0]?.error).toMatchObject({
+      message: expect.stringContaining('this result is poison'),
+      details: { attempts: state === '53200' ? 10 : 5 },
+    });
+    await checkInvariants(h.database.pool);
+  },
+  90_000,
+);
+
+test.each([
+  ['40001', 5, false],
+  ['53200', 5, false],
+  ['55P03', 8, true],
+  ['57P03', 8, true],
+])('a result that fails with %s is tried %i times, and then still kept: %s', async (code, tries, isKept) => {
+  const failure = Object.assign(new Error('refused'), { code });
+  const events: string[] = [];
+  let count = 0;
+  const left = new LeftTurns({
+    runtime: { pool: {} as pg.Pool, log: (_level, event) => void events.push(event) },
+    record: () => {
+      count += 1;
+      return Promise.reject(toDatabaseError(failure));
+    },
+  });
+  const turnId = '01890000-0000-7000-8000-000000000001' as TurnId;
+  const result = { turnId } as CallSettlement;
+  left.add({
+    turn: { turnId, epoch: 1 },
+    begunIds: new Set(),
+    unrecorded: new Map([[result, 1]]),
+  } as unknown as HeldTurn);
+  await waitFor(() => count >= tries && (isKept || !left.owes(turnId)), { message: 'it was tried' });
+  expect(left.owes(turnId)).toBe(isKept);
+  left.close();
+  await left.record();
+  expect(count).toBe(tries);
+  expect(events.filter((event) => event === 'turn.result_lost')).toHaveLength(isKept ? 0 : 1);
+});

@@ -753,16 +753,16 @@ export class Worker implements AsyncDisposable {
         });
         // Handed back at once; each further failure delays the next ring longer. An aborted turn is not held by this
         // worker any more, or the shutdown hands it back.
-        if (!controller.signal.aborted)
-          isLeft = !(
-            (await recordLeft(host, held)) &&
-            (await handBackFailed(
-              this.#runtime,
-              { turn, holderId, begunIds: [...held.begunIds] },
-              { error, loader: this.#loader },
-            ))
-          );
-        else isLeft = true;
+        // A turn whose results wait for the database is not handed back before they are recorded.
+        const left = controller.signal.aborted ? 'waiting' : await recordLeft(host, held);
+        const isHandedBack =
+          left !== 'waiting' &&
+          (await handBackFailed(
+            this.#runtime,
+            { turn, holderId, begunIds: [...held.begunIds] },
+            { error, loader: this.#loader },
+          ));
+        isLeft = !isHandedBack || left === 'failing';
       } finally {
         if (isLeft) this.#left.add(held);
         view.drop();
