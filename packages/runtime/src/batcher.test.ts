@@ -1,7 +1,7 @@
 import { KernelError } from '@boxcar/kernel';
 import { createPool, handlerScope, insideHandler, refuseNested } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { Batcher, type BatcherOptions } from './batcher.js';
 
 /** A batcher that doubles numbers, and what it was given batch by batch. */
@@ -131,6 +131,63 @@ describe('a batcher', () => {
       expect(await answers[3]).toBe(6);
     },
   );
+
+  test('an item whose row is locked leaves its place, and is tried again beside the batches', async () => {
+    const isLocked = new Set(range(8));
+    const alone: number[] = [];
+    let atOnce = 0;
+    let most = 0;
+    const batcher = new Batcher<number, number>(
+      async (inputs, { lockMs, isRepeated }) => {
+        if (lockMs !== undefined) {
+          expect(inputs).toHaveLength(1);
+          expect(isRepeated).toBe(true);
+          alone.push(...inputs);
+          most = Math.max(most, ++atOnce);
+          await new Promise((resolve) => setTimeout(resolve, 20));
+          atOnce -= 1;
+        }
+        if (inputs.some((input) => isLocked.has(input))) throw limit('55P03');
+        return inputs.map((input) => input * 2);
+      },
+      { maxItems: 1, locks: {} },
+    );
+    const locked = range(8).map((input) => batcher.add(input));
+    expect(await batcher.add(100)).toBe(200);
+    await waitFor(() => new Set(alone).size === 8, { message: 'each was tried again' });
+    expect(await batcher.add(101)).toBe(202);
+    isLocked.clear();
+    expect(await Promise.all(locked)).toEqual(range(8).map((input) => input * 2));
+    expect(most).toBe(2);
+  });
+
+  test('an item whose row stays locked fails with its own error after 15 seconds', async () => {
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] });
+    try {
+      const failure = limit('55P03');
+      const batcher = new Batcher<number, number>(
+        async (inputs) => {
+          if (inputs.includes(3)) throw failure;
+          return inputs.map((input) => input * 2);
+        },
+        { locks: {} },
+      );
+      const startedAt = performance.now();
+      let ms: number | undefined;
+      const settled = addAll(batcher, range(7));
+      void settled.then(() => {
+        ms = performance.now() - startedAt;
+      });
+      await vi.advanceTimersByTimeAsync(14_000);
+      expect(ms).toBeUndefined();
+      await vi.advanceTimersByTimeAsync(2_000);
+      expect(ms).toBeGreaterThanOrEqual(15_000);
+      expect((await settled)[3]).toEqual({ status: 'rejected', reason: failure });
+      expect((await settled).filter(({ status }) => status === 'rejected')).toHaveLength(1);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
 
   test.each([
     ['loses each race', Object.assign(new Error('could not serialize'), { code: '40001' })],

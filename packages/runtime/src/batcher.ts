@@ -3,11 +3,16 @@ import {
   isOutOfResources,
   isOverRowLimit,
   isServerTrouble,
+  isTransient,
+  type LockLimit,
   outsideHandlers,
+  sqlStateOf,
+  toDatabaseError,
 } from '@boxcar/store';
 
 interface Item<I, O> {
   readonly input: I;
+  readonly isRepeated: boolean;
   readonly resolve: (output: O) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -19,9 +24,36 @@ export interface BatcherOptions {
   readonly maxInFlight?: number;
   /** After how long a batch under way no longer holds up the next one. Default 20. */
   readonly patienceMs?: number;
+  /**
+   * Given: the work waits for locks no longer than it is told, and an item whose row is locked leaves its batch. Absent: the work
+   * of an item that is alone waits for locks by itself.
+   */
+  readonly locks?: {
+    /** How long a batch waits for one lock. Absent: as long as the connection allows. */
+    readonly batchMs?: number;
+  };
 }
 
-type Run<I, O> = (inputs: readonly I[], attempt: Required<BatchTry>) => Promise<readonly O[]>;
+type Run<I, O> = (inputs: readonly I[], attempt: Required<BatchTry> & LockLimit) => Promise<readonly O[]>;
+
+/** How long an item that is tried again alone waits for one lock. */
+const ALONE_LOCK_MS = 200;
+/** Tries of items that have left their batches, at once: the connections that they hold. */
+const TRIES_BESIDE = 2;
+/** How long such an item is tried again: longer than the server keeps the locks of a stopped process. */
+const LOCK_PATIENCE_MS = 15_000;
+
+/** A limit of the connection has ended the work: it may be tried again. */
+const isPassingLimit = (error: unknown): boolean =>
+  isOverRowLimit(error) && isTransient(toDatabaseError(error));
+
+/** What is known of a batch that is tried, or of a part of a failed one. */
+interface Part {
+  readonly isPart: boolean;
+  readonly isRepeated: boolean;
+  /** When the batch was tried first. */
+  readonly startedAt: number;
+}
 
 /**
  * Gathers calls into batches, in a window that adapts by itself: an item that finds nothing under way starts at once; what
@@ -31,14 +63,18 @@ type Run<I, O> = (inputs: readonly I[], attempt: Required<BatchTry>) => Promise<
  *
  * A failed batch is split in halves, which run at the same time, until the poison item fails alone. A failure that takes
  * long (a locked row, a statement that exceeds its time limit) is not repeated for halves: each item is tried alone at
- * once. Only an item that is alone waits for a lock with patience. So one row delays the others of its batch once, by one
- * limit of the connection. A server that is away is not the fault of an item: then all items fail together.
+ * once. So one row delays the others of its batch once, by one limit of the connection. An item that meets such a limit alone
+ * leaves the batches (`locks`): it is tried again beside them, with pauses in which it holds neither a place nor a connection.
+ * A server that is away is not the fault of an item: then all items fail together.
  */
 export class Batcher<I, O> {
   readonly #run: Run<I, O>;
   readonly #maxItems: number;
   readonly #maxInFlight: number;
   readonly #patienceMs: number;
+  readonly #locks: BatcherOptions['locks'];
+  /** For items that have left their batches. */
+  readonly #beside: Batcher<I, O> | undefined;
   #waiting: Item<I, O>[] = [];
   #inFlight = 0;
   #isScheduled = false;
@@ -53,11 +89,19 @@ export class Batcher<I, O> {
     this.#maxItems = options.maxItems ?? 64;
     this.#maxInFlight = options.maxInFlight ?? 4;
     this.#patienceMs = options.patienceMs ?? 20;
+    this.#locks = options.locks;
+    this.#beside =
+      options.locks &&
+      new Batcher((inputs) => run(inputs, { isRepeated: true, isPatient: false, lockMs: ALONE_LOCK_MS }), {
+        maxItems: 1,
+        maxInFlight: TRIES_BESIDE,
+      });
   }
 
-  add(input: I): Promise<O> {
+  /** @param options.isRepeated - An earlier try of the item may have been committed. Default false. */
+  add(input: I, { isRepeated = false }: Pick<BatchTry, 'isRepeated'> = {}): Promise<O> {
     return new Promise<O>((resolve, reject) => {
-      this.#waiting.push({ input, resolve, reject });
+      this.#waiting.push({ input, isRepeated, resolve, reject });
       // What this very moment brings joins the batch; an idle system waits for no more.
       // A batch is not the work of the caller that happens to start it, and neither are the batches that follow.
       outsideHandlers(() => this.#schedule(queueMicrotask));
@@ -87,16 +131,23 @@ export class Batcher<I, O> {
     const batch = this.#waiting.splice(0, this.#maxItems);
     if (batch.length === 0) return;
     this.#inFlight++;
-    void this.#settle(batch, false).finally(() => {
+    const isRepeated = batch.some((item) => item.isRepeated);
+    void this.#settle(batch, { isPart: false, isRepeated, startedAt: performance.now() }).finally(() => {
       this.#inFlight--;
       // A busy one waits a turn of the event loop: who was just answered may have something to add.
       this.#schedule(setImmediate);
     });
   }
 
-  async #settle(batch: readonly Item<I, O>[], isRepeated: boolean): Promise<void> {
+  async #settle(batch: readonly Item<I, O>[], part: Part): Promise<void> {
+    const [item] = batch;
+    const isAlone = batch.length === 1;
     try {
-      const attempt = { isRepeated, isPatient: batch.length === 1 };
+      const attempt = {
+        isRepeated: part.isRepeated,
+        isPatient: isAlone && this.#locks === undefined,
+        lockMs: this.#locks && (this.#locks.batchMs ?? (isAlone && part.isPart ? ALONE_LOCK_MS : undefined)),
+      };
       const outputs = await this.#run(
         batch.map((item) => item.input),
         attempt,
@@ -107,19 +158,41 @@ export class Batcher<I, O> {
         else item.resolve(output);
       });
     } catch (error) {
-      if (batch.length === 1 || (isServerTrouble(error) && !isOutOfResources(error))) {
+      if (isAlone && item !== undefined && this.#beside !== undefined && isPassingLimit(error)) {
+        void this.#tryBeside(item, this.#beside, part.startedAt);
+        return;
+      }
+      if (isAlone || (isServerTrouble(error) && !isOutOfResources(error))) {
         for (const item of batch) item.reject(error);
         return;
       }
-      await this.#settleParts(batch, isOverRowLimit(error) ? 1 : Math.ceil(batch.length / 2));
+      const size = isOverRowLimit(error) ? 1 : Math.ceil(batch.length / 2);
+      await this.#settleParts(batch, size, part.startedAt);
+    }
+  }
+
+  /** Tries an item again that has left its batch: for a while if its row is locked, else once. Never throws. */
+  async #tryBeside(item: Item<I, O>, beside: Batcher<I, O>, startedAt: number): Promise<void> {
+    for (let tries = 1; ; tries += 1) {
+      await new Promise((resolve) => setTimeout(resolve, Math.min(50 * 2 ** tries, 500)));
+      try {
+        item.resolve(await beside.add(item.input));
+        return;
+      } catch (error) {
+        const isLocked = sqlStateOf(error) === '55P03';
+        if (isLocked && performance.now() - startedAt < LOCK_PATIENCE_MS) continue;
+        item.reject(toDatabaseError(error));
+        return;
+      }
     }
   }
 
   /** Runs the parts of a failed batch, a few at the same time. */
-  async #settleParts(batch: readonly Item<I, O>[], size: number): Promise<void> {
+  async #settleParts(batch: readonly Item<I, O>[], size: number, startedAt: number): Promise<void> {
     const starts = Array.from({ length: Math.ceil(batch.length / size) }, (_none, n) => n * size).values();
     const settleNext = async (): Promise<void> => {
-      for (const start of starts) await this.#settle(batch.slice(start, start + size), true);
+      for (const start of starts)
+        await this.#settle(batch.slice(start, start + size), { isPart: true, isRepeated: true, startedAt });
     };
     await Promise.all(Array.from({ length: this.#maxInFlight }, settleNext));
   }

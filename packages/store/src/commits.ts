@@ -24,17 +24,9 @@ import {
 import type pg from 'pg';
 import { closeBatchesOf } from './batches.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
-import {
-  type BatchTry,
-  patientOn,
-  retryBatch,
-  run,
-  sendOnce,
-  statement,
-  type Tx,
-  transactOnce,
-} from './db.js';
+import { patientOn, retryBatch, run, sendOnce, statement, type Tx, transactOnce } from './db.js';
 import { findCommitted, findRings, lockTurns } from './first-tries.js';
+import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
 import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
 
 export interface NewEntry {
@@ -162,16 +154,17 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
  * must be decided between, in one round trip.
  *
  * A commit that was made before returns the result of that time, also when the answer was lost. A turn with open calls is ended by
- * `commitWithin`, together with the turns that it waits for.
+ * `commitWithin`, together with the turns that it waits for. With a limit for locks it works like a repetition.
  */
 export function commitSteps(
   pool: pg.Pool,
   commits: readonly StepCommit[],
-  options: BatchTry = {},
+  { lockMs, ...options }: LimitedTry = {},
 ): Promise<CommitResult> {
   return retryBatch(
     async (isRepeated) => {
-      if (isRepeated) return transactOnce(pool, commitAgain(commits));
+      if (isRepeated || lockMs !== undefined)
+        return transactOnce(pool, limited({ lockMs }, commitAgain(commits)));
       try {
         return await commitFirst(pool, commits);
       } catch (error) {
@@ -179,7 +172,7 @@ export function commitSteps(
         return transactOnce(pool, commitAgain(commits));
       }
     },
-    { ...patientOn(pool), ...options },
+    { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
 }
 

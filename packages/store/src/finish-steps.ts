@@ -6,17 +6,9 @@
  */
 import type { TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import {
-  type BatchTry,
-  patientOn,
-  type Queryable,
-  retryBatch,
-  run,
-  statement,
-  type Tx,
-  transactOnce,
-} from './db.js';
+import { patientOn, type Queryable, retryBatch, run, statement, type Tx, transactOnce } from './db.js';
 import { findAdvanced, lockTurns } from './first-tries.js';
+import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import type { Advance } from './tool-calls.js';
 import { hasStatus } from './turns.js';
@@ -71,6 +63,7 @@ export interface FinishedStep {
 
 /**
  * Records the results of steps and opens the next ones, in one statement. Results that were recorded before return the outcome of that time.
+ * With a limit for locks it works like a repetition.
  *
  * @param steps - The results of each are those of all calls of its open step, in call order.
  * @returns By turn. A turn that is missing is in other hands or has an answered call: `advanceTurns` tells which.
@@ -78,11 +71,14 @@ export interface FinishedStep {
 export function finishSteps(
   pool: pg.Pool,
   steps: readonly Advance[],
-  options: BatchTry = {},
+  { lockMs, ...options }: LimitedTry = {},
 ): Promise<ReadonlyMap<TurnId, FinishedStep>> {
   return retryBatch(
-    (isRepeated) => (isRepeated ? transactOnce(pool, finishAgain(steps)) : finishOnce(pool, steps)),
-    { ...patientOn(pool), ...options },
+    (isRepeated) =>
+      isRepeated || lockMs !== undefined
+        ? transactOnce(pool, limited({ lockMs }, finishAgain(steps)))
+        : finishOnce(pool, steps),
+    { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
 }
 

@@ -186,7 +186,7 @@ export {
   WORKERS_CHANNEL,
   watchPeer,
 } from './liveness.js';
-export { type LockLimit, transactWithin } from './lock-limit.js';
+export { type LimitedTry, type LockLimit, transactWithin } from './lock-limit.js';
 export {
   type AgentRow,
   type ChainLink,
@@ -416,7 +416,6 @@ export {
   loadCallsOfStep,
   loadPendingCalls,
   type PendingCall,
-  type RecordOptions,
   recordResults,
   type SettledTurns,
   settleCalls,

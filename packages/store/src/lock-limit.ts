@@ -3,15 +3,18 @@
  * again soon, and a failed batch is split until the locked row is alone.
  */
 import type pg from 'pg';
-import { type RetryOptions, type Tx, transaction } from './db.js';
+import { type BatchTry, type RetryOptions, type Tx, transaction } from './db.js';
 
 export interface LockLimit {
   /** The longest wait for one lock. Absent: the limit of the connection, with repetitions for some seconds. */
   readonly lockMs?: number | undefined;
 }
 
+/** A try of work on a batch of items that may wait only briefly for each lock. */
+export type LimitedTry = BatchTry & LockLimit;
+
 /** Call it first in a transaction; it is sent with the first statement. */
-export function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
+function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
   if (lockMs === undefined) return;
   // 0 would mean no limit. If this fails, the next statement of the transaction fails too.
   tx.query({ text: `set local lock_timeout = ${Math.max(Math.ceil(lockMs), 1)}` }).catch(() => undefined);
@@ -21,18 +24,19 @@ export function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
 export const retriesOf = ({ lockMs }: LockLimit): RetryOptions =>
   lockMs === undefined ? {} : { ownLimit: '55P03' };
 
+/** The body of a transaction, with a limit for its locks. */
+export const limited =
+  <T, A extends readonly unknown[]>(limit: LockLimit, body: (tx: Tx, ...attempt: A) => Promise<T>) =>
+  (tx: Tx, ...attempt: A): Promise<T> => {
+    limitLocks(tx, limit);
+    return body(tx, ...attempt);
+  };
+
 /** `transaction` with a limit for its locks. */
 export function transactWithin<T>(
   pool: pg.Pool,
   limit: LockLimit,
   body: (tx: Tx, attempt: number) => Promise<T>,
 ): Promise<T> {
-  return transaction(
-    pool,
-    (tx, attempt) => {
-      limitLocks(tx, limit);
-      return body(tx, attempt);
-    },
-    retriesOf(limit),
-  );
+  return transaction(pool, limited(limit, body), retriesOf(limit));
 }

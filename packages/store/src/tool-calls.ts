@@ -10,7 +10,6 @@
 import type { CardId, JsonValue, NewCard, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import {
-  type BatchTry,
   patientOn,
   type Queryable,
   retryBatch,
@@ -21,7 +20,7 @@ import {
   transactOnce,
 } from './db.js';
 import { findAdvanced, findRecorded, findRings, lockTurns } from './first-tries.js';
-import { type LockLimit, limitLocks, retriesOf } from './lock-limit.js';
+import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import { hasStatus } from './turns.js';
 
@@ -190,9 +189,6 @@ export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]
   return { rings: ringsOf(rows), duplicates };
 }
 
-/** Retries and lock limit of a batch of results. */
-export type RecordOptions = BatchTry & LockLimit;
-
 /**
  * Records results from anyone entitled, before, during or after the suspend of their turn, without its epoch.
  *
@@ -201,19 +197,15 @@ export type RecordOptions = BatchTry & LockLimit;
 export function recordResults(
   pool: pg.Pool,
   settlements: readonly CallSettlement[],
-  { lockMs, ...options }: RecordOptions = {},
+  { lockMs, ...options }: LimitedTry = {},
 ): Promise<SettledTurns> {
-  const limited = (work: (tx: Tx) => Promise<SettledTurns>) => (tx: Tx) => {
-    limitLocks(tx, { lockMs });
-    return work(tx);
-  };
   return retryBatch(
     (isRepeated) =>
       isRepeated
-        ? transactOnce(pool, limited(settleAgain(settlements)))
+        ? transactOnce(pool, limited({ lockMs }, settleAgain(settlements)))
         : sendOnce(
             pool,
-            limited((tx) => settleCalls(tx, settlements)),
+            limited({ lockMs }, (tx) => settleCalls(tx, settlements)),
           ),
     { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
@@ -263,21 +255,23 @@ export interface AdvancedTurns {
 
 /**
  * Records a worker's results and either opens the next step or suspends the turn: in one statement where there are no results,
- * else in one transaction of two. Work that was done before returns the outcome of that time.
+ * else in one transaction of two. Work that was done before returns the outcome of that time. With a limit for locks it works like a
+ * repetition.
  */
 export function advanceTurns(
   pool: pg.Pool,
   advances: readonly Advance[],
-  options: BatchTry = {},
+  { lockMs, ...options }: LimitedTry = {},
 ): Promise<AdvancedTurns> {
   return retryBatch(
     (isRepeated) => {
-      if (isRepeated) return transactOnce(pool, advanceAgain(advances));
+      if (isRepeated || lockMs !== undefined)
+        return transactOnce(pool, limited({ lockMs }, advanceAgain(advances)));
       return advances.every(({ results }) => results.length === 0)
         ? advanceWithin(pool, advances)
         : sendOnce(pool, (tx) => advanceWithin(tx, advances));
     },
-    { ...patientOn(pool), ...options },
+    { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
 }
 

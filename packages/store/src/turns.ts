@@ -62,8 +62,8 @@ export function loadTurnStates(db: Queryable, turnIds: readonly TurnId[]): Promi
 }
 
 // The next holder runs `never` calls only of its own epoch, so a call that was not begun gets the epoch at which the turn continues.
-const releaseText = (which: string): string => `
-  with lk as (select t.id, t.epoch, t.pending_calls from boxcar.turns t ${which} order by t.id for update of t),
+const releaseText = (which: string, locking: string): string => `
+  with lk as (select t.id, t.epoch, t.pending_calls from boxcar.turns t ${which} order by t.id for update of t ${locking}),
   unbegun as (
     update boxcar.tool_calls k set epoch = lk.epoch + 1
     from lk where $5::uuid[] is not null and lk.pending_calls > 0 and k.turn_id = lk.id and k.status = 'pending' and k.epoch = lk.epoch
@@ -72,13 +72,20 @@ const releaseText = (which: string): string => `
   update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now(), losses = t.losses + $3, format = greatest(t.format, $4)
   from lk where t.id = lk.id
   returning t.id as turn_id, t.epoch, t.worker_target`;
-const RELEASE = statement(
-  releaseText(`join unnest($2::uuid[], $6::int[]) as w(id, epoch) on w.id = t.id and w.epoch = t.epoch
-    where t.holder_id = $1 and t.id = any ($2::uuid[]) and ${hasStatus('running')}`),
-);
-const RELEASE_ALL = statement(
-  releaseText("where t.holder_id = $1 and t.status = 'running' and $2::uuid[] is null"),
-);
+const releases = (locking: string) => ({
+  some: statement(
+    releaseText(
+      `join unnest($2::uuid[], $6::int[]) as w(id, epoch) on w.id = t.id and w.epoch = t.epoch
+    where t.holder_id = $1 and t.id = any ($2::uuid[]) and ${hasStatus('running')}`,
+      locking,
+    ),
+  ),
+  all: statement(
+    releaseText("where t.holder_id = $1 and t.status = 'running' and $2::uuid[] is null", locking),
+  ),
+});
+const RELEASE = releases('');
+const RELEASE_FREE = releases('skip locked');
 
 /** A turn as its holder knows it: at another epoch it is not the same claim. */
 export type HeldAt = Pick<Ring, 'turnId' | 'epoch'>;
@@ -116,7 +123,7 @@ export function releaseNoted(
   const losses = options.isLoss ? 1 : 0;
   const values = [holderId, [failure.rowId], losses, 0, options.begunIds, [options.epoch]];
   return transaction(pool, async (tx, attempt) => {
-    const released = await run<RingRow>(tx, RELEASE, values);
+    const released = await run<RingRow>(tx, RELEASE.some, values);
     if (released.length > 0) return noteWithin(tx, failure, options);
     return attempt > 1 ? findNoted(tx, { turnId: failure.rowId, epoch: options.epoch + 1 }) : undefined;
   });
@@ -128,6 +135,7 @@ export function releaseNoted(
  *
  * @param turns - Each with the epoch of its claim. Null: all turns of a worker that makes no more claims.
  * @param options.isLoss - Counts as a lost worker.
+ * @param options.skipsLocked - A turn whose row is locked is not waited for, and stays with this worker.
  * @param options.format - Only builds that know this migration can read them, as it turned out.
  * @param options.begunIds - All calls of these turns that were begun and must not be run twice. The next holder runs the other
  *   calls. Absent: not known, so the next holder runs none of the calls that must not be run twice.
@@ -138,6 +146,7 @@ export async function releaseTurns(
   turns: readonly HeldAt[] | null,
   options: {
     readonly isLoss?: boolean;
+    readonly skipsLocked?: boolean;
     readonly format?: number;
     readonly begunIds?: readonly ToolCallId[];
   } = {},
@@ -150,10 +159,11 @@ export async function releaseTurns(
     options.format ?? 0,
     options.begunIds ?? null,
   ];
+  const release = options.skipsLocked === true ? RELEASE_FREE : RELEASE;
   const released =
     turns === null
-      ? runRetrying<RingRow>(pool, RELEASE_ALL, of(null))
-      : runRetrying<RingRow>(pool, RELEASE, [
+      ? runRetrying<RingRow>(pool, release.all, of(null))
+      : runRetrying<RingRow>(pool, release.some, [
           ...of(turns.map(({ turnId }) => turnId)),
           turns.map(({ epoch }) => epoch),
         ]);

@@ -13,8 +13,9 @@ import type pg from 'pg';
 import { type ExpandedCard, expandContexts, expandShown } from './boxes.js';
 import type { Build } from './build.js';
 import { type ClaimedTurn, claimOnce } from './claims.js';
-import { type BatchTry, onConnection, type Queryable, run, statement } from './db.js';
+import { onConnection, type Queryable, retryBatch, run, statement, type Tx, transactOnce } from './db.js';
 import { type KnownTapes, knownParameter, UNKNOWN_PART } from './known-tapes.js';
+import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
 import { queryLimited } from './pool.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
 
@@ -167,6 +168,7 @@ export type ViewedClaim =
  * would have to be read, of tapes or of contexts, is left out.
  *
  * @param options.known - As for {@link loadViews}.
+ * @param options.try - With a limit for locks it works like a repetition, and leaves out the views.
  */
 export async function claimWithViews(
   pool: pg.Pool,
@@ -176,17 +178,26 @@ export async function claimWithViews(
     readonly maxViewBytes: number;
     readonly build?: Build;
     readonly known?: KnownTapes;
-    readonly try?: BatchTry;
+    readonly try?: LimitedTry;
   },
 ): Promise<readonly ViewedClaim[]> {
-  const { holderId, maxViewBytes } = options;
+  const { holderId, build, maxViewBytes } = options;
+  const { lockMs, ...attempt } = options.try ?? {};
+  if (lockMs !== undefined) {
+    const claimAgain = (tx: Tx) => claimOnce(tx, rings, { holderId, build, isRepeated: true });
+    const claims = await retryBatch(() => transactOnce(pool, limited({ lockMs }, claimAgain)), {
+      ...retriesOf({ lockMs }),
+      ...attempt,
+    });
+    return claims.map((claim) => (claim.outcome === 'stale' ? claim : { ...claim, view: undefined }));
+  }
   const turnIds = [...new Set(rings.map((ring) => ring.turnId))];
   const known = knownParameter(options.known ?? new Map());
   const maxTokens = Math.floor(maxViewBytes / 4);
   let reading: ReturnType<typeof expandShown> | undefined;
   const claimOn = async (db: Queryable, isRepeated: boolean) => {
     const claimed: Queryable = { query: (config) => queryLimited(pool, db, config) };
-    const claiming = claimOnce(claimed, rings, { holderId, build: options.build, isRepeated });
+    const claiming = claimOnce(claimed, rings, { holderId, build, isRepeated });
     // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
     const viewing = run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]).catch(
       () => [],
@@ -197,7 +208,7 @@ export async function claimWithViews(
     reading.catch(() => undefined);
     return { outcomes: await claiming, entries: await viewing };
   };
-  const { outcomes, entries } = await onConnection(pool, claimOn, options.try);
+  const { outcomes, entries } = await onConnection(pool, claimOn, attempt);
   const contexts = (await reading?.catch(() => undefined)) ?? new Map();
   const tapes = readTapes(entries);
   return outcomes.map((outcome): ViewedClaim => {

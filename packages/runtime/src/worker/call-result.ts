@@ -7,13 +7,7 @@ import {
   type TurnId,
   toErrorBody,
 } from '@boxcar/kernel';
-import {
-  type CallSettlement,
-  type RecordOptions,
-  recordResults,
-  sqlStateOf,
-  toDatabaseError,
-} from '@boxcar/store';
+import { type CallSettlement, type LimitedTry, recordResults } from '@boxcar/store';
 import { Batcher } from '../batcher.js';
 import type { RuntimeCore } from '../runtime.js';
 import { buildResult } from './ending.js';
@@ -21,14 +15,15 @@ import { buildResult } from './ending.js';
 export type CallOutcome = Parameters<typeof buildResult>[1];
 
 export interface Recorder {
-  add(settlement: CallSettlement): Promise<'recorded' | 'duplicate'>;
+  /** @param options.isRepeated - An earlier try may have recorded it. */
+  add(
+    settlement: CallSettlement,
+    options?: { readonly isRepeated?: boolean },
+  ): Promise<'recorded' | 'duplicate'>;
 }
 
-/** How long a batch waits for one lock; then how long each try of a result waits after its batch met a lock. */
+/** How long a batch waits for one lock. */
 const BATCH_LOCK_MS = 50;
-const ALONE_LOCK_MS = 200;
-/** How long such a result is tried again: longer than the server keeps the locks of a stopped process. */
-const PATIENCE_MS = 15_000;
 
 /**
  * Records results from many sources, many in one transaction. A result that cannot be written fails alone. A result whose
@@ -37,7 +32,7 @@ const PATIENCE_MS = 15_000;
 export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Recorder {
   const record = async (
     settlements: readonly CallSettlement[],
-    options: RecordOptions,
+    options: LimitedTry,
   ): Promise<('recorded' | 'duplicate')[]> => {
     const { rings, duplicates } = await recordResults(runtime.pool, settlements, options);
     runtime.ring(rings);
@@ -51,32 +46,11 @@ export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
       return hasWon ? 'recorded' : 'duplicate';
     });
   };
-  const batches = new Batcher<CallSettlement, 'recorded' | 'duplicate'>(
-    (settlements, attempt) => record(settlements, { ...attempt, lockMs: BATCH_LOCK_MS }),
-    {
-      maxItems: 100,
-      maxInFlight: 2,
-    },
-  );
-  // Results that wait for locks use two connections at most, for a moment each.
-  const single = new Batcher<CallSettlement, 'recorded' | 'duplicate'>(
-    (settlements) => record(settlements, { isRepeated: true, lockMs: ALONE_LOCK_MS }),
-    { maxItems: 1, maxInFlight: 2 },
-  );
-  return {
-    add: async (settlement) => {
-      const startedAt = performance.now();
-      for (let tries = 0; ; tries += 1) {
-        try {
-          return await (tries === 0 ? batches : single).add(settlement);
-        } catch (error) {
-          if (sqlStateOf(error) !== '55P03') throw error;
-          if (performance.now() - startedAt >= PATIENCE_MS) throw toDatabaseError(error);
-          await new Promise((resolve) => setTimeout(resolve, Math.min(50 * 2 ** tries, 500)));
-        }
-      }
-    },
-  };
+  return new Batcher<CallSettlement, 'recorded' | 'duplicate'>(record, {
+    maxItems: 100,
+    maxInFlight: 2,
+    locks: { batchMs: BATCH_LOCK_MS },
+  });
 }
 
 /**

@@ -7,6 +7,7 @@ import { expect, test } from 'vitest';
 import { z } from 'zod';
 import { InProcessDoorbell } from '../doorbell/in-process.js';
 import { Runtime } from '../runtime.js';
+import { harness } from '../testing/harness.js';
 import { createWorker } from './worker.js';
 
 test('a call that was begun is handed back as begun, also when the row of its turn is locked', async () => {
@@ -97,3 +98,72 @@ test('a worker that closes while it registers again leaves neither a row nor a s
   await waitFor(async () => (await left()).length === 0, { message: 'nothing is left' });
   await runtime.close();
 });
+
+test('a worker that closes while one of its turns is locked hands the others back at once', async () => {
+  let open = (): void => undefined;
+  const gate = new Promise<void>((settle) => {
+    open = settle;
+  });
+  const router = createModelRouter({});
+  await using h = await harness({
+    model: {
+      ...router,
+      generate: async (request, options) => {
+        await gate;
+        return router.generate(request, options);
+      },
+    },
+  });
+  await h.profile('writer', [{ say: 'done' }]);
+  for (let n = 0; n < 3; n += 1)
+    await h.runtime.submit('launch_principal', { profile_name: 'writer', instruction: 'go' });
+  const worker = await createWorker(h.runtime, { sweepMs: 3_600_000 });
+  const rows = () =>
+    h.rows<{ id: string; status: string; losses: number }>(
+      'select id, status, losses from boxcar.turns order by id',
+    );
+  await waitFor(async () => (await rows()).every(({ status }) => status === 'running'), {
+    message: 'all are under way',
+  });
+  const [locked, ...others] = (await rows()).map(({ id }) => id);
+  const stranger = new pg.Client({ connectionString: h.database.url });
+  await stranger.connect();
+  await stranger.query('begin');
+  await stranger.query('select from boxcar.turns where id = $1 for update', [locked]);
+  await expect(worker.close({ graceMs: 0 })).rejects.toMatchObject({
+    errors: [{ message: expect.stringContaining('handing its turns back') }],
+  });
+  expect(await rows()).toEqual([
+    { id: locked, status: 'running', losses: 0 },
+    ...others.map((id) => ({ id, status: 'dispatched', losses: 0 })),
+  ]);
+  await stranger.end();
+  // No other worker runs, so the one that has closed has handed it back.
+  await waitFor(async () => (await rows()).every(({ status }) => status === 'dispatched'), {
+    message: 'the locked turn was handed back as well',
+  });
+  expect((await rows()).map(({ losses }) => losses)).toEqual([0, 0, 0]);
+  open();
+}, 30_000);
+
+test('a turn that is locked does not delay the others that a worker holds but does not run', async () => {
+  await using h = await harness();
+  await h.profile('writer', [{ say: 'done' }], { worker_target: 'nowhere' });
+  for (let n = 0; n < 3; n += 1)
+    await h.runtime.submit('launch_principal', { profile_name: 'writer', instruction: 'go' });
+  const worker = await h.worker({ sweepMs: 3_600_000, heartbeatMs: 100 });
+  const [locked] = await h.rows<{ id: string }>('select id from boxcar.turns order by id limit 1');
+  await h.rows("update boxcar.turns set status = 'running', epoch = 1, holder_id = $1", [worker.id]);
+  const stranger = new pg.Client({ connectionString: h.database.url });
+  await stranger.connect();
+  await stranger.query('begin');
+  await stranger.query('select from boxcar.turns where id = $1 for update', [locked?.id]);
+  const running = () => h.rows<{ id: string }>("select id from boxcar.turns where status = 'running'");
+  await waitFor(async () => (await running()).length === 1, {
+    message: 'the others are handed back',
+    deadlineMs: 3_000,
+  });
+  expect(await running()).toEqual([locked]);
+  await stranger.end();
+  await waitFor(async () => (await running()).length === 0, { message: 'the locked turn as well' });
+}, 30_000);

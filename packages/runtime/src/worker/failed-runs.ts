@@ -170,7 +170,8 @@ export async function releaseEach(
   for (const turn of turns) {
     const { turnId } = turn;
     try {
-      runtime.ring(await releaseTurns(runtime.pool, holderId, [turn], { begunIds }));
+      const options = { begunIds, skipsLocked: true };
+      runtime.ring(await releaseTurns(runtime.pool, holderId, [turn], options));
     } catch (error) {
       if (isServerTrouble(error)) throw error;
       if (isShared(error))

@@ -9,6 +9,7 @@ import type {
   StepCommit,
 } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
+import type { Recorder } from './call-result.js';
 import type { TurnLoader } from './loader.js';
 import type { ModelWaits } from './model-waits.js';
 import type { TurnView } from './turn-view.js';
@@ -41,8 +42,8 @@ export interface TurnHost {
   readonly modelWaits: ModelWaits;
   commit(commit: StepCommit): Promise<CommitOutcome>;
   advance(results: StepResults): Promise<AdvanceOutcome>;
-  /** Records a result while other calls of its step still run. */
-  record(result: CallSettlement): Promise<'recorded' | 'duplicate'>;
+  /** Records a result apart from the other results of its step. */
+  readonly record: Recorder['add'];
   /** @throws when the worker's last renewal is older than its lease. */
   checkLease(): void;
   /** True once the worker hands its turns back at their next step. */

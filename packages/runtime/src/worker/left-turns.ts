@@ -2,13 +2,15 @@
  * Turns that a worker stopped running while it may still hold them by the rows, and the results of their calls.
  *
  * L1  The worker does not claim such a turn again at the same epoch. The turn continues at another epoch after it was handed back.
- * L2  A result that could not be recorded (the database was unavailable) is tried again until it is recorded. Its turn is handed back
- *     only after that: otherwise the next holder would answer a call that must not run twice as `outcome_unknown`. A call accepts its
- *     first result from any worker, so the worker continues to try even if it has lost the turn.
+ * L2  A result that could not be recorded (the database was unavailable, or a row locked) is tried again until it is recorded. Its
+ *     turn is handed back only after that: otherwise the next holder would answer a call that must not run twice as
+ *     `outcome_unknown`. A call accepts its first result from any worker, so the worker continues to try even if it has lost the turn.
+ * L3  A result that fails for another reason (it loses each race, or needs too much of the server) may fail for ever. Its turn is
+ *     handed back with a note, like a turn that cannot be run, and the result is dropped after five tries.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ToolCallId, TurnId } from '@boxcar/kernel';
-import { isTransient } from '@boxcar/store';
+import { isOutOfResources, isServerTrouble, isTransient, MAX_TRIES, sqlStateOf } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import type { Recorder } from './call-result.js';
 import type { HeldTurn } from './held-turn.js';
@@ -21,21 +23,38 @@ interface RecordHost {
   readonly record: Recorder['add'];
 }
 
+/** What has become of results: `waiting` (L2) or `failing` (L3) when some are still to be recorded. */
+export type LeftResults = 'done' | 'waiting' | 'failing';
+
+const LOCKED = '55P03';
+
+/** L2: the failure is not the fault of the result. */
+const mustWait = (error: unknown): boolean =>
+  (isServerTrouble(error) && !isOutOfResources(error)) || sqlStateOf(error) === LOCKED;
+
 /**
  * Records the results of a turn's calls. Never throws.
  *
- * @returns False when results are still to be recorded.
+ * @param options.isLast - Results that still fail are dropped (L3).
  */
-export async function recordLeft({ runtime, record }: RecordHost, held: Unrecorded): Promise<boolean> {
+export async function recordLeft(
+  { runtime, record }: RecordHost,
+  held: Unrecorded,
+  { isLast = false }: { readonly isLast?: boolean } = {},
+): Promise<LeftResults> {
   const { unrecorded } = held;
+  let isWaiting = false;
   await Promise.all(
     [...unrecorded].map(async ([result, step]) => {
       try {
-        if ((await record(result)) === 'duplicate')
+        // An earlier try may have recorded it: then it is not late.
+        if ((await record(result, { isRepeated: true })) === 'duplicate')
           await keepLate(runtime, held, lateSettlements([result], step));
         unrecorded.delete(result);
       } catch (error) {
-        const mayComeLater = isTransient(error);
+        const waits = mustWait(error);
+        isWaiting ||= waits;
+        const mayComeLater = waits || (isTransient(error) && !isLast);
         if (!mayComeLater) unrecorded.delete(result);
         runtime.log('warn', mayComeLater ? 'turn.result_not_recorded' : 'turn.result_lost', {
           turn_id: result.turnId,
@@ -45,7 +64,8 @@ export async function recordLeft({ runtime, record }: RecordHost, held: Unrecord
       }
     }),
   );
-  return unrecorded.size === 0;
+  if (unrecorded.size === 0) return 'done';
+  return isWaiting ? 'waiting' : 'failing';
 }
 
 interface Left {
@@ -62,8 +82,8 @@ export class LeftTurns {
   readonly #host: RecordHost;
   /** L1 */
   readonly #turns = new Map<TurnId, Left>();
-  /** L2: also turns that this worker no longer holds by the rows. */
-  readonly #owing = new Set<Unrecorded>();
+  /** L2, L3: also turns that this worker no longer holds by the rows. With the number of tries that have failed. */
+  readonly #owing = new Map<Unrecorded, number>();
   #recording: Promise<void> | undefined;
   #isClosed = false;
 
@@ -75,7 +95,7 @@ export class LeftTurns {
     const { turn, begunIds } = held;
     this.#turns.set(turn.turnId, { epoch: turn.epoch, since: performance.now(), begunIds });
     if (held.unrecorded.size === 0) return;
-    this.#owing.add(held);
+    this.#owing.set(held, 0);
     void this.record();
   }
 
@@ -100,12 +120,12 @@ export class LeftTurns {
     this.#turns.clear();
   }
 
-  /** L2 */
+  /** L2, L3 */
   owes(turnId: TurnId): boolean {
-    return [...this.#owing].some(({ turn }) => turn.turnId === turnId);
+    return [...this.#owing.keys()].some(({ turn }) => turn.turnId === turnId);
   }
 
-  /** L2. Never throws. Ends when everything is recorded. */
+  /** Never throws. Ends when everything is recorded or dropped. */
   record(): Promise<void> {
     // One run at a time: a result recorded twice at once would look late.
     this.#recording ??= this.#recordAll().finally(() => {
@@ -118,8 +138,11 @@ export class LeftTurns {
     while (this.#owing.size > 0 && !this.#isClosed) {
       // All at once, so that they share a statement.
       await Promise.all(
-        [...this.#owing].map(async (held) => {
-          if (await recordLeft(this.#host, held)) this.#owing.delete(held);
+        [...this.#owing].map(async ([held, failed]) => {
+          const tries = failed + 1;
+          const left = await recordLeft(this.#host, held, { isLast: tries >= MAX_TRIES });
+          if (left === 'done') this.#owing.delete(held);
+          else if (left === 'failing') this.#owing.set(held, tries);
         }),
       );
       if (this.#owing.size > 0) await delay(PAUSE_MS, undefined, { ref: false });

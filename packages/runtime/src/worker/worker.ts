@@ -35,7 +35,6 @@ import {
   advanceTurns,
   announceWorker,
   askServer,
-  type BatchTry,
   CANCELED_CHANNEL,
   claimWithViews,
   commitSteps,
@@ -46,6 +45,7 @@ import {
   giveUpLease,
   type HeldAt,
   isServerTrouble,
+  type LimitedTry,
   limitByLease,
   parseWorkerNotice,
   type Renewal,
@@ -123,7 +123,7 @@ interface Active {
 async function advance(
   pool: pg.Pool,
   advances: readonly StepResults[],
-  attempt: BatchTry,
+  attempt: LimitedTry,
 ): Promise<Awaited<ReturnType<typeof advanceTurns>>> {
   const whole = advances.filter((item) => item.isWhole);
   const finished = whole.length === 0 ? undefined : await finishSteps(pool, whole, attempt);
@@ -164,6 +164,9 @@ const QUEUES_MS = 500;
 
 /** Every fourth check of the rows starts with the oldest turn. Otherwise projects with fewer turns could always go first. */
 const OLDEST_EVERY = 4;
+
+/** A turn whose row is locked leaves its batch, and does not hold up the others. */
+const LEAVES_LOCKED = { locks: {} };
 
 /** How often the worker checks in each lease that the pool answers. */
 const PROOFS_PER_LEASE = 10;
@@ -284,21 +287,21 @@ export class Worker implements AsyncDisposable {
         try: attempt,
       }).finally(() => this.#room.leave(reservedBytes));
       return outcomes.map((outcome) => ({ outcome, holderId }));
-    });
+    }, LEAVES_LOCKED);
     this.#commits = new Batcher(async (commits, attempt) => {
       const result = await commitSteps(runtime.pool, commits, attempt);
       const paired = pairRings(commits, result);
       runtime.ring(paired.others);
       runtime.announceEnds(result);
       return paired.commits;
-    });
+    }, LEAVES_LOCKED);
     this.#advances = new Batcher(async (advances, attempt) => {
       const { outcomes, rings } = await advance(runtime.pool, advances, attempt);
       runtime.ring(rings);
       return outcomes;
-    });
+    }, LEAVES_LOCKED);
     this.#records = createRecorder(runtime);
-    this.#left = new LeftTurns({ runtime, record: (result) => this.#records.add(result) });
+    this.#left = new LeftTurns({ runtime, record: (result, options) => this.#records.add(result, options) });
     this.#modelWaits = new ModelWaits(runtime);
     this.#sweeper = new Sweeper(runtime, {
       lostRingMs: this.#options.lostRingMs,
@@ -547,7 +550,8 @@ export class Worker implements AsyncDisposable {
 
   /**
    * Turns that the rows give to this worker but that it does not run, because the answer to a claim or a commit was lost.
-   * They are handed back when two heartbeats in a row find them at the same epoch.
+   * They are handed back when two heartbeats in a row find them at the same epoch. A turn whose row is locked is left to the next
+   * heartbeat.
    */
   async #releaseOrphans(held: readonly HeldAt[]): Promise<void> {
     const orphans = new Map(
@@ -568,7 +572,8 @@ export class Worker implements AsyncDisposable {
     const holderId = this.#id;
     try {
       const begunIds = this.#left.begunOf(confirmedIds);
-      const rings = await releaseTurns(this.#runtime.pool, holderId, confirmed, { begunIds }).catch(
+      const options = { begunIds, skipsLocked: true };
+      const rings = await releaseTurns(this.#runtime.pool, holderId, confirmed, options).catch(
         async (error: unknown) => {
           if (isServerTrouble(error)) throw error;
           // A row that cannot be written must not prevent the others from being handed back.
@@ -723,7 +728,7 @@ export class Worker implements AsyncDisposable {
         return outcome;
       },
       advance: (results) => this.#advances.add(results),
-      record: (result) => this.#records.add(result),
+      record: (result, options) => this.#records.add(result, options),
       checkLease: () => {
         if (this.#isStale())
           controller.abort(
@@ -752,16 +757,16 @@ export class Worker implements AsyncDisposable {
         });
         // Handed back at once; each further failure delays the next ring longer. An aborted turn is not held by this
         // worker any more, or the shutdown hands it back.
-        if (!controller.signal.aborted)
-          isLeft = !(
-            (await recordLeft(host, held)) &&
-            (await handBackFailed(
-              this.#runtime,
-              { turn, holderId, begunIds: [...held.begunIds] },
-              { error, loader: this.#loader },
-            ))
-          );
-        else isLeft = true;
+        // A turn whose results wait for the database is not handed back before they are recorded.
+        const left = controller.signal.aborted ? 'waiting' : await recordLeft(host, held);
+        const isHandedBack =
+          left !== 'waiting' &&
+          (await handBackFailed(
+            this.#runtime,
+            { turn, holderId, begunIds: [...held.begunIds] },
+            { error, loader: this.#loader },
+          ));
+        isLeft = !isHandedBack || left === 'failing';
       } finally {
         if (isLeft) this.#left.add(held);
         view.drop();
@@ -918,8 +923,13 @@ export class Worker implements AsyncDisposable {
         ...this.#left.begunOf(),
         ...[...this.#active.values()].flatMap((active) => [...active.begunIds]),
       ];
-      const given = releaseTurns(pool, this.#id, null, { begunIds }).then((rings) => doorbell.ring(rings));
-      await attempt('handing its turns back', given, left());
+      const release = (skipsLocked: boolean) => releaseTurns(pool, this.#id, null, { begunIds, skipsLocked });
+      // A turn whose row is locked is waited for after the others, also when the time is over.
+      const handBack = async (): Promise<void> => {
+        const free = await release(true);
+        await Promise.all([doorbell.ring(free), release(false).then((rings) => doorbell.ring(rings))]);
+      };
+      await attempt('handing its turns back', handBack(), left());
       await attempt('removing its row from the database', removeWorker(pool, this.#id), left());
     }
     await attempt('the sweep and the watch of other workers', stopping, left());
