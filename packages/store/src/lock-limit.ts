@@ -14,7 +14,7 @@ export interface LockLimit {
 export type LimitedTry = BatchTry & LockLimit;
 
 /** Call it first in a transaction; it is sent with the first statement. */
-function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
+export function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
   if (lockMs === undefined) return;
   // 0 would mean no limit. If this fails, the next statement of the transaction fails too.
   tx.query({ text: `set local lock_timeout = ${Math.max(Math.ceil(lockMs), 1)}` }).catch(() => undefined);
