@@ -341,6 +341,7 @@ export {
   type OverdueTurn,
   openDoor,
   probe,
+  type RingPlace,
   ringAgain,
   type SweepFindings,
   takeOver,

@@ -13,6 +13,7 @@ import {
   findStaleRings,
   findWaitingDoors,
   probe,
+  type RingPlace,
   ringAgain,
   takeOver,
 } from './sweep.js';
@@ -175,9 +176,9 @@ describe('lost rings', () => {
     await world.claim(await world.submit({ profile: busy }), holder);
     const turns: TestTurn[] = [];
     for (const of of [busy, busy, idle, idle, busy]) turns.push(await world.submit({ profile: of }));
-    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    const { rings } = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
     expect(
-      stale.map(({ turnId, isNext }) => [turns.findIndex((turn) => turn.turnId === turnId), isNext]),
+      rings.map(({ turnId, isNext }) => [turns.findIndex((turn) => turn.turnId === turnId), isNext]),
     ).toEqual([
       [0, true],
       [1, false],
@@ -185,6 +186,70 @@ describe('lost rings', () => {
       [3, false],
       [4, false],
     ]);
+  });
+
+  test('are found page by page: each page has the oldest ring of each target, and no ring is next twice', async () => {
+    const [busy, idle] = [await world.project('busy'), await world.project('idle')];
+    const first = await world.profile('writer', { workerTarget: 'a', projectId: busy.projectId });
+    const second = await world.profile('reader', { workerTarget: 'a', projectId: idle.projectId });
+    const other = await world.profile('painter', { workerTarget: 'b', projectId: busy.projectId });
+    await world.worker({ targets: ['a', 'b'] });
+    await world.claim(await world.submit({ profile: first }), holder);
+    const turns: TestTurn[] = [];
+    for (const of of [first, first, second, first, second, other, other])
+      turns.push(await world.submit({ profile: of }));
+    const page = async (after?: RingPlace) => {
+      const found = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 2, after });
+      return {
+        rings: found.rings.map(({ turnId, isNext }) => [
+          turns.findIndex((turn) => turn.turnId === turnId),
+          isNext,
+        ]),
+        next: found.next,
+      };
+    };
+    const one = await page();
+    expect(one.rings).toEqual([
+      [0, true],
+      [5, true],
+      [1, false],
+    ]);
+    const two = await page(one.next);
+    expect(two.rings).toEqual([
+      [0, true],
+      [5, true],
+      [2, true],
+      [3, false],
+    ]);
+    const three = await page(two.next);
+    expect(three.rings).toEqual([
+      [0, true],
+      [5, true],
+      [4, false],
+    ]);
+    const four = await page(three.next);
+    expect(four.rings).toEqual([
+      [0, true],
+      [5, true],
+      [6, false],
+    ]);
+    expect(four.next).toBeUndefined();
+  });
+
+  test('dispatched at the same moment are each found once', async () => {
+    const turns = await Promise.all(Array.from({ length: 7 }, () => world.submit({ profile })));
+    await world.rows(
+      'update boxcar.turns set dispatched_at = now(), priority = case when id = $1 then 5 else 0 end',
+      [turns[3]?.turnId],
+    );
+    const found: string[] = [];
+    let after: RingPlace | undefined;
+    do {
+      const page = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 2, after });
+      found.push(...page.rings.map(({ turnId }) => turnId));
+      after = page.next;
+    } while (after !== undefined);
+    expect([...new Set(found)].sort()).toEqual(turns.map(({ turnId }) => turnId).sort());
   });
 
   test('move calls that no worker has begun, and no other calls, to the epoch of the next claim', async () => {
@@ -212,8 +277,8 @@ describe('lost rings', () => {
 
   test('ring again under a new epoch; the old one claims nothing', async () => {
     const turn = await world.submit({ profile });
-    expect(await findStaleRings(world.pool, { lostRingMs: 2_000, limit })).toEqual([]);
-    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    expect(await findStaleRings(world.pool, { lostRingMs: 2_000, limit })).toEqual({ rings: [] });
+    const { rings: stale } = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
     expect(stale).toEqual([{ turnId: turn.turnId, epoch: 1, workerTarget: '', isNext: true }]);
     expect(await ringAgain(world.pool, stale)).toEqual([{ turnId: turn.turnId, epoch: 2, workerTarget: '' }]);
     expect(await ringAgain(world.pool, stale)).toEqual([]);
@@ -231,14 +296,14 @@ describe('lost rings', () => {
     await world.rows("update boxcar.workers set lease_until = now() - interval '1 second' where id = $1", [
       painter,
     ]);
-    expect(await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 1 })).toMatchObject([
-      { turnId: turn.turnId },
-    ]);
+    expect(await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 1 })).toMatchObject({
+      rings: [{ turnId: turn.turnId }],
+    });
   });
 
   test('that were claimed after all are left alone', async () => {
     const turn = await world.submit({ profile });
-    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    const { rings: stale } = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
     await world.claim(turn, holder);
     expect(await ringAgain(world.pool, stale)).toEqual([]);
     expect(await world.row(turn)).toMatchObject({ status: 'running', epoch: 1 });

@@ -41,6 +41,7 @@ import {
   type OverdueTurn,
   probe,
   purgeDeadWorkers,
+  type RingPlace,
   recordResults,
   ringAgain,
   type SweepFindings,
@@ -133,6 +134,8 @@ export class Sweeper {
   #cyclesAfter: string | undefined;
   /** Where the last looks at the jobs at the queue door ended. */
   #doorsAfter: Places = {};
+  /** Where the last look at old rings ended. */
+  #ringsAfter: RingPlace | undefined;
 
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
@@ -488,9 +491,10 @@ export class Sweeper {
   async #ringLost(clock: Clock): Promise<void> {
     // The queue is away, so this pass has claimed from the rows instead.
     if (this.#isDeaf) return;
-    const stale = await findStaleRings(this.#runtime.pool, {
+    const { rings: stale, next } = await findStaleRings(this.#runtime.pool, {
       ...clock,
       lostRingMs: this.#options.lostRingMs,
+      after: this.#ringsAfter,
     });
     // After the loss of a worker, that worker may hold any unclaimed ring. A surplus ring changes nothing.
     const isDoubtful = performance.now() - this.#lostWorkerAt < 3 * this.#options.lostRingMs;
@@ -498,6 +502,7 @@ export class Sweeper {
     const lost = await this.#runtime.doorbell.findLost(stale, { takenMs });
     if (lost === undefined) this.deafen();
     if (lost === undefined) return;
+    this.#ringsAfter = next;
     const isLost = new Set(lost.map(({ turnId }) => turnId));
     const passed = stale.filter(({ turnId, isNext }) => isNext && !isLost.has(turnId));
     if (passed.length > 0) await this.#runtime.doorbell.raise(passed.slice(0, RAISES));
