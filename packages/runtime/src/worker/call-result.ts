@@ -21,7 +21,8 @@ import { buildResult } from './ending.js';
 export type CallOutcome = Parameters<typeof buildResult>[1];
 
 export interface Recorder {
-  add(settlement: CallSettlement): Promise<'recorded' | 'duplicate'>;
+  /** @param patienceMs - How long a result whose turn is locked is tried again. */
+  add(settlement: CallSettlement, patienceMs?: number): Promise<'recorded' | 'duplicate'>;
 }
 
 /** How long a batch waits for one lock; then how long each try of a result waits after its batch met a lock. */
@@ -64,14 +65,14 @@ export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
     { maxItems: 1, maxInFlight: 2 },
   );
   return {
-    add: async (settlement) => {
+    add: async (settlement, patienceMs = PATIENCE_MS) => {
       const startedAt = performance.now();
       for (let tries = 0; ; tries += 1) {
         try {
           return await (tries === 0 ? batches : single).add(settlement);
         } catch (error) {
           if (sqlStateOf(error) !== '55P03') throw error;
-          if (performance.now() - startedAt >= PATIENCE_MS) throw toDatabaseError(error);
+          if (performance.now() - startedAt >= patienceMs) throw toDatabaseError(error);
           await new Promise((resolve) => setTimeout(resolve, Math.min(50 * 2 ** tries, 500)));
         }
       }

@@ -205,7 +205,7 @@ export class Sweeper {
       [found.queued, 'queued', () => this.#promote()],
       [found.waiting_doors, 'waiting_doors', () => this.#knock(clock)],
       [found.dead_workers, 'dead_workers', () => this.#purge(clock)],
-      [found.due_looks, 'due_looks', async () => this.#runtime.outside?.sweep(options)],
+      [found.due_looks, 'due_looks', () => this.#lookAtCalls(options)],
       [found.long_waits, 'long_waits', () => this.#breakCycles(clock)],
       [found.failed_turns, 'failed_turns', () => this.#endFailed(clock)],
       [found.lost_turns, 'lost_turns', () => answerForLost(this.#runtime, clock, this.#handling(clock))],
@@ -401,7 +401,15 @@ export class Sweeper {
       await this.#each('overdue_calls', clock, { rows: calls, key: 'id', work });
     }
     // Nobody waits for them any more; a worker that has one in hand finds its answer a duplicate.
-    await this.#runtime.outside?.forget(answered);
+    if (!this.#isDeaf && (await this.#runtime.outside?.forget(answered)) === false) this.deafen();
+  }
+
+  /** Calls in the hands of workers outside. */
+  async #lookAtCalls(options: { readonly now?: Date }): Promise<void> {
+    // Nothing is lost while the queue is away: the calls stay due.
+    if (this.#isDeaf) return;
+    const limit = { lockMs: this.#patience.lockMs };
+    if ((await this.#runtime.outside?.sweep({ ...options, ...limit })) === false) this.deafen();
   }
 
   async #answer(calls: readonly OverdueCall[], limit: LockLimit): Promise<void> {
