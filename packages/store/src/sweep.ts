@@ -41,7 +41,7 @@ const PROBE = statement(`
     exists (select from boxcar.turns t where ${OVERDUE_TURN}) as overdue_turns,
     exists (select from boxcar.tool_calls k where ${OVERDUE_CALL}) as overdue_calls,
     exists (select from boxcar.tool_calls k where ${DUE_LOOK}) as due_looks,
-    exists (select from boxcar.waits w where ${DUE_WAIT}) or exists (select from boxcar.budgets b where b.paused_at <= ${NOW} - interval '5 seconds') as due_waits,
+    exists (select from boxcar.waits w where ${DUE_WAIT}) or exists (select from boxcar.budgets b where b.paused_at <= ${NOW} - interval '5 seconds' and ${notSetAside('left_budgets', 'b.id', NOW)}) as due_waits,
     exists (${DUE_BATCHES}) or exists (${OVERDUE_BATCHES}) as due_batches,
     exists (select from boxcar.turns t where t.status = 'queued') as queued,
     exists (select from boxcar.operations o where o.door_job_id is not null) as waiting_doors,

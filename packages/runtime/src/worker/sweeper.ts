@@ -474,18 +474,11 @@ export class Sweeper {
       alone: (wait) => wakeDue(pool, { ...clock, turnIds: [wait.turn_id] }),
     });
     this.#runtime.ring(rings);
-    await this.#patience.each(await findLeftovers(pool, clock), {
-      idOf: ({ id }) => `leftovers:${id}`,
-      onLocked: ({ id }) => this.#logLocked('due_waits', id),
-      work: async (account, lockMs) => {
-        try {
-          this.#runtime.ring(await wakeForLeftovers(pool, account, { lockMs }));
-        } catch (failure) {
-          if (isLocked(failure)) return false;
-          throw failure;
-        }
-        return true;
-      },
+    // The id of an account is that of a run or a turn, and a note of `due_waits` would end that turn.
+    await this.#each('left_budgets', clock, {
+      rows: await findLeftovers(pool, clock),
+      key: 'id',
+      work: async (account, limit) => this.#runtime.ring(await wakeForLeftovers(pool, account, limit)),
     });
     for (const provider of await findOverdueProviders(pool, clock))
       await this.#orAlone('due_waits', clock, {
