@@ -21,7 +21,7 @@ export function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
 export const retriesOf = ({ lockMs }: LockLimit): RetryOptions =>
   lockMs === undefined ? {} : { ownLimit: '55P03' };
 
-/** `transaction` with a limit for its locks. */
+/** `transaction` with a limit for its locks. With a limit, work that takes too long is not tried again either: see above. */
 export function transactWithin<T>(pool: pg.Pool, limit: LockLimit, body: (tx: Tx) => Promise<T>): Promise<T> {
   return transaction(
     pool,
@@ -29,6 +29,6 @@ export function transactWithin<T>(pool: pg.Pool, limit: LockLimit, body: (tx: Tx
       limitLocks(tx, limit);
       return body(tx);
     },
-    retriesOf(limit),
+    limit.lockMs === undefined ? {} : { ...retriesOf(limit), isPatient: false },
   );
 }

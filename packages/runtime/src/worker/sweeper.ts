@@ -427,7 +427,8 @@ export class Sweeper {
       // A call that was given more time since it was found is not answered.
       deadlineAt: call.deadline_at,
     }));
-    this.#runtime.ring((await recordResults(this.#runtime.pool, settlements, limit)).rings);
+    const options = { ...limit, isPatient: false };
+    this.#runtime.ring((await recordResults(this.#runtime.pool, settlements, options)).rings);
   }
 
   /** Batches whose end nobody came to make, or whose deadline has passed. */
