@@ -326,6 +326,7 @@ export {
 } from './subtrees.js';
 export {
   closeDoor,
+  closeDoors,
   type Door,
   elected,
   findDeadTurns,

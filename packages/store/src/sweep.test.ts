@@ -4,6 +4,7 @@ import { claim } from './claims.js';
 import { commitSteps } from './commits.js';
 import {
   closeDoor,
+  closeDoors,
   elected,
   findDoorsOf,
   findExhaustedTurns,
@@ -275,6 +276,23 @@ describe('lost rings', () => {
     ]);
   });
 
+  test('are left to the next sweep while a call is locked that no worker has begun', async () => {
+    const turn = await world.running({ profile, holder });
+    const [first, second] = await world.call(turn, 2);
+    await world.release(holder, [turn]);
+    await world.rows('update boxcar.tool_calls set epoch = 2 where turn_id = $1', [turn.turnId]);
+    const ring = { turnId: turn.turnId, epoch: 2, workerTarget: '' };
+    const epochs = () =>
+      world.rows('select k.epoch from boxcar.tool_calls k where k.id in ($1, $2)', [first, second]);
+    await using gate = await begin(world.pool);
+    await gate.query('select from boxcar.tool_calls where id = $1 for update', [first]);
+    expect(await ringAgain(world.pool, [ring])).toEqual([]);
+    expect(await epochs()).toEqual([{ epoch: 2 }, { epoch: 2 }]);
+    await gate.query('commit');
+    expect(await ringAgain(world.pool, [ring])).toEqual([{ ...ring, epoch: 3 }]);
+    expect(await epochs()).toEqual([{ epoch: 3 }, { epoch: 3 }]);
+  });
+
   test('ring again under a new epoch; the old one claims nothing', async () => {
     const turn = await world.submit({ profile });
     expect(await findStaleRings(world.pool, { lostRingMs: 2_000, limit })).toEqual({ rings: [] });
@@ -433,6 +451,28 @@ describe('doors', () => {
     await closeDoor(world.pool, { ...door, job_id: 'job-2' });
     expect(await jobs()).toEqual(['job-1']);
     await closeDoor(world.pool, door);
+    expect(await jobs()).toEqual([]);
+  });
+
+  test('are closed together, but for those that somebody else has locked', async () => {
+    const turn = await world.running({ profile, holder });
+    for (const n of [1, 2, 3])
+      await world.pool.query(
+        `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
+         values ($1, $3, 'p', '\\x00', '{}', $2, $4)`,
+        [DEFAULT_PROJECT, turn.turnId, `key-${n}`, `job-${n}`],
+      );
+    const doors = await findDoorsOf(world.pool, [turn.turnId]);
+    const jobs = async () => (await findDoorsOf(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
+    await using gate = await begin(world.pool);
+    await gate.query("select from boxcar.operations where idempotency_key = 'key-2' for update");
+    await closeDoors(
+      world.pool,
+      doors.filter((door) => door.job_id !== 'job-3'),
+    );
+    expect((await jobs()).sort()).toEqual(['job-2', 'job-3']);
+    await gate.query('commit');
+    await closeDoors(world.pool, doors);
     expect(await jobs()).toEqual([]);
   });
 });

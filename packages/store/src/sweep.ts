@@ -295,19 +295,29 @@ export async function findStaleRings(
 }
 
 // A call of the epoch at which its turn was dispatched was not begun by any worker, and still is not.
+const UNBEGUN = "k.status = 'pending' and k.epoch = lk.epoch and k.retry = 'never' and k.route = 'function'";
 const RING_AGAIN = statement(`
   with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
     select t.id, t.epoch, t.pending_calls from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch where ${hasStatus('dispatched')} order by t.id for update of t skip locked
   ),
-  unbegun as (
-    update boxcar.tool_calls k set epoch = lk.epoch + 1 from lk where lk.pending_calls > 0 and k.turn_id = lk.id and k.status = 'pending'
-      and k.epoch = lk.epoch and k.retry = 'never' and k.route = 'function'
+  unbegun as materialized (
+    select k.id, k.turn_id from lk join boxcar.tool_calls k on k.turn_id = lk.id and ${UNBEGUN} where lk.pending_calls > 0 for update of k skip locked
+  ),
+  free as (
+    select lk.id, lk.epoch from lk where lk.pending_calls = 0 or not exists (
+      select from boxcar.tool_calls k where k.turn_id = lk.id and ${UNBEGUN} and k.id not in (select unbegun.id from unbegun))
+  ),
+  moved as (
+    update boxcar.tool_calls k set epoch = free.epoch + 1 from free, unbegun where unbegun.turn_id = free.id and k.id = unbegun.id
   )
-  update boxcar.turns t set epoch = t.epoch + 1, dispatched_at = now() from lk where t.id = lk.id
+  update boxcar.turns t set epoch = t.epoch + 1, dispatched_at = now() from free where t.id = free.id
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
-/** Raises the epoch of dispatched turns, so that the new rings have unused job ids. Locked turns are left to the next sweep. */
+/**
+ * Raises the epoch of dispatched turns, so that the new rings have unused job ids. Turns that are locked, or a call of
+ * which is, are left to the next sweep.
+ */
 export async function ringAgain(pool: pg.Pool, rings: readonly Ring[]): Promise<readonly Ring[]> {
   const wanted = rings.map((ring) => ({ turn_id: ring.turnId, epoch: ring.epoch }));
   return (await runRetrying<Parameters<typeof toRing>[0]>(pool, RING_AGAIN, [JSON.stringify(wanted)])).map(
@@ -473,6 +483,27 @@ export async function openDoor(
 
 const CLOSE_DOOR = statement(`
   update boxcar.operations set door_job_id = null where project_id = $1 and (awaited_turn_id = $2 or awaited_batch_id = $2) and door_job_id = $3`);
+
+const CLOSE_DOORS = statement(`
+  with found as (
+    select o.project_id, o.idempotency_key from json_to_recordset($1) as d(awaited_id uuid, job_id text) cross join lateral (
+      select x.project_id, x.idempotency_key from boxcar.operations x where x.awaited_turn_id = d.awaited_id and x.door_job_id = d.job_id
+      union all
+      select x.project_id, x.idempotency_key from boxcar.operations x where x.awaited_batch_id = d.awaited_id and x.door_job_id = d.job_id
+      offset 0) o
+  ),
+  lk as (
+    select o.project_id, o.idempotency_key from found cross join lateral (
+      select x.project_id, x.idempotency_key, x.door_job_id from boxcar.operations x
+      where x.project_id = found.project_id and x.idempotency_key = found.idempotency_key and x.door_job_id is not null for update of x skip locked) o
+  )
+  update boxcar.operations o set door_job_id = null from lk where o.project_id = lk.project_id and o.idempotency_key = lk.idempotency_key`);
+
+/** The same for many jobs. Doors that are locked at this moment stay open. */
+export async function closeDoors(pool: pg.Pool, doors: readonly Door[]): Promise<void> {
+  const records = doors.map(({ awaited_id, job_id }) => ({ awaited_id, job_id }));
+  await runRetrying(pool, CLOSE_DOORS, [JSON.stringify(records)]);
+}
 
 /** The job has its answer, or is gone. */
 export async function closeDoor(db: Queryable, door: Door): Promise<void> {

@@ -11,7 +11,7 @@ import {
   type WaitCycle,
 } from '@boxcar/kernel';
 import {
-  closeDoor,
+  closeDoors,
   type Door,
   discardFork,
   type EndableTurn,
@@ -549,15 +549,20 @@ export class Sweeper {
       return;
     }
     this.#doorsAfter = next;
-    const gone = new Set(answer);
-    for (const door of doors) {
-      if (!gone.has(door.job_id)) continue;
-      try {
-        await closeDoor(this.#runtime.pool, door);
-      } catch (error) {
-        // Its turn comes again, with all others.
-        this.#runtime.log('warn', 'sweep.door_not_closed', { job_id: door.job_id, error: String(error) });
-      }
+    const ids = new Set(answer);
+    const gone = doors.filter((door) => ids.has(door.job_id));
+    if (gone.length > 0) await this.#closeDoors(gone);
+  }
+
+  /** Closes doors all at once, and when that fails each alone. What stays open comes again, with all others. */
+  async #closeDoors(doors: readonly Door[]): Promise<void> {
+    try {
+      await closeDoors(this.#runtime.pool, doors);
+    } catch (error) {
+      if (isServerTrouble(error)) throw error;
+      const [only] = doors;
+      if (doors.length > 1) for (const door of doors) await this.#closeDoors([door]);
+      else this.#runtime.log('warn', 'sweep.door_not_closed', { job_id: only?.job_id, error: String(error) });
     }
   }
 
