@@ -13,6 +13,7 @@ import {
 interface Item<I, O> {
   readonly input: I;
   readonly isRepeated: boolean;
+  readonly lockedMs: number;
   readonly resolve: (output: O) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -98,10 +99,14 @@ export class Batcher<I, O> {
       });
   }
 
-  /** @param options.isRepeated - An earlier try of the item may have been committed. Default false. */
-  add(input: I, { isRepeated = false }: Pick<BatchTry, 'isRepeated'> = {}): Promise<O> {
+  /**
+   * @param options.isRepeated - An earlier try of the item may have been committed. Default false.
+   * @param options.lockedMs - How long an item whose row is locked is tried again. Default 15,000.
+   */
+  add(input: I, options: Pick<BatchTry, 'isRepeated'> & { readonly lockedMs?: number } = {}): Promise<O> {
+    const { isRepeated = false, lockedMs = LOCK_PATIENCE_MS } = options;
     return new Promise<O>((resolve, reject) => {
-      this.#waiting.push({ input, isRepeated, resolve, reject });
+      this.#waiting.push({ input, isRepeated, lockedMs, resolve, reject });
       // What this very moment brings joins the batch; an idle system waits for no more.
       // A batch is not the work of the caller that happens to start it, and neither are the batches that follow.
       outsideHandlers(() => this.#schedule(queueMicrotask));
@@ -180,7 +185,7 @@ export class Batcher<I, O> {
         return;
       } catch (error) {
         const isLocked = sqlStateOf(error) === '55P03';
-        if (isLocked && performance.now() - startedAt < LOCK_PATIENCE_MS) continue;
+        if (isLocked && performance.now() - startedAt < item.lockedMs) continue;
         item.reject(toDatabaseError(error));
         return;
       }

@@ -23,6 +23,7 @@ import {
   findLateTargets,
   keepLateAnswer,
   type LateTarget,
+  type LockLimit,
   loadArguments,
   loadQueueCalls,
   markSent,
@@ -31,6 +32,7 @@ import {
   type PendingCall,
   type QueueCall,
   type SendMark,
+  sqlStateOf,
 } from '@boxcar/store';
 import { Batcher } from './batcher.js';
 import { newId } from './packer.js';
@@ -79,9 +81,10 @@ export class OutsideCalls {
     this.#records = createRecorder(runtime);
   }
 
-  /** Adds the jobs of committed calls. */
+  /** Adds the jobs of committed calls. With a limit, calls that are locked are left to a later sweep. */
   async send(
     calls: readonly Pick<PendingCall, 'id' | 'turn_id' | 'name' | 'target' | 'retry' | 'arguments'>[],
+    limit: LockLimit = {},
   ): Promise<void> {
     const queued = calls.filter(isQueued);
     await this.#queue.add(queued.filter((call) => call.retry === 'safe').map(toJob));
@@ -89,7 +92,8 @@ export class OutsideCalls {
     for (const { id } of once) this.#sending.add(id);
     try {
       for (const part of chunks(once, JOBS_PER_CALL)) {
-        const taken = await this.#takeOnce(part);
+        const taken = await this.#takeOnce(part, limit);
+        if (taken === undefined) return;
         const jobs = part.filter((call) => taken.has(call.id)).map(toJob);
         if ((await this.#queue.add(jobs)).length < jobs.length) return;
       }
@@ -100,18 +104,22 @@ export class OutsideCalls {
 
   /**
    * O2. If the queue does not answer, nothing is sent: the sweep sends the calls later. @returns The calls to be sent
-   *     now.
+   *     now; undefined when the queue does not answer.
    */
-  async #takeOnce(calls: readonly QueuedCall[]): Promise<ReadonlySet<ToolCallId>> {
+  async #takeOnce(
+    calls: readonly QueuedCall[],
+    limit: LockLimit,
+  ): Promise<ReadonlySet<ToolCallId> | undefined> {
     const isReached = (await this.#queue.look(calls.slice(0, 1))) !== undefined;
-    if (!isReached) return new Set();
+    if (!isReached) return undefined;
     const marks = calls.map(({ id }) => this.#unsure.get(id) ?? newMark(id));
     try {
-      const taken = await markSent(this.#runtime.pool, marks);
+      const taken = await markSent(this.#runtime.pool, marks, limit);
       for (const { id } of marks) this.#unsure.delete(id);
       return taken;
     } catch (error) {
       for (const mark of marks) this.#unsure.set(mark.id, { ...mark, mayExist: true });
+      if (limit.lockMs !== undefined && sqlStateOf(error) === '55P03') return new Set();
       throw error;
     }
   }
@@ -125,6 +133,7 @@ export class OutsideCalls {
   async record(
     call: QueueCall,
     answer: { readonly status: CallOutcome['status']; readonly result?: unknown; readonly error?: ErrorBody },
+    options: { readonly lockedMs?: number } = {},
   ): Promise<{ readonly outcome: 'recorded' | 'duplicate'; readonly status: CallOutcome['status'] }> {
     const clean = sanitizeJson({
       ...('result' in answer ? { result: answer.result ?? null } : {}),
@@ -144,7 +153,7 @@ export class OutsideCalls {
         maxBytes: this.#runtime.limits.maxCardBytes,
       },
     );
-    const outcome = await this.#records.add(settlement);
+    const outcome = await this.#records.add(settlement, options);
     if (outcome === 'duplicate') await this.keepLate(call, answer);
     return { outcome, status: settlement.status };
   }
@@ -187,10 +196,15 @@ export class OutsideCalls {
     await this.#queue.remove([call]);
   }
 
-  #settle(call: QueueCall, decision: Extract<CallDecision, { kind: 'settle' }>): Promise<unknown> {
+  #settle(
+    call: QueueCall,
+    decision: Extract<CallDecision, { kind: 'settle' }>,
+    options: { readonly lockedMs?: number } = {},
+  ): Promise<unknown> {
     return this.record(
       call,
       decision.status === 'success' ? decision : { status: decision.status, error: decision.error.toJSON() },
+      options,
     );
   }
 
@@ -207,20 +221,33 @@ export class OutsideCalls {
     return late.filter((_target, index) => untouched[index] === true);
   }
 
-  /** Takes away the jobs of calls that were settled without them, best effort. */
-  async forget(calls: readonly { readonly id: ToolCallId; readonly target: string | null }[]): Promise<void> {
+  /**
+   * Takes away the jobs of calls that were settled without them, best effort.
+   *
+   * @returns False: the queue does not answer.
+   */
+  async forget(
+    calls: readonly { readonly id: ToolCallId; readonly target: string | null }[],
+  ): Promise<boolean> {
     const queued = calls.filter(isQueued);
     for (const { id } of queued) this.#unsure.delete(id);
-    if (queued.length > 0) await this.#queue.remove(queued);
+    return queued.length === 0 || this.#queue.remove(queued);
   }
 
-  /** Looks after calls that are due for it: records what their jobs brought, and sends again those whose job is gone. */
-  async sweep(clock: { readonly now?: Date } = {}): Promise<void> {
+  /**
+   * Looks after calls that are due for it: records what their jobs brought, and sends again those whose job is gone. With a
+   * limit, a call that is locked is left to the next sweep.
+   *
+   * @returns False: the queue does not answer.
+   */
+  async sweep({ lockMs, ...clock }: { readonly now?: Date } & LockLimit = {}): Promise<boolean> {
     const calls = (await findDueCalls(this.#runtime.pool, { ...clock, limit: LOOKS_PER_SWEEP })).filter(
       isQueued,
     );
-    const looks = calls.length === 0 ? undefined : await this.#queue.look(calls);
-    if (looks === undefined) return;
+    if (calls.length === 0) return true;
+    const looks = await this.#queue.look(calls);
+    if (looks === undefined) return false;
+    const patience = lockMs === undefined ? {} : { lockedMs: 0 };
     const settled: QueuedCall[] = [];
     const gone: QueueCall[] = [];
     const restIds: ToolCallId[] = [];
@@ -238,10 +265,10 @@ export class OutsideCalls {
         try {
           // Its job goes, and with it what it brought.
           if (call.is_over) await this.#keepReturned(call, look);
-          await this.#settle(call, decision);
+          await this.#settle(call, decision, patience);
           settled.push(call);
         } catch (error) {
-          this.#runtime.log('error', 'tools.record_failed', {
+          this.#runtime.log(sqlStateOf(error) === '55P03' ? 'warn' : 'error', 'tools.record_failed', {
             tool_call_id: call.id,
             error: error instanceof Error ? error.message : String(error),
           });
@@ -251,12 +278,15 @@ export class OutsideCalls {
     // Also what could not be recorded: a poison row must not stand in front of the others for ever.
     const settledIds = new Set(settled.map((call) => call.id));
     const callIds = calls.map((call) => call.id).filter((id) => !settledIds.has(id));
-    await noteLooks(this.#runtime.pool, { callIds, restIds, sentIds: foundIds });
-    await this.#resend(gone);
-    await this.forget(settled);
+    const noted = await noteLooks(this.#runtime.pool, { callIds, restIds, sentIds: foundIds });
+    await this.#resend(
+      gone.filter(({ id }) => noted.has(id)),
+      { lockMs },
+    );
+    return this.forget(settled);
   }
 
-  async #resend(calls: readonly QueueCall[]): Promise<void> {
+  async #resend(calls: readonly QueueCall[], limit: LockLimit): Promise<void> {
     if (calls.length === 0) return;
     const args = await loadArguments(
       this.#runtime.pool,
@@ -267,6 +297,7 @@ export class OutsideCalls {
         const given = args.get(call.id);
         return given === undefined ? [] : [{ ...call, arguments: given }];
       }),
+      limit,
     );
     this.#runtime.log('info', 'tools.sent_again', { tool_call_ids: calls.map((call) => call.id) });
   }

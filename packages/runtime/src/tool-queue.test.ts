@@ -10,6 +10,7 @@ import {
   waitFor,
 } from '@boxcar/testkit';
 import type { Job, Processor } from 'bullmq';
+import pg from 'pg';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { QueueDoor } from './door/queue-door.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
@@ -930,3 +931,106 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     await pool.end();
   });
 });
+
+test('a silent queue is asked once for the jobs of many calls whose time is over, by one sweep', async () => {
+  await using backend = await testBackend('redis');
+  await using proxy = await tcpProxy(backend.connection.url);
+  const asked: string[] = [];
+  const opened = openRuntime({
+    databaseUrl: backend.urls.databaseUrl,
+    redisUrl: proxy.url,
+    model: createModelRouter({}),
+    log: (_level, event) => void asked.push(event),
+  });
+  const { runtime } = opened;
+  const out = { name: 'out', description: 'Out.', target: 'out', parameters: { type: 'object' } };
+  const calls = Array.from({ length: 60 }, () => ({ tool: 'out', arguments: {} }));
+  await runtime.applyProfile({
+    name: 'caller',
+    instructions: 'Call.',
+    model: 'scripted',
+    tools: [out],
+    script: [{ calls }, { say: 'done' }],
+  });
+  const worker = await createWorker(runtime, { sweepMs: 3_600_000 });
+  const { pool } = backend.database;
+  const count = async (text: string): Promise<number> => (await pool.query(text)).rowCount ?? 0;
+  for (let n = 0; n < 4; n++)
+    await runtime.submit('launch_principal', { profile_name: 'caller', instruction: 'go' });
+  const suspended = "select from boxcar.turns where status = 'suspended'";
+  await waitFor(async () => (await count(suspended)) === 4, { message: 'all wait', ...SOON });
+  await worker.close({ graceMs: 500 });
+  await pool.query("update boxcar.tool_calls set deadline_at = now() - interval '1 second'");
+  proxy.stall();
+  asked.splice(0);
+  const sweeper = new Sweeper(runtime, {
+    lostRingMs: 600_000_000,
+    claimFromRows: () => Promise.resolve(),
+    wakeProvider: () => Promise.resolve(),
+  });
+  await sweeper.sweep({ now: new Date(Date.now() + 60_000) });
+  expect(asked.filter((event) => event === 'tools.unreachable')).toHaveLength(1);
+  expect(await count("select from boxcar.tool_calls where status = 'timeout'")).toBe(240);
+  await proxy.restore();
+  await opened.close();
+});
+
+test.each(queueBackends())(
+  'a call that another session has locked does not hold up a sweep, queues on %s',
+  async (kind) => {
+    const place = await Place.open(kind);
+    try {
+      await place.sweepByHand();
+      await place.closeDoor();
+      const done = await place.start('locked_done');
+      const gone = await place.start('locked_gone', { retry: 'safe' });
+      const unsent = await place.start('locked_unsent');
+      for (const { call } of [done, unsent])
+        await waitFor(async () => (await place.calls(call.turn_id))[0]?.sent_at, { message: 'it was sent' });
+      place.serve('locked-done', async () => 'done');
+      await waitFor(
+        async () => (await place.queue('locked-done').getJobCounts('completed')).completed === 1,
+        {
+          message: 'its job has ended',
+          ...SOON,
+        },
+      );
+      for (const target of ['locked-gone', 'locked-unsent'])
+        await place.queue(target).obliterate({ force: true });
+      const { pool, url } = place.backend.database;
+      await pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [unsent.call.id]);
+      const all = [done, gone, unsent];
+      for (const { call } of all) await place.overdue('look_at', call.id);
+      const stranger = new pg.Client({ connectionString: url });
+      await stranger.connect();
+      await stranger.query('begin');
+      await stranger.query('select from boxcar.tool_calls where id = any ($1) for update', [
+        all.map(({ call }) => call.id),
+      ]);
+      const sweeper = new Sweeper(place.opened.runtime, {
+        lostRingMs: 600_000_000,
+        claimFromRows: () => Promise.resolve(),
+        wakeProvider: () => Promise.resolve(),
+      });
+      const startedAt = performance.now();
+      await sweeper.sweep();
+      // By default, one locked row would be waited for 15 seconds.
+      expect(performance.now() - startedAt).toBeLessThan(6_000);
+      await stranger.end();
+      for (const target of ['locked-gone', 'locked-unsent']) place.serve(target, async () => 'sent again');
+      for (const { turnId, call } of all)
+        await waitFor(
+          async () => {
+            await place.overdue('look_at', call.id);
+            await sweeper.sweep();
+            return (await place.calls(turnId))[0]?.status === 'success';
+          },
+          { message: `${call.id} is answered`, ...SOON },
+        );
+      expect(place.log.filter(({ event }) => event === 'sweep.part_failed')).toEqual([]);
+      await place.endTest();
+    } finally {
+      await place.close();
+    }
+  },
+);

@@ -141,18 +141,29 @@ export class ToolQueue {
     }
   }
 
-  /** Takes jobs away whose call is settled, best effort: one that a worker has in hand stays until it ends. */
-  async remove(calls: readonly QueuedCall[]): Promise<void> {
+  /**
+   * Takes jobs away whose call is settled, best effort: one that a worker has in hand stays until it ends.
+   *
+   * @returns False: the queue does not answer.
+   */
+  async remove(calls: readonly QueuedCall[]): Promise<boolean> {
     const take = async ({ id, target }: QueuedCall): Promise<void> => {
       // The bell takes its job along, so that it does not ring for the removal.
       await this.#bells.remove(bellId(id)).catch(() => undefined);
       await this.#queue(target).remove(id);
     };
-    for (const part of chunks(calls, QUESTIONS_AT_ONCE)) {
-      const taken = await within(Promise.allSettled(part.map(take)), ASK_LIMIT_MS).catch(() => []);
-      for (const result of taken)
-        if (result.status === 'rejected')
-          this.#log('debug', 'tools.job_stays', { error: errorText(result.reason) });
+    try {
+      for (const part of chunks(calls, QUESTIONS_AT_ONCE)) {
+        const taken = await within(Promise.allSettled(part.map(take)), ASK_LIMIT_MS);
+        for (const result of taken)
+          if (result.status === 'rejected')
+            this.#log('debug', 'tools.job_stays', { error: errorText(result.reason) });
+      }
+      return true;
+    } catch (error) {
+      // Each further part would wait as long, and would delay the sweep.
+      this.#log('warn', 'tools.unreachable', { error: errorText(error) });
+      return false;
     }
   }
 }

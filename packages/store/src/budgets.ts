@@ -27,6 +27,7 @@ import type pg from 'pg';
 import { pauseForBudget, wakeForBudget } from './budget-waits.js';
 import type { Purse } from './claims.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
+import { notSetAside } from './dead-letters.js';
 import { findSuspended } from './first-tries.js';
 import { type LockLimit, transactWithin } from './lock-limit.js';
 
@@ -364,7 +365,7 @@ const UNSEEN = "interval '10 seconds'";
 
 /** Accounts that turns wait for and whose run others have left since. */
 const pausedText = (now: string): string =>
-  `select b.id, b.run_id from boxcar.budgets b where b.paused_at <= ${now} - ${LOOK_AFTER}
+  `select b.id, b.run_id, b.project_id from boxcar.budgets b where b.paused_at <= ${now} - ${LOOK_AFTER} and ${notSetAside('left_budgets', 'b.id', now)}
     and exists (select from boxcar.turns t where t.run_id = b.run_id and t.ended_at > b.paused_at - ${UNSEEN})`;
 
 const FIND_LEFT_TO = statement(
@@ -374,6 +375,7 @@ const FIND_LEFT_TO = statement(
 export interface PausedAccount extends pg.QueryResultRow {
   readonly id: string;
   readonly run_id: RunId;
+  readonly project_id: ProjectId;
 }
 
 /** Accounts that turns wait for, and whose run has had ended turns since: those may have left enough. */
@@ -387,7 +389,7 @@ export function findLeftovers(
 /** Lets turns that wait for an account try again. Turns for which there is still not enough wait again. */
 export function wakeForLeftovers(
   pool: pg.Pool,
-  { id, run_id: runId }: PausedAccount,
+  { id, run_id: runId }: Pick<PausedAccount, 'id' | 'run_id'>,
   limit: LockLimit = {},
 ): Promise<readonly Ring[]> {
   return transactWithin(pool, limit, async (tx) => {

@@ -3,6 +3,7 @@ import { testDatabase } from '@boxcar/testkit';
 import type pg from 'pg';
 import { describe, expect, test } from 'vitest';
 import { type Tx, transactAtOnce, transaction } from './db.js';
+import { transactWithin } from './lock-limit.js';
 import { createPool } from './pool.js';
 
 /** `ReadyForQuery` of an idle session, which ends what the server says at the start of one. */
@@ -185,6 +186,18 @@ describe('after a failure that a savepoint has undone', () => {
     });
     await expect(failed).rejects.toMatchObject({ code: '22P02' });
   });
+});
+
+test('work of a sweep that takes too long is not tried again', async () => {
+  await using database = await testDatabase();
+  let tries = 0;
+  const work = transactWithin(database.pool, { lockMs: 1_000 }, async (tx) => {
+    tries += 1;
+    await tx.query({ text: 'set local statement_timeout = 50' });
+    await tx.query({ text: 'select pg_sleep(10)' });
+  });
+  await expect(work).rejects.toMatchObject({ code: 'database_unavailable' });
+  expect(tries).toBe(1);
 });
 
 test('a transaction reads rows that were committed while it waited, whatever the level of its server is', async () => {

@@ -12,6 +12,8 @@ export type SweepKind =
   | 'overdue_turns'
   | 'overdue_calls'
   | 'due_waits'
+  /** The turns that wait for an account could not be woken. The row is the account. */
+  | 'left_budgets'
   | 'due_batches'
   | 'lost_rings'
   | 'wait_cycles'

@@ -327,6 +327,7 @@ export {
 } from './subtrees.js';
 export {
   closeDoor,
+  closeDoors,
   type Door,
   elected,
   findDeadTurns,
@@ -342,6 +343,7 @@ export {
   type OverdueTurn,
   openDoor,
   probe,
+  type RingPlace,
   ringAgain,
   type SweepFindings,
   takeOver,

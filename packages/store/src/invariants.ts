@@ -301,7 +301,7 @@ export const INVARIANTS: readonly Invariant[] = [
         and exists (select from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target] and w.schema_version >= t.format)
       union all
       select f.row_id, 'was given up by the sweep (' || f.kind || ') after ' || f.attempts || ' tries: ' || f.last_error
-      from boxcar.sweep_failures f where f.is_dead and (
+      from boxcar.sweep_failures f where f.is_dead and f.kind <> 'left_budgets' and (
         exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null)
         or exists (select from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id where k.id = f.row_id and k.status = 'pending' and t.ended_at is null)
         or exists (select from boxcar.batches b where b.id = f.row_id and b.status = 'running'))`,

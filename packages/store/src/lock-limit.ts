@@ -32,11 +32,14 @@ export const limited =
     return body(tx, ...attempt);
   };
 
-/** `transaction` with a limit for its locks. */
+/** `transaction` with a limit for its locks. With a limit, work that takes too long is not tried again either: see above. */
 export function transactWithin<T>(
   pool: pg.Pool,
   limit: LockLimit,
   body: (tx: Tx, attempt: number) => Promise<T>,
 ): Promise<T> {
-  return transaction(pool, limited(limit, body), retriesOf(limit));
+  return transaction(pool, limited(limit, body), {
+    ...retriesOf(limit),
+    ...(limit.lockMs === undefined ? {} : { isPatient: false }),
+  });
 }

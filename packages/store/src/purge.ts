@@ -248,6 +248,7 @@ const DELETES = [
   'delete from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
   `delete from boxcar.sweep_failures f where f.row_id in (
       select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])
+      union all select unnest($1::uuid[])
       union all select k.id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[]))`,
   'delete from boxcar.budgets where run_id = any ($1::uuid[])',
   'delete from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',

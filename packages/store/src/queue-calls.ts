@@ -5,7 +5,17 @@
 import { randomInt } from 'node:crypto';
 import type { JsonValue, ProjectId, ToolCallId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { patientOn, type Queryable, retryTransient, run, runRetrying, statement, type Tx } from './db.js';
+import {
+  patientOn,
+  type Queryable,
+  retryTransient,
+  run,
+  runRetrying,
+  statement,
+  type Tx,
+  transactOnce,
+} from './db.js';
+import { type LockLimit, limitLocks, retriesOf } from './lock-limit.js';
 import type { SweepClock } from './sweep-turns.js';
 import type { CallRouteKind, CallSettlement } from './tool-calls.js';
 
@@ -60,7 +70,7 @@ export async function loadArguments(
 // deadline there is one more, so that an answer whose bell was lost is not missed.
 const NOTE = statement(`
   with lk as (
-    select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k
+    select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k skip locked
   )
   update boxcar.tool_calls k set
     look_at = case when k.id = any ($2::uuid[]) then null
@@ -68,9 +78,13 @@ const NOTE = statement(`
         now() + least(greatest((now() - k.created_at) / 4, interval '2 seconds'), interval '60 seconds'),
         greatest(k.deadline_at - interval '3 seconds', now() + interval '1 second')) end,
     sent_at = case when k.id = any ($3::uuid[]) then coalesce(k.sent_at, now()) else k.sent_at end
-  from lk where k.id = lk.id`);
+  from lk where k.id = lk.id returning k.id`);
 
-/** Notes the result of a look: `restIds` need no further look; `sentIds` must not be sent twice and have their job in the queue. */
+/**
+ * Notes the result of a look: `restIds` need no further look; `sentIds` must not be sent twice and have their job in the queue.
+ *
+ * @returns The calls that were noted. A call that somebody else has locked is not: it stays due.
+ */
 export async function noteLooks(
   pool: pg.Pool,
   looks: {
@@ -78,9 +92,11 @@ export async function noteLooks(
     readonly restIds?: readonly ToolCallId[];
     readonly sentIds?: readonly ToolCallId[];
   },
-): Promise<void> {
-  if (looks.callIds.length === 0) return;
-  await runRetrying(pool, NOTE, [looks.callIds, looks.restIds ?? [], looks.sentIds ?? []]);
+): Promise<ReadonlySet<ToolCallId>> {
+  if (looks.callIds.length === 0) return new Set();
+  const values = [looks.callIds, looks.restIds ?? [], looks.sentIds ?? []];
+  const rows = await runRetrying<{ id: ToolCallId }>(pool, NOTE, values);
+  return new Set(rows.map((row) => row.id));
 }
 
 const MARK = statement(`
@@ -112,16 +128,31 @@ export const newMark = (id: ToolCallId): SendMark => ({
  *
  * @returns The calls that the caller must send.
  * @throws KernelError `database_unavailable`: the marks may exist. Call it again with the same marks and `mayExist` to find out.
+ *   With a limit, a locked row fails as `55P03`.
  */
-export async function markSent(pool: pg.Pool, marks: readonly SendMark[]): Promise<ReadonlySet<ToolCallId>> {
+export async function markSent(
+  pool: pg.Pool,
+  marks: readonly SendMark[],
+  limit: LockLimit = {},
+): Promise<ReadonlySet<ToolCallId>> {
   if (marks.length === 0) return new Set();
   const values = [marks.map(({ id }) => id), marks.map(({ signature }) => signature)];
   const mayExist = marks.some((mark) => mark.mayExist);
-  const rows = await retryTransient(async (attempt) => {
-    const marked = await run<{ id: ToolCallId }>(pool, MARK, values);
-    // This statement begins after the mark, which waits for an earlier try that is still running.
-    return attempt === 1 && !mayExist ? marked : run<{ id: ToolCallId }>(pool, MARKED, values);
-  }, patientOn(pool));
+  const mark = (): Promise<{ id: ToolCallId }[]> =>
+    limit.lockMs === undefined
+      ? run(pool, MARK, values)
+      : transactOnce(pool, (tx) => {
+          limitLocks(tx, limit);
+          return run(tx, MARK, values);
+        });
+  const rows = await retryTransient(
+    async (attempt) => {
+      const marked = await mark();
+      // This statement begins after the mark, which waits for an earlier try that is still running.
+      return attempt === 1 && !mayExist ? marked : run<{ id: ToolCallId }>(pool, MARKED, values);
+    },
+    { ...patientOn(pool), ...retriesOf(limit) },
+  );
   return new Set(rows.map((row) => row.id));
 }
 

@@ -4,6 +4,7 @@ import { claim } from './claims.js';
 import { commitSteps } from './commits.js';
 import {
   closeDoor,
+  closeDoors,
   elected,
   findDoorsOf,
   findExhaustedTurns,
@@ -13,6 +14,7 @@ import {
   findStaleRings,
   findWaitingDoors,
   probe,
+  type RingPlace,
   ringAgain,
   takeOver,
 } from './sweep.js';
@@ -175,9 +177,9 @@ describe('lost rings', () => {
     await world.claim(await world.submit({ profile: busy }), holder);
     const turns: TestTurn[] = [];
     for (const of of [busy, busy, idle, idle, busy]) turns.push(await world.submit({ profile: of }));
-    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    const { rings } = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
     expect(
-      stale.map(({ turnId, isNext }) => [turns.findIndex((turn) => turn.turnId === turnId), isNext]),
+      rings.map(({ turnId, isNext }) => [turns.findIndex((turn) => turn.turnId === turnId), isNext]),
     ).toEqual([
       [0, true],
       [1, false],
@@ -185,6 +187,70 @@ describe('lost rings', () => {
       [3, false],
       [4, false],
     ]);
+  });
+
+  test('are found page by page: each page has the oldest ring of each target, and no ring is next twice', async () => {
+    const [busy, idle] = [await world.project('busy'), await world.project('idle')];
+    const first = await world.profile('writer', { workerTarget: 'a', projectId: busy.projectId });
+    const second = await world.profile('reader', { workerTarget: 'a', projectId: idle.projectId });
+    const other = await world.profile('painter', { workerTarget: 'b', projectId: busy.projectId });
+    await world.worker({ targets: ['a', 'b'] });
+    await world.claim(await world.submit({ profile: first }), holder);
+    const turns: TestTurn[] = [];
+    for (const of of [first, first, second, first, second, other, other])
+      turns.push(await world.submit({ profile: of }));
+    const page = async (after?: RingPlace) => {
+      const found = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 2, after });
+      return {
+        rings: found.rings.map(({ turnId, isNext }) => [
+          turns.findIndex((turn) => turn.turnId === turnId),
+          isNext,
+        ]),
+        next: found.next,
+      };
+    };
+    const one = await page();
+    expect(one.rings).toEqual([
+      [0, true],
+      [5, true],
+      [1, false],
+    ]);
+    const two = await page(one.next);
+    expect(two.rings).toEqual([
+      [0, true],
+      [5, true],
+      [2, true],
+      [3, false],
+    ]);
+    const three = await page(two.next);
+    expect(three.rings).toEqual([
+      [0, true],
+      [5, true],
+      [4, false],
+    ]);
+    const four = await page(three.next);
+    expect(four.rings).toEqual([
+      [0, true],
+      [5, true],
+      [6, false],
+    ]);
+    expect(four.next).toBeUndefined();
+  });
+
+  test('dispatched at the same moment are each found once', async () => {
+    const turns = await Promise.all(Array.from({ length: 7 }, () => world.submit({ profile })));
+    await world.rows(
+      'update boxcar.turns set dispatched_at = now(), priority = case when id = $1 then 5 else 0 end',
+      [turns[3]?.turnId],
+    );
+    const found: string[] = [];
+    let after: RingPlace | undefined;
+    do {
+      const page = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 2, after });
+      found.push(...page.rings.map(({ turnId }) => turnId));
+      after = page.next;
+    } while (after !== undefined);
+    expect([...new Set(found)].sort()).toEqual(turns.map(({ turnId }) => turnId).sort());
   });
 
   test('move calls that no worker has begun, and no other calls, to the epoch of the next claim', async () => {
@@ -210,10 +276,27 @@ describe('lost rings', () => {
     ]);
   });
 
+  test('are left to the next sweep while a call is locked that no worker has begun', async () => {
+    const turn = await world.running({ profile, holder });
+    const [first, second] = await world.call(turn, 2);
+    await world.release(holder, [turn]);
+    await world.rows('update boxcar.tool_calls set epoch = 2 where turn_id = $1', [turn.turnId]);
+    const ring = { turnId: turn.turnId, epoch: 2, workerTarget: '' };
+    const epochs = () =>
+      world.rows('select k.epoch from boxcar.tool_calls k where k.id in ($1, $2)', [first, second]);
+    await using gate = await begin(world.pool);
+    await gate.query('select from boxcar.tool_calls where id = $1 for update', [first]);
+    expect(await ringAgain(world.pool, [ring])).toEqual([]);
+    expect(await epochs()).toEqual([{ epoch: 2 }, { epoch: 2 }]);
+    await gate.query('commit');
+    expect(await ringAgain(world.pool, [ring])).toEqual([{ ...ring, epoch: 3 }]);
+    expect(await epochs()).toEqual([{ epoch: 3 }, { epoch: 3 }]);
+  });
+
   test('ring again under a new epoch; the old one claims nothing', async () => {
     const turn = await world.submit({ profile });
-    expect(await findStaleRings(world.pool, { lostRingMs: 2_000, limit })).toEqual([]);
-    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    expect(await findStaleRings(world.pool, { lostRingMs: 2_000, limit })).toEqual({ rings: [] });
+    const { rings: stale } = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
     expect(stale).toEqual([{ turnId: turn.turnId, epoch: 1, workerTarget: '', isNext: true }]);
     expect(await ringAgain(world.pool, stale)).toEqual([{ turnId: turn.turnId, epoch: 2, workerTarget: '' }]);
     expect(await ringAgain(world.pool, stale)).toEqual([]);
@@ -231,14 +314,14 @@ describe('lost rings', () => {
     await world.rows("update boxcar.workers set lease_until = now() - interval '1 second' where id = $1", [
       painter,
     ]);
-    expect(await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 1 })).toMatchObject([
-      { turnId: turn.turnId },
-    ]);
+    expect(await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit: 1 })).toMatchObject({
+      rings: [{ turnId: turn.turnId }],
+    });
   });
 
   test('that were claimed after all are left alone', async () => {
     const turn = await world.submit({ profile });
-    const stale = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
+    const { rings: stale } = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
     await world.claim(turn, holder);
     expect(await ringAgain(world.pool, stale)).toEqual([]);
     expect(await world.row(turn)).toMatchObject({ status: 'running', epoch: 1 });
@@ -368,6 +451,28 @@ describe('doors', () => {
     await closeDoor(world.pool, { ...door, job_id: 'job-2' });
     expect(await jobs()).toEqual(['job-1']);
     await closeDoor(world.pool, door);
+    expect(await jobs()).toEqual([]);
+  });
+
+  test('are closed together, but for those that somebody else has locked', async () => {
+    const turn = await world.running({ profile, holder });
+    for (const n of [1, 2, 3])
+      await world.pool.query(
+        `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
+         values ($1, $3, 'p', '\\x00', '{}', $2, $4)`,
+        [DEFAULT_PROJECT, turn.turnId, `key-${n}`, `job-${n}`],
+      );
+    const doors = await findDoorsOf(world.pool, [turn.turnId]);
+    const jobs = async () => (await findDoorsOf(world.pool, [turn.turnId])).map(({ job_id }) => job_id);
+    await using gate = await begin(world.pool);
+    await gate.query("select from boxcar.operations where idempotency_key = 'key-2' for update");
+    await closeDoors(
+      world.pool,
+      doors.filter((door) => door.job_id !== 'job-3'),
+    );
+    expect((await jobs()).sort()).toEqual(['job-2', 'job-3']);
+    await gate.query('commit');
+    await closeDoors(world.pool, doors);
     expect(await jobs()).toEqual([]);
   });
 });

@@ -6,7 +6,7 @@ import { THIS_BUILD } from './build.js';
 import { CLAIM, claim } from './claims.js';
 import { run } from './db.js';
 import { createPool } from './pool.js';
-import { ringAgain, takeOver } from './sweep.js';
+import { findStaleRings, type RingPlace, ringAgain, takeOver } from './sweep.js';
 import { countReads } from './testing/count-reads.js';
 import { DEFAULT_PROJECT, type TestProfile, type TestTurn, World } from './testing/world.js';
 import { releaseTurns } from './turns.js';
@@ -155,6 +155,42 @@ test.each(Object.entries(operations))(
     }
   },
 );
+
+test('a page of the old rings of a large window is read without the rest of the window', async () => {
+  const pool = openOne();
+  try {
+    await world.rows('delete from boxcar.turns where ended_at is null');
+    const dispatched_at = "now() - n * interval '1 millisecond'";
+    await insertTurns(2, WINDOW, { status: "'dispatched'", dispatched_at, worker_target: "'b'" });
+    await insertTurns(4, WINDOW, { status: "'dispatched'", dispatched_at, worker_target: "'far'" });
+    await insertTurns(5, WINDOW, { status: "'dispatched'", dispatched_at, worker_target: "'n' || n % 3" });
+    // Index entries of the rows that were deleted would be read.
+    await world.rows('vacuum boxcar.turns');
+    await world.worker({ targets: ['b', 'n0', 'n1', 'n2'] });
+    const now = new Date(Date.now() + 60_000);
+    const look = (after?: RingPlace) => findStaleRings(pool, { now, lostRingMs: 1_000, limit: 100, after });
+    const reads: number[] = [];
+    let after: RingPlace | undefined;
+    const found = new Set<string>();
+    for (const isAnalyzed of [false, true]) {
+      if (isAnalyzed) await world.rows('analyze boxcar.turns');
+      do {
+        const count = await countReads(pool, async () => {
+          const { rings, next } = await look(after);
+          for (const { turnId } of rings) found.add(turnId);
+          after = next;
+        });
+        reads.push(count);
+      } while (after !== undefined);
+    }
+    expect(found.size).toBe(2 * WINDOW);
+    // The oldest of each target, and one page of one target: not a page of each.
+    expect(Math.max(...reads)).toBeLessThan(LITTLE / 2);
+  } finally {
+    await world.rows('delete from boxcar.turns where ended_at is null');
+    await pool.end();
+  }
+});
 
 test('the plan of a claim finds the turns to update by their ids', async () => {
   const pool = openOne();

@@ -116,7 +116,7 @@ export class BullMqDoorbell implements Doorbell {
           if (states[index] === 'active') taken.set(jobId(ring), ring);
       }
       if (rings.length === 0) return lost;
-      const overdue = this.#taken.note(new Set(taken.keys()), takenMs);
+      const overdue = this.#taken.note({ asked: rings.map(jobId), taken: new Set(taken.keys()) }, takenMs);
       return [...lost, ...[...taken].flatMap(([id, ring]) => (overdue.has(id) ? [ring] : []))];
     } catch (error) {
       this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });

@@ -2,23 +2,38 @@
  * Finds rings that a listener has taken but not claimed. A worker claims a ring milliseconds after taking it. A worker that does not
  * was stopped or lost, and the queue gives the ring to another worker only after the queue's own lock has expired.
  */
+/** A ring that no check has asked about for so long is forgotten: its turn was claimed, or has ended. */
+const FORGOTTEN_MS = 10 * 60_000;
+
+interface Seen {
+  /** When this process first found that a listener has the ring. */
+  readonly at: number;
+  readonly lastAt: number;
+}
+
 export class TakenRings {
-  /** By job id: when this process first found that a listener has the ring. */
-  readonly #seenAt = new Map<string, number>();
+  /** By job id. */
+  readonly #seen = new Map<string, Seen>();
 
   /**
-   * Records the rings that one check has found, and forgets all other rings.
+   * Records what one check has found. A check asks about a part of all rings; what is known of the others stays.
    *
-   * @param taken - Job ids of the rings that listeners have now.
+   * @param asked - Job ids of the rings that the check has asked about.
+   * @param taken - Those of them that listeners have now.
    * @returns The rings that were first found at least `takenMs` ago.
    */
-  note(taken: ReadonlySet<string>, takenMs: number, now = performance.now()): ReadonlySet<string> {
-    for (const id of this.#seenAt.keys()) if (!taken.has(id)) this.#seenAt.delete(id);
+  note(
+    { asked, taken }: { readonly asked: Iterable<string>; readonly taken: ReadonlySet<string> },
+    takenMs: number,
+    now = performance.now(),
+  ): ReadonlySet<string> {
+    for (const id of asked) if (!taken.has(id)) this.#seen.delete(id);
+    for (const [id, { lastAt }] of this.#seen) if (now - lastAt > FORGOTTEN_MS) this.#seen.delete(id);
     const overdue = new Set<string>();
     for (const id of taken) {
-      const seenAt = this.#seenAt.get(id) ?? now;
-      this.#seenAt.set(id, seenAt);
-      if (now - seenAt >= takenMs) overdue.add(id);
+      const at = this.#seen.get(id)?.at ?? now;
+      this.#seen.set(id, { at, lastAt: now });
+      if (now - at >= takenMs) overdue.add(id);
     }
     return overdue;
   }

@@ -274,7 +274,7 @@ describe.each(queueBackends())('queues on %s', { timeout: 60_000 }, (kind) => {
     const other = await older.submit('answers');
     await ended([other]);
     const look = { lostRingMs: -60_000, limit: 10 };
-    expect(await findStaleRings(backend.database.pool, look)).toEqual([]);
+    expect((await findStaleRings(backend.database.pool, look)).rings).toEqual([]);
     expect(await turnOf(turnId)).toEqual(handed);
     expect(asked.filter((ask) => ask.turnId === turnId)).toEqual([]);
 

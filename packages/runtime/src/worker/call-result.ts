@@ -15,10 +15,13 @@ import { buildResult } from './ending.js';
 export type CallOutcome = Parameters<typeof buildResult>[1];
 
 export interface Recorder {
-  /** @param options.isRepeated - An earlier try may have recorded it. */
+  /**
+   * @param options.isRepeated - An earlier try may have recorded it.
+   * @param options.lockedMs - How long a result whose turn is locked is tried again. Default 15,000.
+   */
   add(
     settlement: CallSettlement,
-    options?: { readonly isRepeated?: boolean },
+    options?: { readonly isRepeated?: boolean; readonly lockedMs?: number },
   ): Promise<'recorded' | 'duplicate'>;
 }
 

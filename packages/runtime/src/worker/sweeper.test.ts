@@ -206,6 +206,41 @@ describe('a row that a sweep cannot handle', () => {
     expect(await statusOf(h, bad)).toBe('dispatched');
   });
 
+  test('among accounts that have room again keeps no turn from its wake, and ends no turn', async () => {
+    await using h = await harness();
+    await h.profile('writer', [{ say: 'done' }]);
+    const launch = () => submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
+    const [left, open, waiting] = [await launch(), await launch(), await launch()];
+    // An account of a capped subtree has the id of the turn at its top.
+    await h.rows(
+      `update boxcar.turns set run_id = (select run_id from boxcar.turns where id = '${open}') where id = '${left}'`,
+    );
+    await h.runtime.submit('cancel', { turn_id: left });
+    await h.rows(`insert into boxcar.budgets (id, run_id, project_id, top_depth, limits, paused_at)
+      select id, run_id, project_id, 0, '{"steps": 5}', now() - interval '7 seconds' from boxcar.turns where id = '${open}'`);
+    await h.rows("insert into boxcar.providers (name, max_concurrent) values ('slow', 5)");
+    await h.rows(`with w as (
+      insert into boxcar.waits (turn_id, project_id, kind, due_at, provider) select id, project_id, 'limit', now(), 'slow' from boxcar.turns where id = '${waiting}')
+      update boxcar.turns set status = 'suspended' where id = '${waiting}'`);
+    await poison(h, 'budgets', open);
+    const sweeper = new Sweeper(h.runtime, {
+      lostRingMs: 600_000_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: async (name, options) => void (await wakeProvider(h.database.pool, name, options)),
+    });
+    for (let n = 0; n < 6; n++) await sweeper.sweep({ now: new Date(Date.now() + 1_000 + n * 20_000) });
+    expect(await statusOf(h, waiting)).toBe('dispatched');
+    expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([
+      { kind: 'left_budgets', row_id: open, attempts: 5, is_dead: true },
+    ]);
+    expect(await statusOf(h, open)).toBe('queued');
+    expect(h.log.filter(({ event }) => event === 'sweep.part_failed')).toEqual([]);
+    await cure(h, 'budgets');
+    await retryDeadLetters(h.database.pool);
+    await sweeper.sweep({ now: new Date(Date.now() + 1_000) });
+    expect(await h.rows('select from boxcar.budgets where paused_at is not null')).toEqual([]);
+  });
+
   test('among batches that are due keeps no other from its end, and is given up like any row', async () => {
     await using h = await harness();
     await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
@@ -456,7 +491,7 @@ describe('a row that another session has locked', () => {
     expect(performance.now() - startedAt).toBeLessThan(12_000);
     expect(await paused()).toEqual([locked]);
     expect(h.log.filter(({ event }) => event === 'sweep.row_locked')).toMatchObject([
-      { fields: { part: 'due_waits', row_id: locked } },
+      { fields: { part: 'left_budgets', row_id: locked } },
     ]);
     expect(h.log.filter(({ event }) => event === 'sweep.part_failed')).toEqual([]);
     await stranger.end();

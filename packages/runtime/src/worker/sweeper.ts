@@ -11,7 +11,7 @@ import {
   type WaitCycle,
 } from '@boxcar/kernel';
 import {
-  closeDoor,
+  closeDoors,
   type Door,
   discardFork,
   type EndableTurn,
@@ -41,6 +41,7 @@ import {
   type OverdueTurn,
   probe,
   purgeDeadWorkers,
+  type RingPlace,
   recordResults,
   ringAgain,
   type SweepFindings,
@@ -131,6 +132,8 @@ export class Sweeper {
   #cyclesAfter: string | undefined;
   /** Where the last looks at the jobs at the queue door ended. */
   #doorsAfter: Places = {};
+  /** Where the last look at old rings ended. */
+  #ringsAfter: RingPlace | undefined;
 
   constructor(runtime: Runtime, options: SweeperOptions) {
     this.#runtime = runtime;
@@ -200,7 +203,7 @@ export class Sweeper {
       [found.queued, 'queued', () => this.#promote()],
       [found.waiting_doors, 'waiting_doors', () => this.#knock(clock)],
       [found.dead_workers, 'dead_workers', () => this.#purge(clock)],
-      [found.due_looks, 'due_looks', async () => this.#runtime.outside?.sweep(options)],
+      [found.due_looks, 'due_looks', () => this.#lookAtCalls(options)],
       [found.long_waits, 'long_waits', () => this.#breakCycles(clock)],
       [found.failed_turns, 'failed_turns', () => this.#endFailed(clock)],
       [found.lost_turns, 'lost_turns', () => answerForLost(this.#runtime, clock, this.#handling(clock))],
@@ -395,7 +398,15 @@ export class Sweeper {
       await this.#each('overdue_calls', clock, { rows: calls, key: 'id', work });
     }
     // Nobody waits for them any more; a worker that has one in hand finds its answer a duplicate.
-    await this.#runtime.outside?.forget(answered);
+    if (!this.#isDeaf && (await this.#runtime.outside?.forget(answered)) === false) this.deafen();
+  }
+
+  /** Calls in the hands of workers outside. */
+  async #lookAtCalls(options: { readonly now?: Date }): Promise<void> {
+    // Nothing is lost while the queue is away: the calls stay due.
+    if (this.#isDeaf) return;
+    const limit = { lockMs: this.#patience.lockMs };
+    if ((await this.#runtime.outside?.sweep({ ...options, ...limit })) === false) this.deafen();
   }
 
   async #answer(calls: readonly OverdueCall[], limit: LockLimit): Promise<void> {
@@ -413,7 +424,8 @@ export class Sweeper {
       // A call that was given more time since it was found is not answered.
       deadlineAt: call.deadline_at,
     }));
-    this.#runtime.ring((await recordResults(this.#runtime.pool, settlements, limit)).rings);
+    const options = { ...limit, isPatient: false };
+    this.#runtime.ring((await recordResults(this.#runtime.pool, settlements, options)).rings);
   }
 
   /** Batches whose end nobody came to make, or whose deadline has passed. */
@@ -460,18 +472,11 @@ export class Sweeper {
       alone: (wait) => wakeDue(pool, { ...clock, turnIds: [wait.turn_id] }),
     });
     this.#runtime.ring(rings);
-    await this.#patience.each(await findLeftovers(pool, clock), {
-      idOf: ({ id }) => `leftovers:${id}`,
-      onLocked: ({ id }) => this.#logLocked('due_waits', id),
-      work: async (account, lockMs) => {
-        try {
-          this.#runtime.ring(await wakeForLeftovers(pool, account, { lockMs }));
-        } catch (failure) {
-          if (isLocked(failure)) return false;
-          throw failure;
-        }
-        return true;
-      },
+    // The id of an account is that of a run or a turn, and a note of `due_waits` would end that turn.
+    await this.#each('left_budgets', clock, {
+      rows: await findLeftovers(pool, clock),
+      key: 'id',
+      work: async (account, limit) => this.#runtime.ring(await wakeForLeftovers(pool, account, limit)),
     });
     for (const provider of await findOverdueProviders(pool, clock))
       await this.#orAlone('due_waits', clock, {
@@ -485,9 +490,10 @@ export class Sweeper {
   async #ringLost(clock: Clock): Promise<void> {
     // The queue is away, so this pass has claimed from the rows instead.
     if (this.#isDeaf) return;
-    const stale = await findStaleRings(this.#runtime.pool, {
+    const { rings: stale, next } = await findStaleRings(this.#runtime.pool, {
       ...clock,
       lostRingMs: this.#options.lostRingMs,
+      after: this.#ringsAfter,
     });
     // After the loss of a worker, that worker may hold any unclaimed ring. A surplus ring changes nothing.
     const isDoubtful = performance.now() - this.#lostWorkerAt < 3 * this.#options.lostRingMs;
@@ -495,6 +501,7 @@ export class Sweeper {
     const lost = await this.#runtime.doorbell.findLost(stale, { takenMs });
     if (lost === undefined) this.deafen();
     if (lost === undefined) return;
+    this.#ringsAfter = next;
     const isLost = new Set(lost.map(({ turnId }) => turnId));
     const passed = stale.filter(({ turnId, isNext }) => isNext && !isLost.has(turnId));
     if (passed.length > 0) await this.#runtime.doorbell.raise(passed.slice(0, RAISES));
@@ -539,15 +546,20 @@ export class Sweeper {
       return;
     }
     this.#doorsAfter = next;
-    const gone = new Set(answer);
-    for (const door of doors) {
-      if (!gone.has(door.job_id)) continue;
-      try {
-        await closeDoor(this.#runtime.pool, door);
-      } catch (error) {
-        // Its turn comes again, with all others.
-        this.#runtime.log('warn', 'sweep.door_not_closed', { job_id: door.job_id, error: String(error) });
-      }
+    const ids = new Set(answer);
+    const gone = doors.filter((door) => ids.has(door.job_id));
+    if (gone.length > 0) await this.#closeDoors(gone);
+  }
+
+  /** Closes doors all at once, and when that fails each alone. What stays open comes again, with all others. */
+  async #closeDoors(doors: readonly Door[]): Promise<void> {
+    try {
+      await closeDoors(this.#runtime.pool, doors);
+    } catch (error) {
+      if (isServerTrouble(error)) throw error;
+      const [only] = doors;
+      if (doors.length > 1) for (const door of doors) await this.#closeDoors([door]);
+      else this.#runtime.log('warn', 'sweep.door_not_closed', { job_id: only?.job_id, error: String(error) });
     }
   }
 
