@@ -959,6 +959,11 @@ test('a silent queue is asked once for the jobs of many calls whose time is over
     await runtime.submit('launch_principal', { profile_name: 'caller', instruction: 'go' });
   const suspended = "select from boxcar.turns where status = 'suspended'";
   await waitFor(async () => (await count(suspended)) === 4, { message: 'all wait', ...SOON });
+  const jobs = backend.queue('boxcar-tools-out');
+  await waitFor(async () => (await jobs.getJobCounts('waiting')).waiting === 240, {
+    message: 'all calls are sent',
+    ...SOON,
+  });
   await worker.close({ graceMs: 500 });
   await pool.query("update boxcar.tool_calls set deadline_at = now() - interval '1 second'");
   proxy.stall();
