@@ -284,7 +284,11 @@ describe('calls at once', () => {
     const refused = enter([locked]);
     await waitFor(
       async () =>
-        (await world.rows("select from pg_stat_activity where wait_event_type = 'Lock'")).length > 0,
+        (
+          await world.rows(
+            "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+          )
+        ).length > 0,
       { message: 'it waits for its turn' },
     );
     const startedAt = performance.now();

@@ -27,6 +27,8 @@ export interface FairStage extends AsyncDisposable {
   project(name: string): Promise<string>;
   /** Submits a turn. If it was dispatched, settles after its ring is in the queue. */
   submit(projectId: string, args?: Readonly<Record<string, unknown>>): Promise<TurnId>;
+  /** Waits until the rings of all dispatched turns are in the queue: rings that are sent at the same time may arrive in either order. */
+  allRung(): Promise<void>;
   /** Releases a held turn, by default the first one, and waits until `count` turns are held again. */
   end(count: number, turnId?: TurnId): Promise<void>;
 }
@@ -111,6 +113,17 @@ export async function openFairStage(kind: FairKind, now: () => number = Date.now
           { message: 'the ring is in the queue' },
         );
       return turnId;
+    },
+    allRung: async () => {
+      if (kind === 'no queue') return;
+      const isRung = async (): Promise<boolean> => {
+        const rows = await h.rows<{ id: TurnId; epoch: number }>(
+          "select id, epoch from boxcar.turns where status = 'dispatched'",
+        );
+        const rings = rows.map(({ id, epoch }) => ({ turnId: id, epoch, workerTarget: '' }));
+        return rings.length === 0 || (await doorbell.findLost(rings))?.length === 0;
+      };
+      await waitFor(isRung, { message: 'the rings of all dispatched turns are in the queue' });
     },
     end: async (count, turnId = held[0]) => {
       if (turnId === undefined) throw new Error('no turn is held');

@@ -109,7 +109,10 @@ describe.each(KINDS)('with rings %s, the priorities that callers give', (kind) =
     const [low, normal, high] = [await submitAll(-10), await submitAll(0), await submitAll(100)];
     const others: TurnId[] = [];
     for (let n = 0; n < 3; n++) others.push(await stage.submit(other, { priority: -100 }));
-    for (let ends = 0; ends < 13; ends++) await stage.end(1);
+    for (let ends = 0; ends < 13; ends++) {
+      await stage.allRung();
+      await stage.end(1);
+    }
     expect(held).toHaveLength(1);
     const placesOf = (turnIds: readonly TurnId[]) => turnIds.map((turnId) => started.indexOf(turnId));
     expect(Math.max(...placesOf(high))).toBeLessThan(Math.min(...placesOf(normal)));
