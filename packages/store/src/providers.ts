@@ -5,11 +5,11 @@
  *     It is locked before turns: nobody who has a turn locked asks for it.
  * B2  A place counts while the worker that holds its turn has its lease, or, kept for a turn that was woken, for ten seconds:
  *     what a killed worker had is free with its lease, and no timer is needed.
- * B3  Who waits is woken with a place of its own, oldest first; whoever is locked is passed over for now. Others find no room
- *     while someone waits. A turn that finds none is suspended under the same lock, so that no place comes free in between,
- *     unseen. Who cannot be woken is set aside by the sweep, and keeps nobody else waiting.
- * B4  Only a worker that holds its turn is admitted, and a place counts only at the epoch at which it was taken. So nobody who
- *     has lost his turn takes or overwrites the place of the next holder. (A place that is kept goes to whoever holds the turn.)
+ * B3  Waiting turns are woken with a place of their own, oldest first; locked turns are passed over for now. Other turns find no
+ *     room while a turn waits. A turn that finds no room is suspended under the same lock, so that no place becomes free in
+ *     between, unseen. The sweep sets aside a turn that cannot be woken, so that it does not keep other turns waiting.
+ * B4  Only a worker that holds its turn is admitted, and a place counts only at the epoch at which it was taken. So a worker that
+ *     has lost its turn does not take or overwrite the place of the next holder. (A kept place belongs to the holder of the turn.)
  */
 import {
   beginCalls,
@@ -375,9 +375,9 @@ export function enterProvider(
 
 /** Turns woken by one pass; the rest follows with the next. */
 const WAKE_LIMIT = 200;
-/** So many locked turns do not keep those behind them from their room. */
+/** So many locked turns do not keep the turns after them from their room. */
 const SPARE_WAITERS = 16;
-/** When somebody who could not be woken is looked at again. */
+/** When a turn that could not be woken is looked at again. */
 const LOCKED_AGAIN_MS = 500;
 
 const WAITERS = statement(`
@@ -399,7 +399,7 @@ export function findProviderWaiters(
   return runRetrying<Waiter>(pool, WAITERS, [options.now ?? null, name, WAKE_LIMIT, null]);
 }
 
-// Nobody waits here for a locked turn: the provider's row is locked, and with it every call.
+// This statement does not wait for a locked turn: the provider's row is locked, and with it every call.
 const WAKE = statement(`
   with ${strayWaits('$1::uuid[]')},
   lk as (
@@ -417,7 +417,7 @@ export interface Woken {
   readonly lookAfterMs: number | null;
 }
 
-/** Gives what room there is to those who have waited longest. A turn that is locked is passed over, and looked at again soon. */
+/** Gives the room to the turns that have waited longest. A turn that is locked is passed over, and looked at again soon. */
 async function wake(
   tx: Tx,
   name: string,

@@ -83,7 +83,7 @@ const NOTE = statement(`
 /**
  * Notes the result of a look: `restIds` need no further look; `sentIds` must not be sent twice and have their job in the queue.
  *
- * @returns The calls that were noted. A call that somebody else has locked is not: it stays due.
+ * @returns The calls that were noted. A call that another session has locked is not noted, and stays due.
  */
 export async function noteLooks(
   pool: pg.Pool,

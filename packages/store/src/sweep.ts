@@ -182,9 +182,9 @@ const RING =
 const AS_RING = 't.id as turn_id, t.epoch, t.worker_target, t.project_id';
 const CAN_RING = `t.format <= t.oldest_build and ${RINGABLE}`;
 
-// Those of a target without a worker wait with or without a ring, and are passed over. What some of its workers cannot read waits
-// too: a ring might meet one of those again and again, so who can read it looks for it in the rows. `looked` reads one page of
-// the index, whatever is left out of it afterwards.
+// Turns of a target without a worker wait with or without a ring, and are passed over. Turns that some workers of a target cannot
+// read are passed over too: their rings might meet such a worker again and again, so the other workers look for these turns in the
+// rows. `looked` reads one page of the index, and the page is filtered afterwards.
 const STALE_RINGS = statement(`
   with recursive targets as (
     (select t.worker_target from boxcar.turns t where t.status = 'dispatched' order by t.worker_target limit 1)
@@ -244,7 +244,7 @@ export interface RingPlace {
   readonly dispatchedAt: string;
   readonly priority: number;
   readonly turnId: TurnId;
-  /** The projects whose rings at this target have been met: their oldest ring is behind this place. */
+  /** The projects whose rings at this target have been met: their oldest ring is before this place. */
   readonly projectIds: readonly ProjectId[];
 }
 
@@ -258,7 +258,7 @@ interface PlaceRow {
 }
 
 /**
- * Turns dispatched a while ago that nobody has claimed, although workers live that can all read them: their ring may be lost. The
+ * Turns that were dispatched a while ago and are not claimed, although all live workers can read them: their ring may be lost. The
  * oldest ring of each target, then `limit` rings after a place.
  *
  * @returns `next`: where the next search begins; absent: this one has seen the last ring.
