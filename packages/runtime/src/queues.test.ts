@@ -26,6 +26,53 @@ test('a migration of the queues that loses its connection says so, and ends no p
   }
 });
 
+describe('the workers of a process whose queues live in Postgres', () => {
+  const onPostgres = async () => {
+    const database = await testDatabase();
+    await migrateQueues(database.url);
+    const queues = openQueues({ kind: 'postgres', url: database.url });
+    const taken: string[] = [];
+    const work = (name: string) =>
+      queues.worker<unknown, void>(name, async (job) => void taken.push(`${name} ${job.id}`), {
+        concurrency: 1,
+        keepCompleted: false,
+        onError: () => undefined,
+      });
+    const add = (name: string) =>
+      queues.queue(name).add('job', {}, { jobId: 'job', removeOnComplete: true, removeOnFail: true });
+    const close = async () => {
+      await queues.close();
+      await database[Symbol.asyncDispose]();
+    };
+    return { taken, work, add, [Symbol.asyncDispose]: close };
+  };
+
+  test('keep no connection when they are closed at any moment of their start', async () => {
+    await using place = await onPostgres();
+    for (let n = 0; n < 20; n++) {
+      const worker = place.work('q');
+      for (let turns = 0; turns < n; turns++) await new Promise((settle) => setImmediate(settle));
+      await worker.close();
+    }
+    const last = place.work('q');
+    await place.add('q');
+    await waitFor(() => place.taken.includes('q job'), { message: 'the job is taken', deadlineMs: 20_000 });
+    await last.close();
+  });
+
+  test('leave connections for the queues, however many they are', async () => {
+    await using place = await onPostgres();
+    const names = Array.from({ length: 12 }, (_, n) => `q${n}`);
+    const workers = names.map(place.work);
+    await Promise.all(names.map(place.add));
+    await waitFor(() => place.taken.length === names.length, {
+      message: 'each has its job',
+      deadlineMs: 20_000,
+    });
+    await Promise.all(workers.map((worker) => worker.close()));
+  });
+});
+
 describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is replaced', () => {
   const PATIENCE = { deadlineMs: 60_000 };
   const kept = (jobId: string) => ({ jobId, removeOnComplete: false, removeOnFail: false });

@@ -112,6 +112,8 @@ export interface Queues {
 
 const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
+/** How many Postgres connections the statements of all queues of a process share. */
+const QUEUE_CONNECTIONS = 5;
 /** How long saying goodbye to a server may take. */
 const GOODBYE_MS = 2_000;
 /** A Redis connection that is silent for this time although an answer is due is closed; ioredis opens a new one. */
@@ -160,8 +162,14 @@ const workerOptions = (settings: WorkerSettings): Omit<WorkerOptions, 'connectio
 /** Where BullMQ's connections come from: one for all queues, and one for each worker. */
 interface Connector<C> {
   queue(): C;
-  worker(isClosed: () => boolean): C;
+  worker(): WorkerConnection<C>;
   close(): Promise<void>;
+}
+
+interface WorkerConnection<C> {
+  readonly connection: C;
+  /** For a worker that has closed: what it still holds is closed, and it gets no further connection. */
+  end(): void;
 }
 
 type Classes<C> = ReturnType<typeof withBackend<IQueueBackend, C>>;
@@ -211,8 +219,7 @@ function openWorker<D, R, C>(
 ): JobWorker {
   const { kind, name, processor, settings } = job;
   let isClosing = false;
-  let isClosed = false;
-  const connection = connector.worker(() => isClosed);
+  const { connection, end } = connector.worker();
   let isPaused = false;
   const inHand = new Set<Promise<R>>();
   const givingBack = new Set<Promise<void>>();
@@ -318,7 +325,7 @@ function openWorker<D, R, C>(
       // Closing a worker whose server is away can hang, so what counts is waited for here.
       while (inHand.size > 0) await Promise.allSettled(inHand);
       await within(closing, GOODBYE_MS).catch(settings.onError);
-      isClosed = true;
+      end();
     },
   };
 }
@@ -343,34 +350,63 @@ function openOn<C>(kind: QueueConnection['kind'], classes: Classes<C>, connector
   };
 }
 
-/** A pool whose statements are repeated while the server is away (B2), until their worker is closed. */
-function toPatient(pool: pg.Pool, isClosed: () => boolean): pg.Pool {
+/**
+ * The connection of a worker to the pool of its process. Its statements are repeated while the server is away (B2), until
+ * the worker has closed. BullMQ can check out a connection for LISTEN after the worker has closed, when the worker was
+ * closed while it started; it never returns that connection.
+ */
+function patientPool(pool: pg.Pool): WorkerConnection<pg.Pool> {
+  let isEnded = false;
+  const held = new Set<pg.PoolClient>();
+  pool.options.max += 1;
   const query = async (text: string, values: unknown[]): Promise<pg.QueryResult> => {
     for (let pauseMs = RETRY_MIN_MS; ; pauseMs = Math.min(pauseMs * 2, RETRY_MAX_MS)) {
       try {
         return await pool.query(text, values);
       } catch (error) {
-        if (isClosed() || !isTransient(toDatabaseError(error))) throw error;
+        if (isEnded || !isTransient(toDatabaseError(error))) throw error;
         await delay(pauseMs, undefined, { ref: false });
       }
     }
   };
+  const connect = async (): Promise<pg.PoolClient> => {
+    const client = await pool.connect();
+    const release = client.release.bind(client);
+    if (isEnded) {
+      release(true);
+      throw new Error('The worker of this queue has closed.');
+    }
+    held.add(client);
+    client.release = (how) => {
+      held.delete(client);
+      release(how);
+    };
+    return client;
+  };
   const patient = {
     query,
-    connect: () => pool.connect(),
+    connect,
     end: async () => undefined,
     on: (event: 'error', listener: (error: Error) => void) => pool.on(event, listener),
     options: pool.options,
   };
-  return patient as unknown as pg.Pool;
+  return {
+    connection: patient as unknown as pg.Pool,
+    end: () => {
+      if (isEnded) return;
+      isEnded = true;
+      for (const client of held) client.release(true);
+      pool.options.max -= 1;
+    },
+  };
 }
 
 function connectPostgres(url: string): Connector<pg.Pool> {
   const limits = limitsOf();
-  // One pool for all queues of the process; each worker keeps one of its connections for LISTEN.
+  // One pool for all queues of the process. Each worker keeps a connection for LISTEN and adds one to this limit.
   const pool = new pg.Pool({
     connectionString: url,
-    max: 8,
+    max: QUEUE_CONNECTIONS,
     // The transactions of BullMQ hold locks too.
     options: `-c search_path=${QUEUE_SCHEMA} ${startupOptions(limits)}`,
     query_timeout: limits.statementMs + SILENCE_MARGIN_MS,
@@ -389,7 +425,7 @@ function connectPostgres(url: string): Connector<pg.Pool> {
   pool.on('remove', (client) => clients.delete(client));
   return {
     queue: () => pool,
-    worker: (isClosed) => toPatient(pool, isClosed),
+    worker: () => patientPool(pool),
     close: async () => {
       const ended = pool.end();
       await within(ended, GOODBYE_MS).catch(() => {
@@ -429,7 +465,7 @@ function connectRedis(url: string): Connector<Redis> {
   return {
     queue: () =>
       (shared ??= open({ enableOfflineQueue: false, maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS })),
-    worker: () => open({ maxRetriesPerRequest: null }),
+    worker: () => ({ connection: open({ maxRetriesPerRequest: null }), end: () => undefined }),
     close: async () => {
       for (const client of clients) client.disconnect();
     },
