@@ -853,6 +853,54 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
     expect(await look(60)).toBe(one);
   });
 
+  test('a call that another session has locked does not hold up a sweep', async () => {
+    await place.sweepByHand();
+    await place.closeDoor();
+    const done = await place.start('locked_done');
+    const gone = await place.start('locked_gone', { retry: 'safe' });
+    const unsent = await place.start('locked_unsent');
+    for (const { call } of [done, unsent])
+      await waitFor(async () => (await place.calls(call.turn_id))[0]?.sent_at, { message: 'it was sent' });
+    place.serve('locked-done', async () => 'done');
+    await waitFor(async () => (await place.queue('locked-done').getJobCounts('completed')).completed === 1, {
+      message: 'its job has ended',
+      ...SOON,
+    });
+    for (const target of ['locked-gone', 'locked-unsent'])
+      await place.queue(target).obliterate({ force: true });
+    const { pool, url } = place.backend.database;
+    await pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [unsent.call.id]);
+    const all = [done, gone, unsent];
+    for (const { call } of all) await place.overdue('look_at', call.id);
+    const stranger = new pg.Client({ connectionString: url });
+    await stranger.connect();
+    await stranger.query('begin');
+    await stranger.query('select from boxcar.tool_calls where id = any ($1) for update', [
+      all.map(({ call }) => call.id),
+    ]);
+    const sweeper = new Sweeper(place.opened.runtime, {
+      lostRingMs: 600_000_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: () => Promise.resolve(),
+    });
+    const startedAt = performance.now();
+    await sweeper.sweep();
+    // By default, one locked row would be waited for 15 seconds.
+    expect(performance.now() - startedAt).toBeLessThan(6_000);
+    await stranger.end();
+    for (const target of ['locked-gone', 'locked-unsent']) place.serve(target, async () => 'sent again');
+    for (const { turnId, call } of all)
+      await waitFor(
+        async () => {
+          await place.overdue('look_at', call.id);
+          await sweeper.sweep();
+          return (await place.calls(turnId))[0]?.status === 'success';
+        },
+        { message: `${call.id} is answered`, ...SOON },
+      );
+    expect(place.log.filter(({ event }) => event === 'sweep.part_failed')).toEqual([]);
+  });
+
   test.each(['stalled', 'cut off'] as const)(
     'is neither settled nor lost while its queue is %s, and is sent once it is back',
     async (fault) => {
@@ -979,63 +1027,3 @@ test('a silent queue is asked once for the jobs of many calls whose time is over
   await proxy.restore();
   await opened.close();
 });
-
-test.each(queueBackends())(
-  'a call that another session has locked does not hold up a sweep, queues on %s',
-  async (kind) => {
-    const place = await Place.open(kind);
-    try {
-      await place.sweepByHand();
-      await place.closeDoor();
-      const done = await place.start('locked_done');
-      const gone = await place.start('locked_gone', { retry: 'safe' });
-      const unsent = await place.start('locked_unsent');
-      for (const { call } of [done, unsent])
-        await waitFor(async () => (await place.calls(call.turn_id))[0]?.sent_at, { message: 'it was sent' });
-      place.serve('locked-done', async () => 'done');
-      await waitFor(
-        async () => (await place.queue('locked-done').getJobCounts('completed')).completed === 1,
-        {
-          message: 'its job has ended',
-          ...SOON,
-        },
-      );
-      for (const target of ['locked-gone', 'locked-unsent'])
-        await place.queue(target).obliterate({ force: true });
-      const { pool, url } = place.backend.database;
-      await pool.query('update boxcar.tool_calls set sent_at = null where id = $1', [unsent.call.id]);
-      const all = [done, gone, unsent];
-      for (const { call } of all) await place.overdue('look_at', call.id);
-      const stranger = new pg.Client({ connectionString: url });
-      await stranger.connect();
-      await stranger.query('begin');
-      await stranger.query('select from boxcar.tool_calls where id = any ($1) for update', [
-        all.map(({ call }) => call.id),
-      ]);
-      const sweeper = new Sweeper(place.opened.runtime, {
-        lostRingMs: 600_000_000,
-        claimFromRows: () => Promise.resolve(),
-        wakeProvider: () => Promise.resolve(),
-      });
-      const startedAt = performance.now();
-      await sweeper.sweep();
-      // By default, one locked row would be waited for 15 seconds.
-      expect(performance.now() - startedAt).toBeLessThan(6_000);
-      await stranger.end();
-      for (const target of ['locked-gone', 'locked-unsent']) place.serve(target, async () => 'sent again');
-      for (const { turnId, call } of all)
-        await waitFor(
-          async () => {
-            await place.overdue('look_at', call.id);
-            await sweeper.sweep();
-            return (await place.calls(turnId))[0]?.status === 'success';
-          },
-          { message: `${call.id} is answered`, ...SOON },
-        );
-      expect(place.log.filter(({ event }) => event === 'sweep.part_failed')).toEqual([]);
-      await place.endTest();
-    } finally {
-      await place.close();
-    }
-  },
-);
