@@ -113,7 +113,7 @@ export interface Queues {
 const RETRY_MIN_MS = 50;
 const RETRY_MAX_MS = 1_000;
 /** How many Postgres connections the statements of all queues of a process share. */
-const QUEUE_CONNECTIONS = 5;
+const QUEUE_CONNECTIONS = 7;
 /** How long saying goodbye to a server may take. */
 const GOODBYE_MS = 2_000;
 /** A Redis connection that is silent for this time although an answer is due is closed; ioredis opens a new one. */
