@@ -316,6 +316,8 @@ export {
 export {
   CANCELED_CHANNEL,
   findSubtreeRoot,
+  hasDueNotices,
+  isCanceled,
   loadOpenCalls,
   lockAwaited,
   lockSubtrees,

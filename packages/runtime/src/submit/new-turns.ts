@@ -5,6 +5,7 @@ import {
   findContextBoxes,
   findTape,
   hasProfile,
+  isCanceled,
   lockAgents,
   type Opening,
   type ProfileRow,
@@ -42,6 +43,8 @@ export interface Gathering {
   readonly ctx: CallerContext;
   readonly unit: UnitOfWork;
   readonly call: DoorOptions['call'];
+  /** The parent has ended, and its end starts these turns. */
+  readonly isWoken: boolean;
 }
 
 export class NewTurns {
@@ -134,6 +137,7 @@ export class NewTurns {
       const tapes = await lockAgents(this.#gathering.unit.tx, ids, parent?.runId);
       for (const { turn } of reused)
         if (tapes.get(turn.agentId) !== turn.outputBoxId) throw await this.#explainTape(turn);
+      if (this.#gathering.isWoken && parent !== undefined) await this.#checkOpen(parent);
     }
     const [first] = made;
     if (parent === undefined && first !== undefined)
@@ -173,11 +177,21 @@ export class NewTurns {
         ...(profile.isCapped || share.columns.budgetId !== undefined ? { isMetered: true } : {}),
         traceparent: this.#gathering.ctx.traceparent,
         isReuse,
+        ...(this.#gathering.isWoken ? { isWoken: true } : {}),
         format: this.#gathering.runtime.builds.build.turnFormat,
         priority: priority ?? parent?.priority ?? 0,
       });
     }
     return made.map(({ turn }) => turn);
+  }
+
+  /** Under the lock of the run: a cancel either sees the new turns or is seen here. */
+  async #checkOpen({ turnId, runId }: NonNullable<CallerContext['parent']>): Promise<void> {
+    if (!(await isCanceled(this.#gathering.unit.tx, turnId))) return;
+    throw new KernelError('canceled', {
+      message: `Turn ${turnId}, a turn above it or its run ${runId} was canceled.`,
+      details: { turn_id: turnId, run_id: runId },
+    });
   }
 
   /** Why the tape that a turn was to be written to is not its agent's: reset meanwhile, or never. */

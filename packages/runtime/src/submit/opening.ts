@@ -6,6 +6,7 @@ import {
   KernelError,
   parseId,
   parseJsonValue,
+  type TurnId,
   toBadRequest,
   tryParseId,
 } from '@boxcar/kernel';
@@ -64,6 +65,7 @@ export async function open(
     profileNames,
     parentTurnId:
       options.call?.turnId ??
+      options.wokenBy ??
       (options.parentTurnId === undefined
         ? undefined
         : parseId<'turn'>(options.parentTurnId, 'parent_turn_id')),
@@ -80,7 +82,7 @@ export async function open(
       details: { source_agent_id: options.sourceAgentId, project_id: opening.projectId },
     });
   }
-  const parentTurnId = options.call?.turnId ?? options.parentTurnId;
+  const parentTurnId = options.call?.turnId ?? options.wokenBy ?? options.parentTurnId;
   if (parentTurnId !== undefined && opening.parent === undefined) {
     throw new KernelError('not_found', {
       message: `No turn '${parentTurnId}' in project '${project}'.`,
@@ -95,8 +97,8 @@ export async function open(
  *
  * @throws KernelError `turn_ended` for a calling turn that is gone, `bad_request` for filing under another agent's turn.
  */
-export function checkParent({ parent, source }: Opening): void {
-  if (parent === undefined) return;
+export function checkParent({ parent, source }: Opening, { wokenBy }: Pick<Caller, 'wokenBy'>): void {
+  if (parent === undefined || wokenBy !== undefined) return;
   if (source?.isOperator !== true && source?.agentId !== parent.agentId) {
     throw new KernelError('bad_request', {
       message: `parent_turn_id: turn ${parent.turnId} is not one of agent ${source?.agentId ?? ''}.`,
@@ -131,7 +133,11 @@ export function replay(opening: Opening, key: string, requestHash: string): Acce
 
 type Caller = SubmitOptions & {
   readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId'>;
+  readonly wokenBy?: TurnId;
 };
+
+/** Keys that begin like this are made by the kernel only. */
+const KERNEL_KEYS = /^(auto|call|fork-result|unseen):/;
 
 /** A primitive whose arguments are valid, and whose caller is being looked up. */
 export interface Begun {
@@ -159,9 +165,14 @@ export function begin(runtime: RuntimeCore, primitive: string, args: unknown, op
   }
   const { input, plain } = parseInput(primitive, handler, args);
   checkText(options.idempotencyKey, 'idempotency_key', 500);
-  if (options.idempotencyKey !== undefined && /^(auto|call):/.test(options.idempotencyKey))
+  if (
+    options.idempotencyKey !== undefined &&
+    options.wokenBy === undefined &&
+    KERNEL_KEYS.test(options.idempotencyKey)
+  )
     throw new KernelError('bad_request', {
-      message: 'idempotency_key: keys that begin with auto: or call: are the kernel’s own.',
+      message:
+        'idempotency_key: keys that begin with auto:, call:, fork-result: or unseen: are made by the kernel only.',
       details: { field: 'idempotency_key' },
     });
   const key =

@@ -40,6 +40,8 @@ export interface DoorOptions {
     readonly ring: (rings: readonly Ring[]) => void;
   };
   readonly doorJobId?: string;
+  /** The turn whose end starts the new turns. They are its children: of its run, in its account. */
+  readonly wokenBy?: TurnId;
 }
 
 export interface Accepted {
