@@ -17,3 +17,7 @@ alter table boxcar.agents
 
 -- What ends of turns have granted. What a parent may read of its children's turns follows from the rows of the turns.
 delete from boxcar.grants where source like 'turn:%';
+
+-- Who wrote to a tape for somebody: the turns that have a parent, or whose end was told to an agent.
+create index turns_outputs on boxcar.turns (output_box_id) where parent_turn_id is not null or told_agent_id is not null;
+create index turns_told on boxcar.turns (told_agent_id) where told_agent_id is not null;

@@ -108,20 +108,13 @@ const SET_UNSEEN = statement(
   'update boxcar.turns set unseen_position = greatest(unseen_position, $2) where id = $1',
 );
 const TOLD = statement('update boxcar.turns set notifies = false where id = $1 and notifies returning id');
+const MAY_READ = statement('update boxcar.turns set told_agent_id = $2 where id = $1');
 const SEEN = statement(
   'update boxcar.turns set unseen_position = null where id = $1 and unseen_position = $2 returning id',
 );
 const HAS_READ = statement(
   'select coalesce(max(s.to_position), 0) >= $2 as has_read from boxcar.steps s where s.turn_id = $1 and s.committed_at is not null',
 );
-const GRANT = statement(`
-  insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source) values ($1, $2, $3, 'read', $4, 'turn:' || $5::uuid::text)
-  on conflict (agent_id, box_id, mode) do update set
-    upto_position = case when grants.expires_at <= now() then excluded.upto_position
-      when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end,
-    expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
-    source = case when grants.expires_at <= now() then excluded.source else grants.source end`);
-
 interface LockedTurn extends pg.QueryResultRow {
   id: TurnId;
   is_ended: boolean;
@@ -182,8 +175,7 @@ export function tellEnd(
       access: 'trusted',
     });
     if (appended.outcome !== 'appended') return 'moved';
-    if (parentAgentId !== null)
-      await run(tx, GRANT, [projectId, parentAgentId, notice.outputBoxId, notice.lastPosition, turnId]);
+    if (parentAgentId !== null) await run(tx, MAY_READ, [turnId, parentAgentId]);
     if (parentAgentId !== null && session?.isAwaited !== true) {
       if (reader === null) return 'wake';
       await run(tx, SET_UNSEEN, [reader, appended.first]);
