@@ -81,6 +81,13 @@ describe('of a tape that an agent was not given', () => {
     const box = await boxOf(target.id);
     return { target, parent, box, theirs: await h.runtime.tape({ box }, { as: parent.name }) };
   }
+  const cardOf = async (boxId: string, text: string): Promise<string> =>
+    (
+      await h.rows<{ id: string }>(
+        `select c.id from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id where e.box_id = $1 and c.content::text like '%' || $2 || '%' limit 1`,
+        [boxId, text],
+      )
+    )[0]?.id ?? '';
   const grants = (agentId: string) =>
     h.rows('select box_id, mode from boxcar.grants where agent_id = $1', [agentId]);
 
@@ -110,6 +117,11 @@ describe('of a tape that an agent was not given', () => {
     const cards = prompts.get(own.turn_id ?? '');
     expect(cards).toContain(OWN);
     expect(cards).not.toContain(SECRET);
+    const as = { sourceAgentId: parent.name };
+    expect(await submit('create_box', { card_ids: [await cardOf(box, OWN)] }, as)).toHaveProperty('box_id');
+    await expect(submit('create_box', { card_ids: [await cardOf(box, SECRET)] }, as)).rejects.toMatchObject({
+      code: 'box_not_authorized',
+    });
   });
 
   test('a reference reaches only what may be read, a fork and a grant nothing', async () => {
@@ -143,7 +155,7 @@ describe('of a tape that an agent was not given', () => {
 
   test('a place that is handed over holds what may be read, and gives no right to the rest', async () => {
     const { parent, theirs, box } = await asked();
-    const other = await agent();
+    const other = await agent({ shared: true });
     const last = (await theirs.query().kinds('message').all()).at(-1);
     const { turn_id: turnId = '' } = await submit(
       'context_handoff',
@@ -198,7 +210,7 @@ describe('of a tape that an agent was not given', () => {
       () =>
         submit('delegate_async', { target_strategy: 'clone', target_ref: target.name, instruction: 'x' }, as),
       () => submit('grant_box', { box_id: box, grantee: stranger.name, mode: 'read' }, as),
-      () => submit('create_box', { card_ids: [], cards: [], box_ids: [box] }, as),
+      async () => submit('create_box', { card_ids: [await cardOf(box, OWN)] }, as),
     ];
     for (const door of doors)
       await expect(door()).rejects.toMatchObject({
@@ -222,5 +234,81 @@ describe('of a tape that an agent was not given', () => {
     });
     await turn(parent.name, `call delegate_async ${instruction}`);
     expect(JSON.stringify(await theirs.query().all())).not.toContain(SECRET);
+  });
+
+  test('an agent gives turns only to agents that are its own, shared, or on whose tape it may append', async () => {
+    const caller = await agent();
+    const target = await agent();
+    const as = { sourceAgentId: caller.name };
+    const reuse = { target_strategy: 'reuse', target_ref: target.name, instruction: 'x' };
+    const session = await target.tape.forkSession(`session-${target.name}`);
+    const doors: (() => Promise<unknown>)[] = [
+      () => submit('delegate_async', reuse, as),
+      () => submit('delegate_async', { ...reuse, target_ref: session.name }, as),
+      () => submit('fork_join', { tasks: [reuse], wait: false }, as),
+      () =>
+        submit(
+          'context_handoff',
+          {
+            target_ref: target.name,
+            reason: 'x',
+            summary: 'x',
+            tape_ref: `tape://default/${caller.tape.boxId}/entry/1`,
+          },
+          as,
+        ),
+    ];
+    for (const door of doors) await expect(door()).rejects.toMatchObject({ code: 'delegation_denied' });
+    expect(await h.rows('select id from boxcar.turns where agent_id = $1', [target.id])).toEqual([]);
+
+    const accepted = async (ref: string) =>
+      h.runtime.waitForTurn(
+        (await submit('delegate_async', { ...reuse, target_ref: ref }, as)).turn_id ?? '',
+        { timeoutMs: 20_000 },
+      );
+    await submit('grant_box', {
+      box_id: await boxOf(target.id),
+      grantee: caller.name,
+      mode: 'append',
+      until: new Date(Date.now() + 3_600_000).toISOString(),
+    });
+    await expect(accepted(target.name)).rejects.toMatchObject({ code: 'delegation_denied' });
+    await submit('grant_box', { box_id: await boxOf(target.id), grantee: caller.name, mode: 'append' });
+    expect((await accepted(target.name)).status).toBe('success');
+    const child = await submit('provision_agent', { action: 'create', profile_name: 'worker' }, as);
+    expect((await accepted(child.agent_id ?? '')).status).toBe('success');
+    expect((await accepted((await agent({ shared: true })).name)).status).toBe('success');
+  });
+
+  test('an agent is changed by the operator and by who made it alone', async () => {
+    await h.runtime.applyProfile({
+      name: 'moved',
+      instructions: 'First.',
+      model: 'scripted:actor',
+      tools: [],
+    });
+    const caller = await agent();
+    const as = { sourceAgentId: caller.name };
+    const ensure = (agentId: string, more: object, options: SubmitOptions = {}) =>
+      submit('provision_agent', { action: 'ensure', agent_id: agentId, ...more }, options);
+    await ensure('theirs', { profile_name: 'moved' });
+    await ensure('mine', { profile_name: 'moved' }, as);
+    await h.runtime.applyProfile({
+      name: 'moved',
+      instructions: 'Second.',
+      model: 'scripted:actor',
+      tools: [],
+    });
+    for (const change of [{ profile_version: 2 }, { shared: true }])
+      await expect(ensure('theirs', change, as)).rejects.toMatchObject({ code: 'delegation_denied' });
+    expect(await ensure('theirs', { profile_version: 1 }, as)).toMatchObject({ outcome: 'unchanged' });
+    expect(await ensure('mine', { profile_version: 2 }, as)).toMatchObject({
+      outcome: 'updated',
+      profile_version: 2,
+    });
+    expect(await ensure('mine', { shared: true })).toMatchObject({ outcome: 'updated', shared: true });
+    expect(await ensure('theirs', { profile_version: 2, shared: true })).toMatchObject({
+      outcome: 'updated',
+    });
   });
 });

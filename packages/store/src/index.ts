@@ -1,5 +1,5 @@
 export { type Activity, ActivityFeed } from './activity.js';
-export { moveAgent, takeAgentName } from './agents.js';
+export { changeAgent, takeAgentName } from './agents.js';
 export {
   addBatch,
   type BatchRow,

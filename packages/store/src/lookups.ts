@@ -14,6 +14,7 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
+import type { LoadBoxesOptions } from './boxes.js';
 import { type Queryable, run, statement } from './db.js';
 
 /** A turn on the caller's path to the root, nearest first. */
@@ -357,10 +358,40 @@ export interface AgentRow {
   readonly tapeBoxId: BoxId;
   /** The version the agent was made with; agents keep theirs. */
   readonly profile: ProfileRow;
+  /** Who made it. */
+  readonly ownerAgentId: AgentId | null;
+  /** Anyone whose policy reaches its profile may give it turns. */
+  readonly isShared: boolean;
+  /** The actor may append to its tape without end. */
+  readonly mayAppend: boolean;
 }
 
+interface AgentDbRow extends ProfileDbRow {
+  agent_id: AgentId;
+  agent_name: string;
+  tape_box_id: BoxId;
+  owner_agent_id: AgentId | null;
+  is_shared: boolean | null;
+  may_append: boolean;
+}
+
+const agentColumns = (actor: string): string => `
+  a.id as agent_id, a.name as agent_name, a.tape_box_id, a.owner_agent_id, a.is_shared,
+  exists (select from boxcar.grants g where g.agent_id = ${actor} and g.box_id = a.tape_box_id and g.mode = 'append' and g.expires_at is null) as may_append,
+  ${PROFILE_COLUMNS}`;
+
+const toAgentRow = (row: AgentDbRow): AgentRow => ({
+  agentId: row.agent_id,
+  name: row.agent_name,
+  tapeBoxId: row.tape_box_id,
+  profile: toProfileRow(row),
+  ownerAgentId: row.owner_agent_id,
+  isShared: row.is_shared === true,
+  mayAppend: row.may_append,
+});
+
 const FIND_AGENT = statement(`
-  select a.id as agent_id, a.name as agent_name, a.tape_box_id, ${PROFILE_COLUMNS}
+  select ${agentColumns('$4')}
   from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
   where a.project_id = $1 and (a.id = $2 or a.name = $3)
   order by (a.id = $2) desc limit 1`);
@@ -368,21 +399,11 @@ const FIND_AGENT = statement(`
 /** An agent by id or name, with its profile; the operator is none. */
 export async function findAgent(
   db: Queryable,
-  projectId: ProjectId,
+  { projectId, actorId }: LoadBoxesOptions,
   ref: { readonly id: AgentId | undefined; readonly name: string },
 ): Promise<AgentRow | undefined> {
-  const [row] = await run<ProfileDbRow & { agent_id: AgentId; agent_name: string; tape_box_id: BoxId }>(
-    db,
-    FIND_AGENT,
-    [projectId, ref.id ?? null, ref.name],
-  );
-  if (row === undefined) return undefined;
-  return {
-    agentId: row.agent_id,
-    name: row.agent_name,
-    tapeBoxId: row.tape_box_id,
-    profile: toProfileRow(row),
-  };
+  const [row] = await run<AgentDbRow>(db, FIND_AGENT, [projectId, ref.id ?? null, ref.name, actorId]);
+  return row && toAgentRow(row);
 }
 
 // No key update: rows that refer to the agents (grants, turns of others) are written meanwhile.
@@ -418,27 +439,17 @@ export async function hasProfile(
 }
 
 const FIND_AGENTS = statement(`
-  select a.id as agent_id, a.name as agent_name, a.tape_box_id, ${PROFILE_COLUMNS}
+  select ${agentColumns('$4')}
   from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
   where a.project_id = $1 and (a.id = any ($2::uuid[]) or a.name = any ($3::text[]))`);
 
 /** Agents by ids and names, in no order; what does not exist is left out. */
 export async function findAgents(
   db: Queryable,
-  projectId: ProjectId,
+  { projectId, actorId }: LoadBoxesOptions,
   refs: { readonly ids: readonly AgentId[]; readonly names: readonly string[] },
 ): Promise<readonly AgentRow[]> {
-  const rows = await run<ProfileDbRow & { agent_id: AgentId; agent_name: string; tape_box_id: BoxId }>(
-    db,
-    FIND_AGENTS,
-    [projectId, refs.ids, refs.names],
-  );
-  return rows.map((row) => ({
-    agentId: row.agent_id,
-    name: row.agent_name,
-    tapeBoxId: row.tape_box_id,
-    profile: toProfileRow(row),
-  }));
+  return (await run<AgentDbRow>(db, FIND_AGENTS, [projectId, refs.ids, refs.names, actorId])).map(toAgentRow);
 }
 
 const INSERT_PROFILE = statement(`

@@ -139,9 +139,9 @@ function buildText(records: SubmissionRecords): string {
       cross join (values (1, 'anchor', null, 'session/start'), (2, 'event', '{"name":"handoff","data":{"name":"session/start","state":{"owner":"human"}}}', null)) as e(position, kind, payload, anchor_name))`);
   }
   if (has('agents')) {
-    ctes.push(`new_agents as (insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id)
-      select x.id, x.project_id, x.name, x.profile_id, x.owner_agent_id, x.derived_from, x.tape_box_id
-      from ${from('agents', 'item int, id uuid, project_id uuid, name text, profile_id uuid, owner_agent_id uuid, derived_from uuid, tape_box_id uuid')} ${gate})`);
+    ctes.push(`new_agents as (insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id, is_shared)
+      select x.id, x.project_id, x.name, x.profile_id, x.owner_agent_id, x.derived_from, x.tape_box_id, x.is_shared
+      from ${from('agents', 'item int, id uuid, project_id uuid, name text, profile_id uuid, owner_agent_id uuid, derived_from uuid, tape_box_id uuid, is_shared boolean')} ${gate})`);
   }
   if (has('runs')) {
     ctes.push(`new_runs as (insert into boxcar.runs (id, project_id, root_turn_id, traceparent, turn_count)

@@ -55,6 +55,8 @@ export interface NewAgent {
   readonly ownerAgentId: AgentId;
   readonly derivedFrom: AgentId | null;
   readonly tapeBoxId: BoxId;
+  /** Anyone whose policy reaches its profile may give it turns. */
+  readonly isShared?: boolean;
 }
 
 export interface NewRun {

@@ -70,6 +70,7 @@ async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<T
   const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
   if (agent !== undefined) {
     checkReach(tools, agent.profile);
+    if (agent.agentId !== tools.ctx.source.agentId) tools.checkReuse(agent);
     return { agentId: agent.agentId, turn: { kind: 'reuse', agent } };
   }
   const profile = kind === 'agent' ? undefined : await findProfile(tools, name);

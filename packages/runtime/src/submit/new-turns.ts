@@ -64,7 +64,13 @@ export class NewTurns {
   }
 
   /** Gathers the rows of an agent: its tape and itself. */
-  addAgent({ profile, name, derivedFrom, agentId = newId<'agent'>() }: NewAgentRequest): AgentRow {
+  addAgent({
+    profile,
+    name,
+    derivedFrom,
+    isShared = false,
+    agentId = newId<'agent'>(),
+  }: NewAgentRequest): AgentRow {
     const { submission } = this.#gathering.unit;
     const { projectId, source } = this.#gathering.ctx;
     const tapeBoxId = newId<'box'>();
@@ -78,8 +84,17 @@ export class NewTurns {
       ownerAgentId: source.agentId,
       derivedFrom: derivedFrom ?? null,
       tapeBoxId,
+      ...(isShared ? { isShared } : {}),
     });
-    return { agentId, name: agentName, tapeBoxId, profile };
+    return {
+      agentId,
+      name: agentName,
+      tapeBoxId,
+      profile,
+      ownerAgentId: source.agentId,
+      isShared,
+      mayAppend: false,
+    };
   }
 
   /** Gathers the rows of turns; those of agents that exist are decided under their locks. */
