@@ -311,4 +311,33 @@ describe('of a tape that an agent was not given', () => {
       outcome: 'updated',
     });
   });
+
+  test('a key belongs to the agent that chose it: others neither meet it nor learn of it', async () => {
+    const [one, two] = [await agent(), await agent()];
+    const box = (text: string) => ({ cards: [{ type: 'task.context', content: { kind: 'text', text } }] });
+    const make = (text: string, sourceAgentId?: string) =>
+      submit('create_box', box(text), { idempotencyKey: 'the key', ...(sourceAgentId && { sourceAgentId }) });
+    const made = [await make('a'), await make('b', one.name), await make('c', two.name)];
+    expect(new Set(made.map(({ box_id: id }) => id)).size).toBe(3);
+    expect(await make('b', one.id)).toEqual(made[1]);
+    expect(await make('a')).toEqual(made[0]);
+    await expect(make('a', one.name)).rejects.toMatchObject({ code: 'idempotency_conflict' });
+    await expect(
+      submit('create_box', box('x'), { idempotencyKey: `agent:${one.id}:the key` }),
+    ).rejects.toMatchObject({ code: 'bad_request' });
+  });
+
+  test('what an older build accepted from an agent under its key is found, and by that agent alone', async () => {
+    const [one, two] = [await agent(), await agent()];
+    const args = { cards: [{ type: 'task.context', content: { kind: 'text', text: 'old' } }] };
+    const make = (name: string) =>
+      submit('create_box', args, { idempotencyKey: 'old key', sourceAgentId: name });
+    const first = await make(one.name);
+    await h.database.pool.query(
+      "update boxcar.operations set idempotency_key = 'old key' where idempotency_key = $1",
+      [`agent:${one.id}:old key`],
+    );
+    expect(await make(one.name)).toEqual(first);
+    expect(await make(two.name)).not.toEqual(first);
+  });
 });

@@ -158,6 +158,7 @@ async function acceptOnce(
         });
       return {
         projectId: opening.projectId,
+        key: opening.key,
         answer,
         awaitedTurnId: null,
         awaitedBatchId: null,
@@ -178,7 +179,7 @@ async function acceptOnce(
       {
         operation: {
           projectId: opening.projectId,
-          idempotencyKey: key,
+          idempotencyKey: opening.key,
           primitive,
           requestHash,
           response: answer,
@@ -213,6 +214,7 @@ async function acceptOnce(
     runtime.finishSoon(dueBatchIds);
     return {
       projectId: opening.projectId,
+      key: opening.key,
       answer,
       awaitedTurnId,
       awaitedBatchId,
@@ -268,7 +270,7 @@ async function firstAnswer(
   runtime: RuntimeCore,
   refused: {
     readonly options: SubmitOptions & DoorOptions;
-    readonly request: { readonly key: string; readonly profileNames: readonly string[] };
+    readonly request: Begun['request'];
     readonly requestHash: string;
     readonly error: unknown;
     readonly isAgain: boolean;

@@ -49,7 +49,7 @@ export type Opened = Opening & { readonly source: NonNullable<Opening['source']>
 export async function open(
   runtime: RuntimeCore,
   options: Caller,
-  { key, profileNames }: { readonly key: string; readonly profileNames: readonly string[] },
+  { key, isOwnKey, profileNames }: Begun['request'],
 ): Promise<Opened> {
   checkText(options.projectId, 'project_id', 200);
   checkText(options.sourceAgentId, 'source_agent_id', 200);
@@ -62,6 +62,7 @@ export async function open(
       options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
     sourceAgentName: options.sourceAgentId,
     idempotencyKey: key,
+    isOwnKey,
     profileNames,
     parentTurnId:
       options.call?.turnId ??
@@ -113,7 +114,8 @@ export function checkParent({ parent, source }: Opening, { wokenBy }: Pick<Calle
 }
 
 export function replay(opening: Opening, key: string, requestHash: string): Accepted | undefined {
-  const { operation } = opening;
+  const { unnamed } = opening;
+  const operation = opening.operation ?? (unnamed?.requestHash === requestHash ? unnamed : undefined);
   if (operation === undefined) return undefined;
   if (operation.requestHash !== requestHash) {
     throw new KernelError('idempotency_conflict', {
@@ -123,6 +125,7 @@ export function replay(opening: Opening, key: string, requestHash: string): Acce
   }
   return {
     projectId: opening.projectId,
+    key: operation === unnamed ? key : opening.key,
     answer: operation.response,
     awaitedTurnId: operation.awaitedTurnId,
     awaitedBatchId: operation.awaitedBatchId,
@@ -134,10 +137,11 @@ export function replay(opening: Opening, key: string, requestHash: string): Acce
 type Caller = SubmitOptions & {
   readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId'>;
   readonly wokenBy?: TurnId;
+  readonly isJobKey?: boolean;
 };
 
 /** Keys that begin like this are made by the kernel only. */
-const KERNEL_KEYS = /^(auto|call|fork-result|unseen):/;
+const KERNEL_KEYS = /^(agent|auto|call|fork-result|unseen):/;
 
 /** A primitive whose arguments are valid, and whose caller is being looked up. */
 export interface Begun {
@@ -145,7 +149,12 @@ export interface Begun {
   readonly handler: Handler;
   readonly input: unknown;
   readonly plain: JsonValue;
-  readonly request: { readonly key: string; readonly profileNames: readonly string[] };
+  readonly request: {
+    readonly key: string;
+    /** The caller has chosen the key. */
+    readonly isOwnKey: boolean;
+    readonly profileNames: readonly string[];
+  };
   readonly opening: Promise<Opened>;
 }
 
@@ -172,14 +181,19 @@ export function begin(runtime: RuntimeCore, primitive: string, args: unknown, op
   )
     throw new KernelError('bad_request', {
       message:
-        'idempotency_key: keys that begin with auto:, call:, fork-result: or unseen: are made by the kernel only.',
+        'idempotency_key: keys that begin with agent:, auto:, call:, fork-result: or unseen: are made by the kernel only.',
       details: { field: 'idempotency_key' },
     });
   const key =
     options.call === undefined
       ? (options.idempotencyKey ?? `auto:${newId()}`)
       : `call:${options.call.toolCallId}`;
-  const request = { key, profileNames: handler.profileNames?.(input) ?? [] };
+  const isOwnKey =
+    options.idempotencyKey !== undefined &&
+    options.call === undefined &&
+    options.wokenBy === undefined &&
+    options.isJobKey !== true;
+  const request = { key, isOwnKey, profileNames: handler.profileNames?.(input) ?? [] };
   const opening = open(runtime, options, request);
   // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
   opening.catch(() => undefined);
