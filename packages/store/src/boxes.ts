@@ -83,7 +83,7 @@ export interface LoadedBox extends ExpandedBox {
 // A range of sealed cards of which none is skipped is a slice of its list, read as it is: taken apart and put together again it
 // cost a third of packing 9,000 cards. `positions` is null there: they follow from the range.
 const LOAD_BOXES = statement(`
-  with want_boxes as (
+  with want_boxes as materialized (
     select b.*, ${ACCESS}, ${grantOf('append')} as append_grant
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.id = any ($1::uuid[]) and b.project_id = $2
@@ -310,7 +310,7 @@ export async function findCards(
 }
 
 const READABLE_CARDS = statement(`
-  with want_boxes as (
+  with want_boxes as materialized (
     select b.*, ${ACCESS} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.project_id = $2 and (b.owner_agent_id = $3 or b.maker_agent_id = $3
       or b.id in (select g.box_id from boxcar.grants g where g.agent_id = $3)
@@ -342,7 +342,7 @@ export async function findReadableCards(
 
 const SNAPSHOTS = statement(`
   select w.n::int as n, s.* from unnest($1::uuid[], $4::boolean[]) with ordinality as w(agent_id, is_full, n) cross join lateral (
-  with want_boxes as (
+  with want_boxes as materialized (
     select a.id as agent_id, a.owner_agent_id = $3 as is_ward, b.*, ${ACCESS}
     from boxcar.agents a join boxcar.boxes b on b.id = a.tape_box_id join boxcar.projects p on p.id = b.project_id
     where a.id = w.agent_id and a.project_id = $2

@@ -9,6 +9,8 @@
  *     follows from the rows of the turns: nobody writes it, takes it back or passes it on.
  */
 
+import { ENTRY_KINDS } from '@boxcar/kernel';
+
 /** The right of agent $3 to box `b`, as it stands. Ends of turns wrote grants once, and older builds still do: they say nothing. */
 export const grantOf = (mode: 'read' | 'append'): string => `
   (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
@@ -22,16 +24,24 @@ const HOLDS = `(${OWNS} or exists (select from boxcar.agents a join boxcar.profi
 /** Whether an ended turn `c` wrote for `agent` (R3). */
 export const wroteFor = (agent: string): string => `
   (c.ended_at is not null and c.agent_id <> ${agent} and (c.told_agent_id = ${agent}
-    or (c.is_woken is not true and exists (select from boxcar.turns q where q.id = c.parent_turn_id and q.agent_id = ${agent}))))`;
+    or (c.is_woken is not true and (select q.agent_id from boxcar.turns q where q.id = c.parent_turn_id) = ${agent})))`;
 
-// The entries of a turn stand between its start and the start of the next one: a tape has one turn at a time.
+const KINDS = `'{${ENTRY_KINDS.join(',')}}'`;
+
+// The entries of a turn stand between its start and the start of the next one: a tape has one turn at a time. A turn that ended
+// before it began has left entries of that moment.
 const WRITTEN_FOR = `
-  (select range_agg(int4range(e.position, e.position, '[]'))
+  (select range_agg(int4range(w.position, w.position, '[]'))
     from boxcar.turns c
       cross join lateral (select min(x.position) as at from boxcar.tape_entries x
         where x.box_id = b.id and x.kind = 'event' and x.position > c.start_position and x.payload->>'name' = 'turn.started') next
-      join boxcar.tape_entries e on e.box_id = b.id and e.position >= c.start_position and e.position < coalesce(next.at, ${2 ** 31 - 1}) and e.turn_id = c.id
-    where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and c.start_position is not null and ${wroteFor('$3')})`;
+      cross join lateral (
+        select e.position from boxcar.tape_entries e
+        where e.box_id = b.id and e.position >= c.start_position and e.position < coalesce(next.at, ${2 ** 31 - 1}) and e.turn_id = c.id
+        union all
+        select e.position from boxcar.tape_entries e
+        where c.start_position is null and e.box_id = b.id and e.kind = any (${KINDS}) and e.created_at = c.ended_at and e.turn_id = c.id) w
+    where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('$3')})`;
 
 /** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box all or none. */
 export const READABLE = `

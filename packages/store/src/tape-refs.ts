@@ -15,7 +15,7 @@ const FIND_PLACE = statement(`
       (select b.id from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4 and b.archived_at is null),
       (select a.tape_box_id from boxcar.agents a where a.project_id = $2 and a.name = $4)) as id
   ),
-  tape as (
+  tape as materialized (
     select b.*, p.name as workspace, p.operator_agent_id, ${ACCESS}, ${grantOf('append')} as append_grant,
       exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id) as is_rolling
     from named n join boxcar.boxes b on b.id = n.id join boxcar.projects p on p.id = b.project_id

@@ -53,7 +53,8 @@ describe('a turn that is started by the end of another', () => {
   async function pair({ profile = 'lead' } = {}) {
     const agent = `${profile}-${++n}`;
     await h.runtime.submit('provision_agent', { action: 'create', agent_id: agent, profile_name: profile });
-    const tape = await h.runtime.tape({ agent });
+    // As the agent itself: it asks its own session.
+    const tape = await h.runtime.tape({ agent }, { as: agent });
     const session = await tape.forkSession(`session-${n}`, {
       profile: 'echo',
       triggerOnComplete: 'notify_parent',
