@@ -52,6 +52,8 @@ export class NewTurns {
   /** Of profiles that were read from the rows. */
   readonly #profileIds: Set<string>;
   readonly made = new Map<TurnId, MadeTurn>();
+  /** The context boxes made here that a turn made here has. */
+  readonly #owned = new Set<string>();
 
   constructor(gathering: Gathering) {
     this.#gathering = gathering;
@@ -239,14 +241,19 @@ export class NewTurns {
   /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before. */
   async #own(turns: readonly TurnRef[]): Promise<void> {
     const { submission } = this.#gathering.unit;
-    const { projectId, source } = this.#gathering.ctx;
+    const { projectId } = this.#gathering.ctx;
     const indexes = new Map(submission.contextBoxes.map((box, index) => [box.id, index]));
     const written: TurnRef[] = [];
     for (const turn of turns) {
       const index = indexes.get(turn.contextBoxId) ?? -1;
       const box = submission.contextBoxes[index];
       if (box === undefined) written.push(turn);
-      else submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
+      // A box has one owner. The agents of further turns that share it get grants.
+      else if (this.#owned.has(box.id)) this.#grantContext(turn);
+      else {
+        this.#owned.add(box.id);
+        submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
+      }
     }
     if (written.length === 0) return;
     const known = await findContextBoxes(
@@ -254,21 +261,26 @@ export class NewTurns {
       written.map((turn) => turn.contextBoxId),
       projectId,
     );
-    for (const { contextBoxId, agentId } of written) {
-      if (!known.has(contextBoxId))
+    for (const turn of written) {
+      if (!known.has(turn.contextBoxId))
         throw new KernelError('not_found', {
-          message: `submitTurn: no context box ${contextBoxId} in this project.`,
-          details: { context_box_id: contextBoxId, project_id: projectId },
+          message: `submitTurn: no context box ${turn.contextBoxId} in this project.`,
+          details: { context_box_id: turn.contextBoxId, project_id: projectId },
         });
-      submission.grants.push({
-        projectId,
-        agentId,
-        boxId: contextBoxId,
-        mode: 'read',
-        uptoPosition: null,
-        source: source.agentId,
-        expiresAt: null,
-      });
+      this.#grantContext(turn);
     }
+  }
+
+  #grantContext({ agentId, contextBoxId }: TurnRef): void {
+    const { projectId, source } = this.#gathering.ctx;
+    this.#gathering.unit.submission.grants.push({
+      projectId,
+      agentId,
+      boxId: contextBoxId,
+      mode: 'read',
+      uptoPosition: null,
+      source: source.agentId,
+      expiresAt: null,
+    });
   }
 }
