@@ -926,7 +926,11 @@ CREATE INDEX turns_notices ON boxcar.turns USING btree (id) WHERE ((ended_at IS 
 
 CREATE UNIQUE INDEX turns_one_active ON boxcar.turns USING btree (agent_id) WHERE (status = ANY (ARRAY['dispatched'::text, 'running'::text, 'suspended'::text]));
 
+CREATE INDEX turns_outputs ON boxcar.turns USING btree (output_box_id) WHERE ((parent_turn_id IS NOT NULL) OR (told_agent_id IS NOT NULL));
+
 CREATE INDEX turns_queue ON boxcar.turns USING btree (worker_target, project_id, priority DESC, id) WHERE (status = 'queued'::text);
+
+CREATE INDEX turns_told ON boxcar.turns USING btree (told_agent_id) WHERE (told_agent_id IS NOT NULL);
 
 CREATE INDEX turns_tree ON boxcar.turns USING btree (run_id, id);
 
