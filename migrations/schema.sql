@@ -204,7 +204,8 @@ create table boxcar.agents (
   derived_from uuid,
   tape_box_id uuid,
   metadata jsonb default '{}'::jsonb not null,
-  created_at timestamp with time zone default now() not null
+  created_at timestamp with time zone default now() not null,
+  is_shared boolean
 );
 
 create table boxcar.batches (
@@ -408,7 +409,8 @@ create table boxcar.runs (
   limits jsonb default '{}'::jsonb not null,
   traceparent text,
   created_at timestamp with time zone default now() not null,
-  turn_count integer default 1 not null
+  turn_count integer default 1 not null,
+  canceled_at timestamp with time zone
 ) with (fillfactor=80);
 
 create table boxcar.schema_version (
@@ -570,7 +572,9 @@ create table boxcar.turns (
   is_settled boolean,
   format smallint default 0 not null,
   notifies boolean,
-  unseen_position integer
+  unseen_position integer,
+  is_woken boolean,
+  told_agent_id uuid
 ) with (fillfactor=60);
 
 create table boxcar.unsealed (
@@ -922,7 +926,11 @@ CREATE INDEX turns_notices ON boxcar.turns USING btree (id) WHERE ((ended_at IS 
 
 CREATE UNIQUE INDEX turns_one_active ON boxcar.turns USING btree (agent_id) WHERE (status = ANY (ARRAY['dispatched'::text, 'running'::text, 'suspended'::text]));
 
+CREATE INDEX turns_outputs ON boxcar.turns USING btree (output_box_id) WHERE ((parent_turn_id IS NOT NULL) OR (told_agent_id IS NOT NULL));
+
 CREATE INDEX turns_queue ON boxcar.turns USING btree (worker_target, project_id, priority DESC, id) WHERE (status = 'queued'::text);
+
+CREATE INDEX turns_told ON boxcar.turns USING btree (told_agent_id) WHERE (told_agent_id IS NOT NULL);
 
 CREATE INDEX turns_tree ON boxcar.turns USING btree (run_id, id);
 

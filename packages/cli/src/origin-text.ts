@@ -71,6 +71,8 @@ function describeRight(right: ReadRight): string {
       return 'as the box of its own profile';
     case 'launcher':
       return 'as the one who launched the agent whose box it is';
+    case 'parent':
+      return 'as the one whose turns asked for what was written there, or who was told of it';
     case 'grant': {
       const until = right.until === null ? '' : ` until ${right.until.toISOString()}`;
       const upto = right.upto_position === null ? '' : `, up to position ${right.upto_position}`;

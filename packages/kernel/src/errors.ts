@@ -41,8 +41,8 @@ export const ERROR_CATALOGUE = {
   delegation_denied: entry(
     403,
     false,
-    "The delegation policy of the caller's profile does not allow this target.",
-    'Add the target to target_profiles or give both a common tag.',
+    "The caller may not give turns to this target: its profile's delegation policy does not allow it, or the agent is another agent's own.",
+    'Add the target to target_profiles or give both a common tag; for an agent that exists, provision it with shared: true.',
   ),
   delegation_cycle: entry(
     409,

@@ -213,6 +213,12 @@ export const provisionAgentSchema = z
         "The version of the profile: 'current' or a number. With ensure it also moves an existing agent to that version; without it the agent keeps its own.",
       ),
     derived_from: name.optional().describe('derive only: id or name of the agent to start from.'),
+    shared: z
+      .boolean()
+      .optional()
+      .describe(
+        'true: every agent whose delegation policy reaches its profile may give it turns. Otherwise only who made it and who may append to its tape. With ensure it also changes an existing agent.',
+      ),
   })
   .superRefine((input, context) => {
     const refuse = (path: string, message: string): void =>

@@ -71,7 +71,6 @@ function endFromOutside(
     projectId: turn.project_id,
     agentId: turn.agent_id,
     epoch: turn.epoch,
-    hasParent: turn.parent_turn_id !== null,
     holderId: turn.holder_id,
     step: null,
     cards: built.cards,

@@ -97,6 +97,8 @@ export interface NewAgentRequest {
   readonly name?: string;
   /** Lineage: the agent it comes after. */
   readonly derivedFrom?: AgentId;
+  /** Anyone whose policy reaches its profile may give it turns; default: false. */
+  readonly isShared?: boolean;
   /** Of `newId`, where its id must be known before it is made. */
   readonly agentId?: AgentId;
 }
@@ -130,6 +132,13 @@ export interface HandlerTools {
   findAgents(refs: readonly string[]): Promise<readonly (AgentRow | undefined)[]>;
   /** @throws KernelError `delegation_denied` unless the caller's policy allows the target. */
   checkDelegation(target: DelegationTarget): void;
+  /**
+   * Whether the caller may give turns to an agent that exists: the operator, the agent itself, who made it, who may append to its
+   * tape without end, and for a shared agent anyone. Asked in addition to the policy.
+   *
+   * @throws KernelError `delegation_denied`.
+   */
+  checkReuse(agent: AgentRow): void;
   /** `submitTurns` checks it too; asked before, nothing is packed in vain. @throws KernelError `fan_out_exceeded`. */
   checkFanOut(turns: number): void;
   /**

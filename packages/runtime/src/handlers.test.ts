@@ -671,6 +671,10 @@ describe('boxes and grants as primitives', () => {
   });
 });
 
+/** Lets every agent give turns to this one. */
+const share = (agentId: string) =>
+  submit('provision_agent', { action: 'ensure', agent_id: agentId, shared: true });
+
 describe('the delegation policy of the caller’s profile', () => {
   test.each<[string, JsonValue | undefined, boolean]>([
     ['none: nobody', undefined, false],
@@ -686,6 +690,7 @@ describe('the delegation policy of the caller’s profile', () => {
     await h.profile('caller', [{ say: 'x' }], policy === undefined ? {} : { delegation_policy: policy });
     const [caller, target] = [await launch('caller'), await launch('expert')];
     await submit('grant_box', { box_id: target.output_box_id, grantee: caller.agent_id });
+    await share(target.agent_id);
     const as = { sourceAgentId: caller.agent_id };
     const before = await counts();
     for (const ask of [
@@ -772,7 +777,9 @@ describe('waiting for who waits for oneself', () => {
       delegation_policy: { target_profiles: null },
     });
     await h.worker();
-    return run('looper', 'leaf');
+    const made = await run('looper', 'leaf');
+    await share(made.agent_id);
+    return made;
   };
 
   test('is refused for oneself, with the chain', async () => {

@@ -16,9 +16,18 @@ export async function takeAgentName(tx: Queryable, projectId: ProjectId, name: s
   return (await run(tx, HAS_AGENT_NAME, [projectId, name])).length === 0;
 }
 
-const MOVE_AGENT = statement('update boxcar.agents set profile_id = $2 where id = $1');
+const CHANGE_AGENT = statement(
+  'update boxcar.agents set profile_id = coalesce($2, profile_id), is_shared = coalesce($3, is_shared) where id = $1',
+);
 
-/** Makes later turns of an agent use this version of its profile; turns that exist keep the one they were accepted with. */
-export async function moveAgent(tx: Queryable, agentId: AgentId, profileId: ProfileId): Promise<void> {
-  await run(tx, MOVE_AGENT, [agentId, profileId]);
+/**
+ * Changes an agent. With another version of its profile, later turns use that version; turns that exist keep the one they were
+ * accepted with.
+ */
+export async function changeAgent(
+  tx: Queryable,
+  agentId: AgentId,
+  to: { readonly profileId?: ProfileId | undefined; readonly isShared?: boolean | undefined },
+): Promise<void> {
+  await run(tx, CHANGE_AGENT, [agentId, to.profileId ?? null, to.isShared ?? null]);
 }

@@ -27,6 +27,7 @@ import type {
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { lostCause } from './dead-letters.js';
+import { READABLE } from './rights.js';
 import type { EndableTurn } from './sweep-turns.js';
 
 /**
@@ -203,12 +204,11 @@ export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
   await run(tx, DETACH, [batchId]);
 }
 
-// Of a tape that may be read up to a position, a turn's end is of what may be read only when it stands before that.
+// Of a tape that may be read in part, the end of a turn may be known only when it stands in that part.
 const JOINABLE = statement(`
-  select t.id as turn_id, t.output_box_id, p.operator_agent_id = $3 or o.agent_id is not distinct from $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3
-      or exists (select from boxcar.grants g where g.agent_id = $3 and g.box_id = b.id and g.mode = 'read' and (g.expires_at is null or g.expires_at > now())
-        and (g.upto_position is null or exists (select from boxcar.tape_entries e
-          where e.box_id = b.id and e.position between coalesce(t.start_position, 1) and g.upto_position and e.turn_id = t.id and e.card_id = t.deliverable_card_id))) as is_readable
+  select t.id as turn_id, t.output_box_id, coalesce(o.agent_id = $3, false) or (select upper_inf(r.readable) or exists (select from boxcar.tape_entries e
+          where e.box_id = b.id and e.position >= coalesce(t.start_position, 1) and e.position <@ r.readable and e.turn_id = t.id and e.card_id = t.deliverable_card_id)
+        from (select ${READABLE} as readable) r) as is_readable
   from boxcar.turns t join boxcar.projects p on p.id = t.project_id join boxcar.boxes b on b.id = t.output_box_id
     left join boxcar.turns o on o.id = t.parent_turn_id
   where t.id = any ($1::uuid[]) and t.project_id = $2`);

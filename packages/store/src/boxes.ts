@@ -14,6 +14,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
+import { ACCESS, grantOf, WRITTEN_BOXES } from './rights.js';
 import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 
 /**
@@ -79,28 +80,19 @@ export interface LoadedBox extends ExpandedBox {
   readonly appendGrant: BoxGrant | null;
 }
 
-/** The right of agent $3 to box `b`, as it stands. */
-export const grantOf = (mode: 'read' | 'append'): string => `
-  (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
-    where g.agent_id = $3 and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()))`;
-
-/** Whether agent $3 owns or made box `b`, or is the operator of its project `p`. */
-export const OWNS = '(p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3)';
-
-/** Who may read box `b` as agent $3, and up to which position. Fails closed: no row, no right; to append is not to read. */
-export const ACCESS = `
-  (${OWNS} or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id)) as is_own,
-  ${grantOf('read')} as granted`;
-
 // A range of sealed cards of which none is skipped is a slice of its list, read as it is: taken apart and put together again it
 // cost a third of packing 9,000 cards. `positions` is null there: they follow from the range.
 const LOAD_BOXES = statement(`
-  with want_boxes as (
+  with want_boxes as materialized (
     select b.*, ${ACCESS}, ${grantOf('append')} as append_grant
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.id = any ($1::uuid[]) and b.project_id = $2
   ),
   all_seg as (${SEGMENTS}),
+  pieces as (
+    select b.*, r.n as piece, lower(r.piece) as "from", least(coalesce(upper(r.piece) - 1, b.head_position), b.head_position) as "to"
+    from want_boxes b cross join lateral unnest(b.readable) with ordinality as r(piece, n) where b.kind = 'tape'
+  ),
   plain as (
     select g.box_id, g.ord, array_to_string((coalesce(l.card_ids, g.card_ids))[g."from":g."to"], ',') as card_ids,
       array_to_string((coalesce(l.card_tokens, g.card_tokens))[g."from":g."to"], ',') as tokens
@@ -110,9 +102,8 @@ const LOAD_BOXES = statement(`
   seg as (select * from all_seg g where not exists (select from plain p where p.box_id = g.box_id and p.ord = g.ord)),
   leaf as (${LEAVES}
     union all
-    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
-    from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id is not null' })} e
-    where b.kind = 'tape' and (b.is_own or e.position <= coalesce((b.granted->>'upto')::int, b.head_position))
+    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
+    from pieces b cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: 'o.card_id is not null' })} e
   ),
   ranges as (
     select box_id, ord, array_to_string(array_agg(position order by position), ',') as positions,
@@ -122,19 +113,23 @@ const LOAD_BOXES = statement(`
     union all
     select box_id, ord, null, card_ids, tokens from plain
   )
-  select b.id as box_id, b.kind, b.is_own, b.granted, b.append_grant, b.head_position,
+  select b.id as box_id, b.kind, b.is_own, b.readable <> '{}' as is_readable, b.granted, b.append_grant,
     g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", r.positions, r.card_ids, r.tokens
-  from want_boxes b left join all_seg g on g.box_id = b.id
-    left join ranges r on r.box_id = b.id and r.ord = coalesce(g.ord, 0)
+  from want_boxes b left join (
+      select box_id, ord, rule, source, "from", "to", skip, "native" from all_seg
+      union all
+      select id, piece, null, null, "from", "to", null, null from pieces
+    ) g on g.box_id = b.id
+    left join ranges r on r.box_id = b.id and r.ord = g.ord
   order by b.id, g.ord`);
 
 interface RangeRow extends pg.QueryResultRow {
   box_id: BoxId;
   kind: 'context' | 'tape';
   is_own: boolean;
+  is_readable: boolean;
   granted: BoxGrant | null;
   append_grant: BoxGrant | null;
-  head_position: number | null;
   ord: number | null;
   rule: SegmentRule | null;
   source: BoxId | null;
@@ -152,14 +147,14 @@ const numbers = (text: string | null): number[] =>
   text === null || text === '' ? [] : text.split(',').map(Number);
 
 function readRange(row: RangeRow): LoadedRange | undefined {
-  if (row.kind === 'context' && (row.ord === null || row.from === null || row.to === null)) return undefined;
-  const from = row.from ?? 1;
+  const { from, to } = row;
+  if (row.ord === null || from === null || to === null) return undefined;
   const cardIds = (row.card_ids === null || row.card_ids === '' ? [] : row.card_ids.split(',')) as CardId[];
   return {
     rule: row.rule ?? 'inherit',
     source: row.source ?? row.box_id,
     from,
-    to: row.to ?? Math.min(row.head_position ?? 0, row.is_own ? Infinity : (row.granted?.upto ?? Infinity)),
+    to,
     skip: numbers(row.skip),
     positions:
       row.positions === null ? cardIds.map((_cardId, index) => from + index) : numbers(row.positions),
@@ -186,7 +181,7 @@ export async function loadBoxes(
     const box = boxes.get(row.box_id) ?? {
       boxId: row.box_id,
       kind: row.kind,
-      isReadable: row.is_own || row.granted !== null,
+      isReadable: row.is_readable,
       isOwn: row.is_own,
       readGrant: row.granted,
       appendGrant: row.append_grant,
@@ -315,17 +310,18 @@ export async function findCards(
 }
 
 const READABLE_CARDS = statement(`
-  with want_boxes as (
+  with want_boxes as materialized (
     select b.*, ${ACCESS} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.project_id = $2 and (b.owner_agent_id = $3 or b.maker_agent_id = $3
-      or b.id in (select g.box_id from boxcar.grants g where g.agent_id = $3))
+      or b.id in (select g.box_id from boxcar.grants g where g.agent_id = $3)
+      or b.id in (${WRITTEN_BOXES}))
   ),
-  seg as (${SEGMENTS} and (is_own or granted is not null)),
+  seg as (${SEGMENTS} and readable <> '{}'),
   leaf as (${LEAVES}
     union all
     select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
     from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
-    where b.kind = 'tape' and (b.is_own or e.position <= coalesce((b.granted->>'upto')::int, case when b.granted is not null then b.head_position end))
+    where b.kind = 'tape' and e.position <@ b.readable
   )
   select distinct card_id from leaf where card_id = any ($1::uuid[])`);
 
@@ -346,17 +342,16 @@ export async function findReadableCards(
 
 const SNAPSHOTS = statement(`
   select w.n::int as n, s.* from unnest($1::uuid[], $4::boolean[]) with ordinality as w(agent_id, is_full, n) cross join lateral (
-  with want_boxes as (
+  with want_boxes as materialized (
     select a.id as agent_id, a.owner_agent_id = $3 as is_ward, b.*, ${ACCESS}
     from boxcar.agents a join boxcar.boxes b on b.id = a.tape_box_id join boxcar.projects p on p.id = b.project_id
     where a.id = w.agent_id and a.project_id = $2
   ),
   tape as (
-    select *, is_own or is_ward or granted is not null as is_readable,
-      case when is_own or is_ward then head_position else least(head_position, coalesce((granted->>'upto')::int, head_position)) end as last_position
-    from want_boxes
+    select *, reads <> '{}' as is_readable, least(head_position, coalesce(upper(reads) - 1, head_position)) as last_position
+    from (select *, case when is_ward then '{[1,)}' else readable end as reads from want_boxes) w
   ),
-  -- who may read a part of it sees what its agent saw there
+  -- who may read a part of it sees what its agent saw there, but for what was before that part
   begun as (
     select b.*, v.anchor_position, case when v.anchor_position = v.at_head then b.view_position else ${viewStartAt('b.id', 'v.anchor_position')} end as from_position
     from tape b cross join lateral (select a.at_head, case when a.at_head <= b.last_position then a.at_head else ${lastAnchorOf('b', 'b.last_position')} end as anchor_position
@@ -370,11 +365,11 @@ const SNAPSHOTS = statement(`
         where e.turn_id = o.id and e.step = o.step_count
           and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
     from begun b cross join lateral ${entriesOf('b', { from: 'case when w.is_full then 1 else b.from_position end', to: 'b.last_position' })} e
-    where b.is_readable
+    where e.position <@ b.reads
   )
   select b.id as tape_id, b.is_readable, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
-    (select o.context_box_id from open_turn o where o.start_position < b.anchor_position) as early_context_box_id
+    (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id
   from begun b left join entries e on true
   offset 0) s
   order by w.n, s.position`);

@@ -35,19 +35,6 @@ const WAITS_PART = `, unwaited as (
     delete from boxcar.waits w using up where w.turn_id = up.id and up.ended_at is not null
   )`;
 
-const READERS_PART = `, readers as (
-    insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
-    select distinct on (p.agent_id, up.output_box_id) up.project_id, p.agent_id, up.output_box_id, 'read', up.head_position, 'turn:' || up.id
-    from up join boxcar.turns p on p.id = up.parent_turn_id
-    where up.ended_at is not null and p.agent_id <> up.agent_id
-    order by p.agent_id, up.output_box_id, up.id
-    on conflict (agent_id, box_id, mode) do update set
-      upto_position = case when grants.expires_at <= now() then excluded.upto_position
-        when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end,
-      expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
-      source = case when grants.expires_at <= now() then excluded.source else grants.source end
-  )`;
-
 const ENDS_COLUMNS = `
     (select count(*) from notices) as notice_count,
     up.ended_at is not null and up.pending_calls > 0 as has_open_calls, up.ended_at is not null as is_ended,
@@ -58,8 +45,6 @@ interface CommitParts {
   readonly hasCalls: boolean;
   /** Some turn ends. */
   readonly hasEnds: boolean;
-  /** Some turn ends below another, whose agent may read the tape then. */
-  readonly hasReaders: boolean;
   /** Some turn goes on at once with its next step. */
   readonly hasNext: boolean;
   /** Some turn ends that nobody holds. */
@@ -123,7 +108,6 @@ const SHARED_HEADS_PART = `tapes as (
 const commitText = ({
   hasCalls,
   hasEnds,
-  hasReaders,
   hasNext,
   hasUnheld,
   hasShared,
@@ -163,7 +147,7 @@ const commitText = ({
     from hd where t.id = hd.turn_id
     returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids, t.pending_calls,
       t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id, hd.call_count, hd.base, hd.head_position, hd.view_position
-  )${hasCalls ? CALLS_PART : ''}${hasNext ? OPENED_PART : ''}${hasEnds && batches === 'some' ? LOWER_BATCHES : ''}${hasReaders ? READERS_PART : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
+  )${hasCalls ? CALLS_PART : ''}${hasNext ? OPENED_PART : ''}${hasEnds && batches === 'some' ? LOWER_BATCHES : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
   select ${hasEnds ? ENDS_COLUMNS : 'false as has_open_calls, false as is_ended, false as has_door, false as has_notice'},
     ${hasEnds && batches === 'some' ? '(select json_agg(id) from lowered where is_due)' : 'null::json'} as due_batch_ids, up.id as turn_id, up.worker_target, up.base from up`;
 
@@ -199,7 +183,6 @@ export const toCommit = (commits: readonly StepCommit[], batches: CommitParts['b
     isLarge: commits.length > LARGE,
     hasCalls: commits.some((commit) => commit.calls.length > 0),
     hasEnds: commits.some((commit) => commit.end !== null),
-    hasReaders: commits.some((commit) => commit.end !== null && commit.hasParent),
     hasNext: commits.some((commit) => commit.end === null && commit.calls.length === 0),
     hasUnheld: commits.some((commit) => commit.end !== null && commit.holderId === null),
     hasShared: new Set(commits.map((commit) => commit.agentId)).size < commits.length,

@@ -69,8 +69,6 @@ export interface StepCommit {
   readonly projectId: ProjectId;
   readonly agentId: AgentId;
   readonly epoch: number;
-  /** True when a parent turn gets to read the output box at the end. */
-  readonly hasParent: boolean;
   /** True when batches were known to wait for it as it was taken; then its end takes the locks at once. */
   readonly isMember?: boolean;
   /** Who must hold it; null = the sweep, which ends turns nobody holds. */

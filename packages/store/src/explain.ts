@@ -24,6 +24,7 @@ import { LEAVES, SEGMENTS } from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
 import { beginOn } from './pool.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
+import { wroteFor } from './rights.js';
 import { edgeEntriesOf, entriesOf, entryAt } from './tape-line.js';
 import { loadToolsets, type OfferedTool } from './toolsets.js';
 import { findTurnId } from './turn-ref.js';
@@ -122,6 +123,8 @@ export interface BoxRight {
   readonly isProfile: boolean;
   /** The agent launched the one whose box it is. */
   readonly isLauncher: boolean;
+  /** Turns of the agent have asked for ended turns that wrote to it, or it was told of their ends. */
+  readonly isParent: boolean;
   readonly grant: {
     readonly source: string;
     readonly uptoPosition: number | null;
@@ -454,12 +457,13 @@ const RIGHTS = statement(`
   select w.actor_id, w.box_id, p.operator_agent_id = w.actor_id as is_operator, coalesce(b.owner_agent_id = w.actor_id, false) as is_owner,
     coalesce(b.maker_agent_id = w.actor_id, false) as is_maker, coalesce(o.owner_agent_id = w.actor_id, false) as is_launcher,
     exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = w.actor_id and f.box_id = b.id) as is_profile,
+    exists (select from boxcar.turns c where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('w.actor_id')}) as is_parent,
     g.source, g.upto_position, g.expires_at, g.created_at
   from unnest($1::uuid[], $2::uuid[]) as w(actor_id, box_id)
     cross join lateral (select * from boxcar.boxes x where x.id = w.box_id offset 0) b
     join boxcar.projects p on p.id = b.project_id
     left join lateral (select a.owner_agent_id from boxcar.agents a where a.id = b.owner_agent_id offset 0) o on true
-    left join lateral (select * from boxcar.grants x where x.agent_id = w.actor_id and x.box_id = w.box_id and x.mode = 'read' offset 0) g on true`);
+    left join lateral (select * from boxcar.grants x where x.agent_id = w.actor_id and x.box_id = w.box_id and x.mode = 'read' and x.source not like 'turn:%' offset 0) g on true`);
 
 interface RightDbRow extends pg.QueryResultRow {
   actor_id: AgentId;
@@ -469,6 +473,7 @@ interface RightDbRow extends pg.QueryResultRow {
   is_maker: boolean;
   is_launcher: boolean;
   is_profile: boolean;
+  is_parent: boolean;
   source: string | null;
   upto_position: number | null;
   expires_at: Date | null;
@@ -509,6 +514,7 @@ async function loadRights(
         isMaker: row.is_maker,
         isProfile: row.is_profile,
         isLauncher: row.is_launcher,
+        isParent: row.is_parent,
         grant:
           row.source === null || row.created_at === null
             ? null

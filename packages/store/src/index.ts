@@ -1,5 +1,5 @@
 export { type Activity, ActivityFeed } from './activity.js';
-export { moveAgent, takeAgentName } from './agents.js';
+export { changeAgent, takeAgentName } from './agents.js';
 export {
   addBatch,
   type BatchRow,
@@ -281,6 +281,7 @@ export {
   type SendMark,
 } from './queue-calls.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
+export type { ReadableRange } from './rights.js';
 export { tables } from './schema.js';
 export {
   findSession,
@@ -316,6 +317,8 @@ export {
 export {
   CANCELED_CHANNEL,
   findSubtreeRoot,
+  hasDueNotices,
+  isCanceled,
   loadOpenCalls,
   lockAwaited,
   lockSubtrees,

@@ -143,6 +143,6 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
           when g.upto_position > b.head_position then ' up to ' || g.upto_position || ', beyond its head ' || b.head_position else ' by ' || g.source end as what
       from boxcar.grants g join boxcar.boxes b on b.id = g.box_id left join boxcar.agents a on a.id = g.agent_id
       where a.id is null or a.project_id <> b.project_id or g.project_id <> b.project_id or (b.kind = 'tape' and g.upto_position > b.head_position)
-        or g.source !~ '^((card|turn):)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'`,
+        or g.source !~ '^(card:)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$'`,
   },
 ];

@@ -17,6 +17,7 @@ import {
   toDatabaseError,
 } from './db.js';
 import { TAPE_INVARIANTS } from './invariants-tapes.js';
+import { wroteFor } from './rights.js';
 
 export interface Invariant {
   readonly name: string;
@@ -424,16 +425,8 @@ export const INVARIANTS: readonly Invariant[] = [
       where x.rule = 'inherit' and (n.project_id <> b.project_id or not (
         coalesce(b.maker_agent_id in (p.operator_agent_id, n.owner_agent_id, n.maker_agent_id), false)
         or exists (select from boxcar.grants g where g.box_id = n.id and g.agent_id = b.maker_agent_id and g.mode = 'read')
+        or exists (select from boxcar.turns c where c.output_box_id = n.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('b.maker_agent_id')})
         or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = b.maker_agent_id and f.box_id = n.id)))`,
-  },
-  {
-    name: 'parent-may-read',
-    rule: 'a parent may read what its child has written once it has ended',
-    when: 'always',
-    broken: `select t.id, 'has ended and its parent ' || p.id || ' may not read its output' as what
-      from scope t join boxcar.turns p on p.id = t.parent_turn_id
-      where t.ended_at is not null and t.agent_id <> p.agent_id and not exists (
-        select from boxcar.grants g where g.agent_id = p.agent_id and g.box_id = t.output_box_id and g.mode = 'read')`,
   },
   {
     name: 'prompt-has-manifest',

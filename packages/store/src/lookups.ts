@@ -14,6 +14,7 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
+import type { LoadBoxesOptions } from './boxes.js';
 import { type Queryable, run, statement } from './db.js';
 
 /** A turn on the caller's path to the root, nearest first. */
@@ -29,6 +30,13 @@ interface ProjectLimits extends Omit<KernelLimits, 'run_budget' | 'prices'> {
   readonly run_budget?: unknown;
 }
 
+export interface FirstOperation {
+  readonly requestHash: string;
+  readonly response: JsonValue;
+  readonly awaitedTurnId: TurnId | null;
+  readonly awaitedBatchId: BatchId | null;
+}
+
 export interface Opening {
   readonly projectId: ProjectId;
   readonly limits: ProjectLimits;
@@ -41,15 +49,15 @@ export interface Opening {
         readonly policy: DelegationPolicy | undefined;
       }
     | undefined;
+  /** The key as it is stored. */
+  readonly key: string;
   /** The first answer given under this key, if any. */
-  readonly operation:
-    | {
-        readonly requestHash: string;
-        readonly response: JsonValue;
-        readonly awaitedTurnId: TurnId | null;
-        readonly awaitedBatchId: BatchId | null;
-      }
-    | undefined;
+  readonly operation: FirstOperation | undefined;
+  /**
+   * What stands under the key of an agent without its name, where older builds wrote: it is this agent's only if the request is
+   * the same, which names the agent.
+   */
+  readonly unnamed: FirstOperation | undefined;
   /** The current versions of the profiles that were asked for, by name. */
   readonly profiles: ReadonlyMap<string, ProfileRow>;
   readonly parent:
@@ -89,12 +97,15 @@ const PARENT_COLUMNS = `
       (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
          from chain c join boxcar.agents a on a.id = c.agent_id) as chain`;
 
+/** The keys that an agent chooses are its own. Those of the operator, and of the kernel, have no such beginning. */
+const AGENT_KEYS = 'agent:';
+
 // One row per caller. Everything hangs on keys handed in, so each part is a look-up of its own (`lateral`), and a part that
 // was not asked for finds nothing at once.
 const openingsText = (hasParents: boolean): string => `
   select r.n::int as n, o.*
-  from rows from (json_to_recordset($1) as (project text, project_id uuid, source_id uuid, source_name text, parent_turn_id uuid, keys text[], profile_names text[]))
-    with ordinality as r(project, project_id, source_id, source_name, parent_turn_id, keys, profile_names, n)
+  from rows from (json_to_recordset($1) as (project text, project_id uuid, source_id uuid, source_name text, parent_turn_id uuid, keys text[], own_keys text[], profile_names text[]))
+    with ordinality as r(project, project_id, source_id, source_name, parent_turn_id, keys, own_keys, profile_names, n)
   cross join lateral (
     with recursive p as (
       select * from boxcar.projects where id = r.project_id or name = r.project order by (id = r.project_id) desc nulls last limit 1
@@ -109,7 +120,8 @@ const openingsText = (hasParents: boolean): string => `
     select p.id as project_id, p.limits, p.operator_agent_id,
       (select row_to_json(s) from source s) as source,
       (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id, 'awaited_batch_id', o.awaited_batch_id))
-         from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys)) as operations,
+         from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys || r.own_keys
+           || array(select '${AGENT_KEYS}' || s.id || ':' || k from source s cross join unnest(r.own_keys) as k where not s.is_operator))) as operations,
       (select json_agg(json_build_object('profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags, 'worker_target', f.worker_target, 'max_steps', f.max_steps, 'is_capped', f.max_tokens is not null))
          from boxcar.profiles f where f.project_id = p.id and f.name = any (r.profile_names) and f.is_current) as profiles,
       ${hasParents ? PARENT_COLUMNS : 'null::json as parent, null::json as chain'}
@@ -157,6 +169,8 @@ export interface OpeningRequest {
   readonly sourceAgentId?: AgentId | undefined;
   readonly sourceAgentName?: string | undefined;
   readonly idempotencyKey: string;
+  /** The caller has chosen the key. */
+  readonly isOwnKey?: boolean | undefined;
   readonly parentTurnId?: TurnId | undefined;
   /** Profiles whose current versions are wanted as well. */
   readonly profileNames: readonly string[];
@@ -166,6 +180,7 @@ export interface OpeningRequest {
 interface OpeningGroup {
   readonly record: Readonly<Record<string, unknown>>;
   readonly keys: string[];
+  readonly ownKeys: string[];
 }
 
 function groupByCaller(requests: readonly OpeningRequest[]): {
@@ -184,9 +199,9 @@ function groupByCaller(requests: readonly OpeningRequest[]): {
       profile_names: request.profileNames,
     };
     const caller = JSON.stringify(record);
-    const index = known.get(caller) ?? groups.push({ record, keys: [] }) - 1;
+    const index = known.get(caller) ?? groups.push({ record, keys: [], ownKeys: [] }) - 1;
     known.set(caller, index);
-    groups[index]?.keys.push(request.idempotencyKey);
+    groups[index]?.[request.isOwnKey === true ? 'ownKeys' : 'keys'].push(request.idempotencyKey);
     return index;
   });
   return { groups, groupOf };
@@ -204,18 +219,30 @@ export async function loadOpenings(
   const { groups, groupOf } = groupByCaller(requests);
   const hasParents = requests.some((request) => request.parentTurnId !== undefined);
   const rows = await run<OpeningRow>(db, hasParents ? CALLED_OPENINGS : OPENINGS, [
-    JSON.stringify(groups.map(({ record, keys }) => ({ ...record, keys }))),
+    JSON.stringify(groups.map(({ record, keys, ownKeys }) => ({ ...record, keys, own_keys: ownKeys }))),
   ]);
   const openings = new Map(rows.map((row) => [row.n - 1, readOpening(row)]));
   return requests.map((request, index) => {
     const found = openings.get(groupOf[index] ?? -1);
-    return found && { ...found.opening, operation: found.operations.get(request.idempotencyKey) };
+    if (found === undefined) return undefined;
+    const { opening, operations } = found;
+    const { idempotencyKey } = request;
+    const { source } = opening;
+    if (request.isOwnKey !== true || source === undefined || source.isOperator)
+      return {
+        ...opening,
+        key: idempotencyKey,
+        operation: operations.get(idempotencyKey),
+        unnamed: undefined,
+      };
+    const key = `${AGENT_KEYS}${source.agentId}:${idempotencyKey}`;
+    return { ...opening, key, operation: operations.get(key), unnamed: operations.get(idempotencyKey) };
   });
 }
 
 function readOpening(row: OpeningRow): {
-  readonly opening: Omit<Opening, 'operation'>;
-  readonly operations: ReadonlyMap<string, NonNullable<Opening['operation']>>;
+  readonly opening: Omit<Opening, 'key' | 'operation' | 'unnamed'>;
+  readonly operations: ReadonlyMap<string, FirstOperation>;
 } {
   const { source, parent } = row;
   const opening = {
@@ -357,10 +384,40 @@ export interface AgentRow {
   readonly tapeBoxId: BoxId;
   /** The version the agent was made with; agents keep theirs. */
   readonly profile: ProfileRow;
+  /** Who made it. */
+  readonly ownerAgentId: AgentId | null;
+  /** Anyone whose policy reaches its profile may give it turns. */
+  readonly isShared: boolean;
+  /** The actor may append to its tape without end. */
+  readonly mayAppend: boolean;
 }
 
+interface AgentDbRow extends ProfileDbRow {
+  agent_id: AgentId;
+  agent_name: string;
+  tape_box_id: BoxId;
+  owner_agent_id: AgentId | null;
+  is_shared: boolean | null;
+  may_append: boolean;
+}
+
+const agentColumns = (actor: string): string => `
+  a.id as agent_id, a.name as agent_name, a.tape_box_id, a.owner_agent_id, a.is_shared,
+  exists (select from boxcar.grants g where g.agent_id = ${actor} and g.box_id = a.tape_box_id and g.mode = 'append' and g.expires_at is null) as may_append,
+  ${PROFILE_COLUMNS}`;
+
+const toAgentRow = (row: AgentDbRow): AgentRow => ({
+  agentId: row.agent_id,
+  name: row.agent_name,
+  tapeBoxId: row.tape_box_id,
+  profile: toProfileRow(row),
+  ownerAgentId: row.owner_agent_id,
+  isShared: row.is_shared === true,
+  mayAppend: row.may_append,
+});
+
 const FIND_AGENT = statement(`
-  select a.id as agent_id, a.name as agent_name, a.tape_box_id, ${PROFILE_COLUMNS}
+  select ${agentColumns('$4')}
   from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
   where a.project_id = $1 and (a.id = $2 or a.name = $3)
   order by (a.id = $2) desc limit 1`);
@@ -368,21 +425,11 @@ const FIND_AGENT = statement(`
 /** An agent by id or name, with its profile; the operator is none. */
 export async function findAgent(
   db: Queryable,
-  projectId: ProjectId,
+  { projectId, actorId }: LoadBoxesOptions,
   ref: { readonly id: AgentId | undefined; readonly name: string },
 ): Promise<AgentRow | undefined> {
-  const [row] = await run<ProfileDbRow & { agent_id: AgentId; agent_name: string; tape_box_id: BoxId }>(
-    db,
-    FIND_AGENT,
-    [projectId, ref.id ?? null, ref.name],
-  );
-  if (row === undefined) return undefined;
-  return {
-    agentId: row.agent_id,
-    name: row.agent_name,
-    tapeBoxId: row.tape_box_id,
-    profile: toProfileRow(row),
-  };
+  const [row] = await run<AgentDbRow>(db, FIND_AGENT, [projectId, ref.id ?? null, ref.name, actorId]);
+  return row && toAgentRow(row);
 }
 
 // No key update: rows that refer to the agents (grants, turns of others) are written meanwhile.
@@ -418,27 +465,17 @@ export async function hasProfile(
 }
 
 const FIND_AGENTS = statement(`
-  select a.id as agent_id, a.name as agent_name, a.tape_box_id, ${PROFILE_COLUMNS}
+  select ${agentColumns('$4')}
   from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
   where a.project_id = $1 and (a.id = any ($2::uuid[]) or a.name = any ($3::text[]))`);
 
 /** Agents by ids and names, in no order; what does not exist is left out. */
 export async function findAgents(
   db: Queryable,
-  projectId: ProjectId,
+  { projectId, actorId }: LoadBoxesOptions,
   refs: { readonly ids: readonly AgentId[]; readonly names: readonly string[] },
 ): Promise<readonly AgentRow[]> {
-  const rows = await run<ProfileDbRow & { agent_id: AgentId; agent_name: string; tape_box_id: BoxId }>(
-    db,
-    FIND_AGENTS,
-    [projectId, refs.ids, refs.names],
-  );
-  return rows.map((row) => ({
-    agentId: row.agent_id,
-    name: row.agent_name,
-    tapeBoxId: row.tape_box_id,
-    profile: toProfileRow(row),
-  }));
+  return (await run<AgentDbRow>(db, FIND_AGENTS, [projectId, refs.ids, refs.names, actorId])).map(toAgentRow);
 }
 
 const INSERT_PROFILE = statement(`

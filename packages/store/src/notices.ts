@@ -56,6 +56,8 @@ export interface Notice {
   } | null;
   /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
   readonly unseenPosition: number | null;
+  /** The session's turn that was told there; the turn itself when that has been purged, or is what is told. */
+  readonly causeId: TurnId;
 }
 
 // The tape that `p` is now; of a fork that was merged the one it was merged into, of a discarded one none.
@@ -84,7 +86,9 @@ const LOAD = statement(`
     case when t.notifies then (
       select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'isAwaited', ${IS_AWAITED})
       from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
-    t.unseen_position as "unseenPosition"
+    t.unseen_position as "unseenPosition",
+    coalesce((select s.id from boxcar.tape_entries e join boxcar.turns s on s.id = (e.meta->'fork_result'->>'turn_id')::uuid
+      where not t.notifies is true and e.box_id = t.output_box_id and e.position = t.unseen_position), t.id) as "causeId"
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);
 
@@ -103,21 +107,14 @@ const LOCK_TURNS = statement(
 const SET_UNSEEN = statement(
   'update boxcar.turns set unseen_position = greatest(unseen_position, $2) where id = $1',
 );
-const TOLD = statement('update boxcar.turns set notifies = false where id = $1 and notifies');
+const TOLD = statement('update boxcar.turns set notifies = false where id = $1 and notifies returning id');
+const MAY_READ = statement('update boxcar.turns set told_agent_id = $2 where id = $1');
 const SEEN = statement(
-  'update boxcar.turns set unseen_position = null where id = $1 and unseen_position = $2',
+  'update boxcar.turns set unseen_position = null where id = $1 and unseen_position = $2 returning id',
 );
 const HAS_READ = statement(
   'select coalesce(max(s.to_position), 0) >= $2 as has_read from boxcar.steps s where s.turn_id = $1 and s.committed_at is not null',
 );
-const GRANT = statement(`
-  insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source) values ($1, $2, $3, 'read', $4, 'turn:' || $5::uuid::text)
-  on conflict (agent_id, box_id, mode) do update set
-    upto_position = case when grants.expires_at <= now() then excluded.upto_position
-      when grants.upto_position is null then null else greatest(grants.upto_position, excluded.upto_position) end,
-    expires_at = case when grants.expires_at <= now() then null else grants.expires_at end,
-    source = case when grants.expires_at <= now() then excluded.source else grants.source end`);
-
 interface LockedTurn extends pg.QueryResultRow {
   id: TurnId;
   is_ended: boolean;
@@ -178,8 +175,7 @@ export function tellEnd(
       access: 'trusted',
     });
     if (appended.outcome !== 'appended') return 'moved';
-    if (parentAgentId !== null)
-      await run(tx, GRANT, [projectId, parentAgentId, notice.outputBoxId, notice.lastPosition, turnId]);
+    if (parentAgentId !== null) await run(tx, MAY_READ, [turnId, parentAgentId]);
     if (parentAgentId !== null && session?.isAwaited !== true) {
       if (reader === null) return 'wake';
       await run(tx, SET_UNSEEN, [reader, appended.first]);
@@ -211,9 +207,28 @@ export function passUnseen(
   });
 }
 
-/** Once the agent has a turn that reads it. */
-export async function closeNotice(pool: pg.Pool, notice: Notice): Promise<void> {
-  const { turnId, session, unseenPosition } = notice;
-  if (session !== null) await runRetrying(pool, TOLD, [turnId]);
-  else await runRetrying(pool, SEEN, [turnId, unseenPosition]);
+/** Once the agent has a turn that reads it, or none is started: then its tape says why. */
+export function closeNotice(
+  pool: pg.Pool,
+  notice: Notice,
+  why: NewTapeEntry | undefined,
+  limit: LockLimit = {},
+): Promise<void> {
+  const { turnId, projectId, agentId, session, unseenPosition, outputBoxId } = notice;
+  const boxId = session === null ? outputBoxId : session.parentBoxId;
+  return transactWithin(pool, limit, async (tx) => {
+    const closed = await (session !== null
+      ? run(tx, TOLD, [turnId])
+      : run(tx, SEEN, [turnId, unseenPosition]));
+    if (why === undefined || boxId === null || closed.length === 0) return;
+    // A tape that was archived meanwhile keeps what it has.
+    await appendWithin(tx, {
+      boxId,
+      projectId,
+      actorId: agentId,
+      dedupKey: `not-started:${turnId}:${unseenPosition ?? 'end'}`,
+      entries: [why],
+      access: 'trusted',
+    });
+  });
 }

@@ -227,6 +227,8 @@ const agents = boxcar.table(
     tapeBoxId: uuid('tape_box_id').$type<BoxId>(),
     metadata: jsonb('metadata').$type<JsonObject>().notNull().default({}),
     createdAt: createdAt(),
+    /** Anyone whose policy reaches its profile may give it turns. */
+    isShared: boolean('is_shared'),
   },
   (table) => [unique().on(table.projectId, table.name)],
 );
@@ -258,6 +260,8 @@ const runs = boxcar.table('runs', {
   createdAt: createdAt(),
   /** Turns of the run; kept by those that submit to it. */
   turnCount: integer('turn_count').notNull().default(1),
+  /** A cancel of the whole run: no turn is started in it any more. */
+  canceledAt: timestamp('canceled_at', { withTimezone: true }),
 });
 
 /** What a run, or the tree below one turn, may use; read and written while its run's row is locked. */
@@ -343,6 +347,10 @@ const turns = boxcar.table('turns', {
   notifies: boolean('notifies'),
   /** The last entry that a forked session put on its tape meanwhile: unless it has read that far, another turn does. */
   unseenPosition: integer('unseen_position'),
+  /** Started by the end of its parent turn, whose agent has not asked for it. */
+  isWoken: boolean('is_woken'),
+  /** The agent on whose tape the end of this turn was told: it may read what the turn wrote. */
+  toldAgentId: uuid('told_agent_id').$type<AgentId>(),
 });
 
 /** One row per attempt at a model call; an attempt that never committed was lost. */

@@ -29,9 +29,9 @@ const OPERATION_COLUMNS =
   'item int, project_id uuid, idempotency_key text, primitive text, request_hash text, response text, awaited_turn_id uuid, awaited_batch_id uuid, door_job_id text, made uuid[]';
 const SPAWN_COLUMNS = 'item int, run_id uuid, n int, max_turns int';
 const WAIT_COLUMNS = 'item int, tool_call_id uuid, batch_id uuid, deadline_ms float8';
-const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid';
+const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid, is_ended boolean';
 const TURN_COLUMNS =
-  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint, is_waited_for boolean';
+  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint, is_waited_for boolean, is_woken boolean';
 const TURN_NAMES = TURN_COLUMNS.replace(
   / (uuid\[\]|uuid|boolean|smallint|int|text|float8|bigint|timestamptz)/g,
   '',
@@ -101,7 +101,7 @@ function buildText(records: SubmissionRecords): string {
       join ${from('fences', FENCE_COLUMNS)} using (item) join boxcar.turns t on t.id = x.turn_id and t.run_id = s.run_id`
         : `boxcar.turns t join ${from('fences', FENCE_COLUMNS)} on t.id = x.turn_id`
     }
-      where t.ended_at is null and (x.epoch is null or (t.epoch = x.epoch and t.holder_id = x.holder_id and t.status = 'running')) order by t.id for update of t)`);
+      where (t.ended_at is not null) = x.is_ended and (x.epoch is null or (t.epoch = x.epoch and t.holder_id = x.holder_id and t.status = 'running')) order by t.id for update of t)`);
   }
   if (has('waits')) {
     ctes.push(`open_calls as materialized (select fence.item from fence join ${from('waits', WAIT_COLUMNS)} using (item)
@@ -139,9 +139,9 @@ function buildText(records: SubmissionRecords): string {
       cross join (values (1, 'anchor', null, 'session/start'), (2, 'event', '{"name":"handoff","data":{"name":"session/start","state":{"owner":"human"}}}', null)) as e(position, kind, payload, anchor_name))`);
   }
   if (has('agents')) {
-    ctes.push(`new_agents as (insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id)
-      select x.id, x.project_id, x.name, x.profile_id, x.owner_agent_id, x.derived_from, x.tape_box_id
-      from ${from('agents', 'item int, id uuid, project_id uuid, name text, profile_id uuid, owner_agent_id uuid, derived_from uuid, tape_box_id uuid')} ${gate})`);
+    ctes.push(`new_agents as (insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id, is_shared)
+      select x.id, x.project_id, x.name, x.profile_id, x.owner_agent_id, x.derived_from, x.tape_box_id, x.is_shared
+      from ${from('agents', 'item int, id uuid, project_id uuid, name text, profile_id uuid, owner_agent_id uuid, derived_from uuid, tape_box_id uuid, is_shared boolean')} ${gate})`);
   }
   if (has('runs')) {
     ctes.push(`new_runs as (insert into boxcar.runs (id, project_id, root_turn_id, traceparent, turn_count)
@@ -182,13 +182,13 @@ function buildText(records: SubmissionRecords): string {
         and not (n.is_reuse and (${HAS_TURN})) and (n.project_id in (select id from limited)) is not true as is_ready
       from new_turns n join room r using (worker_target)),
     turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, batch_ids, priority, status, epoch, dispatched_at,
-        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies)
+        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies, is_woken)
       select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
         least(now() + deadline_ms * interval '1 millisecond', budget_deadline_at,
           case when is_waited_for then (select p.deadline_at from boxcar.turns p where p.id = decided.parent_turn_id) end), traceparent, batch_ids, coalesce(priority, 0),
         case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end,
         budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end, coalesce(format, ${THIS_BUILD.turnFormat}),
-        case when is_reuse then (select true from boxcar.sessions s where s.agent_id = decided.agent_id and s.notifies and s.status = 'active') end
+        case when is_reuse then (select true from boxcar.sessions s where s.agent_id = decided.agent_id and s.notifies and s.status = 'active') end, is_woken
       from decided)`);
   }
   if (has('spawns')) {

@@ -55,6 +55,8 @@ export interface NewAgent {
   readonly ownerAgentId: AgentId;
   readonly derivedFrom: AgentId | null;
   readonly tapeBoxId: BoxId;
+  /** Anyone whose policy reaches its profile may give it turns. */
+  readonly isShared?: boolean;
 }
 
 export interface NewRun {
@@ -83,6 +85,8 @@ export interface NewTurn {
   readonly outputBoxId: BoxId;
   readonly workerTarget: string;
   readonly deadlineMs: number | null;
+  /** True: started by the end of its parent turn. */
+  readonly isWoken?: boolean;
   /** True: a call of its parent waits for it, so its deadline is not later than its parent's. */
   readonly isWaitedFor?: boolean;
   readonly traceparent: string | null;
@@ -150,6 +154,8 @@ export interface Fence {
   readonly turnId: TurnId;
   readonly epoch: number | null;
   readonly holderId: WorkerId | null;
+  /** True: the turn must have ended; its end starts the new turns. */
+  readonly isEnded?: boolean;
   /** The run of the new turns below it, whose lock comes first; null when there are none. */
   readonly spawnRunId?: RunId | null;
   /** How many turns that run may have; absent or null: an account counts them. */
@@ -321,7 +327,15 @@ export async function writeSubmissions(
   const fences = items.flatMap(({ fence }, index) =>
     fence === undefined
       ? []
-      : [{ item: index, turn_id: fence.turnId, epoch: fence.epoch, holder_id: fence.holderId }],
+      : [
+          {
+            item: index,
+            turn_id: fence.turnId,
+            epoch: fence.epoch,
+            holder_id: fence.holderId,
+            is_ended: fence.isEnded === true,
+          },
+        ],
   );
   const spawns = items.flatMap(({ fence, submission }, index) =>
     fence?.spawnRunId == null

@@ -21,6 +21,34 @@ import { ENDABLE, type EndableTurn } from './sweep-turns.js';
 import type { CallRouteKind } from './tool-calls.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for update');
+const CANCEL_RUN = statement(
+  'update boxcar.runs set canceled_at = coalesce(canceled_at, now()) where id = $1',
+);
+
+const IS_CANCELED = statement(`
+  with recursive above as (
+    select t.id, t.status, t.parent_turn_id, t.run_id from boxcar.turns t where t.id = $1
+    union all
+    select p.id, p.status, p.parent_turn_id, p.run_id from above a cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
+  )
+  select exists (select from above where status = 'canceled')
+    or exists (select from boxcar.runs r where r.id = (select a.run_id from above a where a.id = $1) and r.canceled_at is not null) as is_canceled`);
+
+/** Whether a turn, one above it, or its run was canceled. A cancel holds the lock of the run: the caller has it too. */
+export async function isCanceled(tx: Tx, turnId: TurnId): Promise<boolean> {
+  const [row] = await run<{ is_canceled: boolean }>(tx, IS_CANCELED, [turnId]);
+  return row?.is_canceled === true;
+}
+
+const HAS_NOTICES = statement(`
+  select from boxcar.turns t where t.ended_at is not null and (t.notifies or t.unseen_position is not null) and (t.run_id = $1
+    or exists (select from boxcar.tape_entries e join boxcar.turns s on s.id = (e.meta->'fork_result'->>'turn_id')::uuid
+      where e.box_id = t.output_box_id and e.position = t.unseen_position and s.run_id = $1)) limit 1`);
+
+/** Whether an end in this run may still start a turn. */
+export async function hasDueNotices(tx: Tx, runId: RunId): Promise<boolean> {
+  return (await run(tx, HAS_NOTICES, [runId])).length > 0;
+}
 
 // Includes turns below ended turns, since these can continue without it. `above_id` is the next unfinished turn above.
 const below = (roots: string): string => `
@@ -60,7 +88,7 @@ export interface OpenTurn extends EndableTurn {
  * Locks the run, then its unfinished turns below and including `rootTurnIds`, with the turns that wait for the roots. A run may
  * have several roots.
  *
- * @param options.rootTurnIds - Absent: every turn that carries the run's id.
+ * @param options.rootTurnIds - Absent: every turn that carries the run's id, and no turn is started in it any more.
  * @param options.alsoLock - Turns that the transaction will lock later anyway.
  * @param options.areRootsOpen - What a root that has ended left behind stays as it is.
  * @param options.sparesWanted - Turns below the roots continue if a turn that does not end here waits for them (B3).
@@ -77,6 +105,7 @@ export async function lockSubtrees(
   },
 ): Promise<OpenTurn[]> {
   await run(tx, LOCK_RUN, [runId]);
+  if (options.rootTurnIds === undefined) await run(tx, CANCEL_RUN, [runId]);
   const tree = await (options.rootTurnIds === undefined
     ? run<TreeRow>(tx, RUN_TURNS, [runId])
     : run<TreeRow>(tx, TREE, [options.rootTurnIds, options.areRootsOpen !== true]));

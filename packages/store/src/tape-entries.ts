@@ -12,6 +12,7 @@ import {
 import type pg from 'pg';
 import { type Queryable, run, type Statement, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
+import { type ReadableRange, toMultirange } from './rights.js';
 import { edgeEntriesOf, entriesOf, type LineRange } from './tape-line.js';
 
 /** An entry of a tape as its readers get it. */
@@ -34,6 +35,8 @@ export interface EntryRange {
   /** The first so many (`newest`: the last); null = all. */
   readonly limit?: number | null;
   readonly edge?: 'oldest' | 'newest';
+  /** Only at these positions; null = all. */
+  readonly within?: readonly ReadableRange[] | null;
 }
 
 // The event of a handoff names its anchor alone: the state stands in one place, the anchor's card, and can be erased there.
@@ -53,28 +56,30 @@ interface Shape {
   readonly dates: 'any' | 'looked up' | 'filtered';
   readonly hasLimit: boolean;
   readonly isNewest: boolean;
+  readonly isPartial: boolean;
 }
 
-const within = (date: string): string =>
+const dated = (date: string): string =>
   `${date} >= coalesce($5::timestamptz, '-infinity') and ${date} <= coalesce($6::timestamptz, 'infinity')`;
 
 /**
  * Which entries `o`, so that one index alone offers itself: what is no column, or says nothing, is no reason to take another. Positions
  * of a line's part stay a condition of their own.
  */
-function rangeOf({ hasKinds, dates }: Shape): LineRange {
+function rangeOf({ hasKinds, dates, isPartial }: Shape): LineRange {
   const positions = { from: '$2::int', to: '$3::int' };
-  const kind = hasKinds ? 'o.kind = w.kind' : 'true';
+  const readable = isPartial ? ' and o.position <@ $8::int4multirange' : '';
+  const kind = `${hasKinds ? 'o.kind = w.kind' : 'true'}${readable}`;
   switch (dates) {
     case 'any':
       return { ...positions, where: kind };
     case 'filtered':
-      return { ...positions, where: `${kind} and ${within("(o.created_at + interval '0')")}` };
+      return { ...positions, where: `${kind} and ${dated("(o.created_at + interval '0')")}` };
     case 'looked up':
       return {
         from: '1',
         to: `${2 ** 31 - 1}`,
-        where: `${kind} and ${within('o.created_at')} and o.position + 0 between $2::int and $3::int`,
+        where: `${kind} and ${dated('o.created_at')} and o.position + 0 between $2::int and $3::int`,
       };
     default:
       return dates satisfies never;
@@ -99,7 +104,7 @@ function entriesText(shape: Shape): string {
   return `
   select ${COLUMNS} from boxcar.boxes b cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e
     left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
-  where b.id = $1 and b.kind = 'tape' and ($4::text[] is null or true) and ($5::timestamptz is null or true) and ($6::timestamptz is null or true) and ($7::int is null or true)
+  where b.id = $1 and b.kind = 'tape' and ($4::text[] is null or true) and ($5::timestamptz is null or true) and ($6::timestamptz is null or true) and ($7::int is null or true) and ($8::int4multirange is null or true)
   order by e.${order}`;
 }
 
@@ -117,7 +122,8 @@ export function entriesStatement(range: EntryRange): {
   const dates = since === null && until === null ? 'any' : span > SHORT ? 'looked up' : 'filtered';
   const kinds = dates === 'looked up' && !range.kinds?.length ? ENTRY_KINDS : (range.kinds ?? []);
   // Positions run without a gap: the first so many of a range are a range.
-  const isPlain = kinds.length === 0 && dates === 'any';
+  const isPartial = range.within != null;
+  const isPlain = kinds.length === 0 && dates === 'any' && !isPartial;
   const from = isPlain && isNewest && limit !== null ? range.to - limit + 1 : range.from;
   const to = isPlain && !isNewest && limit !== null ? range.from + limit - 1 : range.to;
   const shape: Shape = {
@@ -125,13 +131,22 @@ export function entriesStatement(range: EntryRange): {
     dates,
     hasLimit: limit !== null && !isPlain,
     isNewest,
+    isPartial,
   };
   const key = JSON.stringify(shape);
   const prepared = statements.get(key) ?? statement(entriesText(shape));
   statements.set(key, prepared);
   return {
     prepared,
-    values: [from, to, kinds.length > 0 ? [...new Set(kinds)] : null, since, until, isPlain ? null : limit],
+    values: [
+      from,
+      to,
+      kinds.length > 0 ? [...new Set(kinds)] : null,
+      since,
+      until,
+      isPlain ? null : limit,
+      toMultirange(range.within),
+    ],
   };
 }
 
@@ -198,7 +213,7 @@ const anchorText = (edge: 'first' | 'latest'): string => {
     to: '$4::int',
     // The kind as it stands in the index: a plan for any kind could not use it.
     where:
-      "o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended($2, 0) and o.anchor_name = $2",
+      "o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended($2, 0) and o.anchor_name = $2 and ($5::int4multirange is null or o.position <@ $5)",
   };
   return `select e.position from boxcar.boxes b cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
     where b.id = $1 and b.kind = 'tape' order by e.${order} limit 1`;
@@ -210,8 +225,15 @@ export async function findAnchor(
   db: Queryable,
   boxId: BoxId,
   name: string,
-  range: { readonly from: number; readonly to: number; readonly edge: 'first' | 'latest' },
+  range: Pick<EntryRange, 'from' | 'to' | 'within'> & { readonly edge: 'first' | 'latest' },
 ): Promise<number | undefined> {
-  const [row] = await run<{ position: number }>(db, ANCHOR[range.edge], [boxId, name, range.from, range.to]);
+  const { from, to, edge } = range;
+  const [row] = await run<{ position: number }>(db, ANCHOR[edge], [
+    boxId,
+    name,
+    from,
+    to,
+    toMultirange(range.within),
+  ]);
   return row?.position;
 }

@@ -1,9 +1,9 @@
 /** Tapes made of files: begun empty, filled, archived; and what stands beside a tape's entries in its folder. */
 import type { BoxId, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { grantOf, OWNS } from './boxes.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from './records.js';
+import { grantOf, OWNS } from './rights.js';
 import { lastingNameOf } from './tape-forks.js';
 import { type AppendResult, ENTRY_COLUMNS, LOCK_TAPE, OPEN_STEP, type TapeActor } from './tapes.js';
 

@@ -11,10 +11,10 @@
  */
 import type { AgentId, BoxId, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { grantOf, OWNS } from './boxes.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
 import { type LockLimit, transactWithin } from './lock-limit.js';
+import { grantOf, OWNS } from './rights.js';
 import { partsOf, viewStartAt } from './tape-line.js';
 import { findActiveTurn } from './tape-reset.js';
 import { OPEN_STEP } from './tapes.js';

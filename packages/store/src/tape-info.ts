@@ -2,6 +2,7 @@
 import type { BoxId, JsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
+import { type ReadableRange, toMultirange } from './rights.js';
 import { edgeEntriesOf, entriesOf } from './tape-line.js';
 
 /** How far back from the head a turn is looked for, whose last step says what it used. */
@@ -37,9 +38,9 @@ export async function loadTapeFacts(
 }
 
 const LAST_ANCHOR_UPTO = statement(`
-  select (select e.position from ${edgeEntriesOf('b', { from: '1', to: '$2::int', where: "o.kind = 'anchor'" }, { order: 'o.position desc', limit: '1' })} e
+  select (select e.position from ${edgeEntriesOf('b', { from: '1', to: '$2::int', where: "o.kind = 'anchor' and ($3::int4multirange is null or o.position <@ $3)" }, { order: 'o.position desc', limit: '1' })} e
       order by e.position desc limit 1) as last,
-    (select count(*)::int from ${entriesOf('b', { from: '1', to: '$2::int', where: "o.kind = 'anchor'" })} e) as anchors
+    (select count(*)::int from ${entriesOf('b', { from: '1', to: '$2::int', where: "o.kind = 'anchor' and ($3::int4multirange is null or o.position <@ $3)" })} e) as anchors
   from boxcar.boxes b where b.id = $1`);
 
 interface AnchorsRow extends pg.QueryResultRow {
@@ -52,7 +53,8 @@ export async function countAnchors(
   db: Queryable,
   boxId: BoxId,
   upto: number,
+  within: readonly ReadableRange[] | null,
 ): Promise<{ readonly last: number; readonly count: number }> {
-  const [row] = await run<AnchorsRow>(db, LAST_ANCHOR_UPTO, [boxId, upto]);
+  const [row] = await run<AnchorsRow>(db, LAST_ANCHOR_UPTO, [boxId, upto, toMultirange(within)]);
   return { last: row?.last ?? 0, count: row?.anchors ?? 0 };
 }

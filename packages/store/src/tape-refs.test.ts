@@ -32,7 +32,9 @@ const append = async (boxId: BoxId, ...entries: readonly NewTapeEntry[]): Promis
 const place = (boxId: BoxId, rest: Omit<PlaceRequest, 'tape'> = {}) =>
   findTapePlace(world.pool, { tape: { id: boxId, name: '' }, ...rest }, AS_OPERATOR);
 const slice = async (boxId: BoxId, anchor: number, to: number, from = anchor) =>
-  (await loadTapeSlice(world.pool, { boxId, anchor, from, to })).map(({ tape_id: _tape, ...row }) => row);
+  (await loadTapeSlice(world.pool, { anchor, from, to }, { box_id: boxId, readable: '{[1,)}' })).map(
+    ({ tape_id: _tape, ...row }) => row,
+  );
 
 /** A turn whose calls were open when an anchor was written, and where its entries stand. */
 async function workedOn(): Promise<{ turn: TestTurn; call: number; anchor: number; head: number }> {

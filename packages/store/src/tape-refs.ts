@@ -1,8 +1,9 @@
 /** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References". */
 import type { AgentId, BoxId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { ACCESS, type BoxGrant, grantOf, type LoadBoxesOptions, type SnapshotEntry } from './boxes.js';
+import type { BoxGrant, LoadBoxesOptions, SnapshotEntry } from './boxes.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
+import { ACCESS, grantOf } from './rights.js';
 import { entriesOf, lastAnchorOf, viewStartAt } from './tape-line.js';
 
 // By id a tape in any incarnation, or the one of an agent; by name the living one.
@@ -14,17 +15,17 @@ const FIND_PLACE = statement(`
       (select b.id from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4 and b.archived_at is null),
       (select a.tape_box_id from boxcar.agents a where a.project_id = $2 and a.name = $4)) as id
   ),
-  tape as (
+  tape as materialized (
     select b.*, p.name as workspace, p.operator_agent_id, ${ACCESS}, ${grantOf('append')} as append_grant,
       exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id) as is_rolling
     from named n join boxcar.boxes b on b.id = n.id join boxcar.projects p on p.id = b.project_id
   ),
   bounded as (
-    select t.*, least(t.head_position, case when t.is_own then t.head_position else (t.granted->>'upto')::int end) as last_readable from tape t
+    select t.*, least(t.head_position, upper(t.readable) - 1) as last_readable from tape t
   ),
   placed as (
     select b.*, case when $5::int is not null then $5 when $6::text is null then least($7, b.last_readable)
-      else ${lastAnchorOf('b', 'least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6')} end as position
+      else ${lastAnchorOf('b', 'least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6 and o.position <@ b.readable')} end as position
     from bounded b
   ),
   -- an imported tape may be without any anchor
@@ -34,7 +35,7 @@ const FIND_PLACE = statement(`
     from placed b
   )
   select b.id as box_id, b.workspace, b.operator_agent_id, b.owner_agent_id, b.maker_agent_id, b.is_rolling, b.head_position, b.last_readable,
-    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.position, b.start_position,
+    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.readable::text as readable, b.position <@ b.readable as is_readable, b.position, b.start_position,
     case when b.start_position = coalesce(b.view_anchor_position, b.last_anchor_position) then b.view_position
       else ${viewStartAt('b.id', 'b.start_position')} end as from_position
   from begun b`);
@@ -58,6 +59,10 @@ export interface TapePlace extends pg.QueryResultRow {
   readonly is_own: boolean;
   readonly granted: BoxGrant | null;
   readonly append_grant: BoxGrant | null;
+  /** An int4multirange: the positions that the actor may read. */
+  readonly readable: string;
+  /** The actor may read the place itself; null as `position`. */
+  readonly is_readable: boolean | null;
   /** As asked for, whether the tape reaches it or not; null for an anchor that is not there. */
   readonly position: number | null;
   /** The anchor that a view begins with there: the last one up to it, but for a fork that goes on in its parent's; null without one. */
@@ -100,14 +105,14 @@ const LOAD_SLICE = statement(`
       bool_or(e.kind = 'tool_call') over same_step as has_calls, count(*) filter (where e.kind = 'tool_result') over same_step as results,
       bool_or(e.kind = 'tool_result' and e.position = $3::int) over same_step as is_cut,
       row_number() over (partition by e.turn_id, e.step, e.kind order by e.position) as rank
-    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$4::int', to: '$3::int' })} e where b.id = $1
+    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$4::int', to: '$3::int', where: 'o.position <@ $5::int4multirange' })} e where b.id = $1
     window same_step as (partition by e.turn_id, e.step)
   ),
   -- who was at work when the anchor was written: its turn has begun before, on this tape
   early_context as (
     select (e.payload->'data'->>'context_box_id')::uuid as id
     from (select s.turn_id from slice s where s.turn_id is not null order by s.position limit 1) s
-      join boxcar.turns t on t.id = s.turn_id and t.start_position < $2
+      join boxcar.turns t on t.id = s.turn_id and t.start_position < $2 and t.start_position <@ $5::int4multirange
       cross join boxcar.boxes b
       cross join lateral ${entriesOf('b', { from: 't.start_position', to: 't.start_position', where: "o.kind = 'event' and o.turn_id = t.id" })} e
     where b.id = $1
@@ -119,12 +124,16 @@ const LOAD_SLICE = statement(`
     (select c.id from early_context c) as early_context_box_id
   from slice s order by s.position`);
 
-/** The entries of a tape from one position to another, as a snapshot of whoever was at work there when the anchor was written. */
+/**
+ * The entries of a tape from one position to another that the actor may read, as a snapshot of whoever was at work there when
+ * the anchor was written.
+ */
 export function loadTapeSlice(
   db: Queryable,
-  slice: { readonly boxId: BoxId; readonly anchor: number; readonly from: number; readonly to: number },
+  slice: { readonly anchor: number; readonly from: number; readonly to: number },
+  { box_id, readable }: Pick<TapePlace, 'box_id' | 'readable'>,
 ): Promise<readonly SnapshotEntry[]> {
-  return run<SnapshotEntry>(db, LOAD_SLICE, [slice.boxId, slice.anchor, slice.to, slice.from]);
+  return run<SnapshotEntry>(db, LOAD_SLICE, [box_id, slice.anchor, slice.to, slice.from, readable]);
 }
 
 const LOCK_TAPE = statement("select id from boxcar.boxes where id = $1 and kind = 'tape' for no key update");

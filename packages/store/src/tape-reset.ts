@@ -1,9 +1,9 @@
 /** A tape begun anew: the next incarnation takes the name, or its agent; the one before is archived and stays what it was. */
 import type { AgentId, BoxId, JsonValue, NewCard, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { OWNS } from './boxes.js';
 import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { OWNS } from './rights.js';
 
 export interface ResetRequest {
   readonly projectId: ProjectId;

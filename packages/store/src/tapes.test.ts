@@ -369,7 +369,8 @@ describe('of a long tape', () => {
     [
       'what is handed over',
       100,
-      (pool, id) => loadTapeSlice(pool, { boxId: id, anchor: 1, from: N - 99, to: N }),
+      (pool, id) =>
+        loadTapeSlice(pool, { anchor: 1, from: N - 99, to: N }, { box_id: id, readable: '{[1,)}' }),
     ],
     ['the tape itself', 1, (pool, id) => findTape(pool, { kind: 'box', boxId: id }, operator)],
   ];

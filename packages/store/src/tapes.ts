@@ -11,9 +11,10 @@ import type {
   TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { ACCESS, type BoxGrant, grantOf, OWNS } from './boxes.js';
+import type { BoxGrant } from './boxes.js';
 import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { ACCESS, grantOf, OWNS, type ReadableRange, readRanges } from './rights.js';
 
 /** Which tape is meant. The tape of an agent or a name is another one after a reset. */
 export type TapeAddress =
@@ -44,6 +45,8 @@ export interface TapeRow {
   readonly isOwn: boolean;
   readonly readGrant: BoxGrant | null;
   readonly appendGrant: BoxGrant | null;
+  /** What the actor may read, in order; empty: nothing. */
+  readonly readable: readonly ReadableRange[];
 }
 
 const TAPE = `
@@ -75,6 +78,7 @@ interface TapeDbRow extends pg.QueryResultRow {
   is_own: boolean;
   granted: BoxGrant | null;
   append_grant: BoxGrant | null;
+  readable: string;
 }
 
 /** A tape with what the actor may do to it; undefined when there is none. Who may not read it is for the caller to tell. */
@@ -102,6 +106,7 @@ export async function findTape(
     isOwn: row.is_own,
     readGrant: row.granted,
     appendGrant: row.append_grant,
+    readable: readRanges(row.readable),
   };
 }
 

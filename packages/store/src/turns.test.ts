@@ -339,30 +339,13 @@ describe('an end', () => {
     expect(await world.tape(turn)).toHaveLength(2);
   });
 
-  test('gives the parent the child’s tape up to this point', async () => {
+  test('grants nobody anything', async () => {
     const parent = await world.running({ profile, holder });
     const child = await world.running({ profile, holder, parent });
-    expect(await world.count('grants')).toBe(0);
     await commitSteps(world.pool, [await world.commit(child, { end: 'success' })]);
-    const grants = () =>
-      world.rows('select agent_id, box_id, mode, upto_position, expires_at, source from boxcar.grants');
-    const granted = {
-      agent_id: parent.agentId,
-      box_id: child.tapeId,
-      mode: 'read',
-      upto_position: 4,
-      expires_at: null,
-      source: `turn:${child.turnId}`,
-    };
-    expect(await grants()).toEqual([granted]);
     const next = await world.running({ profile, holder, parent, reuse: child });
     await commitSteps(world.pool, [await world.commit(next, { end: 'failed' })]);
-    expect(await grants()).toEqual([{ ...granted, upto_position: 6 }]);
-    // What has run out does not keep the new right from being given.
-    await world.pool.query("update boxcar.grants set expires_at = '2001-01-01', upto_position = null");
-    const last = await world.running({ profile, holder, parent, reuse: child });
-    await commitSteps(world.pool, [await world.commit(last, { end: 'success' })]);
-    expect(await grants()).toMatchObject([{ upto_position: 8, expires_at: null }]);
+    expect(await world.count('grants')).toBe(0);
   });
 
   test('of a turn that nobody holds needs its epoch', async () => {

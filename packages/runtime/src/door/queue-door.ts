@@ -106,6 +106,7 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
     parentTurnId: parent_turn_id,
     channelId: channel_id,
     idempotencyKey: key,
+    ...(key === ownKey ? { isJobKey: true } : {}),
     traceparent,
     doorJobId: jobId,
   });
@@ -119,7 +120,8 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
     return { kind: 'answer', answer };
   }
   // The operation knows the job it was accepted from; another one that waits for the same is recorded beside it.
-  if (accepted.isReplay) await openDoor(runtime.pool, { ...door, idempotency_key: key, own_key: ownKey });
+  if (accepted.isReplay)
+    await openDoor(runtime.pool, { ...door, idempotency_key: accepted.key, own_key: ownKey });
   return { kind: 'wait', awaited };
 }
 

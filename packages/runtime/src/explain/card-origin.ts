@@ -21,7 +21,7 @@ export interface Named {
 
 /** By what right a box was read when its cards were packed, as the rows stand now. */
 export type ReadRight =
-  | { readonly kind: 'operator' | 'owner' | 'maker' | 'profile' | 'launcher' }
+  | { readonly kind: 'operator' | 'owner' | 'maker' | 'profile' | 'launcher' | 'parent' }
   | {
       readonly kind: 'grant';
       /** Who gave it: an agent, `turn:<id>` when that turn's end did, or `card:<id>` of a handoff. */
@@ -260,7 +260,7 @@ export class CardOrigins {
     if (right.isMaker) return { kind: 'maker' };
     if (right.isProfile) return { kind: 'profile' };
     if (right.isLauncher && rule === 'snapshot') return { kind: 'launcher' };
-    if (right.grant === null) return { kind: 'none' };
+    if (right.grant === null) return { kind: right.isParent ? 'parent' : 'none' };
     const { source, uptoPosition, expiresAt, createdAt } = right.grant;
     return {
       kind: 'grant',

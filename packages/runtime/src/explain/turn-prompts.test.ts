@@ -255,7 +255,7 @@ describe('explain', () => {
     });
   });
 
-  test('names the end of a child’s turn as what granted its output', async () => {
+  test('names the turns of the agent as what lets it read the output of its child', async () => {
     await h.profile('child', [{ say: 'Seven cats.' }]);
     await h.profile(
       'boss',
@@ -285,7 +285,7 @@ describe('explain', () => {
     );
     const explained = await h.runtime.explainStep(children[1]?.id ?? '');
     expect(inContext(cardWith(explained, 'Seven cats.')).path).toMatchObject([
-      { read_by: { id: boss.agent_id }, right: { kind: 'grant', source: { id: `turn:${children[0]?.id}` } } },
+      { read_by: { id: boss.agent_id }, right: { kind: 'parent' } },
     ]);
     // And the parent's own prompt holds the child's answer as the result of its call.
     const answer = cardWith(await h.runtime.explainStep(boss.turn_id, { step: 2 }), 'Seven cats.');

@@ -1,5 +1,5 @@
 import { type Cancel, cancelSchema, type JsonValue, KernelError, parseId } from '@boxcar/kernel';
-import { findSubtreeRoot, type SubtreeRoot } from '@boxcar/store';
+import { findSubtreeRoot, hasDueNotices, type SubtreeRoot } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
 
 /** Ids in the answer; of a larger tree the count says the rest. */
@@ -70,7 +70,10 @@ async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
   });
   const { unended } = tools;
   const isRootOpen = [...turnIds, ...unended.map(({ turnId }) => turnId)].includes(root.turnId);
-  if (isTurn ? !isRootOpen : turnIds.length + unended.length === 0)
+  const isOver = isTurn
+    ? !isRootOpen
+    : turnIds.length + unended.length === 0 && !(await hasDueNotices(tools.tx, root.runId));
+  if (isOver)
     throw new KernelError('turn_ended', {
       message: isTurn
         ? `Turn ${root.turnId} has ended already${turnIds.length > 0 ? `; below it ${turnIds.length} have not, which can be canceled each by itself` : ''}.`

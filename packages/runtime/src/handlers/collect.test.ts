@@ -202,10 +202,9 @@ describe('collect', () => {
       return turn_id;
     };
     const open = await reuse('writer', 'open');
-    // As a parent is granted the tape of its child at the child's end.
     await h.rows(
       `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
-      select a.project_id, a.id, b.id, 'read', b.head_position, 'turn:' || t.id from boxcar.agents a, boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
+      select a.project_id, a.id, b.id, 'read', b.head_position, b.maker_agent_id from boxcar.agents a, boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
       where a.name = 'reader' and t.id = $1`,
       [open],
     );

@@ -18,7 +18,12 @@ afterAll(() => h[Symbol.asyncDispose]());
 async function agent(): Promise<string> {
   n += 1;
   const agent_id = `writer-${n}`;
-  await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'writer', agent_id });
+  await h.runtime.submit('provision_agent', {
+    action: 'create',
+    profile_name: 'writer',
+    agent_id,
+    shared: true,
+  });
   return agent_id;
 }
 

@@ -70,6 +70,7 @@ async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<T
   const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
   if (agent !== undefined) {
     checkReach(tools, agent.profile);
+    if (agent.agentId !== tools.ctx.source.agentId) tools.checkReuse(agent);
     return { agentId: agent.agentId, turn: { kind: 'reuse', agent } };
   }
   const profile = kind === 'agent' ? undefined : await findProfile(tools, name);
@@ -130,9 +131,9 @@ async function inheritPlace(
   { resolved, place }: FoundPlace,
   { db, ctx }: HandlerTools,
 ): Promise<readonly InheritedBox[]> {
-  const { boxId, start, head } = resolved;
+  const { start, head } = resolved;
   const from = place.from_position ?? start;
-  const entries = await loadTapeSlice(db, { boxId, anchor: start, from, to: head });
+  const entries = await loadTapeSlice(db, { anchor: start, from, to: head }, place);
   const named = entries.flatMap((entry) => [entry.context_box_id, entry.early_context_box_id]);
   const contexts = await loadBoxes(
     db,
@@ -161,12 +162,12 @@ function grantsOf(
     source: `card:${given.cardId}`,
     expiresAt: until,
   });
-  const bounds = place.is_own ? { upto: null, until: null } : (place.granted ?? { upto: null, until: null });
+  const append = grant('append', null, place.is_own ? null : (place.append_grant?.until ?? null));
+  const bounds = place.is_own ? { upto: null, until: null } : place.granted;
+  // What ended turns wrote for the giver is its own to read. The message holds what it gives of it.
+  if (bounds === null) return given.isTransfer ? [append] : [];
   if (!given.isTransfer) return [grant('read', resolved.head, bounds.until)];
-  return [
-    grant('read', bounds.upto, bounds.until),
-    grant('append', null, place.is_own ? null : (place.append_grant?.until ?? null)),
-  ];
+  return [grant('read', bounds.upto, bounds.until), append];
 }
 
 /** An agent's turns go on writing to its tape, whoever else appends. */

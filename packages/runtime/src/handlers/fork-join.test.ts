@@ -406,7 +406,12 @@ describe('fork_join', () => {
       { tools: ['delegate_async'], ...ANYONE },
     );
     await parent('lead', { tasks: [task('inner')] });
-    await submit('provision_agent', { action: 'ensure', agent_id: 'top', profile_name: 'lead' });
+    await submit('provision_agent', {
+      action: 'ensure',
+      agent_id: 'top',
+      profile_name: 'lead',
+      shared: true,
+    });
     await h.worker();
     const top = (await h.runtime.submit('delegate_async', {
       ...task('top'),

@@ -5,7 +5,7 @@ import {
   provisionAgentSchema,
   tryParseId,
 } from '@boxcar/kernel';
-import { type AgentRow, findAgent, moveAgent, type ProfileRow } from '@boxcar/store';
+import { type AgentRow, changeAgent, findAgent, type ProfileRow } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
 
 type Outcome = 'created' | 'updated' | 'unchanged';
@@ -18,7 +18,10 @@ const answer = (agent: AgentRow, outcome: Outcome): JsonValue => ({
   profile_name: agent.profile.name,
   profile_version: agent.profile.version,
   output_box_id: agent.tapeBoxId,
+  shared: agent.isShared,
 });
+
+const sharing = ({ shared }: ProvisionAgent) => (shared === undefined ? {} : { isShared: shared });
 
 const checkReach = (tools: HandlerTools, { name, tags }: ProfileRow): void =>
   tools.checkDelegation({ profileName: name, tags });
@@ -30,7 +33,11 @@ const findVersion = (
 ): Promise<ProfileRow> => tools.findProfile(name, typeof version === 'number' ? version : undefined);
 
 const findExisting = (tools: HandlerTools, ref: string): Promise<AgentRow | undefined> =>
-  findAgent(tools.db, tools.ctx.projectId, { id: tryParseId<'agent'>(ref), name: ref });
+  findAgent(
+    tools.db,
+    { projectId: tools.ctx.projectId, actorId: tools.ctx.source.agentId },
+    { id: tryParseId<'agent'>(ref), name: ref },
+  );
 
 /** The agent exists: is it the one that is meant, and is it to move to another version? */
 async function keep(agent: AgentRow, input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
@@ -45,13 +52,25 @@ async function keep(agent: AgentRow, input: ProvisionAgent, tools: HandlerTools)
       },
     });
   }
-  if (input.profile_version === undefined) return answer(agent, 'unchanged');
-  const profile = await findVersion(tools, agent.profile.name, input.profile_version);
-  if (profile.profileId === agent.profile.profileId) return answer(agent, 'unchanged');
+  const profile =
+    input.profile_version === undefined
+      ? agent.profile
+      : await findVersion(tools, agent.profile.name, input.profile_version);
+  const isMoved = profile.profileId !== agent.profile.profileId;
+  if (!isMoved && (input.shared ?? agent.isShared) === agent.isShared) return answer(agent, 'unchanged');
+  const { source } = tools.ctx;
+  if (!source.isOperator && agent.ownerAgentId !== source.agentId)
+    throw new KernelError('delegation_denied', {
+      message: `Agent ${source.agentId} did not make agent ${agent.agentId}, so it may not change it.`,
+      details: { agent_id: agent.agentId, source_agent_id: source.agentId },
+    });
   // Another version may carry other tags.
   checkReach(tools, profile);
-  await moveAgent(tools.tx, agent.agentId, profile.profileId);
-  return answer({ ...agent, profile }, 'updated');
+  await changeAgent(tools.tx, agent.agentId, {
+    ...(isMoved ? { profileId: profile.profileId } : {}),
+    isShared: input.shared,
+  });
+  return answer({ ...agent, profile, isShared: input.shared ?? agent.isShared }, 'updated');
 }
 
 async function ensure(input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
@@ -71,7 +90,7 @@ async function ensure(input: ProvisionAgent, tools: HandlerTools): Promise<JsonV
   const profile = await findVersion(tools, input.profile_name, input.profile_version);
   checkReach(tools, profile);
   try {
-    return answer(await tools.createAgent({ profile, name: ref }), 'created');
+    return answer(await tools.createAgent({ profile, name: ref, ...sharing(input) }), 'created');
   } catch (error) {
     if (!(error instanceof KernelError) || error.code !== 'agent_exists') throw error;
   }
@@ -96,6 +115,7 @@ async function derive(input: ProvisionAgent, tools: HandlerTools): Promise<JsonV
     await tools.createAgent({
       profile,
       derivedFrom: source.agentId,
+      ...sharing(input),
       ...(input.agent_id === undefined ? {} : { name: input.agent_id }),
     }),
     'created',
@@ -106,7 +126,11 @@ async function create(input: ProvisionAgent, tools: HandlerTools): Promise<JsonV
   const profile = await findVersion(tools, input.profile_name ?? '', input.profile_version);
   checkReach(tools, profile);
   return answer(
-    await tools.createAgent({ profile, ...(input.agent_id === undefined ? {} : { name: input.agent_id }) }),
+    await tools.createAgent({
+      profile,
+      ...sharing(input),
+      ...(input.agent_id === undefined ? {} : { name: input.agent_id }),
+    }),
     'created',
   );
 }

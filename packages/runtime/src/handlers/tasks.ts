@@ -43,7 +43,10 @@ async function resolveTarget(task: Task, agent: AgentRow | undefined, tools: Han
       details: { agent: task.target_ref, project_id: tools.ctx.projectId },
     });
   tools.checkDelegation({ profileName: agent.profile.name, tags: agent.profile.tags });
-  if (task.target_strategy === 'reuse') return { kind: 'reuse', agent };
+  if (task.target_strategy === 'reuse') {
+    tools.checkReuse(agent);
+    return { kind: 'reuse', agent };
+  }
   return { kind: 'new', profile: agent.profile, derivedFrom: agent.agentId };
 }
 

@@ -105,7 +105,7 @@ async function acceptOnce(
   const known = replay(opening, key, requestHash);
   if (known !== undefined)
     return announceFirst(runtime, known, { key, tries: earlier, ring: options.call?.ring });
-  checkParent(opening);
+  checkParent(opening, options);
 
   const { source, parent } = opening;
   const ctx: CallerContext = {
@@ -120,7 +120,14 @@ async function acceptOnce(
   const isOwn = runtime.ownHandlers.has(handler);
   const unit = new UnitOfWork({ pool: runtime.pool, primitive, isOwn, write: runtime.write });
   try {
-    const tools = new Primitive(runtime, { opening, ctx, unit, call: options.call, signal });
+    const tools = new Primitive(runtime, {
+      opening,
+      ctx,
+      unit,
+      call: options.call,
+      isWoken: options.wokenBy !== undefined,
+      signal,
+    });
     // Handlers are outside code: rows and cards must be able to hold any answer.
     // Only outside handlers run in a scope: Node's hooks for it slow every promise of the process down.
     const handling = isOwn
@@ -151,6 +158,7 @@ async function acceptOnce(
         });
       return {
         projectId: opening.projectId,
+        key: opening.key,
         answer,
         awaitedTurnId: null,
         awaitedBatchId: null,
@@ -171,7 +179,7 @@ async function acceptOnce(
       {
         operation: {
           projectId: opening.projectId,
-          idempotencyKey: key,
+          idempotencyKey: opening.key,
           primitive,
           requestHash,
           response: answer,
@@ -179,7 +187,7 @@ async function acceptOnce(
           awaitedBatchId,
           doorJobId: awaited === undefined ? null : (options.doorJobId ?? null),
         },
-        ...fenceOf(call, parent, unit.submission.turns.length > 0),
+        ...fenceOf(options, parent, unit.submission.turns.length > 0),
         ...(isWaitingCall
           ? {
               wait: { toolCallId: call.toolCallId, batchId: awaitedBatchId, deadlineMs: awaited.deadlineMs },
@@ -194,7 +202,7 @@ async function acceptOnce(
       const again = replay(now, key, requestHash);
       if (again !== undefined)
         return announceFirst(runtime, again, { key, tries: earlier, ring: options.call?.ring });
-      checkParent(now);
+      checkParent(now, options);
       if (result.because === 'full') throw runIsFull(opening);
       if (result.because === 'answered' && call !== undefined)
         throw answeredMeanwhile(primitive, call.toolCallId);
@@ -206,6 +214,7 @@ async function acceptOnce(
     runtime.finishSoon(dueBatchIds);
     return {
       projectId: opening.projectId,
+      key: opening.key,
       answer,
       awaitedTurnId,
       awaitedBatchId,
@@ -231,11 +240,12 @@ const runIsFull = ({ parent }: Opening): KernelError =>
   );
 
 /**
- * A call is fenced by its turn's epoch. From outside a turn is filed under one that has not ended, whoever holds it. Where new
+ * A call is fenced by its turn's epoch. From outside a turn is filed under one that has not ended, whoever holds it; a turn that is
+ * started by an end, under the turn that has ended. Where new
  * turns come, the run is locked first: a cancel of the tree then sees them, or they see the cancel.
  */
 function fenceOf(
-  call: DoorOptions['call'],
+  { call, wokenBy }: DoorOptions,
   parent: CallerContext['parent'],
   hasTurns: boolean,
 ): { readonly fence?: Fence } {
@@ -247,7 +257,8 @@ function fenceOf(
   if (call !== undefined)
     return { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId, ...spawn } };
   if (parent === undefined || spawnRunId === undefined) return {};
-  return { fence: { turnId: parent.turnId, epoch: null, holderId: null, ...spawn } };
+  const isEnded = wokenBy !== undefined;
+  return { fence: { turnId: parent.turnId, epoch: null, holderId: null, isEnded, ...spawn } };
 }
 
 /** The answer under the same key that was committed while a handler ran. */
@@ -259,7 +270,7 @@ async function firstAnswer(
   runtime: RuntimeCore,
   refused: {
     readonly options: SubmitOptions & DoorOptions;
-    readonly request: { readonly key: string; readonly profileNames: readonly string[] };
+    readonly request: Begun['request'];
     readonly requestHash: string;
     readonly error: unknown;
     readonly isAgain: boolean;

@@ -5,6 +5,7 @@ import {
   findContextBoxes,
   findTape,
   hasProfile,
+  isCanceled,
   lockAgents,
   type Opening,
   type ProfileRow,
@@ -42,6 +43,8 @@ export interface Gathering {
   readonly ctx: CallerContext;
   readonly unit: UnitOfWork;
   readonly call: DoorOptions['call'];
+  /** The parent has ended, and its end starts these turns. */
+  readonly isWoken: boolean;
 }
 
 export class NewTurns {
@@ -49,6 +52,8 @@ export class NewTurns {
   /** Of profiles that were read from the rows. */
   readonly #profileIds: Set<string>;
   readonly made = new Map<TurnId, MadeTurn>();
+  /** The context boxes made here that a turn made here has. */
+  readonly #owned = new Set<string>();
 
   constructor(gathering: Gathering) {
     this.#gathering = gathering;
@@ -61,7 +66,13 @@ export class NewTurns {
   }
 
   /** Gathers the rows of an agent: its tape and itself. */
-  addAgent({ profile, name, derivedFrom, agentId = newId<'agent'>() }: NewAgentRequest): AgentRow {
+  addAgent({
+    profile,
+    name,
+    derivedFrom,
+    isShared = false,
+    agentId = newId<'agent'>(),
+  }: NewAgentRequest): AgentRow {
     const { submission } = this.#gathering.unit;
     const { projectId, source } = this.#gathering.ctx;
     const tapeBoxId = newId<'box'>();
@@ -75,8 +86,17 @@ export class NewTurns {
       ownerAgentId: source.agentId,
       derivedFrom: derivedFrom ?? null,
       tapeBoxId,
+      ...(isShared ? { isShared } : {}),
     });
-    return { agentId, name: agentName, tapeBoxId, profile };
+    return {
+      agentId,
+      name: agentName,
+      tapeBoxId,
+      profile,
+      ownerAgentId: source.agentId,
+      isShared,
+      mayAppend: false,
+    };
   }
 
   /** Gathers the rows of turns; those of agents that exist are decided under their locks. */
@@ -134,6 +154,7 @@ export class NewTurns {
       const tapes = await lockAgents(this.#gathering.unit.tx, ids, parent?.runId);
       for (const { turn } of reused)
         if (tapes.get(turn.agentId) !== turn.outputBoxId) throw await this.#explainTape(turn);
+      if (this.#gathering.isWoken && parent !== undefined) await this.#checkOpen(parent);
     }
     const [first] = made;
     if (parent === undefined && first !== undefined)
@@ -173,11 +194,21 @@ export class NewTurns {
         ...(profile.isCapped || share.columns.budgetId !== undefined ? { isMetered: true } : {}),
         traceparent: this.#gathering.ctx.traceparent,
         isReuse,
+        ...(this.#gathering.isWoken ? { isWoken: true } : {}),
         format: this.#gathering.runtime.builds.build.turnFormat,
         priority: priority ?? parent?.priority ?? 0,
       });
     }
     return made.map(({ turn }) => turn);
+  }
+
+  /** Under the lock of the run: a cancel either sees the new turns or is seen here. */
+  async #checkOpen({ turnId, runId }: NonNullable<CallerContext['parent']>): Promise<void> {
+    if (!(await isCanceled(this.#gathering.unit.tx, turnId))) return;
+    throw new KernelError('canceled', {
+      message: `Turn ${turnId}, a turn above it or its run ${runId} was canceled.`,
+      details: { turn_id: turnId, run_id: runId },
+    });
   }
 
   /** Why the tape that a turn was to be written to is not its agent's: reset meanwhile, or never. */
@@ -210,14 +241,19 @@ export class NewTurns {
   /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before. */
   async #own(turns: readonly TurnRef[]): Promise<void> {
     const { submission } = this.#gathering.unit;
-    const { projectId, source } = this.#gathering.ctx;
+    const { projectId } = this.#gathering.ctx;
     const indexes = new Map(submission.contextBoxes.map((box, index) => [box.id, index]));
     const written: TurnRef[] = [];
     for (const turn of turns) {
       const index = indexes.get(turn.contextBoxId) ?? -1;
       const box = submission.contextBoxes[index];
       if (box === undefined) written.push(turn);
-      else submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
+      // A box has one owner. The agents of further turns that share it get grants.
+      else if (this.#owned.has(box.id)) this.#grantContext(turn);
+      else {
+        this.#owned.add(box.id);
+        submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
+      }
     }
     if (written.length === 0) return;
     const known = await findContextBoxes(
@@ -225,21 +261,26 @@ export class NewTurns {
       written.map((turn) => turn.contextBoxId),
       projectId,
     );
-    for (const { contextBoxId, agentId } of written) {
-      if (!known.has(contextBoxId))
+    for (const turn of written) {
+      if (!known.has(turn.contextBoxId))
         throw new KernelError('not_found', {
-          message: `submitTurn: no context box ${contextBoxId} in this project.`,
-          details: { context_box_id: contextBoxId, project_id: projectId },
+          message: `submitTurn: no context box ${turn.contextBoxId} in this project.`,
+          details: { context_box_id: turn.contextBoxId, project_id: projectId },
         });
-      submission.grants.push({
-        projectId,
-        agentId,
-        boxId: contextBoxId,
-        mode: 'read',
-        uptoPosition: null,
-        source: source.agentId,
-        expiresAt: null,
-      });
+      this.#grantContext(turn);
     }
+  }
+
+  #grantContext({ agentId, contextBoxId }: TurnRef): void {
+    const { projectId, source } = this.#gathering.ctx;
+    this.#gathering.unit.submission.grants.push({
+      projectId,
+      agentId,
+      boxId: contextBoxId,
+      mode: 'read',
+      uptoPosition: null,
+      source: source.agentId,
+      expiresAt: null,
+    });
   }
 }

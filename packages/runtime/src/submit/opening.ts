@@ -6,6 +6,7 @@ import {
   KernelError,
   parseId,
   parseJsonValue,
+  type TurnId,
   toBadRequest,
   tryParseId,
 } from '@boxcar/kernel';
@@ -48,7 +49,7 @@ export type Opened = Opening & { readonly source: NonNullable<Opening['source']>
 export async function open(
   runtime: RuntimeCore,
   options: Caller,
-  { key, profileNames }: { readonly key: string; readonly profileNames: readonly string[] },
+  { key, isOwnKey, profileNames }: Begun['request'],
 ): Promise<Opened> {
   checkText(options.projectId, 'project_id', 200);
   checkText(options.sourceAgentId, 'source_agent_id', 200);
@@ -61,9 +62,11 @@ export async function open(
       options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
     sourceAgentName: options.sourceAgentId,
     idempotencyKey: key,
+    isOwnKey,
     profileNames,
     parentTurnId:
       options.call?.turnId ??
+      options.wokenBy ??
       (options.parentTurnId === undefined
         ? undefined
         : parseId<'turn'>(options.parentTurnId, 'parent_turn_id')),
@@ -80,7 +83,7 @@ export async function open(
       details: { source_agent_id: options.sourceAgentId, project_id: opening.projectId },
     });
   }
-  const parentTurnId = options.call?.turnId ?? options.parentTurnId;
+  const parentTurnId = options.call?.turnId ?? options.wokenBy ?? options.parentTurnId;
   if (parentTurnId !== undefined && opening.parent === undefined) {
     throw new KernelError('not_found', {
       message: `No turn '${parentTurnId}' in project '${project}'.`,
@@ -95,8 +98,8 @@ export async function open(
  *
  * @throws KernelError `turn_ended` for a calling turn that is gone, `bad_request` for filing under another agent's turn.
  */
-export function checkParent({ parent, source }: Opening): void {
-  if (parent === undefined) return;
+export function checkParent({ parent, source }: Opening, { wokenBy }: Pick<Caller, 'wokenBy'>): void {
+  if (parent === undefined || wokenBy !== undefined) return;
   if (source?.isOperator !== true && source?.agentId !== parent.agentId) {
     throw new KernelError('bad_request', {
       message: `parent_turn_id: turn ${parent.turnId} is not one of agent ${source?.agentId ?? ''}.`,
@@ -111,7 +114,8 @@ export function checkParent({ parent, source }: Opening): void {
 }
 
 export function replay(opening: Opening, key: string, requestHash: string): Accepted | undefined {
-  const { operation } = opening;
+  const { unnamed } = opening;
+  const operation = opening.operation ?? (unnamed?.requestHash === requestHash ? unnamed : undefined);
   if (operation === undefined) return undefined;
   if (operation.requestHash !== requestHash) {
     throw new KernelError('idempotency_conflict', {
@@ -121,6 +125,7 @@ export function replay(opening: Opening, key: string, requestHash: string): Acce
   }
   return {
     projectId: opening.projectId,
+    key: operation === unnamed ? key : opening.key,
     answer: operation.response,
     awaitedTurnId: operation.awaitedTurnId,
     awaitedBatchId: operation.awaitedBatchId,
@@ -131,7 +136,12 @@ export function replay(opening: Opening, key: string, requestHash: string): Acce
 
 type Caller = SubmitOptions & {
   readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId'>;
+  readonly wokenBy?: TurnId;
+  readonly isJobKey?: boolean;
 };
+
+/** Keys that begin like this are made by the kernel only. */
+const KERNEL_KEYS = /^(agent|auto|call|fork-result|unseen):/;
 
 /** A primitive whose arguments are valid, and whose caller is being looked up. */
 export interface Begun {
@@ -139,7 +149,12 @@ export interface Begun {
   readonly handler: Handler;
   readonly input: unknown;
   readonly plain: JsonValue;
-  readonly request: { readonly key: string; readonly profileNames: readonly string[] };
+  readonly request: {
+    readonly key: string;
+    /** The caller has chosen the key. */
+    readonly isOwnKey: boolean;
+    readonly profileNames: readonly string[];
+  };
   readonly opening: Promise<Opened>;
 }
 
@@ -159,16 +174,26 @@ export function begin(runtime: RuntimeCore, primitive: string, args: unknown, op
   }
   const { input, plain } = parseInput(primitive, handler, args);
   checkText(options.idempotencyKey, 'idempotency_key', 500);
-  if (options.idempotencyKey !== undefined && /^(auto|call):/.test(options.idempotencyKey))
+  if (
+    options.idempotencyKey !== undefined &&
+    options.wokenBy === undefined &&
+    KERNEL_KEYS.test(options.idempotencyKey)
+  )
     throw new KernelError('bad_request', {
-      message: 'idempotency_key: keys that begin with auto: or call: are the kernel’s own.',
+      message:
+        'idempotency_key: keys that begin with agent:, auto:, call:, fork-result: or unseen: are made by the kernel only.',
       details: { field: 'idempotency_key' },
     });
   const key =
     options.call === undefined
       ? (options.idempotencyKey ?? `auto:${newId()}`)
       : `call:${options.call.toolCallId}`;
-  const request = { key, profileNames: handler.profileNames?.(input) ?? [] };
+  const isOwnKey =
+    options.idempotencyKey !== undefined &&
+    options.call === undefined &&
+    options.wokenBy === undefined &&
+    options.isJobKey !== true;
+  const request = { key, isOwnKey, profileNames: handler.profileNames?.(input) ?? [] };
   const opening = open(runtime, options, request);
   // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
   opening.catch(() => undefined);

@@ -40,10 +40,16 @@ export interface DoorOptions {
     readonly ring: (rings: readonly Ring[]) => void;
   };
   readonly doorJobId?: string;
+  /** The key is made of the job. */
+  readonly isJobKey?: boolean;
+  /** The turn whose end starts the new turns. They are its children: of its run, in its account. */
+  readonly wokenBy?: TurnId;
 }
 
 export interface Accepted {
   readonly projectId: ProjectId;
+  /** The key under which the answer is stored. */
+  readonly key: string;
   /** The answer, or the receipt while a turn is awaited. */
   readonly answer: JsonValue;
   /** The turn whose end is the final answer. */

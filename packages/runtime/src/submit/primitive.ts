@@ -83,6 +83,10 @@ export class Primitive implements HandlerTools {
     });
   }
 
+  get #actor() {
+    return { projectId: this.ctx.projectId, actorId: this.ctx.source.agentId };
+  }
+
   get db(): Queryable {
     return this.#gathering.unit.db;
   }
@@ -120,7 +124,7 @@ export class Primitive implements HandlerTools {
   };
 
   readonly findAgent: HandlerTools['findAgent'] = async (ref) => {
-    const agent = await findAgent(this.db, this.ctx.projectId, { id: tryParseId<'agent'>(ref), name: ref });
+    const agent = await findAgent(this.db, this.#actor, { id: tryParseId<'agent'>(ref), name: ref });
     if (agent === undefined)
       throw new KernelError('not_found', {
         message: `No agent '${ref}' in this project.`,
@@ -134,10 +138,26 @@ export class Primitive implements HandlerTools {
     checkDelegation(this.ctx.source, target);
   };
 
+  readonly checkReuse: HandlerTools['checkReuse'] = ({
+    agentId,
+    name,
+    ownerAgentId,
+    isShared,
+    mayAppend,
+  }) => {
+    const { source } = this.ctx;
+    if (source.isOperator || isShared || mayAppend) return;
+    if (source.agentId === agentId || source.agentId === ownerAgentId) return;
+    throw new KernelError('delegation_denied', {
+      message: `Agent ${source.agentId} may not give turns to agent '${name}': it did not make it and may not append to its tape, and '${name}' is not shared.`,
+      details: { agent_id: agentId, source_agent_id: source.agentId },
+    });
+  };
+
   readonly findAgents: HandlerTools['findAgents'] = async (refs) => {
     const ids = refs.map((ref) => tryParseId<'agent'>(ref));
     if (refs.length === 0) return [];
-    const found = await findAgents(this.db, this.ctx.projectId, {
+    const found = await findAgents(this.db, this.#actor, {
       ids: ids.filter((id) => id !== undefined),
       names: refs,
     });

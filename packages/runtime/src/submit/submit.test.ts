@@ -91,20 +91,25 @@ describe('a key', () => {
     expect(await counts()).toMatchObject({ turns: 2, operations: 2 });
   });
 
-  test('with other arguments, another primitive or another caller is a conflict', async () => {
-    const { agent_id } = await receiptOf({ idempotencyKey: 'key' });
+  test('with other arguments or another primitive is a conflict, and of another caller it is another key', async () => {
+    const first = await receiptOf({ idempotencyKey: 'key' });
     const before = await counts();
-    for (const [name, args, options] of [
-      ['launch_principal', { ...launch, instruction: 'other' }, {}],
-      ['ask_expert', { expert_profile: 'expert', question: 'go' }, {}],
-      ['launch_principal', launch, { sourceAgentId: agent_id }],
+    for (const [name, args] of [
+      ['launch_principal', { ...launch, instruction: 'other' }],
+      ['ask_expert', { expert_profile: 'expert', question: 'go' }],
     ] as const) {
-      expect(await refusal(submit(name, args, { ...options, idempotencyKey: 'key' }))).toMatchObject({
+      expect(await refusal(submit(name, args, { idempotencyKey: 'key' }))).toMatchObject({
         code: 'idempotency_conflict',
         details: { idempotency_key: 'key' },
       });
     }
     expect(await counts()).toEqual(before);
+    // Refused for its policy, not for the key.
+    const foreign = submit('launch_principal', launch, {
+      sourceAgentId: first.agent_id,
+      idempotencyKey: 'key',
+    });
+    expect(await refusal(foreign)).toMatchObject({ code: 'delegation_denied' });
   });
 
   test('of a refused submission is free again', async () => {

@@ -18,6 +18,7 @@ import {
   type TapeFolderFacts,
   type TapeRow,
 } from '@boxcar/store';
+import type { OpenedTape } from './read-tape.js';
 import { tapeNotFound } from './tape-errors.js';
 
 /** Entries that are held at once. */
@@ -31,13 +32,13 @@ const PAGE = 500;
 export async function* exportLines(
   db: Queryable,
   boxId: BoxId,
-  upto: number,
+  { last, within }: Pick<OpenedTape, 'last' | 'within'>,
 ): AsyncGenerator<string, void, void> {
   const writer = tapeLineWriter();
-  for (let from = 1; from <= upto; from += PAGE) {
-    const to = Math.min(upto, from + PAGE - 1);
-    const entries = await loadEntries(db, boxId, { from, to });
-    if (entries.length < to - from + 1) throw tapeNotFound({ kind: 'box', boxId });
+  for (let from = 1; from <= last; from += PAGE) {
+    const to = Math.min(last, from + PAGE - 1);
+    const entries = await loadEntries(db, boxId, { from, to, within });
+    if (within === null && entries.length < to - from + 1) throw tapeNotFound({ kind: 'box', boxId });
     yield* writer.add(entries);
   }
   yield* writer.end();
@@ -97,7 +98,7 @@ export async function loadFolder(db: Queryable, row: TapeRow, actor: TapeActor):
   const archived = await Promise.all(
     facts.archived.map(async (earlier) => {
       const found = await findTape(db, { kind: 'box', boxId: earlier.boxId }, actor);
-      return found?.isOwn === true || (found?.readGrant ?? null) !== null ? [earlier] : [];
+      return found !== undefined && found.readable.length > 0 ? [earlier] : [];
     }),
   );
   const lineage = await listLineage(db, row.boxId);

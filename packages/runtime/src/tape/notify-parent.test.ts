@@ -106,8 +106,8 @@ describe('the end of a session that notifies its parent', () => {
   });
 
   test('resumes a turn that waits for it, and is told besides', async () => {
-    const { agentId, tape } = await parent();
-    const session = await tape.forkSession(fresh(), notifying);
+    const { agentId, tape, own } = await parent();
+    const session = await own.forkSession(fresh(), notifying);
     const { turn_id } = await run(agentId, asking(session.name));
     expect(await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({
       status: 'success',
@@ -160,8 +160,8 @@ describe('the end of a session that notifies its parent', () => {
     ],
     ['whose wait has timed out', (name: string) => asking(name, { instruction: 'work' }), 1],
   ])('%s gives the agent a turn: nobody waits for it any more', async (_name, instructionOf, timesOut) => {
-    const { agentId, tape } = await parent();
-    const session = await tape.forkSession(fresh(), notifying);
+    const { agentId, tape, own } = await parent();
+    const session = await own.forkSession(fresh(), notifying);
     const open = scene.shut();
     const { turn_id } = await run(agentId, instructionOf(session.name));
     await waitFor(async () => (await promptsOf(session.agentId)).length === 1, {

@@ -122,6 +122,7 @@ test.each(ROUNDS)(
             action: 'create',
             agent_id: fresh(),
             profile_name: 'idle',
+            shared: true,
           })) as { readonly agent_id: string },
       ),
     );

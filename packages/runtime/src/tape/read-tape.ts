@@ -18,6 +18,7 @@ import {
   loadEntries,
   loadTapeFacts,
   type Queryable,
+  type ReadableRange,
   type TapeEntryRow,
   type TapeRow,
 } from '@boxcar/store';
@@ -30,6 +31,8 @@ const PAGE = 2_000;
 export interface OpenedTape {
   readonly row: TapeRow;
   readonly last: number;
+  /** What is read, when that is not all up to `last`. */
+  readonly within: readonly ReadableRange[] | null;
 }
 
 /** A named anchor, as it was found. */
@@ -47,22 +50,23 @@ interface Positions {
 /** The last anchor that is read, and how many there are. */
 export async function anchorsUpto(
   db: Queryable,
-  { row, last }: OpenedTape,
+  { row, last, within }: OpenedTape,
 ): Promise<{ readonly last: number; readonly count: number }> {
-  if (last === row.headPosition) return { last: row.lastAnchorPosition, count: row.anchorCount };
-  return countAnchors(db, row.boxId, last);
+  if (last === row.headPosition && within === null)
+    return { last: row.lastAnchorPosition, count: row.anchorCount };
+  return countAnchors(db, row.boxId, last, within);
 }
 
 /** Where a named anchor stands: the latest, or the first of a range. @throws KernelError `not_found`. */
 async function locateAnchor(
   db: Queryable,
-  { row, last }: OpenedTape,
+  { row, last, within }: OpenedTape,
   name: string,
   { from, edge }: { readonly from: number; readonly edge: 'first' | 'latest' } = { from: 1, edge: 'latest' },
 ): Promise<number> {
   // No anchor has a name that Postgres could not keep; to be asked for one it would refuse, or ask for another.
   const position = isCleanText(name)
-    ? await findAnchor(db, row.boxId, name, { from, to: last, edge })
+    ? await findAnchor(db, row.boxId, name, { from, to: last, edge, within })
     : undefined;
   if (position === undefined) throw anchorNotFound(name);
   return position;
@@ -101,7 +105,7 @@ export async function selectEntries(
   opened: OpenedTape,
   { slice, kinds, from: since, until, limit, text }: TapeQuery,
 ): Promise<readonly TapeRecord[]> {
-  const range = { ...(await resolveSlice(db, opened, slice)), kinds, since, until };
+  const range = { ...(await resolveSlice(db, opened, slice)), kinds, since, until, within: opened.within };
   const { boxId } = opened.row;
   if (text !== null) return searchEntries(db, { boxId, ...range }, { text, limit: limit ?? Infinity });
   return (await loadEntries(db, boxId, { ...range, limit })).map(toRecord);
@@ -118,6 +122,7 @@ async function searchEntries(
     readonly kinds: readonly EntryKind[];
     readonly since: string | null;
     readonly until: string | null;
+    readonly within: OpenedTape['within'];
   },
   { text, limit }: { readonly text: string; readonly limit: number },
 ): Promise<readonly TapeRecord[]> {
@@ -136,7 +141,11 @@ export async function loadSlice(
   slice: TapeSlice,
 ): Promise<{ readonly anchor: TapeEntryRow | null; readonly entries: readonly TapeEntryRow[] }> {
   const { from, to } = await resolveSlice(db, opened, slice);
-  const entries = await loadEntries(db, opened.row.boxId, { from: Math.max(1, from - 1), to });
+  const entries = await loadEntries(db, opened.row.boxId, {
+    from: Math.max(1, from - 1),
+    to,
+    within: opened.within,
+  });
   const [first] = entries;
   return first === undefined || first.position >= from
     ? { anchor: null, entries }

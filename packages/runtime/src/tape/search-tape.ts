@@ -20,6 +20,7 @@ import {
   loadEntriesAt,
   loadParts,
   type Queryable,
+  type ReadableRange,
   type TapePart,
 } from '@boxcar/store';
 import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.js';
@@ -80,6 +81,7 @@ async function find(
     readonly search: TapeSearch;
     readonly match: 'exact' | 'near';
     readonly seen: Set<string>;
+    readonly within: readonly ReadableRange[] | null;
   },
 ): Promise<readonly number[]> {
   const { search, match, seen, limit, ...range } = options;
@@ -111,7 +113,11 @@ async function find(
 /** What matches the query: what says it as one piece first, then what comes near; each newest first. */
 export async function searchTape(
   db: Queryable,
-  tape: { readonly boxId: BoxId; readonly upto: number },
+  tape: {
+    readonly boxId: BoxId;
+    readonly upto: number;
+    readonly within: readonly ReadableRange[] | null;
+  },
   query: string,
   range: SearchRange,
 ): Promise<readonly TapeMatch[]> {
@@ -119,12 +125,20 @@ export async function searchTape(
   if (search.text === '' || range.limit === 0) return [];
   const parts = await loadParts(db, tape.boxId, tape.upto);
   for (const part of parts) await writeWords(db, part);
+  const { within } = tape;
   const seen = new Set<string>();
-  const exact = await find(db, parts, { ...range, search, match: 'exact', seen });
+  const exact = await find(db, parts, { ...range, search, match: 'exact', seen, within });
   const near =
     search.words.length === 0
       ? []
-      : await find(db, parts, { ...range, limit: range.limit - exact.length, search, match: 'near', seen });
+      : await find(db, parts, {
+          ...range,
+          limit: range.limit - exact.length,
+          search,
+          match: 'near',
+          seen,
+          within,
+        });
   const entries = await loadEntriesAt(db, tape.boxId, [...exact, ...near]);
   return entries.map((entry, index) => ({
     record: toRecord(entry),

@@ -44,7 +44,7 @@ const notFound = (field: string, message: string, details: Readonly<Record<strin
   new KernelError('not_found', { message: `${field}: ${message}.`, details: { field, ...details } });
 
 function checkReadable(place: TapePlace, { field, actorId }: Seeking): void {
-  if (place.is_own || place.granted !== null) return;
+  if (place.readable !== '{}') return;
   throw new KernelError('box_not_authorized', {
     message: `${field}: agent ${actorId} may not read tape ${place.box_id}.`,
     details: { field, box_id: place.box_id, source_agent_id: actorId },
@@ -104,6 +104,16 @@ export async function findTapeRef(db: Queryable, text: string, seeking: Seeking)
   checkReadable(place, seeking);
   if (head !== null) checkReach(head, place, seeking);
   if (target.kind === 'entry') checkReach(target.position, place, seeking);
+  if (place.is_readable === false)
+    throw new KernelError('box_not_authorized', {
+      message: `${field}: agent ${seeking.actorId} may not read entry ${place.position} of tape ${place.box_id}.`,
+      details: {
+        field,
+        box_id: place.box_id,
+        position: place.position,
+        source_agent_id: seeking.actorId,
+      },
+    });
   if (place.position === null) throw anchorNotFound(target.kind === 'anchor' ? target.name : '');
   const frozenHead = head ?? (target.kind === 'entry' ? target.position : place.last_readable);
   return {

@@ -155,10 +155,11 @@ export class Tape {
   /** The last anchors in the order of the tape, 20 unless told, 500 at most. */
   async anchors(options: { readonly limit?: number } = {}): Promise<readonly AnchorSummary[]> {
     const limit = checkLimit(options.limit ?? DEFAULT_ANCHORS);
-    const { row, last } = await this.#open();
+    const { row, last, within } = await this.#open();
     const entries = await loadEntries(this.#connection.db, row.boxId, {
       from: 1,
       to: last,
+      within,
       kinds: ['anchor'],
       limit,
       edge: 'newest',
@@ -216,8 +217,8 @@ export class Tape {
    */
   async search(query: string, options: SearchOptions = {}): Promise<readonly TapeMatch[]> {
     const range = parseSearchOptions(options);
-    const { row, last } = await this.#open();
-    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last }, query, range);
+    const { row, last, within } = await this.#open();
+    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last, within }, query, range);
   }
 
   /** What is on it, without reading it. */
@@ -246,8 +247,8 @@ export class Tape {
    * as they were. Read as they are taken.
    */
   async *export(): AsyncGenerator<string, void, void> {
-    const { row, last } = await this.#open();
-    yield* exportLines(this.#connection.db, row.boxId, last);
+    const { row, last, within } = await this.#open();
+    yield* exportLines(this.#connection.db, row.boxId, { last, within });
   }
 
   /** What stands beside its lines in the original's folder. Earlier incarnations that the actor may not read are left out. */
@@ -333,7 +334,9 @@ export class Tape {
     const point = await this.#forkPoint();
     const last = point.upto?.position ?? point.row.headPosition;
     const from =
-      anchor === undefined ? null : await readAnchor(this.#connection.db, { row: point.row, last }, anchor);
+      anchor === undefined
+        ? null
+        : await readAnchor(this.#connection.db, { row: point.row, last, within: null }, anchor);
     return forkSession(this.#forkContext(), point, { ...options, name, from });
   }
 
@@ -352,7 +355,9 @@ export class Tape {
   async #forkPoint(): Promise<ForkPoint> {
     const opened = await this.#open();
     const { row, last } = opened;
-    if (last === row.headPosition && (row.isOwn || row.readGrant?.upto == null)) return { row, upto: null };
+    // A fork reads all of its parent up to a position.
+    if (opened.within !== null) throw notAuthorized(row.boxId, this.#actor.actorId, 'fork');
+    if (row.readable.at(-1)?.to === Number.POSITIVE_INFINITY) return { row, upto: null };
     const anchors = await anchorsUpto(this.#connection.db, opened);
     return { row, upto: { position: last, lastAnchor: anchors.last, anchors: anchors.count } };
   }
@@ -376,9 +381,10 @@ export class Tape {
   /** The tape as it is now, to be read by the actor. @throws KernelError `not_found`, `box_not_authorized`. */
   async #open(): Promise<OpenedTape> {
     const row = await this.#find();
-    if (!row.isOwn && row.readGrant === null) throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
-    const upto = row.isOwn ? Infinity : (row.readGrant?.upto ?? Infinity);
-    return { row, last: Math.min(row.headPosition, upto) };
+    const end = row.readable.at(-1);
+    if (end === undefined) throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
+    const isFromStart = row.readable.length === 1 && end.from === 1;
+    return { row, last: Math.min(row.headPosition, end.to), within: isFromStart ? null : row.readable };
   }
 }
 

@@ -92,6 +92,7 @@ export function handoffStage() {
       action: 'create',
       agent_id: name,
       profile_name,
+      shared: true,
     })) as unknown as Receipt;
   const promptOf = (turnId: TurnId, step = 1): string[] =>
     (model.of(turnId).find((request) => request.turn.step === step)?.messages ?? []).map((message) =>

@@ -516,7 +516,7 @@ const BREAKS: readonly Break[] = [
     'a call whose awaited turn has ended',
     'waiter',
     (f) => [setTurn(f.child, "status = 'failed', ended_at = now(), deliverable_card_id = gen_random_uuid()")],
-    ['waits-with-cause', 'one-deliverable', 'parent-may-read'],
+    ['waits-with-cause', 'one-deliverable'],
   ],
   [
     'a wait of a turn that has ended',
@@ -686,12 +686,6 @@ const BREAKS: readonly Break[] = [
        where id in (select (s.value->>'source')::uuid from boxcar.boxes b, jsonb_array_elements(b.segments) s(value) where b.id = ${contextOf(f.child)})`,
     ],
     ['readable-by-grant'],
-  ],
-  [
-    'a parent that may not read',
-    'boss',
-    (f) => [`delete from boxcar.grants where box_id = ${outputOf(f.child)}`],
-    ['parent-may-read'],
   ],
   [
     'a step without a manifest',

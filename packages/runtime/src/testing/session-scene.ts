@@ -9,6 +9,8 @@ export interface SceneParent {
   readonly agent: string;
   readonly agentId: string;
   readonly tape: Tape;
+  /** The same in the agent's own hands: it may give turns to the sessions that it forks. */
+  readonly own: Tape;
 }
 
 export interface SessionScene extends AsyncDisposable {
@@ -72,9 +74,14 @@ export async function sessionScene(): Promise<SessionScene> {
     run,
     parent: async () => {
       const agent = fresh();
-      const args = { action: 'create', agent_id: agent, profile_name: 'lead' };
+      const args = { action: 'create', agent_id: agent, profile_name: 'lead', shared: true };
       const { agent_id: agentId } = (await h.runtime.submit('provision_agent', args)) as { agent_id: string };
-      return { agent, agentId, tape: await h.runtime.tape({ agent }) };
+      return {
+        agent,
+        agentId,
+        tape: await h.runtime.tape({ agent }),
+        own: await h.runtime.tape({ agent }, { as: agent }),
+      };
     },
     runToEnd: async (agent, instruction) =>
       h.runtime.waitForTurn((await run(agent, instruction)).turn_id, { timeoutMs: 20_000 }),

@@ -44,18 +44,39 @@ function messageOf(notice: Notice, session: NonNullable<Notice['session']>): New
   return toNewEntry({ kind: 'message', content, meta: { fork_result: { turn_id: notice.turnId } } }, author);
 }
 
-/** Gives the agent a turn that reads what has come, once. */
-async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<void> {
-  const { session, turnId, projectId, channelId, unseenPosition } = notice;
+/** With these no turn is started. What was told stays on the tape, for the next turn of its agent. */
+const REFUSALS: readonly string[] = ['canceled', 'budget_exceeded', 'depth_exceeded'];
+
+/** Gives the agent a turn that reads what has come, once. Returns why it does not. */
+async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<KernelError | undefined> {
+  const { session, turnId, projectId, channelId, unseenPosition, causeId } = notice;
   const agentId = session === null ? notice.agentId : session.parentAgentId;
   const key = session === null ? `unseen:${turnId}:${unseenPosition}` : `fork-result:${turnId}`;
   const args = { target_strategy: 'reuse', target_ref: agentId, instruction: FORK_RESULT_INSTRUCTION };
-  await runtime.accept('delegate_async', args, { projectId, channelId, idempotencyKey: key });
+  try {
+    await runtime.accept('delegate_async', args, {
+      projectId,
+      channelId,
+      idempotencyKey: key,
+      wokenBy: causeId,
+    });
+    return undefined;
+  } catch (error) {
+    if (error instanceof KernelError && REFUSALS.includes(error.code)) return error;
+    throw error;
+  }
 }
+
+/** What the tape says of a turn that is not started. */
+const notStarted = (notice: Notice, { code, message }: KernelError): NewTapeEntry =>
+  toNewEntry(
+    { kind: 'event', name: 'turn.not_started', data: { turn_id: notice.causeId, code, message } },
+    { projectId: notice.projectId, actorId: notice.agentId },
+  );
 
 /** Does what is due about the end of a turn; nothing when nothing is. */
 export async function tellParent(
-  runtime: Pick<RuntimeCore, 'pool' | 'accept'>,
+  runtime: Pick<RuntimeCore, 'pool' | 'accept' | 'log'>,
   turnId: TurnId,
   limit: LockLimit = {},
 ): Promise<void> {
@@ -71,8 +92,14 @@ export async function tellParent(
           ? await passUnseen(pool, { ...notice, unseenPosition }, limit)
           : 'told';
     if (told !== 'wake') continue;
-    await wake(runtime, notice);
-    await closeNotice(pool, notice);
+    const refusal = await wake(runtime, notice);
+    if (refusal !== undefined)
+      runtime.log('warn', 'turn.not_started', {
+        turn_id: turnId,
+        code: refusal.code,
+        error: refusal.message,
+      });
+    await closeNotice(pool, notice, refusal && notStarted(notice, refusal), limit);
   }
   throw new KernelError('internal_error', {
     message: `The end of turn ${turnId} could not be told: its parent's tape is reset again and again.`,

@@ -3,10 +3,7 @@ import { announceEnds, endHeld } from '../end-subtrees.js';
 import { buildEnd, type Ending } from './ending.js';
 import type { ClosedStep, HeldTurn, TurnHost, TurnRun } from './held-turn.js';
 
-type Fence = Pick<
-  StepCommit,
-  'turnId' | 'projectId' | 'agentId' | 'epoch' | 'holderId' | 'hasParent' | 'isMember'
->;
+type Fence = Pick<StepCommit, 'turnId' | 'projectId' | 'agentId' | 'epoch' | 'holderId' | 'isMember'>;
 
 /** The commits of a held turn, under its fence. */
 export class TurnCommits {
@@ -26,7 +23,6 @@ export class TurnCommits {
       agentId: turn.agentId,
       epoch: turn.epoch,
       holderId,
-      hasParent: turn.parentTurnId !== null,
       isMember: turn.isMember,
     };
   }

@@ -383,7 +383,6 @@ export class World implements AsyncDisposable {
       projectId: turn.projectId,
       agentId: turn.agentId,
       epoch: options.epoch ?? row.epoch,
-      hasParent: turn.parentTurnId !== null,
       isMember: row.batch_ids !== null,
       holderId: options.holder === undefined ? row.holder_id : options.holder,
       step:

@@ -1,0 +1,343 @@
+/** What an agent may read of the tapes of others, tried at every door. Rule: docs/security.md. */
+import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { SubmitOptions } from './submit/options.js';
+import { type Harness, harness } from './testing/harness.js';
+import { checkInvariants } from './testing/invariants.js';
+
+const SECRET = 'xylophone';
+const OWN = 'answer-for-the-parent';
+
+const prompts = new Map<string, string>();
+/** Says what its instruction says, or calls what it names. */
+const actor: ScriptedFunction = ({ turn, messages }, { call }) => {
+  prompts.set(turn.turnId, JSON.stringify(messages));
+  const [, tool, args] = /^call (\w+) (.+)$/s.exec(String(turn.instruction)) ?? [];
+  if (turn.step === 1 && tool !== undefined) return { toolCalls: [call(tool, JSON.parse(args ?? '{}'))] };
+  const [last] = messages.flatMap((message) => (message.role === 'tool' ? [String(message.content)] : []));
+  return { text: last ?? String(turn.instruction) };
+};
+
+describe('of a tape that an agent was not given', () => {
+  let h: Harness;
+  let n = 0;
+  beforeAll(async () => {
+    h = await harness({ model: createModelRouter({ scripted: { functions: { actor } } }) });
+    await h.runtime.applyProfile({
+      name: 'worker',
+      instructions: 'You work.',
+      model: 'scripted:actor',
+      tools: ['delegate_async', 'collect', 'context_handoff', 'create_box', 'grant_box', 'provision_agent'],
+      delegation_policy: { target_profiles: null },
+    });
+    await h.worker({ sweepMs: 600_000 });
+  });
+  afterAll(async () => {
+    await checkInvariants(h.database.pool);
+    await h[Symbol.asyncDispose]();
+  });
+
+  const submit = (primitive: string, args: object, options: SubmitOptions = {}) =>
+    h.runtime.submit(primitive, args, options) as Promise<Record<string, string>>;
+  /** A turn, to its end. */
+  async function turn(agent: string, instruction: string, options: SubmitOptions = {}, more: object = {}) {
+    const receipt = await submit(
+      'delegate_async',
+      { target_strategy: 'reuse', target_ref: agent, instruction, ...more },
+      options,
+    );
+    const end = await h.runtime.waitForTurn(receipt.turn_id ?? '', { timeoutMs: 20_000 });
+    return { turnId: receipt.turn_id ?? '', end };
+  }
+  async function agent(more: object = {}) {
+    const name = `agent-${++n}`;
+    const { agent_id: id = '' } = await submit('provision_agent', {
+      action: 'create',
+      agent_id: name,
+      profile_name: 'worker',
+      ...more,
+    });
+    return { name, id, tape: await h.runtime.tape({ agent: name }) };
+  }
+  const boxOf = async (id: string): Promise<string> =>
+    (await h.rows<{ tape_box_id: string }>('select tape_box_id from boxcar.agents where id = $1', [id]))[0]
+      ?.tape_box_id ?? '';
+
+  /** An agent with a past, which another asks once; the other may read the answer. */
+  async function asked() {
+    const target = await agent({ shared: true });
+    const parent = await agent();
+    await turn(target.name, `keep ${SECRET} to yourself`);
+    await target.tape.handoff('private', { state: { note: SECRET } });
+    const instruction = JSON.stringify({
+      target_strategy: 'reuse',
+      target_ref: target.name,
+      instruction: OWN,
+      wait: true,
+    });
+    const { end } = await turn(parent.name, `call delegate_async ${instruction}`);
+    expect(JSON.stringify(end)).toContain(OWN);
+    await turn(target.name, `once more ${SECRET}`);
+    const box = await boxOf(target.id);
+    return { target, parent, box, theirs: await h.runtime.tape({ box }, { as: parent.name }) };
+  }
+  const cardOf = async (boxId: string, text: string): Promise<string> =>
+    (
+      await h.rows<{ id: string }>(
+        `select c.id from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id where e.box_id = $1 and c.content::text like '%' || $2 || '%' limit 1`,
+        [boxId, text],
+      )
+    )[0]?.id ?? '';
+  const grants = (agentId: string) =>
+    h.rows('select box_id, mode from boxcar.grants where agent_id = $1', [agentId]);
+
+  test('the end of a turn gives nobody a grant; its parent reads what it wrote, and nothing else', async () => {
+    const { parent, theirs, box } = await asked();
+    expect(await grants(parent.id)).toEqual([]);
+    const all = JSON.stringify(await theirs.query().all());
+    expect(all).toContain(OWN);
+    expect(all).not.toContain(SECRET);
+    // No anchor from before the range, and no state of it.
+    expect(await theirs.anchors()).toEqual([]);
+    expect(JSON.stringify(await theirs.messages())).not.toContain(SECRET);
+    expect(await theirs.search(SECRET)).toEqual([]);
+    expect((await theirs.search(OWN)).length).toBeGreaterThan(0);
+    await expect(theirs.afterAnchor('private')).rejects.toMatchObject({ code: 'not_found' });
+    const lines: string[] = [];
+    for await (const line of theirs.export()) lines.push(line);
+    expect(lines.join('')).toContain(OWN);
+    expect(lines.join('')).not.toContain(SECRET);
+
+    const own = await submit(
+      'launch_principal',
+      { profile_name: 'worker', instruction: 'read', context_box_id: box },
+      { sourceAgentId: parent.name },
+    );
+    await h.runtime.waitForTurn(own.turn_id ?? '', { timeoutMs: 20_000 });
+    const cards = prompts.get(own.turn_id ?? '');
+    expect(cards).toContain(OWN);
+    expect(cards).not.toContain(SECRET);
+    const as = { sourceAgentId: parent.name };
+    expect(await submit('create_box', { card_ids: [await cardOf(box, OWN)] }, as)).toHaveProperty('box_id');
+    await expect(submit('create_box', { card_ids: [await cardOf(box, SECRET)] }, as)).rejects.toMatchObject({
+      code: 'box_not_authorized',
+    });
+  });
+
+  test('a reference reaches only what may be read, a fork and a grant nothing', async () => {
+    const { parent, theirs, box } = await asked();
+    const entries = await theirs.query().kinds('message').all();
+    const mine = entries.map(({ position }) => position);
+    const hidden = (await (await h.runtime.tape({ box })).query().kinds('message').all())
+      .map(({ position }) => position)
+      .filter((position) => !mine.includes(position));
+    const resolve = (position: number) =>
+      h.runtime.resolveTapeRef(`tape://default/${box}/entry/${position}`, { as: parent.name });
+    for (const id of mine) expect((await resolve(Number(id))).position).toBe(Number(id));
+    for (const id of hidden)
+      await expect(resolve(Number(id))).rejects.toMatchObject({ code: 'box_not_authorized' });
+    await expect(
+      h.runtime.resolveTapeRef(`tape://default/${box}/anchor/private`, { as: parent.name }),
+    ).rejects.toMatchObject({ code: 'not_found' });
+    await expect(theirs.forkTape()).rejects.toMatchObject({ code: 'box_not_authorized' });
+    await expect(theirs.forkSession('mine')).rejects.toMatchObject({ code: 'box_not_authorized' });
+    const other = await agent();
+    const as = { sourceAgentId: parent.name };
+    await expect(
+      submit('grant_box', { box_id: box, grantee: other.name, mode: 'read' }, as),
+    ).rejects.toMatchObject({ code: 'box_not_authorized' });
+    await expect(
+      submit('grant_box', { box_id: box, grantee: parent.name, mode: 'append' }, as),
+    ).rejects.toMatchObject({ code: 'box_not_authorized' });
+    expect(await grants(parent.id)).toEqual([]);
+    expect(await grants(other.id)).toEqual([]);
+  });
+
+  test('a place that is handed over holds what may be read, and gives no right to the rest', async () => {
+    const { parent, theirs, box } = await asked();
+    const other = await agent({ shared: true });
+    const last = (await theirs.query().kinds('message').all()).at(-1);
+    const { turn_id: turnId = '' } = await submit(
+      'context_handoff',
+      {
+        target_ref: other.name,
+        reason: 'look',
+        summary: 'what I was told',
+        tape_ref: `tape://default/${box}/entry/${last?.position}`,
+        intention: { next_steps: 'go on', context_summary: 'see' },
+      },
+      { sourceAgentId: parent.name },
+    );
+    await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    const shown = prompts.get(turnId);
+    expect(shown).toContain(OWN);
+    expect(shown).not.toContain(SECRET);
+    expect(await grants(other.id)).toEqual([]);
+  });
+
+  test('a clone and a collect see no more than a reader', async () => {
+    const { target, parent } = await asked();
+    const clone = await submit(
+      'delegate_async',
+      { target_strategy: 'clone', target_ref: target.name, instruction: 'clone', history: 'full' },
+      { sourceAgentId: parent.name },
+    );
+    await h.runtime.waitForTurn(clone.turn_id ?? '', { timeoutMs: 20_000 });
+    const seen = prompts.get(clone.turn_id ?? '');
+    expect(seen).toContain(OWN);
+    expect(seen).not.toContain(SECRET);
+    const foreign = await turn(target.name, 'for the operator');
+    await expect(
+      submit('collect', { turn_ids: [foreign.turnId] }, { sourceAgentId: parent.name }),
+    ).rejects.toMatchObject({ code: 'box_not_authorized' });
+  });
+
+  test('an agent that was never asked for anything is refused at every door', async () => {
+    const { target, box } = await asked();
+    const stranger = await agent();
+    const as = { sourceAgentId: stranger.name };
+    const foreign = await h.runtime.tape({ box }, { as: stranger.name });
+    const doors: (() => Promise<unknown>)[] = [
+      () => foreign.query().all(),
+      () => foreign.info(),
+      () => foreign.search(OWN),
+      () => foreign.append([{ kind: 'message', content: 'x' }]),
+      () => foreign.forkTape(),
+      () => foreign.forkSession(`stolen-${n}`),
+      () => foreign.reset(),
+      () => h.runtime.resolveTapeRef(`tape://default/${box}/entry/1`, { as: stranger.name }),
+      () => submit('launch_principal', { profile_name: 'worker', instruction: 'x', context_box_id: box }, as),
+      () =>
+        submit('delegate_async', { target_strategy: 'clone', target_ref: target.name, instruction: 'x' }, as),
+      () => submit('grant_box', { box_id: box, grantee: stranger.name, mode: 'read' }, as),
+      async () => submit('create_box', { card_ids: [await cardOf(box, OWN)] }, as),
+    ];
+    for (const door of doors)
+      await expect(door()).rejects.toMatchObject({
+        code: expect.stringMatching(/box_not_authorized|bad_request/),
+      });
+  });
+
+  test('a grant that has expired stays so, whatever ends meanwhile', async () => {
+    const { target, parent, box, theirs } = await asked();
+    await submit('grant_box', { box_id: box, grantee: parent.name, mode: 'read' });
+    expect(JSON.stringify(await theirs.query().all())).toContain(SECRET);
+    await h.database.pool.query(
+      "update boxcar.grants set expires_at = now() - interval '1 second' where agent_id = $1",
+      [parent.id],
+    );
+    const instruction = JSON.stringify({
+      target_strategy: 'reuse',
+      target_ref: target.name,
+      instruction: OWN,
+      wait: true,
+    });
+    await turn(parent.name, `call delegate_async ${instruction}`);
+    expect(JSON.stringify(await theirs.query().all())).not.toContain(SECRET);
+  });
+
+  test('an agent gives turns only to agents that are its own, shared, or on whose tape it may append', async () => {
+    const caller = await agent();
+    const target = await agent();
+    const as = { sourceAgentId: caller.name };
+    const reuse = { target_strategy: 'reuse', target_ref: target.name, instruction: 'x' };
+    const session = await target.tape.forkSession(`session-${target.name}`);
+    const doors: (() => Promise<unknown>)[] = [
+      () => submit('delegate_async', reuse, as),
+      () => submit('delegate_async', { ...reuse, target_ref: session.name }, as),
+      () => submit('fork_join', { tasks: [reuse], wait: false }, as),
+      () =>
+        submit(
+          'context_handoff',
+          {
+            target_ref: target.name,
+            reason: 'x',
+            summary: 'x',
+            tape_ref: `tape://default/${caller.tape.boxId}/entry/1`,
+          },
+          as,
+        ),
+    ];
+    for (const door of doors) await expect(door()).rejects.toMatchObject({ code: 'delegation_denied' });
+    expect(await h.rows('select id from boxcar.turns where agent_id = $1', [target.id])).toEqual([]);
+
+    const accepted = async (ref: string) =>
+      h.runtime.waitForTurn(
+        (await submit('delegate_async', { ...reuse, target_ref: ref }, as)).turn_id ?? '',
+        { timeoutMs: 20_000 },
+      );
+    await submit('grant_box', {
+      box_id: await boxOf(target.id),
+      grantee: caller.name,
+      mode: 'append',
+      until: new Date(Date.now() + 3_600_000).toISOString(),
+    });
+    await expect(accepted(target.name)).rejects.toMatchObject({ code: 'delegation_denied' });
+    await submit('grant_box', { box_id: await boxOf(target.id), grantee: caller.name, mode: 'append' });
+    expect((await accepted(target.name)).status).toBe('success');
+    const child = await submit('provision_agent', { action: 'create', profile_name: 'worker' }, as);
+    expect((await accepted(child.agent_id ?? '')).status).toBe('success');
+    expect((await accepted((await agent({ shared: true })).name)).status).toBe('success');
+  });
+
+  test('an agent is changed by the operator and by who made it alone', async () => {
+    await h.runtime.applyProfile({
+      name: 'moved',
+      instructions: 'First.',
+      model: 'scripted:actor',
+      tools: [],
+    });
+    const caller = await agent();
+    const as = { sourceAgentId: caller.name };
+    const ensure = (agentId: string, more: object, options: SubmitOptions = {}) =>
+      submit('provision_agent', { action: 'ensure', agent_id: agentId, ...more }, options);
+    await ensure('theirs', { profile_name: 'moved' });
+    await ensure('mine', { profile_name: 'moved' }, as);
+    await h.runtime.applyProfile({
+      name: 'moved',
+      instructions: 'Second.',
+      model: 'scripted:actor',
+      tools: [],
+    });
+    for (const change of [{ profile_version: 2 }, { shared: true }])
+      await expect(ensure('theirs', change, as)).rejects.toMatchObject({ code: 'delegation_denied' });
+    expect(await ensure('theirs', { profile_version: 1 }, as)).toMatchObject({ outcome: 'unchanged' });
+    expect(await ensure('mine', { profile_version: 2 }, as)).toMatchObject({
+      outcome: 'updated',
+      profile_version: 2,
+    });
+    expect(await ensure('mine', { shared: true })).toMatchObject({ outcome: 'updated', shared: true });
+    expect(await ensure('theirs', { profile_version: 2, shared: true })).toMatchObject({
+      outcome: 'updated',
+    });
+  });
+
+  test('a key belongs to the agent that chose it: others neither meet it nor learn of it', async () => {
+    const [one, two] = [await agent(), await agent()];
+    const box = (text: string) => ({ cards: [{ type: 'task.context', content: { kind: 'text', text } }] });
+    const make = (text: string, sourceAgentId?: string) =>
+      submit('create_box', box(text), { idempotencyKey: 'the key', ...(sourceAgentId && { sourceAgentId }) });
+    const made = [await make('a'), await make('b', one.name), await make('c', two.name)];
+    expect(new Set(made.map(({ box_id: id }) => id)).size).toBe(3);
+    expect(await make('b', one.id)).toEqual(made[1]);
+    expect(await make('a')).toEqual(made[0]);
+    await expect(make('a', one.name)).rejects.toMatchObject({ code: 'idempotency_conflict' });
+    await expect(
+      submit('create_box', box('x'), { idempotencyKey: `agent:${one.id}:the key` }),
+    ).rejects.toMatchObject({ code: 'bad_request' });
+  });
+
+  test('what an older build accepted from an agent under its key is found, and by that agent alone', async () => {
+    const [one, two] = [await agent(), await agent()];
+    const args = { cards: [{ type: 'task.context', content: { kind: 'text', text: 'old' } }] };
+    const make = (name: string) =>
+      submit('create_box', args, { idempotencyKey: 'old key', sourceAgentId: name });
+    const first = await make(one.name);
+    await h.database.pool.query(
+      "update boxcar.operations set idempotency_key = 'old key' where idempotency_key = $1",
+      [`agent:${one.id}:old key`],
+    );
+    expect(await make(one.name)).toEqual(first);
+    expect(await make(two.name)).not.toEqual(first);
+  });
+});

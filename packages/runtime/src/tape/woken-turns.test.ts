@@ -1,0 +1,222 @@
+/** Turns that are started by the end of another turn: part of its run. */
+import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
+import { waitFor } from '@boxcar/testkit';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { Sweeper } from '../worker/sweeper.js';
+
+/** Asks its session again whenever it is told of an end. */
+const lead: ScriptedFunction = ({ turn, messages }, { call }) => {
+  const [, session = ''] = /session=(\S+)/.exec(JSON.stringify(messages)) ?? [];
+  if (turn.step > 1) return { text: 'asked' };
+  return {
+    toolCalls: [
+      call('delegate_async', {
+        target_strategy: 'reuse',
+        target_ref: session.replace(/[\\"].*/, ''),
+        instruction: 'help',
+      }),
+    ],
+  };
+};
+
+describe('a turn that is started by the end of another', () => {
+  let h: Harness;
+  let gate: Promise<void> | undefined;
+  let n = 0;
+  beforeAll(async () => {
+    const echo: ScriptedFunction = async ({ turn }) => {
+      await gate;
+      return { text: `answer ${turn.turnId}` };
+    };
+    h = await harness({ model: createModelRouter({ scripted: { functions: { lead, echo } } }) });
+    for (const [name, model] of [
+      ['lead', 'scripted:lead'],
+      ['echo', 'scripted:echo'],
+    ] as const)
+      await h.runtime.applyProfile({
+        name,
+        instructions: `You are ${name}.`,
+        model,
+        tools: ['delegate_async'],
+        delegation_policy: { target_profiles: null },
+      });
+    await h.worker({ sweepMs: 600_000 });
+  });
+  afterAll(async () => {
+    await checkInvariants(h.database.pool);
+    await h[Symbol.asyncDispose]();
+  });
+
+  /** An agent and a session forked from its tape, whose ends the agent is told of. */
+  async function pair({ profile = 'lead' } = {}) {
+    const agent = `${profile}-${++n}`;
+    await h.runtime.submit('provision_agent', { action: 'create', agent_id: agent, profile_name: profile });
+    // As the agent itself: it asks its own session.
+    const tape = await h.runtime.tape({ agent }, { as: agent });
+    const session = await tape.forkSession(`session-${n}`, {
+      profile: 'echo',
+      triggerOnComplete: 'notify_parent',
+    });
+    const start = (target: string, more: object = {}) =>
+      h.runtime.submit('delegate_async', {
+        target_strategy: 'reuse',
+        target_ref: target,
+        instruction: `session=${session.name} `,
+        ...more,
+      }) as Promise<{ turn_id: string; agent_id: string }>;
+    const told = async () =>
+      (await tape.query().kinds('message').all()).filter(({ payload }) =>
+        String(payload.content).startsWith('[FORK RESULT]'),
+      ).length;
+    const reasons = async () =>
+      (await tape.query().kinds('event').all()).flatMap(({ payload }) =>
+        payload.name === 'turn.not_started' ? [payload.data] : [],
+      );
+    return { agent, session: session.name, start, told, reasons };
+  }
+  const shut = (): (() => void) => {
+    let open = (): void => undefined;
+    gate = new Promise((settle) => {
+      open = settle;
+    });
+    return open;
+  };
+  const turnsOf = (runId: string) =>
+    h.rows<{
+      id: string;
+      parent_turn_id: string | null;
+      depth: number;
+      status: string;
+      budget_id: string | null;
+    }>(
+      'select id, parent_turn_id, depth, status, budget_id from boxcar.turns where run_id = $1 order by id',
+      [runId],
+    );
+  const runOf = async (turnId: string) =>
+    (await h.rows<{ run_id: string }>('select run_id from boxcar.turns where id = $1', [turnId]))[0]
+      ?.run_id ?? '';
+  const sweep = () =>
+    new Sweeper(h.runtime, {
+      lostRingMs: 600_000_000,
+      claimFromRows: () => Promise.resolve(),
+      wakeProvider: () => Promise.resolve(),
+    }).sweep();
+
+  test('is its child: of its run, one deeper, in its account', async () => {
+    const { session, start, told } = await pair({ profile: 'echo' });
+    const { turn_id } = await start(session, { budget: { turns: 9 } });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    const runId = await runOf(turn_id);
+    const turns = await waitFor(
+      async () => {
+        const all = await turnsOf(runId);
+        return all.length === 2 && all.every(({ status }) => status === 'success') ? all : undefined;
+      },
+      { message: 'the parent has had its turn', deadlineMs: 20_000 },
+    );
+    expect(turns).toMatchObject([
+      { id: turn_id, depth: 0 },
+      { parent_turn_id: turn_id, depth: 1, budget_id: turns[0]?.budget_id },
+    ]);
+    expect(turns[0]?.budget_id).not.toBeNull();
+    expect(await told()).toBe(1);
+  });
+
+  test('ends with the budget of its run: an agent that asks its session again and again stops', async () => {
+    const { agent, start, reasons, told } = await pair();
+    const { turn_id } = await start(agent, { budget: { turns: 4, steps: 8 } });
+    const runId = await runOf(turn_id);
+    const [why] = await waitFor(
+      async () => {
+        const found = await reasons();
+        return found.length > 0 ? found : undefined;
+      },
+      { message: 'it is said why nothing was started', deadlineMs: 20_000 },
+    );
+    const turns = await turnsOf(runId);
+    expect(why).toMatchObject({ code: 'budget_exceeded' });
+    expect(turns.map(({ id }) => id)).toContain((why as { turn_id: string }).turn_id);
+    expect(turns).toHaveLength(4);
+    const roots = await h.rows(
+      'select id from boxcar.turns where agent_id in (select agent_id from boxcar.turns where run_id = $1) and run_id <> $1',
+      [runId],
+    );
+    expect(roots).toEqual([]);
+    // What was told stays, and is not told again.
+    const before = await told();
+    await sweep();
+    expect(await told()).toBe(before);
+    expect(await turnsOf(runId)).toHaveLength(4);
+    expect(await reasons()).toHaveLength(1);
+  });
+
+  test('is not started below the depth limit, nor in a canceled run, even one whose turns have all ended', async () => {
+    const deep = await pair({ profile: 'echo' });
+    await h.database.pool.query(`update boxcar.projects set limits = limits || '{"max_depth": 0}'`);
+    const first = await deep.start(deep.session);
+    await waitFor(async () => (await deep.reasons()).length === 1, {
+      message: 'it is said',
+      deadlineMs: 20_000,
+    });
+    await h.database.pool.query(`update boxcar.projects set limits = limits - 'max_depth'`);
+    expect(await deep.reasons()).toMatchObject([{ code: 'depth_exceeded', turn_id: first.turn_id }]);
+
+    const open = shut();
+    const { session, start, told, reasons } = await pair({ profile: 'echo' });
+    const { turn_id } = await start(session);
+    const runId = await runOf(turn_id);
+    await h.runtime.submit('cancel', { run_id: runId });
+    open();
+    await waitFor(async () => (await reasons()).length === 1, { message: 'it is said', deadlineMs: 20_000 });
+    expect(await reasons()).toMatchObject([{ code: 'canceled', turn_id }]);
+    expect(await told()).toBe(1);
+    expect(await turnsOf(runId)).toHaveLength(1);
+  });
+
+  test('is not started when its run is canceled between the end and the start', async () => {
+    const { session, start, reasons } = await pair({ profile: 'echo' });
+    const { turn_id } = await start(session);
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    const runId = await runOf(turn_id);
+    await waitFor(
+      async () =>
+        (await turnsOf(runId)).length === 2 &&
+        (await turnsOf(runId)).every(({ status }) => status === 'success'),
+      { message: 'it was told', deadlineMs: 20_000 },
+    );
+    // As if nobody had seen the end of the second turn yet.
+    const second = await start(session);
+    await h.runtime.waitForTurn(second.turn_id, { timeoutMs: 20_000 });
+    const other = await runOf(second.turn_id);
+    await waitFor(
+      async () =>
+        (await turnsOf(other)).length === 2 &&
+        (await turnsOf(other)).every(({ status }) => status === 'success'),
+      { message: 'it was told', deadlineMs: 20_000 },
+    );
+    await h.database.pool.query('update boxcar.turns set unseen_position = 1000000 where id = $1', [
+      second.turn_id,
+    ]);
+    expect(await h.runtime.submit('cancel', { run_id: other })).toMatchObject({
+      status: 'canceled',
+      turn_count: 0,
+    });
+    await sweep();
+    expect(await turnsOf(other)).toHaveLength(2);
+    expect(await reasons()).toEqual([]);
+  });
+
+  test('has keys that callers cannot take', async () => {
+    const { session } = await pair({ profile: 'echo' });
+    for (const key of ['fork-result:x', 'unseen:x'])
+      await expect(
+        h.runtime.submit(
+          'delegate_async',
+          { target_strategy: 'reuse', target_ref: session, instruction: 'x' },
+          { idempotencyKey: key },
+        ),
+      ).rejects.toMatchObject({ code: 'bad_request' });
+  });
+});
