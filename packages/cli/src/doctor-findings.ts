@@ -10,6 +10,10 @@ import type {
 } from '@boxcar/store';
 import { formatCount } from './text.js';
 
+/** A word of a command line that can be pasted into a shell. */
+const quoteWord = (word: string): string =>
+  /^[\w.-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+
 export type Level = 'ok' | 'warn' | 'fail';
 
 export interface Finding {
@@ -72,11 +76,11 @@ export function judgeServer(facts: ServerFacts): Finding[] {
   }
   findings.push(
     facts.missingRights.length === 0
-      ? ok('permissions', `Role ${facts.role} may do all it must.`)
+      ? ok('permissions', `Role ${facts.role} has the rights that a worker needs.`)
       : fail(
           'permissions',
-          `Role ${facts.role} may not ${facts.missingRights.slice(0, 5).join(', ')}${facts.missingRights.length > 5 ? ` and ${facts.missingRights.length - 5} more` : ''}.`,
-          `Grant it, as the owner of the tables: grant select, insert, update, delete on all tables in schema boxcar to ${facts.role}`,
+          `Role ${facts.role} lacks ${facts.missingRights.slice(0, 5).join(', ')}${facts.missingRights.length > 5 ? ` and ${facts.missingRights.length - 5} more` : ''}.`,
+          `Grant it, with DATABASE_URL of the role that migrates: boxcar migrate --grant-worker ${quoteWord(facts.role)}`,
         ),
   );
   const skew = Math.abs(facts.clockSkewMs);

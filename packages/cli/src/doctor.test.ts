@@ -1,6 +1,13 @@
 import { createWorker } from '@boxcar/runtime';
 import { readServerFacts, readWorkFacts, THIS_BUILD } from '@boxcar/store';
-import { queueBackends, type TestDatabase, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
+import {
+  queueBackends,
+  type TestDatabase,
+  testDatabase,
+  testRedis,
+  testRole,
+  waitFor,
+} from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
 import {
   type Finding,
@@ -201,28 +208,45 @@ describe('a database', () => {
     ]);
   });
 
-  it('whose role may too little names what is missing', async () => {
-    const role = `boxcar_reader_${process.pid}`;
-    await database.pool.query(
-      `create role ${role} login password 'x'; grant usage on schema boxcar to ${role}; grant select on all tables in schema boxcar to ${role}`,
-    );
-    try {
-      const url = new URL(database.url);
-      url.username = role;
-      url.password = 'x';
-      const answer = await doctor({ DATABASE_URL: url.href });
-      expect(of(answer, 'permissions')).toMatchObject({
-        level: 'fail',
-        message: expect.stringMatching(/ may not insert on boxcar\.agents, .*insert on boxcar\.boxes, /),
-        next: expect.stringContaining(role),
-      });
-    } finally {
-      await database.pool.query(`drop owned by ${role}; drop role ${role}`);
-    }
+  it('whose role lacks rights names them, and the command that it names grants all of it', async () => {
+    await using role = await testRole(database);
+    const roleEnv = { DATABASE_URL: role.url };
+    expect(of(await doctor(roleEnv), 'permissions')).toMatchObject({
+      level: 'fail',
+      message: expect.stringMatching(
+        / lacks usage on schema boxcar, create on schema bullmq, .* and \d+ more\.$/,
+      ),
+      next: `Grant it, with DATABASE_URL of the role that migrates: boxcar migrate --grant-worker ${role.name}`,
+    });
+    const grant = ['migrate', '--grant-worker', role.name];
+    const { code, stdout } = await cliHere(grant, env);
+    expect({ code, stdout }).toMatchObject({
+      code: 0,
+      stdout: expect.stringContaining(`Granted to role ${role.name}:\n`),
+    });
+    expect(stdout).toContain('\n  update on boxcar.agents\n');
+    expect(JSON.parse((await cliHere([...grant, '--json'], env)).stdout)).toMatchObject({
+      applied: [],
+      role: role.name,
+      granted: [],
+    });
+    expect((await cliHere(grant, env)).stdout).toContain('nothing to grant');
+    const { findings } = await doctor(roleEnv);
+    expect(findings.filter(({ level }) => level === 'fail')).toEqual([]);
+  });
+
+  it('has no such role to grant rights to', async () => {
+    expect(await cliHere(['migrate', '--grant-worker', 'nobody here'], env)).toMatchObject({
+      code: 1,
+      stderr: expect.stringMatching(/not_found: The server has no role 'nobody here'/),
+    });
   });
 
   it('is asked in a constant number of statements, each of bounded time', async () => {
-    expect(await readServerFacts(database.pool)).toMatchObject({ isReadOnly: false, missingRights: [] });
+    expect(await readServerFacts(database.pool, { hasQueues: true })).toMatchObject({
+      isReadOnly: false,
+      missingRights: [],
+    });
     const blocker = await database.pool.connect();
     await blocker.query('begin; lock table boxcar.turns in access exclusive mode');
     try {

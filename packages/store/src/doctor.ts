@@ -5,6 +5,7 @@ import pg from 'pg';
 import { endClient, statementTimeoutOf, unlimited } from './connection-limits.js';
 import { run, statement, toDatabaseError, transaction } from './db.js';
 import { toRing } from './turns.js';
+import { readMissingRights } from './worker-rights.js';
 
 export interface ServerFacts {
   /** 180004 for 18.4. */
@@ -14,7 +15,7 @@ export interface ServerFacts {
   readonly isReadOnly: boolean;
   readonly connections: number;
   readonly maxConnections: number;
-  /** What the role may not do: `update on boxcar.turns`. */
+  /** What the role may not do, and processes that work must: `update on boxcar.turns`. */
   readonly missingRights: readonly string[];
   /** How far the clock of this machine is ahead of the server's, half of the way there and back taken off. */
   readonly clockSkewMs: number;
@@ -23,16 +24,14 @@ export interface ServerFacts {
 const FACTS = statement(`
   select current_setting('server_version_num')::int as version_number, current_setting('server_version') as version, current_user::text as role,
     pg_is_in_recovery() or current_setting('default_transaction_read_only') = 'on' as is_read_only,
-    (select count(*)::int from pg_stat_activity where backend_type = 'client backend') as connections,
-    current_setting('max_connections')::int as max_connections, extract(epoch from clock_timestamp()) * 1000 as clock,
-    (select coalesce(json_agg(r.what || ' on boxcar.' || c.relname order by c.relname, r.what), '[]')
-      from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        cross join (values ('select'), ('insert'), ('update'), ('delete')) r(what)
-      where n.nspname = 'boxcar' and c.relkind = 'r' and c.relname <> 'schema_version'
-        and (r.what in ('select', 'insert') or (r.what = 'update' and c.relname not in ('cards', 'tape_entries', 'projects', 'agents', 'runs')) or (r.what = 'delete' and c.relname in ('workers', 'sweep_failures')))
-        and not (has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, r.what))) as missing_rights`);
+    (select count(*)::int from pg_stat_activity where datid is not null and usesysid is not null) as connections,
+    current_setting('max_connections')::int as max_connections, extract(epoch from clock_timestamp()) * 1000 as clock`);
 
-export async function readServerFacts(pool: pg.Pool): Promise<ServerFacts> {
+/** @param options.hasQueues - Whether the queues live in this database too. */
+export async function readServerFacts(
+  pool: pg.Pool,
+  options: { readonly hasQueues: boolean },
+): Promise<ServerFacts> {
   await run(pool, statement('select 1'), []);
   const askedAt = Date.now();
   const [row] = await run<{
@@ -43,7 +42,6 @@ export async function readServerFacts(pool: pg.Pool): Promise<ServerFacts> {
     connections: number;
     max_connections: number;
     clock: string;
-    missing_rights: string[];
   }>(pool, FACTS, []);
   const answeredAt = Date.now();
   if (row === undefined) throw new Error('the server gave no answer');
@@ -54,7 +52,7 @@ export async function readServerFacts(pool: pg.Pool): Promise<ServerFacts> {
     isReadOnly: row.is_read_only,
     connections: row.connections,
     maxConnections: row.max_connections,
-    missingRights: row.missing_rights,
+    missingRights: await readMissingRights(pool, options),
     clockSkewMs: Math.round((askedAt + answeredAt) / 2 - Number(row.clock)),
   };
 }

@@ -456,6 +456,7 @@ export {
   wakeDue,
   wakeRetries,
 } from './waits.js';
+export { grantWorkerRights } from './worker-rights.js';
 export {
   findReady,
   giveUpLease,

@@ -127,7 +127,7 @@ export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<P
     kept.push(...plan.kept);
     if (options.isDryRun === true) add(countOf(plan.groups));
     else if (plan.groups.length > 0) {
-      const isStopped = await purgePage(pool, plan, { ...options, kept, add });
+      const isStopped = await purgePage(pool, plan, { ...options, kept, add }).catch(explainRight);
       if (isStopped) return { removed, kept, isStopped };
     }
     after = plan.last;
@@ -312,5 +312,5 @@ function removeBatch(
         cards: cardIds.length,
       },
     };
-  }).catch(explainRight);
+  });
 }

@@ -152,7 +152,8 @@ async function examine(context: Context, server: Server, extent: Extent): Promis
     isPooled: true,
   });
   try {
-    findings.push(...judgeServer(await readServerFacts(pool)));
+    const hasQueues = context.config.redisUrl === undefined;
+    findings.push(...judgeServer(await readServerFacts(pool, { hasQueues })));
   } catch (error) {
     // Whatever else there is to ask would say the same.
     return [failed('database', error)];

@@ -1,18 +1,29 @@
+import { grantWorkerRights } from '@boxcar/store';
 import type { Command } from 'commander';
 import { helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { migrateServer, openServer } from '../stack.js';
 
-/** `boxcar migrate`: our schema and that of the queues. */
-async function runMigrate(context: Context): Promise<number> {
+interface MigrateFlags {
+  readonly grantWorker?: string;
+}
+
+/** `boxcar migrate`: our schema and that of the queues; then what the role of the workers lacks on them. */
+async function runMigrate(context: Context, { grantWorker: role }: MigrateFlags): Promise<number> {
   const log = context.log('warn');
   await using server = await openServer(context.config, log);
   const { from, to, applied } = await migrateServer(server, { waitMs: context.config.databaseWaitMs, log });
-  context.answer({ from, to, applied }, () =>
+  const granted = role === undefined ? undefined : await grantWorkerRights(server.directUrl, role);
+  context.answer({ from, to, applied, ...(granted === undefined ? {} : { role, granted }) }, () =>
     [
       from === to ? `The schema is at version ${to}; nothing to do.` : `Schema: version ${from} → ${to}.`,
       ...applied.map((name) => `  applied ${name}`),
       'The queue tables are up to date.',
+      ...(granted === undefined
+        ? []
+        : granted.length === 0
+          ? [`Role ${role} may do all that a worker needs; nothing to grant.`]
+          : [`Granted to role ${role}:`, ...granted.map((right) => `  ${right}`)]),
     ].join('\n'),
   );
   return 0;
@@ -22,12 +33,18 @@ export function addMigrate(program: Command, run: Run): void {
   program
     .command('migrate')
     .description("Bring the database to this program's schema, the queue tables included.")
+    .option('--grant-worker <role>', 'then grant this role what workers and doors need, and no more')
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'Run it on every deploy, before the workers start; running it again changes nothing.',
-        examples: ['boxcar migrate', 'DATABASE_URL=postgres://… boxcar migrate --json'],
+        remarks:
+          'Run it on every deploy, before the workers start; running it again changes nothing. With --grant-worker the workers may run as a role that owns nothing: give the option on every deploy, since new tables need new rights.',
+        examples: [
+          'boxcar migrate',
+          'DATABASE_URL=postgres://… boxcar migrate --json',
+          'boxcar migrate --grant-worker boxcar_worker',
+        ],
       }),
     )
-    .action(() => run((context) => runMigrate(context)));
+    .action((flags: MigrateFlags) => run((context) => runMigrate(context, flags)));
 }

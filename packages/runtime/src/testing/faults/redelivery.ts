@@ -7,24 +7,16 @@
  * D3  A tool outside answers twice at the results door before its job returns the answer a third time.
  */
 import type { JsonValue } from '@boxcar/kernel';
-import { type QueueBackend, waitFor } from '@boxcar/testkit';
+import type { QueueBackend } from '@boxcar/testkit';
 import type { Job, Processor } from 'bullmq';
-import { createQueueDoor } from '../../door/queue-door.js';
-import { createToolResultsDoor } from '../../door/tool-results-door.js';
-import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../../doorbell/bullmq.js';
-import { silentLog } from '../../log.js';
-import { openQueues, type Queues } from '../../queues.js';
-import type { Runtime } from '../../runtime.js';
-import { TOOL_RESULTS_QUEUE, ToolQueue } from '../../tool-queue.js';
+import type { Queues } from '../../queues.js';
+import { TOOL_RESULTS_QUEUE } from '../../tool-queue.js';
 import { type TestBackend, testBackend } from '../queue-backend.js';
-import { concludeScene, countUnfinished, findFault, watcherOf } from './conclude.js';
+import { answerOf, runAtDoors } from './at-doors.js';
+import { findFault } from './conclude.js';
 import type { Outcome } from './outcome.js';
-import { serveOutside } from './outside.js';
-import { type Client, Refused, type Scenario } from './scenario.js';
+import type { Scenario } from './scenario.js';
 import { Scenes } from './scenes.js';
-import { openStage } from './stage.js';
-
-const SOON = { deadlineMs: 20_000 };
 
 export interface RedeliveryReport {
   /** Jobs that came on their own, and deliveries on top of them. */
@@ -66,33 +58,20 @@ export class Redelivery implements AsyncDisposable {
 
   async #runOnce(scenario: Scenario, isTwice: boolean): Promise<Counts & { readonly outcome: Outcome }> {
     const backend = this.#backend;
-    const { pool, url } = backend.database;
     const counts: Counts = { jobs: 0, redelivered: 0 };
-    const plain = openQueues(backend.connection);
-    const queues = isTwice ? redelivering(plain, counts) : plain;
-    const stage = openStage({
-      cast: scenario,
-      databaseUrl: url,
-      effects: pool,
-      leaseMs: 60_000,
-      sweepMs: 100,
-      takesOwnRings: false,
-      doorbell: new BullMqDoorbell(queues, silentLog),
-      toolQueue: new ToolQueue(queues, silentLog),
+    const outcome = await runAtDoors({
+      backend,
+      scenes: this.#scenes,
+      scenario,
+      ...(isTwice
+        ? {
+            times: 2,
+            wrap: (queues: Queues) => redelivering(queues, counts),
+            beforeAnswer: answerTwice(backend),
+          }
+        : {}),
     });
-    await this.#scenes.set(scenario, stage.runtime);
-    const doors = [createQueueDoor(stage.runtime, plain), createToolResultsDoor(stage.runtime, queues)];
-    const outside = serveOutside(backend, scenario, isTwice ? answerTwice(backend) : undefined);
-    await stage.work();
-    const driven = await scenario.drive(doorClient(backend, isTwice ? 2 : 1, stage.runtime), watcherOf(pool));
-    await waitFor(async () => (await countUnfinished(pool)) === 0, {
-      message: 'all turns have ended',
-      ...SOON,
-    });
-    await Promise.all(outside.map((worker) => worker.close(true)));
-    for (const door of doors) await door.close();
-    await stage.close();
-    return { ...counts, outcome: await concludeScene(pool, scenario, driven ?? null) };
+    return { ...counts, outcome };
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -128,26 +107,6 @@ function redelivering(queues: Queues, counts: Counts): Queues {
   };
 }
 
-/** Submits at the queue door, as so many jobs under one key. */
-function doorClient(backend: TestBackend, times: number, runtime: Runtime): Client {
-  const queue = backend.queue(PRIMITIVES_QUEUE);
-  let count = 0;
-  return {
-    submit: async (primitive, args) => {
-      count += 1;
-      const data = { project_id: 'default', arguments: args, idempotency_key: `submission-${count}` };
-      const ids = await Promise.all(
-        Array.from({ length: times }, async () => (await queue.add(primitive, data)).id ?? ''),
-      );
-      const [answer, ...others] = await Promise.all(ids.map((id) => answerOf(backend, PRIMITIVES_QUEUE, id)));
-      if (others.some((other) => JSON.stringify(other) !== JSON.stringify(answer)))
-        throw new Error(`two jobs of one key were answered ${JSON.stringify([answer, ...others])}`);
-      return answer ?? null;
-    },
-    use: (work) => work(runtime),
-  };
-}
-
 /** Sends the answer of a tool to the results door, twice; the first is recorded and the second a duplicate. */
 function answerTwice(backend: TestBackend) {
   const queue = backend.queue(TOOL_RESULTS_QUEUE);
@@ -157,18 +116,4 @@ function answerTwice(backend: TestBackend) {
       await answerOf(backend, TOOL_RESULTS_QUEUE, id);
     }
   };
-}
-
-async function answerOf(backend: TestBackend, queueName: string, id: string): Promise<JsonValue> {
-  const queue = backend.queue(queueName);
-  const job = await waitFor(
-    async () => {
-      const now = await queue.getJob(id);
-      return now?.finishedOn === undefined ? undefined : now;
-    },
-    { message: `job ${id} of ${queueName} has ended`, ...SOON },
-  );
-  if (job.failedReason !== undefined)
-    throw new Refused(job.failedReason.split(':')[0] ?? '', `The job ${id} failed: ${job.failedReason}`);
-  return job.returnvalue;
 }
