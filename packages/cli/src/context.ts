@@ -9,7 +9,7 @@ const LEAD = 'boxcar: ';
 export interface Context {
   readonly config: Config;
   readonly isJson: boolean;
-  /** Fires when the process is asked to stop. A command that listens finishes by itself; others are ended. */
+  /** Fires when the process is asked to stop; its reason is a KernelError when a bug did. A command that listens finishes by itself; others are ended. */
   readonly stop: AbortSignal;
   /** The answer, on stdout: one line of JSON, or text for people. */
   answer(value: unknown, text: () => string): void;
@@ -39,6 +39,9 @@ export function createContext(of: {
     log: (level) => createCliLog(of.config.logLevel ?? level, { isJson: of.isJson }),
   };
 }
+
+/** How long a process that met a bug may take to hand back what it holds. */
+export const CRASH_GRACE_MS = 5_000;
 
 /** Settles when the process is asked to stop. */
 export const untilStopped = (stop: AbortSignal): Promise<void> =>

@@ -1,11 +1,11 @@
 /** The process around the command line: signals, and failures that nobody caught. */
 import { getEventListeners } from 'node:events';
 import { constants } from 'node:os';
+import { KernelError } from '@boxcar/kernel';
+import { failStrayCall } from '@boxcar/runtime';
+import { CRASH_GRACE_MS } from './context.js';
 import { reportError } from './report-error.js';
 import { runCli } from './run-cli.js';
-
-/** How long a process that met a bug may take to hand back what it holds. */
-const CRASH_GRACE_MS = 5_000;
 
 /** How long connections may take to close after the command has ended. */
 const LEAVE_AFTER_MS = 500;
@@ -14,9 +14,9 @@ const stop = new AbortController();
 let hasCrashed = false;
 
 /** Asks the command to finish; false when it does not listen, or has been asked before. */
-function askToStop(): boolean {
+function askToStop(reason?: KernelError): boolean {
   if (stop.signal.aborted || getEventListeners(stop.signal, 'abort').length === 0) return false;
-  stop.abort();
+  stop.abort(reason);
   return true;
 }
 
@@ -32,24 +32,24 @@ process.once('disconnect', () => {
 });
 process.channel?.unref();
 
-// A bug, ours or a plugin's: said in one line, turns in hand are given back, and the process ends as failed.
+// A bug of ours or of a plugin. One that is traced to a tool call fails the call; any other is said in one line, turns in hand are
+// given back as lost, and the process ends as failed.
 for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
   process.on(name, (reason: unknown) => {
+    if (failStrayCall(reason)) return;
     const isFirst = !hasCrashed;
     hasCrashed = true;
     process.exitCode = 1;
     const error = reason instanceof Error ? reason : new Error(String(reason));
-    reportError(
-      new Error(
-        `${name === 'unhandledRejection' ? 'unhandled rejection' : 'uncaught exception'}: ${error.message}`,
-        {
-          cause: error,
-        },
-      ),
-      { isJson: process.argv.includes('--json'), withStack: true },
-    );
+    const kind = name === 'unhandledRejection' ? 'unhandled rejection' : 'uncaught exception';
+    const message = `${kind}: ${error.message}`;
+    reportError(new Error(message, { cause: error }), {
+      isJson: process.argv.includes('--json'),
+      withStack: true,
+    });
     if (!isFirst) return;
-    if (!askToStop()) process.exit(1);
+    const crash = new KernelError('worker_crashed', { message: `${message}.`, cause: error });
+    if (!askToStop(crash)) process.exit(1);
     setTimeout(() => process.exit(1), CRASH_GRACE_MS).unref();
   });
 }

@@ -111,13 +111,41 @@ describe('a worker that is told to stop', () => {
   });
 });
 
-it('a promise that nobody awaited is said, the turns are given back, and the worker exits 1', async () => {
-  const worker = await startWorker([], { BOXCAR_TEST_BUG: '1', BOXCAR_GRACE_MS: '200' });
+it('a promise that a tool left behind fails its call, and the worker goes on', async () => {
+  await using worker = await startWorker([], { BOXCAR_TEST_BUG: 'in a call' });
+  const turnId = await launch('forgetter', 'x');
+  await reaches(turnId, 'success');
+  const { rows } = await database.pool.query(
+    'select k.status, c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1',
+    [turnId],
+  );
+  expect(rows).toMatchObject([{ status: 'failed' }]);
+  expect(JSON.stringify(rows)).toMatch(/"tool_crashed".*forget left an error that nothing caught: nobody/);
+  expect(worker.stderr).toContain('tool.crashed');
+  expect(await workerCount()).toBe(1);
+});
+
+it('a promise that nobody awaited is said, the turns are given back as lost, and the worker exits 1', async () => {
+  const worker = await startWorker([], { BOXCAR_TEST_BUG: 'anywhere', BOXCAR_GRACE_MS: '200' });
   const turnId = await launch('forgetter', 'x');
   expect(await worker.exited).toEqual({ code: 1, signal: null });
   expect(worker.stderr).toMatch(/^boxcar: internal_error: unhandled rejection: nobody awaits this$/m);
   expect(worker.stderr).toMatch(/plugin\.mjs/);
   expect(await workerCount()).toBe(0);
+  const { rows } = await database.pool.query(
+    `select t.losses, f.last_error, f.next_try_at > t.dispatched_at + interval '1 second' as waits
+    from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id where t.id = $1`,
+    [turnId],
+  );
+  expect(rows).toEqual([
+    {
+      losses: 1,
+      last_error: expect.stringMatching(
+        /^worker_crashed: unhandled rejection: nobody\nawaits this\. .*\(at step 2\)$/,
+      ),
+      waits: true,
+    },
+  ]);
   await using _next = await startWorker();
   await reaches(turnId, 'success');
 });

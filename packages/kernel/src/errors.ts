@@ -277,6 +277,12 @@ export const ERROR_CATALOGUE = {
     'The tool failed.',
     'Read its message; change the arguments or go on without it.',
   ),
+  tool_crashed: entry(
+    500,
+    false,
+    'The tool left an error that nothing caught.',
+    'Have the tool await or catch what it starts; check the effect before calling it again.',
+  ),
   tool_timeout: entry(
     504,
     false,
@@ -378,6 +384,12 @@ export const ERROR_CATALOGUE = {
     false,
     'The end of the awaited turn or batch cannot be written, and has been given up.',
     'Mend the cause that the message names, then run boxcar doctor --retry-dead.',
+  ),
+  worker_crashed: entry(
+    500,
+    true,
+    'The worker ended by an error that nothing caught.',
+    'Read the message and the log of the worker: most likely a plugin left it. Mend it and submit again.',
   ),
   attempts_exhausted: entry(
     500,

@@ -3,33 +3,26 @@
  * with it, so a worker in any language needs nothing of this code.
  */
 import { z } from 'zod';
-import { KernelError, toText } from './errors.js';
+import { KernelError } from './errors.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { checkBySchema, findSchemaFault } from './user-schema.js';
 
 /** What tools and primitives may be called. */
 export const TOOL_NAME = /^[a-zA-Z0-9_.-]{1,64}$/;
 
 const SECONDS_OF_A_WEEK = 7 * 24 * 3600;
 
-const readSchema = (schema: JsonObject): z.ZodType =>
-  // Whatever is wrong inside is thrown by the conversion.
-  z.fromJSONSchema(schema as Parameters<typeof z.fromJSONSchema>[0]);
-
 /** Why arguments cannot be checked with this JSON schema; undefined when they can. */
-function findSchemaFault(schema: JsonObject): string | undefined {
+function findParametersFault(schema: JsonObject): string | undefined {
   if (schema.type !== 'object') return 'must be a JSON schema of `type: object`';
-  try {
-    readSchema(schema).safeParse({});
-    return undefined;
-  } catch (error) {
-    return `is no JSON schema that can be checked: ${toText(error instanceof Error ? error.message : error)}`;
-  }
+  const fault = findSchemaFault(schema);
+  return fault === undefined ? undefined : `is not a JSON schema that can be enforced: ${fault}`;
 }
 
 const parametersSchema = z
   .custom<JsonObject>(isJsonObject, 'must be a JSON schema of `type: object`')
   .superRefine((schema, context) => {
-    const fault = isJsonObject(schema) ? findSchemaFault(schema) : undefined;
+    const fault = isJsonObject(schema) ? findParametersFault(schema) : undefined;
     if (fault !== undefined) context.addIssue({ code: 'custom', message: fault });
   });
 
@@ -84,16 +77,10 @@ export function findNameClashes(tools: readonly (string | QueueTool)[]): { index
   });
 }
 
-const readers = new WeakMap<QueueTool, z.ZodType>();
-
 /** What is wrong with the arguments of a call; empty when they fit the tool's schema. */
 export function checkArguments(tool: QueueTool, args: JsonValue): string[] {
   if (!isJsonObject(args)) return ['arguments: not a JSON object'];
-  const reader = readers.get(tool) ?? readSchema(tool.parameters);
-  readers.set(tool, reader);
-  const parsed = reader.safeParse(args);
-  if (parsed.success) return [];
-  return parsed.error.issues.map((issue) => `${issue.path.join('.') || 'arguments'}: ${issue.message}`);
+  return checkBySchema(tool.parameters, args, 'arguments');
 }
 
 /** What a look into the queue shows of a call's job. */

@@ -78,4 +78,5 @@ export type {
 export type { Tool, ToolContext } from './tool.js';
 export { ToolQueue } from './tool-queue.js';
 export { withinTime } from './within-time.js';
+export { failStrayCall } from './worker/call-scope.js';
 export { createWorker, Worker, type WorkerOptions } from './worker/worker.js';

@@ -1,10 +1,11 @@
 import { resolve } from 'node:path';
+import { KernelError } from '@boxcar/kernel';
 import { createWorker, loadPlugins, type Worker, withinTime } from '@boxcar/runtime';
 import type { Command } from 'commander';
 import { checkRedis } from '../check-redis.js';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
-import { type Context, untilStopped } from '../context.js';
+import { type Context, CRASH_GRACE_MS, untilStopped } from '../context.js';
 import { untilReachable } from '../database-wait.js';
 import { reportError } from '../report-error.js';
 import { openStack, type Stack } from '../stack.js';
@@ -36,6 +37,9 @@ const LEAVING_SHARE = 0.3;
 /** The last part of that time, for closing the connections. */
 const CONNECTIONS_MS = 1_000;
 
+/** What a crash leaves of its time to the end of the process. */
+const LEAVING_RESERVE_MS = 1_000;
+
 /** A part of a worker that could not be closed, and why. */
 interface NotClosed {
   readonly part: 'queue doors' | 'worker' | 'connections';
@@ -58,6 +62,8 @@ async function stopAll(parts: {
   readonly worker: Worker;
   readonly door: { close(): Promise<void> } | undefined;
   readonly graceMs: number;
+  /** Why the process ends, when a bug did it. */
+  readonly crash: KernelError | undefined;
 }): Promise<readonly NotClosed[]> {
   const startedAt = performance.now();
   const turnsMs = Math.max(parts.graceMs - LEAVING_MS, parts.graceMs * (1 - LEAVING_SHARE));
@@ -78,7 +84,7 @@ async function stopAll(parts: {
   // When a server does not answer one of them, the other must still close.
   await Promise.all([
     attempt('queue doors', parts.door?.close(), endsAt - CONNECTIONS_MS),
-    attempt('worker', parts.worker.close({ graceMs: turnsMs }), endsAt - CONNECTIONS_MS),
+    attempt('worker', parts.worker.close({ graceMs: turnsMs, crash: parts.crash }), endsAt - CONNECTIONS_MS),
   ]);
   await attempt('connections', parts.stack.close(), endsAt);
   return notClosed;
@@ -125,7 +131,14 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
 
   const outdated = await Promise.race([untilStopped(stop), worker.outdated]);
   context.note(`stopping; ${worker.activeCount} turns in hand (again to stop at once)`);
-  const notClosed = await stopAll({ stack, worker, door, graceMs });
+  const crash = stop.reason instanceof KernelError ? stop.reason : undefined;
+  const notClosed = await stopAll({
+    stack,
+    worker,
+    door,
+    crash,
+    graceMs: crash === undefined ? graceMs : Math.min(graceMs, CRASH_GRACE_MS - LEAVING_RESERVE_MS),
+  });
   for (const { part, reason } of notClosed) context.note(`could not close the ${part}: ${reason}`);
   if (isJson)
     context.answer({ event: 'worker.stopped', worker_id: ready.worker_id, not_closed: notClosed }, () => '');

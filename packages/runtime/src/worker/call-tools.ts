@@ -23,6 +23,7 @@ import { openTape } from '../tape/open-tape.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';
+import { runInCallScope } from './call-scope.js';
 import type { HeldTurn } from './held-turn.js';
 import { keepLate, lateResult } from './late.js';
 
@@ -189,22 +190,35 @@ async function runFunction(
     throw invalidArguments(findings);
   }
   const { turnId, agentId, projectId } = turn.turn;
-  const output = await runLimited(call, turn, async ({ signal }) => {
+  const output = await runLimited(call, turn, async ({ signal, fail }) => {
     if (call.retry === 'never') turn.begunIds.add(call.id);
+    const crash = (error: unknown): void => {
+      const crashed = toolCrashed(call, error);
+      runtime.log('error', 'tool.crashed', {
+        tool: call.name,
+        tool_call_id: call.id,
+        turn_id: turnId,
+        is_answered: !fail(crashed),
+        error: crashed.message,
+        stack: error instanceof Error ? error.stack : undefined,
+      });
+    };
     // A tool that does not listen may bring its result when nobody waits for it any more.
-    const brought = await tool.run(parsed.data, {
-      toolCallId: call.id,
-      turnId,
-      agentId,
-      projectId,
-      signal,
-      tape: (target) =>
-        openTape(untilAborted(onPool(runtime.pool, runtime.limits.maxCardBytes), signal), target, {
-          projectId,
-          as: agentId,
-          create: false,
-        }),
-    });
+    const brought = await runInCallScope({ crash }, async () =>
+      tool.run(parsed.data, {
+        toolCallId: call.id,
+        turnId,
+        agentId,
+        projectId,
+        signal,
+        tape: (target) =>
+          openTape(untilAborted(onPool(runtime.pool, runtime.limits.maxCardBytes), signal), target, {
+            projectId,
+            as: agentId,
+            create: false,
+          }),
+      }),
+    );
     if (turn.signal.aborted)
       await keepLate(runtime, turn, [
         lateResult(call.id, call.step, { status: 'success', result: sanitizeJson(brought).value }),
@@ -220,7 +234,16 @@ interface Limit {
   readonly signal: AbortSignal;
   /** The effect is about to be committed: from here on the deadline no longer ends the call. @throws when it has. */
   readonly pass: () => void;
+  /** Ends the call with this error. @returns False when the call has ended before. */
+  readonly fail: (error: KernelError) => boolean;
 }
+
+const toolCrashed = (call: Pick<PendingCall, 'id' | 'name'>, error: unknown): KernelError =>
+  new KernelError('tool_crashed', {
+    message: `${call.name} left an error that nothing caught: ${toErrorBody(error).message}.`,
+    details: { tool: call.name, tool_call_id: call.id },
+    cause: error,
+  });
 
 /** Runs outside code for a call until the call's deadline, or until its turn is lost, whether that code listens or not. */
 async function runLimited<T>(
@@ -245,9 +268,16 @@ async function runLimited<T>(
     signal.throwIfAborted();
     timer.clear();
   };
+  let isOver = false;
+  const fail = (error: KernelError): boolean => {
+    const isFirst = !isOver && !signal.aborted;
+    if (isFirst) controller.abort(error);
+    return isFirst;
+  };
   try {
-    return await unlessAborted(work({ signal, pass }), signal);
+    return await unlessAborted(work({ signal, pass, fail }), signal);
   } finally {
+    isOver = true;
     timer.clear();
     lost.removeEventListener('abort', onLost);
   }

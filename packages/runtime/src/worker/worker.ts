@@ -13,6 +13,8 @@
  *     too. A turn that the worker does not take, or fails to take, is rung.
  * W5  On shutdown it takes nothing new, lets turns reach their next commit, and hands the rest back.
  * W6  It renews its lease only while it can commit, and ends when it cannot (`commit-proof.ts`).
+ * W7  When an error that nothing caught ends the process, turns that do not reach their next commit are handed back as lost, and each
+ *     further such loss delays the next run longer (`failed-runs.ts`, A1). An error of a tool call fails only the call (`call-scope.ts`).
  */
 import { randomInt } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
@@ -175,6 +177,11 @@ const LISTEN = `listen ${CANCELED_CHANNEL}; listen ${WORKERS_CHANNEL}`;
 
 const SILENT_POOL = 'The connections of the pool have not answered for as long as the lease lives.';
 
+const toCrash = (error: unknown): KernelError =>
+  error instanceof KernelError && error.code === 'worker_crashed'
+    ? error
+    : new KernelError('worker_crashed', { message: `Nothing caught: ${errorText(error)}.`, cause: error });
+
 const errorText = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 export class Worker implements AsyncDisposable {
@@ -222,6 +229,8 @@ export class Worker implements AsyncDisposable {
   /** There was more of what only newer builds can read than there were slots. */
   #hasMoreNewer = false;
   #closing: Promise<void> | undefined;
+  /** Why the process ends, when an error did that nothing caught: W7. */
+  #crash: KernelError | undefined;
   #unwatchBuild: () => void = () => undefined;
   /**
    * Settles when the worker must end by itself; the worker then also closes itself. The reason is a migration that has
@@ -758,13 +767,14 @@ export class Worker implements AsyncDisposable {
         // Handed back at once; each further failure delays the next ring longer. An aborted turn is not held by this
         // worker any more, or the shutdown hands it back.
         // A turn whose results wait for the database is not handed back before they are recorded.
-        const left = controller.signal.aborted ? 'waiting' : await recordLeft(host, held);
+        const isCrash = this.#crash !== undefined && controller.signal.reason === this.#crash;
+        const left = controller.signal.aborted && !isCrash ? 'waiting' : await recordLeft(host, held);
         const isHandedBack =
           left !== 'waiting' &&
           (await handBackFailed(
             this.#runtime,
             { turn, holderId, begunIds: [...held.begunIds] },
-            { error, loader: this.#loader },
+            { error: isCrash ? this.#crash : error, loader: this.#loader },
           ));
         isLeft = !isHandedBack || left === 'failing';
       } finally {
@@ -867,16 +877,18 @@ export class Worker implements AsyncDisposable {
    * Stops: takes nothing new, lets turns reach their next commit for `graceMs`, aborts the rest and hands them back.
    * Servers that are away delay the end by a few seconds at most after that.
    *
+   * @param options.crash - W7: an error that nothing caught ends the process.
    * @throws AggregateError when parts of the shutdown failed; everything was tried.
    */
-  async close(options: { readonly graceMs?: number } = {}): Promise<void> {
+  async close(options: { readonly graceMs?: number; readonly crash?: unknown } = {}): Promise<void> {
     if (options.graceMs !== undefined) checkDuration(options.graceMs, 'graceMs', { allowsZero: true });
     this.#closing ??= this.#shutDown(options);
     await this.#closing;
   }
 
-  async #shutDown(options: { readonly graceMs?: number }): Promise<void> {
+  async #shutDown(options: { readonly graceMs?: number; readonly crash?: unknown }): Promise<void> {
     this.#state = 'draining';
+    if (options.crash !== undefined) this.#crash = toCrash(options.crash);
     this.#unwatchBuild();
     clearInterval(this.#proofTimer);
     const graceMs = options.graceMs ?? this.#options.graceMs;
@@ -900,7 +912,9 @@ export class Worker implements AsyncDisposable {
     const stopping = Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]);
     for (const early of [unsubscribing, stopping]) early.catch(() => undefined);
     const grace = startTimer(graceMs, () =>
-      this.#abortAll(new KernelError('turn_ended', { message: 'The worker is shutting down.' })),
+      this.#abortAll(
+        this.#crash ?? new KernelError('turn_ended', { message: 'The worker is shutting down.' }),
+      ),
     );
     this.#modelWaits.close();
     const turnsInHand = () => Promise.all([...this.#active.values()].map((active) => active.done));

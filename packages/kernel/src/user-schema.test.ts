@@ -1,0 +1,152 @@
+import { describe, expect, test } from 'vitest';
+import type { JsonObject, JsonValue } from './json.js';
+import { checkBySchema, findSchemaFault } from './user-schema.js';
+
+const check = (schema: JsonObject, value: JsonValue): string[] => {
+  expect(findSchemaFault(schema)).toBeUndefined();
+  return checkBySchema(schema, value, 'arguments');
+};
+const node = { type: 'object', properties: { next: { $ref: '#' } }, additionalProperties: false };
+const textOf = (text: object): JsonObject => ({ properties: { a: text as JsonObject } });
+
+describe('a schema is enforced in full', () => {
+  test.each<[string, JsonObject, JsonValue, string]>([
+    ['a required key that is not in properties', { required: ['a'], properties: {} }, {}, 'a: is required'],
+    ['a required key with a default', { required: ['a'], ...textOf({ default: 1 }) }, {}, 'a: is required'],
+    ['anyOf at the root', { anyOf: [{ required: ['a'] }, { required: ['b'] }] }, {}, 'b: is required'],
+    ['allOf at the root', { allOf: [{ required: ['a'] }] }, {}, 'a: is required'],
+    ['items without a type', textOf({ items: { type: 'string' } }), { a: [1] }, 'a.0: must be string'],
+    ['minLength without a type', textOf({ minLength: 2 }), { a: 'x' }, 'a: must NOT have fewer'],
+    ['minimum without a type', textOf({ minimum: 2 }), { a: 1 }, 'a: must be >= 2'],
+    ['not', { not: { required: ['a'] } }, { a: 1 }, 'arguments: must NOT be valid'],
+    ['if and else', { if: { required: ['a'] }, else: { required: ['b'] } }, {}, 'b: is required'],
+    ['dependentRequired', { dependentRequired: { a: ['b'] } }, { a: 1 }, 'b: is required'],
+    ['propertyNames', { propertyNames: { pattern: '^a' } }, { b: 1 }, 'arguments: must match pattern'],
+    [
+      'patternProperties',
+      { patternProperties: { '^a': { type: 'string' } } },
+      { ab: 1 },
+      'ab: must be string',
+    ],
+    ['unevaluatedProperties', { unevaluatedProperties: false }, { a: 1 }, 'arguments: '],
+    ['an unknown key', { additionalProperties: false }, { b: 1 }, 'NOT have additional properties: "b"'],
+    ['a format', textOf({ format: 'date' }), { a: '2026-02-30' }, 'a: must match format "date"'],
+    [
+      'uniqueItems',
+      textOf({ uniqueItems: true }),
+      {
+        a: [
+          { x: 1, y: 2 },
+          { y: 2, x: 1 },
+        ],
+      },
+      'a: must not',
+    ],
+    ['a recursive reference', node, { next: { next: { other: 1 } } }, 'next.next: '],
+    ['a name of Object.prototype', { required: ['constructor'] }, {}, 'constructor: is required'],
+    [
+      'a key with a slash',
+      { properties: { 'a/b': { type: 'string' } } },
+      { 'a/b': 1 },
+      'a/b: must be string',
+    ],
+    [
+      'a tuple of draft 07',
+      { $schema: 'http://json-schema.org/draft-07/schema#', ...textOf({ items: [{ type: 'string' }] }) },
+      { a: [1] },
+      'a.0: must be string',
+    ],
+  ])('%s', (_what, schema, value, finding) => {
+    expect(check(schema, value)).toContainEqual(expect.stringContaining(finding));
+  });
+
+  test.each<[string, JsonObject, JsonValue]>([
+    ['an integer above 2^53', textOf({ type: 'integer' }), { a: 2 ** 53 + 2 }],
+    [
+      'an optional property named as one of Object.prototype',
+      { properties: { toString: { type: 'string' } } },
+      {},
+    ],
+    ['a multiple of a fraction', textOf({ multipleOf: 0.1 }), { a: 0.3 }],
+    ['a text that looks like a number', textOf({ type: ['string', 'null'] }), { a: '1' }],
+    ['a list of different items', textOf({ uniqueItems: true }), { a: [1, '1', [1]] }],
+    ['a pattern with an escape of JavaScript', textOf({ pattern: '^\\u0041\\/[\\d-]+$' }), { a: 'A/1-2' }],
+    ['a schema with an $id', { $id: 'https://json-schema.org/draft/2020-12/schema', type: 'object' }, {}],
+  ])('and lets pass: %s', (_what, schema, value) => {
+    expect(check(schema, value)).toEqual([]);
+    // The next schema of the same $id is another one.
+    expect(check({ ...schema }, value)).toEqual([]);
+  });
+});
+
+describe('a schema is refused', () => {
+  const deep = (levels: number): JsonObject => (levels === 0 ? {} : { not: deep(levels - 1) });
+
+  test.each<[string, JsonObject, string]>([
+    ['look-ahead', textOf({ pattern: '(?=a)b' }), '(?='],
+    ['look-behind', textOf({ pattern: '(?<=a)b' }), '(?<='],
+    ['a back reference', textOf({ pattern: '(a)\\1' }), '\\1'],
+    ['the same in names', { patternProperties: { '(a)\\1': true } }, '\\1'],
+    ['the same in propertyNames', { propertyNames: { pattern: '(?!a)' } }, '(?!'],
+    ['patterns that are too large', textOf({ allOf: Array(5).fill({ pattern: '(a?){1000}' }) }), 'too large'],
+    ['an unknown keyword', textOf({ minlength: 1 }), 'properties.a.minlength: is not a keyword'],
+    ['an unknown keyword in a definition', { $defs: { x: { foo: 1 } } }, '$defs.x.foo: is not a keyword'],
+    ['an unknown format', textOf({ format: 'shoe-size' }), 'unknown format "shoe-size"'],
+    ['a format that takes any time', textOf({ format: 'regex' }), 'properties.a.format: '],
+    ['an unknown type', textOf({ type: 'strin' }), 'type'],
+    [
+      'a remote reference',
+      { $ref: 'https://example.org/a.json' },
+      '$ref: must refer to a part of this schema',
+    ],
+    ['a reference to nothing', { $ref: '#/$defs/a' }, "can't resolve reference"],
+    ['an unknown dialect', { $schema: 'http://json-schema.org/draft-04/schema#' }, '$schema: must be draft'],
+    ['a size beyond the limit', { description: 'x'.repeat(64 * 1024) }, 'larger than 65536 bytes'],
+    ['a depth beyond the limit', deep(65), 'nested deeper than 64 levels'],
+    ['`else` without `if`', { else: { required: ['a'] } }, '"else"'],
+  ])('with %s', (_what, schema, fault) => {
+    expect(findSchemaFault(schema)).toContain(fault);
+    expect(checkBySchema(schema, {}, 'arguments')).toEqual([
+      expect.stringContaining('arguments: the schema cannot be enforced: '),
+    ]);
+  });
+});
+
+describe('no schema and no value holds the event loop', () => {
+  const doubling = (keyword: string): JsonObject => ({
+    $ref: '#/$defs/d0',
+    $defs: Object.fromEntries(
+      Array.from({ length: 60 }, (_, level) => [
+        `d${level}`,
+        level === 59 ? { minimum: 1 } : { [keyword]: Array(2).fill({ $ref: `#/$defs/d${level + 1}` }) },
+      ]),
+    ),
+  });
+  const many = Array.from({ length: 100_000 }, (_, index) => [index]);
+
+  test.each<[string, JsonObject, JsonValue]>([
+    ['references that double at each level', doubling('allOf'), 1],
+    ['alternatives that double at each level', doubling('anyOf'), 0],
+    ['a schema that is its own part', { allOf: [{ $ref: '#' }] }, {}],
+    ['a reference to itself', { $ref: '#' }, {}],
+    [
+      'a thousand looks at each of many items',
+      textOf({ anyOf: Array(1000).fill({ contains: false }) }),
+      { a: many },
+    ],
+    ['a large pattern on a long text', textOf({ pattern: '(a|b)*a(a|b){500}c' }), { a: 'ab'.repeat(50_000) }],
+  ])('%s', (_what, schema, value) => {
+    expect(check(schema, value)).toEqual([
+      expect.stringMatching(/^arguments: (it takes too much work|is nested)/),
+    ]);
+  });
+
+  test('a pattern with nested repetition', () => {
+    expect(check(textOf({ pattern: '^(a+)+$' }), { a: `${'a'.repeat(40)}!` })).toHaveLength(1);
+    expect(check(textOf({ pattern: '^(a+)+$' }), { a: 'a'.repeat(100_000) })).toEqual([]);
+  });
+
+  test('many items that must be unique', () => {
+    expect(check(textOf({ uniqueItems: true }), { a: many })).toEqual([]);
+  });
+});

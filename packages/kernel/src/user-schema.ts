@@ -1,0 +1,251 @@
+/**
+ * JSON Schemas from users. A schema is enforced in full, or it is refused when it is applied.
+ *
+ * S1  Patterns run in a linear-time engine (RE2 syntax). Look-around and back references are refused.
+ * S2  Unknown keywords, unknown formats and references that leave the schema are refused.
+ * S3  The work of one check is limited, whatever the schema and the value: each node of the schema counts when it meets a
+ *     value, and a pattern counts its size times the length of the text. A value that needs more work does not fit.
+ * S4  ajv compiles a schema to code, so size, depth and patterns of a schema are limited.
+ */
+import { Ajv, type Options, type ValidateFunction } from 'ajv';
+import { Ajv2019 } from 'ajv/dist/2019.js';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import { fullFormats } from 'ajv-formats/dist/formats.js';
+import { RE2JS } from 're2js';
+import { toText } from './errors.js';
+import { canonicalJson, isJsonObject, type JsonObject, type JsonValue } from './json.js';
+
+const MAX_SCHEMA_BYTES = 64 * 1024;
+const MAX_SCHEMA_DEPTH = 64;
+/** Instructions of all compiled patterns of a schema. */
+const MAX_PATTERN_SIZE = 10_000;
+/** For one value (S3): about half a second. */
+const MAX_WORK = 2_000_000;
+const MAX_FINDINGS = 10;
+
+/** The keyword that counts the work of its node. It is in the compiled copy of a schema only. */
+const WORK = 'boxcar:work';
+
+class TooMuchWork extends Error {}
+
+/** Of the schema that is compiled, or the value that is checked: both are synchronous. */
+let patternSize = 0;
+let work = 0;
+
+function charge(units: number): void {
+  work += units;
+  if (work > MAX_WORK) throw new TooMuchWork('it takes too much work to check');
+}
+
+/** S1. */
+const linearPattern = Object.assign(
+  (pattern: string) => {
+    const compiled = RE2JS.compile(RE2JS.translateRegExp(pattern));
+    const size = compiled.programSize();
+    patternSize += size;
+    if (patternSize > MAX_PATTERN_SIZE)
+      throw new Error(`the patterns are too large together (${MAX_PATTERN_SIZE} instructions at most)`);
+    return {
+      test: (text: string): boolean => {
+        charge(size * (text.length + 1));
+        return compiled.test(text);
+      },
+      // ajv tells patterns apart by it.
+      toString: () => pattern,
+    };
+  },
+  { code: 'linearPattern' },
+);
+
+/** `url` is in no draft, and its expression is not linear. */
+const { url: _url, ...formats } = fullFormats;
+
+const OPTIONS: Options = {
+  // S2: ajv calls this strict. The other strict modes refuse schemas that it would enforce.
+  strictSchema: true,
+  strictTypes: false,
+  strictTuples: false,
+  strictRequired: false,
+  allowMatchingProperties: true,
+  allowUnionTypes: true,
+  validateFormats: true,
+  // `regex` is of the meta-schemas; patterns are checked as they are compiled.
+  formats: { ...formats, regex: true },
+  code: { regExp: linearPattern },
+  // Inlining repeats a part at each reference to it.
+  inlineRefs: false,
+  addUsedSchema: false,
+  // `constructor` is an ordinary name.
+  ownProperties: true,
+  // 0.3 is a multiple of 0.1.
+  multipleOfPrecision: 12,
+  logger: false,
+};
+
+function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
+  const ajv: Ajv = new Dialect(OPTIONS);
+  ajv.addKeyword({
+    keyword: WORK,
+    schemaType: 'number',
+    before: 'not',
+    errors: false,
+    validate: (weight: number, value: unknown): boolean => {
+      const size = Array.isArray(value)
+        ? value.length
+        : typeof value === 'object' && value !== null
+          ? Object.keys(value).length
+          : 0;
+      charge(weight * (1 + size));
+      return true;
+    },
+  });
+  // ajv's own compares each item with each other one.
+  ajv.removeKeyword('uniqueItems');
+  ajv.addKeyword({
+    keyword: 'uniqueItems',
+    type: 'array',
+    schemaType: 'boolean',
+    error: { message: 'must not have equal items' },
+    validate: (isUnique: boolean, items: readonly JsonValue[]): boolean =>
+      !isUnique || new Set(items.map(canonicalJson)).size === items.length,
+  });
+  return ajv;
+}
+
+const DIALECTS: readonly { readonly uri: RegExp; readonly create: () => Ajv }[] = [
+  { uri: /^https?:\/\/json-schema\.org\/draft\/2020-12\/schema#?$/, create: () => createAjv(Ajv2020) },
+  { uri: /^https?:\/\/json-schema\.org\/draft\/2019-09\/schema#?$/, create: () => createAjv(Ajv2019) },
+  { uri: /^https?:\/\/json-schema\.org\/draft-07\/schema#?$/, create: () => createAjv(Ajv) },
+];
+const DEFAULT_DIALECT = 'https://json-schema.org/draft/2020-12/schema';
+
+const made = new Map<(typeof DIALECTS)[number], Ajv>();
+
+function dialectOf(schema: JsonObject): Ajv {
+  const { $schema = DEFAULT_DIALECT } = schema;
+  const dialect = DIALECTS.find(({ uri }) => typeof $schema === 'string' && uri.test($schema));
+  if (dialect === undefined)
+    throw new Error(`$schema: must be draft 2020-12, 2019-09 or 07, not ${JSON.stringify($schema)}`);
+  const ajv = made.get(dialect) ?? dialect.create();
+  made.set(dialect, ajv);
+  return ajv;
+}
+
+/** Where a schema holds schemas. */
+const NESTED: Readonly<Record<string, 'one' | 'list' | 'map'>> = {
+  ...keys('one', 'additionalProperties propertyNames contains not if then else'),
+  ...keys('one', 'additionalItems unevaluatedItems unevaluatedProperties contentSchema'),
+  ...keys('list', 'allOf anyOf oneOf prefixItems items'),
+  ...keys('map', 'properties patternProperties dependentSchemas dependencies $defs definitions'),
+};
+
+function keys<T>(kind: T, names: string): Record<string, T> {
+  return Object.fromEntries(names.split(' ').map((name) => [name, kind]));
+}
+
+const REFERENCES: ReadonlySet<string> = new Set(['$ref', '$dynamicRef', '$recursiveRef']);
+
+/** A copy in which each node counts its work. @throws Error for what ajv would not enforce. */
+function prepare(ajv: Ajv, schema: JsonValue, path: string): JsonValue {
+  if (!isJsonObject(schema)) return schema;
+  let weight = 1;
+  const members = Object.entries(schema).map(([key, value]): [string, JsonValue] => {
+    const at = path === '' ? key : `${path}.${key}`;
+    if (!Object.hasOwn(ajv.RULES.keywords, key))
+      throw new Error(`${at}: is not a keyword that can be enforced`);
+    if (key === 'format' && value === 'regex')
+      throw new Error(`${at}: 'regex' cannot be enforced in limited time`);
+    if (REFERENCES.has(key) && !(typeof value === 'string' && value.startsWith('#')))
+      throw new Error(`${at}: must refer to a part of this schema, by '#…'`);
+    weight += Array.isArray(value) ? value.length : isJsonObject(value) ? Object.keys(value).length : 1;
+    const kind = Object.hasOwn(NESTED, key) ? NESTED[key] : undefined;
+    if (kind === undefined) return [key, value];
+    if (Array.isArray(value)) return [key, value.map((item, index) => prepare(ajv, item, `${at}.${index}`))];
+    if (kind === 'map' && isJsonObject(value))
+      return [
+        key,
+        Object.fromEntries(
+          Object.entries(value).map(([name, item]) => [name, prepare(ajv, item, `${at}.${name}`)]),
+        ),
+      ];
+    return [key, kind === 'map' ? value : prepare(ajv, value, at)];
+  });
+  return Object.fromEntries([...members, [WORK, weight]]);
+}
+
+function depthOf(value: JsonValue): number {
+  if (typeof value !== 'object' || value === null) return 0;
+  return 1 + Object.values(value).reduce((deepest: number, item) => Math.max(deepest, depthOf(item)), 0);
+}
+
+type Checker = { readonly check: ValidateFunction } | { readonly fault: string };
+
+const checkers = new WeakMap<JsonObject, Checker>();
+
+function compile(schema: JsonObject): Checker {
+  try {
+    if (Buffer.byteLength(JSON.stringify(schema)) > MAX_SCHEMA_BYTES)
+      throw new Error(`it is larger than ${MAX_SCHEMA_BYTES} bytes`);
+    if (depthOf(schema) > MAX_SCHEMA_DEPTH)
+      throw new Error(`it is nested deeper than ${MAX_SCHEMA_DEPTH} levels`);
+    const ajv = dialectOf(schema);
+    patternSize = 0;
+    work = 0;
+    // ajv resolves `#` against it; one of the user's could be the name of a meta-schema.
+    const copy = prepare(ajv, { ...schema, $id: 'boxcar:/schema' }, '') as JsonObject;
+    try {
+      return { check: ajv.compile(copy) };
+    } finally {
+      ajv.removeSchema(copy);
+    }
+  } catch (error) {
+    return { fault: toText(error instanceof Error ? error.message : error) };
+  }
+}
+
+function checkerOf(schema: JsonObject): Checker {
+  const checker = checkers.get(schema) ?? compile(schema);
+  checkers.set(schema, checker);
+  return checker;
+}
+
+/** Why this JSON Schema is refused; undefined when each of its keywords can be enforced. */
+export function findSchemaFault(schema: JsonObject): string | undefined {
+  const checker = checkerOf(schema);
+  return 'fault' in checker ? checker.fault : undefined;
+}
+
+const pointerToPath = (pointer: string): string[] =>
+  pointer
+    .split('/')
+    .slice(1)
+    .map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~'));
+
+/**
+ * What is wrong with a value by a JSON Schema of a user, as `path: message`; empty when it fits. A check ends at the first
+ * fault; of alternatives (`anyOf`) each one's fault is named.
+ *
+ * @param root - The name of the value itself.
+ */
+export function checkBySchema(schema: JsonObject, value: JsonValue, root: string): string[] {
+  const checker = checkerOf(schema);
+  if ('fault' in checker) return [`${root}: the schema cannot be enforced: ${checker.fault}`];
+  work = 0;
+  try {
+    if (checker.check(value)) return [];
+  } catch (error) {
+    if (error instanceof TooMuchWork) return [`${root}: ${error.message}`];
+    if (error instanceof RangeError) return [`${root}: is nested too deeply for its schema`];
+    throw error;
+  }
+  const findings = (checker.check.errors ?? []).map(({ keyword, instancePath, params, message }) => {
+    const isMissing = keyword === 'required' || keyword === 'dependentRequired' || keyword === 'dependencies';
+    const missing: unknown = isMissing ? params.missingProperty : undefined;
+    const path = [...pointerToPath(instancePath), ...(typeof missing === 'string' ? [missing] : [])];
+    const unknown: unknown = params.additionalProperty ?? params.unevaluatedProperty;
+    const name = typeof unknown === 'string' ? `: ${JSON.stringify(unknown)}` : '';
+    const text = typeof missing === 'string' ? 'is required' : `${message ?? keyword}${name}`;
+    return `${path.join('.') || root}: ${text}`;
+  });
+  return [...new Set(findings)].slice(0, MAX_FINDINGS);
+}
