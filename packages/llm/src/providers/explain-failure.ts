@@ -1,7 +1,7 @@
 /** From whatever an exchange threw to the `ModelError` that names it. */
 import { ModelError, type ModelErrorCode } from '@boxcar/kernel';
 import { CutOff, StreamError } from './collect.js';
-import type { Exchange } from './exchange.js';
+import { type Exchange, MAX_ERROR_BYTES } from './exchange.js';
 import {
   type FailureEvidence,
   findErrorInBody,
@@ -28,13 +28,13 @@ export interface Caller {
 }
 
 const shorten = (text: string): string => {
-  const words = text.replaceAll(/\s+/g, ' ').trim();
+  const words = text.slice(0, MAX_ERROR_BYTES).replaceAll(/\s+/g, ' ').trim();
   return words.length > MAX_WORDS ? `${words.slice(0, MAX_WORDS).toWellFormed()}…` : words;
 };
 
 const looksLikeHtml = (body: string): boolean => /^\s*<(!doctype|html|head|body|\?xml)/i.test(body);
 
-const titleOf = (body: string): string => /<title[^>]*>([^<]*)</i.exec(body)?.[1] ?? body;
+const titleOf = (body: string): string => /<title(?:\s[^<>]*)?>([^<]*)</i.exec(body)?.[1] ?? body;
 
 /** `error` and what caused it, from the outside in. */
 function causesOf(error: unknown): readonly Error[] {
@@ -57,8 +57,10 @@ const networkCodeOf = (causes: readonly Error[]): string | undefined =>
   causes.map((cause) => textMember(cause, 'code')).findLast((code) => /^[A-Z][A-Z0-9_]+$/.test(code ?? ''));
 
 const bodyOf = (causes: readonly Error[], exchange: Exchange): string | undefined =>
-  exchange.unexpectedBody ??
-  causes.map((cause) => textMember(cause, 'responseBody')).find((body) => body !== undefined);
+  (
+    exchange.unexpectedBody ??
+    causes.map((cause) => textMember(cause, 'responseBody')).find((body) => body !== undefined)
+  )?.slice(0, MAX_ERROR_BYTES);
 
 function providerErrorOf(causes: readonly Error[], body: string | undefined): ProviderError | undefined {
   const inStream = causes.find((cause) => cause instanceof StreamError)?.cause;
