@@ -1,5 +1,5 @@
 /** From whatever an exchange threw to the `ModelError` that names it. */
-import { ModelError, type ModelErrorCode } from '@boxcar/kernel';
+import { ModelError, type ModelErrorCode, maskSecrets } from '@boxcar/kernel';
 import { CutOff, StreamError } from './collect.js';
 import { type Exchange, MAX_ERROR_BYTES } from './exchange.js';
 import {
@@ -126,10 +126,9 @@ const adviceOf = (code: ModelErrorCode, caller: Caller): string => {
   return '';
 };
 
-/** Error messages and details with the key taken out, wherever a provider repeats it. */
-function conceal(text: string, { apiKey }: Caller): string {
-  return apiKey === undefined || apiKey === '' ? text : text.replaceAll(apiKey, '[key]');
-}
+/** Without the key, wherever a provider repeats it, also when it is too short for a declared secret. */
+const conceal = (text: string, { apiKey = '', keyVariable }: Caller): string =>
+  maskSecrets(text, [{ name: keyVariable, value: apiKey }]);
 
 /** The address without what a path may give away. */
 const hostOf = (baseUrl: string): string => (URL.canParse(baseUrl) ? new URL(baseUrl).host : '');
@@ -161,7 +160,10 @@ export function explainFailure(
   const ownWords = providerError?.message ?? (isPage ? titleOf(body) : (body ?? ''));
   const location = exchange.headers?.get('location');
   const isRedirect = status !== undefined && status >= 300 && status < 400;
-  const words = shorten(isRedirect ? `it redirects to ${hostOf(location ?? '') || 'elsewhere'}` : ownWords);
+  // Before it is cut: a part of the key would be left.
+  const words = shorten(
+    conceal(isRedirect ? `it redirects to ${hostOf(location ?? '') || 'elsewhere'}` : ownWords, caller),
+  );
   const did = fault?.message ?? describe(evidence, words, causes);
   const retryAfterMs =
     canRetry && exchange.headers !== undefined ? readRetryAfter(exchange.headers, now) : undefined;
@@ -179,7 +181,7 @@ export function explainFailure(
   const details = Object.entries(named).filter(([, value]) => value !== undefined);
   const clean = details.map(([name, value]): [string, unknown] => [
     name,
-    typeof value === 'string' ? conceal(shorten(value), caller) : value,
+    typeof value === 'string' ? shorten(conceal(value, caller)) : value,
   ]);
   return new ModelError(
     code,

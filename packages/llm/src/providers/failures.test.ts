@@ -112,7 +112,7 @@ const responses: readonly (readonly [name: string, Behaviour, Expected])[] = [
     [
       'model_unauthorized',
       false,
-      /Incorrect API key provided: \[key\].*Check [A-Z_]+_API_KEY of the workers/,
+      /Incorrect API key provided: \[secret: [A-Z_]+_API_KEY\].*Check [A-Z_]+_API_KEY of the workers/,
     ],
   ],
   ['403', { status: 403, error: { message: 'not for you' } }, ['model_unauthorized', false]],
