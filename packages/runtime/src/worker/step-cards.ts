@@ -64,6 +64,9 @@ export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelRep
 /** What the metadata of the notice say that reminds of the length of the context. */
 export const CONTEXT_REMINDER = 'context_reminder';
 
+/** What the metadata of the notice say that reminds of the number of calls. */
+export const CALLS_REMINDER = 'calls_reminder';
+
 /** Words of the kernel to the model. */
 export const noticeCard = (author: StepAuthor, text: string, notice?: string): NewCard =>
   cardOf(author, {
