@@ -4,7 +4,7 @@ import { createRequire } from 'node:module';
 import { dirname, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
-import { openStack, parseConfig, reportError } from '@boxcar/cli';
+import { declareEnvironmentSecrets, openStack, parseConfig, reportError } from '@boxcar/cli';
 import { createLog, createWorker } from '@boxcar/runtime';
 
 const HELP = `Usage: npm start [-- [folder] [--once] [--json] [--model <provider>:<model>]]
@@ -82,6 +82,7 @@ async function main({ once, folder: given, model: chosen, help }) {
     process.stdout.write(`${HELP}\n`);
     return;
   }
+  declareEnvironmentSecrets();
   const config = parseConfig();
   withStack = config.logLevel === 'debug';
   const folder = given === undefined ? root : resolve(given);

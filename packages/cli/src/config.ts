@@ -1,6 +1,6 @@
 /** The settings of a process, from its environment: read once, every problem reported together, frozen. */
 import { readFileSync } from 'node:fs';
-import { KernelError, MAX_DURATION_MS, type PriceTable, pricesSchema } from '@boxcar/kernel';
+import { declareSecrets, KernelError, MAX_DURATION_MS, type PriceTable, pricesSchema } from '@boxcar/kernel';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
 import type { LogLevel, PackLimits } from '@boxcar/runtime';
 import { z } from 'zod';
@@ -151,6 +151,11 @@ const environmentSchema = z
 export const childEnvironment = (
   other: Readonly<Record<string, string | undefined>>,
 ): Record<string, string | undefined> => ({ ...process.env, ...other });
+
+/** Declares the secrets of an environment, which no error, log line or result of a tool shows while the answer is in use. */
+export const declareEnvironmentSecrets = (
+  env: Readonly<Record<string, string | undefined>> = process.env,
+): Disposable => declareSecrets(env);
 
 const isSet = (entry: [string, string | undefined]): boolean => entry[1] !== undefined && entry[1] !== '';
 

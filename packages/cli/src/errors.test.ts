@@ -44,6 +44,12 @@ it('without a server every command says in one line what to check', async () => 
     await expectError(args, NOBODY, line, cliHere);
 });
 
+it('no line shows the value of a variable that is a secret', async () => {
+  const env = { DATABASE_URL: migrated.url, REDIS_URL, MY_API_KEY: 'sk-0123456789-abcdef' };
+  const args = ['submit', 'launch_principal', '--arg', `profile_name=${env.MY_API_KEY}`];
+  await expectError([...args, '--arg', 'instruction=y'], env, /'\[secret: MY_API_KEY\]'/, cliHere);
+});
+
 it('with a wrong user or password every way in says so in one line', async () => {
   const line =
     /^boxcar: database_auth_failed: Postgres: .*somebody_else.* Correct user, password and database name in DATABASE_URL\.$/m;

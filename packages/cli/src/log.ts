@@ -1,3 +1,4 @@
+import { maskSecrets } from '@boxcar/kernel';
 import { createLog, type Log, type LogLevel } from '@boxcar/runtime';
 import { toLine } from './text.js';
 
@@ -6,8 +7,8 @@ const RANK: Readonly<Record<LogLevel, number>> = { debug: 0, info: 1, warn: 2, e
 const REPEAT_MS = 30_000;
 
 function describe(value: unknown): string {
-  if (value instanceof Error) return value.message;
-  return typeof value === 'string' ? value : JSON.stringify(value);
+  if (value instanceof Error) return maskSecrets(value.message);
+  return maskSecrets(typeof value === 'string' ? value : (JSON.stringify(value) ?? ''));
 }
 
 /** Lines for people on stderr: time, level, event, `name=value`. */
@@ -15,7 +16,7 @@ function createHumanLog(level: LogLevel): Log {
   return (of, event, fields = {}) => {
     if (RANK[of] < RANK[level]) return;
     const time = new Date().toISOString().slice(11, 23);
-    const parts = Object.entries(fields).map(([name, value]) => `${name}=${toLine(describe(value) ?? '')}`);
+    const parts = Object.entries(fields).map(([name, value]) => `${name}=${toLine(describe(value))}`);
     process.stderr.write(`${[time, of.padEnd(5), event, ...parts].join(' ')}\n`);
   };
 }

@@ -1,4 +1,4 @@
-import { type ErrorBody, type ErrorCode, toErrorBody } from '@boxcar/kernel';
+import { type ErrorBody, type ErrorCode, maskSecrets, toErrorBody } from '@boxcar/kernel';
 import { toDatabaseError } from '@boxcar/store';
 import { toLine } from './text.js';
 
@@ -44,7 +44,7 @@ export function reportError(
 ): void {
   const error = toDatabaseError(thrown);
   const body = toErrorBody(error, options.code);
-  const stack = options.withStack ? stackOf(error) : [];
+  const stack = options.withStack ? maskSecrets(stackOf(error)) : [];
   if (options.isJson) {
     process.stderr.write(
       `${JSON.stringify({ error: { ...body, ...(stack.length > 0 ? { stack } : {}) } })}\n`,

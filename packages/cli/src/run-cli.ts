@@ -23,7 +23,7 @@ import { addTree } from './commands/tree.js';
 import { addWhy } from './commands/why.js';
 import { addWhyStuck } from './commands/why-stuck.js';
 import { addWorker } from './commands/worker.js';
-import { parseConfig } from './config.js';
+import { declareEnvironmentSecrets, parseConfig } from './config.js';
 import { createContext } from './context.js';
 import { reportError } from './report-error.js';
 
@@ -142,6 +142,7 @@ function helpFor(program: Command, args: readonly string[]): string {
  * @returns The exit code; failures have been reported on stderr.
  */
 export async function runCli(args: readonly string[], options: CliOptions = {}): Promise<number> {
+  using _secrets = declareEnvironmentSecrets(options.env);
   let exitCode = 0;
   let withStack = false;
   // Also when the command line cannot be read.

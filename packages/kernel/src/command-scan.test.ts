@@ -153,8 +153,10 @@ describe('the commands of a text', () => {
     ['blocks within each other', '<z>\n'],
     ['backticks', 'a ` b `` c\n'],
     ['tags and comments that are none', '<z <!- <z\n'],
+    ['tags after many blanks', '<z>'],
+    ['braces that are never closed', ',t a={{{{\n'],
   ])('cost no more than the text is long: %s', (_what, part) => {
-    const text = `,anchors\n${part.repeat(20_000)}${'</z>\n'.repeat(20_000)}`;
+    const text = `,anchors\n${' '.repeat(500_000)}${part.repeat(100_000)}\n${'</z>\n'.repeat(20_000)}`;
     expect(scanCommands(text).commands[0]).toBe(',anchors');
   });
 });

@@ -18,20 +18,28 @@ export interface CommandScan {
 const COMMAND = /^ {0,3},[A-Za-z_][\w.-]*(?=\s|$)/;
 const NAMED_ARGUMENT = /^[ \t]+(?:--)?[A-Za-z_][\w.-]*=/;
 const MAX_COMMAND_LINES = 200;
+/** Characters of a text that are read again for commands which are never closed. Beyond it a command is its own line. */
+const MAX_VAIN = 1_000_000;
 
-/** The index of the line behind the command that begins at `at`. */
-function findCommandEnd(lines: readonly string[], at: number): number {
+/** The index of the line after the command that begins at `at`, and how many characters were read in vain. */
+function findCommandEnd(
+  lines: readonly string[],
+  at: number,
+  maxLines: number,
+): { readonly end: number; readonly vain: number } {
   const lexer = new CommandLexer();
   lexer.feed((lines[at] ?? '').trimStart().slice(1));
   let end = at + 1;
-  for (; end < at + MAX_COMMAND_LINES; end += 1) {
+  let read = 0;
+  for (; end < at + maxLines; end += 1) {
     const next = lines[end];
     if (next === undefined || next.trim() === '' || opensForeign(next)) break;
     if (lexer.open === null && !NAMED_ARGUMENT.test(next)) break;
     lexer.feed(`\n${next}`);
+    read += next.length;
   }
   // What is never closed would take the rest of the text with it.
-  return lexer.open === null ? end : at + 1;
+  return lexer.open === null ? { end, vain: 0 } : { end: at + 1, vain: read };
 }
 
 /** The commands of an assistant's text, each to be read by `parseCommaCommand`. */
@@ -40,9 +48,12 @@ export function scanCommands(text: string): CommandScan {
   const foreign = findForeignLines(lines);
   const commands: string[] = [];
   const visible: string[] = [];
+  let vainTotal = 0;
   for (let at = 0; at < lines.length; ) {
     if (foreign[at] !== true && COMMAND.test(lines[at] ?? '')) {
-      const end = findCommandEnd(lines, at);
+      const maxLines = vainTotal < MAX_VAIN ? MAX_COMMAND_LINES : 1;
+      const { end, vain } = findCommandEnd(lines, at, maxLines);
+      vainTotal += vain;
       commands.push(lines.slice(at, end).join('\n').trim());
       at = end;
     } else {

@@ -2,6 +2,7 @@
  * The error catalogue: every code a caller can meet, what it means, its HTTP status, whether a retry can help, and what
  * to do next. Codes are never reused. `docs/errors.md` lists the same codes; a test keeps the two equal.
  */
+import { maskSecrets } from './secrets.js';
 
 export interface ErrorEntry {
   readonly message: string;
@@ -422,7 +423,7 @@ export interface ErrorBody {
   readonly details?: ErrorDetails;
 }
 
-/** The one error class: a code of the catalogue, the ids involved, and the cause. */
+/** The one error class: a code of the catalogue, the ids involved, and the cause. No text of it holds a secret. */
 export class KernelError extends Error {
   override readonly name = 'KernelError';
   readonly code: ErrorCode;
@@ -435,11 +436,11 @@ export class KernelError extends Error {
   ) {
     const known = ERROR_CATALOGUE[code];
     super(
-      `${options.message ?? known.message} ${options.next ?? known.next}`,
+      maskSecrets(`${options.message ?? known.message} ${options.next ?? known.next}`),
       'cause' in options ? { cause: options.cause } : undefined,
     );
     this.code = code;
-    this.details = options.details ?? {};
+    this.details = maskSecrets(options.details ?? {});
   }
 
   get entry(): ErrorEntry {
@@ -467,5 +468,5 @@ export function toText(value: unknown): string {
 /** Any thrown value as an error body; foreign errors become `fallback` with their own words. */
 export function toErrorBody(error: unknown, fallback: ErrorCode = 'internal_error'): ErrorBody {
   if (error instanceof KernelError) return error.toJSON();
-  return { code: fallback, message: toText(error instanceof Error ? error.message : error) };
+  return { code: fallback, message: maskSecrets(toText(error instanceof Error ? error.message : error)) };
 }

@@ -67,19 +67,22 @@ function findStretches(text: string): readonly Stretch[] {
   const open: { readonly name: string; readonly line: number; readonly isFirst: boolean }[] = [];
   const counts = new Map<string, number>();
   let line = 0;
-  let lineStart = 0;
+  /** Up to `seen` the line has no words yet. */
+  let isBlankSoFar = true;
   let seen = 0;
   const moveTo = (index: number): number => {
     for (; seen < index; seen += 1) {
-      if (text[seen] !== '\n') continue;
-      line += 1;
-      lineStart = seen + 1;
+      const character = text[seen];
+      if (character === '\n') {
+        line += 1;
+        isBlankSoFar = true;
+      } else if (isBlankSoFar) isBlankSoFar = isBlank(character);
     }
     return line;
   };
   for (const { 0: token, 2: slash, 3: tag, 4: endSlash, index } of text.matchAll(TOKEN)) {
     const first = moveTo(index);
-    const isFirst = isBlank(text.slice(lineStart, index));
+    const isFirst = isBlankSoFar;
     const last = moveTo(index + token.length);
     if (last > first) found.push([first, last]);
     if (tag === undefined || endSlash === '/' || VOID.test(tag)) continue;

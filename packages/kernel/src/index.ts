@@ -243,6 +243,7 @@ export {
 export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
+export { declareSecrets, maskSecrets, type Secret, warnOfSecrets } from './secrets.js';
 export {
   FORK_RESULT_INSTRUCTION,
   forkResultText,

@@ -64,7 +64,7 @@ const LIKELY: readonly RegExp[] = [
 const ANSWER = /max_(completion_|output_|new_)?tokens|(completion|output) token/i;
 /** What was asked for as an answer, whatever it is compared with. */
 const ANSWER_ALONE =
-  /(?<!\+ \W?)max_\w*tokens\W{0,3}(must|should|has to) be (≤|<=|<|less|lower|smaller|at most|no more)/i;
+  /(?<!\+ \W?)max_\w{0,40}tokens\W{0,3}(must|should|has to) be (≤|<=|<|less|lower|smaller|at most|no more)/i;
 /** An allowance, whatever of. */
 const RATE =
   /rate.?limit|too many requests|per.?(second|minute|min\b|hour|day)|\b[TR]P[MDS]\b|quota|throttl|please wait/i;

@@ -3,6 +3,7 @@ import type { ErrorBody } from './errors.js';
 import type { TurnId } from './ids.js';
 import type { JsonValue } from './json.js';
 import type { Message, ToolSchema } from './message.js';
+import { maskSecrets } from './secrets.js';
 
 export interface ModelRequest {
   readonly messages: readonly Message[];
@@ -87,7 +88,7 @@ export type ModelErrorCode =
   | 'model_unknown'
   | 'script_mismatch';
 
-/** A failed model call, typed by what the caller may do about it. */
+/** A failed model call, typed by what the caller may do about it. No text of it holds a secret. */
 export class ModelError extends Error {
   override readonly name = 'ModelError';
   readonly code: ModelErrorCode;
@@ -107,11 +108,11 @@ export class ModelError extends Error {
       cause?: unknown;
     } = {},
   ) {
-    super(message, 'cause' in options ? { cause: options.cause } : undefined);
+    super(maskSecrets(message), 'cause' in options ? { cause: options.cause } : undefined);
     this.code = code;
     this.canRetry = options.canRetry ?? false;
     this.retryAfterMs = options.retryAfterMs;
-    this.details = options.details ?? {};
+    this.details = maskSecrets(options.details ?? {});
   }
 
   toJSON(): ErrorBody {

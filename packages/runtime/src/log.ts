@@ -1,3 +1,5 @@
+import { maskSecrets } from '@boxcar/kernel';
+
 /** Structured log lines; the default writes JSON to stderr, so that stdout stays for answers. */
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error';
 export type Log = (level: LogLevel, event: string, fields?: Readonly<Record<string, unknown>>) => void;
@@ -12,10 +14,28 @@ export function createLog(level: LogLevel): Log {
   return (of, event, fields = {}) => {
     if (RANK[of] < RANK[level]) return;
     const record = Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, plain(value)]));
-    process.stderr.write(
-      `${JSON.stringify({ time: new Date().toISOString(), level: of, event, ...record })}\n`,
-    );
+    const line = JSON.stringify({ time: new Date().toISOString(), level: of, event, ...record });
+    process.stderr.write(`${maskSecrets(line)}\n`);
   };
 }
+
+/** An error of outside code, without secrets; our own errors hold none. */
+function maskError(error: Error): Error {
+  const [message, stack] = maskSecrets([error.message, error.stack]);
+  if (message === error.message && stack === error.stack) return error;
+  return Object.assign(new Error(message), { name: error.name, stack });
+}
+
+/** A log whose fields hold no secret, whoever writes the lines. */
+export const withoutSecrets =
+  (log: Log): Log =>
+  (level, event, fields) => {
+    if (fields === undefined) return log(level, event);
+    const masked = Object.entries(fields).map(([name, value]) => [
+      name,
+      value instanceof Error ? maskError(value) : maskSecrets(value),
+    ]);
+    log(level, event, Object.fromEntries(masked));
+  };
 
 export const silentLog: Log = () => undefined;

@@ -3,7 +3,7 @@ import { type Build, createPool, endPool } from '@boxcar/store';
 import { createQueueDoor, type QueueDoor, type QueueDoorOptions } from './door/queue-door.js';
 import { createToolResultsDoor } from './door/tool-results-door.js';
 import { BullMqDoorbell } from './doorbell/bullmq.js';
-import { type Log, silentLog } from './log.js';
+import { type Log, silentLog, withoutSecrets } from './log.js';
 import type { PackLimits } from './packer.js';
 import { openQueues, type QueueConnection } from './queues.js';
 import { Runtime } from './runtime.js';
@@ -45,7 +45,7 @@ export interface OpenRuntime extends AsyncDisposable {
  * @param build - For tests: what another build would be.
  */
 export function openRuntime(options: OpenRuntimeOptions, build?: Build): OpenRuntime {
-  const log = options.log ?? silentLog;
+  const log = withoutSecrets(options.log ?? silentLog);
   const connection: QueueConnection =
     options.redisUrl === undefined
       ? { kind: 'postgres', url: options.databaseUrl }

@@ -11,7 +11,7 @@ const OWN_FILE = fileURLToPath(import.meta.url);
 /** Where in the plugin, or beside it, an error came up: the first line of its stack that is of this folder. */
 function placeOf(error: unknown, path: string): string {
   const stack = error instanceof Error ? (error.stack ?? '') : '';
-  for (const [, url, line, column] of stack.matchAll(/((?:file:\/\/)?\/[^\s()]+?):(\d+):(\d+)/g)) {
+  for (const [, url, line, column] of stack.matchAll(/(?<=[\s(])((?:file:\/\/)?\/[^\s()]+):(\d+):(\d+)/g)) {
     const file = url?.startsWith('file:') ? fileURLToPath(url) : (url ?? '');
     // From here on it is who loads the plugin.
     if (file === OWN_FILE) break;

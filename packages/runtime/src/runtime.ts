@@ -66,7 +66,7 @@ import { provisionAgent } from './handlers/provision-agent.js';
 import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
 import { tapeHandoff } from './handlers/tape-handoff.js';
-import { type Log, silentLog } from './log.js';
+import { type Log, silentLog, withoutSecrets } from './log.js';
 import { OnceAtATime } from './once-at-a-time.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
 import type { PackPreview, PreviewOptions } from './preview.js';
@@ -264,7 +264,7 @@ export class Runtime implements RuntimeCore {
     this.limits = options.limits ?? {};
     this.handlerTimeoutMs = checkDuration(options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, 'handlerTimeoutMs');
     this.prices = [options.prices ?? {}, BUILT_IN_PRICES];
-    this.log = options.log ?? silentLog;
+    this.log = withoutSecrets(options.log ?? silentLog);
     this.#stopWatching = [logPoolWaits(options.pool, this.log), cutOffSilent(options.pool, this.log)];
     this.sessions = new SessionGraph(options.pool);
     this.builds = new BuildWatch(options.pool, build);

@@ -113,8 +113,8 @@ export function spawnNode(
 function toCommand(file: string): string[] {
   if (!file.endsWith('.ts')) return [file];
   if (process.env.BOXCAR_TEST_BUILT === '1') {
-    const built = file.replace(/([\\/])src([\\/].*)\.ts$/, '$1dist$2.js');
-    if (built !== file && existsSync(built)) return [built];
+    const built = `${file.slice(0, -3).replace(/([\\/])src([\\/])/, '$1dist$2')}.js`;
+    if (existsSync(built)) return [built];
   }
   return ['--conditions=@boxcar/source', `--import=${loader}`, file];
 }

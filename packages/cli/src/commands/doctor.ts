@@ -56,7 +56,7 @@ interface Extent {
   readonly timeoutMs: number;
 }
 
-const POOLER_TROUBLE = /prepared statement .* exist|unsupported startup parameter/;
+const POOLER_TROUBLE = /prepared statement .{0,200} exist|unsupported startup parameter/;
 const POOLER_NEXT =
   'A transaction pooler stands in between: it must know prepared statements (PgBouncer 1.21 or newer with max_prepared_statements), and DATABASE_DIRECT_URL must lead past it.';
 

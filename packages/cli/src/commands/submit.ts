@@ -175,6 +175,11 @@ async function waitFor(
   }
 }
 
+const warningsOf = (answer: JsonValue): readonly string[] => {
+  const warnings = isJsonObject(answer) ? answer.warnings : undefined;
+  return Array.isArray(warnings) ? warnings.filter((warning) => typeof warning === 'string') : [];
+};
+
 /** `boxcar submit`: accepted when it returns, like a call of the library. */
 async function runSubmit(
   context: Context,
@@ -199,6 +204,7 @@ async function runSubmit(
     channelId: flags.channel,
     idempotencyKey: flags.key,
   });
+  for (const warning of warningsOf(accepted.answer)) context.note(warning);
   if (accepted.isReplay) context.note('this key was accepted before; nothing was done again');
   const awaited = flags.wait === true ? awaitedOf(accepted) : undefined;
   if (awaited === undefined) {

@@ -45,6 +45,7 @@ async function runHandoff(context: Context, ref: string, name: string, flags: Ha
       ...(expectHead === undefined ? {} : { expectedHead: expectHead }),
       ...(key === undefined ? {} : { dedupKey: key }),
     });
+    for (const warning of done.warnings ?? []) context.note(warning);
     if (done.isRepeated) context.note('this key was used before; nothing was appended again');
     context.answer({ name, anchor: done.anchor, event: done.event, is_repeated: done.isRepeated }, () =>
       toPlain(handoffText(name)),

@@ -5,10 +5,13 @@
  * X2  A stream that has begun and falls silent is given up after `idleMs`, a byte of any kind resets the clock.
  * X3  An answer that is no stream where one was asked for never reaches the SDK's stream parser, which would see
  *     nothing in it.
+ * X4  Of a body that is not an answer, 64 KiB are read: an error message is short, whatever the provider sends.
  */
 import { ModelError, startTimer, type Timer } from '@boxcar/kernel';
 
 const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
+/** Read of a body that tells of an error (X4). */
+export const MAX_ERROR_BYTES = 64 * 1024;
 
 export interface Exchange extends Disposable {
   readonly fetch: typeof globalThis.fetch;
@@ -61,16 +64,24 @@ export function openExchange(options: {
       ),
     );
   };
-  const count = new TransformStream<Uint8Array, Uint8Array>({
-    transform(chunk, controller) {
-      seen.bytes += chunk.byteLength;
-      if (seen.bytes > MAX_ANSWER_BYTES)
-        giveUp('model_failed', `sent more than ${MAX_ANSWER_BYTES} bytes in one answer`);
-      else watch();
-      controller.enqueue(chunk);
-    },
-    flush: () => timer?.clear(),
-  });
+  const count = (isAnswer: boolean) =>
+    new TransformStream<Uint8Array, Uint8Array>({
+      transform(chunk, controller) {
+        const room = MAX_ERROR_BYTES - seen.bytes;
+        seen.bytes += chunk.byteLength;
+        if (!isAnswer && chunk.byteLength > room) {
+          timer?.clear();
+          controller.enqueue(chunk.subarray(0, room));
+          controller.terminate();
+          return;
+        }
+        if (seen.bytes > MAX_ANSWER_BYTES)
+          giveUp('model_failed', `sent more than ${MAX_ANSWER_BYTES} bytes in one answer`);
+        else watch();
+        controller.enqueue(chunk);
+      },
+      flush: () => timer?.clear(),
+    });
 
   const observe: typeof globalThis.fetch = async (input, init) => {
     const response = await fetch(input, { ...init, redirect: 'manual', signal });
@@ -79,8 +90,10 @@ export function openExchange(options: {
     if (response.body === null) return response;
     watch();
     const { status, statusText, headers } = response;
-    const observed = new Response(response.body.pipeThrough(count), { status, statusText, headers });
-    if (!options.isStreaming || !response.ok || isStream(response)) return observed;
+    const isExpected = !options.isStreaming || isStream(response);
+    const body = response.body.pipeThrough(count(response.ok && isExpected));
+    const observed = new Response(body, { status, statusText, headers });
+    if (isExpected || !response.ok) return observed;
     seen.unexpectedBody = await observed.text();
     throw new UnexpectedAnswer(`the answer is ${headers.get('content-type')}, not an event stream`);
   };

@@ -1,7 +1,7 @@
 /** From whatever an exchange threw to the `ModelError` that names it. */
-import { ModelError, type ModelErrorCode } from '@boxcar/kernel';
+import { ModelError, type ModelErrorCode, maskSecrets } from '@boxcar/kernel';
 import { CutOff, StreamError } from './collect.js';
-import type { Exchange } from './exchange.js';
+import { type Exchange, MAX_ERROR_BYTES } from './exchange.js';
 import {
   type FailureEvidence,
   findErrorInBody,
@@ -28,13 +28,13 @@ export interface Caller {
 }
 
 const shorten = (text: string): string => {
-  const words = text.replaceAll(/\s+/g, ' ').trim();
+  const words = text.slice(0, MAX_ERROR_BYTES).replaceAll(/\s+/g, ' ').trim();
   return words.length > MAX_WORDS ? `${words.slice(0, MAX_WORDS).toWellFormed()}…` : words;
 };
 
 const looksLikeHtml = (body: string): boolean => /^\s*<(!doctype|html|head|body|\?xml)/i.test(body);
 
-const titleOf = (body: string): string => /<title[^>]*>([^<]*)</i.exec(body)?.[1] ?? body;
+const titleOf = (body: string): string => /<title(?:\s[^<>]*)?>([^<]*)</i.exec(body)?.[1] ?? body;
 
 /** `error` and what caused it, from the outside in. */
 function causesOf(error: unknown): readonly Error[] {
@@ -57,8 +57,10 @@ const networkCodeOf = (causes: readonly Error[]): string | undefined =>
   causes.map((cause) => textMember(cause, 'code')).findLast((code) => /^[A-Z][A-Z0-9_]+$/.test(code ?? ''));
 
 const bodyOf = (causes: readonly Error[], exchange: Exchange): string | undefined =>
-  exchange.unexpectedBody ??
-  causes.map((cause) => textMember(cause, 'responseBody')).find((body) => body !== undefined);
+  (
+    exchange.unexpectedBody ??
+    causes.map((cause) => textMember(cause, 'responseBody')).find((body) => body !== undefined)
+  )?.slice(0, MAX_ERROR_BYTES);
 
 function providerErrorOf(causes: readonly Error[], body: string | undefined): ProviderError | undefined {
   const inStream = causes.find((cause) => cause instanceof StreamError)?.cause;
@@ -124,10 +126,9 @@ const adviceOf = (code: ModelErrorCode, caller: Caller): string => {
   return '';
 };
 
-/** Error messages and details with the key taken out, wherever a provider repeats it. */
-function conceal(text: string, { apiKey }: Caller): string {
-  return apiKey === undefined || apiKey === '' ? text : text.replaceAll(apiKey, '[key]');
-}
+/** Without the key, wherever a provider repeats it, also when it is too short for a declared secret. */
+const conceal = (text: string, { apiKey = '', keyVariable }: Caller): string =>
+  maskSecrets(text, [{ name: keyVariable, value: apiKey }]);
 
 /** The address without what a path may give away. */
 const hostOf = (baseUrl: string): string => (URL.canParse(baseUrl) ? new URL(baseUrl).host : '');
@@ -159,7 +160,10 @@ export function explainFailure(
   const ownWords = providerError?.message ?? (isPage ? titleOf(body) : (body ?? ''));
   const location = exchange.headers?.get('location');
   const isRedirect = status !== undefined && status >= 300 && status < 400;
-  const words = shorten(isRedirect ? `it redirects to ${hostOf(location ?? '') || 'elsewhere'}` : ownWords);
+  // Before it is cut: a part of the key would be left.
+  const words = shorten(
+    conceal(isRedirect ? `it redirects to ${hostOf(location ?? '') || 'elsewhere'}` : ownWords, caller),
+  );
   const did = fault?.message ?? describe(evidence, words, causes);
   const retryAfterMs =
     canRetry && exchange.headers !== undefined ? readRetryAfter(exchange.headers, now) : undefined;
@@ -177,7 +181,7 @@ export function explainFailure(
   const details = Object.entries(named).filter(([, value]) => value !== undefined);
   const clean = details.map(([name, value]): [string, unknown] => [
     name,
-    typeof value === 'string' ? conceal(shorten(value), caller) : value,
+    typeof value === 'string' ? shorten(conceal(value, caller)) : value,
   ]);
   return new ModelError(
     code,

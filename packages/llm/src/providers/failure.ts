@@ -116,8 +116,11 @@ function judgeStatus(status: number, error: ProviderError): Verdict {
   return status >= 500 ? verdict('model_unavailable', true) : verdict('model_failed', false);
 }
 
+/** Long enough for all words of a provider; an event of a stream has no other limit. */
+const MAX_TEXT = 64 * 1024;
+
 const textOf = (value: unknown): string | undefined => {
-  if (typeof value === 'string') return value.trim() === '' ? undefined : value;
+  if (typeof value === 'string') return value.trim() === '' ? undefined : value.slice(0, MAX_TEXT);
   return typeof value === 'number' ? String(value) : undefined;
 };
 

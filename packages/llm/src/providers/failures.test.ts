@@ -112,7 +112,7 @@ const responses: readonly (readonly [name: string, Behaviour, Expected])[] = [
     [
       'model_unauthorized',
       false,
-      /Incorrect API key provided: \[key\].*Check [A-Z_]+_API_KEY of the workers/,
+      /Incorrect API key provided: \[secret: [A-Z_]+_API_KEY\].*Check [A-Z_]+_API_KEY of the workers/,
     ],
   ],
   ['403', { status: 403, error: { message: 'not for you' } }, ['model_unauthorized', false]],
@@ -154,6 +154,16 @@ const responses: readonly (readonly [name: string, Behaviour, Expected])[] = [
     'a page with status 200',
     { status: 200, body: '<!DOCTYPE html><title>Sign in</title>', headers: { 'content-type': 'text/html' } },
     ['model_failed', false, /answered 200 with a web page: Sign in/],
+  ],
+  [
+    'a page of 6 MB with many titles',
+    { status: 502, body: `<html>${'<title'.repeat(1_000_000)}`, headers: { 'content-type': 'text/html' } },
+    ['model_unavailable', true, /answered 502 with a web page/],
+  ],
+  [
+    'an error of 6 MB as a text',
+    { status: 400, body: 'max_'.repeat(1_500_000) },
+    ['model_failed', false, /answered 400: max_/],
   ],
   ['an empty body', { status: 200 }, ['model_unavailable', true, /gave an empty answer/]],
   [

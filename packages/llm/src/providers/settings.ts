@@ -37,7 +37,7 @@ const baseUrl = z
     const message = findUrlFault(text);
     if (message !== undefined) context.addIssue({ code: 'custom', message });
   })
-  .transform((text) => text.replace(/\/+$/, ''))
+  .transform((text) => text.replace(/(?<!\/)\/+$/, ''))
   .optional();
 
 /** The variables of the adapters, for the schema in a program's `config.ts`. Unset ones must be absent, not empty. */

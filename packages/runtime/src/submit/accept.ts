@@ -7,6 +7,7 @@ import {
   budgetExceeded,
   canonicalJson,
   DEFAULT_RUN_TURNS,
+  isJsonObject,
   type JsonValue,
   KernelError,
   parseJsonValue,
@@ -14,6 +15,7 @@ import {
   sanitizeJson,
   sha256,
   type TurnId,
+  warnOfSecrets,
 } from '@boxcar/kernel';
 import {
   type Fence,
@@ -83,6 +85,14 @@ export async function accept(
   }
 }
 
+/** An answer that warns when `input` holds secrets. */
+function withWarnings(answer: JsonValue, input: JsonValue): JsonValue {
+  const warnings = warnOfSecrets(input);
+  return warnings === undefined || !isJsonObject(answer) || 'warnings' in answer
+    ? answer
+    : { ...answer, warnings };
+}
+
 async function acceptOnce(
   runtime: RuntimeCore,
   attempt: {
@@ -150,7 +160,7 @@ async function acceptOnce(
       );
     });
     if (given instanceof FirstAnswer) return given.accepted;
-    const answer = sanitizeJson(given).value;
+    const answer = withWarnings(sanitizeJson(given).value, plain);
     if (tools.ending !== undefined) {
       if (!unit.isEmpty)
         throw new KernelError('internal_error', {

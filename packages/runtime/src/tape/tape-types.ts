@@ -32,6 +32,8 @@ export interface Appended {
   readonly last: number;
   /** True when another append had been made before under its key. */
   readonly isRepeated: boolean;
+  /** What to mend about the entries: they hold secrets, for example. */
+  readonly warnings?: readonly string[];
 }
 
 export interface HandoffOptions extends AppendOptions, EntryOptions {
@@ -43,6 +45,7 @@ export interface Handoff {
   readonly anchor: number;
   readonly event: number;
   readonly isRepeated: boolean;
+  readonly warnings?: readonly string[];
 }
 
 export interface AnchorSummary {

@@ -17,6 +17,7 @@ import {
   toRecord,
   toRecords,
   toSlice,
+  warnOfSecrets,
 } from '@boxcar/kernel';
 import {
   type AppendResult,
@@ -114,8 +115,12 @@ export class Tape {
    * @throws KernelError `box_not_authorized`, `tape_conflict`, `fork_closed`, `bad_request`.
    */
   async handoff(name: string, options: HandoffOptions = {}): Promise<Handoff> {
-    const { first, isRepeated } = await this.#append(toNewHandoff(name, options, this.#author), options);
-    return { anchor: first, event: first + 1, isRepeated };
+    const {
+      first,
+      last: event,
+      ...rest
+    } = await this.#append(toNewHandoff(name, options, this.#author), options);
+    return { anchor: first, event, ...rest };
   }
 
   /**
@@ -149,7 +154,19 @@ export class Tape {
       result = await write();
     }
     if (result.outcome !== 'appended') throw toAppendError(result, boxId, this.#actor.actorId);
-    return { first: result.first, last: result.first + entries.length - 1, isRepeated: result.isRepeated };
+    const { first, isRepeated } = result;
+    const warnings = warnOfSecrets(
+      entries.map(({ card, payload }) => [
+        card !== null && 'contentText' in card ? card.contentText : null,
+        payload,
+      ]),
+    );
+    return {
+      first,
+      last: first + entries.length - 1,
+      isRepeated,
+      ...(warnings === undefined ? {} : { warnings }),
+    };
   }
 
   /** The last anchors in the order of the tape, 20 unless told, 500 at most. */

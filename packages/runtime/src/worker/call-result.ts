@@ -2,6 +2,7 @@ import {
   type ErrorBody,
   KernelError,
   MAX_CARD_BYTES,
+  maskSecrets,
   type ProjectId,
   type ToolCallId,
   type TurnId,
@@ -71,7 +72,7 @@ export const toFailure = (error: ErrorBody): { status: 'failed'; error: ErrorBod
   error,
 });
 
-/** The settlement of a call whose outcome came from a tool: one that no card can hold becomes a failure that says so. */
+/** The settlement of a call whose outcome came from a tool, without secrets: one that no card can hold becomes a failure that says so. */
 export function toSettlement(
   call: {
     readonly toolCallId: ToolCallId;
@@ -87,8 +88,9 @@ export function toSettlement(
   },
 ): CallSettlement {
   const { authorId, isSanitized = false, maxBytes = MAX_CARD_BYTES } = options;
+  const shown = maskSecrets(outcome);
   try {
-    return buildResult(call, outcome, { authorId, isSanitized, maxBytes });
+    return buildResult(call, shown, { authorId, isSanitized: isSanitized || shown !== outcome, maxBytes });
   } catch (error) {
     return buildResult(call, toFailure(toErrorBody(error)), { authorId });
   }

@@ -12,7 +12,10 @@ import type { ClaimedTurn } from '@boxcar/store';
 import { type Ending, fallbackDeliverable } from './ending.js';
 import { reasoningMetadata } from './reply.js';
 import type { Bound } from './step-calls.js';
-import { type CleanText, cleanText, thoughtCard } from './step-cards.js';
+import { CALLS_REMINDER, type CleanText, cleanText, thoughtCard } from './step-cards.js';
+
+/** Calls of one answer, comma commands included. */
+const MAX_CALLS = 256;
 
 export type ReplyVerdict =
   | { readonly kind: 'end'; readonly ending: Ending }
@@ -21,6 +24,8 @@ export type ReplyVerdict =
       readonly thought: NewCard | undefined;
       readonly calls: readonly ModelToolCall[];
       readonly reminder: string | undefined;
+      /** What the reminder's metadata say. */
+      readonly notice?: string;
       readonly emptyReplies: number;
     };
 
@@ -32,12 +37,15 @@ export interface AnsweredStep {
   readonly bound: Bound;
   /** Empty answers in a row before this one. */
   readonly emptyReplies: number;
+  /** The model was reminded of the number of calls before. */
+  readonly hadTooManyCalls: boolean;
   readonly maxCardBytes: number | undefined;
 }
 
 export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
   const { turn, step, isLast, bound } = of;
   const text = cleanText(reply.text, of.maxCardBytes);
+  if (reply.toolCalls.length > MAX_CALLS) return judgeManyCalls(reply, text, of);
   const decided = decideStep(
     { text: text.value, toolCalls: reply.toolCalls },
     { must_end_with: bound.mustEndWith },
@@ -58,6 +66,28 @@ export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
     calls: isReminded ? [] : reply.toolCalls,
     reminder: isReminded ? decided.reminder : undefined,
     emptyReplies,
+  };
+}
+
+/** None of so many calls is run. The model is reminded once; the second time the turn ends. */
+function judgeManyCalls(reply: ModelReply, text: CleanText, of: AnsweredStep): ReplyVerdict {
+  const { turn, step } = of;
+  const count = reply.toolCalls.length;
+  if (of.isLast || of.hadTooManyCalls) {
+    const error = new KernelError('invalid_reply', {
+      message: `The model asked for ${count} calls in one answer; at most ${MAX_CALLS} are run.`,
+      details: { turn_id: turn.turnId, step, calls: count, max_calls: MAX_CALLS },
+    }).toJSON();
+    const deliverable = fallbackDeliverable(error, step, text.value);
+    return { kind: 'end', ending: { status: 'partial', deliverable, error } };
+  }
+  return {
+    kind: 'next',
+    thought: text.value.trim() === '' ? undefined : thoughtCard(turn, text, reply),
+    calls: [],
+    reminder: `Your last answer had ${count} tool calls, and none was run. One answer may have ${MAX_CALLS} at most: make the others in later answers.`,
+    notice: CALLS_REMINDER,
+    emptyReplies: 0,
   };
 }
 

@@ -1,5 +1,5 @@
 /** What a worker brings for a turn that is no longer in its hands: kept as evidence, applied nowhere. */
-import type { JsonValue, ModelReply } from '@boxcar/kernel';
+import { type JsonValue, type ModelReply, maskSecrets } from '@boxcar/kernel';
 import { type CallSettlement, type Evidence, keepEvidence } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
@@ -45,7 +45,7 @@ export const lateResult = (
   step,
   attempt: null,
   toolCallId,
-  body: toBody(outcome),
+  body: toBody(maskSecrets(outcome)),
   usage: null,
 });
 

@@ -13,9 +13,6 @@ import {
 } from '@boxcar/kernel';
 import { z } from 'zod';
 
-/** Calls of one answer; more than that is a model gone astray. */
-const MAX_CALLS = 256;
-
 /** Characters of reasoning that are kept: it is for audit and can be as long as the whole answer. */
 const MAX_REASONING = 65_536;
 
@@ -32,17 +29,15 @@ const optionalCount = whole.optional().catch(undefined);
 const replySchema = z.object({
   text: z.string(),
   reasoning: z.string().optional().catch(undefined),
-  toolCalls: z
-    .array(
-      z.object({
-        id: z.string().catch(''),
-        name: z.string().catch(''),
-        arguments: z
-          .unknown()
-          .transform((value) => (typeof value === 'string' ? value : (JSON.stringify(value) ?? ''))),
-      }),
-    )
-    .max(MAX_CALLS),
+  toolCalls: z.array(
+    z.object({
+      id: z.string().catch(''),
+      name: z.string().catch(''),
+      arguments: z
+        .unknown()
+        .transform((value) => (typeof value === 'string' ? value : (JSON.stringify(value) ?? ''))),
+    }),
+  ),
   usage: z
     .object({
       inputTokens: count,

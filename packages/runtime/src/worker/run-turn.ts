@@ -38,7 +38,7 @@ import type { PricedProfile } from './loader.js';
 import { describeModelFailure, usageRow, withCommandCalls } from './reply.js';
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
-import { noticeCard } from './step-cards.js';
+import { CALLS_REMINDER, noticeCard } from './step-cards.js';
 import { TurnCommits } from './turn-commits.js';
 
 /** Progress inside the loop; the rows hold the same. */
@@ -342,14 +342,18 @@ class TurnLoop {
   }
 
   #commitReply(sent: SentPrompt, closed: ClosedStep, answer: ModelReply): Promise<TurnRun | 'next'> {
+    const { turn } = this.#held;
     const { step, isLast } = sent;
     const spent = this.#budget?.spend(answer.usage);
     const verdict = judgeReply(this.#profile.comma_commands === true ? withCommandCalls(answer) : answer, {
-      turn: this.#held.turn,
+      turn,
       step,
       isLast,
       bound: this.#calls.bound,
       emptyReplies: this.#progress.emptyReplies,
+      hadTooManyCalls: sent.rows.entries.some(
+        ({ card, turnId }) => turnId === turn.turnId && card?.metadata.notice === CALLS_REMINDER,
+      ),
       maxCardBytes: this.#host.runtime.limits.maxCardBytes,
     });
     if (verdict.kind === 'end') return this.#commits.end(verdict.ending, { step: closed, spent });
@@ -369,7 +373,7 @@ class TurnLoop {
     if (next.thought !== undefined) add('message', next.thought);
     const calls = this.#calls.write(next.calls, { rows, step });
     for (const { card } of calls) add('tool_call', card);
-    if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder));
+    if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder, next.notice));
     const canSubmit = this.#calls.bound.toolbox.allowed.has('submit_result');
     const notice = stepNotice(turn.maxSteps - step, canSubmit);
     if (notice !== undefined) add('message', noticeCard(turn, notice));

@@ -41,11 +41,11 @@ const cardOf = (author: StepAuthor, draft: CardDraft): NewCard =>
 export function cleanText(text: string, maxBytes: number = MAX_CARD_BYTES): CleanText {
   const clean = sanitizeText(text);
   if (Buffer.byteLength(clean.value) <= maxBytes) return clean;
-  const kept = Buffer.from(clean.value)
-    .subarray(0, Math.max(maxBytes - 64, 0))
-    .toString('utf8')
-    .replace(/\uFFFD+$/, '');
-  return { value: `${kept} … (cut)`, isChanged: true };
+  const bytes = Buffer.from(clean.value);
+  let end = Math.max(maxBytes - 64, 0);
+  // Not in the middle of a character: its later bytes begin with the bits 10.
+  while (end > 0 && ((bytes[end] ?? 0) & 0xc0) === 0x80) end -= 1;
+  return { value: `${bytes.toString('utf8', 0, end)} … (cut)`, isChanged: true };
 }
 
 export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelReply): NewCard =>
@@ -63,6 +63,9 @@ export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelRep
 
 /** What the metadata of the notice say that reminds of the length of the context. */
 export const CONTEXT_REMINDER = 'context_reminder';
+
+/** What the metadata of the notice say that reminds of the number of calls. */
+export const CALLS_REMINDER = 'calls_reminder';
 
 /** Words of the kernel to the model. */
 export const noticeCard = (author: StepAuthor, text: string, notice?: string): NewCard =>

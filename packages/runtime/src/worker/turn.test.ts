@@ -311,6 +311,24 @@ describe('a tool', () => {
 });
 
 describe('a model', () => {
+  test('that makes too many calls at once is reminded of the limit; the second time the turn is partial', async () => {
+    const runs: string[] = [];
+    tool('look', () => runs.push('look'));
+    const many = { calls: Array.from({ length: 257 }, () => ({ tool: 'look' })) };
+    const tools = { tools: ['look'] };
+    const once = await play([many, { calls: many.calls.slice(1) }, { say: 'done' }], tools);
+    expect(once).toMatchObject({ status: 'success', result: 'done' });
+    expect(runs).toHaveLength(256);
+    expect(lastOf(once, 2)).toMatch(/257 tool calls, and none was run.* 256 at most/);
+    await h.profile('stubborn', [many, call('look'), { ...many, say: 'so far' }], tools);
+    const twice = await run('stubborn');
+    expect(twice).toMatchObject({
+      status: 'partial',
+      error: { code: 'invalid_reply', details: { calls: 257, max_calls: 256, step: 3 } },
+    });
+    expect(runs).toHaveLength(257);
+  });
+
   test('that answers nothing three times in a row fails the turn; an answer in between does not', async () => {
     const twice = await play([{ empty: true }, { empty: true }, { say: 'there' }]);
     expect(twice).toMatchObject({ status: 'success', result: 'there' });

@@ -59,7 +59,7 @@ class Caller {
   }
 
   #hear(line: string): void {
-    const [, what, key = '', rest = ''] = /^(answer|refused|again) (\S+) ?(.*)$/.exec(line) ?? [];
+    const [, what, key = '', rest = ''] = /^(answer|refused|again) (\S+)(?: (.*))?$/.exec(line) ?? [];
     if (what === 'again') this.repeated += 1;
     const pending = this.#pending.get(key);
     if (pending === undefined || what === 'again') return;
