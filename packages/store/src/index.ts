@@ -87,11 +87,12 @@ export {
   startupOptions,
 } from './connection-limits.js';
 export {
-  asSaid,
+  asOutside,
   type BatchTry,
   checkOut,
   commitWatched,
   isOutOfResources,
+  isOutside,
   isOverRowLimit,
   isServerTrouble,
   isTransient,
@@ -99,6 +100,7 @@ export {
   retryTransient,
   sqlStateOf,
   type Tx,
+  toConnectionError,
   toDatabaseError,
   transaction,
   type Watched,

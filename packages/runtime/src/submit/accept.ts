@@ -16,6 +16,7 @@ import {
   type TurnId,
 } from '@boxcar/kernel';
 import {
+  asOutside,
   type Fence,
   findRings,
   findSubmitted,
@@ -123,9 +124,13 @@ async function acceptOnce(
     const tools = new Primitive(runtime, { opening, ctx, unit, call: options.call, signal });
     // Handlers are outside code: rows and cards must be able to hold any answer.
     // Only outside handlers run in a scope: Node's hooks for it slow every promise of the process down.
+    const handle = async (): Promise<JsonValue> => handler.handle(input, tools);
     const handling = isOwn
-      ? handler.handle(input, tools)
-      : insideHandler(unit.scope, () => handler.handle(input, tools));
+      ? handle()
+      : insideHandler(unit.scope, handle).catch((error: unknown) =>
+          // The reason of an abort is the kernel's.
+          Promise.reject(signal.aborted ? error : asOutside(error)),
+        );
     const given = await unlessAborted(handling, signal).catch(async (error: unknown) => {
       // A connection whose statement still runs is not waited for.
       await unit.abandon({ isCut: signal.aborted });

@@ -14,7 +14,13 @@ import {
   toErrorBody,
   toolNames,
 } from '@boxcar/kernel';
-import { type CallSettlement, type NewToolCall, type PendingCall, settleCalls } from '@boxcar/store';
+import {
+  type CallSettlement,
+  isOutside,
+  type NewToolCall,
+  type PendingCall,
+  settleCalls,
+} from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import { type Begun, begin } from '../submit/opening.js';
 import type { SubmitOptions } from '../submit/options.js';
@@ -326,7 +332,7 @@ export async function runCall(
 /** Ours to act on: the database is away, or this very turn is no longer in these hands. */
 const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   error instanceof KernelError &&
-  (error.code === 'database_unavailable' ||
+  ((error.code === 'database_unavailable' && !isOutside(error)) ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
 const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
