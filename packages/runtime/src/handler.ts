@@ -62,6 +62,11 @@ export interface SubmitTurnRequest {
     | { readonly kind: 'reuse'; readonly agent: AgentRow };
   /** A sealed box made by `packer`. */
   readonly contextBoxId: BoxId;
+  /**
+   * Who decides whether the caller may reach the target: its delegation policy (`actor`, the default), or the handler, which has
+   * done so (`trusted`).
+   */
+  readonly access?: 'actor' | 'trusted';
   /** True: the end of the turn is the answer of this primitive. At most one turn or batch of a primitive can be awaited. */
   readonly wait?: boolean;
   readonly deadlineMs?: number;
@@ -128,7 +133,11 @@ export interface HandlerTools {
   findAgent(ref: string): Promise<AgentRow>;
   /** Agents by id or name, in the order of the references; undefined = no such agent. One statement. */
   findAgents(refs: readonly string[]): Promise<readonly (AgentRow | undefined)[]>;
-  /** @throws KernelError `delegation_denied` unless the caller's policy allows the target. */
+  /**
+   * `submitTurn` and `submitTurns` check it too; asked before, nothing is packed in vain.
+   *
+   * @throws KernelError `delegation_denied` unless the caller's policy allows the target.
+   */
   checkDelegation(target: DelegationTarget): void;
   /** `submitTurns` checks it too; asked before, nothing is packed in vain. @throws KernelError `fan_out_exceeded`. */
   checkFanOut(turns: number): void;
@@ -138,7 +147,7 @@ export interface HandlerTools {
    * @throws KernelError `agent_exists` when the name is taken, `bad_request` for one that is blank, too long or an id.
    */
   createAgent(request: NewAgentRequest): Promise<AgentRow>;
-  /** @throws KernelError `depth_exceeded`, `delegation_cycle`, `budget_exceeded`. */
+  /** @throws KernelError `delegation_denied`, `depth_exceeded`, `delegation_cycle`, `budget_exceeded`. */
   submitTurn(request: SubmitTurnRequest): Promise<TurnRef>;
   /** Rings for turns that the primitive's transaction has dispatched, once it is committed. */
   ring(rings: readonly Ring[]): void;
@@ -165,7 +174,7 @@ export interface HandlerTools {
    * by itself: `joinTurns` joins them.
    *
    * @param options.runBudget - From outside: what the run may use.
-   * @throws KernelError `fan_out_exceeded`, `depth_exceeded`, `budget_exceeded`.
+   * @throws KernelError `delegation_denied`, `fan_out_exceeded`, `depth_exceeded`, `budget_exceeded`.
    */
   submitTurns(
     requests: readonly SubmitTurnRequest[],

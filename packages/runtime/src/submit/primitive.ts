@@ -38,12 +38,6 @@ type Awaited =
   | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
   | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number };
 
-/** Handlers are outside code, so their requests are checked here. */
-function checkNumbers({ deadlineMs, priority }: Pick<SubmitTurnRequest, 'deadlineMs' | 'priority'>): void {
-  if (deadlineMs !== undefined) checkDuration(deadlineMs, 'deadlineMs');
-  if (priority !== undefined) checkWholeNumber(priority, 'priority', { min: -100, max: 100 });
-}
-
 /** Its functions are fields, so that a handler can take them apart. */
 export class Primitive implements HandlerTools {
   readonly #gathering: Gathering;
@@ -169,7 +163,7 @@ export class Primitive implements HandlerTools {
   readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
     const isAwaited = request.wait ?? false;
     if (isAwaited) this.#checkAwaitsNothing();
-    checkNumbers(request);
+    this.#checkRequest(request);
     const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
     // From outside the budget of the only root is that of its run.
     const { budget, ...bare } = request;
@@ -189,6 +183,14 @@ export class Primitive implements HandlerTools {
     return turn;
   };
 
+  /** Handlers are outside code, so their requests are checked here. */
+  #checkRequest({ target, access, deadlineMs, priority }: SubmitTurnRequest): void {
+    if (deadlineMs !== undefined) checkDuration(deadlineMs, 'deadlineMs');
+    if (priority !== undefined) checkWholeNumber(priority, 'priority', { min: -100, max: 100 });
+    const { name, tags } = target.kind === 'new' ? target.profile : target.agent.profile;
+    if (access !== 'trusted') this.checkDelegation({ profileName: name, tags });
+  }
+
   readonly checkFanOut: HandlerTools['checkFanOut'] = (turns) => {
     const maxFanOut = this.#gathering.opening.limits.max_fan_out ?? DEFAULT_MAX_FAN_OUT;
     if (turns <= maxFanOut) return;
@@ -205,7 +207,7 @@ export class Primitive implements HandlerTools {
         message: 'submitTurns: join the turns instead of waiting for one.',
       });
     this.checkFanOut(requests.length);
-    for (const request of requests) checkNumbers(request);
+    for (const request of requests) this.#checkRequest(request);
     if (options.runBudget !== undefined && this.ctx.parent !== undefined)
       throw new KernelError('bad_request', {
         message: 'arguments.budget: limits a run, and this one has begun; limit the tasks instead.',
