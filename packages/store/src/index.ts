@@ -417,6 +417,7 @@ export {
   advanceTurns,
   type CallRouteKind,
   type CallSettlement,
+  hasSucceeded,
   loadCallsOfStep,
   loadPendingCalls,
   type PendingCall,

@@ -266,6 +266,13 @@ export type CallRun =
   /** submit_result and its like: the turn ends with this deliverable. */
   | { readonly kind: 'ending'; readonly settlement: CallSettlement; readonly deliverable: JsonValue };
 
+interface CallOptions {
+  readonly isAlone: boolean;
+  readonly begun: Begun | undefined;
+  /** @throws KernelError unless the turn may end by this call with this deliverable. */
+  readonly checkEnd: (name: string, deliverable: JsonValue) => Promise<void>;
+}
+
 /**
  * Runs one pending call. Whatever the tool does, the model gets a readable result; only the loss of the turn or of the
  * database is thrown.
@@ -275,7 +282,7 @@ export async function runCall(
   turn: HeldTurn,
   call: PendingCall,
   toolbox: Toolbox,
-  options: { readonly isAlone: boolean; readonly begun: Begun | undefined },
+  options: CallOptions,
 ): Promise<CallRun> {
   const target = {
     toolCallId: call.id,
@@ -363,11 +370,7 @@ async function runPrimitive(
   runtime: RuntimeCore,
   held: HeldTurn,
   call: PendingCall,
-  options: {
-    readonly isAlone: boolean;
-    readonly begun: Begun | undefined;
-    readonly settle: (outcome: CallOutcome) => CallSettlement;
-  },
+  options: CallOptions & { readonly settle: (outcome: CallOutcome) => CallSettlement },
 ): Promise<CallRun> {
   if (call.name === 'submit_result' && !options.isAlone) {
     throw new KernelError('tool_arguments_invalid', {
@@ -399,6 +402,7 @@ async function runPrimitive(
   );
   runtime.ring(rings);
   if (accepted.ending === null) return { kind: 'elsewhere' };
+  await options.checkEnd(call.name, accepted.ending.deliverable);
   return {
     kind: 'ending',
     settlement: options.settle({ status: 'success', result: accepted.answer }),
