@@ -186,7 +186,12 @@ export interface HandlerTools {
    * @throws KernelError `not_found`, `box_not_authorized`, `delegation_cycle`.
    */
   joinTurns(turnIds: readonly TurnId[], request?: JoinRequest): Promise<BatchRef>;
-  /** Ends the calling turn with this deliverable. Cannot be combined with other effects. */
+  /**
+   * Ends the calling turn with this deliverable. Cannot be combined with other effects. The call must be the only one of its
+   * message, and meet what the turn must end with (docs/turns.md, "Ends"); else it fails, and the turn goes on.
+   *
+   * @throws KernelError `payload_too_large`; `bad_request` when no turn calls.
+   */
   endTurn(deliverable: JsonValue): void;
 }
 

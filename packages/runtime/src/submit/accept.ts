@@ -149,7 +149,7 @@ async function acceptOnce(
     });
     if (given instanceof FirstAnswer) return given.accepted;
     const answer = sanitizeJson(given).value;
-    if (tools.ending !== undefined) {
+    if (tools.ending !== null) {
       if (!unit.isEmpty)
         throw new KernelError('internal_error', {
           message: `${primitive}: endTurn cannot be combined with other effects.`,

@@ -1,12 +1,15 @@
 /** What a handler is given: it looks up, packs, and gathers the rows of what it makes. */
 import {
   type BatchId,
+  CARD_TYPES,
   checkDelegation,
   checkDuration,
   checkWholeNumber,
   type JsonValue,
   KernelError,
+  MAX_CARD_BYTES,
   type Ring,
+  sanitizeJson,
   type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
@@ -19,6 +22,7 @@ import {
   type Tx,
   takeAgentName,
 } from '@boxcar/store';
+import { deliverableContent } from '../deliverable.js';
 import type { EndedTurns } from '../end-locked.js';
 import { endSubtrees } from '../end-subtrees.js';
 import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler.js';
@@ -29,7 +33,7 @@ import { openTape } from '../tape/open-tape.js';
 import { joinTurns } from './joins.js';
 import { type Gathering, NewTurns } from './new-turns.js';
 import { checkText } from './opening.js';
-import { DEFAULT_WAIT_SECONDS } from './options.js';
+import { type Accepted, DEFAULT_WAIT_SECONDS } from './options.js';
 
 const DEFAULT_MAX_FAN_OUT = 1_000;
 
@@ -49,7 +53,7 @@ export class Primitive implements HandlerTools {
   awaited: Awaited | undefined;
   /** Batches that are due as they are made: all members have ended. */
   readonly dueBatchIds: BatchId[] = [];
-  ending: { readonly deliverable: JsonValue } | undefined;
+  ending: Accepted['ending'] = null;
   readonly rings: Ring[] = [];
   /** Turns that this primitive ends once it commits. */
   readonly ended: EndedTurns[] = [];
@@ -267,6 +271,15 @@ export class Primitive implements HandlerTools {
         details: { primitive: this.ctx.primitive },
       });
     }
-    this.ending = { deliverable };
+    // Handlers are outside code, as models and tools are.
+    const { value, isChanged } = sanitizeJson(deliverable);
+    const sizeBytes = Buffer.byteLength(JSON.stringify(deliverableContent(value)));
+    const limitBytes = this.#maxCardBytes ?? MAX_CARD_BYTES;
+    if (sizeBytes > limitBytes)
+      throw new KernelError('payload_too_large', {
+        message: `endTurn: the deliverable has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
+        details: { type: CARD_TYPES.deliverable, sizeBytes, limitBytes },
+      });
+    this.ending = { deliverable: value, isSanitized: isChanged };
   };
 }

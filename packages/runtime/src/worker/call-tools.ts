@@ -23,7 +23,7 @@ import {
 } from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import { type Begun, begin } from '../submit/opening.js';
-import type { SubmitOptions } from '../submit/options.js';
+import type { Accepted, SubmitOptions } from '../submit/options.js';
 import { onPool, untilAborted } from '../tape/connection.js';
 import { openTape } from '../tape/open-tape.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
@@ -264,7 +264,7 @@ export type CallRun =
   /** Answered in its own transaction, or waiting for a turn. */
   | { readonly kind: 'elsewhere' }
   /** submit_result and its like: the turn ends with this deliverable. */
-  | { readonly kind: 'ending'; readonly settlement: CallSettlement; readonly deliverable: JsonValue };
+  | ({ readonly kind: 'ending'; readonly settlement: CallSettlement } & NonNullable<Accepted['ending']>);
 
 interface CallOptions {
   readonly isAlone: boolean;
@@ -372,11 +372,6 @@ async function runPrimitive(
   call: PendingCall,
   options: CallOptions & { readonly settle: (outcome: CallOutcome) => CallSettlement },
 ): Promise<CallRun> {
-  if (call.name === 'submit_result' && !options.isAlone) {
-    throw new KernelError('tool_arguments_invalid', {
-      message: 'submit_result must be the only call of its message.',
-    });
-  }
   const { turn, holderId } = held;
   let rings: Parameters<RuntimeCore['ring']>[0] = [];
   const accepted = await runLimited(call, held, ({ signal, pass }) =>
@@ -402,10 +397,15 @@ async function runPrimitive(
   );
   runtime.ring(rings);
   if (accepted.ending === null) return { kind: 'elsewhere' };
-  await options.checkEnd(call.name, accepted.ending.deliverable);
+  const { ending } = accepted;
+  if (!options.isAlone)
+    throw new KernelError('tool_arguments_invalid', {
+      message: `${call.name} must be the only call of its message.`,
+    });
+  await options.checkEnd(call.name, ending.deliverable);
   return {
     kind: 'ending',
     settlement: options.settle({ status: 'success', result: accepted.answer }),
-    deliverable: accepted.ending.deliverable,
+    ...ending,
   };
 }

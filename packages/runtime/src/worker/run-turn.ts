@@ -20,6 +20,7 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
+import { deliverableContent } from '../deliverable.js';
 import { askModel } from './ask-model.js';
 import { fromCause } from './causes.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
@@ -146,7 +147,7 @@ class TurnLoop {
         this.#progress.open = 'none';
         return 'open';
       case 'ending':
-        return this.#commits.end(successOf(run.deliverable), run);
+        return this.#commits.end(successOf(run.deliverable, run), run);
       default:
         return run.outcome;
     }
@@ -394,10 +395,11 @@ class TurnLoop {
   }
 }
 
-const successOf = (value: JsonValue): Ending => ({
+const successOf = (value: JsonValue, { isSanitized = false } = {}): Ending => ({
   status: 'success',
-  deliverable: typeof value === 'string' ? { kind: 'text', text: value } : { kind: 'json', data: value },
+  deliverable: deliverableContent(value),
   error: null,
+  ...(isSanitized ? { metadata: { sanitized: true } } : {}),
 });
 
 /** Whether the view begins with an anchor that has left something out. */

@@ -50,13 +50,12 @@ export interface WrittenCall {
 export type CallsRun =
   /** All are answered, and the next step is open. */
   | { readonly outcome: 'open'; readonly attempt: number }
-  /** One of them ends the turn; nothing is recorded yet. */
+  /** The only call ends the turn; nothing is recorded yet. */
   | {
       readonly outcome: 'ending';
       readonly deliverable: JsonValue;
+      readonly isSanitized: boolean;
       readonly results: readonly CallSettlement[];
-      /** Other calls may still wait for a turn, a batch or an external worker. */
-      readonly hasOpenCalls: boolean;
     }
   | { readonly outcome: 'suspended' | 'fenced' };
 
@@ -163,8 +162,8 @@ export class StepCalls {
     );
     const ending = runs.find((run) => run.kind === 'ending');
     if (ending !== undefined) {
-      const hasOpenCalls = runs.some((run) => run.kind === 'elsewhere');
-      return { outcome: 'ending', deliverable: ending.deliverable, results, hasOpenCalls };
+      const { deliverable, isSanitized } = ending;
+      return { outcome: 'ending', deliverable, isSanitized, results };
     }
     return this.#record(results, { step, isWhole: open !== 'unknown' && results.length === calls.length });
   }

@@ -1,4 +1,4 @@
-/** Ends of turns that must end with a call, or whose result has fields. */
+/** Ends of turns by calls: calls that a turn must end with, submit_result, and custom handlers that call `endTurn`. */
 import type { ErrorBody, JsonValue, TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -179,4 +179,85 @@ describe('the last step', () => {
     expect(turn).toMatchObject({ status: 'success', result: TITLE });
     expect(offered()[1]?.sort()).toEqual(['finish', 'submit_result']);
   });
+});
+
+describe('a custom handler that ends the turn', () => {
+  const TOOLS = { tools: ['odd', 'conclude', 'finish', 'delegate_async', 'crm'] };
+  const circle: Record<string, unknown> = { name: 'ring' };
+  circle.self = circle;
+
+  test.each<[string, unknown, JsonValue]>([
+    ['a BigInt', { n: 10n }, { n: '10' }],
+    ['NUL and half a character', 'a\u0000\udc00', 'a\ufffd\ufffd'],
+    ['NUL in a key', { 'a\u0000': 1 }, { 'a\ufffd': 1 }],
+    ['a circle', circle, { name: 'ring', self: '[circular]' }],
+    ['nothing', undefined, null],
+  ])('with %s delivers what JSON can say, and its tape can be searched', async (_what, value, result) => {
+    let runs = 0;
+    h.runtime.registerHandler('odd', {
+      description: 'Ends the turn.',
+      input: z.strictObject({}),
+      handle: (_input, { endTurn }) => {
+        runs += 1;
+        endTurn(value as JsonValue);
+        return Promise.resolve(null);
+      },
+    });
+    const turn = await play([step(call('odd'))], TOOLS);
+    expect(turn).toMatchObject({ status: 'success', result, calls: ['odd: success'] });
+    expect(runs).toBe(1);
+    const [card] = await h.rows<{ sanitized: boolean | null }>(
+      "select (metadata->>'sanitized')::boolean as sanitized from boxcar.cards where type = 'task.deliverable'",
+    );
+    expect(card?.sanitized).toBe(value === undefined ? null : true);
+    const tape = await h.runtime.tape({ box: turn.output_box_id });
+    expect(await tape.search('nowhere')).toEqual([]);
+  });
+
+  test('with more than a card may hold is refused, and the turn goes on', async () => {
+    h.runtime.registerHandler('odd', {
+      description: 'Ends the turn.',
+      input: z.strictObject({}),
+      handle: (_input, { endTurn }) => {
+        endTurn('x'.repeat(3 * 1024 * 1024));
+        return Promise.resolve(null);
+      },
+    });
+    const turn = await play([step(call('odd')), step(call('conclude', { with: 'short' }))], TOOLS);
+    expect(turn).toMatchObject({
+      status: 'success',
+      result: 'short',
+      calls: ['odd: payload_too_large', 'conclude: success'],
+    });
+  });
+
+  test.each(['conclude', 'submit_result'])(
+    'must be alone in its message: %s beside other calls is refused',
+    async (name) => {
+      await h.profile('other', [{ say: 'of the other' }]);
+      const end = name === 'conclude' ? call('conclude', { with: 'all' }) : submit('all');
+      const wait = call('delegate_async', {
+        target_strategy: 'new',
+        target_ref: 'other',
+        instruction: 'go',
+        wait: true,
+      });
+      const turn = await play([step(wait, end, call('finish')), step(end)], {
+        tools: [name, 'finish', 'delegate_async'],
+        delegation_policy: { target_profiles: null },
+      });
+      expect(turn).toMatchObject({
+        status: 'success',
+        result: 'all',
+        calls: [
+          'delegate_async: success',
+          `${name}: tool_arguments_invalid`,
+          'finish: success',
+          `${name}: success`,
+        ],
+      });
+      const said = model.requests.flatMap(({ messages }) => messages.map(({ content }) => content));
+      expect(said.join()).toContain(`${name} must be the only call of its message`);
+    },
+  );
 });
