@@ -350,6 +350,12 @@ export const ERROR_CATALOGUE = {
     'A budget is used up.',
     'Raise it with `boxcar budget raise`, give a larger budget, or ask for less.',
   ),
+  end_refused: entry(
+    409,
+    false,
+    'The turn may not end yet.',
+    'Make the call that the message names, then end the turn again.',
+  ),
   loop_detected: entry(
     409,
     false,

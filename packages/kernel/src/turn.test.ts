@@ -79,12 +79,12 @@ describe('what follows a reply', () => {
 });
 
 test('the model is told when two steps are left, and at the last', () => {
-  expect([0, 1, 2, 3].map((left) => stepNotice(left, true) !== undefined)).toEqual([
+  expect([0, 1, 2, 3].map((left) => stepNotice(left, ['submit_result']) !== undefined)).toEqual([
     false,
     true,
     true,
     false,
   ]);
-  expect(stepNotice(1, true)).toContain('submit_result');
-  expect(stepNotice(1, false)).not.toContain('submit_result');
+  expect(stepNotice(1, ['submit_result'])).toContain('submit_result');
+  expect(stepNotice(1, [])).not.toContain('submit_result');
 });

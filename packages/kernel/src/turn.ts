@@ -71,34 +71,68 @@ export type StepOutcome =
 /** A turn whose model answers nothing usable this many times in a row is ended as failed. */
 export const MAX_EMPTY_REPLIES = 3;
 
+const SUBMIT_RESULT = 'submit_result';
+
+/** What makes the end of a turn a success: a call of one of `must_end_with`, and a result with the fields that bind it. */
+export interface EndRule {
+  readonly must_end_with: readonly string[];
+  /** Fields bind the result of the turn. */
+  readonly hasResultFields?: boolean;
+}
+
+/** The calls that may bring a turn to its end: all that its last step may make. */
+export function enders(
+  { must_end_with: names, hasResultFields = false }: EndRule,
+  canSubmitResult = false,
+): readonly string[] {
+  const canSubmit = hasResultFields || (names.length === 0 && canSubmitResult);
+  return [...new Set([...names, ...(canSubmit ? [SUBMIT_RESULT] : [])])];
+}
+
+/** The calls that a turn needs to end, in words; empty when text ends it. */
+function describeEnd({ must_end_with: names, hasResultFields = false }: EndRule): string {
+  const first = names.join(' or ');
+  if (!hasResultFields) return first;
+  return names.length === 0 || names.includes(SUBMIT_RESULT)
+    ? SUBMIT_RESULT
+    : `${first}, and then of ${SUBMIT_RESULT}`;
+}
+
 /**
  * What follows from a reply: calls are run; text ends the turn when nothing else must; otherwise the model is reminded.
  * Source: docs/turns.md, "Ends".
  */
-export function decideStep(
-  reply: Pick<ModelReply, 'text' | 'toolCalls'>,
-  profile: { readonly must_end_with: readonly string[] },
-): StepOutcome {
+export function decideStep(reply: Pick<ModelReply, 'text' | 'toolCalls'>, rule: EndRule): StepOutcome {
   if (reply.toolCalls.length > 0) return { kind: 'calls' };
   if (reply.text.trim() === '') {
     return { kind: 'remind', reminder: 'Your last answer was empty. Answer with text or call a tool.' };
   }
-  if (profile.must_end_with.length > 0) {
+  const needed = describeEnd(rule);
+  if (needed !== '')
     return {
       kind: 'remind',
-      reminder: `This task ends only with a call of ${profile.must_end_with.join(' or ')}. Call it when you are done.`,
+      reminder: `This task ends only with a call of ${needed}. Call it when you are done.`,
     };
-  }
   return { kind: 'end', text: reply.text };
 }
 
-/** The notice the model gets when few steps are left; undefined when there are enough. */
-export function stepNotice(stepsLeft: number, canSubmitResult: boolean): string | undefined {
-  if (stepsLeft === 2) return 'Two steps are left for this task. Prepare your answer.';
+const TWO_LEFT = 'Two steps are left for this task.';
+const ONE_LEFT = 'This is the last step.';
+
+/**
+ * The notice the model gets when few steps are left; undefined when there are enough.
+ *
+ * @param calls - All that the last step may call.
+ */
+export function stepNotice(stepsLeft: number, calls: readonly string[]): string | undefined {
+  if (stepsLeft === 2) return `${TWO_LEFT} Prepare your answer.`;
   if (stepsLeft === 1) {
-    return canSubmitResult
-      ? 'This is the last step. Call submit_result now.'
-      : 'This is the last step. Give your answer now, without calling tools.';
+    return calls.length > 0
+      ? `${ONE_LEFT} Call ${calls.join(' or ')} now.`
+      : `${ONE_LEFT} Give your answer now, without calling tools.`;
   }
   return undefined;
 }
+
+/** Whether the kernel wrote this notice as `stepNotice`. */
+export const isStepNotice = (text: string): boolean => text.startsWith(TWO_LEFT) || text.startsWith(ONE_LEFT);

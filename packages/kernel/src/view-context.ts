@@ -4,7 +4,7 @@ import type { BoxId } from './ids.js';
 import type { JsonValue } from './json.js';
 import type { Profile } from './profile.js';
 import { toolNames } from './queue-tool.js';
-import { stepNotice } from './turn.js';
+import { enders, stepNotice } from './turn.js';
 import type { ContextRule } from './view-manifest.js';
 import {
   isHidden,
@@ -63,7 +63,7 @@ export function writeContextCards(
   for (const placed of byRule.parent) writeCard(prompt, placed);
   const canSubmit = canSubmitResult(profile);
   writeArguments(prompt, byRule.argument, canSubmit);
-  const notice = stepsLeft === null ? undefined : stepNotice(stepsLeft, canSubmit);
+  const notice = stepsLeft === null ? undefined : stepNotice(stepsLeft, enders(profile, canSubmit));
   if (notice !== undefined) pushNotice(prompt, notice, 'steps_left');
 }
 

@@ -1,4 +1,4 @@
-import type { JsonValue } from '@boxcar/kernel';
+import type { CardContent, JsonValue } from '@boxcar/kernel';
 
 /** The deliverable inside a card's content. */
 export function deliverableOf(content: JsonValue): JsonValue {
@@ -6,3 +6,7 @@ export function deliverableOf(content: JsonValue): JsonValue {
   const tagged = content as { kind?: string; text?: JsonValue; data?: JsonValue };
   return (tagged.kind === 'text' ? tagged.text : tagged.data) ?? null;
 }
+
+/** The content of the card that keeps a deliverable. */
+export const deliverableContent = (value: JsonValue): Extract<CardContent, { kind: 'text' | 'json' }> =>
+  typeof value === 'string' ? { kind: 'text', text: value } : { kind: 'json', data: value };

@@ -32,7 +32,7 @@ beforeAll(async () => {
   await profile('head', [ask('leaver', true)]);
   await profile('top', [ask('forker', true)]);
   await profile('lead', [{ tool: 'fork_join', arguments: { tasks: [task('leaver'), task('absent')] } }]);
-  // Ends itself while other calls of its step wait.
+  // Tries to end itself while other calls of its step wait.
   h.runtime.registerHandler('finish', {
     description: 'Ends the turn.',
     input: z.strictObject({}),
@@ -213,7 +213,7 @@ describe('a turn that ends while it waits', () => {
   });
 });
 
-describe('a turn that ends itself while calls of its step wait', () => {
+describe('a turn that would end while calls of its step wait', () => {
   const openCalls = () =>
     h.rows(
       "select k.id from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id where k.status = 'pending' and t.ended_at is not null",
@@ -227,22 +227,22 @@ describe('a turn that ends itself while calls of its step wait', () => {
       { message: 'what it waited for has ended' },
     );
 
-  test('ends the turns that only it waits for, with everything below them, and leaves no call open', async () => {
-    const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {
-      profile_name: 'finisher',
-      instruction: 'go',
-    })) as { turn_id: TurnId };
-    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({
-      status: 'success',
-      result: 'finished',
-    });
-    const turns = await allEnded(turnId);
+  test('is refused, and the calls go on; its end from outside ends the turns that only it waits for', async () => {
+    const [turnId, turns] = await waiting('finisher', 4);
     expect(turns.filter((turn) => turn.parent_turn_id === turnId)).toHaveLength(3);
+    expect(turns).toMatchObject(turns.map(() => ({ ended_at: null })));
+    expect(
+      await h.rows("select status from boxcar.tool_calls where turn_id = $1 and name = 'finish'", [turnId]),
+    ).toEqual([{ status: 'failed' }]);
+    await pass(turnId);
+    await sweep();
+    expect(await statusOf(turnId)).toBe('timeout');
+    await allEnded(turnId);
     expect(await openCalls()).toEqual([]);
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('does the same when it ends because it has lost too many workers', async () => {
+  test('leaves none of them when it ends because it has lost too many workers', async () => {
     const [asker] = await waiting('asker', 1);
     const [row] = await h.rows<{ epoch: number }>(
       `update boxcar.turns set status = 'dispatched', epoch = epoch + 1, dispatched_at = now(), losses = 10 where id = $1 returning epoch`,

@@ -62,6 +62,11 @@ export interface SubmitTurnRequest {
     | { readonly kind: 'reuse'; readonly agent: AgentRow };
   /** A sealed box made by `packer`. */
   readonly contextBoxId: BoxId;
+  /**
+   * Who decides whether the caller may reach the target: its delegation policy and `checkReuse` (`actor`, the default), or the handler,
+   * which has done so (`trusted`).
+   */
+  readonly access?: 'actor' | 'trusted';
   /** True: the end of the turn is the answer of this primitive. At most one turn or batch of a primitive can be awaited. */
   readonly wait?: boolean;
   readonly deadlineMs?: number;
@@ -130,7 +135,11 @@ export interface HandlerTools {
   findAgent(ref: string): Promise<AgentRow>;
   /** Agents by id or name, in the order of the references; undefined = no such agent. One statement. */
   findAgents(refs: readonly string[]): Promise<readonly (AgentRow | undefined)[]>;
-  /** @throws KernelError `delegation_denied` unless the caller's policy allows the target. */
+  /**
+   * `submitTurn` and `submitTurns` check it too; asked before, nothing is packed in vain.
+   *
+   * @throws KernelError `delegation_denied` unless the caller's policy allows the target.
+   */
   checkDelegation(target: DelegationTarget): void;
   /**
    * Whether the caller may give turns to an agent that exists: the operator, the agent itself, who made it, who may append to its
@@ -147,7 +156,7 @@ export interface HandlerTools {
    * @throws KernelError `agent_exists` when the name is taken, `bad_request` for one that is blank, too long or an id.
    */
   createAgent(request: NewAgentRequest): Promise<AgentRow>;
-  /** @throws KernelError `depth_exceeded`, `delegation_cycle`, `budget_exceeded`. */
+  /** @throws KernelError `delegation_denied`, `depth_exceeded`, `delegation_cycle`, `budget_exceeded`. */
   submitTurn(request: SubmitTurnRequest): Promise<TurnRef>;
   /** Rings for turns that the primitive's transaction has dispatched, once it is committed. */
   ring(rings: readonly Ring[]): void;
@@ -174,7 +183,7 @@ export interface HandlerTools {
    * by itself: `joinTurns` joins them.
    *
    * @param options.runBudget - From outside: what the run may use.
-   * @throws KernelError `fan_out_exceeded`, `depth_exceeded`, `budget_exceeded`.
+   * @throws KernelError `delegation_denied`, `fan_out_exceeded`, `depth_exceeded`, `budget_exceeded`.
    */
   submitTurns(
     requests: readonly SubmitTurnRequest[],
@@ -186,7 +195,12 @@ export interface HandlerTools {
    * @throws KernelError `not_found`, `box_not_authorized`, `delegation_cycle`.
    */
   joinTurns(turnIds: readonly TurnId[], request?: JoinRequest): Promise<BatchRef>;
-  /** Ends the calling turn with this deliverable. Cannot be combined with other effects. */
+  /**
+   * Ends the calling turn with this deliverable. Cannot be combined with other effects. The call must be the only one of its
+   * message, and meet what the turn must end with (docs/turns.md, "Ends"); else it fails, and the turn goes on.
+   *
+   * @throws KernelError `payload_too_large`; `bad_request` when no turn calls.
+   */
   endTurn(deliverable: JsonValue): void;
 }
 

@@ -1,6 +1,6 @@
 import { KernelError } from '@boxcar/kernel';
 import {
-  asSaid,
+  asOutside,
   beginOn,
   type CallWait,
   type ConnectionLimits,
@@ -20,6 +20,7 @@ import {
   type SubmissionResult,
   sqlStateOf,
   type Tx,
+  toConnectionError,
   toDatabaseError,
   type Watched,
   watchFailures,
@@ -105,7 +106,12 @@ export class UnitOfWork {
         return result;
       },
     };
-    this.db = { query: (config) => (this.isEmpty ? pool.query(config) : this.tx.query(config)) };
+    this.db = {
+      query: <R extends pg.QueryResultRow>(config: pg.QueryConfig) =>
+        this.isEmpty
+          ? pool.query<R>(config).catch((error: unknown) => Promise.reject(toConnectionError(error)))
+          : this.tx.query<R>(config),
+    };
   }
 
   /** True when nothing was gathered and no transaction is open. */
@@ -126,10 +132,7 @@ export class UnitOfWork {
       await this.#flush(open.tx);
       return await open.tx.query<R>(config);
     } catch (thrown) {
-      const error = open.named(thrown, performance.now() - startedAt);
-      // Only the loss of the connection is ours to name: what else the handler's own statement met is the handler's.
-      const named = toDatabaseError(error);
-      throw named instanceof KernelError && named.code === 'database_unavailable' ? named : error;
+      throw toConnectionError(open.named(thrown, performance.now() - startedAt));
     } finally {
       this.#isRunning = false;
       open.rest();
@@ -190,7 +193,7 @@ export class UnitOfWork {
       named: (thrown, waitedMs) => {
         const error = watched.causeOf(thrown);
         if (this.#isOwnLimit(error, waitedMs))
-          return asSaid(error instanceof KernelError ? error.cause : error);
+          return asOutside(error instanceof KernelError ? error.cause : error);
         // A process that was stopped meanwhile tries again. A handler that let its transaction wait would do the same
         // again.
         if ((sqlStateOf(error) !== IDLE && sqlStateOf(end) !== IDLE) || clock?.wasAwake !== true)

@@ -87,12 +87,14 @@ export const sqlStateOf = (error: unknown): string =>
 
 /**
  * True when the whole transaction may run again: it lost its connection, lost a deadlock or a serialization race, or a limit of
- * its connection has ended it.
+ * its connection has ended it. False for every error of outside code.
  */
 export const isTransient = (error: unknown): boolean =>
-  (error instanceof KernelError && error.code === 'database_unavailable') ||
-  RETRY_STATES.has(readCode(error)) ||
-  (error instanceof KernelError && error.cause !== undefined && RETRY_STATES.has(readCode(error.cause)));
+  !isOutside(error) &&
+  ((error instanceof KernelError && error.code === 'database_unavailable') || isRaceLost(error));
+
+/** A deadlock or a serialization failure. */
+const isRaceLost = (error: unknown): boolean => RETRY_STATES.has(sqlStateOf(error));
 
 /** True when a locked row, or work that takes too long, has exceeded a limit of the connection. */
 export const isOverRowLimit = (error: unknown): boolean => ROW_LIMIT_STATES.has(sqlStateOf(error));
@@ -113,18 +115,53 @@ const isUnstorable = (error: unknown, code: string): boolean =>
   code === '22P05' ||
   (code === '22P02' && error instanceof pg.DatabaseError && /^Unicode /.test(error.detail ?? ''));
 
-const saidToHandlers = new WeakSet<object>();
+/** Errors of statements and connections of the kernel. */
+const ofKernel = new WeakSet<object>();
+/** Errors of outside code: handlers, their schemas, and the statements that they write themselves. */
+const ofOutside = new WeakSet<object>();
 
-/** Marks an error that a handler's own statement has caused: `toDatabaseError` leaves it as Postgres sent it. */
-export function asSaid(error: unknown): unknown {
-  if (typeof error === 'object' && error !== null) saidToHandlers.add(error);
+const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null;
+
+/**
+ * Marks an error that outside code has thrown: whatever its code, it says nothing about the database of the kernel. An error of
+ * the kernel's own statements that has passed through outside code keeps its meaning.
+ */
+export function asOutside(error: unknown): unknown {
+  if (isObject(error) && !ofKernel.has(error)) ofOutside.add(error);
   return error;
 }
 
-/** Names what the caller can act on; everything else stays as Postgres said it. */
+/** True for errors that outside code has thrown. */
+export const isOutside = (error: unknown): boolean => isObject(error) && ofOutside.has(error);
+
+/**
+ * For errors of the kernel's statements and connections. Names what the caller can act on; everything else stays as Postgres said
+ * it, as do errors of outside code.
+ */
 export function toDatabaseError(error: unknown): unknown {
+  return isOutside(error) ? error : asKernels(nameDatabaseError(error));
+}
+
+function asKernels(error: unknown): unknown {
+  if (isObject(error)) ofKernel.add(error);
+  return error;
+}
+
+/**
+ * For errors of statements that outside code has written and sent on a connection of the kernel. Only the loss of that connection
+ * or of a race is the kernel's; any other failure stays as Postgres said it.
+ */
+export function toConnectionError(error: unknown): unknown {
+  if (isOutside(error)) return error;
+  const named = nameDatabaseError(error);
+  const isOfConnection = named instanceof KernelError && CONNECTION_ERRORS.has(named.code);
+  return isOfConnection || isRaceLost(error) ? asKernels(named) : error;
+}
+
+const CONNECTION_ERRORS: ReadonlySet<string> = new Set(['database_unavailable', 'database_auth_failed']);
+
+function nameDatabaseError(error: unknown): unknown {
   if (error instanceof KernelError) return error;
-  if (typeof error === 'object' && error !== null && saidToHandlers.has(error)) return error;
   const code = readCode(error);
   const message = error instanceof Error ? error.message : String(error);
   if (code === '28P01' || code === '28000' || code === '3D000') {

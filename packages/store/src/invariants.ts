@@ -233,11 +233,11 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'open-calls-counted',
-    rule: 'a turn counts its open calls, and has none when it ended by itself',
+    rule: 'a turn counts its open calls, and has none once it has ended',
     when: 'always',
     broken: `select t.id, 'is ' || t.status || ' and counts ' || t.pending_calls || ' open calls of ' || count(k.id) as what
       from scope t left join boxcar.tool_calls k on k.turn_id = t.id and k.status = 'pending'
-      group by t.id, t.status, t.pending_calls having t.pending_calls <> count(k.id) or (t.status = 'success' and count(k.id) > 0)`,
+      group by t.id, t.status, t.pending_calls having t.pending_calls <> count(k.id) or (t.status in ${FINAL} and count(k.id) > 0)`,
   },
   {
     name: 'waits-with-cause',

@@ -349,6 +349,19 @@ export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<P
   return rows.map((row) => ({ ...row, remaining_ms: Number(row.remaining_ms) }));
 }
 
+const HAS_SUCCEEDED = statement(`
+  select exists (select from boxcar.tool_calls k where k.turn_id = $1 and k.name = any ($2::text[]) and k.status = 'success') as has_succeeded`);
+
+/** Whether a call of one of these tools has succeeded in the turn. */
+export async function hasSucceeded(
+  db: Queryable,
+  turnId: TurnId,
+  names: readonly string[],
+): Promise<boolean> {
+  const [row] = await run<{ has_succeeded: boolean }>(db, HAS_SUCCEEDED, [turnId, names]);
+  return row?.has_succeeded === true;
+}
+
 const CALLS_OF_STEP = statement(`
   select k.name, k.status, coalesce(c.content, c.placeholder) as content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
   where k.turn_id = $1 and k.step = $2 order by k.ordinal`);

@@ -1,5 +1,5 @@
 import { KernelError, sanitizeText, toErrorBody } from '@boxcar/kernel';
-import { isTransient, toDatabaseError } from '@boxcar/store';
+import { isOutside, isTransient, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
 import type { Log } from '../log.js';
 import type { Runtime } from '../runtime.js';
@@ -26,8 +26,12 @@ export function closable({ builds, log }: Runtime, worker: { close(): Promise<vo
   return { close, [Symbol.asyncDispose]: close };
 }
 
-/** Trouble that the caller has no part in: the job waits until it is over. */
+/**
+ * Trouble that neither the caller nor a custom handler has a part in: the job waits until it is over. What a custom handler
+ * throws never is, whatever its code.
+ */
 export async function isOurTrouble({ builds }: Pick<Runtime, 'builds'>, error: unknown): Promise<boolean> {
+  if (isOutside(error)) return false;
   const known = toDatabaseError(error);
   if (isTransient(known)) return true;
   if (!(known instanceof KernelError)) return false;
@@ -35,10 +39,7 @@ export async function isOurTrouble({ builds }: Pick<Runtime, 'builds'>, error: u
   return known.entry.canRetry || OURS.has(known.code);
 }
 
-/**
- * Whether the database has the schema of this build: then a missing table or column is the fault of the handler's own
- * statement.
- */
+/** Whether the database has the schema of this build: then it lacks nothing that another build or a migration would bring. */
 async function hasOwnSchema(builds: Runtime['builds']): Promise<boolean> {
   try {
     return (await builds.look()) === builds.build.schemaVersion;

@@ -4,9 +4,9 @@ import {
   type BoxId,
   CARD_TYPES,
   type CardId,
+  isStepNotice,
   type Role,
   type Segment,
-  stepNotice,
   type TapeEntry,
   type TurnId,
   type ViewSource,
@@ -108,14 +108,10 @@ export interface CardOrigin {
 
 import { CONTEXT_REMINDER } from '../worker/step-cards.js';
 
-const STEP_NOTICES: ReadonlySet<string | undefined> = new Set(
-  [1, 2].flatMap((left) => [stepNotice(left, true), stepNotice(left, false)]),
-);
-
 function noticeOf({ card }: StoredCard): CardOrigin['notice'] {
   if (card.type !== CARD_TYPES.notice || card.content.kind !== 'text') return null;
   if (card.metadata.notice === CONTEXT_REMINDER) return 'context';
-  return STEP_NOTICES.has(card.content.text) ? 'steps_left' : 'reminder';
+  return isStepNotice(card.content.text) ? 'steps_left' : 'reminder';
 }
 
 const holds = (segment: Segment, position: number): boolean =>

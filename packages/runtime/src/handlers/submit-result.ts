@@ -1,5 +1,4 @@
-import { checkResult, type SubmitResult, submitResultSchema } from '@boxcar/kernel';
-import { expandContexts } from '@boxcar/store';
+import { type SubmitResult, submitResultSchema } from '@boxcar/kernel';
 import type { Handler } from '../handler.js';
 
 export const submitResult: Handler<SubmitResult> = {
@@ -8,17 +7,6 @@ export const submitResult: Handler<SubmitResult> = {
   // Refused, it is called again; accepted, it ends the turn.
   repeatable: true,
   handle: async ({ result }, tools) => {
-    const { parent } = tools.ctx;
-    if (parent !== undefined) {
-      const cards = (await expandContexts(tools.db, [parent.contextBoxId])).get(parent.contextBoxId) ?? [];
-      const bound = cards.find(
-        ({ card, rule }) => rule === 'pack_arguments' && card.content.kind === 'fields_schema',
-      );
-      checkResult(
-        result,
-        bound?.card.content.kind === 'fields_schema' ? bound.card.content.fields : undefined,
-      );
-    }
     tools.endTurn(result);
     return { status: 'accepted' };
   },

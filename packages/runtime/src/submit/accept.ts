@@ -18,6 +18,7 @@ import {
   warnOfSecrets,
 } from '@boxcar/kernel';
 import {
+  asOutside,
   type Fence,
   findRings,
   findSubmitted,
@@ -140,9 +141,13 @@ async function acceptOnce(
     });
     // Handlers are outside code: rows and cards must be able to hold any answer.
     // Only outside handlers run in a scope: Node's hooks for it slow every promise of the process down.
+    const handle = async (): Promise<JsonValue> => handler.handle(input, tools);
     const handling = isOwn
-      ? handler.handle(input, tools)
-      : insideHandler(unit.scope, () => handler.handle(input, tools));
+      ? handle()
+      : insideHandler(unit.scope, handle).catch((error: unknown) =>
+          // The reason of an abort is the kernel's.
+          Promise.reject(signal.aborted ? error : asOutside(error)),
+        );
     const given = await unlessAborted(handling, signal).catch(async (error: unknown) => {
       // A connection whose statement still runs is not waited for.
       await unit.abandon({ isCut: signal.aborted });
@@ -161,7 +166,7 @@ async function acceptOnce(
     });
     if (given instanceof FirstAnswer) return given.accepted;
     const answer = withWarnings(sanitizeJson(given).value, plain);
-    if (tools.ending !== undefined) {
+    if (tools.ending !== null) {
       if (!unit.isEmpty)
         throw new KernelError('internal_error', {
           message: `${primitive}: endTurn cannot be combined with other effects.`,

@@ -10,7 +10,7 @@ import {
   toBadRequest,
   tryParseId,
 } from '@boxcar/kernel';
-import type { Opening } from '@boxcar/store';
+import { asOutside, type Opening } from '@boxcar/store';
 import type { Handler } from '../handler.js';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
@@ -27,9 +27,18 @@ function parseInput<I>(
       message: `${primitive}: arguments must be an object.`,
       details: { primitive },
     });
-  const parsed = handler.input.safeParse(plain);
+  const parsed = outside(() => handler.input.safeParse(plain));
   if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
   return { input: parsed.data, plain };
+}
+
+/** Runs code that a plugin has brought. */
+function outside<T>(work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    throw asOutside(error);
+  }
 }
 
 export const checkText = (value: string | undefined, field: string, maxLength: number): void => {
@@ -193,7 +202,7 @@ export function begin(runtime: RuntimeCore, primitive: string, args: unknown, op
     options.call === undefined &&
     options.wokenBy === undefined &&
     options.isJobKey !== true;
-  const request = { key, isOwnKey, profileNames: handler.profileNames?.(input) ?? [] };
+  const request = { key, isOwnKey, profileNames: outside(() => handler.profileNames?.(input) ?? []) };
   const opening = open(runtime, options, request);
   // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
   opening.catch(() => undefined);

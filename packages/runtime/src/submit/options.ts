@@ -59,5 +59,5 @@ export interface Accepted {
   /** True when another submission had been accepted under this key before. */
   readonly isReplay: boolean;
   /** What the calling turn ends with, when the primitive ends it. Nothing was written then. */
-  readonly ending: { readonly deliverable: JsonValue } | null;
+  readonly ending: { readonly deliverable: JsonValue; readonly isSanitized: boolean } | null;
 }

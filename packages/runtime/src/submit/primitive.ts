@@ -1,12 +1,14 @@
 /** What a handler is given: it looks up, packs, and gathers the rows of what it makes. */
 import {
   type BatchId,
+  CARD_TYPES,
   checkDelegation,
   checkDuration,
   checkWholeNumber,
-  type JsonValue,
   KernelError,
+  MAX_CARD_BYTES,
   type Ring,
+  sanitizeJson,
   type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
@@ -19,6 +21,7 @@ import {
   type Tx,
   takeAgentName,
 } from '@boxcar/store';
+import { deliverableContent } from '../deliverable.js';
 import type { EndedTurns } from '../end-locked.js';
 import { endSubtrees } from '../end-subtrees.js';
 import type { CallerContext, HandlerTools, SubmitTurnRequest } from '../handler.js';
@@ -29,7 +32,7 @@ import { openTape } from '../tape/open-tape.js';
 import { joinTurns } from './joins.js';
 import { type Gathering, NewTurns } from './new-turns.js';
 import { checkText } from './opening.js';
-import { DEFAULT_WAIT_SECONDS } from './options.js';
+import { type Accepted, DEFAULT_WAIT_SECONDS } from './options.js';
 
 const DEFAULT_MAX_FAN_OUT = 1_000;
 
@@ -37,12 +40,6 @@ const DEFAULT_MAX_FAN_OUT = 1_000;
 type Awaited =
   | { readonly kind: 'turn'; readonly id: TurnId; readonly deadlineMs: number }
   | { readonly kind: 'batch'; readonly id: BatchId; readonly deadlineMs: number };
-
-/** Handlers are outside code, so their requests are checked here. */
-function checkNumbers({ deadlineMs, priority }: Pick<SubmitTurnRequest, 'deadlineMs' | 'priority'>): void {
-  if (deadlineMs !== undefined) checkDuration(deadlineMs, 'deadlineMs');
-  if (priority !== undefined) checkWholeNumber(priority, 'priority', { min: -100, max: 100 });
-}
 
 /** Its functions are fields, so that a handler can take them apart. */
 export class Primitive implements HandlerTools {
@@ -55,7 +52,7 @@ export class Primitive implements HandlerTools {
   awaited: Awaited | undefined;
   /** Batches that are due as they are made: all members have ended. */
   readonly dueBatchIds: BatchId[] = [];
-  ending: { readonly deliverable: JsonValue } | undefined;
+  ending: Accepted['ending'] = null;
   readonly rings: Ring[] = [];
   /** Turns that this primitive ends once it commits. */
   readonly ended: EndedTurns[] = [];
@@ -189,7 +186,7 @@ export class Primitive implements HandlerTools {
   readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
     const isAwaited = request.wait ?? false;
     if (isAwaited) this.#checkAwaitsNothing();
-    checkNumbers(request);
+    this.#checkRequest(request);
     const deadlineMs = request.deadlineMs ?? (isAwaited ? DEFAULT_WAIT_SECONDS * 1000 : null);
     // From outside the budget of the only root is that of its run.
     const { budget, ...bare } = request;
@@ -209,6 +206,17 @@ export class Primitive implements HandlerTools {
     return turn;
   };
 
+  /** Handlers are outside code, so their requests are checked here. */
+  #checkRequest({ target, access, deadlineMs, priority }: SubmitTurnRequest): void {
+    if (deadlineMs !== undefined) checkDuration(deadlineMs, 'deadlineMs');
+    if (priority !== undefined) checkWholeNumber(priority, 'priority', { min: -100, max: 100 });
+    const { name, tags } = target.kind === 'new' ? target.profile : target.agent.profile;
+    if (access !== 'trusted') {
+      this.checkDelegation({ profileName: name, tags });
+      if (target.kind === 'reuse') this.checkReuse(target.agent);
+    }
+  }
+
   readonly checkFanOut: HandlerTools['checkFanOut'] = (turns) => {
     const maxFanOut = this.#gathering.opening.limits.max_fan_out ?? DEFAULT_MAX_FAN_OUT;
     if (turns <= maxFanOut) return;
@@ -225,7 +233,7 @@ export class Primitive implements HandlerTools {
         message: 'submitTurns: join the turns instead of waiting for one.',
       });
     this.checkFanOut(requests.length);
-    for (const request of requests) checkNumbers(request);
+    for (const request of requests) this.#checkRequest(request);
     if (options.runBudget !== undefined && this.ctx.parent !== undefined)
       throw new KernelError('bad_request', {
         message: 'arguments.budget: limits a run, and this one has begun; limit the tasks instead.',
@@ -285,6 +293,15 @@ export class Primitive implements HandlerTools {
         details: { primitive: this.ctx.primitive },
       });
     }
-    this.ending = { deliverable };
+    // Handlers are outside code, as models and tools are.
+    const { value, isChanged } = sanitizeJson(deliverable);
+    const sizeBytes = Buffer.byteLength(JSON.stringify(deliverableContent(value)));
+    const limitBytes = this.#maxCardBytes ?? MAX_CARD_BYTES;
+    if (sizeBytes > limitBytes)
+      throw new KernelError('payload_too_large', {
+        message: `endTurn: the deliverable has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
+        details: { type: CARD_TYPES.deliverable, sizeBytes, limitBytes },
+      });
+    this.ending = { deliverable: value, isSanitized: isChanged };
   };
 }

@@ -543,7 +543,7 @@ const BREAKS: readonly Break[] = [
     (f) => [
       setTurn(f.parent, "status = 'canceled', ended_at = now(), deliverable_card_id = gen_random_uuid()"),
     ],
-    ['canceled-below', 'one-deliverable'],
+    ['canceled-below', 'one-deliverable', 'open-calls-counted'],
   ],
   [
     'a turn that started long after the one above it was canceled',

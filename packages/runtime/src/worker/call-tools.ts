@@ -14,10 +14,16 @@ import {
   toErrorBody,
   toolNames,
 } from '@boxcar/kernel';
-import { type CallSettlement, type NewToolCall, type PendingCall, settleCalls } from '@boxcar/store';
+import {
+  type CallSettlement,
+  isOutside,
+  type NewToolCall,
+  type PendingCall,
+  settleCalls,
+} from '@boxcar/store';
 import type { RuntimeCore } from '../runtime.js';
 import { type Begun, begin } from '../submit/opening.js';
-import type { SubmitOptions } from '../submit/options.js';
+import type { Accepted, SubmitOptions } from '../submit/options.js';
 import { onPool, untilAborted } from '../tape/connection.js';
 import { openTape } from '../tape/open-tape.js';
 import { retryOf, type Tool, toParameters } from '../tool.js';
@@ -288,7 +294,14 @@ export type CallRun =
   /** Answered in its own transaction, or waiting for a turn. */
   | { readonly kind: 'elsewhere' }
   /** submit_result and its like: the turn ends with this deliverable. */
-  | { readonly kind: 'ending'; readonly settlement: CallSettlement; readonly deliverable: JsonValue };
+  | ({ readonly kind: 'ending'; readonly settlement: CallSettlement } & NonNullable<Accepted['ending']>);
+
+interface CallOptions {
+  readonly isAlone: boolean;
+  readonly begun: Begun | undefined;
+  /** @throws KernelError unless the turn may end by this call with this deliverable. */
+  readonly checkEnd: (name: string, deliverable: JsonValue) => Promise<void>;
+}
 
 /**
  * Runs one pending call. Whatever the tool does, the model gets a readable result; only the loss of the turn or of the
@@ -299,7 +312,7 @@ export async function runCall(
   turn: HeldTurn,
   call: PendingCall,
   toolbox: Toolbox,
-  options: { readonly isAlone: boolean; readonly begun: Begun | undefined },
+  options: CallOptions,
 ): Promise<CallRun> {
   const target = {
     toolCallId: call.id,
@@ -356,7 +369,7 @@ export async function runCall(
 /** Ours to act on: the database is away, or this very turn is no longer in these hands. */
 const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   error instanceof KernelError &&
-  (error.code === 'database_unavailable' ||
+  ((error.code === 'database_unavailable' && !isOutside(error)) ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
 const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
@@ -387,17 +400,8 @@ async function runPrimitive(
   runtime: RuntimeCore,
   held: HeldTurn,
   call: PendingCall,
-  options: {
-    readonly isAlone: boolean;
-    readonly begun: Begun | undefined;
-    readonly settle: (outcome: CallOutcome) => CallSettlement;
-  },
+  options: CallOptions & { readonly settle: (outcome: CallOutcome) => CallSettlement },
 ): Promise<CallRun> {
-  if (call.name === 'submit_result' && !options.isAlone) {
-    throw new KernelError('tool_arguments_invalid', {
-      message: 'submit_result must be the only call of its message.',
-    });
-  }
   const { turn, holderId } = held;
   let rings: Parameters<RuntimeCore['ring']>[0] = [];
   const accepted = await runLimited(call, held, ({ signal, pass }) =>
@@ -423,9 +427,15 @@ async function runPrimitive(
   );
   runtime.ring(rings);
   if (accepted.ending === null) return { kind: 'elsewhere' };
+  const { ending } = accepted;
+  if (!options.isAlone)
+    throw new KernelError('tool_arguments_invalid', {
+      message: `${call.name} must be the only call of its message.`,
+    });
+  await options.checkEnd(call.name, ending.deliverable);
   return {
     kind: 'ending',
     settlement: options.settle({ status: 'success', result: accepted.answer }),
-    deliverable: accepted.ending.deliverable,
+    ...ending,
   };
 }

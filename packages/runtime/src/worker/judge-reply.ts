@@ -46,14 +46,11 @@ export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
   const { turn, step, isLast, bound } = of;
   const text = cleanText(reply.text, of.maxCardBytes);
   if (reply.toolCalls.length > MAX_CALLS) return judgeManyCalls(reply, text, of);
-  const decided = decideStep(
-    { text: text.value, toolCalls: reply.toolCalls },
-    { must_end_with: bound.mustEndWith },
-  );
+  const decided = decideStep({ text: text.value, toolCalls: reply.toolCalls }, bound.endRule);
   if (decided.kind === 'end') return { kind: 'end', ending: answerEnd(reply, text, of) };
   const isEmpty = text.value.trim() === '';
   const isReminded = decided.kind === 'remind';
-  if (isLast && (isReminded || !isSubmission(reply, bound)))
+  if (isLast && (isReminded || !isEnding(reply, bound)))
     return {
       kind: 'end',
       ending: limitEnd(turn, { step, text: text.value, isAnswer: isReminded && !isEmpty }),
@@ -91,9 +88,12 @@ function judgeManyCalls(reply: ModelReply, text: CleanText, of: AnsweredStep): R
   };
 }
 
-/** All that the last step may call. */
-const isSubmission = ({ toolCalls }: ModelReply, { toolbox }: Bound): boolean =>
-  toolCalls.length === 1 && toolCalls[0]?.name === 'submit_result' && toolbox.allowed.has('submit_result');
+const isEnding = ({ toolCalls }: ModelReply, { enders }: Bound): boolean =>
+  toolCalls.every(({ name }) => enders.includes(name)) && (toolCalls.length === 1 || !callsSubmit(toolCalls));
+
+/** It must be alone. */
+const callsSubmit = (calls: readonly ModelToolCall[]): boolean =>
+  calls.some(({ name }) => name === 'submit_result');
 
 function answerEnd(reply: ModelReply, text: CleanText, { turn, step }: AnsweredStep): Ending {
   const error = cutOffError(reply, { turn_id: turn.turnId, step });

@@ -1,6 +1,7 @@
 import {
   type BoxId,
   type ContextCard,
+  type Field,
   findPrice,
   isJsonObject,
   KernelError,
@@ -105,10 +106,10 @@ export class TurnLoader {
     return view;
   }
 
-  /** Do result fields bind the turn of this context box? */
-  async hasResultFields(boxId: BoxId): Promise<boolean> {
+  /** The fields that bind the result of the turn of this context box. */
+  async resultFields(boxId: BoxId): Promise<readonly Field[] | undefined> {
     const cards = (await expandContexts(this.#pool, [boxId])).get(boxId) ?? [];
-    return resultFieldsOf(cards.map(toContextCard)) !== undefined;
+    return resultFieldsOf(cards.map(toContextCard));
   }
 }
 

@@ -20,6 +20,7 @@ import {
   type ViewRows,
 } from '@boxcar/kernel';
 import { findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
+import { deliverableContent } from '../deliverable.js';
 import { askModel } from './ask-model.js';
 import { fromCause } from './causes.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
@@ -128,7 +129,7 @@ class TurnLoop {
         if (ended !== undefined) return ended;
       }
       mayHaveEnded = false;
-      // The last step may still call submit_result; when that was refused, there is no step left to try again.
+      // The last step may still end the turn by a call; when that was refused, there is no step left to try again.
       if (progress.step >= turn.maxSteps)
         return this.#commits.end(limitEnd(turn, { step: progress.step, text: null, isAnswer: false }));
       if (this.#host.isDraining()) return 'released';
@@ -146,7 +147,7 @@ class TurnLoop {
         this.#progress.open = 'none';
         return 'open';
       case 'ending':
-        return this.#commits.end(successOf(run.deliverable), run);
+        return this.#commits.end(successOf(run.deliverable, run), run);
       default:
         return run.outcome;
     }
@@ -202,13 +203,17 @@ class TurnLoop {
     const { turn, view } = this.#held;
     const step = this.#progress.step + 1;
     const rows = await view.rows();
-    const { toolbox, mustEndWith } = this.#calls.bind({
-      hasResultFields: resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []) !== undefined,
+    const { toolbox, enders, resultFields } = this.#calls.bind({
+      resultFields: resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []),
       canExpand: isCompacted(rows),
     });
     const isLast = step >= turn.maxSteps;
-    const tools = isLast ? toolbox.schemas.filter((tool) => tool.name === 'submit_result') : toolbox.schemas;
-    const profile = { ...this.#profile, must_end_with: [...mustEndWith] };
+    const tools = isLast ? toolbox.schemas.filter((tool) => enders.includes(tool.name)) : toolbox.schemas;
+    const own = resultFields === undefined ? [] : ['submit_result'];
+    const profile = {
+      ...this.#profile,
+      must_end_with: [...new Set([...this.#profile.must_end_with, ...own])],
+    };
     const viewRows: ViewRows = { ...rows, turn, profile, contextLimit: toldLimitOf(this.#profile) };
     return { rows: viewRows, view: buildView(viewRows), tools, step };
   }
@@ -374,8 +379,7 @@ class TurnLoop {
     const calls = this.#calls.write(next.calls, { rows, step });
     for (const { card } of calls) add('tool_call', card);
     if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder, next.notice));
-    const canSubmit = this.#calls.bound.toolbox.allowed.has('submit_result');
-    const notice = stepNotice(turn.maxSteps - step, canSubmit);
+    const notice = stepNotice(turn.maxSteps - step, this.#calls.bound.enders);
     if (notice !== undefined) add('message', noticeCard(turn, notice));
     const { emptyReplies, spent } = next;
     const outcome = await this.#commits.step({
@@ -395,10 +399,11 @@ class TurnLoop {
   }
 }
 
-const successOf = (value: JsonValue): Ending => ({
+const successOf = (value: JsonValue, { isSanitized = false } = {}): Ending => ({
   status: 'success',
-  deliverable: typeof value === 'string' ? { kind: 'text', text: value } : { kind: 'json', data: value },
+  deliverable: deliverableContent(value),
   error: null,
+  ...(isSanitized ? { metadata: { sanitized: true } } : {}),
 });
 
 /** Whether the view begins with an anchor that has left something out. */

@@ -1,6 +1,10 @@
 /** The calls of a turn's steps: what may be called, how a call is written with its step, and how the open ones are run. */
 import {
+  checkResult,
+  type EndRule,
   EXPAND_TOOL,
+  enders,
+  type Field,
   type JsonValue,
   KernelError,
   type ModelToolCall,
@@ -8,6 +12,7 @@ import {
 } from '@boxcar/kernel';
 import {
   type CallSettlement,
+  hasSucceeded,
   loadCallsOfStep,
   loadPendingCalls,
   type NewToolCall,
@@ -31,7 +36,10 @@ export type OpenCalls = readonly PendingCall[] | 'unknown' | 'none';
 /** What a turn may call and must end with. */
 export interface Bound {
   readonly toolbox: Toolbox;
-  readonly mustEndWith: readonly string[];
+  readonly endRule: EndRule;
+  readonly resultFields: readonly Field[] | undefined;
+  /** All that the last step may call. */
+  readonly enders: readonly string[];
 }
 
 export interface WrittenCall {
@@ -42,13 +50,12 @@ export interface WrittenCall {
 export type CallsRun =
   /** All are answered, and the next step is open. */
   | { readonly outcome: 'open'; readonly attempt: number }
-  /** One of them ends the turn; nothing is recorded yet. */
+  /** The only call ends the turn; nothing is recorded yet. */
   | {
       readonly outcome: 'ending';
       readonly deliverable: JsonValue;
+      readonly isSanitized: boolean;
       readonly results: readonly CallSettlement[];
-      /** Other calls may still wait for a turn, a batch or an external worker. */
-      readonly hasOpenCalls: boolean;
     }
   | { readonly outcome: 'suspended' | 'fenced' };
 
@@ -70,24 +77,23 @@ export class StepCalls {
 
   /** What the turn may call, as it was bound last. */
   get bound(): Bound {
-    return this.#binding ?? this.bind({ hasResultFields: false, canExpand: false });
+    return this.#binding ?? this.bind({ resultFields: undefined, canExpand: false });
   }
 
   /** Known once the turn's context is. `canExpand`: something was left out that it may read again. */
-  bind({
-    hasResultFields,
-    canExpand,
-  }: {
-    readonly hasResultFields: boolean;
-    readonly canExpand: boolean;
-  }): Bound {
+  bind({ resultFields, canExpand }: Pick<Bound, 'resultFields'> & { readonly canExpand: boolean }): Bound {
     if (this.#binding?.canExpand === canExpand) return this.#binding;
     const extra = canExpand ? [EXPAND_TOOL] : [];
-    const own = hasResultFields ? ['submit_result'] : [];
+    const { must_end_with } = this.#profile;
+    const hasResultFields = resultFields !== undefined;
+    const toolbox = buildToolbox(this.#host.runtime, this.#profile, { hasResultFields, extra });
+    const endRule = { must_end_with, hasResultFields };
     this.#binding = {
       canExpand,
-      toolbox: buildToolbox(this.#host.runtime, this.#profile, { hasResultFields, extra }),
-      mustEndWith: [...new Set([...this.#profile.must_end_with, ...own])],
+      toolbox,
+      endRule,
+      resultFields,
+      enders: enders(endRule, toolbox.allowed.has('submit_result')),
     };
     return this.#binding;
   }
@@ -156,8 +162,8 @@ export class StepCalls {
     );
     const ending = runs.find((run) => run.kind === 'ending');
     if (ending !== undefined) {
-      const hasOpenCalls = runs.some((run) => run.kind === 'elsewhere');
-      return { outcome: 'ending', deliverable: ending.deliverable, results, hasOpenCalls };
+      const { deliverable, isSanitized } = ending;
+      return { outcome: 'ending', deliverable, isSanitized, results };
     }
     return this.#record(results, { step, isWhole: open !== 'unknown' && results.length === calls.length });
   }
@@ -165,8 +171,8 @@ export class StepCalls {
   /** A turn that is taken over with open calls has not read its context yet. */
   async #bindContext(): Promise<void> {
     if (this.#binding !== undefined) return;
-    const hasResultFields = await this.#host.loader.hasResultFields(this.#held.turn.contextBoxId);
-    this.bind({ hasResultFields, canExpand: false });
+    const resultFields = await this.#host.loader.resultFields(this.#held.turn.contextBoxId);
+    this.bind({ resultFields, canExpand: false });
   }
 
   async #runAll(
@@ -179,7 +185,7 @@ export class StepCalls {
     this.#host.checkLease();
     const settled = await Promise.allSettled(
       calls.map(async (call) => {
-        const options = { isAlone, begun: this.#begun.get(call.id) };
+        const options = { isAlone, begun: this.#begun.get(call.id), checkEnd: this.#checkEnd };
         try {
           const run =
             repeated.get(call.id) ?? (await runCall(this.#host.runtime, this.#held, call, toolbox, options));
@@ -199,6 +205,24 @@ export class StepCalls {
     if (failed.reason instanceof KernelError && failed.reason.code === 'turn_ended') return 'fenced';
     throw failed.reason;
   }
+
+  /**
+   * Whether the turn may end by this call with this deliverable.
+   *
+   * @throws KernelError `tool_arguments_invalid`, `end_refused`.
+   */
+  readonly #checkEnd = async (name: string, deliverable: JsonValue): Promise<void> => {
+    const { resultFields, endRule } = this.bound;
+    checkResult(deliverable, resultFields);
+    const { must_end_with: names } = endRule;
+    if (names.length === 0 || names.includes(name)) return;
+    const { turnId } = this.#held.turn;
+    if (await hasSucceeded(this.#host.runtime.pool, turnId, names)) return;
+    throw new KernelError('end_refused', {
+      message: `${name}: this task ends only after a successful call of ${names.join(' or ')}.`,
+      details: { turn_id: turnId, must_end_with: names },
+    });
+  };
 
   async #record(
     results: readonly CallSettlement[],
@@ -240,8 +264,10 @@ export class StepCalls {
     return loadCallsOfStep(this.#host.runtime.pool, this.#held.turn.turnId, step);
   }
 
-  /** The call of a step that ends the turn: one that it must end with, and that succeeded. */
+  /** The call of a step that ends the turn: one that it must end with, and that succeeded. Where fields bind the result, none does. */
   async findEnder(step: number): Promise<CallOfStep | undefined> {
+    await this.#bindContext();
+    if (this.bound.resultFields !== undefined) return undefined;
     const calls = await this.#ofStep(step);
     return calls.find((call) => this.#profile.must_end_with.includes(call.name) && call.status === 'success');
   }

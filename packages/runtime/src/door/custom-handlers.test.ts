@@ -1,0 +1,207 @@
+/** Jobs of primitives that plugins register. */
+import { readFile } from 'node:fs/promises';
+import { KernelError } from '@boxcar/kernel';
+import { createModelRouter } from '@boxcar/llm';
+import { createPool } from '@boxcar/store';
+import { type QueueBackend, queueBackends, waitFor } from '@boxcar/testkit';
+import type { Job, Queue } from 'bullmq';
+import pg from 'pg';
+import { describe, expect, test } from 'vitest';
+import { z } from 'zod';
+import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
+import type { Handler } from '../handler.js';
+import { silentLog } from '../log.js';
+import { openQueues } from '../queues.js';
+import { Runtime } from '../runtime.js';
+import { type TestBackend, testBackend } from '../testing/queue-backend.js';
+import { createQueueDoor } from './queue-door.js';
+
+const DATA = { project_id: 'default', arguments: {} };
+
+interface Program extends AsyncDisposable {
+  readonly runtime: Runtime;
+  readonly events: string[];
+  serve(): void;
+}
+
+/** A process with a queue door: its own pool and queues. */
+function program(backend: TestBackend): Program {
+  const events: string[] = [];
+  const pool = createPool({ connectionString: backend.database.url });
+  const queues = openQueues(backend.connection);
+  const runtime = new Runtime({
+    pool,
+    directUrl: backend.database.url,
+    doorbell: new BullMqDoorbell(queues, silentLog),
+    model: createModelRouter({}),
+    log: (_level, event) => void events.push(event),
+  });
+  const closers = [() => runtime.close(), () => pool.end()];
+  return {
+    runtime,
+    events,
+    serve: () => {
+      const door = createQueueDoor(runtime, queues);
+      closers.unshift(() => door.close());
+    },
+    [Symbol.asyncDispose]: async () => {
+      for (const close of closers) await close();
+    },
+  };
+}
+
+/** The end of a job as its client sees it. */
+const endOf = (queue: Queue, job: Job): Promise<Job> =>
+  waitFor(
+    async () => {
+      const now = await queue.getJob(job.id ?? '');
+      return now?.finishedOn === undefined ? undefined : now;
+    },
+    { message: `job ${job.id} (${job.name}) has ended` },
+  );
+
+const handlerOf = (handle: Handler['handle']): Handler => ({
+  description: 'For tests.',
+  input: z.strictObject({}),
+  handle,
+});
+
+describe.each(queueBackends())('custom primitives at the queue door on %s', (kind: QueueBackend) => {
+  test.each<[string, (backend: TestBackend) => Partial<Handler>, RegExp]>([
+    [
+      'reads a file that does not exist',
+      () => ({ handle: async () => (await readFile('/nonexistent/file')).length }),
+      /^internal_error: ENOENT/,
+    ],
+    [
+      'calls a service that refuses connections',
+      () => ({ handle: async () => (await fetch('http://127.0.0.1:1/')).status }),
+      /^internal_error: (fetch failed|bad port)/,
+    ],
+    [
+      'cannot reach its own database',
+      () => ({
+        handle: async () => {
+          const client = new pg.Client({ connectionString: 'postgres://nobody:none@127.0.0.1:1/none' });
+          await client.connect();
+          return null;
+        },
+      }),
+      /^internal_error: /,
+    ],
+    [
+      'meets a deadlock in its own database',
+      ({ database }) => ({
+        handle: async () => {
+          const client = new pg.Client({ connectionString: database.url });
+          await client.connect();
+          try {
+            await client.query("do $$ begin raise exception 'mine' using errcode = '40P01'; end $$");
+          } finally {
+            await client.end();
+          }
+          return null;
+        },
+      }),
+      /^internal_error: mine/,
+    ],
+    [
+      'throws an error with a code of the kernel',
+      () => ({
+        handle: () => {
+          throw new KernelError('database_unavailable', { message: 'The crystal ball is away.' });
+        },
+      }),
+      /^database_unavailable: The crystal ball is away/,
+    ],
+    [
+      'throws while its arguments are checked',
+      () => ({
+        input: z.strictObject({}).transform(() => {
+          throw Object.assign(new Error('no list of colors'), { code: 'ENOENT' });
+        }),
+        handle: async () => null,
+      }),
+      /^internal_error: no list of colors/,
+    ],
+    [
+      'names its profiles by a lookup that fails',
+      () => ({
+        profileNames: () => {
+          throw Object.assign(new Error('no list of profiles'), { code: 'ECONNREFUSED' });
+        },
+        handle: async () => null,
+      }),
+      /^internal_error: no list of profiles/,
+    ],
+  ])('a job fails at its first run when its handler %s', async (_title, make, reason) => {
+    await using backend = await testBackend(kind);
+    await using door = program(backend);
+    let runs = 0;
+    const made = make(backend);
+    const handle: Handler['handle'] = (input, tools) => {
+      runs += 1;
+      return made.handle?.(input, tools) ?? Promise.resolve(null);
+    };
+    door.runtime.registerHandler('custom', { ...handlerOf(handle), ...made, handle });
+    door.serve();
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const ended = await endOf(queue, await queue.add('custom', DATA, { attempts: 5 }));
+    expect(ended.failedReason).toMatch(reason);
+    expect(runs).toBeLessThanOrEqual(1);
+    expect(door.events).not.toContain('door.retry');
+  });
+
+  test('a statement of its own that names a missing table fails its job, whatever build the schema belongs to', async () => {
+    await using backend = await testBackend(kind);
+    await using door = program(backend);
+    let runs = 0;
+    const handle: Handler['handle'] = async (_input, { tx }) => {
+      runs += 1;
+      await tx.query({ text: 'select from public.later' });
+      return null;
+    };
+    door.runtime.registerHandler('early', handlerOf(handle));
+    await newerSchema(backend);
+    door.serve();
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const ended = await endOf(queue, await queue.add('early', DATA, { attempts: 5 }));
+    expect(ended.failedReason).toMatch(/^internal_error: relation "public.later" does not exist/);
+    expect(runs).toBe(1);
+  });
+
+  test('a deadlock of the transaction of the kernel, and a lost connection, are tried again', async () => {
+    await using backend = await testBackend(kind);
+    await using door = program(backend);
+    const runs = { deadlock: 0, serialization: 0, lost: 0, read: 0 };
+    const raise = (state: string) => ({
+      text: `do $$ begin raise exception 'meanwhile' using errcode = '${state}'; end $$`,
+    });
+    // More often than a submission is tried by itself: the door hands the job back.
+    const isOver = (name: keyof typeof runs): boolean => ++runs[name] > 7;
+    const register = (name: keyof typeof runs, fail: Handler['handle']): void =>
+      door.runtime.registerHandler(
+        name,
+        handlerOf(async (input, tools) => (isOver(name) ? 'done' : fail(input, tools))),
+      );
+    register('deadlock', async (_input, { tx }) => (await tx.query(raise('40P01'))).rowCount);
+    register('serialization', async (_input, { tx }) => (await tx.query(raise('40001'))).rowCount);
+    const suicide = { text: 'select pg_terminate_backend(pg_backend_pid())' };
+    register('lost', async (_input, { tx }) => (await tx.query(suicide)).rowCount);
+    register('read', async (_input, { db }) => (await db.query(suicide)).rowCount);
+    door.serve();
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const jobs = await Promise.all(Object.keys(runs).map((name) => queue.add(name, DATA, { attempts: 1 })));
+    const ended = await Promise.all(jobs.map((job) => endOf(queue, job)));
+    expect(ended.map((job) => [job.name, job.failedReason, job.returnvalue])).toEqual(
+      Object.keys(runs).map((name) => [name, undefined, 'done']),
+    );
+    expect(door.events).toContain('door.retry');
+  });
+});
+
+/** As if a newer build, which this one can work with, had migrated the database. */
+const newerSchema = ({ database }: TestBackend): Promise<unknown> =>
+  database.pool.query(
+    'insert into boxcar.schema_version (version, name, checksum, min_compatible) select version + 1, name, checksum, min_compatible from boxcar.schema_version order by version desc limit 1',
+  );
