@@ -311,7 +311,12 @@ async function circle(): Promise<{ h: Harness; roots: readonly TurnId[] }> {
     delegation_policy: { target_profiles: null },
   });
   for (const name of ['agent-a', 'agent-b'])
-    await h.runtime.submit('provision_agent', { action: 'create', agent_id: name, profile_name: 'asker' });
+    await h.runtime.submit('provision_agent', {
+      action: 'create',
+      agent_id: name,
+      profile_name: 'asker',
+      shared: true,
+    });
   await h.worker({ leaseMs: 600_000_000, sweepMs: 600_000 });
   const roots: TurnId[] = [];
   for (const [name, other] of [
