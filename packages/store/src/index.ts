@@ -459,6 +459,7 @@ export {
 export {
   findReady,
   giveUpLease,
+  isPrimitiveKnown,
   type NewWorker,
   promote,
   purgeDeadWorkers,

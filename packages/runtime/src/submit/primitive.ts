@@ -5,7 +5,6 @@ import {
   checkDelegation,
   checkDuration,
   checkWholeNumber,
-  type JsonValue,
   KernelError,
   MAX_CARD_BYTES,
   type Ring,
