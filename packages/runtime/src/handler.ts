@@ -218,5 +218,5 @@ export interface Handler<I = unknown> {
    * Its effects are what it gathers and writes through its tools. It may run again when its transaction lost a race or its
    * connection, so it must have no other effect.
    */
-  handle(input: I, tools: HandlerTools): Promise<JsonValue>;
+  handle(input: I, tools: HandlerTools): JsonValue | Promise<JsonValue>;
 }

@@ -91,7 +91,7 @@ import type { Tape } from './tape/tape.js';
 import { type ResolvedTapeRef, resolveTapeRef } from './tape/tape-ref.js';
 import { tapeTools } from './tape/tape-tools.js';
 import type { TapeTarget } from './tape/tape-types.js';
-import { type Tool, toParameters } from './tool.js';
+import { checkRegistered, type Tool } from './tool.js';
 import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
 import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
@@ -283,20 +283,20 @@ export class Runtime implements RuntimeCore {
       limits: this.limits,
       strategies: this.strategies,
     });
-    this.registerHandler('delegate_async', delegateAsync);
-    this.registerHandler('launch_principal', launchPrincipal);
-    this.registerHandler('ask_expert', askExpert);
-    this.registerHandler('fork_join', forkJoin);
-    this.registerHandler('collect', collect);
-    this.registerHandler('context_handoff', contextHandoff);
-    this.registerHandler('submit_result', submitResult);
-    this.registerHandler('provision_agent', provisionAgent);
-    this.registerHandler('cancel', cancel);
-    this.registerHandler('create_box', createBox);
-    this.registerHandler('grant_box', grantBox);
-    this.registerHandler('raise_budget', raiseBudget);
+    this.#addHandler('delegate_async', delegateAsync);
+    this.#addHandler('launch_principal', launchPrincipal);
+    this.#addHandler('ask_expert', askExpert);
+    this.#addHandler('fork_join', forkJoin);
+    this.#addHandler('collect', collect);
+    this.#addHandler('context_handoff', contextHandoff);
+    this.#addHandler('submit_result', submitResult);
+    this.#addHandler('provision_agent', provisionAgent);
+    this.#addHandler('cancel', cancel);
+    this.#addHandler('create_box', createBox);
+    this.#addHandler('grant_box', grantBox);
+    this.#addHandler('raise_budget', raiseBudget);
     this.registerTool(expandTool(options.pool));
-    this.registerHandler(TAPE_HANDOFF.name, tapeHandoff);
+    this.#addHandler(TAPE_HANDOFF.name, tapeHandoff);
     this.ownHandlers = new Set(this.#handlers.values());
     for (const tool of tapeTools()) this.registerTool(tool);
   }
@@ -331,17 +331,27 @@ export class Runtime implements RuntimeCore {
     }
   }
 
-  /** Adds a primitive, with the same guarantees and at the same doors as the built-in ones. */
+  /**
+   * Adds a primitive, with the same guarantees and at the same doors as the built-in ones.
+   *
+   * @throws KernelError `bad_request` for a name, description, schema or function that is not valid, `conflict` for a name that is
+   *   taken.
+   */
   registerHandler<I>(name: string, handler: Handler<I>): void {
+    checkRegistered(name, handler, { field: 'handle', value: handler.handle });
+    this.#addHandler(name, handler);
+  }
+
+  #addHandler<I>(name: string, handler: Handler<I>): void {
     this.#checkName(name);
     this.#handlers.set(name, handler as Handler);
   }
 
-  /** Adds a tool that models may call once a profile lists it. */
+  /** Adds a tool that models may call once a profile lists it. @throws KernelError as `registerHandler`. */
   registerTool<I>(tool: Tool<I>): void {
     this.#checkName(tool.name);
     if (tool.timeoutMs !== undefined) checkDuration(tool.timeoutMs, `${tool.name}: timeoutMs`);
-    toParameters(tool.input);
+    checkRegistered(tool.name, tool, { field: 'run', value: tool.run });
     this.#tools.set(tool.name, tool as Tool);
   }
 

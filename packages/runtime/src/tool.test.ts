@@ -1,8 +1,10 @@
+import { KernelError, type TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import type { Handler } from './handler.js';
 import { harness } from './testing/harness.js';
-import { toParameters } from './tool.js';
+import { type Tool, toParameters } from './tool.js';
 import { buildToolbox } from './worker/call-tools.js';
 
 describe('the schema that models get', () => {
@@ -36,6 +38,74 @@ describe('the schema that models get', () => {
     const tool = { name: 'shout', description: 'Shouts.', input: z.string(), run: (text: string) => text };
     expect(() => place.runtime.registerTool(tool)).toThrow(expect.objectContaining({ code: 'bad_request' }));
     expect(place.runtime.tools.has('shout')).toBe(false);
+  });
+});
+
+describe('what a plugin registers', () => {
+  const good = { description: 'Works.', input: z.object({ n: z.number() }) };
+  const work = () => null;
+
+  test.each<[string, Record<string, unknown>, RegExp]>([
+    ['a schema of a list', { input: z.array(z.string()) }, /^odd: input: is a schema of type "array"/],
+    ['a schema that is none', { input: { n: 'number' } }, /^odd: input: is not a schema of zod 4/],
+    ['no schema', { input: undefined }, /^odd: input: is not a schema of zod 4/],
+    ['no description', { description: undefined }, /^odd: description: is not a text/],
+    ['a description that no column can hold', { description: 'a\u0000' }, /^odd: description: /],
+    ['no function', { handle: undefined, run: undefined }, /^odd: (handle|run): is not a function/],
+    ['a function of another kind', { handle: 'run', run: {} }, /^odd: (handle|run): is not a function/],
+  ])('is refused with %s, and nothing is registered', async (_title, rest, message) => {
+    await using place = await harness();
+    const { runtime } = place;
+    const refused = expect.objectContaining({
+      code: 'bad_request',
+      message: expect.stringMatching(message),
+    });
+    expect(() => runtime.registerHandler('odd', { ...good, handle: work, ...rest } as Handler)).toThrow(
+      refused,
+    );
+    expect(() => runtime.registerTool({ ...good, name: 'odd', run: work, ...rest } as Tool)).toThrow(refused);
+    expect([runtime.handlers.has('odd'), runtime.tools.has('odd')]).toEqual([false, false]);
+  });
+
+  test('is refused with parameters that are no schema of an object', async () => {
+    await using place = await harness();
+    for (const parameters of ['text', [], { type: 'array' }])
+      expect(() => place.runtime.registerHandler('odd', { ...good, parameters, handle: work })).toThrow(
+        expect.objectContaining({ code: 'bad_request' }),
+      );
+  });
+
+  test('may be synchronous, from outside and in a turn, and when it throws', async () => {
+    await using place = await harness();
+    const { runtime } = place;
+    const fail = (): never => {
+      throw new KernelError('not_found', { message: 'No such color.' });
+    };
+    runtime.registerHandler('add', { ...good, handle: ({ n }) => n + 1 });
+    runtime.registerHandler('lose', { ...good, handle: fail });
+    runtime.registerTool({ ...good, name: 'double', run: ({ n }) => n * 2 });
+    runtime.registerTool({ ...good, name: 'drop', run: fail });
+    expect(await runtime.submit('add', { n: 1 })).toBe(2);
+    await expect(runtime.submit('lose', { n: 1 })).rejects.toMatchObject({ code: 'not_found' });
+    const names = ['add', 'lose', 'double', 'drop'];
+    const calls = names.map((tool) => ({ tool, arguments: { n: 20 } }));
+    await place.profile('worker', [{ calls }, { say: 'done' }], { tools: names });
+    await place.worker();
+    const { turn_id: turnId } = (await runtime.submit('launch_principal', {
+      profile_name: 'worker',
+      instruction: 'go',
+    })) as { turn_id: TurnId };
+    expect(await runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    const results = await place.rows<{ content: unknown }>(
+      'select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 order by k.ordinal',
+      [turnId],
+    );
+    expect(results.map(({ content }) => content)).toMatchObject([
+      { status: 'success', result: 21 },
+      { status: 'failed', error: { code: 'not_found' } },
+      { status: 'success', result: 40 },
+      { status: 'failed', error: { code: 'not_found' } },
+    ]);
   });
 });
 

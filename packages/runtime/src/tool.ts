@@ -1,5 +1,7 @@
 import {
   type AgentId,
+  isCleanText,
+  isJsonObject,
   type JsonValue,
   KernelError,
   type ProjectId,
@@ -55,15 +57,65 @@ export const retryOf = (tool: Pick<Tool, 'retry' | 'isReadOnly'>): 'safe' | 'nev
  * @throws KernelError `bad_request` for a schema that takes something else than an object: no model can call that.
  */
 export function toParameters(input: z.ZodType): JsonValue {
+  const schema = readSchema(input);
+  const { type } = schema;
+  if (type !== 'object')
+    throw new KernelError('bad_request', {
+      message: `input: ${notObject(type)}.`,
+      details: { field: 'input', type },
+    });
+  return schema;
+}
+
+function readSchema(input: z.ZodType): { readonly [key: string]: JsonValue; readonly type: JsonValue } {
   const { $schema: _dialect, ...schema } = z.toJSONSchema(input, {
     io: 'input',
     unrepresentable: 'any',
   }) as Record<string, JsonValue>;
   const { type = 'object' } = schema;
-  if (type !== 'object')
-    throw new KernelError('bad_request', {
-      message: `input: is a schema of type ${JSON.stringify(type)}; arguments are an object.`,
-      details: { field: 'input', type },
-    });
   return { type, ...schema };
+}
+
+const notObject = (type: JsonValue): string =>
+  `is a schema of type ${JSON.stringify(type)}; arguments are an object`;
+
+/** A part of what a plugin registers: outside code, whatever its types say. */
+interface Registered {
+  readonly description: unknown;
+  readonly input: z.ZodType;
+  readonly parameters?: JsonValue;
+}
+
+/**
+ * Checks what a plugin registers as a tool or a primitive, so that it fails there, and not in every turn that is offered it.
+ *
+ * @param work - The function, and what it is called.
+ * @throws KernelError `bad_request` naming the part.
+ */
+export function checkRegistered(
+  name: string,
+  { description, input, parameters }: Registered,
+  work: { readonly field: 'run' | 'handle'; readonly value: unknown },
+): void {
+  const refuse = (field: string, why: string, cause?: unknown): never => {
+    throw new KernelError('bad_request', {
+      message: `${name}: ${field}: ${why}.`,
+      details: { name, field },
+      cause,
+    });
+  };
+  if (typeof description !== 'string' || !isCleanText(description))
+    refuse('description', 'is not a text without NUL and lone surrogates');
+  if (typeof work.value !== 'function') refuse(work.field, 'is not a function');
+  if (!(input instanceof z.ZodType)) refuse('input', 'is not a schema of zod 4');
+  let type: JsonValue = 'object';
+  try {
+    ({ type } = readSchema(input));
+  } catch (error) {
+    refuse('input', `has no JSON schema (${error instanceof Error ? error.message : String(error)})`, error);
+  }
+  if (type !== 'object') refuse('input', notObject(type));
+  if (parameters === undefined) return;
+  if (!isJsonObject(parameters) || (parameters.type ?? 'object') !== 'object')
+    refuse('parameters', 'is not the JSON schema of an object');
 }

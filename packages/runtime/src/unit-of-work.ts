@@ -1,4 +1,4 @@
-import { KernelError } from '@boxcar/kernel';
+import { type BoxId, KernelError } from '@boxcar/kernel';
 import {
   asOutside,
   beginOn,
@@ -70,6 +70,9 @@ interface UnitOptions {
  */
 export class UnitOfWork {
   readonly submission: Submission = emptySubmission();
+  /** Context boxes that are not written before the end of a decision about them. */
+  readonly undecided = new Set<BoxId>();
+  #refusal: KernelError | undefined;
   readonly #pool: pg.Pool;
   readonly #isOwn: boolean;
   /** Set by the first statement, so that statements that come together share one transaction. */
@@ -229,12 +232,16 @@ export class UnitOfWork {
 
   /** Writes cards, boxes, agents and grants gathered so far; turns and batches wait for the end, where they are decided. */
   async #flush(tx: Tx): Promise<void> {
-    const { cards, contextBoxes, tapes, agents, grants } = this.submission;
+    const { cards, tapes, agents, grants } = this.submission;
+    const isDecided = ({ id }: { readonly id: BoxId }): boolean => !this.undecided.has(id);
+    const contextBoxes = this.submission.contextBoxes.filter(isDecided);
     if (cards.length + contextBoxes.length + tapes.length + agents.length + grants.length === 0) return;
+    const undecided = this.submission.contextBoxes.filter((box) => !isDecided(box));
+    this.submission.contextBoxes.splice(0, this.submission.contextBoxes.length, ...undecided);
     // Taken out before the write: what is gathered meanwhile belongs to the next one.
     await writeSubmission(tx, {
       cards: cards.splice(0),
-      contextBoxes: contextBoxes.splice(0),
+      contextBoxes,
       tapes: tapes.splice(0),
       agents: agents.splice(0),
       grants: grants.splice(0),
@@ -245,6 +252,11 @@ export class UnitOfWork {
     });
   }
 
+  /** Part of a refused effect is written in the transaction, so the whole is refused, even if the handler has caught the refusal. */
+  refuse(refusal: KernelError): void {
+    this.#refusal ??= refusal;
+  }
+
   /**
    * Writes everything under the operation's key and the fence; `then` runs in the same transaction after an acceptance.
    * A refusal undoes all of it.
@@ -253,6 +265,7 @@ export class UnitOfWork {
     options: { operation: NewOperation; fence?: Fence; wait?: CallWait },
     then?: (tx: Tx) => Promise<void>,
   ): Promise<SubmissionResult> {
+    if (this.#refusal !== undefined) throw this.#refusal;
     if (this.#opening === undefined && then === undefined) {
       this.#isOver = true;
       return this.#write({ submission: this.submission, ...options });

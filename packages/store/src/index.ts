@@ -463,6 +463,7 @@ export { grantWorkerRights } from './worker-rights.js';
 export {
   findReady,
   giveUpLease,
+  isPrimitiveKnown,
   type NewWorker,
   promote,
   purgeDeadWorkers,

@@ -47,6 +47,7 @@ import type { SweepKind } from './dead-letters.js';
 import type { CallRouteKind } from './tool-calls.js';
 import type { OfferedTool } from './toolsets.js';
 import type { WaitKind } from './waits.js';
+import type { WorkerInfo } from './workers.js';
 
 const bytea = customType<{ data: Buffer }>({ dataType: () => 'bytea' });
 const xid8 = customType<{ data: string }>({ dataType: () => 'xid8' });
@@ -491,7 +492,7 @@ const workers = boxcar.table('workers', {
   leaseUntil: time('lease_until').notNull(),
   targets: text('targets').array().notNull(),
   concurrency: integer('concurrency').notNull(),
-  info: jsonb('info').$type<{ readonly hostname?: string; readonly pid?: number }>().notNull().default({}),
+  info: jsonb('info').$type<WorkerInfo>().notNull().default({}),
   startedAt: time('started_at').notNull().defaultNow(),
   /** When its owner last said that it holds its lock; null: it does not. */
   lockedAt: time('locked_at'),

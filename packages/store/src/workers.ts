@@ -9,6 +9,14 @@ import { ringPriority } from './ring-priority.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
 import { type HeldAt, hasStatus, toRing } from './turns.js';
 
+/** What a worker says of itself. */
+export interface WorkerInfo {
+  readonly hostname?: string;
+  readonly pid?: number;
+  /** The names of the primitives that it knows. Absent: written by a build that did not say so. */
+  readonly primitives?: readonly string[];
+}
+
 export interface NewWorker {
   readonly id: WorkerId;
   /** Key of the session advisory lock the worker's direct connection holds while it lives. */
@@ -16,7 +24,7 @@ export interface NewWorker {
   readonly targets: readonly string[];
   readonly concurrency: number;
   readonly leaseMs: number;
-  readonly info: Readonly<Record<string, unknown>>;
+  readonly info: WorkerInfo;
   /** The newest migration that its build knows; default: this build's. */
   readonly schemaVersion?: number;
 }
@@ -98,6 +106,16 @@ const GIVE_UP = statement('update boxcar.workers set lease_until = now(), locked
 /** Ends the lease of a worker that can no longer commit: the sweep of any other worker takes its turns over. */
 export async function giveUpLease(db: Queryable, workerId: WorkerId): Promise<void> {
   await run(db, GIVE_UP, [workerId]);
+}
+
+// A worker of an older build does not say what it knows.
+const KNOWS = statement(`
+  select exists (select from boxcar.workers w where w.lease_until > now() and (w.info->'primitives' is null or w.info->'primitives' ? $1)) as is_known`);
+
+/** Whether a living worker may know this primitive. */
+export async function isPrimitiveKnown(db: Queryable, primitive: string): Promise<boolean> {
+  const [row] = await run<{ is_known: boolean }>(db, KNOWS, [primitive]);
+  return row?.is_known === true;
 }
 
 const REMOVE = statement('delete from boxcar.workers where id = $1');

@@ -14,6 +14,7 @@ import { silentLog } from '../log.js';
 import { openQueues } from '../queues.js';
 import { Runtime } from '../runtime.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
+import { createWorker } from '../worker/worker.js';
 import { createQueueDoor } from './queue-door.js';
 
 const DATA = { project_id: 'default', arguments: {} };
@@ -21,7 +22,8 @@ const DATA = { project_id: 'default', arguments: {} };
 interface Program extends AsyncDisposable {
   readonly runtime: Runtime;
   readonly events: string[];
-  serve(): void;
+  serve(concurrency?: number): void;
+  work(): Promise<void>;
 }
 
 /** A process with a queue door: its own pool and queues. */
@@ -40,12 +42,16 @@ function program(backend: TestBackend): Program {
   return {
     runtime,
     events,
-    serve: () => {
-      const door = createQueueDoor(runtime, queues);
+    serve: (concurrency = 5) => {
+      const door = createQueueDoor(runtime, queues, { concurrency });
       closers.unshift(() => door.close());
     },
+    work: async () => {
+      const worker = await createWorker(runtime, { sweepMs: 200 });
+      closers.unshift(() => worker.close({ graceMs: 1_000 }));
+    },
     [Symbol.asyncDispose]: async () => {
-      for (const close of closers) await close();
+      for (const close of closers.splice(0)) await close();
     },
   };
 }
@@ -198,7 +204,118 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     );
     expect(door.events).toContain('door.retry');
   });
+
+  test('two versions of a plugin serve one queue under load, and no submission is lost', async () => {
+    await using backend = await testBackend(kind);
+    const versions = { 1: ['steady', 'waiting'], 2: ['steady', 'waiting', 'added'] };
+    const start = async (version: keyof typeof versions): Promise<Program> => {
+      const one = program(backend);
+      for (const name of versions[version]) one.runtime.registerHandler(name, answering(name));
+      await one.work();
+      return one;
+    };
+    await using first = await start(1);
+    first.serve();
+    // Lives, but takes no job yet.
+    await using second = await start(2);
+    await first.runtime.applyProfile({
+      name: 'writer',
+      instructions: 'Write.',
+      model: 'scripted',
+      script: [{ say: 'w' }],
+    });
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const load = async (count: number): Promise<Job[]> => {
+      const jobs: Job[] = [];
+      for (let n = 0; n < count; n++)
+        for (const name of ['steady', 'added', 'waiting'])
+          jobs.push(await queue.add(name, DATA, { attempts: 1 }));
+      return jobs;
+    };
+    const before = await load(20);
+    await waitFor(() => first.events.includes('door.handed_back'), { message: 'a job is handed back' });
+    second.serve();
+    await using third = await start(2);
+    third.serve();
+    const during = await load(20);
+    await first[Symbol.asyncDispose]();
+    const jobs = [...before, ...during, ...(await load(20))];
+    const ended = await Promise.all(jobs.map((job) => endOf(queue, job)));
+    expect(ended.flatMap(({ failedReason }) => failedReason ?? [])).toEqual([]);
+    const { rows } = await backend.database.pool.query<{ primitive: string; n: number }>(
+      'select primitive, count(*)::int as n from boxcar.operations group by primitive order by primitive',
+    );
+    expect(rows).toEqual(['added', 'steady', 'waiting'].map((primitive) => ({ primitive, n: 60 })));
+    expect([...second.events, ...third.events]).not.toContain('door.handed_back');
+  });
+
+  test('a job that waits for a turn is not failed by a door that does not know its primitive', async () => {
+    await using backend = await testBackend(kind);
+    await using knows = program(backend);
+    knows.runtime.registerHandler('waiting', answering('waiting'));
+    const profile = { name: 'writer', instructions: 'Write.', model: 'scripted', script: [{ say: 'w' }] };
+    await knows.runtime.applyProfile({ ...profile, worker_target: 'later' });
+    await knows.work();
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    await using door = program(backend);
+    door.runtime.registerHandler('waiting', answering('waiting'));
+    door.serve();
+    const job = await queue.add('waiting', DATA, { attempts: 1 });
+    await waitFor(async () => (await job.getState()) === 'delayed', { message: 'the job waits' });
+    await door[Symbol.asyncDispose]();
+    await using lacks = program(backend);
+    lacks.serve();
+    await job.promote();
+    await waitFor(() => lacks.events.includes('door.handed_back'), { message: 'it is handed back' });
+    await waitFor(async () => (await job.getState()) === 'delayed', { message: 'the job waits again' });
+  });
+
+  test('an unknown primitive is handed back at most 20 times, and fails at once when no live process knows it', async () => {
+    await using backend = await testBackend(kind);
+    await using lacks = program(backend);
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const add = async (handedBack: number): Promise<Job> => {
+      const job = await queue.add('added', DATA, { attempts: 5, delay: 3_600_000 });
+      await job.updateProgress({ handed_back: handedBack });
+      await job.promote();
+      return job;
+    };
+    lacks.serve();
+    const failed = /^unknown_primitive: No primitive 'added'/;
+    expect((await endOf(queue, await add(0))).failedReason).toMatch(failed);
+    expect(lacks.events).not.toContain('door.handed_back');
+    {
+      await using knows = program(backend);
+      knows.runtime.registerHandler('added', answering('added'));
+      await knows.work();
+      const last = await add(19);
+      await waitFor(async () => (await last.getState()) === 'delayed', { message: 'it is delayed' });
+      expect((await job(last)).progress).toEqual({ handed_back: 20 });
+      await last.promote();
+      expect((await endOf(queue, last)).failedReason).toMatch(failed);
+    }
+    expect((await endOf(queue, await add(0))).failedReason).toMatch(failed);
+    async function job({ id }: Job): Promise<Job> {
+      return (await queue.getJob(id ?? '')) as Job;
+    }
+  });
 });
+
+/** Answers at once; `waiting` answers with the end of a turn. */
+const answering = (name: string): Handler =>
+  handlerOf(async (_input, tools) => {
+    if (name !== 'waiting') return name;
+    const profile = await tools.findProfile('writer');
+    const { contextBoxId } = await tools.packer.packContextWithInstruction({
+      projectId: tools.ctx.projectId,
+      toolSuffix: name,
+      sourceAgentId: tools.ctx.source.agentId,
+      profileName: profile.name,
+      instruction: 'go',
+    });
+    await tools.submitTurn({ target: { kind: 'new', profile }, contextBoxId, wait: true });
+    return name;
+  });
 
 /** As if a newer build, which this one can work with, had migrated the database. */
 const newerSchema = ({ database }: TestBackend): Promise<unknown> =>

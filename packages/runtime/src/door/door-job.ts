@@ -1,6 +1,7 @@
-import { KernelError, sanitizeText, toErrorBody } from '@boxcar/kernel';
-import { isOutside, isTransient, toDatabaseError } from '@boxcar/store';
+import { KernelError, sanitizeText, TOOL_NAME, toErrorBody } from '@boxcar/kernel';
+import { isOutside, isPrimitiveKnown, isTransient, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
+import { z } from 'zod';
 import type { Log } from '../log.js';
 import type { Runtime } from '../runtime.js';
 import type { QueueDoor } from './queue-door.js';
@@ -68,6 +69,50 @@ export async function postpone(
   } catch (error) {
     logTrouble(log, 'door.postpone_failed', job, error);
   }
+}
+
+/** A deploy of a plugin to all processes takes a few minutes: 20 times are almost four. */
+const MAX_HANDED_BACK = 20;
+const handBackMs = (times: number): number => Math.min(250 * 2 ** times, 15_000);
+
+const progressSchema = z.object({ handed_back: z.int().min(0) });
+
+/**
+ * Hands a job back whose primitive this process does not know, for a process that knows it; refuses every other job. How often
+ * it was handed back is its progress in the queue.
+ */
+export async function handBackOrRefuse(
+  runtime: Pick<Runtime, 'builds' | 'log' | 'pool' | 'handlers'>,
+  job: Job,
+  trouble: { error: unknown; token: string | undefined },
+): Promise<never> {
+  const { log } = runtime;
+  const { error, token } = trouble;
+  const times = progressSchema.safeParse(job.progress).data?.handed_back ?? 0;
+  let isHandedBack: boolean;
+  try {
+    isHandedBack = times < MAX_HANDED_BACK && (await isKnownElsewhere(runtime, job, error));
+  } catch (failure) {
+    return refuse(runtime, job, { error: failure, token });
+  }
+  if (!isHandedBack) return refuse(runtime, job, trouble);
+  logTrouble(log, 'door.handed_back', job, error);
+  try {
+    await job.updateProgress({ handed_back: times + 1 });
+  } catch (failure) {
+    logTrouble(log, 'door.postpone_failed', job, failure);
+  }
+  await postpone(log, job, { token, ms: handBackMs(times) });
+  throw new DelayedError();
+}
+
+async function isKnownElsewhere(
+  { handlers, pool }: Pick<Runtime, 'handlers' | 'pool'>,
+  { name }: Job,
+  error: unknown,
+): Promise<boolean> {
+  const isUnknown = error instanceof KernelError && error.code === 'unknown_primitive';
+  return isUnknown && !handlers.has(name) && TOOL_NAME.test(name) && (await isPrimitiveKnown(pool, name));
 }
 
 /** Trouble of ours delays the job; everything else fails it at once, `code: message` as the reason. */

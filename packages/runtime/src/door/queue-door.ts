@@ -5,7 +5,9 @@
  * Q2  Bad input and refusals fail the job at once, with `code: message` as the reason; an error on our side never does.
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
  *     If the kernel has given up the turn because its end cannot be written, the job fails with the cause.
- * Q4  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
+ * Q4  A job of a primitive that this process does not know is handed back, at most 20 times, while a living worker knows it: a
+ *     plugin may be in only some processes of a pool.
+ * Q5  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
  *     that a `cancel` that was put first stays first.
  */
 import { setTimeout as delay } from 'node:timers/promises';
@@ -28,7 +30,7 @@ import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
 import type { Accepted } from '../submit/options.js';
 import { notEnded } from '../turn-watcher.js';
-import { closable, isOurTrouble, logTrouble, postpone, RETRY_MS, refuse } from './door-job.js';
+import { closable, handBackOrRefuse, isOurTrouble, logTrouble, postpone, RETRY_MS } from './door-job.js';
 
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
@@ -53,7 +55,7 @@ export interface QueueDoor extends AsyncDisposable {
 /** How long a waiting job sleeps before it looks again by itself; it is promoted earlier when its turn ends. */
 const LOOK_AGAIN_MS = 60_000;
 
-/** How long a cancel keeps its slot through trouble of ours (Q4). */
+/** How long a cancel keeps its slot through trouble of ours (Q5). */
 const HOLD_MS = 60_000;
 
 /** What the answer is the end of. */
@@ -129,7 +131,7 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
 export function createQueueDoor(runtime: Runtime, queues: Queues, options: QueueDoorOptions = {}): QueueDoor {
   const { log } = runtime;
   const closing = new AbortController();
-  /** Q4. */
+  /** Q5. */
   const replyInTime = async (job: Job): Promise<Reply> => {
     for (const startedAt = performance.now(); ; ) {
       try {
@@ -158,7 +160,7 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
       try {
         replied = await replyInTime(job);
       } catch (error) {
-        return refuse(runtime, job, { error, token });
+        return handBackOrRefuse(runtime, job, { error, token });
       }
       if (replied.kind === 'answer') return replied.answer;
       await postpone(log, job, { token, ms: LOOK_AGAIN_MS });

@@ -37,7 +37,7 @@ import { UnitOfWork } from '../unit-of-work.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile } from '../worker/call-result.js';
 import { startHandlerLimit } from './handler-limit.js';
-import { type Begun, begin, checkParent, type Opened, open, replay } from './opening.js';
+import { type Begun, begin, checkParent, type Opened, open, readInput, replay } from './opening.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 import { Primitive } from './primitive.js';
 
@@ -110,7 +110,7 @@ async function acceptOnce(
 ): Promise<Accepted> {
   const { options, opening, signal } = attempt;
   const earlier = [...attempt.written];
-  const { primitive, handler, input, plain, request } = attempt.begun;
+  const { primitive, handler, plain, request } = attempt.begun;
   const { key } = request;
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
@@ -141,6 +141,7 @@ async function acceptOnce(
     });
     // Handlers are outside code: rows and cards must be able to hold any answer.
     // Only outside handlers run in a scope: Node's hooks for it slow every promise of the process down.
+    const input = attempt.isAgain ? readInput(handler, plain) : attempt.begun.input;
     const handle = async (): Promise<JsonValue> => handler.handle(input, tools);
     const handling = isOwn
       ? handle()

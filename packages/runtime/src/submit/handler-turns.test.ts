@@ -1,9 +1,11 @@
 /** Turns that custom handlers submit. */
-import { type JsonValue, KernelError } from '@boxcar/kernel';
+import { type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
+import { newId } from '../packer.js';
 import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
 import { rowCounts } from '../testing/row-counts.js';
 
 let h: Harness;
@@ -88,4 +90,87 @@ describe('the delegation policy of the caller', () => {
       expect([await as('lead', primitive), await as('operator', primitive)]).toEqual(['done', 'done']);
     expect(await as('lone', 'decided')).toBe('done');
   });
+});
+
+describe('a refused submitTurn that its handler catches', () => {
+  type Broken = (tools: HandlerTools, request: SubmitTurnRequest) => Promise<unknown>;
+  const refusals: Record<string, [string, Broken]> = {
+    'a context box that does not exist': [
+      'not_found',
+      (tools, request) => tools.submitTurn({ ...request, contextBoxId: newId<'box'>() }),
+    ],
+    'a profile that does not exist': [
+      'not_found',
+      (tools, request) => {
+        if (request.target.kind !== 'new') throw new Error('a new agent is asked for');
+        const profile = { ...request.target.profile, profileId: newId<'profile'>() };
+        return tools.submitTurn({ ...request, target: { kind: 'new', profile } });
+      },
+    ],
+    'a budget that cannot be': [
+      'budget_exceeded',
+      (tools, request) => tools.submitTurns([request, request], { runBudget: { turns: 1 } }),
+    ],
+    'a deadline that is none': [
+      'bad_request',
+      async (tools, request) => tools.submitTurn({ ...request, deadlineMs: -1 }),
+    ],
+  };
+
+  test.each(Object.keys(refusals).flatMap((why) => [true, false].map((hasTx) => [why, hasTx] as const)))(
+    'leaves nothing behind: %s (a transaction is open: %s)',
+    async (why, hasTx) => {
+      const [code, refused] = refusals[why] as [string, Broken];
+      const met: string[] = [];
+      register('tries', async (tools) => {
+        const request = await requestFor(tools);
+        if (hasTx) await tools.tx.query({ text: 'select 1' });
+        await refused(tools, request).catch((error: unknown) => met.push(codeOf(error)));
+        return 'went on';
+      });
+      const before = await rowCounts(h.database.pool);
+      expect(await h.runtime.submit('tries', {})).toBe('went on');
+      expect(met).toEqual([code]);
+      const after = await rowCounts(h.database.pool);
+      for (const table of ['agents', 'turns', 'runs', 'budgets', 'grants', 'tape_entries'] as const)
+        expect([table, after[table]]).toEqual([table, before[table]]);
+      expect(await h.rows("select id from boxcar.boxes where kind = 'tape'")).toEqual([]);
+      await checkInvariants(h.database.pool);
+    },
+  );
+
+  test('does not keep the handler from a turn that is accepted', async () => {
+    register('tries', async (tools) => {
+      const request = await requestFor(tools);
+      await tools.submitTurn({ ...request, contextBoxId: newId<'box'>() }).catch(() => undefined);
+      return { ...(await tools.submitTurn(request)) };
+    });
+    const { turnId } = (await h.runtime.submit('tries', {})) as { turnId: TurnId };
+    await h.worker();
+    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    await checkInvariants(h.database.pool);
+  });
+});
+
+test('every try of a handler gets a fresh input', async () => {
+  const seen: unknown[] = [];
+  h.runtime.registerHandler('greedy', {
+    description: 'Empties its input.',
+    input: z.strictObject({ list: z.array(z.string()), rest: z.json() }),
+    handle: async (input, { tx }) => {
+      seen.push(structuredClone(input));
+      input.list.splice(0);
+      Object.assign(input.rest as object, { more: true });
+      if (seen.length < 3)
+        await tx.query({ text: "do $$ begin raise 'race' using errcode = '40001'; end $$" });
+      return 'done';
+    },
+  });
+  const args = { list: ['a', 'b'], rest: { n: 1 } };
+  const options = { idempotencyKey: 'greedy-1' };
+  expect(await h.runtime.submit('greedy', args, options)).toBe('done');
+  expect(args).toEqual({ list: ['a', 'b'], rest: { n: 1 } });
+  expect(seen).toEqual([args, args, args]);
+  expect(await h.runtime.submit('greedy', args, options)).toBe('done');
+  expect(seen).toHaveLength(3);
 });

@@ -66,41 +66,47 @@ export class NewTurns {
   }
 
   /** Gathers the rows of an agent: its tape and itself. */
-  addAgent({
-    profile,
-    name,
-    derivedFrom,
-    isShared = false,
-    agentId = newId<'agent'>(),
-  }: NewAgentRequest): AgentRow {
+  addAgent(request: NewAgentRequest): AgentRow {
+    const agent = toAgent(request, this.#gathering.ctx.source.agentId);
+    this.#addAgent(agent, request.derivedFrom);
+    return agent;
+  }
+
+  #addAgent(
+    { agentId, name, tapeBoxId, profile, isShared }: AgentRow,
+    derivedFrom: AgentId | undefined,
+  ): void {
     const { submission } = this.#gathering.unit;
     const { projectId, source } = this.#gathering.ctx;
-    const tapeBoxId = newId<'box'>();
-    const agentName = name ?? `${profile.name}-${agentId.slice(-12)}`;
     submission.tapes.push({ id: tapeBoxId, projectId, ownerAgentId: agentId });
     submission.agents.push({
       id: agentId,
       projectId,
-      name: agentName,
+      name,
       profileId: profile.profileId,
       ownerAgentId: source.agentId,
       derivedFrom: derivedFrom ?? null,
       tapeBoxId,
       ...(isShared ? { isShared } : {}),
     });
-    return {
-      agentId,
-      name: agentName,
-      tapeBoxId,
-      profile,
-      ownerAgentId: source.agentId,
-      isShared,
-      mayAppend: false,
-    };
   }
 
-  /** Gathers the rows of turns; those of agents that exist are decided under their locks. */
+  /**
+   * Gathers the rows of turns; those of agents that exist are decided under their locks. A refusal leaves nothing behind, because
+   * handlers may catch it: rows are gathered when all is decided.
+   */
   async add(requests: readonly SubmitTurnRequest[], wait: TurnWait): Promise<readonly TurnRef[]> {
+    const { undecided } = this.#gathering.unit;
+    const boxIds = requests.map(({ contextBoxId }) => contextBoxId);
+    for (const id of boxIds) undecided.add(id);
+    try {
+      return await this.#add(requests, wait);
+    } finally {
+      for (const id of boxIds) undecided.delete(id);
+    }
+  }
+
+  async #add(requests: readonly SubmitTurnRequest[], wait: TurnWait): Promise<readonly TurnRef[]> {
     const { parent, projectId } = this.#gathering.ctx;
     const { submission } = this.#gathering.unit;
     const maxDepth = this.#gathering.opening.limits.max_depth ?? DEFAULT_MAX_DEPTH;
@@ -112,7 +118,8 @@ export class NewTurns {
       });
     }
     const made = requests.map(({ target, contextBoxId, deadlineMs, argument, priority, budget }) => {
-      const agent = target.kind === 'new' ? this.addAgent(target) : target.agent;
+      const agent =
+        target.kind === 'new' ? toAgent(target, this.#gathering.ctx.source.agentId) : target.agent;
       const profile = target.kind === 'new' ? target.profile : target.agent.profile;
       const turn: TurnRef = {
         turnId: newId<'turn'>(),
@@ -120,10 +127,11 @@ export class NewTurns {
         contextBoxId,
         outputBoxId: agent.tapeBoxId,
       };
-      return { turn, profile, isReuse: target.kind === 'reuse', deadlineMs, argument, priority, budget };
+      const isReuse = target.kind === 'reuse';
+      return { turn, agent, target, profile, isReuse, deadlineMs, argument, priority, budget };
     });
     const sizes = new Map(submission.contextBoxes.map((box) => [box.id, box.tokens]));
-    await this.#own(made.map(({ turn }) => turn));
+    await this.#checkContexts(made.map(({ turn }) => turn));
     const reused = made.filter(({ isReuse }) => isReuse);
     if (wait.isAwaited) for (const { turn } of reused) checkCycle(this.#gathering.ctx, turn.agentId);
     for (const profile of new Set(made.map((turn) => turn.profile))) await this.#checkProfile(profile);
@@ -147,15 +155,23 @@ export class NewTurns {
         argument: `${argument?.replace(/target_ref$/, '') ?? ''}budget`,
       })),
     );
-    submission.budgets.push(...budgets);
     // Whether an agent is free is decided under its lock: an end and a submit can then not miss each other.
     if (reused.length > 0) {
       const ids = [...new Set(reused.map(({ turn }) => turn.agentId))];
       const tapes = await lockAgents(this.#gathering.unit.tx, ids, parent?.runId);
       for (const { turn } of reused)
-        if (tapes.get(turn.agentId) !== turn.outputBoxId) throw await this.#explainTape(turn);
+        if (tapes.get(turn.agentId) !== turn.outputBoxId) {
+          const refusal = await this.#explainTape(turn);
+          // What the turns take from the accounts above them is written.
+          this.#gathering.unit.refuse(refusal);
+          throw refusal;
+        }
       if (this.#gathering.isWoken && parent !== undefined) await this.#checkOpen(parent);
     }
+    for (const { agent, target } of made)
+      if (target.kind === 'new') this.#addAgent(agent, target.derivedFrom);
+    this.#own(made.map(({ turn }) => turn));
+    submission.budgets.push(...budgets);
     const [first] = made;
     if (parent === undefined && first !== undefined)
       submission.runs.push({
@@ -238,49 +254,58 @@ export class NewTurns {
     this.#profileIds.add(profileId);
   }
 
-  /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before. */
-  async #own(turns: readonly TurnRef[]): Promise<void> {
-    const { submission } = this.#gathering.unit;
+  /** @throws KernelError `not_found` for contexts that were neither made here nor written before. */
+  async #checkContexts(turns: readonly TurnRef[]): Promise<void> {
+    const { submission, db } = this.#gathering.unit;
     const { projectId } = this.#gathering.ctx;
-    const indexes = new Map(submission.contextBoxes.map((box, index) => [box.id, index]));
-    const written: TurnRef[] = [];
-    for (const turn of turns) {
-      const index = indexes.get(turn.contextBoxId) ?? -1;
-      const box = submission.contextBoxes[index];
-      if (box === undefined) written.push(turn);
-      // A box has one owner. The agents of further turns that share it get grants.
-      else if (this.#owned.has(box.id)) this.#grantContext(turn);
-      else {
-        this.#owned.add(box.id);
-        submission.contextBoxes[index] = { ...box, ownerAgentId: turn.agentId };
-      }
-    }
+    const here = new Set(submission.contextBoxes.map(({ id }) => id));
+    const written = turns.map(({ contextBoxId }) => contextBoxId).filter((id) => !here.has(id));
     if (written.length === 0) return;
-    const known = await findContextBoxes(
-      this.#gathering.unit.db,
-      written.map((turn) => turn.contextBoxId),
-      projectId,
-    );
-    for (const turn of written) {
-      if (!known.has(turn.contextBoxId))
+    const known = await findContextBoxes(db, written, projectId);
+    for (const id of written)
+      if (!known.has(id))
         throw new KernelError('not_found', {
-          message: `submitTurn: no context box ${turn.contextBoxId} in this project.`,
-          details: { context_box_id: turn.contextBoxId, project_id: projectId },
+          message: `submitTurn: no context box ${id} in this project.`,
+          details: { context_box_id: id, project_id: projectId },
         });
-      this.#grantContext(turn);
-    }
   }
 
-  #grantContext({ agentId, contextBoxId }: TurnRef): void {
+  /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before. */
+  #own(turns: readonly TurnRef[]): void {
+    const { submission } = this.#gathering.unit;
     const { projectId, source } = this.#gathering.ctx;
-    this.#gathering.unit.submission.grants.push({
-      projectId,
-      agentId,
-      boxId: contextBoxId,
-      mode: 'read',
-      uptoPosition: null,
-      source: source.agentId,
-      expiresAt: null,
-    });
+    const indexes = new Map(submission.contextBoxes.map((box, index) => [box.id, index]));
+    for (const { contextBoxId, agentId } of turns) {
+      const index = indexes.get(contextBoxId) ?? -1;
+      const box = submission.contextBoxes[index];
+      // A box has one owner. The agents of further turns that share it get grants.
+      if (box === undefined || this.#owned.has(box.id)) {
+        submission.grants.push({
+          projectId,
+          agentId,
+          boxId: contextBoxId,
+          mode: 'read',
+          uptoPosition: null,
+          source: source.agentId,
+          expiresAt: null,
+        });
+        continue;
+      }
+      this.#owned.add(box.id);
+      submission.contextBoxes[index] = { ...box, ownerAgentId: agentId };
+    }
   }
 }
+
+const toAgent = (
+  { profile, name, isShared = false, agentId = newId<'agent'>() }: NewAgentRequest,
+  ownerAgentId: AgentId,
+): AgentRow => ({
+  agentId,
+  name: name ?? `${profile.name}-${agentId.slice(-12)}`,
+  tapeBoxId: newId<'box'>(),
+  profile,
+  ownerAgentId,
+  isShared,
+  mayAppend: false,
+});

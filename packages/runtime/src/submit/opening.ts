@@ -27,9 +27,14 @@ function parseInput<I>(
       message: `${primitive}: arguments must be an object.`,
       details: { primitive },
     });
-  const parsed = outside(() => handler.input.safeParse(plain));
+  return { input: readInput(handler, plain), plain };
+}
+
+/** The input of a handler: an object of its own, which it may change. */
+export function readInput<I>(handler: Pick<Handler<I>, 'input'>, plain: JsonValue): I {
+  const parsed = outside(() => handler.input.safeParse(structuredClone(plain)));
   if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
-  return { input: parsed.data, plain };
+  return parsed.data;
 }
 
 /** Runs code that a plugin has brought. */

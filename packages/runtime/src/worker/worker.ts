@@ -396,7 +396,7 @@ export class Worker implements AsyncDisposable {
         targets: this.#options.targets,
         concurrency: this.#options.concurrency,
         leaseMs: this.#options.leaseMs,
-        info: { hostname: hostname(), pid: process.pid },
+        info: { hostname: hostname(), pid: process.pid, primitives: [...this.#runtime.handlers.keys()] },
         schemaVersion: this.#runtime.builds.build.schemaVersion,
       });
       if (this.#isClosing) {
