@@ -66,6 +66,7 @@ import { provisionAgent } from './handlers/provision-agent.js';
 import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
 import { tapeHandoff } from './handlers/tape-handoff.js';
+import { type IsolatedTool, toTool } from './isolated-tool.js';
 import { type Log, silentLog } from './log.js';
 import { OnceAtATime } from './once-at-a-time.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
@@ -338,11 +339,11 @@ export class Runtime implements RuntimeCore {
   }
 
   /** Adds a tool that models may call once a profile lists it. */
-  registerTool<I>(tool: Tool<I>): void {
+  registerTool<I>(tool: Tool<I> | IsolatedTool<I>): void {
     this.#checkName(tool.name);
     if (tool.timeoutMs !== undefined) checkDuration(tool.timeoutMs, `${tool.name}: timeoutMs`);
     toParameters(tool.input);
-    this.#tools.set(tool.name, tool as Tool);
+    this.#tools.set(tool.name, toTool(tool as Tool | IsolatedTool));
   }
 
   /**
