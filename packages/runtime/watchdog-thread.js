@@ -12,9 +12,9 @@ const { ticks, slot, leaseMs, directUrl, exitCode, sql } = workerData;
 /** Checks are counted, not time: after a suspension of the process the thread has missed as many checks as the loop has ticks. */
 const CHECKS = 10;
 const CHECK_MS = leaseMs / 2 / CHECKS;
-/** Both together end before the lease does. */
 const PAUSE_MS = leaseMs / 5;
-const HAND_BACK_MS = leaseMs / 4;
+/** Safe after the end of the lease, too: turns that others have taken over meanwhile are left alone. */
+const HAND_BACK_MS = 15_000;
 /** The turns are handed back by then. */
 const EXIT_MS = 2_000;
 
