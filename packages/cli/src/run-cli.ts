@@ -39,7 +39,8 @@ Exit codes:
   0  success
   1  an error; stderr says which
   2  wrong usage
-  3  the command did its work, and the answer is no`;
+  3  the command did its work, and the answer is no
+  4  worker: a tool held its event loop; start it again`;
 
 const ENVIRONMENT = `
 Environment:

@@ -150,6 +150,48 @@ it('a promise that nobody awaited is said, the turns are given back as lost, and
   await reaches(turnId, 'success');
 });
 
+describe('a tool that holds the event loop', () => {
+  it.each([
+    ['javascript', { code: 4, signal: null }, 20_000],
+    ['native', { code: null, signal: 'SIGKILL' }, 4_000],
+  ])('in %s code ends its worker; its turn alone is charged with the loss', async (how, exit, leaseMs) => {
+    const worker = await startWorker(['--lease-ms', String(leaseMs)], { BOXCAR_TEST_BUG: 'spin' });
+    const beside = await launch('sleeper', '60002');
+    await waitFor(
+      async () =>
+        (await database.pool.query('select from boxcar.tool_calls where turn_id = $1', [beside])).rowCount ===
+        1,
+      { message: 'another tool runs' },
+    );
+    const turnId = await launch('spinner', how);
+    expect(await worker.exited).toEqual(exit);
+    const { rows } = await database.pool.query(
+      `select t.id, t.status, t.losses, f.last_error from boxcar.turns t
+      left join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id where t.id = any ($1) order by t.id`,
+      [[beside, turnId]],
+    );
+    expect(rows).toEqual([
+      { id: beside, status: 'dispatched', losses: 0, last_error: null },
+      {
+        id: turnId,
+        status: 'dispatched',
+        losses: 1,
+        last_error: `worker_blocked: The tool spin held the event loop of its worker for ${leaseMs / 2} ms. (at step 2)`,
+      },
+    ]);
+    const logged = /^\{.*"worker\.blocked".*$/m.exec(worker.stderr)?.[0] ?? '{}';
+    expect(JSON.parse(logged)).toMatchObject({
+      tool: 'spin',
+      turn_id: turnId,
+      released: expect.arrayContaining([beside]),
+    });
+    expect(await workerCount()).toBe(0);
+    await stack?.runtime.submit('cancel', { turn_id: beside });
+    await using _next = await startWorker();
+    await reaches(turnId, 'success');
+  });
+});
+
 describe('health', () => {
   it('is bad before a worker lives, good while it does, and bad again when its lease has passed', async () => {
     expect(await cliHere(['health'], env)).toMatchObject({

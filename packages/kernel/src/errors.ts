@@ -392,6 +392,12 @@ export const ERROR_CATALOGUE = {
     'The end of the awaited turn or batch cannot be written, and has been given up.',
     'Mend the cause that the message names, then run boxcar doctor --retry-dead.',
   ),
+  worker_blocked: entry(
+    500,
+    false,
+    'A tool held the event loop of its worker.',
+    'Have it do long work in pieces, in a thread of its own (isolate) or in a tool worker.',
+  ),
   worker_crashed: entry(
     500,
     true,

@@ -30,6 +30,7 @@ export type {
   SubmitTurnRequest,
   TurnRef,
 } from './handler.js';
+export type { IsolatedTool } from './isolated-tool.js';
 export { createLog, type Log, type LogLevel, silentLog } from './log.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
 export { HandoverPacker, newId, type PackedContext, type PackLimits, type PackRequest } from './packer.js';

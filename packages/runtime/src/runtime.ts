@@ -66,6 +66,7 @@ import { provisionAgent } from './handlers/provision-agent.js';
 import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
 import { tapeHandoff } from './handlers/tape-handoff.js';
+import { type IsolatedTool, toTool } from './isolated-tool.js';
 import { type Log, silentLog, withoutSecrets } from './log.js';
 import { OnceAtATime } from './once-at-a-time.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
@@ -348,11 +349,12 @@ export class Runtime implements RuntimeCore {
   }
 
   /** Adds a tool that models may call once a profile lists it. @throws KernelError as `registerHandler`. */
-  registerTool<I>(tool: Tool<I>): void {
-    this.#checkName(tool.name);
-    if (tool.timeoutMs !== undefined) checkDuration(tool.timeoutMs, `${tool.name}: timeoutMs`);
+  registerTool<I>(given: Tool<I> | IsolatedTool<I>): void {
+    this.#checkName(given.name);
+    if (given.timeoutMs !== undefined) checkDuration(given.timeoutMs, `${given.name}: timeoutMs`);
+    const tool = toTool(given as Tool | IsolatedTool);
     checkRegistered(tool.name, tool, { field: 'run', value: tool.run });
-    this.#tools.set(tool.name, tool as Tool);
+    this.#tools.set(tool.name, tool);
   }
 
   /**

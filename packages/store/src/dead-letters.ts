@@ -85,7 +85,8 @@ const IS_NOTED =
   '$7::boolean and f.last_error = excluded.last_error and f.next_try_at > coalesce($1::timestamptz, now())';
 const COUNT = `case when ${IS_SAME_STEP} then f.attempts + case when ${IS_NOTED} then 0 else 1 end else 1 end`;
 
-const NOTE = statement(`
+/** `$1`: the clock of tests, `$2` to `$7`: kind, row, project, error, tries, whether it may be noted already. */
+export const NOTE_TEXT = `
   insert into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at, is_dead)
   select $2, $3::uuid, coalesce($4::uuid, t.project_id), 1, $5 || case when $2 = 'turn_runs' and t.id is not null then ' (at step ' || t.step_count + 1 || ')' else '' end,
     coalesce($1::timestamptz, now()) + interval '2 seconds', $6 <= 1
@@ -93,7 +94,8 @@ const NOTE = statement(`
   on conflict (kind, row_id) do update set attempts = ${COUNT}, last_error = excluded.last_error,
     next_try_at = coalesce($1::timestamptz, now()) + power(2, least(${COUNT}, 20)) * interval '1 second',
     is_dead = ${COUNT} >= $6, first_failed_at = case when ${IS_SAME_STEP} then f.first_failed_at else excluded.first_failed_at end
-  returning f.attempts, f.is_dead`);
+  returning f.attempts, f.is_dead`;
+const NOTE = statement(NOTE_TEXT);
 
 export interface NoteOptions {
   readonly now?: Date | undefined;

@@ -17,6 +17,7 @@ export {
   lockMembers,
   type MemberRow,
 } from './batches.js';
+export { BLOCKED_WORKER, type BlockedWorkerTexts } from './blocked-worker.js';
 export {
   type BoxCard,
   type BoxEntry,

@@ -107,7 +107,13 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
       (flags.plugin ?? config.plugins).map((path) => resolve(path)),
     );
     await warnWithoutRedis(config.redisUrl, isJson);
-    const options = { concurrency, targets, leaseMs: flags.leaseMs ?? config.leaseMs, graceMs };
+    const options = {
+      concurrency,
+      targets,
+      leaseMs: flags.leaseMs ?? config.leaseMs,
+      graceMs,
+      watchdog: true,
+    };
     // The database may become unreachable again, or only the direct connection may be refused.
     worker = await untilReachable(() => createWorker(stack.runtime, options), {
       waitMs: config.databaseWaitMs,

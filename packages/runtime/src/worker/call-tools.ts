@@ -198,6 +198,7 @@ async function runFunction(
   const { turnId, agentId, projectId } = turn.turn;
   const output = await runLimited(call, turn, async ({ signal, fail }) => {
     if (call.retry === 'never') turn.begunIds.add(call.id);
+    const running = { tool: call.name, toolCallId: call.id, turnId, epoch: turn.turn.epoch };
     const crash = (error: unknown): void => {
       const crashed = toolCrashed(call, error);
       runtime.log('error', 'tool.crashed', {
@@ -210,7 +211,7 @@ async function runFunction(
       });
     };
     // A tool that does not listen may bring its result when nobody waits for it any more.
-    const brought = await runInCallScope({ crash }, async () =>
+    const brought = await runInCallScope({ call: running, crash }, async () =>
       tool.run(parsed.data, {
         toolCallId: call.id,
         turnId,

@@ -80,6 +80,7 @@ import { type SlotQueue, Slots } from './slots.js';
 import { Sweeper } from './sweeper.js';
 import { INLINE_VIEW_BYTES, TurnView } from './turn-view.js';
 import { ViewRoom } from './view-room.js';
+import { startWatchdog, type Watchdog } from './watchdog.js';
 
 export interface WorkerOptions {
   /** Turns at once. Default 10. */
@@ -101,6 +102,8 @@ export interface WorkerOptions {
   readonly viewBytes?: number;
   /** False: what its turns dispatch goes through the queue, like anything else. Default true. */
   readonly takesOwnRings?: boolean;
+  /** True: a tool that holds the event loop for half a lease ends the process (`watchdog.ts`). Default false. */
+  readonly watchdog?: boolean;
 }
 
 /** The largest number that its rows can hold: the window of a target is four times the concurrency of its workers. */
@@ -229,6 +232,7 @@ export class Worker implements AsyncDisposable {
   /** There was more of what only newer builds can read than there were slots. */
   #hasMoreNewer = false;
   #closing: Promise<void> | undefined;
+  #watchdog: Watchdog | undefined;
   /** Why the process ends, when an error did that nothing caught: W7. */
   #crash: KernelError | undefined;
   #unwatchBuild: () => void = () => undefined;
@@ -268,6 +272,7 @@ export class Worker implements AsyncDisposable {
       graceMs: options.graceMs ?? 10_000,
       viewBytes: options.viewBytes ?? 64 * 1024 * 1024,
       takesOwnRings: options.takesOwnRings ?? true,
+      watchdog: options.watchdog ?? false,
     };
     checkOptions(this.#options);
     this.#limits = limitByLease(runtime.pool, leaseMs);
@@ -343,6 +348,9 @@ export class Worker implements AsyncDisposable {
   async start(): Promise<this> {
     await this.#runtime.builds.look();
     await this.#modelWaits.gate.start();
+    const { directUrl, log } = this.#runtime;
+    if (this.#options.watchdog)
+      this.#watchdog = startWatchdog({ leaseMs: this.#options.leaseMs, directUrl, log });
     await this.#register();
     this.#state = 'running';
     const { heartbeatMs, leaseMs } = this.#options;
@@ -409,6 +417,7 @@ export class Worker implements AsyncDisposable {
     }
     this.#renewedAt = sentAt;
     this.#id = id;
+    this.#watchdog?.watch(id);
     this.#left.clear();
     this.#direct = direct;
     this.#proof.reached(true);
@@ -951,6 +960,7 @@ export class Worker implements AsyncDisposable {
     const direct = this.#direct;
     this.#direct = undefined;
     await attempt('the direct connection', direct === undefined ? undefined : endClient(direct), left());
+    await attempt('the watchdog', this.#watchdog?.stop(), left());
     this.#state = 'closed';
     this.#left.close();
     this.#limits[Symbol.dispose]();
