@@ -5,7 +5,14 @@
 import { z } from 'zod';
 import { KernelError } from './errors.js';
 import type { CardId, ProjectId, ToolCallId } from './ids.js';
-import { canonicalJson, type JsonObject, type JsonValue, parseJsonValue, sha256 } from './json.js';
+import {
+  canonicalJson,
+  type JsonObject,
+  type JsonValue,
+  jsonObjectSchema,
+  parseJsonValue,
+  sha256,
+} from './json.js';
 
 export const ROLES = ['system', 'user', 'assistant', 'tool'] as const;
 export type Role = (typeof ROLES)[number];
@@ -54,7 +61,7 @@ const OUTCOMES = ['success', 'failed', 'timeout', 'canceled'] as const;
 const errorBody = z.strictObject({
   code: z.string().min(1),
   message: z.string(),
-  details: z.record(z.string(), jsonValue).optional(),
+  details: jsonObjectSchema.optional(),
 });
 
 export const contentSchema = z.discriminatedUnion('kind', [
@@ -167,7 +174,7 @@ export const cardInputSchema = z.strictObject({
   type: z.string().trim().min(1).max(200),
   role: z.enum(ROLES).optional(),
   content: contentSchema,
-  metadata: z.record(z.string(), jsonValue).optional(),
+  metadata: jsonObjectSchema.optional(),
 });
 export type CardInput = z.infer<typeof cardInputSchema>;
 

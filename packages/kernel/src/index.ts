@@ -117,6 +117,7 @@ export {
   isJsonObject,
   type JsonObject,
   type JsonValue,
+  jsonObjectSchema,
   parseJsonValue,
   type Sanitized,
   sanitizeJson,

@@ -14,6 +14,7 @@ import {
   canonicalJson,
   isFinal,
   type JsonValue,
+  jsonObjectSchema,
   KernelError,
   parseJsonValue,
   sha256,
@@ -32,7 +33,7 @@ import { closable, isOurTrouble, logTrouble, postpone, RETRY_MS, refuse } from '
 
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
-  arguments: z.record(z.string(), z.unknown()),
+  arguments: jsonObjectSchema,
   source_agent_id: z.string().trim().min(1).optional(),
   parent_turn_id: z.string().trim().min(1).optional(),
   channel_id: z.string().trim().min(1).optional(),

@@ -13,6 +13,7 @@ import type { Opening } from '@boxcar/store';
 import type { Handler } from '../handler.js';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
+import { parseArguments } from '../tool.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 
 function parseInput<I>(
@@ -26,7 +27,7 @@ function parseInput<I>(
       message: `${primitive}: arguments must be an object.`,
       details: { primitive },
     });
-  const parsed = handler.input.safeParse(plain);
+  const parsed = parseArguments(handler.input, plain);
   if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
   return { input: parsed.data, plain };
 }
