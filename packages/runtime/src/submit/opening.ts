@@ -2,8 +2,10 @@
 import {
   isFinal,
   isJsonObject,
+  isPlainName,
   type JsonValue,
   KernelError,
+  PLAIN_NAME,
   parseId,
   parseJsonValue,
   toBadRequest,
@@ -35,6 +37,12 @@ function parseInput<I>(
 export const checkText = (value: string | undefined, field: string, maxLength: number): void => {
   if (value === undefined) return;
   parseJsonValue(value, field);
+  if (!isPlainName(value)) {
+    throw new KernelError('bad_request', {
+      message: `${field}: ${PLAIN_NAME}.`,
+      details: { field },
+    });
+  }
   if (value.trim() === '' || value.length > maxLength) {
     throw new KernelError('bad_request', {
       message: `${field}: must have 1 to ${maxLength} characters.`,
