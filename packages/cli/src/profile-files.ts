@@ -1,7 +1,5 @@
 /** Profiles from YAML and JSON files: every finding with its file, line and field, before anything is applied. */
 import { isUtf8 } from 'node:buffer';
-import { readFile } from 'node:fs/promises';
-import { buffer as readBuffer } from 'node:stream/consumers';
 import {
   isJsonObject,
   type JsonObject,
@@ -24,6 +22,7 @@ import {
   visit,
 } from 'yaml';
 import { z } from 'zod';
+import { readInput } from './read-input.js';
 import { suggest } from './suggest.js';
 
 export interface ProfileFinding {
@@ -229,7 +228,7 @@ export async function readTexts(names: readonly string[]): Promise<ProfileText[]
   for (const name of names) {
     let bytes: Buffer;
     try {
-      bytes = name === '-' ? await readBuffer(process.stdin) : await readFile(name);
+      bytes = await readInput(name);
     } catch (error) {
       const code = error instanceof Error && 'code' in error ? String(error.code) : '';
       const why = WHY_UNREADABLE[code] ?? (error instanceof Error ? error.message : String(error));

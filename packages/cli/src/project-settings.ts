@@ -1,7 +1,7 @@
 /** Settings of a project that are more than a number: given as YAML or JSON, in place or in a file. */
-import { readFile } from 'node:fs/promises';
 import { KernelError, type ProjectLimits } from '@boxcar/kernel';
 import { parse } from 'yaml';
+import { readInput } from './read-input.js';
 import { countOf } from './text.js';
 
 const refuse = (field: string, message: string, cause?: unknown): never => {
@@ -17,7 +17,10 @@ export async function readSetting(text: string, field: string): Promise<unknown>
   if (text === 'none') return undefined;
   const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
   const words = text.startsWith('@')
-    ? await readFile(text.slice(1), 'utf8').catch((error: unknown) => refuse(field, reason(error), error))
+    ? await readInput(text.slice(1)).then(
+        (bytes) => bytes.toString('utf8'),
+        (error: unknown) => refuse(field, reason(error), error),
+      )
     : text;
   try {
     return parse(words) as unknown;

@@ -5,7 +5,15 @@
 import { z } from 'zod';
 import { KernelError } from './errors.js';
 import type { CardId, ProjectId, ToolCallId } from './ids.js';
-import { canonicalJson, type JsonObject, type JsonValue, parseJsonValue, sha256 } from './json.js';
+import {
+  canonicalJson,
+  type JsonObject,
+  type JsonValue,
+  jsonObjectSchema,
+  parseJsonValue,
+  sha256,
+} from './json.js';
+import { nameSchema } from './names.js';
 
 export const ROLES = ['system', 'user', 'assistant', 'tool'] as const;
 export type Role = (typeof ROLES)[number];
@@ -54,7 +62,7 @@ const OUTCOMES = ['success', 'failed', 'timeout', 'canceled'] as const;
 const errorBody = z.strictObject({
   code: z.string().min(1),
   message: z.string(),
-  details: z.record(z.string(), jsonValue).optional(),
+  details: jsonObjectSchema.optional(),
 });
 
 export const contentSchema = z.discriminatedUnion('kind', [
@@ -164,10 +172,10 @@ export function buildCard(
 
 /** A card as callers write it at a door; unknown keys refused. */
 export const cardInputSchema = z.strictObject({
-  type: z.string().trim().min(1).max(200),
+  type: nameSchema,
   role: z.enum(ROLES).optional(),
   content: contentSchema,
-  metadata: z.record(z.string(), jsonValue).optional(),
+  metadata: jsonObjectSchema.optional(),
 });
 export type CardInput = z.infer<typeof cardInputSchema>;
 
@@ -179,16 +187,19 @@ export function parseCardInput(input: unknown, field: string): CardInput {
   return parsed.data;
 }
 
+/** More are not listed: an input can be wrong in as many places as it has. */
+const MAX_ISSUES = 100;
+
 /** A zod failure as `bad_request` with the first finding in the message and all of them in the details. */
 export function toBadRequest(
   error: z.ZodError,
   field: string,
   code: 'bad_request' | 'profile_invalid' = 'bad_request',
 ): KernelError {
-  const issues = error.issues.map((issue) => ({
+  const issues = error.issues.slice(0, MAX_ISSUES).map((issue) => ({
     path: [field, ...issue.path.map(String)].filter((part) => part !== '').join('.'),
     message: issue.message,
-    ...(issue.code === 'unrecognized_keys' ? { keys: issue.keys } : {}),
+    ...(issue.code === 'unrecognized_keys' ? { keys: issue.keys.slice(0, MAX_ISSUES) } : {}),
   }));
   const first = issues[0];
   return new KernelError(code, {

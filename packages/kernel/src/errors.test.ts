@@ -1,5 +1,9 @@
 import { describe, expect, test } from 'vitest';
+import { parseCardInput } from './card.js';
 import { ERROR_CATALOGUE, type ErrorCode, KernelError, toErrorBody } from './errors.js';
+import { parseId } from './ids.js';
+import { parseJsonValue } from './json.js';
+import { readTapeCommand } from './tape-command.js';
 
 const codes = Object.keys(ERROR_CATALOGUE) as ErrorCode[];
 
@@ -62,5 +66,54 @@ describe('whatever is thrown', () => {
   test('keeps its code when it has one', () => {
     expect(toErrorBody(new KernelError('conflict'), 'tool_failed').code).toBe('conflict');
     expect(toErrorBody(new Error('x')).code).toBe('internal_error');
+  });
+});
+
+describe('an error', () => {
+  const long = 'k'.repeat(1_000_000);
+
+  test.each<[string, () => unknown]>([
+    ['an unknown key', () => parseCardInput({ [long]: 1 }, 'card')],
+    [
+      'many unknown keys',
+      () =>
+        parseCardInput(
+          Object.fromEntries(
+            long
+              .slice(0, 100_000)
+              .split('')
+              .map((k, i) => [k + i, 1]),
+          ),
+          'card',
+        ),
+    ],
+    ['a path', () => parseJsonValue({ [long]: { [long]: Number.NaN } }, 'input')],
+    ['an id', () => parseId(long, 'turn')],
+    ['a command', () => readTapeCommand(`,${long} ${long}`)],
+    ['words', () => readTapeCommand(`,${'no such '.repeat(100_000)}`)],
+  ])('repeats 200 characters of an input at most: %s', (_what, run) => {
+    try {
+      run();
+    } catch (error) {
+      expect(error).toBeInstanceOf(KernelError);
+      expect((error as KernelError).message.length).toBeLessThan(12_000);
+      expect((error as KernelError).message).not.toMatch(/k{201}/);
+      expect(JSON.stringify(error).length).toBeLessThan(40_000);
+      return;
+    }
+    expect.unreachable('it was not refused');
+  });
+
+  test('keeps what it says itself', () => {
+    const message = `profile_name: '${'a b '.repeat(1_000)}' is not known. ${'Say more. '.repeat(100)}`;
+    const error = new KernelError('bad_request', {
+      message,
+      next: 'Next.',
+      details: { text: `'${long.slice(0, 1_000)}'`, n: 1 },
+    });
+    expect(error.message).toBe(
+      `profile_name: '${'a b '.repeat(50)}…' is not known. ${'Say more. '.repeat(100)} Next.`,
+    );
+    expect(error.details).toEqual({ text: `'${'k'.repeat(200)}…'`, n: 1 });
   });
 });

@@ -2,7 +2,7 @@
  * The error catalogue: every code a caller can meet, what it means, its HTTP status, whether a retry can help, and what
  * to do next. Codes are never reused. `docs/errors.md` lists the same codes; a test keeps the two equal.
  */
-import { maskSecrets } from './secrets.js';
+import { mapTexts, maskSecrets } from './secrets.js';
 
 export interface ErrorEntry {
   readonly message: string;
@@ -435,7 +435,21 @@ export interface ErrorBody {
   readonly details?: ErrorDetails;
 }
 
-/** The one error class: a code of the catalogue, the ids involved, and the cause. No text of it holds a secret. */
+const MAX_TEXT = 10_000;
+const QUOTED = /'([^']{200})[^']+'/g;
+const WORD = /([^\s']{200})[^\s']+/g;
+
+/** A text of an error: of what it repeats of an input, in quotes or without a blank, 200 characters are left. */
+function cutEchoes(text: string): string {
+  if (text.length <= 200) return text;
+  const head = text.slice(0, 1_000_000).replace(QUOTED, "'$1…'").replace(WORD, '$1…');
+  return (head.length > MAX_TEXT ? `${head.slice(0, MAX_TEXT)}…` : head).toWellFormed();
+}
+
+/**
+ * The one error class: a code of the catalogue, the ids involved, and the cause. No text of it holds a secret, and none
+ * repeats more than 200 characters of an input.
+ */
 export class KernelError extends Error {
   override readonly name = 'KernelError';
   readonly code: ErrorCode;
@@ -448,11 +462,11 @@ export class KernelError extends Error {
   ) {
     const known = ERROR_CATALOGUE[code];
     super(
-      maskSecrets(`${options.message ?? known.message} ${options.next ?? known.next}`),
+      `${cutEchoes(maskSecrets(options.message ?? known.message))} ${maskSecrets(options.next ?? known.next)}`,
       'cause' in options ? { cause: options.cause } : undefined,
     );
     this.code = code;
-    this.details = maskSecrets(options.details ?? {});
+    this.details = mapTexts(maskSecrets(options.details ?? {}), cutEchoes) as ErrorDetails;
   }
 
   get entry(): ErrorEntry {

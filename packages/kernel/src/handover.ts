@@ -3,17 +3,12 @@ import { z } from 'zod';
 import { CARD_TYPES, toBadRequest } from './card.js';
 import { KernelError } from './errors.js';
 import { type BoxId, tryParseId } from './ids.js';
-import { isJsonObject, type JsonObject, type JsonValue, parseJsonValue } from './json.js';
+import { isJsonObject, type JsonObject, type JsonValue, jsonObjectSchema, parseJsonValue } from './json.js';
 
 const packRuleSchema = z.strictObject({
   arg_key: z.string().min(1),
   as_card_type: z.string().trim().min(1).default(CARD_TYPES.instruction),
-  card_metadata: z
-    .record(
-      z.string(),
-      z.custom<JsonValue>((value) => value !== undefined),
-    )
-    .default({}),
+  card_metadata: jsonObjectSchema.default({}),
 });
 export type PackRule = z.infer<typeof packRuleSchema>;
 

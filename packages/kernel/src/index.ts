@@ -117,6 +117,7 @@ export {
   isJsonObject,
   type JsonObject,
   type JsonValue,
+  jsonObjectSchema,
   parseJsonValue,
   type Sanitized,
   sanitizeJson,
@@ -125,6 +126,7 @@ export {
 } from './json.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
+export { isPlainName, PLAIN_NAME } from './names.js';
 export {
   AUTO_HANDOFF_ANCHOR,
   AUTO_HANDOFF_REASON,

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { z } from 'zod';
 import { KernelError, toText } from './errors.js';
 
 export type JsonValue = string | number | boolean | null | readonly JsonValue[] | JsonObject;
@@ -9,6 +10,9 @@ export interface JsonObject {
 export function isJsonObject(value: unknown): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
+
+/** A JSON object of any members. `z.record` would leave out a member that is named `__proto__`. */
+export const jsonObjectSchema = z.custom<JsonObject>(isJsonObject, 'must be an object');
 
 /** RFC 8785 text of a JSON value: keys sorted by UTF-16 code units, numbers and strings as ECMAScript prints them. */
 export function canonicalJson(value: JsonValue): string {

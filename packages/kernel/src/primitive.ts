@@ -5,6 +5,7 @@ import { cardInputSchema, fieldsSchema } from './card.js';
 import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_BUDGET } from './handover.js';
 import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
+import { nameSchema } from './names.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().trim().min(1).max(200);
@@ -191,7 +192,7 @@ export const submitResultSchema = z.strictObject({
 export type SubmitResult = z.infer<typeof submitResultSchema>;
 
 /** Names stand in tables, logs and prompts, and must not be taken for ids. */
-const agentRef = name.refine((value) => !/\p{Cc}/u.test(value), 'must not contain control characters');
+const agentRef = nameSchema;
 
 export const provisionAgentSchema = z
   .strictObject({

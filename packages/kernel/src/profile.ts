@@ -1,9 +1,9 @@
 import { z } from 'zod';
 import { toBadRequest } from './card.js';
 import { type JsonValue, parseJsonValue } from './json.js';
+import { nameSchema as name } from './names.js';
 import { findNameClashes, toolEntrySchema } from './queue-tool.js';
 
-const name = z.string().trim().min(1).max(200);
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 
 /** Names of pools of workers; empty = the default pool. */

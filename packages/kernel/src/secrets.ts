@@ -67,21 +67,22 @@ function maskText(text: string, more: readonly Needle[]): string {
     .replace(QUERY_PASSWORD, `$1[secret: ${URL_SECRET}]`);
 }
 
-function maskPart(part: unknown, more: readonly Needle[], depth: number): unknown {
-  if (typeof part === 'string') return maskText(part, more);
+/** The same value with its texts changed, keys of plain objects included; itself when none changes. */
+export function mapTexts(part: unknown, change: (text: string) => string, depth = 0): unknown {
+  if (typeof part === 'string') return change(part);
   if (typeof part !== 'object' || part === null || depth >= MAX_DEPTH) return part;
   if (Array.isArray(part)) {
-    const items = part.map((item) => maskPart(item, more, depth + 1));
+    const items = part.map((item) => mapTexts(item, change, depth + 1));
     return items.some((item, index) => item !== part[index]) ? items : part;
   }
   const prototype: unknown = Object.getPrototypeOf(part);
   if (prototype !== Object.prototype && prototype !== null) return part;
   const members = Object.entries(part);
-  const masked = members.map(
-    ([key, member]) => [maskText(key, more), maskPart(member, more, depth + 1)] as const,
+  const changed = members.map(([key, member]) => [change(key), mapTexts(member, change, depth + 1)] as const);
+  const isSame = changed.every(
+    ([key, member], at) => key === members[at]?.[0] && member === members[at]?.[1],
   );
-  const isSame = masked.every(([key, member], at) => key === members[at]?.[0] && member === members[at]?.[1]);
-  return isSame ? part : Object.fromEntries(masked);
+  return isSame ? part : Object.fromEntries(changed);
 }
 
 /**
@@ -91,7 +92,7 @@ function maskPart(part: unknown, more: readonly Needle[], depth: number): unknow
  */
 export function maskSecrets<T>(value: T, more: readonly Secret[] = []): T {
   const known = more.flatMap((secret) => (secret.value === '' ? [] : needlesOf(secret)));
-  return maskPart(value, known, 0) as T;
+  return mapTexts(value, (text) => maskText(text, known)) as T;
 }
 
 /** What the answer to a caller says when the caller's input holds secrets; undefined when it holds none. */

@@ -124,3 +124,11 @@ describe('the commands in an answer of an agent', () => {
     expect(takeCommands(text)).toEqual({ visible: text, calls: [] });
   });
 });
+
+test('names that every object inherits are names of arguments like any other', () => {
+  const state = '{__proto__: 1, constructor: 2}';
+  expect(JSON.stringify(readTapeCommand(`,handoff name=x state=${state}`).input)).toContain(
+    '"state":{"__proto__":1,"constructor":2}',
+  );
+  expect(() => readTapeCommand(',handoff constructor=1')).toThrow(/[Uu]nrecognized key/);
+});

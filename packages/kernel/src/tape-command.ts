@@ -145,7 +145,9 @@ function readValue(value: JsonValue, type: NonNullable<Shape['types']>[string] |
 
 function readArguments({ positional, named, name }: CommaCommand, shape: Shape | undefined): JsonObject {
   const { positional: place, types = {} } = shape ?? {};
-  const values = Object.entries(named).map(([key, value]) => [key, readValue(value, types[key])] as const);
+  const values = Object.entries(named).map(
+    ([key, value]) => [key, readValue(value, Object.hasOwn(types, key) ? types[key] : undefined)] as const,
+  );
   if (positional.length === 0) return Object.fromEntries(values);
   if (place === undefined) throw refuse(name, `takes no '${positional[0]}'`);
   if (place.takes === 'word' && positional.length > 1)

@@ -76,7 +76,7 @@ function readSession(line: string): SessionLine | { readonly fault: string } {
   }
   if (!isJsonObject(value)) return { fault: 'is no JSON object' };
   const textIn = (key: string): string | null => {
-    const member = value[key];
+    const member = Object.hasOwn(value, key) ? value[key] : undefined;
     return typeof member === 'string' ? member : null;
   };
   const session = textIn('session_id');

@@ -1,6 +1,6 @@
 /** The tools that models have for their tape: what they take, how it is shown, and the words they answer with. */
 import { z } from 'zod';
-import type { JsonObject, JsonValue } from './json.js';
+import { type JsonObject, type JsonValue, jsonObjectSchema } from './json.js';
 import { ENTRY_KINDS } from './tape.js';
 import type { TapeRecord } from './tape-record.js';
 
@@ -18,7 +18,7 @@ export const tapeHandoffSchema = z.strictObject({
   name: z.string().trim().max(4_096).optional(),
   summary: z.string().optional(),
   next_steps: z.string().optional(),
-  state: z.record(z.string(), z.json()).optional(),
+  state: jsonObjectSchema.optional(),
   tape,
 });
 export type TapeHandoff = z.infer<typeof tapeHandoffSchema>;

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { Handler } from './handler.js';
 import { harness } from './testing/harness.js';
-import { type Tool, toParameters } from './tool.js';
+import { parseArguments, type Tool, toParameters } from './tool.js';
 import { buildToolbox } from './worker/call-tools.js';
 
 describe('the schema that models get', () => {
@@ -174,5 +174,39 @@ describe('a tool that a profile declares', () => {
       wait: true,
     });
     expect(result).toMatchObject({ status: 'success', result: expect.stringContaining('tool_unknown') });
+  });
+});
+
+describe('names that every object inherits', () => {
+  const named = z.looseObject({
+    constructor: z.string().optional(),
+    toString: z.string().default('none'),
+    deep: z.object({ valueOf: z.int().optional() }).optional(),
+  });
+
+  test('are ordinary names of arguments', () => {
+    const none = parseArguments(named, { deep: {}, more: { a: [{}] } });
+    expect(none).toEqual({ success: true, data: { toString: 'none', deep: {}, more: { a: [{}] } } });
+    const { more } = (none as unknown as { data: { more: object } }).data;
+    expect(Object.getPrototypeOf(more)).toBe(Object.prototype);
+    const all = { constructor: 'c', toString: 't', deep: { valueOf: 1 } };
+    expect(parseArguments(named, all)).toEqual({ success: true, data: all });
+    expect(parseArguments(named, { constructor: 1 }).success).toBe(false);
+  });
+
+  test('and __proto__ is never left out without a word', () => {
+    const args = JSON.parse('{"__proto__":{"a":1},"id":"x"}');
+    for (const input of [
+      named,
+      z.looseObject({}),
+      z.object({ id: z.string() }),
+      z.record(z.string(), z.json()),
+    ])
+      expect(parseArguments<unknown>(input, args)).toMatchObject({
+        success: false,
+        error: { issues: [{ path: ['__proto__'] }] },
+      });
+    const kept = z.custom<object>(() => true);
+    expect(JSON.stringify(parseArguments(kept, args))).toContain('"__proto__":{"a":1}');
   });
 });

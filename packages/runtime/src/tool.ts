@@ -2,6 +2,7 @@ import {
   type AgentId,
   isCleanText,
   isJsonObject,
+  type JsonObject,
   type JsonValue,
   KernelError,
   type ProjectId,
@@ -49,6 +50,63 @@ export interface Tool<I = unknown> {
 
 export const retryOf = (tool: Pick<Tool, 'retry' | 'isReadOnly'>): 'safe' | 'never' =>
   tool.retry ?? (tool.isReadOnly === true ? 'safe' : 'never');
+
+const INHERITED = Object.getOwnPropertyNames(Object.prototype);
+/** By schema: whether it declares a name that every object inherits. */
+const inherited = new WeakMap<z.ZodType, boolean>();
+
+function namesInherited(input: z.ZodType): boolean {
+  const known = inherited.get(input);
+  if (known !== undefined) return known;
+  const text = JSON.stringify(z.toJSONSchema(input, { io: 'input', unrepresentable: 'any' }));
+  const found = INHERITED.some((name) => text.includes(JSON.stringify(name)));
+  inherited.set(input, found);
+  return found;
+}
+
+/** A copy whose objects inherit nothing until `restore` is called. */
+function withoutPrototypes(value: JsonValue): { readonly copy: unknown; readonly restore: () => void } {
+  const copies: object[] = [];
+  const copy = (part: JsonValue): unknown => {
+    if (!isJsonObject(part)) return Array.isArray(part) ? part.map(copy) : part;
+    const bare: object = Object.assign(
+      Object.create(null),
+      Object.fromEntries(Object.entries(part).map(([key, member]) => [key, copy(member)])),
+    );
+    copies.push(bare);
+    return bare;
+  };
+  return {
+    copy: copy(value),
+    restore: () => {
+      for (const bare of copies) Object.setPrototypeOf(bare, Object.prototype);
+    },
+  };
+}
+
+/**
+ * Arguments as a schema of zod reads them. zod takes what an object inherits for a member (`constructor`, `toString`) and leaves
+ * out a member that is named `__proto__`: the first does not happen here, the second is a finding.
+ */
+export function parseArguments<I>(
+  input: z.ZodType<I>,
+  args: JsonObject,
+): { readonly success: true; readonly data: I } | { readonly success: false; readonly error: z.ZodError } {
+  const { copy, restore } = namesInherited(input)
+    ? withoutPrototypes(args)
+    : { copy: args, restore: () => undefined };
+  const parsed = input.safeParse(copy);
+  restore();
+  if (!parsed.success) return parsed;
+  const { data } = parsed;
+  const hasLost =
+    Object.hasOwn(args, '__proto__') &&
+    !(typeof data === 'object' && data !== null && Object.hasOwn(data, '__proto__'));
+  if (!hasLost) return parsed;
+  const message = 'cannot be the name of an argument here';
+  const error = new z.ZodError([{ code: 'custom', path: ['__proto__'], message, input: args }]);
+  return { success: false, error };
+}
 
 /**
  * The JSON schema of a zod object, as models get it. Providers ask for `type: object` at the top, which a union of objects

@@ -17,6 +17,7 @@ import {
   DEFAULT_BREAKER_AFTER,
   findRoom,
   isCleanText,
+  isPlainName,
   KernelError,
   noteFailure,
   type ProjectId,
@@ -52,7 +53,13 @@ const MAX_LIMIT = 1_000_000;
 
 /** @throws KernelError `bad_request` for an invalid name or limit. */
 function checkLimits(name: string, limits: ProviderLimits): void {
-  if (typeof name !== 'string' || name.length > 200 || !/^[^:]+$/.test(name) || !isCleanText(name))
+  if (
+    typeof name !== 'string' ||
+    name.length > 200 ||
+    !/^[^:]+$/.test(name) ||
+    !isCleanText(name) ||
+    !isPlainName(name)
+  )
     throw new KernelError('bad_request', {
       message: "name: must be the part of a model's name before ':', such as openai.",
       details: { field: 'name' },

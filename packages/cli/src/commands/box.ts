@@ -1,7 +1,5 @@
 import { isUtf8 } from 'node:buffer';
-import { readFile } from 'node:fs/promises';
 import { basename } from 'node:path';
-import { text as readText } from 'node:stream/consumers';
 import {
   type CardContent,
   isJsonObject,
@@ -15,6 +13,7 @@ import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
+import { MAX_DATA_BYTES, readInput } from '../read-input.js';
 import { openReader, openStack } from '../stack.js';
 import { countOf, cut, formatCount, formatFields, formatTable, toLine, toPlain } from '../text.js';
 
@@ -35,8 +34,7 @@ const reasonOf = (error: unknown): string => {
 };
 
 async function readAsText(name: string, field: string): Promise<string> {
-  if (name === '-') return readText(process.stdin);
-  const bytes = await readFile(name).catch((error: unknown) => {
+  const bytes = await readInput(name, MAX_DATA_BYTES).catch((error: unknown) => {
     throw badInput(field, `${name}: ${reasonOf(error)}`, error);
   });
   if (!isUtf8(bytes)) throw badInput(field, `${name}: is no UTF-8 text`);

@@ -1,6 +1,4 @@
-import { readFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
-import { text as readText } from 'node:stream/consumers';
 import { instructionHandover, isJsonObject, KernelError, parseHandover } from '@boxcar/kernel';
 import { countTokens, tokenizerOf } from '@boxcar/llm';
 import {
@@ -15,6 +13,7 @@ import { parse } from 'yaml';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
+import { readInput } from '../read-input.js';
 import { openStack } from '../stack.js';
 import { countOf, formatCount, formatFields, formatTable, toLine, toPlain } from '../text.js';
 import { readArguments } from './submit.js';
@@ -48,7 +47,7 @@ const wordsOf = (error: unknown): string => toLine(error instanceof Error ? erro
 async function readHandover(name: string): Promise<object> {
   let value: unknown;
   try {
-    value = parse(name === '-' ? await readText(process.stdin) : await readFile(name, 'utf8'));
+    value = parse((await readInput(name)).toString('utf8'));
   } catch (error) {
     throw wrong('handover', `--handover ${name}: ${wordsOf(error)}`, error);
   }

@@ -1,6 +1,4 @@
-import { readFile } from 'node:fs/promises';
 import { resolve } from 'node:path';
-import { text as readText } from 'node:stream/consumers';
 import { isFinal, isJsonObject, type JsonValue, KernelError, tryParseId } from '@boxcar/kernel';
 import { type Accepted, loadPlugins, type TurnResult } from '@boxcar/runtime';
 import { findLiveWorkers } from '@boxcar/store';
@@ -8,6 +6,7 @@ import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
+import { MAX_DATA_BYTES, readInput } from '../read-input.js';
 import { openStack, type Stack } from '../stack.js';
 import { formatFields, toLine, toPlain } from '../text.js';
 
@@ -69,12 +68,11 @@ export async function readArguments(
   }
   let args: Record<string, unknown> = {};
   if (flags.jsonArgs !== undefined) args = parseArguments(flags.jsonArgs, '--json-args');
-  else if (file === '-') args = parseArguments(await readText(process.stdin), 'stdin');
   else if (file !== undefined) {
-    const text = await readFile(file, 'utf8').catch((error: unknown) => {
+    const bytes = await readInput(file, MAX_DATA_BYTES).catch((error: unknown) => {
       throw badArgument(`--file ${file}: ${error instanceof Error ? error.message : String(error)}`);
     });
-    args = parseArguments(text, file);
+    args = parseArguments(bytes.toString('utf8'), file === '-' ? 'stdin' : file);
   }
   for (const [key, value] of (flags.arg ?? []).map(parsePair))
     Object.defineProperty(args, key, { value, enumerable: true, configurable: true, writable: true });

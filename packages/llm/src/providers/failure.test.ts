@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { findErrorInBody, judgeFailure } from './failure.js';
+import { findErrorInBody, findStatus, judgeFailure } from './failure.js';
 import { readRetryAfter } from './retry-after.js';
 
 /** Bodies as providers and gateways are known to send them. */
@@ -224,4 +224,9 @@ it('one request above a minute’s allowance is a limit of rate that no waiting 
       code: 'model_rate_limited',
       canRetry: false,
     });
+});
+
+it('a type that is the name of an inherited member is unknown like any other', () => {
+  for (const type of ['constructor', 'toString', '__proto__'])
+    expect(findStatus({ status: 200, error: { message: 'x', type } })).toBe(500);
 });

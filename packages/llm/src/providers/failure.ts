@@ -27,24 +27,26 @@ export interface Verdict {
 }
 
 /** Statuses behind the types that providers name in streams, where the HTTP status is 200 whatever happens. */
-const STATUS_OF_TYPE: Readonly<Record<string, number>> = {
-  invalid_request_error: 400,
-  invalid_prompt: 400,
-  authentication_error: 401,
-  invalid_api_key: 401,
-  billing_error: 402,
-  insufficient_quota: 402,
-  permission_error: 403,
-  not_found_error: 404,
-  model_not_found: 404,
-  request_too_large: 413,
-  rate_limit_error: 429,
-  rate_limit_exceeded: 429,
-  server_error: 500,
-  api_error: 500,
-  timeout_error: 504,
-  overloaded_error: 529,
-};
+const STATUS_OF_TYPE: ReadonlyMap<string, number> = new Map(
+  Object.entries({
+    invalid_request_error: 400,
+    invalid_prompt: 400,
+    authentication_error: 401,
+    invalid_api_key: 401,
+    billing_error: 402,
+    insufficient_quota: 402,
+    permission_error: 403,
+    not_found_error: 404,
+    model_not_found: 404,
+    request_too_large: 413,
+    rate_limit_error: 429,
+    rate_limit_exceeded: 429,
+    server_error: 500,
+    api_error: 500,
+    timeout_error: 504,
+    overloaded_error: 529,
+  }),
+);
 
 const FILTER_CODES = new Set(['content_filter', 'content_policy_violation', 'responsibleaipolicyviolation']);
 const CREDIT_WORDS = /credit balance is too low|insufficient (quota|credit|balance)/i;
@@ -74,7 +76,7 @@ export function findStatus({ status, error }: FailureEvidence): number | undefin
   for (const name of [error.code, error.type]) {
     if (name === undefined) continue;
     if (/^[45]\d\d$/.test(name)) return Number(name);
-    const known = STATUS_OF_TYPE[name];
+    const known = STATUS_OF_TYPE.get(name);
     if (known !== undefined) return known;
   }
   return 500;

@@ -44,7 +44,7 @@ function resolveReference(reference: JsonValue | undefined, root: JsonObject): J
   const match = typeof reference === 'string' ? /^#\/(\$defs|definitions)\/([^/]+)$/.exec(reference) : null;
   const definitions = match === null ? undefined : root[match[1] ?? ''];
   const name = match?.[2]?.replaceAll('~1', '/').replaceAll('~0', '~') ?? '';
-  return isJsonObject(definitions) ? definitions[name] : undefined;
+  return isJsonObject(definitions) && Object.hasOwn(definitions, name) ? definitions[name] : undefined;
 }
 
 function shapeOf(schema: JsonValue | undefined, root: JsonObject, depth: number): Shape | undefined {

@@ -16,6 +16,7 @@ import {
   canonicalJson,
   isFinal,
   type JsonValue,
+  jsonObjectSchema,
   KernelError,
   parseJsonValue,
   sha256,
@@ -34,7 +35,7 @@ import { closable, handBackOrRefuse, isOurTrouble, logTrouble, postpone, RETRY_M
 
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
-  arguments: z.record(z.string(), z.unknown()),
+  arguments: jsonObjectSchema,
   source_agent_id: z.string().trim().min(1).optional(),
   parent_turn_id: z.string().trim().min(1).optional(),
   channel_id: z.string().trim().min(1).optional(),

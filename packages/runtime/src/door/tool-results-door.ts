@@ -11,6 +11,7 @@ import {
   isCleanText,
   isJsonObject,
   type JsonValue,
+  jsonObjectSchema,
   KernelError,
   toBadRequest,
   tryParseId,
@@ -40,7 +41,7 @@ const errorSchema = z.union(
     z.strictObject({
       code: z.string().min(1).max(100).optional(),
       message: z.string(),
-      details: z.record(z.string(), z.unknown()).optional(),
+      details: jsonObjectSchema.optional(),
     }),
   ],
   'must be a text, or an object of message and optional code and details',

@@ -2,8 +2,10 @@
 import {
   isFinal,
   isJsonObject,
-  type JsonValue,
+  isPlainName,
+  type JsonObject,
   KernelError,
+  PLAIN_NAME,
   parseId,
   parseJsonValue,
   type TurnId,
@@ -14,13 +16,14 @@ import { asOutside, type Opening } from '@boxcar/store';
 import type { Handler } from '../handler.js';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
+import { parseArguments } from '../tool.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 
 function parseInput<I>(
   primitive: string,
   handler: Handler<I>,
   args: unknown,
-): { input: I; plain: JsonValue } {
+): { input: I; plain: JsonObject } {
   const plain = parseJsonValue(args, 'arguments');
   if (!isJsonObject(plain))
     throw new KernelError('bad_request', {
@@ -31,8 +34,8 @@ function parseInput<I>(
 }
 
 /** The input of a handler: an object of its own, which it may change. */
-export function readInput<I>(handler: Pick<Handler<I>, 'input'>, plain: JsonValue): I {
-  const parsed = outside(() => handler.input.safeParse(structuredClone(plain)));
+export function readInput<I>(handler: Pick<Handler<I>, 'input'>, plain: JsonObject): I {
+  const parsed = outside(() => parseArguments(handler.input, structuredClone(plain)));
   if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
   return parsed.data;
 }
@@ -49,6 +52,12 @@ function outside<T>(work: () => T): T {
 export const checkText = (value: string | undefined, field: string, maxLength: number): void => {
   if (value === undefined) return;
   parseJsonValue(value, field);
+  if (!isPlainName(value)) {
+    throw new KernelError('bad_request', {
+      message: `${field}: ${PLAIN_NAME}.`,
+      details: { field },
+    });
+  }
   if (value.trim() === '' || value.length > maxLength) {
     throw new KernelError('bad_request', {
       message: `${field}: must have 1 to ${maxLength} characters.`,
@@ -162,7 +171,7 @@ export interface Begun {
   readonly primitive: string;
   readonly handler: Handler;
   readonly input: unknown;
-  readonly plain: JsonValue;
+  readonly plain: JsonObject;
   readonly request: {
     readonly key: string;
     /** The caller has chosen the key. */

@@ -10,11 +10,13 @@ import {
   type EntryDraft,
   isCleanText,
   isJsonObject,
+  isPlainName,
   type JsonObject,
   type JsonValue,
   KernelError,
   MAX_CARD_BYTES,
   type NewCard,
+  PLAIN_NAME,
   type ProjectId,
   parseCardInput,
   parseId,
@@ -73,6 +75,7 @@ function checkName(name: unknown, field: string): string {
     throw refuse(field, 'must be a text of one character or more.');
   if (parsed.length > MAX_ANCHOR_NAME)
     throw refuse(field, `must have ${MAX_ANCHOR_NAME} characters at most.`);
+  if (!isPlainName(parsed)) throw refuse(field, `${PLAIN_NAME}.`);
   return parsed;
 }
 

@@ -228,7 +228,18 @@ describe('a forked session', () => {
     ['another view', { view: 'all' }, 'bad_request', 'view'],
     ['no intention at all', { intention: null }, 'bad_request', 'intention'],
     ['an anchor of impossible name', { fromAnchor: 'a\0' }, 'not_found', 'was not found'],
-    ['half an intention', { intention: { next_steps: 'x' } }, 'bad_request', 'intention.context_summary'],
+    [
+      'half an intention',
+      { intention: { next_steps: 'x' } },
+      'bad_request',
+      'intention.context_summary: is missing',
+    ],
+    [
+      'no next steps',
+      { intention: { context_summary: 'x' } },
+      'bad_request',
+      'intention.next_steps: is missing',
+    ],
   ])('with %s is refused and leaves nothing', async (_name, options, code, message) => {
     const { tape } = await parent();
     const name = fresh();
@@ -251,6 +262,7 @@ describe('a forked session', () => {
       ' ',
       'a\0',
       'a: success\nReference: b',
+      'a\u202eb',
       '\ud800',
       '00000000-0000-7000-8000-000000000001',
     ])

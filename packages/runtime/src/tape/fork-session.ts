@@ -5,9 +5,11 @@ import {
   INTENTION_ANCHOR,
   type Intention,
   isJsonObject,
+  isPlainName,
   type JsonObject,
   KernelError,
   NOTIFY_PARENT,
+  PLAIN_NAME,
   parseJsonValue,
   tryParseId,
 } from '@boxcar/kernel';
@@ -46,8 +48,8 @@ const refuse = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
 
 function checkName(name: string): void {
-  if (name.trim() === '' || name.length > MAX_NAME || !name.isWellFormed() || /\p{Cc}/u.test(name))
-    throw refuse('name', `must have 1 to ${MAX_NAME} characters, none of them a control character.`);
+  if (name.trim() === '' || name.length > MAX_NAME || !name.isWellFormed() || !isPlainName(name))
+    throw refuse('name', `must have 1 to ${MAX_NAME} characters, and ${PLAIN_NAME}.`);
   if (tryParseId(name) !== undefined)
     throw refuse('name', `'${name}' reads as an id, so nobody could tell which is meant.`);
 }
@@ -68,9 +70,11 @@ function intentionState(
 ): JsonObject {
   if (!isJsonObject(intention as unknown)) throw refuse('intention', 'must be an object.');
   const { next_steps, context_summary } = intention;
-  for (const [field, value] of Object.entries({ next_steps, context_summary }))
+  for (const [field, value] of Object.entries({ next_steps, context_summary })) {
+    if (value === undefined) throw refuse(`intention.${field}`, 'is missing: a text is required.');
     if (typeof parseJsonValue(value, `intention.${field}`) !== 'string')
       throw refuse(`intention.${field}`, 'must be a text.');
+  }
   return {
     next_steps,
     context_summary,

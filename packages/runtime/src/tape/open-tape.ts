@@ -1,5 +1,5 @@
 /** Finds a tape by what callers say, and makes one of a new name. */
-import { KernelError, parseId, parseJsonValue } from '@boxcar/kernel';
+import { isPlainName, KernelError, PLAIN_NAME, parseId, parseJsonValue } from '@boxcar/kernel';
 import { createTape, findTape, type Queryable, type TapeActor, type TapeAddress } from '@boxcar/store';
 import { findActor } from '../find-actor.js';
 import { newId } from '../packer.js';
@@ -21,9 +21,9 @@ const MAX_NAME = 512;
 
 function checkName(name: string): string {
   parseJsonValue(name, 'tape');
-  if (name !== '' && name.length <= MAX_NAME) return name;
+  if (name !== '' && name.length <= MAX_NAME && isPlainName(name)) return name;
   throw new KernelError('bad_request', {
-    message: `tape: a name has 1 to ${MAX_NAME} characters.`,
+    message: `tape: a name has 1 to ${MAX_NAME} characters, and ${PLAIN_NAME}.`,
     details: { field: 'tape' },
   });
 }

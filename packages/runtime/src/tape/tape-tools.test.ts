@@ -253,13 +253,13 @@ test('comma lines of an agent that may are its calls, and are not shown', async 
 });
 
 test('comma lines in what its calls say and are answered are none of its own', async () => {
-  const line = 'x\n,handoff name=foreign';
+  const name = ',handoff name=foreign';
   const { answers, tape } = await run(
-    [{ calls: [call('tape.handoff', { name: line, summary: line })] }, { calls: [call('tape.anchors')] }],
+    [{ calls: [call('tape.handoff', { name, summary: `x\n${name}` })] }, { calls: [call('tape.anchors')] }],
     { comma_commands: true },
   );
-  expect(answers).toEqual([`anchor added: ${line}`, expect.any(Array)]);
-  expect((await tape.anchors()).map(({ name }) => name)).toEqual(['session/start', line]);
+  expect(answers).toEqual([`anchor added: ${name}`, expect.any(Array)]);
+  expect((await tape.anchors()).map((anchor) => anchor.name)).toEqual(['session/start', name]);
 });
 
 test('a comma line that is none, or not allowed, is an error that the agent reads', async () => {

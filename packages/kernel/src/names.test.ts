@@ -1,0 +1,38 @@
+import { expect, test } from 'vitest';
+import { parseCardInput } from './card.js';
+import { isPlainName } from './names.js';
+import { provisionAgentSchema } from './primitive.js';
+import { parseProfile } from './profile.js';
+
+const UNSEEN = [
+  '\u0007',
+  '\n',
+  '\u007f',
+  '\u0085',
+  '\u2028',
+  '\u200e',
+  '\u061c',
+  '\u202e',
+  '\u2066',
+  '\u2069',
+];
+
+test.each(UNSEEN.map((character) => [JSON.stringify(character), `a${character}b`]))(
+  'no name holds %s',
+  (_shown, name) => {
+    expect(isPlainName(name)).toBe(false);
+    const profile = { name: 'p', instructions: 'x', model: 'scripted' };
+    for (const wrong of [{ name }, { tags: [name] }, { must_end_with: [name] }])
+      expect(() => parseProfile({ ...profile, ...wrong })).toThrow(/must not contain control characters/);
+    expect(() => parseCardInput({ type: name, content: { kind: 'text', text: 'x' } }, 'card')).toThrow(
+      /must not contain control characters/,
+    );
+    const made = provisionAgentSchema.safeParse({ action: 'create', agent_id: name, profile_name: 'p' });
+    expect(made.error?.issues[0]?.message).toMatch(/must not contain control characters/);
+  },
+);
+
+test('names of all languages stay names', () => {
+  for (const name of ['prüfer', '審査員', 'مراجع', 'שם', 'नाम', '👩‍🔬', 'a b'])
+    expect(isPlainName(name)).toBe(true);
+});
