@@ -16,7 +16,13 @@ import {
 import { cpus, totalmem } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { defaultDataDir, type EmbeddedPostgres, freePort, startEmbeddedPostgres } from '@boxcar/embedded';
+import {
+  defaultDataDir,
+  type EmbeddedPostgres,
+  freePort,
+  overTcp,
+  startEmbeddedPostgres,
+} from '@boxcar/embedded';
 import { migrateQueues } from '@boxcar/runtime';
 import { migrate } from '@boxcar/store';
 import { Redis } from 'ioredis';
@@ -72,14 +78,14 @@ export async function startServers(
   process.once('exit', removeFolder);
   const redis = options.needsRedis ? await startRedis(cleanup, folder) : { missing: 'not asked for' };
   // Migrated once; every database is a copy of it.
-  await query(postgres.url, `create database ${TEMPLATE}`);
-  await prepare(urlOf(postgres.url, TEMPLATE));
-  await query(postgres.url, `create database ${MAIN} template ${TEMPLATE}`);
+  await query(overTcp(postgres.adminUrl), `create database ${TEMPLATE}`);
+  await prepare(urlOf(overTcp(postgres.adminUrl), TEMPLATE));
+  await query(overTcp(postgres.adminUrl), `create database ${MAIN} template ${TEMPLATE}`);
   return {
-    databaseUrl: urlOf(postgres.url, MAIN),
+    databaseUrl: urlOf(overTcp(postgres.adminUrl), MAIN),
     postgresPid: postgres.pid,
     redis,
-    machine: await describeMachine(postgres.url, redis),
+    machine: await describeMachine(overTcp(postgres.adminUrl), redis),
   };
 }
 
@@ -108,12 +114,12 @@ async function prepare(databaseUrl: string): Promise<void> {
 async function startPostgres(dataDir: string, hasStatistics: boolean): Promise<EmbeddedPostgres> {
   const postgres = await startEmbeddedPostgres({ dataDir });
   if (!hasStatistics) return postgres;
-  await query(postgres.url, "alter system set shared_preload_libraries = 'pg_stat_statements'");
-  await query(postgres.url, "alter system set pg_stat_statements.track = 'top'");
+  await query(overTcp(postgres.adminUrl), "alter system set shared_preload_libraries = 'pg_stat_statements'");
+  await query(overTcp(postgres.adminUrl), "alter system set pg_stat_statements.track = 'top'");
   await postgres.stop();
   const again = await startEmbeddedPostgres({ dataDir });
   // Every database begins as a copy of this one.
-  await query(urlOf(again.url, 'template1'), 'create extension pg_stat_statements');
+  await query(urlOf(overTcp(again.adminUrl), 'template1'), 'create extension pg_stat_statements');
   return again;
 }
 
