@@ -2,7 +2,9 @@
  * The servers of one run: an embedded Postgres with its durable settings on a folder of its own (a figure without the
  * flush of a commit would flatter both sides), and a private `redis-server` where there is one.
  */
+
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import {
   accessSync,
   constants,
@@ -163,14 +165,14 @@ async function startRedis(cleanup: Cleanup, folder: string): Promise<Servers['re
   const program = findProgram('redis-server');
   if (program === undefined) return { missing: 'no redis-server on the PATH' };
   const port = await freePort();
-  const child = spawn(
-    program,
-    ['--port', String(port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'],
-    { stdio: 'ignore' },
-  );
+  const password = randomBytes(24).toString('hex');
+  // By its input: everybody can read the arguments of a process.
+  const child = spawn(program, ['-'], { stdio: ['pipe', 'ignore', 'ignore'] });
+  child.stdin.on('error', () => undefined);
+  child.stdin.end(`port ${port}\nbind 127.0.0.1\nrequirepass ${password}\nsave ""\nappendonly no\n`);
   cleanup.deferAlsoAtExit(() => void child.kill('SIGKILL'));
   writeFileSync(join(folder, REDIS_FILE), `${child.pid} ${port}`);
-  const url = `redis://127.0.0.1:${port}`;
+  const url = `redis://:${password}@127.0.0.1:${port}`;
   await answers(url, child);
   const version = /v=(\S+)/.exec(spawnSync(program, ['--version']).stdout.toString())?.[1] ?? 'unknown';
   return { url, pid: child.pid ?? -1, version };
@@ -181,7 +183,9 @@ async function answers(url: string, child: ChildProcess): Promise<void> {
   client.on('error', () => undefined);
   try {
     const ended = delay(10_000, undefined, { ref: false }).then(() => {
-      throw new Error(`redis-server does not answer on ${url} (exit code ${child.exitCode})`);
+      throw new Error(
+        `redis-server does not answer on port ${new URL(url).port} (exit code ${child.exitCode})`,
+      );
     });
     await Promise.race([client.ping(), ended]);
   } finally {

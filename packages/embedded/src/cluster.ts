@@ -30,6 +30,7 @@ import { isRoot, run, serverAccount } from './process.js';
  * <folder>/port               the port of the last start, tried first by the next
  * <folder>/server.log         what the server says
  * <folder>/users, leaving     see users.ts
+ * <folder>/ephemeral          marks the folder of a temporary server
  * ```
  */
 export interface Cluster {
@@ -53,7 +54,10 @@ const LONGEST_SOCKET_PATH = 103;
 /** initdb takes a few seconds; on a slow disk, where it flushes each file, a minute or two. */
 const INITDB_LIMIT_MS = 300_000;
 
-const OURS: ReadonlySet<string> = new Set(['users', 'cluster', 'native']);
+/** A file in each temporary folder: only a folder with it is ever removed unasked. */
+export const EPHEMERAL_MARK = 'ephemeral';
+
+const OURS: ReadonlySet<string> = new Set(['users', 'cluster', 'native', EPHEMERAL_MARK]);
 
 /** Makes the folder, and refuses one that the server's account could not reach. */
 export async function prepareFolder(folder: string): Promise<void> {

@@ -340,6 +340,63 @@ describe('a folder of an earlier version', () => {
   );
 });
 
+describe('the sweep of what killed runs left behind', () => {
+  const old = new Date(Date.now() - 3_600_000);
+  const tmp = join(scratch, 'tmp');
+  const before = process.env.TMPDIR;
+  beforeAll(async () => {
+    await mkdir(tmp, { mode: 0o755 });
+    process.env.TMPDIR = tmp;
+  });
+  afterAll(() => {
+    if (before === undefined) delete process.env.TMPDIR;
+    else process.env.TMPDIR = before;
+  });
+  /** A folder with something in it, an hour old. */
+  const make = async (path: string, marked: 'marked' | 'unmarked'): Promise<string> => {
+    await mkdir(path);
+    await writeFile(join(path, 'precious'), '');
+    if (marked === 'marked') await writeFile(join(path, 'ephemeral'), '');
+    await utimes(path, old, old);
+    return path;
+  };
+
+  it.skipIf(process.platform === 'win32')(
+    'takes only real folders of this account with its mark, and never fails a start',
+    async () => {
+      const at = (name: string): string => join(tmp, `boxcar-postgres-${name}`);
+      const ours = await make(at('ours'), 'marked');
+      const kept = [await make(at('unmarked'), 'unmarked'), await make(join(tmp, 'elsewhere'), 'marked')];
+      await symlink(join(tmp, 'elsewhere'), at('link'));
+      await symlink(at('loop'), at('loop'));
+      await symlink(join(tmp, 'nowhere'), at('dangling'));
+      await writeFile(at('file'), '');
+      const linked = await make(at('linked-mark'), 'unmarked');
+      await symlink(join(ours, 'precious'), join(linked, 'ephemeral'));
+      await utimes(linked, old, old);
+      kept.push(linked);
+      // Its lock file cannot be read: what goes wrong with one keeps neither the others nor the start.
+      const broken = await make(at('broken'), 'marked');
+      await mkdir(join(broken, 'cluster', 'data', 'postmaster.pid'), { recursive: true });
+      await utimes(broken, old, old);
+      if (isRoot) {
+        const others = await make(at('others'), 'marked');
+        chownSync(others, PLAIN_USER, PLAIN_USER);
+        kept.push(others);
+      }
+      const said: string[] = [];
+      const server = await start({ ephemeral: true, log: (line) => said.push(line) });
+      expect(await sql(server.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+      expect(dirname(server.dataDir)).toBe(tmp);
+      expect(existsSync(ours)).toBe(false);
+      for (const folder of [...kept, broken]) expect(existsSync(join(folder, 'precious')), folder).toBe(true);
+      for (const name of ['link', 'loop', 'dangling', 'file'])
+        expect(await lstat(at(name)), name).toBeDefined();
+      expect(said.join('\n')).toContain(`could not remove ${broken}: `);
+    },
+  );
+});
+
 describe('several processes', () => {
   it('a server whose process was killed -9 is adopted with its rows, and stopped by the adopter', async () => {
     const dataDir = newFolder();

@@ -9,13 +9,29 @@
  *     out, never an error.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
-import { rename, rm, writeFile } from 'node:fs/promises';
+import {
+  closeSync,
+  lstatSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { checkDuration, KernelError } from '@boxcar/kernel';
-import { type Cluster, closedAncestor, lastLine, openCluster, prepareFolder } from './cluster.js';
+import {
+  type Cluster,
+  closedAncestor,
+  EPHEMERAL_MARK,
+  lastLine,
+  openCluster,
+  prepareFolder,
+} from './cluster.js';
 import { dataHome, serverEnvironment } from './config.js';
 import { freePort, isFree } from './free-port.js';
 import { type NativePostgres, prepareNative } from './native.js';
@@ -515,23 +531,44 @@ function ephemeralHome(): string {
 }
 
 function makeEphemeralFolder(): string {
-  return mkdtempSync(join(ephemeralHome(), EPHEMERAL_PREFIX)); // prepareFolder opens it for the server's account.
+  const folder = mkdtempSync(join(ephemeralHome(), EPHEMERAL_PREFIX)); // prepareFolder opens it for the server's account.
+  writeFileSync(join(folder, EPHEMERAL_MARK), '', { mode: 0o600 });
+  return folder;
 }
 
-/** Stops and removes what a killed test run left behind. */
+/** Whether a folder is one that `makeEphemeralFolder` made for this account, long enough ago for its process to have joined. */
+function isLeftBehind(folder: string): boolean {
+  const account = process.getuid?.();
+  const [stats, mark] = [folder, join(folder, EPHEMERAL_MARK)].map((path) =>
+    lstatSync(path, { throwIfNoEntry: false }),
+  );
+  return (
+    stats?.isDirectory() === true &&
+    mark?.isFile() === true &&
+    stats.uid === account &&
+    mark.uid === account &&
+    Date.now() - stats.mtimeMs >= 60_000 &&
+    !hasUsers(folder)
+  );
+}
+
+/**
+ * Stops and removes what a killed test run left behind. Everybody may write to the folder where that lies: names are not trusted, links are
+ * not followed, and whatever goes wrong with one of them keeps neither the others nor the start.
+ */
 async function sweepEphemeral(log: (line: string) => void): Promise<void> {
   const home = ephemeralHome();
-  for (const name of readdirSync(home)) {
-    if (!name.startsWith(EPHEMERAL_PREFIX)) continue;
+  const names = await readdir(home).catch(() => []);
+  for (const name of names.filter((one) => one.startsWith(EPHEMERAL_PREFIX))) {
     const folder = join(home, name);
-    const stats = statSync(folder, { throwIfNoEntry: false });
-    // A young folder may belong to a process that has not yet joined.
-    if (!stats || stats.uid !== process.getuid?.() || Date.now() - stats.mtimeMs < 60_000 || hasUsers(folder))
-      continue;
-    const dataDir = join(folder, 'cluster', 'data');
-    const running = runningPostmaster(dataDir);
-    if (running) await stopServer(running.pid);
-    await rm(folder, { recursive: true, force: true }).catch(() => {});
-    log(`removed ${folder}, left behind by a process that was killed`);
+    try {
+      if (!isLeftBehind(folder)) continue;
+      const running = runningPostmaster(join(folder, 'cluster', 'data'));
+      if (running) await stopServer(running.pid);
+      await rm(folder, { recursive: true, force: true });
+      log(`removed ${folder}, left behind by a process that was killed`);
+    } catch (error) {
+      log(`could not remove ${folder}: ${error instanceof Error ? error.message : String(error)}`);
+    }
   }
 }
