@@ -16,14 +16,14 @@ if (dataDir !== undefined && !existsSync(join(dataDir, 'cluster'))) {
   process.exit(2);
 }
 const server = await startEmbeddedPostgres(dataDir === undefined ? {} : { dataDir });
-const client = new pg.Client({ connectionString: server.url });
+const client = new pg.Client({ connectionString: server.adminUrl });
 await client.connect();
 const { rows } = await client.query<{ datname: string }>(
   'select datname from pg_database where not datistemplate order by datname',
 );
 await client.end();
 for (const { datname } of rows) {
-  const url = new URL(server.url);
+  const url = new URL(server.adminUrl);
   url.pathname = `/${datname}`;
   console.log(url.href);
 }

@@ -92,3 +92,14 @@ it('ports of the host are open to this machine alone', () => {
     for (const port of service.ports ?? []) expect(port).toMatch(/^127\.0\.0\.1:/);
   }
 });
+
+it('no password has a default: each comes from the environment, and a missing one is said', () => {
+  const text = readFileSync(join(root, 'docker-compose.yml'), 'utf8');
+  const uses = [...text.matchAll(/\$\{(\w*PASSWORD\w*)([^}]*)\}/g)];
+  expect(new Set(uses.map(([, name]) => name))).toEqual(new Set(['POSTGRES_PASSWORD', 'REDIS_PASSWORD']));
+  for (const [use, , rest = ''] of uses) expect(rest, use).toMatch(/^:\?/);
+  // Every server wants one, and every URL brings one.
+  for (const [url] of text.matchAll(/\b(?:postgres|redis):\/\/\S+/g))
+    expect(url).toMatch(/:\/\/\w*:\$\{\w+_PASSWORD:\?\}@/);
+  expect(text).toMatch(/redis-server .*--requirepass "\$\$REDISCLI_AUTH"/);
+});

@@ -2,7 +2,9 @@
  * The servers of one run: an embedded Postgres with its durable settings on a folder of its own (a figure without the
  * flush of a commit would flatter both sides), and a private `redis-server` where there is one.
  */
+
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import {
   accessSync,
   constants,
@@ -16,7 +18,13 @@ import {
 import { cpus, totalmem } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { defaultDataDir, type EmbeddedPostgres, freePort, startEmbeddedPostgres } from '@boxcar/embedded';
+import {
+  defaultDataDir,
+  type EmbeddedPostgres,
+  freePort,
+  overTcp,
+  startEmbeddedPostgres,
+} from '@boxcar/embedded';
 import { migrateQueues } from '@boxcar/runtime';
 import { migrate } from '@boxcar/store';
 import { Redis } from 'ioredis';
@@ -72,14 +80,14 @@ export async function startServers(
   process.once('exit', removeFolder);
   const redis = options.needsRedis ? await startRedis(cleanup, folder) : { missing: 'not asked for' };
   // Migrated once; every database is a copy of it.
-  await query(postgres.url, `create database ${TEMPLATE}`);
-  await prepare(urlOf(postgres.url, TEMPLATE));
-  await query(postgres.url, `create database ${MAIN} template ${TEMPLATE}`);
+  await query(overTcp(postgres.adminUrl), `create database ${TEMPLATE}`);
+  await prepare(urlOf(overTcp(postgres.adminUrl), TEMPLATE));
+  await query(overTcp(postgres.adminUrl), `create database ${MAIN} template ${TEMPLATE}`);
   return {
-    databaseUrl: urlOf(postgres.url, MAIN),
+    databaseUrl: urlOf(overTcp(postgres.adminUrl), MAIN),
     postgresPid: postgres.pid,
     redis,
-    machine: await describeMachine(postgres.url, redis),
+    machine: await describeMachine(overTcp(postgres.adminUrl), redis),
   };
 }
 
@@ -108,12 +116,12 @@ async function prepare(databaseUrl: string): Promise<void> {
 async function startPostgres(dataDir: string, hasStatistics: boolean): Promise<EmbeddedPostgres> {
   const postgres = await startEmbeddedPostgres({ dataDir });
   if (!hasStatistics) return postgres;
-  await query(postgres.url, "alter system set shared_preload_libraries = 'pg_stat_statements'");
-  await query(postgres.url, "alter system set pg_stat_statements.track = 'top'");
+  await query(overTcp(postgres.adminUrl), "alter system set shared_preload_libraries = 'pg_stat_statements'");
+  await query(overTcp(postgres.adminUrl), "alter system set pg_stat_statements.track = 'top'");
   await postgres.stop();
   const again = await startEmbeddedPostgres({ dataDir });
   // Every database begins as a copy of this one.
-  await query(urlOf(again.url, 'template1'), 'create extension pg_stat_statements');
+  await query(urlOf(overTcp(again.adminUrl), 'template1'), 'create extension pg_stat_statements');
   return again;
 }
 
@@ -157,14 +165,14 @@ async function startRedis(cleanup: Cleanup, folder: string): Promise<Servers['re
   const program = findProgram('redis-server');
   if (program === undefined) return { missing: 'no redis-server on the PATH' };
   const port = await freePort();
-  const child = spawn(
-    program,
-    ['--port', String(port), '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no'],
-    { stdio: 'ignore' },
-  );
+  const password = randomBytes(24).toString('hex');
+  // By its input: everybody can read the arguments of a process.
+  const child = spawn(program, ['-'], { stdio: ['pipe', 'ignore', 'ignore'] });
+  child.stdin.on('error', () => undefined);
+  child.stdin.end(`port ${port}\nbind 127.0.0.1\nrequirepass ${password}\nsave ""\nappendonly no\n`);
   cleanup.deferAlsoAtExit(() => void child.kill('SIGKILL'));
   writeFileSync(join(folder, REDIS_FILE), `${child.pid} ${port}`);
-  const url = `redis://127.0.0.1:${port}`;
+  const url = `redis://:${password}@127.0.0.1:${port}`;
   await answers(url, child);
   const version = /v=(\S+)/.exec(spawnSync(program, ['--version']).stdout.toString())?.[1] ?? 'unknown';
   return { url, pid: child.pid ?? -1, version };
@@ -175,7 +183,9 @@ async function answers(url: string, child: ChildProcess): Promise<void> {
   client.on('error', () => undefined);
   try {
     const ended = delay(10_000, undefined, { ref: false }).then(() => {
-      throw new Error(`redis-server does not answer on ${url} (exit code ${child.exitCode})`);
+      throw new Error(
+        `redis-server does not answer on port ${new URL(url).port} (exit code ${child.exitCode})`,
+      );
     });
     await Promise.race([client.ping(), ended]);
   } finally {

@@ -10,7 +10,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Stack } from './stack.js';
@@ -175,6 +175,22 @@ describe('a folder', () => {
       },
       'link.jsonl does not lie in its folder.',
     ],
+    ...(
+      ['tape', 'tape/manifest.json', 'tape/main.jsonl', 'tape/archived', 'session_graph.jsonl'] as const
+    ).map((name): [string, (path: string) => void, string] => [
+      `whose ${name} is a link to somewhere else`,
+      (path) => {
+        const elsewhere = `${path}-elsewhere`;
+        cpSync(path, elsewhere, { recursive: true });
+        if (name === 'tape/manifest.json') manifest(elsewhere, {});
+        mkdirSync(join(elsewhere, 'tape/archived'), { recursive: true });
+        // Without a manifest the archived files are those in their folder.
+        if (name !== 'tape/manifest.json') rmSync(join(path, 'tape/manifest.json'), { force: true });
+        rmSync(join(path, name), { recursive: true, force: true });
+        symlinkSync(join(elsewhere, name), join(path, name));
+      },
+      `${basename(name)} does not lie in its folder.`,
+    ]),
     [
       'whose manifest has entries that its file has lost',
       (path) => manifest(path, { head_id: 120 }),
@@ -183,6 +199,15 @@ describe('a folder', () => {
     ['without a tape', (path) => rmSync(join(path, 'tape/main.jsonl')), 'main.jsonl'],
   ])('%s is refused, and nothing is imported', async (_what, change, message) => {
     expect(await refusal(session(change))).toContain(message);
+  });
+
+  it('may be a link itself, and have links to files in it', async () => {
+    const path = session((copy) => {
+      renameSync(join(copy, 'tape/main.jsonl'), join(copy, 'tape/first.jsonl'));
+      symlinkSync('first.jsonl', join(copy, 'tape/main.jsonl'));
+    });
+    symlinkSync(path, `${path}-link`);
+    expect(await answer('import', `${path}-link`, fresh())).toMatchObject({ lines: 12 });
   });
 
   it('may have a byte order mark, and files whose names begin with dots', async () => {

@@ -1,6 +1,17 @@
 import { randomBytes } from 'node:crypto';
 import { accessSync, chownSync, constants, existsSync, readFileSync, statSync } from 'node:fs';
-import { chmod, chown, mkdir, readdir, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises';
+import {
+  chmod,
+  chown,
+  link,
+  mkdir,
+  readdir,
+  readFile,
+  realpath,
+  rename,
+  rm,
+  writeFile,
+} from 'node:fs/promises';
 import { dirname, join, parse } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { KernelError } from '@boxcar/kernel';
@@ -13,24 +24,40 @@ import { isRoot, run, serverAccount } from './process.js';
  *
  * ```
  * <folder>/cluster/data       the Postgres data folder, owned by the account that runs the server
- * <folder>/cluster/password   of the role `boxcar`, readable by the owner of the folder alone
+ * <folder>/cluster/password   of the superuser `boxcar`, readable by the owner of the folder alone
+ * <folder>/app-password       of the role `boxcar_app`, which owns the database; likewise
+ * <folder>/socket             the server's Unix socket; only the account that runs the server may enter
  * <folder>/port               the port of the last start, tried first by the next
  * <folder>/server.log         what the server says
  * <folder>/users, leaving     see users.ts
+ * <folder>/ephemeral          marks the folder of a temporary server
  * ```
  */
 export interface Cluster {
   readonly folder: string;
   readonly dataDir: string;
+  /** Undefined on Windows. */
+  readonly socketDir: string | undefined;
+  readonly adminPassword: string;
+  /** Of the application's role. */
   readonly password: string;
 }
 
-export const ROLE = 'boxcar';
+/** The superuser, which initdb makes. Only what needs one uses it. */
+export const ADMIN_ROLE = 'boxcar';
+/** The role of the application. */
+export const ROLE = 'boxcar_app';
+
+/** The longest path of a Unix socket: 104 bytes with the closing NUL on macOS, 108 on Linux. */
+const LONGEST_SOCKET_PATH = 103;
 
 /** initdb takes a few seconds; on a slow disk, where it flushes each file, a minute or two. */
 const INITDB_LIMIT_MS = 300_000;
 
-const OURS: ReadonlySet<string> = new Set(['users', 'cluster', 'native']);
+/** A file in each temporary folder: only a folder with it is ever removed unasked. */
+export const EPHEMERAL_MARK = 'ephemeral';
+
+const OURS: ReadonlySet<string> = new Set(['users', 'cluster', 'native', EPHEMERAL_MARK]);
 
 /** Makes the folder, and refuses one that the server's account could not reach. */
 export async function prepareFolder(folder: string): Promise<void> {
@@ -103,17 +130,59 @@ export async function openCluster(
       details: { folder },
     });
   }
-  const password = readPassword(folder);
-  if (password === undefined)
+  const adminPassword = readPassword(folder);
+  if (adminPassword === undefined)
     throw new KernelError('database_unavailable', {
       message: `The password of the embedded Postgres is missing in ${place}; move that folder away, or set DATABASE_URL.`,
       details: { folder },
     });
-  return { folder, dataDir, password };
+  return {
+    folder,
+    dataDir,
+    socketDir: await openSocketFolder(await realpath(folder)),
+    adminPassword,
+    password: await keepPassword(folder),
+  };
 }
 
-/** The password of a folder's server; `undefined` when the folder has none. */
-export function readPassword(folder: string): string | undefined {
+/** Each start sees to the mode of the folder; one of an earlier version has none. */
+async function openSocketFolder(folder: string): Promise<string | undefined> {
+  if (process.platform === 'win32') return undefined;
+  const socketDir = join(folder, 'socket');
+  const longest = Buffer.byteLength(join(socketDir, '.s.PGSQL.65535'));
+  if (longest > LONGEST_SOCKET_PATH)
+    throw new KernelError('bad_config', {
+      message: `The path of the folder ${folder} is ${longest - LONGEST_SOCKET_PATH} bytes too long for the Unix socket of the embedded Postgres; set BOXCAR_DATA_DIR to a shorter one (a folder with data may be moved while no server runs on it), or DATABASE_URL.`,
+      details: { folder },
+    });
+  await mkdir(socketDir, { recursive: true, mode: 0o700 });
+  await chmod(socketDir, 0o700);
+  const account = serverAccount();
+  if (account) await chown(socketDir, account.uid, account.gid);
+  return socketDir;
+}
+
+/** The password of the application's role. Of several processes that make one, one wins. */
+async function keepPassword(folder: string): Promise<string> {
+  const file = join(folder, 'app-password');
+  if (!existsSync(file)) {
+    const draft = `${file}-${randomBytes(6).toString('hex')}`;
+    await writeFile(draft, `${newPassword()}\n`, { mode: 0o600 });
+    try {
+      await link(draft, file);
+    } catch (error) {
+      if (!existsSync(file)) throw error;
+    } finally {
+      await rm(draft, { force: true });
+    }
+  }
+  return (await readFile(file, 'utf8')).trim();
+}
+
+const newPassword = (): string => randomBytes(24).toString('base64url');
+
+/** The password of the superuser of a folder's server; `undefined` when the folder has none. */
+function readPassword(folder: string): string | undefined {
   const file = join(folder, 'cluster', 'password');
   return existsSync(file) ? readFileSync(file, 'utf8').trim() : undefined;
 }
@@ -131,7 +200,7 @@ async function createCluster(
   try {
     await mkdir(dataDir, { recursive: true, mode: 0o700 });
     if (isRoot()) await chmod(draft, 0o711);
-    await writeFile(passwordFile, `${randomBytes(24).toString('base64url')}\n`, { mode: 0o600 });
+    await writeFile(passwordFile, `${newPassword()}\n`, { mode: 0o600 });
     if (account) {
       await chown(dataDir, account.uid, account.gid);
       await chown(passwordFile, account.uid, account.gid);
@@ -140,7 +209,7 @@ async function createCluster(
       native.initdb,
       [
         `--pgdata=${dataDir}`,
-        `--username=${ROLE}`,
+        `--username=${ADMIN_ROLE}`,
         `--pwfile=${passwordFile}`,
         '--auth=scram-sha-256',
         // The password is random; iterations, which slow down guessing of poor ones, would only slow each connection.

@@ -6,3 +6,4 @@ export {
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,
 } from './server.js';
+export { overTcp } from './server-client.js';

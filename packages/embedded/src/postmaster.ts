@@ -13,6 +13,8 @@ import { argumentsOf, codeOf, commandOf, isAlive, listProcesses } from './proces
 export interface Postmaster {
   readonly pid: number;
   readonly port: number;
+  /** False for the server of a version of Boxcar that had none: it listens on TCP alone. */
+  readonly hasSocket: boolean;
   readonly status: string;
   /** Its System V shared memory segment; undefined before it has one. */
   readonly memory: { readonly key: string; readonly id: string } | undefined;
@@ -35,7 +37,13 @@ function parseLockFile(text: string): Postmaster | undefined {
   if (!Number.isInteger(pid) || pid <= 0) return undefined;
   const [key, id] = lines[6]?.trim().split(/\s+/) ?? [];
   const memory = key === undefined || id === undefined ? undefined : { key, id };
-  return { pid, port: Number(lines[3]), status: lines[7]?.trim() ?? '', memory };
+  return {
+    pid,
+    port: Number(lines[3]),
+    hasSocket: (lines[4]?.trim() ?? '') !== '',
+    status: lines[7]?.trim() ?? '',
+    memory,
+  };
 }
 
 /** The lock file of the running server, or of a server that died without removing it. */

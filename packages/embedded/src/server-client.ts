@@ -1,20 +1,43 @@
-/** Connections to the embedded server. */
+/**
+ * Connections to the embedded server. They go through a Unix socket in a folder that only the account of the server may enter: whoever
+ * takes the port of a server that has died is never sent a password. Windows has no such sockets here; there they go to the port.
+ */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
-import { ROLE } from './cluster.js';
+import { ADMIN_ROLE, type Cluster, ROLE } from './cluster.js';
 
 /** How long opening a connection to the server may take. */
 const CONNECT_DEADLINE_MS = 2_000;
 /** How long one query may take. */
 const ASK_DEADLINE_MS = 10_000;
 
-export function connectionString(password: string, port: number, database: string): string {
-  return `postgres://${ROLE}:${password}@127.0.0.1:${port}/${database}`;
+/** Who connects: the superuser of the server, or the role that owns the database and nothing else. */
+export type Account = 'admin' | 'application';
+
+export function connectionString(
+  cluster: Cluster,
+  port: number,
+  { account, database }: { readonly account: Account; readonly database: string },
+): string {
+  const [role, password] =
+    account === 'admin' ? [ADMIN_ROLE, cluster.adminPassword] : [ROLE, cluster.password];
+  const host = cluster.socketDir === undefined ? '127.0.0.1' : encodeURIComponent(cluster.socketDir);
+  return `postgres://${role}:${password}@${host}:${port}/${database}`;
 }
 
-export function clientOf(password: string, port: number): pg.Client {
+/**
+ * The same connection by the port, for tests and measurements alone: proxies stand in front of a port, and the kernel's limits for
+ * connections that are stuck (`tcp_user_timeout`) do not exist on Unix sockets.
+ */
+export function overTcp(url: string): string {
+  const changed = new URL(url);
+  changed.hostname = '127.0.0.1';
+  return changed.href;
+}
+
+export function adminOf(cluster: Cluster, port: number, database: string): pg.Client {
   const client = new pg.Client({
-    connectionString: connectionString(password, port, 'postgres'),
+    connectionString: connectionString(cluster, port, { account: 'admin', database }),
     connectionTimeoutMillis: CONNECT_DEADLINE_MS,
     query_timeout: ASK_DEADLINE_MS,
   });

@@ -91,7 +91,8 @@ describe('one process', () => {
     const wrong = new URL(server.url);
     wrong.password = 'wrong';
     await expect(sql(wrong.href, 'select 1')).rejects.toMatchObject({ code: '28P01' });
-    expect((await lstat(join(server.dataDir, 'cluster', 'password'))).mode & 0o777).toBe(0o600);
+    for (const file of [join('cluster', 'password'), 'app-password'])
+      expect((await lstat(join(server.dataDir, file))).mode & 0o777).toBe(0o600);
   });
 
   it('starts at once after a kill -9 of the server, and keeps what was committed', async () => {
@@ -168,6 +169,232 @@ describe('one process', () => {
     await server.stop();
     expect(existsSync(server.dataDir)).toBe(false);
   });
+});
+
+/** Ends the server without warning, and waits until its port is free. */
+async function kill({ pid }: { readonly pid: number }): Promise<void> {
+  process.kill(pid, 'SIGKILL');
+  await until(() => !isRunning(pid), 'the server is gone');
+}
+
+describe('who connects', () => {
+  it('the application is no superuser, and owns its database', async () => {
+    const server = await start({ ephemeral: true });
+    const ask = `select current_user as role, usesuper, pg_get_userbyid(datdba) as owner from pg_user, pg_database
+      where usename = current_user and datname = current_database()`;
+    expect(await sql(server.url, ask)).toEqual([
+      { role: 'boxcar_app', usesuper: false, owner: 'boxcar_app' },
+    ]);
+    expect(await sql(server.adminUrl, ask)).toMatchObject([{ role: 'boxcar', usesuper: true }]);
+    for (const text of [
+      "copy (select 1) to program 'true'",
+      "select pg_read_file('postgresql.conf')",
+      'create role other',
+      'set role boxcar',
+    ])
+      await expect(sql(server.url, text), text).rejects.toMatchObject({ code: '42501' });
+    await sql(server.url, 'create schema s', 'create extension pg_trgm', 'create table s.t (n int)');
+  });
+
+  it.skipIf(process.platform === 'win32')(
+    'connects by a socket that only the account of the server can reach',
+    async () => {
+      const server = await start({ ephemeral: true });
+      const socketDir = join(realpathSync(server.dataDir), 'socket');
+      for (const url of [server.url, server.directUrl, server.adminUrl])
+        expect(decodeURIComponent(new URL(url).hostname)).toBe(socketDir);
+      const stats = await lstat(socketDir);
+      expect([stats.mode & 0o777, stats.uid]).toEqual([0o700, isRoot ? PLAIN_USER : process.getuid?.()]);
+      // An older start may have left it open.
+      await server.stop({ keepData: true });
+      chmodSync(socketDir, 0o777);
+      const again = await start({ ephemeral: true, dataDir: server.dataDir });
+      expect((await lstat(socketDir)).mode & 0o777).toBe(0o700);
+      expect(await sql(again.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+    },
+  );
+
+  it.skipIf(process.platform === 'win32')(
+    'a program that takes the port of a dead server is sent nothing, neither by a connection nor by a start',
+    async () => {
+      const dataDir = newFolder();
+      const server = await start({ dataDir });
+      await sql(server.url, 'create table t (n int)');
+      await kill(server);
+      const heard: Buffer[] = [];
+      // Asks for the password in clear text, as such a program would.
+      const thief = createServer((socket) => {
+        socket.on('error', () => undefined).on('data', (chunk) => heard.push(chunk));
+        socket.write(Buffer.from([0x52, 0, 0, 0, 8, 0, 0, 0, 3]));
+      }).listen(server.port, '127.0.0.1');
+      await once(thief, 'listening');
+      try {
+        await expect(sql(server.url, 'select 1')).rejects.toMatchObject({
+          code: expect.stringMatching(/^(ECONNREFUSED|ENOENT)$/),
+        });
+        const again = await start({ dataDir });
+        expect(again.port).not.toBe(server.port);
+        expect(await sql(again.url, 'select * from t')).toEqual([]);
+        expect(Buffer.concat(heard).toString()).toBe('');
+      } finally {
+        thief.close();
+      }
+    },
+  );
+
+  it.skipIf(process.platform === 'win32')(
+    'a folder whose path is too long for a socket is refused',
+    async () => {
+      const dataDir = join(scratch, 'x'.repeat(100));
+      await expect(start({ dataDir })).rejects.toMatchObject({
+        code: 'bad_config',
+        message: expect.stringMatching(/ \d+ bytes too long .* BOXCAR_DATA_DIR /),
+      });
+    },
+  );
+});
+
+describe('a folder of an earlier version', () => {
+  /** As it was: one role, a superuser, owned everything. */
+  const makeOld = async (dataDir: string): Promise<EmbeddedPostgres> => {
+    const server = await start({ dataDir });
+    await sql(
+      server.adminUrl,
+      "create schema boxcar; create type boxcar.mood as enum ('ok'); create table boxcar.t (n int generated always as identity, m boxcar.mood, s text)",
+      'create extension pg_trgm with schema public',
+      'create index on boxcar.t using gin (s gin_trgm_ops)',
+      "insert into boxcar.t (m, s) values ('ok', 'kept')",
+      'create sequence boxcar.counter; create view boxcar.v as select n from boxcar.t',
+      'create function boxcar.f() returns int language sql security definer as $$ select count(*)::int from boxcar.t $$',
+      'alter database boxcar owner to boxcar',
+    );
+    await sql(server.adminUrl.replace(/boxcar$/, 'postgres'), 'drop role boxcar_app');
+    return server;
+  };
+  const forget = async (dataDir: string): Promise<void> => {
+    await rm(join(dataDir, 'app-password'));
+    await rm(join(dataDir, 'socket'), { recursive: true });
+  };
+  const isHandedOver = async ({ url }: EmbeddedPostgres): Promise<void> => {
+    expect(await sql(url, 'select boxcar.f() as f, n from boxcar.v')).toEqual([{ f: 1, n: 1 }]);
+    expect(
+      await sql(
+        url,
+        `select x.name from (
+           select relname, relowner from pg_class where relnamespace = 'boxcar'::regnamespace
+           union all select nspname, nspowner from pg_namespace where nspname = 'boxcar'
+           union all select proname, proowner from pg_proc where pronamespace = 'boxcar'::regnamespace
+           union all select typname, typowner from pg_type where typnamespace = 'boxcar'::regnamespace
+           union all select datname, datdba from pg_database where datname = 'boxcar') x(name, owner)
+         where pg_get_userbyid(x.owner) <> 'boxcar_app' order by 1`,
+      ),
+    ).toEqual([]);
+    await sql(url, 'alter table boxcar.t add column later int', "insert into boxcar.t (s) values ('new')");
+  };
+
+  it('is handed over to the role of the application, and keeps its rows', async () => {
+    const dataDir = newFolder();
+    await (await makeOld(dataDir)).stop();
+    await forget(dataDir);
+    await isHandedOver(await start({ dataDir }));
+  });
+
+  it.runIf(process.platform === 'linux')(
+    'whose server still runs is left alone while it is used, and taken over when nobody does',
+    async () => {
+      const dataDir = newFolder();
+      const first = await makeOld(dataDir);
+      const [file = '', ...args] = readFileSync(`/proc/${first.pid}/cmdline`, 'utf8')
+        .split('\0')
+        .slice(0, -1);
+      await first.stop();
+      await forget(dataDir);
+      const old = spawn(
+        file,
+        args.map((word) => word.replace(/^unix_socket_directories=.*/, 'unix_socket_directories=')),
+        { stdio: 'ignore', cwd: '/', ...(isRoot ? { uid: PLAIN_USER, gid: PLAIN_USER } : {}) },
+      );
+      children.add(old);
+      const lockFile = join(dataDir, 'cluster', 'data', 'postmaster.pid');
+      await until(
+        () => existsSync(lockFile) && readFileSync(lockFile, 'utf8').includes('ready'),
+        'it is ready',
+      );
+      const user = spawn('sleep', ['60']);
+      children.add(user);
+      // The 22nd field of its status is when it started.
+      const started = readFileSync(`/proc/${user.pid}/stat`, 'utf8').split(') ')[1]?.split(' ')[19];
+      const mark = join(dataDir, 'users', `${user.pid}.${started}.1`);
+      await writeFile(mark, '');
+      const failure = start({ dataDir });
+      await expect(failure).rejects.toMatchObject({ code: 'database_in_use', details: { pid: old.pid } });
+      await expect(failure).rejects.toThrow('earlier version');
+      expect(isRunning(old.pid ?? 0)).toBe(true);
+
+      await rm(mark);
+      const taken = await start({ dataDir });
+      expect(taken.adopted).toBe(false);
+      expect(isRunning(old.pid ?? 0)).toBe(false);
+      await isHandedOver(taken);
+    },
+  );
+});
+
+describe('the sweep of what killed runs left behind', () => {
+  const old = new Date(Date.now() - 3_600_000);
+  const tmp = join(scratch, 'tmp');
+  const before = process.env.TMPDIR;
+  beforeAll(async () => {
+    await mkdir(tmp, { mode: 0o755 });
+    process.env.TMPDIR = tmp;
+  });
+  afterAll(() => {
+    if (before === undefined) delete process.env.TMPDIR;
+    else process.env.TMPDIR = before;
+  });
+  /** A folder with something in it, an hour old. */
+  const make = async (path: string, marked: 'marked' | 'unmarked'): Promise<string> => {
+    await mkdir(path);
+    await writeFile(join(path, 'precious'), '');
+    if (marked === 'marked') await writeFile(join(path, 'ephemeral'), '');
+    await utimes(path, old, old);
+    return path;
+  };
+
+  it.skipIf(process.platform === 'win32')(
+    'takes only real folders of this account with its mark, and never fails a start',
+    async () => {
+      const at = (name: string): string => join(tmp, `boxcar-postgres-${name}`);
+      const ours = await make(at('ours'), 'marked');
+      const kept = [await make(at('unmarked'), 'unmarked'), await make(join(tmp, 'elsewhere'), 'marked')];
+      await symlink(join(tmp, 'elsewhere'), at('link'));
+      await symlink(at('loop'), at('loop'));
+      await symlink(join(tmp, 'nowhere'), at('dangling'));
+      await writeFile(at('file'), '');
+      const linked = await make(at('linked-mark'), 'unmarked');
+      await symlink(join(ours, 'precious'), join(linked, 'ephemeral'));
+      await utimes(linked, old, old);
+      kept.push(linked);
+      // Its lock file cannot be read: what goes wrong with one keeps neither the others nor the start.
+      const broken = await make(at('broken'), 'marked');
+      await mkdir(join(broken, 'cluster', 'data', 'postmaster.pid'), { recursive: true });
+      await utimes(broken, old, old);
+      if (isRoot) {
+        const others = await make(at('others'), 'marked');
+        chownSync(others, PLAIN_USER, PLAIN_USER);
+        kept.push(others);
+      }
+      const said: string[] = [];
+      const server = await start({ ephemeral: true, log: (line) => said.push(line) });
+      expect(await sql(server.url, 'select 1 as n')).toEqual([{ n: 1 }]);
+      expect(dirname(server.dataDir)).toBe(tmp);
+      expect(existsSync(ours)).toBe(false);
+      for (const folder of [...kept, broken]) expect(existsSync(join(folder, 'precious')), folder).toBe(true);
+      for (const name of ['link', 'loop', 'dangling', 'file'])
+        expect(await lstat(at(name)), name).toBeDefined();
+      expect(said.join('\n')).toContain(`could not remove ${broken}: `);
+    },
+  );
 });
 
 describe('several processes', () => {

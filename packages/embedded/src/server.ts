@@ -9,13 +9,29 @@
  *     out, never an error.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
-import { rename, rm, writeFile } from 'node:fs/promises';
+import {
+  closeSync,
+  lstatSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { readdir, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { checkDuration, KernelError } from '@boxcar/kernel';
-import { type Cluster, closedAncestor, lastLine, openCluster, prepareFolder } from './cluster.js';
+import {
+  type Cluster,
+  closedAncestor,
+  EPHEMERAL_MARK,
+  lastLine,
+  openCluster,
+  prepareFolder,
+} from './cluster.js';
 import { dataHome, serverEnvironment } from './config.js';
 import { freePort, isFree } from './free-port.js';
 import { type NativePostgres, prepareNative } from './native.js';
@@ -33,11 +49,11 @@ import {
   unseenPostmaster,
 } from './postmaster.js';
 import { codeOf, describeProcess, isAlive, isRoot, serverAccount } from './process.js';
-import { clientOf, connectionString, sayGoodbye } from './server-client.js';
+import { DATABASE, prepareDatabase } from './roles.js';
+import { type Account, connectionString } from './server-client.js';
 import { assertNoneOutOfSight, mayAnswer, serverOutOfSight } from './unseen-server.js';
 import { hasUsers, LEAVE_DEADLINE_MS, Membership } from './users.js';
 
-const DATABASE = 'boxcar';
 const START_DEADLINE_MS = 60_000;
 const STOP_DEADLINE_MS = 20_000;
 /** A lock file that names no process is removed after this time without a server, or reported after this time with a server. */
@@ -60,10 +76,12 @@ export interface EmbeddedPostgresOptions {
 }
 
 export interface EmbeddedPostgres extends AsyncDisposable {
-  /** Connection string of the database `boxcar`, password included. */
+  /** Connection string of the database `boxcar`, password included, as the role that owns it. */
   readonly url: string;
   /** The same: no pooler stands in between. */
   readonly directUrl: string;
+  /** The same database as the superuser of the server: for tests and tools alone. */
+  readonly adminUrl: string;
   readonly dataDir: string;
   readonly port: number;
   /** Process id of the server. */
@@ -86,7 +104,7 @@ export function defaultDataDir(): string {
 /**
  * Starts the Postgres server that comes with npm, or joins the one already running on the same folder.
  *
- * It listens on 127.0.0.1 only and asks for a password, which lies beside the data, readable by this account alone.
+ * Connections go through a Unix socket in a folder of its own. It listens on 127.0.0.1 too, for tools, and wants a password everywhere.
  *
  * @throws KernelError `bad_config` for a folder that cannot be used, `port_in_use` for a requested port that is taken,
  * `database_unavailable` when the server does not start or is not visible from here, `database_in_use` when a process hangs while
@@ -108,7 +126,12 @@ export async function startEmbeddedPostgres(
   try {
     await membership.othersHaveLeft({ deadlineMs: leaveDeadlineMs, log });
     cluster = await openCluster(folder, native, { isDurable: !ephemeral });
-    found = await startOrAdopt(cluster, native, { ...options, ephemeral, log });
+    found = await startOrAdopt(cluster, native, {
+      ...options,
+      ephemeral,
+      log,
+      isAlone: () => membership.isAlone(),
+    });
   } catch (error) {
     await membership.leave(async () => {
       const running = runningPostmaster(join(folder, 'cluster', 'data'));
@@ -120,8 +143,14 @@ export async function startEmbeddedPostgres(
 
   const { pid, port } = found.postmaster;
   const { dataDir } = cluster;
-  const url = connectionString(cluster.password, port, DATABASE);
+  const urlAs = (account: Account): string =>
+    connectionString(cluster, port, { account, database: DATABASE });
+  const url = urlAs('application');
   log(`${found.adopted ? 'joined' : 'started'} the embedded Postgres on port ${port} (${folder})`);
+  if (isRoot() && !ephemeral)
+    log(
+      `root's server runs as 'nobody': every process of that account can read and change the data in ${folder}; for data that matters run boxcar as an account of its own, or set DATABASE_URL`,
+    );
 
   let stopping: Promise<void> | undefined;
   const onExit = () => {
@@ -146,6 +175,7 @@ export async function startEmbeddedPostgres(
   return {
     url,
     directUrl: url,
+    adminUrl: urlAs('admin'),
     dataDir: folder,
     port,
     pid,
@@ -196,6 +226,8 @@ interface StartOptions {
   readonly port?: number;
   readonly ephemeral: boolean;
   readonly log: (line: string) => void;
+  /** Whether no other process uses the server. */
+  readonly isAlone: () => boolean;
 }
 
 /** Tries until a server runs on the data folder that lets us in: ours, or that of another process. */
@@ -210,6 +242,10 @@ async function startOrAdopt(
   let brokenSince: number | undefined;
   while (Date.now() < deadline) {
     const running = runningPostmaster(cluster.dataDir);
+    if (running !== undefined && !running.hasSocket && cluster.socketDir !== undefined && isUp(running)) {
+      await replaceOldServer(cluster, running, options);
+      continue;
+    }
     if (running?.status === 'ready' && (await ensureDatabase(cluster, running))) {
       if (running.pid === spawned?.child.pid) {
         await writeFile(join(cluster.folder, 'port'), `${running.port}\n`);
@@ -252,7 +288,7 @@ async function startOrAdopt(
     }
     brokenSince = undefined;
     const unseen = unseenPostmaster(cluster.dataDir);
-    if (unseen !== undefined && (await mayAnswer(cluster.password, unseen)))
+    if (unseen !== undefined && (await mayAnswer(cluster.folder, unseen)))
       throw serverOutOfSight(cluster.dataDir, unseen);
     if (unseen !== undefined && hasLiveMemory(unseen)) {
       await delay(100); // The children of a killed server end soon.
@@ -287,7 +323,7 @@ async function spawnServer(
   const settings: Record<string, string | number> = {
     listen_addresses: '127.0.0.1',
     port,
-    unix_socket_directories: '',
+    unix_socket_directories: cluster.socketDir ?? '',
     max_connections: 200,
     shared_buffers: '128MB',
     max_wal_size: '1GB',
@@ -345,16 +381,10 @@ async function spawnServer(
   }
 }
 
-/** Connects to the server and sees to it that our database exists. False when it does not let us in yet. */
-async function ensureDatabase(cluster: Cluster, postmaster: Postmaster): Promise<boolean> {
-  const client = clientOf(cluster.password, postmaster.port);
+/** Sees to it that our role and our database exist. False when the server does not let us in yet. */
+async function ensureDatabase(cluster: Cluster, { port }: Postmaster): Promise<boolean> {
   try {
-    await client.connect();
-    const { rows } = await client.query<{ exists: boolean }>(
-      'select exists (select from pg_database where datname = $1) as exists',
-      [DATABASE],
-    );
-    if (rows[0]?.exists !== true) await client.query(`create database ${DATABASE}`);
+    await prepareDatabase(cluster, port);
     return true;
   } catch (error) {
     const code = codeOf(error);
@@ -365,11 +395,31 @@ async function ensureDatabase(cluster: Cluster, postmaster: Postmaster): Promise
         cause: error,
       });
     }
-    // Of two processes one creates the database; the other is told so and finds it at the next try.
     return false;
-  } finally {
-    await sayGoodbye(client);
   }
+}
+
+/** A server that is starting has not written all of its lock file yet. */
+const isUp = ({ status }: Postmaster): boolean => status === 'ready';
+
+/**
+ * A server that an earlier version of Boxcar has started listens on TCP alone, and is not spoken to. It is stopped where no process uses
+ * it any more; then the next try starts it anew.
+ *
+ * @throws KernelError `database_in_use` while another process uses it.
+ */
+async function replaceOldServer(
+  cluster: Cluster,
+  { pid }: Postmaster,
+  { isAlone, log }: Pick<StartOptions, 'isAlone' | 'log'>,
+): Promise<void> {
+  if (!isAlone())
+    throw new KernelError('database_in_use', {
+      message: `The ${describeProcess(pid)} was started on ${cluster.folder} by an earlier version of Boxcar, and processes of that version use it; end them, then start again.`,
+      details: { folder: cluster.folder, pid },
+    });
+  log(`stopping process ${pid}, the embedded Postgres of an earlier version of Boxcar`);
+  await stopServer(pid);
 }
 
 function isServing(pid: number, dataDir: string): boolean {
@@ -481,23 +531,44 @@ function ephemeralHome(): string {
 }
 
 function makeEphemeralFolder(): string {
-  return mkdtempSync(join(ephemeralHome(), EPHEMERAL_PREFIX)); // prepareFolder opens it for the server's account.
+  const folder = mkdtempSync(join(ephemeralHome(), EPHEMERAL_PREFIX)); // prepareFolder opens it for the server's account.
+  writeFileSync(join(folder, EPHEMERAL_MARK), '', { mode: 0o600 });
+  return folder;
 }
 
-/** Stops and removes what a killed test run left behind. */
+/** Whether a folder is one that `makeEphemeralFolder` made for this account, long enough ago for its process to have joined. */
+function isLeftBehind(folder: string): boolean {
+  const account = process.getuid?.();
+  const [stats, mark] = [folder, join(folder, EPHEMERAL_MARK)].map((path) =>
+    lstatSync(path, { throwIfNoEntry: false }),
+  );
+  return (
+    stats?.isDirectory() === true &&
+    mark?.isFile() === true &&
+    stats.uid === account &&
+    mark.uid === account &&
+    Date.now() - stats.mtimeMs >= 60_000 &&
+    !hasUsers(folder)
+  );
+}
+
+/**
+ * Stops and removes what a killed test run left behind. Everybody may write to the folder where that lies: names are not trusted, links are
+ * not followed, and whatever goes wrong with one of them keeps neither the others nor the start.
+ */
 async function sweepEphemeral(log: (line: string) => void): Promise<void> {
   const home = ephemeralHome();
-  for (const name of readdirSync(home)) {
-    if (!name.startsWith(EPHEMERAL_PREFIX)) continue;
+  const names = await readdir(home).catch(() => []);
+  for (const name of names.filter((one) => one.startsWith(EPHEMERAL_PREFIX))) {
     const folder = join(home, name);
-    const stats = statSync(folder, { throwIfNoEntry: false });
-    // A young folder may belong to a process that has not yet joined.
-    if (!stats || stats.uid !== process.getuid?.() || Date.now() - stats.mtimeMs < 60_000 || hasUsers(folder))
-      continue;
-    const dataDir = join(folder, 'cluster', 'data');
-    const running = runningPostmaster(dataDir);
-    if (running) await stopServer(running.pid);
-    await rm(folder, { recursive: true, force: true }).catch(() => {});
-    log(`removed ${folder}, left behind by a process that was killed`);
+    try {
+      if (!isLeftBehind(folder)) continue;
+      const running = runningPostmaster(join(folder, 'cluster', 'data'));
+      if (running) await stopServer(running.pid);
+      await rm(folder, { recursive: true, force: true });
+      log(`removed ${folder}, left behind by a process that was killed`);
+    } catch (error) {
+      log(`could not remove ${folder}: ${error instanceof Error ? error.message : String(error)}`);
+    }
   }
 }

@@ -3,7 +3,8 @@ import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { expect, test } from 'vitest';
 import { mayAnswer } from './unseen-server.js';
 
-const atPort = (port: number) => mayAnswer('x', { pid: 1, port, status: 'ready', memory: undefined });
+const atPort = (port: number) =>
+  mayAnswer('/nowhere', { pid: 1, port, hasSocket: false, status: 'ready', memory: undefined });
 
 test.each([
   ['ends', (socket: Socket) => socket.resume().end()],

@@ -1,28 +1,33 @@
 /** Servers that are not visible under the process id of their lock file, but may still be alive (L1). */
+import { connect } from 'node:net';
+import { join } from 'node:path';
 import { KernelError } from '@boxcar/kernel';
-import pg from 'pg';
-import { readPassword } from './cluster.js';
 import { hasLiveMemory, lockFileOf, type Postmaster, unseenPostmaster } from './postmaster.js';
 import { codeOf } from './process.js';
-import { clientOf, sayGoodbye } from './server-client.js';
+
+/** How long opening a connection may take. */
+const CONNECT_DEADLINE_MS = 2_000;
 
 /**
- * Whether the server at the port of a lock file accepts our password, and so is the server of this cluster: the password is random.
- * A server that does not answer, or is starting or stopping, may also be that server.
+ * Whether anything listens where the server of a lock file did: at its socket in this folder, or at the port of a server that had no
+ * socket. Nothing is sent, since a program of another account may have taken that port. A program that does not answer, or is starting or
+ * stopping, may also be that server.
  */
-export async function mayAnswer(password: string, { port }: Postmaster): Promise<boolean> {
-  if (!Number.isInteger(port) || port <= 0) return false;
-  const client = clientOf(password, port);
-  try {
-    await client.connect();
-    return true;
-  } catch (error) {
-    if (error instanceof pg.DatabaseError) return error.code !== '28P01' && error.code !== '28000';
-    // Only a free port proves that there is no server; a server may also close or reset the connection.
-    return codeOf(error) !== 'ECONNREFUSED';
-  } finally {
-    await sayGoodbye(client);
-  }
+export function mayAnswer(folder: string, { port, hasSocket }: Postmaster): Promise<boolean> {
+  if (!Number.isInteger(port) || port <= 0) return Promise.resolve(false);
+  return new Promise((settle) => {
+    const probe = hasSocket
+      ? connect(join(folder, 'socket', `.s.PGSQL.${port}`))
+      : connect(port, '127.0.0.1');
+    const end = (answer: boolean): void => {
+      probe.destroy();
+      settle(answer);
+    };
+    probe.setTimeout(CONNECT_DEADLINE_MS, () => end(true));
+    probe.once('connect', () => end(true));
+    // Only a free port, or a socket that is not there or that nobody listens to, proves that there is no server.
+    probe.once('error', (error) => end(!['ECONNREFUSED', 'ENOENT'].includes(codeOf(error) ?? '')));
+  });
 }
 
 /** The error for a server that may be in a container: processes inside and outside of a container do not see each other. */
@@ -38,7 +43,5 @@ export function serverOutOfSight(dataDir: string, { pid, port }: Postmaster): Ke
 export async function assertNoneOutOfSight(folder: string, dataDir: string): Promise<void> {
   const unseen = unseenPostmaster(dataDir);
   if (unseen === undefined) return;
-  const password = readPassword(folder);
-  if (hasLiveMemory(unseen) || (password !== undefined && (await mayAnswer(password, unseen))))
-    throw serverOutOfSight(dataDir, unseen);
+  if (hasLiveMemory(unseen) || (await mayAnswer(folder, unseen))) throw serverOutOfSight(dataDir, unseen);
 }

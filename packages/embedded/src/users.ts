@@ -72,6 +72,13 @@ export class Membership {
     }
   }
 
+  /** Whether no other process uses the server, as far as can be seen from here. */
+  isAlone(): boolean {
+    return readIds(this.#folder, 'users').every(
+      (id) => id === this.#id || (isVisible(id) && !liveIds(this.#folder, 'users').includes(id)),
+    );
+  }
+
   /** Leaves for good. When nobody else is left, `stopServer` runs before a newcomer may start one. */
   async leave(stopServer: () => Promise<void>): Promise<void> {
     if (this.#beginLeaving()) {

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
-import { startEmbeddedPostgres } from '@boxcar/embedded';
+import { overTcp, startEmbeddedPostgres } from '@boxcar/embedded';
 import { migrate } from '@boxcar/store';
 import pg from 'pg';
 import type { TestProject } from 'vitest/node';
@@ -80,7 +80,7 @@ async function findServer(hasEngine: boolean): Promise<Server> {
   }
   const embedded = await startEmbeddedPostgres({ ephemeral: true });
   return {
-    adminUrl: embedded.url,
+    adminUrl: overTcp(embedded.adminUrl),
     description: 'embedded',
     stop: async (kept) => {
       await embedded.stop({ keepData: kept.length > 0 });

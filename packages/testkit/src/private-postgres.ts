@@ -1,10 +1,10 @@
-import { type EmbeddedPostgres, startEmbeddedPostgres } from '@boxcar/embedded';
+import { type EmbeddedPostgres, overTcp, startEmbeddedPostgres } from '@boxcar/embedded';
 import { migrate } from '@boxcar/store';
 import { closeAtEnd } from './lifecycle.js';
 
 /** A server that nobody else uses, so that it may be stopped. */
 export interface PrivatePostgres extends AsyncDisposable {
-  /** The migrated database `boxcar`. */
+  /** The migrated database `boxcar`, as the role that owns it. */
   readonly url: string;
   /** Shuts the server down, which ends every connection, and starts it again on the same data and port. */
   restart(whileAway?: () => Promise<void>): Promise<void>;
@@ -13,7 +13,8 @@ export interface PrivatePostgres extends AsyncDisposable {
 
 export async function privatePostgres(): Promise<PrivatePostgres> {
   let server: EmbeddedPostgres = await startEmbeddedPostgres({ ephemeral: true });
-  const { url, dataDir, port } = server;
+  const { dataDir, port } = server;
+  const url = overTcp(server.url);
   const close = closeAtEnd(() => server.stop());
   await migrate(url);
   return {

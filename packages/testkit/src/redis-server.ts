@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -20,26 +21,30 @@ export interface TestRedis extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-/** A private server of one's own, from the program at `path`. */
+/** A private server of one's own, from the program at `path`. Its password is in the URL. */
 export async function startRedis(path: string): Promise<TestRedis> {
   const port = await freePort();
-  const url = `redis://127.0.0.1:${port}/0`;
+  const password = randomBytes(24).toString('hex');
+  const url = `redis://:${password}@127.0.0.1:${port}/0`;
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-redis-'));
   let child: ChildProcess | undefined;
   const start = async (): Promise<void> => {
-    const args = [
-      '--port',
-      String(port),
-      '--bind',
-      '127.0.0.1',
-      '--save',
-      '',
-      '--appendonly',
-      'no',
-      '--dir',
-      folder,
-    ];
-    const started = spawn(path, args, { stdio: 'ignore' });
+    const settings = {
+      port,
+      bind: '127.0.0.1',
+      requirepass: password,
+      save: '""',
+      appendonly: 'no',
+      dir: JSON.stringify(folder),
+    };
+    // By its input: everybody can read the arguments of a process.
+    const started = spawn(path, ['-'], { stdio: ['pipe', 'ignore', 'ignore'] });
+    started.stdin.on('error', () => {}); // The end of the process is seen below.
+    started.stdin.end(
+      Object.entries(settings)
+        .map(([name, value]) => `${name} ${value}\n`)
+        .join(''),
+    );
     child = trackChild(started);
     await waitFor(
       () => {

@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import { freePort } from '@boxcar/embedded';
 import { testContext } from './context.js';
 import { closeAtEnd } from './lifecycle.js';
@@ -26,11 +27,12 @@ async function startContainer(): Promise<TestRedis> {
   const { GenericContainer } = await import('testcontainers');
   // A fixed port of the host, because a restart must find the server where it was.
   const port = await freePort();
+  const password = randomBytes(24).toString('hex');
   const container = await new GenericContainer('redis:7-alpine')
-    .withCommand(['redis-server', '--save', '', '--appendonly', 'no'])
+    .withCommand(['redis-server', '--requirepass', password, '--save', '', '--appendonly', 'no'])
     .withExposedPorts({ container: 6379, host: port })
     .start();
-  const url = `redis://${container.getHost()}:${port}/0`;
+  const url = `redis://:${password}@${container.getHost()}:${port}/0`;
   const { getContainerRuntimeClient } = await import('testcontainers');
   const engine = (await getContainerRuntimeClient()).container;
   const close = closeAtEnd(async () => {

@@ -1,8 +1,10 @@
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Redis } from 'ioredis';
 import { afterAll, describe, expect, it } from 'vitest';
+import { testContext } from './context.js';
 import { queueBackends, spawnNode, testDatabase, testRedis, waitFor } from './index.js';
 import { requireVersion } from './require-version.js';
 
@@ -61,6 +63,23 @@ describe.runIf(queueBackends().includes('redis'))('testRedis', () => {
     await redis.start();
     expect(await client.get('a')).toBeNull();
     client.disconnect();
+  });
+});
+
+describe.runIf(testContext().redis.kind === 'program')('a private Redis', () => {
+  it('lets nobody in without its password, which its arguments do not show', async () => {
+    await using redis = await testRedis();
+    const url = new URL(redis.url);
+    expect(url.password).toMatch(/^\w{48}$/);
+    url.password = '';
+    const client = new Redis(url.href, { retryStrategy: () => null, maxRetriesPerRequest: 0 });
+    client.on('error', () => {});
+    await expect(client.get('a')).rejects.toThrow('NOAUTH');
+    client.disconnect();
+    await using other = await testRedis();
+    expect(new URL(other.url).password).not.toBe(new URL(redis.url).password);
+    const shown = spawnSync('ps', ['-axww', '-o', 'args='], { encoding: 'utf8' }).stdout;
+    expect(shown).not.toContain(new URL(redis.url).password);
   });
 });
 

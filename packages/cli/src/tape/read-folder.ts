@@ -35,11 +35,26 @@ const isInside = (folder: string, path: string): boolean => {
   return inside !== '..' && !inside.startsWith(`..${sep}`) && !isAbsolute(inside);
 };
 
-/** @throws KernelError `bad_request` for a file that lies elsewhere, behind a link too. */
-async function fileOf(folder: string, { file, head_id: headId }: ManifestTape): Promise<TapeFile> {
+/**
+ * The one rule for every file of a folder, whoever names it: it lies in that folder, and so does what it links to. The folder itself is
+ * named by the user, and may be a link.
+ *
+ * @returns Its path; also of a file that is not there.
+ * @throws KernelError `bad_request`.
+ */
+async function placeIn(folder: string, file: string, lead = ''): Promise<string> {
   const path = resolve(folder, file);
-  const isHere = isInside(folder, path) && isInside(await realpath(folder), await realpath(path));
-  if (!isHere) throw badPath(`manifest.json: ${file} does not lie in its folder.`);
+  const real = await realpath(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return undefined;
+    throw error;
+  });
+  if (!isInside(folder, path) || (real !== undefined && !isInside(await realpath(folder), real)))
+    throw badPath(`${lead}${file} does not lie in its folder.`);
+  return path;
+}
+
+async function fileOf(folder: string, { file, head_id: headId }: ManifestTape): Promise<TapeFile> {
+  const path = await placeIn(folder, file, 'manifest.json: ');
   return { name: file, lines: () => readUpto(path, headId) };
 }
 
@@ -52,17 +67,18 @@ function pickTape(tapes: readonly ManifestTape[], name: string | undefined): Man
   throw badPath(`manifest.json: name one of its tapes: ${current.map(({ id }) => id).join(', ') || 'none'}.`);
 }
 
-async function textAt(path: string): Promise<string | undefined> {
+async function textIn(folder: string, file: string): Promise<string | undefined> {
+  const path = await placeIn(folder, file);
   const bytes = await readFile(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined;
     throw error;
   });
   if (bytes === undefined || isUtf8(bytes)) return bytes?.toString();
-  throw badPath(`${basename(path)} is no UTF-8 text.`);
+  throw badPath(`${file} is no UTF-8 text.`);
 }
 
 async function listArchived(folder: string): Promise<readonly string[]> {
-  const names = await readdir(join(folder, 'archived')).catch((error: NodeJS.ErrnoException) => {
+  const names = await readdir(await placeIn(folder, 'archived')).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return [];
     throw error;
   });
@@ -76,11 +92,18 @@ async function readTapeFolder(
   folder: string,
   name: string | undefined,
 ): Promise<Omit<FoundFiles, 'source'> & { readonly main: TapeFile; readonly archived: readonly TapeFile[] }> {
-  const text = await textAt(join(folder, 'manifest.json'));
+  const text = await textIn(folder, 'manifest.json');
   if (text === undefined) {
     const archived = await listArchived(folder);
-    const fileIn = (file: string): TapeFile => ({ ...fileAt(join(folder, file)), name: file });
-    return { name: undefined, main: fileIn('main.jsonl'), archived: archived.map(fileIn) };
+    const fileIn = async (file: string): Promise<TapeFile> => ({
+      ...fileAt(await placeIn(folder, file)),
+      name: file,
+    });
+    return {
+      name: undefined,
+      main: await fileIn('main.jsonl'),
+      archived: await Promise.all(archived.map(fileIn)),
+    };
   }
   const { tapes } = parseManifest(text);
   const tape = pickTape(tapes, name);
@@ -100,13 +123,13 @@ async function readTapeFolder(
 export function findTapeFiles(path: string, name: string | undefined): Promise<FoundFiles> {
   return onDisk(path, async () => {
     if (!(await stat(path)).isDirectory()) return { name: undefined, source: { main: fileAt(path) } };
-    const within = join(path, 'tape');
+    const within = await placeIn(path, 'tape');
     const isWorkspace = await stat(within).then(
       (found) => found.isDirectory(),
       () => false,
     );
     const { name: found, ...files } = await readTapeFolder(isWorkspace ? within : path, name);
-    const sessionGraph = isWorkspace ? await textAt(join(path, 'session_graph.jsonl')) : undefined;
+    const sessionGraph = isWorkspace ? await textIn(path, 'session_graph.jsonl') : undefined;
     return { name: found, source: { ...files, ...(sessionGraph === undefined ? {} : { sessionGraph }) } };
   });
 }

@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { startEmbeddedPostgres } from '@boxcar/embedded';
+import { overTcp, startEmbeddedPostgres } from '@boxcar/embedded';
 import { migrate } from '@boxcar/store';
 import { findProgram, startRedis, type TestRedis } from '@boxcar/testkit/standalone';
 import { migrateQueues } from '../../queues.js';
@@ -26,7 +26,8 @@ export async function openPlace(queue: 'redis' | 'postgres'): Promise<SoakPlace>
   let server = await startEmbeddedPostgres({ dataDir: folder });
   // When the process ends early, the server's own handler, which is older, stops it before.
   process.once('exit', remove);
-  const { url: databaseUrl, port } = server;
+  const { port } = server;
+  const databaseUrl = overTcp(server.url);
   await migrate(databaseUrl);
   await migrateQueues(databaseUrl);
   return {
