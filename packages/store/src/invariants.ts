@@ -179,7 +179,7 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'family',
-    rule: 'a child stands one level below its parent, in its run, and answers a call of it; a root has no parent, and is the one of its run or joined with it',
+    rule: 'a child stands one level below its parent, in its run, and answers a call of it; a root has no parent, and is the one of its run or was submitted with it',
     when: 'always',
     broken: `select t.id, case when t.parent_turn_id is null then 'is no root and has no parent'
         when p.id is null then 'has the parent ' || t.parent_turn_id || ', which does not exist'
@@ -187,7 +187,7 @@ export const INVARIANTS: readonly Invariant[] = [
       from scope t join boxcar.runs r on r.id = t.run_id left join boxcar.turns p on p.id = t.parent_turn_id
         left join boxcar.tool_calls k on k.id = t.parent_tool_call_id
       where case when t.parent_turn_id is null then t.depth <> 0 or t.is_awaited or (r.root_turn_id <> t.id and not exists (
-          select from boxcar.turns o where o.id = r.root_turn_id and o.batch_ids && t.batch_ids))
+          select from boxcar.turns o where o.id = r.root_turn_id and o.created_at = t.created_at))
         else p.id is null or p.run_id <> t.run_id or p.depth + 1 <> t.depth or p.project_id <> t.project_id
           or (t.parent_tool_call_id is not null and k.turn_id is distinct from p.id) end`,
   },

@@ -58,7 +58,12 @@ async function together(
   await h.runtime.applyProfile({ name: 'parked', ...profile, worker_target: 'later' });
   const roots: Record<string, TurnId> = {};
   for (const name of names)
-    await h.runtime.submit('provision_agent', { action: 'create', agent_id: name, profile_name: 'asker' });
+    await h.runtime.submit('provision_agent', {
+      action: 'create',
+      agent_id: name,
+      profile_name: 'asker',
+      shared: true,
+    });
   plan = await makePlan(h);
   for (const name of names) {
     const answer = await h.runtime.submit('delegate_async', task(name, 'reuse', name));

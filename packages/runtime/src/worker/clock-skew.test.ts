@@ -55,7 +55,12 @@ describe.each(queueBackends())('workers whose clocks are two hours apart, queues
       ],
       { tools: ['fork_join', 'delegate_async'], delegation_policy: { target_profiles: null } },
     );
-    await runtime.submit('provision_agent', { action: 'create', agent_id: 'shared', profile_name: 'quick' });
+    await runtime.submit('provision_agent', {
+      action: 'create',
+      agent_id: 'shared',
+      profile_name: 'quick',
+      shared: true,
+    });
     const workers = [HOUR_MS, -HOUR_MS].map((offMs) =>
       spawnNode(
         new URL('../testing/worker-process.ts', import.meta.url),
