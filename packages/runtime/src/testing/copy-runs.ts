@@ -49,9 +49,14 @@ function sharedIds(tables: readonly Table[]): ReadonlySet<string> {
   return shared;
 }
 
-/** A new id for each copy with the same timestamp, so that copies sort like their pattern. */
-const idOf = (id: string, copy: number): string =>
-  `${id.slice(0, 24)}${copy.toString(16).padStart(5, '0')}${id.slice(29)}`;
+/**
+ * A new id for each copy with the same timestamp, so that copies sort like their pattern. By XOR, because digits that were replaced by
+ * the number of the copy could be those of the pattern.
+ */
+const idOf = (id: string, copy: number): string => {
+  const digits = (Number.parseInt(id.slice(24, 29), 16) ^ copy).toString(16).padStart(5, '0');
+  return `${id.slice(0, 24)}${digits}${id.slice(29)}`;
+};
 
 /** Appends an id to names and keys that are unique in a project. The id differs in each copy. */
 function nameByCopy(row: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
