@@ -44,7 +44,9 @@ export async function checkRedis(url: string, timeoutMs = 2_000): Promise<void> 
 export function readRedisFacts(url: string, timeoutMs = 2_000): Promise<RedisFacts> {
   return ask(url, timeoutMs, async (client) => {
     const info = await client.info();
-    const field = (name: string): string => new RegExp(`^${name}:(.*?)\r?$`, 'm').exec(info)?.[1] ?? '';
+    const lines = info.split(/\r?\n/);
+    const field = (name: string): string =>
+      lines.find((line) => line.startsWith(`${name}:`))?.slice(name.length + 1) ?? '';
     // Managed servers may refuse CONFIG, and say the policy in INFO.
     const save = await client.config('GET', 'save').catch(() => undefined);
     const saves = Array.isArray(save) ? String(save[1] ?? '') : '';

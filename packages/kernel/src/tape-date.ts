@@ -1,10 +1,9 @@
 /** Dates of tape entries: ISO 8601 in, and as texts that compare, to the microsecond. */
 import { KernelError } from './errors.js';
 
-const DATE = String.raw`(\d{4})-?(\d{2})-?(\d{2})`;
-const TIME = String.raw`(\d{2})(?::?(\d{2})(?::?(\d{2})(?:[.,](\d+))?)?)?`;
-const OFFSET = String.raw`([zZ]|[+-]\d{2}(?::?\d{2})?)`;
-const ISO = new RegExp(`^${DATE}(?:[T ]${TIME}${OFFSET}?)?$`, 'i');
+/** Year, month, day; hour, minute, second, fraction; offset. */
+const ISO =
+  /^(\d{4})-?(\d{2})-?(\d{2})(?:[T ](\d{2})(?::?(\d{2})(?::?(\d{2})(?:[.,](\d+))?)?)?([zZ]|[+-]\d{2}(?::?\d{2})?)?)?$/i;
 
 function offsetMinutes(offset: string | undefined): number {
   if (offset === undefined || offset === 'Z' || offset === 'z') return 0;

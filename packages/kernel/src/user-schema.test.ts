@@ -85,6 +85,7 @@ describe('a schema is refused', () => {
   test.each<[string, JsonObject, string]>([
     ['look-ahead', textOf({ pattern: '(?=a)b' }), '(?='],
     ['look-behind', textOf({ pattern: '(?<=a)b' }), '(?<='],
+    ['a pattern, and says what to write', textOf({ pattern: '(?<=a)b' }), 'write it in RE2 syntax'],
     ['a back reference', textOf({ pattern: '(a)\\1' }), '\\1'],
     ['the same in names', { patternProperties: { '(a)\\1': true } }, '\\1'],
     ['the same in propertyNames', { propertyNames: { pattern: '(?!a)' } }, '(?!'],

@@ -37,10 +37,19 @@ function charge(units: number): void {
   if (work > MAX_WORK) throw new TooMuchWork('it takes too much work to check');
 }
 
+function compilePattern(pattern: string): RE2JS {
+  try {
+    return RE2JS.compile(RE2JS.translateRegExp(pattern));
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    throw new Error(`${reason}; write it in RE2 syntax, which has no look-around and no back references`);
+  }
+}
+
 /** S1. */
 const linearPattern = Object.assign(
   (pattern: string) => {
-    const compiled = RE2JS.compile(RE2JS.translateRegExp(pattern));
+    const compiled = compilePattern(pattern);
     const size = compiled.programSize();
     patternSize += size;
     if (patternSize > MAX_PATTERN_SIZE)

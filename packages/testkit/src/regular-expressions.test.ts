@@ -11,9 +11,6 @@ const PACKAGES = join(import.meta.dirname, '..', '..');
 const CHARACTERS = 2 * 1024 * 1024;
 const GENEROUS_MS = 30_000;
 
-/** Assembled from constants of their files: `\d+` and `.*?` follow the beginning of a text or a line. */
-const ASSEMBLED = ['cli/src/check-redis.ts', 'kernel/src/tape-date.ts'];
-
 interface Found {
   readonly literals: ReadonlyMap<string, string>;
   readonly assembled: readonly string[];
@@ -139,7 +136,8 @@ test('the inputs are the worst: patterns that are known to be slow do not end', 
 test('every pattern reads 2 MiB of its worst input', { timeout: 600_000 }, async () => {
   const { literals, assembled } = findPatterns();
   expect(literals.size).toBeGreaterThan(100);
-  expect(assembled).toEqual(ASSEMBLED);
+  // A pattern that is put together while the program runs would not be fed.
+  expect(assembled).toEqual([]);
   const slow: string[] = [];
   for (const [literal, file] of literals)
     if (!(await isLinear(literal, GENEROUS_MS))) slow.push(`${file}: ${literal}`);
