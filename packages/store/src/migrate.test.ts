@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestDatabase, tcpProxy, testDatabase } from '@boxcar/testkit';
 import pg from 'pg';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { checkSchemaVersion, loadMigrations, migrate } from './migrate.js';
 
 let migrationsDir: string;
@@ -226,6 +226,92 @@ describe('migrate', () => {
   });
 });
 
+describe('a file without a transaction', () => {
+  const FIRST = 'create table boxcar.a (n int); insert into boxcar.a select generate_series(1, 100);';
+  const INDEX = `-- transaction: none
+-- min_compatible: 1
+-- what reads by n; and why
+create index concurrently if not exists a_n on boxcar.a
+  (n);
+`;
+  const isValid = async (): Promise<unknown> =>
+    (
+      await database.pool.query(
+        `select i.indisvalid from pg_index i join pg_class c on c.oid = i.indexrelid where c.relname = 'a_n'`,
+      )
+    ).rows;
+
+  it('builds an index while a writer of the table has its transaction open', async () => {
+    file('0001_first.sql', FIRST);
+    await run();
+    file('0002_index.sql', INDEX);
+    const reader = await database.pool.connect();
+    await reader.query('begin; insert into boxcar.a values (101)');
+    const lines: string[] = [];
+    const migrating = run({ log: (line) => lines.push(line) });
+    await vi.waitFor(async () => {
+      const { rows } = await database.pool.query(
+        `select from pg_stat_progress_create_index where phase like 'waiting for writers%' and datname = current_database()`,
+      );
+      expect(rows).toHaveLength(1);
+    });
+    // Others read and write meanwhile.
+    await database.pool.query('insert into boxcar.a values (102)');
+    await reader.query('commit');
+    reader.release();
+    expect(await migrating).toMatchObject({ applied: ['0002_index.sql'] });
+    expect(lines[0]).toMatch(/^0002_index\.sql: step 1 of 1 \(\d+ ms\)$/);
+    expect(await isValid()).toEqual([{ indisvalid: true }]);
+    expect(await versions()).toContainEqual({ version: 2, name: '0002_index.sql', min_compatible: 1 });
+  });
+
+  it('an index whose build was stopped is built again', async () => {
+    file('0001_first.sql', FIRST);
+    await run();
+    file('0002_index.sql', INDEX);
+    const writer = await database.pool.connect();
+    await writer.query('begin; insert into boxcar.a values (101)');
+    const migrating = run();
+    const stopped = expect(migrating).rejects.toMatchObject({ code: 'database_unavailable' });
+    await vi.waitFor(async () => {
+      const { rows } = await database.pool.query(
+        `select pg_terminate_backend(p.pid) from pg_stat_progress_create_index p where p.phase like 'waiting for writers%' and p.datname = current_database()`,
+      );
+      expect(rows).toHaveLength(1);
+    });
+    await stopped;
+    await writer.query('commit');
+    writer.release();
+    expect(await isValid()).toEqual([{ indisvalid: false }]);
+    expect(await versions()).toHaveLength(1);
+    expect(await run()).toMatchObject({ applied: ['0002_index.sql'] });
+    expect(await isValid()).toEqual([{ indisvalid: true }]);
+  });
+
+  it('goes on at the statement that failed, and repeats what came before without harm', async () => {
+    file('0001_first.sql', `${FIRST} alter table boxcar.a add constraint small check (n < 50) not valid;`);
+    await run();
+    file('0002_index.sql', `${INDEX}alter table boxcar.a validate constraint small;`);
+    const failure = run();
+    await expect(failure).rejects.toMatchObject({ code: 'migration_failed', details: { version: 2 } });
+    await expect(failure).rejects.toThrow(/^0002_index\.sql: check constraint "small"/);
+    await database.pool.query('delete from boxcar.a where n >= 50');
+    expect(await run()).toMatchObject({ applied: ['0002_index.sql'] });
+  });
+
+  it.each(['update boxcar.a set n = 1;', 'create index concurrently a_n on boxcar.a (n);'])(
+    'holds only statements that may be repeated: %s',
+    async (sql) => {
+      file('0001_first.sql', FIRST);
+      file('0002_index.sql', `-- transaction: none\n${sql}`);
+      await expect(run()).rejects.toMatchObject({ code: 'migration_failed' });
+      expect(await database.pool.query(`select to_regclass('boxcar.a') as a`)).toMatchObject({
+        rows: [{ a: null }],
+      });
+    },
+  );
+});
+
 describe('checkSchemaVersion', () => {
   const check = (min: number, max: number) => checkSchemaVersion(database.pool, { supported: { min, max } });
 
@@ -265,6 +351,18 @@ describe('checkSchemaVersion', () => {
 });
 
 describe('the shipped migrations', () => {
+  it('since 17, build indexes on large tables outside transactions', async () => {
+    const blocking = (await loadMigrations()).filter(
+      ({ version, steps, sql }) =>
+        version > 16 &&
+        steps === undefined &&
+        /create (?:unique )?index(?: if not exists)?(?: \w+)? on (?:only )?boxcar\.(?:cards|tape_entries|boxes|turns)\b/i.test(
+          sql,
+        ),
+    );
+    expect(blocking.map(({ name }) => name)).toEqual([]);
+  });
+
   it('are found, numbered, and bring an empty database to what this program supports', async () => {
     const shipped = await loadMigrations();
     expect(shipped.map((migration) => migration.name)).toEqual(

@@ -4,10 +4,13 @@
  * M1. One process migrates at a time, under a session advisory lock that the others poll for: a session waiting inside
  *     `pg_advisory_lock` would hold a snapshot and keep vacuum from its work. The server ends the session of a process that is
  *     stopped, inside or between transactions, so that another process can continue.
- * M2. Each file runs in a transaction of its own, together with its row in `boxcar.schema_version`.
+ * M2. Each file runs in a transaction of its own, together with its row in `boxcar.schema_version`. A file that begins with
+ *     `-- transaction: none` runs statement by statement instead, and its row is written after the last one. Each of its statements may
+ *     be repeated, so a run that was stopped is continued by the next. This is for what takes long on a large table but need not
+ *     stop readers and writers: building indexes, validating constraints.
  * M3. A file that was applied never changes: its checksum is compared at every run.
  * M4. A file does not wait for a table lock longer than a few seconds, because everything behind it would wait too; it
- *     gives way and tries again.
+ *     gives way and tries again. Statements outside a transaction wait longer, since nobody waits behind them.
  */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -30,6 +33,10 @@ const QUERY_MS = 30_000;
 /** The pauses of a running migration are shorter than a second. */
 const IDLE_SESSION_MS = 8_000;
 const TABLE_LOCK_ATTEMPTS = 20;
+/** A statement outside a transaction waits for all transactions that are older; those of a worker end after 30 s. */
+const OLD_TRANSACTIONS_MS = 300_000;
+/** The server looks whether this process is still there, so that the lock (M1) is free soon after a kill. */
+const CONNECTION_CHECK_MS = 5_000;
 const OLDEST_SERVER = 150_000;
 
 export interface Migration {
@@ -44,6 +51,8 @@ export interface Migration {
    * `-- min_compatible: N`; without it only programs that know the migration may.
    */
   readonly minCompatible: number;
+  /** For a file that begins with `-- transaction: none`: what it runs, one by one. */
+  readonly steps?: readonly string[];
 }
 
 export interface MigrateOptions {
@@ -155,6 +164,7 @@ export async function loadMigrations(folder = shippedMigrationsDir()): Promise<r
         sql,
         checksum: createHash('sha256').update(sql).digest('hex'),
         minCompatible: declared === undefined ? version : Number(declared),
+        ...(sql.startsWith('-- transaction: none\n') && { steps: splitSteps(name, sql) }),
       };
     }),
   );
@@ -171,6 +181,23 @@ export async function loadMigrations(folder = shippedMigrationsDir()): Promise<r
     }
   }
   return migrations;
+}
+
+const REPEATABLE =
+  /^(?:create (?:unique )?index concurrently if not exists (\w+) on |drop index concurrently if exists |alter table \S+ validate constraint )/;
+
+function splitSteps(name: string, sql: string): readonly string[] {
+  const steps = sql
+    .replace(/--.*$/gm, '')
+    .split(';')
+    .map((step) => step.trim().replace(/\s+/g, ' '))
+    .filter((step) => step !== '');
+  for (const step of steps)
+    if (!REPEATABLE.test(step))
+      throw new KernelError('migration_failed', {
+        message: `${name}: a file without a transaction may hold 'create index concurrently if not exists', 'drop index concurrently if exists' and 'alter table … validate constraint' only, not: ${step.slice(0, 200)}.`,
+      });
+  return steps;
 }
 
 /** In the installed package the files lie beside the compiled code, in the repository at its top. */
@@ -271,14 +298,57 @@ async function applyMissing(
   const applied: string[] = [];
   for (const migration of migrations.slice(from)) {
     const startedAt = Date.now();
-    await applyOne(client, migration);
+    if (migration.steps === undefined) await applyWhole(client, migration);
+    else await applySteps(client, migration, migration.steps, log);
     applied.push(migration.name);
     log(`applied ${migration.name} (${Date.now() - startedAt} ms)`);
   }
   return { from, to: newest, applied };
 }
 
-async function applyOne(client: pg.Client, migration: Migration): Promise<void> {
+const RECORD =
+  'insert into boxcar.schema_version (version, name, checksum, min_compatible) values ($1, $2, $3, $4)';
+const recordOf = ({ version, name, checksum, minCompatible }: Migration): unknown[] => [
+  version,
+  name,
+  checksum,
+  minCompatible,
+];
+
+async function applySteps(
+  client: pg.Client,
+  migration: Migration,
+  steps: readonly string[],
+  log: (line: string) => void,
+): Promise<void> {
+  try {
+    await client.query(`set statement_timeout = 0; set lock_timeout = ${OLD_TRANSACTIONS_MS}`);
+    await client.query(`set client_connection_check_interval = ${CONNECTION_CHECK_MS}`);
+    for (const [index, step] of steps.entries()) {
+      const startedAt = Date.now();
+      await dropInvalid(client, REPEATABLE.exec(step)?.[1]);
+      await client.query(unlimited({ text: step }));
+      log(`${migration.name}: step ${index + 1} of ${steps.length} (${Date.now() - startedAt} ms)`);
+    }
+    await client.query('reset all');
+    await client.query(RECORD, recordOf(migration));
+  } catch (error) {
+    throw failure(migration, error);
+  }
+}
+
+/** An index whose build was stopped is left behind invalid, and `if not exists` would be content with it. */
+async function dropInvalid(client: pg.Client, index: string | undefined): Promise<void> {
+  if (index === undefined) return;
+  const { rows } = await client.query(
+    `select from pg_index i join pg_class c on c.oid = i.indexrelid
+     where c.relname = $1 and c.relnamespace = 'boxcar'::regnamespace and not i.indisvalid`,
+    [index],
+  );
+  if (rows.length > 0) await client.query(unlimited({ text: `drop index concurrently boxcar.${index}` }));
+}
+
+async function applyWhole(client: pg.Client, migration: Migration): Promise<void> {
   for (let attempt = 1; ; attempt += 1) {
     try {
       await client.query('begin');
@@ -286,10 +356,7 @@ async function applyOne(client: pg.Client, migration: Migration): Promise<void> 
         `set local lock_timeout = ${TABLE_LOCK_TIMEOUT_MS}; set local statement_timeout = 0`,
       );
       await client.query(unlimited({ text: migration.sql }));
-      await client.query(
-        'insert into boxcar.schema_version (version, name, checksum, min_compatible) values ($1, $2, $3, $4)',
-        [migration.version, migration.name, migration.checksum, migration.minCompatible],
-      );
+      await client.query(RECORD, recordOf(migration));
       await client.query('commit');
       // A file may have set a search path or the like for the session.
       await client.query('reset all');
@@ -308,7 +375,9 @@ async function applyOne(client: pg.Client, migration: Migration): Promise<void> 
 function failure(migration: Migration, error: unknown): unknown {
   const known = toDatabaseError(error);
   if (known instanceof KernelError && known.code.startsWith('database_')) return known;
-  const position = error instanceof pg.DatabaseError ? Number(error.position) : Number.NaN;
+  // Of a step, the position is within that step.
+  const isInFile = error instanceof pg.DatabaseError && migration.steps === undefined;
+  const position = isInFile ? Number(error.position) : Number.NaN;
   const line = Number.isNaN(position) ? '' : `:${migration.sql.slice(0, position).split('\n').length}`;
   return new KernelError('migration_failed', {
     message: `${migration.name}${line}: ${error instanceof Error ? error.message : String(error)}.`,
