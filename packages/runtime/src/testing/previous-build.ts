@@ -15,6 +15,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join, relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
 const exec = promisify(execFile);
@@ -25,7 +26,7 @@ export interface PreviousBuild extends Disposable {
   readonly commit: string;
   readonly migrationsDir: string;
   /** Puts a program of these tests into it, so that it runs with its code. */
-  place(program: string): string;
+  place(program: URL): string;
 }
 
 const commit = readFileSync(join(ROOT, 'migrations', 'previous-build'), 'utf8').trim();
@@ -57,7 +58,7 @@ export async function openPreviousBuild(): Promise<PreviousBuild> {
     commit,
     migrationsDir: join(folder, 'migrations'),
     place: (program) => {
-      const path = join(folder, relative(ROOT, program));
+      const path = join(folder, relative(ROOT, fileURLToPath(program)));
       cpSync(program, path);
       return path;
     },

@@ -6,7 +6,7 @@ import { migrateQueues } from '../queues.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { findMissingBuild, openPreviousBuild } from '../testing/previous-build.js';
 
-const PROGRAM = `${import.meta.dirname}/../testing/mixed-pool.ts`;
+const PROGRAM = new URL('../testing/mixed-pool.ts', import.meta.url);
 
 const endsOf = (child: NodeChild): { turnId: string; status: string }[] =>
   [...child.stdout.matchAll(/^ended (\S+) (\S+)$/gm)].map(([, turnId = '', status = '']) => ({
