@@ -1,5 +1,6 @@
 /** What an agent may read of the tapes of others, tried at every door. Rule: docs/security.md. */
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
+import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { SubmitOptions } from './submit/options.js';
 import { type Harness, harness } from './testing/harness.js';
@@ -9,9 +10,12 @@ const SECRET = 'xylophone';
 const OWN = 'answer-for-the-parent';
 
 const prompts = new Map<string, string>();
+/** Turns whose instruction is `work` wait for it. */
+let gate: Promise<void> | undefined;
 /** Says what its instruction says, or calls what it names. */
-const actor: ScriptedFunction = ({ turn, messages }, { call }) => {
+const actor: ScriptedFunction = async ({ turn, messages }, { call }) => {
   prompts.set(turn.turnId, JSON.stringify(messages));
+  if (turn.instruction === 'work') await gate;
   const [, tool, args] = /^call (\w+) (.+)$/s.exec(String(turn.instruction)) ?? [];
   if (turn.step === 1 && tool !== undefined) return { toolCalls: [call(tool, JSON.parse(args ?? '{}'))] };
   const [last] = messages.flatMap((message) => (message.role === 'tool' ? [String(message.content)] : []));
@@ -173,6 +177,69 @@ describe('of a tape that an agent was not given', () => {
     expect(shown).toContain(OWN);
     expect(shown).not.toContain(SECRET);
     expect(await grants(other.id)).toEqual([]);
+  });
+
+  test('a grant that is passed on by a handoff ends where it ends for its holder', async () => {
+    const target = await agent({ shared: true });
+    const parent = await agent();
+    const other = await agent();
+    const box = await boxOf(target.id);
+    await turn(target.name, 'hello');
+    const handoff = (to: string, position: number, options: SubmitOptions = {}) =>
+      submit(
+        'context_handoff',
+        {
+          target_ref: to,
+          reason: 'look',
+          summary: 'see',
+          tape_ref: `tape://default/${box}/entry/${position}`,
+        },
+        options,
+      );
+    const uptoOf = async (agentId: string) =>
+      (
+        await h.rows<{ upto_position: number }>(
+          'select upto_position from boxcar.grants where agent_id = $1 and box_id = $2',
+          [agentId, box],
+        )
+      ).map(({ upto_position: upto }) => upto);
+    await handoff(parent.name, 3);
+    await turn(target.name, `keep ${SECRET} to yourself`);
+    const ask = { target_strategy: 'reuse', target_ref: target.name, instruction: OWN, wait: true };
+    await turn(parent.name, `call delegate_async ${JSON.stringify(ask)}`);
+    const theirs = await h.runtime.tape({ box }, { as: parent.name });
+    const readable = await theirs.query().kinds('message').all();
+    const last = Number(readable.at(-1)?.position);
+    expect(last).toBeGreaterThan(3);
+    const as = { sourceAgentId: parent.name };
+    const given = await submit(
+      'provision_agent',
+      { action: 'create', agent_id: `own-${++n}`, profile_name: 'worker' },
+      as,
+    );
+    const { turn_id: turnId = '' } = await handoff(given.agent_id ?? '', last, as);
+    await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    // The place is behind the grant: its packed context is all that is given.
+    expect(prompts.get(turnId)).toContain(OWN);
+    expect(prompts.get(turnId)).not.toContain(SECRET);
+    expect(await uptoOf(given.agent_id ?? '')).toEqual([]);
+    // A place within the grant, with a head behind it.
+    const ref = `tape://default/${box}/anchor/session%2Fstart?head=${last}`;
+    const second = await submit(
+      'context_handoff',
+      { target_ref: given.agent_id, reason: 'look', summary: 'see', tape_ref: ref },
+      as,
+    );
+    await h.runtime.waitForTurn(second.turn_id ?? '', { timeoutMs: 20_000 });
+    expect(await uptoOf(given.agent_id ?? '')).toEqual([3]);
+    const asGiven = await h.runtime.tape({ box }, { as: given.agent_id ?? '' });
+    expect(JSON.stringify(await asGiven.query().all())).not.toContain(SECRET);
+    await submit(
+      'grant_box',
+      { box_id: box, grantee: other.name, mode: 'read' },
+      { sourceAgentId: given.agent_id ?? '' },
+    );
+    expect(await uptoOf(other.id)).toEqual([3]);
   });
 
   test('a clone and a collect see no more than a reader', async () => {
