@@ -242,6 +242,88 @@ describe('of a tape that an agent was not given', () => {
     expect(await uptoOf(other.id)).toEqual([3]);
   });
 
+  const secretContext = async () =>
+    (
+      await submit('create_box', {
+        cards: [{ type: 'task.context', role: 'user', content: { kind: 'text', text: `private ${SECRET}` } }],
+      })
+    ).box_id;
+  const clone = async (of: string, as: string): Promise<string | undefined> => {
+    const { turn_id: turnId = '' } = await submit(
+      'delegate_async',
+      { target_strategy: 'clone', target_ref: of, instruction: 'clone', history: 'full' },
+      { sourceAgentId: as },
+    );
+    await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    return prompts.get(turnId);
+  };
+
+  test('a clone shows the contexts of turns only to readers of these contexts, and to who launched the agent', async () => {
+    const lead = await agent();
+    const session = await lead.tape.forkSession(`session-${lead.name}`, {
+      profile: 'worker',
+      triggerOnComplete: 'notify_parent',
+    });
+    const context = await secretContext();
+    const told = await turn(session.name, OWN, {}, { context_box_id: context });
+    await waitFor(
+      async () =>
+        (await h.rows('select from boxcar.turns where id = $1 and told_agent_id is not null', [told.turnId]))
+          .length === 1,
+      { message: 'the end is told', deadlineMs: 20_000 },
+    );
+    const toldClone = await clone(session.name, lead.name);
+    expect(toldClone).toContain(OWN);
+    expect(toldClone).not.toContain(SECRET);
+
+    const owner = await agent();
+    const reader = await agent();
+    const { agent_id: id = '' } = await submit(
+      'provision_agent',
+      { action: 'create', agent_id: `own-${++n}`, profile_name: 'worker' },
+      { sourceAgentId: owner.name },
+    );
+    await turn(id, OWN, {}, { context_box_id: context });
+    const box = await boxOf(id);
+    await submit('grant_box', { box_id: box, grantee: reader.name, mode: 'read' });
+    expect(await clone(id, owner.name)).toContain(SECRET);
+    const read = await clone(id, reader.name);
+    expect(read).toContain(OWN);
+    expect(read).not.toContain(SECRET);
+  });
+
+  test('what two turns wrote for a parent is packed without the entries between them', async () => {
+    const target = await agent({ shared: true });
+    const parent = await agent();
+    const ask = (instruction: string, wait: boolean) =>
+      turn(
+        parent.name,
+        `call delegate_async ${JSON.stringify({ target_strategy: 'reuse', target_ref: target.name, instruction, wait })}`,
+      );
+    await ask(OWN, true);
+    await target.tape.append([{ kind: 'message', content: `between ${SECRET}` }]);
+    let open = (): void => undefined;
+    gate = new Promise((settle) => {
+      open = settle;
+    });
+    const busy = await submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: target.name,
+      instruction: 'work',
+    });
+    await ask('never', false);
+    const [never] = await h.rows<{ id: string }>(
+      "select id from boxcar.turns where agent_id = $1 and status = 'queued'",
+      [target.id],
+    );
+    await submit('cancel', { turn_id: never?.id });
+    open();
+    await h.runtime.waitForTurn(busy.turn_id ?? '', { timeoutMs: 20_000 });
+    const seen = await clone(target.name, parent.name);
+    expect(seen).toContain(OWN);
+    expect(seen).not.toContain(SECRET);
+  });
+
   test('a clone and a collect see no more than a reader', async () => {
     const { target, parent } = await asked();
     const clone = await submit(

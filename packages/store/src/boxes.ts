@@ -367,7 +367,7 @@ const SNAPSHOTS = statement(`
     from begun b cross join lateral ${entriesOf('b', { from: 'case when w.is_full then 1 else b.from_position end', to: 'b.last_position' })} e
     where e.position <@ b.reads
   )
-  select b.id as tape_id, b.is_readable, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
+  select b.id as tape_id, b.is_readable, b.is_ward, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
     (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id
   from begun b left join entries e on true
@@ -378,6 +378,8 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly tape_id: BoxId;
   /** False: the actor may not see what this agent sees; then there are no entries. */
   readonly is_readable: boolean;
+  /** The actor launched this agent. */
+  readonly is_ward: boolean | null;
   /** The anchor its view begins with. */
   readonly last_anchor_position: number;
   readonly position: number | null;
