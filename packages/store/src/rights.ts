@@ -11,15 +11,29 @@
 
 import { ENTRY_KINDS } from '@boxcar/kernel';
 
-/** The right of agent $3 to box `b`, as it stands. Ends of turns wrote grants once, and older builds still do: they say nothing. */
-export const grantOf = (mode: 'read' | 'append'): string => `
-  (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
-    where g.agent_id = $3 and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()) and g.source not like 'turn:%')`;
+/**
+ * The grant of `agent` on box `b`, as it is now, as a condition on the grant `g`. Ends of turns wrote grants once, and older builds
+ * still do: these are ignored.
+ */
+const isGranted = (mode: 'read' | 'append', agent: string): string =>
+  `g.agent_id = ${agent} and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()) and g.source not like 'turn:%'`;
 
-/** Whether agent $3 owns or made box `b`, or is the operator of its project `p`. */
-export const OWNS = '(p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3)';
+/** The right of `agent` to box `b` by a grant; null without one. */
+export const grantOf = (mode: 'read' | 'append', agent = '$3'): string => `
+  (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g where ${isGranted(mode, agent)})`;
 
-const HOLDS = `(${OWNS} or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id))`;
+/** Whether `agent` owns or made box `b`, or is the operator of its project `p`. */
+export const owns = (agent: string): string =>
+  `(p.operator_agent_id = ${agent} or b.owner_agent_id = ${agent} or b.maker_agent_id = ${agent})`;
+
+export const OWNS = owns('$3');
+
+const holds = (agent: string): string =>
+  `(${owns(agent)} or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = ${agent} and f.box_id = b.id))`;
+
+/** Whether `agent` may read all of box `b` of project `p`, what is appended later included. */
+export const readsAll = (agent: string): string => `
+  (${holds(agent)} or exists (select from boxcar.grants g where ${isGranted('read', agent)} and g.upto_position is null))`;
 
 /** Whether an ended turn `c` wrote for `agent` (R3). */
 export const wroteFor = (agent: string): string => `
@@ -45,23 +59,31 @@ const WRITTEN_FOR = `
 
 /** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box all or none. */
 export const READABLE = `
-  case when ${HOLDS} then '{[1,)}'::int4multirange
-    else coalesce((select int4multirange(int4range(1, g.upto_position, '[]')) from boxcar.grants g
-        where g.agent_id = $3 and g.box_id = b.id and g.mode = 'read' and (g.expires_at is null or g.expires_at > now()) and g.source not like 'turn:%'), '{}')
+  case when ${holds('$3')} then '{[1,)}'::int4multirange
+    else coalesce((select int4multirange(int4range(1, g.upto_position, '[]')) from boxcar.grants g where ${isGranted('read', '$3')}), '{}')
       + coalesce(case when b.kind = 'tape' then ${WRITTEN_FOR} end, '{}')
   end`;
 
 /** `is_own` (R1), `granted` (R2) and `readable` (all). Fails closed: no row, no right; to append is not to read. */
-export const ACCESS = `${HOLDS} as is_own, ${grantOf('read')} as granted, ${READABLE} as readable`;
+export const ACCESS = `${holds('$3')} as is_own, ${grantOf('read')} as granted, ${READABLE} as readable`;
 
 /** The boxes that agent $3 may read a part of by R3. */
 export const WRITTEN_BOXES = `
   select c.output_box_id from boxcar.boxes own
     join boxcar.tape_entries s on s.box_id = own.id and s.kind = 'event' and s.payload->>'name' = 'turn.started'
     join boxcar.turns c on c.parent_turn_id = s.turn_id
-    where own.owner_agent_id = $3 and own.kind = 'tape' and c.ended_at is not null
+    where own.owner_agent_id = $3 and own.kind = 'tape' and c.ended_at is not null and c.is_woken is not true
   union all
   select c.output_box_id from boxcar.turns c where c.told_agent_id = $3`;
+
+/**
+ * Whether agent $3 may know how turn `c` on tape `b` of project `p` ends: it asked for the turn, may read what the turn wrote, or may
+ * read the deliverable by a grant that ends somewhere.
+ */
+export const KNOWS_END = `
+  ((c.is_woken is not true and coalesce((select q.agent_id from boxcar.turns q where q.id = c.parent_turn_id) = $3, false)) or ${wroteFor('$3')} or ${readsAll('$3')}
+    or exists (select from boxcar.grants g join boxcar.tape_entries e on e.box_id = b.id and e.position <= g.upto_position
+      where ${isGranted('read', '$3')} and e.position >= coalesce(c.start_position, 1) and e.turn_id = c.id and e.card_id = c.deliverable_card_id))`;
 
 /** Positions that somebody may read. */
 export interface ReadableRange {

@@ -226,19 +226,22 @@ export async function notifyCanceled(tx: Tx, turnIds: readonly TurnId[]): Promis
 export interface SubtreeRoot {
   readonly turnId: TurnId;
   readonly runId: RunId;
-  /** The agents of the turns above it. */
+  /** The agents of the turns that asked for it, directly or over others. */
   readonly ancestorAgentIds: readonly AgentId[];
 }
 
+// A turn that was started by the end of its parent was asked for by nobody: no agent above it has a right to it.
 const FIND_ROOT = statement(`
   with recursive root as (
-    select t.id, t.run_id, t.parent_turn_id from boxcar.turns t
+    select t.id, t.run_id, t.parent_turn_id, t.is_woken from boxcar.turns t
     where t.project_id = $1 and t.id = coalesce($2, (select r.root_turn_id from boxcar.runs r where r.id = $3 and r.project_id = $1))
   ),
   above as (
-    select p.id, p.agent_id, p.parent_turn_id from root r cross join lateral (select t.* from boxcar.turns t where t.id = r.parent_turn_id offset 0) p
+    select p.id, p.agent_id, p.parent_turn_id, p.is_woken from root r cross join lateral (select t.* from boxcar.turns t where t.id = r.parent_turn_id offset 0) p
+      where r.is_woken is not true
     union all
-    select p.id, p.agent_id, p.parent_turn_id from above a cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
+    select p.id, p.agent_id, p.parent_turn_id, p.is_woken from above a cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
+      where a.is_woken is not true
   )
   select r.id, r.run_id, array(select a.agent_id from above a) as ancestors from root r`);
 
