@@ -231,6 +231,7 @@ export {
   passUnseen,
   tellEnd,
 } from './notices.js';
+export { findNotifyRefusal, findSessionMaker } from './notify-rights.js';
 export {
   type HandlerScope,
   handlerScope,

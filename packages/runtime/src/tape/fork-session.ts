@@ -13,14 +13,13 @@ import {
   parseJsonValue,
   tryParseId,
 } from '@boxcar/kernel';
-import { findProfiles, makeSession, type TapeActor } from '@boxcar/store';
+import { findNotifyRefusal, findProfiles, makeSession, type TapeActor } from '@boxcar/store';
 import type pg from 'pg';
 import { newId } from '../packer.js';
 import { toAnchorCard } from './entry-input.js';
 import type { ForkContext, ForkPoint } from './fork.js';
 import type { FoundAnchor } from './read-tape.js';
 import type { Tape } from './tape.js';
-import { notAuthorized } from './tape-errors.js';
 
 export interface ForkSessionOptions {
   /** The anchor its first views begin with, the latest of this name; default: the one that views of the parent begin with. */
@@ -105,8 +104,10 @@ export async function forkSession(
   const { name, from, intention, view = 'from_fork_point' } = options;
   checkName(name);
   const notifies = checkTrigger(options);
-  if (notifies && !row.isOwn && row.appendGrant === null)
-    throw notAuthorized(row.boxId, actor.actorId, 'append to');
+  if (notifies) {
+    const refusal = await findNotifyRefusal(pool, { ...actor, boxId: row.boxId, makerId: actor.actorId });
+    if (refusal !== undefined) throw refusal;
+  }
   const boxId = newId<'box'>();
   const agentId = newId<'agent'>();
   const origin =
