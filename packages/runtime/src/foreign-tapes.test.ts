@@ -292,6 +292,35 @@ describe('of a tape that an agent was not given', () => {
     expect(read).not.toContain(SECRET);
   });
 
+  test('a session shows the contexts of its line, so who forks it must be able to read them', async () => {
+    const target = await agent();
+    const reader = await agent();
+    const context = await secretContext();
+    await turn(target.name, OWN, {}, { context_box_id: context });
+    const [own] = await h.rows<{ context_box_id: string }>(
+      'select context_box_id from boxcar.turns where agent_id = $1',
+      [target.id],
+    );
+    await submit('grant_box', { box_id: await boxOf(target.id), grantee: reader.name, mode: 'read' });
+    const theirs = await h.runtime.tape({ agent: target.name }, { as: reader.name });
+    await expect(theirs.forkSession(`session-${++n}`)).rejects.toMatchObject({
+      code: 'box_not_authorized',
+      details: { context_box_id: own?.context_box_id },
+    });
+    // Views that begin with the intention show none of them.
+    const intention = { next_steps: 'go on', context_summary: 'see' };
+    const later = await theirs.forkSession(`session-${++n}`, { intention, view: 'last_anchor' });
+    const { turnId } = await turn(later.name, 'say', { sourceAgentId: reader.name });
+    expect(prompts.get(turnId)).not.toContain(SECRET);
+    await submit('grant_box', { box_id: own?.context_box_id, grantee: reader.name, mode: 'read' });
+    const whole = await theirs.forkSession(`session-${++n}`);
+    const second = await turn(whole.name, 'say', { sourceAgentId: reader.name });
+    expect(prompts.get(second.turnId)).toContain(SECRET);
+    // The agent itself is shown them anyway.
+    const self = await h.runtime.tape({ agent: target.name }, { as: target.name });
+    expect(await self.forkSession(`session-${++n}`)).toMatchObject({ name: `session-${n}` });
+  });
+
   test('what two turns wrote for a parent is packed without the entries between them', async () => {
     const target = await agent({ shared: true });
     const parent = await agent();

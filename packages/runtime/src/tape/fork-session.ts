@@ -138,16 +138,31 @@ export async function forkSession(
     notifies,
     readsOn: view === 'from_fork_point',
   });
-  if (made === 'made') return { name, agentId, tape: open(boxId) };
-  if (made === 'name_taken')
-    throw new KernelError('agent_exists', {
-      message: `name: an agent, a tape or a session '${name}' exists already in this project.`,
-      details: { field: 'name', agent: name, project_id: actor.projectId },
-    });
-  if (made === 'no_profile')
-    throw refuse('profile', 'must be given: this is the tape of no agent that has one.');
-  throw new KernelError('not_found', {
-    message: `No tape ${row.boxId} in this project.`,
-    details: { box_id: row.boxId },
-  });
+  switch (made.outcome) {
+    case 'made':
+      return { name, agentId, tape: open(boxId) };
+    case 'name_taken':
+      throw new KernelError('agent_exists', {
+        message: `name: an agent, a tape or a session '${name}' exists already in this project.`,
+        details: { field: 'name', agent: name, project_id: actor.projectId },
+      });
+    case 'no_profile':
+      throw refuse('profile', 'must be given: this is the tape of no agent that has one.');
+    case 'hidden':
+      throw new KernelError('box_not_authorized', {
+        message: `The views of the session would show context box ${made.contextBoxId}, which agent ${actor.actorId} may not read. Fork it from a later anchor, or with an intention and view last_anchor.`,
+        details: {
+          box_id: row.boxId,
+          context_box_id: made.contextBoxId,
+          source_agent_id: actor.actorId,
+        },
+      });
+    case 'not_found':
+      throw new KernelError('not_found', {
+        message: `No tape ${row.boxId} in this project.`,
+        details: { box_id: row.boxId },
+      });
+    default:
+      return made satisfies never;
+  }
 }
