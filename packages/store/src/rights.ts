@@ -12,11 +12,15 @@
 import { ENTRY_KINDS } from '@boxcar/kernel';
 
 /**
- * The grant of `agent` on box `b`, as it is now, as a condition on the grant `g`. Ends of turns wrote grants once, and older builds
- * still do: these are ignored.
+ * The grant of `agent` on box `b`, whether it has expired or not, as a condition on the grant `g`. Ends of turns wrote grants once, and
+ * older builds still do: these are ignored.
  */
+const wasGranted = (mode: 'read' | 'append', agent: string): string =>
+  `g.agent_id = ${agent} and g.box_id = b.id and g.mode = '${mode}' and g.source not like 'turn:%'`;
+
+/** The same, as it is now. */
 const isGranted = (mode: 'read' | 'append', agent: string): string =>
-  `g.agent_id = ${agent} and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()) and g.source not like 'turn:%'`;
+  `${wasGranted(mode, agent)} and (g.expires_at is null or g.expires_at > now())`;
 
 /** The right of `agent` to box `b` by a grant; null without one. */
 export const grantOf = (mode: 'read' | 'append', agent = '$3'): string => `
@@ -44,7 +48,7 @@ const KINDS = `'{${ENTRY_KINDS.join(',')}}'`;
 
 // The entries of a turn stand between its start and the start of the next one: a tape has one turn at a time. A turn that ended
 // before it began has left entries of that moment.
-const WRITTEN_FOR = `
+const writtenFor = (agent: string): string => `
   (select range_agg(int4range(w.position, w.position, '[]'))
     from boxcar.turns c
       cross join lateral (select min(x.position) as at from boxcar.tape_entries x
@@ -55,14 +59,19 @@ const WRITTEN_FOR = `
         union all
         select e.position from boxcar.tape_entries e
         where c.start_position is null and e.box_id = b.id and e.kind = any (${KINDS}) and e.created_at = c.ended_at and e.turn_id = c.id) w
-    where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('$3')})`;
+    where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor(agent)})`;
+
+const readableOf = (agent: string, isGrant: string): string => `
+  case when ${holds(agent)} then '{[1,)}'::int4multirange
+    else coalesce((select int4multirange(int4range(1, g.upto_position, '[]')) from boxcar.grants g where ${isGrant}), '{}')
+      + coalesce(case when b.kind = 'tape' then ${writtenFor(agent)} end, '{}')
+  end`;
 
 /** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box all or none. */
-export const READABLE = `
-  case when ${holds('$3')} then '{[1,)}'::int4multirange
-    else coalesce((select int4multirange(int4range(1, g.upto_position, '[]')) from boxcar.grants g where ${isGranted('read', '$3')}), '{}')
-      + coalesce(case when b.kind = 'tape' then ${WRITTEN_FOR} end, '{}')
-  end`;
+export const READABLE = readableOf('$3', isGranted('read', '$3'));
+
+/** The positions of box `b` that `agent` may read, or could until its grant expired. */
+export const onceReadable = (agent: string): string => readableOf(agent, wasGranted('read', agent));
 
 /** `is_own` (R1), `granted` (R2) and `readable` (all). Fails closed: no row, no right; to append is not to read. */
 export const ACCESS = `${holds('$3')} as is_own, ${grantOf('read')} as granted, ${READABLE} as readable`;

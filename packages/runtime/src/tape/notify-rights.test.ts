@@ -267,7 +267,7 @@ describe('a right to give turns', () => {
     ],
     [
       'the agent being shared',
-      (target: string, _caller: string, agentId: string) => ({
+      (_target: string, _caller: string, agentId: string) => ({
         give: () => share(agentId, true),
         take: ['update boxcar.agents set is_shared = false where id = $1', [agentId]] as const,
       }),
