@@ -14,7 +14,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { ACCESS, grantOf, WRITTEN_BOXES } from './rights.js';
+import { ACCESS, grantOf, HELD, readsEntry, WRITTEN_BOXES } from './rights.js';
 import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 
 /**
@@ -311,17 +311,17 @@ export async function findCards(
 
 const READABLE_CARDS = statement(`
   with want_boxes as materialized (
-    select b.*, ${ACCESS} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+    select b.*, ${HELD} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.project_id = $2 and (b.owner_agent_id = $3 or b.maker_agent_id = $3
       or b.id in (select g.box_id from boxcar.grants g where g.agent_id = $3)
       or b.id in (${WRITTEN_BOXES}))
   ),
-  seg as (${SEGMENTS} and readable <> '{}'),
+  seg as (${SEGMENTS} and (b.is_own or b.granted is not null)),
   leaf as (${LEAVES}
     union all
     select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
     from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
-    where b.kind = 'tape' and e.position <@ b.readable
+    where b.kind = 'tape' and (b.is_own or ${readsEntry('e', 'b.id', '$3')})
   )
   select distinct card_id from leaf where card_id = any ($1::uuid[])`);
 

@@ -285,7 +285,7 @@ export {
   type SendMark,
 } from './queue-calls.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
-export type { ReadableRange } from './rights.js';
+export type { PartReader } from './rights.js';
 export { tables } from './schema.js';
 export {
   findSession,

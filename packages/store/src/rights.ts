@@ -9,7 +9,7 @@
  *     follows from the rows of the turns: nobody writes it, takes it back or passes it on.
  */
 
-import { ENTRY_KINDS } from '@boxcar/kernel';
+import { type AgentId, type BoxId, ENTRY_KINDS } from '@boxcar/kernel';
 
 /**
  * The grant of `agent` on box `b`, whether it has expired or not, as a condition on the grant `g`. Ends of turns wrote grants once, and
@@ -73,8 +73,27 @@ export const READABLE = readableOf('$3', isGranted('read', '$3'));
 /** The positions of box `b` that `agent` may read, or could until its grant expired. */
 export const onceReadable = (agent: string): string => readableOf(agent, wasGranted('read', agent));
 
-/** `is_own` (R1), `granted` (R2) and `readable` (all). Fails closed: no row, no right; to append is not to read. */
-export const ACCESS = `${holds('$3')} as is_own, ${grantOf('read')} as granted, ${READABLE} as readable`;
+/**
+ * Whether `agent`, who does not hold tape `box`, may read entry `e` of it (R2, R3). Costs a few look-ups by key for each entry, however
+ * long the tape is.
+ */
+export const readsEntry = (e: string, box: string, agent: string): string => `
+  (exists (select from boxcar.grants g where g.agent_id = ${agent} and g.box_id = ${box} and g.mode = 'read' and (g.expires_at is null or g.expires_at > now())
+      and g.source not like 'turn:%' and (g.upto_position is null or g.upto_position >= ${e}.position))
+    or exists (select from boxcar.turns c where c.id = ${e}.turn_id and c.output_box_id = ${box} and ${e}.box_id = ${box} and ${wroteFor(agent)}
+      and case when c.start_position is null then ${e}.created_at = c.ended_at
+        else ${e}.position >= c.start_position and not exists (select from boxcar.tape_entries x
+          where x.box_id = ${box} and x.kind = 'event' and x.position > c.start_position and x.position <= ${e}.position and x.payload->>'name' = 'turn.started') end))`;
+
+/** Whether ended turns wrote to tape `b` for agent $3 (R3). */
+export const READS_PART = `
+  exists (select from boxcar.turns c where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('$3')})`;
+
+/** `is_own` (R1) and `granted` (R2). Fails closed: no row, no right; to append is not to read. */
+export const HELD = `${holds('$3')} as is_own, ${grantOf('read')} as granted`;
+
+/** The same, and `readable` (all): reads the turns and entries of the whole tape for R3. */
+export const ACCESS = `${HELD}, ${READABLE} as readable`;
 
 /** The boxes that agent $3 may read a part of by R3. */
 export const WRITTEN_BOXES = `
@@ -94,22 +113,9 @@ export const KNOWS_END = `
     or exists (select from boxcar.grants g join boxcar.tape_entries e on e.box_id = b.id and e.position <= g.upto_position
       where ${isGranted('read', '$3')} and e.position >= coalesce(c.start_position, 1) and e.turn_id = c.id and e.card_id = c.deliverable_card_id))`;
 
-/** Positions that somebody may read. */
-export interface ReadableRange {
-  readonly from: number;
-  /** Infinity: to the head and beyond. */
-  readonly to: number;
+/** Whose rights decide about the entries of a tape one by one. */
+export interface PartReader {
+  readonly agentId: AgentId;
+  /** The tape that is read, whichever boxes its entries are in. */
+  readonly boxId: BoxId;
 }
-
-/** Reads an int4multirange as Postgres writes it: `{[1,4),[7,)}`. */
-export const readRanges = (text: string): readonly ReadableRange[] =>
-  [...text.matchAll(/\[(\d+),(\d*)\)/g)].map(([, from, to]) => ({
-    from: Number(from),
-    to: to === '' ? Number.POSITIVE_INFINITY : Number(to) - 1,
-  }));
-
-/** The same as Postgres reads it; null = no bound, which costs nothing. */
-export const toMultirange = (ranges: readonly ReadableRange[] | null | undefined): string | null =>
-  ranges == null
-    ? null
-    : `{${ranges.map(({ from, to }) => `[${from},${Number.isFinite(to) ? to + 1 : ''})`).join(',')}}`;
