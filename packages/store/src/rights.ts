@@ -27,7 +27,7 @@ export const grantOf = (mode: 'read' | 'append', agent = '$3'): string => `
   (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g where ${isGranted(mode, agent)})`;
 
 /** Whether `agent` owns or made box `b`, or is the operator of its project `p`. */
-export const owns = (agent: string): string =>
+const owns = (agent: string): string =>
   `(p.operator_agent_id = ${agent} or b.owner_agent_id = ${agent} or b.maker_agent_id = ${agent})`;
 
 export const OWNS = owns('$3');
@@ -68,7 +68,7 @@ const readableOf = (agent: string, isGrant: string): string => `
   end`;
 
 /** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box all or none. */
-export const READABLE = readableOf('$3', isGranted('read', '$3'));
+const READABLE = readableOf('$3', isGranted('read', '$3'));
 
 /** The positions of box `b` that `agent` may read, or could until its grant expired. */
 export const onceReadable = (agent: string): string => readableOf(agent, wasGranted('read', agent));
