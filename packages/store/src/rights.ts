@@ -12,15 +12,15 @@
 import { type AgentId, type BoxId, ENTRY_KINDS } from '@boxcar/kernel';
 
 /**
- * The grant of `agent` on box `b`, whether it has expired or not, as a condition on the grant `g`. Ends of turns wrote grants once, and
+ * The grant of `agent` on a box, whether it has expired or not, as a condition on the grant `g`. Ends of turns wrote grants once, and
  * older builds still do: these are ignored.
  */
-const wasGranted = (mode: 'read' | 'append', agent: string): string =>
-  `g.agent_id = ${agent} and g.box_id = b.id and g.mode = '${mode}' and g.source not like 'turn:%'`;
+const wasGranted = (mode: 'read' | 'append', agent: string, box = 'b.id'): string =>
+  `g.agent_id = ${agent} and g.box_id = ${box} and g.mode = '${mode}' and g.source not like 'turn:%'`;
 
 /** The same, as it is now. */
-const isGranted = (mode: 'read' | 'append', agent: string): string =>
-  `${wasGranted(mode, agent)} and (g.expires_at is null or g.expires_at > now())`;
+const isGranted = (mode: 'read' | 'append', agent: string, box = 'b.id'): string =>
+  `${wasGranted(mode, agent, box)} and (g.expires_at is null or g.expires_at > now())`;
 
 /** The right of `agent` to box `b` by a grant; null without one. */
 export const grantOf = (mode: 'read' | 'append', agent = '$3'): string => `
@@ -78,8 +78,7 @@ export const onceReadable = (agent: string): string => readableOf(agent, wasGran
  * long the tape is.
  */
 export const readsEntry = (e: string, box: string, agent: string): string => `
-  (exists (select from boxcar.grants g where g.agent_id = ${agent} and g.box_id = ${box} and g.mode = 'read' and (g.expires_at is null or g.expires_at > now())
-      and g.source not like 'turn:%' and (g.upto_position is null or g.upto_position >= ${e}.position))
+  (exists (select from boxcar.grants g where ${isGranted('read', agent, box)} and (g.upto_position is null or g.upto_position >= ${e}.position))
     or exists (select from boxcar.turns c where c.id = ${e}.turn_id and c.output_box_id = ${box} and ${e}.box_id = ${box} and ${wroteFor(agent)}
       and case when c.start_position is null then ${e}.created_at = c.ended_at
         else ${e}.position >= c.start_position and not exists (select from boxcar.tape_entries x
