@@ -157,7 +157,13 @@ export type {
   PackingOffer,
   PackingStrategy,
 } from './packing-strategy.js';
-export { checkDelegation, type DelegationTarget, mayDelegate } from './policy.js';
+export {
+  checkDelegation,
+  checkReuse,
+  type DelegationTarget,
+  mayDelegate,
+  type ReuseTarget,
+} from './policy.js';
 export {
   type Doorbell,
   type DoorbellSubscription,

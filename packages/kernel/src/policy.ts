@@ -32,3 +32,30 @@ export function checkDelegation(
     },
   });
 }
+
+/** An agent that is to get a turn. */
+export interface ReuseTarget {
+  readonly agentId: string;
+  readonly name: string;
+  readonly ownerAgentId: string | null;
+  readonly isShared: boolean;
+  /** The caller may append to its tape without end. */
+  readonly mayAppend: boolean;
+}
+
+/**
+ * Whether a caller may give turns to an agent that exists, by a right that is asked for in addition to the policy.
+ *
+ * @throws KernelError `delegation_denied`. Rule: docs/security.md, "Giving turns to an agent that exists".
+ */
+export function checkReuse(
+  caller: { readonly agentId: string; readonly isOperator: boolean },
+  { agentId, name, ownerAgentId, isShared, mayAppend }: ReuseTarget,
+): void {
+  if (caller.isOperator || isShared || mayAppend) return;
+  if (caller.agentId === agentId || caller.agentId === ownerAgentId) return;
+  throw new KernelError('delegation_denied', {
+    message: `Agent ${caller.agentId} may not give turns to agent '${name}': it did not make it and may not append to its tape, and '${name}' is not shared.`,
+    details: { agent_id: agentId, source_agent_id: caller.agentId },
+  });
+}

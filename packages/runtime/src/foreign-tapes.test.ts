@@ -1,5 +1,6 @@
 /** What an agent may read of the tapes of others, tried at every door. Rule: docs/security.md. */
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
+import { waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { SubmitOptions } from './submit/options.js';
 import { type Harness, harness } from './testing/harness.js';
@@ -9,9 +10,12 @@ const SECRET = 'xylophone';
 const OWN = 'answer-for-the-parent';
 
 const prompts = new Map<string, string>();
+/** Turns whose instruction is `work` wait for it. */
+let gate: Promise<void> | undefined;
 /** Says what its instruction says, or calls what it names. */
-const actor: ScriptedFunction = ({ turn, messages }, { call }) => {
+const actor: ScriptedFunction = async ({ turn, messages }, { call }) => {
   prompts.set(turn.turnId, JSON.stringify(messages));
+  if (turn.instruction === 'work') await gate;
   const [, tool, args] = /^call (\w+) (.+)$/s.exec(String(turn.instruction)) ?? [];
   if (turn.step === 1 && tool !== undefined) return { toolCalls: [call(tool, JSON.parse(args ?? '{}'))] };
   const [last] = messages.flatMap((message) => (message.role === 'tool' ? [String(message.content)] : []));
@@ -173,6 +177,180 @@ describe('of a tape that an agent was not given', () => {
     expect(shown).toContain(OWN);
     expect(shown).not.toContain(SECRET);
     expect(await grants(other.id)).toEqual([]);
+  });
+
+  test('a grant that is passed on by a handoff ends where it ends for its holder', async () => {
+    const target = await agent({ shared: true });
+    const parent = await agent();
+    const other = await agent();
+    const box = await boxOf(target.id);
+    await turn(target.name, 'hello');
+    const handoff = (to: string, position: number, options: SubmitOptions = {}) =>
+      submit(
+        'context_handoff',
+        {
+          target_ref: to,
+          reason: 'look',
+          summary: 'see',
+          tape_ref: `tape://default/${box}/entry/${position}`,
+        },
+        options,
+      );
+    const uptoOf = async (agentId: string) =>
+      (
+        await h.rows<{ upto_position: number }>(
+          'select upto_position from boxcar.grants where agent_id = $1 and box_id = $2',
+          [agentId, box],
+        )
+      ).map(({ upto_position: upto }) => upto);
+    await handoff(parent.name, 3);
+    await turn(target.name, `keep ${SECRET} to yourself`);
+    const ask = { target_strategy: 'reuse', target_ref: target.name, instruction: OWN, wait: true };
+    await turn(parent.name, `call delegate_async ${JSON.stringify(ask)}`);
+    const theirs = await h.runtime.tape({ box }, { as: parent.name });
+    const readable = await theirs.query().kinds('message').all();
+    const last = Number(readable.at(-1)?.position);
+    expect(last).toBeGreaterThan(3);
+    const as = { sourceAgentId: parent.name };
+    const given = await submit(
+      'provision_agent',
+      { action: 'create', agent_id: `own-${++n}`, profile_name: 'worker' },
+      as,
+    );
+    const { turn_id: turnId = '' } = await handoff(given.agent_id ?? '', last, as);
+    await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    // The place is behind the grant: its packed context is all that is given.
+    expect(prompts.get(turnId)).toContain(OWN);
+    expect(prompts.get(turnId)).not.toContain(SECRET);
+    expect(await uptoOf(given.agent_id ?? '')).toEqual([]);
+    // A place within the grant, with a head behind it.
+    const ref = `tape://default/${box}/anchor/session%2Fstart?head=${last}`;
+    const second = await submit(
+      'context_handoff',
+      { target_ref: given.agent_id, reason: 'look', summary: 'see', tape_ref: ref },
+      as,
+    );
+    await h.runtime.waitForTurn(second.turn_id ?? '', { timeoutMs: 20_000 });
+    expect(await uptoOf(given.agent_id ?? '')).toEqual([3]);
+    const asGiven = await h.runtime.tape({ box }, { as: given.agent_id ?? '' });
+    expect(JSON.stringify(await asGiven.query().all())).not.toContain(SECRET);
+    await submit(
+      'grant_box',
+      { box_id: box, grantee: other.name, mode: 'read' },
+      { sourceAgentId: given.agent_id ?? '' },
+    );
+    expect(await uptoOf(other.id)).toEqual([3]);
+  });
+
+  const secretContext = async () =>
+    (
+      await submit('create_box', {
+        cards: [{ type: 'task.context', role: 'user', content: { kind: 'text', text: `private ${SECRET}` } }],
+      })
+    ).box_id;
+  const clone = async (of: string, as: string): Promise<string | undefined> => {
+    const { turn_id: turnId = '' } = await submit(
+      'delegate_async',
+      { target_strategy: 'clone', target_ref: of, instruction: 'clone', history: 'full' },
+      { sourceAgentId: as },
+    );
+    await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    return prompts.get(turnId);
+  };
+
+  test('a clone shows the contexts of turns only to readers of these contexts, and to who launched the agent', async () => {
+    const lead = await agent();
+    const session = await lead.tape.forkSession(`session-${lead.name}`, {
+      profile: 'worker',
+      triggerOnComplete: 'notify_parent',
+    });
+    const context = await secretContext();
+    const told = await turn(session.name, OWN, {}, { context_box_id: context });
+    await waitFor(
+      async () =>
+        (await h.rows('select from boxcar.turns where id = $1 and told_agent_id is not null', [told.turnId]))
+          .length === 1,
+      { message: 'the end is told', deadlineMs: 20_000 },
+    );
+    const toldClone = await clone(session.name, lead.name);
+    expect(toldClone).toContain(OWN);
+    expect(toldClone).not.toContain(SECRET);
+
+    const owner = await agent();
+    const reader = await agent();
+    const { agent_id: id = '' } = await submit(
+      'provision_agent',
+      { action: 'create', agent_id: `own-${++n}`, profile_name: 'worker' },
+      { sourceAgentId: owner.name },
+    );
+    await turn(id, OWN, {}, { context_box_id: context });
+    const box = await boxOf(id);
+    await submit('grant_box', { box_id: box, grantee: reader.name, mode: 'read' });
+    expect(await clone(id, owner.name)).toContain(SECRET);
+    const read = await clone(id, reader.name);
+    expect(read).toContain(OWN);
+    expect(read).not.toContain(SECRET);
+  });
+
+  test('a session shows the contexts of its line, so who forks it must be able to read them', async () => {
+    const target = await agent();
+    const reader = await agent();
+    const context = await secretContext();
+    await turn(target.name, OWN, {}, { context_box_id: context });
+    const [own] = await h.rows<{ context_box_id: string }>(
+      'select context_box_id from boxcar.turns where agent_id = $1',
+      [target.id],
+    );
+    await submit('grant_box', { box_id: await boxOf(target.id), grantee: reader.name, mode: 'read' });
+    const theirs = await h.runtime.tape({ agent: target.name }, { as: reader.name });
+    await expect(theirs.forkSession(`session-${++n}`)).rejects.toMatchObject({
+      code: 'box_not_authorized',
+      details: { context_box_id: own?.context_box_id },
+    });
+    // Views that begin with the intention show none of them.
+    const intention = { next_steps: 'go on', context_summary: 'see' };
+    const later = await theirs.forkSession(`session-${++n}`, { intention, view: 'last_anchor' });
+    const { turnId } = await turn(later.name, 'say', { sourceAgentId: reader.name });
+    expect(prompts.get(turnId)).not.toContain(SECRET);
+    await submit('grant_box', { box_id: own?.context_box_id, grantee: reader.name, mode: 'read' });
+    const whole = await theirs.forkSession(`session-${++n}`);
+    const second = await turn(whole.name, 'say', { sourceAgentId: reader.name });
+    expect(prompts.get(second.turnId)).toContain(SECRET);
+    // The agent itself is shown them anyway.
+    const self = await h.runtime.tape({ agent: target.name }, { as: target.name });
+    expect(await self.forkSession(`session-${++n}`)).toMatchObject({ name: `session-${n}` });
+  });
+
+  test('what two turns wrote for a parent is packed without the entries between them', async () => {
+    const target = await agent({ shared: true });
+    const parent = await agent();
+    const ask = (instruction: string, wait: boolean) =>
+      turn(
+        parent.name,
+        `call delegate_async ${JSON.stringify({ target_strategy: 'reuse', target_ref: target.name, instruction, wait })}`,
+      );
+    await ask(OWN, true);
+    await target.tape.append([{ kind: 'message', content: `between ${SECRET}` }]);
+    let open = (): void => undefined;
+    gate = new Promise((settle) => {
+      open = settle;
+    });
+    const busy = await submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: target.name,
+      instruction: 'work',
+    });
+    await ask('never', false);
+    const [never] = await h.rows<{ id: string }>(
+      "select id from boxcar.turns where agent_id = $1 and status = 'queued'",
+      [target.id],
+    );
+    await submit('cancel', { turn_id: never?.id });
+    open();
+    await h.runtime.waitForTurn(busy.turn_id ?? '', { timeoutMs: 20_000 });
+    const seen = await clone(target.name, parent.name);
+    expect(seen).toContain(OWN);
+    expect(seen).not.toContain(SECRET);
   });
 
   test('a clone and a collect see no more than a reader', async () => {

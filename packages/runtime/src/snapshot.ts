@@ -25,8 +25,9 @@ const keyOf = ({ agentId, isFull, argument }: SnapshotWish): string => `${agentI
 
 /**
  * What agents see, as boxes to inherit: the state of the last anchor, then the tape since, with each turn's context in
- * its place. Calls of an open step are left out: nobody has answered them yet. Two statements, however many agents; the
- * same wish again is the same snapshot.
+ * its place. Calls of an open step are left out: nobody has answered them yet. Of an agent that the caller neither is nor has
+ * launched, contexts that the caller may not read are left out. Two statements, however many agents; the same wish again is the
+ * same snapshot.
  *
  * @throws KernelError `box_not_authorized` when the caller may not read an agent's tape.
  */
@@ -58,11 +59,13 @@ export async function takeSnapshots(
         if (id !== null) contextIds.add(id);
   });
   const contexts = await loadBoxes(tools.db, [...contextIds], actor);
+  const readable = new Map([...contexts].filter(([, box]) => box.isReadable));
   const snapshots = new Map(
-    distinct.map((wish, index) => [
-      keyOf(wish),
-      assemble(loaded[index] ?? [], contexts, { ...wish, rule: 'snapshot' }),
-    ]),
+    distinct.map((wish, index) => {
+      const entries = loaded[index] ?? [];
+      const isOwn = wish.agentId === source.agentId || entries[0]?.is_ward === true;
+      return [keyOf(wish), assemble(entries, isOwn ? contexts : readable, { ...wish, rule: 'snapshot' })];
+    }),
   );
   return wishes.map((wish) => snapshots.get(keyOf(wish)) ?? []);
 }
@@ -111,8 +114,12 @@ export function assemble(
 
   const isBootstrap = first.last_anchor_position === 1;
   let needsEarlyContext = !options.isFull;
+  let last = 0;
   for (const entry of entries) {
     if (entry.position === null) continue;
+    // A segment is read from its first position to its last. Entries that are missing here may not be read.
+    if (entry.position > last + 1) close();
+    last = entry.position;
     // Entries before the anchor are only there because their step reaches over it; the anchor itself carries the state.
     if (needsEarlyContext && entry.position > first.last_anchor_position) {
       addContext(first.early_context_box_id);

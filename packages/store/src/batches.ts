@@ -27,7 +27,7 @@ import type {
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { lostCause } from './dead-letters.js';
-import { READABLE } from './rights.js';
+import { KNOWS_END } from './rights.js';
 import type { EndableTurn } from './sweep-turns.js';
 
 /**
@@ -204,14 +204,10 @@ export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
   await run(tx, DETACH, [batchId]);
 }
 
-// Of a tape that may be read in part, the end of a turn may be known only when it stands in that part.
 const JOINABLE = statement(`
-  select t.id as turn_id, t.output_box_id, coalesce(o.agent_id = $3, false) or (select upper_inf(r.readable) or exists (select from boxcar.tape_entries e
-          where e.box_id = b.id and e.position >= coalesce(t.start_position, 1) and e.position <@ r.readable and e.turn_id = t.id and e.card_id = t.deliverable_card_id)
-        from (select ${READABLE} as readable) r) as is_readable
-  from boxcar.turns t join boxcar.projects p on p.id = t.project_id join boxcar.boxes b on b.id = t.output_box_id
-    left join boxcar.turns o on o.id = t.parent_turn_id
-  where t.id = any ($1::uuid[]) and t.project_id = $2`);
+  select c.id as turn_id, c.output_box_id, coalesce(${KNOWS_END}, false) as is_readable
+  from boxcar.turns c join boxcar.projects p on p.id = c.project_id join boxcar.boxes b on b.id = c.output_box_id
+  where c.id = any ($1::uuid[]) and c.project_id = $2`);
 
 export interface JoinableTurn extends pg.QueryResultRow {
   readonly turn_id: TurnId;

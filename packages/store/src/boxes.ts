@@ -14,7 +14,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { ACCESS, grantOf, WRITTEN_BOXES } from './rights.js';
+import { ACCESS, grantOf, HELD, readsEntry, WRITTEN_BOXES } from './rights.js';
 import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 
 /**
@@ -311,17 +311,17 @@ export async function findCards(
 
 const READABLE_CARDS = statement(`
   with want_boxes as materialized (
-    select b.*, ${ACCESS} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+    select b.*, ${HELD} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.project_id = $2 and (b.owner_agent_id = $3 or b.maker_agent_id = $3
       or b.id in (select g.box_id from boxcar.grants g where g.agent_id = $3)
       or b.id in (${WRITTEN_BOXES}))
   ),
-  seg as (${SEGMENTS} and readable <> '{}'),
+  seg as (${SEGMENTS} and (b.is_own or b.granted is not null)),
   leaf as (${LEAVES}
     union all
     select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
     from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
-    where b.kind = 'tape' and e.position <@ b.readable
+    where b.kind = 'tape' and (b.is_own or ${readsEntry('e', 'b.id', '$3')})
   )
   select distinct card_id from leaf where card_id = any ($1::uuid[])`);
 
@@ -367,7 +367,7 @@ const SNAPSHOTS = statement(`
     from begun b cross join lateral ${entriesOf('b', { from: 'case when w.is_full then 1 else b.from_position end', to: 'b.last_position' })} e
     where e.position <@ b.reads
   )
-  select b.id as tape_id, b.is_readable, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
+  select b.id as tape_id, b.is_readable, b.is_ward, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
     (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id
   from begun b left join entries e on true
@@ -378,6 +378,8 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly tape_id: BoxId;
   /** False: the actor may not see what this agent sees; then there are no entries. */
   readonly is_readable: boolean;
+  /** The actor launched this agent. */
+  readonly is_ward: boolean | null;
   /** The anchor its view begins with. */
   readonly last_anchor_position: number;
   readonly position: number | null;

@@ -232,6 +232,7 @@ export {
   passUnseen,
   tellEnd,
 } from './notices.js';
+export { findNotifyRefusal, findSessionMaker } from './notify-rights.js';
 export {
   type HandlerScope,
   handlerScope,
@@ -285,7 +286,7 @@ export {
   type SendMark,
 } from './queue-calls.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
-export type { ReadableRange } from './rights.js';
+export type { PartReader } from './rights.js';
 export { tables } from './schema.js';
 export {
   findSession,

@@ -17,7 +17,7 @@ import {
   toDatabaseError,
 } from './db.js';
 import { TAPE_INVARIANTS } from './invariants-tapes.js';
-import { wroteFor } from './rights.js';
+import { onceReadable } from './rights.js';
 
 export interface Invariant {
   readonly name: string;
@@ -54,6 +54,19 @@ const SEGMENTS = `
   from scope t join boxcar.boxes b on b.id = t.context_box_id
     cross join lateral jsonb_array_elements(b.segments) with ordinality s(value, ord)
     cross join lateral jsonb_to_record(s.value) as x(rule text, via uuid, source uuid, "from" int, "to" int, skip int[], count int, tokens int)`;
+
+/**
+ * Whether box `b` is the tape, or a context that is shown on the line of the tape, of the agent that the turn's agent was cloned from,
+ * and the maker of the context box `made` is or has launched this agent.
+ */
+const IS_SEEN_BY_WARD = `exists (
+    select from boxcar.agents clone join boxcar.agents ward on ward.id = clone.derived_from
+    where clone.id = made.turn_agent_id and (ward.id = made.maker_agent_id or ward.owner_agent_id = made.maker_agent_id) and exists (
+      select from (
+        select ward.id union all
+        select part.owner_agent_id from boxcar.boxes tape cross join lateral unnest(tape.line_boxes) l(id) join boxcar.boxes part on part.id = l.id
+        where tape.id in (ward.tape_box_id, (select s.id from boxcar.sessions s where s.agent_id = ward.id))
+      ) reader(id) where reader.id = b.owner_agent_id or exists (select from boxcar.grants g where g.box_id = b.id and g.agent_id = reader.id and g.mode = 'read')))`;
 
 /** The newest batches, and those that have not ended. */
 const BATCHES = `select * from boxcar.batches where id in (
@@ -418,15 +431,21 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'readable-by-grant',
-    rule: 'what was inherited from a box was owned, made or granted; packing with access `trusted` is the one way around it',
+    rule: 'each position that was inherited or cloned from a box could be read by the maker; packing with access `trusted` is the one way around it',
     when: 'always',
-    broken: `select distinct b.id, 'inherits from ' || n.id || ', which ' || b.maker_agent_id || ' may not read' as what
-      ${SEGMENTS} join boxcar.boxes n on n.id = coalesce(x.via, x.source) join boxcar.projects p on p.id = b.project_id
-      where x.rule = 'inherit' and (n.project_id <> b.project_id or not (
-        coalesce(b.maker_agent_id in (p.operator_agent_id, n.owner_agent_id, n.maker_agent_id), false)
-        or exists (select from boxcar.grants g where g.box_id = n.id and g.agent_id = b.maker_agent_id and g.mode = 'read')
-        or exists (select from boxcar.turns c where c.output_box_id = n.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('b.maker_agent_id')})
-        or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = b.maker_agent_id and f.box_id = n.id)))`,
+    // A grant may have expired since. Boxes from before migration 16 may have been packed by grants that it has removed.
+    broken: `
+      with made as (
+        select b.id, b.project_id, b.maker_agent_id, t.agent_id as turn_agent_id, x.rule, coalesce(x.via, x.source) as box_id, x."from", x."to",
+          case when x.via is null then int4multirange(int4range(x."from", greatest(x."from", x."to" + 1))) - coalesce((select range_agg(int4range(v, v, '[]')) from unnest(x.skip) v), '{}')
+            else '{[1,2)}' end as positions
+        ${SEGMENTS}
+        where x.rule in ('inherit', 'snapshot') and b.created_at > coalesce((select v.applied_at from boxcar.schema_version v where v.version = 16), '-infinity')
+      )
+      select distinct made.id, made.rule || 's ' || made."from" || ' to ' || made."to" || ' of ' || b.id || ', which ' || coalesce(made.maker_agent_id::text, 'nobody') || ' may not read' as what
+      from made join boxcar.boxes b on b.id = made.box_id join boxcar.projects p on p.id = made.project_id
+      where b.project_id <> made.project_id
+        or not (made.positions <@ (${onceReadable('made.maker_agent_id')}) or (made.rule = 'snapshot' and ${IS_SEEN_BY_WARD}))`,
   },
   {
     name: 'prompt-has-manifest',

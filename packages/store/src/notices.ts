@@ -8,12 +8,14 @@
  *     (`turns.unseen_position`), another one is due. Without such a turn the agent gets one, submitted under a key. A turn that waits for
  *     the session's gets the result as that of its call, and is waited for no more.
  */
-import type { AgentId, BoxId, FinalStatus, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
+import type { AgentId, BoxId, FinalStatus, JsonValue, KernelError, ProjectId, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement, type Tx } from './db.js';
 import { notSetAside } from './dead-letters.js';
 import { type LockLimit, transactWithin } from './lock-limit.js';
+import { findNotifyRefusal } from './notify-rights.js';
 import { currentOf } from './tape-forks.js';
+import { lockGrants } from './tape-refs.js';
 import { findActiveTurn } from './tape-reset.js';
 import { appendWithin, type NewTapeEntry } from './tapes.js';
 
@@ -51,14 +53,36 @@ export interface Notice {
     /** The parent's tape as it is now, and its agent; null: there is none any more. */
     readonly parentBoxId: BoxId | null;
     readonly parentAgentId: AgentId | null;
+    /** Who forked the session; null: it is gone. */
+    readonly makerId: AgentId | null;
     /** A turn of that agent waited for this one to its end: it gets the result as that of its call. */
     readonly isAwaited: boolean;
   } | null;
   /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
   readonly unseenPosition: number | null;
-  /** The session's turn that was told there; the turn itself when that has been purged, or is what is told. */
-  readonly causeId: TurnId;
+  /**
+   * The sessions' turns whose ends are to be read, the newest first: what is told here, or what was told there and has not been read.
+   * The turn itself when those have been purged. At most {@link MAX_CAUSES}.
+   */
+  readonly causeIds: readonly TurnId[];
 }
+
+/** A turn can be started in the run of each of them. */
+const MAX_CAUSES = 100;
+
+/** As far as any turn has read tape `box`; 0: none has. */
+const lastRead = (box: string): string => `
+  coalesce((select r.at from boxcar.tape_entries x cross join lateral (select max(s.to_position) as at from boxcar.steps s where s.turn_id = x.turn_id and s.committed_at is not null) r
+    where x.box_id = ${box} and x.kind = 'event' and x.payload->>'name' = 'turn.started' and r.at is not null order by x.position desc limit 1), 0)`;
+
+/** The turns of sessions whose ends turn `t` should have read on its tape, and that no turn has read; the newest first. */
+export const UNREAD_CAUSES = `
+  select s.id, s.run_id from (select ${lastRead('t.output_box_id')} as at) r cross join lateral (
+      select e.position, (e.meta->'fork_result'->>'turn_id')::uuid as turn_id from boxcar.tape_entries e
+      where e.box_id = t.output_box_id and e.kind = 'message' and e.position > r.at and e.position <= t.unseen_position and e.meta ? 'fork_result'
+      order by e.position desc limit ${MAX_CAUSES}) e
+    join boxcar.turns s on s.id = e.turn_id
+  order by e.position desc`;
 
 // The tape that `p` is now; of a fork that was merged the one it was merged into, of a discarded one none.
 const TOLD_ON = `(
@@ -84,18 +108,18 @@ const LOAD = statement(`
     t.output_box_id as "outputBoxId", t.start_position as "startPosition",
     coalesce((select e.position from boxcar.tape_entries e where e.box_id = b.id and e.turn_id = t.id order by e.position desc limit 1), b.head_position) as "lastPosition",
     case when t.notifies then (
-      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'isAwaited', ${IS_AWAITED})
+      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'isAwaited', ${IS_AWAITED},
+        'makerId', (select a.owner_agent_id from boxcar.agents a where a.id = t.agent_id))
       from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
     t.unseen_position as "unseenPosition",
-    coalesce((select s.id from boxcar.tape_entries e join boxcar.turns s on s.id = (e.meta->'fork_result'->>'turn_id')::uuid
-      where not t.notifies is true and e.box_id = t.output_box_id and e.position = t.unseen_position), t.id) as "causeId"
+    case when t.notifies then array[t.id] else array(select c.id from (${UNREAD_CAUSES}) c) end as "causeIds"
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);
 
 /** What is to be told of a turn; undefined when nothing is. */
 export async function loadNotice(db: Queryable, turnId: TurnId): Promise<Notice | undefined> {
   const [row] = await run<Notice & pg.QueryResultRow>(db, LOAD, [turnId]);
-  return row;
+  return row && (row.causeIds.length > 0 ? row : { ...row, causeIds: [row.turnId] });
 }
 
 const LOCK_AGENT = statement(
@@ -147,11 +171,16 @@ export type Told =
   /** The parent was reset meanwhile, or has ended as a fork: look again. */
   | 'moved';
 
-/** Appends the message of a turn's end to the parent's tape, once, and says who will read it. */
+/**
+ * Appends the message of a turn's end to the parent's tape, once, and says who will read it. The maker of a session that may not give
+ * the parent's agent turns any more may not have it told either: then the tape gets one event for the session.
+ *
+ * @param why - The event of a refusal.
+ */
 export function tellEnd(
   pool: pg.Pool,
   notice: Notice,
-  entry: NewTapeEntry,
+  { entry, why }: { readonly entry: NewTapeEntry; readonly why: (refusal: KernelError) => NewTapeEntry },
   limit: LockLimit = {},
 ): Promise<Told> {
   const { turnId, projectId, agentId, session } = notice;
@@ -162,19 +191,26 @@ export function tellEnd(
       await run(tx, TOLD, [turnId]);
       return 'told';
     }
+    const makerId = session?.makerId ?? agentId;
+    await lockGrants(tx, [parentBoxId], makerId);
     if (parentAgentId !== null && (await run(tx, LOCK_AGENT, [parentAgentId, parentBoxId])).length === 0)
       return 'moved';
     const { told, reader } = await lockReader(tx, turnId, parentBoxId);
     if (told?.notifies !== true) return 'told';
+    const refusal = await findNotifyRefusal(tx, { projectId, boxId: parentBoxId, makerId });
     const appended = await appendWithin(tx, {
       boxId: parentBoxId,
       projectId,
       actorId: agentId,
-      dedupKey: `fork-result:${turnId}`,
-      entries: [entry],
+      dedupKey: refusal === undefined ? `fork-result:${turnId}` : `not-told:${agentId}`,
+      entries: [refusal === undefined ? entry : why(refusal)],
       access: 'trusted',
     });
     if (appended.outcome !== 'appended') return 'moved';
+    if (refusal !== undefined) {
+      await run(tx, TOLD, [turnId]);
+      return 'told';
+    }
     if (parentAgentId !== null) await run(tx, MAY_READ, [turnId, parentAgentId]);
     if (parentAgentId !== null && session?.isAwaited !== true) {
       if (reader === null) return 'wake';
@@ -207,11 +243,11 @@ export function passUnseen(
   });
 }
 
-/** Once the agent has a turn that reads it, or none is started: then its tape says why. */
+/** Once the agent has a turn that reads it, or none is started: then its tape says why, for each turn that would have started it. */
 export function closeNotice(
   pool: pg.Pool,
   notice: Notice,
-  why: NewTapeEntry | undefined,
+  why: readonly NewTapeEntry[],
   limit: LockLimit = {},
 ): Promise<void> {
   const { turnId, projectId, agentId, session, unseenPosition, outputBoxId } = notice;
@@ -220,14 +256,14 @@ export function closeNotice(
     const closed = await (session !== null
       ? run(tx, TOLD, [turnId])
       : run(tx, SEEN, [turnId, unseenPosition]));
-    if (why === undefined || boxId === null || closed.length === 0) return;
+    if (why.length === 0 || boxId === null || closed.length === 0) return;
     // A tape that was archived meanwhile keeps what it has.
     await appendWithin(tx, {
       boxId,
       projectId,
       actorId: agentId,
       dedupKey: `not-started:${turnId}:${unseenPosition ?? 'end'}`,
-      entries: [why],
+      entries: why,
       access: 'trusted',
     });
   });

@@ -9,17 +9,35 @@
  *     follows from the rows of the turns: nobody writes it, takes it back or passes it on.
  */
 
-import { ENTRY_KINDS } from '@boxcar/kernel';
+import { type AgentId, type BoxId, ENTRY_KINDS } from '@boxcar/kernel';
 
-/** The right of agent $3 to box `b`, as it stands. Ends of turns wrote grants once, and older builds still do: they say nothing. */
-export const grantOf = (mode: 'read' | 'append'): string => `
-  (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g
-    where g.agent_id = $3 and g.box_id = b.id and g.mode = '${mode}' and (g.expires_at is null or g.expires_at > now()) and g.source not like 'turn:%')`;
+/**
+ * The grant of `agent` on a box, whether it has expired or not, as a condition on the grant `g`. Ends of turns wrote grants once, and
+ * older builds still do: these are ignored.
+ */
+const wasGranted = (mode: 'read' | 'append', agent: string, box = 'b.id'): string =>
+  `g.agent_id = ${agent} and g.box_id = ${box} and g.mode = '${mode}' and g.source not like 'turn:%'`;
 
-/** Whether agent $3 owns or made box `b`, or is the operator of its project `p`. */
-export const OWNS = '(p.operator_agent_id = $3 or b.owner_agent_id = $3 or b.maker_agent_id = $3)';
+/** The same, as it is now. */
+const isGranted = (mode: 'read' | 'append', agent: string, box = 'b.id'): string =>
+  `${wasGranted(mode, agent, box)} and (g.expires_at is null or g.expires_at > now())`;
 
-const HOLDS = `(${OWNS} or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = $3 and f.box_id = b.id))`;
+/** The right of `agent` to box `b` by a grant; null without one. */
+export const grantOf = (mode: 'read' | 'append', agent = '$3'): string => `
+  (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g where ${isGranted(mode, agent)})`;
+
+/** Whether `agent` owns or made box `b`, or is the operator of its project `p`. */
+const owns = (agent: string): string =>
+  `(p.operator_agent_id = ${agent} or b.owner_agent_id = ${agent} or b.maker_agent_id = ${agent})`;
+
+export const OWNS = owns('$3');
+
+const holds = (agent: string): string =>
+  `(${owns(agent)} or exists (select from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id where a.id = ${agent} and f.box_id = b.id))`;
+
+/** Whether `agent` may read all of box `b` of project `p`, what is appended later included. */
+export const readsAll = (agent: string): string => `
+  (${holds(agent)} or exists (select from boxcar.grants g where ${isGranted('read', agent)} and g.upto_position is null))`;
 
 /** Whether an ended turn `c` wrote for `agent` (R3). */
 export const wroteFor = (agent: string): string => `
@@ -30,7 +48,7 @@ const KINDS = `'{${ENTRY_KINDS.join(',')}}'`;
 
 // The entries of a turn stand between its start and the start of the next one: a tape has one turn at a time. A turn that ended
 // before it began has left entries of that moment.
-const WRITTEN_FOR = `
+const writtenFor = (agent: string): string => `
   (select range_agg(int4range(w.position, w.position, '[]'))
     from boxcar.turns c
       cross join lateral (select min(x.position) as at from boxcar.tape_entries x
@@ -41,44 +59,62 @@ const WRITTEN_FOR = `
         union all
         select e.position from boxcar.tape_entries e
         where c.start_position is null and e.box_id = b.id and e.kind = any (${KINDS}) and e.created_at = c.ended_at and e.turn_id = c.id) w
-    where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('$3')})`;
+    where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor(agent)})`;
 
-/** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box all or none. */
-export const READABLE = `
-  case when ${HOLDS} then '{[1,)}'::int4multirange
-    else coalesce((select int4multirange(int4range(1, g.upto_position, '[]')) from boxcar.grants g
-        where g.agent_id = $3 and g.box_id = b.id and g.mode = 'read' and (g.expires_at is null or g.expires_at > now()) and g.source not like 'turn:%'), '{}')
-      + coalesce(case when b.kind = 'tape' then ${WRITTEN_FOR} end, '{}')
+const readableOf = (agent: string, isGrant: string): string => `
+  case when ${holds(agent)} then '{[1,)}'::int4multirange
+    else coalesce((select int4multirange(int4range(1, g.upto_position, '[]')) from boxcar.grants g where ${isGrant}), '{}')
+      + coalesce(case when b.kind = 'tape' then ${writtenFor(agent)} end, '{}')
   end`;
 
-/** `is_own` (R1), `granted` (R2) and `readable` (all). Fails closed: no row, no right; to append is not to read. */
-export const ACCESS = `${HOLDS} as is_own, ${grantOf('read')} as granted, ${READABLE} as readable`;
+/** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box all or none. */
+const READABLE = readableOf('$3', isGranted('read', '$3'));
+
+/** The positions of box `b` that `agent` may read, or could until its grant expired. */
+export const onceReadable = (agent: string): string => readableOf(agent, wasGranted('read', agent));
+
+/**
+ * Whether `agent`, who does not hold tape `box`, may read entry `e` of it (R2, R3). Costs a few look-ups by key for each entry, however
+ * long the tape is.
+ */
+export const readsEntry = (e: string, box: string, agent: string): string => `
+  (exists (select from boxcar.grants g where ${isGranted('read', agent, box)} and (g.upto_position is null or g.upto_position >= ${e}.position))
+    or exists (select from boxcar.turns c where c.id = ${e}.turn_id and c.output_box_id = ${box} and ${e}.box_id = ${box} and ${wroteFor(agent)}
+      and case when c.start_position is null then ${e}.created_at = c.ended_at
+        else ${e}.position >= c.start_position and not exists (select from boxcar.tape_entries x
+          where x.box_id = ${box} and x.kind = 'event' and x.position > c.start_position and x.position <= ${e}.position and x.payload->>'name' = 'turn.started') end))`;
+
+/** Whether ended turns wrote to tape `b` for agent $3 (R3). */
+export const READS_PART = `
+  exists (select from boxcar.turns c where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('$3')})`;
+
+/** `is_own` (R1) and `granted` (R2). Fails closed: no row, no right; to append is not to read. */
+export const HELD = `${holds('$3')} as is_own, ${grantOf('read')} as granted`;
+
+/** The same, and `readable` (all): reads the turns and entries of the whole tape for R3. */
+export const ACCESS = `${HELD}, ${READABLE} as readable`;
 
 /** The boxes that agent $3 may read a part of by R3. */
 export const WRITTEN_BOXES = `
   select c.output_box_id from boxcar.boxes own
     join boxcar.tape_entries s on s.box_id = own.id and s.kind = 'event' and s.payload->>'name' = 'turn.started'
     join boxcar.turns c on c.parent_turn_id = s.turn_id
-    where own.owner_agent_id = $3 and own.kind = 'tape' and c.ended_at is not null
+    where own.owner_agent_id = $3 and own.kind = 'tape' and c.ended_at is not null and c.is_woken is not true
   union all
   select c.output_box_id from boxcar.turns c where c.told_agent_id = $3`;
 
-/** Positions that somebody may read. */
-export interface ReadableRange {
-  readonly from: number;
-  /** Infinity: to the head and beyond. */
-  readonly to: number;
+/**
+ * Whether agent $3 may know how turn `c` on tape `b` of project `p` ends: it asked for the turn, may read what the turn wrote, or may
+ * read the deliverable by a grant that ends somewhere.
+ */
+export const KNOWS_END = `
+  ((c.is_woken is not true and coalesce((select q.agent_id from boxcar.turns q where q.id = c.parent_turn_id) = $3, false)) or ${wroteFor('$3')} or ${readsAll('$3')}
+    or exists (select from boxcar.grants g join boxcar.tape_entries e on e.box_id = b.id and e.position <= g.upto_position
+      where ${isGranted('read', '$3')} and e.position >= coalesce(c.start_position, 1) and e.turn_id = c.id and e.card_id = c.deliverable_card_id))`;
+
+/** Whose rights decide about the entries of a tape one by one. */
+export interface PartReader {
+  readonly agentId: AgentId;
+  /** The tape that is read, whichever boxes its entries are in. */
+  readonly boxId: BoxId;
 }
-
-/** Reads an int4multirange as Postgres writes it: `{[1,4),[7,)}`. */
-export const readRanges = (text: string): readonly ReadableRange[] =>
-  [...text.matchAll(/\[(\d+),(\d*)\)/g)].map(([, from, to]) => ({
-    from: Number(from),
-    to: to === '' ? Number.POSITIVE_INFINITY : Number(to) - 1,
-  }));
-
-/** The same as Postgres reads it; null = no bound, which costs nothing. */
-export const toMultirange = (ranges: readonly ReadableRange[] | null | undefined): string | null =>
-  ranges == null
-    ? null
-    : `{${ranges.map(({ from, to }) => `[${from},${Number.isFinite(to) ? to + 1 : ''})`).join(',')}}`;

@@ -4,8 +4,9 @@ import type pg from 'pg';
 import { takeAgentName } from './agents.js';
 import { type Queryable, run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { readsAll } from './rights.js';
 import { LINE, lastingNameOf, type NewFork } from './tape-forks.js';
-import { viewStartAt } from './tape-line.js';
+import { entriesOf, viewStartAt } from './tape-line.js';
 
 export interface Session {
   /** Of its tape and its agent. */
@@ -37,16 +38,24 @@ const MAKE = statement(`
     where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
   ),
   ${LINE},
-  new_card as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where exists (select from p where p.profile_id is not null)),
+  start as materialized (select case when p.begin > p.at then p.begin else ${viewStartAt('p.id', 'p.begin')} end as position from p),
+  -- the agent of the tape, and who launched it, see these contexts anyway
+  hidden as materialized (
+    select b.id from p parent join boxcar.projects p on p.id = parent.project_id left join boxcar.agents o on o.id = parent.owner_agent_id and o.tape_box_id = parent.id cross join start
+      cross join lateral ${entriesOf('parent', { from: 'start.position', to: 'parent.at', where: "o.kind = 'event' and o.payload->>'name' = 'turn.started'" })} e
+      join boxcar.boxes b on b.id = (e.payload->'data'->>'context_box_id')::uuid
+    where p.operator_agent_id <> $8 and coalesce(o.id = $8 or o.owner_agent_id = $8, false) is false and not ${readsAll('$8')}
+    order by e.position desc limit 1
+  ),
+  new_card as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where exists (select from p where p.profile_id is not null and not exists (select from hidden))),
   made as (
     insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, anchor_count,
       view_anchor_position, view_position, parent_box_id, fork_position, line_boxes, line_ends)
     select $1, p.project_id, 'tape', $4, $4, $5, coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $3 and o.tape_name = $5), 0) + 1, p.at + 2 * p.anchors,
       case when p.anchors > 0 then p.at + 1 else p.last end, p.count + p.anchors,
       case when $12::boolean then p.begin end,
-      case when p.begin > p.at then p.begin else ${viewStartAt('p.id', 'p.begin')} end,
-      p.id, p.at, line.boxes, line.ends
-    from p cross join line where p.profile_id is not null returning id, fork_position
+      start.position, p.id, p.at, line.boxes, line.ends
+    from p cross join line cross join start where p.profile_id is not null and not exists (select from hidden) returning id, fork_position
   ),
   new_agent as (
     insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id)
@@ -67,7 +76,7 @@ const MAKE = statement(`
     insert into boxcar.sessions (id, project_id, name, agent_id, parent_box_id, parent_session_id, from_anchor, from_position, notifies)
     select made.id, $3, $5, $4, p.id, ${lastingNameOf('p')}, $10, p.begin, $11 from made cross join p returning id
   )
-  select p.profile_id is not null as has_profile from p`);
+  select p.profile_id is not null as has_profile, (select h.id from hidden h) as hidden_id from p`);
 
 export interface NewSession {
   readonly projectId: ProjectId;
@@ -101,18 +110,20 @@ const isNameTaken = (error: unknown): boolean =>
     'agents_project_id_name_key',
   ].includes(String(error.constraint));
 
-/** Makes a session in one transaction of constant cost. */
-export async function makeSession(
-  pool: pg.Pool,
-  session: NewSession,
-): Promise<'made' | 'name_taken' | 'no_profile' | 'not_found'> {
+/** `hidden`: its views would show a context box that the maker may not read. */
+export type MadeSession =
+  | { readonly outcome: 'made' | 'name_taken' | 'no_profile' | 'not_found' }
+  | { readonly outcome: 'hidden'; readonly contextBoxId: BoxId };
+
+/** Makes a session in one transaction, by a constant number of statements. */
+export async function makeSession(pool: pg.Pool, session: NewSession): Promise<MadeSession> {
   const { intention } = session;
   try {
     return await transaction(pool, async (tx) => {
       // The answer of an earlier attempt may have been lost.
-      if ((await run(tx, HAS, [session.boxId])).length > 0) return 'made';
-      if (!(await takeAgentName(tx, session.projectId, session.name))) return 'name_taken';
-      const [made] = await run<{ has_profile: boolean }>(tx, MAKE, [
+      if ((await run(tx, HAS, [session.boxId])).length > 0) return { outcome: 'made' };
+      if (!(await takeAgentName(tx, session.projectId, session.name))) return { outcome: 'name_taken' };
+      const [made] = await run<{ has_profile: boolean; hidden_id: BoxId | null }>(tx, MAKE, [
         session.boxId,
         session.parentBoxId,
         session.projectId,
@@ -129,11 +140,14 @@ export async function makeSession(
         session.upto?.lastAnchor ?? null,
         session.upto?.anchors ?? null,
       ]);
-      if (made === undefined) return 'not_found';
-      return made.has_profile ? 'made' : 'no_profile';
+      if (made === undefined) return { outcome: 'not_found' };
+      if (!made.has_profile) return { outcome: 'no_profile' };
+      return made.hidden_id === null
+        ? { outcome: 'made' }
+        : { outcome: 'hidden', contextBoxId: made.hidden_id };
     });
   } catch (error) {
-    if (isNameTaken(error)) return 'name_taken';
+    if (isNameTaken(error)) return { outcome: 'name_taken' };
     throw error;
   }
 }

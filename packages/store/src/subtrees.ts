@@ -17,6 +17,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
+import { UNREAD_CAUSES } from './notices.js';
 import { ENDABLE, type EndableTurn } from './sweep-turns.js';
 import type { CallRouteKind } from './tool-calls.js';
 
@@ -42,8 +43,7 @@ export async function isCanceled(tx: Tx, turnId: TurnId): Promise<boolean> {
 
 const HAS_NOTICES = statement(`
   select from boxcar.turns t where t.ended_at is not null and (t.notifies or t.unseen_position is not null) and (t.run_id = $1
-    or exists (select from boxcar.tape_entries e join boxcar.turns s on s.id = (e.meta->'fork_result'->>'turn_id')::uuid
-      where e.box_id = t.output_box_id and e.position = t.unseen_position and s.run_id = $1)) limit 1`);
+    or exists (select from (${UNREAD_CAUSES}) c where c.run_id = $1)) limit 1`);
 
 /** Whether an end in this run may still start a turn. */
 export async function hasDueNotices(tx: Tx, runId: RunId): Promise<boolean> {
@@ -226,19 +226,22 @@ export async function notifyCanceled(tx: Tx, turnIds: readonly TurnId[]): Promis
 export interface SubtreeRoot {
   readonly turnId: TurnId;
   readonly runId: RunId;
-  /** The agents of the turns above it. */
+  /** The agents of the turns that asked for it, directly or over others. */
   readonly ancestorAgentIds: readonly AgentId[];
 }
 
+// A turn that was started by the end of its parent was asked for by nobody: no agent above it has a right to it.
 const FIND_ROOT = statement(`
   with recursive root as (
-    select t.id, t.run_id, t.parent_turn_id from boxcar.turns t
+    select t.id, t.run_id, t.parent_turn_id, t.is_woken from boxcar.turns t
     where t.project_id = $1 and t.id = coalesce($2, (select r.root_turn_id from boxcar.runs r where r.id = $3 and r.project_id = $1))
   ),
   above as (
-    select p.id, p.agent_id, p.parent_turn_id from root r cross join lateral (select t.* from boxcar.turns t where t.id = r.parent_turn_id offset 0) p
+    select p.id, p.agent_id, p.parent_turn_id, p.is_woken from root r cross join lateral (select t.* from boxcar.turns t where t.id = r.parent_turn_id offset 0) p
+      where r.is_woken is not true
     union all
-    select p.id, p.agent_id, p.parent_turn_id from above a cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
+    select p.id, p.agent_id, p.parent_turn_id, p.is_woken from above a cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
+      where a.is_woken is not true
   )
   select r.id, r.run_id, array(select a.agent_id from above a) as ancestors from root r`);
 

@@ -12,7 +12,7 @@ import {
 import type pg from 'pg';
 import { type Queryable, run, type Statement, statement } from './db.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { type ReadableRange, toMultirange } from './rights.js';
+import { type PartReader, readsEntry } from './rights.js';
 import { edgeEntriesOf, entriesOf, type LineRange } from './tape-line.js';
 
 /** An entry of a tape as its readers get it. */
@@ -35,8 +35,8 @@ export interface EntryRange {
   /** The first so many (`newest`: the last); null = all. */
   readonly limit?: number | null;
   readonly edge?: 'oldest' | 'newest';
-  /** Only at these positions; null = all. */
-  readonly within?: readonly ReadableRange[] | null;
+  /** Only what this agent may read of it, who does not hold it; null = all. */
+  readonly within?: PartReader | null;
 }
 
 // The event of a handoff names its anchor alone: the state stands in one place, the anchor's card, and can be erased there.
@@ -68,7 +68,7 @@ const dated = (date: string): string =>
  */
 function rangeOf({ hasKinds, dates, isPartial }: Shape): LineRange {
   const positions = { from: '$2::int', to: '$3::int' };
-  const readable = isPartial ? ' and o.position <@ $8::int4multirange' : '';
+  const readable = isPartial ? ` and ${readsEntry('o', '$1::uuid', '$8::uuid')}` : '';
   const kind = `${hasKinds ? 'o.kind = w.kind' : 'true'}${readable}`;
   switch (dates) {
     case 'any':
@@ -104,7 +104,7 @@ function entriesText(shape: Shape): string {
   return `
   select ${COLUMNS} from boxcar.boxes b cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e
     left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
-  where b.id = $1 and b.kind = 'tape' and ($4::text[] is null or true) and ($5::timestamptz is null or true) and ($6::timestamptz is null or true) and ($7::int is null or true) and ($8::int4multirange is null or true)
+  where b.id = $1 and b.kind = 'tape' and ($4::text[] is null or true) and ($5::timestamptz is null or true) and ($6::timestamptz is null or true) and ($7::int is null or true) and ($8::uuid is null or true)
   order by e.${order}`;
 }
 
@@ -145,7 +145,7 @@ export function entriesStatement(range: EntryRange): {
       since,
       until,
       isPlain ? null : limit,
-      toMultirange(range.within),
+      range.within?.agentId ?? null,
     ],
   };
 }
@@ -212,8 +212,7 @@ const anchorText = (edge: 'first' | 'latest'): string => {
     from: '$3::int',
     to: '$4::int',
     // The kind as it stands in the index: a plan for any kind could not use it.
-    where:
-      "o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended($2, 0) and o.anchor_name = $2 and ($5::int4multirange is null or o.position <@ $5)",
+    where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended($2, 0) and o.anchor_name = $2 and ($5::uuid is null or ${readsEntry('o', '$1', '$5')})`,
   };
   return `select e.position from boxcar.boxes b cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
     where b.id = $1 and b.kind = 'tape' order by e.${order} limit 1`;
@@ -233,7 +232,7 @@ export async function findAnchor(
     name,
     from,
     to,
-    toMultirange(range.within),
+    range.within?.agentId ?? null,
   ]);
   return row?.position;
 }

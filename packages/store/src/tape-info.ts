@@ -2,7 +2,7 @@
 import type { BoxId, JsonObject } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
-import { type ReadableRange, toMultirange } from './rights.js';
+import { type PartReader, readsEntry } from './rights.js';
 import { edgeEntriesOf, entriesOf } from './tape-line.js';
 
 /** How far back from the head a turn is looked for, whose last step says what it used. */
@@ -37,10 +37,11 @@ export async function loadTapeFacts(
   return { lastAnchor: row?.last_anchor ?? null, usage: row?.usage ?? null };
 }
 
+const ANCHOR = `o.kind = 'anchor' and ($3::uuid is null or ${readsEntry('o', '$1', '$3')})`;
 const LAST_ANCHOR_UPTO = statement(`
-  select (select e.position from ${edgeEntriesOf('b', { from: '1', to: '$2::int', where: "o.kind = 'anchor' and ($3::int4multirange is null or o.position <@ $3)" }, { order: 'o.position desc', limit: '1' })} e
+  select (select e.position from ${edgeEntriesOf('b', { from: '1', to: '$2::int', where: ANCHOR }, { order: 'o.position desc', limit: '1' })} e
       order by e.position desc limit 1) as last,
-    (select count(*)::int from ${entriesOf('b', { from: '1', to: '$2::int', where: "o.kind = 'anchor' and ($3::int4multirange is null or o.position <@ $3)" })} e) as anchors
+    (select count(*)::int from ${entriesOf('b', { from: '1', to: '$2::int', where: ANCHOR })} e) as anchors
   from boxcar.boxes b where b.id = $1`);
 
 interface AnchorsRow extends pg.QueryResultRow {
@@ -53,8 +54,8 @@ export async function countAnchors(
   db: Queryable,
   boxId: BoxId,
   upto: number,
-  within: readonly ReadableRange[] | null,
+  within: PartReader | null,
 ): Promise<{ readonly last: number; readonly count: number }> {
-  const [row] = await run<AnchorsRow>(db, LAST_ANCHOR_UPTO, [boxId, upto, toMultirange(within)]);
+  const [row] = await run<AnchorsRow>(db, LAST_ANCHOR_UPTO, [boxId, upto, within?.agentId ?? null]);
   return { last: row?.last ?? 0, count: row?.anchors ?? 0 };
 }

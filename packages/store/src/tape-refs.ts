@@ -117,7 +117,7 @@ const LOAD_SLICE = statement(`
       cross join lateral ${entriesOf('b', { from: 't.start_position', to: 't.start_position', where: "o.kind = 'event' and o.turn_id = t.id" })} e
     where b.id = $1
   )
-  select $1::uuid as tape_id, true as is_readable, $2::int as last_anchor_position, s.position, s.kind, s.card_id, s.tokens,
+  select $1::uuid as tape_id, true as is_readable, null::boolean as is_ward, $2::int as last_anchor_position, s.position, s.kind, s.card_id, s.tokens,
     s.step is not null and case s.kind when 'tool_result' then not s.has_calls when 'tool_call' then s.results = 0 or s.is_cut and s.rank > s.results
       when 'message' then s.has_calls and s.results = 0 else false end as is_open,
     case when s.kind = 'event' and s.payload->>'name' = 'turn.started' then (s.payload->'data'->>'context_box_id')::uuid end as context_box_id,
@@ -144,12 +144,12 @@ export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
 }
 
 const LOCK_GRANTS = statement(
-  'select from boxcar.grants where box_id = $1 and agent_id = $2 order by mode for update',
+  'select from boxcar.grants where agent_id = $2 and box_id = any ($1::uuid[]) order by box_id, mode for update',
 );
 
-/** Keeps what an agent was granted on a tape as it is until the transaction ends. */
-export async function lockGrants(tx: Tx, boxId: BoxId, agentId: AgentId): Promise<void> {
-  await run(tx, LOCK_GRANTS, [boxId, agentId]);
+/** Keeps what an agent was granted on tapes as it is until the transaction ends. Taken before locks of runs and agents. */
+export async function lockGrants(tx: Tx, boxIds: readonly BoxId[], agentId: AgentId): Promise<void> {
+  await run(tx, LOCK_GRANTS, [boxIds, agentId]);
 }
 
 const MOVE_TAPE = statement('update boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1');

@@ -2,7 +2,7 @@
 import type { BoxId, CardId, EntryKind, TapeSearch } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, type Statement, statement } from './db.js';
-import { type ReadableRange, toMultirange } from './rights.js';
+import { type PartReader, readsEntry } from './rights.js';
 import { partsOf } from './tape-line.js';
 
 /** A box in which entries of a tape stand, as far as they are part of it, and how far its words are written. */
@@ -64,8 +64,8 @@ export interface WordsQuery {
   readonly since: string | null;
   readonly until: string | null;
   readonly limit: number;
-  /** Only at these positions; null = all. */
-  readonly within: readonly ReadableRange[] | null;
+  /** Only what this agent may read of the tape; null = all. */
+  readonly within: PartReader | null;
 }
 
 const toPattern = (text: string): string => `%${text.replace(/[\\%_]/g, '\\$&')}%`;
@@ -77,7 +77,7 @@ function wordsText(groups: readonly number[]): Statement {
   const key = groups.join(' ');
   const known = statements.get(key);
   if (known !== undefined) return known;
-  let next = 9;
+  let next = 10;
   const condition = groups
     .map((count) => `(${Array.from({ length: count }, () => `w.words like $${next++}`).join(' or ')})`)
     .join(' and ');
@@ -85,7 +85,7 @@ function wordsText(groups: readonly number[]): Statement {
     select w.position, w.words from boxcar.tape_words w
       join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position and e.kind = any ($4::text[])
         and e.created_at >= coalesce($5::timestamptz, '-infinity') and e.created_at <= coalesce($6::timestamptz, 'infinity')
-    where w.box_id = $1 and w.position >= $2 and w.position < $3 and ($8::int4multirange is null or w.position <@ $8) and ${condition}
+    where w.box_id = $1 and w.position >= $2 and w.position < $3 and ($8::uuid is null or ${readsEntry('e', '$9::uuid', '$8')}) and ${condition}
     order by w.position desc limit $7`);
   statements.set(key, prepared);
   return prepared;
@@ -106,7 +106,8 @@ export function findWords(
     since,
     until,
     limit,
-    toMultirange(within),
+    within?.agentId ?? null,
+    within?.boxId ?? null,
     ...groups.flat().map(toPattern),
   ]);
 }

@@ -14,7 +14,7 @@ import type pg from 'pg';
 import type { BoxGrant } from './boxes.js';
 import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import { ACCESS, grantOf, OWNS, type ReadableRange, readRanges } from './rights.js';
+import { grantOf, HELD, OWNS, READS_PART, readsAll } from './rights.js';
 
 /** Which tape is meant. The tape of an agent or a name is another one after a reset. */
 export type TapeAddress =
@@ -45,13 +45,17 @@ export interface TapeRow {
   readonly isOwn: boolean;
   readonly readGrant: BoxGrant | null;
   readonly appendGrant: BoxGrant | null;
-  /** What the actor may read, in order; empty: nothing. */
-  readonly readable: readonly ReadableRange[];
+  /**
+   * `all`: whatever is on it; `upto`: as far as the read grant; `part`: what the read grant and ended turns of its children give;
+   * `none`.
+   */
+  readonly reads: 'all' | 'upto' | 'part' | 'none';
 }
 
 const TAPE = `
   select b.id as box_id, b.tape_name, b.incarnation, b.owner_agent_id, b.head_position, b.last_anchor_position, coalesce(b.anchor_count, 1) as anchor_count,
-    b.parent_box_id, b.fork_position, b.fork_status, b.archived_at is not null as is_archived, ${ACCESS}, ${grantOf('append')} as append_grant
+    b.parent_box_id, b.fork_position, b.fork_status, b.archived_at is not null as is_archived, ${HELD},
+    case when ${readsAll('$3')} then 'all' when ${READS_PART} then 'part' when ${grantOf('read')} is not null then 'upto' else 'none' end as reads, ${grantOf('append')} as append_grant
   from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
   where b.project_id = $2 and b.kind = 'tape' and `;
 
@@ -78,7 +82,7 @@ interface TapeDbRow extends pg.QueryResultRow {
   is_own: boolean;
   granted: BoxGrant | null;
   append_grant: BoxGrant | null;
-  readable: string;
+  reads: TapeRow['reads'];
 }
 
 /** A tape with what the actor may do to it; undefined when there is none. Who may not read it is for the caller to tell. */
@@ -106,7 +110,7 @@ export async function findTape(
     isOwn: row.is_own,
     readGrant: row.granted,
     appendGrant: row.append_grant,
-    readable: readRanges(row.readable),
+    reads: row.reads,
   };
 }
 

@@ -144,7 +144,10 @@ async function inheritPlace(
   return assemble(entries, readable, { argument: 'tape_ref', isFull: false, rule: 'inherit' });
 }
 
-/** Rights on the tape: up to the frozen head for who shares in it, without end for who takes it over. */
+/**
+ * Rights on the tape: up to the frozen head for an agent that shares in it, without end for one that takes it over. A giver with a
+ * grant gives at most what its grant says.
+ */
 function grantsOf(
   { resolved, place }: FoundPlace,
   given: { readonly to: AgentId; readonly isTransfer: boolean; readonly cardId: CardId },
@@ -166,7 +169,8 @@ function grantsOf(
   const bounds = place.is_own ? { upto: null, until: null } : place.granted;
   // What ended turns wrote for the giver is its own to read. The message holds what it gives of it.
   if (bounds === null) return given.isTransfer ? [append] : [];
-  if (!given.isTransfer) return [grant('read', resolved.head, bounds.until)];
+  const upto = Math.min(resolved.head, bounds.upto ?? resolved.head);
+  if (!given.isTransfer) return resolved.position > upto ? [] : [grant('read', upto, bounds.until)];
   return [grant('read', bounds.upto, bounds.until), append];
 }
 
@@ -182,7 +186,7 @@ async function lockRight(
   isTransfer: boolean,
   { tx, ctx }: HandlerTools,
 ): Promise<'locked' | 'own'> {
-  if (!place.is_own) await lockGrants(tx, resolved.boxId, ctx.source.agentId);
+  if (!place.is_own) await lockGrants(tx, [resolved.boxId], ctx.source.agentId);
   else if (isTransfer && isMovable(place)) await lockTape(tx, resolved.boxId);
   else return 'own';
   return 'locked';

@@ -1,12 +1,23 @@
 /** The rows of the agents and turns that a primitive makes. Source: docs/primitives.md, "Accepting". */
-import { type AgentId, type BudgetInput, KernelError, type RunId, type TurnId } from '@boxcar/kernel';
+import {
+  type AgentId,
+  type BudgetInput,
+  checkReuse,
+  KernelError,
+  type RunId,
+  type TurnId,
+} from '@boxcar/kernel';
 import {
   type AgentRow,
+  findAgents,
   findContextBoxes,
+  findNotifyRefusal,
+  findSessionMaker,
   findTape,
   hasProfile,
   isCanceled,
   lockAgents,
+  lockGrants,
   type Opening,
   type ProfileRow,
 } from '@boxcar/store';
@@ -34,6 +45,12 @@ export interface TurnWait {
   readonly deadlineMs: number | null;
   /** Of a run that begins with them. */
   readonly runBudget: BudgetInput | undefined;
+}
+
+/** Agents that get turns by a right that may be taken back, and who has it: the maker of a session, or the caller. */
+interface GivenRights {
+  readonly agents: readonly AgentRow[];
+  readonly makerId: AgentId | undefined;
 }
 
 /** What one primitive has to go by, and where it gathers its rows. */
@@ -133,6 +150,7 @@ export class NewTurns {
     const sizes = new Map(submission.contextBoxes.map((box) => [box.id, box.tokens]));
     await this.#checkContexts(made.map(({ turn }) => turn));
     const reused = made.filter(({ isReuse }) => isReuse);
+    const rights = await this.#lockRights(requests);
     if (wait.isAwaited) for (const { turn } of reused) checkCycle(this.#gathering.ctx, turn.agentId);
     for (const profile of new Set(made.map((turn) => turn.profile))) await this.#checkProfile(profile);
     const runId = parent?.runId ?? newId<'run'>();
@@ -160,12 +178,9 @@ export class NewTurns {
       const ids = [...new Set(reused.map(({ turn }) => turn.agentId))];
       const tapes = await lockAgents(this.#gathering.unit.tx, ids, parent?.runId);
       for (const { turn } of reused)
-        if (tapes.get(turn.agentId) !== turn.outputBoxId) {
-          const refusal = await this.#explainTape(turn);
-          // What the turns take from the accounts above them is written.
-          this.#gathering.unit.refuse(refusal);
-          throw refusal;
-        }
+        if (tapes.get(turn.agentId) !== turn.outputBoxId) this.#refuse(await this.#explainTape(turn));
+      const refusal = await this.#findLostRight(rights);
+      if (refusal !== undefined) this.#refuse(refusal);
       if (this.#gathering.isWoken && parent !== undefined) await this.#checkOpen(parent);
     }
     for (const { agent, target } of made)
@@ -216,6 +231,61 @@ export class NewTurns {
       });
     }
     return made.map(({ turn }) => turn);
+  }
+
+  /** What the turns take from the accounts above them is written, so nothing of the primitive may be committed. */
+  #refuse(refusal: KernelError): never {
+    this.#gathering.unit.refuse(refusal);
+    throw refusal;
+  }
+
+  /**
+   * Locks the grants by which agents that exist are given turns: a right that is taken back meanwhile gives none. Those that the
+   * caller is, has made, or that the handler has decided about need none.
+   */
+  async #lockRights(requests: readonly SubmitTurnRequest[]): Promise<GivenRights> {
+    const { ctx, unit, isWoken } = this.#gathering;
+    const { parent, source } = ctx;
+    const agents = requests.flatMap(({ target, access }) =>
+      target.kind === 'reuse' && access !== 'trusted' ? [target.agent] : [],
+    );
+    const tapes = (of: readonly AgentRow[]) => [...new Set(of.map(({ tapeBoxId }) => tapeBoxId))];
+    if (isWoken && parent !== undefined) {
+      const told = agents.filter(({ agentId }) => agentId !== parent.agentId);
+      const makerId = told.length === 0 ? undefined : await findSessionMaker(unit.tx, parent.turnId);
+      if (makerId === undefined) return { agents: [], makerId };
+      await lockGrants(unit.tx, tapes(told), makerId);
+      return { agents: told, makerId };
+    }
+    const lent = agents.filter(
+      ({ agentId, ownerAgentId }) =>
+        !source.isOperator && agentId !== source.agentId && ownerAgentId !== source.agentId,
+    );
+    if (lent.some(({ isShared }) => !isShared)) await lockGrants(unit.tx, tapes(lent), source.agentId);
+    return { agents: lent, makerId: undefined };
+  }
+
+  /** Looks at these rights again, under the locks of grants and agents. */
+  async #findLostRight({ agents, makerId }: GivenRights): Promise<KernelError | undefined> {
+    if (agents.length === 0) return undefined;
+    const { ctx, unit } = this.#gathering;
+    const { projectId, source } = ctx;
+    if (makerId !== undefined) {
+      for (const { tapeBoxId: boxId } of agents) {
+        const refusal = await findNotifyRefusal(unit.tx, { projectId, boxId, makerId });
+        if (refusal !== undefined) return refusal;
+      }
+      return undefined;
+    }
+    const ids = agents.map(({ agentId }) => agentId);
+    const found = await findAgents(unit.tx, { projectId, actorId: source.agentId }, { ids, names: [] });
+    try {
+      for (const agent of found) checkReuse(source, agent);
+    } catch (error) {
+      if (error instanceof KernelError) return error;
+      throw error;
+    }
+    return undefined;
   }
 
   /** Under the lock of the run: a cancel either sees the new turns or is seen here. */

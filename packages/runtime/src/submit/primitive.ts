@@ -4,6 +4,7 @@ import {
   CARD_TYPES,
   checkDelegation,
   checkDuration,
+  checkReuse,
   checkWholeNumber,
   KernelError,
   MAX_CARD_BYTES,
@@ -135,20 +136,8 @@ export class Primitive implements HandlerTools {
     checkDelegation(this.ctx.source, target);
   };
 
-  readonly checkReuse: HandlerTools['checkReuse'] = ({
-    agentId,
-    name,
-    ownerAgentId,
-    isShared,
-    mayAppend,
-  }) => {
-    const { source } = this.ctx;
-    if (source.isOperator || isShared || mayAppend) return;
-    if (source.agentId === agentId || source.agentId === ownerAgentId) return;
-    throw new KernelError('delegation_denied', {
-      message: `Agent ${source.agentId} may not give turns to agent '${name}': it did not make it and may not append to its tape, and '${name}' is not shared.`,
-      details: { agent_id: agentId, source_agent_id: source.agentId },
-    });
+  readonly checkReuse: HandlerTools['checkReuse'] = (agent) => {
+    checkReuse(this.ctx.source, agent);
   };
 
   readonly findAgents: HandlerTools['findAgents'] = async (refs) => {

@@ -98,7 +98,7 @@ export async function loadFolder(db: Queryable, row: TapeRow, actor: TapeActor):
   const archived = await Promise.all(
     facts.archived.map(async (earlier) => {
       const found = await findTape(db, { kind: 'box', boxId: earlier.boxId }, actor);
-      return found !== undefined && found.readable.length > 0 ? [earlier] : [];
+      return found !== undefined && found.reads !== 'none' ? [earlier] : [];
     }),
   );
   const lineage = await listLineage(db, row.boxId);

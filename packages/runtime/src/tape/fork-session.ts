@@ -13,14 +13,13 @@ import {
   parseJsonValue,
   tryParseId,
 } from '@boxcar/kernel';
-import { findProfiles, makeSession, type TapeActor } from '@boxcar/store';
+import { findNotifyRefusal, findProfiles, makeSession, type TapeActor } from '@boxcar/store';
 import type pg from 'pg';
 import { newId } from '../packer.js';
 import { toAnchorCard } from './entry-input.js';
 import type { ForkContext, ForkPoint } from './fork.js';
 import type { FoundAnchor } from './read-tape.js';
 import type { Tape } from './tape.js';
-import { notAuthorized } from './tape-errors.js';
 
 export interface ForkSessionOptions {
   /** The anchor its first views begin with, the latest of this name; default: the one that views of the parent begin with. */
@@ -105,8 +104,10 @@ export async function forkSession(
   const { name, from, intention, view = 'from_fork_point' } = options;
   checkName(name);
   const notifies = checkTrigger(options);
-  if (notifies && !row.isOwn && row.appendGrant === null)
-    throw notAuthorized(row.boxId, actor.actorId, 'append to');
+  if (notifies) {
+    const refusal = await findNotifyRefusal(pool, { ...actor, boxId: row.boxId, makerId: actor.actorId });
+    if (refusal !== undefined) throw refusal;
+  }
   const boxId = newId<'box'>();
   const agentId = newId<'agent'>();
   const origin =
@@ -137,16 +138,31 @@ export async function forkSession(
     notifies,
     readsOn: view === 'from_fork_point',
   });
-  if (made === 'made') return { name, agentId, tape: open(boxId) };
-  if (made === 'name_taken')
-    throw new KernelError('agent_exists', {
-      message: `name: an agent, a tape or a session '${name}' exists already in this project.`,
-      details: { field: 'name', agent: name, project_id: actor.projectId },
-    });
-  if (made === 'no_profile')
-    throw refuse('profile', 'must be given: this is the tape of no agent that has one.');
-  throw new KernelError('not_found', {
-    message: `No tape ${row.boxId} in this project.`,
-    details: { box_id: row.boxId },
-  });
+  switch (made.outcome) {
+    case 'made':
+      return { name, agentId, tape: open(boxId) };
+    case 'name_taken':
+      throw new KernelError('agent_exists', {
+        message: `name: an agent, a tape or a session '${name}' exists already in this project.`,
+        details: { field: 'name', agent: name, project_id: actor.projectId },
+      });
+    case 'no_profile':
+      throw refuse('profile', 'must be given: this is the tape of no agent that has one.');
+    case 'hidden':
+      throw new KernelError('box_not_authorized', {
+        message: `The views of the session would show context box ${made.contextBoxId}, which agent ${actor.actorId} may not read. Fork it from a later anchor, or with an intention and view last_anchor.`,
+        details: {
+          box_id: row.boxId,
+          context_box_id: made.contextBoxId,
+          source_agent_id: actor.actorId,
+        },
+      });
+    case 'not_found':
+      throw new KernelError('not_found', {
+        message: `No tape ${row.boxId} in this project.`,
+        details: { box_id: row.boxId },
+      });
+    default:
+      return made satisfies never;
+  }
 }

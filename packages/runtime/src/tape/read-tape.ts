@@ -17,8 +17,8 @@ import {
   findAnchor,
   loadEntries,
   loadTapeFacts,
+  type PartReader,
   type Queryable,
-  type ReadableRange,
   type TapeEntryRow,
   type TapeRow,
 } from '@boxcar/store';
@@ -31,8 +31,8 @@ const PAGE = 2_000;
 export interface OpenedTape {
   readonly row: TapeRow;
   readonly last: number;
-  /** What is read, when that is not all up to `last`. */
-  readonly within: readonly ReadableRange[] | null;
+  /** Who reads, when that is not all up to `last`. */
+  readonly within: PartReader | null;
 }
 
 /** A named anchor, as it was found. */
@@ -152,9 +152,16 @@ export async function loadSlice(
     : { anchor: first, entries: entries.slice(1) };
 }
 
+async function lastReadable(db: Queryable, { row, last, within }: OpenedTape): Promise<number> {
+  if (within === null) return last;
+  const [entry] = await loadEntries(db, row.boxId, { from: 1, to: last, within, limit: 1, edge: 'newest' });
+  return entry?.position ?? 0;
+}
+
 /** What is on it, without reading it. */
 export async function describeTape(db: Queryable, opened: OpenedTape): Promise<TapeInfo> {
-  const { row, last } = opened;
+  const { row } = opened;
+  const last = await lastReadable(db, opened);
   const anchors = await anchorsUpto(db, opened);
   const facts = await loadTapeFacts(db, row.boxId, { anchor: anchors.last, head: last });
   const total = facts.usage?.total_tokens ?? sumTokens(facts.usage);

@@ -19,8 +19,8 @@ import {
   loadEntries,
   loadEntriesAt,
   loadParts,
+  type PartReader,
   type Queryable,
-  type ReadableRange,
   type TapePart,
 } from '@boxcar/store';
 import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.js';
@@ -81,7 +81,7 @@ async function find(
     readonly search: TapeSearch;
     readonly match: 'exact' | 'near';
     readonly seen: Set<string>;
-    readonly within: readonly ReadableRange[] | null;
+    readonly within: PartReader | null;
   },
 ): Promise<readonly number[]> {
   const { search, match, seen, limit, ...range } = options;
@@ -116,7 +116,7 @@ export async function searchTape(
   tape: {
     readonly boxId: BoxId;
     readonly upto: number;
-    readonly within: readonly ReadableRange[] | null;
+    readonly within: PartReader | null;
   },
   query: string,
   range: SearchRange,

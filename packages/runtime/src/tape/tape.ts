@@ -368,15 +368,15 @@ export class Tape {
     return { pool, actor, open };
   }
 
-  /** What may be forked: all, or as far as the actor may read. */
+  /** What may be forked: all, or as far as a grant says. */
   async #forkPoint(): Promise<ForkPoint> {
-    const opened = await this.#open();
-    const { row, last } = opened;
+    const { row } = await this.#open();
+    if (row.reads === 'all') return { row, upto: null };
     // A fork reads all of its parent up to a position.
-    if (opened.within !== null) throw notAuthorized(row.boxId, this.#actor.actorId, 'fork');
-    if (row.readable.at(-1)?.to === Number.POSITIVE_INFINITY) return { row, upto: null };
-    const anchors = await anchorsUpto(this.#connection.db, opened);
-    return { row, upto: { position: last, lastAnchor: anchors.last, anchors: anchors.count } };
+    if (row.readGrant === null) throw notAuthorized(row.boxId, this.#actor.actorId, 'fork');
+    const granted = { row, last: grantedUpto(row), within: null };
+    const anchors = await anchorsUpto(this.#connection.db, granted);
+    return { row, upto: { position: granted.last, lastAnchor: anchors.last, anchors: anchors.count } };
   }
 
   /** The tape as it is now. @throws KernelError `not_found`. */
@@ -398,12 +398,27 @@ export class Tape {
   /** The tape as it is now, to be read by the actor. @throws KernelError `not_found`, `box_not_authorized`. */
   async #open(): Promise<OpenedTape> {
     const row = await this.#find();
-    const end = row.readable.at(-1);
-    if (end === undefined) throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
-    const isFromStart = row.readable.length === 1 && end.from === 1;
-    return { row, last: Math.min(row.headPosition, end.to), within: isFromStart ? null : row.readable };
+    switch (row.reads) {
+      case 'all':
+        return { row, last: row.headPosition, within: null };
+      case 'upto':
+        return { row, last: grantedUpto(row), within: null };
+      case 'part':
+        return {
+          row,
+          last: row.headPosition,
+          within: { agentId: this.#actor.actorId, boxId: row.boxId },
+        };
+      case 'none':
+        throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
+      default:
+        return row.reads satisfies never;
+    }
   }
 }
+
+const grantedUpto = ({ readGrant, headPosition }: TapeRow): number =>
+  Math.min(headPosition, readGrant?.upto ?? headPosition);
 
 function checkLimit(limit: number): number {
   if (Number.isInteger(limit) && limit >= 0 && limit <= MAX_ANCHORS) return limit;

@@ -201,6 +201,11 @@ const setManifest = (turn: string, path: string, value: string): string =>
   `update boxcar.steps set manifest = jsonb_set(manifest, '${path}', '${value}') where turn_id = '${turn}' and step = 1`;
 const setSegment = (turn: string, path: string, value: string): string =>
   `update boxcar.boxes set segments = jsonb_set(segments, '${path}', '${value}') where id = ${contextOf(turn)}`;
+const inheritedBy = (turn: string): string =>
+  `(select (s.value->>'source')::uuid from boxcar.boxes b, jsonb_array_elements(b.segments) s(value) where b.id = ${contextOf(turn)} and s.value ? 'source')`;
+/** Nobody owns or made what the turn has inherited. */
+const hideBox = (turn: string): string =>
+  `update boxcar.boxes set maker_agent_id = gen_random_uuid(), owner_agent_id = null where id = ${inheritedBy(turn)}`;
 
 /** An account for one turn, which has been allotted so much. */
 const budgetOf = (turn: string, account: string, allotted: number): string[] => [
@@ -686,6 +691,32 @@ const BREAKS: readonly Break[] = [
        where id in (select (s.value->>'source')::uuid from boxcar.boxes b, jsonb_array_elements(b.segments) s(value) where b.id = ${contextOf(f.child)})`,
     ],
     ['readable-by-grant'],
+  ],
+  [
+    'a box whose grant another build wrote at an end',
+    'boss',
+    (f) => [
+      hideBox(f.child),
+      `insert into boxcar.grants (project_id, agent_id, box_id, mode, source) select project_id, maker_agent_id, ${inheritedBy(f.child)}, 'read', 'turn:${f.parent}' from boxcar.boxes where id = ${contextOf(f.child)}`,
+    ],
+    ['grant-fits', 'readable-by-grant'],
+  ],
+  [
+    'a box that a clone shows and its maker may not read',
+    'boss',
+    (f) => [hideBox(f.child), setSegment(f.child, '{1,rule}', '"snapshot"')],
+    ['readable-by-grant'],
+  ],
+  [
+    'a part of a tape behind the end of a grant',
+    'boss',
+    (f) => [
+      `update boxcar.boxes set owner_agent_id = null, maker_agent_id = null where id = ${outputOf(f.parent)}`,
+      `update boxcar.boxes set segments = jsonb_set(segments, '{1,source}', to_jsonb(${outputOf(f.parent)})) where id = ${contextOf(f.child)}`,
+      setSegment(f.child, '{1,to}', '2'),
+      `insert into boxcar.grants (project_id, agent_id, box_id, mode, source, upto_position) select project_id, maker_agent_id, ${outputOf(f.parent)}, 'read', 'card:' || id, 1 from boxcar.boxes where id = ${contextOf(f.child)}`,
+    ],
+    ['archived-is-left', 'readable-by-grant'],
   ],
   [
     'a step without a manifest',

@@ -45,32 +45,52 @@ function messageOf(notice: Notice, session: NonNullable<Notice['session']>): New
 }
 
 /** With these no turn is started. What was told stays on the tape, for the next turn of its agent. */
-const REFUSALS: readonly string[] = ['canceled', 'budget_exceeded', 'depth_exceeded'];
+const REFUSALS: readonly string[] = [
+  'canceled',
+  'budget_exceeded',
+  'depth_exceeded',
+  'delegation_denied',
+  'box_not_authorized',
+];
 
-/** Gives the agent a turn that reads what has come, once. Returns why it does not. */
-async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<KernelError | undefined> {
-  const { session, turnId, projectId, channelId, unseenPosition, causeId } = notice;
+/** A turn that is not started, and why. */
+interface Refused {
+  readonly causeId: TurnId;
+  readonly error: KernelError;
+}
+
+/**
+ * Gives the agent a turn that reads what has come, once: in the run of the newest end that may start one.
+ *
+ * @returns Why none may; empty when the agent has its turn.
+ */
+async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<readonly Refused[]> {
+  const { session, turnId, projectId, channelId, unseenPosition, causeIds } = notice;
   const agentId = session === null ? notice.agentId : session.parentAgentId;
   const key = session === null ? `unseen:${turnId}:${unseenPosition}` : `fork-result:${turnId}`;
   const args = { target_strategy: 'reuse', target_ref: agentId, instruction: FORK_RESULT_INSTRUCTION };
-  try {
-    await runtime.accept('delegate_async', args, {
-      projectId,
-      channelId,
-      idempotencyKey: key,
-      wokenBy: causeId,
-    });
-    return undefined;
-  } catch (error) {
-    if (error instanceof KernelError && REFUSALS.includes(error.code)) return error;
-    throw error;
+  const refused: Refused[] = [];
+  for (const causeId of causeIds) {
+    try {
+      await runtime.accept('delegate_async', args, {
+        projectId,
+        channelId,
+        idempotencyKey: key,
+        wokenBy: causeId,
+      });
+      return [];
+    } catch (error) {
+      if (!(error instanceof KernelError) || !REFUSALS.includes(error.code)) throw error;
+      refused.push({ causeId, error });
+    }
   }
+  return refused;
 }
 
 /** What the tape says of a turn that is not started. */
-const notStarted = (notice: Notice, { code, message }: KernelError): NewTapeEntry =>
+const notStarted = (notice: Notice, { causeId, error: { code, message } }: Refused): NewTapeEntry =>
   toNewEntry(
-    { kind: 'event', name: 'turn.not_started', data: { turn_id: notice.causeId, code, message } },
+    { kind: 'event', name: 'turn.not_started', data: { turn_id: causeId, code, message } },
     { projectId: notice.projectId, actorId: notice.agentId },
   );
 
@@ -87,19 +107,33 @@ export async function tellParent(
     const { session, unseenPosition } = notice;
     const told =
       session !== null
-        ? await tellEnd(pool, notice, messageOf(notice, session), limit)
+        ? await tellEnd(
+            pool,
+            notice,
+            {
+              entry: messageOf(notice, session),
+              why: (error) => notStarted(notice, { causeId: turnId, error }),
+            },
+            limit,
+          )
         : unseenPosition !== null
           ? await passUnseen(pool, { ...notice, unseenPosition }, limit)
           : 'told';
     if (told !== 'wake') continue;
-    const refusal = await wake(runtime, notice);
-    if (refusal !== undefined)
+    const refused = await wake(runtime, notice);
+    for (const { causeId, error } of refused)
       runtime.log('warn', 'turn.not_started', {
         turn_id: turnId,
-        code: refusal.code,
-        error: refusal.message,
+        cause_turn_id: causeId,
+        code: error.code,
+        error: error.message,
       });
-    await closeNotice(pool, notice, refusal && notStarted(notice, refusal), limit);
+    await closeNotice(
+      pool,
+      notice,
+      refused.map((one) => notStarted(notice, one)),
+      limit,
+    );
   }
   throw new KernelError('internal_error', {
     message: `The end of turn ${turnId} could not be told: its parent's tape is reset again and again.`,
