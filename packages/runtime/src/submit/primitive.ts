@@ -7,6 +7,7 @@ import {
   checkWholeNumber,
   KernelError,
   MAX_CARD_BYTES,
+  maskSecrets,
   type Ring,
   sanitizeJson,
   type TurnId,
@@ -46,6 +47,8 @@ export class Primitive implements HandlerTools {
   readonly #gathering: Gathering;
   readonly #turns: NewTurns;
   readonly #maxCardBytes: number | undefined;
+  /** The handler is the kernel's own. */
+  readonly #isOwn: boolean;
   readonly ctx: CallerContext;
   readonly signal: AbortSignal;
   readonly packer: HandoverPacker;
@@ -59,11 +62,12 @@ export class Primitive implements HandlerTools {
 
   constructor(
     runtime: Pick<RuntimeCore, 'limits' | 'strategies'> & Gathering['runtime'],
-    options: Omit<Gathering, 'runtime'> & { readonly signal: AbortSignal },
+    options: Omit<Gathering, 'runtime'> & { readonly signal: AbortSignal; readonly isOwn: boolean },
   ) {
-    const { signal, ...gathering } = options;
+    const { signal, isOwn, ...gathering } = options;
     const { ctx, unit } = gathering;
     this.signal = signal;
+    this.#isOwn = isOwn;
     this.#gathering = { ...gathering, runtime };
     this.#turns = new NewTurns(this.#gathering);
     this.#maxCardBytes = runtime.limits.maxCardBytes;
@@ -294,7 +298,9 @@ export class Primitive implements HandlerTools {
       });
     }
     // Handlers are outside code, as models and tools are.
-    const { value, isChanged } = sanitizeJson(deliverable);
+    const { value: clean, isChanged } = sanitizeJson(deliverable);
+    // What the model itself says as its result is its own, as its words are.
+    const value = this.#isOwn ? clean : maskSecrets(clean);
     const sizeBytes = Buffer.byteLength(JSON.stringify(deliverableContent(value)));
     const limitBytes = this.#maxCardBytes ?? MAX_CARD_BYTES;
     if (sizeBytes > limitBytes)
@@ -302,6 +308,6 @@ export class Primitive implements HandlerTools {
         message: `endTurn: the deliverable has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
         details: { type: CARD_TYPES.deliverable, sizeBytes, limitBytes },
       });
-    this.ending = { deliverable: value, isSanitized: isChanged };
+    this.ending = { deliverable: value, isSanitized: isChanged || value !== clean };
   };
 }
