@@ -124,6 +124,35 @@ describe('of a tape that an agent was not given', () => {
     });
   });
 
+  test('what a tape says of itself counts only what may be read', async () => {
+    const { theirs, target, parent } = await asked();
+    const all = await theirs.query().all();
+    expect(await theirs.info()).toMatchObject({
+      entries: all.length,
+      anchors: 0,
+      last_anchor: null,
+      last_anchor_position: 0,
+      entries_since_last_anchor: all.length,
+    });
+    // Between what a grant shows and what the turn wrote there is more.
+    await submit('context_handoff', {
+      target_ref: parent.name,
+      reason: 'r',
+      summary: 's',
+      tape_ref: `tape://default/${theirs.boxId}/entry/3`,
+    });
+    expect(await theirs.info()).toMatchObject({
+      entries: all.length + 3,
+      anchors: 1,
+      last_anchor: 'session/start',
+      last_anchor_position: 1,
+      entries_since_last_anchor: all.length + 2,
+    });
+    expect((await theirs.query().all()).length).toBe(all.length + 3);
+    const own = await target.tape.info();
+    expect(own.entries).toBe((await target.tape.query().all()).length);
+  });
+
   test('a reference reaches only what may be read, a fork and a grant nothing', async () => {
     const { parent, theirs, box } = await asked();
     const entries = await theirs.query().kinds('message').all();

@@ -11,7 +11,7 @@ const USAGE_REACH = 200;
 const INFO = statement(`
   select (select e.anchor_name from ${entriesOf('b', { from: '$2::int', to: '$2::int' })} e) as last_anchor,
     (select s.usage from (
-        select e.turn_id from ${entriesOf('b', { from: `$3::int - ${USAGE_REACH - 1}`, to: '$3::int', where: 'o.turn_id is not null' })} e
+        select e.turn_id from ${entriesOf('b', { from: `$3::int - ${USAGE_REACH - 1}`, to: '$3::int', where: 'o.turn_id is not null and ($4::int4multirange is null or o.position <@ $4)' })} e
         order by e.position desc limit 1) last
       join boxcar.steps s on s.turn_id = last.turn_id and s.usage is not null and s.committed_at is not null
       order by s.step desc, s.attempt desc limit 1) as usage
@@ -23,16 +23,17 @@ export interface TapeFacts {
   readonly usage: JsonObject | null;
 }
 
-/** @param at - The last anchor, and the head up to which it is asked. */
+/** @param at - The last anchor, the head up to which it is asked, and what is read of it (null: all). */
 export async function loadTapeFacts(
   db: Queryable,
   boxId: BoxId,
-  at: { readonly anchor: number; readonly head: number },
+  at: { readonly anchor: number; readonly head: number; readonly within?: readonly ReadableRange[] | null },
 ): Promise<TapeFacts> {
   const [row] = await run<{ last_anchor: string | null; usage: JsonObject | null }>(db, INFO, [
     boxId,
     at.anchor,
     at.head,
+    toMultirange(at.within),
   ]);
   return { lastAnchor: row?.last_anchor ?? null, usage: row?.usage ?? null };
 }

@@ -152,21 +152,27 @@ export async function loadSlice(
     : { anchor: first, entries: entries.slice(1) };
 }
 
-/** What is on it, without reading it. */
+/** How many entries are read from this position on. */
+const countEntries = ({ last, within }: OpenedTape, since: number): number =>
+  (within ?? [{ from: 1, to: last }])
+    .map(({ from, to }) => Math.min(to, last) - Math.max(from, since) + 1)
+    .reduce((sum, count) => sum + Math.max(count, 0), 0);
+
+/** What is on it, as far as it is read, without reading it. */
 export async function describeTape(db: Queryable, opened: OpenedTape): Promise<TapeInfo> {
-  const { row, last } = opened;
+  const { row, last, within } = opened;
   const anchors = await anchorsUpto(db, opened);
-  const facts = await loadTapeFacts(db, row.boxId, { anchor: anchors.last, head: last });
+  const facts = await loadTapeFacts(db, row.boxId, { anchor: anchors.last, head: last, within });
   const total = facts.usage?.total_tokens ?? sumTokens(facts.usage);
   return {
     name: row.name,
     box_id: row.boxId,
     incarnation: row.incarnation,
-    entries: last,
+    entries: countEntries(opened, 1),
     anchors: anchors.count,
     last_anchor: facts.lastAnchor,
     last_anchor_position: anchors.last,
-    entries_since_last_anchor: last - anchors.last,
+    entries_since_last_anchor: countEntries(opened, anchors.last + 1),
     last_token_usage: typeof total === 'number' ? total : null,
   };
 }
