@@ -144,7 +144,12 @@ describe('builds of schema 15', () => {
 
   test('the migration takes back what ends have widened, and nothing that was given', async () => {
     const target = await agent();
-    const [shared, passed, moved, whole] = [await agent(), await agent(), await agent({ shared: true }), await agent()];
+    const [shared, passed, moved, whole] = [
+      await agent(),
+      await agent(),
+      await agent({ shared: true }),
+      await agent(),
+    ];
     await turn(target.name, 'hello');
     await handOver(shared.name, target.box, 3);
     await submit('grant_box', { box_id: target.box, grantee: passed.name }, { sourceAgentId: shared.name });
@@ -160,8 +165,7 @@ describe('builds of schema 15', () => {
       },
     );
     await turn(target.name, `keep ${SECRET}`);
-    const bounds = () =>
-      Promise.all([shared, passed, moved, whole].map(({ id }) => grantOf(id, target.box)));
+    const bounds = () => Promise.all([shared, passed, moved, whole].map(({ id }) => grantOf(id, target.box)));
     const given = await bounds();
     expect(given).toEqual([[3], [3], [3], [null]]);
     await widen();

@@ -131,7 +131,7 @@ export class NewTurns {
       return { turn, agent, target, profile, isReuse, deadlineMs, argument, priority, budget };
     });
     const sizes = new Map(submission.contextBoxes.map((box) => [box.id, box.tokens]));
-    await this.#checkContexts(made.map(({ turn }) => turn));
+    await this.#checkContexts(requests);
     const reused = made.filter(({ isReuse }) => isReuse);
     if (wait.isAwaited) for (const { turn } of reused) checkCycle(this.#gathering.ctx, turn.agentId);
     for (const profile of new Set(made.map((turn) => turn.profile))) await this.#checkProfile(profile);
@@ -254,20 +254,31 @@ export class NewTurns {
     this.#profileIds.add(profileId);
   }
 
-  /** @throws KernelError `not_found` for contexts that were neither made here nor written before. */
-  async #checkContexts(turns: readonly TurnRef[]): Promise<void> {
+  /**
+   * @throws KernelError `not_found` for contexts that were neither made here nor written before; `box_not_authorized` for those that
+   * the caller may not read, unless the handler answers for it.
+   */
+  async #checkContexts(requests: readonly SubmitTurnRequest[]): Promise<void> {
     const { submission, db } = this.#gathering.unit;
-    const { projectId } = this.#gathering.ctx;
+    const { projectId, source } = this.#gathering.ctx;
     const here = new Set(submission.contextBoxes.map(({ id }) => id));
-    const written = turns.map(({ contextBoxId }) => contextBoxId).filter((id) => !here.has(id));
+    const written = requests.filter(({ contextBoxId }) => !here.has(contextBoxId));
     if (written.length === 0) return;
-    const known = await findContextBoxes(db, written, projectId);
-    for (const id of written)
-      if (!known.has(id))
+    const ids = written.map(({ contextBoxId }) => contextBoxId);
+    const known = await findContextBoxes(db, ids, { projectId, actorId: source.agentId });
+    for (const { contextBoxId, access } of written) {
+      const box = known.get(contextBoxId);
+      if (box === undefined)
         throw new KernelError('not_found', {
-          message: `submitTurn: no context box ${id} in this project.`,
-          details: { context_box_id: id, project_id: projectId },
+          message: `submitTurn: no context box ${contextBoxId} in this project.`,
+          details: { context_box_id: contextBoxId, project_id: projectId },
         });
+      if (!box.isReadable && access !== 'trusted')
+        throw new KernelError('box_not_authorized', {
+          message: `submitTurn: agent ${source.agentId} may not read box ${contextBoxId}, so it cannot hand it on.`,
+          details: { context_box_id: contextBoxId, source_agent_id: source.agentId },
+        });
+    }
   }
 
   /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before. */
