@@ -56,8 +56,11 @@ export interface Notice {
   } | null;
   /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
   readonly unseenPosition: number | null;
-  /** The session's turn that was told there; the turn itself when that has been purged, or is what is told. */
-  readonly causeId: TurnId;
+  /**
+   * Whose end may start a turn, the newest first: of the turns that were told there and not read, one of each run, account and depth;
+   * the turn itself when they have been purged, or it is what is told.
+   */
+  readonly causeIds: readonly [TurnId, ...TurnId[]];
 }
 
 // The tape that `p` is now; of a fork that was merged the one it was merged into, of a discarded one none.
@@ -79,6 +82,20 @@ const IS_AWAITED = `exists (
     ) wait join boxcar.turns w on w.id = wait.turn_id
     where w.agent_id = n.owner_agent_id and (wait.ended_at is null or wait.ended_at >= t.ended_at))`;
 
+/** Causes that are tried at most. */
+const MAX_CAUSES = 20;
+
+/**
+ * SQL of the turns of sessions that were told on the tape of turn `t` up to what it is to see, and that no step has read. The keys
+ * are the kernel's; what else an entry says, a caller may have written.
+ */
+export const unseenBy = (t: string): string => `(
+    select s.*, e.position from boxcar.tape_entries e
+      join boxcar.turns s on s.id = case when e.dedup_key ~ '^fork-result:[0-9a-f-]{36}$' then substr(e.dedup_key, 13)::uuid end
+      where e.box_id = ${t}.output_box_id and e.position <= ${t}.unseen_position and e.position > coalesce((
+        select r.to_position from boxcar.tape_entries w join boxcar.steps r on r.turn_id = w.turn_id and r.step = w.step and r.committed_at is not null
+        where w.box_id = ${t}.output_box_id and w.step is not null order by w.position desc, r.attempt desc limit 1), 0))`;
+
 const LOAD = statement(`
   select t.id as "turnId", t.project_id as "projectId", t.agent_id as "agentId", t.channel_id as "channelId", t.status, coalesce(c.content, c.placeholder) as content,
     t.output_box_id as "outputBoxId", t.start_position as "startPosition",
@@ -87,8 +104,13 @@ const LOAD = statement(`
       select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'isAwaited', ${IS_AWAITED})
       from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
     t.unseen_position as "unseenPosition",
-    coalesce((select s.id from boxcar.tape_entries e join boxcar.turns s on s.id = (e.meta->'fork_result'->>'turn_id')::uuid
-      where not t.notifies is true and e.box_id = t.output_box_id and e.position = t.unseen_position), t.id) as "causeId"
+    coalesce((
+      select json_agg(newest.id order by newest.position desc) from (
+        select u.id, u.position from (
+          select distinct on (s.run_id, s.budget_id, s.depth, s.status = 'canceled') s.id, s.position from ${unseenBy('t')} s
+          order by s.run_id, s.budget_id, s.depth, s.status = 'canceled', s.position desc) u
+        order by u.position desc limit ${MAX_CAUSES}) newest
+      where not t.notifies is true), json_build_array(t.id)) as "causeIds"
   from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);
 

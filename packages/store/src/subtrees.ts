@@ -17,6 +17,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
+import { unseenBy } from './notices.js';
 import { ENDABLE, type EndableTurn } from './sweep-turns.js';
 import type { CallRouteKind } from './tool-calls.js';
 
@@ -42,8 +43,7 @@ export async function isCanceled(tx: Tx, turnId: TurnId): Promise<boolean> {
 
 const HAS_NOTICES = statement(`
   select from boxcar.turns t where t.ended_at is not null and (t.notifies or t.unseen_position is not null) and (t.run_id = $1
-    or exists (select from boxcar.tape_entries e join boxcar.turns s on s.id = (e.meta->'fork_result'->>'turn_id')::uuid
-      where e.box_id = t.output_box_id and e.position = t.unseen_position and s.run_id = $1)) limit 1`);
+    or exists (select from ${unseenBy('t')} s where s.run_id = $1)) limit 1`);
 
 /** Whether an end in this run may still start a turn. */
 export async function hasDueNotices(tx: Tx, runId: RunId): Promise<boolean> {

@@ -47,9 +47,25 @@ function messageOf(notice: Notice, session: NonNullable<Notice['session']>): New
 /** With these no turn is started. What was told stays on the tape, for the next turn of its agent. */
 const REFUSALS: readonly string[] = ['canceled', 'budget_exceeded', 'depth_exceeded'];
 
-/** Gives the agent a turn that reads what has come, once. Returns why it does not. */
+/**
+ * Gives the agent a turn that reads what has come, once: a child of the newest turn whose run allows one. Returns why none does; of
+ * several reasons that of the newest.
+ */
 async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<KernelError | undefined> {
-  const { session, turnId, projectId, channelId, unseenPosition, causeId } = notice;
+  const [newest, ...earlier] = notice.causeIds;
+  const refusal = await wakeBy(runtime, notice, newest);
+  if (refusal === undefined) return undefined;
+  for (const causeId of earlier)
+    if ((await wakeBy(runtime, notice, causeId)) === undefined) return undefined;
+  return refusal;
+}
+
+async function wakeBy(
+  runtime: Pick<RuntimeCore, 'accept'>,
+  notice: Notice,
+  causeId: TurnId,
+): Promise<KernelError | undefined> {
+  const { session, turnId, projectId, channelId, unseenPosition } = notice;
   const agentId = session === null ? notice.agentId : session.parentAgentId;
   const key = session === null ? `unseen:${turnId}:${unseenPosition}` : `fork-result:${turnId}`;
   const args = { target_strategy: 'reuse', target_ref: agentId, instruction: FORK_RESULT_INSTRUCTION };
@@ -70,7 +86,7 @@ async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promi
 /** What the tape says of a turn that is not started. */
 const notStarted = (notice: Notice, { code, message }: KernelError): NewTapeEntry =>
   toNewEntry(
-    { kind: 'event', name: 'turn.not_started', data: { turn_id: notice.causeId, code, message } },
+    { kind: 'event', name: 'turn.not_started', data: { turn_id: notice.causeIds[0], code, message } },
     { projectId: notice.projectId, actorId: notice.agentId },
   );
 
