@@ -153,7 +153,8 @@ export interface HandlerTools {
   /**
    * Makes an agent without a turn; the caller owns it. A turn may be submitted to it at once, as to any agent.
    *
-   * @throws KernelError `agent_exists` when the name is taken, `bad_request` for one that is blank, too long or an id.
+   * @throws KernelError `agent_exists` when the name is taken, `bad_request` for one that is blank, too long, an id, or the name
+   * of a profile where the caller is an agent.
    */
   createAgent(request: NewAgentRequest): Promise<AgentRow>;
   /** @throws KernelError `delegation_denied`, `box_not_authorized`, `depth_exceeded`, `delegation_cycle`, `budget_exceeded`. */

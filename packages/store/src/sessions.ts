@@ -105,13 +105,15 @@ const isNameTaken = (error: unknown): boolean =>
 export async function makeSession(
   pool: pg.Pool,
   session: NewSession,
-): Promise<'made' | 'name_taken' | 'no_profile' | 'not_found'> {
+): Promise<'made' | 'name_taken' | 'name_of_profile' | 'no_profile' | 'not_found'> {
   const { intention } = session;
   try {
     return await transaction(pool, async (tx) => {
       // The answer of an earlier attempt may have been lost.
       if ((await run(tx, HAS, [session.boxId])).length > 0) return 'made';
-      if (!(await takeAgentName(tx, session.projectId, session.name))) return 'name_taken';
+      const { projectId, ownerAgentId: makerId } = session;
+      const taking = await takeAgentName(tx, { projectId, makerId }, session.name);
+      if (taking !== 'free') return taking === 'taken' ? 'name_taken' : 'name_of_profile';
       const [made] = await run<{ has_profile: boolean }>(tx, MAKE, [
         session.boxId,
         session.parentBoxId,

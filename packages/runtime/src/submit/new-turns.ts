@@ -67,7 +67,7 @@ export class NewTurns {
 
   /** Gathers the rows of an agent: its tape and itself. */
   addAgent(request: NewAgentRequest): AgentRow {
-    const agent = toAgent(request, this.#gathering.ctx.source.agentId);
+    const agent = toAgent(request, this.#gathering.ctx.source);
     this.#addAgent(agent, request.derivedFrom);
     return agent;
   }
@@ -118,8 +118,7 @@ export class NewTurns {
       });
     }
     const made = requests.map(({ target, contextBoxId, deadlineMs, argument, priority, budget }) => {
-      const agent =
-        target.kind === 'new' ? toAgent(target, this.#gathering.ctx.source.agentId) : target.agent;
+      const agent = target.kind === 'new' ? toAgent(target, this.#gathering.ctx.source) : target.agent;
       const profile = target.kind === 'new' ? target.profile : target.agent.profile;
       const turn: TurnRef = {
         turnId: newId<'turn'>(),
@@ -310,13 +309,14 @@ export class NewTurns {
 
 const toAgent = (
   { profile, name, isShared = false, agentId = newId<'agent'>() }: NewAgentRequest,
-  ownerAgentId: AgentId,
+  { agentId: ownerAgentId, isOperator }: CallerContext['source'],
 ): AgentRow => ({
   agentId,
   name: name ?? `${profile.name}-${agentId.slice(-12)}`,
   tapeBoxId: newId<'box'>(),
   profile,
   ownerAgentId,
+  isOperatorMade: isOperator,
   isShared,
   mayAppend: false,
 });

@@ -179,13 +179,24 @@ export class Primitive implements HandlerTools {
         message: `name: '${name}' reads as an id, so nobody could tell which is meant.`,
         details: { field: 'name' },
       });
-    if (name !== undefined && !(await takeAgentName(this.tx, this.ctx.projectId, name)))
-      throw new KernelError('agent_exists', {
-        message: `An agent '${name}' exists already in this project.`,
-        details: { agent: name, project_id: this.ctx.projectId },
-      });
+    if (name !== undefined) await this.#takeName(name);
     return this.#turns.addAgent(request);
   };
+
+  async #takeName(name: string): Promise<void> {
+    const { projectId, source } = this.ctx;
+    const taking = await takeAgentName(this.tx, { projectId, makerId: source.agentId }, name);
+    if (taking === 'taken')
+      throw new KernelError('agent_exists', {
+        message: `An agent '${name}' exists already in this project.`,
+        details: { agent: name, project_id: projectId },
+      });
+    if (taking === 'profile')
+      throw new KernelError('bad_request', {
+        message: `name: '${name}' is the name of a profile, which only the operator gives to an agent.`,
+        details: { field: 'name', agent: name, project_id: projectId },
+      });
+  }
 
   readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
     const isAwaited = request.wait ?? false;

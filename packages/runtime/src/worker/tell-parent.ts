@@ -55,8 +55,7 @@ async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promi
   const [newest, ...earlier] = notice.causeIds;
   const refusal = await wakeBy(runtime, notice, newest);
   if (refusal === undefined) return undefined;
-  for (const causeId of earlier)
-    if ((await wakeBy(runtime, notice, causeId)) === undefined) return undefined;
+  for (const causeId of earlier) if ((await wakeBy(runtime, notice, causeId)) === undefined) return undefined;
   return refusal;
 }
 
