@@ -54,33 +54,52 @@ where t.id = told.turn_id and t.told_agent_id is null and t.notifies is false an
   and t.agent_id in (select s.agent_id from boxcar.sessions s);
 
 -- Ends have also widened grants that somebody gave. The message of a handoff says how far its grant reaches: up to the head of its place.
--- A transfer, and `grant_box`, give as much as the giver has. All of this is looked up before the lock, which blocks writers of grants.
+-- A transfer, and `grant_box`, give as much as the giver has, whose own grant is then looked up.
+create function boxcar.origin_of_grant(source text, out head int, out giver uuid) language sql stable as $$
+  select case when m.ownership = 'share' then coalesce(substring(m.ref from '[?]head=([0-9]{1,9})$'), substring(m.ref from '/entry/([0-9]{1,9})$'))::int end,
+    case when m.ownership is null or m.ownership = 'transfer' then substring(coalesce(m.giver, source) from '^(?:agent:)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$')::uuid end
+  from (select) one left join (
+    select c.content->'data'->'content'->>'ownership' as ownership, c.content->'data'->'content'->>'tape_ref' as ref, c.content->'data'->>'from' as giver
+    from boxcar.cards c where c.id = substring(source from '^card:([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$')::uuid) m on true
+$$;
+
+-- How far the bounded grants reach that were written in the last `since` transactions.
+create function boxcar.bounds_of_grants(since int) returns table (agent_id uuid, box_id uuid, source text, upto int, now_upto int) language sql stable as $$
+  with recursive chain as (
+    select g.agent_id, g.box_id, g.source, o.head, o.giver, least(g.upto_position, o.head) as upto, g.upto_position as now_upto
+    from boxcar.grants g cross join lateral boxcar.origin_of_grant(g.source) o
+    where g.mode = 'read' and g.upto_position is not null and g.source not like 'turn:%' and age(g.xmin) <= since
+    union
+    select c.agent_id, c.box_id, c.source, o.head, o.giver, least(c.upto, g.upto_position, o.head), c.now_upto
+    from chain c cross join lateral (
+        select r.source, r.upto_position from boxcar.grants r
+        where c.head is null and r.agent_id = c.giver and r.box_id = c.box_id and r.mode = 'read' and r.upto_position is not null and r.source not like 'turn:%' offset 0) g
+      cross join lateral boxcar.origin_of_grant(g.source) o
+  )
+  select c.agent_id, c.box_id, c.source, min(c.upto), c.now_upto from chain c group by c.agent_id, c.box_id, c.source, c.now_upto
+$$;
+
+-- The whole table is looked through before the lock, which blocks writers of grants; after it only what has changed meanwhile.
 do $$
 declare
+  started xid := pg_snapshot_xmin(pg_current_snapshot())::xid;
   agents uuid[];
   boxes uuid[];
   sources text[];
   bounds int[];
 begin
-  with recursive given as materialized (
-    select g.agent_id, g.box_id, g.source, g.upto_position,
-      case when m.ownership = 'share' then coalesce(substring(m.ref from '[?]head=([0-9]{1,9})$'), substring(m.ref from '/entry/([0-9]{1,9})$'))::int end as head,
-      case when m.card_id is null then g.source when m.ownership = 'transfer' then m.giver end as giver
-    from boxcar.grants g left join lateral (
-      select c.id as card_id, c.content->'data'->'content'->>'ownership' as ownership, c.content->'data'->'content'->>'tape_ref' as ref, substr(c.content->'data'->>'from', 7) as giver
-      from boxcar.cards c where c.id = case when g.source ~ '^card:[0-9a-f-]{36}$' then substr(g.source, 6)::uuid end offset 0) m on true
-    where g.mode = 'read' and g.upto_position is not null and g.source not like 'turn:%'
-  ),
-  bounded as (
-    select g.agent_id, g.box_id, g.source, least(g.upto_position, g.head) as upto from given g where g.head is not null
-    union
-    select g.agent_id, g.box_id, g.source, least(g.upto_position, b.upto) from bounded b join given g on g.box_id = b.box_id and g.giver = b.agent_id::text and g.head is null
-  )
   select array_agg(b.agent_id), array_agg(b.box_id), array_agg(b.source), array_agg(b.upto) into agents, boxes, sources, bounds
-  from (select b.agent_id, b.box_id, b.source, min(b.upto) as upto from bounded b group by b.agent_id, b.box_id, b.source) b;
-
+  from boxcar.bounds_of_grants(2147483647) b where b.upto < b.now_upto;
   lock table boxcar.grants in share row exclusive mode;
   update boxcar.grants g set upto_position = b.upto
-    from unnest(agents, boxes, sources, bounds) as b(agent_id, box_id, source, upto)
+    from (
+      select w.agent_id, w.box_id, w.source, min(w.upto) as upto from (
+        select * from unnest(agents, boxes, sources, bounds) as u(agent_id, box_id, source, upto)
+        union all
+        select c.agent_id, c.box_id, c.source, c.upto from boxcar.bounds_of_grants(age(started)) c) w
+      group by w.agent_id, w.box_id, w.source) b
     where g.agent_id = b.agent_id and g.box_id = b.box_id and g.mode = 'read' and g.source = b.source and g.upto_position > b.upto;
 end $$;
+
+drop function boxcar.bounds_of_grants(int);
+drop function boxcar.origin_of_grant(text);

@@ -183,6 +183,35 @@ describe('builds of schema 15', () => {
     expect(await bounds()).toEqual([[1], [1], [1], [null]]);
   });
 
+  test('may widen a grant while the migration looks: it is narrowed all the same', async () => {
+    const [target, reader] = [await agent(), await agent()];
+    await turn(target.name, 'hello');
+    await handOver(reader.name, target.box, 3);
+    const other = await h.database.pool.connect();
+    try {
+      await other.query('begin');
+      await other.query('update boxcar.grants set upto_position = 4 where agent_id = $1 and box_id = $2', [
+        reader.id,
+        target.box,
+      ]);
+      const migrated = migrate();
+      await waitFor(
+        async () =>
+          (
+            await h.rows(
+              "select from pg_locks where relation = 'boxcar.grants'::regclass and not granted and mode = 'ShareRowExclusiveLock'",
+            )
+          ).length > 0 || undefined,
+        { message: 'the migration waits for the writer', deadlineMs: 60_000 },
+      );
+      await other.query('commit');
+      await migrated;
+    } finally {
+      other.release();
+    }
+    expect(await grantOf(reader.id, target.box)).toEqual([3]);
+  });
+
   test('report the end of a session’s turn: the agent reads it, from before the migration and after it', async () => {
     const { lead, box, turnId, reads } = await told();
     const forget = 'update boxcar.turns set told_agent_id = null, notifies = $2 where id = $1';
