@@ -20,8 +20,8 @@ const MIN_LENGTH = 16;
 const MAX_DEPTH = 400;
 
 const URL_SECRET = 'url';
-// A quote, an angle bracket or a backtick is part of a password only in front of a character that does not follow the end of what
-// surrounds a URL. In JSON inside of a text, slashes and quotes have a backslash in front.
+// A quote, an angle bracket or a backtick may also end the text around a URL. It counts as a part of the password only if the next
+// character could not follow such an end. JSON inside a text has a backslash before slashes and quotes.
 const USER_PASSWORD =
   /(:(?:\/\/|\\\/\\\/)[^\s/?#:@"<>`\\]*:)(?:[^\s/?#"<>`\\]|\\?["<>`](?=[^\s,:;.()[\]{}<>"'`\\/?#&=])|\\\\)+@/g;
 const QUERY_PASSWORD =
@@ -76,7 +76,7 @@ const TOO_DEEP = '[nested too deep]';
 const CIRCULAR = '[circular]';
 const UNREADABLE = '[unreadable]';
 
-/** Changes texts wherever JSON or a log would show them. Each object is looked at once. */
+/** Changes the texts that JSON or a log would show. Visits each object once. */
 class TextMapper {
   readonly #change: (text: string) => string;
   readonly #done = new Map<object, unknown>();
@@ -154,14 +154,14 @@ class TextMapper {
   }
 }
 
-/** The same value with its texts changed, keys of objects included; itself when none changes. What cannot be read is left out. */
+/** The same value with its texts changed, keys of objects included; the value itself when no text changes. */
 export function mapTexts(part: unknown, change: (text: string) => string): unknown {
   return new TextMapper(change).map(part);
 }
 
 /**
- * A text, or the texts in a value, without secrets; the same value when it holds none. Errors stay errors; of other objects with
- * secrets JSON's view is left.
+ * A text, or the texts in a value, without secrets; the same value when it holds none. Errors stay errors.
+ * Another object that holds a secret is replaced by what JSON shows of it.
  *
  * @param more - Secrets beside the declared ones, of any length above 0.
  */

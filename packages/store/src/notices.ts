@@ -57,8 +57,8 @@ export interface Notice {
   /** What came to its tape from sessions it was not under way long enough to read; null: nothing. */
   readonly unseenPosition: number | null;
   /**
-   * Whose end may start a turn, the newest first: of the turns that were told there and not read, one of each run, account and depth;
-   * the turn itself when they have been purged, or it is what is told.
+   * The turns whose end may start a turn, the newest first. For an unseen position: the turns whose messages no step has read, one of
+   * each run, account and depth. Otherwise, or when these have been purged: the turn itself.
    */
   readonly causeIds: readonly [TurnId, ...TurnId[]];
 }
@@ -82,12 +82,12 @@ const IS_AWAITED = `exists (
     ) wait join boxcar.turns w on w.id = wait.turn_id
     where w.agent_id = n.owner_agent_id and (wait.ended_at is null or wait.ended_at >= t.ended_at))`;
 
-/** Causes that are tried at most. */
+/** At most so many causes are tried. */
 const MAX_CAUSES = 20;
 
 /**
- * SQL of the turns of sessions that were told on the tape of turn `t` up to what it is to see, and that no step has read. The keys
- * are the kernel's; what else an entry says, a caller may have written.
+ * SQL of the turns of sessions whose end was reported on the tape of turn `t`, up to its unseen position, and whose message no step has
+ * read. Only the kernel writes these keys; callers can write the rest of an entry.
  */
 export const unseenBy = (t: string): string => `(
     select s.*, e.position from boxcar.tape_entries e

@@ -65,7 +65,7 @@ async function findOperator(tools: HandlerTools, name: string): Promise<AgentId 
   return found?.agentId === found?.operatorId ? found?.operatorId : undefined;
 }
 
-/** Whether a plain name means this agent before a profile. Agents of others may have taken the name of one. */
+/** Whether a plain name means this agent rather than a profile. Other agents may have given an agent the name of a profile. */
 function comesFirst({ agentId, ownerAgentId, isOperatorMade }: AgentRow, name: string, tools: HandlerTools) {
   const { source } = tools.ctx;
   return (

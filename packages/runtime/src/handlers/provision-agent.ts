@@ -75,8 +75,8 @@ async function keep(agent: AgentRow, input: ProvisionAgent, tools: HandlerTools)
 }
 
 /**
- * Who made an agent reads what it is told. The operator that would have it made under this name means no agent of another's; by its id,
- * or without `profile_name`, it means the one that is there.
+ * An agent can read everything that the agents it made are told. With a name and `profile_name` the operator does not mean an agent
+ * that another agent has made; with an id, or without `profile_name`, it means the existing agent.
  */
 function checkMaker(
   { agentId, name, isOperatorMade, ownerAgentId }: AgentRow,
@@ -86,7 +86,7 @@ function checkMaker(
   const isById = tryParseId<'agent'>(input.agent_id ?? '') === agentId;
   if (isOperatorMade || isById || input.profile_name === undefined || !tools.ctx.source.isOperator) return;
   throw new KernelError('agent_exists', {
-    message: `Agent '${name}' was made by agent ${ownerAgentId}, which may read what it is told.`,
+    message: `Agent '${name}' was made by agent ${ownerAgentId}, which can read everything that it is told.`,
     next: 'Choose another name, or name the agent by its id to use it all the same.',
     details: { agent: name, agent_id: agentId, owner_agent_id: ownerAgentId },
   });

@@ -310,7 +310,7 @@ export class Primitive implements HandlerTools {
     }
     // Handlers are outside code, as models and tools are.
     const { value: clean, isChanged } = sanitizeJson(deliverable);
-    // What the model itself says as its result is its own, as its words are.
+    // The result of `submit_result` is the model's own text, which is not masked.
     const value = this.#isOwn ? clean : maskSecrets(clean);
     const sizeBytes = Buffer.byteLength(JSON.stringify(deliverableContent(value)));
     const limitBytes = this.#maxCardBytes ?? MAX_CARD_BYTES;

@@ -152,13 +152,13 @@ export async function loadSlice(
     : { anchor: first, entries: entries.slice(1) };
 }
 
-/** How many entries are read from this position on. */
+/** The number of readable entries from this position on. */
 const countEntries = ({ last, within }: OpenedTape, since: number): number =>
   (within ?? [{ from: 1, to: last }])
     .map(({ from, to }) => Math.min(to, last) - Math.max(from, since) + 1)
     .reduce((sum, count) => sum + Math.max(count, 0), 0);
 
-/** What is on it, as far as it is read, without reading it. */
+/** Counts what the reader may read of a tape, without loading the entries. */
 export async function describeTape(db: Queryable, opened: OpenedTape): Promise<TapeInfo> {
   const { row, last, within } = opened;
   const anchors = await anchorsUpto(db, opened);

@@ -48,8 +48,8 @@ function messageOf(notice: Notice, session: NonNullable<Notice['session']>): New
 const REFUSALS: readonly string[] = ['canceled', 'budget_exceeded', 'depth_exceeded'];
 
 /**
- * Gives the agent a turn that reads what has come, once: a child of the newest turn whose run allows one. Returns why none does; of
- * several reasons that of the newest.
+ * Gives the agent one turn that reads the new messages. The turn is a child of the newest cause that allows it. Returns the newest
+ * cause's refusal when none allows it.
  */
 async function wake(runtime: Pick<RuntimeCore, 'accept'>, notice: Notice): Promise<KernelError | undefined> {
   const [newest, ...earlier] = notice.causeIds;
