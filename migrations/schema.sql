@@ -166,6 +166,16 @@ declare
   wanted uuid[];
   found_id uuid;
 begin
+  if tg_table_name = 'grants' then
+    if new.source like 'turn:%' then
+      -- The transaction of the end itself reports nothing yet, so the turn has ended before.
+      update boxcar.turns t set told_agent_id = new.agent_id
+        where t.id = substr(new.source, 6)::uuid and t.notifies and t.ended_at < now() and t.output_box_id = new.box_id;
+      if exists (select from boxcar.grants g where g.agent_id = new.agent_id and g.box_id = new.box_id and g.mode = new.mode and g.source not like 'turn:%') then
+        return null;
+      end if;
+    end if;
+  end if;
   perform pg_advisory_xact_lock_shared(7205129002);
   if not exists (select from boxcar.purging) then return new; end if;
   if tg_table_name = 'grants' then

@@ -13,7 +13,7 @@ import {
   parseJsonValue,
   sha256,
 } from './json.js';
-import { nameSchema } from './names.js';
+import { isPlainName, nameSchema, PLAIN_NAME } from './names.js';
 
 export const ROLES = ['system', 'user', 'assistant', 'tool'] as const;
 export type Role = (typeof ROLES)[number];
@@ -42,7 +42,7 @@ export const CARD_TYPES = {
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 
 export const fieldSchema = z.strictObject({
-  name: z.string().trim().min(1),
+  name: z.string().trim().min(1).refine(isPlainName, PLAIN_NAME),
   description: z.string().optional(),
   type: z.enum(['string', 'number', 'boolean', 'object', 'array']).optional(),
   required: z.boolean().optional(),

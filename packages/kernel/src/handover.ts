@@ -4,10 +4,11 @@ import { CARD_TYPES, toBadRequest } from './card.js';
 import { KernelError } from './errors.js';
 import { type BoxId, tryParseId } from './ids.js';
 import { isJsonObject, type JsonObject, type JsonValue, jsonObjectSchema, parseJsonValue } from './json.js';
+import { isPlainName, PLAIN_NAME } from './names.js';
 
 const packRuleSchema = z.strictObject({
-  arg_key: z.string().min(1),
-  as_card_type: z.string().trim().min(1).default(CARD_TYPES.instruction),
+  arg_key: z.string().min(1).refine(isPlainName, PLAIN_NAME),
+  as_card_type: z.string().trim().min(1).refine(isPlainName, PLAIN_NAME).default(CARD_TYPES.instruction),
   card_metadata: jsonObjectSchema.default({}),
 });
 export type PackRule = z.infer<typeof packRuleSchema>;

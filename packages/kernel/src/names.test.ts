@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
-import { parseCardInput } from './card.js';
+import { fieldsSchema, parseCardInput } from './card.js';
+import { parseHandover } from './handover.js';
 import { isPlainName } from './names.js';
 import { provisionAgentSchema } from './primitive.js';
 import { parseProfile } from './profile.js';
@@ -17,16 +18,29 @@ const UNSEEN = [
   '\u2069',
 ];
 
+const packing = (rule: object) => ({
+  target_profile_config: { profile_name: 'p' },
+  context_packing_config: { pack_arguments: [rule] },
+});
+
 test.each(UNSEEN.map((character) => [JSON.stringify(character), `a${character}b`]))(
   'no name holds %s',
   (_shown, name) => {
     expect(isPlainName(name)).toBe(false);
     const profile = { name: 'p', instructions: 'x', model: 'scripted' };
-    for (const wrong of [{ name }, { tags: [name] }, { must_end_with: [name] }])
+    for (const wrong of [{ name }, { tags: [name] }, { must_end_with: [name] }, { tools: [name] }])
       expect(() => parseProfile({ ...profile, ...wrong })).toThrow(/must not contain control characters/);
     expect(() => parseCardInput({ type: name, content: { kind: 'text', text: 'x' } }, 'card')).toThrow(
       /must not contain control characters/,
     );
+    const fields = [{ name }];
+    for (const parse of [
+      () => parseCardInput({ type: 't', content: { kind: 'fields_schema', fields } }, 'card'),
+      () => parseHandover(packing({ arg_key: 'a', as_card_type: name })),
+      () => parseHandover(packing({ arg_key: name })),
+    ])
+      expect(parse).toThrow(/must not contain control characters/);
+    expect(fieldsSchema.safeParse(fields).error?.issues[0]?.message).toMatch(/must not contain/);
     const made = provisionAgentSchema.safeParse({ action: 'create', agent_id: name, profile_name: 'p' });
     expect(made.error?.issues[0]?.message).toMatch(/must not contain control characters/);
   },

@@ -5,6 +5,7 @@
 import { z } from 'zod';
 import { KernelError } from './errors.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { nameSchema } from './names.js';
 import { checkBySchema, findSchemaFault } from './user-schema.js';
 
 /** What tools and primitives may be called. */
@@ -42,8 +43,6 @@ export const queueToolSchema = z.strictObject({
 });
 export type QueueTool = z.infer<typeof queueToolSchema>;
 type QueueToolInput = z.input<typeof queueToolSchema>;
-
-const nameSchema = z.string().trim().min(1).max(200);
 
 /** An entry of a profile's `tools`: a name, or a queue tool; findings point into the object, not at a union. */
 export const toolEntrySchema = z

@@ -15,6 +15,13 @@ describe('a text without secrets', () => {
     ['["https://u:p@h","a@b"]', '["https://u:[secret: url]@h","a@b"]'],
     ['postgres://h/x?sslmode=no&password=abc#y', 'postgres://h/x?sslmode=no&password=[secret: url]#y'],
     ['http://host:8080/a@b and http://[::1]:80/', 'http://host:8080/a@b and http://[::1]:80/'],
+    ['at postgres://u:ab"c<d`e>f@h/db', 'at postgres://u:[secret: url]@h/db'],
+    ['at `postgres://u:"p"w@h`, see <b>x@y</b>', 'at `postgres://u:[secret: url]@h`, see <b>x@y</b>'],
+    ['{"u":"postgres:\\/\\/u:pa\\"ss@h","m":"a@b"}', '{"u":"postgres:\\/\\/u:[secret: url]@h","m":"a@b"}'],
+    ['{"u":"http://h:80","m":"a@b"}', '{"u":"http://h:80","m":"a@b"}'],
+    ['{\\"u\\":\\"http://h:80\\",\\"m\\":\\"a@b\\"}', '{\\"u\\":\\"http://h:80\\",\\"m\\":\\"a@b\\"}'],
+    ['<a href="http://h:80">a@b</a>', '<a href="http://h:80">a@b</a>'],
+    ['"x://h/?password=a"b<c","y"', '"x://h/?password=[secret: url]","y"'],
     ['mailto:me@example.org 12:30@noon', 'mailto:me@example.org 12:30@noon'],
   ])('%s', (text, masked) => {
     expect(maskSecrets(text)).toBe(masked);
@@ -50,6 +57,48 @@ describe('a text without secrets', () => {
     expect(maskSecrets(JSON.parse(`{"__proto__":"${VALUE.replace('"', '\\"')}"}`))).toEqual(
       JSON.parse('{"__proto__":"[secret: MY_API_KEY]"}'),
     );
+  });
+
+  test('is found in errors, maps, sets, instances of classes and what JSON shows of an object, at any depth', () => {
+    using _secrets = declareSecrets({ MY_API_KEY: VALUE });
+    const masked = '[secret: MY_API_KEY]';
+    const cause = Object.assign(new RangeError(VALUE), { code: VALUE });
+    const error: unknown = maskSecrets(new TypeError('fine', { cause }));
+    expect(error).toBeInstanceOf(TypeError);
+    expect(error).toMatchObject({ name: 'TypeError', message: 'fine' });
+    const inner = (error as Error).cause;
+    expect(inner).toBeInstanceOf(RangeError);
+    expect(inner).toMatchObject({ message: masked, code: masked });
+    expect((inner as Error).stack).not.toContain(VALUE);
+    expect(maskSecrets(new Map([['a', [VALUE]]]))).toEqual(new Map([['a', [masked]]]));
+    expect(maskSecrets(new Set([VALUE]))).toEqual(new Set([masked]));
+    class Row {
+      readonly #hidden = VALUE;
+      readonly shown: string;
+      constructor(shown: string) {
+        this.shown = shown;
+      }
+      toString = (): string => this.#hidden;
+    }
+    expect(JSON.stringify(maskSecrets([new Row(VALUE)]))).toBe(JSON.stringify([{ shown: masked }]));
+    const row = new Row('clean');
+    expect(maskSecrets(row)).toBe(row);
+    expect(maskSecrets({ url: new URL('redis://:p@h') })).toEqual({ url: 'redis://:[secret: url]@h' });
+
+    let deep: unknown = VALUE;
+    for (let level = 0; level < 300; level += 1) deep = [deep];
+    expect(JSON.stringify(maskSecrets(deep))).toContain(masked);
+    for (let level = 0; level < 300; level += 1) deep = [deep];
+    expect(JSON.stringify(maskSecrets(deep))).not.toContain(VALUE);
+    const circle: Record<string, unknown> = { VALUE };
+    circle.self = circle;
+    expect(JSON.stringify(maskSecrets(circle))).not.toContain(VALUE);
+    const broken = {
+      toJSON: () => {
+        throw new Error(VALUE);
+      },
+    };
+    expect(maskSecrets({ broken, text: VALUE })).toEqual({ broken: '[unreadable]', text: masked });
   });
 
   test('ends with the declaration', () => {

@@ -16,11 +16,16 @@ export interface Secret {
 const NAME = /(?:KEY|TOKEN|SECRET|PASSWORD)$/;
 /** Shorter values occur in ordinary words. */
 const MIN_LENGTH = 16;
-const MAX_DEPTH = 200;
+/** Deeper parts are left out. JSON of ours has 200 levels at most. */
+const MAX_DEPTH = 400;
 
 const URL_SECRET = 'url';
-const USER_PASSWORD = /(:\/\/[^\s/?#:@"<>`\\]*:)[^\s/?#"<>`\\]+@/g;
-const QUERY_PASSWORD = /([?&](?:ssl)?password=)(?!\[secret: )[^\s&#"'<>`\\]+/gi;
+// A quote, an angle bracket or a backtick may also end the text around a URL. It counts as a part of the password only if the next
+// character could not follow such an end. JSON inside a text has a backslash before slashes and quotes.
+const USER_PASSWORD =
+  /(:(?:\/\/|\\\/\\\/)[^\s/?#:@"<>`\\]*:)(?:[^\s/?#"<>`\\]|\\?["<>`](?=[^\s,:;.()[\]{}<>"'`\\/?#&=])|\\\\)+@/g;
+const QUERY_PASSWORD =
+  /([?&](?:ssl)?password=)(?!\[secret: )(?:[^\s&#"'<>`\\]|\\?["'<>`](?=[^\s,:;.()[\]{}<>"'`\\/?#&=])|\\\\)+/gi;
 
 /** What is looked for in texts, and what is shown in its place. */
 type Needle = readonly [form: string, shown: string];
@@ -67,26 +72,96 @@ function maskText(text: string, more: readonly Needle[]): string {
     .replace(QUERY_PASSWORD, `$1[secret: ${URL_SECRET}]`);
 }
 
-/** The same value with its texts changed, keys of plain objects included; itself when none changes. */
-export function mapTexts(part: unknown, change: (text: string) => string, depth = 0): unknown {
-  if (typeof part === 'string') return change(part);
-  if (typeof part !== 'object' || part === null || depth >= MAX_DEPTH) return part;
-  if (Array.isArray(part)) {
-    const items = part.map((item) => mapTexts(item, change, depth + 1));
-    return items.some((item, index) => item !== part[index]) ? items : part;
+const TOO_DEEP = '[nested too deep]';
+const CIRCULAR = '[circular]';
+const UNREADABLE = '[unreadable]';
+
+/** Changes the texts that JSON or a log would show. Visits each object once. */
+class TextMapper {
+  readonly #change: (text: string) => string;
+  readonly #done = new Map<object, unknown>();
+
+  constructor(change: (text: string) => string) {
+    this.#change = change;
   }
-  const prototype: unknown = Object.getPrototypeOf(part);
-  if (prototype !== Object.prototype && prototype !== null) return part;
-  const members = Object.entries(part);
-  const changed = members.map(([key, member]) => [change(key), mapTexts(member, change, depth + 1)] as const);
-  const isSame = changed.every(
-    ([key, member], at) => key === members[at]?.[0] && member === members[at]?.[1],
-  );
-  return isSame ? part : Object.fromEntries(changed);
+
+  map(part: unknown, depth = 0): unknown {
+    if (typeof part === 'string') return this.#change(part);
+    if (typeof part !== 'object' || part === null || ArrayBuffer.isView(part)) return part;
+    if (this.#done.has(part)) return this.#done.get(part);
+    if (depth >= MAX_DEPTH) return TOO_DEEP;
+    this.#done.set(part, CIRCULAR);
+    const mapped = this.#tryObject(part, depth + 1);
+    this.#done.set(part, mapped);
+    return mapped;
+  }
+
+  /** Getters and `toJSON` are outside code. */
+  #tryObject(part: object, depth: number): unknown {
+    try {
+      return this.#mapObject(part, depth);
+    } catch {
+      return UNREADABLE;
+    }
+  }
+
+  #mapObject(part: object, depth: number): unknown {
+    if (Array.isArray(part)) return this.#mapList(part, depth) ?? part;
+    if (part instanceof Error) return this.#mapError(part, depth);
+    if (part instanceof Map) {
+      const entries = this.#mapList([...part].flat(), depth);
+      return entries === undefined
+        ? part
+        : new Map(entries.flatMap((key, at) => (at % 2 === 0 ? [[key, entries[at + 1]]] : [])));
+    }
+    if (part instanceof Set) {
+      const items = this.#mapList([...part], depth);
+      return items === undefined ? part : new Set(items);
+    }
+    if ('toJSON' in part && typeof part.toJSON === 'function') {
+      const shown: unknown = part.toJSON();
+      const mapped = this.map(shown, depth);
+      return mapped === shown ? part : mapped;
+    }
+    const members = this.#mapMembers(part, depth);
+    return members === undefined ? part : Object.fromEntries(members);
+  }
+
+  /** Undefined: nothing changes. */
+  #mapList(items: readonly unknown[], depth: number): unknown[] | undefined {
+    const mapped = items.map((item) => this.map(item, depth));
+    return mapped.some((item, index) => item !== items[index]) ? mapped : undefined;
+  }
+
+  #mapMembers(part: object, depth: number): (readonly [string, unknown])[] | undefined {
+    const members = Object.entries(part);
+    const mapped = members.map(([key, member]) => [this.#change(key), this.map(member, depth)] as const);
+    return mapped.some(([key, member], at) => key !== members[at]?.[0] || member !== members[at]?.[1])
+      ? mapped
+      : undefined;
+  }
+
+  #mapError(error: Error, depth: number): Error {
+    const hidden = { message: error.message, stack: error.stack, cause: error.cause };
+    const shown = this.#mapMembers(hidden, depth);
+    const members = this.#mapMembers(error, depth);
+    if (shown === undefined && members === undefined) return error;
+    const masked = Object.setPrototypeOf(new Error(), Object.getPrototypeOf(error) as object) as Error;
+    for (const [key, value] of shown ?? Object.entries(hidden))
+      if (value !== undefined)
+        Object.defineProperty(masked, key, { value, configurable: true, writable: true });
+    return Object.assign(masked, Object.fromEntries(members ?? Object.entries(error)));
+  }
+}
+
+/** The same value with its texts changed, keys of objects included; the value itself when no text changes. */
+export function mapTexts(part: unknown, change: (text: string) => string): unknown {
+  return new TextMapper(change).map(part);
 }
 
 /**
- * A text, or the texts in plain objects and lists, without secrets; the same value when it holds none.
+ * A text, or the texts in a value, without secrets; the same value when it holds none. Errors stay errors.
+ * Another object that holds a secret is replaced by what JSON shows of it.
  *
  * @param more - Secrets beside the declared ones, of any length above 0.
  */

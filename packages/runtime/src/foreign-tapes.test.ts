@@ -128,6 +128,35 @@ describe('of a tape that an agent was not given', () => {
     });
   });
 
+  test('what a tape says of itself counts only what may be read', async () => {
+    const { theirs, target, parent } = await asked();
+    const all = await theirs.query().all();
+    expect(await theirs.info()).toMatchObject({
+      entries: all.length,
+      anchors: 0,
+      last_anchor: null,
+      last_anchor_position: 0,
+      entries_since_last_anchor: all.length,
+    });
+    // Between what a grant shows and what the turn wrote there is more.
+    await submit('context_handoff', {
+      target_ref: parent.name,
+      reason: 'r',
+      summary: 's',
+      tape_ref: `tape://default/${theirs.boxId}/entry/3`,
+    });
+    expect(await theirs.info()).toMatchObject({
+      entries: all.length + 3,
+      anchors: 1,
+      last_anchor: 'session/start',
+      last_anchor_position: 1,
+      entries_since_last_anchor: all.length + 2,
+    });
+    expect((await theirs.query().all()).length).toBe(all.length + 3);
+    const own = await target.tape.info();
+    expect(own.entries).toBe((await target.tape.query().all()).length);
+  });
+
   test('a reference reaches only what may be read, a fork and a grant nothing', async () => {
     const { parent, theirs, box } = await asked();
     const entries = await theirs.query().kinds('message').all();
@@ -488,6 +517,75 @@ describe('of a tape that an agent was not given', () => {
     expect(await ensure('theirs', { profile_version: 2, shared: true })).toMatchObject({
       outcome: 'updated',
     });
+  });
+
+  test('no agent gives an agent or a session the name of a profile', async () => {
+    const maker = await agent();
+    const as = { sourceAgentId: maker.name };
+    const create = { action: 'create', profile_name: 'worker', agent_id: 'worker' };
+    for (const action of ['create', 'ensure'])
+      await expect(submit('provision_agent', { ...create, action }, as)).rejects.toMatchObject({
+        code: 'bad_request',
+        message: expect.stringContaining("'worker' is the name of a profile"),
+      });
+    const tape = await h.runtime.tape({ agent: maker.name }, { as: maker.name });
+    await expect(tape.forkSession('worker')).rejects.toMatchObject({ code: 'bad_request' });
+    // The operator knows both.
+    expect(await submit('provision_agent', create)).toMatchObject({ name: 'worker' });
+    expect(await submit('provision_agent', { ...create, action: 'ensure' }, as)).toMatchObject({
+      outcome: 'unchanged',
+    });
+    await h.rows("update boxcar.agents set name = 'worker-of-the-operator' where name = 'worker'");
+  });
+
+  test('a plain name means an agent of the operator or of the caller before a profile, and that before an agent of others', async () => {
+    const [squatter, caller] = [await agent(), await agent()];
+    // It takes the name before there is such a profile.
+    const taken = { action: 'create', profile_name: 'worker', agent_id: 'reviewer' };
+    await submit('provision_agent', { ...taken, shared: true }, { sourceAgentId: squatter.name });
+    await h.runtime.applyProfile({ name: 'reviewer', instructions: 'Review.', model: 'scripted:actor' });
+    const handOver = async (ref: string, from: string) => {
+      const { turn_id } = await submit(
+        'context_handoff',
+        { target_ref: ref, reason: 'r', summary: SECRET, tape_ref: `tape://default/${from}/entry/1` },
+        { sourceAgentId: from },
+      );
+      const [row] = await h.rows<{ name: string }>(
+        'select a.name from boxcar.turns t join boxcar.agents a on a.id = t.agent_id where t.id = $1',
+        [turn_id],
+      );
+      return row?.name;
+    };
+    expect(await handOver('reviewer', caller.name)).toMatch(/^reviewer-[0-9a-f]{12}$/);
+    expect(await handOver('agent:reviewer', caller.name)).toBe('reviewer');
+    expect(await handOver('reviewer', squatter.name)).toBe('reviewer');
+    // Without such a profile the name can mean the agent alone.
+    await submit(
+      'provision_agent',
+      { ...taken, agent_id: 'sole', shared: true },
+      { sourceAgentId: squatter.name },
+    );
+    expect(await handOver('sole', caller.name)).toBe('sole');
+
+    await h.runtime.applyProfile({ name: 'desk', instructions: 'Help.', model: 'scripted:actor' });
+    await submit('provision_agent', { ...taken, agent_id: 'desk', shared: true });
+    expect(await handOver('desk', caller.name)).toBe('desk');
+  });
+
+  test('what the operator makes sure of is no agent that another has made under that name', async () => {
+    const squatter = await agent();
+    const support = { action: 'ensure', agent_id: 'support', profile_name: 'worker' };
+    const taken = await submit('provision_agent', support, { sourceAgentId: squatter.name });
+    await expect(submit('provision_agent', support)).rejects.toMatchObject({
+      code: 'agent_exists',
+      details: { agent_id: taken.agent_id, owner_agent_id: squatter.id },
+    });
+    // Named by its id, or as one that is there, it is meant.
+    const kept = { outcome: 'unchanged', agent_id: taken.agent_id, owner_agent_id: squatter.id };
+    expect(await submit('provision_agent', { ...support, agent_id: taken.agent_id })).toMatchObject(kept);
+    expect(await submit('provision_agent', { action: 'ensure', agent_id: 'support' })).toMatchObject(kept);
+    const other = await agent();
+    expect(await submit('provision_agent', support, { sourceAgentId: other.name })).toMatchObject(kept);
   });
 
   test('a key belongs to the agent that chose it: others neither meet it nor learn of it', async () => {

@@ -60,11 +60,11 @@ export interface SubmitTurnRequest {
   readonly target:
     | ({ readonly kind: 'new' } & Pick<NewAgentRequest, 'profile' | 'derivedFrom' | 'agentId'>)
     | { readonly kind: 'reuse'; readonly agent: AgentRow };
-  /** A sealed box made by `packer`. */
+  /** A sealed box made by `packer`, or one that the caller may read. */
   readonly contextBoxId: BoxId;
   /**
-   * Who decides whether the caller may reach the target: its delegation policy and `checkReuse` (`actor`, the default), or the handler,
-   * which has done so (`trusted`).
+   * Who decides whether the caller may reach the target and hand on the context: its delegation policy, `checkReuse` and its right to
+   * read (`actor`, the default), or the handler, which has done so (`trusted`).
    */
   readonly access?: 'actor' | 'trusted';
   /** True: the end of the turn is the answer of this primitive. At most one turn or batch of a primitive can be awaited. */
@@ -153,10 +153,11 @@ export interface HandlerTools {
   /**
    * Makes an agent without a turn; the caller owns it. A turn may be submitted to it at once, as to any agent.
    *
-   * @throws KernelError `agent_exists` when the name is taken, `bad_request` for one that is blank, too long or an id.
+   * @throws KernelError `agent_exists` when the name is taken, `bad_request` for one that is blank, too long, an id, or the name
+   * of a profile where the caller is an agent.
    */
   createAgent(request: NewAgentRequest): Promise<AgentRow>;
-  /** @throws KernelError `delegation_denied`, `depth_exceeded`, `delegation_cycle`, `budget_exceeded`. */
+  /** @throws KernelError `delegation_denied`, `box_not_authorized`, `depth_exceeded`, `delegation_cycle`, `budget_exceeded`. */
   submitTurn(request: SubmitTurnRequest): Promise<TurnRef>;
   /** Rings for turns that the primitive's transaction has dispatched, once it is committed. */
   ring(rings: readonly Ring[]): void;
@@ -183,7 +184,7 @@ export interface HandlerTools {
    * by itself: `joinTurns` joins them.
    *
    * @param options.runBudget - From outside: what the run may use.
-   * @throws KernelError `delegation_denied`, `fan_out_exceeded`, `depth_exceeded`, `budget_exceeded`.
+   * @throws KernelError `delegation_denied`, `box_not_authorized`, `fan_out_exceeded`, `depth_exceeded`, `budget_exceeded`.
    */
   submitTurns(
     requests: readonly SubmitTurnRequest[],

@@ -19,23 +19,12 @@ export function createLog(level: LogLevel): Log {
   };
 }
 
-/** An error of outside code, without secrets; our own errors hold none. */
-function maskError(error: Error): Error {
-  const [message, stack] = maskSecrets([error.message, error.stack]);
-  if (message === error.message && stack === error.stack) return error;
-  return Object.assign(new Error(message), { name: error.name, stack });
-}
-
 /** A log whose fields hold no secret, whoever writes the lines. */
 export const withoutSecrets =
   (log: Log): Log =>
   (level, event, fields) => {
     if (fields === undefined) return log(level, event);
-    const masked = Object.entries(fields).map(([name, value]) => [
-      name,
-      value instanceof Error ? maskError(value) : maskSecrets(value),
-    ]);
-    log(level, event, Object.fromEntries(masked));
+    log(level, event, maskSecrets(fields));
   };
 
 export const silentLog: Log = () => undefined;

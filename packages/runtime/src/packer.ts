@@ -17,6 +17,7 @@ import {
   type InheritedBox,
   instructionHandover,
   isJsonObject,
+  isPlainName,
   type JsonObject,
   type JsonValue,
   KernelError,
@@ -24,6 +25,7 @@ import {
   type NewId,
   PackingStrategies,
   type PackingStrategy,
+  PLAIN_NAME,
   type ProjectId,
   parseCardInput,
   parseHandover,
@@ -195,6 +197,11 @@ export class HandoverPacker {
           message: 'packMany: all requests must share projectId, sourceAgentId and tx.',
         });
       }
+      if (!isPlainName(request.toolSuffix))
+        throw new KernelError('bad_request', {
+          message: `toolSuffix: ${PLAIN_NAME}.`,
+          details: { field: 'toolSuffix' },
+        });
       const args = parseArguments(request.arguments);
       const handover = parseHandover(request.handover);
       return { request, args, handover, profileName: decideTargetProfile(args, handover) };

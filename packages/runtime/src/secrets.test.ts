@@ -50,6 +50,38 @@ test.each<[string, () => JsonValue | Promise<JsonValue>]>([
     );
 });
 
+test('what a custom handler answers, and ends a turn with, has no secret in any row', async () => {
+  using _secrets = declareSecrets({ A_TOOL_TOKEN: VALUE });
+  await using place = await harness({ model: asking('leaky') });
+  place.runtime.registerHandler('leaky', {
+    description: 'Leaks.',
+    input: z.strictObject({}),
+    handle: (_input, tools) => {
+      if (tools.ctx.parent !== undefined) tools.endTurn({ deep: [`${VALUE} ${URL_TEXT}`] });
+      return { token: VALUE, [URL_TEXT]: URL_TEXT };
+    },
+  });
+  await place.profile('p', [], { model: 'scripted:asker', script: undefined, tools: ['leaky'] });
+  await place.worker();
+  const masked = { token: '[secret: A_TOOL_TOKEN]' };
+  expect(await place.runtime.submit('leaky', {}, { idempotencyKey: 'k' })).toMatchObject(masked);
+  expect(await place.runtime.submit('leaky', {}, { idempotencyKey: 'k' })).toMatchObject(masked);
+  const end = await place.runtime.submit('launch_principal', {
+    profile_name: 'p',
+    instruction: 'go',
+    wait: true,
+  });
+  expect(end).toMatchObject({
+    status: 'success',
+    result: { deep: ['[secret: A_TOOL_TOKEN] postgres://me:[secret: url]@db/x'] },
+  });
+  const rows = await place.rows<{ text: string }>(
+    `select content::text as text from boxcar.cards union all select coalesce(o.response::text, '') from boxcar.operations o
+      union all select coalesce(payload::text, '') from boxcar.tape_entries union all select row_to_json(k)::text from boxcar.tool_calls k`,
+  );
+  expect(rows.map(({ text }) => text).join()).not.toMatch(/sk-secrets-test|hunter2/);
+});
+
 test('a card that a caller sends is stored as it is, and the answer warns', async () => {
   using _secrets = declareSecrets({ A_TOOL_TOKEN: VALUE });
   await using place = await harness();

@@ -3,17 +3,31 @@ import type { AgentId, ProfileId, ProjectId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
 
 const LOCK_AGENT_NAME = statement('select pg_advisory_xact_lock(hashtextextended($1, 8))');
-const HAS_AGENT_NAME = statement('select id from boxcar.agents where project_id = $1 and name = $2');
+const HAS_NAME = statement(`
+  select exists (select from boxcar.agents where project_id = $1 and name = $2) as is_taken,
+    exists (select from boxcar.profiles where project_id = $1 and name = $2 and is_current)
+      and not exists (select from boxcar.projects where id = $1 and operator_agent_id = $3) as is_profile`);
 
 /**
  * Takes a name for an agent that this transaction will write; whoever wants the same name waits for its end.
  *
- * @returns False when an agent has it already, the operator included.
+ * @returns `taken` when an agent has it already, the operator included; `profile` when it is the name of a profile, which only the
+ * operator gives to an agent.
  */
-export async function takeAgentName(tx: Queryable, projectId: ProjectId, name: string): Promise<boolean> {
+export async function takeAgentName(
+  tx: Queryable,
+  { projectId, makerId }: { readonly projectId: ProjectId; readonly makerId: AgentId },
+  name: string,
+): Promise<'free' | 'taken' | 'profile'> {
   await run(tx, LOCK_AGENT_NAME, [`${projectId}/${name}`]);
   // A statement of its own: the one that waited for the lock still sees what was before.
-  return (await run(tx, HAS_AGENT_NAME, [projectId, name])).length === 0;
+  const [row] = await run<{ is_taken: boolean; is_profile: boolean }>(tx, HAS_NAME, [
+    projectId,
+    name,
+    makerId,
+  ]);
+  if (row?.is_taken === true) return 'taken';
+  return row?.is_profile === true ? 'profile' : 'free';
 }
 
 const CHANGE_AGENT = statement(

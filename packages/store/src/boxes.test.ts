@@ -231,10 +231,13 @@ describe('who may read a box', () => {
       isReadable: false,
     });
     const { tapeId } = await finished();
-    const found = (project: typeof projectId) =>
-      findContextBoxes(world.pool, [foreign.id, tapeId], project).then((ids) => [...ids]);
-    expect(await found(projectId)).toEqual([foreign.id]);
-    expect(await found(DEFAULT_PROJECT)).toEqual([]);
+    const found = (project: typeof projectId, actorId: typeof OPERATOR) =>
+      findContextBoxes(world.pool, [foreign.id, tapeId], { projectId: project, actorId }).then((boxes) => [
+        ...boxes,
+      ]);
+    expect(await found(projectId, operatorId)).toEqual([[foreign.id, { isReadable: true }]]);
+    expect(await found(projectId, OPERATOR)).toEqual([[foreign.id, { isReadable: false }]]);
+    expect(await found(DEFAULT_PROJECT, OPERATOR)).toEqual([]);
   });
 });
 

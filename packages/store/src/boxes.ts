@@ -14,7 +14,7 @@ import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { CARD_READ, type CardRow, readCard } from './records.js';
-import { ACCESS, grantOf, HELD, readsEntry, WRITTEN_BOXES } from './rights.js';
+import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from './rights.js';
 import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 
 /**
@@ -194,18 +194,23 @@ export async function loadBoxes(
   return boxes;
 }
 
-const FIND_CONTEXTS = statement(
-  "select id from boxcar.boxes where id = any ($1::uuid[]) and project_id = $2 and kind = 'context'",
-);
+const FIND_CONTEXTS = statement(`
+  select b.id, ${READABLE} <> '{}' as is_readable
+  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+  where b.id = any ($1::uuid[]) and b.project_id = $2 and b.kind = 'context'`);
 
-/** Those of the boxes that are sealed ones of the project. */
+/** Those of the boxes that are sealed ones of the project, and whether the actor may read them. */
 export async function findContextBoxes(
   db: Queryable,
   boxIds: readonly BoxId[],
-  projectId: ProjectId,
-): Promise<ReadonlySet<BoxId>> {
-  const rows = await run<{ id: BoxId }>(db, FIND_CONTEXTS, [boxIds, projectId]);
-  return new Set(rows.map((row) => row.id));
+  { projectId, actorId }: LoadBoxesOptions,
+): Promise<ReadonlyMap<BoxId, { readonly isReadable: boolean }>> {
+  const rows = await run<{ id: BoxId; is_readable: boolean }>(db, FIND_CONTEXTS, [
+    boxIds,
+    projectId,
+    actorId,
+  ]);
+  return new Map(rows.map((row) => [row.id, { isReadable: row.is_readable }]));
 }
 
 const expand = (boxes: string): string => `

@@ -386,6 +386,8 @@ export interface AgentRow {
   readonly profile: ProfileRow;
   /** Who made it. */
   readonly ownerAgentId: AgentId | null;
+  /** The operator made it. */
+  readonly isOperatorMade: boolean;
   /** Anyone whose policy reaches its profile may give it turns. */
   readonly isShared: boolean;
   /** The actor may append to its tape without end. */
@@ -397,12 +399,14 @@ interface AgentDbRow extends ProfileDbRow {
   agent_name: string;
   tape_box_id: BoxId;
   owner_agent_id: AgentId | null;
+  is_operator_made: boolean;
   is_shared: boolean | null;
   may_append: boolean;
 }
 
 const agentColumns = (actor: string): string => `
   a.id as agent_id, a.name as agent_name, a.tape_box_id, a.owner_agent_id, a.is_shared,
+  coalesce(a.owner_agent_id = (select o.operator_agent_id from boxcar.projects o where o.id = a.project_id), true) as is_operator_made,
   exists (select from boxcar.grants g where g.agent_id = ${actor} and g.box_id = a.tape_box_id and g.mode = 'append' and g.expires_at is null) as may_append,
   ${PROFILE_COLUMNS}`;
 
@@ -412,6 +416,7 @@ const toAgentRow = (row: AgentDbRow): AgentRow => ({
   tapeBoxId: row.tape_box_id,
   profile: toProfileRow(row),
   ownerAgentId: row.owner_agent_id,
+  isOperatorMade: row.is_operator_made,
   isShared: row.is_shared === true,
   mayAppend: row.may_append,
 });

@@ -75,11 +75,14 @@ const lastRead = (box: string): string => `
   coalesce((select r.at from boxcar.tape_entries x cross join lateral (select max(s.to_position) as at from boxcar.steps s where s.turn_id = x.turn_id and s.committed_at is not null) r
     where x.box_id = ${box} and x.kind = 'event' and x.payload->>'name' = 'turn.started' and r.at is not null order by x.position desc limit 1), 0)`;
 
-/** The turns of sessions whose ends turn `t` should have read on its tape, and that no turn has read; the newest first. */
+/**
+ * The turns of sessions whose ends turn `t` should have read on its tape, and that no turn has read; the newest first. Only the kernel
+ * writes their keys; callers can write the rest of an entry.
+ */
 export const UNREAD_CAUSES = `
   select s.id, s.run_id from (select ${lastRead('t.output_box_id')} as at) r cross join lateral (
-      select e.position, (e.meta->'fork_result'->>'turn_id')::uuid as turn_id from boxcar.tape_entries e
-      where e.box_id = t.output_box_id and e.kind = 'message' and e.position > r.at and e.position <= t.unseen_position and e.meta ? 'fork_result'
+      select e.position, substr(e.dedup_key, 13)::uuid as turn_id from boxcar.tape_entries e
+      where e.box_id = t.output_box_id and e.kind = 'message' and e.position > r.at and e.position <= t.unseen_position and e.dedup_key ~ '^fork-result:[0-9a-f-]{36}$'
       order by e.position desc limit ${MAX_CAUSES}) e
     join boxcar.turns s on s.id = e.turn_id
   order by e.position desc`;

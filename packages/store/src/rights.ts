@@ -68,7 +68,7 @@ const readableOf = (agent: string, isGrant: string): string => `
   end`;
 
 /** The positions of box `b` that agent $3 may read, as an int4multirange; empty = none. For a sealed box all or none. */
-const READABLE = readableOf('$3', isGranted('read', '$3'));
+export const READABLE = readableOf('$3', isGranted('read', '$3'));
 
 /** The positions of box `b` that `agent` may read, or could until its grant expired. */
 export const onceReadable = (agent: string): string => readableOf(agent, wasGranted('read', agent));

@@ -112,7 +112,7 @@ const isNameTaken = (error: unknown): boolean =>
 
 /** `hidden`: its views would show a context box that the maker may not read. */
 export type MadeSession =
-  | { readonly outcome: 'made' | 'name_taken' | 'no_profile' | 'not_found' }
+  | { readonly outcome: 'made' | 'name_taken' | 'name_of_profile' | 'no_profile' | 'not_found' }
   | { readonly outcome: 'hidden'; readonly contextBoxId: BoxId };
 
 /** Makes a session in one transaction, by a constant number of statements. */
@@ -122,7 +122,9 @@ export async function makeSession(pool: pg.Pool, session: NewSession): Promise<M
     return await transaction(pool, async (tx) => {
       // The answer of an earlier attempt may have been lost.
       if ((await run(tx, HAS, [session.boxId])).length > 0) return { outcome: 'made' };
-      if (!(await takeAgentName(tx, session.projectId, session.name))) return { outcome: 'name_taken' };
+      const { projectId, ownerAgentId: makerId } = session;
+      const taking = await takeAgentName(tx, { projectId, makerId }, session.name);
+      if (taking !== 'free') return { outcome: taking === 'taken' ? 'name_taken' : 'name_of_profile' };
       const [made] = await run<{ has_profile: boolean; hidden_id: BoxId | null }>(tx, MAKE, [
         session.boxId,
         session.parentBoxId,

@@ -58,7 +58,8 @@ const HAS_NO_QUEUE = `(select true from boxcar.turns t where t.status = 'queued'
 const HAS_TURN = `(select true from boxcar.turns t where t.agent_id = n.agent_id and t.status in ('dispatched', 'running', 'suspended') limit 1) is not null
   or (select true from boxcar.turns t where t.agent_id = n.agent_id and t.status = 'queued' limit 1) is not null`;
 
-// Who holds a box may widen and narrow what others hold; who was only given it cannot take from another what he has.
+// The holder of a box may widen and narrow what others hold; an agent that was only given a right cannot take anything from another
+// agent. Readers ignore the grants of ends, so these are replaced.
 const IS_WIDER = `((excluded.upto_position is null or grants.upto_position <= excluded.upto_position)
           and (excluded.expires_at is null or grants.expires_at <= excluded.expires_at))`;
 const IS_BY_OWNER = `exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
@@ -159,7 +160,7 @@ function buildText(records: SubmissionRecords): string {
       select x.project_id, x.agent_id, x.box_id, x.mode, x.upto_position, x.source, x.expires_at
       from ${from('grants', 'item int, project_id uuid, agent_id uuid, box_id uuid, mode text, upto_position int, source text, expires_at timestamptz')} ${gate}
       on conflict (agent_id, box_id, mode) do update set expires_at = excluded.expires_at, upto_position = excluded.upto_position, source = excluded.source
-        where grants.expires_at <= now() or ${IS_WIDER} or ${IS_BY_OWNER})`);
+        where grants.expires_at <= now() or grants.source like 'turn:%' or ${IS_WIDER} or ${IS_BY_OWNER})`);
   }
   if (has('batches')) {
     ctes.push(`new_batches as (insert into boxcar.batches (id, project_id, run_id, turn_id, tool_call_id, primitive, kind, turn_ids, remaining, succeeded, failed, min_success, fail_fast, status, is_due, deadline_at)

@@ -8,33 +8,49 @@ import { edgeEntriesOf, entriesOf } from './tape-line.js';
 /** How far back from the head a turn is looked for, whose last step says what it used. */
 const USAGE_REACH = 200;
 
+/** Of a reader of parts. */
+const READ = readsEntry('o', '$1', '$4');
+
 const INFO = statement(`
-  select (select e.anchor_name from ${entriesOf('b', { from: '$2::int', to: '$2::int' })} e) as last_anchor,
+  select case when $4::uuid is null then $3::int else (select count(*)::int from ${entriesOf('b', { from: '1', to: '$3::int', where: READ })} e) end as entries,
+    case when $4::uuid is null then $3::int - $2::int else (select count(*)::int from ${entriesOf('b', { from: '$2::int + 1', to: '$3::int', where: READ })} e) end as since_anchor,
+    (select e.anchor_name from ${entriesOf('b', { from: '$2::int', to: '$2::int' })} e) as last_anchor,
     (select s.usage from (
-        select e.turn_id from ${entriesOf('b', { from: `$3::int - ${USAGE_REACH - 1}`, to: '$3::int', where: 'o.turn_id is not null' })} e
+        select e.turn_id from ${entriesOf('b', { from: `$3::int - ${USAGE_REACH - 1}`, to: '$3::int', where: `o.turn_id is not null and ($4::uuid is null or ${READ})` })} e
         order by e.position desc limit 1) last
       join boxcar.steps s on s.turn_id = last.turn_id and s.usage is not null and s.committed_at is not null
       order by s.step desc, s.attempt desc limit 1) as usage
   from boxcar.boxes b where b.id = $1`);
 
 export interface TapeFacts {
+  /** Those that the reader may read, and of them those behind the last anchor. */
+  readonly entries: number;
+  readonly sinceAnchor: number;
   readonly lastAnchor: string | null;
   /** Of the last committed step of the last turn that wrote near the head. */
   readonly usage: JsonObject | null;
 }
 
-/** @param at - The last anchor, and the head up to which it is asked. */
+interface InfoRow extends pg.QueryResultRow {
+  entries: number;
+  since_anchor: number;
+  last_anchor: string | null;
+  usage: JsonObject | null;
+}
+
+/** @param at - The last anchor, the head up to which it is asked, and what is read of it (null: all). */
 export async function loadTapeFacts(
   db: Queryable,
   boxId: BoxId,
-  at: { readonly anchor: number; readonly head: number },
+  at: { readonly anchor: number; readonly head: number; readonly within: PartReader | null },
 ): Promise<TapeFacts> {
-  const [row] = await run<{ last_anchor: string | null; usage: JsonObject | null }>(db, INFO, [
-    boxId,
-    at.anchor,
-    at.head,
-  ]);
-  return { lastAnchor: row?.last_anchor ?? null, usage: row?.usage ?? null };
+  const [row] = await run<InfoRow>(db, INFO, [boxId, at.anchor, at.head, at.within?.agentId ?? null]);
+  return {
+    entries: row?.entries ?? 0,
+    sinceAnchor: row?.since_anchor ?? 0,
+    lastAnchor: row?.last_anchor ?? null,
+    usage: row?.usage ?? null,
+  };
 }
 
 const ANCHOR = `o.kind = 'anchor' and ($3::uuid is null or ${readsEntry('o', '$1', '$3')})`;

@@ -65,15 +65,27 @@ async function findOperator(tools: HandlerTools, name: string): Promise<AgentId 
   return found?.agentId === found?.operatorId ? found?.operatorId : undefined;
 }
 
+/** Whether a plain name means this agent rather than a profile. Other agents may have given an agent the name of a profile. */
+function comesFirst({ agentId, ownerAgentId, isOperatorMade }: AgentRow, name: string, tools: HandlerTools) {
+  const { source } = tools.ctx;
+  return (
+    isOperatorMade ||
+    ownerAgentId === source.agentId ||
+    agentId === source.agentId ||
+    tryParseId<'agent'>(name) === agentId
+  );
+}
+
 async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<Target> {
   const { kind, name } = readHandoffTarget(input.target_ref);
   const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
-  if (agent !== undefined) {
+  const isAgent = agent !== undefined && (kind === 'agent' || comesFirst(agent, name, tools));
+  const profile = kind === 'agent' || isAgent ? undefined : await findProfile(tools, name);
+  if (agent !== undefined && profile === undefined) {
     checkReach(tools, agent.profile);
     if (agent.agentId !== tools.ctx.source.agentId) tools.checkReuse(agent);
     return { agentId: agent.agentId, turn: { kind: 'reuse', agent } };
   }
-  const profile = kind === 'agent' ? undefined : await findProfile(tools, name);
   if (profile !== undefined) {
     checkReach(tools, profile);
     const agentId = newId<'agent'>();

@@ -66,6 +66,7 @@ describe('ensure', () => {
       profile_name: 'expert',
       profile_version: 2,
       output_box_id: expect.any(String),
+      owner_agent_id: expect.any(String),
       shared: false,
     });
     expect(await counts()).toEqual({

@@ -18,6 +18,7 @@ const answer = (agent: AgentRow, outcome: Outcome): JsonValue => ({
   profile_name: agent.profile.name,
   profile_version: agent.profile.version,
   output_box_id: agent.tapeBoxId,
+  owner_agent_id: agent.ownerAgentId,
   shared: agent.isShared,
 });
 
@@ -73,10 +74,31 @@ async function keep(agent: AgentRow, input: ProvisionAgent, tools: HandlerTools)
   return answer({ ...agent, profile, isShared: input.shared ?? agent.isShared }, 'updated');
 }
 
+/**
+ * An agent can read everything that the agents it made are told. With a name and `profile_name` the operator does not mean an agent
+ * that another agent has made; with an id, or without `profile_name`, it means the existing agent.
+ */
+function checkMaker(
+  { agentId, name, isOperatorMade, ownerAgentId }: AgentRow,
+  input: ProvisionAgent,
+  tools: HandlerTools,
+): void {
+  const isById = tryParseId<'agent'>(input.agent_id ?? '') === agentId;
+  if (isOperatorMade || isById || input.profile_name === undefined || !tools.ctx.source.isOperator) return;
+  throw new KernelError('agent_exists', {
+    message: `Agent '${name}' was made by agent ${ownerAgentId}, which can read everything that it is told.`,
+    next: 'Choose another name, or name the agent by its id to use it all the same.',
+    details: { agent: name, agent_id: agentId, owner_agent_id: ownerAgentId },
+  });
+}
+
 async function ensure(input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
   const ref = input.agent_id ?? '';
   const known = await findExisting(tools, ref);
-  if (known !== undefined) return keep(known, input, tools);
+  if (known !== undefined) {
+    checkMaker(known, input, tools);
+    return keep(known, input, tools);
+  }
   if (tryParseId(ref) !== undefined || input.profile_name === undefined) {
     const hint =
       input.profile_name === undefined
@@ -96,7 +118,10 @@ async function ensure(input: ProvisionAgent, tools: HandlerTools): Promise<JsonV
   }
   // Someone else made it between the look and the lock of the name.
   const made = await findExisting(tools, ref);
-  if (made !== undefined) return keep(made, input, tools);
+  if (made !== undefined) {
+    checkMaker(made, input, tools);
+    return keep(made, input, tools);
+  }
   throw new KernelError('bad_request', {
     message: `agent_id: '${ref}' is the operator of the project, which has no profile.`,
     details: { field: 'arguments.agent_id', agent: ref },

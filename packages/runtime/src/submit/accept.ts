@@ -10,6 +10,7 @@ import {
   isJsonObject,
   type JsonValue,
   KernelError,
+  maskSecrets,
   parseJsonValue,
   type Ring,
   sanitizeJson,
@@ -138,6 +139,7 @@ async function acceptOnce(
       call: options.call,
       isWoken: options.wokenBy !== undefined,
       signal,
+      isOwn,
     });
     // Handlers are outside code: rows and cards must be able to hold any answer.
     // Only outside handlers run in a scope: Node's hooks for it slow every promise of the process down.
@@ -166,7 +168,8 @@ async function acceptOnce(
       );
     });
     if (given instanceof FirstAnswer) return given.accepted;
-    const answer = withWarnings(sanitizeJson(given).value, plain);
+    const clean = sanitizeJson(given).value;
+    const answer = withWarnings(isOwn ? clean : maskSecrets(clean), plain);
     if (tools.ending !== null) {
       if (!unit.isEmpty)
         throw new KernelError('internal_error', {

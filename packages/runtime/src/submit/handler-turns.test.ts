@@ -1,5 +1,5 @@
 /** Turns that custom handlers submit. */
-import { type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
+import { type BoxId, type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
@@ -91,6 +91,34 @@ describe('the delegation policy of the caller', () => {
     expect(await as('lone', 'decided')).toBe('done');
   });
 });
+
+test.each([
+  ['submitTurn', (tools: HandlerTools, request: SubmitTurnRequest) => tools.submitTurn(request)],
+  ['submitTurns', (tools: HandlerTools, request: SubmitTurnRequest) => tools.submitTurns([request])],
+] as const)(
+  '%s hands on a context that its caller may read, or that the handler answers for',
+  async (_name, submit) => {
+    await h.profile('lead', [{ say: 'x' }], { delegation_policy: { target_profiles: null } });
+    await agent('lead', 'lead');
+    const { box_id } = (await h.runtime.submit('create_box', {
+      cards: [{ type: 'task.context', role: 'user', content: { kind: 'text', text: 'private' } }],
+    })) as { box_id: BoxId };
+    for (const access of ['actor', 'trusted'] as const)
+      register(access, async (tools) => {
+        await submit(tools, await requestFor(tools, { access, contextBoxId: box_id }));
+        return 'done';
+      });
+    const as = (sourceAgentId: string, primitive: string): Promise<JsonValue> =>
+      h.runtime.submit(primitive, {}, { sourceAgentId }).catch(codeOf);
+    const before = await rowCounts(h.database.pool);
+    expect(await as('lead', 'actor')).toBe('box_not_authorized');
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+    expect(await as('operator', 'actor')).toBe('done');
+    expect(await as('lead', 'trusted')).toBe('done');
+    await h.runtime.submit('grant_box', { box_id, grantee: 'lead' });
+    expect(await as('lead', 'actor')).toBe('done');
+  },
+);
 
 describe('a refused submitTurn that its handler catches', () => {
   type Broken = (tools: HandlerTools, request: SubmitTurnRequest) => Promise<unknown>;

@@ -84,7 +84,7 @@ export class NewTurns {
 
   /** Gathers the rows of an agent: its tape and itself. */
   addAgent(request: NewAgentRequest): AgentRow {
-    const agent = toAgent(request, this.#gathering.ctx.source.agentId);
+    const agent = toAgent(request, this.#gathering.ctx.source);
     this.#addAgent(agent, request.derivedFrom);
     return agent;
   }
@@ -135,8 +135,7 @@ export class NewTurns {
       });
     }
     const made = requests.map(({ target, contextBoxId, deadlineMs, argument, priority, budget }) => {
-      const agent =
-        target.kind === 'new' ? toAgent(target, this.#gathering.ctx.source.agentId) : target.agent;
+      const agent = target.kind === 'new' ? toAgent(target, this.#gathering.ctx.source) : target.agent;
       const profile = target.kind === 'new' ? target.profile : target.agent.profile;
       const turn: TurnRef = {
         turnId: newId<'turn'>(),
@@ -148,7 +147,7 @@ export class NewTurns {
       return { turn, agent, target, profile, isReuse, deadlineMs, argument, priority, budget };
     });
     const sizes = new Map(submission.contextBoxes.map((box) => [box.id, box.tokens]));
-    await this.#checkContexts(made.map(({ turn }) => turn));
+    await this.#checkContexts(requests);
     const reused = made.filter(({ isReuse }) => isReuse);
     const rights = await this.#lockRights(requests);
     if (wait.isAwaited) for (const { turn } of reused) checkCycle(this.#gathering.ctx, turn.agentId);
@@ -324,20 +323,31 @@ export class NewTurns {
     this.#profileIds.add(profileId);
   }
 
-  /** @throws KernelError `not_found` for contexts that were neither made here nor written before. */
-  async #checkContexts(turns: readonly TurnRef[]): Promise<void> {
+  /**
+   * @throws KernelError `not_found` for contexts that were neither made here nor written before; `box_not_authorized` for those that
+   * the caller may not read, unless the handler answers for it.
+   */
+  async #checkContexts(requests: readonly SubmitTurnRequest[]): Promise<void> {
     const { submission, db } = this.#gathering.unit;
-    const { projectId } = this.#gathering.ctx;
+    const { projectId, source } = this.#gathering.ctx;
     const here = new Set(submission.contextBoxes.map(({ id }) => id));
-    const written = turns.map(({ contextBoxId }) => contextBoxId).filter((id) => !here.has(id));
+    const written = requests.filter(({ contextBoxId }) => !here.has(contextBoxId));
     if (written.length === 0) return;
-    const known = await findContextBoxes(db, written, projectId);
-    for (const id of written)
-      if (!known.has(id))
+    const ids = written.map(({ contextBoxId }) => contextBoxId);
+    const known = await findContextBoxes(db, ids, { projectId, actorId: source.agentId });
+    for (const { contextBoxId, access } of written) {
+      const box = known.get(contextBoxId);
+      if (box === undefined)
         throw new KernelError('not_found', {
-          message: `submitTurn: no context box ${id} in this project.`,
-          details: { context_box_id: id, project_id: projectId },
+          message: `submitTurn: no context box ${contextBoxId} in this project.`,
+          details: { context_box_id: contextBoxId, project_id: projectId },
         });
+      if (!box.isReadable && access !== 'trusted')
+        throw new KernelError('box_not_authorized', {
+          message: `submitTurn: agent ${source.agentId} may not read box ${contextBoxId}, so it cannot hand it on.`,
+          details: { context_box_id: contextBoxId, source_agent_id: source.agentId },
+        });
+    }
   }
 
   /** The agents hold their turns' contexts: as owners of boxes made here, by a grant for those that were written before. */
@@ -369,13 +379,14 @@ export class NewTurns {
 
 const toAgent = (
   { profile, name, isShared = false, agentId = newId<'agent'>() }: NewAgentRequest,
-  ownerAgentId: AgentId,
+  { agentId: ownerAgentId, isOperator }: CallerContext['source'],
 ): AgentRow => ({
   agentId,
   name: name ?? `${profile.name}-${agentId.slice(-12)}`,
   tapeBoxId: newId<'box'>(),
   profile,
   ownerAgentId,
+  isOperatorMade: isOperator,
   isShared,
   mayAppend: false,
 });

@@ -8,6 +8,7 @@ import {
   checkWholeNumber,
   KernelError,
   MAX_CARD_BYTES,
+  maskSecrets,
   type Ring,
   sanitizeJson,
   type TurnId,
@@ -47,6 +48,8 @@ export class Primitive implements HandlerTools {
   readonly #gathering: Gathering;
   readonly #turns: NewTurns;
   readonly #maxCardBytes: number | undefined;
+  /** The handler is the kernel's own. */
+  readonly #isOwn: boolean;
   readonly ctx: CallerContext;
   readonly signal: AbortSignal;
   readonly packer: HandoverPacker;
@@ -60,11 +63,12 @@ export class Primitive implements HandlerTools {
 
   constructor(
     runtime: Pick<RuntimeCore, 'limits' | 'strategies'> & Gathering['runtime'],
-    options: Omit<Gathering, 'runtime'> & { readonly signal: AbortSignal },
+    options: Omit<Gathering, 'runtime'> & { readonly signal: AbortSignal; readonly isOwn: boolean },
   ) {
-    const { signal, ...gathering } = options;
+    const { signal, isOwn, ...gathering } = options;
     const { ctx, unit } = gathering;
     this.signal = signal;
+    this.#isOwn = isOwn;
     this.#gathering = { ...gathering, runtime };
     this.#turns = new NewTurns(this.#gathering);
     this.#maxCardBytes = runtime.limits.maxCardBytes;
@@ -164,13 +168,24 @@ export class Primitive implements HandlerTools {
         message: `name: '${name}' reads as an id, so nobody could tell which is meant.`,
         details: { field: 'name' },
       });
-    if (name !== undefined && !(await takeAgentName(this.tx, this.ctx.projectId, name)))
-      throw new KernelError('agent_exists', {
-        message: `An agent '${name}' exists already in this project.`,
-        details: { agent: name, project_id: this.ctx.projectId },
-      });
+    if (name !== undefined) await this.#takeName(name);
     return this.#turns.addAgent(request);
   };
+
+  async #takeName(name: string): Promise<void> {
+    const { projectId, source } = this.ctx;
+    const taking = await takeAgentName(this.tx, { projectId, makerId: source.agentId }, name);
+    if (taking === 'taken')
+      throw new KernelError('agent_exists', {
+        message: `An agent '${name}' exists already in this project.`,
+        details: { agent: name, project_id: projectId },
+      });
+    if (taking === 'profile')
+      throw new KernelError('bad_request', {
+        message: `name: '${name}' is the name of a profile, which only the operator gives to an agent.`,
+        details: { field: 'name', agent: name, project_id: projectId },
+      });
+  }
 
   readonly submitTurn: HandlerTools['submitTurn'] = async (request) => {
     const isAwaited = request.wait ?? false;
@@ -283,7 +298,9 @@ export class Primitive implements HandlerTools {
       });
     }
     // Handlers are outside code, as models and tools are.
-    const { value, isChanged } = sanitizeJson(deliverable);
+    const { value: clean, isChanged } = sanitizeJson(deliverable);
+    // The result of `submit_result` is the model's own text, which is not masked.
+    const value = this.#isOwn ? clean : maskSecrets(clean);
     const sizeBytes = Buffer.byteLength(JSON.stringify(deliverableContent(value)));
     const limitBytes = this.#maxCardBytes ?? MAX_CARD_BYTES;
     if (sizeBytes > limitBytes)
@@ -291,6 +308,6 @@ export class Primitive implements HandlerTools {
         message: `endTurn: the deliverable has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
         details: { type: CARD_TYPES.deliverable, sizeBytes, limitBytes },
       });
-    this.ending = { deliverable: value, isSanitized: isChanged };
+    this.ending = { deliverable: value, isSanitized: isChanged || value !== clean };
   };
 }

@@ -8,7 +8,6 @@ import {
   type CardContent,
   type CardDraft,
   type EntryDraft,
-  isCleanText,
   isJsonObject,
   isPlainName,
   type JsonObject,
@@ -91,8 +90,14 @@ export function checkAppend(
   if (expectedHead !== undefined && !(Number.isSafeInteger(expectedHead) && expectedHead >= 0))
     throw refuse('expectedHead', 'must be a position, or 0.');
   if (dedupKey === undefined) return { expectedHead, dedupKey: newId(), isNamed: false };
-  if (typeof dedupKey !== 'string' || dedupKey === '' || dedupKey.length > MAX_KEY || !isCleanText(dedupKey))
-    throw refuse('dedupKey', `must have 1 to ${MAX_KEY} characters, none of them NUL.`);
+  if (
+    typeof dedupKey !== 'string' ||
+    dedupKey === '' ||
+    dedupKey.length > MAX_KEY ||
+    !dedupKey.isWellFormed() ||
+    !isPlainName(dedupKey)
+  )
+    throw refuse('dedupKey', `must have 1 to ${MAX_KEY} characters, and ${PLAIN_NAME}.`);
   return { expectedHead, dedupKey: `append:${actorId}:${dedupKey}`, isNamed: true };
 }
 

@@ -146,6 +146,8 @@ export async function forkSession(
         message: `name: an agent, a tape or a session '${name}' exists already in this project.`,
         details: { field: 'name', agent: name, project_id: actor.projectId },
       });
+    case 'name_of_profile':
+      throw refuse('name', `'${name}' is the name of a profile, which only the operator gives to an agent.`);
     case 'no_profile':
       throw refuse('profile', 'must be given: this is the tape of no agent that has one.');
     case 'hidden':

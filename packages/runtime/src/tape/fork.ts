@@ -1,5 +1,5 @@
 /** A fork in the hands of a program: a tape that is merged into the one it was forked from, or discarded. Source: docs/tape.md, "Forks". */
-import { type BoxId, KernelError, parseId } from '@boxcar/kernel';
+import { type BoxId, isPlainName, KernelError, PLAIN_NAME, parseId } from '@boxcar/kernel';
 import {
   discardFork,
   type ForkReceipt,
@@ -188,8 +188,8 @@ const closed = ({ id, status }: ForkRow): KernelError =>
 
 function checkOptions({ onError = 'merge', key = 'fork' }: ForkOptions): void {
   if (!['merge', 'discard'].includes(onError)) throw refuse('onError', 'must be merge or discard.');
-  if (key.trim() === '' || key.length > MAX_KEY || key.includes('\0'))
-    throw refuse('key', `must have 1 to ${MAX_KEY} characters.`);
+  if (key.trim() === '' || key.length > MAX_KEY || !isPlainName(key))
+    throw refuse('key', `must have 1 to ${MAX_KEY} characters, and ${PLAIN_NAME}.`);
 }
 
 /** Makes a fork of a tape at its head, or finds the one that its turn has made under the key. */

@@ -8,7 +8,15 @@
  *     both write; the second one to finish rolls back and gives the answer of the first.
  * I5  The tape has exactly the content of its lines and no bootstrap of its own, so that its export equals the file.
  */
-import { type BoxId, KernelError, type ProjectId, parseSessionGraph, parseTapeDate } from '@boxcar/kernel';
+import {
+  type BoxId,
+  isPlainName,
+  KernelError,
+  PLAIN_NAME,
+  type ProjectId,
+  parseSessionGraph,
+  parseTapeDate,
+} from '@boxcar/kernel';
 import {
   appendStaged,
   archiveTape,
@@ -181,9 +189,9 @@ const KEY = 'import:';
 const MAX_KEY = 512;
 
 function checkKey(key: string): string {
-  if (key !== '' && key.length <= MAX_KEY && !key.includes('\0') && key.isWellFormed()) return key;
+  if (key !== '' && key.length <= MAX_KEY && isPlainName(key) && key.isWellFormed()) return key;
   throw new KernelError('bad_request', {
-    message: `dedupKey: has 1 to ${MAX_KEY} characters, none of them NUL.`,
+    message: `dedupKey: has 1 to ${MAX_KEY} characters, and ${PLAIN_NAME}.`,
     details: { field: 'dedupKey' },
   });
 }

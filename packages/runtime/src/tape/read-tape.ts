@@ -152,28 +152,21 @@ export async function loadSlice(
     : { anchor: first, entries: entries.slice(1) };
 }
 
-async function lastReadable(db: Queryable, { row, last, within }: OpenedTape): Promise<number> {
-  if (within === null) return last;
-  const [entry] = await loadEntries(db, row.boxId, { from: 1, to: last, within, limit: 1, edge: 'newest' });
-  return entry?.position ?? 0;
-}
-
-/** What is on it, without reading it. */
+/** Counts what the reader may read of a tape, without loading the entries. */
 export async function describeTape(db: Queryable, opened: OpenedTape): Promise<TapeInfo> {
-  const { row } = opened;
-  const last = await lastReadable(db, opened);
+  const { row, last, within } = opened;
   const anchors = await anchorsUpto(db, opened);
-  const facts = await loadTapeFacts(db, row.boxId, { anchor: anchors.last, head: last });
+  const facts = await loadTapeFacts(db, row.boxId, { anchor: anchors.last, head: last, within });
   const total = facts.usage?.total_tokens ?? sumTokens(facts.usage);
   return {
     name: row.name,
     box_id: row.boxId,
     incarnation: row.incarnation,
-    entries: last,
+    entries: facts.entries,
     anchors: anchors.count,
     last_anchor: facts.lastAnchor,
     last_anchor_position: anchors.last,
-    entries_since_last_anchor: last - anchors.last,
+    entries_since_last_anchor: facts.sinceAnchor,
     last_token_usage: typeof total === 'number' ? total : null,
   };
 }

@@ -1,5 +1,12 @@
 /** The lineage of forked sessions. Source: docs/tape.md, "Sessions". */
-import { KernelError, MAX_STATUS_LENGTH, type ProjectId, parseJsonValue } from '@boxcar/kernel';
+import {
+  isPlainName,
+  KernelError,
+  MAX_STATUS_LENGTH,
+  PLAIN_NAME,
+  type ProjectId,
+  parseJsonValue,
+} from '@boxcar/kernel';
 import {
   findSession,
   listChildSessions,
@@ -107,9 +114,14 @@ export class SessionGraph {
 
   /** Says how a session stands. One that is not `active` no longer tells its parent. @throws KernelError `not_found`, `bad_request`. */
   async setStatus(name: string, status: string, options: SessionScope = {}): Promise<void> {
-    if (typeof status !== 'string' || status.trim() === '' || status.length > MAX_STATUS_LENGTH)
+    if (
+      typeof status !== 'string' ||
+      status.trim() === '' ||
+      status.length > MAX_STATUS_LENGTH ||
+      !isPlainName(status)
+    )
       throw new KernelError('bad_request', {
-        message: `status: must have 1 to ${MAX_STATUS_LENGTH} characters.`,
+        message: `status: must have 1 to ${MAX_STATUS_LENGTH} characters, and ${PLAIN_NAME}.`,
         details: { field: 'status' },
       });
     parseJsonValue(status, 'status');

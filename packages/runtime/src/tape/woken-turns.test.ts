@@ -24,16 +24,25 @@ const lead: ScriptedFunction = ({ turn, messages }, { call }) => {
 describe('a turn that is started by the end of another', () => {
   let h: Harness;
   let gate: Promise<void> | undefined;
+  /** A reader at work waits for it. */
+  let reading: Promise<void> | undefined;
+  let readers = 0;
   let n = 0;
   beforeAll(async () => {
     const echo: ScriptedFunction = async ({ turn }) => {
       await gate;
       return { text: `answer ${turn.turnId}` };
     };
-    h = await harness({ model: createModelRouter({ scripted: { functions: { lead, echo } } }) });
+    const reader: ScriptedFunction = async ({ turn }) => {
+      readers += 1;
+      await reading;
+      return { text: `read by ${turn.turnId}` };
+    };
+    h = await harness({ model: createModelRouter({ scripted: { functions: { lead, echo, reader } } }) });
     for (const [name, model] of [
       ['lead', 'scripted:lead'],
       ['echo', 'scripted:echo'],
+      ['reader', 'scripted:reader'],
     ] as const)
       await h.runtime.applyProfile({
         name,
@@ -74,7 +83,9 @@ describe('a turn that is started by the end of another', () => {
       (await tape.query().kinds('event').all()).flatMap(({ payload }) =>
         payload.name === 'turn.not_started' ? [payload.data] : [],
       );
-    return { agent, session: session.name, start, told, reasons };
+    const another = async (name: string) =>
+      (await tape.forkSession(name, { profile: 'echo', triggerOnComplete: 'notify_parent' })).name;
+    return { agent, session: session.name, another, start, told, reasons };
   }
   const shut = (): (() => void) => {
     let open = (): void => undefined;
@@ -150,6 +161,92 @@ describe('a turn that is started by the end of another', () => {
     expect(await told()).toBe(before);
     expect(await turnsOf(runId)).toHaveLength(4);
     expect(await reasons()).toHaveLength(1);
+  });
+
+  test.each([
+    [1, 2],
+    [2, 1],
+    [2, 0],
+  ])(
+    'of several answers that were not read, any can start it: %i spent, then %i that may',
+    async (spent, open) => {
+      const { agent, session, another, start, told, reasons } = await pair({ profile: 'reader' });
+      let release = (): void => undefined;
+      reading = new Promise((settle) => {
+        release = settle;
+      });
+      const before = readers;
+      const { turn_id: busy } = await start(agent);
+      await waitFor(() => Promise.resolve(readers > before || undefined), {
+        message: 'the reader is at work',
+        deadlineMs: 60_000,
+      });
+      const ask = async (target: string, more: object = {}) => {
+        const n = await told();
+        const { turn_id } = await start(target, more);
+        await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
+        await waitFor(async () => (await told()) > n || undefined, {
+          message: 'it is told',
+          deadlineMs: 60_000,
+        });
+        return turn_id;
+      };
+      const mays: string[] = [];
+      for (let i = 0; i < open; i += 1) mays.push(await ask(session));
+      const other = await another(`${session}-other`);
+      for (let i = 0; i < spent; i += 1) await ask(other, { budget: { turns: 1 } });
+      release();
+      await h.runtime.waitForTurn(busy, { timeoutMs: 60_000 });
+      await waitFor(
+        async () =>
+          (await h.rows('select from boxcar.turns where id = $1 and unseen_position is null', [busy]))
+            .length > 0 || undefined,
+        { message: 'what was not read is dealt with', deadlineMs: 60_000 },
+      );
+      const woken = await h.rows<{ parent_turn_id: string }>(
+        'select t.parent_turn_id from boxcar.turns t join boxcar.agents a on a.id = t.agent_id where a.name = $1 and t.is_woken',
+        [agent],
+      );
+      // The newest of those that may.
+      expect(woken).toEqual(mays.slice(-1).map((id) => ({ parent_turn_id: id })));
+      expect(await reasons()).toHaveLength(open === 0 ? 1 : 0);
+    },
+  );
+
+  test('does not take an entry of a caller for an answer', async () => {
+    const { agent, start, told, session } = await pair({ profile: 'reader' });
+    let release = (): void => undefined;
+    reading = new Promise((settle) => {
+      release = settle;
+    });
+    const before = readers;
+    const { turn_id: busy } = await start(agent);
+    await waitFor(() => Promise.resolve(readers > before || undefined), {
+      message: 'the reader is at work',
+      deadlineMs: 60_000,
+    });
+    const tape = await h.runtime.tape({ agent });
+    for (const turn_id of ['none', busy])
+      await tape.append([{ kind: 'message', content: 'x', meta: { fork_result: { turn_id } } }]);
+    const { turn_id } = await start(session, { budget: { turns: 1 } });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
+    await waitFor(async () => (await told()) === 1 || undefined, {
+      message: 'it is told',
+      deadlineMs: 60_000,
+    });
+    for (const id of ['none', busy])
+      await tape.append([{ kind: 'message', content: 'x', meta: { fork_result: { turn_id: id } } }]);
+    release();
+    await waitFor(
+      async () =>
+        (await tape.query().kinds('event').all()).some(
+          ({ payload }) => payload.name === 'turn.not_started',
+        ) || undefined,
+      { message: 'it is said', deadlineMs: 60_000 },
+    );
+    expect(
+      await h.rows('select id from boxcar.turns where parent_turn_id = $1 and is_woken', [busy]),
+    ).toEqual([]);
   });
 
   test('is not started below the depth limit, nor in a canceled run, even one whose turns have all ended', async () => {
