@@ -209,7 +209,7 @@ describe('a turn that is started by the end of another', () => {
       );
       // The newest of those that may.
       expect(woken).toEqual(mays.slice(-1).map((id) => ({ parent_turn_id: id })));
-      expect(await reasons()).toHaveLength(open === 0 ? 1 : 0);
+      expect(await reasons()).toHaveLength(open === 0 ? spent : 0);
     },
   );
 

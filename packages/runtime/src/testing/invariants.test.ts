@@ -699,7 +699,7 @@ const BREAKS: readonly Break[] = [
       hideBox(f.child),
       `insert into boxcar.grants (project_id, agent_id, box_id, mode, source) select project_id, maker_agent_id, ${inheritedBy(f.child)}, 'read', 'turn:${f.parent}' from boxcar.boxes where id = ${contextOf(f.child)}`,
     ],
-    ['grant-fits', 'readable-by-grant'],
+    ['readable-by-grant'],
   ],
   [
     'a box that a clone shows and its maker may not read',
