@@ -54,11 +54,12 @@ interface ShowFlags extends SliceFlags {
   readonly to?: string;
   readonly text?: string;
   readonly messages?: boolean;
+  readonly after?: number;
 }
 
 const DEFAULT_SHOWN = 100;
 /** Of messages only where they begin can be said: without its call a result is none. */
-const NOT_OF_MESSAGES = ['to', 'since', 'until', 'kinds', 'text', 'limit'] as const;
+const NOT_OF_MESSAGES = ['to', 'since', 'until', 'kinds', 'text', 'limit', 'after'] as const;
 
 function sliceOf({ all, from, to }: ShowFlags): JsonObject {
   if (all === true && (from ?? to) !== undefined)
@@ -71,7 +72,7 @@ function sliceOf({ all, from, to }: ShowFlags): JsonObject {
 
 /** `boxcar tape show`: what follows the last anchor, or another part. */
 async function runShow(context: Context, ref: string, flags: ShowFlags): Promise<number> {
-  const { since, until, kinds, text, limit = DEFAULT_SHOWN } = flags;
+  const { since, until, kinds, text, after, limit = DEFAULT_SHOWN } = flags;
   const stray =
     flags.messages === true ? NOT_OF_MESSAGES.find((name) => flags[name] !== undefined) : undefined;
   if (stray !== undefined) throw badFlag(`--${stray}: does not go with --messages`, stray);
@@ -98,12 +99,14 @@ async function runShow(context: Context, ref: string, flags: ShowFlags): Promise
       );
       return EXIT.success;
     }
-    const entries = await tape.select(query);
-    context.answer({ box_id: tape.boxId, entries }, () =>
+    const { records: entries, next } = await tape.selectPage(query, after === undefined ? {} : { after });
+    context.answer({ box_id: tape.boxId, entries, ...(next === null ? {} : { next }) }, () =>
       entries.length === 0 ? 'no entries' : recordTable(entries),
     );
-    if (entries.length === limit)
-      context.note(`the oldest ${formatCount(limit)} entries; --limit shows more`);
+    if (next !== null)
+      context.note(
+        `shown: ${formatCount(entries.length)}; ${entries.length === limit ? '--limit shows more, ' : ''}--after ${next} shows what follows`,
+      );
     return EXIT.success;
   });
 }
@@ -120,7 +123,12 @@ export function addTapeShow(group: Command, run: Run): void {
     .option('--until <date>', 'not after this day or time')
     .option('--kinds <list>', 'kinds of entries, with commas')
     .option('--text <text>', 'entries in which this stands')
-    .option('--limit <number>', 'the oldest so many, up to 1000 (100)', flag(settingSchemas.pageSize))
+    .option(
+      '--limit <number>',
+      'the oldest so many, up to 1000 and 1 MiB (100)',
+      flag(settingSchemas.pageSize),
+    )
+    .option('--after <number>', 'only what follows this position', flag(settingSchemas.position))
     .option('--messages', 'as the chat messages that a model would get; with --all or --from')
     .option(...PROJECT)
     .addHelpText(

@@ -10,9 +10,9 @@ import {
 import {
   findTape,
   listLineage,
-  loadEntries,
   loadFolderFacts,
   type Queryable,
+  readEntries,
   type Session,
   type TapeActor,
   type TapeFolderFacts,
@@ -20,9 +20,6 @@ import {
 } from '@boxcar/store';
 import type { OpenedTape } from './read-tape.js';
 import { tapeNotFound } from './tape-errors.js';
-
-/** Entries that are held at once. */
-const PAGE = 500;
 
 /**
  * Entries never change and are only added: pages of the tape up to one head are the tape at that head.
@@ -35,12 +32,12 @@ export async function* exportLines(
   { last, within }: Pick<OpenedTape, 'last' | 'within'>,
 ): AsyncGenerator<string, void, void> {
   const writer = tapeLineWriter();
-  for (let from = 1; from <= last; from += PAGE) {
-    const to = Math.min(last, from + PAGE - 1);
-    const entries = await loadEntries(db, boxId, { from, to, within });
-    if (within === null && entries.length < to - from + 1) throw tapeNotFound({ kind: 'box', boxId });
+  let read = 0;
+  for await (const entries of readEntries(db, boxId, { from: 1, to: last, within })) {
+    read += entries.length;
     yield* writer.add(entries);
   }
+  if (within === null && read < last) throw tapeNotFound({ kind: 'box', boxId });
   yield* writer.end();
 }
 
