@@ -97,14 +97,32 @@ export function checkAppend(
 }
 
 /** What stands in the entry itself is as large as a card's content at most. */
-function checkValue(value: JsonValue, field: string, limitBytes = MAX_CARD_BYTES): JsonValue {
-  const parsed = parseJsonValue(value, field);
-  const sizeBytes = Buffer.byteLength(JSON.stringify(parsed));
-  if (sizeBytes <= limitBytes) return parsed;
+function checkSize(value: JsonValue, field: string, limitBytes = MAX_CARD_BYTES): void {
+  const sizeBytes = Buffer.byteLength(JSON.stringify(value));
+  if (sizeBytes <= limitBytes) return;
   throw new KernelError('payload_too_large', {
     message: `${field} has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
     details: { field, sizeBytes, limitBytes },
   });
+}
+
+function checkValue(value: JsonValue, field: string, limitBytes?: number): JsonValue {
+  const parsed = parseJsonValue(value, field);
+  checkSize(parsed, field, limitBytes);
+  return parsed;
+}
+
+/**
+ * The limits of what is appended, for a draft, whose values are plain and clean. The text of the line it came from is kept beside
+ * these and has a limit of its own.
+ */
+function checkDraft({ payload, anchorName, meta }: EntryDraft, limitBytes?: number): void {
+  const { imported: _imported, ...said } = meta ?? {};
+  checkSize(said, 'meta', limitBytes);
+  if (payload !== null) checkSize(payload, 'payload', limitBytes);
+  for (const name of [anchorName, payload?.name])
+    if (typeof name === 'string' && name.length > MAX_ANCHOR_NAME)
+      throw refuse('payload.name', `must have ${MAX_ANCHOR_NAME} characters at most.`);
 }
 
 /** In `imported` stands the line that an entry came from, and readers take it at its word: imports alone write it. */
@@ -178,6 +196,7 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
     case 'draft': {
       const { kind, card, payload, anchorName, meta } = input.draft;
       checkEvent(payload?.name, `${field}.draft.payload.name`);
+      checkDraft(input.draft, author.maxCardBytes);
       return {
         ...shared,
         kind,
