@@ -325,6 +325,7 @@ export {
   handoffOf,
   handoffText,
   infoText,
+  matchLine,
   searchText,
   TAPE_HANDOFF,
   type TapeAnchors,

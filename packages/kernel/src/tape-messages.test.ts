@@ -223,15 +223,16 @@ describe('the work for messages is in proportion to the tape', () => {
       vi.spyOn(String.prototype, 'charAt'),
       vi.spyOn(String.prototype, 'slice'),
       ...lists.map((name) => {
-        const native: (...args: unknown[]) => unknown = Array.prototype[name];
+        const native = Array.prototype[name] as (...args: never[]) => unknown;
         return vi.spyOn(Array.prototype, name).mockImplementation(function (
           this: unknown[],
           look: (...args: unknown[]) => unknown,
         ) {
-          return native.call(this, (...args: unknown[]) => {
+          const counted = (...args: unknown[]) => {
             looks += 1;
             return look(...args);
-          });
+          };
+          return native.call(this, counted as never);
         } as never);
       }),
     ];
