@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import type { BoxId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type BoxReport, inspectBox } from './box-report.js';
 import {
   type EntryRange,
   loadEntries,
@@ -181,4 +182,36 @@ describe('a page of a tape', () => {
       client.release();
     }
   });
+});
+
+describe('a page of a box report', () => {
+  const report = (boxId: BoxId, after: number, withContents: boolean) =>
+    inspectBox(world.pool, boxId, { project: 'default', after, limit: 1_000, withContents });
+  async function reportsOf(boxId: BoxId, withContents: boolean): Promise<readonly BoxReport[]> {
+    const reports: BoxReport[] = [];
+    for (let after: number | null = 0; after !== null; after = reports.at(-1)?.next ?? null)
+      reports.push(await report(boxId, after, withContents));
+    return reports;
+  }
+
+  test.each([true, false])(
+    'has 1 MiB of contents or one entry, contents asked for: %s',
+    async (withContents) => {
+      for (const boxId of [flat, fork]) {
+        const reports = await reportsOf(boxId, withContents);
+        expect(reports.flatMap(({ entries }) => entries.map(({ position }) => position))).toEqual(
+          Array.from({ length: HEAD }, (_, index) => index + 1),
+        );
+        for (const { entries } of reports) {
+          const contents = entries.map((one) =>
+            one.kind === 'card' ? one.card.content : [one.payload, one.card?.content],
+          );
+          expect(Buffer.byteLength(JSON.stringify(contents))).toBeLessThanOrEqual(
+            1_024 * KIB + 20 * entries.length,
+          );
+        }
+        expect(reports.length).toBeGreaterThan(8);
+      }
+    },
+  );
 });

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { type BoxReport, inspectBox } from '@boxcar/store';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
 import type { EntryInput } from './entry-input.js';
@@ -132,4 +133,28 @@ test('other work gets its turn between the pages of a search and of an export', 
     expect(turns).toBeGreaterThanOrEqual(answers.length);
     expect(answers.length).toBeGreaterThan(least);
   }
+});
+
+test('a page of a context box holds 1 MiB of contents at most, or one card', async () => {
+  const cards = Array.from({ length: 8 }, () => ({
+    type: 'note',
+    content: { kind: 'text', text: noise(0.3 * MIB) },
+  }));
+  const { box_id: boxId } = (await h.runtime.submit('create_box', { cards })) as { box_id: string };
+  const counts = async (withContents: boolean): Promise<number[]> => {
+    const found: number[] = [];
+    for (let after: number | null = 0; after !== null; ) {
+      const report: BoxReport = await inspectBox(h.runtime.pool, boxId, {
+        project: 'default',
+        after,
+        limit: 1_000,
+        withContents,
+      });
+      found.push(report.entries.length);
+      after = report.next;
+    }
+    return found;
+  };
+  expect(await counts(true)).toEqual([3, 3, 2]);
+  expect(await counts(false)).toEqual([8]);
 });
