@@ -1,5 +1,6 @@
 /** `boxcar tape ls|show|info|search`. */
 import { anchorsText, type JsonObject, parseTapeQuery } from '@boxcar/kernel';
+import type { TapeMatch } from '@boxcar/runtime';
 import { findProjectByRef, listTapes } from '@boxcar/store';
 import type { Command } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../command.js';
@@ -145,6 +146,25 @@ export function addTapeShow(group: Command, run: Run): void {
 }
 
 const MAX_MATCHES = 500;
+const MAX_SHOWN_MIB = 1;
+
+type ShownMatch = TapeMatch['record'] & Pick<TapeMatch, 'match'>;
+
+/** Matches up to a size, or the first one. */
+async function takeMatches(
+  pages: AsyncIterable<readonly TapeMatch[]>,
+): Promise<{ readonly matches: readonly ShownMatch[]; readonly isCut: boolean }> {
+  const matches: ShownMatch[] = [];
+  let bytes = 0;
+  for await (const page of pages) {
+    for (const { record, match } of page) {
+      bytes += Buffer.byteLength(JSON.stringify(record));
+      if (matches.length > 0 && bytes > MAX_SHOWN_MIB * 1024 * 1024) return { matches, isCut: true };
+      matches.push({ ...record, match });
+    }
+  }
+  return { matches, isCut: false };
+}
 
 /** `boxcar tape search`. */
 const runSearch = (context: Context, ref: string, query: string, flags: SliceFlags): Promise<number> =>
@@ -153,16 +173,18 @@ const runSearch = (context: Context, ref: string, query: string, flags: SliceFla
     if (query.trim() === '') throw badFlag('query: must not be blank', 'query');
     if (limit !== undefined && limit > MAX_MATCHES)
       throw badFlag(`--limit: must be at most ${MAX_MATCHES}`, 'limit');
-    const found = await tape.search(query, {
+    const { pages } = await tape.searchPages(query, {
       ...(since === undefined ? {} : { start: since }),
       ...(until === undefined ? {} : { end: until }),
       ...(limit === undefined ? {} : { limit }),
       ...(kinds === undefined ? {} : { kinds: parseTapeQuery({ kinds: listOf(kinds) }).kinds }),
     });
-    const matches = found.map(({ record, match }) => ({ ...record, match }));
-    context.answer({ box_id: tape.boxId, matches }, () =>
+    const { matches, isCut } = await takeMatches(pages);
+    context.answer({ box_id: tape.boxId, matches, ...(isCut ? { has_more: true } : {}) }, () =>
       matches.length === 0 ? 'no entry has these words' : recordTable(matches),
     );
+    if (isCut)
+      context.note(`shown: ${formatCount(matches.length)}, which have ${MAX_SHOWN_MIB} MiB; there are more`);
     return matches.length === 0 ? EXIT.negative : EXIT.success;
   });
 

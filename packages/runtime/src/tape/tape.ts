@@ -259,10 +259,15 @@ export class Tape {
     return matches;
   }
 
-  /** @internal The matches of {@link search} page by page, without the answers of a tool. @throws KernelError `bad_request`. */
+  /**
+   * Like {@link search}, but contents of matches are read as their pages are taken.
+   *
+   * @param options.answersOf - The name of a tool of which no answer is a match.
+   * @throws KernelError `bad_request`.
+   */
   async searchPages(
     query: string,
-    options: SearchOptions & { readonly answersOf?: string },
+    options: SearchOptions & { readonly answersOf?: string } = {},
   ): Promise<FoundMatches> {
     const range = parseSearchOptions(options);
     const { row, last, within } = await this.#open();
