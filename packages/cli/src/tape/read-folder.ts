@@ -2,7 +2,7 @@
 import { isUtf8 } from 'node:buffer';
 import { readdir, readFile, realpath, stat } from 'node:fs/promises';
 import { basename, isAbsolute, join, relative, resolve, sep } from 'node:path';
-import { KernelError, type ManifestTape, parseManifest, readRecord } from '@boxcar/kernel';
+import { KernelError, type ManifestTape, parseManifest, readRecord, toName } from '@boxcar/kernel';
 import type { TapeFile, TapeSource } from '@boxcar/runtime';
 import { onDisk, readLines } from './lines.js';
 
@@ -62,7 +62,7 @@ function pickTape(tapes: readonly ManifestTape[], name: string | undefined): Man
   const current = tapes.filter(({ archived }) => !archived);
   const [only] = current;
   if (only !== undefined && current.length === 1) return only;
-  const named = current.find(({ id }) => id === name);
+  const named = current.find(({ id }) => name !== undefined && toName(id) === toName(name));
   if (named !== undefined) return named;
   throw badPath(`manifest.json: name one of its tapes: ${current.map(({ id }) => id).join(', ') || 'none'}.`);
 }

@@ -14,6 +14,7 @@ import {
   type JsonObject,
   type JsonValue,
   KernelError,
+  MAX_ANCHOR_NAME,
   MAX_CARD_BYTES,
   type NewCard,
   PLAIN_NAME,
@@ -24,6 +25,7 @@ import {
   parseTapeDate,
   TURN_STARTED,
   type TurnId,
+  toName,
 } from '@boxcar/kernel';
 import type { AppendRequest, NewTapeEntry } from '@boxcar/store';
 import { newId } from '../packer.js';
@@ -62,7 +64,6 @@ export interface EntryAuthor {
   readonly maxCardBytes?: number | undefined;
 }
 
-const MAX_ANCHOR_NAME = 4_096;
 const MAX_KEY = 500;
 const MAX_STEP = 2 ** 31 - 1;
 
@@ -73,10 +74,11 @@ function checkName(name: unknown, field: string): string {
   const parsed = parseJsonValue(name, field);
   if (typeof parsed !== 'string' || parsed === '')
     throw refuse(field, 'must be a text of one character or more.');
-  if (parsed.length > MAX_ANCHOR_NAME)
+  const checked = toName(parsed);
+  if (checked.length > MAX_ANCHOR_NAME)
     throw refuse(field, `must have ${MAX_ANCHOR_NAME} characters at most.`);
-  if (!isPlainName(parsed)) throw refuse(field, `${PLAIN_NAME}.`);
-  return parsed;
+  if (!isPlainName(checked)) throw refuse(field, `${PLAIN_NAME}.`);
+  return checked;
 }
 
 /**
@@ -259,11 +261,15 @@ export function toNewHandoff(
 ): readonly NewTapeEntry[] {
   const { state, ...rest } = options;
   const named = { ...author, field: 'handoff' };
+  const checked = checkName(name, 'handoff.name');
   if (state !== undefined && state !== null && !isJsonObject(state))
     throw refuse('handoff.state', 'must be an object.');
   return [
-    toNewEntry({ kind: 'anchor', name, ...(state === undefined ? {} : { state }), ...pick(rest) }, named),
-    toNewEntry({ kind: 'event', name: 'handoff', data: { name }, ...pick(rest) }, named),
+    toNewEntry(
+      { kind: 'anchor', name: checked, ...(state === undefined ? {} : { state }), ...pick(rest) },
+      named,
+    ),
+    toNewEntry({ kind: 'event', name: 'handoff', data: { name: checked }, ...pick(rest) }, named),
   ];
 }
 

@@ -8,7 +8,6 @@ import {
   tapeLineWriter,
 } from '@boxcar/kernel';
 import {
-  findTape,
   listLineage,
   loadFolderFacts,
   type Queryable,
@@ -89,21 +88,15 @@ function sessionGraphOf(id: string, facts: TapeFolderFacts, sessions: readonly S
 }
 
 export async function loadFolder(db: Queryable, row: TapeRow, actor: TapeActor): Promise<TapeFolder> {
-  const facts = await loadFolderFacts(db, row.boxId);
+  const facts = await loadFolderFacts(db, row.boxId, actor);
   if (facts === undefined) throw tapeNotFound({ kind: 'box', boxId: row.boxId });
   const id = row.name ?? row.ownerAgentId ?? row.boxId;
-  const archived = await Promise.all(
-    facts.archived.map(async (earlier) => {
-      const found = await findTape(db, { kind: 'box', boxId: earlier.boxId }, actor);
-      return found !== undefined && found.readable.length > 0 ? [earlier] : [];
-    }),
-  );
   const lineage = await listLineage(db, row.boxId);
   const { parent } = facts;
   return {
     id,
     parent: parent === null ? null : { tape: parent.name, entry: parent.position },
-    archived: archived.flat(),
+    archived: facts.archived,
     // What others made of a tape is the business of who owns it.
     sessionGraph: sessionGraphOf(id, facts, row.isOwn ? lineage : lineage.filter(({ name }) => name === id)),
   };

@@ -11,6 +11,7 @@ import {
   NOTIFY_PARENT,
   PLAIN_NAME,
   parseJsonValue,
+  toName,
   tryParseId,
 } from '@boxcar/kernel';
 import { findProfiles, makeSession, type TapeActor } from '@boxcar/store';
@@ -47,11 +48,13 @@ const MAX_NAME = 200;
 const refuse = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
 
-function checkName(name: string): void {
+function checkName(given: string): string {
+  const name = toName(given);
   if (name.trim() === '' || name.length > MAX_NAME || !name.isWellFormed() || !isPlainName(name))
     throw refuse('name', `must have 1 to ${MAX_NAME} characters, and ${PLAIN_NAME}.`);
   if (tryParseId(name) !== undefined)
     throw refuse('name', `'${name}' reads as an id, so nobody could tell which is meant.`);
+  return name;
 }
 
 function checkTrigger({ triggerOnComplete, intention, view }: ForkSessionOptions): boolean {
@@ -102,8 +105,8 @@ export async function forkSession(
     readonly from: FoundAnchor | null;
   },
 ): Promise<ForkedSession> {
-  const { name, from, intention, view = 'from_fork_point' } = options;
-  checkName(name);
+  const { from, intention, view = 'from_fork_point' } = options;
+  const name = checkName(options.name);
   const notifies = checkTrigger(options);
   if (notifies && !row.isOwn && row.appendGrant === null)
     throw notAuthorized(row.boxId, actor.actorId, 'append to');

@@ -9,6 +9,7 @@ import {
   type TapeQuery,
   type TapeRecord,
   type TapeSlice,
+  toName,
   toRecord,
 } from '@boxcar/kernel';
 import {
@@ -63,7 +64,7 @@ async function locateAnchor(
 ): Promise<number> {
   // No anchor has a name that Postgres could not keep; to be asked for one it would refuse, or ask for another.
   const position = isCleanText(name)
-    ? await findAnchor(db, row.boxId, name, { from, to: last, edge, within })
+    ? await findAnchor(db, row.boxId, toName(name), { from, to: last, edge, within })
     : undefined;
   if (position === undefined) throw anchorNotFound(name);
   return position;
@@ -73,7 +74,7 @@ async function locateAnchor(
 export async function readAnchor(db: Queryable, opened: OpenedTape, name: string): Promise<FoundAnchor> {
   const position = await locateAnchor(db, opened, name);
   const [entry] = await loadEntries(db, opened.row.boxId, { from: position, to: position });
-  return { name, position, state: entry === undefined ? null : anchorState(toRecord(entry)) };
+  return { name: toName(name), position, state: entry === undefined ? null : anchorState(toRecord(entry)) };
 }
 
 /** The positions of a slice, its boundary anchors left out. @throws KernelError `not_found`. */
