@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process';
 import {
   cpSync,
   mkdirSync,
@@ -7,6 +8,7 @@ import {
   renameSync,
   rmSync,
   symlinkSync,
+  truncateSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -196,6 +198,26 @@ describe('a folder', () => {
       (path) => manifest(path, { head_id: 120 }),
       'main.jsonl: The lines end with id 102; by the manifest there are some up to 120.',
     ],
+    ...(['tape/manifest.json', 'session_graph.jsonl'] as const).map(
+      (name): [string, (path: string) => void, string] => [
+        `whose ${name} has more than 64 MiB`,
+        (path) => {
+          writeFileSync(join(path, name), '');
+          truncateSync(join(path, name), 64 * 1024 * 1024 + 1);
+        },
+        `${basename(name)} is larger than 64 MiB.`,
+      ],
+    ),
+    ...(
+      ['tape/manifest.json', 'tape/main.jsonl', 'tape/archived/z.jsonl', 'session_graph.jsonl'] as const
+    ).map((name): [string, (path: string) => void, string] => [
+      `whose ${name} is a pipe`,
+      (path) => {
+        rmSync(join(path, name), { force: true });
+        execFileSync('mkfifo', [join(path, name)]);
+      },
+      `${basename(name)} is not a regular file.`,
+    ]),
     ['without a tape', (path) => rmSync(join(path, 'tape/main.jsonl')), 'main.jsonl'],
   ])('%s is refused, and nothing is imported', async (_what, change, message) => {
     expect(await refusal(session(change))).toContain(message);

@@ -79,6 +79,35 @@ describe('boxcar tape', () => {
     });
   });
 
+  it('show and search print 1 MiB at most, or one entry, and say that there is more', async () => {
+    const large = await stack.runtime.tape('large');
+    for (let n = 0; n < 6; n += 1)
+      await large.append([{ kind: 'message', content: `needle ${n} ${'x'.repeat(400_000)}` }]);
+    await large.append([{ kind: 'message', content: 'y'.repeat(1_048_000) }]);
+    const pages: unknown[] = [];
+    for (let after: number | undefined = 0; after !== undefined; ) {
+      const page: { entries: { position: number }[]; next?: number } = await json(
+        'show',
+        'large',
+        '--all',
+        '--after',
+        String(after),
+      );
+      pages.push(page.entries.map(({ position }) => position));
+      after = page.next;
+    }
+    expect(pages).toEqual([[1, 2, 3, 4], [5, 6], [7, 8], [9]]);
+    const { stdout, stderr } = await boxcar('show', 'large', '--all', '--limit', '2');
+    expect(stdout).toMatch(/session\/start/);
+    expect(stderr).toContain('shown: 2; --limit shows more, --after 2 shows what follows');
+    expect((await boxcar('show', 'large', '--all')).stderr).toContain('shown: 4; --after 4 shows');
+    expect(await json('search', 'large', 'needle')).toMatchObject({
+      matches: [{ position: 8 }, { position: 7 }],
+      has_more: true,
+    });
+    expect((await boxcar('search', 'large', 'needle')).stderr).toContain('there are more');
+  });
+
   it('handoff writes an anchor once under a key, and only behind the head it was told', async () => {
     const write = (...args: string[]) => boxcar('handoff', 'drafts', 'a', '--create', ...args);
     const said = ['--summary', 's', '--state', '{"goal":1}', '--key', 'k'];

@@ -126,7 +126,7 @@ export {
 } from './json.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
-export { isPlainName, PLAIN_NAME } from './names.js';
+export { isPlainName, MAX_ANCHOR_NAME, MAX_TAPE_NAME, PLAIN_NAME, toName } from './names.js';
 export {
   AUTO_HANDOFF_ANCHOR,
   AUTO_HANDOFF_REASON,
@@ -331,6 +331,7 @@ export {
   handoffOf,
   handoffText,
   infoText,
+  matchLine,
   searchText,
   TAPE_HANDOFF,
   type TapeAnchors,

@@ -6,8 +6,16 @@ const UNSEEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/u;
 
 export const isPlainName = (name: string): boolean => !UNSEEN.test(name);
 
+/** Characters in the name of a tape or session at most. */
+export const MAX_TAPE_NAME = 512;
+/** Characters in the name of an anchor at most. */
+export const MAX_ANCHOR_NAME = 4_096;
+
 /** Ends the sentence "a name …". */
 export const PLAIN_NAME = 'must not contain control characters or marks of direction';
 
+/** The one form in which names are stored and looked up: NFC. Two spellings of the same characters are one name. */
+export const toName = (name: string): string => name.normalize('NFC');
+
 /** A name of 1 to 200 characters. */
-export const nameSchema = z.string().trim().min(1).max(200).refine(isPlainName, PLAIN_NAME);
+export const nameSchema = z.string().normalize('NFC').trim().min(1).max(200).refine(isPlainName, PLAIN_NAME);

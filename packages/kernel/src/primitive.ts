@@ -8,7 +8,7 @@ import type { JsonValue } from './json.js';
 import { nameSchema } from './names.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
-const name = z.string().trim().min(1).max(200);
+const name = z.string().normalize('NFC').trim().min(1).max(200);
 const boxIds = z
   .union([z.string().min(1), z.array(z.string().min(1))])
   .describe('One box id or a list of them.');

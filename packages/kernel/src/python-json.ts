@@ -159,15 +159,36 @@ function findMember(tokens: readonly string[], at: number, key: string | number)
   return found;
 }
 
+/** The index of the value at `path`; undefined when there is none. */
+function findValue(tokens: readonly string[], path: readonly (string | number)[]): number | undefined {
+  let at: number | undefined = 0;
+  for (const key of path) {
+    if (at === undefined || (tokens[at] !== '{' && tokens[at] !== '[')) return undefined;
+    at = findMember(tokens, at, key);
+  }
+  return at;
+}
+
 /** The value at `path` in a valid JSON text, as the original would print it; undefined when there is none. */
 export function pythonJsonAt(text: string, path: readonly (string | number)[]): string | undefined {
   const tokens = tokensOf(text);
-  let at = 0;
-  for (const key of path) {
-    if (tokens[at] !== '{' && tokens[at] !== '[') return undefined;
-    const found = findMember(tokens, at, key);
-    if (found === undefined) return undefined;
-    at = found;
+  const at = findValue(tokens, path);
+  return at === undefined ? undefined : printTokens(tokens.slice(at, skipValue(tokens, at)));
+}
+
+/** Like {@link pythonJsonAt} for each item of the array at `path`; undefined when there is no array. Reads the text once. */
+export function pythonJsonItems(
+  text: string,
+  path: readonly (string | number)[],
+): readonly string[] | undefined {
+  const tokens = tokensOf(text);
+  const at = findValue(tokens, path);
+  if (at === undefined || tokens[at] !== '[') return undefined;
+  const items: string[] = [];
+  for (let index = at + 1; index < tokens.length && tokens[index] !== ']'; ) {
+    const end = skipValue(tokens, index);
+    items.push(printTokens(tokens.slice(index, end)));
+    index = tokens[end] === ',' ? end + 1 : end;
   }
-  return printTokens(tokens.slice(at, skipValue(tokens, at)));
+  return items;
 }

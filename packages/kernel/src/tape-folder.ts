@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { toBadRequest } from './card.js';
 import { KernelError } from './errors.js';
 import { isJsonObject, type JsonObject, sanitizeJson } from './json.js';
+import { MAX_ANCHOR_NAME, MAX_TAPE_NAME, toName } from './names.js';
 import { pythonJson, readPythonJson } from './python-json.js';
 import { brokenLine } from './tape-jsonl.js';
 import { isDate } from './tape-record.js';
@@ -67,7 +68,14 @@ export const formatSessionGraph = (sessions: readonly SessionLine[]): string =>
     })
     .join('');
 
-function readSession(line: string): SessionLine | { readonly fault: string } {
+/** The longest of each name, in characters. */
+const MAX_LENGTHS = {
+  session_id: MAX_TAPE_NAME,
+  parent_session_id: MAX_TAPE_NAME,
+  from_anchor: MAX_ANCHOR_NAME,
+} as const;
+
+function readSession(line: string): SessionLine | { readonly fault: string; readonly field?: string } {
   let value: unknown;
   try {
     value = readPythonJson(line);
@@ -79,18 +87,25 @@ function readSession(line: string): SessionLine | { readonly fault: string } {
     const member = Object.hasOwn(value, key) ? value[key] : undefined;
     return typeof member === 'string' ? member : null;
   };
-  const session = textIn('session_id');
+  const nameIn = (key: keyof typeof MAX_LENGTHS): string | null => {
+    const name = textIn(key);
+    return name === null ? null : toName(name);
+  };
+  const session = nameIn('session_id');
   if (session === null || session === '') return { fault: 'has no `session_id`' };
   const found: SessionLine = {
     session_id: session,
-    parent_session_id: textIn('parent_session_id'),
-    from_anchor: textIn('from_anchor'),
+    parent_session_id: nameIn('parent_session_id'),
+    from_anchor: nameIn('from_anchor'),
     created_at: textIn('created_at'),
     status: textIn('status') ?? 'active',
   };
   if (sanitizeJson({ ...found }).isChanged) return { fault: 'has a NUL or half a character' };
   if (found.status.trim() === '' || found.status.length > MAX_STATUS_LENGTH)
     return { fault: `has a \`status\` that is blank or longer than ${MAX_STATUS_LENGTH} characters` };
+  for (const field of ['session_id', 'parent_session_id', 'from_anchor'] as const)
+    if ((found[field] ?? '').length > MAX_LENGTHS[field])
+      return { fault: `has a \`${field}\` of more than ${MAX_LENGTHS[field]} characters`, field };
   if (found.created_at !== null && !isDate(found.created_at)) return { fault: 'has no ISO `created_at`' };
   return found;
 }
@@ -108,7 +123,7 @@ export function parseSessionGraph(text: string): readonly SessionLine[] {
   const sessions = new Map<string, SessionLine>();
   for (const [number, line] of linesOf(text)) {
     const session = readSession(line);
-    if ('fault' in session) throw brokenLine(number, session.fault);
+    if ('fault' in session) throw brokenLine(number, session.fault, session.field);
     sessions.set(session.session_id, session);
   }
   return [...sessions.values()];

@@ -7,6 +7,7 @@
 import { CARD_TYPES, type CardContent, ROLES, type Role } from './card.js';
 import { KernelError } from './errors.js';
 import { canonicalJson, isJsonObject, type JsonValue, sanitizeJson } from './json.js';
+import { toName } from './names.js';
 import { pythonJson } from './python-json.js';
 import { type EntryKind, TURN_STARTED } from './tape.js';
 import {
@@ -78,16 +79,21 @@ function eventPart({ kind, payload }: TapeRecord): Part {
   return { kind: 'event', card: null, payload: isJsonObject(value) ? value : {}, anchorName: null };
 }
 
+/** The name of an anchor as it is stored. */
+const anchorName = (name: JsonValue | undefined): string => toName(String(sanitizeJson(name ?? null).value));
+
 /** The state of a handoff stands in the card of its anchor alone, where it can be erased: readers find it there. */
 function handoffPart(record: TapeRecord, previous: TapeRecord | undefined): Part {
   const part = eventPart(record);
   const data = part.payload?.data;
   if (record.payload.name !== 'handoff' || !isJsonObject(data) || previous?.kind !== 'anchor') return part;
   const { state = {}, ...rest } = data;
+  const name = anchorName(data.name);
   const isAnchors =
-    previous.payload.name === data.name &&
+    typeof data.name === 'string' &&
+    anchorName(previous.payload.name) === name &&
     canonicalJson(sanitizeJson(previous.payload.state ?? {}).value) === canonicalJson(state);
-  return isAnchors ? { ...part, payload: { name: 'handoff', data: rest } } : part;
+  return isAnchors ? { ...part, payload: { name: 'handoff', data: { ...rest, name } } } : part;
 }
 
 const MESSAGE_TYPES: Readonly<Record<Role, string>> = {
@@ -114,7 +120,7 @@ function anchorPart(record: TapeRecord): Part {
     role: 'assistant',
     content: { kind: 'json', data: state ?? null },
   });
-  return { ...part, anchorName: String(sanitizeJson(name).value) };
+  return { ...part, anchorName: anchorName(name) };
 }
 
 function readArguments(value: JsonValue | undefined): JsonValue {
@@ -230,8 +236,11 @@ export const lineTooLong = (number: number): KernelError =>
   });
 
 /** A line that cannot be read, by its number. */
-export const brokenLine = (number: number, why: string): KernelError =>
-  new KernelError('bad_request', { message: `Line ${number} ${why}.`, details: { line: number } });
+export const brokenLine = (number: number, why: string, field?: string): KernelError =>
+  new KernelError('bad_request', {
+    message: `Line ${number} ${why}.`,
+    details: { line: number, ...(field === undefined ? {} : { field }) },
+  });
 
 /** Reads the lines of one file, in order: a blank one is nothing. */
 export type TapeLineReader = (line: string, number: number) => TapeLine | undefined;

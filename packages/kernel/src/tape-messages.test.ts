@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import type { JsonObject, JsonValue } from './json.js';
 import { pythonJson } from './python-json.js';
 import { tapeMessages } from './tape-messages.js';
@@ -211,5 +211,91 @@ describe('otherwise', () => {
       'k1=A',
       'k2=["x"]',
     ]);
+  });
+});
+
+describe('the work for messages is in proportion to the tape', () => {
+  /** Characters and list elements that are looked at while `work` runs. */
+  function countLooks(work: () => unknown): number {
+    let looks = 0;
+    const lists = ['find', 'findLast', 'findIndex', 'findLastIndex', 'some'] as const;
+    const spies = [
+      vi.spyOn(String.prototype, 'charAt'),
+      vi.spyOn(String.prototype, 'slice'),
+      ...lists.map((name) => {
+        const native = Array.prototype[name] as (...args: never[]) => unknown;
+        return vi.spyOn(Array.prototype, name).mockImplementation(function (
+          this: unknown[],
+          look: (...args: unknown[]) => unknown,
+        ) {
+          const counted = (...args: unknown[]) => {
+            looks += 1;
+            return look(...args);
+          };
+          return native.call(this, counted as never);
+        } as never);
+      }),
+    ];
+    try {
+      work();
+    } finally {
+      for (const spy of spies) spy.mockRestore();
+    }
+    return looks + (spies[0]?.mock.calls.length ?? 0) + (spies[1]?.mock.calls.length ?? 0);
+  }
+
+  const line = (value: JsonValue): TapeRecord => {
+    const read = readRecord(JSON.stringify(value));
+    if ('fault' in read) throw new Error(read.fault);
+    return read;
+  };
+  const idsOf = (n: number): string[] => Array.from({ length: n }, (_, index) => `c${index}`);
+  const TAPES: readonly [string, (n: number) => readonly TapeRecord[]][] = [
+    [
+      'one imported line with all results, by their ids',
+      (n) => [
+        line({ id: 1, kind: 'tool_call', payload: { calls: idsOf(n).map((id) => call(id)) }, meta: {} }),
+        line({
+          id: 2,
+          kind: 'tool_result',
+          payload: { results: idsOf(n).map((id) => ({ id, is: 1.5 })) },
+          meta: { tool_call_ids: idsOf(n).toReversed() },
+        }),
+      ],
+    ],
+    [
+      'one line with all results, by their order',
+      (n) => [
+        line({ id: 1, kind: 'tool_call', payload: { calls: idsOf(n).map((id) => call(id)) }, meta: {} }),
+        line({ id: 2, kind: 'tool_result', payload: { results: idsOf(n).map((id) => ({ id })) }, meta: {} }),
+      ],
+    ],
+    [
+      'many steps whose results come at the end',
+      (n) => [
+        ...idsOf(n).map((id) => calls(call(id))),
+        ...idsOf(n).map((id) => record('tool_result', { results: [id] }, { tool_call_ids: [id] })),
+      ],
+    ],
+    [
+      'many steps that share one id, and results that name another one',
+      (n) => [
+        ...idsOf(n).map(() => calls(call('same'))),
+        ...idsOf(n).map(() => record('tool_result', { results: ['x'] }, { tool_call_ids: ['other'] })),
+        ...idsOf(n).map(() => record('tool_result', { results: ['x'] }, { tool_call_ids: ['same'] })),
+        ...idsOf(n).map(() => results('x')),
+      ],
+    ],
+  ];
+
+  test.each(TAPES)('%s', (_what, make) => {
+    for (const strictBub of [false, true]) {
+      const looksFor = (n: number): number => {
+        const records = make(n);
+        return countLooks(() => tapeMessages(records, { strictBub }));
+      };
+      const little = looksFor(100);
+      expect(looksFor(400)).toBeLessThanOrEqual(4 * little + 100);
+    }
   });
 });

@@ -7,7 +7,7 @@
  *     text. A result without its call is left out.
  */
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
-import { pythonJson, pythonJsonAt } from './python-json.js';
+import { pythonJson, pythonJsonAt, pythonJsonItems } from './python-json.js';
 import { BOOTSTRAP_ANCHOR } from './tape.js';
 import { anchorNameOf, anchorState, type TapeRecord } from './tape-record.js';
 import { NOT_AVAILABLE } from './view-render.js';
@@ -35,11 +35,13 @@ const callsOf = ({ payload }: TapeRecord): readonly JsonObject[] =>
 
 /** The texts of a record's results. */
 function resultTexts({ payload, line }: TapeRecord): readonly string[] {
-  return (listOf(payload.results) ?? []).map((result, index) => {
-    if (typeof result === 'string') return result;
-    const written = line === undefined ? undefined : pythonJsonAt(line, ['payload', 'results', index]);
-    return written ?? pythonJson(result);
-  });
+  const results = listOf(payload.results) ?? [];
+  const isText = (result: JsonValue): boolean => typeof result === 'string';
+  const written =
+    line === undefined || results.every(isText) ? undefined : pythonJsonItems(line, ['payload', 'results']);
+  return results.map((result, index) =>
+    typeof result === 'string' ? result : (written?.[index] ?? pythonJson(result)),
+  );
 }
 
 const callMessage = (calls: readonly JsonObject[]): ChatMessage => ({
@@ -92,32 +94,73 @@ function openCalls(record: TapeRecord): OpenCall[] {
   });
 }
 
-const isOpen = ({ result }: OpenCall): boolean => result === undefined;
+/** Calls of one step, in order, of which those before `next` have their results. */
+interface CallQueue {
+  readonly calls: OpenCall[];
+  next: number;
+}
 
-/** Gives the results of a record to the calls before it: by id, else in order to the latest calls that wait for some. */
-function settle(record: TapeRecord, steps: readonly (readonly OpenCall[])[]): void {
-  const ids = listOf(record.meta.tool_call_ids) ?? [];
-  const latest = steps.findLast((step) => step.some(isOpen));
-  for (const [index, text] of resultTexts(record).entries()) {
-    const id = ids[index];
-    const isMeant = (call: OpenCall): boolean => isOpen(call) && call.id === id;
-    const call =
-      id === undefined ? latest?.find(isOpen) : steps.findLast((step) => step.some(isMeant))?.find(isMeant);
-    if (call !== undefined) call.result = text;
+/** The first call of the queue without a result. What is passed over is never looked at again. */
+function firstOpen(queue: CallQueue): OpenCall | undefined {
+  while (queue.next < queue.calls.length && queue.calls[queue.next]?.result !== undefined) queue.next += 1;
+  return queue.calls[queue.next];
+}
+
+/** The latest queue with a call without a result. Those behind it are dropped: a result is never taken back. */
+function latestOpen(queues: CallQueue[] | undefined): CallQueue | undefined {
+  for (let last = queues?.at(-1); last !== undefined; last = queues?.at(-1)) {
+    if (firstOpen(last) !== undefined) return last;
+    queues?.pop();
+  }
+  return undefined;
+}
+
+/** Calls that wait for results: by step, and for each id by step. Every look-up takes constant time on average. */
+class OpenCalls {
+  readonly #steps: CallQueue[] = [];
+  readonly #byId = new Map<string, CallQueue[]>();
+
+  add(calls: OpenCall[]): void {
+    this.#steps.push({ calls, next: 0 });
+    const ofStep = new Map<string, CallQueue>();
+    for (const call of calls) {
+      const known = ofStep.get(call.id);
+      if (known !== undefined) {
+        known.calls.push(call);
+        continue;
+      }
+      const queue: CallQueue = { calls: [call], next: 0 };
+      ofStep.set(call.id, queue);
+      const queues = this.#byId.get(call.id);
+      if (queues === undefined) this.#byId.set(call.id, [queue]);
+      else queues.push(queue);
+    }
+  }
+
+  /** Gives the results of a record to the calls before it: by id, else in order to the latest calls that wait for some. */
+  settle(record: TapeRecord): void {
+    const ids = listOf(record.meta.tool_call_ids) ?? [];
+    const latest = latestOpen(this.#steps);
+    for (const [index, text] of resultTexts(record).entries()) {
+      const id = ids[index];
+      const queue = id === undefined ? latest : latestOpen(this.#byId.get(String(id)));
+      const call = queue === undefined ? undefined : firstOpen(queue);
+      if (call !== undefined && (id === undefined || call.id === id)) call.result = text;
+    }
   }
 }
 
 function validMessages(records: readonly TapeRecord[]): readonly ChatMessage[] {
-  const steps: OpenCall[][] = [];
+  const open = new OpenCalls();
   const parts: (() => readonly ChatMessage[])[] = [];
   for (const record of records) {
     if (record.kind === 'anchor') parts.push(() => [anchorMessage(record)]);
     else if (record.kind === 'message') parts.push(() => [record.payload]);
-    else if (record.kind === 'tool_result') settle(record, steps);
+    else if (record.kind === 'tool_result') open.settle(record);
     else if (record.kind === 'tool_call') {
       const step = openCalls(record);
       if (step.length === 0) continue;
-      steps.push(step);
+      open.add(step);
       parts.push(() => [
         callMessage(step.map(({ call }) => call)),
         ...step.map(({ call, result }) => resultMessage(result ?? NOT_AVAILABLE, call)),

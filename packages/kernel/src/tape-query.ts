@@ -11,6 +11,7 @@ import { z } from 'zod';
 import { toBadRequest } from './card.js';
 import { KernelError } from './errors.js';
 import { canonicalJson } from './json.js';
+import { toName } from './names.js';
 import { pythonJsonText } from './python-json.js';
 import { ENTRY_KINDS, type EntryKind } from './tape.js';
 import { parseTapeDate } from './tape-date.js';
@@ -110,9 +111,14 @@ function isWithin({ date }: TapeRecord, { from, until }: TapeQuery): boolean {
   return (from === null || at >= from) && (until === null || at <= until);
 }
 
+function isAnchorOf(record: TapeRecord, name: string): boolean {
+  const found = anchorNameOf(record);
+  return found !== undefined && toName(found) === toName(name);
+}
+
 function sliceRecords(records: readonly TapeRecord[], slice: TapeSlice): readonly TapeRecord[] {
   const afterLatest = (name: string): readonly TapeRecord[] => {
-    const at = records.findLastIndex((record) => anchorNameOf(record) === name);
+    const at = records.findLastIndex((record) => isAnchorOf(record, name));
     if (at === -1) throw anchorNotFound(name);
     return records.slice(at + 1);
   };
@@ -127,7 +133,7 @@ function sliceRecords(records: readonly TapeRecord[], slice: TapeSlice): readonl
       const { start, end } = slice;
       const behind = afterLatest(start);
       if (end === null) return behind;
-      const until = behind.findIndex((record) => anchorNameOf(record) === end);
+      const until = behind.findIndex((record) => isAnchorOf(record, end));
       if (until === -1) throw anchorNotFound(end);
       return behind.slice(0, until);
     }

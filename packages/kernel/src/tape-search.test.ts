@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { foldText, MAX_WORDS, matchSearch, parseSearch, wordsOf } from './tape-search.js';
 
 const match = (query: string, text: string) => matchSearch(parseSearch(query), foldText(text));
@@ -65,4 +65,23 @@ test("the words of a handoff are not those of its anchor's state, which may be e
   const payload = { name: 'handoff', data: { name: 'phase', state: { secret: 'word' } } };
   const record = { position: 1, kind: 'event', payload, meta: {}, date: null } as const;
   expect(wordsOf(record)).toBe('handoff\nphase');
+});
+
+test('only so much of an entry is folded as its words can come from', () => {
+  const sizes: number[] = [];
+  const native = String.prototype.normalize;
+  const spy = vi.spyOn(String.prototype, 'normalize').mockImplementation(function (this: string, form) {
+    sizes.push(this.length);
+    return native.call(this, form);
+  });
+  const record = { position: 1, kind: 'message', meta: {}, date: null } as const;
+  try {
+    expect(wordsOf({ ...record, payload: { content: 'A'.repeat(2 ** 20) } })).toHaveLength(MAX_WORDS);
+    expect(wordsOf({ ...record, payload: { content: Array(100_000).fill('Abcdefgh') } })).toHaveLength(
+      MAX_WORDS,
+    );
+  } finally {
+    spy.mockRestore();
+  }
+  expect(Math.max(...sizes)).toBeLessThanOrEqual(4 * MAX_WORDS);
 });

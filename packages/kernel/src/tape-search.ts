@@ -49,9 +49,24 @@ function saidBy({ kind, payload }: TapeRecord): JsonObject {
   return { ...payload, data: rest };
 }
 
+/** Characters that are folded for `MAX_WORDS`: folding joins four of them to one at most. */
+const MAX_UNFOLDED = 4 * MAX_WORDS;
+
+/** The texts and numbers of a value, each in a line of its own, up to `MAX_UNFOLDED` characters. */
+function textOf(value: JsonValue): string {
+  const texts: string[] = [];
+  let length = 0;
+  for (const text of leavesOf(value)) {
+    texts.push(text.slice(0, MAX_UNFOLDED - length));
+    length += text.length + 1;
+    if (length >= MAX_UNFOLDED) break;
+  }
+  return texts.join('\n');
+}
+
 /** The words of an entry: all texts and numbers of its payload, folded. */
 export const wordsOf = (record: TapeRecord): string =>
-  foldText([...leavesOf(saidBy(record))].join('\n'))
+  foldText(textOf(saidBy(record)))
     .slice(0, MAX_WORDS)
     .replace(/[\ud800-\udbff]$/, '');
 
@@ -74,20 +89,33 @@ export function parseSearch(text: string): TapeSearch {
 }
 
 /** True when the two differ by `most` letters at most. */
-function isNear(wanted: string, token: string, most: number): boolean {
-  const [a, b] = [[...wanted], [...token]];
+function isNear(a: readonly string[], b: readonly string[], most: number): boolean {
   if (Math.abs(a.length - b.length) > most) return false;
   let row = Array.from({ length: b.length + 1 }, (_, index) => index);
   for (let i = 1; i <= a.length; i += 1) {
     const next = [i];
+    let least = i;
     for (let j = 1; j <= b.length; j += 1) {
       const change = (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1);
-      next.push(Math.min(change, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1));
+      const cost = Math.min(change, (row[j] ?? 0) + 1, (next[j - 1] ?? 0) + 1);
+      next.push(cost);
+      if (cost < least) least = cost;
     }
-    if (Math.min(...next) > most) return false;
+    if (least > most) return false;
     row = next;
   }
   return (row[b.length] ?? 0) <= most;
+}
+
+/** Of a text with a word and its typos: whether one of its tokens is that word. Only tokens that S3 leaves are compared. */
+function hasNear({ word, typos, parts }: SearchWord, tokens: ReadonlySet<string>): boolean {
+  const letters = [...word];
+  for (const token of tokens) {
+    // A letter has one or two units of length.
+    if (token.length < letters.length - typos || token.length > 2 * (letters.length + typos)) continue;
+    if (parts.some((part) => token.includes(part)) && isNear(letters, [...token], typos)) return true;
+  }
+  return false;
 }
 
 /** How the words of an entry, folded, match; undefined when they do not. An empty query matches nothing. */
@@ -96,8 +124,8 @@ export function matchSearch(search: TapeSearch, words: string): 'exact' | 'near'
   if (words.includes(search.text)) return 'exact';
   if (search.words.length === 0) return undefined;
   if (!search.words.every(({ parts }) => parts.some((part) => words.includes(part)))) return undefined;
-  const tokens = new Set(tokensOf(words));
-  const has = ({ word, typos }: SearchWord): boolean =>
-    words.includes(word) || (typos > 0 && [...tokens].some((token) => isNear(word, token, typos)));
-  return search.words.every(has) ? 'near' : undefined;
+  const unfound = search.words.filter(({ word }) => !words.includes(word));
+  if (unfound.some(({ typos }) => typos === 0)) return undefined;
+  const tokens = unfound.length === 0 ? new Set<string>() : new Set(tokensOf(words));
+  return unfound.every((word) => hasNear(word, tokens)) ? 'near' : undefined;
 }

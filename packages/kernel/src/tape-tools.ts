@@ -86,30 +86,25 @@ export const handoffText = (name: string): string => `anchor added: ${name}`;
 export const anchorsText = (anchors: readonly { readonly name: string }[]): string =>
   anchors.length === 0 ? '(no anchors)' : anchors.map(({ name }) => `→ ${name}`).join('\n');
 
-const SEARCH_MARK = '[tape.search]';
 /** Characters of one match: a search is to find entries, not to repeat them. */
 const MAX_MATCH = 4_000;
 
-/** Whether an entry repeats what a search has answered. */
-const isSearchAnswer = ({ payload }: Pick<TapeRecord, 'payload'>): boolean =>
-  JSON.stringify(payload).includes(SEARCH_MARK);
-
-function matchLine({ date, payload }: TapeRecord): string {
+/** A match as a model gets it: one line. */
+export function matchLine({ date, payload }: Pick<TapeRecord, 'date' | 'payload'>): string {
   const text = JSON.stringify(payload);
   const content: JsonValue =
     text.length <= MAX_MATCH ? payload : `${text.slice(0, MAX_MATCH).toWellFormed()} … (cut)`;
   return JSON.stringify({ date, content });
 }
 
-/** Matches as a model gets them: those that are answers of earlier searches are counted, not shown. */
-export function searchText(matches: readonly TapeRecord[], limit: number): string {
-  const shown = matches.filter((match) => !isSearchAnswer(match));
-  const lines = shown.slice(0, limit).map(matchLine);
-  return [
-    `${SEARCH_MARK}: ${lines.length} matches (${matches.length - shown.length} filtered)`,
-    ...lines,
-  ].join('\n');
-}
+/**
+ * What a search tells a model.
+ *
+ * @param lines - Of the matches, by {@link matchLine}.
+ * @param filtered - How many answers of earlier searches were left out.
+ */
+export const searchText = (lines: readonly string[], filtered: number): string =>
+  [`[tape.search]: ${lines.length} matches (${filtered} filtered)`, ...lines].join('\n');
 
 export const infoText = (info: Readonly<Record<string, string | number | null>>): string =>
   Object.entries(info)

@@ -199,7 +199,7 @@ describe('builds of schema 15', () => {
         async () =>
           (
             await h.rows(
-              "select from pg_locks where relation = 'boxcar.grants'::regclass and not granted and mode = 'ShareRowExclusiveLock'",
+              "select from pg_locks where database = (select oid from pg_database where datname = current_database()) and relation = 'boxcar.grants'::regclass and not granted and mode = 'ShareRowExclusiveLock'",
             )
           ).length > 0 || undefined,
         { message: 'the migration waits for the writer', deadlineMs: 60_000 },

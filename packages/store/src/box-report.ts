@@ -23,6 +23,8 @@ const PREVIEW_LENGTH = 200;
 const DEFAULT_LIMIT = 50;
 const MAX_LIMIT = 1_000;
 const LISTED_GRANTS = 100;
+/** Bytes of contents and payloads in a page, unless they are those of one place. */
+const MAX_PAGE_BYTES = 1024 * 1024;
 
 interface NamedAgent {
   readonly agent_id: AgentId;
@@ -153,15 +155,22 @@ interface CardRow {
   preview: string;
 }
 
+// Contents count when they are asked for. What does not fit stays unread.
+const SIZE_OF_CARD =
+  'left join lateral (select case when $4 then x.size_bytes else 0 end as bytes from boxcar.cards x where x.id = l.card_id offset 0) size on true';
+
 const CONTEXT_CARDS = statement(`
   with want_boxes as (select * from boxcar.boxes where id = $1 and kind = 'context'),
   seg as (${SEGMENTS}),
   leaf as (${LEAVES}),
-  numbered as (select l.*, row_number() over (order by l.ord, l.position) as n from leaf l)
+  numbered as (select l.*, row_number() over (order by l.ord, l.position) as n from leaf l),
+  sized as (
+    select l.*, sum(size.bytes) over (order by l.n) as bytes from numbered l ${SIZE_OF_CARD} where l.n > $2 and l.n <= $2::int + $3::int
+  )
   select l.n::int as position, (l.ord - 1)::int as segment, coalesce(l.source, $1) as source, l.position::int as source_position, ${CARD}
-  from numbered l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
+  from sized l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     ${agentNamedBy('c.author_id', 'c.project_id')}
-  where l.n > $2 and l.n <= $2::int + $3::int
+  where l.n = $2::int + 1 or l.bytes <= ${MAX_PAGE_BYTES}
   order by l.n`);
 
 interface ContextRow extends CardRow, pg.QueryResultRow {
@@ -173,11 +182,20 @@ interface ContextRow extends CardRow, pg.QueryResultRow {
 }
 
 const TAPE_ENTRIES = statement(`
+  with listed as (
+    select l.*, size.bytes as card_bytes, coalesce(sum(coalesce(size.bytes, 0) + coalesce(pg_column_size(l.payload), 0))
+      over (order by l.position rows between unbounded preceding and 1 preceding), 0) as stored_before
+    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int + 1', to: '$2::int + $3::int' })} l ${SIZE_OF_CARD}
+    where b.id = $1
+  ),
+  sized as (
+    select l.*, sum(coalesce(l.card_bytes, 0) + coalesce(octet_length(l.payload::text), 0)) over (order by l.position) as bytes
+    from listed l where l.stored_before < ${MAX_PAGE_BYTES}
+  )
   select e.position, e.kind, e.anchor_name, e.turn_id, e.step, e.author_id, e.payload, ${CARD}
-  from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int + 1', to: '$2::int + $3::int' })} e
-    left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
+  from sized e left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
     ${agentNamedBy('c.author_id', 'c.project_id')}
-  where b.id = $1
+  where e.position = $2::int + 1 or e.bytes <= ${MAX_PAGE_BYTES}
   order by e.position`);
 
 interface TapeRow extends CardRow, pg.QueryResultRow {
@@ -260,7 +278,7 @@ const named = (id: AgentId | null, name: string | null): NamedAgent | null =>
   id === null ? null : { agent_id: id, name };
 
 /**
- * What stands in a box, with who holds it: a page of it, in stored order.
+ * What stands in a box, with who holds it: a page of it, in stored order, with up to 1 MiB of contents and payloads, or one place.
  *
  * @param options.project - Id or name; a box of another project is not found.
  * @param options.after - The number or position after which the page begins. Default 0.

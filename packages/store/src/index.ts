@@ -361,7 +361,8 @@ export {
   type EntryRange,
   findAnchor,
   loadEntries,
-  loadEntriesAt,
+  readEntries,
+  readEntriesAt,
   type TapeEntryRow,
 } from './tape-entries.js';
 export {

@@ -11,6 +11,7 @@ import {
   type RunId,
   type TurnId,
   type TurnStatus,
+  toName,
   tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -194,7 +195,7 @@ function groupByCaller(requests: readonly OpeningRequest[]): {
       project: request.project,
       project_id: tryParseId<'project'>(request.project) ?? null,
       source_id: request.sourceAgentId ?? null,
-      source_name: request.sourceAgentName ?? null,
+      source_name: request.sourceAgentName === undefined ? null : toName(request.sourceAgentName),
       parent_turn_id: request.parentTurnId ?? null,
       profile_names: request.profileNames,
     };
@@ -371,7 +372,7 @@ export async function findActor(
   const [row] = await run<{ project_id: ProjectId; operator_agent_id: AgentId; agent_id: AgentId | null }>(
     db,
     FIND_ACTOR,
-    [ref.projectId ?? null, ref.project, ref.agentId ?? null, ref.agent],
+    [ref.projectId ?? null, ref.project, ref.agentId ?? null, toName(ref.agent)],
   );
   return row === undefined
     ? undefined

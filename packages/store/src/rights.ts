@@ -85,8 +85,12 @@ export const readsEntry = (e: string, box: string, agent: string): string => `
           where x.box_id = ${box} and x.kind = 'event' and x.position > c.start_position and x.position <= ${e}.position and x.payload->>'name' = 'turn.started') end))`;
 
 /** Whether ended turns wrote to tape `b` for agent $3 (R3). */
-export const READS_PART = `
+const READS_PART = `
   exists (select from boxcar.turns c where c.output_box_id = b.id and (c.parent_turn_id is not null or c.told_agent_id is not null) and ${wroteFor('$3')})`;
+
+/** How agent $3 reads box `b`: `all`, `part` (R3), `upto` (the end of a grant) or `none`. Reads no entry. */
+export const READS = `
+  case when ${readsAll('$3')} then 'all' when ${READS_PART} then 'part' when ${grantOf('read')} is not null then 'upto' else 'none' end`;
 
 /** `is_own` (R1) and `granted` (R2). Fails closed: no row, no right; to append is not to read. */
 export const HELD = `${holds('$3')} as is_own, ${grantOf('read')} as granted`;

@@ -3,7 +3,7 @@ import type { BoxId, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from './records.js';
-import { grantOf, OWNS } from './rights.js';
+import { grantOf, OWNS, READS } from './rights.js';
 import { lastingNameOf } from './tape-forks.js';
 import { type AppendResult, ENTRY_COLUMNS, LOCK_TAPE, OPEN_STEP, type TapeActor } from './tapes.js';
 
@@ -184,10 +184,10 @@ const FOLDER = statement(`
     union all
     select p.id, p.previous_box_id, e.n + 1 from earlier e join boxcar.boxes p on p.id = e.previous_box_id
   )
-  select b.created_at, b.session_graph, b.fork_status, b.fork_position, ${lastingNameOf('parent')} as parent_name,
-    (select coalesce(json_agg(json_build_object('box_id', e.id, 'archived_at', o.archived_at) order by e.n desc), '[]')
-      from earlier e join boxcar.boxes o on o.id = e.id where e.n > 0) as archived
-  from boxcar.boxes b left join boxcar.boxes parent on parent.id = b.parent_box_id where b.id = $1`);
+  select t.created_at, t.session_graph, t.fork_status, t.fork_position, ${lastingNameOf('parent')} as parent_name,
+    (select coalesce(json_agg(json_build_object('box_id', b.id, 'archived_at', b.archived_at) order by e.n desc), '[]')
+      from earlier e join boxcar.boxes b on b.id = e.id join boxcar.projects p on p.id = b.project_id where e.n > 0 and ${READS} <> 'none') as archived
+  from boxcar.boxes t left join boxcar.boxes parent on parent.id = t.parent_box_id where t.id = $1 and t.project_id = $2`);
 
 interface FolderRow extends pg.QueryResultRow {
   created_at: Date;
@@ -206,12 +206,17 @@ export interface TapeFolderFacts {
   readonly forkStatus: 'open' | 'merged' | 'discarded' | null;
   /** What names the tape that it was forked from, as in sessions. */
   readonly parent: { readonly name: string; readonly position: number } | null;
-  /** The incarnations before it, oldest first. */
+  /** The incarnations before it that the actor may read some of, oldest first. */
   readonly archived: readonly { readonly boxId: BoxId; readonly archivedAt: Date }[];
 }
 
-export async function loadFolderFacts(db: Queryable, boxId: BoxId): Promise<TapeFolderFacts | undefined> {
-  const [row] = await run<FolderRow>(db, FOLDER, [boxId]);
+/** One statement, however many incarnations. */
+export async function loadFolderFacts(
+  db: Queryable,
+  boxId: BoxId,
+  { projectId, actorId }: TapeActor,
+): Promise<TapeFolderFacts | undefined> {
+  const [row] = await run<FolderRow>(db, FOLDER, [boxId, projectId, actorId]);
   if (row === undefined) return undefined;
   return {
     createdAt: row.created_at,

@@ -277,7 +277,7 @@ const ARCHIVE = statement('update boxcar.boxes set archived_at = now() where id 
 const REPLACE = statement(`
   with taken as (
     update boxcar.boxes n set tape_name = o.tape_name, incarnation = o.incarnation + 1, owner_agent_id = o.owner_agent_id, maker_agent_id = o.maker_agent_id, previous_box_id = o.id,
-      head_position = n.head_position + 1
+      session_graph = o.session_graph, head_position = n.head_position + 1
     from boxcar.boxes o where n.id = $4 and o.id = $1 returning n.id, n.head_position, n.owner_agent_id
   ),
   moved as (update boxcar.agents a set tape_box_id = taken.id from taken where a.id = taken.owner_agent_id and a.tape_box_id = $1),

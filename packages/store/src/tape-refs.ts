@@ -1,5 +1,5 @@
 /** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References". */
-import type { AgentId, BoxId, ProjectId } from '@boxcar/kernel';
+import { type AgentId, type BoxId, type ProjectId, toName } from '@boxcar/kernel';
 import type pg from 'pg';
 import type { BoxGrant, LoadBoxesOptions, SnapshotEntry } from './boxes.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
@@ -90,9 +90,9 @@ export async function findTapePlace(
     tape.id ?? null,
     projectId,
     actorId,
-    tape.name,
+    toName(tape.name),
     position ?? null,
-    anchor ?? null,
+    anchor === undefined ? null : toName(anchor),
     head ?? null,
   ]);
   return place;

@@ -40,8 +40,8 @@ const BEGIN = statement(`
   with x as (select * from json_to_recordset($4::json) as x(${CARD_COLUMNS})),
   new_card as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x),
   made as (
-    insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count, previous_box_id)
-    select $2, b.project_id, 'tape', b.owner_agent_id, b.maker_agent_id, b.tape_name, b.incarnation + 1, 2, 1, 1, 1, b.id from boxcar.boxes b where b.id = $1
+    insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count, previous_box_id, session_graph)
+    select $2, b.project_id, 'tape', b.owner_agent_id, b.maker_agent_id, b.tape_name, b.incarnation + 1, 2, 1, 1, 1, b.id, b.session_graph from boxcar.boxes b where b.id = $1
     returning id, project_id, incarnation, owner_agent_id
   ),
   moved as (update boxcar.agents a set tape_box_id = made.id from made where a.id = made.owner_agent_id and a.tape_box_id = $1),

@@ -3,6 +3,7 @@ import type { BoxId, CardId, EntryKind, TapeSearch } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, type Statement, statement } from './db.js';
 import { type PartReader, readsEntry } from './rights.js';
+import { PAGE_BYTES } from './tape-entries.js';
 import { partsOf } from './tape-line.js';
 
 /** A box in which entries of a tape stand, as far as they are part of it, and how far its words are written. */
@@ -57,18 +58,33 @@ export interface WordsQuery {
   readonly search: TapeSearch;
   /** Whole: the query as one piece. Else the parts that a text with typos still has. */
   readonly match: 'exact' | 'near';
-  /** Positions from the first to before the last. */
+  /** Positions from the first to the last. */
   readonly from: number;
-  readonly before: number;
+  readonly to: number;
   readonly kinds: readonly EntryKind[];
   readonly since: string | null;
   readonly until: string | null;
-  readonly limit: number;
   /** Only what this agent may read of the tape; null = all. */
   readonly within: PartReader | null;
+  /** A tool of which no answer is a candidate: only its place is given. Null: none. */
+  readonly answersOf: string | null;
+}
+
+/** An entry whose words may match. */
+export interface WordsCandidate {
+  readonly position: number;
+  /** Null: an answer of the tool that was named. */
+  readonly words: string | null;
 }
 
 const toPattern = (text: string): string => `%${text.replace(/[\\%_]/g, '\\$&')}%`;
+
+/** Candidates that a statement lists. */
+const LISTED = 500;
+
+// The name of the call that a result answers: of the call's row; where that is purged, or the tape was imported, of the result itself.
+const CALLED = `(
+    select coalesce(k.name, c.content->>'name') from boxcar.cards c left join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = e.card_id)`;
 
 const statements = new Map<string, Statement>();
 
@@ -77,37 +93,90 @@ function wordsText(groups: readonly number[]): Statement {
   const key = groups.join(' ');
   const known = statements.get(key);
   if (known !== undefined) return known;
-  let next = 10;
+  let next = 11;
   const condition = groups
     .map((count) => `(${Array.from({ length: count }, () => `w.words like $${next++}`).join(' or ')})`)
     .join(' and ');
   const prepared = statement(`
-    select w.position, w.words from boxcar.tape_words w
-      join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position and e.kind = any ($4::text[])
-        and e.created_at >= coalesce($5::timestamptz, '-infinity') and e.created_at <= coalesce($6::timestamptz, 'infinity')
-    where w.box_id = $1 and w.position >= $2 and w.position < $3 and ($8::uuid is null or ${readsEntry('e', '$9::uuid', '$8')}) and ${condition}
-    order by w.position desc limit $7`);
+    with listed as materialized (
+      select w.position, w.words, $9::text is not null and e.kind = 'tool_result' and coalesce(${CALLED} = $9, false) as is_answer
+      from boxcar.tape_words w
+        join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position and e.kind = any ($4::text[])
+          and e.created_at >= coalesce($5::timestamptz, '-infinity') and e.created_at <= coalesce($6::timestamptz, 'infinity')
+      where w.box_id = $1 and w.position >= $2 and w.position <= $3 and ($7::uuid is null or ${readsEntry('e', '$10::uuid', '$7')}) and ${condition}
+      order by w.position desc limit ${LISTED}
+    ),
+    sized as (select l.*, case when l.is_answer then 0 else octet_length(l.words) end as bytes from listed l)
+    select s.position, s.is_answer, s.bytes, case when not s.is_answer and sum(s.bytes) over (order by s.position desc) <= $8::bigint then s.words end as words
+    from sized s order by s.position desc`);
   statements.set(key, prepared);
   return prepared;
 }
 
-/** Entries of a box whose words may match, the newest first; to be looked at again. */
-export function findWords(
+const WORDS_AT = statement(
+  'select position, words from boxcar.tape_words where box_id = $1 and position = any ($2::int[]) and words is not null order by position desc',
+);
+
+interface CandidateRow extends pg.QueryResultRow {
+  position: number;
+  is_answer: boolean;
+  /** Of its words. */
+  bytes: number;
+  words: string | null;
+}
+
+/** Cuts rows into runs of which each has up to `PAGE_BYTES`, or is one row. */
+function* runsOf(rows: readonly CandidateRow[]): Generator<readonly CandidateRow[]> {
+  let page: CandidateRow[] = [];
+  let bytes = 0;
+  for (const row of rows) {
+    if (page.length > 0 && bytes + row.bytes > PAGE_BYTES) {
+      yield page;
+      page = [];
+      bytes = 0;
+    }
+    page.push(row);
+    bytes += row.bytes;
+  }
+  if (page.length > 0) yield page;
+}
+
+/**
+ * Entries of a box whose words may match, the newest first; to be looked at again. Page by page, each of up to `PAGE_BYTES` or of
+ * one entry.
+ */
+export async function* findWords(
   db: Queryable,
   boxId: BoxId,
-  { search, match, from, before, kinds, since, until, limit, within }: WordsQuery,
-): Promise<{ readonly position: number; readonly words: string }[]> {
+  query: WordsQuery,
+): AsyncGenerator<readonly WordsCandidate[], void, void> {
+  const { search, match, from, kinds, since, until, within, answersOf } = query;
   const groups = match === 'exact' ? [[search.text]] : search.words.map(({ parts }) => parts);
-  return run(db, wordsText(groups.map((parts) => parts.length)), [
-    boxId,
-    from,
-    before,
-    kinds,
-    since,
-    until,
-    limit,
-    within?.agentId ?? null,
-    within?.boxId ?? null,
-    ...groups.flat().map(toPattern),
-  ]);
+  const prepared = wordsText(groups.map((parts) => parts.length));
+  for (let to = query.to; to >= from; ) {
+    const rows = await run<CandidateRow>(db, prepared, [
+      boxId,
+      from,
+      to,
+      kinds,
+      since,
+      until,
+      within?.agentId ?? null,
+      PAGE_BYTES,
+      answersOf,
+      within?.boxId ?? null,
+      ...groups.flat().map(toPattern),
+    ]);
+    const isSent = (row: CandidateRow): boolean => row.is_answer || row.words !== null;
+    const sent = rows.findIndex((row) => !isSent(row));
+    if (sent !== 0 && rows.length > 0) yield rows.slice(0, sent === -1 ? rows.length : sent);
+    for (const page of runsOf(sent === -1 ? [] : rows.slice(sent))) {
+      const positions = page.flatMap(({ position, is_answer: isAnswer }) => (isAnswer ? [] : position));
+      const found: readonly WordsCandidate[] =
+        positions.length === 0 ? [] : await run(db, WORDS_AT, [boxId, positions]);
+      yield [...found, ...page.filter((row) => row.is_answer)].toSorted((a, b) => b.position - a.position);
+    }
+    if (rows.length < LISTED) return;
+    to = (rows.at(-1)?.position ?? 0) - 1;
+  }
 }

@@ -353,7 +353,12 @@ describe('of a long tape', () => {
       (pool, id) => findAnchor(pool, id, 'again', { from: 10, to: N, edge: 'first' }),
     ],
     // Looks through what is near the head for a turn.
-    ['what it says of itself', 1, (pool, id) => loadTapeFacts(pool, id, { anchor: N, head: N, within: null }), 200],
+    [
+      'what it says of itself',
+      1,
+      (pool, id) => loadTapeFacts(pool, id, { anchor: N, head: N, within: null }),
+      200,
+    ],
     [
       'a place by its entry',
       1,

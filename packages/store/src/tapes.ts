@@ -14,7 +14,7 @@ import type pg from 'pg';
 import type { BoxGrant } from './boxes.js';
 import { type Queryable, retryTransient, run, statement, type Tx, transactAtOnce } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import { grantOf, HELD, OWNS, READS_PART, readsAll } from './rights.js';
+import { grantOf, HELD, OWNS, READS } from './rights.js';
 
 /** Which tape is meant. The tape of an agent or a name is another one after a reset. */
 export type TapeAddress =
@@ -55,7 +55,7 @@ export interface TapeRow {
 const TAPE = `
   select b.id as box_id, b.tape_name, b.incarnation, b.owner_agent_id, b.head_position, b.last_anchor_position, coalesce(b.anchor_count, 1) as anchor_count,
     b.parent_box_id, b.fork_position, b.fork_status, b.archived_at is not null as is_archived, ${HELD},
-    case when ${readsAll('$3')} then 'all' when ${READS_PART} then 'part' when ${grantOf('read')} is not null then 'upto' else 'none' end as reads, ${grantOf('append')} as append_grant
+    ${READS} as reads, ${grantOf('append')} as append_grant
   from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
   where b.project_id = $2 and b.kind = 'tape' and `;
 

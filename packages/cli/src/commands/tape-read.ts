@@ -1,5 +1,6 @@
 /** `boxcar tape ls|show|info|search`. */
 import { anchorsText, type JsonObject, parseTapeQuery } from '@boxcar/kernel';
+import type { TapeMatch } from '@boxcar/runtime';
 import { findProjectByRef, listTapes } from '@boxcar/store';
 import type { Command } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../command.js';
@@ -54,11 +55,12 @@ interface ShowFlags extends SliceFlags {
   readonly to?: string;
   readonly text?: string;
   readonly messages?: boolean;
+  readonly after?: number;
 }
 
 const DEFAULT_SHOWN = 100;
 /** Of messages only where they begin can be said: without its call a result is none. */
-const NOT_OF_MESSAGES = ['to', 'since', 'until', 'kinds', 'text', 'limit'] as const;
+const NOT_OF_MESSAGES = ['to', 'since', 'until', 'kinds', 'text', 'limit', 'after'] as const;
 
 function sliceOf({ all, from, to }: ShowFlags): JsonObject {
   if (all === true && (from ?? to) !== undefined)
@@ -71,7 +73,7 @@ function sliceOf({ all, from, to }: ShowFlags): JsonObject {
 
 /** `boxcar tape show`: what follows the last anchor, or another part. */
 async function runShow(context: Context, ref: string, flags: ShowFlags): Promise<number> {
-  const { since, until, kinds, text, limit = DEFAULT_SHOWN } = flags;
+  const { since, until, kinds, text, after, limit = DEFAULT_SHOWN } = flags;
   const stray =
     flags.messages === true ? NOT_OF_MESSAGES.find((name) => flags[name] !== undefined) : undefined;
   if (stray !== undefined) throw badFlag(`--${stray}: does not go with --messages`, stray);
@@ -98,12 +100,14 @@ async function runShow(context: Context, ref: string, flags: ShowFlags): Promise
       );
       return EXIT.success;
     }
-    const entries = await tape.select(query);
-    context.answer({ box_id: tape.boxId, entries }, () =>
+    const { records: entries, next } = await tape.selectPage(query, after === undefined ? {} : { after });
+    context.answer({ box_id: tape.boxId, entries, ...(next === null ? {} : { next }) }, () =>
       entries.length === 0 ? 'no entries' : recordTable(entries),
     );
-    if (entries.length === limit)
-      context.note(`the oldest ${formatCount(limit)} entries; --limit shows more`);
+    if (next !== null)
+      context.note(
+        `shown: ${formatCount(entries.length)}; ${entries.length === limit ? '--limit shows more, ' : ''}--after ${next} shows what follows`,
+      );
     return EXIT.success;
   });
 }
@@ -120,7 +124,12 @@ export function addTapeShow(group: Command, run: Run): void {
     .option('--until <date>', 'not after this day or time')
     .option('--kinds <list>', 'kinds of entries, with commas')
     .option('--text <text>', 'entries in which this stands')
-    .option('--limit <number>', 'the oldest so many, up to 1000 (100)', flag(settingSchemas.pageSize))
+    .option(
+      '--limit <number>',
+      'the oldest so many, up to 1000 and 1 MiB (100)',
+      flag(settingSchemas.pageSize),
+    )
+    .option('--after <number>', 'only what follows this position', flag(settingSchemas.position))
     .option('--messages', 'as the chat messages that a model would get; with --all or --from')
     .option(...PROJECT)
     .addHelpText(
@@ -137,6 +146,25 @@ export function addTapeShow(group: Command, run: Run): void {
 }
 
 const MAX_MATCHES = 500;
+const MAX_SHOWN_MIB = 1;
+
+type ShownMatch = TapeMatch['record'] & Pick<TapeMatch, 'match'>;
+
+/** Matches up to a size, or the first one. */
+async function takeMatches(
+  pages: AsyncIterable<readonly TapeMatch[]>,
+): Promise<{ readonly matches: readonly ShownMatch[]; readonly isCut: boolean }> {
+  const matches: ShownMatch[] = [];
+  let bytes = 0;
+  for await (const page of pages) {
+    for (const { record, match } of page) {
+      bytes += Buffer.byteLength(JSON.stringify(record));
+      if (matches.length > 0 && bytes > MAX_SHOWN_MIB * 1024 * 1024) return { matches, isCut: true };
+      matches.push({ ...record, match });
+    }
+  }
+  return { matches, isCut: false };
+}
 
 /** `boxcar tape search`. */
 const runSearch = (context: Context, ref: string, query: string, flags: SliceFlags): Promise<number> =>
@@ -145,16 +173,18 @@ const runSearch = (context: Context, ref: string, query: string, flags: SliceFla
     if (query.trim() === '') throw badFlag('query: must not be blank', 'query');
     if (limit !== undefined && limit > MAX_MATCHES)
       throw badFlag(`--limit: must be at most ${MAX_MATCHES}`, 'limit');
-    const found = await tape.search(query, {
+    const { pages } = await tape.searchPages(query, {
       ...(since === undefined ? {} : { start: since }),
       ...(until === undefined ? {} : { end: until }),
       ...(limit === undefined ? {} : { limit }),
       ...(kinds === undefined ? {} : { kinds: parseTapeQuery({ kinds: listOf(kinds) }).kinds }),
     });
-    const matches = found.map(({ record, match }) => ({ ...record, match }));
-    context.answer({ box_id: tape.boxId, matches }, () =>
+    const { matches, isCut } = await takeMatches(pages);
+    context.answer({ box_id: tape.boxId, matches, ...(isCut ? { has_more: true } : {}) }, () =>
       matches.length === 0 ? 'no entry has these words' : recordTable(matches),
     );
+    if (isCut)
+      context.note(`shown: ${formatCount(matches.length)}, which have ${MAX_SHOWN_MIB} MiB; there are more`);
     return matches.length === 0 ? EXIT.negative : EXIT.success;
   });
 

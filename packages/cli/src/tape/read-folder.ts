@@ -1,9 +1,10 @@
 /** Finds the files of a tape in a folder of the original's form, or takes a file as it is. */
 import { isUtf8 } from 'node:buffer';
-import { readdir, readFile, realpath, stat } from 'node:fs/promises';
+import { readdir, realpath, stat } from 'node:fs/promises';
 import { basename, isAbsolute, join, relative, resolve, sep } from 'node:path';
-import { KernelError, type ManifestTape, parseManifest, readRecord } from '@boxcar/kernel';
+import { KernelError, type ManifestTape, parseManifest, readRecord, toName } from '@boxcar/kernel';
 import type { TapeFile, TapeSource } from '@boxcar/runtime';
+import { MAX_DATA_BYTES, readInput } from '../read-input.js';
 import { onDisk, readLines } from './lines.js';
 
 export interface FoundFiles {
@@ -36,8 +37,8 @@ const isInside = (folder: string, path: string): boolean => {
 };
 
 /**
- * The one rule for every file of a folder, whoever names it: it lies in that folder, and so does what it links to. The folder itself is
- * named by the user, and may be a link.
+ * The one rule for every file of a folder, whoever names it: it lies in that folder, and so does what it links to, and it is a regular
+ * file or a folder. The folder itself is named by the user, and may be a link.
  *
  * @returns Its path; also of a file that is not there.
  * @throws KernelError `bad_request`.
@@ -50,6 +51,9 @@ async function placeIn(folder: string, file: string, lead = ''): Promise<string>
   });
   if (!isInside(folder, path) || (real !== undefined && !isInside(await realpath(folder), real)))
     throw badPath(`${lead}${file} does not lie in its folder.`);
+  const stats = real === undefined ? undefined : await stat(real);
+  if (stats !== undefined && !stats.isFile() && !stats.isDirectory())
+    throw badPath(`${lead}${file} is not a regular file.`);
   return path;
 }
 
@@ -62,16 +66,17 @@ function pickTape(tapes: readonly ManifestTape[], name: string | undefined): Man
   const current = tapes.filter(({ archived }) => !archived);
   const [only] = current;
   if (only !== undefined && current.length === 1) return only;
-  const named = current.find(({ id }) => id === name);
+  const named = current.find(({ id }) => name !== undefined && toName(id) === toName(name));
   if (named !== undefined) return named;
   throw badPath(`manifest.json: name one of its tapes: ${current.map(({ id }) => id).join(', ') || 'none'}.`);
 }
 
 async function textIn(folder: string, file: string): Promise<string | undefined> {
   const path = await placeIn(folder, file);
-  const bytes = await readFile(path).catch((error: NodeJS.ErrnoException) => {
+  const bytes = await readInput(path, MAX_DATA_BYTES).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined;
-    throw error;
+    // What the system says has a code.
+    throw error.code === undefined ? badPath(`${file} ${error.message}.`) : error;
   });
   if (bytes === undefined || isUtf8(bytes)) return bytes?.toString();
   throw badPath(`${file} is no UTF-8 text.`);

@@ -13,6 +13,7 @@ import {
   type JsonObject,
   type JsonValue,
   KernelError,
+  MAX_ANCHOR_NAME,
   MAX_CARD_BYTES,
   type NewCard,
   PLAIN_NAME,
@@ -23,6 +24,7 @@ import {
   parseTapeDate,
   TURN_STARTED,
   type TurnId,
+  toName,
 } from '@boxcar/kernel';
 import type { AppendRequest, NewTapeEntry } from '@boxcar/store';
 import { newId } from '../packer.js';
@@ -61,7 +63,6 @@ export interface EntryAuthor {
   readonly maxCardBytes?: number | undefined;
 }
 
-const MAX_ANCHOR_NAME = 4_096;
 const MAX_KEY = 500;
 const MAX_STEP = 2 ** 31 - 1;
 
@@ -72,10 +73,11 @@ function checkName(name: unknown, field: string): string {
   const parsed = parseJsonValue(name, field);
   if (typeof parsed !== 'string' || parsed === '')
     throw refuse(field, 'must be a text of one character or more.');
-  if (parsed.length > MAX_ANCHOR_NAME)
+  const checked = toName(parsed);
+  if (checked.length > MAX_ANCHOR_NAME)
     throw refuse(field, `must have ${MAX_ANCHOR_NAME} characters at most.`);
-  if (!isPlainName(parsed)) throw refuse(field, `${PLAIN_NAME}.`);
-  return parsed;
+  if (!isPlainName(checked)) throw refuse(field, `${PLAIN_NAME}.`);
+  return checked;
 }
 
 /**
@@ -102,14 +104,32 @@ export function checkAppend(
 }
 
 /** What stands in the entry itself is as large as a card's content at most. */
-function checkValue(value: JsonValue, field: string, limitBytes = MAX_CARD_BYTES): JsonValue {
-  const parsed = parseJsonValue(value, field);
-  const sizeBytes = Buffer.byteLength(JSON.stringify(parsed));
-  if (sizeBytes <= limitBytes) return parsed;
+function checkSize(value: JsonValue, field: string, limitBytes = MAX_CARD_BYTES): void {
+  const sizeBytes = Buffer.byteLength(JSON.stringify(value));
+  if (sizeBytes <= limitBytes) return;
   throw new KernelError('payload_too_large', {
     message: `${field} has ${sizeBytes} bytes; the limit is ${limitBytes}.`,
     details: { field, sizeBytes, limitBytes },
   });
+}
+
+function checkValue(value: JsonValue, field: string, limitBytes?: number): JsonValue {
+  const parsed = parseJsonValue(value, field);
+  checkSize(parsed, field, limitBytes);
+  return parsed;
+}
+
+/**
+ * The limits of what is appended, for a draft, whose values are plain and clean. The text of the line it came from is kept beside
+ * these and has a limit of its own.
+ */
+function checkDraft({ payload, anchorName, meta }: EntryDraft, limitBytes?: number): void {
+  const { imported: _imported, ...said } = meta ?? {};
+  checkSize(said, 'meta', limitBytes);
+  if (payload !== null) checkSize(payload, 'payload', limitBytes);
+  for (const name of [anchorName, payload?.name])
+    if (typeof name === 'string' && name.length > MAX_ANCHOR_NAME)
+      throw refuse('payload.name', `must have ${MAX_ANCHOR_NAME} characters at most.`);
 }
 
 /** In `imported` stands the line that an entry came from, and readers take it at its word: imports alone write it. */
@@ -183,6 +203,7 @@ export function toNewEntry(input: EntryInput, author: EntryAuthor): NewTapeEntry
     case 'draft': {
       const { kind, card, payload, anchorName, meta } = input.draft;
       checkEvent(payload?.name, `${field}.draft.payload.name`);
+      checkDraft(input.draft, author.maxCardBytes);
       return {
         ...shared,
         kind,
@@ -245,11 +266,15 @@ export function toNewHandoff(
 ): readonly NewTapeEntry[] {
   const { state, ...rest } = options;
   const named = { ...author, field: 'handoff' };
+  const checked = checkName(name, 'handoff.name');
   if (state !== undefined && state !== null && !isJsonObject(state))
     throw refuse('handoff.state', 'must be an object.');
   return [
-    toNewEntry({ kind: 'anchor', name, ...(state === undefined ? {} : { state }), ...pick(rest) }, named),
-    toNewEntry({ kind: 'event', name: 'handoff', data: { name }, ...pick(rest) }, named),
+    toNewEntry(
+      { kind: 'anchor', name: checked, ...(state === undefined ? {} : { state }), ...pick(rest) },
+      named,
+    ),
+    toNewEntry({ kind: 'event', name: 'handoff', data: { name: checked }, ...pick(rest) }, named),
   ];
 }
 

@@ -8,11 +8,10 @@ import {
   tapeLineWriter,
 } from '@boxcar/kernel';
 import {
-  findTape,
   listLineage,
-  loadEntries,
   loadFolderFacts,
   type Queryable,
+  readEntries,
   type Session,
   type TapeActor,
   type TapeFolderFacts,
@@ -20,9 +19,6 @@ import {
 } from '@boxcar/store';
 import type { OpenedTape } from './read-tape.js';
 import { tapeNotFound } from './tape-errors.js';
-
-/** Entries that are held at once. */
-const PAGE = 500;
 
 /**
  * Entries never change and are only added: pages of the tape up to one head are the tape at that head.
@@ -35,12 +31,12 @@ export async function* exportLines(
   { last, within }: Pick<OpenedTape, 'last' | 'within'>,
 ): AsyncGenerator<string, void, void> {
   const writer = tapeLineWriter();
-  for (let from = 1; from <= last; from += PAGE) {
-    const to = Math.min(last, from + PAGE - 1);
-    const entries = await loadEntries(db, boxId, { from, to, within });
-    if (within === null && entries.length < to - from + 1) throw tapeNotFound({ kind: 'box', boxId });
+  let read = 0;
+  for await (const entries of readEntries(db, boxId, { from: 1, to: last, within })) {
+    read += entries.length;
     yield* writer.add(entries);
   }
+  if (within === null && read < last) throw tapeNotFound({ kind: 'box', boxId });
   yield* writer.end();
 }
 
@@ -92,21 +88,15 @@ function sessionGraphOf(id: string, facts: TapeFolderFacts, sessions: readonly S
 }
 
 export async function loadFolder(db: Queryable, row: TapeRow, actor: TapeActor): Promise<TapeFolder> {
-  const facts = await loadFolderFacts(db, row.boxId);
+  const facts = await loadFolderFacts(db, row.boxId, actor);
   if (facts === undefined) throw tapeNotFound({ kind: 'box', boxId: row.boxId });
   const id = row.name ?? row.ownerAgentId ?? row.boxId;
-  const archived = await Promise.all(
-    facts.archived.map(async (earlier) => {
-      const found = await findTape(db, { kind: 'box', boxId: earlier.boxId }, actor);
-      return found !== undefined && found.reads !== 'none' ? [earlier] : [];
-    }),
-  );
   const lineage = await listLineage(db, row.boxId);
   const { parent } = facts;
   return {
     id,
     parent: parent === null ? null : { tape: parent.name, entry: parent.position },
-    archived: archived.flat(),
+    archived: facts.archived,
     // What others made of a tape is the business of who owns it.
     sessionGraph: sessionGraphOf(id, facts, row.isOwn ? lineage : lineage.filter(({ name }) => name === id)),
   };

@@ -11,6 +11,7 @@ import {
   NOTIFY_PARENT,
   PLAIN_NAME,
   parseJsonValue,
+  toName,
   tryParseId,
 } from '@boxcar/kernel';
 import { findNotifyRefusal, findProfiles, makeSession, type TapeActor } from '@boxcar/store';
@@ -46,11 +47,13 @@ const MAX_NAME = 200;
 const refuse = (field: string, message: string): KernelError =>
   new KernelError('bad_request', { message: `${field}: ${message}`, details: { field } });
 
-function checkName(name: string): void {
+function checkName(given: string): string {
+  const name = toName(given);
   if (name.trim() === '' || name.length > MAX_NAME || !name.isWellFormed() || !isPlainName(name))
     throw refuse('name', `must have 1 to ${MAX_NAME} characters, and ${PLAIN_NAME}.`);
   if (tryParseId(name) !== undefined)
     throw refuse('name', `'${name}' reads as an id, so nobody could tell which is meant.`);
+  return name;
 }
 
 function checkTrigger({ triggerOnComplete, intention, view }: ForkSessionOptions): boolean {
@@ -101,8 +104,8 @@ export async function forkSession(
     readonly from: FoundAnchor | null;
   },
 ): Promise<ForkedSession> {
-  const { name, from, intention, view = 'from_fork_point' } = options;
-  checkName(name);
+  const { from, intention, view = 'from_fork_point' } = options;
+  const name = checkName(options.name);
   const notifies = checkTrigger(options);
   if (notifies) {
     const refusal = await findNotifyRefusal(pool, { ...actor, boxId: row.boxId, makerId: actor.actorId });

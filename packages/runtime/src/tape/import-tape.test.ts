@@ -100,6 +100,29 @@ describe('an import under a key', () => {
   });
 });
 
+describe('an imported line has the limits of what is appended', () => {
+  const MIB = 1024 * 1024;
+  const line = (kind: string, payload: object, meta: object = {}): string =>
+    JSON.stringify({ id: 1, kind, payload, meta });
+  const long = 'x'.repeat(MIB + 1);
+  const name = 'n'.repeat(4_097);
+
+  test.each<[string, string, string, string]>([
+    ['an event', line('event', { name: 'a', data: long }), 'payload_too_large', 'payload'],
+    ['a line of another kind', line('thought', { said: long }), 'payload_too_large', 'payload'],
+    ['meta', line('message', { role: 'user', content: 'a' }, { note: long }), 'payload_too_large', 'meta'],
+    ['the name of an anchor', line('anchor', { name, state: {} }), 'bad_request', 'payload.name'],
+    ['the name of an event', line('event', { name }), 'bad_request', 'payload.name'],
+    ['a kind', line(name, {}), 'bad_request', 'payload.name'],
+  ])('%s', async (_what, text, expected, field) => {
+    const tape = fresh();
+    const refused = load(tape, [message('before'), text]);
+    await expect(refused).rejects.toMatchObject({ code: expected, details: { field, line: 2 } });
+    await expect(refused).rejects.toThrow(/^Line 2: /);
+    expect(await code(h.runtime.tape(tape, { create: false }))).toBe('not_found');
+  });
+});
+
 describe('an import in progress', () => {
   const gate = (): { readonly passed: Promise<void>; open(): void } => {
     let open = (): void => undefined;

@@ -247,9 +247,10 @@ describe('a right to give turns', () => {
     waitFor(
       async () =>
         (
-          await scene.h.rows('select from pg_stat_activity where pg_blocking_pids(pid) @> array[$1::int]', [
-            Reflect.get(client, 'processID'),
-          ])
+          await scene.h.rows(
+            'select from pg_stat_activity where datname = current_database() and pg_blocking_pids(pid) @> array[$1::int]',
+            [Reflect.get(client, 'processID')],
+          )
         ).length > 0,
       { message: 'the submission waits', ...DEADLINE },
     );

@@ -1,5 +1,13 @@
 /** Finds a tape by what callers say, and makes one of a new name. */
-import { isPlainName, KernelError, PLAIN_NAME, parseId, parseJsonValue } from '@boxcar/kernel';
+import {
+  isPlainName,
+  KernelError,
+  MAX_TAPE_NAME,
+  PLAIN_NAME,
+  parseId,
+  parseJsonValue,
+  toName,
+} from '@boxcar/kernel';
 import { createTape, findTape, type Queryable, type TapeActor, type TapeAddress } from '@boxcar/store';
 import { findActor } from '../find-actor.js';
 import { newId } from '../packer.js';
@@ -17,13 +25,12 @@ export interface TapeOptions {
   readonly create?: boolean;
 }
 
-const MAX_NAME = 512;
-
-function checkName(name: string): string {
-  parseJsonValue(name, 'tape');
-  if (name !== '' && name.length <= MAX_NAME && isPlainName(name)) return name;
+function checkName(given: string): string {
+  parseJsonValue(given, 'tape');
+  const name = toName(given);
+  if (name !== '' && name.length <= MAX_TAPE_NAME && isPlainName(name)) return name;
   throw new KernelError('bad_request', {
-    message: `tape: a name has 1 to ${MAX_NAME} characters, and ${PLAIN_NAME}.`,
+    message: `tape: a name has 1 to ${MAX_TAPE_NAME} characters, and ${PLAIN_NAME}.`,
     details: { field: 'tape' },
   });
 }

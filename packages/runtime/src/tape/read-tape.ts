@@ -2,7 +2,6 @@
 import {
   anchorNotFound,
   anchorState,
-  type EntryKind,
   isCleanText,
   type JsonObject,
   type JsonValue,
@@ -10,6 +9,7 @@ import {
   type TapeQuery,
   type TapeRecord,
   type TapeSlice,
+  toName,
   toRecord,
 } from '@boxcar/kernel';
 import {
@@ -19,13 +19,11 @@ import {
   loadTapeFacts,
   type PartReader,
   type Queryable,
+  readEntries,
   type TapeEntryRow,
   type TapeRow,
 } from '@boxcar/store';
 import type { TapeInfo } from './tape-types.js';
-
-/** Entries that a look for a text reads at once. */
-const PAGE = 2_000;
 
 /** A tape's row, and how far it is read. */
 export interface OpenedTape {
@@ -66,7 +64,7 @@ async function locateAnchor(
 ): Promise<number> {
   // No anchor has a name that Postgres could not keep; to be asked for one it would refuse, or ask for another.
   const position = isCleanText(name)
-    ? await findAnchor(db, row.boxId, name, { from, to: last, edge, within })
+    ? await findAnchor(db, row.boxId, toName(name), { from, to: last, edge, within })
     : undefined;
   if (position === undefined) throw anchorNotFound(name);
   return position;
@@ -76,7 +74,7 @@ async function locateAnchor(
 export async function readAnchor(db: Queryable, opened: OpenedTape, name: string): Promise<FoundAnchor> {
   const position = await locateAnchor(db, opened, name);
   const [entry] = await loadEntries(db, opened.row.boxId, { from: position, to: position });
-  return { name, position, state: entry === undefined ? null : anchorState(toRecord(entry)) };
+  return { name: toName(name), position, state: entry === undefined ? null : anchorState(toRecord(entry)) };
 }
 
 /** The positions of a slice, its boundary anchors left out. @throws KernelError `not_found`. */
@@ -99,39 +97,80 @@ async function resolveSlice(db: Queryable, opened: OpenedTape, slice: TapeSlice)
   }
 }
 
+/** Bytes of content that one answer of a reader holds at most, unless they are those of one entry. */
+const MAX_PAGE_BYTES = 1024 * 1024;
+
+/**
+ * The records that a query asks for, as they are read.
+ *
+ * @param after - Only what follows this position.
+ */
+async function* readRecords(
+  db: Queryable,
+  opened: OpenedTape,
+  { slice, kinds, from: since, until, limit, text }: TapeQuery,
+  after = 0,
+): AsyncGenerator<readonly TapeRecord[], void, void> {
+  const { from, to } = await resolveSlice(db, opened, slice);
+  const range = {
+    from: Math.max(from, after + 1),
+    to,
+    kinds,
+    since,
+    until,
+    within: opened.within,
+    limit: text === null ? limit : null,
+  };
+  let left = limit ?? Number.POSITIVE_INFINITY;
+  if (left === 0) return;
+  for await (const entries of readEntries(db, opened.row.boxId, range)) {
+    const records = entries.map(toRecord).filter((record) => text === null || matchesText(record, text));
+    yield records.slice(0, left);
+    left -= records.length;
+    if (left <= 0) return;
+  }
+}
+
 /** The entries that a checked query asks for. @throws KernelError `not_found` for a named anchor. */
 export async function selectEntries(
   db: Queryable,
   opened: OpenedTape,
-  { slice, kinds, from: since, until, limit, text }: TapeQuery,
-): Promise<readonly TapeRecord[]> {
-  const range = { ...(await resolveSlice(db, opened, slice)), kinds, since, until, within: opened.within };
-  const { boxId } = opened.row;
-  if (text !== null) return searchEntries(db, { boxId, ...range }, { text, limit: limit ?? Infinity });
-  return (await loadEntries(db, boxId, { ...range, limit })).map(toRecord);
-}
-
-/** Reads the range page by page, until as many are found. */
-async function searchEntries(
-  db: Queryable,
-  {
-    boxId,
-    ...range
-  }: Positions & {
-    readonly boxId: TapeRow['boxId'];
-    readonly kinds: readonly EntryKind[];
-    readonly since: string | null;
-    readonly until: string | null;
-    readonly within: OpenedTape['within'];
-  },
-  { text, limit }: { readonly text: string; readonly limit: number },
+  query: TapeQuery,
 ): Promise<readonly TapeRecord[]> {
   const found: TapeRecord[] = [];
-  for (let from = range.from; from <= range.to && found.length < limit; from += PAGE) {
-    const page = await loadEntries(db, boxId, { ...range, from, to: Math.min(range.to, from + PAGE - 1) });
-    found.push(...page.map(toRecord).filter((record) => matchesText(record, text)));
+  for await (const records of readRecords(db, opened, query)) found.push(...records);
+  return found;
+}
+
+/** A part of what a query asks for. */
+export interface RecordsPage {
+  readonly records: readonly TapeRecord[];
+  /** The position after which the next page begins; null at the end. */
+  readonly next: number | null;
+}
+
+const sizeOf = (record: TapeRecord): number => Buffer.byteLength(JSON.stringify(record));
+
+/** As many of the entries that a checked query asks for as a page holds. @throws KernelError `not_found` for a named anchor. */
+export async function selectPage(
+  db: Queryable,
+  opened: OpenedTape,
+  { query, after }: { readonly query: TapeQuery; readonly after: number },
+): Promise<RecordsPage> {
+  const { limit } = query;
+  const records: TapeRecord[] = [];
+  let bytes = 0;
+  // With one more it is known whether others follow.
+  const reading = readRecords(db, opened, { ...query, limit: limit === null ? null : limit + 1 }, after);
+  for await (const found of reading) {
+    for (const record of found) {
+      bytes += sizeOf(record);
+      const isFull = records.length === limit || (records.length > 0 && bytes > MAX_PAGE_BYTES);
+      if (isFull) return { records, next: records.at(-1)?.position ?? after };
+      records.push(record);
+    }
   }
-  return found.slice(0, limit);
+  return { records, next: null };
 }
 
 /** The entries of a slice, and the anchor that it begins behind. @throws KernelError `not_found`. */

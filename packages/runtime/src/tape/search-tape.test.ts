@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
 import type { EntryInput } from './entry-input.js';
 import type { Tape } from './tape.js';
+import { searchAnswer } from './tape-tools.js';
 
 let h: Harness;
 let n = 0;
@@ -126,5 +127,58 @@ describe('a search', () => {
         [tape.boxId],
       ),
     ).toEqual([{ n: 1_102, last: 1_102 }]);
+  });
+});
+
+describe("a model's search", () => {
+  const line = (kind: string, payload: object, meta: object = {}): string =>
+    JSON.stringify({ id: 1, kind, payload, meta });
+  const call = (id: string, name: string): string =>
+    line('tool_call', { calls: [{ id, type: 'function', function: { name, arguments: '{}' } }] });
+  const result = (id: string, text: string): string =>
+    line('tool_result', { results: [text] }, { tool_call_ids: [id] });
+  const load = async (lines: readonly string[]): Promise<Tape> => {
+    const name = fresh();
+    await h.runtime.importTape(name, { main: { lines: () => lines } });
+    return h.runtime.tape(name);
+  };
+  const firstLine = async (tape: Tape, query: string, limit?: number): Promise<string | undefined> =>
+    (await searchAnswer(tape, { query, ...(limit === undefined ? {} : { limit }) })).split('\n')[0];
+  const answers = (count: number): readonly string[] =>
+    Array.from({ length: count }, (_, n) => [
+      call(`c${n}`, 'tape.search'),
+      result(`c${n}`, `[tape.search]: 1 matches (0 filtered)\n{"content":"a lost needle ${n}"}`),
+    ]).flat();
+
+  test.each([71, 600])('finds what was said before %i answers of earlier searches', async (count) => {
+    const tape = await load([line('message', { role: 'user', content: 'a lost needle' }), ...answers(count)]);
+    expect(await firstLine(tape, 'needle')).toBe(`[tape.search]: 1 matches (${count} filtered)`);
+    // With typos nothing is counted: these may hold the words, or not.
+    expect(await firstLine(tape, 'neeedle')).toBe('[tape.search]: 1 matches (0 filtered)');
+    // Programs see all of it.
+    expect(await tape.search('lost needle', { limit: 500 })).toHaveLength(Math.min(count + 1, 500));
+  });
+
+  test('finds what looks like an answer of a search, and is none', async () => {
+    const said = '[tape.search]: 1 matches (0 filtered)';
+    const tape = await load([
+      line('message', { role: 'user', content: `What does ${said} with needle mean?` }),
+      call('a', 'read_file'),
+      result('a', `${said}\nneedle in a file`),
+      call('b', 'tape.search'),
+      result('b', `${said}\nneedle in an answer`),
+      result('c', `${said}\nneedle in the answer of nobody`),
+    ]);
+    const answer = await searchAnswer(tape, { query: 'needle' });
+    expect(
+      answer.split('\n').map((text) => JSON.parse(text.startsWith('{') ? text : 'null')?.content),
+    ).toEqual([
+      undefined,
+      { results: [`${said}\nneedle in the answer of nobody`] },
+      { results: [`${said}\nneedle in a file`] },
+      { role: 'user', content: `What does ${said} with needle mean?` },
+    ]);
+    expect(answer.split('\n')[0]).toBe('[tape.search]: 3 matches (1 filtered)');
+    expect(await firstLine(tape, 'needle', 1)).toBe('[tape.search]: 1 matches (0 filtered)');
   });
 });

@@ -1,5 +1,8 @@
-/** Search on a tape: its words are written as far as they are missing, candidates read newest first and looked at again. */
-
+/**
+ * Search on a tape: its words are written as far as they are missing, candidates read newest first and looked at again. All of it page by
+ * page: between two pages other work gets its turn.
+ */
+import { createHash } from 'node:crypto';
 import {
   type BoxId,
   ENTRY_KINDS,
@@ -16,11 +19,11 @@ import {
 import {
   findWords,
   insertWords,
-  loadEntries,
-  loadEntriesAt,
   loadParts,
   type PartReader,
   type Queryable,
+  readEntries,
+  readEntriesAt,
   type TapePart,
 } from '@boxcar/store';
 import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.js';
@@ -36,6 +39,8 @@ interface SearchRange {
   readonly since: string | null;
   readonly until: string | null;
   readonly limit: number;
+  /** A tool of which no answer is a match; null: none. */
+  readonly answersOf: string | null;
 }
 
 /** @throws KernelError `bad_request`. */
@@ -44,7 +49,8 @@ export function parseSearchOptions({
   limit = DEFAULT_MATCHES,
   start,
   end,
-}: SearchOptions): SearchRange {
+  answersOf = null,
+}: SearchOptions & { readonly answersOf?: string | null }): SearchRange {
   const dates = { ...(start === undefined ? {} : { start }), ...(end === undefined ? {} : { end }) };
   const checked = parseTapeQuery({ kinds, limit, between_dates: dates });
   return {
@@ -52,15 +58,12 @@ export function parseSearchOptions({
     since: checked.from,
     until: checked.until,
     limit: Math.min(limit, MAX_MATCHES),
+    answersOf,
   };
 }
 
-/** Entries whose words are written at once. */
-const PAGE = 1_000;
-
 async function writeWords(db: Queryable, { box_id: boxId, written, upto }: TapePart): Promise<void> {
-  for (let from = written + 1; from <= upto; from += PAGE) {
-    const entries = await loadEntries(db, boxId, { from, to: Math.min(upto, from + PAGE - 1) });
+  for await (const entries of readEntries(db, boxId, { from: written + 1, to: upto })) {
     await insertWords(
       db,
       boxId,
@@ -73,44 +76,72 @@ async function writeWords(db: Queryable, { box_id: boxId, written, upto }: TapeP
   }
 }
 
-/** Positions that match, newest first; of entries that say the same the newest. */
+/** What a search has found, and what it must not find again. */
+interface Findings {
+  readonly positions: number[];
+  /** Digests of words: of entries that say the same the newest counts. */
+  readonly seen: Set<string>;
+  /** Positions that were left out. */
+  readonly leftOut: Set<number>;
+}
+
+const digestOf = (words: string): string => createHash('sha256').update(words).digest('base64');
+
+/** Adds positions that match, newest first, up to the limit. */
 async function find(
   db: Queryable,
   parts: readonly TapePart[],
   options: SearchRange & {
     readonly search: TapeSearch;
     readonly match: 'exact' | 'near';
-    readonly seen: Set<string>;
+    readonly found: Findings;
     readonly within: PartReader | null;
   },
-): Promise<readonly number[]> {
-  const { search, match, seen, limit, ...range } = options;
-  const found: number[] = [];
+): Promise<void> {
+  const { search, match, found, limit, ...range } = options;
+  const { positions, seen, leftOut } = found;
   for (const part of parts) {
-    let before = part.upto + 1;
-    while (found.length < limit) {
-      const page = Math.max(50, limit);
-      const candidates = await findWords(db, part.box_id, {
-        ...range,
-        search,
-        match,
-        from: part.behind + 1,
-        before,
-        limit: page,
-      });
+    if (positions.length === limit) return;
+    const query = { ...range, search, match, from: part.behind + 1, to: part.upto };
+    for await (const candidates of findWords(db, part.box_id, query)) {
       for (const { position, words } of candidates) {
-        if (found.length === limit || seen.has(words) || matchSearch(search, words) !== match) continue;
-        seen.add(words);
-        found.push(position);
+        if (positions.length === limit) return;
+        if (words === null) {
+          if (match === 'exact') leftOut.add(position);
+          continue;
+        }
+        const digest = digestOf(words);
+        if (seen.has(digest) || matchSearch(search, words) !== match) continue;
+        seen.add(digest);
+        positions.push(position);
       }
-      if (candidates.length < page) break;
-      before = candidates.at(-1)?.position ?? 0;
     }
   }
-  return found;
 }
 
-/** What matches the query: what says it as one piece first, then what comes near; each newest first. */
+/** The entries at these positions, in the order of these. */
+async function* matchesAt(
+  db: Queryable,
+  boxId: BoxId,
+  { positions, exact }: { readonly positions: readonly number[]; readonly exact: number },
+): AsyncGenerator<readonly TapeMatch[], void, void> {
+  const isExact = new Set(positions.slice(0, exact));
+  for await (const entries of readEntriesAt(db, boxId, positions))
+    yield entries.map((entry) => ({
+      record: toRecord(entry),
+      match: isExact.has(entry.position) ? 'exact' : 'near',
+    }));
+}
+
+/** What a search answers. */
+export interface FoundMatches {
+  /** Page by page: what says the query as one piece first, then what comes near; each newest first. */
+  readonly pages: AsyncGenerator<readonly TapeMatch[], void, void>;
+  /** Answers of `answersOf` that say the query as one piece, of those that were come across. */
+  readonly leftOut: number;
+}
+
+/** Finds what matches the query. Contents of matches are read as their pages are taken. */
 export async function searchTape(
   db: Queryable,
   tape: {
@@ -120,28 +151,18 @@ export async function searchTape(
   },
   query: string,
   range: SearchRange,
-): Promise<readonly TapeMatch[]> {
+): Promise<FoundMatches> {
   const search = parseSearch(sanitizeText(query).value);
-  if (search.text === '' || range.limit === 0) return [];
-  const parts = await loadParts(db, tape.boxId, tape.upto);
-  for (const part of parts) await writeWords(db, part);
-  const { within } = tape;
-  const seen = new Set<string>();
-  const exact = await find(db, parts, { ...range, search, match: 'exact', seen, within });
-  const near =
-    search.words.length === 0
-      ? []
-      : await find(db, parts, {
-          ...range,
-          limit: range.limit - exact.length,
-          search,
-          match: 'near',
-          seen,
-          within,
-        });
-  const entries = await loadEntriesAt(db, tape.boxId, [...exact, ...near]);
-  return entries.map((entry, index) => ({
-    record: toRecord(entry),
-    match: index < exact.length ? 'exact' : 'near',
-  }));
+  const found: Findings = { positions: [], seen: new Set(), leftOut: new Set() };
+  let exact = 0;
+  if (search.text !== '' && range.limit > 0) {
+    const parts = await loadParts(db, tape.boxId, tape.upto);
+    for (const part of parts) await writeWords(db, part);
+    const { within } = tape;
+    await find(db, parts, { ...range, search, match: 'exact', found, within });
+    exact = found.positions.length;
+    if (search.words.length > 0) await find(db, parts, { ...range, search, match: 'near', found, within });
+  }
+  const { positions, leftOut } = found;
+  return { pages: matchesAt(db, tape.boxId, { positions, exact }), leftOut: leftOut.size };
 }

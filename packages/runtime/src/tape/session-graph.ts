@@ -6,6 +6,7 @@ import {
   PLAIN_NAME,
   type ProjectId,
   parseJsonValue,
+  toName,
 } from '@boxcar/kernel';
 import {
   findSession,
@@ -99,7 +100,7 @@ export class SessionGraph {
   /** The sessions that were forked from this one, or from a tape: by its name, else its agent's id, else its box's. */
   async getChildren(name: string, options: SessionScope = {}): Promise<readonly SessionMetadata[]> {
     const { projectId } = await findProject(this.#pool, options.projectId);
-    const of = { projectId, parentSessionId: name, limit: MAX_SESSIONS };
+    const of = { projectId, parentSessionId: toName(name), limit: MAX_SESSIONS };
     return (await listChildSessions(this.#pool, of)).map(toMetadata);
   }
 
@@ -126,7 +127,8 @@ export class SessionGraph {
       });
     parseJsonValue(status, 'status');
     const { projectId } = await findProject(this.#pool, options.projectId);
-    if (!(await setSessionStatus(this.#pool, projectId, { name, status }))) throw notFound(name, projectId);
+    if (!(await setSessionStatus(this.#pool, projectId, { name: toName(name), status })))
+      throw notFound(name, projectId);
   }
 
   async #find(
@@ -134,7 +136,7 @@ export class SessionGraph {
     options: SessionScope,
   ): Promise<{ readonly session: Session; readonly projectId: ProjectId }> {
     const { projectId } = await findProject(this.#pool, options.projectId);
-    const session = await findSession(this.#pool, projectId, name);
+    const session = await findSession(this.#pool, projectId, toName(name));
     if (session === undefined) throw notFound(name, projectId);
     return { session, projectId };
   }

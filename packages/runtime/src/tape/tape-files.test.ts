@@ -207,6 +207,173 @@ test('a folder of several incarnations and a session graph comes back as it was'
   expect((await tape.folder()).archived).toHaveLength(3);
 });
 
+test('a reset takes the imported session graph along, and so does a fork that was reset and takes the place of the tape', async () => {
+  const name = fresh();
+  const sessionGraph = `{"session_id": "${name}", "parent_session_id": "p", "from_anchor": null, "status":"active" }\n`;
+  await load(name, { main: { lines: () => LINES }, sessionGraph });
+  const tape = await h.runtime.tape(name);
+  await tape.reset();
+  expect((await tape.folder()).sessionGraph).toBe(sessionGraph);
+  const fork = await tape.forkTape();
+  await fork.tape.reset();
+  expect(await fork.merge()).toMatchObject({ replaced: true });
+  expect((await tape.info()).incarnation).toBe(3);
+  expect((await tape.folder()).sessionGraph).toBe(sessionGraph);
+});
+
+test('a folder costs the same number of statements, however many incarnations there are', async () => {
+  const tape = await h.runtime.tape(fresh());
+  const cost = async (): Promise<number> => {
+    const statements = await statementsOf(h.database, () => tape.folder());
+    return statements.length;
+  };
+  const before = await cost();
+  for (let times = 0; times < 4; times += 1) await tape.reset();
+  expect(await cost()).toBe(before);
+  expect((await tape.folder()).archived).toHaveLength(4);
+});
+
+test('a folder names the incarnations that its reader may read', async () => {
+  const tape = await h.runtime.tape(fresh());
+  const [first] = [tape.boxId];
+  await tape.reset();
+  const second = tape.boxId;
+  await tape.reset();
+  const [reader] = await h.rows<{ id: string }>(
+    "insert into boxcar.agents (id, project_id, name) select gen_random_uuid(), id, 'reader-of-folders' from boxcar.projects where name = 'default' returning id",
+  );
+  for (const box of [second, tape.boxId])
+    await h.runtime.submit('grant_box', { box_id: box, grantee: reader?.id ?? '', mode: 'read' });
+  const theirs = await h.runtime.tape({ box: tape.boxId }, { as: reader?.id ?? '' });
+  expect((await theirs.folder()).archived.map(({ boxId }) => boxId)).toEqual([second]);
+  expect((await tape.folder()).archived.map(({ boxId }) => boxId)).toEqual([first, second]);
+});
+
+test.each([
+  ['session_id', 513, 'file'],
+  ['parent_session_id', 4_000, 'file'],
+  ['from_anchor', 4_097, 'file'],
+])('a session graph with a %s of %i characters is refused by its line and field', async (field, length) => {
+  const name = fresh();
+  // Postgres compresses what repeats.
+  const long = Array.from({ length }, (_, at) => String.fromCharCode(0x4e00 + ((at * 7919) % 20_000))).join(
+    '',
+  );
+  const line = JSON.stringify({
+    session_id: name,
+    parent_session_id: 'p',
+    from_anchor: 'a',
+    status: 'active',
+    [field]: long,
+  });
+  const text = `{"session_id":"x"}\n${line}`;
+  await expect(load(name, { main: { lines: () => LINES }, sessionGraph: text })).rejects.toMatchObject({
+    code: 'bad_request',
+    message: expect.stringContaining(`session_graph.jsonl: Line 2 has a \`${field}\` of more than`),
+    details: { line: 2, field },
+  });
+  await expect(h.runtime.tape(name, { create: false })).rejects.toMatchObject({ code: 'not_found' });
+});
+
+test('names of the longest kind are taken', async () => {
+  const long = (length: number): string =>
+    Array.from({ length }, (_, at) => String.fromCharCode(0x4e00 + ((at * 7919) % 20_000))).join('');
+  const name = long(512);
+  const sessionGraph = JSON.stringify({
+    session_id: name,
+    parent_session_id: long(511),
+    from_anchor: long(4_096),
+  });
+  const anchor = JSON.stringify({ id: 1, kind: 'anchor', payload: { name: long(4_096) }, meta: {} });
+  await load(name, { main: { lines: () => [anchor] }, sessionGraph });
+  expect(await h.runtime.sessions.get(name)).toMatchObject({
+    parent_session_id: long(511),
+    from_anchor: long(4_096),
+  });
+  expect(await (await h.runtime.tape(name)).afterAnchor(long(4_096))).toEqual([]);
+});
+
+describe('names are compared in NFC', () => {
+  const [nfc, nfd] = ['caf\u00e9', 'cafe\u0301'];
+
+  test('of tapes, anchors and sessions, however they are written', async () => {
+    const suffix = fresh();
+    const tape = await h.runtime.tape(`${nfd}-${suffix}`);
+    expect((await h.runtime.tape(`${nfc}-${suffix}`, { create: false })).boxId).toBe(tape.boxId);
+    expect((await tape.info()).name).toBe(`${nfc}-${suffix}`);
+    await tape.handoff(nfd, { state: { one: 1 } });
+    await tape.handoff(nfc, { state: { two: 2 } });
+    for (const name of [nfc, nfd]) {
+      expect((await tape.afterAnchor(name)).map(({ position }) => position)).toEqual([6]);
+      expect((await tape.betweenAnchors('session/start', name)).map(({ position }) => position)).toEqual([2]);
+      const ref = `tape://default/${encodeURIComponent(`${name}-${suffix}`)}/anchor/${encodeURIComponent(name)}`;
+      expect(await h.runtime.resolveTapeRef(ref)).toMatchObject({ boxId: tape.boxId, position: 5 });
+    }
+    expect((await tape.query().kinds('event').all()).at(1)?.payload).toMatchObject({
+      data: { state: { one: 1 } },
+    });
+    await h.profile('forker', [{ say: 'done' }]);
+    const session = await tape.forkSession(`${nfd}-s-${suffix}`, { fromAnchor: nfd, profile: 'forker' });
+    expect(session.name).toBe(`${nfc}-s-${suffix}`);
+    for (const form of [nfc, nfd]) {
+      expect(await h.runtime.sessions.get(`${form}-s-${suffix}`)).toMatchObject({ from_anchor: nfc });
+      expect(await h.runtime.sessions.getChildren(`${form}-${suffix}`)).toHaveLength(1);
+      await h.runtime.sessions.setStatus(`${form}-s-${suffix}`, form);
+      expect((await h.runtime.tape({ agent: `${form}-s-${suffix}` })).boxId).toBe(session.tape.boxId);
+      const sourceAgentId = `${form}-s-${suffix}`;
+      expect(await h.runtime.submit('tape.handoff', { name: form }, { sourceAgentId })).toBe(
+        `anchor added: ${form}`,
+      );
+      await expect(tape.forkSession(`${form}-s-${suffix}`, { profile: 'forker' })).rejects.toMatchObject({
+        code: 'agent_exists',
+      });
+    }
+    expect(
+      await h.runtime.submit('delegate_async', {
+        target_strategy: 'reuse',
+        target_ref: `${nfd}-s-${suffix}`,
+        instruction: 'x',
+      }),
+    ).toMatchObject({ agent_id: session.agentId });
+  });
+
+  test('of imported tapes, whose lines come back as they were', async () => {
+    const suffix = fresh();
+    const lines = [
+      { id: 1, kind: 'anchor', payload: { name: nfd, state: { secret: 'words' } }, meta: {} },
+      {
+        id: 2,
+        kind: 'event',
+        payload: { name: 'handoff', data: { name: nfd, state: { secret: 'words' } } },
+        meta: {},
+      },
+      { id: 3, kind: 'message', payload: { role: 'user', content: 'x' }, meta: {} },
+    ].map((line) => JSON.stringify(line));
+    const graph = {
+      session_id: `${nfd}-${suffix}`,
+      parent_session_id: `${nfd}-p`,
+      from_anchor: nfd,
+      status: 'active',
+    };
+    const sessionGraph = `${JSON.stringify(graph)}\n`;
+    await load(`${nfc}-${suffix}`, { main: { lines: () => lines }, sessionGraph });
+    const tape = await h.runtime.tape(`${nfd}-${suffix}`, { create: false });
+    expect(await linesOf(tape)).toEqual(lines);
+    expect((await tape.folder()).sessionGraph).toBe(sessionGraph);
+    for (const name of [nfc, nfd]) expect(await tape.afterAnchor(name)).toHaveLength(2);
+    expect(await h.runtime.sessions.get(`${nfd}-${suffix}`)).toMatchObject({
+      parent_session_id: `${nfc}-p`,
+      from_anchor: nfc,
+    });
+    // The event is read with the state of its anchor, and with none once that is erased.
+    const stored = await h.rows(
+      "select payload from boxcar.tape_entries where box_id = $1 and kind = 'event'",
+      [tape.boxId],
+    );
+    expect(JSON.stringify(stored)).not.toContain('words');
+  });
+});
+
 test('a fork is written with its whole line, as far as its reader may read', async () => {
   const name = fresh();
   await load(name, LINES);

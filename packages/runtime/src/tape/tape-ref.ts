@@ -9,6 +9,7 @@ import {
   parseJsonValue,
   parseTapeRef,
   type TapeRef,
+  toName,
   tryParseId,
 } from '@boxcar/kernel';
 import { findActor, findTapePlace, type Queryable, type TapePlace } from '@boxcar/store';
@@ -97,7 +98,7 @@ export async function findTapeRef(db: Queryable, text: string, seeking: Seeking)
     throw notFound(field, `no tape '${ref.tape.slice(0, 200).toWellFormed()}' in this project`, {
       tape: ref.tape,
     });
-  if (ref.workspace !== place.workspace && tryParseId(ref.workspace) !== projectId)
+  if (toName(ref.workspace) !== toName(place.workspace) && tryParseId(ref.workspace) !== projectId)
     throw notFound(field, `the workspace of this project is '${place.workspace}'`, {
       workspace: ref.workspace,
     });

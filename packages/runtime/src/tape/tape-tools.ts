@@ -1,5 +1,6 @@
 /** The tools that read a tape for a model: its own, or one that it was granted. Source: docs/tape.md, "Tools". */
 import {
+  matchLine,
   searchText,
   type TapeAnchors,
   type TapeSearchInput,
@@ -10,25 +11,23 @@ import {
 import { retryTransient } from '@boxcar/store';
 import type { Tool, ToolContext } from '../tool.js';
 import type { Tape } from './tape.js';
-import { DEFAULT_MATCHES, MAX_MATCHES, toTarget } from './tape-types.js';
+import { DEFAULT_MATCHES, toTarget } from './tape-types.js';
 
-/** Looked for beyond the limit, in place of answers of earlier searches, which are not shown. */
-const SPARE_MATCHES = 50;
+const SEARCH = 'tape.search';
 
-/** What `tape.search` answers. */
+/** What `tape.search` answers. Answers of earlier searches are left out, known by the call that they answer. */
 export async function searchAnswer(tape: Tape, input: TapeSearchInput): Promise<string> {
-  const { query, limit: wanted, start, end, kinds } = input;
-  const limit = wanted === undefined || wanted === 0 ? DEFAULT_MATCHES : wanted;
-  const matches = await tape.search(query, {
-    limit: Math.min(limit + SPARE_MATCHES, MAX_MATCHES),
+  const { query, limit, start, end, kinds } = input;
+  const { pages, leftOut } = await tape.searchPages(query, {
+    limit: limit === undefined || limit === 0 ? DEFAULT_MATCHES : limit,
+    answersOf: SEARCH,
     ...(start === undefined ? {} : { start }),
     ...(end === undefined ? {} : { end }),
     ...(kinds === undefined ? {} : { kinds }),
   });
-  return searchText(
-    matches.map(({ record }) => record),
-    limit,
-  );
+  const lines: string[] = [];
+  for await (const page of pages) lines.push(...page.map(({ record }) => matchLine(record)));
+  return searchText(lines, leftOut);
 }
 
 export const anchorsAnswer = (tape: Tape, { limit }: TapeAnchors): ReturnType<Tape['anchors']> =>
@@ -64,7 +63,7 @@ export function tapeTools(): readonly Tool[] {
       answer: anchorsAnswer,
     }),
     toTool({
-      name: 'tape.search',
+      name: SEARCH,
       description: 'Search the entries of your tape, also those before the last anchor. Newest first.',
       input: tapeSearchSchema,
       answer: searchAnswer,

@@ -58,10 +58,12 @@ import {
   describeTape,
   loadSlice,
   type OpenedTape,
+  type RecordsPage,
   readAnchor,
   selectEntries,
+  selectPage,
 } from './read-tape.js';
-import { parseSearchOptions, searchTape, type TapeMatch } from './search-tape.js';
+import { type FoundMatches, parseSearchOptions, searchTape, type TapeMatch } from './search-tape.js';
 import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import {
   type AnchorSummary,
@@ -76,6 +78,8 @@ import {
   type SearchOptions,
   type TapeInfo,
 } from './tape-types.js';
+
+const MAX_POSITION = 2 ** 31 - 2;
 
 export class Tape {
   readonly #connection: TapeConnection;
@@ -227,12 +231,44 @@ export class Tape {
   }
 
   /**
+   * The first entries that a checked query asks for: up to 1 MiB of them, or one. The next page begins `after` the position that this one
+   * says.
+   *
+   * @throws KernelError `not_found` for a named anchor.
+   */
+  async selectPage(query: TapeQuery, options: { readonly after?: number } = {}): Promise<RecordsPage> {
+    const { after = 0 } = options;
+    if (!Number.isSafeInteger(after) || after < 0 || after > MAX_POSITION)
+      throw new KernelError('bad_request', {
+        message: 'after: must be a position, or 0.',
+        details: { field: 'after' },
+      });
+    return selectPage(this.#connection.db, await this.#open(), { query, after });
+  }
+
+  /**
    * Entries with these words, newest first: those with all of them as one piece, then those that come near. Of entries that say
    * the same the newest is shown. The first search of a tape writes down its words, for itself and later ones.
    *
    * @throws KernelError `bad_request`.
    */
   async search(query: string, options: SearchOptions = {}): Promise<readonly TapeMatch[]> {
+    const matches: TapeMatch[] = [];
+    const { pages } = await this.searchPages(query, options);
+    for await (const page of pages) matches.push(...page);
+    return matches;
+  }
+
+  /**
+   * Like {@link search}, but contents of matches are read as their pages are taken.
+   *
+   * @param options.answersOf - The name of a tool of which no answer is a match.
+   * @throws KernelError `bad_request`.
+   */
+  async searchPages(
+    query: string,
+    options: SearchOptions & { readonly answersOf?: string } = {},
+  ): Promise<FoundMatches> {
     const range = parseSearchOptions(options);
     const { row, last, within } = await this.#open();
     return searchTape(this.#connection.db, { boxId: row.boxId, upto: last, within }, query, range);
