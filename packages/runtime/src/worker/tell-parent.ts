@@ -91,6 +91,8 @@ export async function tellParent(
         : unseenPosition !== null
           ? await passUnseen(pool, { ...notice, unseenPosition }, limit)
           : 'told';
+    if (told === 'forbidden')
+      runtime.log('warn', 'turn.not_told', { turn_id: turnId, box_id: session?.parentBoxId });
     if (told !== 'wake') continue;
     const refusal = await wake(runtime, notice);
     if (refusal !== undefined)
