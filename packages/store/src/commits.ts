@@ -26,7 +26,14 @@ import { closeBatchesOf } from './batches.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
 import { patientOn, retryBatch, run, sendOnce, statement, type Tx, transactOnce } from './db.js';
 import { findCommitted, findRings, lockTurns } from './first-tries.js';
-import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
+import {
+  type LimitedTry,
+  type LockLimit,
+  limited,
+  limitLocks,
+  retriesOf,
+  TAPE_LOCK_MS,
+} from './lock-limit.js';
 import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
 
 export interface NewEntry {
@@ -124,11 +131,14 @@ export interface CommitResult extends SettledTurns {
   readonly dueBatchIds: readonly BatchId[];
   /** Ended turns of which something is to be told (`sessions.ts`): now, else the sweep finds them. */
   readonly noticeTurnIds: readonly TurnId[];
+  /** Fenced only because a row was locked, when the commits were to leave such turns out: to be tried again. */
+  readonly lockedTurnIds: readonly TurnId[];
 }
 
-const LOCK_TURNS = statement(
-  'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[]) order by id for update',
-);
+const TURNS =
+  'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[])';
+const LOCK_TURNS = statement(`${TURNS} order by id for update`);
+const LOOK_AT_TURNS = statement(TURNS);
 
 interface LockedTurn extends pg.QueryResultRow {
   id: TurnId;
@@ -152,7 +162,8 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
  * must be decided between, in one round trip.
  *
  * A commit that was made before returns the result of that time, also when the answer was lost. A turn with open calls is ended by
- * `commitWithin`, together with the turns that it waits for. With a limit for locks it works like a repetition.
+ * `commitWithin`, together with the turns that it waits for. With a limit for locks it works like a repetition. With `leavesLocked` a
+ * commit whose turn or tape is locked is fenced and reported in `lockedTurnIds`.
  */
 export function commitSteps(
   pool: pg.Pool,
@@ -164,7 +175,7 @@ export function commitSteps(
       if (isRepeated || lockMs !== undefined)
         return transactOnce(pool, limited({ lockMs }, commitAgain(commits)));
       try {
-        return await commitFirst(pool, commits);
+        return await commitFirst(pool, commits, options.leavesLocked);
       } catch (error) {
         if (!isTaken(error)) throw error;
         return transactOnce(pool, commitAgain(commits));
@@ -174,15 +185,32 @@ export function commitSteps(
   );
 }
 
-async function commitFirst(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
-  if (mustDecide(commits)) return transactOnce(pool, commitWithin(commits));
-  const result = await commitAtOnce(pool, commits);
-  const left = commits.filter(
-    (commit, index) => commit.end !== null && result.outcomes[index]?.outcome === 'fenced',
-  );
-  if (left.length === 0) return result;
+async function commitFirst(
+  pool: pg.Pool,
+  commits: readonly StepCommit[],
+  leavesLocked = false,
+): Promise<CommitResult> {
+  const limit = leavesLocked ? { lockMs: TAPE_LOCK_MS } : {};
+  if (mustDecide(commits)) return transactOnce(pool, commitWithin(commits, limit));
+  const result = await commitAtOnce(pool, commits, leavesLocked);
+  const fenced = commits.filter((_commit, index) => result.outcomes[index]?.outcome === 'fenced');
+  const locked = leavesLocked && fenced.length > 0 ? await findLocked(pool, fenced) : [];
   // In other hands, or joined since its worker took it: the locks tell.
-  return merge(commits, result, { of: left, ...(await transactOnce(pool, commitWithin(left))) });
+  const left = fenced.filter((commit) => commit.end !== null && !locked.includes(commit.turnId));
+  const whole = { ...result, lockedTurnIds: locked };
+  if (left.length === 0) return whole;
+  return merge(commits, whole, { of: left, ...(await transactOnce(pool, commitWithin(left, limit))) });
+}
+
+/** The turns of fenced commits that are still in the hands of their holder. Those that were joined meanwhile are left to the locks. */
+async function findLocked(pool: pg.Pool, fenced: readonly StepCommit[]): Promise<TurnId[]> {
+  const rows = await run<LockedTurn>(pool, LOOK_AT_TURNS, [fenced.map(({ turnId }) => turnId)]);
+  const turns = new Map(rows.map((turn) => [turn.id, turn]));
+  return fenced.flatMap((commit) => {
+    const turn = turns.get(commit.turnId);
+    const hasJoined = commit.end !== null && turn?.is_member === true && commit.isMember !== true;
+    return isFenceOpen(commit, turn) && !hasJoined ? [commit.turnId] : [];
+  });
 }
 
 /** An id of a commit is in use by the same commit: its first try was still running, or was part of another batch. */
@@ -231,6 +259,7 @@ function merge(
     rings: [...result.rings, ...rest.rings],
     duplicates: [...result.duplicates, ...rest.duplicates],
     noticeTurnIds: [...result.noticeTurnIds, ...rest.noticeTurnIds],
+    lockedTurnIds: [...result.lockedTurnIds, ...rest.lockedTurnIds],
   };
 }
 
@@ -249,20 +278,26 @@ function mustDecide(commits: readonly StepCommit[]): boolean {
 }
 
 /** In one statement where nobody waits for the ends; else with the locks before it and the results after it, sent together. */
-async function commitAtOnce(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
+async function commitAtOnce(
+  pool: pg.Pool,
+  commits: readonly StepCommit[],
+  leavesLocked: boolean,
+): Promise<CommitResult> {
   const settlements = commits.flatMap(({ turnId, end }) =>
     end === null || end.settles === null
       ? []
       : [{ ...end.settles, ifEnded: { turnId, deliverableCardId: end.deliverableCardId } }],
   );
   const hasMembers = commits.some((commit) => commit.end !== null && commit.isMember === true);
-  const commit = toCommit(commits, hasMembers ? 'some' : 'unknown');
+  const commit = toCommit(commits, { batches: hasMembers ? 'some' : 'unknown', leavesLocked });
   const values = commitValues(commits);
   if (settlements.length === 0 && !hasMembers)
     return readResult(commits, await run<CommitRow>(pool, commit, values));
   return sendOnce(pool, async (tx) => {
+    const locking = run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]);
+    if (leavesLocked) limitLocks(tx, { lockMs: TAPE_LOCK_MS });
     const [, rows, settled] = await Promise.all([
-      run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
+      locking,
       run<CommitRow>(tx, commit, values),
       settleCalls(tx, settlements),
     ]);
@@ -274,11 +309,16 @@ async function commitAtOnce(pool: pg.Pool, commits: readonly StepCommit[]): Prom
 const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
   commits.flatMap((commit) => [commit.turnId, ...(commit.end?.settles ? [commit.end.settles.turnId] : [])]);
 
-/** The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once. */
+/**
+ * The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once.
+ *
+ * @param limit - For the locks that follow those of the turns.
+ */
 export const commitWithin =
-  (commits: readonly StepCommit[]) =>
+  (commits: readonly StepCommit[], limit: LockLimit = {}) =>
   async (tx: Tx): Promise<CommitResult> => {
     const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]);
+    limitLocks(tx, limit);
     const turns = new Map(locked.map((turn) => [turn.id, turn]));
     // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
     const results = commits.flatMap((commit) =>
@@ -286,7 +326,7 @@ export const commitWithin =
     );
     if (results.length > 0) await settleCalls(tx, results);
     const hasMembers = commits.some((commit) => turns.get(commit.turnId)?.is_member === true);
-    const text = toCommit(commits, hasMembers ? 'some' : 'none');
+    const text = toCommit(commits, { batches: hasMembers ? 'some' : 'none' });
     const rows = await run<CommitRow>(tx, text, commitValues(commits));
     const result = readResult(commits, rows);
     const waiting = rows.filter((row) => row.has_open_calls).map((row) => row.turn_id);
@@ -311,6 +351,7 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
     doorTurnIds: rows.filter((row) => row.has_door).map((row) => row.turn_id),
     dueBatchIds: rows[0]?.due_batch_ids ?? [],
     noticeTurnIds: rows.filter((row) => row.has_notice).map((row) => row.turn_id),
+    lockedTurnIds: [],
     rings: [],
     duplicates: [],
   };

@@ -153,7 +153,7 @@ export {
   type LostCall,
   type UnendedMember,
 } from './failed-turns.js';
-export { type FinishedStep, finishSteps } from './finish-steps.js';
+export { type FinishedStep, findLockedSteps, finishSteps } from './finish-steps.js';
 export { findRings, findSettled } from './first-tries.js';
 export {
   type CallLine,
