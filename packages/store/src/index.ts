@@ -155,6 +155,7 @@ export {
 } from './failed-turns.js';
 export { type FinishedStep, findLockedSteps, finishSteps } from './finish-steps.js';
 export { findRings, findSettled } from './first-tries.js';
+export { inImportOrder } from './import-order.js';
 export {
   type CallLine,
   type CardLine,
@@ -370,8 +371,10 @@ export {
   type EmptyTape,
   endImport,
   findImport,
+  type ImportKey,
   type KnownImport,
   loadFolderFacts,
+  lockImport,
   openStage,
   stageEntries,
   type TapeFolderFacts,
