@@ -24,16 +24,18 @@ import {
 import type pg from 'pg';
 import { closeBatchesOf } from './batches.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
-import { patientOn, retryBatch, run, sendOnce, statement, type Tx, transactOnce } from './db.js';
-import { findCommitted, findRings, lockTurns } from './first-tries.js';
 import {
-  type LimitedTry,
-  type LockLimit,
-  limited,
-  limitLocks,
-  retriesOf,
-  TAPE_LOCK_MS,
-} from './lock-limit.js';
+  type BatchTry,
+  patientOn,
+  retryBatch,
+  run,
+  sendOnce,
+  statement,
+  type Tx,
+  transactOnce,
+} from './db.js';
+import { findCommitted, findRings, lockTurns } from './first-tries.js';
+import { type LimitedTry, type LockLimit, limited, retriesOf, skipping, TAPE_LOCK_MS } from './lock-limit.js';
 import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
 
 export interface NewEntry {
@@ -139,6 +141,9 @@ const TURNS =
   'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[])';
 const LOCK_TURNS = statement(`${TURNS} order by id for update`);
 const LOOK_AT_TURNS = statement(TURNS);
+const LOCK_TAPES = statement(`
+  select t.id from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id where t.id = any ($1::uuid[])
+  order by b.id for no key update of b${skipping(true)}`);
 
 interface LockedTurn extends pg.QueryResultRow {
   id: TurnId;
@@ -190,8 +195,7 @@ async function commitFirst(
   commits: readonly StepCommit[],
   leavesLocked = false,
 ): Promise<CommitResult> {
-  const limit = leavesLocked ? { lockMs: TAPE_LOCK_MS } : {};
-  if (mustDecide(commits)) return transactOnce(pool, commitWithin(commits, limit));
+  if (mustDecide(commits)) return transactOnce(pool, commitWithin(commits, { leavesLocked }));
   const result = await commitAtOnce(pool, commits, leavesLocked);
   const fenced = commits.filter((_commit, index) => result.outcomes[index]?.outcome === 'fenced');
   const locked = leavesLocked && fenced.length > 0 ? await findLocked(pool, fenced) : [];
@@ -199,7 +203,10 @@ async function commitFirst(
   const left = fenced.filter((commit) => commit.end !== null && !locked.includes(commit.turnId));
   const whole = { ...result, lockedTurnIds: locked };
   if (left.length === 0) return whole;
-  return merge(commits, whole, { of: left, ...(await transactOnce(pool, commitWithin(left, limit))) });
+  return merge(commits, whole, {
+    of: left,
+    ...(await transactOnce(pool, commitWithin(left, { leavesLocked }))),
+  });
 }
 
 /** The turns of fenced commits that are still in the hands of their holder. Those that were joined meanwhile are left to the locks. */
@@ -294,16 +301,16 @@ async function commitAtOnce(
   if (settlements.length === 0 && !hasMembers)
     return readResult(commits, await run<CommitRow>(pool, commit, values));
   return sendOnce(pool, async (tx) => {
-    const locking = run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]);
-    if (leavesLocked) limitLocks(tx, { lockMs: TAPE_LOCK_MS });
     const [, rows, settled] = await Promise.all([
-      locking,
+      run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
       run<CommitRow>(tx, commit, values),
-      settleCalls(tx, settlements),
+      settleCalls(tx, settlements, tapeLimit(leavesLocked)),
     ]);
     return { ...readResult(commits, rows), ...settled };
   });
 }
+
+const tapeLimit = (leavesLocked: boolean): LockLimit => (leavesLocked ? { lockMs: TAPE_LOCK_MS } : {});
 
 /** The turns that commits lock: children and parents together, by id, so that two ends of one family never wait in a circle. */
 const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
@@ -312,14 +319,15 @@ const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
 /**
  * The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once.
  *
- * @param limit - For the locks that follow those of the turns.
+ * @param options.leavesLocked - As for `commitSteps`; for a batch of turns that have nothing to do with each other.
  */
 export const commitWithin =
-  (commits: readonly StepCommit[], limit: LockLimit = {}) =>
+  (given: readonly StepCommit[], { leavesLocked = false }: Pick<BatchTry, 'leavesLocked'> = {}) =>
   async (tx: Tx): Promise<CommitResult> => {
-    const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]);
-    limitLocks(tx, limit);
+    const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(given)]);
     const turns = new Map(locked.map((turn) => [turn.id, turn]));
+    const lockedTurnIds = leavesLocked ? await lockTapes(tx, given, turns) : [];
+    const commits = given.filter(({ turnId }) => !lockedTurnIds.includes(turnId));
     // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
     const results = commits.flatMap((commit) =>
       isFenceOpen(commit, turns.get(commit.turnId)) ? commit.results : [],
@@ -328,15 +336,32 @@ export const commitWithin =
     const hasMembers = commits.some((commit) => turns.get(commit.turnId)?.is_member === true);
     const text = toCommit(commits, { batches: hasMembers ? 'some' : 'none' });
     const rows = await run<CommitRow>(tx, text, commitValues(commits));
-    const result = readResult(commits, rows);
+    const result = { ...readResult(given, rows), lockedTurnIds };
     const waiting = rows.filter((row) => row.has_open_calls).map((row) => row.turn_id);
     const closed = waiting.length === 0 ? [] : await closeBatchesOf(tx, waiting);
     return {
       ...result,
       dueBatchIds: [...new Set([...result.dueBatchIds, ...closed])],
-      ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))),
+      ...(await settleParents(tx, commits, {
+        committed: new Set(rows.map((row) => row.turn_id)),
+        limit: tapeLimit(leavesLocked),
+      })),
     };
   };
+
+/** Locks the tapes of commits whose fence is open. Returns the turns whose tapes others have locked. */
+async function lockTapes(
+  tx: Tx,
+  commits: readonly StepCommit[],
+  turns: ReadonlyMap<TurnId, LockedTurn>,
+): Promise<readonly TurnId[]> {
+  const open = commits
+    .filter((commit) => isFenceOpen(commit, turns.get(commit.turnId)))
+    .map(({ turnId }) => turnId);
+  const rows = await run<{ id: TurnId }>(tx, LOCK_TAPES, [open]);
+  const free = new Set(rows.map((row) => row.id));
+  return open.filter((turnId) => !free.has(turnId));
+}
 
 function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]): CommitResult {
   const committed = new Map(rows.map((row) => [row.turn_id, row]));
@@ -360,10 +385,11 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
 function settleParents(
   tx: Tx,
   commits: readonly StepCommit[],
-  committed: ReadonlySet<TurnId>,
+  { committed, limit }: { readonly committed: ReadonlySet<TurnId>; readonly limit: LockLimit },
 ): Promise<SettledTurns> {
   return settleCalls(
     tx,
     commits.flatMap(({ turnId, end }) => (end?.settles && committed.has(turnId) ? [end.settles] : [])),
+    limit,
   );
 }

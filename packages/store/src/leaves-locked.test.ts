@@ -124,7 +124,7 @@ describe('a commit', () => {
     expect(result.lockedTurnIds).toEqual([]);
   });
 
-  test('with results of its own is undone as a whole after a short wait for one tape', async () => {
+  test('with results of its own leaves out a turn whose tape is locked, results included', async () => {
     const turns = await running(2);
     const [locked, other] = turns as [TestTurn, TestTurn];
     const calls = (await Promise.all(turns.map((turn) => world.call(turn, 1)))).flat();
@@ -135,11 +135,32 @@ describe('a commit', () => {
     );
     await using elsewhere = await begin(world.pool);
     await TAPE[1](elsewhere, locked);
+    const result = await commitSteps(world.pool, commits, LEAVES_LOCKED);
+    expect(outcomesOf(result)).toEqual(['fenced', 'committed']);
+    expect(result.lockedTurnIds).toEqual([locked.turnId]);
+    expect(await world.row(locked)).toMatchObject({ status: 'running', pending_calls: 1 });
+    expect(await world.row(other)).toMatchObject({ status: 'success', pending_calls: 0 });
+    await elsewhere.query('rollback');
+    expect(outcomesOf(await commitSteps(world.pool, commits, ALONE))).toEqual(['committed', 'committed']);
+  });
+
+  test('that answers a parent whose tape is locked is undone as a whole after a short wait', async () => {
+    const [parent, other] = (await running(2)) as [TestTurn, TestTurn];
+    const [call] = (await world.call(parent, 1)) as [ToolCallId];
+    const child = await world.running({ profile, holder, parent, answers: call });
+    const commits = await Promise.all([
+      world.commit(child, { end: 'success', settles: world.result(parent, call) }),
+      world.commit(other, { end: 'success' }),
+    ]);
+    await using elsewhere = await begin(world.pool);
+    await TAPE[1](elsewhere, parent);
     const attempt = { ...LEAVES_LOCKED, isPatient: false };
     const failure = await commitSteps(world.pool, commits, attempt).catch((error: unknown) => error);
     expect(sqlStateOf(failure)).toBe('55P03');
-    expect(await world.row(other)).toMatchObject({ status: 'running', pending_calls: 1 });
+    expect(await world.row(other)).toMatchObject({ status: 'running' });
     expect(outcomesOf(await commitSteps(world.pool, commits.slice(1), ALONE))).toEqual(['committed']);
+    await elsewhere.query('rollback');
+    expect(outcomesOf(await commitSteps(world.pool, commits, ALONE))).toEqual(['committed', 'committed']);
   });
 });
 

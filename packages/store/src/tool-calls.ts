@@ -180,15 +180,20 @@ function distinct(settlements: readonly CallSettlement[]): {
 /**
  * Records results inside the caller's transaction; turns whose last call this was are resumed. Two statements, sent together
  * before anything is waited for.
+ *
+ * @param tapeLimit - For the tapes of these turns, and for all locks that the transaction takes after this.
  */
-export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
+export async function settleCalls(
+  tx: Tx,
+  settlements: readonly CallSettlement[],
+  tapeLimit: LockLimit = {},
+): Promise<SettledTurns> {
   const { first, repeated } = distinct(settlements);
   if (first.length === 0) return { rings: [], duplicates: [] };
   const turnIds = [...new Set(first.map((item) => item.turnId))];
-  const [won, rows] = await Promise.all([
-    record(tx, first, turnIds),
-    run<AdvanceRow>(tx, ADVANCE, ['[]', turnIds]),
-  ]);
+  const recording = record(tx, first, turnIds);
+  limitLocks(tx, tapeLimit);
+  const [won, rows] = await Promise.all([recording, run<AdvanceRow>(tx, ADVANCE, ['[]', turnIds])]);
   const duplicates = [
     ...repeated,
     ...first.filter((item) => !won.has(item.toolCallId)).map((item) => item.toolCallId),
