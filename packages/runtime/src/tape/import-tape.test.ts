@@ -287,6 +287,9 @@ describe('an import that appends', () => {
     await gate.open();
     expect(await importing).toMatchObject({
       code: 'box_not_authorized',
+      message: expect.stringMatching(
+        /may not append to tape \S+\. 500 entries were appended before\. The same import under key '.*' appends the rest\. /,
+      ),
       details: { dedup_key: dedupKey, written: CHUNK, box_id: tape.boxId },
     });
     expect((await tape.info()).entries).toBe(CHUNK + 2);

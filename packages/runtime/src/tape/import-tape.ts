@@ -294,8 +294,10 @@ async function appendChunk(
 function withProgress(error: unknown, { key }: Import, { written, boxId }: StoredImport): unknown {
   if (!(error instanceof KernelError)) return error;
   const dedupKey = key.slice(KEY.length);
+  // The new error appends the next step itself.
+  const said = error.message.replace(error.entry.next, '').trimEnd();
   return new KernelError(error.code, {
-    message: `${error.message} ${written} entries were appended before. The same import under key '${dedupKey}' appends the rest.`,
+    message: `${said} ${written} entries were appended before. The same import under key '${dedupKey}' appends the rest.`,
     details: { ...error.details, dedup_key: dedupKey, written, box_id: boxId },
     cause: error,
   });
