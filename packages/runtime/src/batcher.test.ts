@@ -2,7 +2,7 @@ import { KernelError } from '@boxcar/kernel';
 import { createPool, handlerScope, insideHandler, refuseNested } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { describe, expect, test, vi } from 'vitest';
-import { Batcher, type BatcherOptions } from './batcher.js';
+import { Batcher, type BatcherOptions, LOCKED } from './batcher.js';
 
 /** A batcher that doubles numbers, and what it was given batch by batch. */
 function doubler(options: BatcherOptions & { poison?: number; failure?: Error } = {}) {
@@ -159,6 +159,34 @@ describe('a batcher', () => {
     isLocked.clear();
     expect(await Promise.all(locked)).toEqual(range(8).map((input) => input * 2));
     expect(most).toBe(2);
+  });
+
+  test('an item that its batch has left out is tried again alone at once, and delays nothing', async () => {
+    const tries: { readonly inputs: readonly number[]; readonly leavesLocked: boolean }[] = [];
+    let free = (): void => undefined;
+    const freed = new Promise<void>((settle) => {
+      free = settle;
+    });
+    const batcher = new Batcher<number, number>(
+      async (inputs, { leavesLocked, isRepeated, lockMs }) => {
+        tries.push({ inputs, leavesLocked });
+        expect(isRepeated).toBe(!leavesLocked);
+        expect(lockMs === undefined).toBe(leavesLocked);
+        if (!leavesLocked) await freed;
+        return inputs.map((input) => (leavesLocked && input === 3 ? LOCKED : input * 2));
+      },
+      { locks: {} },
+    );
+    const answers = range(7).map((input) => batcher.add(input));
+    expect(await Promise.all(answers.toSpliced(3, 1))).toEqual([0, 2, 4, 8, 10, 12]);
+    expect(await batcher.add(7)).toBe(14);
+    free();
+    expect(await answers[3]).toBe(6);
+    expect(tries).toEqual([
+      { inputs: range(7), leavesLocked: true },
+      { inputs: [3], leavesLocked: false },
+      { inputs: [7], leavesLocked: true },
+    ]);
   });
 
   test('an item whose row stays locked fails with its own error after 15 seconds', async () => {

@@ -35,10 +35,18 @@ export interface BatcherOptions {
   };
 }
 
-type Run<I, O> = (inputs: readonly I[], attempt: Required<BatchTry> & LockLimit) => Promise<readonly O[]>;
+/** What the work of a batch returns for an item that it has left out because a row was locked. */
+export const LOCKED: unique symbol = Symbol('locked');
+
+type Run<I, O> = (
+  inputs: readonly I[],
+  attempt: Required<BatchTry> & LockLimit,
+) => Promise<readonly (O | typeof LOCKED)[]>;
 
 /** How long an item that is tried again alone waits for one lock. */
 const ALONE_LOCK_MS = 200;
+/** The try of an item that has left its batch. */
+const ALONE = { isRepeated: true, isPatient: false, leavesLocked: false, lockMs: ALONE_LOCK_MS } as const;
 /** Tries of items that have left their batches, at once: the connections that they hold. */
 const TRIES_BESIDE = 2;
 /** How long such an item is tried again: longer than the server keeps the locks of a stopped process. */
@@ -65,7 +73,8 @@ interface Part {
  * A failed batch is split in halves, which run at the same time, until the poison item fails alone. A failure that takes
  * long (a locked row, a statement that exceeds its time limit) is not repeated for halves: each item is tried alone at
  * once. So one row delays the others of its batch once, by one limit of the connection. An item that meets such a limit alone
- * leaves the batches (`locks`): it is tried again beside them, with pauses in which it holds neither a place nor a connection.
+ * leaves the batches (`locks`): it is tried again beside them, with pauses in which it holds neither a place nor a connection. So does an
+ * item that the work has left out because a row was locked (`LOCKED`): it delays nothing.
  * A server that is away is not the fault of an item: then all items fail together.
  */
 export class Batcher<I, O> {
@@ -93,7 +102,7 @@ export class Batcher<I, O> {
     this.#locks = options.locks;
     this.#beside =
       options.locks &&
-      new Batcher((inputs) => run(inputs, { isRepeated: true, isPatient: false, lockMs: ALONE_LOCK_MS }), {
+      new Batcher((inputs) => run(inputs, ALONE), {
         maxItems: 1,
         maxInFlight: TRIES_BESIDE,
       });
@@ -151,6 +160,7 @@ export class Batcher<I, O> {
       const attempt = {
         isRepeated: part.isRepeated,
         isPatient: isAlone && this.#locks === undefined,
+        leavesLocked: this.#locks !== undefined && !part.isRepeated,
         lockMs: this.#locks && (this.#locks.batchMs ?? (isAlone && part.isPart ? ALONE_LOCK_MS : undefined)),
       };
       const outputs = await this.#run(
@@ -159,12 +169,13 @@ export class Batcher<I, O> {
       );
       batch.forEach((item, index) => {
         const output = outputs[index];
-        if (output === undefined) item.reject(new Error('a batch returned fewer results than items'));
+        if (output === LOCKED) this.#leave(item, part.startedAt);
+        else if (output === undefined) item.reject(new Error('a batch returned fewer results than items'));
         else item.resolve(output);
       });
     } catch (error) {
       if (isAlone && item !== undefined && this.#beside !== undefined && isPassingLimit(error)) {
-        void this.#tryBeside(item, this.#beside, part.startedAt);
+        void this.#tryBeside(item, this.#beside, { startedAt: part.startedAt, pauses: 1 });
         return;
       }
       if (isAlone || (isServerTrouble(error) && !isOutOfResources(error))) {
@@ -176,10 +187,21 @@ export class Batcher<I, O> {
     }
   }
 
+  /** The lock may be a short one, so the first try beside the batches follows at once. */
+  #leave(item: Item<I, O>, startedAt: number): void {
+    if (this.#beside === undefined)
+      item.reject(new Error('a batch has left out an item that cannot leave it'));
+    else void this.#tryBeside(item, this.#beside, { startedAt, pauses: 0 });
+  }
+
   /** Tries an item again that has left its batch: for a while if its row is locked, else once. Never throws. */
-  async #tryBeside(item: Item<I, O>, beside: Batcher<I, O>, startedAt: number): Promise<void> {
-    for (let tries = 1; ; tries += 1) {
-      await new Promise((resolve) => setTimeout(resolve, Math.min(50 * 2 ** tries, 500)));
+  async #tryBeside(
+    item: Item<I, O>,
+    beside: Batcher<I, O>,
+    { startedAt, pauses }: { readonly startedAt: number; readonly pauses: number },
+  ): Promise<void> {
+    for (let n = pauses; ; n += 1) {
+      if (n > 0) await new Promise((resolve) => setTimeout(resolve, Math.min(50 * 2 ** n, 500)));
       try {
         item.resolve(await beside.add(item.input));
         return;

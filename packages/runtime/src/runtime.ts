@@ -519,13 +519,19 @@ export class Runtime implements RuntimeCore {
 
   /**
    * Makes a tape out of the lines of files in the original's form; with `append` the lines are added to an existing tape.
-   * All or nothing, in one transaction. Rule: docs/tape.md, "Files".
+   * A new tape is made by one transaction. To an existing tape the lines are appended chunk by chunk; the same import under its
+   * `dedupKey` goes on where an earlier one has ended. Rule: docs/tape.md, "Files".
    *
-   * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`.
+   * @throws KernelError `bad_request` with `details.line`, or when there is a tape of this name; `payload_too_large`; what an append
+   *   throws, with `details.written` after the first chunk.
    */
   importTape(target: TapeTarget, source: TapeSource, options: ImportOptions = {}): Promise<ImportedTape> {
-    const { maxCardBytes } = this.limits;
-    return importTape(this.pool, { target, source }, { ...options, maxCardBytes });
+    const { limits, directUrl } = this;
+    return importTape(
+      this.pool,
+      { target, source },
+      { ...options, maxCardBytes: limits.maxCardBytes, directUrl },
+    );
   }
 
   /**

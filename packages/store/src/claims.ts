@@ -18,6 +18,7 @@ import type {
 import type pg from 'pg';
 import { type Build, THIS_BUILD } from './build.js';
 import { type Queryable, retryTransient, run, statement } from './db.js';
+import { skipping } from './lock-limit.js';
 import { hasStatus } from './turns.js';
 
 export interface ClaimedTurn {
@@ -65,7 +66,8 @@ export interface Purse {
 
 export type ClaimOutcome =
   | { readonly outcome: 'claimed'; readonly turn: ClaimedTurn }
-  | { readonly outcome: 'stale' };
+  /** `isLocked`: only because the row of the turn or of its tape is locked, for a claim that leaves such turns out. */
+  | { readonly outcome: 'stale'; readonly isLocked?: true };
 
 const claimedColumns = (
   of: string,
@@ -79,15 +81,15 @@ const NOT_GIVEN_UP =
   "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and f.is_dead) is not true";
 
 // Each part reads the one before it, so that no two lists of a batch are joined by going through both.
-export const CLAIM = statement(`
+const claimText = (leavesLocked: boolean): string => `
   with want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
     select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
-    where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${NOT_GIVEN_UP} order by t.id for update of t
+    where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${NOT_GIVEN_UP} order by t.id for update of t${skipping(leavesLocked)}
   ),
   heads as (
     select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first
-    from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b
+    from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
   ),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + case when heads.is_first then 1 else 0 end from heads where b.id = heads.output_box_id
@@ -112,7 +114,14 @@ export const CLAIM = statement(`
     from cl where cl.pending_calls = 0
   )
   select ${claimedColumns('cl')}
-  from cl`);
+  from cl`;
+export const CLAIM = statement(claimText(false));
+const CLAIM_UNLOCKED = statement(claimText(true));
+
+// A turn that is still as its ring says was left out because a row was locked.
+const STILL_DISPATCHED = statement(
+  "select t.id, t.epoch from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
+);
 
 // This holder has turns at this epoch from two claims: the one just made, and an earlier try whose answer was lost.
 const CLAIMED = statement(`
@@ -179,6 +188,17 @@ export function claim(
   return retryTransient((attempt) => claimOnce(pool, rings, { holderId, build, isRepeated: attempt > 1 }));
 }
 
+/** The epochs of those that are dispatched. */
+async function findDispatched(
+  db: Queryable,
+  items: readonly { readonly turn_id: TurnId }[],
+): Promise<Map<TurnId, number>> {
+  const rows = await run<{ id: TurnId; epoch: number }>(db, STILL_DISPATCHED, [
+    items.map((item) => item.turn_id),
+  ]);
+  return new Map(rows.map((row) => [row.id, row.epoch]));
+}
+
 /** `claim` on one connection; the caller handles its loss. `isRepeated`: an earlier try of this claim may have won. */
 export async function claimOnce(
   db: Queryable,
@@ -187,16 +207,18 @@ export async function claimOnce(
     readonly holderId: WorkerId;
     readonly build?: Build | undefined;
     readonly isRepeated: boolean;
+    /** As in `BatchTry`; not for a repetition. */
+    readonly leavesLocked?: boolean | undefined;
   },
 ): Promise<readonly ClaimOutcome[]> {
-  const { holderId, build = THIS_BUILD, isRepeated } = options;
+  const { holderId, build = THIS_BUILD, isRepeated, leavesLocked = false } = options;
   const wanted = [
     // By turn and epoch: an old ring must not stand in the place of the one that counts.
     ...new Map(
       rings.map(({ turnId, epoch }) => [`${turnId}-${epoch}`, { turn_id: turnId, epoch }] as const),
     ).values(),
   ];
-  const claiming = run<ClaimRow>(db, CLAIM, [
+  const claiming = run<ClaimRow>(db, leavesLocked ? CLAIM_UNLOCKED : CLAIM, [
     JSON.stringify(wanted),
     holderId,
     wanted.map((item) => item.turn_id),
@@ -208,9 +230,12 @@ export async function claimOnce(
     ? await claiming.then(() => run<ClaimRow>(db, CLAIMED, [JSON.stringify(wanted), holderId]))
     : await claiming;
   const claimed = new Map(rows.map((row) => [row.id, row]));
+  const missing = leavesLocked ? wanted.filter((item) => !claimed.has(item.turn_id)) : [];
+  const locked = missing.length === 0 ? new Map<TurnId, number>() : await findDispatched(db, missing);
   return rings.map((ring) => {
     const row = claimed.get(ring.turnId);
-    if (row === undefined || row.epoch !== ring.epoch) return { outcome: 'stale' };
+    if (row === undefined || row.epoch !== ring.epoch)
+      return { outcome: 'stale', ...(locked.get(ring.turnId) === ring.epoch ? { isLocked: true } : {}) };
     // A ring that came twice in one batch wins once.
     claimed.delete(ring.turnId);
     return {

@@ -4,6 +4,7 @@ import type pg from 'pg';
 import { LOWER_BATCHES } from './batches.js';
 import type { StepCommit } from './commits.js';
 import { type Statement, statement } from './db.js';
+import { skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import { FIRST_LOOK } from './tool-calls.js';
 
@@ -58,13 +59,21 @@ interface CommitParts {
    * statement waited for the turn's lock is not in its snapshot, so it can be lowered only by a statement begun after the lock.
    */
   readonly batches: 'unknown' | 'none' | 'some';
+  /** Turns whose row or tape is locked are left as they are. */
+  readonly leavesLocked: boolean;
 }
 
-const lockPart = (leavesMembers: boolean): string => `lk as (
+const lockPart = ({
+  leavesMembers,
+  leavesLocked,
+}: {
+  readonly leavesMembers: boolean;
+  readonly leavesLocked: boolean;
+}): string => `lk as (
     select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
     where t.id = any ($2::uuid[]) and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
       and t.holder_id is not distinct from d.holder_id and (d.holder_id is null or t.status = 'running')${leavesMembers ? ' and (d.end_status is null or t.batch_ids is null)' : ''}
-    order by t.id for update of t
+    order by t.id for update of t${skipping(leavesLocked)}
   )`;
 
 // To look for each turn in a list of all took a third of the time at 1,000 turns.
@@ -78,8 +87,8 @@ const LARGE_LK_PART = `lk as materialized (
     order by d.turn_id
   )`;
 
-const HEADS_PART = `heads as (
-    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b
+const headsPart = (leavesLocked: boolean): string => `heads as (
+    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
   ),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + heads.entry_count from heads where b.id = heads.output_box_id
@@ -87,8 +96,8 @@ const HEADS_PART = `heads as (
   )`;
 
 // A row is updated once by a statement, so a tape that several turns end on is moved by the sum of their entries.
-const SHARED_HEADS_PART = `tapes as (
-    select b.id from boxcar.boxes b where b.id in (select lk.output_box_id from lk) order by b.id for no key update of b
+const sharedHeadsPart = (leavesLocked: boolean): string => `tapes as (
+    select b.id from boxcar.boxes b where b.id in (select lk.output_box_id from lk) order by b.id for no key update of b${skipping(leavesLocked)}
   ),
   heads as (
     select lk.*, (sum(lk.entry_count) over (partition by lk.output_box_id order by lk.turn_id) - lk.entry_count)::int as ahead
@@ -113,14 +122,15 @@ const commitText = ({
   hasShared,
   isLarge,
   batches,
+  leavesLocked,
 }: CommitParts): string => `
   with d as (
     select * from json_to_recordset($1::json) as d(turn_id uuid, epoch int, holder_id uuid, entry_count int, call_count int, empty_replies int,
       step int, attempt int, model text, prompt_hash text, toolset_hash text, manifest jsonb, thought_card_id uuid, usage jsonb, finish_reason text, model_ms int, step_error jsonb,
       end_status text, deliverable_card_id uuid, error jsonb, agent_id uuid, project_id uuid, spent_tokens bigint, spent_cost bigint, cards json, entries json, calls json)
   ),
-  ${isLarge ? LARGE_LK_PART : lockPart(hasEnds && batches === 'unknown')},
-  ${hasShared ? SHARED_HEADS_PART : HEADS_PART},
+  ${isLarge ? LARGE_LK_PART : lockPart({ leavesMembers: hasEnds && batches === 'unknown', leavesLocked })},
+  ${hasShared ? sharedHeadsPart(leavesLocked) : headsPart(leavesLocked)},
   cards as (
     insert into ${CARD_TARGET} select ${CARD_VALUES} from hd cross join lateral json_to_recordset(hd.cards) as x(${CARD_COLUMNS})
   ),
@@ -177,9 +187,13 @@ export interface CommitRow extends pg.QueryResultRow {
 /** Commits beyond a micro-batch come by `commitWithin` alone, which locks their turns before. */
 export const LARGE = 100;
 
-export const toCommit = (commits: readonly StepCommit[], batches: CommitParts['batches']): Statement =>
+export const toCommit = (
+  commits: readonly StepCommit[],
+  { batches, leavesLocked = false }: Pick<CommitParts, 'batches'> & Partial<CommitParts>,
+): Statement =>
   commitStatement({
     batches,
+    leavesLocked,
     isLarge: commits.length > LARGE,
     hasCalls: commits.some((commit) => commit.calls.length > 0),
     hasEnds: commits.some((commit) => commit.end !== null),

@@ -24,9 +24,18 @@ import {
 import type pg from 'pg';
 import { closeBatchesOf } from './batches.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
-import { patientOn, retryBatch, run, sendOnce, statement, type Tx, transactOnce } from './db.js';
+import {
+  type BatchTry,
+  patientOn,
+  retryBatch,
+  run,
+  sendOnce,
+  statement,
+  type Tx,
+  transactOnce,
+} from './db.js';
 import { findCommitted, findRings, lockTurns } from './first-tries.js';
-import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
+import { type LimitedTry, type LockLimit, limited, retriesOf, skipping, TAPE_LOCK_MS } from './lock-limit.js';
 import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
 
 export interface NewEntry {
@@ -124,11 +133,17 @@ export interface CommitResult extends SettledTurns {
   readonly dueBatchIds: readonly BatchId[];
   /** Ended turns of which something is to be told (`sessions.ts`): now, else the sweep finds them. */
   readonly noticeTurnIds: readonly TurnId[];
+  /** Fenced only because a row was locked, when the commits were to leave such turns out: to be tried again. */
+  readonly lockedTurnIds: readonly TurnId[];
 }
 
-const LOCK_TURNS = statement(
-  'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[]) order by id for update',
-);
+const TURNS =
+  'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[])';
+const LOCK_TURNS = statement(`${TURNS} order by id for update`);
+const LOOK_AT_TURNS = statement(TURNS);
+const LOCK_TAPES = statement(`
+  select t.id from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id where t.id = any ($1::uuid[])
+  order by b.id for no key update of b${skipping(true)}`);
 
 interface LockedTurn extends pg.QueryResultRow {
   id: TurnId;
@@ -152,7 +167,8 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
  * must be decided between, in one round trip.
  *
  * A commit that was made before returns the result of that time, also when the answer was lost. A turn with open calls is ended by
- * `commitWithin`, together with the turns that it waits for. With a limit for locks it works like a repetition.
+ * `commitWithin`, together with the turns that it waits for. With a limit for locks it works like a repetition. With `leavesLocked` a
+ * commit whose turn or tape is locked is fenced and reported in `lockedTurnIds`.
  */
 export function commitSteps(
   pool: pg.Pool,
@@ -164,7 +180,7 @@ export function commitSteps(
       if (isRepeated || lockMs !== undefined)
         return transactOnce(pool, limited({ lockMs }, commitAgain(commits)));
       try {
-        return await commitFirst(pool, commits);
+        return await commitFirst(pool, commits, options.leavesLocked);
       } catch (error) {
         if (!isTaken(error)) throw error;
         return transactOnce(pool, commitAgain(commits));
@@ -174,15 +190,34 @@ export function commitSteps(
   );
 }
 
-async function commitFirst(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
-  if (mustDecide(commits)) return transactOnce(pool, commitWithin(commits));
-  const result = await commitAtOnce(pool, commits);
-  const left = commits.filter(
-    (commit, index) => commit.end !== null && result.outcomes[index]?.outcome === 'fenced',
-  );
-  if (left.length === 0) return result;
+async function commitFirst(
+  pool: pg.Pool,
+  commits: readonly StepCommit[],
+  leavesLocked = false,
+): Promise<CommitResult> {
+  if (mustDecide(commits)) return transactOnce(pool, commitWithin(commits, { leavesLocked }));
+  const result = await commitAtOnce(pool, commits, leavesLocked);
+  const fenced = commits.filter((_commit, index) => result.outcomes[index]?.outcome === 'fenced');
+  const locked = leavesLocked && fenced.length > 0 ? await findLocked(pool, fenced) : [];
   // In other hands, or joined since its worker took it: the locks tell.
-  return merge(commits, result, { of: left, ...(await transactOnce(pool, commitWithin(left))) });
+  const left = fenced.filter((commit) => commit.end !== null && !locked.includes(commit.turnId));
+  const whole = { ...result, lockedTurnIds: locked };
+  if (left.length === 0) return whole;
+  return merge(commits, whole, {
+    of: left,
+    ...(await transactOnce(pool, commitWithin(left, { leavesLocked }))),
+  });
+}
+
+/** The turns of fenced commits that are still in the hands of their holder. Those that were joined meanwhile are left to the locks. */
+async function findLocked(pool: pg.Pool, fenced: readonly StepCommit[]): Promise<TurnId[]> {
+  const rows = await run<LockedTurn>(pool, LOOK_AT_TURNS, [fenced.map(({ turnId }) => turnId)]);
+  const turns = new Map(rows.map((turn) => [turn.id, turn]));
+  return fenced.flatMap((commit) => {
+    const turn = turns.get(commit.turnId);
+    const hasJoined = commit.end !== null && turn?.is_member === true && commit.isMember !== true;
+    return isFenceOpen(commit, turn) && !hasJoined ? [commit.turnId] : [];
+  });
 }
 
 /** An id of a commit is in use by the same commit: its first try was still running, or was part of another batch. */
@@ -231,6 +266,7 @@ function merge(
     rings: [...result.rings, ...rest.rings],
     duplicates: [...result.duplicates, ...rest.duplicates],
     noticeTurnIds: [...result.noticeTurnIds, ...rest.noticeTurnIds],
+    lockedTurnIds: [...result.lockedTurnIds, ...rest.lockedTurnIds],
   };
 }
 
@@ -249,14 +285,18 @@ function mustDecide(commits: readonly StepCommit[]): boolean {
 }
 
 /** In one statement where nobody waits for the ends; else with the locks before it and the results after it, sent together. */
-async function commitAtOnce(pool: pg.Pool, commits: readonly StepCommit[]): Promise<CommitResult> {
+async function commitAtOnce(
+  pool: pg.Pool,
+  commits: readonly StepCommit[],
+  leavesLocked: boolean,
+): Promise<CommitResult> {
   const settlements = commits.flatMap(({ turnId, end }) =>
     end === null || end.settles === null
       ? []
       : [{ ...end.settles, ifEnded: { turnId, deliverableCardId: end.deliverableCardId } }],
   );
   const hasMembers = commits.some((commit) => commit.end !== null && commit.isMember === true);
-  const commit = toCommit(commits, hasMembers ? 'some' : 'unknown');
+  const commit = toCommit(commits, { batches: hasMembers ? 'some' : 'unknown', leavesLocked });
   const values = commitValues(commits);
   if (settlements.length === 0 && !hasMembers)
     return readResult(commits, await run<CommitRow>(pool, commit, values));
@@ -264,39 +304,64 @@ async function commitAtOnce(pool: pg.Pool, commits: readonly StepCommit[]): Prom
     const [, rows, settled] = await Promise.all([
       run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
       run<CommitRow>(tx, commit, values),
-      settleCalls(tx, settlements),
+      settleCalls(tx, settlements, tapeLimit(leavesLocked)),
     ]);
     return { ...readResult(commits, rows), ...settled };
   });
 }
 
+const tapeLimit = (leavesLocked: boolean): LockLimit => (leavesLocked ? { lockMs: TAPE_LOCK_MS } : {});
+
 /** The turns that commits lock: children and parents together, by id, so that two ends of one family never wait in a circle. */
 const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
   commits.flatMap((commit) => [commit.turnId, ...(commit.end?.settles ? [commit.end.settles.turnId] : [])]);
 
-/** The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once. */
+/**
+ * The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once.
+ *
+ * @param options.leavesLocked - As for `commitSteps`; for a batch of turns that have nothing to do with each other.
+ */
 export const commitWithin =
-  (commits: readonly StepCommit[]) =>
+  (given: readonly StepCommit[], { leavesLocked = false }: Pick<BatchTry, 'leavesLocked'> = {}) =>
   async (tx: Tx): Promise<CommitResult> => {
-    const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]);
+    const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(given)]);
     const turns = new Map(locked.map((turn) => [turn.id, turn]));
+    const lockedTurnIds = leavesLocked ? await lockTapes(tx, given, turns) : [];
+    const commits = given.filter(({ turnId }) => !lockedTurnIds.includes(turnId));
     // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
     const results = commits.flatMap((commit) =>
       isFenceOpen(commit, turns.get(commit.turnId)) ? commit.results : [],
     );
     if (results.length > 0) await settleCalls(tx, results);
     const hasMembers = commits.some((commit) => turns.get(commit.turnId)?.is_member === true);
-    const text = toCommit(commits, hasMembers ? 'some' : 'none');
+    const text = toCommit(commits, { batches: hasMembers ? 'some' : 'none' });
     const rows = await run<CommitRow>(tx, text, commitValues(commits));
-    const result = readResult(commits, rows);
+    const result = { ...readResult(given, rows), lockedTurnIds };
     const waiting = rows.filter((row) => row.has_open_calls).map((row) => row.turn_id);
     const closed = waiting.length === 0 ? [] : await closeBatchesOf(tx, waiting);
     return {
       ...result,
       dueBatchIds: [...new Set([...result.dueBatchIds, ...closed])],
-      ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))),
+      ...(await settleParents(tx, commits, {
+        committed: new Set(rows.map((row) => row.turn_id)),
+        limit: tapeLimit(leavesLocked),
+      })),
     };
   };
+
+/** Locks the tapes of commits whose fence is open. Returns the turns whose tapes others have locked. */
+async function lockTapes(
+  tx: Tx,
+  commits: readonly StepCommit[],
+  turns: ReadonlyMap<TurnId, LockedTurn>,
+): Promise<readonly TurnId[]> {
+  const open = commits
+    .filter((commit) => isFenceOpen(commit, turns.get(commit.turnId)))
+    .map(({ turnId }) => turnId);
+  const rows = await run<{ id: TurnId }>(tx, LOCK_TAPES, [open]);
+  const free = new Set(rows.map((row) => row.id));
+  return open.filter((turnId) => !free.has(turnId));
+}
 
 function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]): CommitResult {
   const committed = new Map(rows.map((row) => [row.turn_id, row]));
@@ -311,6 +376,7 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
     doorTurnIds: rows.filter((row) => row.has_door).map((row) => row.turn_id),
     dueBatchIds: rows[0]?.due_batch_ids ?? [],
     noticeTurnIds: rows.filter((row) => row.has_notice).map((row) => row.turn_id),
+    lockedTurnIds: [],
     rings: [],
     duplicates: [],
   };
@@ -319,10 +385,11 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
 function settleParents(
   tx: Tx,
   commits: readonly StepCommit[],
-  committed: ReadonlySet<TurnId>,
+  { committed, limit }: { readonly committed: ReadonlySet<TurnId>; readonly limit: LockLimit },
 ): Promise<SettledTurns> {
   return settleCalls(
     tx,
     commits.flatMap(({ turnId, end }) => (end?.settles && committed.has(turnId) ? [end.settles] : [])),
+    limit,
   );
 }

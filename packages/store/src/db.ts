@@ -225,6 +225,11 @@ export interface BatchTry {
   readonly isRepeated?: boolean;
   /** As in {@link RetryOptions}. */
   readonly isPatient?: boolean;
+  /**
+   * True: an item whose turn or tape is locked is left out of the batch and reported, and nothing of it takes effect. Where several
+   * statements need a tape, the batch waits for it briefly (`TAPE_LOCK_MS`) and fails. Has no meaning for a repetition. Default false.
+   */
+  readonly leavesLocked?: boolean;
 }
 
 /** `retryTransient` for a batch of items. */

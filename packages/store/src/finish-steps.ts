@@ -4,24 +4,33 @@
  * One statement instead of a transaction of two (`advanceTurns`), because nothing has to be found out after the lock: that no
  * call has been answered by someone else is what `pending_calls`, read from the locked row, says.
  */
-import type { TurnId } from '@boxcar/kernel';
+import type { TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
-import { patientOn, type Queryable, retryBatch, run, statement, type Tx, transactOnce } from './db.js';
+import {
+  patientOn,
+  type Queryable,
+  retryBatch,
+  run,
+  runRetrying,
+  statement,
+  type Tx,
+  transactOnce,
+} from './db.js';
 import { findAdvanced, lockTurns } from './first-tries.js';
-import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
+import { type LimitedTry, limited, retriesOf, skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import type { Advance } from './tool-calls.js';
 import { hasStatus } from './turns.js';
 
-const FINISH = statement(`
+const finishText = (leavesLocked: boolean): string => `
   with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json)),
   lk as (
     select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id
     where t.id = any ($2::uuid[]) and ${hasStatus('running')} and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count
-    order by t.id for update of t
+    order by t.id for update of t${skipping(leavesLocked)}
   ),
   heads as (
-    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b
+    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
   ),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + heads.call_count from heads where b.id = heads.output_box_id
@@ -47,7 +56,12 @@ const FINISH = statement(`
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
     select up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id, up.view_position, up.head_position from up
   )
-  select up.id as turn_id, up.attempt, up.base from up`);
+  select up.id as turn_id, up.attempt, up.base from up`;
+const FINISH = statement(finishText(false));
+const FINISH_UNLOCKED = statement(finishText(true));
+
+const LOOK_AT_TURNS = statement(`
+  select t.id, t.epoch, t.holder_id, t.pending_calls from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('running')}`);
 
 interface FinishRow extends pg.QueryResultRow {
   turn_id: TurnId;
@@ -63,7 +77,7 @@ export interface FinishedStep {
 
 /**
  * Records the results of steps and opens the next ones, in one statement. Results that were recorded before return the outcome of that time.
- * With a limit for locks it works like a repetition.
+ * With a limit for locks it works like a repetition. With `leavesLocked` a turn whose row or tape is locked is missing.
  *
  * @param steps - The results of each are those of all calls of its open step, in call order.
  * @returns By turn. A turn that is missing is in other hands or has an answered call: `advanceTurns` tells which.
@@ -77,7 +91,7 @@ export function finishSteps(
     (isRepeated) =>
       isRepeated || lockMs !== undefined
         ? transactOnce(pool, limited({ lockMs }, finishAgain(steps)))
-        : finishOnce(pool, steps),
+        : finishOnce(pool, steps, options.leavesLocked),
     { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
 }
@@ -85,6 +99,7 @@ export function finishSteps(
 async function finishOnce(
   db: Queryable,
   steps: readonly Advance[],
+  leavesLocked = false,
 ): Promise<ReadonlyMap<TurnId, FinishedStep>> {
   const records = steps.map((step) => ({
     turn_id: step.turnId,
@@ -98,8 +113,31 @@ async function finishOnce(
       ...cardRecord(result.card),
     })),
   }));
-  const rows = await run<FinishRow>(db, FINISH, [JSON.stringify(records), steps.map((step) => step.turnId)]);
+  const rows = await run<FinishRow>(db, leavesLocked ? FINISH_UNLOCKED : FINISH, [
+    JSON.stringify(records),
+    steps.map((step) => step.turnId),
+  ]);
   return new Map(rows.map((row) => [row.turn_id, { attempt: row.attempt, basePosition: row.base }] as const));
+}
+
+/** Of steps that were not finished with `leavesLocked`, the turns that were left out because a row was locked: nothing has answered their calls. */
+export async function findLockedSteps(
+  pool: pg.Pool,
+  steps: readonly Advance[],
+): Promise<ReadonlySet<TurnId>> {
+  interface TurnRow extends pg.QueryResultRow {
+    id: TurnId;
+    epoch: number;
+    holder_id: WorkerId | null;
+    pending_calls: number;
+  }
+  const rows = await runRetrying<TurnRow>(pool, LOOK_AT_TURNS, [steps.map(({ turnId }) => turnId)]);
+  const turns = new Map(rows.map((row) => [row.id, row]));
+  const isLocked = ({ turnId, epoch, holderId, results }: Advance): boolean => {
+    const turn = turns.get(turnId);
+    return turn?.epoch === epoch && turn.holder_id === holderId && turn.pending_calls === results.length;
+  };
+  return new Set(steps.filter(isLocked).map(({ turnId }) => turnId));
 }
 
 const finishAgain =

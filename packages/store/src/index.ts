@@ -153,8 +153,9 @@ export {
   type LostCall,
   type UnendedMember,
 } from './failed-turns.js';
-export { type FinishedStep, finishSteps } from './finish-steps.js';
+export { type FinishedStep, findLockedSteps, finishSteps } from './finish-steps.js';
 export { findRings, findSettled } from './first-tries.js';
+export { inImportOrder } from './import-order.js';
 export {
   type CallLine,
   type CardLine,
@@ -373,8 +374,10 @@ export {
   type EmptyTape,
   endImport,
   findImport,
+  type ImportKey,
   type KnownImport,
   loadFolderFacts,
+  lockImport,
   openStage,
   stageEntries,
   type TapeFolderFacts,

@@ -13,7 +13,13 @@ export interface LockLimit {
 /** A try of work on a batch of items that may wait only briefly for each lock. */
 export type LimitedTry = BatchTry & LockLimit;
 
-/** Call it first in a transaction; it is sent with the first statement. */
+/** How long a batch that leaves locked items out waits for a tape where it cannot leave out one item alone. */
+export const TAPE_LOCK_MS = 50;
+
+/** Of a row lock in a statement for many: a locked row is left out, or waited for. */
+export const skipping = (leavesLocked: boolean): string => (leavesLocked ? ' skip locked' : '');
+
+/** Limits the waits of the statements that follow in the transaction; it is sent with the first statement. */
 export function limitLocks(tx: Tx, { lockMs }: LockLimit): void {
   if (lockMs === undefined) return;
   // 0 would mean no limit. If this fails, the next statement of the transaction fails too.

@@ -92,6 +92,29 @@ test('a notice moves no anchor', async () => {
   expect(await tapeRow()).toMatchObject({ head_position: 4, last_anchor_position: 1, view_position: 1 });
 });
 
+test('a tape that has grown is written to as the caller then says, once', async () => {
+  const item = handoff();
+  const asked: number[] = [];
+  const late = {
+    ...item,
+    headPosition: 2,
+    ifGrown: (lastAnchorPosition: number) => {
+      asked.push(lastAnchorPosition);
+      return { entries: item.entries, viewFrom: 3 };
+    },
+  };
+  expect(await writeMidStep(world.pool, late)).toEqual({ outcome: 'written', attempt: 1 });
+  const written = { head_position: 5, last_anchor_position: 4, view_position: 3, anchor_count: 2 };
+  expect(await tapeRow()).toEqual(written);
+  expect(await attempts()).toEqual([{ attempt: 1, from_position: 3, to_position: 5, code: null }]);
+  // Sent again, when its answer was lost.
+  expect(await writeMidStep(world.pool, late)).toEqual({ outcome: 'written', attempt: 1 });
+  expect(await tapeRow()).toEqual(written);
+  expect(asked).toEqual([1, 4]);
+  const exact = { ...late, headPosition: 5, entries: handoff().entries, ifGrown: () => expect.unreachable() };
+  expect(await writeMidStep(world.pool, exact)).toMatchObject({ outcome: 'written' });
+});
+
 test.each([
   ['a tape that has grown', 'moved', { headPosition: 2 }],
   ['another epoch', 'fenced', { epoch: 2 }],

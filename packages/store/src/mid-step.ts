@@ -2,7 +2,7 @@
  * What the worker of a turn writes to its tape while a step is open, before its model call or after one that failed: a
  * notice, or a handoff of the kernel's own. All of it or nothing, under the turn's fence.
  *
- * M1  Nothing is written when the tape has grown since the caller read it: what was planned would no longer be true.
+ * M1  Nothing is written when the tape has grown since the caller read it, unless the caller says what to write then (`ifGrown`).
  * M2  The same again changes nothing: it is known by its first card.
  */
 import type { BoxId, EntryKind, JsonValue, NewCard, TurnId, WorkerId } from '@boxcar/kernel';
@@ -28,6 +28,13 @@ export interface MidStep {
   readonly entries: readonly MidStepEntry[];
   /** Given: the first entry is an anchor, and views begin here; null: with it. */
   readonly viewFrom?: number | null;
+  /**
+   * What is written when others have appended meanwhile, with cards of the same ids. The tape is locked while this is asked. Absent:
+   * nothing.
+   *
+   * @param lastAnchorPosition - Of the tape as it is now.
+   */
+  readonly ifGrown?: ((lastAnchorPosition: number) => Pick<MidStep, 'entries' | 'viewFrom'>) | undefined;
   /** The attempt whose call has failed: it is closed with its error, and the next one is open. */
   readonly failed?: NonNullable<StepCommit['step']>;
 }
@@ -125,28 +132,45 @@ async function closeAttempt(
   return { outcome: 'written', attempt: attempt + 1 };
 }
 
+const LOCK_TAPE = statement(
+  'select head_position, last_anchor_position from boxcar.boxes where id = $1 for no key update',
+);
+
+/** The item as it is written to the tape that it finds. */
+async function placeOn(tx: Tx, boxId: BoxId, item: MidStep): Promise<MidStep> {
+  if (item.ifGrown === undefined) return item;
+  const [tape] = await run<{ head_position: number; last_anchor_position: number }>(tx, LOCK_TAPE, [boxId]);
+  if (tape === undefined || tape.head_position === item.headPosition) return item;
+  return { ...item, headPosition: tape.head_position, ...item.ifGrown(tape.last_anchor_position) };
+}
+
+const recordsOf = ({ entries }: MidStep): string =>
+  JSON.stringify(
+    entries.map(({ kind, card, payload, anchorName }, index) => ({
+      n: index + 1,
+      kind,
+      payload: payload ?? null,
+      anchor_name: anchorName ?? null,
+      card: card === undefined ? null : cardRecord(card),
+    })),
+  );
+
 /** Appends to the tape of a turn between the opening of a step and its commit. The first entry has a card. */
 export function writeMidStep(pool: pg.Pool, item: MidStep): Promise<MidStepOutcome> {
-  const { turnId, epoch, holderId, headPosition, entries, viewFrom } = item;
-  const firstCardId = entries.find(({ card }) => card !== undefined)?.card?.id;
-  const records = entries.map(({ kind, card, payload, anchorName }, index) => ({
-    n: index + 1,
-    kind,
-    payload: payload ?? null,
-    anchor_name: anchorName ?? null,
-    card: card === undefined ? null : cardRecord(card),
-  }));
+  const { turnId, epoch, holderId } = item;
   return transaction(pool, async (tx): Promise<MidStepOutcome> => {
     const [turn] = await run<LockRow>(tx, LOCK, [turnId, epoch, holderId]);
     if (turn === undefined) return { outcome: 'fenced' };
+    const placed = await placeOn(tx, turn.output_box_id, item);
+    const { headPosition, entries, viewFrom } = placed;
     const [head] = await run<HeadRow>(tx, APPEND, [
       turn.output_box_id,
       headPosition,
       entries.length,
       viewFrom !== undefined,
       viewFrom ?? null,
-      firstCardId,
-      JSON.stringify(records),
+      entries.find(({ card }) => card !== undefined)?.card?.id,
+      recordsOf(placed),
       turnId,
       turn.agent_id,
     ]);

@@ -4,6 +4,7 @@
  *
  * N1  An end makes its notice due by itself (`turns.notifies` of a turn that has ended): there is no moment in which it could be lost.
  * N2  The message is appended once, under a key of the turn, in a transaction of its own: agent, turns, tape are locked in this order.
+ *     Once the tape is locked, the maker of the session must have the right to append to it; otherwise nothing is told.
  * N3  A turn of the parent's agent that is under way or queued then is to read it; when it ends without having read so far
  *     (`turns.unseen_position`), another one is due. Without such a turn the agent gets one, submitted under a key. A turn that waits for
  *     the session's gets the result as that of its call, and is waited for no more.
@@ -53,8 +54,8 @@ export interface Notice {
     /** The parent's tape as it is now, and its agent; null: there is none any more. */
     readonly parentBoxId: BoxId | null;
     readonly parentAgentId: AgentId | null;
-    /** Who forked the session; null: it is gone. */
-    readonly makerId: AgentId | null;
+    /** The agent that forked the session, by whose right its ends are told. */
+    readonly makerId: AgentId;
     /** A turn of that agent waited for this one to its end: it gets the result as that of its call. */
     readonly isAwaited: boolean;
   } | null;
@@ -111,8 +112,7 @@ const LOAD = statement(`
     t.output_box_id as "outputBoxId", t.start_position as "startPosition",
     coalesce((select e.position from boxcar.tape_entries e where e.box_id = b.id and e.turn_id = t.id order by e.position desc limit 1), b.head_position) as "lastPosition",
     case when t.notifies then (
-      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'isAwaited', ${IS_AWAITED},
-        'makerId', (select a.owner_agent_id from boxcar.agents a where a.id = t.agent_id))
+      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'makerId', coalesce((select a.owner_agent_id from boxcar.agents a where a.id = t.agent_id), t.agent_id), 'isAwaited', ${IS_AWAITED})
       from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
     t.unseen_position as "unseenPosition",
     case when t.notifies then array[t.id] else array(select c.id from (${UNREAD_CAUSES}) c) end as "causeIds"
@@ -172,7 +172,9 @@ export type Told =
   /** The agent has no turn that would read it. */
   | 'wake'
   /** The parent was reset meanwhile, or has ended as a fork: look again. */
-  | 'moved';
+  | 'moved'
+  /** The maker of the session may not tell it, or not wake the parent's agent, any more: nothing is told. */
+  | 'forbidden';
 
 /**
  * Appends the message of a turn's end to the parent's tape, once, and says who will read it. The maker of a session that may not give
@@ -190,11 +192,11 @@ export function tellEnd(
   const parentBoxId = session?.parentBoxId ?? null;
   const parentAgentId = session?.parentAgentId ?? null;
   return transactWithin(pool, limit, async (tx): Promise<Told> => {
-    if (parentBoxId === null) {
+    if (session === null || parentBoxId === null) {
       await run(tx, TOLD, [turnId]);
       return 'told';
     }
-    const makerId = session?.makerId ?? agentId;
+    const { makerId } = session;
     await lockGrants(tx, [parentBoxId], makerId);
     if (parentAgentId !== null && (await run(tx, LOCK_AGENT, [parentAgentId, parentBoxId])).length === 0)
       return 'moved';
@@ -204,18 +206,19 @@ export function tellEnd(
     const appended = await appendWithin(tx, {
       boxId: parentBoxId,
       projectId,
-      actorId: agentId,
+      // The maker tells by its own right; that it has none any more is said by the tape's agent.
+      actorId: refusal === undefined ? session.makerId : (parentAgentId ?? session.makerId),
       dedupKey: refusal === undefined ? `fork-result:${turnId}` : `not-told:${agentId}`,
       entries: [refusal === undefined ? entry : why(refusal)],
-      access: 'trusted',
     });
-    if (appended.outcome !== 'appended') return 'moved';
-    if (refusal !== undefined) {
+    // On a tape without an agent nobody can write the event.
+    if (appended.outcome === 'forbidden' || (refusal !== undefined && appended.outcome === 'appended')) {
       await run(tx, TOLD, [turnId]);
-      return 'told';
+      return 'forbidden';
     }
+    if (appended.outcome !== 'appended') return 'moved';
     if (parentAgentId !== null) await run(tx, MAY_READ, [turnId, parentAgentId]);
-    if (parentAgentId !== null && session?.isAwaited !== true) {
+    if (parentAgentId !== null && !session.isAwaited) {
       if (reader === null) return 'wake';
       await run(tx, SET_UNSEEN, [reader, appended.first]);
     }
@@ -229,7 +232,7 @@ export function passUnseen(
   pool: pg.Pool,
   notice: Notice & { readonly unseenPosition: number },
   limit: LockLimit = {},
-): Promise<Exclude<Told, 'moved'>> {
+): Promise<Exclude<Told, 'moved' | 'forbidden'>> {
   const { turnId, agentId, outputBoxId, unseenPosition } = notice;
   return transactWithin(pool, limit, async (tx) => {
     const [read] = await run<{ has_read: boolean }>(tx, HAS_READ, [turnId, unseenPosition]);
@@ -264,10 +267,9 @@ export function closeNotice(
     await appendWithin(tx, {
       boxId,
       projectId,
-      actorId: agentId,
+      actorId: session?.parentAgentId ?? agentId,
       dedupKey: `not-started:${turnId}:${unseenPosition ?? 'end'}`,
       entries: why,
-      access: 'trusted',
     });
   });
 }

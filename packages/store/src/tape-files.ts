@@ -57,6 +57,13 @@ const END_IMPORT = statement(
   "update boxcar.operations set request_hash = decode($3, 'hex'), response = $4 where project_id = $1 and idempotency_key = $2",
 );
 
+const ADD_IMPORT = statement(`
+  insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made) values ($1, $2, 'import', decode($3, 'hex'), $4, '{}')
+  on conflict do nothing`);
+const LOCK_IMPORT = statement(
+  "select encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2 for update",
+);
+
 /** An import by the key that names it. */
 export interface ImportKey {
   readonly projectId: ProjectId;
@@ -87,6 +94,17 @@ export async function beginImport(tx: Tx, { projectId, key }: ImportKey): Promis
   return (await run(tx, BEGIN_IMPORT, [projectId, key])).length > 0;
 }
 
+/** Locks the key of an import, as it has been used before, or as `first` says. */
+export async function lockImport(
+  tx: Tx,
+  { projectId, key }: ImportKey,
+  first: KnownImport,
+): Promise<KnownImport> {
+  await run(tx, ADD_IMPORT, [projectId, key, first.hash, JSON.stringify(first.response)]);
+  const [known] = await run<KnownImport>(tx, LOCK_IMPORT, [projectId, key]);
+  return known ?? first;
+}
+
 /** Stores the answer for repetitions of this import. */
 export async function endImport(
   tx: Tx,
@@ -101,7 +119,7 @@ const OPEN_STAGE = statement(`
   create temporary table boxcar_import (file int, n int, kind text, card_id uuid, tokens int, payload json, anchor_name text, author_id text, meta jsonb,
     created_at timestamptz, primary key (file, n)) on commit drop`);
 const STAGE = statement(`
-  with x as materialized (select * from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})),
+  with x as materialized (select * from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS}) where $2::int + x.n > $4::int),
   cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where x.is_new)
   insert into pg_temp.boxcar_import select $1::int, $2::int + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.entry_author, x.entry_meta,
     coalesce(x.entry_date, now()) from x`);
@@ -149,30 +167,46 @@ export async function openStage(tx: Tx): Promise<void> {
  * Writes the cards of entries, and stages the entries for `appendStaged`. Locks no tape.
  *
  * @param staged.records - The entries as `entryRecords` gives them.
- * @param staged.after - How many entries of the file were staged before.
+ * @param staged.after - How many entries of the file precede them.
+ * @param staged.written - How many entries of the file are on the tape already: these are passed over. Default 0.
  */
 export async function stageEntries(
   tx: Tx,
-  { file, after, records }: { readonly file: number; readonly after: number; readonly records: string },
+  staged: {
+    readonly file: number;
+    readonly after: number;
+    readonly records: string;
+    readonly written?: number;
+  },
 ): Promise<void> {
-  await run(tx, STAGE, [file, after, records]);
+  const { file, after, records, written = 0 } = staged;
+  await run(tx, STAGE, [file, after, records, written]);
 }
 
-/** Appends the `count` staged entries of a file, at least one. The tape stays locked until the end of the transaction. */
+/**
+ * Appends the staged entries of a file up to the `count`th, at least one. The tape stays locked until the end of the transaction.
+ *
+ * @param staged.written - As for `stageEntries`.
+ */
 export async function appendStaged(
   tx: Tx,
-  staged: TapeActor & { readonly boxId: BoxId; readonly file: number; readonly count: number },
+  staged: TapeActor & {
+    readonly boxId: BoxId;
+    readonly file: number;
+    readonly count: number;
+    readonly written?: number;
+  },
 ): Promise<AppendResult> {
-  const { boxId, projectId, actorId, file, count } = staged;
+  const { boxId, projectId, actorId, file, count, written = 0 } = staged;
   await run(tx, LOCK_TAPE, [boxId, projectId]);
   let first = 0;
   let head = 0;
-  for (let after = 0; after < count; after += STAGED_PER_APPEND) {
+  for (let after = written; after < count; after += STAGED_PER_APPEND) {
     const values = [boxId, projectId, actorId, file, after, Math.min(after + STAGED_PER_APPEND, count)];
     const [row] = await run<StagedRow>(tx, APPEND_STAGED, values);
     if (row === undefined) return { outcome: 'not_found' };
     if (row.outcome !== 'appended') return { outcome: row.outcome };
-    if (after === 0) first = row.first;
+    if (after === written) first = row.first;
     head = row.head;
   }
   return { outcome: 'appended', first, head, isRepeated: false };

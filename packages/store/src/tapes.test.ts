@@ -1,13 +1,14 @@
-import type { BoxId, WorkerId } from '@boxcar/kernel';
+import type { AgentId, BoxId, WorkerId } from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { commitSteps } from './commits.js';
+import { transaction } from './db.js';
 import { entriesStatement, findAnchor, loadEntries } from './tape-entries.js';
-import { makeFork } from './tape-forks.js';
+import { findFork, makeFork, mergeFork } from './tape-forks.js';
 import { loadTapeFacts } from './tape-info.js';
-import { findTapePlace, loadTapeSlice } from './tape-refs.js';
+import { findTapePlace, handOverTape, loadTapeSlice } from './tape-refs.js';
 import { resetTape } from './tape-reset.js';
-import { appendEntries, createTape, findTape, type NewTapeEntry } from './tapes.js';
+import { appendEntries, appendWithin, createTape, findTape, type NewTapeEntry } from './tapes.js';
 import { forkChain } from './testing/forks.js';
 import { begin, holdCommits, waitUntilBlocked } from './testing/interleave.js';
 import {
@@ -181,6 +182,99 @@ describe('an append', () => {
       world.rows("update boxcar.boxes set line_ends = '{1}' where id = $1", [open]),
     ).rejects.toMatchObject({ code: 'BX001' });
   });
+});
+
+describe('the right to append', () => {
+  interface Case {
+    readonly entries: () => readonly NewTapeEntry[];
+    readonly within?: boolean;
+  }
+  const CASES: [string, Case][] = [
+    ['a message', { entries: () => [message()] }],
+    ['an anchor', { entries: () => [anchor()] }],
+    ['a message of a primitive', { entries: () => [message()], within: true }],
+    ['an anchor of a primitive', { entries: () => [message(), anchor()], within: true }],
+  ];
+  const write = (boxId: BoxId, { entries, within }: Case, actorId: AgentId) => {
+    const request = { projectId: DEFAULT_PROJECT, actorId, boxId, entries: entries(), dedupKey: newId() };
+    return within === true
+      ? transaction(world.pool, (tx) => appendWithin(tx, request))
+      : appendEntries(world.pool, request);
+  };
+  /** A tape of one agent to which another one may append. */
+  const shared = async (): Promise<{ turn: TestTurn; guest: AgentId }> => {
+    const turn = await world.running({ profile, holder });
+    const guest = (await world.running({ profile, holder })).agentId;
+    await world.rows(
+      "insert into boxcar.grants (project_id, agent_id, box_id, mode, source) values ($1, $2, $3, 'append', 'test')",
+      [DEFAULT_PROJECT, guest, turn.tapeId],
+    );
+    return { turn, guest };
+  };
+
+  test.each(CASES)('that was taken back while %s waited for the tape counts no more', async (_what, each) => {
+    const { turn, guest } = await shared();
+    expect((await write(turn.tapeId, each, guest)).outcome).toBe('appended');
+    const { head } = await tapeOf(turn);
+    await using elsewhere = await begin(world.pool);
+    await elsewhere.query('select from boxcar.boxes where id = $1 for no key update', [turn.tapeId]);
+    const late = write(turn.tapeId, each, guest);
+    await waitUntilBlocked(world.pool, { by: elsewhere.pid });
+    await world.rows('delete from boxcar.grants where box_id = $1 and agent_id = $2', [turn.tapeId, guest]);
+    await elsewhere.query('commit');
+    expect(await late).toEqual({ outcome: 'forbidden' });
+    expect(await tapeOf(turn)).toMatchObject({ head });
+  });
+
+  test('that was taken back while a merge waited for the tape counts no more', async () => {
+    const { turn, guest } = await shared();
+    const boxId = newId<'box'>();
+    const fork = { boxId, projectId: DEFAULT_PROJECT, parentBoxId: turn.tapeId, openedBy: guest, upto: null };
+    await makeFork(world.pool, { ...fork, turnId: null, key: 'fork', mergeBack: true, onError: 'merge' });
+    const row = await findFork(world.pool, DEFAULT_PROJECT, boxId);
+    if (row === undefined) throw new Error('no fork');
+    await using elsewhere = await begin(world.pool);
+    await elsewhere.query('select from boxcar.boxes where id = $1 for no key update', [turn.tapeId]);
+    const late = mergeFork(world.pool, row, { parentBoxId: turn.tapeId, authorId: guest });
+    await waitUntilBlocked(world.pool, { by: elsewhere.pid });
+    await world.rows('delete from boxcar.grants where box_id = $1 and agent_id = $2', [turn.tapeId, guest]);
+    await elsewhere.query('commit');
+    expect(await late).toMatchObject({ outcome: 'forbidden' });
+  });
+
+  test.each(CASES)('that was given while %s waited for the tape counts', async (_what, each) => {
+    const { turn, guest } = await shared();
+    await world.rows('delete from boxcar.grants where box_id = $1', [turn.tapeId]);
+    await using elsewhere = await begin(world.pool);
+    await elsewhere.query('select from boxcar.boxes where id = $1 for no key update', [turn.tapeId]);
+    const late = write(turn.tapeId, each, guest);
+    await waitUntilBlocked(world.pool, { by: elsewhere.pid });
+    await world.rows(
+      "insert into boxcar.grants (project_id, agent_id, box_id, mode, source) values ($1, $2, $3, 'append', 'test')",
+      [DEFAULT_PROJECT, guest, turn.tapeId],
+    );
+    await elsewhere.query('commit');
+    expect(await late).toMatchObject({ outcome: 'appended' });
+  });
+
+  test.each(CASES)(
+    'of an owner counts no more when the tape was handed over while %s waited for it',
+    async (_what, each) => {
+      const { turn, guest } = await shared();
+      await using elsewhere = await begin(world.pool);
+      await elsewhere.query('select from boxcar.boxes where id = $1 for no key update', [turn.tapeId]);
+      const late = write(turn.tapeId, each, turn.agentId);
+      await waitUntilBlocked(world.pool, { by: elsewhere.pid });
+      await handOverTape(elsewhere, {
+        projectId: DEFAULT_PROJECT,
+        boxId: turn.tapeId,
+        fromAgentIds: [turn.agentId],
+        newOwnerId: guest,
+      });
+      await elsewhere.query('commit');
+      expect(await late).toEqual({ outcome: 'forbidden' });
+    },
+  );
 });
 
 describe('a reset', () => {

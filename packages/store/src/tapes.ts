@@ -160,8 +160,6 @@ export interface AppendRequest extends TapeActor {
   readonly isNamed?: boolean;
   /** The head that the caller has seen: appended only behind it. */
   readonly expectedHead?: number | undefined;
-  /** For code that has made its own check of who may. */
-  readonly access?: 'actor' | 'trusted';
 }
 
 export type AppendResult =
@@ -196,28 +194,38 @@ export const OPEN_STEP = `open_step as materialized (
         where r.box_id = tape.id and r.position > s.head and r.turn_id = t.id and r.step = t.step_count and r.kind = 'tool_result')
   ),`;
 
-const appendText = (hasAnchor: boolean): string => `
+interface AppendShape {
+  readonly hasAnchor: boolean;
+  /** An earlier statement of the transaction has locked the tape. */
+  readonly isLocked: boolean;
+}
+
+/**
+ * Owners may append whatever was committed while the statement waited for the lock: it sees the new owner in the row that it has
+ * locked, but grants as they were when it began. So the right of anybody else is read only by a statement begun after the lock.
+ */
+const appendText = ({ hasAnchor, isLocked }: AppendShape): string => `
   with x as materialized (select * from json_to_recordset($4::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})),
   tape as materialized (
-    select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, $7::boolean or ${OWNS} or ${grantOf('append')} is not null as may_append
+    select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, ${OWNS}${isLocked ? ` or ${grantOf('append')} is not null` : ''} as may_append
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b
   ),
   verdict as materialized (
     select tape.*, known.position as known,
-      case when not may_append then 'forbidden' when known.position is not null then 'appended' when archived_at is not null then 'archived'
+      case when not may_append then '${isLocked ? 'forbidden' : 'not_own'}' when known.position is not null then 'appended' when archived_at is not null then 'archived'
         when fork_status <> 'open' then 'closed' when head_position <> $6::bigint then 'conflict' else 'appended' end as outcome
     from tape left join lateral (select e.position from boxcar.tape_entries e where e.box_id = tape.id and e.dedup_key = $5 offset 0) known on true
   ),
   ${hasAnchor ? OPEN_STEP : ''}
   moved as (
-    update boxcar.boxes b set head_position = b.head_position + $8::int${
+    update boxcar.boxes b set head_position = b.head_position + $7::int${
       hasAnchor
-        ? `, last_anchor_position = b.head_position + $9::int, view_anchor_position = null, anchor_count = coalesce(b.anchor_count, 1) + $10::int,
-      view_position = least((select first from open_step), b.head_position + $9::int)`
+        ? `, last_anchor_position = b.head_position + $8::int, view_anchor_position = null, anchor_count = coalesce(b.anchor_count, 1) + $9::int,
+      view_position = least((select first from open_step), b.head_position + $8::int)`
         : ''
     }
     from verdict v where b.id = v.id and v.outcome = 'appended' and v.known is null
-    returning b.id, b.head_position, b.head_position - $8::int as base
+    returning b.id, b.head_position, b.head_position - $7::int as base
   ),
   cards as (
     insert into ${CARD_TARGET} select ${CARD_VALUES} from moved cross join x where x.is_new
@@ -231,8 +239,9 @@ const appendText = (hasAnchor: boolean): string => `
   select v.outcome, v.known is not null as is_repeated, coalesce(v.known, m.base + 1) as first, coalesce(m.head_position, v.head_position) as head
   from verdict v left join moved m on true`;
 
-const APPEND = statement(appendText(false));
-const APPEND_ANCHORS = statement(appendText(true));
+const APPEND_OWN = statement(appendText({ hasAnchor: false, isLocked: false }));
+const APPEND = statement(appendText({ hasAnchor: false, isLocked: true }));
+const APPEND_ANCHORS = statement(appendText({ hasAnchor: true, isLocked: true }));
 export const LOCK_TAPE = statement(
   "select id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'tape' for no key update",
 );
@@ -251,7 +260,7 @@ const SAME = statement(`
     left join boxcar.tape_entries e on e.box_id = $1 and e.position = $2 - 1 + x.n left join boxcar.cards c on c.id = e.card_id`);
 
 interface AppendRow extends pg.QueryResultRow {
-  outcome: Exclude<AppendResult['outcome'], 'mismatch'>;
+  outcome: Exclude<AppendResult['outcome'], 'mismatch'> | 'not_own';
   is_repeated: boolean;
   first: number;
   head: number;
@@ -287,7 +296,6 @@ const appendValues = (request: AppendRequest): unknown[] => [
   entryRecords(request),
   request.dedupKey,
   request.expectedHead ?? null,
-  request.access === 'trusted',
   request.entries.length,
 ];
 
@@ -297,23 +305,36 @@ const anchorValues = ({ entries }: AppendRequest): unknown[] => [
   entries.filter(isAnchor).length,
 ];
 
-async function readAppend(db: Queryable, request: AppendRequest): Promise<AppendResult> {
-  const [row] = await (hasAnchor(request)
-    ? run<AppendRow>(db, APPEND_ANCHORS, [...appendValues(request), ...anchorValues(request)])
-    : run<AppendRow>(db, APPEND, appendValues(request)));
+/** What one try of an append gives; `not_own`: the tape must be locked before it is known whether the actor may. */
+type Tried = AppendResult | { readonly outcome: 'not_own' };
+
+function toTried(row: AppendRow | undefined): Tried {
   if (row === undefined) return { outcome: 'not_found' };
   const { outcome, first, head, is_repeated: isRepeated } = row;
   if (outcome === 'appended') return { outcome, first, head, isRepeated };
   return outcome === 'conflict' ? { outcome, head } : { outcome };
 }
 
+/** In one statement, without anchors, for the owner, maker or operator. */
+const appendOwn = async (db: Queryable, request: AppendRequest): Promise<Tried> =>
+  toTried((await run<AppendRow>(db, APPEND_OWN, appendValues(request)))[0]);
+
+/** For anybody, in the transaction that has locked the tape. */
+async function appendLocked(tx: Tx, request: AppendRequest): Promise<AppendResult> {
+  const [row] = await (hasAnchor(request)
+    ? run<AppendRow>(tx, APPEND_ANCHORS, [...appendValues(request), ...anchorValues(request)])
+    : run<AppendRow>(tx, APPEND, appendValues(request)));
+  const tried = toTried(row);
+  return tried.outcome === 'not_own' ? { outcome: 'forbidden' } : tried;
+}
+
 const isAnchor = ({ kind }: NewTapeEntry): boolean => kind === 'anchor';
 const hasAnchor = ({ entries }: AppendRequest): boolean => entries.some(isAnchor);
 
 /** Sent together: the second begins once the first has its lock. */
-async function sendAnchors(tx: Tx, request: AppendRequest): Promise<AppendResult> {
+async function lockAndAppend(tx: Tx, request: AppendRequest): Promise<AppendResult> {
   const locked = run(tx, LOCK_TAPE, [request.boxId, request.projectId]);
-  const [, result] = await Promise.all([locked, readAppend(tx, request)]);
+  const [, result] = await Promise.all([locked, appendLocked(tx, request)]);
   return result;
 }
 
@@ -342,7 +363,9 @@ async function judgeRepeat(
  * other locks before (run → agent → turn → tape). An anchor moves where views begin, whatever steps of turns are open.
  */
 export async function appendWithin(tx: Tx, request: AppendRequest): Promise<AppendResult> {
-  const result = await (hasAnchor(request) ? sendAnchors(tx, request) : readAppend(tx, request));
+  const tried = hasAnchor(request) ? await lockAndAppend(tx, request) : await appendOwn(tx, request);
+  // The first statement has locked the tape.
+  const result = tried.outcome === 'not_own' ? await appendLocked(tx, request) : tried;
   return judgeRepeat(tx, request, result);
 }
 
@@ -352,10 +375,12 @@ const isKeyTaken = (error: unknown): boolean =>
 
 /** Appends in a transaction of its own; what a lost connection leaves in doubt is tried again under the same key. */
 export async function appendEntries(pool: pg.Pool, request: AppendRequest): Promise<AppendResult> {
-  const append = (): Promise<AppendResult> =>
-    hasAnchor(request)
-      ? transactAtOnce(pool, (tx) => sendAnchors(tx, request))
-      : retryTransient(() => readAppend(pool, request));
+  const append = async (): Promise<AppendResult> => {
+    const tried: Tried = hasAnchor(request)
+      ? { outcome: 'not_own' }
+      : await retryTransient(() => appendOwn(pool, request));
+    return tried.outcome === 'not_own' ? transactAtOnce(pool, (tx) => lockAndAppend(tx, request)) : tried;
+  };
   const result = await append().catch((error: unknown) => {
     if (!isKeyTaken(error)) throw error;
     return append();

@@ -12,7 +12,7 @@ import type {
 import type pg from 'pg';
 import { type ExpandedCard, expandContexts, expandShown } from './boxes.js';
 import type { Build } from './build.js';
-import { type ClaimedTurn, claimOnce } from './claims.js';
+import { type ClaimedTurn, type ClaimOutcome, claimOnce } from './claims.js';
 import { onConnection, type Queryable, retryBatch, run, statement, type Tx, transactOnce } from './db.js';
 import { type KnownTapes, knownParameter, UNKNOWN_PART } from './known-tapes.js';
 import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
@@ -160,7 +160,7 @@ export type ViewedClaim =
       /** The rows of its view, or the rest of those that were known; undefined when they are too many to come along. */
       readonly view: LoadedView | undefined;
     }
-  | { readonly outcome: 'stale' };
+  | Exclude<ClaimOutcome, { readonly outcome: 'claimed' }>;
 
 /**
  * Takes dispatched turns and reads their views in one round trip: the claim and the tapes sent together on one connection, each
@@ -189,7 +189,7 @@ export async function claimWithViews(
       ...retriesOf({ lockMs }),
       ...attempt,
     });
-    return claims.map((claim) => (claim.outcome === 'stale' ? claim : { ...claim, view: undefined }));
+    return claims.map((claim) => (claim.outcome === 'claimed' ? { ...claim, view: undefined } : claim));
   }
   const turnIds = [...new Set(rings.map((ring) => ring.turnId))];
   const known = knownParameter(options.known ?? new Map());
@@ -197,7 +197,12 @@ export async function claimWithViews(
   let reading: ReturnType<typeof expandShown> | undefined;
   const claimOn = async (db: Queryable, isRepeated: boolean) => {
     const claimed: Queryable = { query: (config) => queryLimited(pool, db, config) };
-    const claiming = claimOnce(claimed, rings, { holderId, build, isRepeated });
+    const claiming = claimOnce(claimed, rings, {
+      holderId,
+      build,
+      isRepeated,
+      leavesLocked: attempt.leavesLocked === true && !isRepeated,
+    });
     // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
     const viewing = run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]).catch(
       () => [],
@@ -212,7 +217,7 @@ export async function claimWithViews(
   const contexts = (await reading?.catch(() => undefined)) ?? new Map();
   const tapes = readTapes(entries);
   return outcomes.map((outcome): ViewedClaim => {
-    if (outcome.outcome === 'stale') return outcome;
+    if (outcome.outcome !== 'claimed') return outcome;
     const { turn } = outcome;
     const tape = tapes.get(turn.turnId);
     const boxIds = new Set([turn.contextBoxId, ...(tape?.boxIds ?? [])]);

@@ -104,20 +104,24 @@ export function addExport(group: Command, run: Run): void {
 export function addImport(group: Command, run: Run): void {
   group
     .command('import')
-    .description('Make a tape of a folder or of a file of JSON lines, all of it or nothing.')
+    .description('Make a tape of a folder or of a file of JSON lines, or append them to one.')
     .argument('<path>', 'a folder that export wrote, or a file of lines')
     .argument('[tape]', 'its name here (that of the manifest)')
-    .option('--append', 'also behind the entries of a tape that exists')
-    .option('--key <key>', 'names this import: the same again imports nothing and gives the first answer')
+    .option('--append', 'also after the entries of a tape that exists, chunk by chunk')
+    .option(
+      '--key <key>',
+      'names this import: the same again imports what is missing and gives the first answer',
+    )
     .option(...AS)
     .option(...PROJECT)
     .addHelpText(
       'after',
       helpOf({
-        remarks: 'A broken line is named by its number, and nothing is imported.',
+        remarks:
+          'A broken line is named by its number, and nothing is imported. An append that was killed leaves whole chunks; with --key the same command again appends the rest.',
         examples: [
           'boxcar tape import backup/writer-1 writer-copy',
-          'boxcar tape import session/tape/main.jsonl notes --append',
+          'boxcar tape import session/tape/main.jsonl notes --append --key monday',
         ],
       }),
     )

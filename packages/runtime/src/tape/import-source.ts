@@ -3,9 +3,16 @@
  * for an unreadable line has its number.
  */
 import { createHash, type Hash } from 'node:crypto';
-import { KernelError, parseSessionGraph, parseTapeDate, type TapeLine, tapeLineReader } from '@boxcar/kernel';
+import {
+  KernelError,
+  parseId,
+  parseSessionGraph,
+  parseTapeDate,
+  type TapeLine,
+  type ToolCallId,
+  tapeLineReader,
+} from '@boxcar/kernel';
 import { entryRecords, type NewTapeEntry } from '@boxcar/store';
-import { newId } from '../packer.js';
 import { type EntryAuthor, toNewEntry } from './entry-input.js';
 import { TextSpool } from './text-spool.js';
 
@@ -37,6 +44,8 @@ export interface ReadChunk {
   readonly file: number;
   /** How many entries of that file precede this chunk. */
   readonly after: number;
+  /** How many entries it has. */
+  readonly entries: number;
   /** In the form that `stageEntries` expects. */
   readonly records: string;
 }
@@ -81,12 +90,36 @@ function toEntries({ drafts, record }: TapeLine, actor: EntryAuthor): readonly N
   return drafts.map((draft) => toNewEntry({ kind: 'draft', draft, createdAt }, actor));
 }
 
+interface ReadOptions {
+  readonly actor: EntryAuthor;
+  /** For the calls in the lines, in order. */
+  readonly newCallId: () => ToolCallId;
+}
+
+/**
+ * Ids that follow from the key of an import: whoever goes on with it gives its calls the same ids, so that results find the calls which
+ * were written before.
+ */
+export function callIdsOf(...key: readonly string[]): () => ToolCallId {
+  let n = 0;
+  return () => {
+    const digest = createHash('sha256')
+      .update(JSON.stringify([...key, n++]))
+      .digest('hex');
+    // Version 8 of RFC 9562: made by a rule of its own.
+    return parseId<'tool_call'>(
+      `${digest.slice(0, 12)}8${digest.slice(13, 16)}8${digest.slice(17, 32)}`,
+      'id',
+    );
+  };
+}
+
 /** The entries of a file's lines, chunk by chunk. */
 async function* chunksOf(
   file: TapeFile,
-  { actor, hash }: { readonly actor: EntryAuthor; readonly hash: Hash | undefined },
+  { actor, newCallId, hash }: ReadOptions & { readonly hash: Hash | undefined },
 ): AsyncGenerator<{ readonly entries: readonly NewTapeEntry[]; readonly lines: number }, void, void> {
-  const read = tapeLineReader({ newCallId: () => newId<'tool_call'>() });
+  const read = tapeLineReader({ newCallId });
   let chunk = { entries: [] as NewTapeEntry[], lines: 0, characters: 0 };
   let number = 0;
   for await (const text of linesOf(file)) {
@@ -133,7 +166,7 @@ export class ReadSource implements AsyncDisposable {
    */
   static async read(
     source: TapeSource,
-    options: { readonly actor: EntryAuthor; readonly onProgress: (lines: number) => void },
+    options: ReadOptions & { readonly onProgress: (lines: number) => void },
   ): Promise<ReadSource> {
     const read = new ReadSource();
     try {
@@ -162,14 +195,14 @@ export class ReadSource implements AsyncDisposable {
 
   async #readFile(
     file: TapeFile,
-    options: { readonly actor: EntryAuthor; readonly onProgress: (lines: number) => void },
+    options: ReadOptions & { readonly onProgress: (lines: number) => void },
     hash?: Hash,
   ): Promise<void> {
     const before = this.#files.reduce((sum, { lines }) => sum + lines, 0);
     let read: ReadFile = { entries: 0, lines: 0 };
-    for await (const { entries, lines } of chunksOf(file, { actor: options.actor, hash })) {
+    for await (const { entries, lines } of chunksOf(file, { ...options, hash })) {
       await this.#spool.add(entryRecords({ entries }));
-      this.#chunks.push({ file: this.#files.length, after: read.entries });
+      this.#chunks.push({ file: this.#files.length, after: read.entries, entries: entries.length });
       read = { entries: read.entries + entries.length, lines: read.lines + lines };
       options.onProgress(before + read.lines);
     }

@@ -1,7 +1,7 @@
 import { type CardId, KernelError, type TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { eraseCards } from '@boxcar/store';
-import { waitFor } from '@boxcar/testkit';
+import { spawnNode, waitFor } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { InProcessDoorbell } from '../doorbell/in-process.js';
@@ -195,6 +195,146 @@ describe('an import in progress', () => {
       await holder.query('select pg_advisory_unlock(4711); drop trigger gate on boxcar.cards');
     }
     expect(await importing).toMatchObject({ first: 4, last: 4 });
+  });
+});
+
+describe('an import that appends', () => {
+  /** Lines of this text wait at a gate before their card is written. */
+  async function shutGate(): Promise<{ open(): Promise<void>; reached(): Promise<unknown> }> {
+    const holder = await client();
+    await holder.query(`create or replace function boxcar.wait_at_gate() returns trigger language plpgsql as
+      $$ begin perform pg_advisory_xact_lock_shared(4711); return new; end $$;
+      create trigger gate before insert on boxcar.cards for each row when (new.content::text like '%at the gate%') execute function boxcar.wait_at_gate()`);
+    await holder.query('select pg_advisory_lock(4711)');
+    return {
+      open: async () => {
+        await holder.query('select pg_advisory_unlock(4711)');
+        await holder.query('drop trigger gate on boxcar.cards');
+        await holder.end();
+      },
+      reached: () =>
+        waitFor(
+          async () =>
+            (
+              await h.rows(
+                "select from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and l.objid = 4711 and not l.granted and a.datname = current_database()",
+              )
+            ).length > 0,
+          { message: 'the import is at the gate', deadlineMs: 30_000 },
+        ),
+    };
+  }
+  const CHUNK = 500;
+  /** More than two chunks. A call is the last line of the first chunk, and its result the first of the second; the second has a gate. */
+  const lines = (): string[] =>
+    Array.from({ length: 2 * CHUNK + 10 }, (_, index) => {
+      if (index === CHUNK - 1)
+        return '{"id": 1, "kind": "tool_call", "payload": {"calls": [{"id": "c1", "function": {"name": "f", "arguments": "{}"}}]}, "meta": {}}';
+      if (index === CHUNK)
+        return '{"id": 2, "kind": "tool_result", "payload": {"results": ["found"]}, "meta": {}}';
+      return message(index === CHUNK + 100 ? 'at the gate' : `${index}`);
+    });
+  const TOTAL = 2 * CHUNK + 10;
+  const says = (content: string) => [{ kind: 'message', content }] as const;
+
+  test('locks the tape for a chunk at a time: others read and append between two chunks', async () => {
+    const tape = await h.runtime.tape(fresh());
+    const gate = await shutGate();
+    const importing = load({ box: tape.boxId }, lines(), { append: true });
+    await gate.reached();
+    expect(await linesOf(tape)).toHaveLength(CHUNK + 2);
+    expect(await tape.append(says('between'))).toMatchObject({ first: CHUNK + 3 });
+    await gate.open();
+    expect(await importing).toEqual({
+      boxId: tape.boxId,
+      isRepeated: false,
+      first: 3,
+      last: TOTAL + 3,
+      lines: TOTAL,
+      archived: 0,
+    });
+    const written = await linesOf(tape);
+    expect(written.toSpliced(CHUNK + 2, 1).slice(2)).toEqual(lines());
+    expect(written[CHUNK + 2]).toContain('between');
+  });
+
+  test('is continued under its key after a kill between two chunks, and every line is there once', async () => {
+    const tape = await h.runtime.tape(fresh());
+    const dedupKey = `killed ${tape.boxId}`;
+    const gate = await shutGate();
+    const options = { databaseUrl: h.database.url, box: tape.boxId, dedupKey, lines: lines() };
+    await using child = spawnNode(new URL('../testing/import-process.ts', import.meta.url), []);
+    child.writeLine(JSON.stringify(options));
+    await gate.reached();
+    await child.kill();
+    expect(await linesOf(tape)).toHaveLength(CHUNK + 2);
+    await tape.append(says('between'));
+    await gate.open();
+    // Other lines do not go on with it, nor does another tape.
+    expect(await code(load({ box: tape.boxId }, lines().slice(1), { append: true, dedupKey }))).toBe(
+      'idempotency_conflict',
+    );
+    expect(await code(load(fresh(), lines(), { append: true, dedupKey }))).toBe('idempotency_conflict');
+    const answer = { boxId: tape.boxId, first: 3, last: TOTAL + 3, lines: TOTAL, archived: 0 };
+    const again = () => load({ box: tape.boxId }, lines(), { append: true, dedupKey });
+    expect(await again()).toEqual({ ...answer, isRepeated: false });
+    expect(await again()).toEqual({ ...answer, isRepeated: true });
+    expect((await linesOf(tape)).toSpliced(CHUNK + 2, 1).slice(2)).toEqual(lines());
+    // The result names the call that the killed process wrote.
+    const pair = await h.rows<{ kind: string; id: string }>(
+      "select e.kind, c.content->>'tool_call_id' as id from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id where e.box_id = $1 and e.kind in ('tool_call', 'tool_result') order by e.position",
+      [tape.boxId],
+    );
+    expect(pair).toMatchObject([{ kind: 'tool_call' }, { kind: 'tool_result', id: pair[0]?.id }]);
+  });
+
+  test('ends when the right to append is taken back between two chunks, and says how far it came', async () => {
+    const tape = await h.runtime.tape(fresh());
+    await h.rows(
+      "insert into boxcar.agents (id, project_id, name) select gen_random_uuid(), id, 'guest' from boxcar.projects where name = 'default'",
+    );
+    const grant = (until?: string) =>
+      h.runtime.submit('grant_box', {
+        box_id: tape.boxId,
+        grantee: 'guest',
+        mode: 'append',
+        ...(until === undefined ? {} : { until }),
+      });
+    await grant();
+    const gate = await shutGate();
+    const dedupKey = `refused ${tape.boxId}`;
+    const again = () => load({ box: tape.boxId }, lines(), { append: true, dedupKey, as: 'guest' });
+    const importing = again().catch((error: unknown) => error);
+    await gate.reached();
+    await grant('2020-01-01T00:00:00Z');
+    await gate.open();
+    expect(await importing).toMatchObject({
+      code: 'box_not_authorized',
+      message: expect.stringMatching(
+        /may not append to tape \S+\. 500 entries were appended before\. The same import under key '.*' appends the rest\. /,
+      ),
+      details: { dedup_key: dedupKey, written: CHUNK, box_id: tape.boxId },
+    });
+    expect((await tape.info()).entries).toBe(CHUNK + 2);
+    expect(await code(again())).toBe('box_not_authorized');
+    await grant('2120-01-01T00:00:00Z');
+    expect(await again()).toMatchObject({ first: 3, last: TOTAL + 2, isRepeated: false });
+  });
+
+  test('appends nothing more to a tape that is reset between two chunks', async () => {
+    const name = fresh();
+    const tape = await h.runtime.tape(name);
+    const gate = await shutGate();
+    const dedupKey = `reset ${name}`;
+    const again = () => load(name, lines(), { append: true, dedupKey });
+    const importing = again().catch((error: unknown) => error);
+    await gate.reached();
+    await tape.reset();
+    await gate.open();
+    expect(await importing).toMatchObject({ code: 'tape_conflict', details: { written: CHUNK } });
+    expect(await code(again())).toBe('tape_conflict');
+    expect((await tape.info()).entries).toBe(2);
+    expect(await load(name, lines(), { append: true })).toMatchObject({ first: 3, last: TOTAL + 2 });
   });
 });
 

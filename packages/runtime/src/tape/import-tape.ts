@@ -1,12 +1,16 @@
 /**
  * Makes a tape out of lines in the original's form. Source: docs/tape.md, "Files".
  *
- * I1  All or nothing: one transaction, whatever the size.
- * I2  The source is read to its end before the transaction begins (`import-source.ts`).
- * I3  Locks that others need are taken last, after all cards are written: the key, the name of a new tape, the row of an existing tape.
+ * I1  A new tape is made as a whole or not at all: one transaction, whatever the size. To a tape that exists, entries are appended
+ *     chunk by chunk, each in a transaction of its own: others write between two chunks.
+ * I2  The source is read to its end before the first transaction begins (`import-source.ts`).
+ * I3  Locks that others need are taken last, after the cards are written: the key and the name of a new tape, the row of an existing
+ *     tape. An append keeps the row for one chunk.
  * I4  An import with a key happens once: the same import again changes nothing and gives the first answer. Two concurrent imports
- *     both write; the second one to finish rolls back and gives the answer of the first.
+ *     that make a tape both write; the second one to finish rolls back and gives the answer of the first.
  * I5  The tape has exactly the content of its lines and no bootstrap of its own, so that its export equals the file.
+ * I6  How far an append has come is stored under its key in the transaction of each chunk. The same import again goes on from there.
+ *     Imports that append to one tape come one after the other (`import-order.ts`).
  */
 import {
   type BoxId,
@@ -25,8 +29,11 @@ import {
   endImport,
   findImport,
   findTape,
+  type ImportKey,
+  inImportOrder,
   insertImportedSession,
   type KnownImport,
+  lockImport,
   openStage,
   type Queryable,
   stageEntries,
@@ -39,7 +46,13 @@ import {
 import type pg from 'pg';
 import { withHandlerSlot } from '../handler-slots.js';
 import { newId } from '../packer.js';
-import { checkSessionGraph, ReadSource, type TapeSource } from './import-source.js';
+import {
+  callIdsOf,
+  checkSessionGraph,
+  type ReadChunk,
+  ReadSource,
+  type TapeSource,
+} from './import-source.js';
 import { findAddress, type TapeOptions } from './open-tape.js';
 import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import type { TapeTarget } from './tape-types.js';
@@ -55,9 +68,9 @@ export interface ImportOptions extends Omit<TapeOptions, 'create'> {
 
 export interface ImportedTape {
   readonly boxId: BoxId;
-  /** Another import had been made before under this key. */
+  /** Nothing was imported now: another import had been made before under this key. */
   readonly isRepeated: boolean;
-  /** Positions of the first and last entry that was appended. */
+  /** Positions of the first and last entry that was appended. Others may have appended between them. */
   readonly first: number;
   readonly last: number;
   /** Lines of the main file. */
@@ -156,7 +169,16 @@ async function findExisting(
   }
   if (!isAppend) throw nameTaken(row.name ?? row.boxId);
   if (!row.isOwn && row.appendGrant === null) throw notAuthorized(row.boxId, actor.actorId, 'append to');
-  if ((source.archived ?? []).length === 0 && source.sessionGraph === undefined) return row.boxId;
+  checkAppended(source);
+  return row.boxId;
+}
+
+/** The same for an import that may append: where it must not, `makeNew` finds the tape. */
+const findAppended = async (db: Queryable, what: Import): Promise<BoxId | undefined> =>
+  what.isAppend ? findExisting(db, what) : undefined;
+
+function checkAppended({ archived = [], sessionGraph }: TapeSource): void {
+  if (archived.length === 0 && sessionGraph === undefined) return;
   throw new KernelError('bad_request', {
     message: 'Archived tapes and a session graph come with a new tape alone.',
     details: { field: 'append' },
@@ -168,20 +190,37 @@ const isAt = (row: TapeRow, address: TapeAddress): boolean => {
   return address.kind === 'name' ? row.name === address.name : row.ownerAgentId === address.agentId;
 };
 
-/** The answer of the import that was finished under the key. @throws KernelError `idempotency_conflict`, `box_not_authorized`. */
-async function repeat(
-  tx: Tx,
+/** What is stored under the key of an import. */
+interface StoredImport extends Omit<ImportedTape, 'isRepeated'> {
+  /** Entries that an append has written. Absent: the import is finished. */
+  readonly written?: number;
+  /** The call that wrote the last chunk of an append. */
+  readonly by?: string;
+}
+
+const storedIn = ({ response }: KnownImport): StoredImport => response as unknown as StoredImport;
+
+const isFinished = (known: KnownImport): boolean => storedIn(known).written === undefined;
+
+const toAnswer = (
+  { boxId, first, last, lines, archived }: StoredImport,
+  isRepeated: boolean,
+): ImportedTape => ({ boxId, isRepeated, first, last, lines, archived });
+
+/** Whether the import under the key may be asked for, and is this one. @throws KernelError `idempotency_conflict`, `box_not_authorized`. */
+async function checkSame(
+  db: Queryable,
   { actor, address, key }: Import,
   { known, hash }: { readonly known: KnownImport; readonly hash: string },
-): Promise<ImportedTape> {
-  const made = { ...(known.response as unknown as ImportedTape), isRepeated: true };
-  const row = await findTape(tx, { kind: 'box', boxId: made.boxId }, actor);
+): Promise<void> {
+  const { boxId } = storedIn(known);
+  const row = await findTape(db, { kind: 'box', boxId }, actor);
   if (row !== undefined && !row.isOwn && row.appendGrant === null)
     throw notAuthorized(row.boxId, actor.actorId, 'append');
-  if (hash === known.hash && (row === undefined || isAt(row, address))) return made;
+  if (hash === known.hash && (row === undefined || isAt(row, address))) return;
   throw new KernelError('idempotency_conflict', {
     message: `Key '${key.slice(KEY.length)}' was used for other lines, or another tape.`,
-    details: { dedup_key: key.slice(KEY.length), box_id: made.boxId },
+    details: { dedup_key: key.slice(KEY.length), box_id: boxId },
   });
 }
 
@@ -196,66 +235,160 @@ function checkKey(key: string): string {
   });
 }
 
-/** Another import was finished under the key while this one wrote. */
-class KeyTaken extends Error {}
+/** While a new tape was made, the key was used for another import, or the name for another tape. */
+class Overtaken extends Error {}
 
 /** Two imports never fill the same positions of a tape. */
-const isSameImport = (one: ImportedTape, other: ImportedTape): boolean =>
+const isSameImport = (one: StoredImport, other: StoredImport): boolean =>
   one.boxId === other.boxId && one.first === other.first && one.last === other.last;
 
+/** A source that was read, and the import that it is for. */
+interface ReadImport {
+  readonly what: Import;
+  readonly read: ReadSource;
+}
+
+const operationOf = ({ actor, key }: Import): ImportKey => ({ projectId: actor.projectId, key });
+
 /** @param tries - What earlier tries have made, if they were committed. What this try makes is added. */
-async function write(
-  tx: Tx,
-  what: Import,
-  { read, tries }: { readonly read: ReadSource; readonly tries: ImportedTape[] },
-): Promise<ImportedTape> {
-  const { actor, address, key } = what;
-  const operation = { projectId: actor.projectId, key };
-  const known = await findImport(tx, operation);
-  if (known !== undefined) {
-    const first = await repeat(tx, what, { known, hash: read.hash });
-    return { ...first, isRepeated: !tries.some((made) => isSameImport(made, first)) };
-  }
+async function makeNew(tx: Tx, { what, read }: ReadImport, tries: StoredImport[]): Promise<ImportedTape> {
+  const { address } = what;
+  const operation = operationOf(what);
+  if (address.kind !== 'name' || (await findImport(tx, operation)) !== undefined) throw new Overtaken();
   await openStage(tx);
   for await (const chunk of read.chunks()) await stageEntries(tx, chunk);
-  if (!(await beginImport(tx, operation))) throw new KeyTaken();
-  const existing = await findExisting(tx, what);
-  const boxId = existing ?? newId<'box'>();
-  const filled =
-    existing === undefined && address.kind === 'name'
-      ? await makeTape(tx, { ...what, name: address.name, boxId }, read)
-      : await fill(tx, { boxId, file: 0, actor }, read);
-  const made = { boxId, ...filled, archived: existing === undefined ? read.files.length - 1 : 0 };
+  if (!(await beginImport(tx, operation)) || (await findExisting(tx, what)) !== undefined)
+    throw new Overtaken();
+  const boxId = newId<'box'>();
+  const filled = await makeTape(tx, { ...what, name: address.name, boxId }, read);
+  const made = { boxId, ...filled, archived: read.files.length - 1 };
   await endImport(tx, operation, { hash: read.hash, response: made });
-  const imported = { ...made, isRepeated: false };
-  tries.push(imported);
-  return imported;
+  tries.push(made);
+  return toAnswer(made, false);
+}
+
+/** Appends a chunk, unless the import under the key has come further. */
+async function appendChunk(
+  tx: Tx,
+  { what, read }: ReadImport,
+  { chunk, boxId, by }: { readonly chunk: ReadChunk; readonly boxId: BoxId; readonly by: string },
+): Promise<StoredImport> {
+  const operation = operationOf(what);
+  const { entries: total, lines } = read.files[0] ?? { entries: 0, lines: 0 };
+  const begun = { boxId, first: 0, last: 0, lines, archived: 0, by, written: 0 };
+  const known = await lockImport(tx, operation, { hash: read.hash, response: begun });
+  const before = storedIn(known);
+  if (before.by !== by) await checkSame(tx, what, { known, hash: read.hash });
+  const { written } = before;
+  const count = chunk.after + chunk.entries;
+  if (written === undefined || written >= count) return before;
+  await openStage(tx);
+  await stageEntries(tx, { ...chunk, written });
+  const result = await appendStaged(tx, { ...what.actor, boxId: before.boxId, file: 0, written, count });
+  if (result.outcome !== 'appended') throw toAppendError(result, before.boxId, what.actor.actorId);
+  const { written: _none, ...rest } = before;
+  const after = {
+    ...rest,
+    by,
+    first: written === 0 ? result.first : before.first,
+    last: result.head,
+    ...(count < total ? { written: count } : {}),
+  };
+  await endImport(tx, operation, { hash: read.hash, response: after });
+  return after;
+}
+
+/** Says how far an append came that has failed, and how to go on. */
+function withProgress(error: unknown, { key }: Import, { written, boxId }: StoredImport): unknown {
+  if (!(error instanceof KernelError)) return error;
+  const dedupKey = key.slice(KEY.length);
+  // The new error appends the next step itself.
+  const said = error.message.replace(error.entry.next, '').trimEnd();
+  return new KernelError(error.code, {
+    message: `${said} ${written} entries were appended before. The same import under key '${dedupKey}' appends the rest.`,
+    details: { ...error.details, dedup_key: dedupKey, written, box_id: boxId },
+    cause: error,
+  });
+}
+
+/** Appends chunk by chunk to a tape that exists. */
+function appendChunks(
+  pool: pg.Pool,
+  source: ReadImport,
+  { boxId, directUrl }: { readonly boxId: BoxId; readonly directUrl: string },
+): Promise<ImportedTape> {
+  const by = newId();
+  return inImportOrder(directUrl, boxId, async (stay) => {
+    let stored: StoredImport | undefined;
+    let hasWritten = false;
+    for await (const chunk of source.read.chunks()) {
+      await stay();
+      try {
+        stored = await withHandlerSlot(pool, 'importTape', () =>
+          transaction(pool, (tx) => appendChunk(tx, source, { chunk, boxId, by })),
+        );
+      } catch (error) {
+        throw stored === undefined ? error : withProgress(error, source.what, stored);
+      }
+      hasWritten ||= stored.by === by;
+      if (stored.written === undefined) break;
+    }
+    if (stored === undefined)
+      throw new KernelError('internal_error', { message: 'An import has no entries.' });
+    return toAnswer(stored, !hasWritten);
+  });
+}
+
+export interface ImportLimits {
+  readonly maxCardBytes?: number | undefined;
+  /** For the order of imports to one tape. */
+  readonly directUrl: string;
 }
 
 export async function importTape(
   pool: pg.Pool,
   { target, source }: { readonly target: TapeTarget; readonly source: TapeSource },
-  options: ImportOptions & { readonly maxCardBytes?: number | undefined } = {},
+  options: ImportOptions & ImportLimits,
 ): Promise<ImportedTape> {
   const {
     append: isAppend = false,
     dedupKey = newId(),
     maxCardBytes,
+    directUrl,
     onProgress = () => undefined,
   } = options;
   const { actor, address } = await findAddress(pool, target, options);
   checkSessionGraph(source.sessionGraph);
   // What a lost connection leaves in doubt is tried again under the same key.
   const what: Import = { actor, address, key: `${KEY}${checkKey(dedupKey)}`, isAppend, source };
+  const operation = operationOf(what);
   // Refused before its lines are read.
-  if ((await findImport(pool, { projectId: actor.projectId, key: what.key })) === undefined)
-    await findExisting(pool, what);
-  await using read = await ReadSource.read(source, { actor: { ...actor, maxCardBytes }, onProgress });
-  const tries: ImportedTape[] = [];
-  const attempt = (): Promise<ImportedTape> =>
-    withHandlerSlot(pool, 'importTape', () => transaction(pool, (tx) => write(tx, what, { read, tries })));
+  if ((await findImport(pool, operation)) === undefined) await findExisting(pool, what);
+  const newCallId = callIdsOf(actor.projectId, what.key);
+  await using read = await ReadSource.read(source, {
+    actor: { ...actor, maxCardBytes },
+    newCallId,
+    onProgress,
+  });
+  const tries: StoredImport[] = [];
+  const attempt = async (): Promise<ImportedTape> => {
+    const known = await findImport(pool, operation);
+    if (known !== undefined) await checkSame(pool, what, { known, hash: read.hash });
+    if (known !== undefined && isFinished(known)) {
+      const stored = storedIn(known);
+      return toAnswer(stored, !tries.some((made) => isSameImport(made, stored)));
+    }
+    const boxId = known === undefined ? await findAppended(pool, what) : storedIn(known).boxId;
+    if (boxId !== undefined) {
+      checkAppended(source);
+      return appendChunks(pool, { what, read }, { boxId, directUrl });
+    }
+    return withHandlerSlot(pool, 'importTape', () =>
+      transaction(pool, (tx) => makeNew(tx, { what, read }, tries)),
+    );
+  };
   return await attempt().catch((error: unknown) => {
-    if (error instanceof KeyTaken) return attempt();
+    if (error instanceof Overtaken) return attempt();
     throw error;
   });
 }

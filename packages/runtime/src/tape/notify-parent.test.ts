@@ -55,6 +55,52 @@ describe('the end of a session that notifies its parent', () => {
     expect(await theirs.forkSession(fresh(), notifying)).toMatchObject({ tape: expect.anything() });
   });
 
+  test('is not told when the right to append was taken from the maker while the message waited for the tape', async () => {
+    const { h } = scene;
+    const { agentId, tape } = await parent();
+    const { agentId: maker } = await parent();
+    const grant = (mode: string, until?: string) =>
+      h.runtime.submit('grant_box', {
+        box_id: tape.boxId,
+        grantee: maker,
+        mode,
+        ...(until === undefined ? {} : { until }),
+      });
+    await grant('read');
+    await grant('append');
+    const theirs = await h.runtime.tape({ box: tape.boxId }, { as: maker });
+    const session = await theirs.forkSession(fresh(), notifying);
+    const told = async (): Promise<string> => {
+      const { turn_id } = await run(session.name, 'find it');
+      await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+      return turn_id;
+    };
+    await told();
+    const reading = async () => (await turnsOf(agentId)).some(({ status }) => status === 'success');
+    await waitFor(reading, { message: 'the parent has read the first message' });
+
+    const holder = await h.database.pool.connect();
+    await holder.query('begin');
+    await holder.query('select from boxcar.boxes where id = $1 for no key update', [tape.boxId]);
+    const turnId = await told();
+    const waiting = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+    await waitFor(async () => (await h.rows(waiting)).length > 0, { message: 'the message waits' });
+    await grant('append', '2020-01-01T00:00:00Z');
+    const before = (await turnsOf(agentId)).length;
+    await holder.query('commit');
+    holder.release();
+    await waitFor(
+      async () =>
+        (await h.rows('select from boxcar.turns where id = $1 and notifies is true', [turnId])).length === 0,
+      { message: 'the end is no longer due' },
+    );
+    expect(await messages(tape)).toHaveLength(1);
+    expect(await turnsOf(agentId)).toHaveLength(before);
+    expect(h.log.filter(({ event }) => event === 'turn.not_told')).toMatchObject([
+      { fields: { turn_id: turnId } },
+    ]);
+  });
+
   test('is told on the parent tape once, and gives its agent a turn that reads it', async () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);

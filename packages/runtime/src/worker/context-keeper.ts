@@ -47,6 +47,8 @@ export type Checked =
   /** Too long, and there is nothing left to be done about it. */
   | { readonly outcome: 'over'; readonly error: ErrorBody };
 
+/** After so many tries that found new entries on the tape, a prompt's measures count although others write. */
+const MAX_EXACT_TRIES = 3;
 /** What providers add around a message. */
 const MESSAGE_TOKENS = 4;
 
@@ -69,6 +71,8 @@ const wordsOf = (message: Message): string =>
     ? message.content + JSON.stringify(message.toolCalls)
     : message.content;
 
+const headOf = ({ entries }: ViewRows): number => entries.at(-1)?.position ?? 0;
+
 /** The failure of a call as a prompt that was too long, whoever said it and how. */
 export const saysTooLong = ({ code, message, details }: ErrorBody): boolean => {
   const { status, provider_code: providerCode } = details ?? {};
@@ -90,6 +94,8 @@ export class ContextKeeper {
   readonly #limits: ContextLimits;
   /** Tokens of texts that the last prompt showed, so that only what is new is counted. */
   #counted = new Map<string, number>();
+  /** Tries in a row that found new entries on the tape. */
+  #moved = 0;
 
   constructor(runtime: RuntimeCore, held: HeldTurn, profile: Profile) {
     this.#runtime = runtime;
@@ -148,9 +154,8 @@ export class ContextKeeper {
   async #remind({ rows }: HeldPrompt, tokens: number): Promise<Checked> {
     const { turn } = this.#held;
     const text = contextReminder({ estimateTokens: tokens, limitTokens: this.#limits.limitTokens });
-    return this.#write(rows, {
-      entries: [{ kind: 'message' as const, card: noticeCard(turn, text, CONTEXT_REMINDER) }],
-    });
+    const entries = [{ kind: 'message' as const, card: noticeCard(turn, text, CONTEXT_REMINDER) }];
+    return this.#write(rows, { entries, ifGrown: () => ({ entries }) });
   }
 
   async #handOff(
@@ -177,9 +182,9 @@ export class ContextKeeper {
     if (earlier >= MAX_AUTO_HANDOFFS && !this.#isUndone(rows)) return over({});
     const ids = { projectId: turn.projectId, anchorId: newId<'card'>(), summaryId: newId<'card'>() };
     const plan = planCompaction(rows, { tokens: this.#target(prompt, before), summaryId: ids.summaryId });
-    const draft = (tokensAfter: number) =>
+    const draft = (tokensAfter: number, keepFrom = plan.keepFrom) =>
       draftAutoHandoff(
-        plan,
+        { ...plan, keepFrom },
         {
           error: cause.error.message,
           tokensBefore: before,
@@ -191,9 +196,15 @@ export class ContextKeeper {
     // As long as the number that will stand there.
     const after = await this.#measure(buildView(appendAutoHandoff(rows, plan, draft(before))), tools);
     if (after >= before || after > this.#limits.promptTokens) return over({ tokens_after: after });
+    const head = headOf(rows);
     const written = await this.#write(rows, {
       entries: draft(after),
       viewFrom: plan.keepFrom,
+      // What was added after the plan stays in view; but an anchor of others hides what is before it.
+      ifGrown: (lastAnchor) => {
+        const viewFrom = lastAnchor > head ? lastAnchor : (plan.keepFrom ?? head + 1);
+        return { entries: draft(after, viewFrom), viewFrom };
+      },
       ...(cause.step === undefined ? {} : { failed: cause.step }),
     });
     if (written.outcome === 'again')
@@ -222,19 +233,29 @@ export class ContextKeeper {
     return Math.max(Math.floor((half * estimated) / Math.max(measured, 1)) - fixed, 0);
   }
 
+  /**
+   * Writes what was planned for these rows. If others have appended meanwhile, the prompt is built and measured again, three times at
+   * most. After a failed call it is written at once: another plan would need another call.
+   */
   async #write(
-    { entries }: ViewRows,
-    item: Pick<Parameters<typeof writeMidStep>[1], 'entries' | 'viewFrom' | 'failed'>,
+    rows: ViewRows,
+    {
+      ifGrown,
+      ...item
+    }: Pick<Parameters<typeof writeMidStep>[1], 'entries' | 'viewFrom' | 'failed' | 'ifGrown'>,
   ): Promise<Checked> {
     const { turn, holderId, view } = this.#held;
+    const isDue = item.failed !== undefined || this.#moved >= MAX_EXACT_TRIES;
     const written = await writeMidStep(this.#runtime.pool, {
       turnId: turn.turnId,
       epoch: turn.epoch,
       holderId,
-      headPosition: entries.at(-1)?.position ?? 0,
+      headPosition: headOf(rows),
       ...item,
+      ifGrown: isDue ? ifGrown : undefined,
     });
     view.drop();
+    this.#moved = written.outcome === 'moved' ? this.#moved + 1 : 0;
     switch (written.outcome) {
       case 'written':
         return { outcome: 'again', attempt: written.attempt };

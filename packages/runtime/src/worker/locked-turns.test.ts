@@ -4,7 +4,8 @@ import { createModelRouter } from '@boxcar/llm';
 import { registerWorker } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
+import { z } from 'zod';
 import { newId } from '../packer.js';
 import { type Harness, harness } from '../testing/harness.js';
 
@@ -104,4 +105,119 @@ test('a turn is committed although more turns are locked than there are places f
   expect(Math.max(...seen)).toBeLessThanOrEqual(2);
   await stranger.end();
   await timeOf(h, 6);
+});
+
+/** The statements that are sent meanwhile: those that wait for the tapes of several turns. */
+function watchWaits(): { readonly sizes: number[] } & Disposable {
+  const sizes: number[] = [];
+  const query = pg.Client.prototype.query;
+  const spy = vi.spyOn(pg.Client.prototype, 'query').mockImplementation(function (this: pg.Client, ...args) {
+    const [config] = args as unknown as [pg.QueryConfig | string];
+    if (typeof config !== 'string' && /no key update of b(?! skip locked)/.test(config.text)) {
+      const [turnIds] = (config.values ?? []).filter((value) => Array.isArray(value));
+      sizes.push((turnIds as unknown[] | undefined)?.length ?? 1);
+    }
+    return query.apply(this, args);
+  });
+  return { sizes, [Symbol.dispose]: () => spy.mockRestore() };
+}
+
+/** A worker whose models and tools wait until `open`, and turns in its hands. */
+async function gated(profile: { readonly script: readonly object[]; readonly tools?: readonly string[] }) {
+  const gates = new Map<string, () => void>();
+  const wait = (turnId: string): Promise<void> => new Promise((settle) => gates.set(turnId, settle));
+  const router = createModelRouter({});
+  const h = await harness({
+    model: {
+      ...router,
+      generate: async (request, options) => {
+        if (request.turn.step === profile.script.length) await wait(request.turn.turnId);
+        return router.generate(request, options);
+      },
+    },
+  });
+  h.runtime.registerTool({
+    name: 'look',
+    description: 'Looks.',
+    input: z.strictObject({}),
+    run: async (_input, { turnId }) => wait(turnId),
+  });
+  const { script, ...rest } = profile;
+  await h.profile('writer', script as never, rest);
+  return {
+    h,
+    gates,
+    allWait: (n: number) => waitFor(() => gates.size === n, { message: 'all wait', deadlineMs: 20_000 }),
+    open: () => {
+      for (const [turnId, settle] of gates) {
+        gates.delete(turnId);
+        settle();
+      }
+    },
+  };
+}
+
+async function lockTapes(h: Harness, turnIds: readonly TurnId[]): Promise<pg.Client> {
+  const stranger = new pg.Client({ connectionString: h.database.url });
+  await stranger.connect();
+  await stranger.query('begin');
+  await stranger.query(
+    'select from boxcar.boxes where id in (select output_box_id from boxcar.turns where id = any ($1)) for no key update',
+    [turnIds],
+  );
+  return stranger;
+}
+
+const launchMany = async (h: Harness, n: number): Promise<TurnId[]> => {
+  const ids: TurnId[] = [];
+  for (let index = 0; index < n; index += 1) ids.push(await launch(h));
+  return ids;
+};
+
+test('turns are claimed and committed while the tapes of others of their batch are locked, and wait for none of them', async () => {
+  const { h, allWait, open } = await gated({ script: [{ say: 'done' }] });
+  await using _ended = h;
+  // Makes room in the window, and claims nothing.
+  await registerWorker(h.database.pool, {
+    id: newId<'worker'>(),
+    lockKey: '4713',
+    targets: [''],
+    concurrency: 10,
+    leaseMs: NEVER_MS,
+    info: {},
+  });
+  const ids = await launchMany(h, 15);
+  const unclaimed = await lockTapes(h, ids.slice(0, 1));
+  using waits = watchWaits();
+  await h.worker({ concurrency: 20, sweepMs: NEVER_MS });
+  await allWait(14);
+  const uncommitted = await lockTapes(h, ids.slice(1, 2));
+  open();
+  await timeOf(h, 13);
+  expect(waits.sizes.filter((turns) => turns > 1)).toEqual([]);
+  await unclaimed.end();
+  await allWait(1);
+  await uncommitted.end();
+  open();
+  await timeOf(h, 15);
+});
+
+test('the calls of turns are answered while the tapes of others of their batch are locked', async () => {
+  const { h, allWait, open } = await gated({
+    script: [{ calls: [{ tool: 'look', arguments: {} }] }, { say: 'done' }],
+    tools: ['look'],
+  });
+  await using _ended = h;
+  await h.worker({ concurrency: 20, sweepMs: NEVER_MS });
+  const ids = await launchMany(h, 10);
+  await allWait(10);
+  const stranger = await lockTapes(h, ids.slice(0, 2));
+  using waits = watchWaits();
+  open();
+  await allWait(8);
+  expect(waits.sizes.filter((turns) => turns > 1)).toEqual([]);
+  await stranger.end();
+  await allWait(10);
+  open();
+  await timeOf(h, 10);
 });

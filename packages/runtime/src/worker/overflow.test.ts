@@ -4,6 +4,7 @@ import { waitFor } from '@boxcar/testkit';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { TurnResult } from '../runtime.js';
+import type { Tape } from '../tape/tape.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { type Harness, harness } from '../testing/harness.js';
 import { checkInvariants } from '../testing/invariants.js';
@@ -511,6 +512,93 @@ test('a reminder is given once, also when another worker goes on; a call that wa
     refused.turn_id,
   ]);
   expect(row).toEqual({ spent: 0 });
+});
+
+describe('a turn whose tape grows whenever its prompt is measured', () => {
+  type Written = { readonly position: number; readonly kind: string; readonly name: string | null };
+  /** Somebody else appends to the tape whenever tokens are counted. */
+  async function playBeside(
+    write: (tape: Tape, n: number) => Promise<unknown>,
+    profile: { readonly script: readonly JsonValue[] } & Record<string, unknown>,
+  ) {
+    const base = recordingModel();
+    let n = 0;
+    let agentId: string | undefined;
+    const countTokens = async (texts: readonly string[]): Promise<readonly number[]> => {
+      if (agentId !== undefined) await write(await own.runtime.tape({ agent: agentId }), n++);
+      return texts.map((words) => Math.ceil(words.length / 4));
+    };
+    await using own = await harness({ model: { ...base, countTokens } });
+    const { script, ...rest } = profile;
+    await own.profile('beside', script, rest);
+    const inherited = { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } };
+    const { box_id } = (await own.runtime.submit('create_box', { cards: [inherited] })) as { box_id: string };
+    const submitted = await own.runtime.submit('launch_principal', {
+      profile_name: 'beside',
+      instruction: 'Read it.',
+      context_box_id: box_id,
+    });
+    const { turn_id, agent_id } = submitted as { turn_id: TurnId; agent_id: string };
+    agentId = agent_id;
+    await own.worker();
+    const turn = await own.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    const entries = await own.rows<Written & { content: JsonValue }>(
+      `select e.position, e.kind, e.anchor_name as name, c.content from boxcar.turns t join boxcar.tape_entries e on e.box_id = t.output_box_id
+         left join boxcar.cards c on c.id = e.card_id where t.id = $1 order by e.position`,
+      [turn_id],
+    );
+    await checkPrompts(own.database.pool, base.requests);
+    await checkInvariants(own.database.pool);
+    return { turn, entries, prompts: base.of(turn_id).map(({ messages }) => messages) };
+  }
+  const note = (n: number) => `note ${n}.`;
+  const append = (tape: Tape, n: number) => tape.append([{ kind: 'message', content: note(n) }]);
+  const limits = { context_tokens: 8_000 };
+
+  test('is compacted after three tries, and sees what was added after what was cut', async () => {
+    const { turn, entries, prompts } = await playBeside(append, {
+      script: [{ say: 'done' }],
+      limits,
+    });
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+    const anchor = entries.find(({ name }) => name === 'auto_handoff/context_overflow');
+    const before = entries.find(({ position }) => position === (anchor?.position ?? 0) - 1);
+    const [added = ''] = /note \d+\./.exec(JSON.stringify(before?.content)) ?? [];
+    expect(added).not.toBe('');
+    expect(JSON.stringify(prompts.at(-1))).toContain(added);
+  });
+
+  test('is compacted although others write anchors, and its prompt goes on from the last of them', async () => {
+    const { turn, entries, prompts } = await playBeside(
+      (tape, n) => tape.handoff('phase', { state: { summary: note(n) } }),
+      {
+        script: [{ say: 'done' }],
+        limits,
+      },
+    );
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+    const at = entries.findIndex(({ name }) => name === 'auto_handoff/context_overflow');
+    const foreign = entries.slice(0, at).findLast(({ kind }) => kind === 'anchor');
+    const [state = ''] = /note \d+\./.exec(JSON.stringify(foreign?.content)) ?? [];
+    expect(state).not.toBe('');
+    expect(JSON.stringify(prompts.at(-1))).toContain(state);
+  });
+
+  test('asks a model that found its prompt too long once more, and no oftener', async () => {
+    const { turn, prompts } = await playBeside(append, { script: [{ overflow: true, say: 'done' }] });
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+    expect(prompts).toHaveLength(2);
+  });
+
+  test('is reminded that its context is nearly full', async () => {
+    const { turn, prompts } = await playBeside(append, {
+      script: [{ say: 'done' }],
+      tools: ['tape.handoff'],
+      limits: { context_tokens: 40_000, context_reminder: 0.1 },
+    });
+    expect(turn).toMatchObject({ status: 'success', result: 'done' });
+    expect(JSON.stringify(prompts.at(-1))).toContain('Call tape.handoff now');
+  });
 });
 
 test('a count of tokens that never comes holds a turn no longer than the turn is held', async () => {

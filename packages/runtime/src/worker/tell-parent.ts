@@ -119,6 +119,8 @@ export async function tellParent(
         : unseenPosition !== null
           ? await passUnseen(pool, { ...notice, unseenPosition }, limit)
           : 'told';
+    if (told === 'forbidden')
+      runtime.log('warn', 'turn.not_told', { turn_id: turnId, box_id: session?.parentBoxId });
     if (told !== 'wake') continue;
     const refused = await wake(runtime, notice);
     for (const { causeId, error } of refused)

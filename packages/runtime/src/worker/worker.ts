@@ -42,6 +42,7 @@ import {
   commitSteps,
   createDirectClient,
   endClient,
+  findLockedSteps,
   findReady,
   finishSteps,
   giveUpLease,
@@ -60,7 +61,7 @@ import {
   WORKERS_CHANNEL,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { Batcher } from '../batcher.js';
+import { Batcher, LOCKED } from '../batcher.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
 import { withinTime } from '../within-time.js';
@@ -129,14 +130,25 @@ async function advance(
   pool: pg.Pool,
   advances: readonly StepResults[],
   attempt: LimitedTry,
-): Promise<Awaited<ReturnType<typeof advanceTurns>>> {
+): Promise<{
+  readonly outcomes: readonly (AdvanceOutcome | typeof LOCKED)[];
+  readonly rings: readonly Ring[];
+}> {
   const whole = advances.filter((item) => item.isWhole);
   const finished = whole.length === 0 ? undefined : await finishSteps(pool, whole, attempt);
-  const others = advances.filter((item) => finished?.has(item.turnId) !== true);
+  const unfinished = whole.filter((item) => finished?.has(item.turnId) !== true);
+  const locked =
+    attempt.leavesLocked === true && unfinished.length > 0
+      ? await findLockedSteps(pool, unfinished)
+      : undefined;
+  const others = advances.filter(
+    ({ turnId }) => finished?.has(turnId) !== true && locked?.has(turnId) !== true,
+  );
   const slow = others.length === 0 ? undefined : await advanceTurns(pool, others, attempt);
-  const outcomes = advances.map((item): AdvanceOutcome => {
+  const outcomes = advances.map((item): AdvanceOutcome | typeof LOCKED => {
     const step = finished?.get(item.turnId);
     if (step !== undefined) return { outcome: 'open', ...step };
+    if (locked?.has(item.turnId) === true) return LOCKED;
     return slow?.outcomes[others.indexOf(item)] ?? { outcome: 'fenced' };
   });
   return { outcomes, rings: slow?.rings ?? [] };
@@ -300,14 +312,20 @@ export class Worker implements AsyncDisposable {
         known: this.#kept.known,
         try: attempt,
       }).finally(() => this.#room.leave(reservedBytes));
-      return outcomes.map((outcome) => ({ outcome, holderId }));
+      return outcomes.map((outcome) =>
+        outcome.outcome === 'stale' && outcome.isLocked === true ? LOCKED : { outcome, holderId },
+      );
     }, LEAVES_LOCKED);
     this.#commits = new Batcher(async (commits, attempt) => {
       const result = await commitSteps(runtime.pool, commits, attempt);
       const paired = pairRings(commits, result);
       runtime.ring(paired.others);
       runtime.announceEnds(result);
-      return paired.commits;
+      const locked = new Set(result.lockedTurnIds);
+      return paired.commits.map((rung, index) => {
+        const turnId = commits[index]?.turnId;
+        return turnId !== undefined && locked.has(turnId) ? LOCKED : rung;
+      });
     }, LEAVES_LOCKED);
     this.#advances = new Batcher(async (advances, attempt) => {
       const { outcomes, rings } = await advance(runtime.pool, advances, attempt);

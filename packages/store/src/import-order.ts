@@ -1,0 +1,64 @@
+/**
+ * Imports that append to one tape come one after the other. The order is a lock of a session of its own, so it needs no transaction,
+ * and ends with the process.
+ */
+import type { BoxId } from '@boxcar/kernel';
+import type pg from 'pg';
+import { createDirectClient, endClient } from './connection-limits.js';
+import { retryTransient, toDatabaseError } from './db.js';
+
+/** The server ends the session of a process that is stopped for so long, and frees its place. */
+const IDLE_MS = 60_000;
+const ASK_EVERY_MS = 100;
+const QUERY_MS = 10_000;
+
+/** A wait inside of `pg_advisory_lock` would hold a snapshot, which keeps vacuum from its work. */
+async function takeTurn(client: pg.Client, boxId: BoxId): Promise<void> {
+  for (;;) {
+    const { rows } = await client.query<{ is_ours: boolean }>(
+      'select pg_try_advisory_lock(hashtextextended($1, 9)) as is_ours',
+      [boxId],
+    );
+    if (rows[0]?.is_ours === true) return;
+    await new Promise((resolve) => setTimeout(resolve, ASK_EVERY_MS));
+  }
+}
+
+/** A session that has its turn. @throws KernelError `database_unavailable`. */
+async function openTurn(connectionString: string, boxId: BoxId): Promise<pg.Client> {
+  const client = createDirectClient({
+    connectionString,
+    applicationName: 'boxcar import',
+    queryMs: QUERY_MS,
+    idleSessionMs: IDLE_MS,
+  });
+  try {
+    await client.connect();
+    await takeTurn(client, boxId);
+    return client;
+  } catch (error) {
+    await endClient(client);
+    throw toDatabaseError(error);
+  }
+}
+
+/**
+ * Waits until no other import appends to the tape, and then does `work`. If the session is lost, another import may begin meanwhile: the
+ * entries of both are written, but may stand among each other.
+ *
+ * @param work - Calls `stay` at least once a minute.
+ */
+export async function inImportOrder<T>(
+  directUrl: string,
+  boxId: BoxId,
+  work: (stay: () => Promise<void>) => Promise<T>,
+): Promise<T> {
+  const client = await retryTransient(() => openTurn(directUrl, boxId));
+  try {
+    return await work(async () => {
+      await client.query('select 1').catch(() => undefined);
+    });
+  } finally {
+    await endClient(client);
+  }
+}
