@@ -95,6 +95,23 @@ begin
   return null;
 end $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.hold_cards()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  gone uuid;
+begin
+  perform from boxcar.cards c where c.id = any (new.card_ids) and c.xmin <> pg_current_xact_id()::xid order by c.id for key share;
+  select u.id into gone from unnest(new.card_ids) as u(id) where not exists (select from boxcar.cards c where c.id = u.id) limit 1;
+  if gone is not null then
+    raise exception 'card % does not exist', gone using errcode = 'BX002', detail = gone::text;
+  end if;
+  return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.is_lock_free(lock_key bigint, wait_ms integer)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -850,6 +867,8 @@ CREATE INDEX batches_due ON boxcar.batches USING btree (id) WHERE ((status = 'ru
 
 CREATE INDEX batches_of_turn ON boxcar.batches USING btree (turn_id) WHERE (status = 'running'::text);
 
+CREATE INDEX boxes_listed ON boxcar.boxes USING gin (card_ids) WITH (fastupdate=off) WHERE (segments @? '$[*]?(@."rule" == "create_box")'::jsonpath);
+
 CREATE INDEX boxes_parent ON boxcar.boxes USING btree (parent_box_id) WHERE (parent_box_id IS NOT NULL);
 
 CREATE UNIQUE INDEX boxes_tape_incarnation ON boxcar.boxes USING btree (project_id, tape_name, incarnation) WHERE (tape_name IS NOT NULL);
@@ -891,6 +910,8 @@ CREATE INDEX sessions_parent ON boxcar.sessions USING btree (project_id, parent_
 CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
 
 CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, hashtextextended(anchor_name, (0)::bigint), "position") WHERE (kind = 'anchor'::text);
+
+CREATE INDEX tape_entries_card ON boxcar.tape_entries USING btree (card_id) WHERE (card_id IS NOT NULL);
 
 CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, kind, created_at);
 
@@ -941,6 +962,8 @@ CREATE INDEX waits_due ON boxcar.waits USING btree (due_at) WHERE (due_at IS NOT
 CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, turn_id) WHERE (provider IS NOT NULL);
 
 -- Triggers
+
+CREATE TRIGGER boxes_hold_cards AFTER INSERT ON boxcar.boxes FOR EACH ROW WHEN ((new.segments @? '$[*]?(@."rule" == "create_box")'::jsonpath)) EXECUTE FUNCTION boxcar.hold_cards();
 
 CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 

@@ -438,6 +438,101 @@ describe('while a purge runs', () => {
     await refused;
   });
 
+  /** The purge of `before`, held at the rows of a run. What `meanwhile` does happens after it has decided what goes. */
+  async function purgeHeldAt<T>(
+    turnId: string,
+    before: Date,
+    meanwhile: () => Promise<T>,
+  ): Promise<readonly [PurgeReport, T]> {
+    const { client, pid } = await open();
+    await client.query('select from boxcar.runs where id = $1 for update', [await runOf(turnId)]);
+    const report = purge({ before });
+    await waitsFor(pid);
+    const done = await meanwhile();
+    await client.query('commit');
+    client.release();
+    return [await report, done];
+  }
+  const cardOf = async (sql: string, id: string): Promise<string> => {
+    const [row] = await h.rows<{ id: string }>(sql, [id]);
+    return row?.id ?? 'none';
+  };
+  const contextCard = 'select card_ids[1] as id from boxcar.boxes where id = $1';
+  const tapeCard =
+    "select card_id as id from boxcar.tape_entries where box_id = $1 and kind = 'message' limit 1";
+  const existingCard = 'select id from boxcar.cards where id = $1';
+
+  test('a card that is listed in a box meanwhile stays, and a later turn reads it', async () => {
+    const old = await play('child');
+    const before = await now();
+    const card = await cardOf(contextCard, old.context_box_id);
+    const [report, made] = await purgeHeldAt(old.turn_id, before, () =>
+      h.runtime.submit('create_box', { card_ids: [card] }),
+    );
+    expect(report.removed.runs).toBe(1);
+    expect(await h.rows(existingCard, [card])).toHaveLength(1);
+    await play('child', { context_box_id: (made as { box_id: string }).box_id });
+  });
+
+  test('a card of its tape that is listed in a box meanwhile keeps its run, and only its run', async () => {
+    const [old, other] = [await play('child'), await play('child')];
+    const before = await now();
+    const card = await cardOf(tapeCard, old.output_box_id);
+    const [report, made] = await purgeHeldAt(old.turn_id, before, () =>
+      h.runtime.submit('create_box', { card_ids: [card] }),
+    );
+    expect(report.kept).toEqual([
+      {
+        run_id: await runOf(old.turn_id),
+        cause: 'card',
+        holder: (made as { box_id: string }).box_id,
+      },
+    ]);
+    expect(await runOf(other.turn_id)).toBe('none');
+  });
+
+  test('a fork that is merged into a tape that stays keeps its run', async () => {
+    const old = await play('child');
+    const before = await now();
+    const young = await play('child');
+    for (const mode of ['read', 'append'])
+      await h.runtime.submit('grant_box', { box_id: young.output_box_id, grantee: old.agent_id, mode });
+    const theirs = await h.runtime.tape({ box: young.output_box_id }, { as: old.agent_id });
+    const fork = await theirs.forkTape();
+    await fork.tape.append([{ kind: 'message', content: 'within' }]);
+    const [report] = await purgeHeldAt(old.turn_id, before, () => fork.merge());
+    expect(report.kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'card', holder: young.output_box_id },
+    ]);
+    expect(JSON.stringify(await theirs.messages())).toContain('within');
+  });
+
+  test('a box that names a card which goes waits, and is refused', async () => {
+    const old = await play('child');
+    const before = await now();
+    const card = await cardOf(contextCard, old.context_box_id);
+    const { client, pid } = await open();
+    // Held after it has decided, where it removes the operations of the run.
+    await client.query('select from boxcar.operations for update');
+    const report = purge({ before });
+    await waitsFor(pid);
+    const [purger] = await h.rows<{ pid: number }>(
+      'select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))',
+      [pid],
+    );
+    const made = h.runtime.submit('create_box', { card_ids: [card] });
+    const refused = expect(made).rejects.toMatchObject({
+      code: 'not_found',
+      message: expect.stringContaining(card),
+    });
+    await waitsFor(purger?.pid ?? 0);
+    await client.query('commit');
+    client.release();
+    expect((await report).removed.runs).toBe(1);
+    await refused;
+    expect(await h.rows('select from boxcar.boxes where card_ids @> array[$1::uuid]', [card])).toEqual([]);
+  });
+
   test('an agent that is given a turn keeps its runs', async () => {
     const old = await play('child');
     const before = await now();

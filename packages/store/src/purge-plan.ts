@@ -28,8 +28,6 @@ export interface PurgePlan {
   /** Groups of runs that go together. */
   readonly groups: readonly (readonly PurgeableRun[])[];
   readonly kept: readonly KeptRun[];
-  /** Cards of these runs that others list too: they stay. */
-  readonly keptCardIds: readonly string[];
   /** The last run that was looked at; undefined when there was none. */
   readonly last: string | undefined;
   readonly count: number;
@@ -118,11 +116,6 @@ const REFERENCES = [
     where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
 ];
 
-const KEPT_CARDS = `
-  select c.id from purge_cards c where not c.is_on_tape and (
-    exists (select from boxcar.tape_entries e left join purge_boxes f on f.id = e.box_id where e.card_id = c.id and f.id is null)
-    or c.id in (select u.id from boxcar.boxes x cross join lateral unnest(x.card_ids) as u(id) where not exists (select from purge_boxes f where f.id = x.id)))`;
-
 const FOUND = `
   select r.id as run_id, array(select a.id from purge_agents a where a.run_id = r.id order by a.id) as agent_ids,
     array(select b.id from purge_boxes b where b.run_id = r.id order by b.id) as box_ids
@@ -144,7 +137,6 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
       tx,
       'select distinct on (from_run, to_run) from_run as from, to_run as to, cause, holder from purge_refs order by from_run, to_run, cause, holder',
     );
-    const keptCards = await select<{ id: string }>(tx, KEPT_CARDS);
     const { groups, kept } = decidePurge(
       found.map(({ run_id }) => run_id),
       references,
@@ -153,7 +145,6 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
     return {
       groups: groups.map((group) => group.flatMap((id) => runs.get(id) ?? [])),
       kept,
-      keptCardIds: keptCards.map(({ id }) => id),
       last: found.at(-1)?.run_id,
       count: found.length,
     };

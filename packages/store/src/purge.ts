@@ -2,10 +2,11 @@
  * Removes finished runs whole: turns, steps, calls, operations, agents with their tapes, context boxes, cards, grants.
  *
  * P1  What goes is decided on rows (`purge-plan.ts`), with the boxes marked in `boxcar.purging` first: from then on nothing new can
- *     refer to them, so what the second look finds stays true.
+ *     refer to them, so what the second look finds stays true. Cards are not marked: each batch locks its cards and looks whether
+ *     a box or tape that stays lists them. Writers that list an existing card lock it too.
  * P2  A batch is one transaction: groups of runs that refer to each other go together. Whoever stops it in between has
  *     removed the batches before it, and no more.
- * P3  Locks are taken in the order of everything here: run, agent, turn. An agent that was given a turn meanwhile, or a turn
+ * P3  Locks are taken in the order of everything here: run, agent, turn, tape, card. An agent that was given a turn meanwhile, or a turn
  *     that is collected, stays, and its runs with it.
  */
 import type { KeptRun, ProjectId } from '@boxcar/kernel';
@@ -160,11 +161,14 @@ async function purgePage(
       limit: runIds.length,
     });
     of.kept.push(...plan.kept);
-    for (const batch of batchesOf(plan.groups, of.batchSize ?? BATCH_SIZE)) {
+    const batches = batchesOf(plan.groups, of.batchSize ?? BATCH_SIZE).reverse();
+    for (let batch = batches.pop(); batch !== undefined; batch = batches.pop()) {
       if (of.signal?.aborted === true) return true;
-      const outcome = await removeBatch(pool, batch, plan.keptCardIds);
-      if ('kept' in outcome) of.kept.push(...outcome.kept);
-      else of.add(outcome.removed);
+      const outcome = await removeBatch(pool, batch.flat());
+      if (!('kept' in outcome)) of.add(outcome.removed);
+      // One group of several has to stay: each by itself.
+      else if (batch.length > 1) batches.push(...batch.map((group) => [group]).reverse());
+      else of.kept.push(...outcome.kept);
     }
     return false;
   } catch (error) {
@@ -176,13 +180,20 @@ async function purgePage(
   }
 }
 
+type Group = PurgePlan['groups'][number];
+
 /** Groups put together until there are enough runs; a group is never divided. */
-function batchesOf(groups: PurgePlan['groups'], size: number): PurgeableRun[][] {
-  const batches: PurgeableRun[][] = [];
+function batchesOf(groups: readonly Group[], size: number): Group[][] {
+  const batches: Group[][] = [];
+  let runs = 0;
   for (const group of groups) {
     const last = batches.at(-1);
-    if (last === undefined || last.length + group.length > size) batches.push([...group]);
-    else last.push(...group);
+    runs += group.length;
+    if (last !== undefined && runs <= size) last.push(group);
+    else {
+      batches.push([group]);
+      runs = group.length;
+    }
   }
   return batches;
 }
@@ -204,14 +215,30 @@ const CAME_BACK = statement(`
 const STILL_MARKED = statement(`
   select count(*)::int as n from boxcar.purging where box_id = any ($1::uuid[]) and until > clock_timestamp() + interval '${BATCH_MINUTES} minutes'`);
 
-const CARDS = statement(`
-  select x.id from (
-    select unnest(b.card_ids) as id from boxcar.boxes b where b.id = any ($1::uuid[])
+// Who appends to a tape or merges it has its row first.
+const LOCK_TAPES = statement(
+  "select id from boxcar.boxes where id = any ($1::uuid[]) and kind = 'tape' order by id for update",
+);
+// Begun after the tapes were locked: they have no new entries from then on.
+const LOCK_CARDS = statement(`
+  select c.id from boxcar.cards c where c.id in (
+    select unnest(b.card_ids) from boxcar.boxes b where b.id = any ($1::uuid[])
     union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
     union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
-  ) x
-  where x.id is not null and not x.id = any ($3::uuid[])
-    and not exists (select from boxcar.projects p where p.bootstrap_card_id = x.id) and not exists (select from boxcar.profiles f where f.card_id = x.id)`);
+  )
+    and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)
+  order by c.id for update`);
+// Begun after the cards were locked: who lists a card that exists has locked it, or has the row of the tape that it is on. A card that
+// is on a tape keeps it; another one stays by itself.
+const LISTED = statement(`
+  with gone as materialized (select unnest($1::uuid[]) as id),
+  listed as (
+    select u.id, b.id as holder from boxcar.boxes b cross join lateral unnest(b.card_ids) as u(id)
+    where b.card_ids && $2::uuid[] and b.segments @? '$[*] ? (@.rule == "create_box")' and b.id not in (select id from gone) and u.id in (select unnest($2::uuid[]))
+    union all
+    select e.card_id, e.box_id from boxcar.tape_entries e where e.card_id = any ($2::uuid[]) and e.box_id not in (select id from gone)
+  )
+  select l.id, l.holder, exists (select from boxcar.tape_entries e where e.card_id = l.id and e.box_id in (select id from gone)) as is_on_tape from listed l`);
 
 /** The turns and batches of the runs, which operations may have made. */
 const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]) union all select b.id from boxcar.batches b where b.run_id = any ($1::uuid[]))`;
@@ -268,13 +295,16 @@ const DELETE_AGENTS = statement('delete from boxcar.agents where id = any ($1::u
 const DELETE_RUNS = statement('delete from boxcar.runs where id = any ($1::uuid[])');
 const PURGE_BOXES = statement('select boxcar.purge_boxes($1, $2)');
 
+/** A card that is about to go, with a box or tape that stays and lists it. */
+interface ListedCard extends pg.QueryResultRow {
+  readonly id: string;
+  readonly holder: string;
+  readonly is_on_tape: boolean;
+}
+
 type BatchOutcome = { readonly kept: readonly KeptByPurge[] } | { readonly removed: PurgeCounts };
 
-function removeBatch(
-  pool: pg.Pool,
-  batch: readonly PurgeableRun[],
-  keptCardIds: readonly string[],
-): Promise<BatchOutcome> {
+function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[]): Promise<BatchOutcome> {
   const runIds = batch.map(({ run_id }) => run_id);
   const agentIds = batch.flatMap(({ agent_ids }) => agent_ids);
   const boxIds = batch.flatMap(({ box_ids }) => box_ids);
@@ -286,6 +316,7 @@ function removeBatch(
     const runs = await run(tx, LOCK_RUNS, [runIds]);
     await run(tx, LOCK_AGENTS, [agentIds]);
     const turnIds = (await run<{ id: string }>(tx, LOCK_TURNS, [runIds])).map(({ id }) => id);
+    await run(tx, LOCK_TAPES, [boxIds]);
     const joined = await run<{ run_id: string }>(tx, JOINED, [turnIds]);
     const back = await run<{ agent_id: string; run_id: string }>(tx, CAME_BACK, [runIds, agentIds]);
     const [marks] = await run<{ n: number }>(tx, STILL_MARKED, [boxIds]);
@@ -294,7 +325,13 @@ function removeBatch(
       return {
         kept: runIds.map((run_id) => ({ run_id, cause: 'in_use', holder: users[0]?.run_id ?? null })),
       };
-    const cardIds = (await run<{ id: string }>(tx, CARDS, [boxIds, runIds, keptCardIds])).map(({ id }) => id);
+    const locked = (await run<{ id: string }>(tx, LOCK_CARDS, [boxIds, runIds])).map(({ id }) => id);
+    const listed = await run<ListedCard>(tx, LISTED, [boxIds, locked]);
+    const needed = listed.find(({ is_on_tape }) => is_on_tape);
+    if (needed !== undefined)
+      return { kept: runIds.map((run_id) => ({ run_id, cause: 'card', holder: needed.holder })) };
+    const kept = new Set(listed.map(({ id }) => id));
+    const cardIds = locked.filter((id) => !kept.has(id));
     for (const sql of DELETES) await run(tx, sql, [runIds]);
     const turns = await run(tx, DELETE_TURNS, [runIds]);
     await run(tx, DELETE_GRANTS, [agentIds, boxIds]);

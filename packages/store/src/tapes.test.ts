@@ -1,4 +1,4 @@
-import type { BoxId, WorkerId } from '@boxcar/kernel';
+import type { BoxId, CardId, WorkerId } from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { commitSteps } from './commits.js';
@@ -180,6 +180,25 @@ describe('an append', () => {
     await expect(
       world.rows("update boxcar.boxes set line_ends = '{1}' where id = $1", [open]),
     ).rejects.toMatchObject({ code: 'BX001' });
+  });
+});
+
+describe('an append of a card that exists', () => {
+  test('keeps that card, and is refused when it is gone', async () => {
+    const turn = await world.submit({ profile });
+    const [row] = await world.rows<{ id: CardId }>(
+      'select card_ids[1] as id from boxcar.boxes where id = $1',
+      [turn.contextBoxId],
+    );
+    const entry = (id: CardId): NewTapeEntry => ({ ...message(), card: { id, tokenEstimate: 1 } });
+    const held = holdCommits(world.pool);
+    const appended = append(turn.tapeId, [entry(row?.id ?? newId<'card'>())], held.pool);
+    const pid = await held.atCommit;
+    const locked = world.rows('select from boxcar.cards where id = $1 for update', [row?.id]);
+    await waitUntilBlocked(world.pool, { by: pid });
+    held.release();
+    await Promise.all([appended, locked]);
+    await expect(append(turn.tapeId, [entry(newId<'card'>())])).rejects.toThrow('not_found');
   });
 });
 

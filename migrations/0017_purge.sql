@@ -1,0 +1,18 @@
+-- min_compatible: 15
+-- A box that lists existing cards keeps them: purge looks at what is listed after it has locked the cards that it is about to remove.
+
+-- Locks the cards that were there before this transaction, as a foreign key would. A purge that has these cards is waited for.
+create function boxcar.hold_cards() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  gone uuid;
+begin
+  perform from boxcar.cards c where c.id = any (new.card_ids) and c.xmin <> pg_current_xact_id()::xid order by c.id for key share;
+  select u.id into gone from unnest(new.card_ids) as u(id) where not exists (select from boxcar.cards c where c.id = u.id) limit 1;
+  if gone is not null then
+    raise exception 'card % does not exist', gone using errcode = 'BX002', detail = gone::text;
+  end if;
+  return null;
+end $$;
+-- Only this rule lists cards that exist. After the statement, which also writes the new cards of the box.
+create trigger boxes_hold_cards after insert on boxcar.boxes
+  for each row when (new.segments @? '$[*] ? (@.rule == "create_box")') execute function boxcar.hold_cards();
