@@ -1,5 +1,5 @@
-import { type BoxId, buildView, type TurnId } from '@boxcar/kernel';
-import { type KeptByPurge, loadViews, type PurgeReport, purgeRuns } from '@boxcar/store';
+import { type BoxId, buildView, type CardId, type ProjectId, type TurnId } from '@boxcar/kernel';
+import { findOwnCards, type KeptByPurge, loadViews, type PurgeReport, purgeRuns } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -342,6 +342,84 @@ describe('a run stays, and the report says why,', () => {
     await h.runtime.submit('create_box', { card_ids: [card?.id] });
     expect((await purge()).removed.runs).toBe(1);
     expect(await h.rows('select id from boxcar.cards where id = $1', [card?.id])).toHaveLength(1);
+  });
+});
+
+describe('the result card of a call that is on no tape', () => {
+  let begin: () => void;
+  beforeEach(async () => {
+    h.runtime.registerTool({
+      name: 'stay',
+      description: 'Stays until it is aborted.',
+      input: z.looseObject({}),
+      isReadOnly: true,
+      run: (_input, { signal }) =>
+        new Promise<string>((resolve) => {
+          signal.addEventListener('abort', () => resolve('late'));
+          begin();
+        }),
+    });
+    await h.profile('stayer', [{ calls: [{ tool: 'stay', arguments: {} }] }], { tools: ['stay'] });
+  });
+
+  /** A turn that was canceled in its call: the call has its result card, the tape has not. */
+  async function playCanceled(): Promise<Receipt & { readonly card: CardId }> {
+    const begun = new Promise<void>((resolve) => {
+      begin = resolve;
+    });
+    const receipt = await launch('stayer');
+    await begun;
+    await h.runtime.submit('cancel', { turn_id: receipt.turn_id });
+    await h.runtime.waitForTurn(receipt.turn_id);
+    const [row] = await h.rows<{ id: CardId }>(
+      'select k.result_card_id as id from boxcar.tool_calls k where k.turn_id = $1 and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id)',
+      [receipt.turn_id],
+    );
+    if (row === undefined) throw new Error('no such result');
+    return { ...receipt, card: row.id };
+  }
+
+  test('goes with its run, and stays when a box lists it', async () => {
+    const before = await rowCounts(h.database.pool);
+    await playCanceled();
+    await purge();
+    expect((await rowCounts(h.database.pool)).cards).toBe(before.cards);
+    const { card } = await playCanceled();
+    await h.runtime.submit('create_box', { card_ids: [card] });
+    expect((await purge()).removed.runs).toBe(1);
+    expect(await h.rows('select from boxcar.cards where id = $1', [card])).toHaveLength(1);
+  });
+
+  test('holds its run and that of a box that lists it together', async () => {
+    const { turn_id: turn, card } = await playCanceled();
+    const before = await now();
+    const other = await play('child');
+    const [project] = await h.rows<{ id: string }>(
+      'select project_id as id from boxcar.agents where id = $1',
+      [other.agent_id],
+    );
+    // The agent of the other run made the box.
+    await h.database.pool.query(
+      `insert into boxcar.boxes (id, project_id, kind, maker_agent_id, owner_agent_id, card_ids, card_tokens, segments, card_count, token_estimate)
+       values (gen_random_uuid(), $1, 'context', $2, $2, array[$3::uuid], '{1}', '[{"rule":"create_box","from":1,"to":1,"count":1,"tokens":1}]', 1, 1)`,
+      [project?.id, other.agent_id, card],
+    );
+    expect((await purge({ before })).removed.runs).toBe(1);
+    expect(await runOf(turn)).toBe('none');
+    expect(await h.rows('select from boxcar.cards where id = $1', [card])).toHaveLength(1);
+    expect((await purge()).removed).toMatchObject({ runs: 1 });
+    expect(await h.rows('select from boxcar.cards where id = $1', [card])).toHaveLength(0);
+  });
+
+  test('is one of the cards of its tape that an erasure takes', async () => {
+    const { card, output_box_id: tape } = await playCanceled();
+    const [project] = await h.rows<{ id: ProjectId }>(
+      'select project_id as id from boxcar.boxes where id = $1',
+      [tape],
+    );
+    const cards = await findOwnCards(h.database.pool, tape, project?.id ?? ('' as ProjectId));
+    expect(cards).toContain(card);
+    expect(new Set(cards).size).toBe(cards.length);
   });
 });
 

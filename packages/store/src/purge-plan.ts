@@ -72,6 +72,7 @@ const LEFT_BEHIND = [
   `insert into purge_cards select distinct on (x.id) x.id, x.run_id, x.is_on_tape from (
       select e.card_id as id, b.run_id, true as is_on_tape from boxcar.tape_entries e join purge_boxes b on b.id = e.box_id where e.card_id is not null
       union all select u.id, p.run_id, false from boxcar.boxes b join purge_boxes p on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)
+      union all select k.result_card_id, t.run_id, false from boxcar.tool_calls k join purge_turns t on t.id = k.turn_id where k.result_card_id is not null
     ) x
     where not exists (select from boxcar.projects p where p.bootstrap_card_id = x.id) and not exists (select from boxcar.profiles f where f.card_id = x.id)
     order by x.id, x.is_on_tape desc, x.run_id`,
