@@ -104,7 +104,13 @@ describe('boxcar purge', () => {
        update boxcar.turns t set status = 'canceled', ended_at = now() - interval '40 days', created_at = now() - interval '41 days', deliverable_card_id = d.card from d where t.id = d.id`,
     );
   const age = (): Promise<unknown> =>
-    database.pool.query("update boxcar.runs set created_at = now() - interval '41 days'");
+    // Entries are as old as their runs.
+    database.pool.query(
+      `begin; set local session_replication_role = replica;
+       update boxcar.runs set created_at = now() - interval '41 days';
+       update boxcar.cards set created_at = now() - interval '40 days';
+       update boxcar.tape_entries set created_at = now() - interval '40 days'; commit`,
+    );
 
   it('says what would go, then removes it, and names what it kept', async () => {
     const profiles = await boxcar('profiles', 'ls', '--json');

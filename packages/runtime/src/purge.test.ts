@@ -1,8 +1,24 @@
-import { type BoxId, buildView, type CardId, type ProjectId, type TurnId } from '@boxcar/kernel';
-import { findOwnCards, type KeptByPurge, loadViews, type PurgeReport, purgeRuns } from '@boxcar/store';
+import {
+  type AgentId,
+  type BoxId,
+  buildCard,
+  buildView,
+  type CardId,
+  type ProjectId,
+  type TurnId,
+} from '@boxcar/kernel';
+import {
+  appendEntries,
+  findOwnCards,
+  type KeptByPurge,
+  loadViews,
+  type PurgeReport,
+  purgeRuns,
+} from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import { newId } from './packer.js';
 import type { Tape } from './tape/tape.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
@@ -78,9 +94,12 @@ const reuse = async (agent: string): Promise<Receipt> =>
     instruction: 'again',
   })) as unknown as Receipt;
 
+/** A moment after everything that was written before, and before everything that is written later. */
 const now = async (): Promise<Date> => {
   const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
-  return row?.at ?? new Date(0);
+  const at = row?.at ?? new Date(0);
+  await h.rows('select pg_sleep(greatest(0, extract(epoch from $1::timestamptz - clock_timestamp())))', [at]);
+  return at;
 };
 const purge = async (options: Partial<Parameters<typeof purgeRuns>[1]> = {}): Promise<PurgeReport> =>
   purgeRuns(h.database.pool, { before: await now(), ...options });
@@ -110,6 +129,39 @@ async function forksOf(boxId: BoxId, by: Receipt): Promise<readonly [string, str
   return [first, await fork(first, 2)];
 }
 
+/** A transaction of somebody else, open. */
+async function open() {
+  const client = await h.database.pool.connect();
+  await client.query('begin');
+  const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+  return { client, pid: rows[0]?.pid ?? 0 };
+}
+const waitsFor = (pid: number): Promise<unknown> =>
+  waitFor(
+    async () => {
+      const rows = await h.rows('select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))', [
+        pid,
+      ]);
+      return rows.length > 0;
+    },
+    { message: 'the purge waits' },
+  );
+
+/** The purge of `before`, held at the rows of a run. What `meanwhile` does happens after it has decided what goes. */
+async function purgeHeldAt<T>(
+  turnId: string,
+  before: Date,
+  meanwhile: () => Promise<T>,
+): Promise<readonly [PurgeReport, T]> {
+  const { client, pid } = await open();
+  await client.query('select from boxcar.runs where id = $1 for update', [await runOf(turnId)]);
+  const report = purge({ before });
+  await waitsFor(pid);
+  const done = await meanwhile();
+  await client.query('commit');
+  client.release();
+  return [await report, done];
+}
 describe('a purge', () => {
   test('takes with an agent the tapes it had before its resets, and their words', async () => {
     const before = await rowCounts(h.database.pool);
@@ -345,6 +397,97 @@ describe('a run stays, and the report says why,', () => {
   });
 });
 
+describe('a run stays while a tape that would go with it is younger than the cut,', () => {
+  const say = { kind: 'message', content: 'a note' } as const;
+  /** A finished run, and the moment after which it changes no more. */
+  async function settle(): Promise<{ readonly old: Receipt; readonly before: Date }> {
+    return { old: await play('child'), before: await now() };
+  }
+  const tapeOf = (old: Receipt, as?: string): Promise<Tape> =>
+    h.runtime.tape({ agent: old.agent_id }, as === undefined ? {} : { as });
+  const changes: readonly (readonly [
+    string,
+    'entry' | 'reset' | 'open_fork',
+    (old: Receipt) => Promise<unknown>,
+  ])[] = [
+    ['a note', 'entry', async (old) => (await tapeOf(old)).append([say])],
+    ['an anchor', 'entry', async (old) => (await tapeOf(old)).handoff('phase')],
+    ['a reset', 'reset', async (old) => (await tapeOf(old)).reset()],
+    ['a reset that archives', 'reset', async (old) => (await tapeOf(old)).reset({ archive: true })],
+    ['an open fork of its own', 'open_fork', async (old) => (await tapeOf(old, old.agent_id)).forkTape()],
+    ['a merge', 'entry', async (old) => (await (await tapeOf(old)).forkTape()).merge()],
+  ];
+
+  test.each(changes)('which has %s', async (_what, cause, change) => {
+    const { old, before } = await settle();
+    const other = await play('child');
+    await change(old);
+    const report = await purge({ before });
+    expect(report).toMatchObject({ removed: { runs: 0 } });
+    expect(report.kept).toEqual([{ run_id: await runOf(old.turn_id), cause, holder: old.output_box_id }]);
+    // A young run of its own does not matter.
+    expect(await runOf(other.turn_id)).not.toBe('none');
+    expect((await purge()).removed.runs).toBe(2);
+  });
+
+  test('which entries came to that say of themselves that they are old', async () => {
+    const { old, before } = await settle();
+    const [row] = await h.rows<{ project: ProjectId; operator: AgentId }>(
+      'select id as project, operator_agent_id as operator from boxcar.projects limit 1',
+    );
+    if (row === undefined) throw new Error('no project');
+    const card = buildCard(
+      {
+        type: 'note',
+        role: 'user',
+        content: { kind: 'text', text: 'old' },
+        metadata: {},
+        authorId: row.operator,
+      },
+      { id: newId<'card'>(), projectId: row.project },
+    );
+    const entry = { kind: 'message', card, payload: null, anchorName: null, authorId: row.operator } as const;
+    const appended = await appendEntries(h.database.pool, {
+      projectId: row.project,
+      actorId: row.operator,
+      boxId: old.output_box_id,
+      dedupKey: 'import',
+      entries: [{ ...entry, createdAt: '2020-01-01T00:00:00Z' }],
+    });
+    expect(appended).toMatchObject({ outcome: 'appended' });
+    expect((await purge({ before })).kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'entry', holder: old.output_box_id },
+    ]);
+  });
+
+  test('which is a named one of its agent that somebody else writes to', async () => {
+    const old = await play('child');
+    const notes = await h.runtime.tape('notes', { as: old.agent_id });
+    const before = await now();
+    await (await h.runtime.tape('notes')).append([say]);
+    expect((await purge({ before })).kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'entry', holder: notes.boxId },
+    ]);
+    expect((await purge()).removed.runs).toBe(1);
+  });
+
+  test('which gets an entry after the purge has decided', async () => {
+    const { old, before } = await settle();
+    const [report] = await purgeHeldAt(old.turn_id, before, async () => (await tapeOf(old)).append([say]));
+    expect(report.kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'entry', holder: old.output_box_id },
+    ]);
+  });
+
+  test('which is reset after the purge has decided', async () => {
+    const { old, before } = await settle();
+    const [report] = await purgeHeldAt(old.turn_id, before, async () => (await tapeOf(old)).reset());
+    expect(report.kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'reset', holder: old.output_box_id },
+    ]);
+  });
+});
+
 describe('the result card of a call that is on no tape', () => {
   let begin: () => void;
   beforeEach(async () => {
@@ -424,24 +567,6 @@ describe('the result card of a call that is on no tape', () => {
 });
 
 describe('while a purge runs', () => {
-  /** A transaction of somebody else, open. */
-  async function open() {
-    const client = await h.database.pool.connect();
-    await client.query('begin');
-    const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
-    return { client, pid: rows[0]?.pid ?? 0 };
-  }
-  const waitsFor = (pid: number): Promise<unknown> =>
-    waitFor(
-      async () => {
-        const rows = await h.rows('select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))', [
-          pid,
-        ]);
-        return rows.length > 0;
-      },
-      { message: 'the purge waits' },
-    );
-
   test('what was about to refer to a box is waited for, and seen', async () => {
     const old = await play('child');
     const before = await now();
@@ -516,21 +641,6 @@ describe('while a purge runs', () => {
     await refused;
   });
 
-  /** The purge of `before`, held at the rows of a run. What `meanwhile` does happens after it has decided what goes. */
-  async function purgeHeldAt<T>(
-    turnId: string,
-    before: Date,
-    meanwhile: () => Promise<T>,
-  ): Promise<readonly [PurgeReport, T]> {
-    const { client, pid } = await open();
-    await client.query('select from boxcar.runs where id = $1 for update', [await runOf(turnId)]);
-    const report = purge({ before });
-    await waitsFor(pid);
-    const done = await meanwhile();
-    await client.query('commit');
-    client.release();
-    return [await report, done];
-  }
   const cardOf = async (sql: string, id: string): Promise<string> => {
     const [row] = await h.rows<{ id: string }>(sql, [id]);
     return row?.id ?? 'none';
@@ -571,18 +681,16 @@ describe('while a purge runs', () => {
 
   test('a fork that is merged into a tape that stays keeps its run', async () => {
     const old = await play('child');
-    const before = await now();
-    const young = await play('child');
+    const shared = await h.runtime.tape('shared');
     for (const mode of ['read', 'append'])
-      await h.runtime.submit('grant_box', { box_id: young.output_box_id, grantee: old.agent_id, mode });
-    const theirs = await h.runtime.tape({ box: young.output_box_id }, { as: old.agent_id });
+      await h.runtime.submit('grant_box', { box_id: shared.boxId, grantee: old.agent_id, mode });
+    const theirs = await h.runtime.tape({ box: shared.boxId }, { as: old.agent_id });
     const fork = await theirs.forkTape();
     await fork.tape.append([{ kind: 'message', content: 'within' }]);
+    const before = await now();
     const [report] = await purgeHeldAt(old.turn_id, before, () => fork.merge());
-    expect(report.kept).toEqual([
-      { run_id: await runOf(old.turn_id), cause: 'card', holder: young.output_box_id },
-    ]);
-    expect(JSON.stringify(await theirs.messages())).toContain('within');
+    expect(report.kept).toEqual([{ run_id: await runOf(old.turn_id), cause: 'card', holder: shared.boxId }]);
+    expect(JSON.stringify(await shared.messages())).toContain('within');
   });
 
   test('a box that names a card which goes waits, and is refused', async () => {

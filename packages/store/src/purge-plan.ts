@@ -2,7 +2,7 @@
  * What a purge looks at: the finished runs that are old enough, what they left behind, and who refers to it. Read in one
  * transaction into temporary tables, by a constant number of statements that read whole tables.
  */
-import { decidePurge, type KeptRun, type PurgeReference } from '@boxcar/kernel';
+import { decidePurge, ENTRY_KINDS, type KeptRun, type PurgeReference } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Tx, transaction } from './db.js';
 
@@ -79,6 +79,26 @@ const LEFT_BEHIND = [
   'analyze purge_runs, purge_turns, purge_agents, purge_boxes, purge_cards',
 ];
 
+const KINDS = `'{${ENTRY_KINDS.join(',')}}'::text[]`;
+
+/**
+ * SQL of the tapes among `ids` that have changed since `cut`, as id and cause. Imported entries may say that they are older than
+ * their import: their cards do not. A tape that a reset has made begins with entries of the moment of the reset.
+ */
+export const youngTapes = (ids: string, cut: string): string => `
+  select x.id, y.cause from (${ids}) p join boxcar.boxes x on x.id = p.id and x.kind = 'tape' cross join lateral (
+    select 'entry' as cause where exists (select from boxcar.tape_entries e
+        where e.box_id = x.id and e.kind = any (${KINDS}) and e.created_at >= ${cut} and (x.previous_box_id is null or e.created_at <> x.created_at))
+      or (select c.created_at from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id
+        where e.box_id = x.id and e.card_id is not null and (x.previous_box_id is null or c.created_at <> x.created_at) order by e.position desc limit 1) >= ${cut}
+    union all select 'reset' where x.archived_at >= ${cut} or (x.previous_box_id is not null and x.created_at >= ${cut})
+    union all select 'open_fork' where exists (select from boxcar.forks f where f.parent_box_id = x.id and f.status = 'open' and f.created_at >= ${cut})
+  ) y`;
+
+/** Tapes that are too young: as if something that stays referred to them. */
+const YOUNG = `
+  insert into purge_refs select null, b.run_id, y.cause, b.id from (${youngTapes('select id from purge_boxes', '$1')}) y join purge_boxes b on b.id = y.id`;
+
 /** Who refers to it: from a run of these, or from what stays (null). */
 const REFERENCES = [
   `insert into purge_refs select distinct f.run_id, b.run_id, 'segment', x.id
@@ -133,6 +153,7 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
     const { before, projectId, runIds, after, limit } = scope;
     await tx.query({ text: RUNS, values: [before, projectId, runIds ?? null, after ?? null, limit] });
     for (const text of [...LEFT_BEHIND, ...REFERENCES]) await tx.query({ text });
+    await tx.query({ text: YOUNG, values: [before] });
     const found = await select<PurgeableRun>(tx, FOUND);
     const references = await select<PurgeReference & pg.QueryResultRow>(
       tx,

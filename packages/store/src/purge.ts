@@ -13,10 +13,10 @@ import type { KeptRun, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, runRetrying, sqlStateOf, statement, transaction } from './db.js';
 import { explainRight } from './erasure.js';
-import { type PurgeableRun, type PurgePlan, planPurge } from './purge-plan.js';
+import { type PurgeableRun, type PurgePlan, planPurge, youngTapes } from './purge-plan.js';
 
 export interface PurgeOptions {
-  /** Runs that ended before it. */
+  /** Runs that ended before it, and whose tapes have not changed since. */
   readonly before: Date;
   readonly projectId?: ProjectId | undefined;
   readonly isDryRun?: boolean | undefined;
@@ -40,7 +40,7 @@ export interface PurgeCounts {
 export interface KeptByPurge {
   readonly run_id: string;
   readonly cause: KeptRun['cause'] | 'unfinished' | 'in_use';
-  /** The box, agent, turn or run that needs it. */
+  /** The box, agent, turn or run that needs it; the tape that has changed since. */
   readonly holder: string | null;
 }
 
@@ -164,7 +164,7 @@ async function purgePage(
     const batches = batchesOf(plan.groups, of.batchSize ?? BATCH_SIZE).reverse();
     for (let batch = batches.pop(); batch !== undefined; batch = batches.pop()) {
       if (of.signal?.aborted === true) return true;
-      const outcome = await removeBatch(pool, batch.flat());
+      const outcome = await removeBatch(pool, batch.flat(), of.before);
       if (!('kept' in outcome)) of.add(outcome.removed);
       // One group of several has to stay: each by itself.
       else if (batch.length > 1) batches.push(...batch.map((group) => [group]).reverse());
@@ -219,7 +219,10 @@ const STILL_MARKED = statement(`
 const LOCK_TAPES = statement(
   "select id from boxcar.boxes where id = any ($1::uuid[]) and kind = 'tape' order by id for update",
 );
-// Begun after the tapes were locked: they have no new entries from then on.
+// Begun after the tapes were locked: they do not change from then on.
+const YOUNG = statement(
+  `select y.id, y.cause from (${youngTapes('select unnest($1::uuid[]) as id', '$2::timestamptz')}) y order by y.cause, y.id limit 1`,
+);
 const LOCK_CARDS = statement(`
   select c.id from boxcar.cards c where c.id in (
     select unnest(b.card_ids) from boxcar.boxes b where b.id = any ($1::uuid[])
@@ -295,6 +298,11 @@ const DELETE_AGENTS = statement('delete from boxcar.agents where id = any ($1::u
 const DELETE_RUNS = statement('delete from boxcar.runs where id = any ($1::uuid[])');
 const PURGE_BOXES = statement('select boxcar.purge_boxes($1, $2)');
 
+interface YoungTape extends pg.QueryResultRow {
+  readonly id: string;
+  readonly cause: 'entry' | 'reset' | 'open_fork';
+}
+
 /** A card that is about to go, with a box or tape that stays and lists it. */
 interface ListedCard extends pg.QueryResultRow {
   readonly id: string;
@@ -304,7 +312,7 @@ interface ListedCard extends pg.QueryResultRow {
 
 type BatchOutcome = { readonly kept: readonly KeptByPurge[] } | { readonly removed: PurgeCounts };
 
-function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[]): Promise<BatchOutcome> {
+function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[], before: Date): Promise<BatchOutcome> {
   const runIds = batch.map(({ run_id }) => run_id);
   const agentIds = batch.flatMap(({ agent_ids }) => agent_ids);
   const boxIds = batch.flatMap(({ box_ids }) => box_ids);
@@ -325,6 +333,9 @@ function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[]): Promise<Bat
       return {
         kept: runIds.map((run_id) => ({ run_id, cause: 'in_use', holder: users[0]?.run_id ?? null })),
       };
+    const [young] = await run<YoungTape>(tx, YOUNG, [boxIds, before]);
+    if (young !== undefined)
+      return { kept: runIds.map((run_id) => ({ run_id, cause: young.cause, holder: young.id })) };
     const locked = (await run<{ id: string }>(tx, LOCK_CARDS, [boxIds, runIds])).map(({ id }) => id);
     const listed = await run<ListedCard>(tx, LISTED, [boxIds, locked]);
     const needed = listed.find(({ is_on_tape }) => is_on_tape);

@@ -28,6 +28,9 @@ const WORDS: Readonly<Record<KeptByPurge['cause'], string>> = {
   card: 'a card of its tapes is listed in box',
   batch: 'a turn of it was joined by the batch',
   context: 'a box of it is used by turn',
+  entry: 'younger entries are on its tape',
+  reset: 'a younger reset was made of its tape',
+  open_fork: 'a younger fork is open of its tape',
 };
 
 const boxesOf = (count: number): string => `${formatCount(count)} ${count === 1 ? 'box' : 'boxes'}`;
