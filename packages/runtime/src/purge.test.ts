@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util';
 import {
   type AgentId,
   type BoxId,
@@ -187,6 +188,36 @@ describe('a purge', () => {
     expect(await h.rows('select * from boxcar.purging')).toEqual([]);
     // And the system goes on.
     await play();
+  });
+
+  test('takes the answers that name its agents, tapes, turns and boxes, and leaves those of others', async () => {
+    const command = (agent: string, instruction: string) =>
+      h.runtime.submit('delegate_async', { target_strategy: 'reuse', target_ref: agent, instruction });
+    const keys = () => h.rows('select idempotency_key from boxcar.operations order by 1');
+    const goes = await play('child');
+    for (const text of [
+      ',handoff name=phase',
+      ',anchors',
+      ',tape.search query=done',
+      ',tape.reset archive=true',
+    ])
+      await command(goes.agent_id, text);
+    // An agent's own, which only its key names.
+    await h.database.pool.query(
+      `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made)
+       select project_id, 'agent:' || id || ':mine', 'grant_box', '', '{"granted":true}', '{}' from boxcar.agents where id = $1`,
+      [goes.agent_id],
+    );
+    expect(await keys()).toHaveLength(6);
+    const before = await now();
+    const gone = await keys();
+    const stays = await play('child');
+    await command(stays.agent_id, ',anchors');
+    await h.runtime.submit('create_box', { cards: [{ type: 'note', content: { kind: 'text', text: 'n' } }] });
+    const all = await keys();
+    expect((await purge({ before })).removed.runs).toBe(1);
+    expect(await keys()).toEqual(all.filter((key) => !gone.some((other) => isDeepStrictEqual(other, key))));
+    expect(await keys()).toHaveLength(3);
   });
 
   test('takes what ended before its time only, and what is of its project', async () => {
@@ -526,7 +557,7 @@ describe('the result card of a call that is on no tape', () => {
     const before = await rowCounts(h.database.pool);
     await playCanceled();
     await purge();
-    expect((await rowCounts(h.database.pool)).cards).toBe(before.cards);
+    expect(await rowCounts(h.database.pool)).toEqual(before);
     const { card } = await playCanceled();
     await h.runtime.submit('create_box', { card_ids: [card] });
     expect((await purge()).removed.runs).toBe(1);

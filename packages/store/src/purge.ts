@@ -284,6 +284,9 @@ const DELETES = [
   'delete from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
   'delete from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
 ].map(statement);
+/** Answers that name what goes: of commands, of a cancel, and what its agents have asked for themselves. */
+const DELETE_ANSWERS = statement(`
+  delete from boxcar.operations o where (o.made is null or o.made = '{}') and boxcar.names_in(o.response, o.idempotency_key) && $1::text[]`);
 const DELETE_TURNS = statement('delete from boxcar.turns where run_id = any ($1::uuid[]) returning id');
 const DELETE_GRANTS = statement(
   'delete from boxcar.grants where agent_id = any ($1::uuid[]) or box_id = any ($2::uuid[])',
@@ -344,6 +347,7 @@ function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[], before: Date
     const kept = new Set(listed.map(({ id }) => id));
     const cardIds = locked.filter((id) => !kept.has(id));
     for (const sql of DELETES) await run(tx, sql, [runIds]);
+    await run(tx, DELETE_ANSWERS, [[...runIds, ...agentIds, ...turnIds, ...boxIds]]);
     const turns = await run(tx, DELETE_TURNS, [runIds]);
     await run(tx, DELETE_GRANTS, [agentIds, boxIds]);
     await run(tx, DELETE_SESSIONS, [agentIds, boxIds]);
