@@ -17,10 +17,10 @@ end $$;
 create trigger boxes_hold_cards after insert on boxcar.boxes
   for each row when (new.segments @? '$[*] ? (@.rule == "create_box")') execute function boxcar.hold_cards();
 
--- What the answer of an operation and its key name: an agent, a tape or box, a turn, a run. Purge finds by it the answers of operations
+-- What the answer of an operation and its key name: an agent, a tape or box, a turn, a run, a batch. Purge finds by it the answers of operations
 -- that have made no turn.
-create function boxcar.names_in(response json, idempotency_key text) returns text[] language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+create function boxcar.names_in(response json, idempotency_key text, awaited_batch_id uuid) returns text[] language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
   select array_remove(array[
     response->>'agent_id', response->>'output_box_id', response->>'box_id', response->>'boxId', response->>'context_box_id', response->>'turn_id', response->>'run_id',
-    case when starts_with(idempotency_key, 'agent:') then split_part(idempotency_key, ':', 2) end], null)
+    awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then split_part(idempotency_key, ':', 2) end], null)
 $$;

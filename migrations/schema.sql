@@ -124,7 +124,7 @@ exception when lock_not_available then
   return false;
 end $function$;
 
-CREATE OR REPLACE FUNCTION boxcar.names_in(response json, idempotency_key text)
+CREATE OR REPLACE FUNCTION boxcar.names_in(response json, idempotency_key text, awaited_batch_id uuid)
  RETURNS text[]
  LANGUAGE sql
  IMMUTABLE PARALLEL SAFE
@@ -132,7 +132,7 @@ CREATE OR REPLACE FUNCTION boxcar.names_in(response json, idempotency_key text)
 AS $function$
   select array_remove(array[
     response->>'agent_id', response->>'output_box_id', response->>'box_id', response->>'boxId', response->>'context_box_id', response->>'turn_id', response->>'run_id',
-    case when starts_with(idempotency_key, 'agent:') then split_part(idempotency_key, ':', 2) end], null)
+    awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then split_part(idempotency_key, ':', 2) end], null)
 $function$;
 
 CREATE OR REPLACE FUNCTION boxcar.purge_boxes(box_ids uuid[], card_ids uuid[])
@@ -870,6 +870,12 @@ alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN
 
 -- Indexes
 
+CREATE INDEX agents_derived ON boxcar.agents USING btree (derived_from) WHERE (derived_from IS NOT NULL);
+
+CREATE INDEX agents_owner ON boxcar.agents USING btree (owner_agent_id) WHERE (owner_agent_id IS NOT NULL);
+
+CREATE INDEX batches_collected ON boxcar.batches USING gin (turn_ids) WITH (fastupdate=off) WHERE (kind = 'collect'::text);
+
 CREATE INDEX batches_collecting ON boxcar.batches USING btree (id) WHERE ((status = 'running'::text) AND (kind = 'collect'::text) AND (tool_call_id IS NOT NULL));
 
 CREATE INDEX batches_deadline ON boxcar.batches USING btree (deadline_at) WHERE (status = 'running'::text);
@@ -880,7 +886,11 @@ CREATE INDEX batches_of_turn ON boxcar.batches USING btree (turn_id) WHERE (stat
 
 CREATE INDEX boxes_listed ON boxcar.boxes USING gin (card_ids) WITH (fastupdate=off) WHERE (segments @? '$[*]?(@."rule" == "create_box")'::jsonpath);
 
+CREATE INDEX boxes_maker ON boxcar.boxes USING btree (maker_agent_id) WHERE (maker_agent_id IS NOT NULL);
+
 CREATE INDEX boxes_parent ON boxcar.boxes USING btree (parent_box_id) WHERE (parent_box_id IS NOT NULL);
+
+CREATE INDEX boxes_sources ON boxcar.boxes USING gin (jsonb_path_query_array(segments, '$[*]."source"'::jsonpath), jsonb_path_query_array(segments, '$[*]."via"'::jsonpath)) WITH (fastupdate=off) WHERE (segments @? '$[*]."source"'::jsonpath);
 
 CREATE UNIQUE INDEX boxes_tape_incarnation ON boxcar.boxes USING btree (project_id, tape_name, incarnation) WHERE (tape_name IS NOT NULL);
 
@@ -898,13 +908,15 @@ CREATE INDEX forks_open ON boxcar.forks USING btree (turn_id) WHERE (status = 'o
 
 CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
 
+CREATE INDEX grants_box ON boxcar.grants USING btree (box_id);
+
 CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);
 
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
 CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) WHERE (door_job_id IS NOT NULL);
 
-CREATE INDEX operations_named ON boxcar.operations USING gin (boxcar.names_in(response, idempotency_key)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
+CREATE INDEX operations_named ON boxcar.operations USING gin (boxcar.names_in(response, idempotency_key, awaited_batch_id)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
 
 CREATE INDEX operations_reading ON boxcar.operations USING btree (project_id) WHERE ((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text]));
 
@@ -917,6 +929,8 @@ CREATE UNIQUE INDEX profiles_current ON boxcar.profiles USING btree (project_id,
 CREATE INDEX projects_limited ON boxcar.projects USING btree (id) WHERE (limits ? 'max_concurrent'::text);
 
 CREATE INDEX provider_slots_provider ON boxcar.provider_slots USING btree (provider);
+
+CREATE INDEX runs_age ON boxcar.runs USING brin (created_at) WITH (autosummarize='on', pages_per_range='8');
 
 CREATE INDEX sessions_parent ON boxcar.sessions USING btree (project_id, parent_session_id, created_at);
 
@@ -941,6 +955,8 @@ CREATE INDEX tape_words_trigrams ON boxcar.tape_words USING gin (words public.gi
 CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) WHERE (status = 'pending'::text);
 
 CREATE INDEX tool_calls_look ON boxcar.tool_calls USING btree (look_at) WHERE ((status = 'pending'::text) AND (look_at IS NOT NULL));
+
+CREATE INDEX turns_agent ON boxcar.turns USING btree (agent_id);
 
 CREATE INDEX turns_agent_queue ON boxcar.turns USING btree (agent_id, id) WHERE (status = 'queued'::text);
 

@@ -1,6 +1,7 @@
 /**
  * What a purge looks at: the finished runs that are old enough, what they left behind, and who refers to it. Read in one
- * transaction into temporary tables, by a constant number of statements that read whole tables.
+ * transaction into temporary tables, by a constant number of statements. Each reads the other tables by key: what a page costs depends
+ * on what its runs left behind, and not on what there is.
  */
 import { decidePurge, ENTRY_KINDS, type KeptRun, type PurgeReference } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -33,8 +34,9 @@ export interface PurgePlan {
   readonly count: number;
 }
 
-const SETTINGS = `set transaction isolation level repeatable read;
-  set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off`;
+// A plan for any values would read all runs to find those of a list.
+const SETTINGS =
+  'set transaction isolation level repeatable read; set local plan_cache_mode = force_custom_plan';
 
 const TABLES = `
   create temp table purge_runs (id uuid primary key) on commit drop;
@@ -52,27 +54,34 @@ const RUNS = `
 
 /** What the runs left behind. A box belongs to the run whose turn has it, else to a run of the agent that made it. */
 const LEFT_BEHIND = [
-  `insert into purge_turns select t.id, t.run_id, t.agent_id, t.context_box_id, t.output_box_id from boxcar.turns t join purge_runs r on r.id = t.run_id`,
+  `insert into purge_turns select t.id, t.run_id, t.agent_id, t.context_box_id, t.output_box_id 
+    from purge_runs r cross join lateral (select * from boxcar.turns o where o.run_id = r.id offset 0) t`,
   `insert into purge_agents select a.id, t.run_id, a.tape_box_id
     from (select distinct on (agent_id) agent_id, run_id from purge_turns order by agent_id, run_id) t join boxcar.agents a on a.id = t.agent_id where a.tape_box_id is not null`,
   `insert into purge_boxes select distinct on (x.id) x.id, x.run_id from (
       select context_box_id as id, run_id, 1 as rank from purge_turns
       union all select tape_box_id, run_id, 1 from purge_agents
-      union all select b.id, a.run_id, 2 from boxcar.boxes b join purge_agents a on a.id = b.maker_agent_id
+      union all select b.id, a.run_id, 2 from purge_agents a cross join lateral (select m.id from boxcar.boxes m where m.maker_agent_id = a.id offset 0) b
     ) x join boxcar.boxes b on b.id = x.id
     where not exists (select from boxcar.profiles f where f.box_id = x.id) order by x.id, x.rank, x.run_id`,
   // Forks that have ended go with what they were made of, those of forks with them. What took a tape's place stays with its agent.
   `insert into purge_boxes
     with recursive ended as (
-      select f.id, f.box_id, f.status, p.run_id from boxcar.forks f join purge_boxes p on p.id = f.parent_box_id where f.status <> 'open'
-      union select f.id, f.box_id, f.status, o.run_id from ended o join boxcar.forks f on f.parent_box_id in (o.id, o.box_id) where f.status <> 'open'
+      select f.id, f.box_id, f.status, p.run_id from purge_boxes p cross join lateral (select * from boxcar.forks k where k.parent_box_id = p.id offset 0) f where f.status <> 'open'
+      union
+      select f.id, f.box_id, f.status, o.run_id from ended o
+        cross join lateral (select * from boxcar.forks k where k.parent_box_id = any (array[o.id, o.box_id]) offset 0) f where f.status <> 'open'
     )
     select distinct on (b.id) b.id, o.run_id from ended o join boxcar.boxes b on b.id = o.id or (b.id = o.box_id and o.status = 'discarded') order by b.id, o.run_id
     on conflict do nothing`,
   `insert into purge_cards select distinct on (x.id) x.id, x.run_id, x.is_on_tape from (
-      select e.card_id as id, b.run_id, true as is_on_tape from boxcar.tape_entries e join purge_boxes b on b.id = e.box_id where e.card_id is not null
-      union all select u.id, p.run_id, false from boxcar.boxes b join purge_boxes p on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)
-      union all select k.result_card_id, t.run_id, false from boxcar.tool_calls k join purge_turns t on t.id = k.turn_id where k.result_card_id is not null
+      select e.card_id as id, b.run_id, true as is_on_tape
+      from purge_boxes b cross join lateral (select o.card_id from boxcar.tape_entries o where o.box_id = b.id and o.card_id is not null offset 0) e
+      union all
+      select u.id, p.run_id, false from purge_boxes p join boxcar.boxes b on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)
+      union all
+      select k.result_card_id, t.run_id, false
+      from purge_turns t cross join lateral (select o.result_card_id from boxcar.tool_calls o where o.turn_id = t.id and o.result_card_id is not null offset 0) k
     ) x
     where not exists (select from boxcar.projects p where p.bootstrap_card_id = x.id) and not exists (select from boxcar.profiles f where f.card_id = x.id)
     order by x.id, x.is_on_tape desc, x.run_id`,
@@ -102,38 +111,47 @@ const YOUNG = `
 /** Who refers to it: from a run of these, or from what stays (null). */
 const REFERENCES = [
   `insert into purge_refs select distinct f.run_id, b.run_id, 'segment', x.id
-    from boxcar.boxes x cross join lateral jsonb_array_elements(x.segments) s
-      cross join lateral (values ((s.value->>'source')::uuid), ((s.value->>'via')::uuid)) v(id)
-      join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
-    where x.segments @? '$[*].source' and f.run_id is distinct from b.run_id`,
-  // What it was forked from, and all that its line runs through.
+    from purge_boxes b cross join lateral (select o.id from boxcar.boxes o where o.segments @? '$[*].source'
+        and (jsonb_path_query_array(o.segments, '$[*].source') ? b.id::text or jsonb_path_query_array(o.segments, '$[*].via') ? b.id::text) offset 0) x
+      left join purge_boxes f on f.id = x.id
+    where f.run_id is distinct from b.run_id`,
+  // What it was forked from. All that its line runs through is what that was forked from, and so on.
   `insert into purge_refs select distinct f.run_id, b.run_id, 'fork', x.id
-    from boxcar.boxes x cross join lateral unnest(x.line_boxes || x.parent_box_id) as v(id)
-      join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
-    where x.parent_box_id is not null and f.run_id is distinct from b.run_id`,
+    from purge_boxes b cross join lateral (select o.id from boxcar.boxes o where o.parent_box_id = b.id offset 0) x left join purge_boxes f on f.id = x.id
+    where f.run_id is distinct from b.run_id`,
   `insert into purge_refs select a.run_id, b.run_id, 'grant', g.agent_id
-    from boxcar.grants g join purge_boxes b on b.id = g.box_id left join purge_agents a on a.id = g.agent_id
+    from purge_boxes b cross join lateral (select o.agent_id, o.expires_at from boxcar.grants o where o.box_id = b.id offset 0) g left join purge_agents a on a.id = g.agent_id
     where a.run_id is distinct from b.run_id and (g.expires_at is null or g.expires_at > now())
       and not exists (select from boxcar.projects p where p.operator_agent_id = g.agent_id)`,
   // Turns of one agent share its tape: neither run goes without the other.
   `insert into purge_refs
-    select case when r.id is null then null else t.run_id end, a.run_id, 'agent', t.run_id
-    from boxcar.turns t join purge_agents a on a.id = t.agent_id left join purge_runs r on r.id = t.run_id where t.run_id <> a.run_id
+    select r.id, a.run_id, 'agent', t.run_id
+    from purge_agents a cross join lateral (select o.run_id from boxcar.turns o where o.agent_id = a.id offset 0) t left join purge_runs r on r.id = t.run_id where t.run_id <> a.run_id
     union select a.run_id, t.run_id, 'agent', a.run_id from purge_turns t join purge_agents a on a.id = t.agent_id where t.run_id <> a.run_id`,
-  `insert into purge_refs select f.run_id, a.run_id, 'owner', x.id
-    from boxcar.agents x join purge_agents a on a.id in (x.owner_agent_id, x.derived_from) left join purge_agents f on f.id = x.id where f.run_id is distinct from a.run_id`,
+  `insert into purge_refs select distinct f.run_id, a.run_id, 'owner', x.id
+    from purge_agents a cross join lateral (
+        select o.id from boxcar.agents o where o.owner_agent_id = a.id union all select o.id from boxcar.agents o where o.derived_from = a.id) x
+      left join purge_agents f on f.id = x.id where f.run_id is distinct from a.run_id`,
+  // The context box of a turn is owned by its agent.
   `insert into purge_refs select p.run_id, b.run_id, 'context', t.id
-    from boxcar.turns t join purge_boxes b on b.id in (t.context_box_id, t.output_box_id) left join purge_turns p on p.id = t.id where p.run_id is distinct from b.run_id`,
+    from purge_boxes b join boxcar.boxes x on x.id = b.id and x.kind = 'context'
+      cross join lateral (select o.id from boxcar.turns o where o.agent_id = x.owner_agent_id and o.context_box_id = x.id offset 0) t
+      left join purge_turns p on p.id = t.id
+    where b.id not in (select context_box_id from purge_turns) and p.run_id is distinct from b.run_id`,
   // A batch that other turns wait for, or waited for, says what became of its members.
   `insert into purge_refs select distinct r.id, t.run_id, 'batch', b.id
-    from boxcar.batches b cross join lateral unnest(b.turn_ids) as u(id) join purge_turns t on t.id = u.id left join purge_runs r on r.id = b.run_id
+    from purge_turns t cross join lateral (
+        select o.run_id, o.status, o.id from boxcar.turns m cross join lateral unnest(m.batch_ids) as u(id) join boxcar.batches o on o.id = u.id where m.id = t.id
+        union all select o.run_id, o.status, o.id from boxcar.batches o where o.kind = 'collect' and o.turn_ids @> array[t.id]) b
+      left join purge_runs r on r.id = b.run_id
     where r.id is distinct from t.run_id and (b.run_id is not null or b.status = 'running')`,
   // A card that stands on a tape lives there; one that only a sealed box lists may live elsewhere, and then stays by itself.
   `insert into purge_refs select distinct f.run_id, c.run_id, 'card', x.id
-    from boxcar.boxes x cross join lateral unnest(x.card_ids) as u(id) join purge_cards c on c.id = u.id left join purge_boxes f on f.id = x.id
+    from purge_cards c cross join lateral (select o.id from boxcar.boxes o where o.card_ids @> array[c.id] and o.segments @? '$[*] ? (@.rule == "create_box")' offset 0) x
+      left join purge_boxes f on f.id = x.id
     where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
   `insert into purge_refs select distinct f.run_id, c.run_id, 'card', e.box_id
-    from boxcar.tape_entries e join purge_cards c on c.id = e.card_id left join purge_boxes f on f.id = e.box_id
+    from purge_cards c cross join lateral (select o.box_id from boxcar.tape_entries o where o.card_id = c.id offset 0) e left join purge_boxes f on f.id = e.box_id
     where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
 ];
 

@@ -62,9 +62,12 @@ const BARRIER_LOCK = 7_205_129_002;
 const BARRIER_TIMEOUT_MS = 200;
 const KEPT_LISTED = 1000;
 
+// Two looks, each by an index of its own.
 const UNFINISHED = statement(`
-  select distinct t.run_id from boxcar.turns t join boxcar.runs r on r.id = t.run_id
-  where t.ended_at is null and r.created_at < $1 and ($2::uuid is null or r.project_id = $2) order by t.run_id limit ${KEPT_LISTED}`);
+  select distinct t.run_id from (
+    select o.run_id from boxcar.turns o where o.status = 'queued'
+    union all select o.run_id from boxcar.turns o where o.status in ('dispatched', 'running', 'suspended')) t join boxcar.runs r on r.id = t.run_id
+  where r.created_at < $1 and ($2::uuid is null or r.project_id = $2) order by t.run_id limit ${KEPT_LISTED}`);
 
 const MARK = statement(`
   insert into boxcar.purging (box_id, until) select unnest($1::uuid[]), clock_timestamp() + interval '${MARK_MINUTES} minutes'
@@ -243,8 +246,15 @@ const LISTED = statement(`
   )
   select l.id, l.holder, exists (select from boxcar.tape_entries e where e.card_id = l.id and e.box_id in (select id from gone)) as is_on_tape from listed l`);
 
+const TURNS = '(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]))';
+/** The batches of the runs: those that their turns are in, those that their calls wait for, and those that have collected their turns. */
+const BATCHES = `(select b.id from (
+    select u.id from boxcar.turns t cross join lateral unnest(t.batch_ids) as u(id) where t.run_id = any ($1::uuid[])
+    union select k.batch_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[])
+    union select c.id from boxcar.batches c where c.kind = 'collect' and c.turn_ids && array${TURNS}
+  ) x cross join lateral (select o.id, o.run_id from boxcar.batches o where o.id = x.id offset 0) b where b.run_id = any ($1::uuid[]) or b.run_id is null)`;
 /** The turns and batches of the runs, which operations may have made. */
-const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]) union all select b.id from boxcar.batches b where b.run_id = any ($1::uuid[]))`;
+const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]) union all select b.id from ${BATCHES} b)`;
 
 /**
  * Rows that refer to the runs are deleted before them. An operation is written together with its turns, at the same time, and records
@@ -268,13 +278,6 @@ const DELETES = [
       where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) > 0)
     delete from boxcar.operations o using gone
     where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) = 0`,
-  `with gone as (
-      delete from boxcar.batches b where b.run_id = any ($1::uuid[])
-        or (b.run_id is null and b.turn_ids && array(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])))
-      returning b.id
-    ),
-    letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
-    delete from boxcar.operations o using gone where o.awaited_batch_id = gone.id`,
   'delete from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
   `delete from boxcar.sweep_failures f where f.row_id in (
       select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])
@@ -284,9 +287,13 @@ const DELETES = [
   'delete from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
   'delete from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
 ].map(statement);
+const DELETE_BATCHES = statement(`
+  with gone as (delete from boxcar.batches b where b.id = any (array${BATCHES}) returning b.id),
+  letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
+  select id from gone`);
 /** Answers that name what goes: of commands, of a cancel, and what its agents have asked for themselves. */
 const DELETE_ANSWERS = statement(`
-  delete from boxcar.operations o where (o.made is null or o.made = '{}') and boxcar.names_in(o.response, o.idempotency_key) && $1::text[]`);
+  delete from boxcar.operations o where (o.made is null or o.made = '{}') and boxcar.names_in(o.response, o.idempotency_key, o.awaited_batch_id) && $1::text[]`);
 const DELETE_TURNS = statement('delete from boxcar.turns where run_id = any ($1::uuid[]) returning id');
 const DELETE_GRANTS = statement(
   'delete from boxcar.grants where agent_id = any ($1::uuid[]) or box_id = any ($2::uuid[])',
@@ -320,10 +327,6 @@ function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[], before: Date
   const agentIds = batch.flatMap(({ agent_ids }) => agent_ids);
   const boxIds = batch.flatMap(({ box_ids }) => box_ids);
   return transaction(pool, async (tx): Promise<BatchOutcome> => {
-    // Reads of whole tables, where a list is looked up in one, are cheaper as such.
-    await tx.query({
-      text: 'set local enable_hashjoin = on; set local enable_seqscan = on; set local plan_cache_mode = auto',
-    });
     const runs = await run(tx, LOCK_RUNS, [runIds]);
     await run(tx, LOCK_AGENTS, [agentIds]);
     const turnIds = (await run<{ id: string }>(tx, LOCK_TURNS, [runIds])).map(({ id }) => id);
@@ -347,7 +350,8 @@ function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[], before: Date
     const kept = new Set(listed.map(({ id }) => id));
     const cardIds = locked.filter((id) => !kept.has(id));
     for (const sql of DELETES) await run(tx, sql, [runIds]);
-    await run(tx, DELETE_ANSWERS, [[...runIds, ...agentIds, ...turnIds, ...boxIds]]);
+    const batchIds = (await run<{ id: string }>(tx, DELETE_BATCHES, [runIds])).map(({ id }) => id);
+    await run(tx, DELETE_ANSWERS, [[...runIds, ...agentIds, ...turnIds, ...boxIds, ...batchIds]]);
     const turns = await run(tx, DELETE_TURNS, [runIds]);
     await run(tx, DELETE_GRANTS, [agentIds, boxIds]);
     await run(tx, DELETE_SESSIONS, [agentIds, boxIds]);
