@@ -17,3 +17,5 @@ create index concurrently if not exists agents_derived on boxcar.agents (derived
 create index concurrently if not exists batches_collected on boxcar.batches using gin (turn_ids) with (fastupdate = off) where kind = 'collect';
 -- Runs are written in the order of time, and are looked for by it.
 create index concurrently if not exists runs_age on boxcar.runs using brin (created_at) with (autosummarize = on, pages_per_range = 8);
+-- Tapes that may be removed by themselves.
+create index concurrently if not exists boxes_left on boxcar.boxes (id) where archived_at is not null or fork_status = 'discarded';

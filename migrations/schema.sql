@@ -884,6 +884,8 @@ CREATE INDEX batches_due ON boxcar.batches USING btree (id) WHERE ((status = 'ru
 
 CREATE INDEX batches_of_turn ON boxcar.batches USING btree (turn_id) WHERE (status = 'running'::text);
 
+CREATE INDEX boxes_left ON boxcar.boxes USING btree (id) WHERE ((archived_at IS NOT NULL) OR (fork_status = 'discarded'::text));
+
 CREATE INDEX boxes_listed ON boxcar.boxes USING gin (card_ids) WITH (fastupdate=off) WHERE (segments @? '$[*]?(@."rule" == "create_box")'::jsonpath);
 
 CREATE INDEX boxes_maker ON boxcar.boxes USING btree (maker_agent_id) WHERE (maker_agent_id IS NOT NULL);

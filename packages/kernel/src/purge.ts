@@ -17,7 +17,8 @@ export type PurgeCause =
   | 'batch'
   | 'entry'
   | 'reset'
-  | 'open_fork';
+  | 'open_fork'
+  | 'turn';
 
 export interface PurgeReference {
   /** The run that holds the reference; null = something that stays: a younger run, a box or an agent of none. */

@@ -7,18 +7,22 @@ import { decidePurge, ENTRY_KINDS, type KeptRun, type PurgeReference } from '@bo
 import type pg from 'pg';
 import { type Tx, transaction } from './db.js';
 
+/** What is removed as a whole: runs, or tapes that belong to none. */
+export type PurgeKind = 'runs' | 'tapes';
+
 export interface PurgeScope {
-  /** Runs that ended before it. */
+  readonly kind: PurgeKind;
+  /** Runs that ended before it, tapes that were left before it. */
   readonly before: Date;
   readonly projectId: string | null;
-  /** These runs only. */
-  readonly runIds?: readonly string[];
-  /** Runs after this one, in the order of ids. */
+  /** These runs or tapes only. */
+  readonly ids?: readonly string[];
+  /** Those after this one, in the order of ids. */
   readonly after?: string | undefined;
   readonly limit: number;
 }
 
-/** A run that may go, with what goes with it. */
+/** A run that may go, with what goes with it. A tape is looked at as a run of its own, which has its id. */
 export interface PurgeableRun extends pg.QueryResultRow {
   readonly run_id: string;
   readonly agent_ids: readonly string[];
@@ -29,7 +33,7 @@ export interface PurgePlan {
   /** Groups of runs that go together. */
   readonly groups: readonly (readonly PurgeableRun[])[];
   readonly kept: readonly KeptRun[];
-  /** The last run that was looked at; undefined when there was none. */
+  /** The last one that was looked at; undefined when there was none. */
   readonly last: string | undefined;
   readonly count: number;
 }
@@ -51,6 +55,27 @@ const RUNS = `
   where r.created_at < $1 and ($2::uuid is null or r.project_id = $2) and ($3::uuid[] is null or r.id = any ($3)) and ($4::uuid is null or r.id > $4)
     and not exists (select from boxcar.turns t where t.run_id = r.id and (t.ended_at is null or t.ended_at >= $1))
   order by r.id limit $5`;
+
+/**
+ * Tapes that nobody writes to: archived incarnations, discarded forks, imported tapes. Those that are the tape of an agent now are not
+ * among them.
+ */
+const LEFT_TAPES = `
+  insert into purge_boxes
+  select b.id, b.id from (
+    select * from boxcar.boxes l where (l.archived_at is not null or l.fork_status = 'discarded') and (l.archived_at < $1
+      or (l.fork_status = 'discarded' and not exists (select from boxcar.forks f where f.id = l.id and f.ended_at >= $1)))
+    union all
+    select * from boxcar.boxes n where n.tape_name is not null and n.archived_at is null and n.created_at < $1
+      and (select e.meta ? 'imported' from boxcar.tape_entries e where e.box_id = n.id order by e.position limit 1)
+  ) b
+  where b.kind = 'tape' and ($2::uuid is null or b.project_id = $2) and ($3::uuid[] is null or b.id = any ($3)) and ($4::uuid is null or b.id > $4)
+    and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id)
+  order by b.id limit $5`;
+/** Turns that have written to them keep them. */
+const WRITERS = `
+  insert into purge_refs select null, b.run_id, 'turn', t.id from purge_boxes b cross join lateral (
+    select o.id from boxcar.tape_entries e join boxcar.turns o on o.id = e.turn_id and o.output_box_id = b.id where e.box_id = b.id and e.turn_id is not null limit 1) t`;
 
 /** What the runs left behind. A box belongs to the run whose turn has it, else to a run of the agent that made it. */
 const LEFT_BEHIND = [
@@ -74,6 +99,8 @@ const LEFT_BEHIND = [
     )
     select distinct on (b.id) b.id, o.run_id from ended o join boxcar.boxes b on b.id = o.id or (b.id = o.box_id and o.status = 'discarded') order by b.id, o.run_id
     on conflict do nothing`,
+];
+const CARDS = [
   `insert into purge_cards select distinct on (x.id) x.id, x.run_id, x.is_on_tape from (
       select e.card_id as id, b.run_id, true as is_on_tape
       from purge_boxes b cross join lateral (select o.card_id from boxcar.tape_entries o where o.box_id = b.id and o.card_id is not null offset 0) e
@@ -155,24 +182,30 @@ const REFERENCES = [
     where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
 ];
 
-const FOUND = `
-  select r.id as run_id, array(select a.id from purge_agents a where a.run_id = r.id order by a.id) as agent_ids,
-    array(select b.id from purge_boxes b where b.run_id = r.id order by b.id) as box_ids
-  from purge_runs r order by r.id`;
+const FOUND: Readonly<Record<PurgeKind, string>> = {
+  runs: `
+    select r.id as run_id, array(select a.id from purge_agents a where a.run_id = r.id order by a.id) as agent_ids,
+      array(select b.id from purge_boxes b where b.run_id = r.id order by b.id) as box_ids
+    from purge_runs r order by r.id`,
+  tapes:
+    "select b.id as run_id, '{}'::uuid[] as agent_ids, array[b.id] as box_ids from purge_boxes b order by b.id",
+};
 
 // Not prepared: the tables are new each time.
 const select = async <R extends pg.QueryResultRow>(tx: Tx, text: string): Promise<R[]> =>
   (await tx.query<R>({ text })).rows;
 
-/** Looks at the runs in scope and decides which of them may go. Writes nothing that lasts. */
+/** Looks at the runs or tapes in scope and decides which of them may go. Writes nothing that lasts. */
 export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> {
   return transaction(pool, async (tx) => {
     await tx.query({ text: `${SETTINGS}; ${TABLES}` });
-    const { before, projectId, runIds, after, limit } = scope;
-    await tx.query({ text: RUNS, values: [before, projectId, runIds ?? null, after ?? null, limit] });
-    for (const text of [...LEFT_BEHIND, ...REFERENCES]) await tx.query({ text });
+    const { kind, before, projectId, ids, after, limit } = scope;
+    const values = [before, projectId, ids ?? null, after ?? null, limit];
+    await tx.query({ text: kind === 'runs' ? RUNS : LEFT_TAPES, values });
+    const left = kind === 'runs' ? LEFT_BEHIND : [WRITERS];
+    for (const text of [...left, ...CARDS, ...REFERENCES]) await tx.query({ text });
     await tx.query({ text: YOUNG, values: [before] });
-    const found = await select<PurgeableRun>(tx, FOUND);
+    const found = await select<PurgeableRun>(tx, FOUND[kind]);
     const references = await select<PurgeReference & pg.QueryResultRow>(
       tx,
       'select distinct on (from_run, to_run) from_run as from, to_run as to, cause, holder from purge_refs order by from_run, to_run, cause, holder',

@@ -13,10 +13,10 @@ import type { KeptRun, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, runRetrying, sqlStateOf, statement, transaction } from './db.js';
 import { explainRight } from './erasure.js';
-import { type PurgeableRun, type PurgePlan, planPurge, youngTapes } from './purge-plan.js';
+import { type PurgeableRun, type PurgeKind, type PurgePlan, planPurge, youngTapes } from './purge-plan.js';
 
 export interface PurgeOptions {
-  /** Runs that ended before it, and whose tapes have not changed since. */
+  /** Runs that ended before it, and whose tapes have not changed since; tapes that were left before it. */
   readonly before: Date;
   readonly projectId?: ProjectId | undefined;
   readonly isDryRun?: boolean | undefined;
@@ -109,10 +109,52 @@ async function passBarrier(pool: pg.Pool, signal: AbortSignal | undefined): Prom
 
 /** Removes the finished runs of before `options.before`. Safe beside workers, and to be stopped at any moment. */
 export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<PurgeReport> {
+  const unfinished = await runRetrying<{ run_id: string }>(pool, UNFINISHED, [
+    options.before,
+    options.projectId ?? null,
+  ]);
+  return purge(
+    pool,
+    'runs',
+    options,
+    unfinished.map(({ run_id }) => ({ run_id, cause: 'unfinished', holder: null })),
+  );
+}
+
+/** A tape that stays, with the box, agent or turn that needs it. */
+export interface KeptTape {
+  readonly tape_id: string;
+  readonly cause: KeptByPurge['cause'];
+  readonly holder: string | null;
+}
+
+export interface TapePurgeReport {
+  readonly removed: { readonly tapes: number; readonly cards: number };
+  readonly kept: readonly KeptTape[];
+  readonly isStopped: boolean;
+}
+
+/**
+ * Removes tapes that no turn has written to and that were left before `options.before`: archived incarnations, discarded forks, and
+ * imported tapes that are of no agent. Each goes with its cards, or stays while something refers to it. As safe as `purgeRuns`.
+ */
+export async function purgeTapes(pool: pg.Pool, options: PurgeOptions): Promise<TapePurgeReport> {
+  const { removed, kept, isStopped } = await purge(pool, 'tapes', options, []);
+  return {
+    removed: { tapes: removed.boxes, cards: removed.cards },
+    kept: kept.map(({ run_id, cause, holder }) => ({ tape_id: run_id, cause, holder })),
+    isStopped,
+  };
+}
+
+async function purge(
+  pool: pg.Pool,
+  kind: PurgeKind,
+  options: PurgeOptions,
+  kept: KeptByPurge[],
+): Promise<PurgeReport> {
   const projectId = options.projectId ?? null;
   const { before, signal } = options;
-  const unfinished = await runRetrying<{ run_id: string }>(pool, UNFINISHED, [before, projectId]);
-  const kept: KeptByPurge[] = unfinished.map(({ run_id }) => ({ run_id, cause: 'unfinished', holder: null }));
   let removed: PurgeCounts = { runs: 0, turns: 0, agents: 0, boxes: 0, cards: 0 };
   const add = (counts: PurgeCounts): void => {
     removed = {
@@ -127,11 +169,11 @@ export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<P
   const limit = options.pageSize ?? PAGE_SIZE;
   for (let after: string | undefined; ; ) {
     if (signal?.aborted === true) return { removed, kept, isStopped: true };
-    const plan = await planPurge(pool, { before, projectId, after, limit });
+    const plan = await planPurge(pool, { kind, before, projectId, after, limit });
     kept.push(...plan.kept);
-    if (options.isDryRun === true) add(countOf(plan.groups));
+    if (options.isDryRun === true) add(countOf(kind, plan.groups));
     else if (plan.groups.length > 0) {
-      const isStopped = await purgePage(pool, plan, { ...options, kept, add }).catch(explainRight);
+      const isStopped = await purgePage(pool, plan, { ...options, kind, kept, add }).catch(explainRight);
       if (isStopped) return { removed, kept, isStopped };
     }
     after = plan.last;
@@ -139,8 +181,8 @@ export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<P
   }
 }
 
-const countOf = (groups: PurgePlan['groups']): PurgeCounts => ({
-  runs: groups.flat().length,
+const countOf = (kind: PurgeKind, groups: PurgePlan['groups']): PurgeCounts => ({
+  runs: kind === 'runs' ? groups.flat().length : 0,
   turns: 0,
   agents: groups.flat().reduce((sum, { agent_ids }) => sum + agent_ids.length, 0),
   boxes: boxesOf(groups).length,
@@ -150,24 +192,29 @@ const countOf = (groups: PurgePlan['groups']): PurgeCounts => ({
 async function purgePage(
   pool: pg.Pool,
   first: PurgePlan,
-  of: PurgeOptions & { readonly kept: KeptByPurge[]; readonly add: (counts: PurgeCounts) => void },
+  of: PurgeOptions & {
+    readonly kind: PurgeKind;
+    readonly kept: KeptByPurge[];
+    readonly add: (counts: PurgeCounts) => void;
+  },
 ): Promise<boolean> {
   const marked = boxesOf(first.groups);
   try {
     await runRetrying(pool, MARK, [marked]);
     await passBarrier(pool, of.signal);
-    const runIds = first.groups.flat().map(({ run_id }) => run_id);
+    const ids = first.groups.flat().map(({ run_id }) => run_id);
     const plan = await planPurge(pool, {
+      kind: of.kind,
       before: of.before,
       projectId: of.projectId ?? null,
-      runIds,
-      limit: runIds.length,
+      ids,
+      limit: ids.length,
     });
     of.kept.push(...plan.kept);
     const batches = batchesOf(plan.groups, of.batchSize ?? BATCH_SIZE).reverse();
     for (let batch = batches.pop(); batch !== undefined; batch = batches.pop()) {
       if (of.signal?.aborted === true) return true;
-      const outcome = await removeBatch(pool, batch.flat(), of.before);
+      const outcome = await removeBatch(pool, batch.flat(), of);
       if (!('kept' in outcome)) of.add(outcome.removed);
       // One group of several has to stay: each by itself.
       else if (batch.length > 1) batches.push(...batch.map((group) => [group]).reverse());
@@ -322,8 +369,13 @@ interface ListedCard extends pg.QueryResultRow {
 
 type BatchOutcome = { readonly kept: readonly KeptByPurge[] } | { readonly removed: PurgeCounts };
 
-function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[], before: Date): Promise<BatchOutcome> {
-  const runIds = batch.map(({ run_id }) => run_id);
+function removeBatch(
+  pool: pg.Pool,
+  batch: readonly PurgeableRun[],
+  { kind, before }: { readonly kind: PurgeKind; readonly before: Date },
+): Promise<BatchOutcome> {
+  const ids = batch.map(({ run_id }) => run_id);
+  const runIds = kind === 'runs' ? ids : [];
   const agentIds = batch.flatMap(({ agent_ids }) => agent_ids);
   const boxIds = batch.flatMap(({ box_ids }) => box_ids);
   return transaction(pool, async (tx): Promise<BatchOutcome> => {
@@ -337,16 +389,16 @@ function removeBatch(pool: pg.Pool, batch: readonly PurgeableRun[], before: Date
     const users = [...back, ...joined];
     if (users.length > 0 || marks?.n !== boxIds.length || runs.length !== runIds.length)
       return {
-        kept: runIds.map((run_id) => ({ run_id, cause: 'in_use', holder: users[0]?.run_id ?? null })),
+        kept: ids.map((run_id) => ({ run_id, cause: 'in_use', holder: users[0]?.run_id ?? null })),
       };
     const [young] = await run<YoungTape>(tx, YOUNG, [boxIds, before]);
     if (young !== undefined)
-      return { kept: runIds.map((run_id) => ({ run_id, cause: young.cause, holder: young.id })) };
+      return { kept: ids.map((run_id) => ({ run_id, cause: young.cause, holder: young.id })) };
     const locked = (await run<{ id: string }>(tx, LOCK_CARDS, [boxIds, runIds])).map(({ id }) => id);
     const listed = await run<ListedCard>(tx, LISTED, [boxIds, locked]);
     const needed = listed.find(({ is_on_tape }) => is_on_tape);
     if (needed !== undefined)
-      return { kept: runIds.map((run_id) => ({ run_id, cause: 'card', holder: needed.holder })) };
+      return { kept: ids.map((run_id) => ({ run_id, cause: 'card', holder: needed.holder })) };
     const kept = new Set(listed.map(({ id }) => id));
     const cardIds = locked.filter((id) => !kept.has(id));
     for (const sql of DELETES) await run(tx, sql, [runIds]);
