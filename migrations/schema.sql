@@ -184,6 +184,29 @@ begin
     using errcode = 'BX001';
 end $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.refuse_missing()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  wanted uuid[];
+  gone uuid;
+begin
+  if tg_table_name = 'grants' then
+    wanted := array[new.box_id];
+  else
+    wanted := array(select distinct x.ref::uuid from jsonb_array_elements(coalesce(new.segments, '[]')) s
+      cross join lateral (values (s.value->>'source'), (s.value->>'via')) x(ref) where x.ref is not null) || new.parent_box_id || new.line_boxes;
+  end if;
+  select w.id into gone from unnest(wanted) as w(id) where w.id is not null and not exists (select from boxcar.boxes b where b.id = w.id) limit 1;
+  if gone is not null then
+    raise exception 'box % does not exist', gone using errcode = 'BX002', detail = gone::text;
+  end if;
+  return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.refuse_purging()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1000,6 +1023,8 @@ CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STA
 
 CREATE TRIGGER boxes_purge_words AFTER DELETE ON boxcar.boxes REFERENCING OLD TABLE AS purged FOR EACH STATEMENT EXECUTE FUNCTION boxcar.purge_words();
 
+CREATE TRIGGER boxes_refer_to_existing AFTER INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_missing();
+
 CREATE TRIGGER boxes_refer_to_lasting BEFORE INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_purging();
 
 CREATE TRIGGER boxes_sealed BEFORE UPDATE ON boxcar.boxes FOR EACH ROW WHEN (((old.kind = 'context'::text) OR (new.kind <> old.kind) OR (new.project_id <> old.project_id) OR (new.head_position < old.head_position) OR (new.parent_box_id IS DISTINCT FROM old.parent_box_id) OR (new.fork_position IS DISTINCT FROM old.fork_position) OR (new.line_boxes IS DISTINCT FROM old.line_boxes) OR (new.line_ends IS DISTINCT FROM old.line_ends) OR ((old.archived_at IS NOT NULL) AND (new.head_position <> old.head_position)))) EXECUTE FUNCTION boxcar.refuse_change();
@@ -1009,6 +1034,8 @@ CREATE TRIGGER cards_forget_lines AFTER UPDATE ON boxcar.cards REFERENCING NEW T
 CREATE TRIGGER cards_forget_words AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_words();
 
 CREATE TRIGGER cards_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.cards FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
+
+CREATE TRIGGER grants_refer_to_existing AFTER INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_missing();
 
 CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_purging();
 
