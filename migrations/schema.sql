@@ -95,6 +95,23 @@ begin
   return null;
 end $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.hold_cards()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  gone uuid;
+begin
+  perform from boxcar.cards c where c.id = any (new.card_ids) and c.xmin <> pg_current_xact_id()::xid order by c.id for key share;
+  select u.id into gone from unnest(new.card_ids) as u(id) where not exists (select from boxcar.cards c where c.id = u.id) limit 1;
+  if gone is not null then
+    raise exception 'card % does not exist', gone using errcode = 'BX002', detail = gone::text;
+  end if;
+  return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.is_lock_free(lock_key bigint, wait_ms integer)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -106,6 +123,17 @@ begin
 exception when lock_not_available then
   return false;
 end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.names_in(response json, idempotency_key text, awaited_batch_id uuid)
+ RETURNS text[]
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  select array_remove(array[
+    response->>'agent_id', response->>'output_box_id', response->>'box_id', response->>'boxId', response->>'context_box_id', response->>'turn_id', response->>'run_id',
+    awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then split_part(idempotency_key, ':', 2) end], null)
+$function$;
 
 CREATE OR REPLACE FUNCTION boxcar.purge_boxes(box_ids uuid[], card_ids uuid[])
  RETURNS void
@@ -154,6 +182,29 @@ begin
   end if;
   raise exception '% on boxcar.% is refused: cards, context boxes and tape entries never change', tg_op, tg_table_name
     using errcode = 'BX001';
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.refuse_missing()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  wanted uuid[];
+  gone uuid;
+begin
+  if tg_table_name = 'grants' then
+    wanted := array[new.box_id];
+  else
+    wanted := array(select distinct x.ref::uuid from jsonb_array_elements(coalesce(new.segments, '[]')) s
+      cross join lateral (values (s.value->>'source'), (s.value->>'via')) x(ref) where x.ref is not null) || new.parent_box_id || new.line_boxes;
+  end if;
+  select w.id into gone from unnest(wanted) as w(id) where w.id is not null and not exists (select from boxcar.boxes b where b.id = w.id) limit 1;
+  if gone is not null then
+    raise exception 'box % does not exist', gone using errcode = 'BX002', detail = gone::text;
+  end if;
+  return null;
 end $function$;
 
 CREATE OR REPLACE FUNCTION boxcar.refuse_purging()
@@ -852,6 +903,12 @@ alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN
 
 -- Indexes
 
+CREATE INDEX agents_derived ON boxcar.agents USING btree (derived_from) WHERE (derived_from IS NOT NULL);
+
+CREATE INDEX agents_owner ON boxcar.agents USING btree (owner_agent_id) WHERE (owner_agent_id IS NOT NULL);
+
+CREATE INDEX batches_collected ON boxcar.batches USING gin (turn_ids) WITH (fastupdate=off) WHERE (kind = 'collect'::text);
+
 CREATE INDEX batches_collecting ON boxcar.batches USING btree (id) WHERE ((status = 'running'::text) AND (kind = 'collect'::text) AND (tool_call_id IS NOT NULL));
 
 CREATE INDEX batches_deadline ON boxcar.batches USING btree (deadline_at) WHERE (status = 'running'::text);
@@ -860,7 +917,15 @@ CREATE INDEX batches_due ON boxcar.batches USING btree (id) WHERE ((status = 'ru
 
 CREATE INDEX batches_of_turn ON boxcar.batches USING btree (turn_id) WHERE (status = 'running'::text);
 
+CREATE INDEX boxes_left ON boxcar.boxes USING btree (id) WHERE ((archived_at IS NOT NULL) OR (fork_status = 'discarded'::text));
+
+CREATE INDEX boxes_listed ON boxcar.boxes USING gin (card_ids) WITH (fastupdate=off) WHERE (segments @? '$[*]?(@."rule" == "create_box")'::jsonpath);
+
+CREATE INDEX boxes_maker ON boxcar.boxes USING btree (maker_agent_id) WHERE (maker_agent_id IS NOT NULL);
+
 CREATE INDEX boxes_parent ON boxcar.boxes USING btree (parent_box_id) WHERE (parent_box_id IS NOT NULL);
+
+CREATE INDEX boxes_sources ON boxcar.boxes USING gin (jsonb_path_query_array(segments, '$[*]."source"'::jsonpath), jsonb_path_query_array(segments, '$[*]."via"'::jsonpath)) WITH (fastupdate=off) WHERE (segments @? '$[*]."source"'::jsonpath);
 
 CREATE UNIQUE INDEX boxes_tape_incarnation ON boxcar.boxes USING btree (project_id, tape_name, incarnation) WHERE (tape_name IS NOT NULL);
 
@@ -878,11 +943,15 @@ CREATE INDEX forks_open ON boxcar.forks USING btree (turn_id) WHERE (status = 'o
 
 CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
 
+CREATE INDEX grants_box ON boxcar.grants USING btree (box_id);
+
 CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);
 
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
 CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) WHERE (door_job_id IS NOT NULL);
+
+CREATE INDEX operations_named ON boxcar.operations USING gin (boxcar.names_in(response, idempotency_key, awaited_batch_id)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
 
 CREATE INDEX operations_reading ON boxcar.operations USING btree (project_id) WHERE ((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text]));
 
@@ -896,11 +965,15 @@ CREATE INDEX projects_limited ON boxcar.projects USING btree (id) WHERE (limits 
 
 CREATE INDEX provider_slots_provider ON boxcar.provider_slots USING btree (provider);
 
+CREATE INDEX runs_age ON boxcar.runs USING brin (created_at) WITH (autosummarize='on', pages_per_range='8');
+
 CREATE INDEX sessions_parent ON boxcar.sessions USING btree (project_id, parent_session_id, created_at);
 
 CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
 
 CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, hashtextextended(anchor_name, (0)::bigint), "position") WHERE (kind = 'anchor'::text);
+
+CREATE INDEX tape_entries_card ON boxcar.tape_entries USING btree (card_id) WHERE (card_id IS NOT NULL);
 
 CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, kind, created_at);
 
@@ -917,6 +990,8 @@ CREATE INDEX tape_words_trigrams ON boxcar.tape_words USING gin (words public.gi
 CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) WHERE (status = 'pending'::text);
 
 CREATE INDEX tool_calls_look ON boxcar.tool_calls USING btree (look_at) WHERE ((status = 'pending'::text) AND (look_at IS NOT NULL));
+
+CREATE INDEX turns_agent ON boxcar.turns USING btree (agent_id);
 
 CREATE INDEX turns_agent_queue ON boxcar.turns USING btree (agent_id, id) WHERE (status = 'queued'::text);
 
@@ -952,9 +1027,13 @@ CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, t
 
 -- Triggers
 
+CREATE TRIGGER boxes_hold_cards AFTER INSERT ON boxcar.boxes FOR EACH ROW WHEN ((new.segments @? '$[*]?(@."rule" == "create_box")'::jsonpath)) EXECUTE FUNCTION boxcar.hold_cards();
+
 CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 
 CREATE TRIGGER boxes_purge_words AFTER DELETE ON boxcar.boxes REFERENCING OLD TABLE AS purged FOR EACH STATEMENT EXECUTE FUNCTION boxcar.purge_words();
+
+CREATE TRIGGER boxes_refer_to_existing AFTER INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_missing();
 
 CREATE TRIGGER boxes_refer_to_lasting BEFORE INSERT ON boxcar.boxes FOR EACH ROW WHEN (((new.parent_box_id IS NOT NULL) OR (new.segments @? '$[*]."source"'::jsonpath))) EXECUTE FUNCTION boxcar.refuse_purging();
 
@@ -965,6 +1044,8 @@ CREATE TRIGGER cards_forget_lines AFTER UPDATE ON boxcar.cards REFERENCING NEW T
 CREATE TRIGGER cards_forget_words AFTER UPDATE ON boxcar.cards REFERENCING NEW TABLE AS erased FOR EACH STATEMENT EXECUTE FUNCTION boxcar.forget_words();
 
 CREATE TRIGGER cards_immutable BEFORE DELETE OR UPDATE OR TRUNCATE ON boxcar.cards FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
+
+CREATE TRIGGER grants_refer_to_existing AFTER INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_missing();
 
 CREATE TRIGGER grants_refer_to_lasting BEFORE INSERT ON boxcar.grants FOR EACH ROW EXECUTE FUNCTION boxcar.refuse_purging();
 

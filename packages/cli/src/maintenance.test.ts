@@ -104,7 +104,14 @@ describe('boxcar purge', () => {
        update boxcar.turns t set status = 'canceled', ended_at = now() - interval '40 days', created_at = now() - interval '41 days', deliverable_card_id = d.card from d where t.id = d.id`,
     );
   const age = (): Promise<unknown> =>
-    database.pool.query("update boxcar.runs set created_at = now() - interval '41 days'");
+    // Entries are as old as their runs.
+    database.pool.query(
+      `begin; set local session_replication_role = replica;
+       update boxcar.runs set created_at = now() - interval '41 days';
+       update boxcar.cards set created_at = now() - interval '40 days';
+       update boxcar.tape_entries set created_at = now() - interval '40 days';
+       update boxcar.boxes set created_at = now() - interval '40 days', archived_at = archived_at - interval '40 days'; commit`,
+    );
 
   it('says what would go, then removes it, and names what it kept', async () => {
     const profiles = await boxcar('profiles', 'ls', '--json');
@@ -129,6 +136,37 @@ describe('boxcar purge', () => {
     expect(again.stdout).toMatch(
       /^removed 0 runs.*\n\nkept {3}[0-9a-f-]{36}\n {7}has turns that have not ended\n$/,
     );
+  });
+
+  it('removes tapes that no run has written to, and names what it kept', async () => {
+    const [left, forked] = [await stack.runtime.tape('left'), await stack.runtime.tape('forked')];
+    const fork = await forked.forkTape();
+    for (const tape of [left, forked]) await tape.reset();
+    await age();
+    const dry = await boxcar('purge', '--tapes', '--older-than', '30d', '--dry-run');
+    expect(dry).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(
+        /^would remove 1 tape\n\nkept {3}[0-9a-f-]{36}\n {7}it was forked as box/,
+      ),
+    });
+    const done = await boxcar(
+      'purge',
+      '--tapes',
+      '--older-than',
+      '30d',
+      '--project',
+      'default',
+      '--yes',
+      '--json',
+    );
+    expect(JSON.parse(done.stdout)).toMatchObject({
+      removed: { tapes: 1, cards: 0 },
+      kept: [{ cause: 'fork', holder: fork.tape.boxId }],
+      stopped: false,
+    });
+    const again = await boxcar('purge', '--tapes', '--older-than', '30d', '--yes');
+    expect(again.stdout).toMatch(/^removed 0 tapes: 0 cards\n\nkept/);
   });
 
   it.each([

@@ -5,8 +5,20 @@
  * P2  Runs that refer to each other go together or not at all, so that what is left never refers to what is gone.
  */
 
-/** Why a run is referred to. */
-export type PurgeCause = 'segment' | 'fork' | 'grant' | 'agent' | 'owner' | 'card' | 'context' | 'batch';
+/** Why a run is referred to, or what a tape of it has that is too young. */
+export type PurgeCause =
+  | 'segment'
+  | 'fork'
+  | 'grant'
+  | 'agent'
+  | 'owner'
+  | 'card'
+  | 'context'
+  | 'batch'
+  | 'entry'
+  | 'reset'
+  | 'open_fork'
+  | 'turn';
 
 export interface PurgeReference {
   /** The run that holds the reference; null = something that stays: a younger run, a box or an agent of none. */
@@ -14,7 +26,7 @@ export interface PurgeReference {
   /** The run that is referred to. */
   readonly to: string;
   readonly cause: PurgeCause;
-  /** The box, agent or run in which the reference stands. */
+  /** The box, agent or run in which the reference stands; the tape that is too young. */
   readonly holder: string;
 }
 

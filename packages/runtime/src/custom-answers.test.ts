@@ -110,6 +110,12 @@ test('an operation keeps the record of its other turns when some of its turns ar
     first.turnId,
   ]);
   await h.rows("update boxcar.turns set ended_at = now() - interval '1 day' where id = $1", [first.turnId]);
+  // Entries are as old as their turn.
+  await h.database.pool.query(
+    `begin; set local session_replication_role = replica;
+     update boxcar.cards set created_at = now() - interval '1 day';
+     update boxcar.tape_entries set created_at = now() - interval '1 day' where box_id = (select output_box_id from boxcar.turns where id = '${first.turnId}'); commit`,
+  );
   const report = await purgeRuns(h.database.pool, { before: new Date(Date.now() - 3_600_000) });
   expect(report).toMatchObject({ removed: { runs: 1, turns: 1 } });
   expect(await h.rows('select made from boxcar.operations')).toEqual([{ made: [second.turnId] }]);

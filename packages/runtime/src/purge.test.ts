@@ -1,8 +1,25 @@
-import { type BoxId, buildView, type TurnId } from '@boxcar/kernel';
-import { type KeptByPurge, loadViews, type PurgeReport, purgeRuns } from '@boxcar/store';
+import { isDeepStrictEqual } from 'node:util';
+import {
+  type AgentId,
+  type BoxId,
+  buildCard,
+  buildView,
+  type CardId,
+  type ProjectId,
+  type TurnId,
+} from '@boxcar/kernel';
+import {
+  appendEntries,
+  findOwnCards,
+  type KeptByPurge,
+  loadViews,
+  type PurgeReport,
+  purgeRuns,
+} from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import { newId } from './packer.js';
 import type { Tape } from './tape/tape.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
@@ -78,9 +95,12 @@ const reuse = async (agent: string): Promise<Receipt> =>
     instruction: 'again',
   })) as unknown as Receipt;
 
+/** A moment after everything that was written before, and before everything that is written later. */
 const now = async (): Promise<Date> => {
   const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
-  return row?.at ?? new Date(0);
+  const at = row?.at ?? new Date(0);
+  await h.rows('select pg_sleep(greatest(0, extract(epoch from $1::timestamptz - clock_timestamp())))', [at]);
+  return at;
 };
 const purge = async (options: Partial<Parameters<typeof purgeRuns>[1]> = {}): Promise<PurgeReport> =>
   purgeRuns(h.database.pool, { before: await now(), ...options });
@@ -110,6 +130,39 @@ async function forksOf(boxId: BoxId, by: Receipt): Promise<readonly [string, str
   return [first, await fork(first, 2)];
 }
 
+/** A transaction of somebody else, open. */
+async function open() {
+  const client = await h.database.pool.connect();
+  await client.query('begin');
+  const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+  return { client, pid: rows[0]?.pid ?? 0 };
+}
+const waitsFor = (pid: number): Promise<unknown> =>
+  waitFor(
+    async () => {
+      const rows = await h.rows('select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))', [
+        pid,
+      ]);
+      return rows.length > 0;
+    },
+    { message: 'the purge waits' },
+  );
+
+/** The purge of `before`, held at the rows of a run. What `meanwhile` does happens after it has decided what goes. */
+async function purgeHeldAt<T>(
+  turnId: string,
+  before: Date,
+  meanwhile: () => Promise<T>,
+): Promise<readonly [PurgeReport, T]> {
+  const { client, pid } = await open();
+  await client.query('select from boxcar.runs where id = $1 for update', [await runOf(turnId)]);
+  const report = purge({ before });
+  await waitsFor(pid);
+  const done = await meanwhile();
+  await client.query('commit');
+  client.release();
+  return [await report, done];
+}
 describe('a purge', () => {
   test('takes with an agent the tapes it had before its resets, and their words', async () => {
     const before = await rowCounts(h.database.pool);
@@ -135,6 +188,36 @@ describe('a purge', () => {
     expect(await h.rows('select * from boxcar.purging')).toEqual([]);
     // And the system goes on.
     await play();
+  });
+
+  test('takes the answers that name its agents, tapes, turns and boxes, and leaves those of others', async () => {
+    const command = (agent: string, instruction: string) =>
+      h.runtime.submit('delegate_async', { target_strategy: 'reuse', target_ref: agent, instruction });
+    const keys = () => h.rows('select idempotency_key from boxcar.operations order by 1');
+    const goes = await play('child');
+    for (const text of [
+      ',handoff name=phase',
+      ',anchors',
+      ',tape.search query=done',
+      ',tape.reset archive=true',
+    ])
+      await command(goes.agent_id, text);
+    // An agent's own, which only its key names.
+    await h.database.pool.query(
+      `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made)
+       select project_id, 'agent:' || id || ':mine', 'grant_box', '', '{"granted":true}', '{}' from boxcar.agents where id = $1`,
+      [goes.agent_id],
+    );
+    expect(await keys()).toHaveLength(6);
+    const before = await now();
+    const gone = await keys();
+    const stays = await play('child');
+    await command(stays.agent_id, ',anchors');
+    await h.runtime.submit('create_box', { cards: [{ type: 'note', content: { kind: 'text', text: 'n' } }] });
+    const all = await keys();
+    expect((await purge({ before })).removed.runs).toBe(1);
+    expect(await keys()).toEqual(all.filter((key) => !gone.some((other) => isDeepStrictEqual(other, key))));
+    expect(await keys()).toHaveLength(3);
   });
 
   test('takes what ended before its time only, and what is of its project', async () => {
@@ -345,25 +428,176 @@ describe('a run stays, and the report says why,', () => {
   });
 });
 
-describe('while a purge runs', () => {
-  /** A transaction of somebody else, open. */
-  async function open() {
-    const client = await h.database.pool.connect();
-    await client.query('begin');
-    const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
-    return { client, pid: rows[0]?.pid ?? 0 };
+describe('a run stays while a tape that would go with it is younger than the cut,', () => {
+  const say = { kind: 'message', content: 'a note' } as const;
+  /** A finished run, and the moment after which it changes no more. */
+  async function settle(): Promise<{ readonly old: Receipt; readonly before: Date }> {
+    return { old: await play('child'), before: await now() };
   }
-  const waitsFor = (pid: number): Promise<unknown> =>
-    waitFor(
-      async () => {
-        const rows = await h.rows('select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))', [
-          pid,
-        ]);
-        return rows.length > 0;
-      },
-      { message: 'the purge waits' },
-    );
+  const tapeOf = (old: Receipt, as?: string): Promise<Tape> =>
+    h.runtime.tape({ agent: old.agent_id }, as === undefined ? {} : { as });
+  const changes: readonly (readonly [
+    string,
+    'entry' | 'reset' | 'open_fork',
+    (old: Receipt) => Promise<unknown>,
+  ])[] = [
+    ['a note', 'entry', async (old) => (await tapeOf(old)).append([say])],
+    ['an anchor', 'entry', async (old) => (await tapeOf(old)).handoff('phase')],
+    ['a reset', 'reset', async (old) => (await tapeOf(old)).reset()],
+    ['a reset that archives', 'reset', async (old) => (await tapeOf(old)).reset({ archive: true })],
+    ['an open fork of its own', 'open_fork', async (old) => (await tapeOf(old, old.agent_id)).forkTape()],
+    ['a merge', 'entry', async (old) => (await (await tapeOf(old)).forkTape()).merge()],
+  ];
 
+  test.each(changes)('which has %s', async (_what, cause, change) => {
+    const { old, before } = await settle();
+    const other = await play('child');
+    await change(old);
+    const report = await purge({ before });
+    expect(report).toMatchObject({ removed: { runs: 0 } });
+    expect(report.kept).toEqual([{ run_id: await runOf(old.turn_id), cause, holder: old.output_box_id }]);
+    // A young run of its own does not matter.
+    expect(await runOf(other.turn_id)).not.toBe('none');
+    expect((await purge()).removed.runs).toBe(2);
+  });
+
+  test('which entries came to that say of themselves that they are old', async () => {
+    const { old, before } = await settle();
+    const [row] = await h.rows<{ project: ProjectId; operator: AgentId }>(
+      'select id as project, operator_agent_id as operator from boxcar.projects limit 1',
+    );
+    if (row === undefined) throw new Error('no project');
+    const card = buildCard(
+      {
+        type: 'note',
+        role: 'user',
+        content: { kind: 'text', text: 'old' },
+        metadata: {},
+        authorId: row.operator,
+      },
+      { id: newId<'card'>(), projectId: row.project },
+    );
+    const entry = { kind: 'message', card, payload: null, anchorName: null, authorId: row.operator } as const;
+    const appended = await appendEntries(h.database.pool, {
+      projectId: row.project,
+      actorId: row.operator,
+      boxId: old.output_box_id,
+      dedupKey: 'import',
+      entries: [{ ...entry, createdAt: '2020-01-01T00:00:00Z' }],
+    });
+    expect(appended).toMatchObject({ outcome: 'appended' });
+    expect((await purge({ before })).kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'entry', holder: old.output_box_id },
+    ]);
+  });
+
+  test('which is a named one of its agent that somebody else writes to', async () => {
+    const old = await play('child');
+    const notes = await h.runtime.tape('notes', { as: old.agent_id });
+    const before = await now();
+    await (await h.runtime.tape('notes')).append([say]);
+    expect((await purge({ before })).kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'entry', holder: notes.boxId },
+    ]);
+    expect((await purge()).removed.runs).toBe(1);
+  });
+
+  test('which gets an entry after the purge has decided', async () => {
+    const { old, before } = await settle();
+    const [report] = await purgeHeldAt(old.turn_id, before, async () => (await tapeOf(old)).append([say]));
+    expect(report.kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'entry', holder: old.output_box_id },
+    ]);
+  });
+
+  test('which is reset after the purge has decided', async () => {
+    const { old, before } = await settle();
+    const [report] = await purgeHeldAt(old.turn_id, before, async () => (await tapeOf(old)).reset());
+    expect(report.kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'reset', holder: old.output_box_id },
+    ]);
+  });
+});
+
+describe('the result card of a call that is on no tape', () => {
+  let begin: () => void;
+  beforeEach(async () => {
+    h.runtime.registerTool({
+      name: 'stay',
+      description: 'Stays until it is aborted.',
+      input: z.looseObject({}),
+      isReadOnly: true,
+      run: (_input, { signal }) =>
+        new Promise<string>((resolve) => {
+          signal.addEventListener('abort', () => resolve('late'));
+          begin();
+        }),
+    });
+    await h.profile('stayer', [{ calls: [{ tool: 'stay', arguments: {} }] }], { tools: ['stay'] });
+  });
+
+  /** A turn that was canceled in its call: the call has its result card, the tape has not. */
+  async function playCanceled(): Promise<Receipt & { readonly card: CardId }> {
+    const begun = new Promise<void>((resolve) => {
+      begin = resolve;
+    });
+    const receipt = await launch('stayer');
+    await begun;
+    await h.runtime.submit('cancel', { turn_id: receipt.turn_id });
+    await h.runtime.waitForTurn(receipt.turn_id);
+    const [row] = await h.rows<{ id: CardId }>(
+      'select k.result_card_id as id from boxcar.tool_calls k where k.turn_id = $1 and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id)',
+      [receipt.turn_id],
+    );
+    if (row === undefined) throw new Error('no such result');
+    return { ...receipt, card: row.id };
+  }
+
+  test('goes with its run, and stays when a box lists it', async () => {
+    const before = await rowCounts(h.database.pool);
+    await playCanceled();
+    await purge();
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+    const { card } = await playCanceled();
+    await h.runtime.submit('create_box', { card_ids: [card] });
+    expect((await purge()).removed.runs).toBe(1);
+    expect(await h.rows('select from boxcar.cards where id = $1', [card])).toHaveLength(1);
+  });
+
+  test('holds its run and that of a box that lists it together', async () => {
+    const { turn_id: turn, card } = await playCanceled();
+    const before = await now();
+    const other = await play('child');
+    const [project] = await h.rows<{ id: string }>(
+      'select project_id as id from boxcar.agents where id = $1',
+      [other.agent_id],
+    );
+    // The agent of the other run made the box.
+    await h.database.pool.query(
+      `insert into boxcar.boxes (id, project_id, kind, maker_agent_id, owner_agent_id, card_ids, card_tokens, segments, card_count, token_estimate)
+       values (gen_random_uuid(), $1, 'context', $2, $2, array[$3::uuid], '{1}', '[{"rule":"create_box","from":1,"to":1,"count":1,"tokens":1}]', 1, 1)`,
+      [project?.id, other.agent_id, card],
+    );
+    expect((await purge({ before })).removed.runs).toBe(1);
+    expect(await runOf(turn)).toBe('none');
+    expect(await h.rows('select from boxcar.cards where id = $1', [card])).toHaveLength(1);
+    expect((await purge()).removed).toMatchObject({ runs: 1 });
+    expect(await h.rows('select from boxcar.cards where id = $1', [card])).toHaveLength(0);
+  });
+
+  test('is one of the cards of its tape that an erasure takes', async () => {
+    const { card, output_box_id: tape } = await playCanceled();
+    const [project] = await h.rows<{ id: ProjectId }>(
+      'select project_id as id from boxcar.boxes where id = $1',
+      [tape],
+    );
+    const cards = await findOwnCards(h.database.pool, tape, project?.id ?? ('' as ProjectId));
+    expect(cards).toContain(card);
+    expect(new Set(cards).size).toBe(cards.length);
+  });
+});
+
+describe('while a purge runs', () => {
   test('what was about to refer to a box is waited for, and seen', async () => {
     const old = await play('child');
     const before = await now();
@@ -436,6 +670,84 @@ describe('while a purge runs', () => {
     client.release();
     expect((await report).removed.turns).toBe(1);
     await refused;
+  });
+
+  const cardOf = async (sql: string, id: string): Promise<string> => {
+    const [row] = await h.rows<{ id: string }>(sql, [id]);
+    return row?.id ?? 'none';
+  };
+  const contextCard = 'select card_ids[1] as id from boxcar.boxes where id = $1';
+  const tapeCard =
+    "select card_id as id from boxcar.tape_entries where box_id = $1 and kind = 'message' limit 1";
+  const existingCard = 'select id from boxcar.cards where id = $1';
+
+  test('a card that is listed in a box meanwhile stays, and a later turn reads it', async () => {
+    const old = await play('child');
+    const before = await now();
+    const card = await cardOf(contextCard, old.context_box_id);
+    const [report, made] = await purgeHeldAt(old.turn_id, before, () =>
+      h.runtime.submit('create_box', { card_ids: [card] }),
+    );
+    expect(report.removed.runs).toBe(1);
+    expect(await h.rows(existingCard, [card])).toHaveLength(1);
+    await play('child', { context_box_id: (made as { box_id: string }).box_id });
+  });
+
+  test('a card of its tape that is listed in a box meanwhile keeps its run, and only its run', async () => {
+    const [old, other] = [await play('child'), await play('child')];
+    const before = await now();
+    const card = await cardOf(tapeCard, old.output_box_id);
+    const [report, made] = await purgeHeldAt(old.turn_id, before, () =>
+      h.runtime.submit('create_box', { card_ids: [card] }),
+    );
+    expect(report.kept).toEqual([
+      {
+        run_id: await runOf(old.turn_id),
+        cause: 'card',
+        holder: (made as { box_id: string }).box_id,
+      },
+    ]);
+    expect(await runOf(other.turn_id)).toBe('none');
+  });
+
+  test('a fork that is merged into a tape that stays keeps its run', async () => {
+    const old = await play('child');
+    const shared = await h.runtime.tape('shared');
+    for (const mode of ['read', 'append'])
+      await h.runtime.submit('grant_box', { box_id: shared.boxId, grantee: old.agent_id, mode });
+    const theirs = await h.runtime.tape({ box: shared.boxId }, { as: old.agent_id });
+    const fork = await theirs.forkTape();
+    await fork.tape.append([{ kind: 'message', content: 'within' }]);
+    const before = await now();
+    const [report] = await purgeHeldAt(old.turn_id, before, () => fork.merge());
+    expect(report.kept).toEqual([{ run_id: await runOf(old.turn_id), cause: 'card', holder: shared.boxId }]);
+    expect(JSON.stringify(await shared.messages())).toContain('within');
+  });
+
+  test('a box that names a card which goes waits, and is refused', async () => {
+    const old = await play('child');
+    const before = await now();
+    const card = await cardOf(contextCard, old.context_box_id);
+    const { client, pid } = await open();
+    // Held after it has decided, where it removes the operations of the run.
+    await client.query('select from boxcar.operations for update');
+    const report = purge({ before });
+    await waitsFor(pid);
+    const [purger] = await h.rows<{ pid: number }>(
+      'select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))',
+      [pid],
+    );
+    const made = h.runtime.submit('create_box', { card_ids: [card] });
+    const refused = expect(made).rejects.toMatchObject({
+      code: 'not_found',
+      message: expect.stringContaining(card),
+    });
+    await waitsFor(purger?.pid ?? 0);
+    await client.query('commit');
+    client.release();
+    expect((await report).removed.runs).toBe(1);
+    await refused;
+    expect(await h.rows('select from boxcar.boxes where card_ids @> array[$1::uuid]', [card])).toEqual([]);
   });
 
   test('an agent that is given a turn keeps its runs', async () => {

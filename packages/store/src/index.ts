@@ -273,7 +273,15 @@ export {
   type Woken,
   wakeProvider,
 } from './providers.js';
-export { type KeptByPurge, type PurgeCounts, type PurgeReport, purgeRuns, readClock } from './purge.js';
+export {
+  type KeptByPurge,
+  type KeptTape,
+  type PurgeReport,
+  purgeRuns,
+  purgeTapes,
+  readClock,
+  type TapePurgeReport,
+} from './purge.js';
 export {
   findDueCalls,
   hastenLooks,

@@ -42,6 +42,14 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
       from tapes b join boxcar.boxes o on o.id = b.previous_box_id where o.archived_at is null or b.incarnation <> o.incarnation + 1`,
   },
   {
+    name: 'entry-has-card',
+    rule: 'every entry of a tape that should have a card has one, and it is of the project of the tape',
+    when: 'always',
+    broken: `select distinct e.box_id as id, 'names the card ' || e.card_id || ' at ' || e.position || ', which ' || case when c.id is null then 'does not exist' else 'is of another project' end as what
+      from (${TAPES}) b join boxcar.tape_entries e on e.box_id = b.id and e.card_id is not null left join boxcar.cards c on c.id = e.card_id
+      where c.id is null or c.project_id <> b.project_id`,
+  },
+  {
     name: 'fork-line',
     rule: "a fork's line is that of its parent up to the fork point, and each part of it has the entries that the fork reads",
     when: 'always',

@@ -68,6 +68,10 @@ const IS_SEEN_BY_WARD = `exists (
         where tape.id in (ward.tape_box_id, (select s.id from boxcar.sessions s where s.agent_id = ward.id))
       ) reader(id) where reader.id = b.owner_agent_id or exists (select from boxcar.grants g where g.box_id = b.id and g.agent_id = reader.id and g.mode = 'read')))`;
 
+/** The context boxes of the turns in scope, and the newest ones. */
+const CONTEXTS = `select * from boxcar.boxes where kind = 'context' and id in (
+  (select context_box_id from scope) union (select id from boxcar.boxes where kind = 'context' order by id desc limit :turns))`;
+
 /** The newest batches, and those that have not ended. */
 const BATCHES = `select * from boxcar.batches where id in (
   (select id from boxcar.batches order by id desc limit :turns) union (select id from boxcar.batches where status = 'running' order by id limit :turns))`;
@@ -212,14 +216,6 @@ export const INVARIANTS: readonly Invariant[] = [
       from scope t left join boxcar.tape_entries e on e.box_id = t.output_box_id and e.turn_id = t.id and e.kind = 'event' and e.payload->>'name' = 'turn.started'
       group by t.id, t.start_position
       having count(e.position) <> case when t.start_position is null then 0 else 1 end or min(e.position) <> t.start_position`,
-  },
-  {
-    name: 'entry-has-card',
-    rule: 'every entry of a tape that should have a card has one',
-    when: 'always',
-    broken: `select distinct t.output_box_id as id, 'names the card ' || e.card_id || ' at ' || e.position || ', which does not exist' as what
-      from scope t join boxcar.tape_entries e on e.box_id = t.output_box_id and e.turn_id = t.id and e.card_id is not null
-      where not exists (select from boxcar.cards c where c.id = e.card_id)`,
   },
   {
     name: 'one-result',
@@ -425,8 +421,7 @@ export const INVARIANTS: readonly Invariant[] = [
     rule: 'the own cards of a context box exist and are of its project',
     when: 'always',
     broken: `select distinct b.id, 'names the card ' || u.card_id || ', which ' || case when c.id is null then 'does not exist' else 'is of another project' end as what
-      from scope t join boxcar.boxes b on b.id = t.context_box_id cross join lateral unnest(b.card_ids) as u(card_id)
-        left join boxcar.cards c on c.id = u.card_id
+      from (${CONTEXTS}) b cross join lateral unnest(b.card_ids) as u(card_id) left join boxcar.cards c on c.id = u.card_id
       where c.id is null or c.project_id <> b.project_id`,
   },
   {

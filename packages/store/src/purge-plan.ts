@@ -1,23 +1,28 @@
 /**
  * What a purge looks at: the finished runs that are old enough, what they left behind, and who refers to it. Read in one
- * transaction into temporary tables, by a constant number of statements that read whole tables.
+ * transaction into temporary tables, by a constant number of statements. Each reads the other tables by key: what a page costs depends
+ * on what its runs left behind, and not on what there is.
  */
-import { decidePurge, type KeptRun, type PurgeReference } from '@boxcar/kernel';
+import { decidePurge, ENTRY_KINDS, type KeptRun, type PurgeReference } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Tx, transaction } from './db.js';
 
+/** What is removed as a whole: runs, or tapes that belong to none. */
+export type PurgeKind = 'runs' | 'tapes';
+
 export interface PurgeScope {
-  /** Runs that ended before it. */
+  readonly kind: PurgeKind;
+  /** Runs that ended before it, tapes that were left before it. */
   readonly before: Date;
   readonly projectId: string | null;
-  /** These runs only. */
-  readonly runIds?: readonly string[];
-  /** Runs after this one, in the order of ids. */
+  /** These runs or tapes only. */
+  readonly ids?: readonly string[];
+  /** Those after this one, in the order of ids. */
   readonly after?: string | undefined;
   readonly limit: number;
 }
 
-/** A run that may go, with what goes with it. */
+/** A run that may go, with what goes with it. A tape is looked at as a run of its own, which has its id. */
 export interface PurgeableRun extends pg.QueryResultRow {
   readonly run_id: string;
   readonly agent_ids: readonly string[];
@@ -28,15 +33,14 @@ export interface PurgePlan {
   /** Groups of runs that go together. */
   readonly groups: readonly (readonly PurgeableRun[])[];
   readonly kept: readonly KeptRun[];
-  /** Cards of these runs that others list too: they stay. */
-  readonly keptCardIds: readonly string[];
-  /** The last run that was looked at; undefined when there was none. */
+  /** The last one that was looked at; undefined when there was none. */
   readonly last: string | undefined;
   readonly count: number;
 }
 
-const SETTINGS = `set transaction isolation level repeatable read;
-  set local enable_seqscan = on; set local enable_hashjoin = on; set local enable_mergejoin = on; set local jit = off`;
+// A plan for any values would read all runs to find those of a list.
+const SETTINGS =
+  'set transaction isolation level repeatable read; set local plan_cache_mode = force_custom_plan';
 
 const TABLES = `
   create temp table purge_runs (id uuid primary key) on commit drop;
@@ -52,99 +56,160 @@ const RUNS = `
     and not exists (select from boxcar.turns t where t.run_id = r.id and (t.ended_at is null or t.ended_at >= $1))
   order by r.id limit $5`;
 
+/**
+ * Tapes that nobody writes to: archived incarnations, discarded forks, imported tapes. Those that are the tape of an agent now are not
+ * among them.
+ */
+const LEFT_TAPES = `
+  insert into purge_boxes
+  select b.id, b.id from (
+    select * from boxcar.boxes l where (l.archived_at is not null or l.fork_status = 'discarded') and (l.archived_at < $1
+      or (l.fork_status = 'discarded' and not exists (select from boxcar.forks f where f.id = l.id and f.ended_at >= $1)))
+    union all
+    select * from boxcar.boxes n where n.tape_name is not null and n.archived_at is null and n.created_at < $1
+      and (select e.meta ? 'imported' from boxcar.tape_entries e where e.box_id = n.id order by e.position limit 1)
+  ) b
+  where b.kind = 'tape' and ($2::uuid is null or b.project_id = $2) and ($3::uuid[] is null or b.id = any ($3)) and ($4::uuid is null or b.id > $4)
+    and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id)
+  order by b.id limit $5`;
+/** Turns that have written to them keep them. */
+const WRITERS = `
+  insert into purge_refs select null, b.run_id, 'turn', t.id from purge_boxes b cross join lateral (
+    select o.id from boxcar.tape_entries e join boxcar.turns o on o.id = e.turn_id and o.output_box_id = b.id where e.box_id = b.id and e.turn_id is not null limit 1) t`;
+
 /** What the runs left behind. A box belongs to the run whose turn has it, else to a run of the agent that made it. */
 const LEFT_BEHIND = [
-  `insert into purge_turns select t.id, t.run_id, t.agent_id, t.context_box_id, t.output_box_id from boxcar.turns t join purge_runs r on r.id = t.run_id`,
+  `insert into purge_turns select t.id, t.run_id, t.agent_id, t.context_box_id, t.output_box_id 
+    from purge_runs r cross join lateral (select * from boxcar.turns o where o.run_id = r.id offset 0) t`,
   `insert into purge_agents select a.id, t.run_id, a.tape_box_id
     from (select distinct on (agent_id) agent_id, run_id from purge_turns order by agent_id, run_id) t join boxcar.agents a on a.id = t.agent_id where a.tape_box_id is not null`,
   `insert into purge_boxes select distinct on (x.id) x.id, x.run_id from (
       select context_box_id as id, run_id, 1 as rank from purge_turns
       union all select tape_box_id, run_id, 1 from purge_agents
-      union all select b.id, a.run_id, 2 from boxcar.boxes b join purge_agents a on a.id = b.maker_agent_id
+      union all select b.id, a.run_id, 2 from purge_agents a cross join lateral (select m.id from boxcar.boxes m where m.maker_agent_id = a.id offset 0) b
     ) x join boxcar.boxes b on b.id = x.id
     where not exists (select from boxcar.profiles f where f.box_id = x.id) order by x.id, x.rank, x.run_id`,
   // Forks that have ended go with what they were made of, those of forks with them. What took a tape's place stays with its agent.
   `insert into purge_boxes
     with recursive ended as (
-      select f.id, f.box_id, f.status, p.run_id from boxcar.forks f join purge_boxes p on p.id = f.parent_box_id where f.status <> 'open'
-      union select f.id, f.box_id, f.status, o.run_id from ended o join boxcar.forks f on f.parent_box_id in (o.id, o.box_id) where f.status <> 'open'
+      select f.id, f.box_id, f.status, p.run_id from purge_boxes p cross join lateral (select * from boxcar.forks k where k.parent_box_id = p.id offset 0) f where f.status <> 'open'
+      union
+      select f.id, f.box_id, f.status, o.run_id from ended o
+        cross join lateral (select * from boxcar.forks k where k.parent_box_id = any (array[o.id, o.box_id]) offset 0) f where f.status <> 'open'
     )
     select distinct on (b.id) b.id, o.run_id from ended o join boxcar.boxes b on b.id = o.id or (b.id = o.box_id and o.status = 'discarded') order by b.id, o.run_id
     on conflict do nothing`,
+];
+const CARDS = [
   `insert into purge_cards select distinct on (x.id) x.id, x.run_id, x.is_on_tape from (
-      select e.card_id as id, b.run_id, true as is_on_tape from boxcar.tape_entries e join purge_boxes b on b.id = e.box_id where e.card_id is not null
-      union all select u.id, p.run_id, false from boxcar.boxes b join purge_boxes p on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)
+      select e.card_id as id, b.run_id, true as is_on_tape
+      from purge_boxes b cross join lateral (select o.card_id from boxcar.tape_entries o where o.box_id = b.id and o.card_id is not null offset 0) e
+      union all
+      select u.id, p.run_id, false from purge_boxes p join boxcar.boxes b on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)
+      union all
+      select k.result_card_id, t.run_id, false
+      from purge_turns t cross join lateral (select o.result_card_id from boxcar.tool_calls o where o.turn_id = t.id and o.result_card_id is not null offset 0) k
     ) x
     where not exists (select from boxcar.projects p where p.bootstrap_card_id = x.id) and not exists (select from boxcar.profiles f where f.card_id = x.id)
     order by x.id, x.is_on_tape desc, x.run_id`,
   'analyze purge_runs, purge_turns, purge_agents, purge_boxes, purge_cards',
 ];
 
+const KINDS = `'{${ENTRY_KINDS.join(',')}}'::text[]`;
+
+/**
+ * SQL of the tapes among `ids` that have changed since `cut`, as id and cause. Imported entries may say that they are older than
+ * their import: their cards do not. A tape that a reset has made begins with entries of the moment of the reset.
+ */
+export const youngTapes = (ids: string, cut: string): string => `
+  select x.id, y.cause from (${ids}) p join boxcar.boxes x on x.id = p.id and x.kind = 'tape' cross join lateral (
+    select 'entry' as cause where exists (select from boxcar.tape_entries e
+        where e.box_id = x.id and e.kind = any (${KINDS}) and e.created_at >= ${cut} and (x.previous_box_id is null or e.created_at <> x.created_at))
+      or (select c.created_at from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id
+        where e.box_id = x.id and e.card_id is not null and (x.previous_box_id is null or c.created_at <> x.created_at) order by e.position desc limit 1) >= ${cut}
+    union all select 'reset' where x.archived_at >= ${cut} or (x.previous_box_id is not null and x.created_at >= ${cut})
+    union all select 'open_fork' where exists (select from boxcar.forks f where f.parent_box_id = x.id and f.status = 'open' and f.created_at >= ${cut})
+  ) y`;
+
+/** Tapes that are too young: as if something that stays referred to them. */
+const YOUNG = `
+  insert into purge_refs select null, b.run_id, y.cause, b.id from (${youngTapes('select id from purge_boxes', '$1')}) y join purge_boxes b on b.id = y.id`;
+
 /** Who refers to it: from a run of these, or from what stays (null). */
 const REFERENCES = [
   `insert into purge_refs select distinct f.run_id, b.run_id, 'segment', x.id
-    from boxcar.boxes x cross join lateral jsonb_array_elements(x.segments) s
-      cross join lateral (values ((s.value->>'source')::uuid), ((s.value->>'via')::uuid)) v(id)
-      join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
-    where x.segments @? '$[*].source' and f.run_id is distinct from b.run_id`,
-  // What it was forked from, and all that its line runs through.
+    from purge_boxes b cross join lateral (select o.id from boxcar.boxes o where o.segments @? '$[*].source'
+        and (jsonb_path_query_array(o.segments, '$[*].source') ? b.id::text or jsonb_path_query_array(o.segments, '$[*].via') ? b.id::text) offset 0) x
+      left join purge_boxes f on f.id = x.id
+    where f.run_id is distinct from b.run_id`,
+  // What it was forked from. All that its line runs through is what that was forked from, and so on.
   `insert into purge_refs select distinct f.run_id, b.run_id, 'fork', x.id
-    from boxcar.boxes x cross join lateral unnest(x.line_boxes || x.parent_box_id) as v(id)
-      join purge_boxes b on b.id = v.id left join purge_boxes f on f.id = x.id
-    where x.parent_box_id is not null and f.run_id is distinct from b.run_id`,
+    from purge_boxes b cross join lateral (select o.id from boxcar.boxes o where o.parent_box_id = b.id offset 0) x left join purge_boxes f on f.id = x.id
+    where f.run_id is distinct from b.run_id`,
   `insert into purge_refs select a.run_id, b.run_id, 'grant', g.agent_id
-    from boxcar.grants g join purge_boxes b on b.id = g.box_id left join purge_agents a on a.id = g.agent_id
+    from purge_boxes b cross join lateral (select o.agent_id, o.expires_at from boxcar.grants o where o.box_id = b.id offset 0) g left join purge_agents a on a.id = g.agent_id
     where a.run_id is distinct from b.run_id and (g.expires_at is null or g.expires_at > now())
       and not exists (select from boxcar.projects p where p.operator_agent_id = g.agent_id)`,
   // Turns of one agent share its tape: neither run goes without the other.
   `insert into purge_refs
-    select case when r.id is null then null else t.run_id end, a.run_id, 'agent', t.run_id
-    from boxcar.turns t join purge_agents a on a.id = t.agent_id left join purge_runs r on r.id = t.run_id where t.run_id <> a.run_id
+    select r.id, a.run_id, 'agent', t.run_id
+    from purge_agents a cross join lateral (select o.run_id from boxcar.turns o where o.agent_id = a.id offset 0) t left join purge_runs r on r.id = t.run_id where t.run_id <> a.run_id
     union select a.run_id, t.run_id, 'agent', a.run_id from purge_turns t join purge_agents a on a.id = t.agent_id where t.run_id <> a.run_id`,
-  `insert into purge_refs select f.run_id, a.run_id, 'owner', x.id
-    from boxcar.agents x join purge_agents a on a.id in (x.owner_agent_id, x.derived_from) left join purge_agents f on f.id = x.id where f.run_id is distinct from a.run_id`,
+  `insert into purge_refs select distinct f.run_id, a.run_id, 'owner', x.id
+    from purge_agents a cross join lateral (
+        select o.id from boxcar.agents o where o.owner_agent_id = a.id union all select o.id from boxcar.agents o where o.derived_from = a.id) x
+      left join purge_agents f on f.id = x.id where f.run_id is distinct from a.run_id`,
+  // The context box of a turn is owned by its agent.
   `insert into purge_refs select p.run_id, b.run_id, 'context', t.id
-    from boxcar.turns t join purge_boxes b on b.id in (t.context_box_id, t.output_box_id) left join purge_turns p on p.id = t.id where p.run_id is distinct from b.run_id`,
+    from purge_boxes b join boxcar.boxes x on x.id = b.id and x.kind = 'context'
+      cross join lateral (select o.id from boxcar.turns o where o.agent_id = x.owner_agent_id and o.context_box_id = x.id offset 0) t
+      left join purge_turns p on p.id = t.id
+    where b.id not in (select context_box_id from purge_turns) and p.run_id is distinct from b.run_id`,
   // A batch that other turns wait for, or waited for, says what became of its members.
   `insert into purge_refs select distinct r.id, t.run_id, 'batch', b.id
-    from boxcar.batches b cross join lateral unnest(b.turn_ids) as u(id) join purge_turns t on t.id = u.id left join purge_runs r on r.id = b.run_id
+    from purge_turns t cross join lateral (
+        select o.run_id, o.status, o.id from boxcar.turns m cross join lateral unnest(m.batch_ids) as u(id) join boxcar.batches o on o.id = u.id where m.id = t.id
+        union all select o.run_id, o.status, o.id from boxcar.batches o where o.kind = 'collect' and o.turn_ids @> array[t.id]) b
+      left join purge_runs r on r.id = b.run_id
     where r.id is distinct from t.run_id and (b.run_id is not null or b.status = 'running')`,
   // A card that stands on a tape lives there; one that only a sealed box lists may live elsewhere, and then stays by itself.
   `insert into purge_refs select distinct f.run_id, c.run_id, 'card', x.id
-    from boxcar.boxes x cross join lateral unnest(x.card_ids) as u(id) join purge_cards c on c.id = u.id left join purge_boxes f on f.id = x.id
+    from purge_cards c cross join lateral (select o.id from boxcar.boxes o where o.card_ids @> array[c.id] and o.segments @? '$[*] ? (@.rule == "create_box")' offset 0) x
+      left join purge_boxes f on f.id = x.id
     where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
   `insert into purge_refs select distinct f.run_id, c.run_id, 'card', e.box_id
-    from boxcar.tape_entries e join purge_cards c on c.id = e.card_id left join purge_boxes f on f.id = e.box_id
+    from purge_cards c cross join lateral (select o.box_id from boxcar.tape_entries o where o.card_id = c.id offset 0) e left join purge_boxes f on f.id = e.box_id
     where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
 ];
 
-const KEPT_CARDS = `
-  select c.id from purge_cards c where not c.is_on_tape and (
-    exists (select from boxcar.tape_entries e left join purge_boxes f on f.id = e.box_id where e.card_id = c.id and f.id is null)
-    or c.id in (select u.id from boxcar.boxes x cross join lateral unnest(x.card_ids) as u(id) where not exists (select from purge_boxes f where f.id = x.id)))`;
-
-const FOUND = `
-  select r.id as run_id, array(select a.id from purge_agents a where a.run_id = r.id order by a.id) as agent_ids,
-    array(select b.id from purge_boxes b where b.run_id = r.id order by b.id) as box_ids
-  from purge_runs r order by r.id`;
+const FOUND: Readonly<Record<PurgeKind, string>> = {
+  runs: `
+    select r.id as run_id, array(select a.id from purge_agents a where a.run_id = r.id order by a.id) as agent_ids,
+      array(select b.id from purge_boxes b where b.run_id = r.id order by b.id) as box_ids
+    from purge_runs r order by r.id`,
+  tapes:
+    "select b.id as run_id, '{}'::uuid[] as agent_ids, array[b.id] as box_ids from purge_boxes b order by b.id",
+};
 
 // Not prepared: the tables are new each time.
 const select = async <R extends pg.QueryResultRow>(tx: Tx, text: string): Promise<R[]> =>
   (await tx.query<R>({ text })).rows;
 
-/** Looks at the runs in scope and decides which of them may go. Writes nothing that lasts. */
+/** Looks at the runs or tapes in scope and decides which of them may go. Writes nothing that lasts. */
 export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> {
   return transaction(pool, async (tx) => {
     await tx.query({ text: `${SETTINGS}; ${TABLES}` });
-    const { before, projectId, runIds, after, limit } = scope;
-    await tx.query({ text: RUNS, values: [before, projectId, runIds ?? null, after ?? null, limit] });
-    for (const text of [...LEFT_BEHIND, ...REFERENCES]) await tx.query({ text });
-    const found = await select<PurgeableRun>(tx, FOUND);
+    const { kind, before, projectId, ids, after, limit } = scope;
+    const values = [before, projectId, ids ?? null, after ?? null, limit];
+    await tx.query({ text: kind === 'runs' ? RUNS : LEFT_TAPES, values });
+    const left = kind === 'runs' ? LEFT_BEHIND : [WRITERS];
+    for (const text of [...left, ...CARDS, ...REFERENCES]) await tx.query({ text });
+    await tx.query({ text: YOUNG, values: [before] });
+    const found = await select<PurgeableRun>(tx, FOUND[kind]);
     const references = await select<PurgeReference & pg.QueryResultRow>(
       tx,
       'select distinct on (from_run, to_run) from_run as from, to_run as to, cause, holder from purge_refs order by from_run, to_run, cause, holder',
     );
-    const keptCards = await select<{ id: string }>(tx, KEPT_CARDS);
     const { groups, kept } = decidePurge(
       found.map(({ run_id }) => run_id),
       references,
@@ -153,7 +218,6 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
     return {
       groups: groups.map((group) => group.flatMap((id) => runs.get(id) ?? [])),
       kept,
-      keptCardIds: keptCards.map(({ id }) => id),
       last: found.at(-1)?.run_id,
       count: found.length,
     };

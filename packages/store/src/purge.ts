@@ -2,20 +2,21 @@
  * Removes finished runs whole: turns, steps, calls, operations, agents with their tapes, context boxes, cards, grants.
  *
  * P1  What goes is decided on rows (`purge-plan.ts`), with the boxes marked in `boxcar.purging` first: from then on nothing new can
- *     refer to them, so what the second look finds stays true.
+ *     refer to them, so what the second look finds stays true. Cards are not marked: each batch locks its cards and looks whether
+ *     a box or tape that stays lists them. Writers that list an existing card lock it too.
  * P2  A batch is one transaction: groups of runs that refer to each other go together. Whoever stops it in between has
  *     removed the batches before it, and no more.
- * P3  Locks are taken in the order of everything here: run, agent, turn. An agent that was given a turn meanwhile, or a turn
+ * P3  Locks are taken in the order of everything here: run, agent, turn, tape, card. An agent that was given a turn meanwhile, or a turn
  *     that is collected, stays, and its runs with it.
  */
 import type { KeptRun, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { run, runRetrying, sqlStateOf, statement, transaction } from './db.js';
 import { explainRight } from './erasure.js';
-import { type PurgeableRun, type PurgePlan, planPurge } from './purge-plan.js';
+import { type PurgeableRun, type PurgeKind, type PurgePlan, planPurge, youngTapes } from './purge-plan.js';
 
 export interface PurgeOptions {
-  /** Runs that ended before it. */
+  /** Runs that ended before it, and whose tapes have not changed since; tapes that were left before it. */
   readonly before: Date;
   readonly projectId?: ProjectId | undefined;
   readonly isDryRun?: boolean | undefined;
@@ -39,7 +40,7 @@ export interface PurgeCounts {
 export interface KeptByPurge {
   readonly run_id: string;
   readonly cause: KeptRun['cause'] | 'unfinished' | 'in_use';
-  /** The box, agent, turn or run that needs it. */
+  /** The box, agent, turn or run that needs it; the tape that has changed since. */
   readonly holder: string | null;
 }
 
@@ -61,9 +62,12 @@ const BARRIER_LOCK = 7_205_129_002;
 const BARRIER_TIMEOUT_MS = 200;
 const KEPT_LISTED = 1000;
 
+// Two looks, each by an index of its own.
 const UNFINISHED = statement(`
-  select distinct t.run_id from boxcar.turns t join boxcar.runs r on r.id = t.run_id
-  where t.ended_at is null and r.created_at < $1 and ($2::uuid is null or r.project_id = $2) order by t.run_id limit ${KEPT_LISTED}`);
+  select distinct t.run_id from (
+    select o.run_id from boxcar.turns o where o.status = 'queued'
+    union all select o.run_id from boxcar.turns o where o.status in ('dispatched', 'running', 'suspended')) t join boxcar.runs r on r.id = t.run_id
+  where r.created_at < $1 and ($2::uuid is null or r.project_id = $2) order by t.run_id limit ${KEPT_LISTED}`);
 
 const MARK = statement(`
   insert into boxcar.purging (box_id, until) select unnest($1::uuid[]), clock_timestamp() + interval '${MARK_MINUTES} minutes'
@@ -105,10 +109,52 @@ async function passBarrier(pool: pg.Pool, signal: AbortSignal | undefined): Prom
 
 /** Removes the finished runs of before `options.before`. Safe beside workers, and to be stopped at any moment. */
 export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<PurgeReport> {
+  const unfinished = await runRetrying<{ run_id: string }>(pool, UNFINISHED, [
+    options.before,
+    options.projectId ?? null,
+  ]);
+  return purge(
+    pool,
+    'runs',
+    options,
+    unfinished.map(({ run_id }) => ({ run_id, cause: 'unfinished', holder: null })),
+  );
+}
+
+/** A tape that stays, with the box, agent or turn that needs it. */
+export interface KeptTape {
+  readonly tape_id: string;
+  readonly cause: KeptByPurge['cause'];
+  readonly holder: string | null;
+}
+
+export interface TapePurgeReport {
+  readonly removed: { readonly tapes: number; readonly cards: number };
+  readonly kept: readonly KeptTape[];
+  readonly isStopped: boolean;
+}
+
+/**
+ * Removes tapes that no turn has written to and that were left before `options.before`: archived incarnations, discarded forks, and
+ * imported tapes that are of no agent. Each goes with its cards, or stays while something refers to it. As safe as `purgeRuns`.
+ */
+export async function purgeTapes(pool: pg.Pool, options: PurgeOptions): Promise<TapePurgeReport> {
+  const { removed, kept, isStopped } = await purge(pool, 'tapes', options, []);
+  return {
+    removed: { tapes: removed.boxes, cards: removed.cards },
+    kept: kept.map(({ run_id, cause, holder }) => ({ tape_id: run_id, cause, holder })),
+    isStopped,
+  };
+}
+
+async function purge(
+  pool: pg.Pool,
+  kind: PurgeKind,
+  options: PurgeOptions,
+  kept: KeptByPurge[],
+): Promise<PurgeReport> {
   const projectId = options.projectId ?? null;
   const { before, signal } = options;
-  const unfinished = await runRetrying<{ run_id: string }>(pool, UNFINISHED, [before, projectId]);
-  const kept: KeptByPurge[] = unfinished.map(({ run_id }) => ({ run_id, cause: 'unfinished', holder: null }));
   let removed: PurgeCounts = { runs: 0, turns: 0, agents: 0, boxes: 0, cards: 0 };
   const add = (counts: PurgeCounts): void => {
     removed = {
@@ -123,11 +169,11 @@ export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<P
   const limit = options.pageSize ?? PAGE_SIZE;
   for (let after: string | undefined; ; ) {
     if (signal?.aborted === true) return { removed, kept, isStopped: true };
-    const plan = await planPurge(pool, { before, projectId, after, limit });
+    const plan = await planPurge(pool, { kind, before, projectId, after, limit });
     kept.push(...plan.kept);
-    if (options.isDryRun === true) add(countOf(plan.groups));
+    if (options.isDryRun === true) add(countOf(kind, plan.groups));
     else if (plan.groups.length > 0) {
-      const isStopped = await purgePage(pool, plan, { ...options, kept, add }).catch(explainRight);
+      const isStopped = await purgePage(pool, plan, { ...options, kind, kept, add }).catch(explainRight);
       if (isStopped) return { removed, kept, isStopped };
     }
     after = plan.last;
@@ -135,8 +181,8 @@ export async function purgeRuns(pool: pg.Pool, options: PurgeOptions): Promise<P
   }
 }
 
-const countOf = (groups: PurgePlan['groups']): PurgeCounts => ({
-  runs: groups.flat().length,
+const countOf = (kind: PurgeKind, groups: PurgePlan['groups']): PurgeCounts => ({
+  runs: kind === 'runs' ? groups.flat().length : 0,
   turns: 0,
   agents: groups.flat().reduce((sum, { agent_ids }) => sum + agent_ids.length, 0),
   boxes: boxesOf(groups).length,
@@ -146,25 +192,33 @@ const countOf = (groups: PurgePlan['groups']): PurgeCounts => ({
 async function purgePage(
   pool: pg.Pool,
   first: PurgePlan,
-  of: PurgeOptions & { readonly kept: KeptByPurge[]; readonly add: (counts: PurgeCounts) => void },
+  of: PurgeOptions & {
+    readonly kind: PurgeKind;
+    readonly kept: KeptByPurge[];
+    readonly add: (counts: PurgeCounts) => void;
+  },
 ): Promise<boolean> {
   const marked = boxesOf(first.groups);
   try {
     await runRetrying(pool, MARK, [marked]);
     await passBarrier(pool, of.signal);
-    const runIds = first.groups.flat().map(({ run_id }) => run_id);
+    const ids = first.groups.flat().map(({ run_id }) => run_id);
     const plan = await planPurge(pool, {
+      kind: of.kind,
       before: of.before,
       projectId: of.projectId ?? null,
-      runIds,
-      limit: runIds.length,
+      ids,
+      limit: ids.length,
     });
     of.kept.push(...plan.kept);
-    for (const batch of batchesOf(plan.groups, of.batchSize ?? BATCH_SIZE)) {
+    const batches = batchesOf(plan.groups, of.batchSize ?? BATCH_SIZE).reverse();
+    for (let batch = batches.pop(); batch !== undefined; batch = batches.pop()) {
       if (of.signal?.aborted === true) return true;
-      const outcome = await removeBatch(pool, batch, plan.keptCardIds);
-      if ('kept' in outcome) of.kept.push(...outcome.kept);
-      else of.add(outcome.removed);
+      const outcome = await removeBatch(pool, batch.flat(), of);
+      if (!('kept' in outcome)) of.add(outcome.removed);
+      // One group of several has to stay: each by itself.
+      else if (batch.length > 1) batches.push(...batch.map((group) => [group]).reverse());
+      else of.kept.push(...outcome.kept);
     }
     return false;
   } catch (error) {
@@ -176,13 +230,20 @@ async function purgePage(
   }
 }
 
+type Group = PurgePlan['groups'][number];
+
 /** Groups put together until there are enough runs; a group is never divided. */
-function batchesOf(groups: PurgePlan['groups'], size: number): PurgeableRun[][] {
-  const batches: PurgeableRun[][] = [];
+function batchesOf(groups: readonly Group[], size: number): Group[][] {
+  const batches: Group[][] = [];
+  let runs = 0;
   for (const group of groups) {
     const last = batches.at(-1);
-    if (last === undefined || last.length + group.length > size) batches.push([...group]);
-    else last.push(...group);
+    runs += group.length;
+    if (last !== undefined && runs <= size) last.push(group);
+    else {
+      batches.push([group]);
+      runs = group.length;
+    }
   }
   return batches;
 }
@@ -204,17 +265,43 @@ const CAME_BACK = statement(`
 const STILL_MARKED = statement(`
   select count(*)::int as n from boxcar.purging where box_id = any ($1::uuid[]) and until > clock_timestamp() + interval '${BATCH_MINUTES} minutes'`);
 
-const CARDS = statement(`
-  select x.id from (
-    select unnest(b.card_ids) as id from boxcar.boxes b where b.id = any ($1::uuid[])
+// Who appends to a tape or merges it has its row first.
+const LOCK_TAPES = statement(
+  "select id from boxcar.boxes where id = any ($1::uuid[]) and kind = 'tape' order by id for update",
+);
+// Begun after the tapes were locked: they do not change from then on.
+const YOUNG = statement(
+  `select y.id, y.cause from (${youngTapes('select unnest($1::uuid[]) as id', '$2::timestamptz')}) y order by y.cause, y.id limit 1`,
+);
+const LOCK_CARDS = statement(`
+  select c.id from boxcar.cards c where c.id in (
+    select unnest(b.card_ids) from boxcar.boxes b where b.id = any ($1::uuid[])
     union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
     union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
-  ) x
-  where x.id is not null and not x.id = any ($3::uuid[])
-    and not exists (select from boxcar.projects p where p.bootstrap_card_id = x.id) and not exists (select from boxcar.profiles f where f.card_id = x.id)`);
+  )
+    and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)
+  order by c.id for update`);
+// Begun after the cards were locked: who lists a card that exists has locked it, or has the row of the tape that it is on. A card that
+// is on a tape keeps it; another one stays by itself.
+const LISTED = statement(`
+  with gone as materialized (select unnest($1::uuid[]) as id),
+  listed as (
+    select u.id, b.id as holder from boxcar.boxes b cross join lateral unnest(b.card_ids) as u(id)
+    where b.card_ids && $2::uuid[] and b.segments @? '$[*] ? (@.rule == "create_box")' and b.id not in (select id from gone) and u.id in (select unnest($2::uuid[]))
+    union all
+    select e.card_id, e.box_id from boxcar.tape_entries e where e.card_id = any ($2::uuid[]) and e.box_id not in (select id from gone)
+  )
+  select l.id, l.holder, exists (select from boxcar.tape_entries e where e.card_id = l.id and e.box_id in (select id from gone)) as is_on_tape from listed l`);
 
+const TURNS = '(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]))';
+/** The batches of the runs: those that their turns are in, those that their calls wait for, and those that have collected their turns. */
+const BATCHES = `(select b.id from (
+    select u.id from boxcar.turns t cross join lateral unnest(t.batch_ids) as u(id) where t.run_id = any ($1::uuid[])
+    union select k.batch_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($1::uuid[])
+    union select c.id from boxcar.batches c where c.kind = 'collect' and c.turn_ids && array${TURNS}
+  ) x cross join lateral (select o.id, o.run_id from boxcar.batches o where o.id = x.id offset 0) b where b.run_id = any ($1::uuid[]) or b.run_id is null)`;
 /** The turns and batches of the runs, which operations may have made. */
-const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]) union all select b.id from boxcar.batches b where b.run_id = any ($1::uuid[]))`;
+const MADE = `(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[]) union all select b.id from ${BATCHES} b)`;
 
 /**
  * Rows that refer to the runs are deleted before them. An operation is written together with its turns, at the same time, and records
@@ -238,13 +325,6 @@ const DELETES = [
       where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) > 0)
     delete from boxcar.operations o using gone
     where o.project_id = gone.project_id and o.idempotency_key = gone.idempotency_key and cardinality(gone.made) = 0`,
-  `with gone as (
-      delete from boxcar.batches b where b.run_id = any ($1::uuid[])
-        or (b.run_id is null and b.turn_ids && array(select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])))
-      returning b.id
-    ),
-    letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
-    delete from boxcar.operations o using gone where o.awaited_batch_id = gone.id`,
   'delete from boxcar.evidence e using boxcar.turns t where t.run_id = any ($1::uuid[]) and e.turn_id = t.id',
   `delete from boxcar.sweep_failures f where f.row_id in (
       select t.id from boxcar.turns t where t.run_id = any ($1::uuid[])
@@ -254,6 +334,13 @@ const DELETES = [
   'delete from boxcar.steps s using boxcar.turns t where t.run_id = any ($1::uuid[]) and s.turn_id = t.id',
   'delete from boxcar.tool_calls k using boxcar.turns t where t.run_id = any ($1::uuid[]) and k.turn_id = t.id',
 ].map(statement);
+const DELETE_BATCHES = statement(`
+  with gone as (delete from boxcar.batches b where b.id = any (array${BATCHES}) returning b.id),
+  letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
+  select id from gone`);
+/** Answers that name what goes: of commands, of a cancel, and what its agents have asked for themselves. */
+const DELETE_ANSWERS = statement(`
+  delete from boxcar.operations o where (o.made is null or o.made = '{}') and boxcar.names_in(o.response, o.idempotency_key, o.awaited_batch_id) && $1::text[]`);
 const DELETE_TURNS = statement('delete from boxcar.turns where run_id = any ($1::uuid[]) returning id');
 const DELETE_GRANTS = statement(
   'delete from boxcar.grants where agent_id = any ($1::uuid[]) or box_id = any ($2::uuid[])',
@@ -268,34 +355,55 @@ const DELETE_AGENTS = statement('delete from boxcar.agents where id = any ($1::u
 const DELETE_RUNS = statement('delete from boxcar.runs where id = any ($1::uuid[])');
 const PURGE_BOXES = statement('select boxcar.purge_boxes($1, $2)');
 
+interface YoungTape extends pg.QueryResultRow {
+  readonly id: string;
+  readonly cause: 'entry' | 'reset' | 'open_fork';
+}
+
+/** A card that is about to go, with a box or tape that stays and lists it. */
+interface ListedCard extends pg.QueryResultRow {
+  readonly id: string;
+  readonly holder: string;
+  readonly is_on_tape: boolean;
+}
+
 type BatchOutcome = { readonly kept: readonly KeptByPurge[] } | { readonly removed: PurgeCounts };
 
 function removeBatch(
   pool: pg.Pool,
   batch: readonly PurgeableRun[],
-  keptCardIds: readonly string[],
+  { kind, before }: { readonly kind: PurgeKind; readonly before: Date },
 ): Promise<BatchOutcome> {
-  const runIds = batch.map(({ run_id }) => run_id);
+  const ids = batch.map(({ run_id }) => run_id);
+  const runIds = kind === 'runs' ? ids : [];
   const agentIds = batch.flatMap(({ agent_ids }) => agent_ids);
   const boxIds = batch.flatMap(({ box_ids }) => box_ids);
   return transaction(pool, async (tx): Promise<BatchOutcome> => {
-    // Reads of whole tables, where a list is looked up in one, are cheaper as such.
-    await tx.query({
-      text: 'set local enable_hashjoin = on; set local enable_seqscan = on; set local plan_cache_mode = auto',
-    });
     const runs = await run(tx, LOCK_RUNS, [runIds]);
     await run(tx, LOCK_AGENTS, [agentIds]);
     const turnIds = (await run<{ id: string }>(tx, LOCK_TURNS, [runIds])).map(({ id }) => id);
+    await run(tx, LOCK_TAPES, [boxIds]);
     const joined = await run<{ run_id: string }>(tx, JOINED, [turnIds]);
     const back = await run<{ agent_id: string; run_id: string }>(tx, CAME_BACK, [runIds, agentIds]);
     const [marks] = await run<{ n: number }>(tx, STILL_MARKED, [boxIds]);
     const users = [...back, ...joined];
     if (users.length > 0 || marks?.n !== boxIds.length || runs.length !== runIds.length)
       return {
-        kept: runIds.map((run_id) => ({ run_id, cause: 'in_use', holder: users[0]?.run_id ?? null })),
+        kept: ids.map((run_id) => ({ run_id, cause: 'in_use', holder: users[0]?.run_id ?? null })),
       };
-    const cardIds = (await run<{ id: string }>(tx, CARDS, [boxIds, runIds, keptCardIds])).map(({ id }) => id);
+    const [young] = await run<YoungTape>(tx, YOUNG, [boxIds, before]);
+    if (young !== undefined)
+      return { kept: ids.map((run_id) => ({ run_id, cause: young.cause, holder: young.id })) };
+    const locked = (await run<{ id: string }>(tx, LOCK_CARDS, [boxIds, runIds])).map(({ id }) => id);
+    const listed = await run<ListedCard>(tx, LISTED, [boxIds, locked]);
+    const needed = listed.find(({ is_on_tape }) => is_on_tape);
+    if (needed !== undefined)
+      return { kept: ids.map((run_id) => ({ run_id, cause: 'card', holder: needed.holder })) };
+    const kept = new Set(listed.map(({ id }) => id));
+    const cardIds = locked.filter((id) => !kept.has(id));
     for (const sql of DELETES) await run(tx, sql, [runIds]);
+    const batchIds = (await run<{ id: string }>(tx, DELETE_BATCHES, [runIds])).map(({ id }) => id);
+    await run(tx, DELETE_ANSWERS, [[...runIds, ...agentIds, ...turnIds, ...boxIds, ...batchIds]]);
     const turns = await run(tx, DELETE_TURNS, [runIds]);
     await run(tx, DELETE_GRANTS, [agentIds, boxIds]);
     await run(tx, DELETE_SESSIONS, [agentIds, boxIds]);

@@ -1,4 +1,4 @@
-import type { AgentId, BoxId, WorkerId } from '@boxcar/kernel';
+import type { AgentId, BoxId, CardId, WorkerId } from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { commitSteps } from './commits.js';
@@ -275,6 +275,25 @@ describe('the right to append', () => {
       expect(await late).toEqual({ outcome: 'forbidden' });
     },
   );
+});
+
+describe('an append of a card that exists', () => {
+  test('keeps that card, and is refused when it is gone', async () => {
+    const turn = await world.submit({ profile });
+    const [row] = await world.rows<{ id: CardId }>(
+      'select card_ids[1] as id from boxcar.boxes where id = $1',
+      [turn.contextBoxId],
+    );
+    const entry = (id: CardId): NewTapeEntry => ({ ...message(), card: { id, tokenEstimate: 1 } });
+    const held = holdCommits(world.pool);
+    const appended = append(turn.tapeId, [entry(row?.id ?? newId<'card'>())], held.pool);
+    const pid = await held.atCommit;
+    const locked = world.rows('select from boxcar.cards where id = $1 for update', [row?.id]);
+    await waitUntilBlocked(world.pool, { by: pid });
+    held.release();
+    await Promise.all([appended, locked]);
+    await expect(append(turn.tapeId, [entry(newId<'card'>())])).rejects.toThrow('not_found');
+  });
 });
 
 describe('a reset', () => {

@@ -133,7 +133,7 @@ export async function createTape(
   await run(db, CREATE, [tape.boxId, tape.projectId, tape.actorId, tape.name]);
 }
 
-/** What is appended: one entry with a new card, with one that exists, or (events) with none. */
+/** What is appended: one entry with a new card, with one that exists (`not_found` when it does not), or (events) with none. */
 export interface NewTapeEntry {
   readonly kind: EntryKind;
   readonly card: NewCard | { readonly id: CardId; readonly tokenEstimate: number } | null;
@@ -210,10 +210,14 @@ const appendText = ({ hasAnchor, isLocked }: AppendShape): string => `
     select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, ${OWNS}${isLocked ? ` or ${grantOf('append')} is not null` : ''} as may_append
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b
   ),
+  held as materialized (
+    select c.id from boxcar.cards c where c.id = any (array(select x.id from x where not x.is_new)) order by c.id for key share
+  ),
   verdict as materialized (
     select tape.*, known.position as known,
       case when not may_append then '${isLocked ? 'forbidden' : 'not_own'}' when known.position is not null then 'appended' when archived_at is not null then 'archived'
-        when fork_status <> 'open' then 'closed' when head_position <> $6::bigint then 'conflict' else 'appended' end as outcome
+        when fork_status <> 'open' then 'closed' when head_position <> $6::bigint then 'conflict'
+        when exists (select from x where not x.is_new and x.id is not null and x.id not in (select id from held)) then 'not_found' else 'appended' end as outcome
     from tape left join lateral (select e.position from boxcar.tape_entries e where e.box_id = tape.id and e.dedup_key = $5 offset 0) known on true
   ),
   ${hasAnchor ? OPEN_STEP : ''}

@@ -1,5 +1,14 @@
 import { toBadRequest } from '@boxcar/kernel';
-import { findProjectByRef, type KeptByPurge, type PurgeReport, purgeRuns, readClock } from '@boxcar/store';
+import {
+  findProjectByRef,
+  type KeptByPurge,
+  type KeptTape,
+  type PurgeReport,
+  purgeRuns,
+  purgeTapes,
+  readClock,
+  type TapePurgeReport,
+} from '@boxcar/store';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
@@ -10,6 +19,7 @@ import { countOf, formatCount } from '../text.js';
 
 interface PurgeFlags {
   readonly olderThan: string;
+  readonly tapes?: boolean;
   readonly project?: string;
   readonly dryRun?: boolean;
   readonly yes?: boolean;
@@ -28,6 +38,19 @@ const WORDS: Readonly<Record<KeptByPurge['cause'], string>> = {
   card: 'a card of its tapes is listed in box',
   batch: 'a turn of it was joined by the batch',
   context: 'a box of it is used by turn',
+  entry: 'younger entries are on its tape',
+  reset: 'a younger reset was made of its tape',
+  open_fork: 'a younger fork is open of its tape',
+  turn: 'it was written to by turn',
+};
+
+/** The words for a tape that stays by itself, where they differ. */
+const TAPE_WORDS: Readonly<Partial<Record<KeptByPurge['cause'], string>>> = {
+  in_use: 'it was used meanwhile',
+  segment: 'cards of it were packed into box',
+  fork: 'it was forked as box',
+  grant: 'it may be read by agent',
+  card: 'a card of it is listed in box',
 };
 
 const boxesOf = (count: number): string => `${formatCount(count)} ${count === 1 ? 'box' : 'boxes'}`;
@@ -43,12 +66,35 @@ function describe(report: PurgeReport, isDryRun: boolean): string {
         countOf(removed.cards, 'card'),
       ];
   const head = `${isDryRun ? 'would remove' : 'removed'} ${countOf(removed.runs, 'run')}: ${parts.join(', ')}`;
+  return withKept(
+    head,
+    kept.map(({ run_id, cause, holder }) => ({ id: run_id, why: WORDS[cause], holder })),
+  );
+}
+
+function describeTapes({ removed, kept }: TapePurgeReport, isDryRun: boolean): string {
+  const tapes = countOf(removed.tapes, 'tape');
+  const head = isDryRun ? `would remove ${tapes}` : `removed ${tapes}: ${countOf(removed.cards, 'card')}`;
+  const why = (cause: KeptTape['cause']): string => TAPE_WORDS[cause] ?? WORDS[cause];
+  return withKept(
+    head,
+    kept.map(({ tape_id, cause, holder }) => ({ id: tape_id, why: why(cause), holder })),
+  );
+}
+
+interface Kept {
+  readonly id: string;
+  readonly why: string;
+  readonly holder: string | null;
+}
+
+function withKept(head: string, kept: readonly Kept[]): string {
   if (kept.length === 0) return head;
   const lines = kept
     .slice(0, SHOWN_KEPT)
-    .flatMap(({ run_id, cause, holder }) => [
-      `kept   ${run_id}`,
-      `       ${WORDS[cause]}${holder === null ? '' : ` ${holder}`}`,
+    .flatMap(({ id, why, holder }) => [
+      `kept   ${id}`,
+      `       ${why}${holder === null ? '' : ` ${holder}`}`,
     ]);
   const more = kept.length - SHOWN_KEPT;
   return [head, '', ...lines, ...(more > 0 ? [`… ${formatCount(more)} more; --json shows all`] : [])].join(
@@ -63,7 +109,7 @@ function parseAge(text: string): number {
   return parsed.data;
 }
 
-/** `boxcar purge`: finished runs, whole. */
+/** `boxcar purge`: finished runs, whole, or tapes without runs. */
 async function runPurge(context: Context, flags: PurgeFlags): Promise<number> {
   const ageMs = parseAge(flags.olderThan);
   await using reader = await openReader(context.config, context.log('warn'), {
@@ -73,24 +119,36 @@ async function runPurge(context: Context, flags: PurgeFlags): Promise<number> {
   const project = flags.project === undefined ? undefined : await findProjectByRef(pool, flags.project);
   const before = new Date((await readClock(pool)).getTime() - ageMs);
   const isDryRun = flags.dryRun === true;
-  const what = `the runs ${project === undefined ? 'of all projects' : `of project ${project.name}`} that ended before ${before.toISOString()}`;
+  const isTapes = flags.tapes === true;
+  const where = project === undefined ? 'of all projects' : `of project ${project.name}`;
+  const what = isTapes
+    ? `the archived, discarded and imported tapes ${where} that no run has written to since ${before.toISOString()}`
+    : `the runs ${where} that ended before ${before.toISOString()}`;
   if (!isDryRun && !(await confirm(context, `Remove ${what} for good?`, flags))) return EXIT.negative;
   // Whoever listens is not ended by a signal: what is under way is brought to its end.
   context.stop.addEventListener('abort', () => context.note('stopping after this batch'), { once: true });
+  const options = { before, projectId: project?.id, isDryRun, signal: context.stop };
+  const head = { dry_run: isDryRun, before };
+  if (isTapes) {
+    const report = await purgeTapes(pool, {
+      ...options,
+      onProgress: ({ boxes }) => {
+        if (!isDryRun) context.note(`${countOf(boxes, 'tape')} removed`);
+      },
+    });
+    const { removed, kept, isStopped } = report;
+    context.answer({ ...head, removed, kept, stopped: isStopped }, () => describeTapes(report, isDryRun));
+    return isStopped ? EXIT.interrupted : EXIT.success;
+  }
   const report = await purgeRuns(pool, {
-    before,
-    projectId: project?.id,
-    isDryRun,
-    signal: context.stop,
+    ...options,
     onProgress: ({ runs }) => {
       if (!isDryRun) context.note(`${countOf(runs, 'run')} removed`);
     },
   });
-  context.answer(
-    { dry_run: isDryRun, before, removed: report.removed, kept: report.kept, stopped: report.isStopped },
-    () => describe(report, isDryRun),
-  );
-  return report.isStopped ? EXIT.interrupted : EXIT.success;
+  const { removed, kept, isStopped } = report;
+  context.answer({ ...head, removed, kept, stopped: isStopped }, () => describe(report, isDryRun));
+  return isStopped ? EXIT.interrupted : EXIT.success;
 }
 
 export function addPurge(program: Command, run: Run): void {
@@ -98,6 +156,10 @@ export function addPurge(program: Command, run: Run): void {
     .command('purge')
     .description('Remove what finished runs have left behind: turns, agents, boxes and cards.')
     .requiredOption('--older-than <age>', 'runs that ended so long ago: 12h, 30d, 8w')
+    .option(
+      '--tapes',
+      'archived incarnations, discarded forks and imported tapes that no turn has written to',
+    )
     .option('--project <name>', 'of this project only, by id or name (all projects)')
     .option('--dry-run', 'say what would go; nothing is written')
     .option('--yes', 'do not ask')
@@ -109,6 +171,7 @@ export function addPurge(program: Command, run: Run): void {
         examples: [
           'boxcar purge --older-than 30d --dry-run',
           'boxcar purge --older-than 30d --project default --yes --json',
+          'boxcar purge --tapes --older-than 90d --dry-run',
         ],
       }),
     )

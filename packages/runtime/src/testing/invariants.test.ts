@@ -174,6 +174,7 @@ const insertBatch = (turn: string, change: string): string => `
   select set_config('boxcar.made', id::text, false) from made;
   update boxcar.batches set ${change} where id = current_setting('boxcar.made')::uuid`;
 
+const STRAY = newId();
 const outputOf = (turn: string): string => `(select output_box_id from boxcar.turns where id = '${turn}')`;
 const contextOf = (turn: string): string => `(select context_box_id from boxcar.turns where id = '${turn}')`;
 const callOf = (turn: string): string =>
@@ -474,6 +475,26 @@ const BREAKS: readonly Break[] = [
     ['entry-has-card'],
   ],
   [
+    "a card that is gone from an entry of nobody's turn",
+    'boss',
+    (f) => [
+      `update boxcar.boxes set head_position = head_position + 1 where id = ${outputOf(f.parent)}`,
+      `insert into boxcar.tape_entries (box_id, position, kind, card_id, author_id)
+       select id, head_position, 'message', gen_random_uuid(), 'outside' from boxcar.boxes where id = ${outputOf(f.parent)}`,
+    ],
+    ['entry-has-card'],
+  ],
+  [
+    'a card that is gone from a tape of no agent',
+    'boss',
+    (f) => [
+      `insert into boxcar.boxes (id, project_id, kind, incarnation, head_position, last_anchor_position, view_position, anchor_count)
+       select '${STRAY}', project_id, 'tape', 1, 1, 0, 1, 0 from boxcar.turns where id = '${f.parent}'`,
+      `insert into boxcar.tape_entries (box_id, position, kind, card_id, author_id) values ('${STRAY}', 1, 'message', gen_random_uuid(), 'outside')`,
+    ],
+    ['entry-has-card'],
+  ],
+  [
     'a result without its card',
     'boss',
     (f) => [`update boxcar.tool_calls set result_card_id = '${newId()}' where id = ${callOf(f.parent)}`],
@@ -680,6 +701,15 @@ const BREAKS: readonly Break[] = [
     'boss',
     (f) => [
       `delete from boxcar.cards where id = any (select unnest(card_ids) from boxcar.boxes where id = ${contextOf(f.child)})`,
+    ],
+    ['box-has-cards'],
+  ],
+  [
+    'a card that is gone from a box that no turn has',
+    'boss',
+    (f) => [
+      `insert into boxcar.boxes (id, project_id, kind, card_ids, card_tokens, segments, card_count, token_estimate)
+       select '${STRAY}', project_id, 'context', array[gen_random_uuid()], '{1}', '[]', 1, 1 from boxcar.turns where id = '${f.parent}'`,
     ],
     ['box-has-cards'],
   ],

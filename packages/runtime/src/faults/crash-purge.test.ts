@@ -1,0 +1,228 @@
+/**
+ * A purge that dies at any of its statements, while somebody uses what it is about to remove: what was used is whole or was refused,
+ * and the next purge goes on.
+ */
+import { KernelError } from '@boxcar/kernel';
+import { createPool, purgeRuns, purgeTapes } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import type pg from 'pg';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+
+interface Receipt {
+  readonly turn_id: never;
+  readonly agent_id: string;
+  readonly context_box_id: string;
+  readonly output_box_id: string;
+}
+
+let h: Harness;
+let shared: string;
+
+beforeAll(async () => {
+  h = await harness();
+  await h.profile('child', [{ say: 'done' }]);
+  await h.worker();
+  shared = (await h.runtime.tape('shared')).boxId;
+});
+afterAll(() => h[Symbol.asyncDispose]());
+
+class Killed extends Error {}
+
+/**
+ * A pool of a process that dies before its statement `at`, counted from 1: nothing that it sends afterwards arrives.
+ *
+ * @param options.atDeath - Runs while the statements before are done and the transaction is open. Given its backend.
+ */
+function mortalPool(options: { readonly at: number; readonly atDeath: (pid: number) => Promise<void> }) {
+  const pool = createPool({ connectionString: h.database.url, max: 1 });
+  let sent = 0;
+  let isDead = false;
+  const connect = async (): Promise<pg.PoolClient> => {
+    if (isDead) throw new Killed();
+    const client = await pool.connect();
+    const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+    const pid = rows[0]?.pid ?? 0;
+    let last: Promise<unknown> = Promise.resolve();
+    const query = async (...args: Parameters<pg.PoolClient['query']>): Promise<unknown> => {
+      if (isDead) throw new Killed();
+      sent += 1;
+      if (sent !== options.at) {
+        last = client.query(...args) as unknown as Promise<unknown>;
+        return last;
+      }
+      await last.catch(() => undefined);
+      await options.atDeath(pid);
+      isDead = true;
+      // As the system closes the sockets of a process that was killed.
+      const { connection } = client as unknown as { connection: { stream: { destroy(): void } } };
+      client.on('error', () => undefined);
+      connection.stream.destroy();
+      await waitFor(
+        async () => (await h.rows('select from pg_stat_activity where pid = $1', [pid])).length === 0,
+        { message: 'the server has seen it' },
+      );
+      throw new Killed();
+    };
+    return new Proxy(client, {
+      get: (target, key) => {
+        if (key === 'query') return query;
+        const value: unknown = Reflect.get(target, key, target);
+        return typeof value === 'function' ? value.bind(target) : value;
+      },
+    });
+  };
+  const query = async (...args: Parameters<pg.PoolClient['query']>): Promise<unknown> => {
+    const client = await connect();
+    try {
+      return await client.query(...args);
+    } finally {
+      client.release(isDead);
+    }
+  };
+  const mortal = new Proxy(pool, {
+    get: (target, key) => {
+      if (key === 'connect') return connect;
+      if (key === 'query') return query;
+      const value: unknown = Reflect.get(target, key, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+  return { pool: mortal, isDead: () => isDead, end: () => pool.end() };
+}
+
+async function now(): Promise<Date> {
+  const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
+  const at = row?.at ?? new Date(0);
+  await h.rows('select pg_sleep(greatest(0, extract(epoch from $1::timestamptz - clock_timestamp())))', [at]);
+  return at;
+}
+
+async function play(rest: Record<string, unknown> = {}): Promise<Receipt> {
+  const receipt = (await h.runtime.submit('launch_principal', {
+    profile_name: 'child',
+    instruction: 'go',
+    ...rest,
+  })) as unknown as Receipt;
+  expect(await h.runtime.waitForTurn(receipt.turn_id)).toMatchObject({ status: 'success' });
+  return receipt;
+}
+
+const MESSAGE = '{"id":1,"kind":"message","payload":{"role":"user","content":"imported"},"meta":{}}';
+const lines = (): readonly string[] => [MESSAGE];
+const cardOf = async (box: string): Promise<string> => {
+  const [row] = await h.rows<{ id: string }>('select card_ids[1] as id from boxcar.boxes where id = $1', [
+    box,
+  ]);
+  return row?.id ?? '';
+};
+
+/** What somebody does with an old run, and what is made ready for it while the run is young. */
+const uses: Readonly<Record<string, (old: Receipt) => Promise<() => Promise<unknown>>>> = {
+  packing: async (old) => async () => play({ context_box_id: old.output_box_id }),
+  'listing a card': async (old) => {
+    const card = await cardOf(old.context_box_id);
+    return async () => {
+      const box = (await h.runtime.submit('create_box', { card_ids: [card] })) as { box_id: string };
+      await play({ context_box_id: box.box_id });
+    };
+  },
+  merging: async (old) => {
+    for (const mode of ['read', 'append'])
+      await h.runtime.submit('grant_box', { box_id: shared, grantee: old.agent_id, mode });
+    const fork = await (await h.runtime.tape({ box: shared }, { as: old.agent_id })).forkTape();
+    await fork.tape.append([{ kind: 'message', content: `within ${old.turn_id}` }]);
+    return () => fork.merge();
+  },
+  importing: async (old) => () =>
+    h.runtime.importTape({ agent: old.agent_id }, { main: { lines } }, { append: true }),
+  resuming: async (old) => async () => {
+    const turn = (await h.runtime.submit('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: old.agent_id,
+      instruction: 'again',
+    })) as unknown as Receipt;
+    expect(await h.runtime.waitForTurn(turn.turn_id)).toMatchObject({ status: 'success' });
+  },
+};
+
+/** Runs `work` to its end, or to where it waits for the backend `pid`. */
+async function runUntilBlocked(work: Promise<unknown>, pid: number): Promise<void> {
+  let isDone = false;
+  work.then(
+    () => {
+      isDone = true;
+    },
+    () => {
+      isDone = true;
+    },
+  );
+  await waitFor(
+    async () =>
+      isDone ||
+      (await h.rows('select from pg_stat_activity where $1 = any (pg_blocking_pids(pid))', [pid])).length > 0,
+    { message: 'it is done, or waits' },
+  );
+}
+
+/** @returns Whether the purge came to this statement. */
+async function dieAt(
+  at: number,
+  prepare: () => Promise<() => Promise<unknown>>,
+  purge: (pool: pg.Pool, before: Date) => Promise<unknown>,
+): Promise<boolean> {
+  const use = await prepare();
+  const before = await now();
+  let using: Promise<unknown> = Promise.resolve();
+  const mortal = mortalPool({
+    at,
+    atDeath: async (pid) => {
+      using = use();
+      await runUntilBlocked(using, pid);
+    },
+  });
+  const outcome = await purge(mortal.pool, before).catch((error: unknown) => error);
+  if (mortal.isDead()) expect(outcome).toBeInstanceOf(Killed);
+  await mortal.end();
+  await using.catch((error: unknown) => {
+    expect(error).toBeInstanceOf(KernelError);
+    if ((error as KernelError).code !== 'not_found') throw error;
+  });
+  await checkInvariants(h.database.pool).catch((e) => {
+    throw new Error(`at ${at}: ${e.message} ${JSON.stringify(outcome)}`);
+  });
+  // Marks of the dead one stop nobody.
+  await purge(h.database.pool, await now());
+  await checkInvariants(h.database.pool);
+  return mortal.isDead();
+}
+
+async function dieEverywhere(...args: Parameters<typeof dieAt> extends [number, ...infer R] ? R : never) {
+  let at = 1;
+  while (await dieAt(at, ...args)) at += 1;
+  return at - 1;
+}
+
+describe('a purge that is killed at each statement', { timeout: 600_000 }, () => {
+  test.each(Object.keys(uses))('while somebody is %s', async (name) => {
+    const died = await dieEverywhere(
+      async () => (await uses[name]?.(await play())) ?? (() => Promise.reject(new Error(name))),
+      (pool, before) => purgeRuns(pool, { before }),
+    );
+    expect(died).toBeGreaterThan(60);
+  });
+
+  test('of tapes, while one of them is forked', async () => {
+    let n = 0;
+    const died = await dieEverywhere(
+      async () => {
+        n += 1;
+        const { boxId } = await h.runtime.importTape(`imported ${n}`, { main: { lines } });
+        return async () => (await h.runtime.tape({ box: boxId })).forkTape({ mergeBack: false });
+      },
+      (pool, before) => purgeTapes(pool, { before }),
+    );
+    expect(died).toBeGreaterThan(40);
+  });
+});

@@ -1,0 +1,145 @@
+/** A purge reads what it removes and what refers to that, however much else there is. */
+import { createPool, purgeRuns } from '@boxcar/store';
+import pg from 'pg';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { copyRuns, type RunPattern, readRuns } from './testing/copy-runs.js';
+import { type Harness, harness } from './testing/harness.js';
+
+const COPIES = 100;
+const FACTOR = 5;
+
+/** Looked for by their time, a range of pages at a time. */
+const BY_TIME = new Set(['runs', 'operations']);
+const A_RANGE = 1_000;
+
+let h: Harness;
+let db: pg.Client;
+/** One connection, so that what it has read is counted when it says so. */
+let pool: pg.Pool;
+let pattern: RunPattern;
+
+beforeAll(async () => {
+  h = await harness();
+  db = new pg.Client({ connectionString: h.database.url });
+  await db.connect();
+  pool = createPool({ connectionString: h.database.url, max: 1 });
+  const policy = { delegation_policy: { target_profiles: null } };
+  const cards = [{ type: 'note', role: 'user', content: { kind: 'text', text: 'A fact.' } }];
+  await h.profile('writer', [{ say: 'written' }]);
+  await h.profile(
+    'boss',
+    [
+      { calls: [{ tool: 'create_box', arguments: { cards } }] },
+      {
+        calls: [
+          {
+            tool: 'delegate_async',
+            arguments: {
+              target_strategy: 'new',
+              target_ref: 'writer',
+              instruction: 'go',
+              context_box_id: '{{results/create_box/box_id}}',
+              wait: true,
+            },
+          },
+        ],
+      },
+      {
+        calls: [
+          {
+            tool: 'fork_join',
+            arguments: {
+              tasks: [1, 2].map(() => ({
+                target_strategy: 'new',
+                target_ref: 'writer',
+                instruction: 'go',
+              })),
+            },
+          },
+        ],
+      },
+      { say: 'done' },
+    ],
+    { tools: ['create_box', 'delegate_async', 'fork_join'], ...policy },
+  );
+  await h.worker();
+  await play();
+  pattern = await readRuns(db);
+});
+afterAll(async () => {
+  await pool.end();
+  await db.end();
+  await h[Symbol.asyncDispose]();
+});
+
+async function play(): Promise<void> {
+  const { turn_id: turn, agent_id: agent } = (await h.runtime.submit('launch_principal', {
+    profile_name: 'boss',
+    instruction: 'go',
+  })) as { turn_id: never; agent_id: string };
+  expect(await h.runtime.waitForTurn(turn)).toMatchObject({ status: 'success' });
+  const tape = await h.runtime.tape({ agent });
+  await (await tape.forkTape()).merge();
+  await h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: agent });
+  await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: agent,
+    instruction: ',anchors',
+  });
+}
+
+/** Rows and entries of indexes that `work` reads, by table. */
+async function readsOf(work: () => Promise<unknown>): Promise<ReadonlyMap<string, number>> {
+  const count = async (): Promise<ReadonlyMap<string, number>> => {
+    await pool.query('select pg_stat_force_next_flush()');
+    const { rows } = await pool.query<{ name: string; n: number }>(
+      `select t.relname as name, (t.seq_tup_read + t.idx_tup_fetch + coalesce((select sum(i.idx_tup_read) from pg_stat_user_indexes i where i.relid = t.relid), 0))::float8 as n
+       from pg_stat_user_tables t where t.schemaname = 'boxcar'`,
+    );
+    return new Map(rows.map(({ name, n }) => [name, n]));
+  };
+  const before = await count();
+  await work();
+  return new Map([...(await count())].map(([name, n]) => [name, n - (before.get(name) ?? 0)]));
+}
+
+/** What a purge of one run reads beside what there is by now. */
+async function purgeOne(): Promise<ReadonlyMap<string, number>> {
+  // Everything of before is young.
+  await db.query(`
+    update boxcar.runs set created_at = now() + interval '1 day';
+    update boxcar.turns set created_at = now() + interval '1 day', ended_at = ended_at + interval '1 day';
+    update boxcar.operations set created_at = now() + interval '1 day'`);
+  await db.query('vacuum analyze');
+  await play();
+  const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
+  const before = row?.at ?? new Date(0);
+  await h.rows('select pg_sleep(greatest(0, extract(epoch from $1::timestamptz - clock_timestamp())))', [
+    before,
+  ]);
+  return readsOf(async () => {
+    const report = await purgeRuns(pool, { before });
+    expect(report).toMatchObject({ removed: { runs: 1, turns: 4, agents: 4 }, kept: [] });
+  });
+}
+
+test('what a purge of a run reads does not grow with the rows of other runs', async () => {
+  await copyRuns(db, pattern, { first: 1, last: COPIES });
+  await db.query('set session_replication_role = origin');
+  await purgeOne();
+  const few = await purgeOne();
+  await copyRuns(db, pattern, { first: COPIES + 1, last: FACTOR * COPIES });
+  await db.query('set session_replication_role = origin');
+  const many = await purgeOne();
+  const [rows] = await h.rows<{ boxes: number; entries: number }>(
+    'select (select count(*)::int from boxcar.boxes) as boxes, (select count(*)::int from boxcar.tape_entries) as entries',
+  );
+  expect(rows?.boxes).toBeGreaterThan(FACTOR * COPIES * 8);
+  expect(rows?.entries).toBeGreaterThan(FACTOR * COPIES * 20);
+  const grown = [...many].filter(
+    ([name, n]) => n > (few.get(name) ?? 0) * 1.2 + (BY_TIME.has(name) ? A_RANGE : 20),
+  );
+  expect(grown).toEqual([]);
+  expect(many.get('boxes')).toBeLessThan((rows?.boxes ?? 0) / 4);
+  expect(many.get('tape_entries')).toBeLessThan((rows?.entries ?? 0) / 4);
+});
