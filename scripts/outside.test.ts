@@ -107,5 +107,5 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
       "select count(*)::int as n from boxcar.turns where status = 'success'",
     );
     expect(rows).toEqual([{ n: 4 }]);
-  }, 120_000);
+  });
 });

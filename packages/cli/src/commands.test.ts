@@ -276,7 +276,7 @@ it('with nothing but Node, every command joins one embedded Postgres, migrated, 
   expect(await worker.exited).toEqual({ code: 0, signal: null });
   expect(existsSync(pidFile)).toBe(false);
   rmSync(home, { recursive: true, force: true });
-}, 60_000);
+});
 
 describe('boxcar show', () => {
   let env: Env;

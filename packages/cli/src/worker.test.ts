@@ -240,7 +240,7 @@ describe.runIf(queueBackends().includes('redis'))('a Redis that is away', () => 
     await reaches(JSON.parse(stdout).turn_id, 'success');
     await worker.kill('SIGTERM');
     expect(await worker.exited).toEqual({ code: 0, signal: null });
-  }, 60_000);
+  });
 
   it('a wrong password is said as such', async () => {
     await redis.start();

@@ -579,7 +579,7 @@ describe('the owner of a lock file', () => {
     await writeLockFile(dataDir, text);
     expect(await start({ dataDir })).toMatchObject({ adopted: true, pid: first.pid });
     await first.end('stop');
-  }, 60_000);
+  });
 
   it('a start waits a bounded time for a process that hangs while it leaves, and names it', async () => {
     const dataDir = newFolder();
@@ -608,7 +608,7 @@ describe('the owner of a lock file', () => {
     await once(leaver.process, 'exit');
     const next = await start({ dataDir });
     expect(await sql(next.url, 'select 1 as n')).toEqual([{ n: 1 }]);
-  }, 60_000);
+  });
 });
 
 describe('accounts and places', () => {

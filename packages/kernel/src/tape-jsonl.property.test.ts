@@ -73,9 +73,7 @@ const written = historyPlan.map((plan) => play(plan).prompts.at(-1)?.entries ?? 
 const renumber = (entries: readonly StoredEntry[]): readonly StoredEntry[] =>
   entries.map((entry, index) => ({ ...entry, position: index + 1 }));
 
-test('what is exported, imported and exported again is the same text and the same messages', {
-  timeout: 60_000,
-}, () => {
+test('what is exported, imported and exported again is the same text and the same messages', () => {
   fc.assert(
     fc.property(lines, written, lines, (before, own, behind) => {
       const tape = renumber([...imported(before), ...own.map((entry) => stored(entry)), ...imported(behind)]);
@@ -94,9 +92,7 @@ test('what is exported, imported and exported again is the same text and the sam
 const by = (card: Card | null, authorId: string): Card | null =>
   card === null ? null : { ...card, authorId };
 
-test('lines of any kind on the tape of a turn leave its prompt valid, whoever imported them', {
-  timeout: 60_000,
-}, () => {
+test('lines of any kind on the tape of a turn leave its prompt valid, whoever imported them', () => {
   fc.assert(
     fc.property(lines, lines, fc.constantFrom(READER, OTHER), (before, behind, author) => {
       const tape = new TestTape();

@@ -77,7 +77,7 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
   const PATIENCE = { deadlineMs: 60_000 };
   const kept = (jobId: string) => ({ jobId, removeOnComplete: false, removeOnFail: false });
 
-  test('for all queues of a process', { timeout: 90_000 }, async () => {
+  test('for all queues of a process', async () => {
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     const queues = openQueues({ kind: 'redis', url: proxy.url });
@@ -96,7 +96,7 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
     }
   });
 
-  test('for a worker: the job in progress ends, and the next is taken', { timeout: 90_000 }, async () => {
+  test('for a worker: the job in progress ends, and the next is taken', async () => {
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     const near = openQueues({ kind: 'redis', url: redis.url });
@@ -139,7 +139,7 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
     }
   });
 
-  test('for a worker, silent from its start', { timeout: 90_000 }, async () => {
+  test('for a worker, silent from its start', async () => {
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     let silent = 0;

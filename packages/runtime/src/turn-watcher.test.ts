@@ -97,4 +97,4 @@ test('a listening connection that falls silent is replaced during a wait', async
   proxy.stall();
   await watcher.close();
   expect(await ended).toMatchObject({ code: 'internal_error' });
-}, 60_000);
+});

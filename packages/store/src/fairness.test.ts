@@ -107,9 +107,7 @@ describe('projects are served by turns', () => {
   });
 });
 
-test('promotion reads what there is room for, not the 100,000 that are queued', {
-  timeout: 60_000,
-}, async () => {
+test('promotion reads what there is room for, not the 100,000 that are queued', async () => {
   const ids = await projects(10);
   for (const id of ids) await queue(id, 100);
   await world.worker({ concurrency: 10 });

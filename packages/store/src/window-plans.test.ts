@@ -112,7 +112,7 @@ beforeAll(async () => {
   holder = await world.worker({ concurrency: 100_000 });
   await many(() => world.submit({ profile }));
   await world.rows('analyze');
-}, 60_000);
+});
 afterAll(() => world[Symbol.asyncDispose]());
 
 test.each(Object.entries(operations))(

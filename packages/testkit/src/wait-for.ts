@@ -18,7 +18,7 @@ export async function waitFor<T>(
   condition: () => T | Promise<T>,
   options: WaitOptions,
 ): Promise<Exclude<T, false | null | undefined>> {
-  const deadlineMs = options.deadlineMs ?? 30_000;
+  const deadlineMs = options.deadlineMs ?? 60_000;
   const deadline = performance.now() + deadlineMs;
   for (;;) {
     const value = await condition();

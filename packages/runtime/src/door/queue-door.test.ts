@@ -288,7 +288,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await s.door.runtime.waitForTurn(third?.answer.turn_id ?? '', { timeoutMs: 10_000 });
     await checkInvariants(s.backend.database.pool);
     await server.kill('SIGTERM');
-  }, 60_000);
+  });
 
   test('wakes a waiting job whose turn ended between the look and the move', async () => {
     await using s = await scene(kind);

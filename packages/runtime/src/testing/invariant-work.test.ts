@@ -32,7 +32,7 @@ beforeAll(async () => {
   turns = rows[0]?.n ?? 0;
   for (const { name } of INVARIANTS)
     work.set(name, [few.get(name) ?? Number.NaN, many.get(name) ?? Number.NaN]);
-}, 120_000);
+});
 afterAll(async () => {
   await db.end();
   await h[Symbol.asyncDispose]();

@@ -152,7 +152,7 @@ const fileBox = async (side: Side): Promise<string> => {
   return (answer as { box_id: string }).box_id;
 };
 
-describe.each(queueBackends())('queues on %s', { timeout: 60_000 }, (kind) => {
+describe.each(queueBackends())('queues on %s', (kind) => {
   beforeEach(async () => {
     backend = await testBackend(kind);
     sides = [];

@@ -66,4 +66,4 @@ test('results of locked turns do not delay results of other turns, and are recor
   await stranger.query('rollback');
   await stranger.end();
   expect(await Promise.all(waiting)).toEqual(locked.map(() => 'recorded'));
-}, 60_000);
+});

@@ -103,5 +103,5 @@ describe.each(queueBackends())('workers whose clocks are two hours apart, queues
     expect(retried.rows).toEqual(Array.from({ length: 6 }, () => ({ n: 1 })));
     await checkInvariants(pool);
     for (const worker of workers) await worker.kill('SIGTERM');
-  }, 90_000);
+  });
 });

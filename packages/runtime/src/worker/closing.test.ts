@@ -144,7 +144,7 @@ test('a worker that closes while one of its turns is locked hands the others bac
   });
   expect((await rows()).map(({ losses }) => losses)).toEqual([0, 0, 0]);
   open();
-}, 30_000);
+});
 
 test('a turn that is locked does not delay the others that a worker holds but does not run', async () => {
   await using h = await harness();
@@ -166,4 +166,4 @@ test('a turn that is locked does not delay the others that a worker holds but do
   expect(await running()).toEqual([locked]);
   await stranger.end();
   await waitFor(async () => (await running()).length === 0, { message: 'the locked turn as well' });
-}, 30_000);
+});

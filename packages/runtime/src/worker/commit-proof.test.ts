@@ -122,7 +122,7 @@ test('a worker whose pool is silent gives up its lease and ends, and another wor
   });
   await waitFor(() => cut.events.includes('worker.stopped'), { message: 'it ends', ...BY_ITSELF });
   await checkInvariants(cut.h.database.pool);
-}, 90_000);
+});
 
 test('a worker of which only the connections are silent replaces them and keeps its turns', async () => {
   await using cut = await heldTurn();
@@ -137,7 +137,7 @@ test('a worker of which only the connections are silent replaces them and keeps 
   });
   expect(cut.events.slice(before)).not.toContain('worker.cut_off');
   expect(await cut.h.rows('select epoch, losses from boxcar.turns')).toEqual([{ epoch: 1, losses: 0 }]);
-}, 60_000);
+});
 
 test('a pool for which the server works is not cut off, however long the work takes', async () => {
   await using cut = await heldTurn();
@@ -153,7 +153,7 @@ test('a pool for which the server works is not cut off, however long the work ta
     result: 'late',
   });
   expect(await cut.h.rows('select epoch, losses from boxcar.turns')).toEqual([{ epoch: 1, losses: 0 }]);
-}, 60_000);
+});
 
 test('a worker that is completely cut off from the server stays, and works again when the server is back', async () => {
   await using cut = await heldTurn({ isDirectCut: true });
@@ -169,7 +169,7 @@ test('a worker that is completely cut off from the server stays, and works again
   expect(await cut.h.runtime.waitForTurn(cut.turnId, { timeoutMs: 30_000 })).toMatchObject({
     status: 'success',
   });
-}, 90_000);
+});
 
 test('a worker starts no model call on a lease that has lapsed while the machine was suspended', async () => {
   await using h = await harness();
@@ -218,4 +218,4 @@ test('a worker starts no model call on a lease that has lapsed while the machine
   } finally {
     await runtime.close();
   }
-}, 60_000);
+});

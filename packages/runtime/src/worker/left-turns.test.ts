@@ -189,7 +189,7 @@ test('a recorded result whose answer was lost in a long outage is no evidence', 
   ]);
   expect(rows).toEqual([{ status: 'success' }]);
   expect((await database.pool.query('select kind from boxcar.evidence')).rows).toEqual([]);
-}, 90_000);
+});
 
 // P0001 is refused at once; the others are tried again first, because they may pass.
 test.each(['40001', '53200', 'P0001'])(

@@ -17,9 +17,7 @@ import { createWorker } from './worker.js';
 const NEVER_MS = 3_600_000;
 const CALM = { sweepMs: NEVER_MS, heartbeatMs: NEVER_MS, leaseMs: NEVER_MS };
 
-test('whichever answer of the database is lost, a turn continues by itself, and pays once', {
-  timeout: 120_000,
-}, async () => {
+test('whichever answer of the database is lost, a turn continues by itself, and pays once', async () => {
   await using database = await testDatabase();
   await using proxy = await statementProxy(database.url);
   const pool = createPool({ connectionString: proxy.url, max: 3 });
@@ -286,7 +284,7 @@ describe('a turn that waits continues by itself when the answer is lost to', () 
     ],
   ];
 
-  test.each(cases)('%s', { timeout: 60_000 }, async (_what, call, act) => {
+  test.each(cases)('%s', async (_what, call, act) => {
     await using of = await stage();
     const { database, proxy, own } = of;
     own.registerTool({ name: 'note', description: 'Notes.', input: z.strictObject({}), run: () => 'noted' });

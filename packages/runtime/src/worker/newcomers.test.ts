@@ -35,6 +35,56 @@ const onItsWay = (stage: FairStage, kind: FairKind, turnId: TurnId) =>
 const allHeld = (stage: FairStage, concurrency: number) =>
   waitFor(() => stage.held.length === concurrency, { message: 'all slots are taken' });
 
+const MAX_STAGES = 20;
+
+/**
+ * A worker that is busy with turns, each of which begins others, some of them without the queue. It takes these itself only while
+ * it knows that the queue is empty, which it learns a moment after it has begun: on a busy machine too late for the few turns here.
+ */
+async function openWithChains(kind: FairKind, concurrency: number, children: number): Promise<FairStage> {
+  for (let attempt = 0; attempt < MAX_STAGES; attempt++) {
+    const stage = await openFairStage(kind);
+    try {
+      await startChains(stage, kind, concurrency, children);
+    } catch (error) {
+      await stage[Symbol.asyncDispose]();
+      throw error;
+    }
+    if (kind === 'no queue' || stage.started.some((turnId) => !stage.rung.has(turnId))) return stage;
+    await stage[Symbol.asyncDispose]();
+  }
+  throw new Error('the worker took no turn without the queue');
+}
+
+async function startChains(
+  stage: FairStage,
+  kind: FairKind,
+  concurrency: number,
+  children: number,
+): Promise<void> {
+  const bomb = await stage.project('bomb');
+  // Each delegation has its own instruction, because equal ones would count as a loop.
+  const next = (child: number) => ({
+    tool: 'delegate_async',
+    arguments: { target_strategy: 'new', target_ref: 'bomb', instruction: `{{instruction}}${child}` },
+  });
+  await stage.h.runtime.applyProfile(
+    {
+      name: 'bomb',
+      instructions: 'Delegate.',
+      model: 'scripted',
+      script: [{ calls: Array.from({ length: children }, (_, child) => next(child)) }, { say: 'done' }],
+      tools: ['delegate_async'],
+      delegation_policy: { target_profiles: null },
+    },
+    { projectId: bomb },
+  );
+  await stage.h.worker({ ...settingsOf(kind), concurrency });
+  const roots = children === 1 ? 2 : 1;
+  for (let n = 0; n < roots; n++) await stage.submit(bomb, { profile_name: 'bomb' });
+  await allHeld(stage, concurrency);
+}
+
 describe.each(KINDS)('with rings %s, the first turn of a project begins within two ends', (kind) => {
   test.each([
     [4, 40],
@@ -58,30 +108,7 @@ describe.each(KINDS)('with rings %s, the first turn of a project begins within t
     ['two others', 2],
   ])('of other turns, when each turn of another project begins %s', async (_name, children) => {
     const concurrency = 4;
-    await using stage = await openFairStage(kind);
-    const { h } = stage;
-    const bomb = await stage.project('bomb');
-    // Each delegation has its own instruction, because equal ones would count as a loop.
-    const next = (child: number) => ({
-      tool: 'delegate_async',
-      arguments: { target_strategy: 'new', target_ref: 'bomb', instruction: `{{instruction}}${child}` },
-    });
-    await h.runtime.applyProfile(
-      {
-        name: 'bomb',
-        instructions: 'Delegate.',
-        model: 'scripted',
-        script: [{ calls: Array.from({ length: children }, (_, child) => next(child)) }, { say: 'done' }],
-        tools: ['delegate_async'],
-        delegation_policy: { target_profiles: null },
-      },
-      { projectId: bomb },
-    );
-    await h.worker({ ...settingsOf(kind), concurrency });
-    // The first turns end meanwhile, so that some of the others are taken without the queue.
-    const roots = children === 1 ? 2 : 1;
-    for (let n = 0; n < roots; n++) await stage.submit(bomb, { profile_name: 'bomb' });
-    await allHeld(stage, concurrency);
+    await using stage = await openWithChains(kind, concurrency, children);
     for (let n = 0; n < 3; n++) {
       const newcomer = await stage.submit(await stage.project(`newcomer ${n}`));
       expect(stage.started).not.toContain(newcomer);
@@ -89,7 +116,6 @@ describe.each(KINDS)('with rings %s, the first turn of a project begins within t
       expect(await endsUntil(stage, newcomer, concurrency)).toBeLessThanOrEqual(2);
       await stage.end(concurrency, newcomer);
     }
-    if (kind !== 'no queue') expect(stage.started.some((turnId) => !stage.rung.has(turnId))).toBe(true);
   });
 });
 

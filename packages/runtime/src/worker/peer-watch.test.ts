@@ -97,7 +97,7 @@ test('turns of workers that are killed go on elsewhere long before a lease ends,
   // The step that lost its worker was committed by the next one: what came later has lost nobody.
   expect(rows).toEqual(turnIds.map(() => ({ epoch: 2, losses: 0 })));
   await checkInvariants(pool.pool);
-}, 60_000);
+});
 
 test('a worker that is stopped keeps its lock, so its lease decides', async () => {
   await using pool = await openPool();
@@ -114,7 +114,7 @@ test('a worker that is stopped keeps its lock, so its lease decides', async () =
   });
   expect(other.child.stderr).not.toContain('peer.lost');
   expect(await pool.result(turnId)).toMatchObject({ status: 'success' });
-}, 60_000);
+});
 
 test('a worker whose direct connection alone is broken refutes the suspicion, keeps its turns and is watched again', async () => {
   const backend = await testBackend('postgres');
@@ -390,7 +390,7 @@ test('every worker of a young pool is watched, after each join and after each le
     await areWatched(count);
   }
   expect(h.log.map(({ event }) => event)).not.toContain('peer.lost');
-}, 60_000);
+});
 
 test('a worker that is killed in the first moments of its life is noticed at once', async () => {
   await using pool = await openPool();
@@ -403,7 +403,7 @@ test('a worker that is killed in the first moments of its life is noticed at onc
   await pool.isWatched(victim.id);
   process.kill(victim.child.pid, 'SIGKILL');
   expect(await pool.result(turnId)).toMatchObject({ status: 'success' });
-}, 60_000);
+});
 
 test('a watching connection that falls silent is replaced, and the watch ends in bounded time', async () => {
   await using h = await harness();
@@ -431,4 +431,4 @@ test('a watching connection that falls silent is replaced, and the watch ends in
   await waitFor(() => looks > before + 2, { message: 'it looks again', ...BY_ITSELF });
   proxy.stall();
   await watch.stop();
-}, 60_000);
+});

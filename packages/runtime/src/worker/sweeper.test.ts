@@ -432,7 +432,7 @@ describe('a row that another session has locked', () => {
     // A lock is not a defect of the row.
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
     await checkInvariants(h.database.pool);
-  }, 60_000);
+  });
 
   test('is one of many: all of them together delay a sweep by about a second, and each is logged', async () => {
     await using h = await harness();
@@ -466,7 +466,7 @@ describe('a row that another session has locked', () => {
       { message: 'all are ended' },
     );
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
-  }, 60_000);
+  });
 
   test('is a run whose budget has room again: the turns of other runs are woken', async () => {
     await using h = await harness();
@@ -508,7 +508,7 @@ describe('a row that another session has locked', () => {
       { message: 'the turns of the locked run are woken' },
     );
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
-  }, 60_000);
+  });
 
   test('is a provider: its turns wait for the next sweep, and the turns of other providers are woken', async () => {
     await using h = await harness();
@@ -553,7 +553,7 @@ describe('a row that another session has locked', () => {
       { message: 'the turn of the locked provider is woken' },
     );
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
-  }, 60_000);
+  });
 
   test('is left by the sweep for now, without a note, when it stays locked', async () => {
     await using h = await harness();
@@ -578,7 +578,7 @@ describe('a row that another session has locked', () => {
     await stranger.end();
     await sweeper.stop();
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
-  }, 60_000);
+  });
 });
 
 test('a sweep does not ask an absent queue for doors or rings, and closes all doors when the queue answers', async () => {
