@@ -222,6 +222,7 @@ export {
   type Migration,
   migrate,
   type SchemaRange,
+  shippedSchema,
 } from './migrate.js';
 export {
   closeNotice,

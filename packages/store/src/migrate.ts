@@ -206,7 +206,8 @@ function shippedMigrationsDir(): string {
   return existsSync(beside) ? beside : fileURLToPath(new URL('../../../migrations/', import.meta.url));
 }
 
-async function shippedSchema(): Promise<SchemaRange> {
+/** The range of schemas that this build works on. */
+export async function shippedSchema(): Promise<SchemaRange> {
   const newest = (await loadMigrations()).length;
   return { min: newest, max: newest };
 }
