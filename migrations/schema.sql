@@ -16,6 +16,8 @@ CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
+declare
+  delivered uuid[];
 begin
   if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
     raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
@@ -23,7 +25,6 @@ begin
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'erase');
   -- By id, as every lock here; a second erasure of the same card then finds it erased.
   perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
-  perform from boxcar.tool_calls k where k.id in (select c.tool_call_id from boxcar.cards c where c.id = any (ids) and c.type = 'tool.call') order by k.id for update;
   perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
   update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   return query
@@ -33,6 +34,7 @@ begin
         when exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) then 'bootstrap'
         when exists (select from boxcar.profiles f where f.card_id = c.id and (f.is_current
           or exists (select from boxcar.agents g where g.profile_id = f.id) or exists (select from boxcar.turns t where t.profile_id = f.id))) then 'profile_in_use'
+        -- A call that is settled stays settled.
         when c.content->>'kind' = 'tool_call' and exists (select from boxcar.tool_calls k where k.id = c.tool_call_id and k.status = 'pending') then 'open_call'
         else 'erased' end as outcome
     from (select distinct u.id from unnest(ids) as u(id)) a left join boxcar.cards c on c.id = a.id
@@ -58,8 +60,31 @@ begin
     where k.id = j.tool_call_id and j.outcome = 'erased' and j.content->>'kind' = 'tool_call'
   )
   select j.id, j.outcome from judged j order by j.id;
+  -- Each of the following statements sees what was committed before the locks above were granted.
+  delivered := array(
+    select distinct t.id from boxcar.cards c join boxcar.tape_entries e on e.card_id = c.id join boxcar.turns t on t.id = e.turn_id and t.deliverable_card_id = c.id
+    where c.id = any (ids) and c.erased_at is not null);
+  update boxcar.batches b set answer = boxcar.forget_answer(b.answer, delivered)
+  where b.answer is not null and b.turn_ids && delivered
+    and exists (select from json_array_elements(b.answer->'results') r where (r.value->>'turn_id')::uuid = any (delivered) and r.value->>'summary' <> '(erased)');
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.forget_answer(answer json, delivered uuid[])
+ RETURNS json
+ LANGUAGE sql
+ IMMUTABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  select json_object_agg(a.key, case a.key when 'results' then (
+      select json_agg(case when (r.value->>'turn_id')::uuid = any (delivered) then (
+          select json_object_agg(m.key, case m.key when 'summary' then '"(erased)"' else m.value end order by m.n)
+          from json_each(r.value) with ordinality as m(key, value, n) where m.key <> 'is_cut')
+        else r.value end order by r.n)
+      from json_array_elements(a.value) with ordinality as r(value, n))
+    else a.value end order by a.n)
+  from json_each(answer) with ordinality as a(key, value, n)
+$function$;
 
 CREATE OR REPLACE FUNCTION boxcar.forget_lines()
  RETURNS trigger
@@ -842,6 +867,8 @@ alter table only boxcar.profiles add constraint profiles_project_id_fkey FOREIGN
 
 -- Indexes
 
+CREATE INDEX batches_answered ON boxcar.batches USING gin (turn_ids) WHERE (answer IS NOT NULL);
+
 CREATE INDEX batches_collecting ON boxcar.batches USING btree (id) WHERE ((status = 'running'::text) AND (kind = 'collect'::text) AND (tool_call_id IS NOT NULL));
 
 CREATE INDEX batches_deadline ON boxcar.batches USING btree (deadline_at) WHERE (status = 'running'::text);
@@ -891,6 +918,8 @@ CREATE INDEX sessions_parent ON boxcar.sessions USING btree (project_id, parent_
 CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
 
 CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, hashtextextended(anchor_name, (0)::bigint), "position") WHERE (kind = 'anchor'::text);
+
+CREATE INDEX tape_entries_card ON boxcar.tape_entries USING btree (card_id) WHERE (card_id IS NOT NULL);
 
 CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, kind, created_at);
 

@@ -1,0 +1,5 @@
+-- transaction: none
+-- min_compatible: 15
+-- Where the words of a card are repeated.
+create index concurrently if not exists tape_entries_card on boxcar.tape_entries (card_id) where card_id is not null;
+create index concurrently if not exists batches_answered on boxcar.batches using gin (turn_ids) where answer is not null;
