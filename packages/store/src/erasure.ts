@@ -2,9 +2,16 @@
  * Erasure: the content of a card goes, everything else stays. What may be erased is decided by the function in the database, the
  * only way past the seal. Rule: docs/operations.md, "Erasure".
  */
-import { type BoxId, type CardId, KernelError, type ProjectId } from '@boxcar/kernel';
+import {
+  type BoxId,
+  type CardId,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  type ProjectId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from './db.js';
+import { type Queryable, run, statement, type Tx, transactAtOnce } from './db.js';
 
 /**
  * `profile_in_use`: agents and turns are made of it. `bootstrap`: every tape of the project begins with it. `open_call`: its
@@ -48,7 +55,10 @@ export async function eraseCards(
       message: `reason: must have 1 to ${MAX_REASON_LENGTH} characters.`,
       details: { field: 'reason' },
     });
-  const rows = await runRetrying<ErasedCard>(pool, ERASE, [cardIds, projectId, reason]).catch(explainRight);
+  // In a transaction of our own: at a stricter level the function would not see what it has waited for.
+  const rows = await transactAtOnce(pool, (tx) =>
+    run<ErasedCard>(tx, ERASE, [cardIds, projectId, reason]),
+  ).catch(explainRight);
   const outcomes = new Map(rows.map((row) => [row.card_id, row.outcome]));
   return cardIds.map((card_id) => ({ card_id, outcome: outcomes.get(card_id) ?? 'not_found' }));
 }
@@ -58,6 +68,24 @@ export function explainRight(error: unknown): never {
   if (!(error instanceof Error) || !('code' in error) || error.code !== NO_RIGHT) throw error;
   throw new KernelError('database_forbidden', { message: `Postgres: ${error.message}.`, cause: error });
 }
+
+const HOLD = statement('select p.erasures from boxcar.projects p where p.id = $1 for share');
+
+/**
+ * Lets no erasure of the project look for copies of words until this transaction ends. Words that are read after this and stored in the same
+ * transaction are those of cards that were not erased, or the erasure finds them. The transaction takes no lock of a turn after this.
+ *
+ * @returns How often cards of the project were erased: words that were read in another transaction are stored only if it is the same as then.
+ */
+export async function holdErasures(tx: Tx, projectId: ProjectId): Promise<number | undefined> {
+  return (await run<{ erasures: number }>(tx, HOLD, [projectId]))[0]?.erasures;
+}
+
+const READING: ReadonlySet<JsonValue | undefined> = new Set(['anchors', 'search']);
+
+/** True for the answer of a command that reads a tape. `erase_cards` knows such answers by the same. */
+export const repeatsCards = (answer: JsonValue): boolean =>
+  isJsonObject(answer) && READING.has(answer.command);
 
 const OWN_CARDS = statement(`
   select u.card_id from boxcar.boxes b cross join lateral (
