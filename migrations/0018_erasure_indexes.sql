@@ -3,3 +3,7 @@
 -- Where the words of a card are repeated.
 create index concurrently if not exists tape_entries_card on boxcar.tape_entries (card_id) where card_id is not null;
 create index concurrently if not exists batches_answered on boxcar.batches using gin (turn_ids) where answer is not null;
+-- The answers of commands that still have words; before, all of them.
+create index concurrently if not exists operations_repeating on boxcar.operations (project_id)
+  where response->>'command' in ('anchors', 'search') and response->>'output' is distinct from '(erased)';
+drop index concurrently if exists boxcar.operations_reading;

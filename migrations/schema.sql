@@ -17,6 +17,7 @@ CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 declare
+  gone uuid[];
   delivered uuid[];
 begin
   if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
@@ -26,7 +27,6 @@ begin
   -- By id, as every lock here; a second erasure of the same card then finds it erased.
   perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
   perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
-  update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   return query
   with judged as materialized (
     select a.id, c.tool_call_id, c.content,
@@ -60,10 +60,17 @@ begin
     where k.id = j.tool_call_id and j.outcome = 'erased' and j.content->>'kind' = 'tool_call'
   )
   select j.id, j.outcome from judged j order by j.id;
-  -- Each of the following statements sees what was committed before the locks above were granted.
+  update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids) and c.erased_at = now());
+  -- Each of the following statements sees what was committed before the locks above were granted, and changes only rows that have words to
+  -- lose. Cards that were erased before count too: what has repeated them since loses them now.
+  gone := array(select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
+  -- Which card such an answer quotes is recorded nowhere.
+  update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
+      'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
+    where o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
+      and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (gone));
   delivered := array(
-    select distinct t.id from boxcar.cards c join boxcar.tape_entries e on e.card_id = c.id join boxcar.turns t on t.id = e.turn_id and t.deliverable_card_id = c.id
-    where c.id = any (ids) and c.erased_at is not null);
+    select distinct t.id from boxcar.tape_entries e join boxcar.turns t on t.id = e.turn_id and t.deliverable_card_id = e.card_id where e.card_id = any (gone));
   update boxcar.batches b set answer = boxcar.forget_answer(b.answer, delivered)
   where b.answer is not null and b.turn_ids && delivered
     and exists (select from json_array_elements(b.answer->'results') r where (r.value->>'turn_id')::uuid = any (delivered) and r.value->>'summary' <> '(erased)');
@@ -114,9 +121,6 @@ CREATE OR REPLACE FUNCTION boxcar.forget_words()
 AS $function$
 begin
   delete from boxcar.tape_words w using erased c where w.card_id = c.id and c.erased_at is not null;
-  update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
-      'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
-    where o.response->>'command' in ('anchors', 'search') and o.project_id in (select c.project_id from erased c where c.erased_at is not null);
   return null;
 end $function$;
 
@@ -901,7 +905,7 @@ CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_bat
 
 CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) WHERE (door_job_id IS NOT NULL);
 
-CREATE INDEX operations_reading ON boxcar.operations USING btree (project_id) WHERE ((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text]));
+CREATE INDEX operations_repeating ON boxcar.operations USING btree (project_id) WHERE (((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text])) AND ((response ->> 'output'::text) IS DISTINCT FROM '(erased)'::text));
 
 CREATE INDEX profiles_box ON boxcar.profiles USING btree (box_id);
 

@@ -167,6 +167,68 @@ describe('erasure', () => {
   });
 });
 
+describe('what an erasure touches', () => {
+  const ANSWERS = 5_000;
+
+  /** Rows changed and blocks read by an erasure of one card. */
+  async function workOf(id: CardId, table: string): Promise<{ updated: number; blocks: number }> {
+    await using tx = await begin(world.pool);
+    // Counts of the connection, also of transactions whose counts have not yet been passed on.
+    const count = async () => {
+      const { rows } = await tx.query<{ updated: number; blocks: number }>(
+        'select pg_stat_get_xact_tuples_updated($1::regclass)::int as updated, pg_stat_get_xact_blocks_fetched($1::regclass)::int as blocks',
+        [`boxcar.${table}`],
+      );
+      return rows[0] ?? { updated: NaN, blocks: NaN };
+    };
+    const before = await count();
+    await tx.query("select boxcar.erase_cards(array[$1]::uuid[], 'asked for')", [id]);
+    const after = await count();
+    await tx.query('commit');
+    return { updated: after.updated - before.updated, blocks: after.blocks - before.blocks };
+  }
+
+  test('of the answers of reading commands, those that still have words, once', async () => {
+    const { projectId } = await world.project('asks-a-lot');
+    await world.pool.query(
+      `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response)
+       select $1, 'ask-' || n, 'delegate_async', '', json_build_object('status', 'success', 'command', 'search', 'output', 'words', 'result', 'words')
+       from generate_series(1, $2) n`,
+      [projectId, ANSWERS],
+    );
+    await world.pool.query('analyze boxcar.operations');
+    const cards = await Promise.all(
+      ['one', 'two'].map(async (words) => {
+        const made = buildCard(
+          { type: 'note', content: text(words), authorId: 'me' },
+          { id: newId(), projectId },
+        );
+        await writeSubmission(world.pool, { ...emptySubmission(), cards: [made] });
+        return made.id;
+      }),
+    );
+    expect(await workOf(cards[0] as CardId, 'operations')).toMatchObject({ updated: ANSWERS });
+    await world.pool.query('vacuum analyze boxcar.operations');
+    const again = await workOf(cards[1] as CardId, 'operations');
+    expect(again.updated).toBe(0);
+    expect(again.blocks).toBeLessThan(10);
+  });
+
+  test('the count of erasures of a project, when a card loses its words', async () => {
+    const [secret] = (await write(text('counted'))) as [NewCard];
+    const count = async () =>
+      (await world.rows('select erasures from boxcar.projects where id = $1', [DEFAULT_PROJECT]))[0];
+    const before = await count();
+    await erase('00000000-0000-7000-8000-000000000003' as CardId);
+    expect(await count()).toEqual(before);
+    await erase(secret.id);
+    const after = await count();
+    expect(after).not.toEqual(before);
+    await erase(secret.id);
+    expect(await count()).toEqual(after);
+  });
+});
+
 describe('the seal', () => {
   test('opens for the function alone, and is closed again behind it', async () => {
     const [one, two] = (await write(text('one'), text('two'))) as [NewCard, NewCard];
