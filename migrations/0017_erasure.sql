@@ -1,16 +1,38 @@
 -- min_compatible: 15
 -- Erasure takes the words of a card from wherever the kernel has repeated them.
 
--- The answer of a batch without the summaries of the turns in `delivered`.
-create function boxcar.forget_answer(answer json, delivered uuid[]) returns json language sql immutable set search_path = pg_catalog, pg_temp as $$
+alter table boxcar.evidence
+  add column erased_at timestamptz,
+  add column erased_reason text;
+
+-- An error without words: its code.
+create function boxcar.forget_error(error jsonb) returns jsonb language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select (error - 'details') || '{"message": "(erased)"}'
+$$;
+
+-- The answer of a batch without the summaries of the turns in `delivered` and the errors of those in `touched`, which has all of them.
+create function boxcar.forget_answer(answer json, delivered uuid[], touched uuid[]) returns json language sql immutable set search_path = pg_catalog, pg_temp as $$
   select json_object_agg(a.key, case a.key when 'results' then (
-      select json_agg(case when (r.value->>'turn_id')::uuid = any (delivered) then (
-          select json_object_agg(m.key, case m.key when 'summary' then '"(erased)"' else m.value end order by m.n)
-          from json_each(r.value) with ordinality as m(key, value, n) where m.key <> 'is_cut')
+      select json_agg(case when t.id = any (touched) then (
+          select json_object_agg(m.key, case when m.key = 'summary' and t.id = any (delivered) then '"(erased)"'
+            when m.key = 'error' then json_build_object('code', m.value->'code', 'message', '(erased)') else m.value end order by m.n)
+          from json_each(r.value) with ordinality as m(key, value, n) where m.key <> 'is_cut' or t.id <> all (delivered))
         else r.value end order by r.n)
-      from json_array_elements(a.value) with ordinality as r(value, n))
+      from json_array_elements(a.value) with ordinality as r(value, n) cross join lateral (select (r.value->>'turn_id')::uuid) as t(id))
     else a.value end order by a.n)
   from json_each(answer) with ordinality as a(key, value, n)
+$$;
+
+-- The turns that cards are of: on whose tape they wrote, whose calls they are, and whose context was packed with them. What is packed with
+-- a turn was made in its transaction.
+create function boxcar.turns_of_cards(ids uuid[]) returns setof uuid language sql stable set search_path = pg_catalog, pg_temp as $$
+  select e.turn_id from boxcar.tape_entries e where e.card_id = any (ids) and e.turn_id is not null
+  union
+  select k.turn_id from boxcar.cards c join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = any (ids)
+  union
+  select t.id from (select c.created_at, array_agg(c.id) as ids from boxcar.cards c where c.id = any (ids) group by c.created_at) m
+    cross join lateral (select x.id, x.context_box_id from boxcar.turns x where x.created_at = m.created_at offset 0) t
+    join boxcar.boxes b on b.id = t.context_box_id and b.card_ids && m.ids
 $$;
 
 -- As before, without the answers of commands, which erase_cards takes itself.
@@ -20,19 +42,24 @@ begin
   return null;
 end $$;
 
--- As before, and: answers of batches lose what they repeat. Lock order: cards, projects. The row of the project is locked last: an answer
+-- As before, and: answers of batches and errors lose what they repeat. Lock order: turns, cards, projects. The row of the project is locked last: an answer
 -- that repeats words is read and stored under a shared lock of that row, so it is either stored before this looks, or read after this.
 create or replace function boxcar.erase_cards(ids uuid[], reason text) returns table (card_id uuid, outcome text)
   language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   gone uuid[];
+  touched uuid[];
   delivered uuid[];
 begin
   if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
     raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
   end if;
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'erase');
-  -- By id, as every lock here; a second erasure of the same card then finds it erased.
+  -- By id, as every lock here. Turns that have not ended are left alone.
+  touched := array(select boxcar.turns_of_cards(array(
+    select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))));
+  perform from boxcar.turns t where t.id = any (touched) and t.error->>'message' <> '(erased)' order by t.id for no key update;
+  -- A second erasure of the same card then finds it erased.
   perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
   perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
   return query
@@ -77,10 +104,35 @@ begin
       'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
     where o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
       and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (gone));
-  delivered := array(
-    select distinct t.id from boxcar.tape_entries e join boxcar.turns t on t.id = e.turn_id and t.deliverable_card_id = e.card_id where e.card_id = any (gone));
-  update boxcar.batches b set answer = boxcar.forget_answer(b.answer, delivered)
-  where b.answer is not null and b.turn_ids && delivered
-    and exists (select from json_array_elements(b.answer->'results') r where (r.value->>'turn_id')::uuid = any (delivered) and r.value->>'summary' <> '(erased)');
+  touched := array(select boxcar.turns_of_cards(gone));
+  delivered := array(select t.id from boxcar.turns t where t.id = any (touched) and t.deliverable_card_id = any (gone));
+  update boxcar.turns t set error = boxcar.forget_error(t.error) where t.id = any (touched) and t.error->>'message' <> '(erased)';
+  update boxcar.steps s set error = boxcar.forget_error(s.error) where s.turn_id = any (touched) and s.error->>'message' <> '(erased)';
+  -- A call of a model that is to be made again: why the one before it failed.
+  update boxcar.waits w set detail = w.detail || '{"message": "(erased)"}' where w.turn_id = any (touched) and w.detail->>'message' <> '(erased)';
+  update boxcar.batches b set answer = boxcar.forget_answer(b.answer, delivered, touched)
+  where b.answer is not null and b.turn_ids && touched and exists (
+    select from json_array_elements(b.answer->'results') r where (r.value->>'turn_id')::uuid = any (touched)
+      and (r.value->'error'->>'message' <> '(erased)' or ((r.value->>'turn_id')::uuid = any (delivered) and r.value->>'summary' <> '(erased)')));
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $$;
+
+-- Evidence is no card and is sealed by nobody. Outcomes: erased, already_erased, not_found.
+create function boxcar.erase_evidence(ids uuid[], reason text) returns table (evidence_id uuid, outcome text)
+  language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
+    raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
+  end if;
+  perform from boxcar.evidence v where v.id = any (ids) order by v.id for no key update;
+  return query
+  with judged as materialized (
+    select a.id, case when v.id is null then 'not_found' when v.erased_at is not null then 'already_erased' else 'erased' end as outcome
+    from (select distinct u.id from unnest(ids) as u(id)) a left join boxcar.evidence v on v.id = a.id
+  ),
+  erased as (
+    update boxcar.evidence v set body = '"(erased)"', erased_at = now(), erased_reason = reason from judged j where v.id = j.id and j.outcome = 'erased'
+  )
+  select j.id, j.outcome from judged j order by j.id;
+end $$;
+revoke execute on function boxcar.erase_evidence(uuid[], text) from public;

@@ -7,3 +7,5 @@ create index concurrently if not exists batches_answered on boxcar.batches using
 create index concurrently if not exists operations_repeating on boxcar.operations (project_id)
   where response->>'command' in ('anchors', 'search') and response->>'output' is distinct from '(erased)';
 drop index concurrently if exists boxcar.operations_reading;
+-- Turns by the transaction that made them.
+create index concurrently if not exists turns_age on boxcar.turns using brin (created_at) with (pages_per_range = 32);

@@ -50,11 +50,7 @@ export async function eraseCards(
   of: { readonly projectId: ProjectId; readonly reason: string },
 ): Promise<readonly ErasedCard[]> {
   const { projectId, reason } = of;
-  if (reason.trim() === '' || reason.length > MAX_REASON_LENGTH)
-    throw new KernelError('bad_request', {
-      message: `reason: must have 1 to ${MAX_REASON_LENGTH} characters.`,
-      details: { field: 'reason' },
-    });
+  checkReason(reason);
   // In a transaction of our own: at a stricter level the function would not see what it has waited for.
   const rows = await transactAtOnce(pool, (tx) =>
     run<ErasedCard>(tx, ERASE, [cardIds, projectId, reason]),
@@ -63,10 +59,49 @@ export async function eraseCards(
   return cardIds.map((card_id) => ({ card_id, outcome: outcomes.get(card_id) ?? 'not_found' }));
 }
 
+function checkReason(reason: string): void {
+  if (reason.trim() === '' || reason.length > MAX_REASON_LENGTH)
+    throw new KernelError('bad_request', {
+      message: `reason: must have 1 to ${MAX_REASON_LENGTH} characters.`,
+      details: { field: 'reason' },
+    });
+}
+
 /** @throws KernelError `database_forbidden` in place of what Postgres says to a role without the right; else what was thrown. */
 export function explainRight(error: unknown): never {
   if (!(error instanceof Error) || !('code' in error) || error.code !== NO_RIGHT) throw error;
   throw new KernelError('database_forbidden', { message: `Postgres: ${error.message}.`, cause: error });
+}
+
+const ERASE_EVIDENCE = statement(`
+  select e.evidence_id, e.outcome from boxcar.erase_evidence((
+    select coalesce(array_agg(v.id), '{}') from boxcar.evidence v where v.id = any ($1::uuid[]) and v.project_id = $2), $3) e`);
+
+export interface ErasedEvidence extends pg.QueryResultRow {
+  readonly evidence_id: string;
+  readonly outcome: Extract<ErasureOutcome, 'erased' | 'already_erased' | 'not_found'>;
+}
+
+/**
+ * Erases what came too late and was kept as evidence, by the ids that the report of a turn lists. Its cost and times stay.
+ *
+ * @returns One outcome per id, in order.
+ * @throws KernelError as `eraseCards`.
+ */
+export async function eraseEvidence(
+  pool: pg.Pool,
+  evidenceIds: readonly string[],
+  of: { readonly projectId: ProjectId; readonly reason: string },
+): Promise<readonly ErasedEvidence[]> {
+  checkReason(of.reason);
+  const rows = await transactAtOnce(pool, (tx) =>
+    run<ErasedEvidence>(tx, ERASE_EVIDENCE, [evidenceIds, of.projectId, of.reason]),
+  ).catch(explainRight);
+  const outcomes = new Map(rows.map((row) => [row.evidence_id, row.outcome]));
+  return evidenceIds.map((evidence_id) => ({
+    evidence_id,
+    outcome: outcomes.get(evidence_id) ?? 'not_found',
+  }));
 }
 
 const HOLD = statement('select p.erasures from boxcar.projects p where p.id = $1 for share');

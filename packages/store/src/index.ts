@@ -131,8 +131,10 @@ export {
 } from './doctor.js';
 export {
   type ErasedCard,
+  type ErasedEvidence,
   type ErasureOutcome,
   eraseCards,
+  eraseEvidence,
   findOwnCards,
   holdErasures,
   repeatsCards,
