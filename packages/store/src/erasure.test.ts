@@ -360,6 +360,19 @@ describe('what an erasure touches', () => {
     await erase(secret.id);
     expect(await count()).toEqual(after);
   });
+
+  test('at most a thousand cards in one transaction', async () => {
+    const cards = await write(...Array.from({ length: 1_001 }, (_, n) => text(`many ${n}`)));
+    const count = async () =>
+      (
+        await world.rows<{ n: number }>('select erasures as n from boxcar.projects where id = $1', [
+          DEFAULT_PROJECT,
+        ])
+      )[0]?.n ?? NaN;
+    const before = await count();
+    expect(new Set(await erase(...cards.map(({ id }) => id)))).toEqual(new Set(['erased']));
+    expect((await count()) - before).toBe(2);
+  });
 });
 
 describe('the seal', () => {

@@ -31,6 +31,8 @@ export interface ErasedCard extends pg.QueryResultRow {
 }
 
 const MAX_REASON_LENGTH = 1000;
+/** Cards of one transaction: batches of the project end before it or after it. */
+const CHUNK = 1000;
 
 const ERASE = statement(`
   select e.card_id, e.outcome from boxcar.erase_cards((
@@ -39,7 +41,8 @@ const ERASE = statement(`
 const NO_RIGHT = '42501';
 
 /**
- * Erases cards of one project. A second time changes nothing, the first reason stays.
+ * Erases cards of one project, a thousand in a transaction. A second time changes no card, the first reason stays; what was said of the
+ * cards since loses their words.
  *
  * @returns One outcome per card, in order.
  * @throws KernelError `bad_request` for a blank or too long reason, `database_forbidden` for a role that was not granted the function.
@@ -51,11 +54,15 @@ export async function eraseCards(
 ): Promise<readonly ErasedCard[]> {
   const { projectId, reason } = of;
   checkReason(reason);
-  // In a transaction of our own: at a stricter level the function would not see what it has waited for.
-  const rows = await transactAtOnce(pool, (tx) =>
-    run<ErasedCard>(tx, ERASE, [cardIds, projectId, reason]),
-  ).catch(explainRight);
-  const outcomes = new Map(rows.map((row) => [row.card_id, row.outcome]));
+  const outcomes = new Map<CardId, ErasureOutcome>();
+  for (let at = 0; at < cardIds.length; at += CHUNK) {
+    const ids = cardIds.slice(at, at + CHUNK);
+    // In a transaction of our own: at a stricter level the function would not see what it has waited for.
+    const rows = await transactAtOnce(pool, (tx) =>
+      run<ErasedCard>(tx, ERASE, [ids, projectId, reason]),
+    ).catch(explainRight);
+    for (const row of rows) outcomes.set(row.card_id, row.outcome);
+  }
   return cardIds.map((card_id) => ({ card_id, outcome: outcomes.get(card_id) ?? 'not_found' }));
 }
 
