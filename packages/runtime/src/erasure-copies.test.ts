@@ -162,6 +162,19 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
   const launch = (profile_name: string, rest: object = {}, options: object = {}): Promise<Launched> =>
     submit('launch_principal', { profile_name, instruction: mark('instruction'), ...rest }, options);
 
+  let collectAtDoor: (() => Promise<JsonValue>) | undefined;
+
+  /** As a program does that knows BullMQ alone. */
+  async function submitAtDoor(name: string, data: JsonValue): Promise<JsonValue> {
+    const queue = backend.queue('boxcar-primitives');
+    const { id = '' } = await queue.add(name, data);
+    await waitFor(async () => (await queue.getJob(id))?.finishedOn, {
+      message: 'the job of the door is done',
+      deadlineMs: 30_000,
+    });
+    return (await queue.getJob(id))?.returnvalue as JsonValue;
+  }
+
   async function giveEverything(): Promise<void> {
     const { runtime } = opened;
     runtime.registerTool({
@@ -251,16 +264,19 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     await submit('collect', { turn_ids: [first.turn_id, failed.turn_id] });
     await submit('quote', {});
 
-    // A door.
-    const job = await backend.queue('boxcar-primitives').add('launch_principal', {
+    // A door: a turn, and a batch of it.
+    const { turn_id } = (await submitAtDoor('launch_principal', {
       project_id: 'default',
       arguments: { profile_name: 'door', instruction: mark('door-instruction'), wait: true },
       idempotency_key: `${mark('key')}-door`,
-    });
-    await waitFor(async () => (await backend.queue('boxcar-primitives').getJob(job.id ?? ''))?.finishedOn, {
-      message: 'the job of the door is done',
-      deadlineMs: 30_000,
-    });
+    })) as unknown as { turn_id: string };
+    collectAtDoor = () =>
+      submitAtDoor('collect', {
+        project_id: 'default',
+        arguments: { turn_ids: [turn_id] },
+        idempotency_key: `${mark('key')}-collect`,
+      });
+    expect(await collectAtDoor()).toMatchObject({ results: [{ summary: mark('door-answer') }] });
 
     // A tape: entries of every kind, forks, sessions, handoffs, files, commands.
     const tape = await runtime.tape({ agent: first.agent_id });
@@ -485,5 +501,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     expect([...new Set(await marksInQueues())].sort()).toEqual(STAYS_IN_QUEUES);
     expect([...new Set(log.flatMap(marksIn))].sort()).toEqual(STAYS_IN_LOG);
     await checkInvariants(backend.database.pool);
+    // The same again, by another job.
+    expect(await collectAtDoor?.()).toMatchObject({ status: 'success', results: [{ summary: '(erased)' }] });
   }, 120_000);
 });
