@@ -16,16 +16,22 @@ CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
  SECURITY DEFINER
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
+declare
+  gone uuid[];
+  touched uuid[];
+  delivered uuid[];
 begin
   if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
     raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
   end if;
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'erase');
-  -- By id, as every lock here; a second erasure of the same card then finds it erased.
+  -- By id, as every lock here. Turns that have not ended are left alone.
+  touched := array(select boxcar.turns_of_cards(array(
+    select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))));
+  perform from boxcar.turns t where t.id = any (touched) and t.error->>'message' <> '(erased)' order by t.id for no key update;
+  -- A second erasure of the same card then finds it erased.
   perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
-  perform from boxcar.tool_calls k where k.id in (select c.tool_call_id from boxcar.cards c where c.id = any (ids) and c.type = 'tool.call') order by k.id for update;
   perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
-  update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids));
   return query
   with judged as materialized (
     select a.id, c.tool_call_id, c.content,
@@ -33,6 +39,7 @@ begin
         when exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) then 'bootstrap'
         when exists (select from boxcar.profiles f where f.card_id = c.id and (f.is_current
           or exists (select from boxcar.agents g where g.profile_id = f.id) or exists (select from boxcar.turns t where t.profile_id = f.id))) then 'profile_in_use'
+        -- A call that is settled stays settled.
         when c.content->>'kind' = 'tool_call' and exists (select from boxcar.tool_calls k where k.id = c.tool_call_id and k.status = 'pending') then 'open_call'
         else 'erased' end as outcome
     from (select distinct u.id from unnest(ids) as u(id)) a left join boxcar.cards c on c.id = a.id
@@ -58,8 +65,75 @@ begin
     where k.id = j.tool_call_id and j.outcome = 'erased' and j.content->>'kind' = 'tool_call'
   )
   select j.id, j.outcome from judged j order by j.id;
+  update boxcar.projects p set erasures = p.erasures + 1 where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids) and c.erased_at = now());
+  -- Each of the following statements sees what was committed before the locks above were granted, and changes only rows that have words to
+  -- lose. Cards that were erased before count too: what has repeated them since loses them now.
+  gone := array(select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
+  -- Which card such an answer quotes is recorded nowhere.
+  update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
+      'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
+    where o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
+      and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (gone));
+  touched := array(select boxcar.turns_of_cards(gone));
+  delivered := array(select t.id from boxcar.turns t where t.id = any (touched) and t.deliverable_card_id = any (gone));
+  update boxcar.turns t set error = boxcar.forget_error(t.error) where t.id = any (touched) and t.error->>'message' <> '(erased)';
+  update boxcar.steps s set error = boxcar.forget_error(s.error) where s.turn_id = any (touched) and s.error->>'message' <> '(erased)';
+  -- A call of a model that is to be made again: why the one before it failed.
+  update boxcar.waits w set detail = w.detail || '{"message": "(erased)"}' where w.turn_id = any (touched) and w.detail->>'message' <> '(erased)';
+  update boxcar.batches b set answer = boxcar.forget_answer(b.answer, delivered, touched)
+  where b.answer is not null and b.turn_ids && touched and exists (
+    select from json_array_elements(b.answer->'results') r where (r.value->>'turn_id')::uuid = any (touched)
+      and (r.value->'error'->>'message' <> '(erased)' or ((r.value->>'turn_id')::uuid = any (delivered) and r.value->>'summary' <> '(erased)')));
   delete from boxcar.unsealed u where u.xact = pg_current_xact_id();
 end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.erase_evidence(ids uuid[], reason text)
+ RETURNS TABLE(evidence_id uuid, outcome text)
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+begin
+  if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
+    raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
+  end if;
+  perform from boxcar.evidence v where v.id = any (ids) order by v.id for no key update;
+  return query
+  with judged as materialized (
+    select a.id, case when v.id is null then 'not_found' when v.erased_at is not null then 'already_erased' else 'erased' end as outcome
+    from (select distinct u.id from unnest(ids) as u(id)) a left join boxcar.evidence v on v.id = a.id
+  ),
+  erased as (
+    update boxcar.evidence v set body = '"(erased)"', erased_at = now(), erased_reason = reason from judged j where v.id = j.id and j.outcome = 'erased'
+  )
+  select j.id, j.outcome from judged j order by j.id;
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.forget_answer(answer json, delivered uuid[], touched uuid[])
+ RETURNS json
+ LANGUAGE sql
+ IMMUTABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  select json_object_agg(a.key, case a.key when 'results' then (
+      select json_agg(case when t.id = any (touched) then (
+          select json_object_agg(m.key, case when m.key = 'summary' and t.id = any (delivered) then '"(erased)"'
+            when m.key = 'error' then json_build_object('code', m.value->'code', 'message', '(erased)') else m.value end order by m.n)
+          from json_each(r.value) with ordinality as m(key, value, n) where m.key <> 'is_cut' or t.id <> all (delivered))
+        else r.value end order by r.n)
+      from json_array_elements(a.value) with ordinality as r(value, n) cross join lateral (select (r.value->>'turn_id')::uuid) as t(id))
+    else a.value end order by a.n)
+  from json_each(answer) with ordinality as a(key, value, n)
+$function$;
+
+CREATE OR REPLACE FUNCTION boxcar.forget_error(error jsonb)
+ RETURNS jsonb
+ LANGUAGE sql
+ IMMUTABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  select (error - 'details') || '{"message": "(erased)"}'
+$function$;
 
 CREATE OR REPLACE FUNCTION boxcar.forget_lines()
  RETURNS trigger
@@ -89,9 +163,6 @@ CREATE OR REPLACE FUNCTION boxcar.forget_words()
 AS $function$
 begin
   delete from boxcar.tape_words w using erased c where w.card_id = c.id and c.erased_at is not null;
-  update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
-      'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
-    where o.response->>'command' in ('anchors', 'search') and o.project_id in (select c.project_id from erased c where c.erased_at is not null);
   return null;
 end $function$;
 
@@ -254,6 +325,21 @@ begin
   return null;
 end $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.turns_of_cards(ids uuid[])
+ RETURNS SETOF uuid
+ LANGUAGE sql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  select e.turn_id from boxcar.tape_entries e where e.card_id = any (ids) and e.turn_id is not null
+  union
+  select k.turn_id from boxcar.cards c join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = any (ids)
+  union
+  select t.id from (select c.created_at, array_agg(c.id) as ids from boxcar.cards c where c.id = any (ids) group by c.created_at) m
+    cross join lateral (select x.id, x.context_box_id from boxcar.turns x where x.created_at = m.created_at offset 0) t
+    join boxcar.boxes b on b.id = t.context_box_id and b.card_ids && m.ids
+$function$;
+
 -- Tables
 
 create table boxcar.agents (
@@ -370,7 +456,9 @@ create table boxcar.evidence (
   tool_call_id uuid,
   body json not null,
   usage jsonb,
-  created_at timestamp with time zone default now() not null
+  created_at timestamp with time zone default now() not null,
+  erased_at timestamp with time zone,
+  erased_reason text
 );
 
 create table boxcar.forks (
@@ -907,6 +995,8 @@ CREATE INDEX agents_derived ON boxcar.agents USING btree (derived_from) WHERE (d
 
 CREATE INDEX agents_owner ON boxcar.agents USING btree (owner_agent_id) WHERE (owner_agent_id IS NOT NULL);
 
+CREATE INDEX batches_answered ON boxcar.batches USING gin (turn_ids) WHERE (answer IS NOT NULL);
+
 CREATE INDEX batches_collected ON boxcar.batches USING gin (turn_ids) WITH (fastupdate=off) WHERE (kind = 'collect'::text);
 
 CREATE INDEX batches_collecting ON boxcar.batches USING btree (id) WHERE ((status = 'running'::text) AND (kind = 'collect'::text) AND (tool_call_id IS NOT NULL));
@@ -953,7 +1043,7 @@ CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) 
 
 CREATE INDEX operations_named ON boxcar.operations USING gin (boxcar.names_in(response, idempotency_key, awaited_batch_id)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
 
-CREATE INDEX operations_reading ON boxcar.operations USING btree (project_id) WHERE ((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text]));
+CREATE INDEX operations_repeating ON boxcar.operations USING btree (project_id) WHERE (((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text])) AND ((response ->> 'output'::text) IS DISTINCT FROM '(erased)'::text));
 
 CREATE INDEX profiles_box ON boxcar.profiles USING btree (box_id);
 
@@ -990,6 +1080,8 @@ CREATE INDEX tape_words_trigrams ON boxcar.tape_words USING gin (words public.gi
 CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) WHERE (status = 'pending'::text);
 
 CREATE INDEX tool_calls_look ON boxcar.tool_calls USING btree (look_at) WHERE ((status = 'pending'::text) AND (look_at IS NOT NULL));
+
+CREATE INDEX turns_age ON boxcar.turns USING brin (created_at) WITH (pages_per_range='32');
 
 CREATE INDEX turns_agent ON boxcar.turns USING btree (agent_id);
 

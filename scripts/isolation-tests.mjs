@@ -7,7 +7,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 export const LEVELS = ['serializable', 'repeatable read'];
 
-/** Submission, claim, commit, results, joins and sweeps. Both levels together take at most four minutes on two cores. */
+/** Submission, claim, commit, results, joins, sweeps and erasure. Both levels together take at most four minutes on two cores. */
 export const ISOLATION_TESTS = [
   'packages/testkit/src/isolation.test.ts',
   'packages/store/src/submission.test.ts',
@@ -25,13 +25,14 @@ export const ISOLATION_TESTS = [
   'packages/runtime/src/handlers/collect.test.ts',
   'packages/runtime/src/worker/finish-batch.test.ts',
   'packages/runtime/src/worker/sweeper.test.ts',
+  'packages/runtime/src/erasure-races.test.ts',
 ];
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const { positionals } = readScriptArguments(
     `Usage: npm run test:isolation [-- '<level>']
 
-Runs the tests of submission, claim, commit, results, joins and sweeps with ${LEVELS.join(' and with ')} as the default of
+Runs the tests of submission, claim, commit, results, joins, sweeps and erasure with ${LEVELS.join(' and with ')} as the default of
 every database, or with the level named.`,
     { maxPositionals: 1 },
   );

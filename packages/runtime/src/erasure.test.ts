@@ -1,4 +1,4 @@
-import { type CardId, checkMessages, type ProjectId, type TurnId } from '@boxcar/kernel';
+import { type BatchId, type CardId, checkMessages, type ProjectId, type TurnId } from '@boxcar/kernel';
 import { type ErasedCard, eraseCards } from '@boxcar/store';
 import { beforeEach, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -97,4 +97,64 @@ test('explain and why say which cards are gone; nothing shows their words', asyn
   expect(state.result).toBe('(erased)');
   const calls = await h.rows('select arguments from boxcar.tool_calls');
   expect(calls).toEqual([{ arguments: {} }]);
+});
+
+interface BatchReceipt {
+  readonly batch_id: BatchId;
+  readonly turn_ids: readonly TurnId[];
+}
+
+/** A batch of two children that has ended, made from outside. */
+async function fork(): Promise<BatchReceipt> {
+  await h.profile('child', [{ say: 'the secret of {{instruction}}' }]);
+  const tasks = ['one', 'two'].map((instruction) => ({
+    target_strategy: 'new' as const,
+    target_ref: 'child',
+    instruction,
+  }));
+  const receipt = (await h.runtime.submit('fork_join', { tasks, wait: false })) as unknown as BatchReceipt;
+  await h.runtime.waitForBatch(receipt.batch_id, { timeoutMs: 20_000 });
+  return receipt;
+}
+
+const eraseDeliverable = async (turnId: TurnId | undefined): Promise<readonly ErasedCard[]> => {
+  const [turn] = await h.rows<{ id: CardId }>(
+    'select deliverable_card_id as id from boxcar.turns where id = $1',
+    [turnId],
+  );
+  return eraseCards(h.database.pool, turn === undefined ? [] : [turn.id], {
+    projectId: PROJECT,
+    reason: 'asked for',
+  });
+};
+
+test('every answer of a batch loses the summary of an erased deliverable, and says so when it is asked for again', async () => {
+  const { batch_id, turn_ids } = await fork();
+  const key = { idempotencyKey: 'collect-once' };
+  const collect = () => h.runtime.submit('collect', { turn_ids: turn_ids.toReversed() }, key);
+  const kept = { status: 'success', summary: 'the secret of two' };
+  expect(await collect()).toMatchObject({ results: [kept, { summary: 'the secret of one' }] });
+  await eraseDeliverable(turn_ids[0]);
+  const gone = { status: 'success', turn_id: turn_ids[0], summary: '(erased)' };
+  expect(await collect()).toMatchObject({ status: 'success', results: [kept, gone] });
+  expect(await h.runtime.waitForBatch(batch_id)).toMatchObject({
+    batch_id,
+    status: 'success',
+    results: [gone, kept],
+  });
+  expect(await h.rows("select from boxcar.batches where answer::text like '%secret of one%'")).toEqual([]);
+});
+
+test('a long deliverable, shown in part, is erased from the answers as well', async () => {
+  await h.profile('child', [{ say: `the secret ${'x'.repeat(20_000)}` }]);
+  const receipt = (await h.runtime.submit('fork_join', {
+    tasks: [{ target_strategy: 'new', target_ref: 'child', instruction: 'go' }],
+    wait: false,
+  })) as unknown as BatchReceipt;
+  const before = await h.runtime.waitForBatch(receipt.batch_id, { timeoutMs: 20_000 });
+  expect(before).toMatchObject({ results: [{ is_cut: true }] });
+  await eraseDeliverable(receipt.turn_ids[0]);
+  const after = await h.runtime.waitForBatch(receipt.batch_id);
+  expect(JSON.stringify(after)).not.toContain('secret');
+  expect(JSON.stringify(after)).not.toContain('is_cut');
 });

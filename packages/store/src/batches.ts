@@ -27,6 +27,7 @@ import type {
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { lostCause } from './dead-letters.js';
+import { holdErasures } from './erasure.js';
 import { KNOWS_END } from './rights.js';
 import type { EndableTurn } from './sweep-turns.js';
 
@@ -132,14 +133,24 @@ const LOCK = statement(
   `select ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[]) for update of b`,
 );
 
-/** A batch under its lock, and its turn's before. Sent together, before anything is waited for. */
+/**
+ * A batch under its lock, and its turn's before. Sent together, before anything is waited for.
+ *
+ * @param options.holdsErasures - The project in which words of members are read and stored under these locks.
+ */
 export async function lockBatch(
   tx: Tx,
   batch: Pick<BatchRow, 'id' | 'turn_id'>,
-  options: { readonly now?: Date } = {},
+  options: { readonly now?: Date; readonly holdsErasures?: ProjectId } = {},
 ): Promise<BatchRow | undefined> {
   const locking = batch.turn_id === null ? undefined : run(tx, LOCK_OWNER, [batch.turn_id]);
-  const [[row]] = await Promise.all([run<BatchRow>(tx, LOCK, [[batch.id], options.now ?? null]), locking]);
+  // Before the batch: an erasure that has this lock may want the batch.
+  const holding = options.holdsErasures === undefined ? undefined : holdErasures(tx, options.holdsErasures);
+  const [[row]] = await Promise.all([
+    run<BatchRow>(tx, LOCK, [[batch.id], options.now ?? null]),
+    locking,
+    holding,
+  ]);
   return row;
 }
 

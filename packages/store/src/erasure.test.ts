@@ -1,10 +1,20 @@
-import { buildCard, type CardContent, type CardId, type NewCard, type ToolCallId } from '@boxcar/kernel';
+import {
+  type BoxId,
+  buildCard,
+  type CardContent,
+  type CardId,
+  type NewCard,
+  type ProjectId,
+  type ToolCallId,
+} from '@boxcar/kernel';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { expandContexts } from './boxes.js';
 import { loadCardFacts, loadCards } from './card-facts.js';
 import { commitSteps } from './commits.js';
-import { eraseCards, findOwnCards } from './erasure.js';
+import { eraseCards, eraseEvidence, findOwnCards } from './erasure.js';
+import { keepEvidence } from './evidence.js';
+import { inspectTurn } from './inspect.js';
 import { createPool } from './pool.js';
 import { emptySubmission, writeSubmission } from './submission.js';
 import { begin } from './testing/interleave.js';
@@ -164,6 +174,207 @@ describe('erasure', () => {
     expect((await loadTurnStates(world.pool, [turn.turnId]))[0]?.content).toEqual(text('(erased)'));
     const [shown] = (await expandContexts(world.pool, [turn.contextBoxId])).get(turn.contextBoxId) ?? [];
     expect(shown?.card.content).toEqual(text('(erased)'));
+  });
+});
+
+describe('errors', () => {
+  const ERROR = { code: 'model_refused', message: 'refused: the secret', details: { said: 'the secret' } };
+  const GONE = { code: 'model_refused', message: '(erased)' };
+
+  /** A turn that failed with words, also in a batch that was answered and in a wait. */
+  async function failed(): Promise<{
+    turnId: string;
+    tapeId: BoxId;
+    contextBoxId: BoxId;
+    callId: ToolCallId;
+  }> {
+    const holder = await world.worker();
+    const turn = await world.running({ profile, holder });
+    const [callId] = (await world.call(turn, 1)) as [ToolCallId];
+    await recordResults(world.pool, [world.result(turn, callId)]);
+    await commitSteps(world.pool, [
+      await world.commit(turn, { says: 'partial', end: 'failed', step: 'none', holder: null }),
+    ]);
+    await world.pool.query('update boxcar.turns set error = $2 where id = $1', [turn.turnId, ERROR]);
+    await world.pool.query('update boxcar.steps set error = $2 where turn_id = $1', [turn.turnId, ERROR]);
+    await world.pool.query(
+      `insert into boxcar.waits (turn_id, project_id, kind, detail) values ($1, $2, 'retry', '{"attempt": 1, "message": "the secret"}')`,
+      [turn.turnId, DEFAULT_PROJECT],
+    );
+    await world.pool.query(
+      `insert into boxcar.batches (id, project_id, primitive, kind, turn_ids, remaining, succeeded, failed, fail_fast, status, is_due, ended_at, answer)
+       values ($1, $2, 'collect', 'collect', array[$3]::uuid[], 0, 0, 1, false, 'failed', false, now(),
+         json_build_object('results', json_build_array(json_build_object('turn_id', $3::text, 'summary', 'partial', 'error', json_build_object('code', 'model_refused', 'message', 'the secret')))))`,
+      [newId(), DEFAULT_PROJECT, turn.turnId],
+    );
+    return { ...turn, callId };
+  }
+
+  const errorsOf = async (turnId: string) => ({
+    turn: (await world.rows('select error from boxcar.turns where id = $1', [turnId]))[0]?.error,
+    steps: (
+      await world.rows('select error from boxcar.steps where turn_id = $1 and error is not null', [turnId])
+    ).map(({ error }) => error),
+    wait: (await world.rows('select detail from boxcar.waits where turn_id = $1', [turnId]))[0]?.detail,
+    result: (
+      await world.rows<{ answer: { results: unknown[] } }>(
+        'select answer from boxcar.batches where turn_ids = array[$1]::uuid[]',
+        [turnId],
+      )
+    )[0]?.answer.results[0],
+  });
+
+  test.each(['a card of its tape', 'a card of its context', 'the result of a call, on a tape or not'])(
+    'of a turn, its steps and what repeats them lose their words with %s',
+    async (which) => {
+      const turn = await failed();
+      const [onTape] = await world.rows<{ id: CardId }>(
+        "select c.id from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id where e.turn_id = $1 and c.type = 'agent.thought'",
+        [turn.turnId],
+      );
+      const [packed] = await findOwnCards(world.pool, turn.contextBoxId, DEFAULT_PROJECT);
+      const [result] = await world.rows<{ id: CardId }>(
+        "select id from boxcar.cards where tool_call_id = $1 and type = 'tool.result'",
+        [turn.callId],
+      );
+      const ids = { tape: onTape?.id, context: packed, result: result?.id };
+      const id = which.includes('tape or') ? ids.result : which.includes('tape') ? ids.tape : ids.context;
+      expect(await erase(id as CardId)).toEqual(['erased']);
+      const { steps, ...rest } = await errorsOf(turn.turnId);
+      expect(rest).toEqual({
+        turn: GONE,
+        wait: { attempt: 1, message: '(erased)' },
+        result: { turn_id: turn.turnId, summary: 'partial', error: GONE },
+      });
+      expect(steps.length).toBeGreaterThan(0);
+      for (const error of steps) expect(error).toEqual(GONE);
+    },
+  );
+
+  test('of other turns stay, and a second erasure takes what was written since the first', async () => {
+    const [turn, other] = [await failed(), await failed()];
+    const [packed] = await findOwnCards(world.pool, turn.contextBoxId, DEFAULT_PROJECT);
+    await erase(packed as CardId);
+    expect((await errorsOf(other.turnId)).turn).toEqual(ERROR);
+    await world.pool.query('update boxcar.turns set error = $2 where id = $1', [turn.turnId, ERROR]);
+    expect(await erase(packed as CardId)).toEqual(['already_erased']);
+    expect((await errorsOf(turn.turnId)).turn).toEqual(GONE);
+  });
+});
+
+describe('evidence', () => {
+  test('is erased by its id, and keeps what it cost', async () => {
+    const holder = await world.worker();
+    const turn = await world.running({ profile, holder });
+    const item = {
+      id: newId<'evidence'>(),
+      projectId: DEFAULT_PROJECT,
+      turnId: turn.turnId,
+      kind: 'reply' as const,
+      step: 1,
+      attempt: 1,
+      epoch: 1,
+      holderId: holder,
+      toolCallId: null,
+      body: { text: 'the secret' },
+      usage: { input_tokens: 7, output_tokens: 8 },
+    };
+    await keepEvidence(world.pool, [item]);
+    const listed = await inspectTurn(world.pool, turn.turnId, { project: 'default' });
+    expect(listed.evidence).toMatchObject([{ evidence_id: item.id, preview: 'the secret' }]);
+    const outcome = async (of: { readonly projectId: ProjectId }) =>
+      (await eraseEvidence(world.pool, [item.id], { ...REASON, ...of }))[0]?.outcome;
+    expect(await outcome({ projectId: (await world.project('strangers')).projectId })).toBe('not_found');
+    expect(await outcome({ projectId: DEFAULT_PROJECT })).toBe('erased');
+    // The same again, as a worker may send it.
+    await keepEvidence(world.pool, [item]);
+    expect(await outcome({ projectId: DEFAULT_PROJECT })).toBe('already_erased');
+    const shown = await inspectTurn(world.pool, turn.turnId, { project: 'default' });
+    expect(shown.evidence).toMatchObject([{ preview: '(erased)', usage: item.usage }]);
+    const rows = await world.rows('select v::text from boxcar.evidence v where id = $1', [item.id]);
+    expect(JSON.stringify(rows)).not.toContain('secret');
+    expect(JSON.stringify(rows)).toContain('asked for');
+    await expect(eraseEvidence(world.pool, [], { ...REASON, reason: ' ' })).rejects.toMatchObject({
+      code: 'bad_request',
+    });
+  });
+});
+
+describe('what an erasure touches', () => {
+  const ANSWERS = 5_000;
+
+  /** Rows changed and blocks read by an erasure of one card. */
+  async function workOf(id: CardId, table: string): Promise<{ updated: number; blocks: number }> {
+    await using tx = await begin(world.pool);
+    // Counts of the connection, also of transactions whose counts have not yet been passed on.
+    const count = async () => {
+      const { rows } = await tx.query<{ updated: number; blocks: number }>(
+        'select pg_stat_get_xact_tuples_updated($1::regclass)::int as updated, pg_stat_get_xact_blocks_fetched($1::regclass)::int as blocks',
+        [`boxcar.${table}`],
+      );
+      return rows[0] ?? { updated: NaN, blocks: NaN };
+    };
+    const before = await count();
+    await tx.query("select boxcar.erase_cards(array[$1]::uuid[], 'asked for')", [id]);
+    const after = await count();
+    await tx.query('commit');
+    return { updated: after.updated - before.updated, blocks: after.blocks - before.blocks };
+  }
+
+  test('of the answers of reading commands, those that still have words, once', async () => {
+    const { projectId } = await world.project('asks-a-lot');
+    await world.pool.query(
+      `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response)
+       select $1, 'ask-' || n, 'delegate_async', '', json_build_object('status', 'success', 'command', 'search', 'output', 'words', 'result', 'words')
+       from generate_series(1, $2) n`,
+      [projectId, ANSWERS],
+    );
+    await world.pool.query('analyze boxcar.operations');
+    const cards = await Promise.all(
+      ['one', 'two'].map(async (words) => {
+        const made = buildCard(
+          { type: 'note', content: text(words), authorId: 'me' },
+          { id: newId(), projectId },
+        );
+        await writeSubmission(world.pool, { ...emptySubmission(), cards: [made] });
+        return made.id;
+      }),
+    );
+    expect(await workOf(cards[0] as CardId, 'operations')).toMatchObject({ updated: ANSWERS });
+    // Not in the transaction that a pool may put around a statement.
+    const client = await world.pool.connect();
+    await client.query('vacuum analyze boxcar.operations');
+    client.release();
+    const again = await workOf(cards[1] as CardId, 'operations');
+    expect(again.updated).toBe(0);
+    expect(again.blocks).toBeLessThan(10);
+  });
+
+  test('the count of erasures of a project, when a card loses its words', async () => {
+    const [secret] = (await write(text('counted'))) as [NewCard];
+    const count = async () =>
+      (await world.rows('select erasures from boxcar.projects where id = $1', [DEFAULT_PROJECT]))[0];
+    const before = await count();
+    await erase('00000000-0000-7000-8000-000000000003' as CardId);
+    expect(await count()).toEqual(before);
+    await erase(secret.id);
+    const after = await count();
+    expect(after).not.toEqual(before);
+    await erase(secret.id);
+    expect(await count()).toEqual(after);
+  });
+
+  test('at most a thousand cards in one transaction', async () => {
+    const cards = await write(...Array.from({ length: 1_001 }, (_, n) => text(`many ${n}`)));
+    const count = async () =>
+      (
+        await world.rows<{ n: number }>('select erasures as n from boxcar.projects where id = $1', [
+          DEFAULT_PROJECT,
+        ])
+      )[0]?.n ?? NaN;
+    const before = await count();
+    expect(new Set(await erase(...cards.map(({ id }) => id)))).toEqual(new Set(['erased']));
+    expect((await count()) - before).toBe(2);
   });
 });
 

@@ -2,9 +2,16 @@
  * Erasure: the content of a card goes, everything else stays. What may be erased is decided by the function in the database, the
  * only way past the seal. Rule: docs/operations.md, "Erasure".
  */
-import { type BoxId, type CardId, KernelError, type ProjectId } from '@boxcar/kernel';
+import {
+  type BoxId,
+  type CardId,
+  isJsonObject,
+  type JsonValue,
+  KernelError,
+  type ProjectId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from './db.js';
+import { type Queryable, run, statement, type Tx, transactAtOnce } from './db.js';
 
 /**
  * `profile_in_use`: agents and turns are made of it. `bootstrap`: every tape of the project begins with it. `open_call`: its
@@ -24,6 +31,8 @@ export interface ErasedCard extends pg.QueryResultRow {
 }
 
 const MAX_REASON_LENGTH = 1000;
+/** Cards of one transaction: batches of the project end before it or after it. */
+const CHUNK = 1000;
 
 const ERASE = statement(`
   select e.card_id, e.outcome from boxcar.erase_cards((
@@ -32,7 +41,8 @@ const ERASE = statement(`
 const NO_RIGHT = '42501';
 
 /**
- * Erases cards of one project. A second time changes nothing, the first reason stays.
+ * Erases cards of one project, a thousand in a transaction. A second time changes no card, the first reason stays; what was said of the
+ * cards since loses their words.
  *
  * @returns One outcome per card, in order.
  * @throws KernelError `bad_request` for a blank or too long reason, `database_forbidden` for a role that was not granted the function.
@@ -43,14 +53,25 @@ export async function eraseCards(
   of: { readonly projectId: ProjectId; readonly reason: string },
 ): Promise<readonly ErasedCard[]> {
   const { projectId, reason } = of;
+  checkReason(reason);
+  const outcomes = new Map<CardId, ErasureOutcome>();
+  for (let at = 0; at < cardIds.length; at += CHUNK) {
+    const ids = cardIds.slice(at, at + CHUNK);
+    // In a transaction of our own: at a stricter level the function would not see what it has waited for.
+    const rows = await transactAtOnce(pool, (tx) =>
+      run<ErasedCard>(tx, ERASE, [ids, projectId, reason]),
+    ).catch(explainRight);
+    for (const row of rows) outcomes.set(row.card_id, row.outcome);
+  }
+  return cardIds.map((card_id) => ({ card_id, outcome: outcomes.get(card_id) ?? 'not_found' }));
+}
+
+function checkReason(reason: string): void {
   if (reason.trim() === '' || reason.length > MAX_REASON_LENGTH)
     throw new KernelError('bad_request', {
       message: `reason: must have 1 to ${MAX_REASON_LENGTH} characters.`,
       details: { field: 'reason' },
     });
-  const rows = await runRetrying<ErasedCard>(pool, ERASE, [cardIds, projectId, reason]).catch(explainRight);
-  const outcomes = new Map(rows.map((row) => [row.card_id, row.outcome]));
-  return cardIds.map((card_id) => ({ card_id, outcome: outcomes.get(card_id) ?? 'not_found' }));
 }
 
 /** @throws KernelError `database_forbidden` in place of what Postgres says to a role without the right; else what was thrown. */
@@ -58,6 +79,55 @@ export function explainRight(error: unknown): never {
   if (!(error instanceof Error) || !('code' in error) || error.code !== NO_RIGHT) throw error;
   throw new KernelError('database_forbidden', { message: `Postgres: ${error.message}.`, cause: error });
 }
+
+const ERASE_EVIDENCE = statement(`
+  select e.evidence_id, e.outcome from boxcar.erase_evidence((
+    select coalesce(array_agg(v.id), '{}') from boxcar.evidence v where v.id = any ($1::uuid[]) and v.project_id = $2), $3) e`);
+
+export interface ErasedEvidence extends pg.QueryResultRow {
+  readonly evidence_id: string;
+  readonly outcome: Extract<ErasureOutcome, 'erased' | 'already_erased' | 'not_found'>;
+}
+
+/**
+ * Erases what came too late and was kept as evidence, by the ids that the report of a turn lists. Its cost and times stay.
+ *
+ * @returns One outcome per id, in order.
+ * @throws KernelError as `eraseCards`.
+ */
+export async function eraseEvidence(
+  pool: pg.Pool,
+  evidenceIds: readonly string[],
+  of: { readonly projectId: ProjectId; readonly reason: string },
+): Promise<readonly ErasedEvidence[]> {
+  checkReason(of.reason);
+  const rows = await transactAtOnce(pool, (tx) =>
+    run<ErasedEvidence>(tx, ERASE_EVIDENCE, [evidenceIds, of.projectId, of.reason]),
+  ).catch(explainRight);
+  const outcomes = new Map(rows.map((row) => [row.evidence_id, row.outcome]));
+  return evidenceIds.map((evidence_id) => ({
+    evidence_id,
+    outcome: outcomes.get(evidence_id) ?? 'not_found',
+  }));
+}
+
+const HOLD = statement('select p.erasures from boxcar.projects p where p.id = $1 for share');
+
+/**
+ * Lets no erasure of the project look for copies of words until this transaction ends. Words that are read after this and stored in the same
+ * transaction are those of cards that were not erased, or the erasure finds them. The transaction takes no lock of a turn after this.
+ *
+ * @returns How often cards of the project were erased: words that were read in another transaction are stored only if it is the same as then.
+ */
+export async function holdErasures(tx: Tx, projectId: ProjectId): Promise<number | undefined> {
+  return (await run<{ erasures: number }>(tx, HOLD, [projectId]))[0]?.erasures;
+}
+
+const READING: ReadonlySet<JsonValue | undefined> = new Set(['anchors', 'search']);
+
+/** True for the answer of a command that reads a tape. `erase_cards` knows such answers by the same. */
+export const repeatsCards = (answer: JsonValue): boolean =>
+  isJsonObject(answer) && READING.has(answer.command);
 
 const OWN_CARDS = statement(`
   select u.card_id from boxcar.boxes b cross join lateral (

@@ -129,7 +129,16 @@ export {
   type TargetFacts,
   type WorkFacts,
 } from './doctor.js';
-export { type ErasedCard, type ErasureOutcome, eraseCards, findOwnCards } from './erasure.js';
+export {
+  type ErasedCard,
+  type ErasedEvidence,
+  type ErasureOutcome,
+  eraseCards,
+  eraseEvidence,
+  findOwnCards,
+  holdErasures,
+  repeatsCards,
+} from './erasure.js';
 export { type Evidence, keepEvidence, keepLateAnswer } from './evidence.js';
 export {
   type BoxRight,

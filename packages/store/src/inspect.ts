@@ -85,6 +85,8 @@ export interface CallLine {
 
 /** What came too late to count. */
 export interface EvidenceLine {
+  /** By which it can be erased. */
+  readonly evidence_id: string;
   /** A model's reply, or a tool's result. */
   readonly kind: 'reply' | 'result';
   readonly step: number;
@@ -290,6 +292,7 @@ function readCalls(tx: Reader, turnId: TurnId): Promise<CallLine[]> {
 function readEvidence(tx: Reader, turnId: TurnId): Promise<EvidenceLine[]> {
   return tx
     .select({
+      evidence_id: evidence.id,
       kind: evidence.kind,
       step: evidence.step,
       attempt: evidence.attempt,
@@ -298,7 +301,7 @@ function readEvidence(tx: Reader, turnId: TurnId): Promise<EvidenceLine[]> {
       tool_call_id: evidence.toolCallId,
       at: evidence.createdAt,
       usage: evidence.usage,
-      preview: sql<string>`left(coalesce(nullif(${evidence.body}->>'text', ''), ${evidence.body}->>'result', ${evidence.body}::text), ${PREVIEW_LENGTH})`,
+      preview: sql<string>`left(coalesce(nullif(${evidence.body}->>'text', ''), ${evidence.body}->>'result', ${evidence.body} #>> '{}'), ${PREVIEW_LENGTH})`,
     })
     .from(evidence)
     .where(eq(evidence.turnId, turnId))

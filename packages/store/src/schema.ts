@@ -581,6 +581,8 @@ const evidence = boxcar.table(
     body: json('body').$type<JsonValue>().notNull(),
     usage: jsonb('usage').$type<{ readonly input_tokens: number; readonly output_tokens: number }>(),
     createdAt: createdAt(),
+    erasedAt: time('erased_at'),
+    erasedReason: text('erased_reason'),
   },
   (table) => [
     unique().on(table.turnId, table.epoch, table.step, table.attempt, table.toolCallId).nullsNotDistinct(),

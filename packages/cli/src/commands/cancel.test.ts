@@ -70,7 +70,8 @@ test('what fits nothing, or too much, is refused by name', async () => {
   expect(rows).toEqual([]);
 });
 
-test('show tells of what came too late, with what it cost', async () => {
+/** A turn with an answer that came too late. */
+async function launchLate(): Promise<string> {
   const { turn_id } = await launch();
   const { rows } = await database.pool.query<{ project_id: string }>(
     'select project_id from boxcar.turns where id = $1',
@@ -91,6 +92,11 @@ test('show tells of what came too late, with what it cost', async () => {
       usage: { input_tokens: 1234, output_tokens: 56 },
     },
   ]);
+  return turn_id;
+}
+
+test('show tells of what came too late, with what it cost', async () => {
+  const turn_id = await launchLate();
   const { stdout } = await cliHere(['show', turn_id], env);
   expect(stdout).toMatch(
     /\ncame too late, kept and not applied\n.+\n +1\.1 +reply +1 +….{12} +1,234 +56 +an answer.?nobody waited for/,
@@ -98,4 +104,20 @@ test('show tells of what came too late, with what it cost', async () => {
   expect(JSON.parse((await cliHere(['show', turn_id, '--json'], env)).stdout).evidence).toMatchObject([
     { kind: 'reply', step: 1, usage: { input_tokens: 1234 } },
   ]);
+});
+
+test('erase --evidence takes what came too late, by the ids that show lists', async () => {
+  const turn_id = await launchLate();
+  const { stdout } = await cliHere(['show', turn_id], env);
+  const id = /--evidence\n.+\n +1\.1 +([0-9a-f-]{36})/.exec(stdout)?.[1] ?? '';
+  const erase = (ref: string) =>
+    cliHere(['erase', '--evidence', ref, '--reason', 'leak', '--yes', '--json'], env);
+  expect(JSON.parse((await erase(id)).stdout)).toEqual({
+    cards: [],
+    evidence: [{ evidence_id: id, outcome: 'erased' }],
+  });
+  expect((await cliHere(['show', turn_id], env)).stdout).toMatch(/1,234 +56 +\(erased\)/);
+  const again = await cliHere(['erase', '--evidence', id, '--reason', 'leak', '--yes'], env);
+  expect(again).toMatchObject({ code: 0, stdout: expect.stringMatching(/evidence.*\n.*was erased before/) });
+  expect((await erase(turn_id)).code).toBe(3);
 });

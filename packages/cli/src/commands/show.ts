@@ -136,8 +136,11 @@ const calls = (report: TurnReport): string =>
     { indent: INDENT },
   );
 
+const tryOf = ({ step, attempt }: EvidenceLine): string =>
+  attempt === null ? String(step) : `${step}.${attempt}`;
+
 const evidenceRow = (line: EvidenceLine): string[] => [
-  line.attempt === null ? String(line.step) : `${line.step}.${line.attempt}`,
+  tryOf(line),
   line.kind,
   String(line.epoch),
   line.holder_id === null ? 'outside' : `…${line.holder_id.slice(-12)}`,
@@ -259,7 +262,17 @@ function describeTurn(report: TurnReport): string {
   if (report.steps.length > 0) parts.push(section('steps', steps(report)));
   if (report.calls.length > 0) parts.push(section('calls', calls(report)));
   if (report.evidence.length > 0)
-    parts.push(section('came too late, kept and not applied', evidence(report)));
+    parts.push(
+      section('came too late, kept and not applied', evidence(report)),
+      section(
+        'to erase it: boxcar erase --evidence',
+        formatTable(
+          [{ title: 'step' }, { title: 'id' }],
+          report.evidence.map((line) => [tryOf(line), line.evidence_id]),
+          { indent: INDENT },
+        ),
+      ),
+    );
   const { context } = report;
   parts.push(
     section(

@@ -23,13 +23,16 @@ import {
   type Fence,
   findRings,
   findSubmitted,
+  holdErasures,
   insideHandler,
   isTransient,
   type Opening,
   refuseNested,
+  repeatsCards,
   retryTransient,
   ringsOf,
   type SubmittedTurn,
+  type Tx,
 } from '@boxcar/store';
 import { announceEnds, announceTries } from '../end-subtrees.js';
 import type { CallerContext } from '../handler.js';
@@ -213,7 +216,7 @@ async function acceptOnce(
             }
           : {}),
       },
-      call === undefined || isWaitingCall ? undefined : (tx) => call.settle(tx, answer),
+      afterWrite({ opening, answer, call: isWaitingCall ? undefined : call }),
     );
     if (result.outcome === 'refused') {
       // Someone else used the key meanwhile, the calling turn is gone, or what `because` says.
@@ -243,6 +246,30 @@ async function acceptOnce(
   } finally {
     await unit.abandon();
   }
+}
+
+/** What is done in the transaction of an accepted operation after its rows are written. */
+function afterWrite({
+  opening,
+  answer,
+  call,
+}: {
+  readonly opening: Opened;
+  readonly answer: JsonValue;
+  readonly call: DoorOptions['call'];
+}): ((tx: Tx) => Promise<void>) | undefined {
+  const isRepeating = repeatsCards(answer);
+  if (call === undefined && !isRepeating) return undefined;
+  return async (tx) => {
+    await call?.settle(tx, answer);
+    if (isRepeating && (await holdErasures(tx, opening.projectId)) !== opening.erasures)
+      throw new WordsErased();
+  };
+}
+
+/** Cards were erased after the handler had begun to read: it reads again, as after a serialization failure. */
+class WordsErased extends Error {
+  readonly code = '40001';
 }
 
 /** A run without an account has a ceiling all the same: its turns are counted where they are written. */

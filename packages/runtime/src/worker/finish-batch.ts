@@ -138,7 +138,7 @@ function end(
 ): Promise<SettledTurns | undefined> {
   return transactWithin(runtime.pool, options, async (tx, attempt) => {
     const [batch, members] = await Promise.all([
-      lockBatch(tx, seen, options),
+      lockBatch(tx, seen, { ...options, holdsErasures: seen.project_id }),
       // Under the lock: the counters that are decided on are those of these very members.
       loadMembers(tx, seen.turn_ids, summaryLimit(seen.turn_ids.length)),
     ]);

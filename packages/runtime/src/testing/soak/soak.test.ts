@@ -19,4 +19,5 @@ test('a few seconds of load and random faults: what was accepted ends, and all p
   expect(Object.values(report.struck).length).toBeGreaterThan(0);
   expect(report.accepted).toBeGreaterThan(0);
   expect(report.ended.success).toBeGreaterThan(0);
+  expect(report.erased).toBeGreaterThan(0);
 });

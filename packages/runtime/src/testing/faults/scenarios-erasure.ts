@@ -1,0 +1,134 @@
+/** Cards are erased while others pack them, merge them, import, search and join what turns have said of them. */
+import type { CardId, JsonValue, ProjectId } from '@boxcar/kernel';
+import { eraseCards } from '@boxcar/store';
+import type { Runtime } from '../../runtime.js';
+import type { Client, Scenario, Watcher } from './scenario.js';
+
+const PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
+const WORD = 'sesquipedalian';
+const ADA = { agent: 'ada' };
+
+const CARDS = `select coalesce(json_agg(c.id), '[]') as ids from boxcar.cards c where c.content::text like '%${WORD}%'`;
+
+/** Where the word is: as text of a row, by table. */
+const PLACES = `
+  select coalesce(json_agg(w.place order by w.place), '[]') as places from (
+    select distinct x.place from (
+      ${[
+        'cards',
+        'tape_entries',
+        'tape_words',
+        'batches',
+        'turns',
+        'steps',
+        'tool_calls',
+        'operations',
+        'waits',
+        'boxes',
+        'forks',
+        'sessions',
+      ]
+        .map((table) => `select '${table}' as place, t::text as text from boxcar.${table} t`)
+        .join(' union all ')}
+    ) x where x.text like '%${WORD}%'
+  ) w`;
+
+/** Erases every card that has the word now. Again it finds those that are left. */
+async function eraseAll(client: Client, watcher: Watcher): Promise<null> {
+  return client.use(async (runtime) => {
+    const { ids } = await watcher.until(CARDS);
+    await eraseCards(runtime.pool, ids as unknown as readonly CardId[], {
+      projectId: PROJECT,
+      reason: 'asked for',
+    });
+    return null;
+  });
+}
+
+async function mergeOnce(runtime: Runtime): Promise<null> {
+  const tape = await runtime.tape(ADA);
+  const [open] = await tape.forks({ status: 'open' });
+  if (open !== undefined) await (await tape.openFork(open.fork_id)).merge();
+  return null;
+}
+
+const lines = [
+  JSON.stringify({
+    id: 1,
+    kind: 'message',
+    payload: { role: 'user', content: `from a file: ${WORD}` },
+    meta: {},
+  }),
+];
+
+export const erasures: Scenario = {
+  name: 'erasures beside packing, merging, importing, searching and resuming',
+  profiles: [
+    { name: 'writer', script: [{ say: 'said {{instruction}}' }] },
+    {
+      name: 'lead',
+      tools: ['fork_join'],
+      delegation_policy: { target_profiles: ['writer'] },
+      script: [
+        {
+          calls: [
+            {
+              tool: 'fork_join',
+              arguments: {
+                tasks: [{ target_strategy: 'new', target_ref: 'writer', instruction: '{{instruction}}' }],
+              },
+            },
+          ],
+        },
+        { say: 'joined' },
+      ],
+    },
+  ],
+  drive: async (client, watcher) => {
+    await client.submit('provision_agent', { action: 'create', agent_id: 'ada', profile_name: 'writer' });
+    const { box_id } = (await client.submit('create_box', {
+      cards: [{ type: 'note', content: { kind: 'text', text: WORD } }],
+    })) as { box_id: string };
+    await client.use(async (runtime) => {
+      const tape = await runtime.tape(ADA);
+      await tape.append([{ kind: 'message', content: WORD }], { dedupKey: 'first' });
+      const [open] = await tape.forks();
+      const fork = open === undefined ? await tape.forkTape() : await tape.openFork(open.fork_id);
+      await fork.tape.append([{ kind: 'message', content: `within: ${WORD}` }], { dedupKey: 'within' });
+    });
+    await Promise.all([
+      eraseAll(client, watcher),
+      client.submit('delegate_async', {
+        target_strategy: 'new',
+        target_ref: 'writer',
+        instruction: 'read',
+        context_box_id: box_id,
+      }),
+      client.submit('launch_principal', { profile_name: 'lead', instruction: WORD }),
+      client.submit('fork_join', {
+        tasks: [{ target_strategy: 'new', target_ref: 'writer', instruction: WORD }],
+        wait: false,
+      }),
+      client.use(mergeOnce),
+      client.use((runtime) =>
+        runtime.importTape('filed', { main: { lines: () => lines } }, { append: true, dedupKey: 'import' }),
+      ),
+      client.submit('delegate_async', {
+        target_strategy: 'reuse',
+        target_ref: 'ada',
+        instruction: `,tape.search ${WORD}`,
+      }),
+    ]);
+    await eraseAll(client, watcher);
+    await watcher.until(
+      "select 1 as one where not exists (select from boxcar.turns where ended_at is null) and not exists (select from boxcar.batches where status = 'running')",
+    );
+    await eraseAll(client, watcher);
+    return watcher.until(PLACES) as Promise<JsonValue>;
+  },
+  judge: ({ turns, batches, driven }) => [
+    ...turns.flatMap(({ profile, status }) => (status === 'success' ? [] : [`${profile} is ${status}`])),
+    ...batches.flatMap(({ kind, status }) => (status === 'success' ? [] : [`${kind} is ${status}`])),
+    ...(JSON.stringify(driven) === '{"places":[]}' ? [] : [`the word is left: ${JSON.stringify(driven)}`]),
+  ],
+};
