@@ -367,10 +367,11 @@ export async function runCall(
   }
 }
 
-/** Ours to act on: the database is away, or this very turn is no longer in these hands. */
+/** Ours to act on: the database is away, or this worker no longer holds the turn. An outside handler can say neither. */
 const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   error instanceof KernelError &&
-  ((error.code === 'database_unavailable' && !isOutside(error)) ||
+  !isOutside(error) &&
+  (error.code === 'database_unavailable' ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
 const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
