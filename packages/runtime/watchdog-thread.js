@@ -2,37 +2,44 @@
  * Watches the event loop of the process from a thread of its own (docs/turns.md, "A held event loop"). Plain JavaScript, because a
  * thread is started from a file as it is, from the sources as from the build.
  *
- * workerData: { ticks, slot, leaseMs, directUrl, exitCode, sql: BLOCKED_WORKER }. In: { workerId }.
+ * workerData: { ticks, slot, exitCode, sql: BLOCKED_WORKER }. In: { workers }, each { workerId, leaseMs, directUrl }: all workers of
+ * the process, whenever they change. The shortest lease counts.
  */
 import { writeSync } from 'node:fs';
 import { parentPort, workerData } from 'node:worker_threads';
 
-const { ticks, slot, leaseMs, directUrl, exitCode, sql } = workerData;
+const { ticks, slot, exitCode, sql } = workerData;
 
 /** Checks are counted, not time: after a suspension of the process the thread has missed as many checks as the loop has ticks. */
 const CHECKS = 10;
-const CHECK_MS = leaseMs / 2 / CHECKS;
-const PAUSE_MS = leaseMs / 5;
+const PAUSES_PER_LEASE = 5;
 /** Safe after the end of the lease, too: turns that others have taken over meanwhile are left alone. */
 const HAND_BACK_MS = 15_000;
 /** The turns are handed back by then. */
 const EXIT_MS = 2_000;
 
-let workerId;
-parentPort.on('message', (message) => {
-  workerId = message.workerId;
-});
-
+let workers = [];
+let leaseMs = 0;
+let timer;
 let seen = -1;
 let missed = 0;
-const timer = setInterval(() => {
+
+parentPort.on('message', (message) => {
+  workers = message.workers;
+  leaseMs = Math.min(...workers.map((worker) => worker.leaseMs));
+  missed = 0;
+  clearInterval(timer);
+  if (workers.length > 0) timer = setInterval(check, leaseMs / 2 / CHECKS);
+});
+
+function check() {
   const now = Atomics.load(ticks, 0);
   missed = now === seen ? missed + 1 : 0;
   seen = now;
-  if (missed < CHECKS || workerId === undefined) return;
+  if (missed < CHECKS) return;
   clearInterval(timer);
   void end();
-}, CHECK_MS);
+}
 
 /** The streams of a thread pass through the loop that is held. */
 function log(fields) {
@@ -58,7 +65,7 @@ async function interrupt() {
     session.on('Debugger.scriptParsed', ({ params }) => urls.set(params.scriptId, params.url));
     ask('Debugger.enable').catch(() => undefined);
     ask('Debugger.pause').catch(() => undefined);
-    const stop = await within(PAUSE_MS, paused, undefined);
+    const stop = await within(leaseMs / PAUSES_PER_LEASE, paused, undefined);
     if (stop === undefined) return undefined;
     const [frame] = stop.callFrames;
     return {
@@ -73,47 +80,93 @@ async function interrupt() {
   }
 }
 
-/** Native code that a tool has called before it first gave the loop back. */
+/** Native code that a tool or handler has called before it first gave the loop back. */
 function readSlot() {
   const length = Atomics.load(ticks, 1);
   return length === 0 ? undefined : new TextDecoder().decode(slot.slice(0, length));
 }
 
-async function handBack(call, cause) {
+/**
+ * Hands the turns of the workers of one database back.
+ *
+ * @param charge - { turnId, isAll, note }: the turn that is charged, or all, and what is noted: [kind, row, tries].
+ */
+async function handBack({ directUrl, ids }, { turnId, isAll, note }, cause) {
   const { default: pg } = await import('pg');
   const client = new pg.Client({ connectionString: directUrl, application_name: 'boxcar-watchdog' });
   client.on('error', () => undefined);
   await client.connect();
   await client.query('begin');
-  const { rows } = await client.query(sql.release, [workerId, call?.turnId ?? null]);
+  const { rows } = await client.query(sql.release, [ids, turnId, isAll]);
   const released = rows.map(({ id }) => id);
-  if (released.includes(call?.turnId))
-    await client.query(sql.note, [null, 'turn_runs', call.turnId, null, cause, sql.maxTries, false]);
+  const [kind, row, tries] = note ?? [];
+  if (kind === 'blocked_jobs' || (kind !== undefined && released.includes(row)))
+    await client.query(sql.note, [null, kind, row, null, cause, tries, false]);
   await client.query('commit');
-  return released.filter((id) => id !== call?.turnId);
+  return released.filter((id) => id !== turnId);
+}
+
+/** Of one of several databases: only the one of the turn's worker charges it. */
+function chargeOf(code, { ids }) {
+  if (code?.kind === 'job')
+    return { turnId: null, isAll: false, note: ['blocked_jobs', code.noteId, sql.maxJobTries] };
+  // Nothing is known, or a turn that no worker of this process holds any more.
+  if (code === undefined || !workers.some(({ workerId }) => workerId === code.holderId))
+    return { turnId: null, isAll: true };
+  if (!ids.includes(code.holderId)) return { turnId: null, isAll: false };
+  return { turnId: code.turnId, isAll: false, note: ['turn_runs', code.turnId, sql.maxTries] };
+}
+
+function databases() {
+  const byUrl = new Map();
+  for (const { directUrl, workerId } of workers)
+    byUrl.set(directUrl, { directUrl, ids: [...(byUrl.get(directUrl)?.ids ?? []), workerId] });
+  return [...byUrl.values()];
+}
+
+function describe(code) {
+  switch (code?.kind) {
+    case 'call':
+      return {
+        who: `The tool ${code.tool}`,
+        fields: { tool: code.tool, tool_call_id: code.toolCallId, turn_id: code.turnId },
+      };
+    case 'job':
+      return {
+        who: `The handler of ${code.primitive}, called by the job ${code.jobId},`,
+        fields: { primitive: code.primitive, job_id: code.jobId },
+      };
+    default:
+      return { who: 'Code of no call', fields: {} };
+  }
+}
+
+async function leave(database, code, { cause, fields }) {
+  const known = { worker_ids: database.ids, ...fields };
+  try {
+    const released = await within(
+      HAND_BACK_MS,
+      handBack(database, chargeOf(code, database), cause),
+      undefined,
+    );
+    log({ ...known, ...(released === undefined ? { error: 'the database did not answer' } : { released }) });
+  } catch (error) {
+    log({ ...known, error: String(error?.message ?? error) });
+  }
 }
 
 async function end() {
   const main = await interrupt();
   const text =
-    (await main?.evaluate("JSON.stringify(globalThis[Symbol.for('boxcar.currentCall')]?.())")) ?? readSlot();
-  const call = text === undefined ? undefined : JSON.parse(text);
+    (await main?.evaluate("JSON.stringify(globalThis[Symbol.for('boxcar.runningCode')]?.())")) ?? readSlot();
+  const code = text === undefined ? undefined : JSON.parse(text);
   const heldMs = Math.round(leaseMs / 2);
-  const who = call === undefined ? 'Code of no tool call' : `The tool ${call.tool}`;
+  const { who, fields } = describe(code);
   const cause = `worker_blocked: ${who} held the event loop of its worker for ${heldMs} ms.`;
-  const fields = { worker_id: workerId, held_ms: heldMs, ...(main?.at === undefined ? {} : { at: main.at }) };
-  const named =
-    call === undefined ? {} : { tool: call.tool, tool_call_id: call.toolCallId, turn_id: call.turnId };
-  try {
-    const released = await within(HAND_BACK_MS, handBack(call, cause), undefined);
-    log({
-      ...fields,
-      ...named,
-      ...(released === undefined ? { error: 'the database did not answer' } : { released }),
-    });
-  } catch (error) {
-    log({ ...fields, ...named, error: String(error?.message ?? error) });
-  }
+  const at = main?.at === undefined ? {} : { at: main.at };
+  await Promise.all(
+    databases().map((each) => leave(each, code, { cause, fields: { held_ms: heldMs, ...at, ...fields } })),
+  );
   // The interrupted thread can end the process with a code; otherwise only the system can.
   await within(
     EXIT_MS,

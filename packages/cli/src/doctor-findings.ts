@@ -274,7 +274,8 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
 /** @param letters - As many as are looked at; those that were given up first. */
 export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
   const dead = letters.filter((letter) => letter.is_dead);
-  const tried = letters.length - dead.length;
+  const blocked = letters.filter((letter) => letter.kind === 'blocked_jobs');
+  const tried = letters.filter((letter) => !letter.is_dead && letter.kind !== 'blocked_jobs');
   const findings = dead.map(({ kind, row_id, attempts, last_error, first_failed_at }) =>
     fail(
       'dead letters',
@@ -283,13 +284,22 @@ export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
       [row_id],
     ),
   );
-  if (tried > 0)
+  if (tried.length > 0)
     findings.push(
       warn(
         'dead letters',
-        `The sweep fails on ${formatCount(tried)} rows, and tries them again: ${letters.at(-1)?.last_error ?? ''}`,
+        `The sweep fails on ${formatCount(tried.length)} rows, and tries them again: ${tried.at(-1)?.last_error ?? ''}`,
         'What fails five times is given up; the log of the workers says more (sweep.row_failed).',
-        letters.slice(dead.length, dead.length + 5).map((letter) => letter.row_id),
+        tried.slice(0, 5).map((letter) => letter.row_id),
+      ),
+    );
+  if (blocked.length > 0)
+    findings.push(
+      warn(
+        'dead letters',
+        `${formatCount(blocked.length)} jobs of the queue door have ended workers within a day: ${blocked.at(-1)?.last_error ?? ''}`,
+        'Mend the handler; a job fails after the fifth worker.',
+        [],
       ),
     );
   return findings.length > 0 ? findings : [ok('dead letters', 'The sweep has given nothing up.')];

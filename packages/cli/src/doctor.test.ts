@@ -174,7 +174,8 @@ describe('a database', () => {
     const id = '0198c1f2-0000-7000-8000-000000000001';
     await database.pool.query(
       `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead)
-       values ('overdue_turns', $1, 5, 'it is poison', now(), true), ('overdue_calls', gen_random_uuid(), 2, 'not yet', now() + interval '1 hour', false)`,
+       values ('overdue_turns', $1, 5, 'it is poison', now(), true), ('overdue_calls', gen_random_uuid(), 2, 'not yet', now() + interval '1 hour', false),
+         ('blocked_jobs', gen_random_uuid(), 1, 'it held the loop', now() + interval '1 hour', false)`,
       [id],
     );
     const answer = await doctor(env);
@@ -182,6 +183,7 @@ describe('a database', () => {
     expect(answer.findings.filter(({ check }) => check === 'dead letters')).toMatchObject([
       { level: 'fail', ids: [id], message: expect.stringMatching(/\(overdue_turns\) .*it is poison$/) },
       { level: 'warn', message: expect.stringContaining('fails on 1 rows') },
+      { level: 'warn', message: expect.stringMatching(/^1 jobs of the queue door .* it held the loop$/) },
     ]);
     expect(await cliHere(['doctor', '--retry-dead', '--json'], env)).toMatchObject({
       code: 0,

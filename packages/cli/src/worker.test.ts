@@ -1,3 +1,4 @@
+import { openQueues } from '@boxcar/runtime';
 import {
   type NodeChild,
   queueBackends,
@@ -189,6 +190,61 @@ describe('a tool that holds the event loop', () => {
     await stack?.runtime.submit('cancel', { turn_id: beside });
     await using _next = await startWorker();
     await reaches(turnId, 'success');
+  });
+});
+
+describe('a handler that holds the event loop', () => {
+  const LEASE_MS = 20_000;
+
+  /** A worker with a turn that has no part in it. */
+  async function startBeside(): Promise<{ worker: NodeChild; beside: string }> {
+    const worker = await startWorker(['--lease-ms', String(LEASE_MS)], { BOXCAR_TEST_BUG: 'spin' });
+    const beside = await launch('sleeper', '60003');
+    const calls = 'select from boxcar.tool_calls where turn_id = $1';
+    await waitFor(async () => (await database.pool.query(calls, [beside])).rowCount === 1, {
+      message: 'another turn runs',
+    });
+    return { worker, beside };
+  }
+
+  const stateOf = async (turnId: string) =>
+    (await database.pool.query('select status, losses from boxcar.turns where id = $1', [turnId])).rows[0];
+
+  it('for a turn ends its worker; that turn alone is charged with the loss', async () => {
+    const { worker, beside } = await startBeside();
+    const turnId = await launch('holder', 'x');
+    expect(await worker.exited).toEqual({ code: 4, signal: null });
+    expect(await stateOf(beside)).toEqual({ status: 'dispatched', losses: 0 });
+    expect(await stateOf(turnId)).toEqual({ status: 'dispatched', losses: 1 });
+    expect(worker.stderr).toMatch(/"worker\.blocked".*"tool":"hold"/);
+    await stack?.runtime.submit('cancel', { turn_id: beside });
+    await stack?.runtime.submit('cancel', { turn_id: turnId });
+  });
+
+  it('for a job ends its worker; the job is noted, and no turn is charged', async () => {
+    const queues = openQueues({ kind: 'postgres', url: database.url });
+    const { worker, beside } = await startBeside();
+    await queues
+      .queue('boxcar-primitives')
+      .add(
+        'hold',
+        { project_id: 'default', arguments: { result: 1 } },
+        { jobId: 'poison', removeOnComplete: false, removeOnFail: false },
+      );
+    await queues.close();
+    expect(await worker.exited).toEqual({ code: 4, signal: null });
+    expect(await stateOf(beside)).toEqual({ status: 'dispatched', losses: 0 });
+    const notes =
+      "select attempts, last_error, is_dead from boxcar.sweep_failures where kind = 'blocked_jobs'";
+    expect((await database.pool.query(notes)).rows).toEqual([
+      {
+        attempts: 1,
+        is_dead: false,
+        last_error: `worker_blocked: The handler of hold, called by the job poison, held the event loop of its worker for ${LEASE_MS / 2} ms.`,
+      },
+    ]);
+    expect(worker.stderr).toMatch(/"worker\.blocked".*"primitive":"hold","job_id":"poison"/);
+    await stack?.runtime.submit('cancel', { turn_id: beside });
   });
 });
 

@@ -396,7 +396,7 @@ export const ERROR_CATALOGUE = {
     500,
     false,
     'A tool held the event loop of its worker.',
-    'Have it do long work in pieces, in a thread of its own (isolate) or in a tool worker.',
+    'Have it do long work in pieces, in a process of its own (isolate) or in a tool worker.',
   ),
   worker_crashed: entry(
     500,

@@ -1,14 +1,23 @@
-/** Tools whose code runs in a thread of its own, which a deadline or too much memory ends. */
-import { Worker as Thread } from 'node:worker_threads';
-import { checkWholeNumber, KernelError } from '@boxcar/kernel';
-import type { Tool, ToolContext } from './tool.js';
+/** Tools whose code runs in a process of its own, which a deadline, too much memory or too much output ends. */
+import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process';
+import { availableParallelism } from 'node:os';
+import type { Readable } from 'node:stream';
+import { fileURLToPath } from 'node:url';
+import { checkWholeNumber, KernelError, MAX_CARD_BYTES } from '@boxcar/kernel';
+import type { Tool } from './tool.js';
 import { unlessAborted } from './unless-aborted.js';
 
 const DEFAULT_MEMORY_MB = 128;
+/** Processes at once. Further calls wait in order, within their deadlines. */
+export const MAX_ISOLATED = Math.max(4, 2 * availableParallelism());
+/** What a call may print. The process itself drops what a stream prints beyond half of it. */
+const MAX_OUTPUT_BYTES = 131_072;
+/** Room for the other fields of the line with the result, and for a message of an error. */
+const ANSWER_MARGIN_BYTES = 16_384;
+const PROGRAM = fileURLToPath(new URL('../isolated-tool.js', import.meta.url));
 
 /**
- * A tool that is isolated from its worker: arguments and result are JSON, and nothing else is shared. Each call starts a thread, which
- * takes some 50 ms.
+ * A tool that is isolated from its worker: arguments and result are JSON, and nothing else is shared. Each call starts a process.
  */
 export interface IsolatedTool<I = unknown> extends Omit<Tool<I>, 'run'> {
   readonly isolate: true;
@@ -27,8 +36,10 @@ type Declared = Omit<IsolatedTool, 'isolate' | 'module' | 'memoryMb'> & {
 };
 
 interface Answer {
-  readonly result?: string;
-  readonly error?: { readonly message: string };
+  readonly result?: unknown;
+  /** Messages. */
+  readonly error?: string;
+  readonly crash?: string;
 }
 
 /** @throws KernelError `bad_request` for a tool that cannot be isolated. */
@@ -43,7 +54,7 @@ function checkIsolated(tool: Declared): asserts tool is IsolatedTool {
   if (tool.run !== undefined)
     refuse(
       'run',
-      'a closure cannot be isolated, since a thread shares no variables with it. Make it the default export of a file, and name that file by `module`',
+      'a closure cannot be isolated, since a process shares no variables with it. Make it the default export of a file, and name that file by `module`',
     );
   if (!(tool.module instanceof URL) || tool.module.protocol !== 'file:')
     refuse('module', "must be a file URL, such as new URL('./my-tool.js', import.meta.url)");
@@ -51,38 +62,155 @@ function checkIsolated(tool: Declared): asserts tool is IsolatedTool {
     checkWholeNumber(tool.memoryMb, `${tool.name}: memoryMb`, { min: 16, max: 65_536 });
 }
 
-/** @throws KernelError `bad_request` for a tool that cannot be isolated. */
-export function toTool(tool: Tool | IsolatedTool): Tool {
+/**
+ * @param maxBytes - Of the result of a call, as JSON.
+ * @throws KernelError `bad_request` for a tool that cannot be isolated.
+ */
+export function toTool(tool: Tool | IsolatedTool, maxBytes = MAX_CARD_BYTES): Tool {
   if (!('isolate' in tool || 'module' in tool)) return tool;
   checkIsolated(tool);
   const { isolate: _isolate, module, memoryMb = DEFAULT_MEMORY_MB, ...rest } = tool;
-  return { ...rest, run: (input, context) => runIsolated({ ...tool, memoryMb, module }, input, context) };
+  const { name } = tool;
+  return {
+    ...rest,
+    run: async (input, { signal, tape: _tape, ...call }) => {
+      const request = JSON.stringify({ module: module.href, input, call });
+      return inSlot(signal, (leave) => runIsolated({ name, memoryMb, maxBytes, signal, leave }, request));
+    },
+  };
 }
 
-function runIsolated(
-  { name, module, memoryMb }: Required<Pick<IsolatedTool, 'name' | 'module' | 'memoryMb'>>,
-  input: unknown,
-  { signal, tape: _tape, ...call }: ToolContext,
-): Promise<unknown> {
-  const thread = new Thread(new URL('../isolated-tool.js', import.meta.url), {
-    workerData: { module: module.href, input: JSON.stringify(input), call },
-    resourceLimits: { maxOldGenerationSizeMb: memoryMb, maxYoungGenerationSizeMb: memoryMb },
+let running = 0;
+const waiting = new Set<() => void>();
+
+function leaveSlot(): void {
+  const [next] = waiting;
+  if (next === undefined) running -= 1;
+  else next();
+}
+
+/** @param work - Must call `leave` when its process has ended. */
+async function inSlot<T>(signal: AbortSignal, work: (leave: () => void) => Promise<T>): Promise<T> {
+  signal.throwIfAborted();
+  if (running < MAX_ISOLATED) running += 1;
+  else {
+    let grant = (): void => undefined;
+    const granted = new Promise<void>((resolve) => {
+      grant = () => {
+        waiting.delete(grant);
+        resolve();
+      };
+    });
+    waiting.add(grant);
+    await unlessAborted(granted, signal).catch((error: unknown) => {
+      // Granted at the moment of the abort: the next call gets the slot.
+      if (!waiting.delete(grant)) leaveSlot();
+      throw error;
+    });
+  }
+  return work(leaveSlot);
+}
+
+/** The options of this process by which modules are loaded. Those of a debugger or of an evaluated text are not passed on. */
+function loaderOptions(): readonly string[] {
+  const given = process.execArgv;
+  return given.some((option) => /^(-[ep]+$|--eval|--print|--input-type)/.test(option))
+    ? []
+    : given.filter((option) => !option.startsWith('--inspect'));
+}
+
+interface Limits {
+  readonly name: string;
+  readonly memoryMb: number;
+  readonly maxBytes: number;
+  readonly signal: AbortSignal;
+  readonly leave: () => void;
+}
+
+/** Ends the process and those of its group, whatever they do. Does not wait for their end. */
+function endGroup({ pid }: ChildProcess): void {
+  try {
+    if (pid !== undefined) process.kill(-pid, 'SIGKILL');
+  } catch {
+    // It has ended.
+  }
+}
+
+function runIsolated({ name, memoryMb, maxBytes, signal, leave }: Limits, request: string): Promise<unknown> {
+  const stdio: StdioOptions = ['pipe', 'pipe', 'pipe', 'pipe', 'pipe'];
+  const child = spawn(
+    process.execPath,
+    [...loaderOptions(), `--max-old-space-size=${memoryMb}`, PROGRAM],
+    // A group of its own: `endGroup` reaches what the tool has started, and Ctrl-C does not.
+    { stdio, detached: true, windowsHide: true },
+  );
+  let isOver = false;
+  const over = (): void => {
+    if (isOver) return;
+    isOver = true;
+    leave();
+  };
+  // Not at `close`: a process that has left the group may keep the pipes open.
+  child.once('exit', () => {
+    endGroup(child);
+    over();
   });
   const failed = (code: 'tool_failed' | 'tool_crashed', why: string, cause?: unknown): KernelError =>
     new KernelError(code, { message: `${name} ${why}.`, details: { tool: name }, cause });
   const ended = new Promise<unknown>((resolve, reject) => {
-    thread.on('message', ({ result, error }: Answer) => {
-      if (error !== undefined) reject(failed('tool_failed', `failed: ${error.message}`));
-      else resolve(result === undefined ? undefined : JSON.parse(result));
+    child.on('error', (error) => {
+      over();
+      reject(failed('tool_crashed', `could not be started: ${error.message}`, error));
     });
-    thread.on('error', (error: NodeJS.ErrnoException) =>
+    let isOutOfMemory = false;
+    let printedBytes = 0;
+    for (const stream of [child.stdout, child.stderr])
+      stream?.on('data', (chunk: Buffer) => {
+        printedBytes += chunk.length;
+        if (printedBytes > MAX_OUTPUT_BYTES) {
+          reject(failed('tool_crashed', `has printed more than ${MAX_OUTPUT_BYTES} bytes`));
+          return;
+        }
+        isOutOfMemory ||= chunk.includes('JavaScript heap out of memory') || chunk.includes('FATAL ERROR');
+        process.stderr.write(chunk);
+      });
+    const answered: Buffer[] = [];
+    let answeredBytes = 0;
+    (child.stdio[3] as Readable).on('data', (chunk: Buffer) => {
+      answeredBytes += chunk.length;
+      if (answeredBytes > maxBytes + ANSWER_MARGIN_BYTES) {
+        reject(failed('tool_failed', `has a result of more than ${maxBytes} bytes`));
+        return;
+      }
+      answered.push(chunk);
+      if (!chunk.includes('\n')) return;
+      try {
+        const { result, error, crash } = JSON.parse(Buffer.concat(answered).toString()) as Answer;
+        if (crash !== undefined)
+          reject(failed('tool_crashed', `left an error that nothing caught: ${crash}`));
+        else if (error !== undefined) reject(failed('tool_failed', `failed: ${error}`));
+        else resolve(result);
+      } catch (error) {
+        reject(failed('tool_crashed', 'has written something else than its result', error));
+      }
+    });
+    child.on('close', (code, signalName) =>
       reject(
-        error.code === 'ERR_WORKER_OUT_OF_MEMORY'
-          ? failed('tool_crashed', `needed more than its ${memoryMb} MB of memory`)
-          : failed('tool_crashed', `left an error that nothing caught: ${error.message}`, error),
+        failed(
+          'tool_crashed',
+          isOutOfMemory
+            ? `needed more than its ${memoryMb} MB of memory`
+            : signalName === null
+              ? `ended its process without a result (exit code ${code})`
+              : `ended its process without a result (${signalName})`,
+        ),
       ),
     );
-    thread.on('exit', () => reject(failed('tool_crashed', 'ended its thread without a result')));
+    // A process that has ended takes no input; its end says why.
+    for (const stream of child.stdio) stream?.on('error', () => undefined);
+    child.stdin?.end(request);
   });
-  return unlessAborted(ended, signal).finally(() => thread.terminate());
+  return unlessAborted(ended, signal).finally(() => {
+    if (!isOver) endGroup(child);
+  });
 }

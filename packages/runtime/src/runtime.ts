@@ -352,7 +352,7 @@ export class Runtime implements RuntimeCore {
   registerTool<I>(given: Tool<I> | IsolatedTool<I>): void {
     this.#checkName(given.name);
     if (given.timeoutMs !== undefined) checkDuration(given.timeoutMs, `${given.name}: timeoutMs`);
-    const tool = toTool(given as Tool | IsolatedTool);
+    const tool = toTool(given as Tool | IsolatedTool, this.limits.maxCardBytes);
     checkRegistered(tool.name, tool, { field: 'run', value: tool.run });
     this.#tools.set(tool.name, tool);
   }

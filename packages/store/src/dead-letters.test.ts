@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import { claim } from './claims.js';
 import { commitSteps } from './commits.js';
 import {
+  findBlockedJob,
   forgetSettledFailures,
   listDeadLetters,
   noteSweepFailure,
@@ -48,6 +49,22 @@ test('the note of a turn that could not be run counts only for its step', async 
   ]);
   await forgetSettledFailures(world.pool, later);
   expect(await listDeadLetters(world.pool, 10)).toEqual([]);
+});
+
+test('the note of a job that held an event loop is kept for a day', async () => {
+  await using world = await World.open();
+  const rowId = '0198c1f2-0000-7000-8000-000000000001';
+  const note = { kind: 'blocked_jobs' as const, rowId, projectId: null, error: 'worker_blocked: x' };
+  for (const attempts of [1, 2])
+    expect(await noteSweepFailure(world.pool, note, { maxTries: 1_000_000 })).toEqual({
+      attempts,
+      isDead: false,
+    });
+  const inHours = (hours: number) => ({ now: new Date(Date.now() + hours * 3_600_000) });
+  await forgetSettledFailures(world.pool, inHours(23));
+  expect(await findBlockedJob(world.pool, rowId)).toMatchObject({ attempts: 2, cause: 'worker_blocked: x' });
+  await forgetSettledFailures(world.pool, inHours(25));
+  expect(await findBlockedJob(world.pool, rowId)).toBeUndefined();
 });
 
 test('a turn that was given up is ended and not run, even if its worker has since committed a step', async () => {

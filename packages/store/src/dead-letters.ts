@@ -22,12 +22,16 @@ export type SweepKind =
   /** A turn could not be claimed, loaded or run. */
   | 'turn_runs'
   /** A turn that was given up could not be ended. */
-  | 'turn_ends';
+  | 'turn_ends'
+  /** A job of the queue door has held the event loop of a worker. The row is the note id of the job. */
+  | 'blocked_jobs';
 
 /** Tries until a row is left alone. */
 export const MAX_TRIES = 5;
 /** A row that was to be tried again so long ago, and has not failed since, is in order. */
 const SETTLED_AFTER = "interval '1 minute'";
+/** Longer than the queue and the start of new processes need to deliver a job again. */
+const JOB_SETTLED_AFTER = "interval '1 day'";
 
 /**
  * True for rows that a search leaves out.
@@ -65,7 +69,7 @@ export const mayRun = (now = 'now()'): string =>
  * @param now - The clock of the search.
  */
 export const settledFailure = (now = 'now()'): string =>
-  `not f.is_dead and f.next_try_at < ${now} - ${SETTLED_AFTER}
+  `not f.is_dead and f.next_try_at < ${now} - case when f.kind = 'blocked_jobs' then ${JOB_SETTLED_AFTER} else ${SETTLED_AFTER} end
     and (f.kind <> 'turn_runs' or not exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null and ${IS_OF_STEP}))`;
 
 /** The cause in a dead letter of the row `id`: its end was given up, and will not be reached. */
@@ -153,6 +157,23 @@ export async function findNoted(
 ): Promise<NotedFailure | undefined> {
   const [row] = await run<{ attempts: number; is_dead: boolean }>(db, NOTED, [turnId, epoch]);
   return row === undefined ? undefined : { attempts: row.attempts, isDead: row.is_dead };
+}
+
+const FIND_BLOCKED = statement(`
+  select f.attempts, f.last_error as cause, greatest(extract(epoch from f.next_try_at - now()) * 1000, 0)::float8 as wait_ms
+  from boxcar.sweep_failures f where f.kind = 'blocked_jobs' and f.row_id = $1`);
+
+/** How often a job has held the event loop of its worker, why, and after how long it may run again. */
+export interface BlockedJob extends pg.QueryResultRow {
+  readonly attempts: number;
+  readonly cause: string;
+  readonly wait_ms: number;
+}
+
+/** The note about a job that has held the event loop of a worker. @param noteId - A UUID made of the job. */
+export async function findBlockedJob(db: Queryable, noteId: string): Promise<BlockedJob | undefined> {
+  const [row] = await run<BlockedJob>(db, FIND_BLOCKED, [noteId]);
+  return row;
 }
 
 const FORGET = statement(

@@ -108,8 +108,10 @@ export {
   watchFailures,
 } from './db.js';
 export {
+  type BlockedJob,
   causeIn,
   type DeadLetter,
+  findBlockedJob,
   forgetSettledFailures,
   listDeadLetters,
   MAX_TRIES,
@@ -249,6 +251,7 @@ export {
   insideHandler,
   outsideHandlers,
   refuseNested,
+  runningCode,
 } from './open-transactions.js';
 export {
   beginOn,

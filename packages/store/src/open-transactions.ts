@@ -30,9 +30,14 @@ export const handlerScope = (pool: pg.Pool, primitive: string): HandlerScope => 
 
 export const insideHandler = <T>(scope: HandlerScope, work: () => T): T => scopes.run(scope, work);
 
-/** Runs work that does not belong to the calling handler: it may take other connections. */
-export const outsideHandlers = <T>(work: () => T): T =>
-  scopes.getStore() === undefined ? work() : scopes.run(undefined, work);
+/** What the code of a tool or handler runs for. Its form is in the runtime (`call-scope.ts`). */
+export const runningCode = new AsyncLocalStorage<object | undefined>();
+
+/** Runs work that does not belong to the calling handler or tool: it may take other connections. */
+export function outsideHandlers<T>(work: () => T): T {
+  const outside = scopes.getStore() === undefined ? work : () => scopes.run(undefined, work);
+  return runningCode.getStore() === undefined ? outside() : runningCode.run(undefined, outside);
+}
 
 /**
  * Refuses a connection to code of a handler that already holds one.

@@ -14,7 +14,7 @@ import {
   setLimits,
   startupOptions,
 } from './connection-limits.js';
-import { refuseNested } from './open-transactions.js';
+import { outsideHandlers, refuseNested } from './open-transactions.js';
 import { poolWaits } from './pool-waits.js';
 
 export interface PoolOptions {
@@ -69,6 +69,16 @@ type Connected = (
   client: pg.PoolClient | undefined,
   done: (release?: unknown) => void,
 ) => void;
+
+/** A connection outlives the code that opens it: what it hears later is not traced to that code. */
+class DetachedClient extends pg.Client {
+  constructor(config?: pg.ClientConfig) {
+    super(config);
+    const connect = this.connect.bind(this) as (...given: unknown[]) => unknown;
+    const detached = (...given: unknown[]): unknown => outsideHandlers(() => connect(...given));
+    this.connect = detached as pg.Client['connect'];
+  }
+}
 
 /** A pool that refuses nested connections and records waits for a connection. Its `query` takes connections by `connect`. */
 class WatchedPool extends pg.Pool {
@@ -127,6 +137,7 @@ export function createPool(options: PoolOptions): pg.Pool {
   const isPooled = options.isPooled === true;
   const pool = new WatchedPool(
     {
+      Client: DetachedClient,
       connectionString: options.connectionString,
       max: options.max ?? 6,
       application_name: options.applicationName ?? 'boxcar',

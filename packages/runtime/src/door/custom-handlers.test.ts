@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises';
 import { KernelError } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { createPool } from '@boxcar/store';
+import { createPool, noteSweepFailure } from '@boxcar/store';
 import { type QueueBackend, queueBackends, waitFor } from '@boxcar/testkit';
 import type { Job, Queue } from 'bullmq';
 import pg from 'pg';
@@ -15,6 +15,7 @@ import { openQueues } from '../queues.js';
 import { Runtime } from '../runtime.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
 import { createWorker } from '../worker/worker.js';
+import { noteIdOf } from './blocked-jobs.js';
 import { createQueueDoor } from './queue-door.js';
 
 const DATA = { project_id: 'default', arguments: {} };
@@ -203,6 +204,51 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       Object.keys(runs).map((name) => [name, undefined, 'done']),
     );
     expect(door.events).toContain('door.retry');
+  });
+
+  test('a job that has held the event loop of a worker waits before it runs again, and fails after the fifth time', async () => {
+    await using backend = await testBackend(kind);
+    await using door = program(backend);
+    const runs: string[] = [];
+    const notes = "from boxcar.sweep_failures where kind = 'blocked_jobs' and attempts = 1";
+    for (const name of ['first', 'fifth', 'other'])
+      door.runtime.registerHandler(
+        name,
+        handlerOf(async (_input, { db }) => {
+          runs.push(name);
+          // The delay is the queue's, by the clock of the process.
+          const text = `select next_try_at < now() + interval '100 ms' as is_due ${notes}`;
+          return (await db.query<{ is_due: boolean }>({ text })).rows[0]?.is_due ?? null;
+        }),
+      );
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const jobs = new Map<string, Job>();
+    const attemptsOf = { first: 1, fifth: 5, other: 0 };
+    for (const [name, attempts] of Object.entries(attemptsOf)) {
+      const job = await queue.add(name, DATA, { attempts: 1 });
+      jobs.set(name, job);
+      // As its worker died.
+      await backend.takeAndDie(PRIMITIVES_QUEUE);
+      const note = {
+        kind: 'blocked_jobs' as const,
+        rowId: noteIdOf(job),
+        projectId: null,
+        error: 'worker_blocked: The handler held it.',
+      };
+      for (let n = 0; n < attempts; n++)
+        await noteSweepFailure(backend.database.pool, note, { maxTries: 1_000_000 });
+    }
+    // Later than the queue delivers the job again.
+    const later = "update boxcar.sweep_failures set next_try_at = now() + interval '12 seconds'";
+    await backend.database.pool.query(`${later} where attempts = 1`);
+    door.serve();
+    const ended = new Map<string, Job>();
+    for (const [name, job] of jobs) ended.set(name, await endOf(queue, job));
+    expect(ended.get('fifth')?.failedReason).toMatch(
+      /^worker_blocked: The handler held it\. It has ended 5 workers\. /,
+    );
+    expect(runs.toSorted()).toEqual(['first', 'other']);
+    expect(ended.get('first')?.returnvalue).toBe(true);
   });
 
   test('two versions of a plugin serve one queue under load, and no submission is lost', async () => {

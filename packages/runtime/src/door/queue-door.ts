@@ -9,6 +9,8 @@
  *     plugin may be in only some processes of a pool.
  * Q5  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
  *     that a `cancel` that was put first stays first.
+ * Q6  A job whose handler has held the event loop of its worker (`watchdog.ts`) is delivered again with back-off, and fails after the
+ *     fifth time. The turns of those workers are not charged.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import {
@@ -31,7 +33,16 @@ import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
 import type { Accepted } from '../submit/options.js';
 import { notEnded } from '../turn-watcher.js';
-import { closable, handBackOrRefuse, isOurTrouble, logTrouble, postpone, RETRY_MS } from './door-job.js';
+import { checkBlocked, noteIdOf } from './blocked-jobs.js';
+import {
+  closable,
+  handBackOrRefuse,
+  isOurTrouble,
+  logTrouble,
+  postpone,
+  RETRY_MS,
+  refuse,
+} from './door-job.js';
 
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
@@ -112,6 +123,7 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
     ...(key === ownKey ? { isJobKey: true } : {}),
     traceparent,
     doorJobId: jobId,
+    doorNoteId: noteIdOf(job),
   });
   const awaited = awaitedOf(accepted);
   if (awaited === undefined) return { kind: 'answer', answer: accepted.answer };
@@ -158,6 +170,16 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
     PRIMITIVES_QUEUE,
     async (job, token) => {
       let replied: Reply;
+      let waitMs: number;
+      try {
+        waitMs = await checkBlocked(runtime, job);
+      } catch (error) {
+        return refuse(runtime, job, { error, token });
+      }
+      if (waitMs > 0) {
+        await postpone(log, job, { token, ms: waitMs });
+        throw new DelayedError();
+      }
       try {
         replied = await replyInTime(job);
       } catch (error) {

@@ -41,7 +41,17 @@ import { UnitOfWork } from '../unit-of-work.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile } from '../worker/call-result.js';
 import { startHandlerLimit } from './handler-limit.js';
-import { type Begun, begin, checkParent, type Opened, open, readInput, replay } from './opening.js';
+import {
+  type Begun,
+  begin,
+  checkParent,
+  codeOf,
+  inScopeOf,
+  type Opened,
+  open,
+  readInput,
+  replay,
+} from './opening.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 import { Primitive } from './primitive.js';
 
@@ -146,11 +156,12 @@ async function acceptOnce(
     });
     // Handlers are outside code: rows and cards must be able to hold any answer.
     // Only outside handlers run in a scope: Node's hooks for it slow every promise of the process down.
-    const input = attempt.isAgain ? readInput(handler, plain) : attempt.begun.input;
+    const code = codeOf(runtime, { primitive, handler }, options);
+    const input = attempt.isAgain ? readInput(handler, plain, code) : attempt.begun.input;
     const handle = async (): Promise<JsonValue> => handler.handle(input, tools);
     const handling = isOwn
       ? handle()
-      : insideHandler(unit.scope, handle).catch((error: unknown) =>
+      : insideHandler(unit.scope, () => inScopeOf(code, handle)).catch((error: unknown) =>
           // The reason of an abort is the kernel's.
           Promise.reject(signal.aborted ? error : asOutside(error)),
         );

@@ -17,12 +17,13 @@ import type { Handler } from '../handler.js';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
 import { parseArguments } from '../tool.js';
+import { type RunningCode, runInScope } from '../worker/call-scope.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 
 function parseInput<I>(
   primitive: string,
   handler: Handler<I>,
-  args: unknown,
+  { args, code }: { readonly args: unknown; readonly code: RunningCode | undefined },
 ): { input: I; plain: JsonObject } {
   const plain = parseJsonValue(args, 'arguments');
   if (!isJsonObject(plain))
@@ -30,20 +31,47 @@ function parseInput<I>(
       message: `${primitive}: arguments must be an object.`,
       details: { primitive },
     });
-  return { input: readInput(handler, plain), plain };
+  return { input: readInput(handler, plain, code), plain };
 }
 
 /** The input of a handler: an object of its own, which it may change. */
-export function readInput<I>(handler: Pick<Handler<I>, 'input'>, plain: JsonObject): I {
-  const parsed = outside(() => parseArguments(handler.input, structuredClone(plain)));
+export function readInput<I>(
+  handler: Pick<Handler<I>, 'input'>,
+  plain: JsonObject,
+  code: RunningCode | undefined,
+): I {
+  const parsed = outside(code, () => parseArguments(handler.input, structuredClone(plain)));
   if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
   return parsed.data;
 }
 
+/**
+ * What a handler that a plugin has brought works for. Undefined for the kernel's own handlers, and for a submission without a turn or
+ * job, which nothing repeats.
+ */
+export function codeOf(
+  runtime: Pick<RuntimeCore, 'ownHandlers'>,
+  { primitive, handler }: { readonly primitive: string; readonly handler: Handler },
+  { call, doorJobId, doorNoteId }: Pick<Caller, 'call' | 'doorJobId' | 'doorNoteId'>,
+): RunningCode | undefined {
+  if (runtime.ownHandlers.has(handler)) return undefined;
+  if (call !== undefined) {
+    const { toolCallId, turnId, holderId } = call;
+    return { kind: 'call', tool: primitive, toolCallId, turnId, holderId };
+  }
+  return doorJobId === undefined || doorNoteId === undefined
+    ? undefined
+    : { kind: 'job', primitive, jobId: doorJobId.slice(0, 100), noteId: doorNoteId };
+}
+
+/** Runs code of a handler, traced to what it works for. */
+export const inScopeOf = <T>(code: RunningCode | undefined, work: () => T): T =>
+  code === undefined ? work() : runInScope({ code }, work);
+
 /** Runs code that a plugin has brought. */
-function outside<T>(work: () => T): T {
+function outside<T>(code: RunningCode | undefined, work: () => T): T {
   try {
-    return work();
+    return inScopeOf(code, work);
   } catch (error) {
     throw asOutside(error);
   }
@@ -158,9 +186,11 @@ export function replay(opening: Opening, key: string, requestHash: string): Acce
 }
 
 type Caller = SubmitOptions & {
-  readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId'>;
+  readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId' | 'holderId'>;
   readonly wokenBy?: TurnId;
   readonly isJobKey?: boolean;
+  readonly doorJobId?: string;
+  readonly doorNoteId?: string;
 };
 
 /** Keys that begin like this are made by the kernel only. */
@@ -195,7 +225,8 @@ export function begin(runtime: RuntimeCore, primitive: string, args: unknown, op
       details: { primitive },
     });
   }
-  const { input, plain } = parseInput(primitive, handler, args);
+  const code = codeOf(runtime, { primitive, handler }, options);
+  const { input, plain } = parseInput(primitive, handler, { args, code });
   checkText(options.idempotencyKey, 'idempotency_key', 500);
   if (
     options.idempotencyKey !== undefined &&
@@ -216,7 +247,7 @@ export function begin(runtime: RuntimeCore, primitive: string, args: unknown, op
     options.call === undefined &&
     options.wokenBy === undefined &&
     options.isJobKey !== true;
-  const request = { key, isOwnKey, profileNames: outside(() => handler.profileNames?.(input) ?? []) };
+  const request = { key, isOwnKey, profileNames: outside(code, () => handler.profileNames?.(input) ?? []) };
   const opening = open(runtime, options, request);
   // Whoever accepts it hears of the failure; a call that is never committed nobody accepts.
   opening.catch(() => undefined);

@@ -40,6 +40,8 @@ export interface DoorOptions {
     readonly ring: (rings: readonly Ring[]) => void;
   };
   readonly doorJobId?: string;
+  /** The note about that job, if it holds the event loop. */
+  readonly doorNoteId?: string;
   /** The key is made of the job. */
   readonly isJobKey?: boolean;
   /** The turn whose end starts the new turns. They are its children: of its run, in its account. */

@@ -1,4 +1,7 @@
 // The module of an isolated tool: what it does is its argument.
+import { pbkdf2Sync } from 'node:crypto';
+import { appendFileSync, readFileSync, writeFileSync, writeSync } from 'node:fs';
+
 export default async ({ what, ...rest }, call) => {
   switch (what) {
     case 'echo':
@@ -11,6 +14,27 @@ export default async ({ what, ...rest }, call) => {
     case 'memory': {
       const kept = [];
       for (;;) kept.push(new Array(10_000).fill(kept.length));
+    }
+    case 'array': {
+      const kept = [];
+      for (;;) kept.push(new Array(2 ** 27).fill(0));
+    }
+    case 'native':
+      writeFileSync(rest.pidFile, String(process.pid));
+      return pbkdf2Sync('a', 'b', 2 ** 31 - 1, 64, 'sha512').length;
+    case 'large':
+      return 'x'.repeat(8_000_000);
+    case 'chatty':
+      for (let n = 0; n < 200; n++) console.log('.'.repeat(1_000));
+      return 'said';
+    case 'flood':
+      for (;;) writeSync(1, '.'.repeat(1_000));
+    case 'meet': {
+      appendFileSync(rest.file, '+');
+      while (readFileSync(rest.file, 'utf8').replaceAll('-', '').length < rest.count)
+        await new Promise((resolve) => setTimeout(resolve, 5));
+      appendFileSync(rest.file, '-');
+      return 'met';
     }
     case 'exit':
       return process.exit(3);

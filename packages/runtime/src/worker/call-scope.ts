@@ -1,44 +1,67 @@
 /**
- * The tool call whose code runs: for errors that nothing caught, and for a tool that holds the event loop. The trace follows
- * timers, promises and callbacks that the tool has started, also after its call has ended.
+ * What the running code of a tool or handler works for: for errors that nothing caught, and for code that holds the event loop. The
+ * trace follows timers, promises and callbacks that the code has started, also after its call has ended. Work of the kernel for the
+ * whole process leaves it (`outsideHandlers`), as do new connections of the pool.
  */
-import { AsyncLocalStorage } from 'node:async_hooks';
-import type { ToolCallId, TurnId } from '@boxcar/kernel';
+import type { ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import { runningCode } from '@boxcar/store';
 
+/** A call of a turn, of a tool or of a handler. */
 export interface RunningCall {
+  readonly kind: 'call';
   readonly tool: string;
   readonly toolCallId: ToolCallId;
   readonly turnId: TurnId;
-  /** Of the turn's claim. */
-  readonly epoch: number;
+  readonly holderId: WorkerId;
 }
 
-interface CallScope {
-  readonly call: RunningCall;
-  crash(error: unknown): void;
+/** A job of the queue door, whose handler runs. */
+export interface RunningJob {
+  readonly kind: 'job';
+  readonly primitive: string;
+  readonly jobId: string;
+  /** Of `blocked_jobs`. */
+  readonly noteId: string;
 }
 
-const scopes = new AsyncLocalStorage<CallScope>();
-const watchers = new Set<(call: RunningCall | undefined) => void>();
+export type RunningCode = RunningCall | RunningJob;
+
+interface CodeScope {
+  readonly code: RunningCode;
+  /** Fails the call. Absent for a handler: most of the code that runs within it is the kernel's. */
+  readonly crash?: (error: unknown) => void;
+}
+
+const scopeNow = (): CodeScope | undefined => runningCode.getStore() as CodeScope | undefined;
+
+const watchers = new Set<(code: RunningCode | undefined) => void>();
+/** The code that was entered and has not given the event loop back yet. */
+let entered: RunningCode | undefined;
 
 // Asked by the thread of the watchdog, through the debugger, while the loop is held.
-Reflect.set(globalThis, Symbol.for('boxcar.currentCall'), () => scopes.getStore()?.call);
+Reflect.set(globalThis, Symbol.for('boxcar.runningCode'), () => scopeNow()?.code);
 
-/** Runs the code of a tool. */
-export function runInCallScope<T>(scope: CallScope, work: () => T): T {
-  for (const enter of watchers) enter(scope.call);
+function enter(code: RunningCode | undefined): void {
+  entered = code;
+  for (const show of watchers) show(code);
+}
+
+/** Runs the code of a tool or handler. */
+export function runInScope<T>(scope: CodeScope, work: () => T): T {
+  const outer = entered;
+  enter(scope.code);
   try {
-    return scopes.run(scope, work);
+    return runningCode.run(scope, work);
   } finally {
-    for (const enter of watchers) enter(undefined);
+    enter(outer);
   }
 }
 
 /**
- * @param watcher - Is shown each call whose tool is entered, and undefined when the tool first gives the event loop back.
+ * @param watcher - Is shown what the entered code works for, and undefined when the code first gives the event loop back.
  * @returns Ends it.
  */
-export function watchEntries(watcher: (call: RunningCall | undefined) => void): () => void {
+export function watchEntries(watcher: (code: RunningCode | undefined) => void): () => void {
   watchers.add(watcher);
   return () => void watchers.delete(watcher);
 }
@@ -50,7 +73,7 @@ export function watchEntries(watcher: (call: RunningCall | undefined) => void): 
  * @returns False when the error is not of a tool call: then the process should end, with `worker.close({ crash: error })`.
  */
 export function failStrayCall(error: unknown): boolean {
-  const scope = scopes.getStore();
-  scope?.crash(error);
-  return scope !== undefined;
+  const crash = scopeNow()?.crash;
+  crash?.(error);
+  return crash !== undefined;
 }

@@ -29,7 +29,7 @@ import { openTape } from '../tape/open-tape.js';
 import { parseArguments, retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';
-import { runInCallScope } from './call-scope.js';
+import { type RunningCall, runInScope } from './call-scope.js';
 import type { HeldTurn } from './held-turn.js';
 import { keepLate, lateResult } from './late.js';
 
@@ -198,7 +198,13 @@ async function runFunction(
   const { turnId, agentId, projectId } = turn.turn;
   const output = await runLimited(call, turn, async ({ signal, fail }) => {
     if (call.retry === 'never') turn.begunIds.add(call.id);
-    const running = { tool: call.name, toolCallId: call.id, turnId, epoch: turn.turn.epoch };
+    const code: RunningCall = {
+      kind: 'call',
+      tool: call.name,
+      toolCallId: call.id,
+      turnId,
+      holderId: turn.holderId,
+    };
     const crash = (error: unknown): void => {
       const crashed = toolCrashed(call, error);
       runtime.log('error', 'tool.crashed', {
@@ -211,7 +217,7 @@ async function runFunction(
       });
     };
     // A tool that does not listen may bring its result when nobody waits for it any more.
-    const brought = await runInCallScope({ call: running, crash }, async () =>
+    const brought = await runInScope({ code, crash }, async () =>
       tool.run(parsed.data, {
         toolCallId: call.id,
         turnId,
@@ -367,10 +373,11 @@ export async function runCall(
   }
 }
 
-/** Ours to act on: the database is away, or this very turn is no longer in these hands. */
+/** Ours to act on: the database is away, or this worker no longer holds the turn. An outside handler can say neither. */
 const isFatal = (error: unknown, { turn }: HeldTurn): boolean =>
   error instanceof KernelError &&
-  ((error.code === 'database_unavailable' && !isOutside(error)) ||
+  !isOutside(error) &&
+  (error.code === 'database_unavailable' ||
     (error.code === 'turn_ended' && error.details.turn_id === turn.turnId));
 
 const callerOf = ({ turn }: HeldTurn): SubmitOptions => ({
@@ -390,7 +397,7 @@ export function beginCall(
   try {
     return begin(runtime, call.name, call.arguments, {
       ...callerOf(held),
-      call: { turnId: held.turn.turnId, toolCallId: call.id },
+      call: { turnId: held.turn.turnId, toolCallId: call.id, holderId: held.holderId },
     });
   } catch {
     return undefined;

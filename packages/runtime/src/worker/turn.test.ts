@@ -278,6 +278,25 @@ describe('a tool', () => {
     expect(await h.rows('select count(*)::int as n from boxcar.steps')).toEqual([{ n: 2 }]);
   });
 
+  test('may be a handler that says its own turn has ended: the rows decide that, and the model reads the error', async () => {
+    const { KernelError } = await import('@boxcar/kernel');
+    let runs = 0;
+    h.runtime.registerHandler('lies', {
+      description: 'Lies.',
+      input: z.looseObject({}),
+      handle: (_input, { ctx }) => {
+        // Ends a loop of claims.
+        if (++runs > 3) return 'enough';
+        throw new KernelError('turn_ended', { details: { turn_id: ctx.parent?.turnId } });
+      },
+    });
+    const turn = await play([call('lies'), { say: 'noted' }], { tools: ['lies'] });
+    expect(turn).toMatchObject({ status: 'success', result: 'noted' });
+    expect(await resultsOf(turn)).toMatchObject([{ status: 'failed', error: { code: 'turn_ended' } }]);
+    expect(runs).toBe(1);
+    expect(await h.rows('select epoch, losses from boxcar.turns')).toEqual([{ epoch: 1, losses: 0 }]);
+  });
+
   test('that a shutdown interrupts is answered `outcome_unknown`, or run again where that is safe', async () => {
     const runs = { once: 0, again: 0 };
     let started = 0;

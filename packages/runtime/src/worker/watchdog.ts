@@ -1,13 +1,14 @@
 /**
- * Ends the process when its event loop is held for half a lease: the thread charges the turn whose tool holds it with one loss and
- * hands the others back, which nothing on the held loop can do. Rule: docs/turns.md, "A held event loop".
+ * Ends the process when its event loop is held for half a lease: a thread charges the turn whose code holds the loop with one loss,
+ * or notes the job, and hands the other turns back, which nothing on the held loop can do. One thread watches for all workers of the
+ * process, since all of them end with it. Rule: docs/turns.md, "A held event loop".
  */
 import { url as inspectorUrl } from 'node:inspector';
 import { Worker as Thread } from 'node:worker_threads';
 import type { WorkerId } from '@boxcar/kernel';
 import { BLOCKED_WORKER } from '@boxcar/store';
 import type { Log } from '../log.js';
-import { type RunningCall, watchEntries } from './call-scope.js';
+import { type RunningCode, watchEntries } from './call-scope.js';
 
 /** The exit code of a process whose event loop was held. */
 const BLOCKED_EXIT_CODE = 4;
@@ -15,11 +16,73 @@ const BLOCKED_EXIT_CODE = 4;
 const TICKS_PER_LEASE = 40;
 const SLOT_BYTES = 1_024;
 
+interface WatchedWorker {
+  readonly workerId: WorkerId;
+  readonly leaseMs: number;
+  readonly directUrl: string;
+}
+
 export interface Watchdog {
   /** The worker whose turns are handed back. */
   watch(workerId: WorkerId): void;
   stop(): Promise<void>;
 }
+
+/** The thread, and what it reads from shared memory. */
+class WatchdogThread {
+  // The count of ticks, and the length of what is in the slot.
+  readonly #ticks = new Int32Array(new SharedArrayBuffer(8));
+  readonly #slot = new Uint8Array(new SharedArrayBuffer(SLOT_BYTES));
+  readonly #encoder = new TextEncoder();
+  readonly #workers = new Map<symbol, WatchedWorker>();
+  readonly #thread: Thread;
+  readonly #unwatch: () => void;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(log: Log) {
+    this.#unwatch = watchEntries((code) => this.#show(code));
+    this.#thread = new Thread(new URL('../../watchdog-thread.js', import.meta.url), {
+      workerData: { ticks: this.#ticks, slot: this.#slot, exitCode: BLOCKED_EXIT_CODE, sql: BLOCKED_WORKER },
+    });
+    this.#thread.unref();
+    this.#thread.on('error', (error) => log('warn', 'worker.not_watched', { error: error.message }));
+  }
+
+  #show(code: RunningCode | undefined): void {
+    const bytes = code === undefined ? undefined : this.#encoder.encode(JSON.stringify(code));
+    const length = bytes === undefined || bytes.length > SLOT_BYTES ? 0 : bytes.length;
+    if (bytes !== undefined && length > 0) this.#slot.set(bytes);
+    Atomics.store(this.#ticks, 1, length);
+  }
+
+  set(key: symbol, worker: WatchedWorker): void {
+    this.#workers.set(key, worker);
+    this.#tell();
+  }
+
+  /** @returns True when it watches no worker any more. */
+  remove(key: symbol): boolean {
+    if (this.#workers.delete(key)) this.#tell();
+    return this.#workers.size === 0;
+  }
+
+  #tell(): void {
+    const workers = [...this.#workers.values()];
+    clearInterval(this.#timer);
+    const tickMs = Math.min(...workers.map(({ leaseMs }) => leaseMs)) / TICKS_PER_LEASE;
+    if (workers.length > 0)
+      this.#timer = setInterval(() => Atomics.add(this.#ticks, 0, 1), Math.max(tickMs, 1)).unref();
+    this.#thread.postMessage({ workers });
+  }
+
+  async end(): Promise<void> {
+    this.#unwatch();
+    clearInterval(this.#timer);
+    await this.#thread.terminate();
+  }
+}
+
+let shared: WatchdogThread | undefined;
 
 /** @returns Undefined while a debugger is attached, which holds the loop on purpose. */
 export function startWatchdog(options: {
@@ -28,31 +91,18 @@ export function startWatchdog(options: {
   readonly log: Log;
 }): Watchdog | undefined {
   if (inspectorUrl() !== undefined) return undefined;
-  // The count of ticks, and the length of what is in the slot.
-  const ticks = new Int32Array(new SharedArrayBuffer(8));
-  const slot = new Uint8Array(new SharedArrayBuffer(SLOT_BYTES));
-  const encoder = new TextEncoder();
-  const unwatch = watchEntries((call: RunningCall | undefined) => {
-    const bytes = call === undefined ? undefined : encoder.encode(JSON.stringify(call));
-    if (bytes !== undefined && bytes.length <= SLOT_BYTES) slot.set(bytes);
-    Atomics.store(ticks, 1, bytes === undefined || bytes.length > SLOT_BYTES ? 0 : bytes.length);
-  });
-  const timer = setInterval(
-    () => Atomics.add(ticks, 0, 1),
-    Math.max(options.leaseMs / TICKS_PER_LEASE, 1),
-  ).unref();
-  const { leaseMs, directUrl } = options;
-  const thread = new Thread(new URL('../../watchdog-thread.js', import.meta.url), {
-    workerData: { ticks, slot, leaseMs, directUrl, exitCode: BLOCKED_EXIT_CODE, sql: BLOCKED_WORKER },
-  });
-  thread.unref();
-  thread.on('error', (error) => options.log('warn', 'worker.not_watched', { error: error.message }));
+  const { leaseMs, directUrl, log } = options;
+  const key = Symbol('worker');
+  let thread: WatchdogThread | undefined;
   return {
-    watch: (workerId) => thread.postMessage({ workerId }),
+    watch: (workerId) => {
+      thread ??= shared ??= new WatchdogThread(log);
+      thread.set(key, { workerId, leaseMs, directUrl });
+    },
     stop: async () => {
-      unwatch();
-      clearInterval(timer);
-      await thread.terminate();
+      if (thread?.remove(key) !== true) return;
+      if (shared === thread) shared = undefined;
+      await thread.end();
     },
   };
 }
