@@ -2,7 +2,7 @@ import { z } from 'zod';
 import { toBadRequest } from './card.js';
 import { type JsonValue, parseJsonValue } from './json.js';
 import { nameSchema as name } from './names.js';
-import { findNameClashes, toolEntrySchema } from './queue-tool.js';
+import { toolsSchema } from './queue-tool.js';
 
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 
@@ -55,13 +55,7 @@ export const profileSchema = z.strictObject({
   /** The script of the `scripted` model; the adapter checks its inside when the profile is applied. */
   script: z.array(jsonValue).optional(),
   /** Tools and primitives its agents may call, and declarations of tools that go to a queue. None listed = none allowed. */
-  tools: z
-    .array(toolEntrySchema)
-    .superRefine((tools, context) => {
-      for (const { index, name } of findNameClashes(tools))
-        context.addIssue({ code: 'custom', path: [index], message: `'${name}' is declared already` });
-    })
-    .default([]),
+  tools: toolsSchema.default([]),
   /** Tools and primitives that may be called again with the same arguments and nothing new to go by. */
   repeatable: z.array(name).optional(),
   /** True: comma commands in its answers are calls (docs/tape.md). */

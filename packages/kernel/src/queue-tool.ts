@@ -6,7 +6,7 @@ import { z } from 'zod';
 import { KernelError } from './errors.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
 import { nameSchema } from './names.js';
-import { checkBySchema, findSchemaFault } from './user-schema.js';
+import { checkBySchema, findSchemaFault, findSchemasFault } from './user-schema.js';
 
 /** What tools and primitives may be called. */
 export const TOOL_NAME = /^[a-zA-Z0-9_.-]{1,64}$/;
@@ -56,6 +56,23 @@ export const toolEntrySchema = z
     for (const { path, message } of parsed.error.issues) context.addIssue({ code: 'custom', path, message });
     return z.NEVER;
   });
+
+type ToolEntryInput = z.input<typeof toolEntrySchema>;
+
+/** A profile's `tools`. Schemas that are too many to compile are refused before the first of them is compiled. */
+export const toolsSchema = z
+  .custom<ToolEntryInput[]>(Array.isArray, 'must be a list of tools')
+  .superRefine((entries, context) => {
+    const schemas = entries.map((entry) => (isJsonObject(entry) ? entry.parameters : undefined));
+    const fault = findSchemasFault(schemas.filter(isJsonObject));
+    if (fault !== undefined) context.addIssue({ code: 'custom', message: fault });
+  })
+  .pipe(
+    z.array(toolEntrySchema).superRefine((tools, context) => {
+      for (const { index, name } of findNameClashes(tools))
+        context.addIssue({ code: 'custom', path: [index], message: `'${name}' is declared already` });
+    }),
+  );
 
 export const toolNameOf = (entry: string | QueueTool): string =>
   typeof entry === 'string' ? entry : entry.name;

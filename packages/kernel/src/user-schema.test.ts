@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import type { JsonObject, JsonValue } from './json.js';
+import { parseProfile } from './profile.js';
 import { checkBySchema, findSchemaFault } from './user-schema.js';
 
 const check = (schema: JsonObject, value: JsonValue): string[] => {
@@ -79,6 +80,18 @@ describe('a schema is enforced in full', () => {
   });
 });
 
+test.each(['constructor', '__proto__', 'toString'])('%s is an unevaluated name as any other', (name) => {
+  const closed = { unevaluatedProperties: false };
+  const value = JSON.parse(`{"${name}": 1}`) as JsonObject;
+  const fault = [`arguments: must NOT have unevaluated properties: "${name}"`];
+  expect(check({ anyOf: [{ properties: { a: {} } }, { properties: { b: {} } }], ...closed }, value)).toEqual(
+    fault,
+  );
+  expect(
+    check({ $ref: '#/$defs/a', $defs: { a: { patternProperties: { '^b': {} } } }, ...closed }, value),
+  ).toEqual(fault);
+});
+
 describe('a schema is refused', () => {
   const deep = (levels: number): JsonObject => (levels === 0 ? {} : { not: deep(levels - 1) });
 
@@ -91,6 +104,7 @@ describe('a schema is refused', () => {
     ['the same in propertyNames', { propertyNames: { pattern: '(?!a)' } }, '(?!'],
     ['patterns that are too large', textOf({ allOf: Array(5).fill({ pattern: '(a?){1000}' }) }), 'too large'],
     ['an unknown keyword', textOf({ minlength: 1 }), 'properties.a.minlength: is not a keyword'],
+    ['the keyword that counts its work', { 'boxcar:work': -1 }, 'boxcar:work: is not a keyword'],
     ['an unknown keyword in a definition', { $defs: { x: { foo: 1 } } }, '$defs.x.foo: is not a keyword'],
     ['an unknown format', textOf({ format: 'shoe-size' }), 'unknown format "shoe-size"'],
     ['a format that takes any time', textOf({ format: 'regex' }), 'properties.a.format: '],
@@ -124,6 +138,22 @@ describe('no schema and no value holds the event loop', () => {
     ),
   });
   const many = Array.from({ length: 100_000 }, (_, index) => [index]);
+  const names = Array.from({ length: 2_500 }, (_, index) => `a${index}`);
+  const zeros = Array.from({ length: 20_000 }, () => 0);
+  const wide = Object.fromEntries(Array.from({ length: 60_000 }, (_, index) => [`k${index}`, index]));
+  /** The same value meets `schema` by 9,000 ways. */
+  const manyWays = (schema: JsonObject, keyword = 'allOf'): JsonObject => ({
+    $ref: '#/$defs/d0',
+    $defs: {
+      ...Object.fromEntries(
+        [30, 30, 10].map((ways, level) => [
+          `d${level}`,
+          { [keyword]: Array(ways).fill({ $ref: `#/$defs/d${level + 1}` }) },
+        ]),
+      ),
+      d3: schema,
+    },
+  });
 
   test.each<[string, JsonObject, JsonValue]>([
     ['references that double at each level', doubling('allOf'), 1],
@@ -135,6 +165,25 @@ describe('no schema and no value holds the event loop', () => {
       textOf({ anyOf: Array(1000).fill({ contains: false }) }),
       { a: many },
     ],
+    [
+      'the length of a long text, asked for by many ways',
+      manyWays({ maxLength: 9_000_000 }),
+      'x'.repeat(1_000_000),
+    ],
+    [
+      'a length that no alternative accepts',
+      manyWays({ minLength: 9_000_000 }, 'anyOf'),
+      'x'.repeat(1_000_000),
+    ],
+    [
+      'the format of a long text',
+      manyWays({ format: 'date-time' }),
+      `1985-04-12T23:20:50.${'1'.repeat(1_000_000)}Z`,
+    ],
+    ['a large constant', manyWays({ const: zeros }), zeros],
+    ['a large constant that no alternative has', manyWays({ const: [...zeros, 1] }, 'anyOf'), [...zeros, 2]],
+    ['a large enum', manyWays({ enum: [zeros] }), zeros],
+    ['unique items that are large', manyWays({ uniqueItems: true }), [wide]],
     ['a large pattern on a long text', textOf({ pattern: '(a|b)*a(a|b){500}c' }), { a: 'ab'.repeat(50_000) }],
   ])('%s', (_what, schema, value) => {
     expect(check(schema, value)).toEqual([
@@ -149,5 +198,71 @@ describe('no schema and no value holds the event loop', () => {
 
   test('many items that must be unique', () => {
     expect(check(textOf({ uniqueItems: true }), { a: many })).toEqual([]);
+  });
+
+  test('a long text is checked by what an ordinary schema asks of it', () => {
+    const schema = textOf({
+      type: 'string',
+      minLength: 1,
+      maxLength: 2_000_000,
+      format: 'uri',
+      not: { const: '' },
+    });
+    expect(check(schema, { a: `https://example.org/${'x'.repeat(1_000_000)}` })).toEqual([]);
+  });
+
+  const branches = (count: number): JsonObject => ({
+    type: 'object',
+    oneOf: Array.from({ length: count }, (_, index) => ({ required: [`a${index}`] })),
+  });
+  const then = Object.fromEntries([['then', {}]]);
+  const allowed = (some: readonly string[]) => Object.fromEntries(some.map((name) => [name, true]));
+
+  test.each<[string, JsonObject]>([
+    ['alternatives', branches(1_250)],
+    ['properties', { properties: allowed(names) }],
+    ['conditions', { allOf: Array(625).fill({ if: {}, ...then, else: {} }) }],
+    ['names that a name requires', { dependentRequired: { a: names } }],
+    [
+      'the same in draft 7',
+      { $schema: 'http://json-schema.org/draft-07/schema#', dependencies: { a: names } },
+    ],
+    ['patterns of names', { patternProperties: allowed(names.slice(0, 250)) }],
+    ['a pattern', textOf({ pattern: `[${'\\p{L}'.repeat(8_000)}]` })],
+  ])('a schema of too many parts is refused and not compiled: %s', (_what, schema) => {
+    expect(findSchemaFault(schema)).toBe('it has too many parts (2500 at most)');
+  });
+
+  test('the schemas of a profile are refused together, before one of them is compiled', () => {
+    const profileOf = (count: number, parameters: JsonObject) => ({
+      name: 'p',
+      instructions: 'i',
+      model: 'scripted',
+      tools: Array.from({ length: count }, (_, index) => ({
+        name: `t${index}`,
+        description: 'd',
+        target: 'x',
+        parameters,
+      })),
+    });
+    const refused = 'the schemas of all tools together have too many parts (5000 at most)';
+    const faultOf = (count: number, parameters: JsonObject): unknown => {
+      try {
+        return parseProfile(profileOf(count, parameters));
+      } catch (error) {
+        return error instanceof Error ? error.message : error;
+      }
+    };
+    expect(faultOf(5, branches(800))).toContain(refused);
+    // Each of them compiled, the look-ahead would be named too.
+    const strange = { type: 'object', properties: { a: { pattern: '(?=a)' } } };
+    expect(faultOf(400, strange)).toContain(refused);
+    expect(faultOf(400, strange)).not.toContain('(?=');
+    expect(faultOf(1, strange)).toContain('(?=');
+    expect(faultOf(100, textOf({ type: 'string' }))).toContain('type: object');
+    expect(faultOf(100, { type: 'object', ...textOf({ type: 'string' }) })).toHaveProperty(
+      'tools.length',
+      100,
+    );
   });
 });

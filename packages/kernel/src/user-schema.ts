@@ -4,8 +4,10 @@
  * S1  Patterns run in a linear-time engine (RE2 syntax). Look-around and back references are refused.
  * S2  Unknown keywords, unknown formats and references that leave the schema are refused.
  * S3  The work of one check is limited, whatever the schema and the value: each node of the schema counts when it meets a
- *     value, and a pattern counts its size times the length of the text. A value that needs more work does not fit.
- * S4  ajv compiles a schema to code, so size, depth and patterns of a schema are limited.
+ *     value, with the length of the text or of the items that it reads; a pattern counts its size times the length of the
+ *     text. A value that needs more work does not fit.
+ * S4  ajv compiles a schema to code, so size, depth, parts and patterns of a schema are limited, and the parts of all schemas
+ *     of a profile.
  */
 import { Ajv, type Options, type ValidateFunction } from 'ajv';
 import { Ajv2019 } from 'ajv/dist/2019.js';
@@ -19,12 +21,23 @@ const MAX_SCHEMA_BYTES = 64 * 1024;
 const MAX_SCHEMA_DEPTH = 64;
 /** Instructions of all compiled patterns of a schema. */
 const MAX_PATTERN_SIZE = 10_000;
+/** Parts that ajv compiles (S4): about a quarter of a second. */
+const MAX_PARTS = 2_500;
+/** For all schemas of a profile. */
+const MAX_PROFILE_PARTS = 5_000;
+/** What the smallest schema, and a pattern, cost in parts. */
+const FIXED_PARTS = 10;
 /** For one value (S3): about half a second. */
 const MAX_WORK = 2_000_000;
 const MAX_FINDINGS = 10;
+/** Alternatives that are reached by several ways can have a million. */
+const MAX_ERRORS = 1_000;
 
-/** The keyword that counts the work of its node. It is in the compiled copy of a schema only. */
+/** The keywords that count the work of their node, on any value and on texts. They are in the compiled copy of a schema only. */
 const WORK = 'boxcar:work';
+const TEXT_WORK = 'boxcar:text-work';
+/** Characters that are counted or compared as fast as a node is checked. */
+const CHARS_PER_UNIT = 64;
 
 class TooMuchWork extends Error {}
 
@@ -80,7 +93,14 @@ const OPTIONS: Options = {
   validateFormats: true,
   // `regex` is of the meta-schemas; patterns are checked as they are compiled.
   formats: { ...formats, regex: true },
-  code: { regExp: linearPattern },
+  code: {
+    regExp: linearPattern,
+    // It takes four times as long as all the rest.
+    optimize: false,
+    // The names that were evaluated: in `{}` those of `Object.prototype` would be, too.
+    process: (code: string) =>
+      code.replace(/(\bprops\d+ = (?:props\d+ \|\| )?)\{\}/g, '$1Object.create(null)'),
+  },
   // Inlining repeats a part at each reference to it.
   inlineRefs: false,
   addUsedSchema: false,
@@ -91,12 +111,18 @@ const OPTIONS: Options = {
   logger: false,
 };
 
+function chargedJson(item: JsonValue): string {
+  const text = canonicalJson(item);
+  charge(Math.ceil(text.length / 2));
+  return text;
+}
+
 function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
   const ajv: Ajv = new Dialect(OPTIONS);
   ajv.addKeyword({
     keyword: WORK,
     schemaType: 'number',
-    before: 'not',
+    before: 'const',
     errors: false,
     validate: (weight: number, value: unknown): boolean => {
       const size = Array.isArray(value)
@@ -108,6 +134,17 @@ function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
       return true;
     },
   });
+  ajv.addKeyword({
+    keyword: TEXT_WORK,
+    type: 'string',
+    schemaType: 'number',
+    before: 'maxLength',
+    errors: false,
+    validate: (weight: number, text: string): boolean => {
+      charge(Math.ceil((weight * text.length) / CHARS_PER_UNIT));
+      return true;
+    },
+  });
   // ajv's own compares each item with each other one.
   ajv.removeKeyword('uniqueItems');
   ajv.addKeyword({
@@ -116,7 +153,7 @@ function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
     schemaType: 'boolean',
     error: { message: 'must not have equal items' },
     validate: (isUnique: boolean, items: readonly JsonValue[]): boolean =>
-      !isUnique || new Set(items.map(canonicalJson)).size === items.length,
+      !isUnique || new Set(items.map(chargedJson)).size === items.length,
   });
   return ajv;
 }
@@ -145,29 +182,102 @@ const NESTED: Readonly<Record<string, 'one' | 'list' | 'map'>> = {
   ...keys('one', 'additionalProperties propertyNames contains not if then else'),
   ...keys('one', 'additionalItems unevaluatedItems unevaluatedProperties contentSchema'),
   ...keys('list', 'allOf anyOf oneOf prefixItems items'),
-  ...keys('map', 'properties patternProperties dependentSchemas dependencies $defs definitions'),
+  // In two of them a list of names can be in place of a schema.
+  ...keys(
+    'map',
+    'properties patternProperties dependentSchemas dependentRequired dependencies $defs definitions',
+  ),
 };
 
 function keys<T>(kind: T, names: string): Record<string, T> {
   return Object.fromEntries(names.split(' ').map((name) => [name, kind]));
 }
 
+const kindOf = (key: string): 'one' | 'list' | 'map' | undefined =>
+  Object.hasOwn(NESTED, key) ? NESTED[key] : undefined;
+
+const patternParts = (pattern: string): number => FIXED_PARTS + Math.ceil(pattern.length / 16);
+
+/** For a required name: its check is compiled into the check of the name before it. */
+const NESTED_PARTS = 4;
+
+/** The schemas and names that ajv compiles to code of their own (S4); stops after `max`. */
+function countParts(schema: JsonValue, max: number): number {
+  let parts = 0;
+  const open: JsonValue[] = [schema];
+  for (let next = open.pop(); next !== undefined && parts <= max; next = open.pop()) {
+    parts += Array.isArray(next) ? NESTED_PARTS * next.length : 1;
+    if (!isJsonObject(next)) continue;
+    // Each alternative is compiled into the code of the one before it.
+    if (Array.isArray(next.oneOf)) parts += next.oneOf.length;
+    if (typeof next.pattern === 'string') parts += patternParts(next.pattern);
+    for (const [key, value] of Object.entries(next)) {
+      const kind = kindOf(key);
+      if (kind === undefined) continue;
+      if (Array.isArray(value)) for (const item of value) open.push(item);
+      else if (kind === 'map' && isJsonObject(value))
+        for (const item of Object.values(value)) open.push(item);
+      else open.push(value);
+      if (key === 'patternProperties' && isJsonObject(value))
+        for (const pattern of Object.keys(value)) parts += patternParts(pattern);
+    }
+  }
+  return parts;
+}
+
+/** Why the schemas of one profile are too much to compile together (S4). Compiles none of them. */
+export function findSchemasFault(schemas: readonly JsonObject[]): string | undefined {
+  let parts = 0;
+  for (const schema of schemas) {
+    parts += FIXED_PARTS + countParts(schema, MAX_PROFILE_PARTS);
+    if (parts > MAX_PROFILE_PARTS)
+      return `the schemas of all tools together have too many parts (${MAX_PROFILE_PARTS} at most)`;
+  }
+  return undefined;
+}
+
 const REFERENCES: ReadonlySet<string> = new Set(['$ref', '$dynamicRef', '$recursiveRef']);
+
+/** Why a keyword cannot be enforced. */
+function findKeywordFault(ajv: Ajv, key: string, value: JsonValue): string | undefined {
+  if (!Object.hasOwn(ajv.RULES.keywords, key) || key === WORK || key === TEXT_WORK)
+    return 'is not a keyword that can be enforced';
+  if (key === 'format' && value === 'regex') return "'regex' cannot be enforced in limited time";
+  if (REFERENCES.has(key) && !(typeof value === 'string' && value.startsWith('#')))
+    return "must refer to a part of this schema, by '#…'";
+  return undefined;
+}
+
+const sizeOf = (value: JsonValue): number =>
+  Array.isArray(value) ? value.length : isJsonObject(value) ? Object.keys(value).length : 1;
+
+/** How many values a keyword looks at. The schemas in it count by themselves. */
+function weightOf(key: string, value: JsonValue): number {
+  if (key === 'const' || key === 'enum')
+    return sizeOf(value) + Math.ceil(JSON.stringify(value).length / CHARS_PER_UNIT);
+  if (kindOf(key) !== 'map' || !isJsonObject(value)) return sizeOf(value);
+  return Object.values(value).reduce((sum: number, item) => sum + (Array.isArray(item) ? item.length : 1), 0);
+}
+
+/** What a text costs at these keywords, by its length. A format is an expression. */
+const TEXT_WEIGHTS = new Map([
+  ['minLength', 1],
+  ['maxLength', 1],
+  ['format', 8],
+]);
 
 /** A copy in which each node counts its work. @throws Error for what ajv would not enforce. */
 function prepare(ajv: Ajv, schema: JsonValue, path: string): JsonValue {
   if (!isJsonObject(schema)) return schema;
   let weight = 1;
+  let textWeight = 0;
   const members = Object.entries(schema).map(([key, value]): [string, JsonValue] => {
     const at = path === '' ? key : `${path}.${key}`;
-    if (!Object.hasOwn(ajv.RULES.keywords, key))
-      throw new Error(`${at}: is not a keyword that can be enforced`);
-    if (key === 'format' && value === 'regex')
-      throw new Error(`${at}: 'regex' cannot be enforced in limited time`);
-    if (REFERENCES.has(key) && !(typeof value === 'string' && value.startsWith('#')))
-      throw new Error(`${at}: must refer to a part of this schema, by '#…'`);
-    weight += Array.isArray(value) ? value.length : isJsonObject(value) ? Object.keys(value).length : 1;
-    const kind = Object.hasOwn(NESTED, key) ? NESTED[key] : undefined;
+    const fault = findKeywordFault(ajv, key, value);
+    if (fault !== undefined) throw new Error(`${at}: ${fault}`);
+    weight += weightOf(key, value);
+    textWeight += TEXT_WEIGHTS.get(key) ?? 0;
+    const kind = kindOf(key);
     if (kind === undefined) return [key, value];
     if (Array.isArray(value)) return [key, value.map((item, index) => prepare(ajv, item, `${at}.${index}`))];
     if (kind === 'map' && isJsonObject(value))
@@ -179,6 +289,7 @@ function prepare(ajv: Ajv, schema: JsonValue, path: string): JsonValue {
       ];
     return [key, kind === 'map' ? value : prepare(ajv, value, at)];
   });
+  if (textWeight > 0) members.push([TEXT_WORK, textWeight]);
   return Object.fromEntries([...members, [WORK, weight]]);
 }
 
@@ -197,6 +308,8 @@ function compile(schema: JsonObject): Checker {
       throw new Error(`it is larger than ${MAX_SCHEMA_BYTES} bytes`);
     if (depthOf(schema) > MAX_SCHEMA_DEPTH)
       throw new Error(`it is nested deeper than ${MAX_SCHEMA_DEPTH} levels`);
+    if (countParts(schema, MAX_PARTS) > MAX_PARTS)
+      throw new Error(`it has too many parts (${MAX_PARTS} at most)`);
     const ajv = dialectOf(schema);
     patternSize = 0;
     work = 0;
@@ -247,7 +360,8 @@ export function checkBySchema(schema: JsonObject, value: JsonValue, root: string
     if (error instanceof RangeError) return [`${root}: is nested too deeply for its schema`];
     throw error;
   }
-  const findings = (checker.check.errors ?? []).map(({ keyword, instancePath, params, message }) => {
+  const errors = (checker.check.errors ?? []).slice(0, MAX_ERRORS);
+  const findings = errors.map(({ keyword, instancePath, params, message }) => {
     const isMissing = keyword === 'required' || keyword === 'dependentRequired' || keyword === 'dependencies';
     const missing: unknown = isMissing ? params.missingProperty : undefined;
     const path = [...pointerToPath(instancePath), ...(typeof missing === 'string' ? [missing] : [])];

@@ -14,6 +14,7 @@ import {
   type NewOperation,
   outsideHandlers,
   type Queryable,
+  queryOutside,
   refuseNested,
   type Submission,
   type SubmissionItem,
@@ -111,9 +112,7 @@ export class UnitOfWork {
     };
     this.db = {
       query: <R extends pg.QueryResultRow>(config: pg.QueryConfig) =>
-        this.isEmpty
-          ? pool.query<R>(config).catch((error: unknown) => Promise.reject(toConnectionError(error)))
-          : this.tx.query<R>(config),
+        this.isEmpty ? queryOutside<R>(pool, config) : this.tx.query<R>(config),
     };
   }
 
@@ -135,7 +134,7 @@ export class UnitOfWork {
       await this.#flush(open.tx);
       return await open.tx.query<R>(config);
     } catch (thrown) {
-      throw toConnectionError(open.named(thrown, performance.now() - startedAt));
+      throw await toConnectionError(open.named(thrown, performance.now() - startedAt), open.client);
     } finally {
       this.#isRunning = false;
       open.rest();

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { KernelError } from '@boxcar/kernel';
 import pg from 'pg';
-import { beginOn, limitsOn } from './pool.js';
+import { beginOn, limitsOn, queryLimited } from './pool.js';
 
 /** Anything that runs one statement: a pool, a client, or a transaction. */
 export interface Queryable {
@@ -147,18 +147,55 @@ function asKernels(error: unknown): unknown {
   return error;
 }
 
+/** A connection of a pool that `createPool` made. */
+type Connection = Pick<pg.PoolClient, 'query'>;
+
 /**
- * For errors of statements that outside code has written and sent on a connection of the kernel. Only the loss of that connection
- * or of a race is the kernel's; any other failure stays as Postgres said it.
+ * For the error of a statement that outside code has written and sent on this connection. Only the loss of the connection, a lost
+ * race and a limit of the pool are the kernel's; any other failure stays as Postgres said it. Code of the server can raise any
+ * SQLSTATE, so a connection that still answers is not lost, whatever the error says.
  */
-export function toConnectionError(error: unknown): unknown {
+export async function toConnectionError(error: unknown, connection: Connection): Promise<unknown> {
   if (isOutside(error)) return error;
   const named = nameDatabaseError(error);
+  if (isRaceLost(error)) return asKernels(named);
   const isOfConnection = named instanceof KernelError && CONNECTION_ERRORS.has(named.code);
-  return isOfConnection || isRaceLost(error) ? asKernels(named) : error;
+  if (!isOfConnection) return error;
+  const isOver = isOverStatementLimit(error) || !(await doesAnswer(connection));
+  return isOver ? asKernels(named) : error;
 }
 
 const CONNECTION_ERRORS: ReadonlySet<string> = new Set(['database_unavailable', 'database_auth_failed']);
+
+/** Limits of the pool that end a statement and not its connection. */
+const isOverStatementLimit = (error: unknown): boolean => ['55P03', '57014'].includes(sqlStateOf(error));
+
+/** Whether a connection still answers; inside a failed transaction the answer is a refusal. */
+async function doesAnswer(connection: Connection): Promise<boolean> {
+  try {
+    await connection.query('select');
+    return true;
+  } catch (error) {
+    return readCode(error) === ABORTED;
+  }
+}
+
+/** Runs a statement of outside code on a connection of the pool, by itself. @throws as in {@link toConnectionError}. */
+export async function queryOutside<R extends pg.QueryResultRow>(
+  pool: pg.Pool,
+  config: pg.QueryConfig,
+): Promise<pg.QueryResult<R>> {
+  const client = await checkOut(pool);
+  let broken: Error | undefined;
+  try {
+    return await queryLimited<R>(pool, client, config);
+  } catch (thrown) {
+    broken = toError(thrown);
+    throw await toConnectionError(thrown, client);
+  } finally {
+    client.release(broken);
+  }
+}
 
 function nameDatabaseError(error: unknown): unknown {
   if (error instanceof KernelError) return error;

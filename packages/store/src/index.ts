@@ -98,6 +98,7 @@ export {
   isServerTrouble,
   isTransient,
   type Queryable,
+  queryOutside,
   retryTransient,
   sqlStateOf,
   type Tx,

@@ -112,6 +112,21 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       }),
       /^internal_error: mine/,
     ],
+    ...['08001', '53100', '57P01', '25006', '25P03', '28P01'].flatMap(
+      (state): [string, () => Partial<Handler>, RegExp][] =>
+        (['tx', 'db'] as const).map((on) => [
+          `runs a statement on ${on} that raises ${state}, and its connection lives`,
+          () => ({
+            handle: async (_input, tools) => {
+              await tools[on].query({
+                text: `do $$ begin raise exception 'mine' using errcode = '${state}'; end $$`,
+              });
+              return null;
+            },
+          }),
+          /^internal_error: mine/,
+        ]),
+    ),
     [
       'throws an error with a code of the kernel',
       () => ({
