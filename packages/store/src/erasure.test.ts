@@ -364,6 +364,32 @@ describe('what an erasure touches', () => {
     expect(await count()).toEqual(after);
   });
 
+  test('of the turns, those that were made with a card, however many there are', async () => {
+    const turn = await world.running({ profile, holder: await world.worker() });
+    const [packed] = await findOwnCards(world.pool, turn.contextBoxId, DEFAULT_PROJECT);
+    await commitSteps(world.pool, [await world.commit(turn, { end: 'failed', step: 'none' })]);
+    await world.pool.query('update boxcar.turns set error = $2 where id = $1', [
+      turn.turnId,
+      { code: 'x', message: 'words' },
+    ]);
+    await world.pool.query(
+      `insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, depth, primitive, status, epoch, max_steps, context_box_id, output_box_id, deliverable_card_id, created_at, ended_at)
+       select gen_random_uuid(), t.project_id, t.run_id, t.agent_id, t.profile_id, 0, 'x', 'failed', 1, 1, t.context_box_id, t.output_box_id, t.deliverable_card_id, t.created_at - n * interval '1 s', now()
+       from boxcar.turns t cross join generate_series(20000, 1, -1) n where t.id = $1`,
+      [turn.turnId],
+    );
+    const client = await world.pool.connect();
+    await client.query('vacuum analyze boxcar.turns');
+    const { rows } = await client.query<{ n: number }>(
+      "select (pg_relation_size('boxcar.turns') / 8192)::int as n",
+    );
+    client.release();
+    const work = await workOf(packed as CardId, 'turns');
+    expect(work.updated).toBe(1);
+    expect(work.blocks).toBeLessThan((rows[0]?.n ?? 0) / 4);
+    await world.pool.query("delete from boxcar.turns where primitive = 'x'");
+  });
+
   test('at most a thousand cards in one transaction', async () => {
     const cards = await write(...Array.from({ length: 1_001 }, (_, n) => text(`many ${n}`)));
     const count = async () =>
