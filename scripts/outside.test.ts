@@ -84,7 +84,7 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
         async () =>
           (await database.pool.query<{ n: number }>('select count(*)::int as n from boxcar.workers')).rows[0]
             ?.n === 2,
-        { deadlineMs: 30_000, message: 'two workers registered' },
+        { deadlineMs: 60_000, message: 'two workers registered' },
       );
       const { stdout } = await run(process.execPath, ['program.js'], options);
       const report = JSON.parse(stdout) as Report;

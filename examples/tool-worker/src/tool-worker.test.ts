@@ -12,7 +12,7 @@ const WORKER = new URL('../worker.js', import.meta.url);
 const PROFILES = fileURLToPath(new URL('../profiles.yaml', import.meta.url));
 const BOXCAR = new URL('../../../packages/cli/src/main.ts', import.meta.url);
 const profile: unknown = parse(readFileSync(PROFILES, 'utf8'));
-const LONG = { deadlineMs: 30_000 };
+const LONG = { deadlineMs: 60_000 };
 
 interface Site extends AsyncDisposable {
   readonly url: string;

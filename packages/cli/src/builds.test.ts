@@ -59,7 +59,7 @@ it('turns of a newer build than any worker alive are shown by doctor and why-stu
 
 it('a worker that a migration shuts out gives its turns back, says what to do and fails; so does everything that starts after', async () => {
   await using worker = startCli(['worker', '--lease-ms', '2000'], env);
-  await waitFor(() => worker.stderr.includes(' is ready '), { message: 'it is ready', deadlineMs: 40_000 });
+  await waitFor(() => worker.stderr.includes(' is ready '), { message: 'it is ready', deadlineMs: 60_000 });
   await database.pool.query(
     "insert into boxcar.schema_version (version, name, checksum, min_compatible) values ($1, 'next', '', $1)",
     [NEXT],

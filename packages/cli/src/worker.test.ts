@@ -34,7 +34,7 @@ async function startWorker(args: readonly string[] = [], more: Env = {}): Promis
   const worker = startCli(['worker', '--plugin', PLUGIN, ...args], { ...env, ...more });
   await waitFor(() => worker.stderr.includes(' is ready ') || undefined, {
     message: `the worker is ready: ${worker.stderr}`,
-    deadlineMs: 40_000,
+    deadlineMs: 60_000,
   });
   return worker;
 }
@@ -55,7 +55,7 @@ const statusOf = async (turnId: string): Promise<string> => {
 const reaches = (turnId: string, status: string): Promise<unknown> =>
   waitFor(async () => (await statusOf(turnId)) === status, {
     message: `turn ${turnId} is ${status}`,
-    deadlineMs: 40_000,
+    deadlineMs: 60_000,
   });
 
 const workerCount = async (): Promise<number> => {
@@ -264,7 +264,7 @@ describe('health', () => {
     process.kill(worker.pid, 'SIGSTOP');
     await waitFor(async () => (await cliHere(['health'], env)).code === 1, {
       message: 'a worker that hangs is found out',
-      deadlineMs: 40_000,
+      deadlineMs: 60_000,
     });
     await worker.kill();
   });

@@ -117,7 +117,7 @@ it('children that run side by side use no more than the limit and what their las
   );
   await using _first = await h.worker({ concurrency: 6 });
   await using _second = await h.worker({ concurrency: 6 });
-  const ends = await Promise.all(children.map((id) => h.runtime.waitForTurn(id, { timeoutMs: 20_000 })));
+  const ends = await Promise.all(children.map((id) => h.runtime.waitForTurn(id, { timeoutMs: 60_000 })));
   // How many get through depends on who asks first: where all ask at once, perhaps none.
   expect(ends.filter(({ status }) => status !== 'success' && status !== 'partial')).toEqual([]);
   expect(ends.map(({ status }) => status)).toContain('partial');
@@ -149,7 +149,7 @@ it('a raise wakes all that wait for it, and none twice', async () => {
     [50, 60, 70].map((steps) => h.runtime.submit('raise_budget', { target: runId, budget: { steps } })),
   );
   expect(raises.accepted).toBeGreaterThanOrEqual(1);
-  const ends = await Promise.all(children.map((id) => h.runtime.waitForTurn(id, { timeoutMs: 20_000 })));
+  const ends = await Promise.all(children.map((id) => h.runtime.waitForTurn(id, { timeoutMs: 60_000 })));
   expect(ends.map((end) => end.status)).toEqual(children.map(() => 'success'));
   expect(await h.rows('select from boxcar.waits')).toHaveLength(0);
   await checkInvariants(h.database.pool, { isSettled: false });

@@ -32,10 +32,10 @@ const WAYS: readonly [string, (text: string) => Promise<unknown>][] = [
   ['traceparent', (text) => h.runtime.submit('launch_principal', launch, { traceparent: text })],
   ['job id', (text) => h.runtime.accept('launch_principal', { ...launch, wait: true }, { doorJobId: text })],
   ['primitive', (text) => h.runtime.submit(text, launch)],
-  ['turn', (text) => h.runtime.waitForTurn(text, { timeoutMs: 5_000 })],
-  ['project of a wait', (text) => h.runtime.waitForTurn(turnId, { projectId: text, timeoutMs: 5_000 })],
+  ['turn', (text) => h.runtime.waitForTurn(text, { timeoutMs: 60_000 })],
+  ['project of a wait', (text) => h.runtime.waitForTurn(turnId, { projectId: text, timeoutMs: 60_000 })],
   ['project of a look', (text) => h.runtime.getTurn(turnId, { projectId: text })],
-  ['batch', (text) => h.runtime.waitForBatch(text, { timeoutMs: 5_000 })],
+  ['batch', (text) => h.runtime.waitForBatch(text, { timeoutMs: 60_000 })],
   ['turn to explain', (text) => h.runtime.explainStep(text)],
   ['project to explain', (text) => h.runtime.explainStep(turnId, { projectId: text })],
   [

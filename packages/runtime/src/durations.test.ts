@@ -54,7 +54,7 @@ describe('the timeout of a tool', () => {
       profile_name: 'asks',
       instruction: 'x',
     })) as { turn_id: string };
-    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect(await h.rows('select status from boxcar.tool_calls where turn_id = $1', [turn_id])).toEqual([
       { status: 'success' },
     ]);

@@ -249,7 +249,7 @@ describe('a turn that would end while calls of its step wait', () => {
       [asker],
     );
     h.runtime.ring([{ turnId: asker, epoch: row?.epoch ?? 0, workerTarget: '' }]);
-    expect(await h.runtime.waitForTurn(asker, { timeoutMs: 10_000 })).toMatchObject({ status: 'failed' });
+    expect(await h.runtime.waitForTurn(asker, { timeoutMs: 60_000 })).toMatchObject({ status: 'failed' });
     await allEnded(asker);
     expect(await openCalls()).toEqual([]);
     await checkInvariants(h.database.pool, { isSettled: false });

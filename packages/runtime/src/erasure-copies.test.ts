@@ -153,7 +153,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     args: unknown,
     options: Parameters<typeof opened.runtime.submit>[2] = {},
   ): Promise<T> => (await opened.runtime.submit(primitive, args, options)) as unknown as T;
-  const ended = (turnId: string) => opened.runtime.waitForTurn(turnId, { timeoutMs: 30_000 });
+  const ended = (turnId: string) => opened.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 
   interface Launched {
     readonly turn_id: TurnId;
@@ -170,7 +170,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     const { id = '' } = await queue.add(name, data);
     await waitFor(async () => (await queue.getJob(id))?.finishedOn, {
       message: 'the job of the door is done',
-      deadlineMs: 30_000,
+      deadlineMs: 60_000,
     });
     return (await queue.getJob(id))?.returnvalue as JsonValue;
   }
@@ -247,7 +247,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
     const retrying = await launch('retrying');
     await waitFor(async () => (await rows("select 1 from boxcar.waits where kind = 'retry'")).length > 0, {
       message: 'a call of a model waits to be made again',
-      deadlineMs: 30_000,
+      deadlineMs: 60_000,
     });
     await submit('cancel', { turn_id: retrying.turn_id, reason: mark('cancel-reason') });
     await ended((await launch('parent')).turn_id);
@@ -260,7 +260,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
       })),
       wait: false,
     });
-    await runtime.waitForBatch(forked.batch_id, { timeoutMs: 30_000 });
+    await runtime.waitForBatch(forked.batch_id, { timeoutMs: 60_000 });
     await submit('collect', { turn_ids: [first.turn_id, failed.turn_id] });
     await submit('quote', {});
 
@@ -423,7 +423,7 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
       async () => (await rows('select 1 from boxcar.turns where ended_at is null')).length === 0,
       {
         message: 'all turns have ended',
-        deadlineMs: 30_000,
+        deadlineMs: 60_000,
       },
     );
   }

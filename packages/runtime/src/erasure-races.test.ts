@@ -66,7 +66,7 @@ async function run(instruction = 'go'): Promise<{ readonly turnId: TurnId; reado
     profile_name: 'writer',
     instruction,
   })) as unknown as { turn_id: TurnId; agent_id: string };
-  await h.runtime.waitForTurn(launched.turn_id, { timeoutMs: 20_000 });
+  await h.runtime.waitForTurn(launched.turn_id, { timeoutMs: 60_000 });
   return { turnId: launched.turn_id, agentId: launched.agent_id };
 }
 
@@ -222,7 +222,7 @@ describe('the answer of a batch', () => {
     });
     await erasing.query('commit');
     erasing.release();
-    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     expect(await quotes()).toEqual([]);
     await parents.close();
   });

@@ -53,7 +53,7 @@ async function play(): Promise<TurnId> {
     instruction: 'the secret task',
   });
   const { turn_id } = z.object({ turn_id: z.string() }).parse(receipt);
-  expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+  expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   return turn_id as TurnId;
 }
 
@@ -69,7 +69,7 @@ test('an agent whose cards were erased goes on with a prompt of the same shape',
     instruction: 'go on',
   });
   const { turn_id } = z.object({ turn_id: z.string() }).parse(receipt);
-  await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+  await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
   const sent = model.of(turn_id as TurnId)[0];
   expect(checkMessages(sent?.messages ?? [], sent?.tools ?? [])).toEqual([]);
   const messages = sent?.messages ?? [];
@@ -113,7 +113,7 @@ async function fork(): Promise<BatchReceipt> {
     instruction,
   }));
   const receipt = (await h.runtime.submit('fork_join', { tasks, wait: false })) as unknown as BatchReceipt;
-  await h.runtime.waitForBatch(receipt.batch_id, { timeoutMs: 20_000 });
+  await h.runtime.waitForBatch(receipt.batch_id, { timeoutMs: 60_000 });
   return receipt;
 }
 
@@ -151,7 +151,7 @@ test('a long deliverable, shown in part, is erased from the answers as well', as
     tasks: [{ target_strategy: 'new', target_ref: 'child', instruction: 'go' }],
     wait: false,
   })) as unknown as BatchReceipt;
-  const before = await h.runtime.waitForBatch(receipt.batch_id, { timeoutMs: 20_000 });
+  const before = await h.runtime.waitForBatch(receipt.batch_id, { timeoutMs: 60_000 });
   expect(before).toMatchObject({ results: [{ is_cut: true }] });
   await eraseDeliverable(receipt.turn_ids[0]);
   const after = await h.runtime.waitForBatch(receipt.batch_id);

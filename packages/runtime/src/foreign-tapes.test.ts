@@ -50,7 +50,7 @@ describe('of a tape that an agent was not given', () => {
       { target_strategy: 'reuse', target_ref: agent, instruction, ...more },
       options,
     );
-    const end = await h.runtime.waitForTurn(receipt.turn_id ?? '', { timeoutMs: 20_000 });
+    const end = await h.runtime.waitForTurn(receipt.turn_id ?? '', { timeoutMs: 60_000 });
     return { turnId: receipt.turn_id ?? '', end };
   }
   async function agent(more: object = {}) {
@@ -117,7 +117,7 @@ describe('of a tape that an agent was not given', () => {
       { profile_name: 'worker', instruction: 'read', context_box_id: box },
       { sourceAgentId: parent.name },
     );
-    await h.runtime.waitForTurn(own.turn_id ?? '', { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(own.turn_id ?? '', { timeoutMs: 60_000 });
     const cards = prompts.get(own.turn_id ?? '');
     expect(cards).toContain(OWN);
     expect(cards).not.toContain(SECRET);
@@ -201,7 +201,7 @@ describe('of a tape that an agent was not given', () => {
       },
       { sourceAgentId: parent.name },
     );
-    await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
     const shown = prompts.get(turnId);
     expect(shown).toContain(OWN);
     expect(shown).not.toContain(SECRET);
@@ -247,7 +247,7 @@ describe('of a tape that an agent was not given', () => {
       as,
     );
     const { turn_id: turnId = '' } = await handoff(given.agent_id ?? '', last, as);
-    await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
     // The place is behind the grant: its packed context is all that is given.
     expect(prompts.get(turnId)).toContain(OWN);
     expect(prompts.get(turnId)).not.toContain(SECRET);
@@ -259,7 +259,7 @@ describe('of a tape that an agent was not given', () => {
       { target_ref: given.agent_id, reason: 'look', summary: 'see', tape_ref: ref },
       as,
     );
-    await h.runtime.waitForTurn(second.turn_id ?? '', { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(second.turn_id ?? '', { timeoutMs: 60_000 });
     expect(await uptoOf(given.agent_id ?? '')).toEqual([3]);
     const asGiven = await h.runtime.tape({ box }, { as: given.agent_id ?? '' });
     expect(JSON.stringify(await asGiven.query().all())).not.toContain(SECRET);
@@ -283,7 +283,7 @@ describe('of a tape that an agent was not given', () => {
       { target_strategy: 'clone', target_ref: of, instruction: 'clone', history: 'full' },
       { sourceAgentId: as },
     );
-    await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
     return prompts.get(turnId);
   };
 
@@ -299,7 +299,7 @@ describe('of a tape that an agent was not given', () => {
       async () =>
         (await h.rows('select from boxcar.turns where id = $1 and told_agent_id is not null', [told.turnId]))
           .length === 1,
-      { message: 'the end is told', deadlineMs: 20_000 },
+      { message: 'the end is told', deadlineMs: 60_000 },
     );
     const toldClone = await clone(session.name, lead.name);
     expect(toldClone).toContain(OWN);
@@ -376,7 +376,7 @@ describe('of a tape that an agent was not given', () => {
     );
     await submit('cancel', { turn_id: never?.id });
     open();
-    await h.runtime.waitForTurn(busy.turn_id ?? '', { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(busy.turn_id ?? '', { timeoutMs: 60_000 });
     const seen = await clone(target.name, parent.name);
     expect(seen).toContain(OWN);
     expect(seen).not.toContain(SECRET);
@@ -389,7 +389,7 @@ describe('of a tape that an agent was not given', () => {
       { target_strategy: 'clone', target_ref: target.name, instruction: 'clone', history: 'full' },
       { sourceAgentId: parent.name },
     );
-    await h.runtime.waitForTurn(clone.turn_id ?? '', { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(clone.turn_id ?? '', { timeoutMs: 60_000 });
     const seen = prompts.get(clone.turn_id ?? '');
     expect(seen).toContain(OWN);
     expect(seen).not.toContain(SECRET);

@@ -34,7 +34,7 @@ const launch = (profile_name: string, instruction = 'go', rest: Record<string, J
   submit('launch_principal', { profile_name, instruction, ...rest });
 const reuse = (target_ref: string, instruction: string) =>
   submit('delegate_async', { target_strategy: 'reuse', target_ref, instruction });
-const end = ({ turn_id }: Receipt) => h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+const end = ({ turn_id }: Receipt) => h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
 const promptOf = (turn: Receipt, step: number): readonly Message[] =>
   model.of(turn.turn_id).find((request) => request.turn.step === step)?.messages ?? [];
 const textOf = (message: Message | undefined): string => JSON.stringify(message ?? null);

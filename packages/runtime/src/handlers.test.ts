@@ -63,7 +63,7 @@ const launch = (profile_name: string, instruction = 'go', rest = {}, options = {
 const delegate = (target_strategy: string, target_ref: string, instruction = 'go', rest = {}, options = {}) =>
   receipt('delegate_async', { target_strategy, target_ref, instruction, ...rest }, options);
 const end = (turn: Pick<Receipt, 'turn_id'>): Promise<TurnResult> =>
-  h.runtime.waitForTurn(turn.turn_id, { timeoutMs: 20_000 });
+  h.runtime.waitForTurn(turn.turn_id, { timeoutMs: 60_000 });
 const run = async (
   profile: string,
   instruction = 'go',

@@ -74,7 +74,7 @@ test('the process of an isolated tool ends when its worker is killed', async () 
     },
   );
   await worker.kill();
-  await waitFor(() => !isAlive(pid), { message: 'the process of the tool has ended', deadlineMs: 30_000 });
+  await waitFor(() => !isAlive(pid), { message: 'the process of the tool has ended', deadlineMs: 60_000 });
 });
 
 describe('an isolated tool', () => {

@@ -241,7 +241,7 @@ describe('inherited boxes', () => {
       )[0]?.id,
       instruction: 'again',
     })) as { turn_id: string };
-    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     const entries = await h.rows<{ card_id: CardId }>(
       'select card_id from boxcar.tape_entries where box_id = $1 and card_id is not null order by position',
       [tapeId],

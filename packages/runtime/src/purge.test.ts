@@ -81,7 +81,7 @@ async function launch(profile = 'parent', rest: Record<string, unknown> = {}): P
   return receipt as unknown as Receipt;
 }
 async function finish(receipt: Receipt): Promise<Receipt> {
-  expect(await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 20_000 })).toMatchObject({
+  expect(await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 })).toMatchObject({
     status: 'success',
   });
   return receipt;

@@ -56,7 +56,7 @@ describe('the workers of a process whose queues live in Postgres', () => {
     }
     const last = place.work('q');
     await place.add('q');
-    await waitFor(() => place.taken.includes('q job'), { message: 'the job is taken', deadlineMs: 20_000 });
+    await waitFor(() => place.taken.includes('q job'), { message: 'the job is taken', deadlineMs: 60_000 });
     await last.close();
   });
 
@@ -67,7 +67,7 @@ describe('the workers of a process whose queues live in Postgres', () => {
     await Promise.all(names.map(place.add));
     await waitFor(() => place.taken.length === names.length, {
       message: 'each has its job',
-      deadlineMs: 20_000,
+      deadlineMs: 60_000,
     });
     await Promise.all(workers.map((worker) => worker.close()));
   });

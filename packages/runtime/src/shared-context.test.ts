@@ -49,7 +49,7 @@ test.each([
   const boxes: readonly BoxId[] = made.map(({ contextBoxId }) => contextBoxId);
   expect(new Set(boxes).size).toBe(1);
   for (const { turnId } of made)
-    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   // Packing asks who may read what.
   const read = (agentId: string): Promise<string> =>
     h.runtime.packer

@@ -20,7 +20,7 @@ test.each<[string, (runtime: Runtime, h: Harness, turnId: string) => Promise<unk
   [
     'a wait for a turn',
     async (runtime, h, turnId) => {
-      const waiting = runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+      const waiting = runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
       await h.runtime.submit('cancel', { turn_id: turnId });
       return waiting;
     },

@@ -32,7 +32,7 @@ import { Sweeper } from './worker/sweeper.js';
 import { createWorker, type Worker, type WorkerOptions } from './worker/worker.js';
 
 const RESULTS = 'boxcar-tool-results';
-const SOON = { deadlineMs: 20_000 };
+const SOON = { deadlineMs: 60_000 };
 const SWEEPING: WorkerOptions = { sweepMs: 50, lostRingMs: 500 };
 
 /** Calls what its instruction says, a list of `[tool, arguments]`, and delivers what came back. */
@@ -189,7 +189,7 @@ class Place {
 
   /** The results of the calls, as the model saw them. */
   async results(turnId: string): Promise<{ status: string; result?: JsonValue; error?: { code: string } }[]> {
-    const end = await this.opened.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+    const end = await this.opened.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
     expect(end.status).toBe('success');
     return (await this.calls(turnId)).map((call) => call.content ?? { status: 'none' });
   }

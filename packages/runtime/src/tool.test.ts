@@ -95,7 +95,7 @@ describe('what a plugin registers', () => {
       profile_name: 'worker',
       instruction: 'go',
     })) as { turn_id: TurnId };
-    expect(await runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     const results = await place.rows<{ content: unknown }>(
       'select c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = $1 order by k.ordinal',
       [turnId],

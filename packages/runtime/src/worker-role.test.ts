@@ -130,7 +130,7 @@ describe.each(queueBackends())('a role with what doctor lists and no more, queue
       [turnId, rows[0]?.id],
     );
     await using _worker = await createWorker(runtime, { sweepMs: 100 });
-    expect(await runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     await waitFor(
       async () =>
         (await pool.query('select from boxcar.workers where id = $1', [rows[0]?.id])).rowCount === 0,

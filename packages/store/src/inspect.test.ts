@@ -91,7 +91,7 @@ describe('a finished turn', () => {
     })) as unknown as { box_id: string };
     await using _worker = await createWorker(runtime);
     receipt = await launch({ context_box_id: box.box_id });
-    await runtime.waitForTurn(receipt.turn_id, { timeoutMs: 10_000 });
+    await runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 });
   });
 
   it('is told with its steps, calls, context, children, deliverable and run', async () => {

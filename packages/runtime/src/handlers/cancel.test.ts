@@ -93,7 +93,7 @@ test('a turn is ended with all below it, whoever waits for it goes on with that 
   const answer = await cancel({ turn_id: tree[0]?.id, reason: 'enough' });
   expect(answer).toMatchObject({ status: 'canceled', turn_count: 3 });
   expect([...answer.turn_ids].sort()).toEqual(tree.map(({ id }) => id));
-  const result = await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+  const result = await h.runtime.waitForTurn(root, { timeoutMs: 60_000 });
   expect(result).toMatchObject({ status: 'success', result: 'canceled' });
   for (const { id } of tree) {
     expect(await rowOf(id)).toMatchObject({
@@ -158,7 +158,7 @@ test('the number of statements does not depend on the size of the tree', async (
 
 test('by its run also what an ended turn has left behind is ended; by the ended turn it is refused', async () => {
   const root = await launch('starter');
-  await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+  await h.runtime.waitForTurn(root, { timeoutMs: 60_000 });
   const [child] = await below(root);
   await expect(cancel({ turn_id: root })).rejects.toMatchObject({
     code: 'turn_ended',
@@ -182,7 +182,7 @@ describe('a run with several roots', () => {
   test('is ended whole by its id, with the turns that its ended roots have started', async () => {
     const { turn_ids } = await fork(['absent', 'starter', 'absent']);
     const [first = '', starter = '', third = ''] = turn_ids;
-    await h.runtime.waitForTurn(starter, { timeoutMs: 10_000 });
+    await h.runtime.waitForTurn(starter, { timeoutMs: 60_000 });
     const [left] = await below(starter);
     const { run_id } = await rowOf(first);
     const answer = await cancel({ run_id });
@@ -257,7 +257,7 @@ describe('refused, with nothing written,', () => {
       'is a turn that has ended',
       async () => {
         const root = await launch('starter');
-        await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+        await h.runtime.waitForTurn(root, { timeoutMs: 60_000 });
         return [{ turn_id: root }];
       },
       { code: 'turn_ended' },
@@ -305,7 +305,7 @@ describe('refused, with nothing written,', () => {
 
 test('an agent cancels what it has started, by a tool call, and sees what it ended', async () => {
   const root = await launch('fickle');
-  const result = await h.runtime.waitForTurn(root, { timeoutMs: 10_000 });
+  const result = await h.runtime.waitForTurn(root, { timeoutMs: 60_000 });
   const [child] = await below(root);
   expect(child).toMatchObject({ status: 'canceled' });
   expect(result).toMatchObject({ status: 'success', result: JSON.stringify([child?.id]) });
@@ -329,7 +329,7 @@ test('a queued child of a canceled turn never starts, however its ring and its s
   const worker = await h.worker({ targets: ['later'] });
   // Work of the same target that comes behind it is done, so the worker has looked.
   const other = await launch('late');
-  expect(await h.runtime.waitForTurn(other, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+  expect(await h.runtime.waitForTurn(other, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   for (const epoch of [0, 1, 2])
     expect(await claim(h.database.pool, [{ turnId: parseId(child, 'turn'), epoch }], worker.id)).toEqual([
       { outcome: 'stale' },

@@ -35,7 +35,7 @@ const start = async (target_ref: string, instruction = 'go'): Promise<TurnId> =>
   ((await h.runtime.submit('delegate_async', task(target_ref, instruction))) as { turn_id: TurnId }).turn_id;
 const collect = async (args: unknown): Promise<BatchAnswer> =>
   (await h.runtime.submit('collect', args)) as unknown as BatchAnswer;
-const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 const summaries = ({ results }: BatchAnswer) => results.map(({ status, summary }) => [status, summary]);
 /** The result of the nth call that a turn's model was shown. */
 const shown = async (turnId: string, n = 0) => {
@@ -109,7 +109,7 @@ describe('collect', () => {
       ['success', 'did b'],
       ['success', 'did a'],
     ]);
-    expect(await h.runtime.waitForBatch(forked.batch_id, { timeoutMs: 20_000 })).toMatchObject({
+    expect(await h.runtime.waitForBatch(forked.batch_id, { timeoutMs: 60_000 })).toMatchObject({
       status: 'success',
     });
     await checkInvariants(h.database.pool);

@@ -30,7 +30,7 @@ const tasks = (n: number, target = 'writer') => Array.from({ length: n }, () => 
 const check = () => checkInvariants(h.database.pool, { isSettled: false });
 const fork = async (args: object): Promise<Receipt> =>
   (await h.runtime.submit('fork_join', { wait: false, ...args })) as unknown as Receipt;
-const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 const runOf = async (turnId: string | undefined): Promise<string> =>
   (await h.rows<{ run_id: string }>('select run_id from boxcar.turns where id = $1', [turnId]))[0]?.run_id ??
   '';

@@ -56,7 +56,7 @@ const parent = (name: string, args: JsonValue, more: JsonValue[] = []) =>
 const launch = async (profile_name: string): Promise<TurnId> =>
   ((await h.runtime.submit('launch_principal', { profile_name, instruction: 'go' })) as { turn_id: TurnId })
     .turn_id;
-const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 /** What the model was shown as result of the turn's nth call. */
 const shown = async (turnId: string, n = 0) => {
   const rows = await h.rows<{ content: { status: string; result: JsonValue; error?: JsonValue } }>(

@@ -203,10 +203,10 @@ describe('versions', () => {
     await provision({ action: 'ensure', agent_id: 'waits', profile_version: 'current' });
     const second = (await h.runtime.submit('delegate_async', args)) as { turn_id: TurnId };
     await h.worker({ targets: ['later'] });
-    expect(await h.runtime.waitForTurn(first.turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    expect(await h.runtime.waitForTurn(first.turn_id, { timeoutMs: 60_000 })).toMatchObject({
       result: 'old',
     });
-    expect(await h.runtime.waitForTurn(second.turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    expect(await h.runtime.waitForTurn(second.turn_id, { timeoutMs: 60_000 })).toMatchObject({
       result: 'new',
     });
   });

@@ -46,7 +46,7 @@ test('a submission whose first try commits after its second try began is rung, a
   expect(isReplay).toBe(false);
   const { turn_id } = answer as unknown as { turn_id: TurnId };
   // The worker does not sweep, so only a ring can have started the turn.
-  expect(await own.waitForTurn(turn_id, { timeoutMs: 30_000 })).toMatchObject({ status: 'success' });
+  expect(await own.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   const { rows } = await database.pool.query('select from boxcar.turns');
   expect(rows).toHaveLength(2);
   await worker.close();

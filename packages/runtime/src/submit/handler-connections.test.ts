@@ -354,7 +354,7 @@ describe('a second connection inside an open transaction', () => {
       const started = (await runtime.submit('launch_principal', { profile_name: 'p', instruction: 'x' })) as {
         turn_id: string;
       };
-      waiting = runtime.waitForTurn(started.turn_id, { timeoutMs: 20_000 });
+      waiting = runtime.waitForTurn(started.turn_id, { timeoutMs: 60_000 });
       waiting.catch(() => undefined);
       own = Array.from({ length: 4 }, () => codeOf(createBox(runtime)));
       const statement = tx.query(SELECT);
@@ -374,7 +374,7 @@ describe('a second connection inside an open transaction', () => {
     const other = (await runtime.submit('launch_principal', { profile_name: 'p', instruction: 'x' })) as {
       turn_id: string;
     };
-    expect(await runtime.waitForTurn(other.turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    expect(await runtime.waitForTurn(other.turn_id, { timeoutMs: 60_000 })).toMatchObject({
       status: 'success',
     });
     expect(await waiting).toMatchObject({ status: 'success' });
@@ -495,7 +495,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
     })) as {
       turn_id: string;
     };
-    expect(await runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect(
       (await database.pool.query('select status from boxcar.tool_calls where turn_id = $1', [turn_id])).rows,
     ).toEqual([{ status: 'timeout' }]);

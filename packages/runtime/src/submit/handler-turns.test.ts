@@ -175,7 +175,7 @@ describe('a refused submitTurn that its handler catches', () => {
     });
     const { turnId } = (await h.runtime.submit('tries', {})) as { turnId: TurnId };
     await h.worker();
-    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     await checkInvariants(h.database.pool);
   });
 });

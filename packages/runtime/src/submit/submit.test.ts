@@ -126,7 +126,7 @@ describe('a key', () => {
     const parent = await receiptOf();
     const child = await receiptOf({ parentTurnId: parent.turn_id, idempotencyKey: 'key' });
     await h.worker();
-    await h.runtime.waitForTurn(parent.turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(parent.turn_id, { timeoutMs: 60_000 });
     expect(await receiptOf({ parentTurnId: parent.turn_id, idempotencyKey: 'key' })).toEqual(child);
     expect(await refusal(receiptOf({ parentTurnId: parent.turn_id }))).toMatchObject({
       code: 'turn_ended',
@@ -379,7 +379,7 @@ describe('a custom primitive', () => {
     expect(answer.n).toBe(2);
     expect(await h.rows('select * from notes')).toEqual([{ words: 'made' }]);
     await h.worker();
-    expect(await h.runtime.waitForTurn(answer.turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    expect(await h.runtime.waitForTurn(answer.turn_id, { timeoutMs: 60_000 })).toMatchObject({
       status: 'success',
     });
     // Written before its turn was known, the context is the agent's all the same.
@@ -533,7 +533,7 @@ describe('a custom primitive', () => {
   test('can give one agent two turns: the second waits for the first', async () => {
     const { agent_id, turn_id } = await receiptOf();
     await h.worker();
-    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     const run = primitive(async ({ submitTurn, findAgent, packer, ctx }) => {
       const turns: string[] = [];
       for (const instruction of ['one', 'two']) {
@@ -552,7 +552,7 @@ describe('a custom primitive', () => {
       return turns;
     });
     for (const turn of (await run()) as string[])
-      expect(await h.runtime.waitForTurn(turn, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+      expect(await h.runtime.waitForTurn(turn, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     // Each context is the agent's to read, although a lock was taken and the box written before its turn was known.
     for (const { id } of await h.rows<{ id: string }>(
       'select context_box_id as id from boxcar.turns where agent_id = $1',
@@ -641,7 +641,7 @@ describe('the number of statements of a submission', () => {
         });
         ids.push((next as unknown as Receipt).turn_id);
       }
-      for (const id of ids) await h.runtime.waitForTurn(id, { timeoutMs: 20_000 });
+      for (const id of ids) await h.runtime.waitForTurn(id, { timeoutMs: 60_000 });
       return agent_id;
     };
     const worker = await h.worker({ sweepMs: 3_600_000, heartbeatMs: 3_600_000, leaseMs: 7_200_000 });

@@ -52,7 +52,7 @@ describe('a forked session', () => {
       position: 4,
     });
     const { turn_id } = await run(name);
-    expect(await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    expect(await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({
       status: 'success',
       agent_id: session.agentId,
     });
@@ -63,7 +63,7 @@ describe('a forked session', () => {
     // Until it writes an anchor itself.
     await session.tape.handoff('own', { state: { summary: 'own work' } });
     const next = await run(name, 'go on');
-    await scene.h.runtime.waitForTurn(next.turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(next.turn_id, { timeoutMs: 60_000 });
     expect((await promptsOf(session.agentId))[1]).not.toMatch(/since then|look into auth/);
     expect(orderIn((await promptsOf(session.agentId))[1] ?? '', 'own work', 'go on')).toBe(true);
 
@@ -86,13 +86,13 @@ describe('a forked session', () => {
     const whole = await tape.forkSession(fresh());
     const cut = await tape.forkSession(fresh(), { intention, view: 'last_anchor' });
     for (const session of [whole, cut])
-      await scene.h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 20_000 });
+      await scene.h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 60_000 });
     expect((await promptsOf(whole.agentId))[0]).toContain('all of it');
     expect((await promptsOf(cut.agentId))[0]).not.toContain('all of it');
     expect((await promptsOf(cut.agentId))[0]).toContain('look into auth');
     // Of a session of a session: its view is the one that its parent begins with.
     const nested = await whole.tape.forkSession(fresh(), { intention });
-    await scene.h.runtime.waitForTurn((await run(nested.name)).turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn((await run(nested.name)).turn_id, { timeoutMs: 60_000 });
     expect(orderIn((await promptsOf(nested.agentId))[0] ?? '', 'all of it', 'look into auth')).toBe(true);
     expect(await scene.h.runtime.sessions.getParent(nested.name)).toMatchObject({ session_id: whole.name });
     expect(await scene.h.runtime.sessions.getChildren(whole.name)).toMatchObject([
@@ -104,11 +104,11 @@ describe('a forked session', () => {
   test('from an anchor that came while calls were open begins with that anchor', async () => {
     const { agentId, tape } = await parent();
     const { turn_id } = await run(agentId, 'mark');
-    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     await tape.append([{ kind: 'message', content: 'after' }]);
     await tape.handoff('later', { state: { summary: 'later' } });
     const session = await tape.forkSession(fresh(), { fromAnchor: 'marked' });
-    const done = await scene.h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 20_000 });
+    const done = await scene.h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 60_000 });
     expect(done).toMatchObject({ status: 'success' });
     const [prompt = ''] = await promptsOf(session.agentId);
     expect(orderIn(prompt, 'in the middle', 'after', 'later')).toBe(true);

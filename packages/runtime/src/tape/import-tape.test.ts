@@ -220,7 +220,7 @@ describe('an import that appends', () => {
                 "select from pg_locks l join pg_stat_activity a using (pid) where l.locktype = 'advisory' and l.objid = 4711 and not l.granted and a.datname = current_database()",
               )
             ).length > 0,
-          { message: 'the import is at the gate', deadlineMs: 30_000 },
+          { message: 'the import is at the gate', deadlineMs: 60_000 },
         ),
     };
   }

@@ -72,7 +72,7 @@ describe('the end of a session that notifies its parent', () => {
     const session = await theirs.forkSession(fresh(), notifying);
     const told = async (): Promise<string> => {
       const { turn_id } = await run(session.name, 'find it');
-      await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+      await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
       return turn_id;
     };
     await told();
@@ -105,7 +105,7 @@ describe('the end of a session that notifies its parent', () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     const { turn_id } = await run(session.name, 'find it');
-    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     await waitFor(async () => (await turnsOf(agentId)).some(({ status }) => status === 'success'), {
       message: 'the parent has had its turn',
     });
@@ -135,7 +135,7 @@ describe('the end of a session that notifies its parent', () => {
     const { turn_id: busy } = await run(agentId, 'work');
     await waitFor(async () => (await promptsOf(agentId)).length === 1, { message: 'the parent is at work' });
     const { turn_id } = await run(session.name, 'help');
-    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
     expect(await turnsOf(agentId)).toMatchObject([{ id: busy, status: 'running' }]);
     open();
@@ -155,7 +155,7 @@ describe('the end of a session that notifies its parent', () => {
     const { agentId, tape, own } = await parent();
     const session = await own.forkSession(fresh(), notifying);
     const { turn_id } = await run(agentId, asking(session.name));
-    expect(await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({
+    expect(await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({
       status: 'success',
     });
     await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
@@ -168,7 +168,7 @@ describe('the end of a session that notifies its parent', () => {
     const session = await tape.forkSession(fresh(), notifying);
     await tape.reset();
     const { turn_id } = await run(session.name);
-    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     await waitFor(async () => (await turnsOf(agentId)).some(({ status }) => status === 'success'), {
       message: 'the parent has had its turn',
     });
@@ -185,11 +185,11 @@ describe('the end of a session that notifies its parent', () => {
   test('is told on a tape of no agent, and not of a session that is not active any more', async () => {
     const tape = await scene.h.runtime.tape(fresh());
     const session = await tape.forkSession(fresh(), { profile: 'other', triggerOnComplete: 'notify_parent' });
-    await scene.h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 60_000 });
     await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
     await scene.h.runtime.sessions.setStatus(session.name, 'done');
     const { turn_id } = await run(session.name);
-    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     await sweeper().sweep();
     expect(await messages(tape)).toHaveLength(1);
     expect(await scene.h.rows('select notifies from boxcar.turns where id = $1', [turn_id])).toEqual([
@@ -221,7 +221,7 @@ describe('the end of a session that notifies its parent', () => {
       await scene.h.rows('update boxcar.batches set deadline_at = now() where turn_id = $1', [turn_id]);
       await sweeper().sweep();
     }
-    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     open();
     await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
     await waitFor(async () => (await turnsOf(agentId)).length === 2, { message: 'the parent is woken' });
@@ -302,7 +302,7 @@ describe('the end of a session that notifies its parent', () => {
       const { turn_id } = await run(session.name, 'work');
       await sessions.setStatus(session.name, after);
       open();
-      await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+      await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
       await sweeper().sweep();
       expect(await messages(tape)).toHaveLength(told);
     }
@@ -336,7 +336,7 @@ describe('the end of a session that notifies its parent', () => {
     await scene.h.runtime.submit('cancel', { turn_id: queued.turn_id });
     await waitFor(async () => (await messages(tape)).length === 1, { message: 'the canceled one is told' });
     open();
-    await scene.h.runtime.waitForTurn(first.turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(first.turn_id, { timeoutMs: 60_000 });
     const tapeRef = `tape://default/${session.name}/entry/1`;
     const handed = (await scene.h.runtime.submit('context_handoff', {
       target_ref: session.name,
@@ -344,7 +344,7 @@ describe('the end of a session that notifies its parent', () => {
       summary: 's',
       tape_ref: tapeRef,
     })) as { turn_id: string };
-    await scene.h.runtime.waitForTurn(handed.turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(handed.turn_id, { timeoutMs: 60_000 });
     await waitFor(async () => (await messages(tape)).length === 3, { message: 'all are told' });
     expect((await messages(tape)).map((text) => text.split('\n')[0])).toEqual(
       ['canceled', 'success', 'success'].map((status) => `[FORK RESULT] ${session.name}: ${status}`),

@@ -20,7 +20,7 @@ beforeAll(async () => {
 afterAll(() => scene[Symbol.asyncDispose]());
 
 const notifying = { profile: 'other', triggerOnComplete: 'notify_parent' } as const;
-const DEADLINE = { deadlineMs: 20_000 };
+const DEADLINE = { deadlineMs: 60_000 };
 const submit = (primitive: string, args: object, options: SubmitOptions = {}) =>
   scene.h.runtime.submit(primitive, args, options) as Promise<Record<string, string>>;
 const turnsOf = (agentId: string) =>
@@ -73,7 +73,7 @@ describe('an agent whose session wakes its parent', () => {
     await isDealtWith(turnId);
     const [turn] = await turnsOf(lead.agentId);
     expect(turn).toMatchObject({ parent_turn_id: turnId });
-    await scene.h.runtime.waitForTurn(turn?.id ?? '', { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(turn?.id ?? '', { timeoutMs: 60_000 });
     return { lead, session, asker, wokenId: turn?.id ?? '', turnId };
   }
 
@@ -192,12 +192,12 @@ describe('of several ends that a turn has not read', () => {
       told.push(turnId);
     }
     open();
-    await scene.h.runtime.waitForTurn(reader.turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(reader.turn_id, { timeoutMs: 60_000 });
     const started = await waitFor(
       async () => (await turnsOf(lead.agentId)).find(({ parent_turn_id: id }) => id === told[1]),
       { message: 'the second end starts a turn', ...DEADLINE },
     );
-    await scene.h.runtime.waitForTurn(started.id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(started.id, { timeoutMs: 60_000 });
     expect(await turnsOf(lead.agentId)).toHaveLength(3);
     expect(await events(lead.tape)).toEqual([]);
   });
@@ -229,7 +229,7 @@ describe('of several ends that a turn has not read', () => {
       told.push(turnId);
     }
     open();
-    await scene.h.runtime.waitForTurn(reader.turn_id, { timeoutMs: 20_000 });
+    await scene.h.runtime.waitForTurn(reader.turn_id, { timeoutMs: 60_000 });
     const said = await waitFor(
       async () => {
         const found = await events(lead.tape);

@@ -49,7 +49,7 @@ test.each(ROUNDS)(
     // At another moment each time.
     for (let rows = 0; rows < 2 * round; rows += 1) await h.rows('select 1');
     await codeOf(h.runtime.submit('cancel', { turn_id }));
-    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     const settled = await h.rows<{ name: string }>(
       "select k.arguments->>'name' as name from boxcar.tool_calls k where k.turn_id = $1 and k.status = 'success' order by k.step",
       [turn_id],

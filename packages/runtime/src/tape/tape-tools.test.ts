@@ -40,7 +40,7 @@ async function run(script: readonly JsonValue[], rest: object = {}) {
     profile_name: name,
     instruction: 'Mend the tram.',
   })) as unknown as TurnResult;
-  const turn = await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 20_000 });
+  const turn = await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 });
   const answers = await answersOf(receipt.turn_id);
   const tape = await h.runtime.tape({ agent: receipt.agent_id });
   return { turn, answers, tape, prompts: model.of(receipt.turn_id).map(({ messages }) => messages) };
@@ -182,7 +182,7 @@ test('the tape of others is there for whom it was granted, reading and appending
       target_ref: name,
       instruction: name,
     })) as unknown as TurnResult;
-    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     expect(await answersOf(turn_id)).toEqual(expected);
   }
   expect((await other.anchors()).map(({ name }) => name)).toEqual(['session/start', 'painter-append']);

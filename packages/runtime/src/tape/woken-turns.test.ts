@@ -118,14 +118,14 @@ describe('a turn that is started by the end of another', () => {
   test('is its child: of its run, one deeper, in its account', async () => {
     const { session, start, told } = await pair({ profile: 'echo' });
     const { turn_id } = await start(session, { budget: { turns: 9 } });
-    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     const runId = await runOf(turn_id);
     const turns = await waitFor(
       async () => {
         const all = await turnsOf(runId);
         return all.length === 2 && all.every(({ status }) => status === 'success') ? all : undefined;
       },
-      { message: 'the parent has had its turn', deadlineMs: 20_000 },
+      { message: 'the parent has had its turn', deadlineMs: 60_000 },
     );
     expect(turns).toMatchObject([
       { id: turn_id, depth: 0 },
@@ -144,7 +144,7 @@ describe('a turn that is started by the end of another', () => {
         const found = await reasons();
         return found.length > 0 ? found : undefined;
       },
-      { message: 'it is said why nothing was started', deadlineMs: 20_000 },
+      { message: 'it is said why nothing was started', deadlineMs: 60_000 },
     );
     const turns = await turnsOf(runId);
     expect(why).toMatchObject({ code: 'budget_exceeded' });
@@ -255,7 +255,7 @@ describe('a turn that is started by the end of another', () => {
     const first = await deep.start(deep.session);
     await waitFor(async () => (await deep.reasons()).length === 1, {
       message: 'it is said',
-      deadlineMs: 20_000,
+      deadlineMs: 60_000,
     });
     await h.database.pool.query(`update boxcar.projects set limits = limits - 'max_depth'`);
     expect(await deep.reasons()).toMatchObject([{ code: 'depth_exceeded', turn_id: first.turn_id }]);
@@ -266,7 +266,7 @@ describe('a turn that is started by the end of another', () => {
     const runId = await runOf(turn_id);
     await h.runtime.submit('cancel', { run_id: runId });
     open();
-    await waitFor(async () => (await reasons()).length === 1, { message: 'it is said', deadlineMs: 20_000 });
+    await waitFor(async () => (await reasons()).length === 1, { message: 'it is said', deadlineMs: 60_000 });
     expect(await reasons()).toMatchObject([{ code: 'canceled', turn_id }]);
     expect(await told()).toBe(1);
     expect(await turnsOf(runId)).toHaveLength(1);
@@ -275,23 +275,23 @@ describe('a turn that is started by the end of another', () => {
   test('is not started when its run is canceled between the end and the start', async () => {
     const { session, start, reasons } = await pair({ profile: 'echo' });
     const { turn_id } = await start(session);
-    await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     const runId = await runOf(turn_id);
     await waitFor(
       async () =>
         (await turnsOf(runId)).length === 2 &&
         (await turnsOf(runId)).every(({ status }) => status === 'success'),
-      { message: 'it was told', deadlineMs: 20_000 },
+      { message: 'it was told', deadlineMs: 60_000 },
     );
     // As if nobody had seen the end of the second turn yet.
     const second = await start(session);
-    await h.runtime.waitForTurn(second.turn_id, { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(second.turn_id, { timeoutMs: 60_000 });
     const other = await runOf(second.turn_id);
     await waitFor(
       async () =>
         (await turnsOf(other)).length === 2 &&
         (await turnsOf(other)).every(({ status }) => status === 'success'),
-      { message: 'it was told', deadlineMs: 20_000 },
+      { message: 'it was told', deadlineMs: 60_000 },
     );
     await h.database.pool.query('update boxcar.turns set unseen_position = 1000000 where id = $1', [
       second.turn_id,

@@ -81,7 +81,7 @@ export function handoffStage() {
     h.runtime.submit(primitive, args, options);
   const handOff = async (args: unknown, options = {}): Promise<Handed> =>
     (await submit('context_handoff', { ...WHY, ...(args as object) }, options)) as unknown as Handed;
-  const end = (turnId: TurnId): Promise<TurnResult> => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+  const end = (turnId: TurnId): Promise<TurnResult> => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
   const run = async (profile_name: string, instruction = 'go'): Promise<Receipt> => {
     const made = (await submit('launch_principal', { profile_name, instruction })) as unknown as Receipt;
     await end(made.turn_id);

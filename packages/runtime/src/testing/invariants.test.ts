@@ -63,7 +63,7 @@ async function family(profile: 'boss' | 'waiter'): Promise<Family> {
     instruction: 'go',
   })) as unknown as TurnResult;
   const parent = receipt.turn_id;
-  if (profile === 'boss') await h.runtime.waitForTurn(parent, { timeoutMs: 10_000 });
+  if (profile === 'boss') await h.runtime.waitForTurn(parent, { timeoutMs: 60_000 });
   const child = await waitFor(
     async () => {
       const [row] = await h.rows<{ id: string }>(

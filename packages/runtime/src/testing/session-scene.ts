@@ -84,7 +84,7 @@ export async function sessionScene(): Promise<SessionScene> {
       };
     },
     runToEnd: async (agent, instruction) =>
-      h.runtime.waitForTurn((await run(agent, instruction)).turn_id, { timeoutMs: 20_000 }),
+      h.runtime.waitForTurn((await run(agent, instruction)).turn_id, { timeoutMs: 60_000 }),
     promptsOf: async (agentId) => {
       const turns = await h.rows<{ id: string }>('select id from boxcar.turns where agent_id = $1', [
         agentId,

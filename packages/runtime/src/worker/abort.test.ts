@@ -93,7 +93,7 @@ test('a running model call is aborted by the notice of its cancel, and the slot 
   await started(turnId);
   await cancel(turnId);
   await waitFor(() => aborted.has(turnId), { message: 'the call is aborted' });
-  expect(await h.runtime.waitForTurn(await launch('quick'), { timeoutMs: 10_000 })).toMatchObject({
+  expect(await h.runtime.waitForTurn(await launch('quick'), { timeoutMs: 60_000 })).toMatchObject({
     status: 'success',
   });
   await waitFor(() => worker.activeCount === 0, { message: 'nothing is in hand' });
@@ -220,7 +220,7 @@ test('a worker that has lost its turn to another appends nothing to the tape; it
     usage: { input_tokens: 17 },
   });
   released.get(turnId)?.();
-  expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+  expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   const [entries] = await h.rows<{ n: number }>(
     "select count(*)::int as n from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id where e.turn_id = $1 and c.content::text like '%too late%'",
     [turnId],

@@ -123,7 +123,7 @@ describe('a circle that leads through batches', () => {
     await look(h);
     await h.worker({ targets: ['later'], sweepMs: 600_000 });
     for (const root of Object.values(roots))
-      expect(await h.runtime.waitForTurn(root, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+      expect(await h.runtime.waitForTurn(root, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     const failed = (await callsOf(h)).filter(({ status }) => status === 'failed');
     expect(failed).toMatchObject([
       { id: youngest?.id, error: { code: 'delegation_cycle', details: { batch_id: expect.any(String) } } },
@@ -174,7 +174,7 @@ describe('a circle that leads through batches', () => {
     const youngest = (await callsOf(h)).at(-1);
     await look(h);
     for (const root of Object.values(roots))
-      expect(await h.runtime.waitForTurn(root, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+      expect(await h.runtime.waitForTurn(root, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect((await callsOf(h)).filter(({ status }) => status === 'failed')).toMatchObject([
       { id: youngest?.id, error: { code: 'delegation_cycle' } },
     ]);

@@ -124,7 +124,7 @@ const ended = (turnIds: readonly TurnId[]) =>
     async () =>
       (await rows('select from boxcar.turns where id = any ($1) and ended_at is null', [turnIds])).length ===
       0,
-    { message: 'all turns have ended', deadlineMs: 50_000 },
+    { message: 'all turns have ended', deadlineMs: 60_000 },
   );
 
 const successes = async (turnIds: readonly TurnId[]): Promise<number> =>

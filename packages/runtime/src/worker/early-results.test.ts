@@ -90,7 +90,7 @@ describe('a result that arrives while another call of its step runs', () => {
     expect(await callsOf(turnId)).toEqual(PAID);
     expect(await resultsOf(turnId)).toEqual([]);
     slow.open();
-    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect(await resultsOf(turnId)).toEqual(RESULTS);
     await checkInvariants(h.database.pool);
   });
@@ -107,7 +107,7 @@ describe('a result that arrives while another call of its step runs', () => {
     await first.close({ graceMs: 0 });
     slow.open();
     await h.worker();
-    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect(await resultsOf(turnId)).toEqual(RESULTS);
     expect(paid).toHaveLength(1);
     await checkInvariants(h.database.pool);
@@ -121,7 +121,7 @@ test('results that arrive together are recorded by the statement that opens the 
   const { launch } = await calling(h, open);
   await h.worker({ sweepMs: 3_600_000, heartbeatMs: 3_600_000, leaseMs: 3_600_000 });
   const runOne = async (): Promise<void> => {
-    await h.runtime.waitForTurn(await launch(), { timeoutMs: 20_000 });
+    await h.runtime.waitForTurn(await launch(), { timeoutMs: 60_000 });
   };
   await runOne();
   const statements = await statementsOf(h.database, runOne);

@@ -51,7 +51,7 @@ async function play(
     instruction: 'go',
     ...args,
   })) as { turn_id: TurnId };
-  const ended = await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+  const ended = await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
   const rows = await h.rows<{ name: string; content: { status: string; error?: ErrorBody } }>(
     `select k.name, c.content from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id
      where k.turn_id = $1 order by k.step, k.ordinal`,

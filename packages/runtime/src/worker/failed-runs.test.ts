@@ -56,7 +56,7 @@ const hurryUntil = <T>(isDone: () => Promise<T>, message: string) =>
       await hurry();
       return isDone();
     },
-    { message, deadlineMs: 25_000, intervalMs: 50 },
+    { message, deadlineMs: 60_000, intervalMs: 50 },
   );
 const ended = (turnId: TurnId) =>
   hurryUntil(async () => {

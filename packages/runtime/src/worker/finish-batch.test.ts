@@ -115,7 +115,7 @@ describe('a batch that is due when its process has died', () => {
     // It had come as far as this.
     await closeBatch(h.runtime.pool, batchId, 'fail_fast');
     await sweep();
-    expect(await h.runtime.waitForBatch(batchId, { timeoutMs: 20_000 })).toMatchObject({
+    expect(await h.runtime.waitForBatch(batchId, { timeoutMs: 60_000 })).toMatchObject({
       status: 'failed',
       results: [{ status: 'canceled' }, { status: 'canceled' }, { status: 'canceled' }],
     });

@@ -92,7 +92,7 @@ async function payer(
           );
           return rows[0];
         },
-        { message: 'the turn has ended', deadlineMs: 20_000 },
+        { message: 'the turn has ended', deadlineMs: 60_000 },
       ),
     [Symbol.asyncDispose]: async () => {
       await worker.close({ graceMs: 1_000 });
@@ -117,7 +117,7 @@ test.each(['turn.interrupted', 'turn.result_not_recorded'])(
       pay: () => proxy.cut(),
     });
     const turnId = await one.launch();
-    await waitFor(() => one.log.some((line) => line.event === event), { message: event, deadlineMs: 20_000 });
+    await waitFor(() => one.log.some((line) => line.event === event), { message: event, deadlineMs: 60_000 });
     await proxy.restore();
     expect(await one.endOf(turnId)).toEqual({ status: 'success', calls: ['success'] });
     expect(one.paid).toEqual([turnId]);
@@ -182,7 +182,7 @@ test('a recorded result whose answer was lost in a long outage is no evidence', 
     async () =>
       (await database.pool.query('select from boxcar.turns where id = $1 and epoch > 1', [turnId]))
         .rowCount === 1,
-    { message: 'the turn is handed back', deadlineMs: 40_000 },
+    { message: 'the turn is handed back', deadlineMs: 60_000 },
   );
   const { rows } = await database.pool.query('select status from boxcar.tool_calls where turn_id = $1', [
     turnId,
@@ -221,7 +221,7 @@ test.each(['40001', '53200', 'P0001'])(
         );
         return found.length > 0 ? found : undefined;
       },
-      { message: 'the turn has failed', deadlineMs: 40_000 },
+      { message: 'the turn has failed', deadlineMs: 60_000 },
     );
     expect(rows[0]?.error).toMatchObject({
       message: expect.stringContaining('this result is poison'),

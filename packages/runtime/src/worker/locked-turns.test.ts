@@ -35,7 +35,7 @@ async function timeOf(h: Harness, count: number): Promise<number> {
   const startedAt = performance.now();
   await waitFor(async () => (await succeeded(h)) === count, {
     message: `${count} have ended`,
-    deadlineMs: 40_000,
+    deadlineMs: 60_000,
     intervalMs: 20,
   });
   return performance.now() - startedAt;
@@ -79,7 +79,7 @@ test('a turn is committed although more turns are locked than there are places f
   const ids: TurnId[] = [];
   for (let n = 0; n < 6; n += 1) ids.push(await launch(h));
   const [free, ...locked] = ids as [TurnId, ...TurnId[]];
-  await waitFor(() => gates.size === 6, { message: 'all models are asked', deadlineMs: 20_000 });
+  await waitFor(() => gates.size === 6, { message: 'all models are asked', deadlineMs: 60_000 });
   const stranger = await lock(h, locked);
   const waiting = () =>
     h.rows(
@@ -147,7 +147,7 @@ async function gated(profile: { readonly script: readonly object[]; readonly too
   return {
     h,
     gates,
-    allWait: (n: number) => waitFor(() => gates.size === n, { message: 'all wait', deadlineMs: 20_000 }),
+    allWait: (n: number) => waitFor(() => gates.size === n, { message: 'all wait', deadlineMs: 60_000 }),
     open: () => {
       for (const [turnId, settle] of gates) {
         gates.delete(turnId);

@@ -55,7 +55,7 @@ async function outcomesOf(name: string, script: readonly JsonValue[], rest: obje
     profile_name: name,
     instruction: 'go',
   })) as unknown as TurnResult;
-  expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+  expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   return callsOf(turn_id);
 }
 
@@ -149,7 +149,7 @@ it('a delegation that goes round in a circle is stopped where it would begin aga
     profile_name: 'ping',
     instruction: 'solve it',
   })) as unknown as TurnResult;
-  expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+  expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   const turns = await h.rows<{ id: string; depth: number }>(
     'select t.id, t.depth from boxcar.turns t join boxcar.turns r on r.run_id = t.run_id where r.id = $1 order by t.depth',
     [turn_id],

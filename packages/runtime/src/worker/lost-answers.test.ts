@@ -91,7 +91,7 @@ test('whichever answer of the database is lost, a turn continues by itself, and 
         await sweepHandedBack();
         return (await database.pool.query('select from boxcar.turns where ended_at is null')).rowCount === 0;
       },
-      { message: 'every turn has ended', deadlineMs: 20_000, intervalMs: 5 },
+      { message: 'every turn has ended', deadlineMs: 60_000, intervalMs: 5 },
     );
     await waitFor(() => proxy.quietMs > 5, { message: 'nothing is under way', intervalMs: 1 });
     return turnId;
@@ -319,6 +319,6 @@ describe('a turn that waits continues by itself when the answer is lost to', () 
     proxy.arm({ at: { text: 'commit', nth: 1 }, when: 'after', scope: 'connection' });
     await act(of, { turnId, runId: state.run_id, childId: state.child_id, call: open });
     expect(proxy.struck).toBe('commit');
-    expect(await own.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+    expect(await own.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
   });
 });

@@ -72,7 +72,7 @@ async function start(h: Harness, profile: string, rest: JsonObject = {}): Promis
   return (receipt as { turn_id: TurnId }).turn_id;
 }
 const end = (h: Harness, turnId: TurnId): Promise<TurnResult> =>
-  h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+  h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 const waits = (h: Harness) =>
   h.rows<{ turn_id: TurnId; kind: string; detail: JsonObject; in_ms: number }>(
     'select turn_id, kind, detail, extract(epoch from due_at - now())::float8 * 1000 as in_ms from boxcar.waits order by created_at',
@@ -213,12 +213,12 @@ describe('a turn that waits for its next try', () => {
       });
       const { turn_id: turnId } = receipt as { turn_id: TurnId };
       const count = async (): Promise<number> => (await pool.query('select from boxcar.waits')).rows.length;
-      await waitFor(async () => (await count()) === 1, { deadlineMs: 20_000, message: 'the turn waits' });
+      await waitFor(async () => (await count()) === 1, { deadlineMs: 60_000, message: 'the turn waits' });
       await child.kill('SIGKILL');
       const worker = await createWorker(submitter.runtime, { sweepMs: 50 });
       // Its hour has passed.
       await pool.query("update boxcar.waits set due_at = now() - interval '1 second'");
-      const ended = await submitter.runtime.waitForTurn(turnId, { timeoutMs: 20_000 });
+      const ended = await submitter.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
       expect(ended).toMatchObject({ status: 'success', result: 'done' });
       await worker.close();
       await checkInvariants(pool);

@@ -55,7 +55,7 @@ async function run(profile: string, args: Record<string, JsonValue> = {}): Promi
     instruction: 'Read all files.',
     ...args,
   })) as { turn_id: TurnId };
-  return { ...(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })), turn_id };
+  return { ...(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })), turn_id };
 }
 
 async function play(script: readonly JsonValue[], rest: Record<string, unknown> = {}): Promise<Ended> {
@@ -314,7 +314,7 @@ describe('a turn whose prompt was too long', () => {
       instruction: 'Read it.',
       context_box_id: boxed?.box_id ?? '',
     })) as { turn_id: TurnId };
-    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({ result: 'done' });
+    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
   });
 
   test('is not taken for one whose agent gave an anchor of its own that name', async () => {
@@ -449,7 +449,7 @@ test('the next turn of the agent reads on from there, and may expand what the on
     target_ref: first.agent_id,
     instruction: 'next',
   })) as { turn_id: TurnId };
-  const next = await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+  const next = await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
   expect(next.status).toBe('success');
   expect(JSON.parse(String(next.result))).toMatchObject({
     type: 'tool.result',
@@ -492,7 +492,7 @@ test('a reminder is given once, also when another worker goes on; a call that wa
   await waitFor(() => own.requests.length > 0, { message: 'the model is asked' });
   await first.close({ graceMs: 0 });
   await other.worker();
-  expect(await other.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })).toMatchObject({
+  expect(await other.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({
     status: 'success',
   });
   const reminders = own
@@ -541,7 +541,7 @@ describe('a turn whose tape grows whenever its prompt is measured', () => {
     const { turn_id, agent_id } = submitted as { turn_id: TurnId; agent_id: string };
     agentId = agent_id;
     await own.worker();
-    const turn = await own.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    const turn = await own.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     const entries = await own.rows<Written & { content: JsonValue }>(
       `select e.position, e.kind, e.anchor_name as name, c.content from boxcar.turns t join boxcar.tape_entries e on e.box_id = t.output_box_id
          left join boxcar.cards c on c.id = e.card_id where t.id = $1 order by e.position`,

@@ -15,7 +15,7 @@ import { createWorker, type WorkerOptions } from './worker.js';
 
 /** No lease ends within a test: what is taken over was taken because a peer saw its holder die. */
 const LONG: WorkerOptions = { leaseMs: 600_000, heartbeatMs: 200, sweepMs: 100, lostRingMs: 300 };
-const BY_ITSELF = { deadlineMs: 30_000 };
+const BY_ITSELF = { deadlineMs: 60_000 };
 /** A process first compiles its code, which takes a long time on a busy machine. Nothing is promised about that time. */
 const STARTS = { deadlineMs: 90_000 };
 
@@ -179,7 +179,7 @@ test('a worker whose direct connection alone is broken refutes the suspicion, ke
     }
     expect(proxy.brokenCount).toBeGreaterThanOrEqual(2);
     release();
-    expect(await opened.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 10_000 })).toMatchObject({
+    expect(await opened.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 })).toMatchObject({
       status: 'success',
       result: 'kept',
     });

@@ -108,7 +108,7 @@ describe('a failed call of a provider ends the turn with its code:', () => {
       profile_name: 'expert',
       instruction: 'go',
     })) as { turn_id: string };
-    const end = await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 });
+    const end = await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
     expect(end).toMatchObject({ status, error: { code, details: { model: 'openai-compatible:local' } } });
     const events = await h.rows(`select status from boxcar.turns`);
     expect(events).toEqual([{ status }]);

@@ -199,7 +199,7 @@ describe.each(['in process', ...queueBackends()] as const)('a worker with rings 
     expect(held).toEqual([long, ...others]);
     letGo();
     for (const turnId of [long, ...others])
-      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({
+      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({
         status: 'success',
       });
     await checkInvariants(h.database.pool);
@@ -232,7 +232,7 @@ describe.each(['in process', ...queueBackends()] as const)('a worker with rings 
     await waitFor(() => held.includes(last), { message: 'the last turn runs' });
     letGo();
     for (const turnId of [large, ...others, last])
-      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     await checkInvariants(h.database.pool);
   });
 
@@ -254,7 +254,7 @@ describe.each(['in process', ...queueBackends()] as const)('a worker with rings 
       expect(worker.activeCount).toBe(1);
     }
     letGo();
-    for (const turnId of all) await h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 });
+    for (const turnId of all) await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
     // The first turn of the other target waits for two ends at most, and the second for two more.
     const places = gpu.map((turnId) => held.indexOf(turnId));
     expect(places[0]).toBeLessThanOrEqual(2);

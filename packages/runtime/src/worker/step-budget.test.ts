@@ -60,7 +60,7 @@ async function launch(profile: string, budget?: object): Promise<Launched> {
   ]);
   return { turnId: receipt.turn_id, runId: row?.run_id ?? '' };
 }
-const end = (turnId: string): Promise<TurnResult> => h.runtime.waitForTurn(turnId, { timeoutMs: 10_000 });
+const end = (turnId: string): Promise<TurnResult> => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 const count = async (table: string): Promise<number> =>
   (await h.rows<{ n: number }>(`select count(*)::int as n from boxcar.${table}`))[0]?.n ?? -1;
 const check = () => checkInvariants(h.database.pool, { isSettled: false });
@@ -422,7 +422,7 @@ it('an attempt whose answer was lost is charged with what was reserved for it, o
   await waitFor(async () => lost === 1, { message: 'the model was asked' });
   await first.close({ graceMs: 0 });
   await other.worker();
-  expect(await other.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 10_000 })).toMatchObject({
+  expect(await other.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 })).toMatchObject({
     status: 'success',
   });
   expect(lost).toBe(1);

@@ -171,12 +171,12 @@ describe('a row that a sweep cannot handle', () => {
     const now = new Date(Date.now() + 3_001_000);
     await sweepUntilNoted(h, createSweeper(h), now);
     for (const turnId of good)
-      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+      expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect(await statusOf(h, bad)).toBe('suspended');
     expect(await listDeadLetters(h.database.pool, 10)).toMatchObject([{ kind: 'due_waits', row_id: bad }]);
     await cure(h, 'turns');
     await createSweeper(h).sweep({ now: new Date(now.getTime() + 3_000) });
-    expect(await h.runtime.waitForTurn(bad, { timeoutMs: 20_000 })).toMatchObject({ status: 'success' });
+    expect(await h.runtime.waitForTurn(bad, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     await checkInvariants(h.database.pool);
   });
 
@@ -343,7 +343,7 @@ describe('a circle of waits over two runs', () => {
       'select id from boxcar.tool_calls order by created_at desc, id desc limit 1',
     );
     await createSweeper(h).sweep({ now: new Date(Date.now() + 6_000) });
-    const ends = await Promise.all(roots.map((root) => h.runtime.waitForTurn(root, { timeoutMs: 10_000 })));
+    const ends = await Promise.all(roots.map((root) => h.runtime.waitForTurn(root, { timeoutMs: 60_000 })));
     expect(ends.map(({ status }) => status)).toEqual(['success', 'success']);
     const calls = await h.rows<{ id: string; status: string; content: string }>(
       'select k.id, k.status, c.content::text from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id',
@@ -387,7 +387,7 @@ test('the tenth worker lost at a step is the end of a turn; any number of attemp
   expect(await statusOf(h, eight)).toBe('dispatched');
   await h.worker();
   const ends = await Promise.all(
-    [nine, eight, failing, patient].map((turnId) => h.runtime.waitForTurn(turnId, { timeoutMs: 20_000 })),
+    [nine, eight, failing, patient].map((turnId) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })),
   );
   expect(ends).toMatchObject([
     { status: 'failed', error: { code: 'attempts_exhausted' } },
@@ -573,7 +573,7 @@ describe('a row that another session has locked', () => {
     await sweeper.sweep({ now: new Date(Date.now() + 61_000) });
     await waitFor(() => h.log.some(({ event }) => event === 'sweep.row_locked'), {
       message: 'the sweep gives up',
-      deadlineMs: 40_000,
+      deadlineMs: 60_000,
     });
     await stranger.end();
     await sweeper.stop();

@@ -53,7 +53,7 @@ async function run(profile: string, rest: Record<string, JsonValue> = {}): Promi
     instruction: 'go',
     ...rest,
   })) as { turn_id: TurnId };
-  return { ...(await h.runtime.waitForTurn(turn_id, { timeoutMs: 20_000 })), turn_id };
+  return { ...(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })), turn_id };
 }
 /** Runs a turn of a profile made for it. */
 async function play(script: readonly JsonValue[], rest: Record<string, unknown> = {}): Promise<Ended> {
@@ -731,7 +731,7 @@ describe('a parent', () => {
     const child = await h.rows<{ id: TurnId }>('select id from boxcar.turns where parent_turn_id = $1', [
       boss.turn_id,
     ]);
-    expect(await h.runtime.waitForTurn(child[0]?.id ?? '', { timeoutMs: 20_000 })).toMatchObject({
+    expect(await h.runtime.waitForTurn(child[0]?.id ?? '', { timeoutMs: 60_000 })).toMatchObject({
       status: 'timeout',
       result: { error: { code: 'deadline_exceeded' } },
     });

@@ -17,7 +17,7 @@ test('the watchdog of a process hands back the turns of all its workers before i
   for (let n = 0; n < 4; n++) await launch('rest');
   await waitFor(async () => (await h.rows('select from boxcar.tool_calls')).length === 4, {
     message: 'the other worker runs its turns',
-    deadlineMs: 30_000,
+    deadlineMs: 60_000,
   });
   await launch('spin');
   expect(await child.exited).toEqual({ code: 4, signal: null });

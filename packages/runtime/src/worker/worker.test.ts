@@ -19,7 +19,7 @@ describe('a turn', () => {
       profile_name: 'writer',
       instruction: 'world',
     })) as { turn_id: string };
-    const end = await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 10_000 });
+    const end = await h.runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 });
     expect(end).toMatchObject({ status: 'success', result: 'Hello world' });
   });
 
@@ -277,7 +277,7 @@ test('a worker keeps what it has claimed while the answer to the claim is under 
     }
     expect(await turn()).toEqual({ status: 'running', epoch: 1 });
     await proxy.restore();
-    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 10_000 })).toMatchObject({ status: 'success' });
+    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect(await turn()).toEqual({ status: 'success', epoch: 1 });
   } finally {
     await proxy.restore();
