@@ -45,7 +45,7 @@ export type QueueTool = z.infer<typeof queueToolSchema>;
 type QueueToolInput = z.input<typeof queueToolSchema>;
 
 /** An entry of a profile's `tools`: a name, or a queue tool; findings point into the object, not at a union. */
-export const toolEntrySchema = z
+const toolEntrySchema = z
   .custom<string | QueueToolInput>(
     (value) => typeof value === 'string' || isJsonObject(value),
     'must be a name, or an object that declares a queue tool',
@@ -82,7 +82,7 @@ export const toolNames = (profile: { readonly tools: readonly (string | QueueToo
   profile.tools.map(toolNameOf);
 
 /** Names that mean two things: declared twice, or declared and listed. By the index of the later entry. */
-export function findNameClashes(tools: readonly (string | QueueTool)[]): { index: number; name: string }[] {
+function findNameClashes(tools: readonly (string | QueueTool)[]): { index: number; name: string }[] {
   const seen = new Map<string, boolean>();
   return tools.flatMap((entry, index) => {
     const name = toolNameOf(entry);
