@@ -82,7 +82,9 @@ function print(report: SoakReport): void {
   const ends = Object.entries(report.ended).map(([status, n]) => `${n} ${status}`);
   const broken = report.promises.filter((promise) => promise.broken.length > 0);
   console.log(`seed ${report.seed}, ${report.seconds} s\n\nwhat struck\n${lines.join('\n')}\n`);
-  console.log(`${report.accepted} turns accepted (${report.repeated} submissions made again)`);
+  console.log(
+    `${report.accepted} turns accepted (${report.repeated} submissions made again), ${report.purged} runs purged`,
+  );
   console.log(`with their children: ${ends.join(', ')}\n`);
   const held = Object.entries(report.longestMs)
     .sort(([a], [b]) => a.localeCompare(b))

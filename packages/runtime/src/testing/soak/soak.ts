@@ -5,7 +5,8 @@
  * S2  A tool that may run once ran once at most. The invariants hold. No worker ends by itself.
  * S3  While one process is killed, stopped or cut off, the others continue: turns that are submitted meanwhile end within
  *     the lease plus 2 s, or within 12 s if that process is a caller.
- * S4  The same seed chooses the same load and the same faults; their effects depend on the machine.
+ * S4  Runs are purged a while after their end, under this load. What they came to is checked before.
+ * S5  The same seed chooses the same load and the same faults; their effects depend on the machine.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { tryParseId } from '@boxcar/kernel';
@@ -24,6 +25,7 @@ import { Fleet } from './fleet.js';
 import { type Accepted, Load } from './load.js';
 import { Others } from './others.js';
 import type { SoakPlace } from './place.js';
+import { Purger } from './purger.js';
 import { createRandom } from './random.js';
 
 const WORKERS = 3;
@@ -55,7 +57,9 @@ export interface SoakReport {
   readonly accepted: number;
   /** Submissions made again because the database was away. */
   readonly repeated: number;
-  /** Turns, those of children included, by how they ended. */
+  /** Runs that were purged. */
+  readonly purged: number;
+  /** Turns that were not purged, those of children included, by how they ended. */
   readonly ended: Readonly<Record<string, number>>;
   /** What was promised, and what broke it; an empty list means that it held. */
   readonly promises: readonly { readonly promise: string; readonly broken: readonly string[] }[];
@@ -70,6 +74,8 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
   // What checks, and what the tools write, takes no way that faults stand in.
   const observer = createPool({ connectionString: place.databaseUrl, max: 2, applicationName: 'observer' });
   // Its connection is affected by faults of all processes, and by no fault of one process.
+  const purging = createPool({ connectionString: place.databaseUrl, max: 2, applicationName: 'purger' });
+  const purger = new Purger(purging, (accepted) => findWrong(observer, accepted));
   const opened = openRuntime({ ...urls, model: createModelRouter({}) });
   const outside = serveOutside(place);
   const fleet = new Fleet({ ...urls, effectsUrl: place.databaseUrl });
@@ -126,7 +132,11 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
         );
       }
     };
-    await Promise.all([strike(), ...Array.from({ length: SUBMITTERS }, submit)]);
+    await Promise.all([
+      strike(),
+      purger.run(() => running.accepted, isOn),
+      ...Array.from({ length: SUBMITTERS }, submit),
+    ]);
     const faultsEndedAt = performance.now();
     await postgres.restore();
     await redis?.restore();
@@ -146,7 +156,11 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
       },
       {
         promise: 'what ended well ended with what was asked for',
-        broken: await findWrong(observer, running.accepted),
+        broken: await findWrong(observer, purger.unchecked(running.accepted)),
+      },
+      {
+        promise: 'a purge beside it does its work, and removes nothing that is wrong',
+        broken: purger.broken,
       },
       { promise: 'a tool that may run once ran once at most', broken: await findRepeated(observer) },
       ...(await inspectInvariants(observer, { isSettled: failures.length === 0 })).map(
@@ -163,6 +177,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
       longestMs: others.longestMs,
       accepted: running.accepted.length,
       repeated: submitters.repeated,
+      purged: purger.removed,
       ended: await countEnds(observer),
       promises,
       ok: promises.every(({ broken }) => broken.length === 0),
@@ -174,6 +189,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
     await watch.end();
     await outside.close();
     await opened.close();
+    await purging.end();
     await observer.end();
     await postgres.close();
     await redis?.close();
