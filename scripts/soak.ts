@@ -83,7 +83,7 @@ function print(report: SoakReport): void {
   const broken = report.promises.filter((promise) => promise.broken.length > 0);
   console.log(`seed ${report.seed}, ${report.seconds} s\n\nwhat struck\n${lines.join('\n')}\n`);
   console.log(
-    `${report.accepted} turns accepted (${report.repeated} submissions made again), ${report.erased} turns erased`,
+    `${report.accepted} turns accepted (${report.repeated} submissions made again), ${report.erased} turns erased, ${report.purged} runs purged`,
   );
   console.log(`with their children: ${ends.join(', ')}\n`);
   const held = Object.entries(report.longestMs)

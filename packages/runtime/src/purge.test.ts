@@ -631,6 +631,33 @@ describe('while a purge runs', () => {
     await play('child', { context_box_id: old.output_box_id });
   });
 
+  test('nothing new can refer to a box that is gone, with its mark, after it was read', async () => {
+    const old = await play('child');
+    const other = await play('child');
+    const { client } = await open();
+    // A tape is read before it goes, and referred to when it is gone.
+    await client.query('select from boxcar.boxes where id = $1', [old.output_box_id]);
+    const before = await now();
+    await h.rows("update boxcar.turns set ended_at = 'infinity' where id = $1", [other.turn_id]);
+    expect((await purge({ before })).removed.runs).toBe(1);
+    const refused = { code: 'BX002', message: expect.stringContaining(old.output_box_id) };
+    const refer = [
+      `insert into boxcar.boxes (id, project_id, kind, card_ids, card_tokens, segments, card_count, token_estimate)
+       select gen_random_uuid(), project_id, 'context', '{}', '{}', json_build_array(json_build_object('rule', 'inherit', 'source', '${old.output_box_id}', 'from', 1, 'to', 1, 'count', 1, 'tokens', 0)), 1, 0
+       from boxcar.boxes where id = '${other.output_box_id}'`,
+      `insert into boxcar.grants (project_id, agent_id, box_id, mode, source)
+       select project_id, owner_agent_id, '${old.output_box_id}', 'read', owner_agent_id from boxcar.boxes where id = '${other.output_box_id}'`,
+    ];
+    for (const text of refer) {
+      await client.query('savepoint s');
+      await expect(client.query(text)).rejects.toMatchObject(refused);
+      await client.query('rollback to savepoint s');
+    }
+    await client.query('rollback');
+    client.release();
+    await h.rows('update boxcar.turns set ended_at = now() where id = $1', [other.turn_id]);
+  });
+
   test('a turn that is collected meanwhile keeps its run', async () => {
     const old = await play('child');
     const before = await now();

@@ -347,8 +347,8 @@ describe('deadlines', () => {
     const ended = await world.running({ profile, holder, deadlineMs: 1_000 });
     await commitSteps(world.pool, [await world.commit(ended, { end: 'success' })]);
     await world.running({ profile, holder });
-    const running = await world.running({ profile, holder, deadlineMs: 60_000 });
-    const dispatched = await world.submit({ profile, deadlineMs: 60_000 });
+    const running = await world.running({ profile, holder, deadlineMs: 30_000 });
+    const dispatched = await world.submit({ profile, deadlineMs: 20_000 });
     const queued = await world.submit({ profile, reuse: running, deadlineMs: 10_000 });
     const found = async (seconds: number) =>
       (await findOverdueTurns(world.pool, { ...later(seconds), limit })).map(({ turn_id }) => turn_id);

@@ -15,7 +15,7 @@ import { type Client, Refused, type Scenario } from './scenario.js';
 import type { Scenes } from './scenes.js';
 import { openStage } from './stage.js';
 
-const SOON = { deadlineMs: 60_000 };
+const SOON = { deadlineMs: 20_000 };
 
 export interface DoorRun {
   readonly backend: TestBackend;

@@ -20,7 +20,7 @@ export const watcherOf = (pool: pg.Pool): Watcher => ({
   until: (statement) =>
     waitFor(async () => (await pool.query<Record<string, JsonValue>>(statement)).rows[0], {
       message: `there is a row of: ${statement}`,
-      deadlineMs: 60_000,
+      deadlineMs: 30_000,
       intervalMs: 5,
     }),
 });

@@ -16,7 +16,7 @@ import { type Cast, castOf, type Scenario } from './scenario.js';
 import { Scenes } from './scenes.js';
 import { openStage, type Stage } from './stage.js';
 
-const SOON = { deadlineMs: 60_000 };
+const SOON = { deadlineMs: 20_000 };
 
 export interface RaceReport {
   /** Model calls and runs of tools in which the turn changed hands. */

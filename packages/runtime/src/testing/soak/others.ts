@@ -1,5 +1,6 @@
 /** Checks that turns of other processes end in time while one process is stopped, killed or cut off. */
 import { setTimeout as delay } from 'node:timers/promises';
+import { KernelError } from '@boxcar/kernel';
 import type { Runtime } from '../../runtime.js';
 import type { Pace } from '../stops/pace.js';
 import { turnIdOf } from './load.js';
@@ -37,7 +38,10 @@ export class Others {
       { profile_name: 'plain', instruction: `beside ${this.#count}` },
       { idempotencyKey: `beside-${this.#count}` },
     );
-    await this.#runtime.waitForTurn(turnIdOf(receipt), { timeoutMs: RECOVERY_MS });
+    // It may have been purged before its end was seen.
+    await this.#runtime.waitForTurn(turnIdOf(receipt), { timeoutMs: RECOVERY_MS }).catch((error: unknown) => {
+      if (!(error instanceof KernelError) || error.code !== 'not_found') throw error;
+    });
     return performance.now() - startedAt - (this.#pace.lostByNowMs - lostBefore);
   }
 

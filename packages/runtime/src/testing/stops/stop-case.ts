@@ -22,7 +22,7 @@ import type { Beside, StopPlan } from './stop-plan.js';
 /** The promised time for the others to continue after a worker or a caller has stopped. */
 const LIMITS_MS = { worker: LEASE_MS + 2_000, caller: 12_000 } as const;
 /** The time for everything to end after the wake-up. */
-const WAKE = { deadlineMs: 60_000, intervalMs: 10 };
+const WAKE = { deadlineMs: 30_000, intervalMs: 10 };
 const LOOK_MS = 10;
 
 export const BYSTANDERS = [
