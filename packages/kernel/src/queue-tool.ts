@@ -81,7 +81,7 @@ export const toolNames = (profile: { readonly tools: readonly (string | QueueToo
   profile.tools.map(toolNameOf);
 
 /** Names that mean two things: declared twice, or declared and listed. By the index of the later entry. */
-export function findNameClashes(tools: readonly (string | QueueTool)[]): { index: number; name: string }[] {
+function findNameClashes(tools: readonly (string | QueueTool)[]): { index: number; name: string }[] {
   const seen = new Map<string, boolean>();
   return tools.flatMap((entry, index) => {
     const name = toolNameOf(entry);
