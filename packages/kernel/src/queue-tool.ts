@@ -44,26 +44,24 @@ export const queueToolSchema = z.strictObject({
 export type QueueTool = z.infer<typeof queueToolSchema>;
 type QueueToolInput = z.input<typeof queueToolSchema>;
 
-/** An entry of a profile's `tools`: a name, or a queue tool; findings point into the object, not at a union. */
-const toolEntrySchema = z
-  .custom<string | QueueToolInput>(
-    (value) => typeof value === 'string' || isJsonObject(value),
-    'must be a name, or an object that declares a queue tool',
-  )
-  .transform((entry, context): string | QueueTool => {
-    const parsed = typeof entry === 'string' ? nameSchema.safeParse(entry) : queueToolSchema.safeParse(entry);
-    if (parsed.success) return parsed.data;
-    for (const { path, message } of parsed.error.issues) context.addIssue({ code: 'custom', path, message });
-    return z.NEVER;
-  });
+const toolEntryInput = z.custom<string | QueueToolInput>(
+  (value) => typeof value === 'string' || isJsonObject(value),
+  'must be a name, or an object that declares a queue tool',
+);
 
-type ToolEntryInput = z.input<typeof toolEntrySchema>;
+/** An entry of a profile's `tools`: a name, or a queue tool; findings point into the object, not at a union. */
+const toolEntrySchema = toolEntryInput.transform((entry, context): string | QueueTool => {
+  const parsed = typeof entry === 'string' ? nameSchema.safeParse(entry) : queueToolSchema.safeParse(entry);
+  if (parsed.success) return parsed.data;
+  for (const { path, message } of parsed.error.issues) context.addIssue({ code: 'custom', path, message });
+  return z.NEVER;
+});
 
 /** A profile's `tools`. Schemas that are too many to compile are refused before the first of them is compiled. */
 export const toolsSchema = z
-  .custom<ToolEntryInput[]>(Array.isArray, 'must be a list of tools')
+  .array(toolEntryInput)
   .superRefine((entries, context) => {
-    const schemas = entries.map((entry) => (isJsonObject(entry) ? entry.parameters : undefined));
+    const schemas = entries.map((entry) => (typeof entry === 'string' ? undefined : entry.parameters));
     const fault = findSchemasFault(schemas.filter(isJsonObject));
     if (fault !== undefined) context.addIssue({ code: 'custom', message: fault });
   })

@@ -6,6 +6,7 @@ import { endClient, statementTimeoutOf, unlimited } from './connection-limits.js
 import { run, statement, toDatabaseError, transaction } from './db.js';
 import { toRing } from './turns.js';
 import { readMissingRights } from './worker-rights.js';
+import { isWorker } from './workers.js';
 
 export interface ServerFacts {
   /** 180004 for 18.4. */
@@ -125,7 +126,7 @@ const WORK = `
     ${counted(`select t.id from boxcar.turns t where t.deadline_at < ${LATE} and t.deadline_at is not null and t.ended_at is null order by t.deadline_at`)} as overdue_turns,
     ${counted(`select k.id from boxcar.tool_calls k where k.deadline_at < ${LATE} and k.status = 'pending' order by k.deadline_at`)} as overdue_calls,
     ${counted(`select t.id from boxcar.turns t where t.status = 'running' and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${LATE})`)} as dead_leases,
-    ${counted('select w.id from boxcar.workers w where w.lease_until < now()')} as dead_workers,
+    ${counted(`select w.id from boxcar.workers w where w.lease_until < now() and ${isWorker('w')}`)} as dead_workers,
     (select coalesce(json_agg(json_build_object('schemaVersion', b.schema_version, 'workers', b.n) order by b.schema_version), '[]')
       from (select w.schema_version, count(*) as n from boxcar.workers w where w.lease_until > now() group by w.schema_version) b) as builds,
     ${counted('select w.id from boxcar.workers w where w.lease_until > now() and w.schema_version < (select max(v.min_compatible) from boxcar.schema_version v)')} as outdated_workers,

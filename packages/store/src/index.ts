@@ -489,9 +489,10 @@ export {
 } from './waits.js';
 export { grantWorkerRights } from './worker-rights.js';
 export {
+  announceDoor,
   findReady,
   giveUpLease,
-  isPrimitiveKnown,
+  lookUpPrimitive,
   type NewWorker,
   promote,
   purgeDeadWorkers,

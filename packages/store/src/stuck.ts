@@ -3,6 +3,7 @@ import type { TurnId, WaitFacts } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
 import { lostCause } from './dead-letters.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
+import { isWorker } from './workers.js';
 
 const READ_LIMIT = 1_000;
 const AHEAD_LIMIT = 1_000;
@@ -53,7 +54,7 @@ const FACTS = statement(`
     from (select distinct t.project_id from found f cross join lateral (select x.project_id from boxcar.turns x where x.id = f.id and x.status = 'queued' offset 0) t) g
       join boxcar.projects j on j.id = g.project_id where j.limits ? 'max_concurrent'
   )
-  select now() as at, (select count(*)::int from boxcar.workers w where w.lease_until > now()) as live_workers,
+  select now() as at, (select count(*)::int from boxcar.workers w where w.lease_until > now() and ${isWorker('w')}) as live_workers,
     (select count(*) > ${READ_LIMIT} from found) as has_more,
     (select coalesce(json_agg(json_build_object(
         'turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'agent', (select a.name from boxcar.agents a where a.id = t.agent_id), 'status', t.status,

@@ -13,8 +13,11 @@ import { type HeldAt, hasStatus, toRing } from './turns.js';
 export interface WorkerInfo {
   readonly hostname?: string;
   readonly pid?: number;
-  /** The names of the primitives that it knows. Absent: written by a build that did not say so. */
-  readonly primitives?: readonly string[];
+  /**
+   * The primitives that it knows: for each name a hash of the arguments that it takes, '' = not known. Older builds wrote a list of
+   * names, or nothing.
+   */
+  readonly primitives?: Readonly<Record<string, string>>;
 }
 
 export interface NewWorker {
@@ -50,13 +53,16 @@ export async function registerWorker(db: Queryable, worker: NewWorker): Promise<
   ]);
 }
 
+/** The row `alias` is a worker's: a door has no targets. */
+export const isWorker = (alias: string): string => `${alias}.targets <> '{}'`;
+
 const RENEW = statement(`
   update boxcar.workers u set lease_until = now() + $2 * interval '1 millisecond', locked_at = case when $3 then now() end where u.id = $1
   returning (select coalesce(json_agg(json_build_object('turnId', t.id, 'epoch', t.epoch)), '[]') from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
     array(select p.name from boxcar.providers p where ${IS_GATED}) as gated,
     (select max(v.min_compatible) from boxcar.schema_version v) as min_compatible,
     exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older,
-    exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id) as has_peers`);
+    exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id and ${isWorker('o')}) as has_peers`);
 
 export interface Renewal {
   /** The turns that the rows say it holds. */
@@ -108,14 +114,44 @@ export async function giveUpLease(db: Queryable, workerId: WorkerId): Promise<vo
   await run(db, GIVE_UP, [workerId]);
 }
 
+export interface NewDoor {
+  readonly id: WorkerId;
+  /** Unlike that of any worker; it locks nothing. */
+  readonly lockKey: string;
+  readonly leaseMs: number;
+  readonly info: WorkerInfo;
+  readonly schemaVersion: number;
+}
+
+const ANNOUNCE_DOOR = statement(`
+  insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info, schema_version)
+  values ($1, $2, now() + $3 * interval '1 millisecond', '{}', 1, $4, $5)
+  on conflict (id) do update set lease_until = excluded.lease_until, info = excluded.info`);
+
+/** Says that a door lives and which primitives it knows, for `leaseMs`. `removeWorker` takes it back. */
+export async function announceDoor(db: Queryable, door: NewDoor): Promise<void> {
+  const { id, lockKey, leaseMs, info, schemaVersion } = door;
+  await run(db, ANNOUNCE_DOOR, [id, lockKey, leaseMs, JSON.stringify(info), schemaVersion]);
+}
+
 // A worker of an older build does not say what it knows.
 const KNOWS = statement(`
-  select exists (select from boxcar.workers w where w.lease_until > now() and (w.info->'primitives' is null or w.info->'primitives' ? $1)) as is_known`);
+  select exists (select from boxcar.workers w where w.lease_until > now() and (w.info->'primitives' is null or w.info->'primitives' ? $1)) as is_known,
+    coalesce((select true from boxcar.workers w where w.lease_until > now() and w.info->'primitives'->>$1 not in ($2, '') limit 1), false) as is_other`);
 
-/** Whether a living worker may know this primitive. */
-export async function isPrimitiveKnown(db: Queryable, primitive: string): Promise<boolean> {
-  const [row] = await run<{ is_known: boolean }>(db, KNOWS, [primitive]);
-  return row?.is_known === true;
+/**
+ * What living workers and doors say of a primitive.
+ *
+ * @param hash - Of the arguments that the caller's own version of it takes; '' = not known.
+ * @returns `isKnown`: one may know it. `isOther`: one takes other arguments than the caller.
+ */
+export async function lookUpPrimitive(
+  db: Queryable,
+  primitive: string,
+  hash: string,
+): Promise<{ readonly isKnown: boolean; readonly isOther: boolean }> {
+  const [row] = await run<{ is_known: boolean; is_other: boolean }>(db, KNOWS, [primitive, hash]);
+  return { isKnown: row?.is_known === true, isOther: hash !== '' && row?.is_other === true };
 }
 
 const REMOVE = statement('delete from boxcar.workers where id = $1');

@@ -310,6 +310,82 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     expect([...second.events, ...third.events]).not.toContain('door.handed_back');
   });
 
+  test('a job is handed back while a process lives that only serves a door and knows its primitive', async () => {
+    await using backend = await testBackend(kind);
+    await using knows = program(backend);
+    const held = gate();
+    const release = gate();
+    knows.runtime.registerHandler('added', answering('added'));
+    knows.runtime.registerHandler(
+      'hold',
+      handlerOf(async () => {
+        held.open();
+        await release.opened;
+        return null;
+      }),
+    );
+    knows.serve(1);
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const holding = await queue.add('hold', DATA, { attempts: 1 });
+    await held.opened;
+    await waitFor(
+      async () => (await backend.database.pool.query('select from boxcar.workers')).rowCount === 1,
+      {
+        message: 'the door has said what it knows',
+      },
+    );
+    await using lacks = program(backend);
+    lacks.serve();
+    // The slot of the other door is taken.
+    const job = await queue.add('added', DATA, { attempts: 1 });
+    await waitFor(() => lacks.events.includes('door.handed_back'), { message: 'it is handed back' });
+    await lacks[Symbol.asyncDispose]();
+    release.open();
+    expect((await endOf(queue, holding)).failedReason).toBeUndefined();
+    const ended = await endOf(queue, job);
+    expect([ended.failedReason, ended.returnvalue]).toEqual([undefined, 'added']);
+    await knows[Symbol.asyncDispose]();
+    // Its row is gone with it.
+    await using late = program(backend);
+    late.serve();
+    expect((await endOf(queue, await queue.add('added', DATA, { attempts: 5 }))).failedReason).toMatch(
+      /^unknown_primitive: /,
+    );
+  });
+
+  test('a job whose arguments only another version of its primitive takes is handed back to that version', async () => {
+    await using backend = await testBackend(kind);
+    await using older = program(backend);
+    await using newer = program(backend);
+    older.runtime.registerHandler(
+      'paint',
+      handlerOf(async () => 'old'),
+    );
+    newer.runtime.registerHandler('paint', {
+      description: 'For tests.',
+      input: z.strictObject({ color: z.string().optional() }),
+      handle: async ({ color }: { color?: string | undefined }) => color ?? 'none',
+    });
+    older.serve();
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const add = (args: object): Promise<Job> =>
+      queue.add('paint', { ...DATA, arguments: args }, { attempts: 1 });
+    const refused = /^bad_request: .*color/;
+    // No other version lives.
+    expect((await endOf(queue, await add({ color: 'blue' }))).failedReason).toMatch(refused);
+    // Lives, but takes no job yet.
+    await newer.work();
+    const job = await add({ color: 'red' });
+    await waitFor(() => older.events.includes('door.handed_back'), { message: 'it is handed back' });
+    expect((await endOf(queue, await add({}))).returnvalue).toBe('old');
+    newer.serve();
+    await older[Symbol.asyncDispose]();
+    const ended = await endOf(queue, job);
+    expect([ended.failedReason, ended.returnvalue]).toEqual([undefined, 'red']);
+    // Neither version takes them, and only the newer one lives.
+    expect((await endOf(queue, await add({ colour: 'red' }))).failedReason).toMatch(/^bad_request: .*colour/);
+  });
+
   test('a job that waits for a turn is not failed by a door that does not know its primitive', async () => {
     await using backend = await testBackend(kind);
     await using knows = program(backend);
@@ -361,6 +437,14 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     }
   });
 });
+
+const gate = (): { readonly opened: Promise<void>; open(): void } => {
+  let open = (): void => undefined;
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  return { opened, open: () => open() };
+};
 
 /** Answers at once; `waiting` answers with the end of a turn. */
 const answering = (name: string): Handler =>

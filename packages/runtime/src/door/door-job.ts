@@ -1,9 +1,12 @@
-import { KernelError, sanitizeText, TOOL_NAME, toErrorBody } from '@boxcar/kernel';
-import { isOutside, isPrimitiveKnown, isTransient, toDatabaseError } from '@boxcar/store';
+import { isJsonObject, KernelError, sanitizeText, TOOL_NAME, toErrorBody } from '@boxcar/kernel';
+import { isOutside, isTransient, lookUpPrimitive, toDatabaseError } from '@boxcar/store';
 import { DelayedError, type Job, UnrecoverableError } from 'bullmq';
 import { z } from 'zod';
+import type { Handler } from '../handler.js';
 import type { Log } from '../log.js';
 import type { Runtime } from '../runtime.js';
+import { readInput } from '../submit/opening.js';
+import { argumentsHash } from './announced-door.js';
 import type { QueueDoor } from './queue-door.js';
 
 export const RETRY_MS = 1_000;
@@ -78,7 +81,7 @@ const handBackMs = (times: number): number => Math.min(250 * 2 ** times, 15_000)
 const progressSchema = z.object({ handed_back: z.int().min(0) });
 
 /**
- * Hands a job back whose primitive this process does not know, for a process that knows it; refuses every other job. How often
+ * Hands a job back whose primitive or arguments this process does not know, for a process that may know them; refuses every other job. How often
  * it was handed back is its progress in the queue.
  */
 export async function handBackOrRefuse(
@@ -108,11 +111,26 @@ export async function handBackOrRefuse(
 
 async function isKnownElsewhere(
   { handlers, pool }: Pick<Runtime, 'handlers' | 'pool'>,
-  { name }: Job,
+  { name, data }: Job,
   error: unknown,
 ): Promise<boolean> {
-  const isUnknown = error instanceof KernelError && error.code === 'unknown_primitive';
-  return isUnknown && !handlers.has(name) && TOOL_NAME.test(name) && (await isPrimitiveKnown(pool, name));
+  if (!(error instanceof KernelError) || isOutside(error) || !TOOL_NAME.test(name)) return false;
+  const handler = handlers.get(name);
+  if (handler === undefined)
+    return error.code === 'unknown_primitive' && (await lookUpPrimitive(pool, name, '')).isKnown;
+  return (
+    refusesArguments(handler, data) && (await lookUpPrimitive(pool, name, argumentsHash(handler))).isOther
+  );
+}
+
+function refusesArguments(handler: Handler, data: unknown): boolean {
+  if (!isJsonObject(data) || !isJsonObject(data.arguments)) return false;
+  try {
+    readInput(handler, data.arguments, undefined);
+    return false;
+  } catch (error) {
+    return error instanceof KernelError && error.code === 'bad_request' && !isOutside(error);
+  }
 }
 
 /** Trouble of ours delays the job; everything else fails it at once, `code: message` as the reason. */

@@ -5,8 +5,9 @@
  * Q2  Bad input and refusals fail the job at once, with `code: message` as the reason; an error on our side never does.
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
  *     If the kernel has given up the turn because its end cannot be written, the job fails with the cause.
- * Q4  A job of a primitive that this process does not know is handed back, at most 20 times, while a living worker knows it: a
- *     plugin may be in only some processes of a pool.
+ * Q4  A job of a primitive that this process does not know is handed back, at most 20 times, while a living worker or door knows it:
+ *     a plugin may be in only some processes of a pool. So is a job whose arguments this process refuses, while one that takes other
+ *     arguments lives: its plugin may be of another version.
  * Q5  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
  *     that a `cancel` that was put first stays first.
  * Q6  A job whose handler has held the event loop of its worker (`watchdog.ts`) is delivered again with back-off, and fails after the
@@ -33,6 +34,7 @@ import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
 import type { Accepted } from '../submit/options.js';
 import { notEnded } from '../turn-watcher.js';
+import { announce } from './announced-door.js';
 import { checkBlocked, noteIdOf } from './blocked-jobs.js';
 import {
   closable,
@@ -197,10 +199,15 @@ export function createQueueDoor(runtime: Runtime, queues: Queues, options: Queue
         log('warn', 'door.error', { error: error instanceof Error ? error.message : String(error) }),
     },
   );
+  const announced = announce(runtime);
   return closable(runtime, {
-    close: () => {
+    close: async () => {
       closing.abort();
-      return worker.close();
+      try {
+        await worker.close();
+      } finally {
+        await announced.close();
+      }
     },
   });
 }

@@ -62,6 +62,7 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import { Batcher, LOCKED } from '../batcher.js';
+import { primitiveHashes } from '../door/announced-door.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
 import { withinTime } from '../within-time.js';
@@ -422,7 +423,7 @@ export class Worker implements AsyncDisposable {
         targets: this.#options.targets,
         concurrency: this.#options.concurrency,
         leaseMs: this.#options.leaseMs,
-        info: { hostname: hostname(), pid: process.pid, primitives: [...this.#runtime.handlers.keys()] },
+        info: { hostname: hostname(), pid: process.pid, primitives: primitiveHashes(this.#runtime.handlers) },
         schemaVersion: this.#runtime.builds.build.schemaVersion,
       });
       if (this.#isClosing) {
