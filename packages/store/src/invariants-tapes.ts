@@ -43,11 +43,11 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'entry-has-card',
-    rule: 'every entry of a tape that should have a card has one, and it is of the project of the tape',
+    rule: 'every entry of a tape that should have a card has one, and it is of the project of the tape or the card that tapes begin with',
     when: 'always',
     broken: `select distinct e.box_id as id, 'names the card ' || e.card_id || ' at ' || e.position || ', which ' || case when c.id is null then 'does not exist' else 'is of another project' end as what
       from (${TAPES}) b join boxcar.tape_entries e on e.box_id = b.id and e.card_id is not null left join boxcar.cards c on c.id = e.card_id
-      where c.id is null or c.project_id <> b.project_id`,
+      where c.id is null or (c.project_id <> b.project_id and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id))`,
   },
   {
     name: 'fork-line',

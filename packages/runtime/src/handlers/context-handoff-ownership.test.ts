@@ -238,16 +238,15 @@ describe('a right that is taken away while it is used', () => {
 
 describe('a tape that was reset', () => {
   test('is named to its very end, although somebody appended while it was reset', async () => {
-    const { boxId, maker, helper } = await shared('grown');
+    const { boxId, maker } = await shared('grown');
     const makers = await tape(boxId, maker.agent_id);
-    const helpers = await tape(boxId, helper.agent_id);
     const client = await h.database.pool.connect();
     await client.query('begin');
     await client.query('select from boxcar.boxes where id = $1 for update', [boxId]);
     const waiting = (n: number) =>
       waitFor(async () => (await h.rows(BLOCKED)).length >= n, { message: `${n} wait for the lock` });
-    // Whoever waits first is served first.
-    const appended = helpers.append([says('the last word')]);
+    // Of statements that wait for the tape, the first is served first. Its owner appends by one statement.
+    const appended = makers.append([says('the last word')]);
     await waiting(1);
     const reset = makers.reset({ archive: true });
     await waiting(2);
