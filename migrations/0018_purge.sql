@@ -17,14 +17,6 @@ end $$;
 create trigger boxes_hold_cards after insert on boxcar.boxes
   for each row when (new.segments @? '$[*] ? (@.rule == "create_box")') execute function boxcar.hold_cards();
 
--- What the answer of an operation and its key name: an agent, a tape or box, a turn, a run, a batch. Purge finds by it the answers of operations
--- that have made no turn.
-create function boxcar.names_in(response json, idempotency_key text, awaited_batch_id uuid) returns text[] language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
-  select array_remove(array[
-    response->>'agent_id', response->>'output_box_id', response->>'box_id', response->>'boxId', response->>'context_box_id', response->>'turn_id', response->>'run_id',
-    awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then split_part(idempotency_key, ':', 2) end], null)
-$$;
-
 -- A box that is gone is not referred to. Its mark has gone with it, so who read the box before finds none. After the statement, whose
 -- transaction holds the lock of boxcar.refuse_purging by then: what exists now is not removed before it has ended.
 create function boxcar.refuse_missing() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$

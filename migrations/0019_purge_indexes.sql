@@ -3,8 +3,10 @@
 -- What refers to a card.
 create index concurrently if not exists boxes_listed on boxcar.boxes using gin (card_ids) with (fastupdate = off) where segments @? '$[*] ? (@.rule == "create_box")';
 create index concurrently if not exists tape_entries_card on boxcar.tape_entries (card_id) where card_id is not null;
--- Answers that name what is removed, of operations without turns.
-create index concurrently if not exists operations_named on boxcar.operations using gin (boxcar.names_in(response, idempotency_key, awaited_batch_id)) with (fastupdate = off) where made is null or made = '{}';
+-- Answers and keys that name what is removed, of operations without turns: an agent, a tape or box, a turn, a run, a batch. Cut, since an answer may say anything. An expression and
+-- not a function of ours, which a role that writes operations would need a right for.
+create index concurrently if not exists operations_named on boxcar.operations using gin ((array_remove(array[left(response->>'agent_id', 36), left(response->>'output_box_id', 36), left(response->>'box_id', 36), left(response->>'boxId', 36), left(response->>'context_box_id', 36), left(response->>'turn_id', 36), left(response->>'run_id', 36),
+    awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then left(split_part(idempotency_key, ':', 2), 36) end], null))) with (fastupdate = off) where made is null or made = '{}';
 -- What refers to a box, and who made it.
 create index concurrently if not exists boxes_sources on boxcar.boxes using gin (jsonb_path_query_array(segments, '$[*].source'), jsonb_path_query_array(segments, '$[*].via')) with (fastupdate = off) where segments @? '$[*].source';
 create index concurrently if not exists boxes_maker on boxcar.boxes (maker_agent_id) where maker_agent_id is not null;

@@ -195,17 +195,6 @@ exception when lock_not_available then
   return false;
 end $function$;
 
-CREATE OR REPLACE FUNCTION boxcar.names_in(response json, idempotency_key text, awaited_batch_id uuid)
- RETURNS text[]
- LANGUAGE sql
- IMMUTABLE PARALLEL SAFE
- SET search_path TO 'pg_catalog', 'pg_temp'
-AS $function$
-  select array_remove(array[
-    response->>'agent_id', response->>'output_box_id', response->>'box_id', response->>'boxId', response->>'context_box_id', response->>'turn_id', response->>'run_id',
-    awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then split_part(idempotency_key, ':', 2) end], null)
-$function$;
-
 CREATE OR REPLACE FUNCTION boxcar.purge_boxes(box_ids uuid[], card_ids uuid[])
  RETURNS void
  LANGUAGE plpgsql
@@ -1041,7 +1030,11 @@ CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_bat
 
 CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) WHERE (door_job_id IS NOT NULL);
 
-CREATE INDEX operations_named ON boxcar.operations USING gin (boxcar.names_in(response, idempotency_key, awaited_batch_id)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
+CREATE INDEX operations_named ON boxcar.operations USING gin (array_remove(ARRAY["left"((response ->> 'agent_id'::text), 36), "left"((response ->> 'output_box_id'::text), 36), "left"((response ->> 'box_id'::text), 36), "left"((response ->> 'boxId'::text), 36), "left"((response ->> 'context_box_id'::text), 36), "left"((response ->> 'turn_id'::text), 36), "left"((response ->> 'run_id'::text), 36), (awaited_batch_id)::text,
+CASE
+    WHEN starts_with(idempotency_key, 'agent:'::text) THEN "left"(split_part(idempotency_key, ':'::text, 2), 36)
+    ELSE NULL::text
+END], NULL::text)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
 
 CREATE INDEX operations_repeating ON boxcar.operations USING btree (project_id) WHERE (((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text])) AND ((response ->> 'output'::text) IS DISTINCT FROM '(erased)'::text));
 

@@ -338,9 +338,12 @@ const DELETE_BATCHES = statement(`
   with gone as (delete from boxcar.batches b where b.id = any (array${BATCHES}) returning b.id),
   letters as (delete from boxcar.sweep_failures f using gone where f.row_id = gone.id)
   select id from gone`);
+/** What an operation names, as the index `operations_named` has it. */
+const NAMES = `array_remove(array[left(response->>'agent_id', 36), left(response->>'output_box_id', 36), left(response->>'box_id', 36), left(response->>'boxId', 36), left(response->>'context_box_id', 36), left(response->>'turn_id', 36), left(response->>'run_id', 36),
+    awaited_batch_id::text, case when starts_with(idempotency_key, 'agent:') then left(split_part(idempotency_key, ':', 2), 36) end], null)`;
 /** Answers that name what goes: of commands, of a cancel, and what its agents have asked for themselves. */
 const DELETE_ANSWERS = statement(`
-  delete from boxcar.operations o where (o.made is null or o.made = '{}') and boxcar.names_in(o.response, o.idempotency_key, o.awaited_batch_id) && $1::text[]`);
+  delete from boxcar.operations o where (o.made is null or o.made = '{}') and ${NAMES} && $1::text[]`);
 const DELETE_TURNS = statement('delete from boxcar.turns where run_id = any ($1::uuid[]) returning id');
 const DELETE_GRANTS = statement(
   'delete from boxcar.grants where agent_id = any ($1::uuid[]) or box_id = any ($2::uuid[])',
