@@ -1,9 +1,17 @@
 /** The settings of a process, from its environment: read once, every problem reported together, frozen. */
-import { readFileSync } from 'node:fs';
-import { declareSecrets, KernelError, MAX_DURATION_MS, type PriceTable, pricesSchema } from '@boxcar/kernel';
+import {
+  declareSecrets,
+  isPlainName,
+  KernelError,
+  MAX_DURATION_MS,
+  PLAIN_NAME,
+  type PriceTable,
+  pricesSchema,
+} from '@boxcar/kernel';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
 import type { LogLevel, PackLimits } from '@boxcar/runtime';
 import { z } from 'zod';
+import { readInputSync } from './read-input.js';
 
 export interface Config {
   /** Undefined: the embedded Postgres of this account. */
@@ -106,7 +114,7 @@ const pricesFile = z.string().transform((path, context): PriceTable => {
   };
   let value: unknown;
   try {
-    value = JSON.parse(readFileSync(path, 'utf8'));
+    value = JSON.parse(readInputSync(path).toString('utf8'));
   } catch (error) {
     return refuse(`cannot be read as JSON: ${error instanceof Error ? error.message : String(error)}`);
   }
@@ -125,7 +133,7 @@ const environmentSchema = z
     BOXCAR_LOG_LEVEL: z
       .enum(['debug', 'info', 'warn', 'error'], 'must be debug, info, warn or error')
       .optional(),
-    BOXCAR_PROJECT: z.string().trim().min(1).max(200).default('default'),
+    BOXCAR_PROJECT: z.string().trim().min(1).max(200).refine(isPlainName, PLAIN_NAME).default('default'),
     BOXCAR_PLUGINS: listOf(z.string().min(1, 'must be paths with a comma between them')).default([]),
     BOXCAR_CONCURRENCY: settingSchemas.concurrency.default(10),
     BOXCAR_WORKER_TARGETS: listOf(settingSchemas.workerTarget).default(['']),

@@ -39,6 +39,16 @@ it('profiles apply refuses a file of more than 4 MiB', async () => {
   expect([code, stderr]).toEqual([1, expect.stringMatching(/larger than 4 MiB/)]);
 });
 
+it.each([
+  ['/dev/zero', /is not a regular file/],
+  [fifo, /is not a regular file/],
+  [large, /larger than 4 MiB/],
+])('BOXCAR_PRICES refuses %s', async (path, message) => {
+  const { code, stderr } = await cliHere(['doctor'], { ...NOBODY, BOXCAR_PRICES: path });
+  expect(stderr).toMatch(message);
+  expect(code).toBe(1);
+});
+
 test('a file of exactly the limit is read', async () => {
   const path = join(folder, 'fits');
   writeFileSync(path, 'abcd');

@@ -1,5 +1,5 @@
 /** Files and stdin as the command line reads them: never a device or a pipe by its path, never more than a limit. */
-import { constants } from 'node:fs';
+import { closeSync, constants, fstatSync, openSync, readFileSync, type Stats } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 
 const MIB = 1024 * 1024;
@@ -28,6 +28,28 @@ async function* piecesOf(file: FileHandle): AsyncGenerator<Uint8Array> {
   }
 }
 
+// To open a named pipe would wait for its writer.
+const FLAGS = constants.O_RDONLY | (constants.O_NONBLOCK ?? 0);
+
+function checkFile(stats: Stats): void {
+  if (stats.isDirectory())
+    throw Object.assign(new Error('is a folder; name the files in it'), { code: 'EISDIR' });
+  if (!stats.isFile()) throw new Error('is not a regular file; - reads stdin');
+}
+
+/** `readInput` of a file of at most 4 MiB, for settings, which are read before anything can wait. */
+export function readInputSync(path: string): Buffer {
+  const file = openSync(path, FLAGS);
+  try {
+    const stats = fstatSync(file);
+    checkFile(stats);
+    if (stats.size > MAX_BYTES) throw new Error(`is larger than ${MAX_BYTES / MIB} MiB`);
+    return readFileSync(file);
+  } finally {
+    closeSync(file);
+  }
+}
+
 /**
  * Reads a file, or stdin for `-`.
  *
@@ -36,11 +58,7 @@ async function* piecesOf(file: FileHandle): AsyncGenerator<Uint8Array> {
  */
 export async function readInput(path: string, maxBytes = MAX_BYTES): Promise<Buffer> {
   if (path === '-') return collect(process.stdin, maxBytes);
-  // To open a named pipe would wait for its writer.
-  await using file = await open(path, constants.O_RDONLY | (constants.O_NONBLOCK ?? 0));
-  const stats = await file.stat();
-  if (stats.isDirectory())
-    throw Object.assign(new Error('is a folder; name the files in it'), { code: 'EISDIR' });
-  if (!stats.isFile()) throw new Error('is not a regular file; - reads stdin');
+  await using file = await open(path, FLAGS);
+  checkFile(await file.stat());
   return await collect(piecesOf(file), maxBytes);
 }

@@ -240,13 +240,16 @@ async function startOrAdopt(
   let spawned: { child: ChildProcess; logOffset: number; port: number } | undefined;
   let port = options.port ?? (await readPort(cluster.folder));
   let brokenSince: number | undefined;
+  /** What the server said last. */
+  let refusal: Error | undefined;
   while (Date.now() < deadline) {
     const running = runningPostmaster(cluster.dataDir);
     if (running !== undefined && !running.hasSocket && cluster.socketDir !== undefined && isUp(running)) {
       await replaceOldServer(cluster, running, options);
       continue;
     }
-    if (running?.status === 'ready' && (await ensureDatabase(cluster, running))) {
+    if (running?.status === 'ready') refusal = await findRefusal(cluster, running);
+    if (running?.status === 'ready' && refusal === undefined) {
       if (running.pid === spawned?.child.pid) {
         await writeFile(join(cluster.folder, 'port'), `${running.port}\n`);
         return { postmaster: running, adopted: false };
@@ -304,9 +307,11 @@ async function startOrAdopt(
   const holder = lockHolder(cluster.dataDir);
   const held =
     holder === undefined ? '' : `; ${lockFileOf(cluster.dataDir)} names the ${describeProcess(holder.pid)}`;
+  const said = refusal === undefined ? '' : `; it said last: ${refusal.message}`;
   throw new KernelError('database_unavailable', {
-    message: `The embedded Postgres was not ready after ${START_DEADLINE_MS / 1000} s${held}; its log is ${join(cluster.folder, 'server.log')}.`,
+    message: `The embedded Postgres was not ready after ${START_DEADLINE_MS / 1000} s${held}${said}; its log is ${join(cluster.folder, 'server.log')}.`,
     details: { folder: cluster.folder, ...(holder === undefined ? {} : { pid: holder.pid }) },
+    cause: refusal,
   });
 }
 
@@ -381,11 +386,11 @@ async function spawnServer(
   }
 }
 
-/** Sees to it that our role and our database exist. False when the server does not let us in yet. */
-async function ensureDatabase(cluster: Cluster, { port }: Postmaster): Promise<boolean> {
+/** Sees to it that our role and our database exist. Else says why: a server that is starting lets nobody in yet. */
+async function findRefusal(cluster: Cluster, { port }: Postmaster): Promise<Error | undefined> {
   try {
     await prepareDatabase(cluster, port);
-    return true;
+    return undefined;
   } catch (error) {
     const code = codeOf(error);
     if (code === '28P01') {
@@ -395,7 +400,7 @@ async function ensureDatabase(cluster: Cluster, { port }: Postmaster): Promise<b
         cause: error,
       });
     }
-    return false;
+    return error instanceof Error ? error : new Error(String(error));
   }
 }
 

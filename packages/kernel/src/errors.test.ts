@@ -55,6 +55,11 @@ describe('whatever is thrown', () => {
     ['an object without prototype', Object.create(null), '[unreadable]'],
     ['an object that throws when printed', unprintable, '[unreadable]'],
     [
+      'an error that repeats its input',
+      new Error(`no such: ${'x'.repeat(3_000_000)}`),
+      `no such: ${'x'.repeat(200)}…`,
+    ],
+    [
       'an error whose message is no text',
       Object.assign(new Error('x'), { message: unprintable }),
       '[unreadable]',

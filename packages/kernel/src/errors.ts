@@ -491,8 +491,9 @@ export function toText(value: unknown): string {
   }
 }
 
-/** Any thrown value as an error body; foreign errors become `fallback` with their own words. */
+/** Any thrown value as an error body; foreign errors become `fallback` with their own words, cut as those of a `KernelError`. */
 export function toErrorBody(error: unknown, fallback: ErrorCode = 'internal_error'): ErrorBody {
   if (error instanceof KernelError) return error.toJSON();
-  return { code: fallback, message: maskSecrets(toText(error instanceof Error ? error.message : error)) };
+  const words = toText(error instanceof Error ? error.message : error);
+  return { code: fallback, message: cutEchoes(maskSecrets(words)) };
 }

@@ -28,7 +28,13 @@ test.each(UNSEEN.map((character) => [JSON.stringify(character), `a${character}b`
   (_shown, name) => {
     expect(isPlainName(name)).toBe(false);
     const profile = { name: 'p', instructions: 'x', model: 'scripted' };
-    for (const wrong of [{ name }, { tags: [name] }, { must_end_with: [name] }, { tools: [name] }])
+    for (const wrong of [
+      { name },
+      { tags: [name] },
+      { must_end_with: [name] },
+      { tools: [name] },
+      { model: name },
+    ])
       expect(() => parseProfile({ ...profile, ...wrong })).toThrow(/must not contain control characters/);
     expect(() => parseCardInput({ type: name, content: { kind: 'text', text: 'x' } }, 'card')).toThrow(
       /must not contain control characters/,

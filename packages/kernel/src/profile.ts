@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { toBadRequest } from './card.js';
 import { type JsonValue, parseJsonValue } from './json.js';
-import { nameSchema as name } from './names.js';
+import { isPlainName, nameSchema as name, PLAIN_NAME } from './names.js';
 import { toolsSchema } from './queue-tool.js';
 
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
@@ -43,7 +43,7 @@ export const profileSchema = z.strictObject({
   description: z.string().optional(),
   instructions: z.string(),
   /** `scripted`, `scripted:<name>`, or `<provider>:<model>`. */
-  model: z.string().trim().min(1),
+  model: z.string().trim().min(1).refine(isPlainName, PLAIN_NAME),
   model_settings: z
     .strictObject({
       temperature: z.number().min(0).max(2).optional(),
