@@ -58,7 +58,7 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 describe('boxcar dev', () => {
   it('migrates, starts a worker, applies the profiles, and tells what happens', async () => {
-    expect((await said('profiles.applied')).profiles).toHaveLength(6);
+    expect((await said('profiles.applied')).profiles).toHaveLength(7);
     const result = await cliHere(
       [
         'submit',

@@ -59,7 +59,9 @@ const reaches = (turnId: string, status: string): Promise<unknown> =>
   });
 
 const workerCount = async (): Promise<number> => {
-  const { rows } = await database.pool.query<{ n: number }>('select count(*)::int as n from boxcar.workers');
+  const { rows } = await database.pool.query<{ n: number }>(
+    `select count(*)::int as n from boxcar.workers where targets <> '{}'`,
+  );
   return rows[0]?.n ?? -1;
 };
 

@@ -94,7 +94,7 @@ describe.each([',tape.search tergiversation', ',anchors'])('the answer of %s', (
 
   test('that was read before an erasure and is stored after it is read again', async () => {
     const other = await h.database.pool.connect();
-    await other.query('begin');
+    await other.query('begin isolation level read committed');
     await other.query(
       `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response) values ($1, $2, 'x', '', 'null')`,
       [PROJECT, key.idempotencyKey],
@@ -209,7 +209,7 @@ describe('the answer of a batch', () => {
     const [batch] = await waitForRows<{ id: BatchId }>('select id from boxcar.batches');
     // The child ends, its batch cannot yet.
     const holding = await h.database.pool.connect();
-    await holding.query('begin');
+    await holding.query('begin isolation level read committed');
     await holding.query('select from boxcar.turns where id = $1 for update', [turn_id]);
     await h.worker();
     await waitForRows('select 1 from boxcar.turns where parent_turn_id is not null and ended_at is not null');

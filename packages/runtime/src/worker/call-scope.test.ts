@@ -1,5 +1,5 @@
 import type { TurnId } from '@boxcar/kernel';
-import { BLOCKED_WORKER } from '@boxcar/store';
+import { BLOCKED_WORKER, createPool } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { beforeEach, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -32,8 +32,9 @@ const calling = (name: string) =>
   h.profile(name, [{ calls: [{ tool: name, arguments: {} }] }, { say: 'went on' }], { tools: [name] });
 
 test('a connection of the pool that a tool opens is not traced to its call', async () => {
-  const { pool } = h.database;
-  const takeAll = () => Promise.all(Array.from({ length: pool.options.max }, () => pool.connect()));
+  // That of the test may have all its connections already.
+  const pool = createPool({ connectionString: h.database.url, max: 3 });
+  const takeAll = () => Promise.all(Array.from({ length: 3 }, () => pool.connect()));
   const seen: unknown[] = [];
   const inTool: unknown[] = [];
   tool('opener', async () => {
@@ -52,6 +53,7 @@ test('a connection of the pool that a tool opens is not traced to its call', asy
   const clients = await takeAll();
   for (const client of clients) await client.query("do $$ begin raise notice 'x'; end $$");
   for (const client of clients) client.release();
+  await pool.end();
   expect(seen.length).toBeGreaterThan(0);
   expect(seen.filter((code) => code !== undefined)).toEqual([]);
 });
