@@ -6,9 +6,11 @@ import { z } from 'zod';
 import type { Handler } from '../handler.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
+import { withinTime } from '../within-time.js';
 
 const LEASE_MS = 30_000;
 const RENEW_MS = 10_000;
+const REMOVE_MS = 2_000;
 
 const hashes = new WeakMap<z.ZodType, string>();
 
@@ -57,9 +59,9 @@ export function announce(runtime: Runtime): { close(): Promise<void> } {
   return {
     close: async () => {
       clearInterval(timer);
-      await renewing;
-      // Otherwise its lease ends by itself.
-      await removeWorker(pool, id).catch(() => undefined);
+      // Otherwise its lease ends by itself: a database that does not answer must not delay the close.
+      const removing = renewing.then(() => removeWorker(pool, id));
+      await withinTime(removing, REMOVE_MS, 'removing the row of the door').catch(() => undefined);
     },
   };
 }
