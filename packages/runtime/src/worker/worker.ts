@@ -91,7 +91,6 @@ export interface WorkerOptions {
   readonly targets?: readonly string[];
   /** How long its turns stay its own without a renewal. Default 10,000. */
   readonly leaseMs?: number;
-  /** How often the lease is renewed, at most `leaseMs`. Default a quarter of it, at least 50. */
   readonly heartbeatMs?: number;
   readonly sweepMs?: number;
   /**
@@ -163,11 +162,6 @@ function checkOptions(options: Required<WorkerOptions>): void {
   checkWholeNumber(options.viewBytes, 'viewBytes', { min: 0, max: Number.MAX_SAFE_INTEGER, code });
   for (const field of ['leaseMs', 'heartbeatMs', 'sweepMs', 'lostRingMs'] as const)
     checkDuration(options[field], field, { code });
-  if (options.heartbeatMs > options.leaseMs)
-    throw new KernelError(code, {
-      message: `heartbeatMs: ${options.heartbeatMs} is longer than the lease (leaseMs: ${options.leaseMs}), which would end before it is renewed.`,
-      details: { field: 'heartbeatMs' },
-    });
   checkDuration(options.graceMs, 'graceMs', { code, allowsZero: true });
   for (const target of options.targets)
     if (typeof target !== 'string' || !WORKER_TARGET.test(target))
