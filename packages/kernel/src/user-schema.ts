@@ -14,7 +14,7 @@ import { Ajv2019 } from 'ajv/dist/2019.js';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { fullFormats } from 'ajv-formats/dist/formats.js';
 import { RE2JS } from 're2js';
-import { toText } from './errors.js';
+import { cutEcho, toText } from './errors.js';
 import { canonicalJson, isJsonObject, type JsonObject, type JsonValue } from './json.js';
 
 const MAX_SCHEMA_BYTES = 64 * 1024;
@@ -366,9 +366,9 @@ export function checkBySchema(schema: JsonObject, value: JsonValue, root: string
     const missing: unknown = isMissing ? params.missingProperty : undefined;
     const path = [...pointerToPath(instancePath), ...(typeof missing === 'string' ? [missing] : [])];
     const unknown: unknown = params.additionalProperty ?? params.unevaluatedProperty;
-    const name = typeof unknown === 'string' ? `: ${JSON.stringify(unknown)}` : '';
+    const name = typeof unknown === 'string' ? `: ${JSON.stringify(cutEcho(unknown))}` : '';
     const text = typeof missing === 'string' ? 'is required' : `${message ?? keyword}${name}`;
-    return `${path.join('.') || root}: ${text}`;
+    return `${cutEcho(path.join('.')) || root}: ${text}`;
   });
   return [...new Set(findings)].slice(0, MAX_FINDINGS);
 }
