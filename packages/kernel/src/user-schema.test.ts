@@ -44,6 +44,19 @@ describe('a schema is enforced in full', () => {
       'a: must not',
     ],
     ['a recursive reference', node, { next: { next: { other: 1 } } }, 'next.next: '],
+    ['a required __proto__', { required: ['__proto__'] }, {}, '__proto__: is required'],
+    [
+      'a constant with __proto__',
+      { const: JSON.parse('{"__proto__":1}') },
+      JSON.parse('{"__proto__":2}'),
+      'arguments: must be equal to constant',
+    ],
+    [
+      '__proto__ that is not declared',
+      { additionalProperties: false },
+      JSON.parse('{"__proto__":1}'),
+      '"__proto__"',
+    ],
     ['a name of Object.prototype', { required: ['constructor'] }, {}, 'constructor: is required'],
     [
       'a key with a slash',
@@ -106,6 +119,13 @@ describe('a schema is refused', () => {
     ['an unknown keyword', textOf({ minlength: 1 }), 'properties.a.minlength: is not a keyword'],
     ['the keyword that counts its work', { 'boxcar:work': -1 }, 'boxcar:work: is not a keyword'],
     ['an unknown keyword in a definition', { $defs: { x: { foo: 1 } } }, '$defs.x.foo: is not a keyword'],
+    ...['properties', 'patternProperties', 'dependentSchemas', '$defs'].map(
+      (key): [string, JsonObject, string] => [
+        `__proto__ in ${key}`,
+        { not: { [key]: Object.fromEntries([['__proto__', {}]]) } },
+        `not.${key}.__proto__: cannot be a name here`,
+      ],
+    ),
     ['an unknown format', textOf({ format: 'shoe-size' }), 'unknown format "shoe-size"'],
     ['a format that takes any time', textOf({ format: 'regex' }), 'properties.a.format: '],
     ['an unknown type', textOf({ type: 'strin' }), 'type'],

@@ -284,7 +284,11 @@ function prepare(ajv: Ajv, schema: JsonValue, path: string): JsonValue {
       return [
         key,
         Object.fromEntries(
-          Object.entries(value).map(([name, item]) => [name, prepare(ajv, item, `${at}.${name}`)]),
+          Object.entries(value).map(([name, item]) => {
+            // ajv leaves it out.
+            if (name === '__proto__') throw new Error(`${at}.${name}: cannot be a name here`);
+            return [name, prepare(ajv, item, `${at}.${name}`)];
+          }),
         ),
       ];
     return [key, kind === 'map' ? value : prepare(ajv, value, at)];
