@@ -85,6 +85,16 @@ describe('a schema is enforced in full', () => {
     ['a text that looks like a number', textOf({ type: ['string', 'null'] }), { a: '1' }],
     ['a list of different items', textOf({ uniqueItems: true }), { a: [1, '1', [1]] }],
     ['a pattern with an escape of JavaScript', textOf({ pattern: '^\\u0041\\/[\\d-]+$' }), { a: 'A/1-2' }],
+    [
+      'what a keyword only says about a text',
+      textOf({
+        contentEncoding: 'base64',
+        contentMediaType: 'application/json',
+        contentSchema: { type: 'object' },
+        default: 1,
+      }),
+      { a: 'neither base64 nor JSON' },
+    ],
     ['a schema with an $id', { $id: 'https://json-schema.org/draft/2020-12/schema', type: 'object' }, {}],
   ])('and lets pass: %s', (_what, schema, value) => {
     expect(check(schema, value)).toEqual([]);
@@ -111,7 +121,7 @@ describe('a schema is refused', () => {
   test.each<[string, JsonObject, string]>([
     ['look-ahead', textOf({ pattern: '(?=a)b' }), '(?='],
     ['look-behind', textOf({ pattern: '(?<=a)b' }), '(?<='],
-    ['a pattern, and says what to write', textOf({ pattern: '(?<=a)b' }), 'write it in RE2 syntax'],
+    ['a pattern, and says what to write', textOf({ pattern: '(?<=a)b' }), 'write it for RE2'],
     ['a back reference', textOf({ pattern: '(a)\\1' }), '\\1'],
     ['the same in names', { patternProperties: { '(a)\\1': true } }, '\\1'],
     ['the same in propertyNames', { propertyNames: { pattern: '(?!a)' } }, '(?!'],
@@ -127,6 +137,11 @@ describe('a schema is refused', () => {
       ],
     ),
     ['an unknown format', textOf({ format: 'shoe-size' }), 'unknown format "shoe-size"'],
+    [
+      'an unknown keyword in contentSchema',
+      textOf({ contentSchema: { foo: 1 } }),
+      'contentSchema.foo: is not',
+    ],
     ['a format that takes any time', textOf({ format: 'regex' }), 'properties.a.format: '],
     ['an unknown type', textOf({ type: 'strin' }), 'type'],
     [
@@ -249,6 +264,7 @@ describe('no schema and no value holds the event loop', () => {
     ],
     ['patterns of names', { patternProperties: allowed(names.slice(0, 250)) }],
     ['a pattern', textOf({ pattern: `[${'\\p{L}'.repeat(8_000)}]` })],
+    ['properties in a pattern', textOf({ pattern: '\\p{L}'.repeat(1_300) })],
   ])('a schema of too many parts is refused and not compiled: %s', (_what, schema) => {
     expect(findSchemaFault(schema)).toBe('it has too many parts (2500 at most)');
   });

@@ -1,7 +1,8 @@
 /**
  * JSON Schemas from users. A schema is enforced in full, or it is refused when it is applied.
  *
- * S1  Patterns run in a linear-time engine (RE2 syntax). Look-around and back references are refused.
+ * S1  Patterns run in a linear-time engine and mean what they mean in ECMA-262 (`user-pattern.ts`). Look-around and back references are
+ *     refused.
  * S2  Unknown keywords, unknown formats and references that leave the schema are refused.
  * S3  The work of one check is limited, whatever the schema and the value: each node of the schema counts when it meets a
  *     value, with the length of the text or of the items that it reads; a pattern counts its size times the length of the
@@ -16,6 +17,7 @@ import { fullFormats } from 'ajv-formats/dist/formats.js';
 import { RE2JS } from 're2js';
 import { cutEcho, toText } from './errors.js';
 import { canonicalJson, isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { toRe2 } from './user-pattern.js';
 
 const MAX_SCHEMA_BYTES = 64 * 1024;
 const MAX_SCHEMA_DEPTH = 64;
@@ -27,6 +29,8 @@ const MAX_PARTS = 2_500;
 const MAX_PROFILE_PARTS = 5_000;
 /** What the smallest schema, and a pattern, cost in parts. */
 const FIXED_PARTS = 10;
+/** For a property of Unicode in a pattern. */
+const PROPERTY_PARTS = 2;
 /** For one value (S3): about half a second. */
 const MAX_WORK = 2_000_000;
 const MAX_FINDINGS = 10;
@@ -52,10 +56,10 @@ function charge(units: number): void {
 
 function compilePattern(pattern: string): RE2JS {
   try {
-    return RE2JS.compile(RE2JS.translateRegExp(pattern));
+    return RE2JS.compile(toRe2(pattern));
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
-    throw new Error(`${reason}; write it in RE2 syntax, which has no look-around and no back references`);
+    throw new Error(`${reason}; write it for RE2, which has no look-around and no back references`);
   }
 }
 
@@ -196,7 +200,8 @@ function keys<T>(kind: T, names: string): Record<string, T> {
 const kindOf = (key: string): 'one' | 'list' | 'map' | undefined =>
   Object.hasOwn(NESTED, key) ? NESTED[key] : undefined;
 
-const patternParts = (pattern: string): number => FIXED_PARTS + Math.ceil(pattern.length / 16);
+const patternParts = (pattern: string): number =>
+  FIXED_PARTS + Math.ceil(pattern.length / 16) + PROPERTY_PARTS * (pattern.split(/\\p/i).length - 1);
 
 /** For a required name: its check is compiled into the check of the name before it. */
 const NESTED_PARTS = 4;
