@@ -1,3 +1,6 @@
+import { memoryUsage } from 'node:process';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { describe, expect, test } from 'vitest';
 import type { JsonObject, JsonValue } from './json.js';
 import { parseProfile } from './profile.js';
@@ -113,6 +116,51 @@ test.each(['constructor', '__proto__', 'toString'])('%s is an unevaluated name a
   expect(
     check({ $ref: '#/$defs/a', $defs: { a: { patternProperties: { '^b': {} } } }, ...closed }, value),
   ).toEqual(fault);
+});
+
+describe('schemas know nothing of each other', () => {
+  const withPart = (part: JsonObject): JsonObject => ({
+    properties: { a: { $ref: '#/$defs/x' } },
+    $defs: { x: { $id: 'https://example.org/x', ...part } },
+  });
+
+  test.each<[string, (part: JsonObject) => JsonObject]>([
+    ['the $id of the whole', (part) => ({ $id: 'https://example.org/x', properties: { a: part } })],
+    ['the $id of a part', withPart],
+    [
+      'the $id of a part in draft 7',
+      (part) => ({ $schema: 'http://json-schema.org/draft-07/schema#', ...withPart(part) }),
+    ],
+  ])('%s is the same in two', (_what, schemaOf) => {
+    const texts = schemaOf({ type: 'string' });
+    const numbers = schemaOf({ type: 'number' });
+    for (const _ of [1, 2]) {
+      expect([check(texts, { a: 'x' }), check(texts, { a: 1 })]).toEqual([[], ['a: must be string']]);
+      expect([check(numbers, { a: 1 }), check(numbers, { a: 'x' })]).toEqual([[], ['a: must be number']]);
+    }
+  });
+
+  test('a part cannot take the place of the schema of schemas', () => {
+    const id = 'https://json-schema.org/draft/2020-12/schema';
+    expect(findSchemaFault({ $defs: { a: { $id: id, type: 'number' } } })).toBeUndefined();
+    expect(findSchemaFault({ type: 'strin' })).toContain('type');
+    expect(check({ type: 'object' }, {})).toEqual([]);
+  });
+
+  test('a schema that nobody uses any more is not kept', () => {
+    setFlagsFromString('--expose-gc');
+    const gc = runInNewContext('gc') as () => void;
+    const compile = (index: number): void => {
+      const description = `${index}`.padEnd(60_000, 'x');
+      expect(check({ properties: { a: { description, pattern: `^${index}` } } }, {})).toEqual([]);
+    };
+    compile(0);
+    gc();
+    const before = memoryUsage().heapUsed;
+    for (let index = 1; index <= 60; index += 1) compile(index);
+    gc();
+    expect(memoryUsage().heapUsed - before).toBeLessThan(1_800_000);
+  });
 });
 
 describe('a schema is refused', () => {

@@ -122,7 +122,7 @@ function chargedJson(item: JsonValue): string {
 }
 
 function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
-  const ajv: Ajv = new Dialect(OPTIONS);
+  const ajv: Ajv = new Dialect({ ...OPTIONS, meta: false, validateSchema: false });
   ajv.addKeyword({
     keyword: WORK,
     schemaType: 'number',
@@ -162,23 +162,38 @@ function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
   return ajv;
 }
 
-const DIALECTS: readonly { readonly uri: RegExp; readonly create: () => Ajv }[] = [
-  { uri: /^https?:\/\/json-schema\.org\/draft\/2020-12\/schema#?$/, create: () => createAjv(Ajv2020) },
-  { uri: /^https?:\/\/json-schema\.org\/draft\/2019-09\/schema#?$/, create: () => createAjv(Ajv2019) },
-  { uri: /^https?:\/\/json-schema\.org\/draft-07\/schema#?$/, create: () => createAjv(Ajv) },
+/** A draft: what knows the schema of its schemas, and a new compiler of one schema. */
+interface Dialect {
+  readonly uri: RegExp;
+  readonly meta: () => Ajv;
+  readonly create: () => Ajv;
+}
+
+const dialect = (uri: RegExp, Version: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Dialect => {
+  let meta: Ajv | undefined;
+  return {
+    uri,
+    meta: () => {
+      meta ??= new Version(OPTIONS);
+      return meta;
+    },
+    create: () => createAjv(Version),
+  };
+};
+
+const DIALECTS: readonly Dialect[] = [
+  dialect(/^https?:\/\/json-schema\.org\/draft\/2020-12\/schema#?$/, Ajv2020),
+  dialect(/^https?:\/\/json-schema\.org\/draft\/2019-09\/schema#?$/, Ajv2019),
+  dialect(/^https?:\/\/json-schema\.org\/draft-07\/schema#?$/, Ajv),
 ];
 const DEFAULT_DIALECT = 'https://json-schema.org/draft/2020-12/schema';
 
-const made = new Map<(typeof DIALECTS)[number], Ajv>();
-
-function dialectOf(schema: JsonObject): Ajv {
+function dialectOf(schema: JsonObject): Dialect {
   const { $schema = DEFAULT_DIALECT } = schema;
-  const dialect = DIALECTS.find(({ uri }) => typeof $schema === 'string' && uri.test($schema));
-  if (dialect === undefined)
+  const found = DIALECTS.find(({ uri }) => typeof $schema === 'string' && uri.test($schema));
+  if (found === undefined)
     throw new Error(`$schema: must be draft 2020-12, 2019-09 or 07, not ${JSON.stringify($schema)}`);
-  const ajv = made.get(dialect) ?? dialect.create();
-  made.set(dialect, ajv);
-  return ajv;
+  return found;
 }
 
 /** Where a schema holds schemas. */
@@ -319,16 +334,16 @@ function compile(schema: JsonObject): Checker {
       throw new Error(`it is nested deeper than ${MAX_SCHEMA_DEPTH} levels`);
     if (countParts(schema, MAX_PARTS) > MAX_PARTS)
       throw new Error(`it has too many parts (${MAX_PARTS} at most)`);
-    const ajv = dialectOf(schema);
+    const { meta, create } = dialectOf(schema);
+    // ajv keeps what it has compiled and the `$id` of each part: each schema has one of its own.
+    const ajv = create();
     patternSize = 0;
     work = 0;
     // ajv resolves `#` against it; one of the user's could be the name of a meta-schema.
-    const copy = prepare(ajv, { ...schema, $id: 'boxcar:/schema' }, '') as JsonObject;
-    try {
-      return { check: ajv.compile(copy) };
-    } finally {
-      ajv.removeSchema(copy);
-    }
+    const plain = { ...schema, $id: 'boxcar:/schema' };
+    const copy = prepare(ajv, plain, '') as JsonObject;
+    meta().validateSchema(plain, true);
+    return { check: ajv.compile(copy) };
   } catch (error) {
     return { fault: toText(error instanceof Error ? error.message : error) };
   }
