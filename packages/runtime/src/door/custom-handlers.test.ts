@@ -222,12 +222,12 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     expect(door.events).toContain('door.retry');
   });
 
-  test('a job that has held the event loop of a worker waits before it runs again, and fails after the fifth time', async () => {
+  test('a job that has held the event loop of a worker, or ended it, waits before it runs again, and fails after the fifth time', async () => {
     await using backend = await testBackend(kind);
     await using door = program(backend);
     const runs: string[] = [];
     const notes = "from boxcar.sweep_failures where kind = 'blocked_jobs' and attempts = 1";
-    for (const name of ['first', 'fifth', 'other'])
+    for (const name of ['first', 'fifth', 'crashed', 'other'])
       door.runtime.registerHandler(
         name,
         handlerOf(async (_input, { db }) => {
@@ -239,7 +239,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       );
     const queue = backend.queue(PRIMITIVES_QUEUE);
     const jobs = new Map<string, Job>();
-    const attemptsOf = { first: 1, fifth: 5, other: 0 };
+    const attemptsOf = { first: 1, fifth: 5, crashed: 5, other: 0 };
     for (const [name, attempts] of Object.entries(attemptsOf)) {
       const job = await queue.add(name, DATA, { attempts: 1 });
       jobs.set(name, job);
@@ -249,7 +249,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
         kind: 'blocked_jobs' as const,
         rowId: noteIdOf(job),
         projectId: null,
-        error: 'worker_blocked: The handler held it.',
+        error: name === 'crashed' ? 'worker_crashed: It exits.' : 'worker_blocked: The handler held it.',
       };
       for (let n = 0; n < attempts; n++)
         await noteSweepFailure(backend.database.pool, note, { maxTries: 1_000_000 });
@@ -262,6 +262,9 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     for (const [name, job] of jobs) ended.set(name, await endOf(queue, job));
     expect(ended.get('fifth')?.failedReason).toMatch(
       /^worker_blocked: The handler held it\. It has ended 5 workers\. /,
+    );
+    expect(ended.get('crashed')?.failedReason).toMatch(
+      /^attempts_exhausted: It exits\. It has ended 5 workers\. /,
     );
     expect(runs.toSorted()).toEqual(['first', 'other']);
     expect(ended.get('first')?.returnvalue).toBe(true);

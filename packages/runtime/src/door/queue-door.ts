@@ -10,8 +10,8 @@
  *     arguments lives: its plugin may be of another version.
  * Q5  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
  *     that a `cancel` that was put first stays first.
- * Q6  A job whose handler has held the event loop of its worker (`watchdog.ts`) is delivered again with back-off, and fails after the
- *     fifth time. The turns of those workers are not charged.
+ * Q6  A job whose handler has held the event loop of its worker (`watchdog.ts`), has called `process.exit` or has left an error that
+ *     ends the process is delivered again with back-off, and fails after the fifth time.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import {
