@@ -57,7 +57,7 @@ export function logTrouble(log: Log, event: string, job: Job, error: unknown): v
     queue: job.queueName,
     job_id: job.id,
     name: job.name,
-    error: error instanceof Error ? error.message : String(error),
+    error: toErrorBody(error).message,
   });
 }
 
