@@ -167,6 +167,24 @@ test('a long deliverable, shown in part, is erased from the answers as well', as
   expect(JSON.stringify(after)).not.toContain('is_cut');
 });
 
+test.each([
+  { command: 'search', order: 'A-17' },
+  { command: 'anchors', output: 'three of them', result: [] },
+])("the answer %j of a program's own primitive stays", async (answer) => {
+  h.runtime.registerHandler('robot', {
+    description: 'Answers.',
+    input: z.strictObject({}),
+    handle: () => answer,
+  });
+  const ask = () => h.runtime.submit('robot', {}, { idempotencyKey: 'ask-once' });
+  expect(await ask()).toEqual(answer);
+  await h.runtime.submit('create_box', {
+    cards: [{ type: 'note', content: { kind: 'text', text: 'the secret' } }],
+  });
+  expect(await erase('note')).toMatchObject([{ outcome: 'erased' }]);
+  expect(await ask()).toEqual(answer);
+});
+
 describe('the cards of a tape', () => {
   interface Launched {
     readonly turn_id: TurnId;

@@ -125,9 +125,9 @@ export async function holdErasures(tx: Tx, projectId: ProjectId): Promise<number
 
 const READING: ReadonlySet<JsonValue | undefined> = new Set(['anchors', 'search']);
 
-/** True for the answer of a command that reads a tape. `erase_cards` knows such answers by the same. */
-export const repeatsCards = (answer: JsonValue): boolean =>
-  isJsonObject(answer) && READING.has(answer.command);
+/** True for the answer of a comma command that reads a tape. `erase_cards` knows such answers by the same. */
+export const repeatsCards = (primitive: string, answer: JsonValue): boolean =>
+  primitive === 'delegate_async' && isJsonObject(answer) && READING.has(answer.command);
 
 const OWN_CARDS = statement(`
   select u.card_id from boxcar.boxes b cross join lateral (
