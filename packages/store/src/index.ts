@@ -205,6 +205,7 @@ export {
 export { type LimitedTry, type LockLimit, transactWithin } from './lock-limit.js';
 export {
   type AgentRow,
+  byGivenName,
   type ChainLink,
   findActor,
   findAgent,
