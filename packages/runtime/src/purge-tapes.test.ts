@@ -164,7 +164,7 @@ test('a session that was reset keeps its row, and the tape it began with', async
   })) as { turn_id: never };
   expect(await h.runtime.waitForTurn(again.turn_id)).toMatchObject({ status: 'success' });
   const told = `select from boxcar.tape_entries where box_id = $1 and dedup_key like 'fork-result:%'
-    and not exists (select from boxcar.turns where notifies)`;
+    and not exists (select from boxcar.turns where ended_at is null or notifies or unseen_position is not null)`;
   await waitFor(async () => (await h.rows(told, [parent.boxId])).length > 0, {
     message: 'the parent is told',
   });
