@@ -2,7 +2,7 @@ import { KernelError } from '@boxcar/kernel';
 import { createPool, handlerScope, insideHandler, refuseNested } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { describe, expect, test, vi } from 'vitest';
-import { Batcher, type BatcherOptions, LOCKED } from './batcher.js';
+import { Batcher, type BatcherOptions, isLockTimeout, LOCKED } from './batcher.js';
 
 /** A batcher that doubles numbers, and what it was given batch by batch. */
 function doubler(options: BatcherOptions & { poison?: number; failure?: Error } = {}) {
@@ -132,60 +132,110 @@ describe('a batcher', () => {
     },
   );
 
-  test('an item whose row is locked leaves its place, and is tried again beside the batches', async () => {
-    const isLocked = new Set(range(8));
-    const alone: number[] = [];
-    let atOnce = 0;
-    let most = 0;
+  /** A batcher whose work passes over locked items, as told, and how it was tried. */
+  function locking(locked: ReadonlySet<number>, options: { readonly wait?: Promise<unknown> } = {}) {
+    const tries: (readonly [kind: 'first' | 'probe' | 'in line', inputs: readonly number[]])[] = [];
+    const inLine = { now: 0, most: 0 };
     const batcher = new Batcher<number, number>(
-      async (inputs, { lockMs, isRepeated }) => {
-        if (lockMs !== undefined) {
+      async (inputs, { leavesLocked, isRepeated, isPatient, lockMs }) => {
+        expect(isPatient).toBe(false);
+        expect(lockMs === undefined).toBe(!isRepeated);
+        tries.push([isRepeated ? (leavesLocked ? 'probe' : 'in line') : 'first', inputs]);
+        if (!leavesLocked) {
           expect(inputs).toHaveLength(1);
-          expect(isRepeated).toBe(true);
-          alone.push(...inputs);
-          most = Math.max(most, ++atOnce);
-          await new Promise((resolve) => setTimeout(resolve, 20));
-          atOnce -= 1;
+          inLine.most = Math.max(inLine.most, ++inLine.now);
+          await (options.wait ?? new Promise((resolve) => setTimeout(resolve, 20)));
+          inLine.now -= 1;
+          if (inputs.some((input) => locked.has(input))) throw limit('55P03');
         }
-        if (inputs.some((input) => isLocked.has(input))) throw limit('55P03');
-        return inputs.map((input) => input * 2);
+        return inputs.map((input) => (locked.has(input) ? LOCKED : input * 2));
       },
-      { maxItems: 1, locks: {} },
+      { leavesLocked: true },
     );
-    const locked = range(8).map((input) => batcher.add(input));
-    expect(await batcher.add(100)).toBe(200);
-    await waitFor(() => new Set(alone).size === 8, { message: 'each was tried again' });
-    expect(await batcher.add(101)).toBe(202);
-    isLocked.clear();
-    expect(await Promise.all(locked)).toEqual(range(8).map((input) => input * 2));
-    expect(most).toBe(2);
-  });
+    return { batcher, tries, inLine };
+  }
 
-  test('an item that its batch has left out is tried again alone at once, and delays nothing', async () => {
-    const tries: { readonly inputs: readonly number[]; readonly leavesLocked: boolean }[] = [];
-    let free = (): void => undefined;
-    const freed = new Promise<void>((settle) => {
-      free = settle;
+  test('an item that its batch has left out is tried again at once, and delays nothing', async () => {
+    const locked = new Set([3]);
+    let give = (): void => undefined;
+    const wait = new Promise<void>((settle) => {
+      give = settle;
     });
-    const batcher = new Batcher<number, number>(
-      async (inputs, { leavesLocked, isRepeated, lockMs }) => {
-        tries.push({ inputs, leavesLocked });
-        expect(isRepeated).toBe(!leavesLocked);
-        expect(lockMs === undefined).toBe(leavesLocked);
-        if (!leavesLocked) await freed;
-        return inputs.map((input) => (leavesLocked && input === 3 ? LOCKED : input * 2));
-      },
-      { locks: {} },
-    );
+    const { batcher, tries } = locking(locked, { wait });
     const answers = range(7).map((input) => batcher.add(input));
     expect(await Promise.all(answers.toSpliced(3, 1))).toEqual([0, 2, 4, 8, 10, 12]);
+    await waitFor(() => tries.length === 3, { message: 'it waits in line' });
     expect(await batcher.add(7)).toBe(14);
-    free();
+    locked.clear();
+    give();
     expect(await answers[3]).toBe(6);
     expect(tries).toEqual([
-      { inputs: range(7), leavesLocked: true },
-      { inputs: [3], leavesLocked: false },
-      { inputs: [7], leavesLocked: true },
+      ['first', range(7)],
+      ['probe', [3]],
+      ['in line', [3]],
+      ['first', [7]],
+    ]);
+  });
+
+  test('items that have left their batches are tried again together, and one of them waits for its lock', async () => {
+    const locked = new Set(range(41));
+    const { batcher, tries, inLine } = locking(locked);
+    const answers = range(41).map((input) => batcher.add(input));
+    await waitFor(() => tries.filter(([kind]) => kind === 'in line').length > 1, { message: 'they wait' });
+    locked.delete(40);
+    expect(await answers[40]).toBe(80);
+    // As many others stay locked, and each keeps the place in line for a while.
+    expect(tries.filter(([kind]) => kind === 'in line').length).toBeLessThan(41);
+    locked.clear();
+    expect(await Promise.all(answers)).toEqual(range(41).map((input) => input * 2));
+    expect(inLine.most).toBe(1);
+    expect(tries.some(([kind, inputs]) => kind === 'probe' && inputs.length > 20)).toBe(true);
+  });
+
+  test('an item gets its lock in line although every look at the row finds it locked', async () => {
+    const kinds: string[] = [];
+    const busy = new Batcher<number, number>(
+      async (inputs, { leavesLocked }) => {
+        kinds.push(leavesLocked ? 'look' : 'in line');
+        return inputs.map((input) => (leavesLocked ? LOCKED : input * 2));
+      },
+      { leavesLocked: true },
+    );
+    expect(await busy.add(3)).toBe(6);
+    expect(kinds).toEqual(['look', 'look', 'in line']);
+  });
+
+  test('a batch that a lock has stopped is tried once more, and passes over what is locked', async () => {
+    const tries: (readonly [boolean, readonly number[]])[] = [];
+    const batcher = new Batcher<number, number>(
+      async (inputs, { isRepeated, leavesLocked }) => {
+        tries.push([isRepeated, inputs]);
+        if (!isRepeated) throw limit('55P03');
+        return inputs.map((input) =>
+          input === 3 && (leavesLocked || tries.length < 5) ? LOCKED : input * 2,
+        );
+      },
+      { leavesLocked: true },
+    );
+    const answers = range(40).map((input) => batcher.add(input));
+    expect(await Promise.all(answers.toSpliced(3, 1))).toHaveLength(39);
+    expect(tries.slice(0, 2)).toEqual([
+      [false, range(40)],
+      [true, range(40)],
+    ]);
+    expect(await answers[3]).toBe(6);
+    expect(tries.slice(2).every(([, inputs]) => inputs.length === 1)).toBe(true);
+  });
+
+  test('an item that is to wait for no lock is tried once more, and given back', async () => {
+    const { batcher, tries } = locking(new Set([3]));
+    const answers = range(4).map((input) => batcher.add(input, { lockedMs: () => 0 }));
+    expect(await Promise.all(answers.slice(0, 3))).toEqual([0, 2, 4]);
+    const failure = await answers[3]?.catch((error: unknown) => error);
+    expect(isLockTimeout(failure)).toBe(true);
+    expect(tries).toEqual([
+      ['first', range(4)],
+      ['probe', [3]],
     ]);
   });
 
@@ -198,7 +248,7 @@ describe('a batcher', () => {
           if (inputs.includes(3)) throw failure;
           return inputs.map((input) => input * 2);
         },
-        { locks: {} },
+        { leavesLocked: true },
       );
       const startedAt = performance.now();
       let ms: number | undefined;

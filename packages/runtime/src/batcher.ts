@@ -1,10 +1,9 @@
 import {
-  type BatchTry,
   isOutOfResources,
   isOverRowLimit,
   isServerTrouble,
   isTransient,
-  type LockLimit,
+  type LimitedTry,
   outsideHandlers,
   sqlStateOf,
   toDatabaseError,
@@ -13,7 +12,7 @@ import {
 interface Item<I, O> {
   readonly input: I;
   readonly isRepeated: boolean;
-  readonly lockedMs: number;
+  readonly lockedMs: () => number;
   readonly resolve: (output: O) => void;
   readonly reject: (error: unknown) => void;
 }
@@ -26,39 +25,48 @@ export interface BatcherOptions {
   /** After how long a batch under way no longer holds up the next one. Default 20. */
   readonly patienceMs?: number;
   /**
-   * Given: the work waits for locks no longer than it is told, and an item whose row is locked leaves its batch. Absent: the work
-   * of an item that is alone waits for locks by itself.
+   * True: an item whose row is locked leaves its batch, and the work waits for locks no longer than it is told. Default false: the
+   * work of an item that is alone waits for locks by itself.
    */
-  readonly locks?: {
-    /** How long a batch waits for one lock. Absent: as long as the connection allows. */
-    readonly batchMs?: number;
-  };
+  readonly leavesLocked?: boolean;
 }
 
 /** What the work of a batch returns for an item that it has left out because a row was locked. */
 export const LOCKED: unique symbol = Symbol('locked');
 
-type Run<I, O> = (
-  inputs: readonly I[],
-  attempt: Required<BatchTry> & LockLimit,
-) => Promise<readonly (O | typeof LOCKED)[]>;
+type Attempt = Required<Omit<LimitedTry, 'lockMs'>> & Pick<LimitedTry, 'lockMs'>;
 
-/** How long an item that is tried again alone waits for one lock. */
-const ALONE_LOCK_MS = 200;
-/** The try of an item that has left its batch. */
-const ALONE = { isRepeated: true, isPatient: false, leavesLocked: false, lockMs: ALONE_LOCK_MS } as const;
-/** Tries of items that have left their batches, at once: the connections that they hold. */
-const TRIES_BESIDE = 2;
+type Run<I, O> = (inputs: readonly I[], attempt: Attempt) => Promise<readonly (O | typeof LOCKED)[]>;
+
+/** The first try of a batch that leaves out items whose rows are locked. */
+const FIRST: Attempt = { isRepeated: false, isPatient: false, leavesLocked: true };
+/** A further try of several items. It passes over locked rows, and waits briefly for the few that it cannot pass over. */
+const PROBE: Attempt = { isRepeated: true, isPatient: false, leavesLocked: true, lockMs: 50 };
+/** The try of one item that waits for its lock in line with other sessions. */
+const IN_LINE = { isRepeated: true, isPatient: false, leavesLocked: false } as const;
+const IN_LINE_MS = 200;
 /** How long such an item is tried again: longer than the server keeps the locks of a stopped process. */
-const LOCK_PATIENCE_MS = 15_000;
+export const LOCK_PATIENCE_MS = 15_000;
 
 /** A limit of the connection has ended the work: it may be tried again. */
 const isPassingLimit = (error: unknown): boolean =>
   isOverRowLimit(error) && isTransient(toDatabaseError(error));
 
+/** A lock that was not free in time. */
+export const isLockTimeout = (error: unknown): boolean => sqlStateOf(error) === '55P03';
+
+const stillLocked = (): unknown =>
+  toDatabaseError(
+    Object.assign(new Error('another session keeps a row locked that this needs'), { code: '55P03' }),
+  );
+
+/** The outcome of an item beside the batches. */
+interface Tried<O> {
+  readonly output: O | typeof LOCKED;
+}
+
 /** What is known of a batch that is tried, or of a part of a failed one. */
 interface Part {
-  readonly isPart: boolean;
   readonly isRepeated: boolean;
   /** When the batch was tried first. */
   readonly startedAt: number;
@@ -72,9 +80,12 @@ interface Part {
  *
  * A failed batch is split in halves, which run at the same time, until the poison item fails alone. A failure that takes
  * long (a locked row, a statement that exceeds its time limit) is not repeated for halves: each item is tried alone at
- * once. So one row delays the others of its batch once, by one limit of the connection. An item that meets such a limit alone
- * leaves the batches (`locks`): it is tried again beside them, with pauses in which it holds neither a place nor a connection. So does an
- * item that the work has left out because a row was locked (`LOCKED`): it delays nothing.
+ * once. So one row delays the others of its batch once, by one limit of the connection.
+ *
+ * With `leavesLocked` the work leaves out items whose rows are locked (`LOCKED`), and a batch that a lock has stopped is tried once more
+ * in this way. What is left out is tried again beside the batches, with pauses: all such items at once, in one try that passes over
+ * locked rows. One of them at a time also waits for its lock in line, since a row that is locked again and again is hardly ever
+ * found free. So an item waits for its own lock only, and locks hold two connections at most.
  * A server that is away is not the fault of an item: then all items fail together.
  */
 export class Batcher<I, O> {
@@ -82,9 +93,10 @@ export class Batcher<I, O> {
   readonly #maxItems: number;
   readonly #maxInFlight: number;
   readonly #patienceMs: number;
-  readonly #locks: BatcherOptions['locks'];
   /** For items that have left their batches. */
-  readonly #beside: Batcher<I, O> | undefined;
+  readonly #beside: Batcher<I, Tried<O>> | undefined;
+  /** One of them waits for its lock. */
+  #hasWaiter = false;
   #waiting: Item<I, O>[] = [];
   #inFlight = 0;
   #isScheduled = false;
@@ -99,21 +111,21 @@ export class Batcher<I, O> {
     this.#maxItems = options.maxItems ?? 64;
     this.#maxInFlight = options.maxInFlight ?? 4;
     this.#patienceMs = options.patienceMs ?? 20;
-    this.#locks = options.locks;
-    this.#beside =
-      options.locks &&
-      new Batcher((inputs) => run(inputs, ALONE), {
-        maxItems: 1,
-        maxInFlight: TRIES_BESIDE,
-      });
+    if (options.leavesLocked !== true) return;
+    const probe = async (inputs: readonly I[]) =>
+      (await run(inputs, PROBE)).map((output): Tried<O> => ({ output }));
+    this.#beside = new Batcher(probe, { maxItems: this.#maxItems, maxInFlight: 1 });
   }
 
   /**
    * @param options.isRepeated - An earlier try of the item may have been committed. Default false.
-   * @param options.lockedMs - How long an item whose row is locked is tried again. Default 15,000.
+   * @param options.lockedMs - About how long an item whose row is locked is tried again: once at least. Asked at each try. Default 15,000.
    */
-  add(input: I, options: Pick<BatchTry, 'isRepeated'> & { readonly lockedMs?: number } = {}): Promise<O> {
-    const { isRepeated = false, lockedMs = LOCK_PATIENCE_MS } = options;
+  add(
+    input: I,
+    options: Pick<LimitedTry, 'isRepeated'> & { readonly lockedMs?: () => number } = {},
+  ): Promise<O> {
+    const { isRepeated = false, lockedMs = () => LOCK_PATIENCE_MS } = options;
     return new Promise<O>((resolve, reject) => {
       this.#waiting.push({ input, isRepeated, lockedMs, resolve, reject });
       // What this very moment brings joins the batch; an idle system waits for no more.
@@ -146,7 +158,7 @@ export class Batcher<I, O> {
     if (batch.length === 0) return;
     this.#inFlight++;
     const isRepeated = batch.some((item) => item.isRepeated);
-    void this.#settle(batch, { isPart: false, isRepeated, startedAt: performance.now() }).finally(() => {
+    void this.#settle(batch, { isRepeated, startedAt: performance.now() }).finally(() => {
       this.#inFlight--;
       // A busy one waits a turn of the event loop: who was just answered may have something to add.
       this.#schedule(setImmediate);
@@ -157,15 +169,9 @@ export class Batcher<I, O> {
     const [item] = batch;
     const isAlone = batch.length === 1;
     try {
-      const attempt = {
-        isRepeated: part.isRepeated,
-        isPatient: isAlone && this.#locks === undefined,
-        leavesLocked: this.#locks !== undefined && !part.isRepeated,
-        lockMs: this.#locks && (this.#locks.batchMs ?? (isAlone && part.isPart ? ALONE_LOCK_MS : undefined)),
-      };
       const outputs = await this.#run(
         batch.map((item) => item.input),
-        attempt,
+        this.#attemptOf(part, isAlone),
       );
       batch.forEach((item, index) => {
         const output = outputs[index];
@@ -174,6 +180,10 @@ export class Batcher<I, O> {
         else item.resolve(output);
       });
     } catch (error) {
+      if (this.#beside !== undefined && !part.isRepeated && isLockTimeout(error)) {
+        await this.#settle(batch, { ...part, isRepeated: true });
+        return;
+      }
       if (isAlone && item !== undefined && this.#beside !== undefined && isPassingLimit(error)) {
         void this.#tryBeside(item, this.#beside, { startedAt: part.startedAt, pauses: 1 });
         return;
@@ -187,6 +197,11 @@ export class Batcher<I, O> {
     }
   }
 
+  #attemptOf({ isRepeated }: Part, isAlone: boolean): Attempt {
+    if (this.#beside !== undefined) return isRepeated ? PROBE : FIRST;
+    return { isRepeated, isPatient: isAlone, leavesLocked: false };
+  }
+
   /** The lock may be a short one, so the first try beside the batches follows at once. */
   #leave(item: Item<I, O>, startedAt: number): void {
     if (this.#beside === undefined)
@@ -197,20 +212,41 @@ export class Batcher<I, O> {
   /** Tries an item again that has left its batch: for a while if its row is locked, else once. Never throws. */
   async #tryBeside(
     item: Item<I, O>,
-    beside: Batcher<I, O>,
+    beside: Batcher<I, Tried<O>>,
     { startedAt, pauses }: { readonly startedAt: number; readonly pauses: number },
   ): Promise<void> {
+    const leftMs = (): number => item.lockedMs() - (performance.now() - startedAt);
     for (let n = pauses; ; n += 1) {
       if (n > 0) await new Promise((resolve) => setTimeout(resolve, Math.min(50 * 2 ** n, 500)));
+      let failure: unknown;
       try {
-        item.resolve(await beside.add(item.input));
-        return;
+        const { output } = await beside.add(item.input);
+        const waited =
+          output === LOCKED && leftMs() > 0 ? await this.#waitInLine(item.input, leftMs()) : output;
+        if (waited !== LOCKED) {
+          item.resolve(waited);
+          return;
+        }
+        failure = stillLocked();
       } catch (error) {
-        const isLocked = sqlStateOf(error) === '55P03';
-        if (isLocked && performance.now() - startedAt < item.lockedMs) continue;
-        item.reject(toDatabaseError(error));
-        return;
+        failure = error;
       }
+      if (isLockTimeout(failure) && leftMs() > 0) continue;
+      item.reject(toDatabaseError(failure));
+      return;
+    }
+  }
+
+  /** Waits for the lock of an item, unless another item waits for its own. */
+  async #waitInLine(input: I, leftMs: number): Promise<O | typeof LOCKED> {
+    if (this.#hasWaiter) return LOCKED;
+    this.#hasWaiter = true;
+    try {
+      const [output] = await this.#run([input], { ...IN_LINE, lockMs: Math.min(IN_LINE_MS, leftMs) });
+      if (output === undefined) throw new Error('a batch returned fewer results than items');
+      return output;
+    } finally {
+      this.#hasWaiter = false;
     }
   }
 
@@ -219,7 +255,7 @@ export class Batcher<I, O> {
     const starts = Array.from({ length: Math.ceil(batch.length / size) }, (_none, n) => n * size).values();
     const settleNext = async (): Promise<void> => {
       for (const start of starts)
-        await this.#settle(batch.slice(start, start + size), { isPart: true, isRepeated: true, startedAt });
+        await this.#settle(batch.slice(start, start + size), { isRepeated: true, startedAt });
     };
     await Promise.all(Array.from({ length: this.#maxInFlight }, settleNext));
   }

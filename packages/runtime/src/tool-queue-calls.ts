@@ -133,7 +133,7 @@ export class OutsideCalls {
   async record(
     call: QueueCall,
     answer: { readonly status: CallOutcome['status']; readonly result?: unknown; readonly error?: ErrorBody },
-    options: { readonly lockedMs?: number } = {},
+    options: { readonly lockedMs?: () => number } = {},
   ): Promise<{ readonly outcome: 'recorded' | 'duplicate'; readonly status: CallOutcome['status'] }> {
     const clean = sanitizeJson({
       ...('result' in answer ? { result: answer.result ?? null } : {}),
@@ -199,7 +199,7 @@ export class OutsideCalls {
   #settle(
     call: QueueCall,
     decision: Extract<CallDecision, { kind: 'settle' }>,
-    options: { readonly lockedMs?: number } = {},
+    options: { readonly lockedMs?: () => number } = {},
   ): Promise<unknown> {
     return this.record(
       call,
@@ -247,7 +247,7 @@ export class OutsideCalls {
     if (calls.length === 0) return true;
     const looks = await this.#queue.look(calls);
     if (looks === undefined) return false;
-    const patience = lockMs === undefined ? {} : { lockedMs: 0 };
+    const patience = lockMs === undefined ? {} : { lockedMs: () => 0 };
     const settled: QueuedCall[] = [];
     const gone: QueueCall[] = [];
     const restIds: ToolCallId[] = [];

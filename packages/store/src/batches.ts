@@ -51,6 +51,20 @@ export const LOWER_BATCHES = `, lows as (
     returning b.id, b.is_due and (b.remaining = 0 or b.closing is null) as is_due
   )`;
 
+const LOCK_BATCHES = statement(`
+  with free as materialized (
+    select b.id from boxcar.batches b where b.id in (select unnest(t.batch_ids) from boxcar.turns t where t.id = any ($1::uuid[]))
+    order by b.id for update of b skip locked
+  )
+  select t.id from boxcar.turns t
+  where t.id = any ($1::uuid[]) and exists (select from boxcar.batches b where b.id = any (t.batch_ids) and (b.id in (select id from free)) is not true)`);
+
+/** Locks the batches that wait for turns. @returns The turns of which others have locked a batch. */
+export async function lockBatchesOf(tx: Tx, turnIds: readonly TurnId[]): Promise<ReadonlySet<TurnId>> {
+  const rows = turnIds.length === 0 ? [] : await run<{ id: TurnId }>(tx, LOCK_BATCHES, [turnIds]);
+  return new Set(rows.map((row) => row.id));
+}
+
 const CLOSE_OF = statement(`
   with lk as (
     select b.id from boxcar.batches b where b.turn_id = any ($1::uuid[]) and b.status = 'running' and b.tool_call_id is not null and b.closing is null

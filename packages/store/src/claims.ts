@@ -207,7 +207,7 @@ export async function claimOnce(
     readonly holderId: WorkerId;
     readonly build?: Build | undefined;
     readonly isRepeated: boolean;
-    /** As in `BatchTry`; not for a repetition. */
+    /** As in `BatchTry`. */
     readonly leavesLocked?: boolean | undefined;
   },
 ): Promise<readonly ClaimOutcome[]> {
@@ -225,13 +225,13 @@ export async function claimOnce(
     build.schemaVersion,
     build.turnFormat,
   ]);
-  // This statement begins after the claim, which waits for an earlier try that is still running.
-  const rows = isRepeated
-    ? await claiming.then(() => run<ClaimRow>(db, CLAIMED, [JSON.stringify(wanted), holderId]))
-    : await claiming;
-  const claimed = new Map(rows.map((row) => [row.id, row]));
+  const claimed = new Map((await claiming).map((row) => [row.id, row]));
   const missing = leavesLocked ? wanted.filter((item) => !claimed.has(item.turn_id)) : [];
   const locked = missing.length === 0 ? new Map<TurnId, number>() : await findDispatched(db, missing);
+  // This statement begins after an earlier try that was still running: the claim has waited for it, or its turns were found dispatched.
+  if (isRepeated)
+    for (const row of await run<ClaimRow>(db, CLAIMED, [JSON.stringify(wanted), holderId]))
+      claimed.set(row.id, row);
   return rings.map((ring) => {
     const row = claimed.get(ring.turnId);
     if (row === undefined || row.epoch !== ring.epoch)

@@ -22,7 +22,7 @@ import {
   type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { closeBatchesOf } from './batches.js';
+import { closeBatchesOf, lockBatchesOf } from './batches.js';
 import { type CommitRow, commitValues, LARGE, toCommit } from './commit-sql.js';
 import {
   type BatchTry,
@@ -34,15 +34,8 @@ import {
   type Tx,
   transactOnce,
 } from './db.js';
-import { findCommitted, findRings, lockTurns } from './first-tries.js';
-import {
-  BATCH_LOCK_MS,
-  type LimitedTry,
-  type LockLimit,
-  limited,
-  retriesOf,
-  skipping,
-} from './lock-limit.js';
+import { findCommitted, findRings, lockTapes, lockTurns } from './first-tries.js';
+import { firstLimit, type LimitedTry, limited, retriesOf } from './lock-limit.js';
 import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
 
 export interface NewEntry {
@@ -147,11 +140,7 @@ export interface CommitResult extends SettledTurns {
 const TURNS =
   'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[])';
 const LOCK_TURNS = statement(`${TURNS} order by id for update`);
-const LOCK_FREE_TURNS = statement(`${TURNS} order by id for update skip locked`);
 const LOOK_AT_TURNS = statement(TURNS);
-const LOCK_TAPES = statement(`
-  select t.id from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id where t.id = any ($1::uuid[])
-  order by b.id for no key update of b${skipping(true)}`);
 
 interface LockedTurn extends pg.QueryResultRow {
   id: TurnId;
@@ -176,7 +165,7 @@ const isFenceOpen = (commit: StepCommit, turn: LockedTurn | undefined): boolean 
  *
  * A commit that was made before returns the result of that time, also when the answer was lost. A turn with open calls is ended by
  * `commitWithin`, together with the turns that it waits for. With a limit for locks it works like a repetition. With `leavesLocked` a
- * commit whose turn or tape is locked is fenced and reported in `lockedTurnIds`.
+ * commit that needs a locked row is fenced and reported in `lockedTurnIds`, or, in a first try, fails all commits as `55P03`.
  */
 export function commitSteps(
   pool: pg.Pool,
@@ -186,12 +175,12 @@ export function commitSteps(
   return retryBatch(
     async (isRepeated) => {
       if (isRepeated || lockMs !== undefined)
-        return transactOnce(pool, limited({ lockMs }, commitAgain(commits)));
+        return transactOnce(pool, limited({ lockMs }, commitAgain(commits, options)));
       try {
         return await commitFirst(pool, commits, options.leavesLocked);
       } catch (error) {
         if (!isTaken(error)) throw error;
-        return transactOnce(pool, commitAgain(commits));
+        return transactOnce(pool, commitAgain(commits, options), firstLimit(options.leavesLocked));
       }
     },
     { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
@@ -203,7 +192,9 @@ async function commitFirst(
   commits: readonly StepCommit[],
   leavesLocked = false,
 ): Promise<CommitResult> {
-  if (mustDecide(commits)) return transactOnce(pool, commitWithin(commits, { leavesLocked }));
+  const decide = (some: readonly StepCommit[]) =>
+    transactOnce(pool, commitWithin(some, { leavesLocked }), firstLimit(leavesLocked));
+  if (mustDecide(commits)) return decide(commits);
   const result = await commitAtOnce(pool, commits, leavesLocked);
   const fenced = commits.filter((_commit, index) => result.outcomes[index]?.outcome === 'fenced');
   const locked = leavesLocked && fenced.length > 0 ? await findLocked(pool, fenced) : [];
@@ -211,10 +202,7 @@ async function commitFirst(
   const left = fenced.filter((commit) => commit.end !== null && !locked.includes(commit.turnId));
   const whole = { ...result, lockedTurnIds: locked };
   if (left.length === 0) return whole;
-  return merge(commits, whole, {
-    of: left,
-    ...(await transactOnce(pool, commitWithin(left, { leavesLocked }))),
-  });
+  return merge(commits, whole, { of: left, ...(await decide(left)) });
 }
 
 /** The turns of fenced commits that are still in the hands of their holder. Those that were joined meanwhile are left to the locks. */
@@ -232,12 +220,16 @@ async function findLocked(pool: pg.Pool, fenced: readonly StepCommit[]): Promise
 const isTaken = (error: unknown): boolean =>
   error instanceof Error && 'code' in error && error.code === '23505';
 
-/** `commitWithin` after a try whose answer was lost: commits of that try return the result of that time. */
+/**
+ * `commitWithin` after a try whose answer was lost: commits of that try return the result of that time.
+ *
+ * @param options.leavesLocked - Commits that need a locked row are left out.
+ */
 export const commitAgain =
-  (commits: readonly StepCommit[]) =>
+  (given: readonly StepCommit[], { leavesLocked = false }: Pick<BatchTry, 'leavesLocked'> = {}) =>
   async (tx: Tx): Promise<CommitResult> => {
-    const turnIds = familyOf(commits);
-    await lockTurns(tx, turnIds);
+    const locked = await lockTurns(tx, familyOf(given), { leavesLocked });
+    const commits = given.filter((commit) => !familyOf([commit]).some((id) => locked.has(id)));
     const rows = await findCommitted(tx, commits);
     const done = new Set(rows.map((row) => row.turn_id));
     const found: CommitResult = {
@@ -253,7 +245,20 @@ export const commitAgain =
       ),
     };
     const of = commits.filter(({ turnId }) => !done.has(turnId));
-    return of.length === 0 ? found : merge(commits, found, { of, ...(await commitWithin(of)(tx)) });
+    const rest =
+      of.length === 0
+        ? undefined
+        : { of, ...(await commitWithin(of, { leavesLocked, isRepeated: true })(tx)) };
+    const result = rest === undefined ? found : merge(commits, found, rest);
+    if (commits.length === given.length) return result;
+    return {
+      ...result,
+      outcomes: given.map((commit) => result.outcomes[commits.indexOf(commit)] ?? { outcome: 'fenced' }),
+      lockedTurnIds: [
+        ...result.lockedTurnIds,
+        ...given.filter((commit) => !commits.includes(commit)).map(({ turnId }) => turnId),
+      ],
+    };
   };
 
 /** The result of all commits, when some of them were committed after the others. */
@@ -308,17 +313,16 @@ async function commitAtOnce(
   const values = commitValues(commits);
   if (settlements.length === 0 && !hasMembers)
     return readResult(commits, await run<CommitRow>(pool, commit, values));
-  return sendOnce(pool, async (tx) => {
+  const send = async (tx: Tx): Promise<CommitResult> => {
     const [, rows, settled] = await Promise.all([
-      run<LockedTurn>(tx, leavesLocked ? LOCK_FREE_TURNS : LOCK_TURNS, [familyOf(commits)]),
+      run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
       run<CommitRow>(tx, commit, values),
-      settleCalls(tx, settlements, settleLimit(leavesLocked)),
+      settleCalls(tx, settlements),
     ]);
     return { ...readResult(commits, rows), ...settled };
-  });
+  };
+  return sendOnce(pool, send, firstLimit(leavesLocked));
 }
-
-const settleLimit = (leavesLocked: boolean): LockLimit => (leavesLocked ? { lockMs: BATCH_LOCK_MS } : {});
 
 /** The turns that commits lock: children and parents together, by id, so that two ends of one family never wait in a circle. */
 const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
@@ -327,14 +331,19 @@ const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
 /**
  * The same as part of the caller's transaction. Turns that end each other's waiting calls are locked before, all at once.
  *
- * @param options.leavesLocked - As for `commitSteps`; for a batch of turns that have nothing to do with each other.
+ * @param options.leavesLocked - As for `commitSteps`; for a batch of turns that have nothing to do with each other. For a repetition
+ *   the caller has locked the turns.
  */
 export const commitWithin =
-  (given: readonly StepCommit[], { leavesLocked = false }: Pick<BatchTry, 'leavesLocked'> = {}) =>
+  (
+    given: readonly StepCommit[],
+    { leavesLocked = false, isRepeated = false }: Pick<BatchTry, 'leavesLocked' | 'isRepeated'> = {},
+  ) =>
   async (tx: Tx): Promise<CommitResult> => {
-    const rows = await run<LockedTurn>(tx, leavesLocked ? LOCK_FREE_TURNS : LOCK_TURNS, [familyOf(given)]);
-    const turns = new Map(rows.map((turn) => [turn.id, turn]));
-    const lockedTurnIds = leavesLocked ? await leaveLocked(tx, given, turns) : [];
+    const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(given)]);
+    const turns = new Map(locked.map((turn) => [turn.id, turn]));
+    const open = leavesLocked ? given.filter((commit) => isFenceOpen(commit, turns.get(commit.turnId))) : [];
+    const lockedTurnIds = await (isRepeated ? findHeldUp(tx, open) : findTapeless(tx, open));
     const commits = given.filter(({ turnId }) => !lockedTurnIds.includes(turnId));
     // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
     const results = commits.flatMap((commit) =>
@@ -343,38 +352,35 @@ export const commitWithin =
     if (results.length > 0) await settleCalls(tx, results);
     const hasMembers = commits.some((commit) => turns.get(commit.turnId)?.is_member === true);
     const text = toCommit(commits, { batches: hasMembers ? 'some' : 'none' });
-    const committed = await run<CommitRow>(tx, text, commitValues(commits));
-    const result = { ...readResult(given, committed), lockedTurnIds };
-    const waiting = committed.filter((row) => row.has_open_calls).map((row) => row.turn_id);
+    const rows = await run<CommitRow>(tx, text, commitValues(commits));
+    const result = { ...readResult(given, rows), lockedTurnIds };
+    const waiting = rows.filter((row) => row.has_open_calls).map((row) => row.turn_id);
     const closed = waiting.length === 0 ? [] : await closeBatchesOf(tx, waiting);
     return {
       ...result,
       dueBatchIds: [...new Set([...result.dueBatchIds, ...closed])],
-      ...(await settleParents(tx, commits, {
-        committed: new Set(committed.map((row) => row.turn_id)),
-        limit: settleLimit(leavesLocked),
-      })),
+      ...(await settleParents(tx, commits, new Set(rows.map((row) => row.turn_id)))),
     };
   };
 
-/**
- * Locks the tapes of commits whose fence is open. Returns the turns whose own row, tape or parent's row others have locked.
- *
- * @param turns - The rows that this transaction has locked.
- */
-async function leaveLocked(
-  tx: Tx,
-  commits: readonly StepCommit[],
-  turns: ReadonlyMap<TurnId, LockedTurn>,
-): Promise<readonly TurnId[]> {
-  const isLeft = (commit: StepCommit): boolean => familyOf([commit]).some((turnId) => !turns.has(turnId));
-  const left = commits.filter(isLeft);
-  const open = commits
-    .filter((commit) => !isLeft(commit) && isFenceOpen(commit, turns.get(commit.turnId)))
+/** Locks the tapes of commits. Returns the turns whose tapes others have locked. */
+async function findTapeless(tx: Tx, commits: readonly StepCommit[]): Promise<readonly TurnId[]> {
+  return [
+    ...(await lockTapes(
+      tx,
+      commits.map(({ turnId }) => turnId),
+    )),
+  ];
+}
+
+/** Locks all that commits need besides their turns: their tapes, those of the parents, and batches. Returns the turns of which others have locked some. */
+async function findHeldUp(tx: Tx, commits: readonly StepCommit[]): Promise<readonly TurnId[]> {
+  const locked = await lockTapes(tx, familyOf(commits));
+  const ends = commits.filter(({ end }) => end !== null).map(({ turnId }) => turnId);
+  const joined = await lockBatchesOf(tx, ends);
+  return commits
+    .filter((commit) => joined.has(commit.turnId) || familyOf([commit]).some((id) => locked.has(id)))
     .map(({ turnId }) => turnId);
-  const rows = await run<{ id: TurnId }>(tx, LOCK_TAPES, [open]);
-  const free = new Set(rows.map((row) => row.id));
-  return [...left.map(({ turnId }) => turnId), ...open.filter((turnId) => !free.has(turnId))];
 }
 
 function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]): CommitResult {
@@ -399,11 +405,10 @@ function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]):
 function settleParents(
   tx: Tx,
   commits: readonly StepCommit[],
-  { committed, limit }: { readonly committed: ReadonlySet<TurnId>; readonly limit: LockLimit },
+  committed: ReadonlySet<TurnId>,
 ): Promise<SettledTurns> {
   return settleCalls(
     tx,
     commits.flatMap(({ turnId, end }) => (end?.settles && committed.has(turnId) ? [end.settles] : [])),
-    limit,
   );
 }

@@ -264,7 +264,8 @@ export interface BatchTry {
   readonly isPatient?: boolean;
   /**
    * True: an item whose turn or tape is locked is left out of the batch and reported, and nothing of it takes effect. Where several
-   * statements need a turn or tape, the batch waits for it briefly (`BATCH_LOCK_MS`) and fails. Has no meaning for a repetition. Default false.
+   * statements share a transaction, the first try waits for other rows briefly (`BATCH_LOCK_MS`) and fails; a repetition leaves out
+   * each item that needs a locked row. Default false.
    */
   readonly leavesLocked?: boolean;
 }
@@ -371,14 +372,29 @@ export async function commitWatched(
   if (isRolledBack(await client.query('commit'))) throw causeOf(rolledBack());
 }
 
+interface LockWait {
+  /** The longest wait of each statement for one lock. Absent: the limit of the connection. */
+  readonly lockMs?: number | undefined;
+}
+
+/** The limit is set by the message that begins the transaction, so it costs nothing. 0 would mean no limit. */
+const beginWithin = (pool: pg.Pool, { lockMs }: LockWait): string =>
+  lockMs === undefined
+    ? beginOn(pool)
+    : `${beginOn(pool)}; set local lock_timeout = ${Math.max(Math.ceil(lockMs), 1)}`;
+
 /** `transaction` without its repetitions. */
-export async function transactOnce<T>(pool: pg.Pool, body: (tx: Tx) => Promise<T>): Promise<T> {
+export async function transactOnce<T>(
+  pool: pg.Pool,
+  body: (tx: Tx) => Promise<T>,
+  limit: LockWait = {},
+): Promise<T> {
   const client = await checkOut(pool);
   const watched = watchFailures(client);
   let broken: Error | undefined;
   try {
     // Travels with the first statement; should it fail, that one fails too.
-    const begun = client.query(beginOn(pool));
+    const begun = client.query(beginWithin(pool, limit));
     begun.catch(ignoreLoss);
     const result = await body(watched.tx);
     await begun;
@@ -406,10 +422,14 @@ export function transactAtOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): 
 }
 
 /** `transactAtOnce` without its repetitions. */
-export async function sendOnce<T>(pool: pg.Pool, send: (tx: Tx) => Promise<T>): Promise<T> {
+export async function sendOnce<T>(
+  pool: pg.Pool,
+  send: (tx: Tx) => Promise<T>,
+  limit: LockWait = {},
+): Promise<T> {
   const client = await checkOut(pool);
   const watched = watchFailures(client);
-  const begun = client.query(beginOn(pool));
+  const begun = client.query(beginWithin(pool, limit));
   begun.catch(() => undefined);
   const sent = send(watched.tx);
   // A failure on the server turns the commit into a rollback. A failure here, before everything was sent, needs our own rollback.

@@ -22,8 +22,14 @@ import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js
 import type { Advance } from './tool-calls.js';
 import { hasStatus } from './turns.js';
 
+/** Only turns of which no call is locked. */
+const FREE_CALLS = ` cross join lateral (
+      select count(*) as n from (
+        select k.id from boxcar.tool_calls k where k.id = any (heads.call_ids) and k.turn_id = heads.turn_id order by k.id for update of k skip locked) c
+    ) calls where calls.n = heads.call_count`;
+
 const finishText = (leavesLocked: boolean): string => `
-  with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json)),
+  with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, call_ids uuid[], results json)),
   lk as (
     select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id
     where t.id = any ($2::uuid[]) and ${hasStatus('running')} and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count
@@ -32,8 +38,11 @@ const finishText = (leavesLocked: boolean): string => `
   heads as (
     select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
   ),
+  free as (
+    select heads.* from heads${leavesLocked ? FREE_CALLS : ''}
+  ),
   hd as (
-    update boxcar.boxes b set head_position = b.head_position + heads.call_count from heads where b.id = heads.output_box_id
+    update boxcar.boxes b set head_position = b.head_position + heads.call_count from free heads where b.id = heads.output_box_id
     returning heads.turn_id, heads.output_box_id, heads.results, b.head_position, b.head_position - heads.call_count as base, b.view_position
   ),
   up as (
@@ -77,7 +86,7 @@ export interface FinishedStep {
 
 /**
  * Records the results of steps and opens the next ones, in one statement. Results that were recorded before return the outcome of that time.
- * With a limit for locks it works like a repetition. With `leavesLocked` a turn whose row or tape is locked is missing.
+ * With a limit for locks it works like a repetition. With `leavesLocked` a turn is missing if its row, its tape or one of the calls is locked.
  *
  * @param steps - The results of each are those of all calls of its open step, in call order.
  * @returns By turn. A turn that is missing is in other hands or has an answered call: `advanceTurns` tells which.
@@ -90,7 +99,7 @@ export function finishSteps(
   return retryBatch(
     (isRepeated) =>
       isRepeated || lockMs !== undefined
-        ? transactOnce(pool, limited({ lockMs }, finishAgain(steps)))
+        ? transactOnce(pool, limited({ lockMs }, finishAgain(steps, options)))
         : finishOnce(pool, steps, options.leavesLocked),
     { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
@@ -106,6 +115,7 @@ async function finishOnce(
     epoch: step.epoch,
     holder_id: step.holderId,
     call_count: step.results.length,
+    call_ids: step.results.map((result) => result.toolCallId),
     results: step.results.map((result, index) => ({
       n: index + 1,
       call_id: result.toolCallId,
@@ -141,17 +151,17 @@ export async function findLockedSteps(
 }
 
 const finishAgain =
-  (steps: readonly Advance[]) =>
+  (given: readonly Advance[], options: Pick<LimitedTry, 'leavesLocked'>) =>
   async (tx: Tx): Promise<ReadonlyMap<TurnId, FinishedStep>> => {
-    await lockTurns(
-      tx,
-      steps.map(({ turnId }) => turnId),
-    );
+    const turnIds = given.map(({ turnId }) => turnId);
+    const locked = await lockTurns(tx, turnIds, options);
+    const steps = given.filter(({ turnId }) => !locked.has(turnId));
     const found = new Map<TurnId, FinishedStep>();
     for (const [turnId, outcome] of await findAdvanced(tx, steps))
       if (outcome.outcome === 'open') found.set(turnId, outcome);
     const rest = steps.filter(({ turnId }) => !found.has(turnId));
     if (rest.length > 0)
-      for (const [turnId, finished] of await finishOnce(tx, rest)) found.set(turnId, finished);
+      for (const [turnId, finished] of await finishOnce(tx, rest, options.leavesLocked))
+        found.set(turnId, finished);
     return found;
   };

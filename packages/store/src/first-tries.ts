@@ -12,6 +12,7 @@ import type { BatchId, CardId, Ring, ToolCallId, TurnId, WorkerId } from '@boxca
 import type pg from 'pg';
 import type { StepCommit } from './commits.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
+import { skipping } from './lock-limit.js';
 import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './tool-calls.js';
 
 interface RingRow extends pg.QueryResultRow {
@@ -20,13 +21,41 @@ interface RingRow extends pg.QueryResultRow {
   worker_target: string;
 }
 
-const LOCK = statement(
-  'select t.id from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update',
-);
+const lockText = (leavesLocked: boolean): string =>
+  `select t.id from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update${skipping(leavesLocked)}`;
+const LOCK = statement(lockText(false));
+const LOCK_FREE = statement(lockText(true));
+const EXISTING = statement('select t.id from boxcar.turns t where t.id = any ($1::uuid[])');
 
-/** F1. */
-export async function lockTurns(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
-  await run(tx, LOCK, [turnIds]);
+/**
+ * F1.
+ *
+ * @param options.leavesLocked - Turns that are locked are left out. An earlier try that is still running has them locked.
+ * @returns The turns that were left out.
+ */
+export async function lockTurns(
+  tx: Tx,
+  turnIds: readonly TurnId[],
+  { leavesLocked = false }: { readonly leavesLocked?: boolean | undefined } = {},
+): Promise<ReadonlySet<TurnId>> {
+  const rows = await run<{ id: TurnId }>(tx, leavesLocked ? LOCK_FREE : LOCK, [turnIds]);
+  const free = new Set(rows.map((row) => row.id));
+  const missing = leavesLocked ? turnIds.filter((id) => !free.has(id)) : [];
+  const locked = missing.length === 0 ? [] : await run<{ id: TurnId }>(tx, EXISTING, [missing]);
+  return new Set(locked.map((row) => row.id));
+}
+
+const LOCK_TAPES = statement(`
+  with tapes as materialized (
+    select b.id from boxcar.boxes b where b.id in (select t.output_box_id from boxcar.turns t where t.id = any ($1::uuid[]))
+    order by b.id for no key update of b${skipping(true)}
+  )
+  select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and (t.output_box_id in (select id from tapes)) is not true`);
+
+/** Locks the tapes of turns. @returns The turns whose tapes others have locked. */
+export async function lockTapes(tx: Tx, turnIds: readonly TurnId[]): Promise<ReadonlySet<TurnId>> {
+  const rows = turnIds.length === 0 ? [] : await run<{ id: TurnId }>(tx, LOCK_TAPES, [turnIds]);
+  return new Set(rows.map((row) => row.id));
 }
 
 const DISPATCHED = statement(

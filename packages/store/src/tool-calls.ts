@@ -19,15 +19,8 @@ import {
   type Tx,
   transactOnce,
 } from './db.js';
-import { findAdvanced, findRecorded, findRings, lockTurns } from './first-tries.js';
-import {
-  BATCH_LOCK_MS,
-  type LimitedTry,
-  type LockLimit,
-  limited,
-  limitLocks,
-  retriesOf,
-} from './lock-limit.js';
+import { findAdvanced, findRecorded, findRings, lockTapes, lockTurns } from './first-tries.js';
+import { firstLimit, type LimitedTry, limited, retriesOf, skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import { hasStatus } from './turns.js';
 
@@ -53,6 +46,11 @@ export interface SettledTurns {
   readonly rings: readonly Ring[];
   /** Calls that had a result already. */
   readonly duplicates: readonly ToolCallId[];
+}
+
+export interface RecordedTurns extends SettledTurns {
+  /** Turns whose results were left out because a row was locked, when they were to be left out: to be tried again. */
+  readonly lockedTurnIds: readonly TurnId[];
 }
 
 // Each call is locked and read by its key, after the turns: to look for each of many in a list of all took two minutes for 6,000.
@@ -85,7 +83,7 @@ const RECORD = statement(`
 
 // `complete`: what RECORD has completed in this transaction; where it was not sent, nothing. $2 holds all turns that may be meant,
 // because turns that are asked for in two ways are found by no index.
-const ADVANCE = statement(`
+const advanceText = (leavesLocked: boolean): string => `
   with holders as (select * from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)),
   complete as materialized (select unnest(nullif(current_setting('boxcar.complete', true), '')::uuid[]) as id),
   lk as (
@@ -93,7 +91,7 @@ const ADVANCE = statement(`
       h.turn_id is not null and t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id as is_held
     from boxcar.turns t left join holders h on h.turn_id = t.id
     where t.id = any ($2::uuid[]) and (h.turn_id is not null or t.id in (select id from complete)) and ${hasStatus('dispatched', 'running', 'suspended')}
-    order by t.id for update of t
+    order by t.id for update of t${skipping(leavesLocked)}
   ),
   results as (
     select lk.id as turn_id, lk.output_box_id, lk.step_count, lk.agent_id, k.result_card_id, row_number() over (partition by lk.id order by k.ordinal) as n
@@ -126,7 +124,15 @@ const ADVANCE = statement(`
     from up join boxcar.boxes b on b.id = up.output_box_id left join hd on hd.id = b.id
     where up.is_held and up.status = 'running'
   )
-  select up.id as turn_id, up.epoch, up.status, up.worker_target, up.attempt, up.is_held, up.old_status from up`);
+  select up.id as turn_id, up.epoch, up.status, up.worker_target, up.attempt, up.is_held, up.old_status from up`;
+const ADVANCE = statement(advanceText(false));
+/** For turns that record nothing. */
+const ADVANCE_UNLOCKED = statement(advanceText(true));
+
+const HELD = statement(`
+  select t.id from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)
+    cross join lateral (select * from boxcar.turns t where t.id = h.turn_id offset 0) t
+  where t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id`);
 
 interface AdvanceRow extends pg.QueryResultRow {
   turn_id: TurnId;
@@ -180,20 +186,15 @@ function distinct(settlements: readonly CallSettlement[]): {
 /**
  * Records results inside the caller's transaction; turns whose last call this was are resumed. Two statements, sent together
  * before anything is waited for.
- *
- * @param limit - For these turns and their tapes, and for all locks that the transaction takes after this.
  */
-export async function settleCalls(
-  tx: Tx,
-  settlements: readonly CallSettlement[],
-  limit: LockLimit = {},
-): Promise<SettledTurns> {
+export async function settleCalls(tx: Tx, settlements: readonly CallSettlement[]): Promise<SettledTurns> {
   const { first, repeated } = distinct(settlements);
   if (first.length === 0) return { rings: [], duplicates: [] };
   const turnIds = [...new Set(first.map((item) => item.turnId))];
-  limitLocks(tx, limit);
-  const recording = record(tx, first, turnIds);
-  const [won, rows] = await Promise.all([recording, run<AdvanceRow>(tx, ADVANCE, ['[]', turnIds])]);
+  const [won, rows] = await Promise.all([
+    record(tx, first, turnIds),
+    run<AdvanceRow>(tx, ADVANCE, ['[]', turnIds]),
+  ]);
   const duplicates = [
     ...repeated,
     ...first.filter((item) => !won.has(item.toolCallId)).map((item) => item.toolCallId),
@@ -210,25 +211,27 @@ export function recordResults(
   pool: pg.Pool,
   settlements: readonly CallSettlement[],
   { lockMs, ...options }: LimitedTry = {},
-): Promise<SettledTurns> {
+): Promise<RecordedTurns> {
+  const settle = async (tx: Tx): Promise<RecordedTurns> => ({
+    ...(await settleCalls(tx, settlements)),
+    lockedTurnIds: [],
+  });
   return retryBatch(
     (isRepeated) =>
       isRepeated
-        ? transactOnce(pool, limited({ lockMs }, settleAgain(settlements)))
-        : sendOnce(
-            pool,
-            limited({ lockMs }, (tx) => settleCalls(tx, settlements)),
-          ),
+        ? transactOnce(pool, limited({ lockMs }, settleAgain(settlements, options)))
+        : sendOnce(pool, settle, lockMs === undefined ? firstLimit(options.leavesLocked) : { lockMs }),
     { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
 }
 
 /** A result that an earlier try has recorded does not count as a duplicate. */
 const settleAgain =
-  (settlements: readonly CallSettlement[]) =>
-  async (tx: Tx): Promise<SettledTurns> => {
-    const turnIds = [...new Set(settlements.map(({ turnId }) => turnId))];
-    await lockTurns(tx, turnIds);
+  (given: readonly CallSettlement[], options: Pick<LimitedTry, 'leavesLocked'>) =>
+  async (tx: Tx): Promise<RecordedTurns> => {
+    const turnIds = [...new Set(given.map(({ turnId }) => turnId))];
+    const locked = await lockWithTapes(tx, turnIds, options);
+    const settlements = given.filter(({ turnId }) => !locked.has(turnId));
     const recorded = await findRecorded(tx, settlements);
     const isDone = ({ card }: CallSettlement): boolean => recorded.has(card.id);
     const resumed = settlements.filter(isDone).map(({ turnId }) => turnId);
@@ -237,8 +240,25 @@ const settleAgain =
       tx,
       settlements.filter((item) => !isDone(item)),
     );
-    return { rings: [...rings, ...rest.rings], duplicates: rest.duplicates };
+    return { rings: [...rings, ...rest.rings], duplicates: rest.duplicates, lockedTurnIds: [...locked] };
   };
+
+/** Locks turns, and their tapes if locked ones are left out. @returns The turns that were left out. */
+async function lockWithTapes(
+  tx: Tx,
+  turnIds: readonly TurnId[],
+  options: Pick<LimitedTry, 'leavesLocked'>,
+): Promise<ReadonlySet<TurnId>> {
+  const locked = await lockTurns(tx, turnIds, options);
+  if (options.leavesLocked !== true) return locked;
+  return new Set([
+    ...locked,
+    ...(await lockTapes(
+      tx,
+      turnIds.filter((id) => !locked.has(id)),
+    )),
+  ]);
+}
 
 /** A turn in its worker's hands whose own calls have all been run. */
 export interface Advance {
@@ -263,6 +283,8 @@ export type AdvanceOutcome =
 export interface AdvancedTurns {
   readonly outcomes: readonly AdvanceOutcome[];
   readonly rings: readonly Ring[];
+  /** Fenced only because a row was locked, when such turns were to be left out: to be tried again. */
+  readonly lockedTurnIds: readonly TurnId[];
 }
 
 /**
@@ -278,29 +300,50 @@ export function advanceTurns(
   return retryBatch(
     (isRepeated) => {
       if (isRepeated || lockMs !== undefined)
-        return transactOnce(pool, limited({ lockMs }, advanceAgain(advances)));
-      if (options.leavesLocked === true)
-        return sendOnce(
-          pool,
-          limited({ lockMs: BATCH_LOCK_MS }, (tx) => advanceWithin(tx, advances)),
-        );
+        return transactOnce(pool, limited({ lockMs }, advanceAgain(advances, options)));
       return advances.every(({ results }) => results.length === 0)
-        ? advanceWithin(pool, advances)
-        : sendOnce(pool, (tx) => advanceWithin(tx, advances));
+        ? suspendTurns(pool, advances, options)
+        : sendOnce(pool, (tx) => advanceWithin(tx, advances), firstLimit(options.leavesLocked));
     },
     { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
 }
 
-/** @param db - Must be a transaction when there are results. */
-async function advanceWithin(db: Queryable, advances: readonly Advance[]): Promise<AdvancedTurns> {
-  const results = distinct(advances.flatMap((item) => item.results)).first;
-  const turnIds = [...new Set(advances.map((item) => item.turnId))];
-  const holders = JSON.stringify(
+const holdersOf = (advances: readonly Advance[]): string =>
+  JSON.stringify(
     advances.map((item) => ({ turn_id: item.turnId, epoch: item.epoch, holder_id: item.holderId })),
   );
+
+/** Without results no tape is needed. */
+async function suspendTurns(
+  pool: pg.Pool,
+  advances: readonly Advance[],
+  { leavesLocked = false }: Pick<LimitedTry, 'leavesLocked'>,
+): Promise<AdvancedTurns> {
+  const advanced = await advanceWithin(pool, advances, { leavesLocked });
+  const fenced = advances.filter((_item, index) => advanced.outcomes[index]?.outcome === 'fenced');
+  if (!leavesLocked || fenced.length === 0) return advanced;
+  const held = await run<{ id: TurnId }>(pool, HELD, [holdersOf(fenced)]);
+  return { ...advanced, lockedTurnIds: held.map(({ id }) => id) };
+}
+
+/**
+ * @param db - Must be a transaction when there are results.
+ * @param options.leavesLocked - Locked turns are fenced; only where there are no results.
+ */
+async function advanceWithin(
+  db: Queryable,
+  advances: readonly Advance[],
+  { leavesLocked = false }: Pick<LimitedTry, 'leavesLocked'> = {},
+): Promise<AdvancedTurns> {
+  const results = distinct(advances.flatMap((item) => item.results)).first;
+  const turnIds = [...new Set(advances.map((item) => item.turnId))];
   const recording = results.length === 0 ? undefined : record(db, results, turnIds);
-  const [, rows] = await Promise.all([recording, run<AdvanceRow>(db, ADVANCE, [holders, turnIds])]);
+  const advancing = run<AdvanceRow>(db, leavesLocked ? ADVANCE_UNLOCKED : ADVANCE, [
+    holdersOf(advances),
+    turnIds,
+  ]);
+  const [, rows] = await Promise.all([recording, advancing]);
   const byTurn = new Map(rows.filter((row) => row.is_held).map((row) => [row.turn_id, row]));
   return {
     outcomes: advances.map((item): AdvanceOutcome => {
@@ -311,24 +354,25 @@ async function advanceWithin(db: Queryable, advances: readonly Advance[]): Promi
         : { outcome: 'suspended' };
     }),
     rings: ringsOf(rows),
+    lockedTurnIds: [],
   };
 }
 
 const advanceAgain =
-  (advances: readonly Advance[]) =>
+  (advances: readonly Advance[], options: Pick<LimitedTry, 'leavesLocked'>) =>
   async (tx: Tx): Promise<AdvancedTurns> => {
-    await lockTurns(
-      tx,
-      advances.map(({ turnId }) => turnId),
-    );
-    const found = await findAdvanced(tx, advances);
-    const rest = advances.filter(({ turnId }) => !found.has(turnId));
+    const turnIds = advances.map(({ turnId }) => turnId);
+    const locked = await lockWithTapes(tx, turnIds, options);
+    const free = advances.filter(({ turnId }) => !locked.has(turnId));
+    const found = await findAdvanced(tx, free);
+    const rest = free.filter(({ turnId }) => !found.has(turnId));
     const advanced = rest.length === 0 ? { outcomes: [], rings: [] } : await advanceWithin(tx, rest);
     return {
       outcomes: advances.map(
         (item) => found.get(item.turnId) ?? advanced.outcomes[rest.indexOf(item)] ?? { outcome: 'fenced' },
       ),
       rings: [...(await findRings(tx, [...found.keys()])), ...advanced.rings],
+      lockedTurnIds: [...locked],
     };
   };
 

@@ -184,7 +184,8 @@ export async function claimWithViews(
   const { holderId, build, maxViewBytes } = options;
   const { lockMs, ...attempt } = options.try ?? {};
   if (lockMs !== undefined) {
-    const claimAgain = (tx: Tx) => claimOnce(tx, rings, { holderId, build, isRepeated: true });
+    const claimAgain = (tx: Tx) =>
+      claimOnce(tx, rings, { holderId, build, isRepeated: true, leavesLocked: attempt.leavesLocked });
     const claims = await retryBatch(() => transactOnce(pool, limited({ lockMs }, claimAgain)), {
       ...retriesOf({ lockMs }),
       ...attempt,
@@ -201,7 +202,7 @@ export async function claimWithViews(
       holderId,
       build,
       isRepeated,
-      leavesLocked: attempt.leavesLocked === true && !isRepeated,
+      leavesLocked: attempt.leavesLocked,
     });
     // What was claimed is claimed: a view that cannot be read fails its own turn, when that loads it apart.
     const viewing = run<EntryRow>(db, THIN_ENTRIES, [turnIds, known, maxTokens, maxViewBytes]).catch(

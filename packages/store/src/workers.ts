@@ -1,4 +1,4 @@
-import { type Ring, toErrorBody, type WorkerId } from '@boxcar/kernel';
+import { type Ring, type TurnId, toErrorBody, type WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { THIS_BUILD } from './build.js';
 import { isServerTrouble, type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
@@ -376,7 +376,7 @@ const READY = statement(`
     row_number() over (partition by t.worker_target order by t.dispatched_at, t.id) as place_of_all
   from boxcar.turns t
   where t.status = 'dispatched' and t.worker_target = any ($1::text[]) and t.format <= $3
-    and ${mayRun()}
+    and ${mayRun()} and t.id <> all ($6::uuid[])
     and (not $4 or t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target]))
   )
   select r.turn_id, r.epoch, r.worker_target from ready r
@@ -389,6 +389,7 @@ const READY = statement(`
  * @param options.schemaVersion - Only those that this build can read; default: this one.
  * @param options.isOldestFirst - The oldest turn of each target is first, before the turns of projects with fewer turns.
  * @param options.isOnlyNewer - Only those that some living worker of their target cannot read.
+ * @param options.exceptIds - Turns that are left out.
  */
 export async function findReady(
   pool: pg.Pool,
@@ -398,9 +399,10 @@ export async function findReady(
     readonly schemaVersion?: number;
     readonly isOldestFirst?: boolean;
     readonly isOnlyNewer?: boolean;
+    readonly exceptIds?: readonly TurnId[];
   } = {},
 ): Promise<readonly Ring[]> {
   const { schemaVersion = THIS_BUILD.schemaVersion, isOldestFirst = false, isOnlyNewer = false } = options;
-  const values = [targets, limit, schemaVersion, isOnlyNewer, isOldestFirst];
+  const values = [targets, limit, schemaVersion, isOnlyNewer, isOldestFirst, options.exceptIds ?? []];
   return (await runRetrying<Parameters<typeof toRing>[0]>(pool, READY, values)).map(toRing);
 }

@@ -9,7 +9,7 @@ import {
   toErrorBody,
 } from '@boxcar/kernel';
 import { type CallSettlement, type LimitedTry, recordResults } from '@boxcar/store';
-import { Batcher } from '../batcher.js';
+import { Batcher, LOCKED } from '../batcher.js';
 import type { RuntimeCore } from '../runtime.js';
 import { buildResult } from './ending.js';
 
@@ -18,16 +18,13 @@ export type CallOutcome = Parameters<typeof buildResult>[1];
 export interface Recorder {
   /**
    * @param options.isRepeated - An earlier try may have recorded it.
-   * @param options.lockedMs - How long a result whose turn is locked is tried again. Default 15,000.
+   * @param options.lockedMs - How long a result whose turn is locked is tried again, asked at each try. Default 15,000.
    */
   add(
     settlement: CallSettlement,
-    options?: { readonly isRepeated?: boolean; readonly lockedMs?: number },
+    options?: { readonly isRepeated?: boolean; readonly lockedMs?: () => number },
   ): Promise<'recorded' | 'duplicate'>;
 }
-
-/** How long a batch waits for one lock. */
-const BATCH_LOCK_MS = 50;
 
 /**
  * Records results from many sources, many in one transaction. A result that cannot be written fails alone. A result whose
@@ -37,13 +34,15 @@ export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
   const record = async (
     settlements: readonly CallSettlement[],
     options: LimitedTry,
-  ): Promise<('recorded' | 'duplicate')[]> => {
-    const { rings, duplicates } = await recordResults(runtime.pool, settlements, options);
+  ): Promise<('recorded' | 'duplicate' | typeof LOCKED)[]> => {
+    const { rings, duplicates, lockedTurnIds } = await recordResults(runtime.pool, settlements, options);
     runtime.ring(rings);
     const open = new Map<ToolCallId, number>();
     for (const { toolCallId } of settlements) open.set(toolCallId, (open.get(toolCallId) ?? 0) + 1);
     for (const id of duplicates) open.set(id, (open.get(id) ?? 0) - 1);
-    return settlements.map(({ toolCallId }) => {
+    const locked = new Set(lockedTurnIds);
+    return settlements.map(({ toolCallId, turnId }) => {
+      if (locked.has(turnId)) return LOCKED;
       // When a batch has several results of one call, only the first may have won.
       const hasWon = (open.get(toolCallId) ?? 0) > 0;
       open.set(toolCallId, 0);
@@ -53,7 +52,7 @@ export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
   return new Batcher<CallSettlement, 'recorded' | 'duplicate'>(record, {
     maxItems: 100,
     maxInFlight: 2,
-    locks: { batchMs: BATCH_LOCK_MS },
+    leavesLocked: true,
   });
 }
 

@@ -4,7 +4,7 @@ import { createModelRouter } from '@boxcar/llm';
 import { registerWorker } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import pg from 'pg';
-import { expect, test, vi } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { z } from 'zod';
 import { newId } from '../packer.js';
 import { type Harness, harness } from '../testing/harness.js';
@@ -92,7 +92,7 @@ test('a turn is committed although more turns are locked than there are places f
   }
   gates.get(free)?.();
   expect(await timeOf(h, 1)).toBeLessThan(LOCK_MS * 3.5);
-  // What waits for locks holds two connections at most.
+  // What waits for locks holds two connections at most: one looks, one waits in line.
   await waitFor(async () => (await waiting()).length <= 2, {
     message: 'they have left their places',
     intervalMs: 5,
@@ -220,4 +220,113 @@ test('the calls of turns are answered while the tapes of others of their batch a
   await allWait(10);
   open();
   await timeOf(h, 10);
+});
+
+/** Longer than all tries of a batch take, and shorter than a statement of the connection waits for a lock under the default lease. */
+const SOON_MS = 3_500;
+
+describe('while the row of one turn is locked, the others of its batch end:', () => {
+  /** Runs turns that all ask their model, locks a row, and lets the models answer at one moment. */
+  async function endTogether(
+    h: Harness,
+    { open, locked, others }: { open: () => void; locked: TurnId; others: readonly TurnId[] },
+  ): Promise<void> {
+    const stranger = await lock(h, [locked]);
+    const startedAt = performance.now();
+    open();
+    await waitFor(
+      async () => {
+        const rows = await h.rows("select from boxcar.turns where id = any ($1) and status = 'success'", [
+          others,
+        ]);
+        return rows.length === others.length;
+      },
+      { message: 'the others have ended', deadlineMs: 60_000, intervalMs: 20 },
+    );
+    expect(performance.now() - startedAt).toBeLessThan(SOON_MS);
+    await stranger.end();
+  }
+  const allEnded = (h: Harness, keepOpen: () => void) =>
+    waitFor(
+      async () => {
+        keepOpen();
+        return (await h.rows('select from boxcar.turns where ended_at is null')).length === 0;
+      },
+      { message: 'all have ended', deadlineMs: 60_000 },
+    );
+
+  test.each(['expert', 'parent'] as const)(
+    'an end that answers its parent, the row of the %s',
+    async (whose) => {
+      const { h, allWait, open } = await gated({ script: [{ say: 'done' }] });
+      await using _ended = h;
+      const question = { expert_profile: 'writer', question: 'why?' };
+      await h.profile(
+        'boss',
+        [{ calls: [{ tool: 'ask_expert', arguments: question }] }, { say: 'done' }] as never,
+        { tools: ['ask_expert'], delegation_policy: { target_profiles: null } },
+      );
+      await h.worker({ concurrency: 30, sweepMs: NEVER_MS });
+      const boss = (await h.runtime.submit('launch_principal', {
+        profile_name: 'boss',
+        instruction: 'go',
+      })) as {
+        turn_id: TurnId;
+      };
+      // The gate of `boss` is its first step; it then waits for the expert.
+      await allWait(1);
+      open();
+      const expert = async () =>
+        (
+          await h.rows<{ id: TurnId }>('select id from boxcar.turns where parent_turn_id = $1', [
+            boss.turn_id,
+          ])
+        )[0]?.id;
+      await waitFor(async () => (await expert()) !== undefined, { message: 'the expert is asked' });
+      await allWait(1);
+      const others = await launchMany(h, 12);
+      await allWait(13);
+      const locked = whose === 'parent' ? boss.turn_id : ((await expert()) as TurnId);
+      await endTogether(h, { open, locked, others });
+      await allEnded(h, open);
+    },
+  );
+});
+
+test('locked turns give their slots back: a worker with as many slots as locked turns runs the others', async () => {
+  const { h, allWait, open } = await gated({ script: [{ say: 'done' }] });
+  await using _ended = h;
+  await registerWorker(h.database.pool, {
+    id: newId<'worker'>(),
+    lockKey: '4714',
+    targets: [''],
+    concurrency: 10,
+    leaseMs: NEVER_MS,
+    info: {},
+  });
+  const ids = await launchMany(h, 6);
+  const stranger = await lockTapes(h, ids.slice(0, 2));
+  await h.worker({ concurrency: 2, sweepMs: 200 });
+  const startedAt = performance.now();
+  for (const n of [2, 4]) {
+    await allWait(2);
+    open();
+    await timeOf(h, n);
+  }
+  // A claim that keeps its slot waits for its lock 15 seconds.
+  expect(performance.now() - startedAt).toBeLessThan(8_000);
+  // Their rings come back, and hold no slot for long either.
+  const more = await launchMany(h, 2);
+  await allWait(2);
+  open();
+  await timeOf(h, 6);
+  expect(
+    await h.rows("select from boxcar.turns where id = any ($1) and status = 'success'", [more]),
+  ).toHaveLength(2);
+  await stranger.end();
+  await allWait(2);
+  open();
+  await timeOf(h, 8);
+  expect(await h.rows('select from boxcar.sweep_failures')).toEqual([]);
+  expect(await h.rows('select from boxcar.turns where losses > 0')).toEqual([]);
 });

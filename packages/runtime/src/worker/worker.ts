@@ -8,6 +8,7 @@
  *     only its lease counts.
  * W3  It never runs more turns than its concurrency, whether they arrive by a ring or from the rows. It keeps no ring
  *     without a slot for it (`slots.ts`).
+ *     A turn whose row is locked gives its slot back when others may need it; the sweep rings the turn again (`locked-claims.ts`).
  * W4  When a commit of one of its turns dispatches a single turn, the worker takes it at once, without the queue, if it has a free
  *     slot and its queues are empty, so that no waiting ring is overtaken. The job of the committing turn ends only after that turn
  *     too. A turn that the worker does not take, or fails to take, is rung.
@@ -61,7 +62,7 @@ import {
   WORKERS_CHANNEL,
 } from '@boxcar/store';
 import type pg from 'pg';
-import { Batcher, LOCKED } from '../batcher.js';
+import { Batcher, isLockTimeout, LOCKED } from '../batcher.js';
 import { primitiveHashes } from '../door/announced-door.js';
 import { noteCrashedJob } from '../door/blocked-jobs.js';
 import { newId } from '../packer.js';
@@ -76,6 +77,7 @@ import { KeptViews } from './kept-views.js';
 import { createLeaseClock, type LeaseClock, type Moment } from './lease-clock.js';
 import { LeftTurns, recordLeft } from './left-turns.js';
 import { TurnLoader } from './loader.js';
+import { LockedClaims } from './locked-claims.js';
 import { ModelWaits } from './model-waits.js';
 import { pairRings, type RungCommit } from './own-rings.js';
 import { PeerWatch } from './peer-watch.js';
@@ -148,10 +150,11 @@ async function advance(
     ({ turnId }) => finished?.has(turnId) !== true && locked?.has(turnId) !== true,
   );
   const slow = others.length === 0 ? undefined : await advanceTurns(pool, others, attempt);
+  const leftOut = new Set([...(locked ?? []), ...(slow?.lockedTurnIds ?? [])]);
   const outcomes = advances.map((item): AdvanceOutcome | typeof LOCKED => {
     const step = finished?.get(item.turnId);
     if (step !== undefined) return { outcome: 'open', ...step };
-    if (locked?.has(item.turnId) === true) return LOCKED;
+    if (leftOut.has(item.turnId)) return LOCKED;
     return slow?.outcomes[others.indexOf(item)] ?? { outcome: 'fenced' };
   });
   return { outcomes, rings: slow?.rings ?? [] };
@@ -186,7 +189,7 @@ const QUEUES_MS = 500;
 const OLDEST_EVERY = 4;
 
 /** A turn whose row is locked leaves its batch, and does not hold up the others. */
-const LEAVES_LOCKED = { locks: {} };
+const LEAVES_LOCKED = { leavesLocked: true };
 
 /** How often the worker checks in each lease that the pool answers. */
 const PROOFS_PER_LEASE = 10;
@@ -240,6 +243,7 @@ export class Worker implements AsyncDisposable {
    * its first try has claimed it.
    */
   readonly #claiming = new Map<TurnId, number>();
+  readonly #locked = new LockedClaims();
   /** Turns that were run here and not handed back. */
   readonly #left: LeftTurns;
   /** Workers of older builds share its targets; until the first heartbeat has told, they may. */
@@ -715,10 +719,18 @@ export class Worker implements AsyncDisposable {
       if (this.#isOld(ring)) return true;
       isOurs = true;
       this.#claiming.set(ring.turnId, ring.epoch);
-      const { outcome, holderId } = await this.#claims.add(ring);
+      const { outcome, holderId } = await this.#claims.add(ring, {
+        lockedMs: () => this.#locked.patienceFor(ring.turnId, this.#slots.free > 0),
+      });
       isAnswered = true;
+      this.#locked.forget(ring.turnId);
       if (outcome.outcome === 'claimed') await this.#runClaimed(outcome, { holderId, following });
     } catch (error) {
+      if (!isAnswered && isLockTimeout(error)) {
+        this.#locked.note(ring.turnId);
+        this.#runtime.log('info', 'turn.locked', { turn_id: ring.turnId, epoch: ring.epoch });
+        return true;
+      }
       this.#runtime.log('error', 'turn.failed_to_run', {
         turn_id: ring.turnId,
         epoch: ring.epoch,
@@ -849,6 +861,7 @@ export class Worker implements AsyncDisposable {
       ...options,
       schemaVersion,
       isOldestFirst,
+      exceptIds: this.#locked.recent(),
     });
     if (options.isOnlyNewer === true) this.#hasMoreNewer = rings.length === limit;
     for (const ring of rings) {

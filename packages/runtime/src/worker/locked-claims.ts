@@ -1,0 +1,49 @@
+/**
+ * Turns whose claims have met locked rows here. While no other slot is free, a claim keeps its slot only as long as most locks take, so
+ * that locked rows never hold all slots of a worker. Then the ring is dropped, and the sweep rings the turn again, as after any lost
+ * ring. A turn that is still locked then gives its slot back at once.
+ */
+import type { TurnId } from '@boxcar/kernel';
+import { LOCK_PATIENCE_MS } from '../batcher.js';
+
+/** How long a claim waits for locked rows while no other slot is free. */
+const PATIENCE_MS = 300;
+/** For this time after it has met a lock, a turn is not taken straight from the rows: as long as until the sweep rings. */
+const PAUSE_MS = 2_000;
+/** For this time the claim of such a turn does not wait. */
+const MEMORY_MS = 10_000;
+
+export class LockedClaims {
+  /** In the order of their times, by the monotonic clock. */
+  readonly #metAt = new Map<TurnId, number>();
+
+  /** How long a claim of the turn may wait for locked rows, and its slot with it. */
+  patienceFor(turnId: TurnId, hasFreeSlot: boolean): number {
+    if (hasFreeSlot) return LOCK_PATIENCE_MS;
+    this.#expire();
+    return this.#metAt.has(turnId) ? 0 : PATIENCE_MS;
+  }
+
+  note(turnId: TurnId): void {
+    this.#metAt.delete(turnId);
+    this.#metAt.set(turnId, performance.now());
+  }
+
+  forget(turnId: TurnId): void {
+    this.#metAt.delete(turnId);
+  }
+
+  /** The turns that have met a lock a moment ago. */
+  recent(): TurnId[] {
+    const since = performance.now() - PAUSE_MS;
+    return [...this.#metAt].flatMap(([turnId, at]) => (at >= since ? [turnId] : []));
+  }
+
+  #expire(): void {
+    const since = performance.now() - MEMORY_MS;
+    for (const [turnId, at] of this.#metAt) {
+      if (at >= since) return;
+      this.#metAt.delete(turnId);
+    }
+  }
+}
