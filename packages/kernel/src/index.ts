@@ -221,11 +221,15 @@ export {
 export { type ProjectLimits, projectLimitsSchema } from './project.js';
 export { PromptHasher, promptHash, toolsetHash } from './prompt-hash.js';
 export {
+  type Asking,
   beginCalls,
+  chooseCallers,
   DEFAULT_BREAKER_AFTER,
   findRoom,
+  isProviderAnswer,
   isProviderFailure,
   noteFailure,
+  PROBE_MS,
   type ProviderState,
   providerOf,
   type Room,
