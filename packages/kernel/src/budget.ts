@@ -58,7 +58,7 @@ export function toBudgetLimits({ cost_usd, ...rest }: BudgetInput): BudgetLimits
   };
 }
 
-/** Turns of a run that has no account; a project's `run_budget` replaces it. */
+/** Turns of a run whose own account sets no limit of `turns`. */
 export const DEFAULT_RUN_TURNS = 10_000;
 
 /** An account as it stands. Its numbers include what is reserved. */
@@ -101,9 +101,6 @@ export type Grant =
   | { readonly outcome: 'granted'; readonly amounts: Allotment }
   | { readonly outcome: 'refused'; readonly hit: BudgetHit };
 
-/** Output tokens reserved for a call whose profile does not say. */
-const DEFAULT_OUTPUT_TOKENS = 4_096;
-
 const bytesOf = (value: JsonValue): number => Buffer.byteLength(canonicalJson(value));
 
 /** A prompt's size in tokens: an estimate, as all are before the call. */
@@ -119,10 +116,10 @@ export const estimatePrompt = (messageTokens: number, tools: readonly ToolSchema
 /** What one model call may take at most, as far as can be known before it. */
 export function needOf(call: {
   readonly promptTokens: number;
-  readonly maxOutputTokens: number | undefined;
+  readonly answerTokens: number;
   readonly price: ModelPrice | undefined;
 }): Amounts {
-  const outputTokens = call.maxOutputTokens ?? DEFAULT_OUTPUT_TOKENS;
+  const outputTokens = call.answerTokens;
   return {
     tokens: call.promptTokens + outputTokens,
     costMicros:

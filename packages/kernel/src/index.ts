@@ -60,7 +60,7 @@ export {
   DEFAULT_CONTEXT_TOKENS,
   DEFAULT_REMINDER_SHARE,
 } from './context-contract.js';
-export { type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
+export { answerTokensOf, type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,

@@ -5,6 +5,7 @@
 import {
   type Account,
   type Amounts,
+  answerTokensOf,
   type BudgetHit,
   type BudgetInput,
   type BudgetLimits,
@@ -100,7 +101,11 @@ function amountsOf(
   const cap = profile.max_tokens ?? Number.POSITIVE_INFINITY;
   const step = needOf({
     promptTokens: request.contextTokens + estimateTokens(profile.instruction_bytes),
-    maxOutputTokens: profile.max_output_tokens ?? undefined,
+    answerTokens: answerTokensOf({
+      model: profile.model,
+      limits: { context_tokens: profile.context_tokens ?? undefined },
+      model_settings: { max_output_tokens: profile.max_output_tokens ?? undefined },
+    }),
     price: findPrice(profile.model, priceTables(profile.prices, tables)),
   });
   const need = { ...step, tokens: Math.min(step.tokens, cap) };
@@ -156,7 +161,7 @@ export async function reserveSpawn(
       : {};
   const enclosing = parent?.budgetId ?? null;
   const hasRunLimits = Object.keys(runLimits).length > 0;
-  if (parent === undefined && !hasRunLimits && requests.length > DEFAULT_RUN_TURNS)
+  if (parent === undefined && runLimits.turns === undefined && requests.length > DEFAULT_RUN_TURNS)
     throw budgetExceeded({
       accountId: requests[0]?.runId ?? '',
       kind: 'turns',

@@ -1,6 +1,7 @@
 import {
   costOf,
   type ErrorBody,
+  isJsonObject,
   type JsonObject,
   ModelError,
   type ModelPrice,
@@ -26,6 +27,15 @@ const whole = z
 const count = whole.catch(0);
 const optionalCount = whole.optional().catch(undefined);
 
+const usageSchema = z.object({
+  inputTokens: count,
+  outputTokens: count,
+  cachedInputTokens: optionalCount,
+  cacheWriteTokens: optionalCount,
+  reasoningTokens: optionalCount,
+  isEstimated: z.boolean().optional().catch(undefined),
+});
+
 const replySchema = z.object({
   text: z.string(),
   reasoning: z.string().optional().catch(undefined),
@@ -38,16 +48,7 @@ const replySchema = z.object({
         .transform((value) => (typeof value === 'string' ? value : (JSON.stringify(value) ?? ''))),
     }),
   ),
-  usage: z
-    .object({
-      inputTokens: count,
-      outputTokens: count,
-      cachedInputTokens: optionalCount,
-      cacheWriteTokens: optionalCount,
-      reasoningTokens: optionalCount,
-      isEstimated: z.boolean().optional().catch(undefined),
-    })
-    .catch({ inputTokens: 0, outputTokens: 0 }),
+  usage: usageSchema.catch({ inputTokens: 0, outputTokens: 0 }),
   finishReason: z.enum(['stop', 'tool_calls', 'length', 'content_filter', 'other']).catch('other'),
 });
 
@@ -60,11 +61,17 @@ export function parseReply(reply: unknown): ModelReply {
   const parsed = replySchema.safeParse(reply);
   if (parsed.success) return parsed.data;
   const first = parsed.error.issues[0];
+  const usage = parseUsage(isJsonObject(reply) ? reply.usage : undefined);
   throw new ModelError(
     'model_failed',
     `The model's answer is malformed: ${first?.path.join('.') ?? ''}: ${first?.message ?? ''}.`,
+    { ...(usage === undefined ? {} : { usage }) },
   );
 }
+
+/** What a failed call has used, as its adapter says; undefined: nothing. */
+export const parseUsage = (usage: unknown): ModelUsage | undefined =>
+  usage === undefined ? undefined : usageSchema.safeParse(usage).data;
 
 /** The comma commands of an answer as calls behind its own, and its text without them. An answer that was broken off has none: half a line would be run. */
 export function withCommandCalls(reply: ModelReply): ModelReply {
