@@ -24,7 +24,7 @@ export const budgetSchema = z
       .min(0.000_001)
       .max(1e9)
       .optional()
-      .describe('By the price table; calls of models without a price count as 0.'),
+      .describe('By the price table; a model without a price is refused.'),
     turns: count(1e9).optional(),
     steps: count(1e9).optional().describe('Model calls of all turns together.'),
     depth: count(1_000).optional().describe('How many levels of turns, the first one included.'),
@@ -270,3 +270,14 @@ export function budgetExceeded(hit: BudgetHit, details: Readonly<Record<string, 
     },
   });
 }
+
+/** A cost is limited, and nobody knows what the calls would cost. */
+export const priceUnknown = (of: {
+  readonly model: string;
+  readonly accountId: string;
+  readonly details?: Readonly<Record<string, unknown>>;
+}): KernelError =>
+  new KernelError('price_unknown', {
+    message: `Budget ${of.accountId} limits cost_usd, and ${of.model} has no price.`,
+    details: { model: of.model, budget_id: of.accountId, ...of.details },
+  });

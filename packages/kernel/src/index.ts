@@ -23,6 +23,7 @@ export {
   findSpawnHit,
   type Grant,
   needOf,
+  priceUnknown,
   type Spawn,
   type Spent,
   toBudgetLimits,
@@ -180,9 +181,13 @@ export {
   BUILT_IN_PRICES,
   costOf,
   findPrice,
+  isFree,
+  LISTED_PRICES,
   type ModelPrice,
+  needsPrice,
   type PriceTable,
   pricesSchema,
+  priceTables,
 } from './prices.js';
 export {
   type AskExpert,

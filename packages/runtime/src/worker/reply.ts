@@ -1,6 +1,7 @@
 import {
   costOf,
   type ErrorBody,
+  isFree,
   isJsonObject,
   type JsonObject,
   ModelError,
@@ -92,6 +93,7 @@ export function usageRow(usage: ModelUsage, price?: ModelPrice): JsonObject {
     ...(cacheWriteTokens === undefined ? {} : { cache_write_tokens: cacheWriteTokens }),
     ...(reasoningTokens === undefined ? {} : { reasoning_tokens: reasoningTokens }),
     ...(price === undefined ? {} : { cost_micros: costOf(price, usage) }),
+    ...(price !== undefined && isFree(price) ? { free: true } : {}),
     ...(usage.isEstimated === true ? { estimated: true } : {}),
   };
 }

@@ -15,6 +15,7 @@ import {
   type ModelReply,
   type ModelUsage,
   type NewCard,
+  priceUnknown,
   providerOf,
   readCompaction,
   resultFieldsOf,
@@ -269,6 +270,11 @@ class TurnLoop {
         return 'fenced';
       case 'paused':
         return 'suspended';
+      case 'unpriced': {
+        const details = { turn_id: turn.turnId, step };
+        const unknown = priceUnknown({ model: this.#profile.model, accountId: paid.accountId, details });
+        return this.#endShort('failed', unknown.toJSON());
+      }
       case 'exceeded':
         return this.#endShort('partial', budgetExceeded(paid.hit, { turn_id: turn.turnId, step }).toJSON());
       default:

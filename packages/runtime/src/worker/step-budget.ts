@@ -10,6 +10,7 @@ import {
   type ModelPrice,
   type ModelUsage,
   needOf,
+  needsPrice,
   type Profile,
   type Spent,
 } from '@boxcar/kernel';
@@ -22,7 +23,9 @@ export type Payment =
   | { readonly outcome: 'fenced' }
   /** Suspended until the account is raised. */
   | { readonly outcome: 'paused' }
-  | { readonly outcome: 'exceeded'; readonly hit: BudgetHit };
+  | { readonly outcome: 'exceeded'; readonly hit: BudgetHit }
+  /** Its cost is limited, and this worker knows no price. */
+  | { readonly outcome: 'unpriced'; readonly accountId: string };
 
 type PricedProfile = Pick<Profile, 'model' | 'limits' | 'model_settings'>;
 
@@ -81,6 +84,9 @@ export class StepBudget {
       return { outcome: 'exceeded', hit };
     }
     if (this.#purse.budgetId === null) return { outcome: 'paid' };
+    const isUnpriced = this.#price === undefined && needsPrice(this.#profile.model);
+    if (isUnpriced && this.#purse.allotment.costMicros !== null)
+      return { outcome: 'unpriced', accountId: this.#purse.budgetId };
     if (
       findShortfall(this.#purse.allotment, this.#spent(call.step - 1), need) === undefined &&
       !this.#mayBeOver
