@@ -1,6 +1,6 @@
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { cliHere } from './testing/cli.js';
+import { cliHere, prepare } from './testing/cli.js';
 
 let database: TestDatabase;
 const run = (...args: string[]) => cliHere(args, { DATABASE_URL: database.url });
@@ -51,6 +51,7 @@ it('prices are listed with their source, set by project, and taken back', async 
 });
 
 it('a model of a profile without a price is listed, and is a finding of doctor until one is set', async () => {
+  await (await prepare({ DATABASE_URL: database.url })).close();
   const applied = await run(
     'profiles',
     'apply',
