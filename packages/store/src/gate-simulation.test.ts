@@ -3,7 +3,7 @@ import { simulateGate } from './testing/gate-simulation.js';
 
 /** `npm run soak -- --gate` asks for more. */
 const seeds = (process.env.BOXCAR_GATE_SEEDS ?? '7').split(',').map(Number);
-const turns = Number(process.env.BOXCAR_GATE_TURNS ?? '1000');
+const turns = Number(process.env.BOXCAR_GATE_TURNS ?? '500');
 
 test.each(seeds)(
   'the gate keeps its limits and its order through outages, cancels and kills, and never stands idle (seed %i)',

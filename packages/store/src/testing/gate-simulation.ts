@@ -26,7 +26,7 @@ const P = 'p';
 const TICK_MS = 500;
 const WORKERS = 4;
 const MAX_CONCURRENT = 12;
-const PER_MINUTE = 400;
+const PER_MINUTE = 200;
 const BREAKER_AFTER = 4;
 /** How long places are kept, and how late a turn comes at most. */
 const KEPT_MS = 10_000;
@@ -372,7 +372,7 @@ class Simulation {
             caller,
             isProbe: entry.isProbe,
             beganAt: this.#now,
-            endsAt: this.#now + this.#random(1, 10) * TICK_MS,
+            endsAt: this.#now + this.#random(1, 8) * TICK_MS,
           });
           break;
         }
