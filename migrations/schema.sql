@@ -568,7 +568,9 @@ create table boxcar.provider_slots (
   provider text not null,
   epoch integer not null,
   is_kept boolean not null,
-  taken_at timestamp with time zone default clock_timestamp() not null
+  taken_at timestamp with time zone default clock_timestamp() not null,
+  queued_at timestamp with time zone,
+  is_probe boolean default false not null
 ) with (fillfactor=60);
 
 create table boxcar.providers (
@@ -580,7 +582,8 @@ create table boxcar.providers (
   failures integer default 0 not null,
   openings integer default 0 not null,
   open_until timestamp with time zone,
-  updated_at timestamp with time zone default now() not null
+  updated_at timestamp with time zone default now() not null,
+  failing_since timestamp with time zone
 ) with (fillfactor=60);
 
 create table boxcar.purging (
@@ -788,7 +791,9 @@ create table boxcar.workers (
   info jsonb default '{}'::jsonb not null,
   started_at timestamp with time zone default now() not null,
   locked_at timestamp with time zone,
-  schema_version smallint default 11 not null
+  schema_version smallint default 11 not null,
+  answers jsonb default '{}'::jsonb not null,
+  told_at timestamp with time zone
 ) with (fillfactor=60);
 
 -- Constraints

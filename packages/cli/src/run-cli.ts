@@ -12,6 +12,7 @@ import { addExplain } from './commands/explain.js';
 import { addHealth } from './commands/health.js';
 import { addMigrate } from './commands/migrate.js';
 import { addPack } from './commands/pack.js';
+import { addPrices } from './commands/prices.js';
 import { addProfiles } from './commands/profiles.js';
 import { addProjects } from './commands/projects.js';
 import { addProviders } from './commands/providers.js';
@@ -99,6 +100,7 @@ const COMMANDS: readonly ((program: Command, run: Run) => void)[] = [
   addProviders,
   addBox,
   addTape,
+  addPrices,
   addProjects,
   addErase,
   addPurge,

@@ -350,6 +350,12 @@ export const ERROR_CATALOGUE = {
     'A budget is used up.',
     'Raise it with `boxcar budget raise`, give a larger budget, or ask for less.',
   ),
+  price_unknown: entry(
+    409,
+    false,
+    'A cost is limited, and the model has no price.',
+    'Set one with `boxcar prices set <model>`, or say that it costs nothing with --free.',
+  ),
   end_refused: entry(
     409,
     false,

@@ -50,7 +50,7 @@ export interface ModelUsage {
   readonly cacheWriteTokens?: number | undefined;
   /** The part of `outputTokens` that was reasoning. */
   readonly reasoningTokens?: number | undefined;
-  /** True when the provider named no figures and these were derived from the texts. */
+  /** True when the provider named no figures, or not all, and these were derived from what was sent and received. */
   readonly isEstimated?: boolean | undefined;
 }
 
@@ -96,6 +96,8 @@ export class ModelError extends Error {
   readonly canRetry: boolean;
   /** How long the provider asks to wait first, counted from the answer. */
   readonly retryAfterMs: number | undefined;
+  /** What the call has used although it failed; undefined: nothing, or nobody knows. */
+  readonly usage: ModelUsage | undefined;
   readonly details: Readonly<Record<string, unknown>>;
 
   constructor(
@@ -104,6 +106,7 @@ export class ModelError extends Error {
     options: {
       canRetry?: boolean;
       retryAfterMs?: number;
+      usage?: ModelUsage;
       details?: Readonly<Record<string, unknown>>;
       cause?: unknown;
     } = {},
@@ -112,6 +115,7 @@ export class ModelError extends Error {
     this.code = code;
     this.canRetry = options.canRetry ?? false;
     this.retryAfterMs = options.retryAfterMs;
+    this.usage = options.usage;
     this.details = maskSecrets(options.details ?? {});
   }
 

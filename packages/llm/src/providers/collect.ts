@@ -5,9 +5,9 @@ import type {
   LanguageModelV3StreamPart,
   LanguageModelV3Usage,
 } from '@ai-sdk/provider';
-import type { ModelReply, ModelRequest, ModelToolCall, ModelUsage } from '@boxcar/kernel';
-import { estimatePromptTokens, estimateReplyTokens } from '../conversation.js';
+import type { ModelReply, ModelToolCall } from '@boxcar/kernel';
 import type { ToolNames } from './tool-names.js';
+import { toUsage } from './usage.js';
 
 /** An error inside a stream, as the provider sent it. */
 export class StreamError extends Error {
@@ -108,27 +108,13 @@ function finishReasonOf({ finish, calls }: Answer): ModelReply['finishReason'] {
   }
 }
 
-function usageOf({ usage, text, calls }: Answer, request: ModelRequest): ModelUsage {
-  const { inputTokens, outputTokens } = usage;
-  const isKnown = (inputTokens.total ?? 0) > 0;
-  if (!isKnown) {
-    return {
-      inputTokens: estimatePromptTokens(request.messages),
-      outputTokens: outputTokens.total ?? estimateReplyTokens(text, calls),
-      isEstimated: true,
-    };
-  }
-  return {
-    inputTokens: inputTokens.total ?? 0,
-    outputTokens: outputTokens.total ?? 0,
-    ...(inputTokens.cacheRead === undefined ? {} : { cachedInputTokens: inputTokens.cacheRead }),
-    ...(inputTokens.cacheWrite === undefined ? {} : { cacheWriteTokens: inputTokens.cacheWrite }),
-    ...(outputTokens.reasoning === undefined ? {} : { reasoningTokens: outputTokens.reasoning }),
-  };
+function bytesOf({ text, reasoning, calls }: Answer): number {
+  const words = [text, reasoning, ...calls.map((call) => call.name + call.arguments)];
+  return words.reduce((sum, part) => sum + Buffer.byteLength(part), 0);
 }
 
 /** The reply with our names for its tools. Arguments stay text; none at all are the empty object that is meant. */
-export function toReply(answer: Answer, request: ModelRequest, names: ToolNames): ModelReply {
+export function toReply(answer: Answer, names: ToolNames, sentBytes: number): ModelReply {
   return {
     text: answer.text,
     ...(answer.reasoning === '' ? {} : { reasoning: answer.reasoning }),
@@ -137,7 +123,7 @@ export function toReply(answer: Answer, request: ModelRequest, names: ToolNames)
       name: names.fromWire(call.name),
       arguments: call.arguments.trim() === '' ? '{}' : call.arguments,
     })),
-    usage: usageOf(answer, request),
+    usage: toUsage(answer.usage, { sentBytes, answerBytes: bytesOf(answer) }),
     finishReason: finishReasonOf(answer),
   };
 }

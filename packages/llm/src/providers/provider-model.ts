@@ -15,6 +15,7 @@ import { openExchange } from './exchange.js';
 import { type Caller, explainFailure } from './explain-failure.js';
 import { type PromptRules, toWirePrompt } from './prompt.js';
 import type { ProviderSettings } from './settings.js';
+import { UsageMeter } from './usage.js';
 
 export interface Provider extends PromptRules {
   /** The prefix of its model names. */
@@ -87,6 +88,7 @@ export function createProviderModel(
     const { modelId, caller } = connect(request);
     const isStreaming = request.settings.stream !== false;
     const { names, options } = toWirePrompt(request, provider);
+    const meter = new UsageMeter();
     using exchange = openExchange({ signal, idleMs: idleTimeoutMs, isStreaming });
     try {
       const model = await provider.open({
@@ -104,12 +106,12 @@ export function createProviderModel(
         abortSignal: exchange.signal,
       };
       const answer = isStreaming
-        ? await collectStream((await model.doStream(call)).stream)
+        ? await collectStream(meter.watch((await model.doStream(call)).stream))
         : collectContent(await model.doGenerate(call));
-      return toReply(answer, request, names);
+      return toReply(answer, names, exchange.sentBytes);
     } catch (error) {
       signal.throwIfAborted();
-      throw explainFailure(error, caller, { exchange });
+      throw explainFailure(error, caller, { exchange, meter });
     }
   }
 
@@ -119,6 +121,7 @@ export function createProviderModel(
     const { where, details } = placeOf(request);
     throw new ModelError('model_refused', `${where}: ${provider.name} stopped the answer by its filter.`, {
       details,
+      usage: reply.usage,
     });
   }
 

@@ -24,7 +24,7 @@ import {
   type View,
   type ViewRows,
 } from '@boxcar/kernel';
-import { countAnchorsOfTurn, type StepCommit, writeMidStep } from '@boxcar/store';
+import { countAnchorsOfTurn, type MidStep, type StepCommit, writeMidStep } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
 import { unlessAborted } from '../unless-aborted.js';
@@ -130,14 +130,18 @@ export class ContextKeeper {
   /** After a call whose provider said that the prompt was too long. */
   async recover(
     prompt: HeldPrompt,
-    failed: { readonly step: NonNullable<StepCommit['step']>; readonly error: ErrorBody },
+    failed: {
+      readonly step: NonNullable<StepCommit['step']>;
+      readonly spent: StepCommit['spent'];
+      readonly error: ErrorBody;
+    },
   ): Promise<Checked> {
     const tokens = await this.#measure(prompt.view, prompt.tools);
     return this.#handOff(prompt, {
       tokens,
       error: failed.error,
       elapsedMs: failed.step.modelMs,
-      step: failed.step,
+      failed: { ...failed.step, spent: failed.spent },
     });
   }
 
@@ -164,7 +168,7 @@ export class ContextKeeper {
       readonly tokens: number;
       readonly error: ErrorBody;
       readonly elapsedMs: number;
-      readonly step?: NonNullable<StepCommit['step']>;
+      readonly failed?: NonNullable<MidStep['failed']>;
     },
   ): Promise<Checked> {
     const { turn } = this.#held;
@@ -205,7 +209,7 @@ export class ContextKeeper {
         const viewFrom = lastAnchor > head ? lastAnchor : (plan.keepFrom ?? head + 1);
         return { entries: draft(after, viewFrom), viewFrom };
       },
-      ...(cause.step === undefined ? {} : { failed: cause.step }),
+      ...(cause.failed === undefined ? {} : { failed: cause.failed }),
     });
     if (written.outcome === 'again')
       this.#runtime.log('info', 'turn.auto_handoff', {

@@ -1,6 +1,8 @@
 import {
   costOf,
   type ErrorBody,
+  isFree,
+  isJsonObject,
   type JsonObject,
   ModelError,
   type ModelPrice,
@@ -26,6 +28,15 @@ const whole = z
 const count = whole.catch(0);
 const optionalCount = whole.optional().catch(undefined);
 
+const usageSchema = z.object({
+  inputTokens: count,
+  outputTokens: count,
+  cachedInputTokens: optionalCount,
+  cacheWriteTokens: optionalCount,
+  reasoningTokens: optionalCount,
+  isEstimated: z.boolean().optional().catch(undefined),
+});
+
 const replySchema = z.object({
   text: z.string(),
   reasoning: z.string().optional().catch(undefined),
@@ -38,16 +49,7 @@ const replySchema = z.object({
         .transform((value) => (typeof value === 'string' ? value : (JSON.stringify(value) ?? ''))),
     }),
   ),
-  usage: z
-    .object({
-      inputTokens: count,
-      outputTokens: count,
-      cachedInputTokens: optionalCount,
-      cacheWriteTokens: optionalCount,
-      reasoningTokens: optionalCount,
-      isEstimated: z.boolean().optional().catch(undefined),
-    })
-    .catch({ inputTokens: 0, outputTokens: 0 }),
+  usage: usageSchema.catch({ inputTokens: 0, outputTokens: 0 }),
   finishReason: z.enum(['stop', 'tool_calls', 'length', 'content_filter', 'other']).catch('other'),
 });
 
@@ -60,11 +62,17 @@ export function parseReply(reply: unknown): ModelReply {
   const parsed = replySchema.safeParse(reply);
   if (parsed.success) return parsed.data;
   const first = parsed.error.issues[0];
+  const usage = parseUsage(isJsonObject(reply) ? reply.usage : undefined);
   throw new ModelError(
     'model_failed',
     `The model's answer is malformed: ${first?.path.join('.') ?? ''}: ${first?.message ?? ''}.`,
+    { ...(usage === undefined ? {} : { usage }) },
   );
 }
+
+/** What a failed call has used, as its adapter says; undefined: nothing. */
+export const parseUsage = (usage: unknown): ModelUsage | undefined =>
+  usage === undefined ? undefined : usageSchema.safeParse(usage).data;
 
 /** The comma commands of an answer as calls behind its own, and its text without them. An answer that was broken off has none: half a line would be run. */
 export function withCommandCalls(reply: ModelReply): ModelReply {
@@ -85,6 +93,7 @@ export function usageRow(usage: ModelUsage, price?: ModelPrice): JsonObject {
     ...(cacheWriteTokens === undefined ? {} : { cache_write_tokens: cacheWriteTokens }),
     ...(reasoningTokens === undefined ? {} : { reasoning_tokens: reasoningTokens }),
     ...(price === undefined ? {} : { cost_micros: costOf(price, usage) }),
+    ...(price !== undefined && isFree(price) ? { free: true } : {}),
     ...(usage.isEstimated === true ? { estimated: true } : {}),
   };
 }
