@@ -231,6 +231,14 @@ export {
   type Room,
 } from './provider.js';
 export {
+  describeProviderData,
+  type ProviderData,
+  type ProviderDataFacts,
+  type ProviderPart,
+  providerDataBytes,
+  readProviderData,
+} from './provider-data.js';
+export {
   decidePurge,
   type KeptRun,
   type PurgeCause,

@@ -3,6 +3,7 @@ import type { ErrorBody } from './errors.js';
 import type { TurnId } from './ids.js';
 import type { JsonValue } from './json.js';
 import type { Message, ToolSchema } from './message.js';
+import type { ProviderPart } from './provider-data.js';
 import { maskSecrets } from './secrets.js';
 
 export interface ModelRequest {
@@ -58,8 +59,12 @@ export interface ModelReply {
   readonly text: string;
   /** What the provider showed of the model's reasoning: kept for audit, never part of a prompt. */
   readonly reasoning?: string | undefined;
+  /** What the provider attached, in the order of the answer: goes back to this model with the answer, and is shown to nobody. */
+  readonly providerParts?: readonly ProviderPart[] | undefined;
   readonly toolCalls: readonly ModelToolCall[];
   readonly usage: ModelUsage;
+  /** Settings that were not sent as the profile says, in the adapter's words. */
+  readonly warnings?: readonly string[] | undefined;
   readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
 }
 

@@ -10,7 +10,7 @@ import {
 } from '@boxcar/kernel';
 import type { ClaimedTurn } from '@boxcar/store';
 import { type Ending, fallbackDeliverable } from './ending.js';
-import { reasoningMetadata } from './reply.js';
+import { attachmentOf, reasoningMetadata } from './reply.js';
 import type { Bound } from './step-calls.js';
 import { CALLS_REMINDER, type CleanText, cleanText, thoughtCard } from './step-cards.js';
 
@@ -31,6 +31,7 @@ export type ReplyVerdict =
 
 export interface AnsweredStep {
   readonly turn: ClaimedTurn;
+  readonly model: string;
   readonly step: number;
   /** There is no step behind it. */
   readonly isLast: boolean;
@@ -59,7 +60,7 @@ export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
   if (emptyReplies >= MAX_EMPTY_REPLIES) return { kind: 'end', ending: emptyEnd(emptyReplies, of) };
   return {
     kind: 'next',
-    thought: isReminded && isEmpty ? undefined : thoughtCard(turn, text, reply),
+    thought: isReminded && isEmpty ? undefined : thoughtCard(turn, text, { reply, model: of.model }),
     calls: isReminded ? [] : reply.toolCalls,
     reminder: isReminded ? decided.reminder : undefined,
     emptyReplies,
@@ -80,7 +81,7 @@ function judgeManyCalls(reply: ModelReply, text: CleanText, of: AnsweredStep): R
   }
   return {
     kind: 'next',
-    thought: text.value.trim() === '' ? undefined : thoughtCard(turn, text, reply),
+    thought: text.value.trim() === '' ? undefined : thoughtCard(turn, text, { reply, model: of.model }),
     calls: [],
     reminder: `Your last answer had ${count} tool calls, and none was run. One answer may have ${MAX_CALLS} at most: make the others in later answers.`,
     notice: CALLS_REMINDER,
@@ -95,13 +96,15 @@ const isEnding = ({ toolCalls }: ModelReply, { enders }: Bound): boolean =>
 const callsSubmit = (calls: readonly ModelToolCall[]): boolean =>
   calls.some(({ name }) => name === 'submit_result');
 
-function answerEnd(reply: ModelReply, text: CleanText, { turn, step }: AnsweredStep): Ending {
+function answerEnd(reply: ModelReply, text: CleanText, { turn, step, model }: AnsweredStep): Ending {
   const error = cutOffError(reply, { turn_id: turn.turnId, step });
+  const { metadata, ...attached } = attachmentOf(reply, model);
   return {
     status: error === null ? 'success' : 'partial',
     deliverable: { kind: 'text', text: text.value },
     error,
-    metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...reasoningMetadata(reply) },
+    metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...reasoningMetadata(reply), ...metadata },
+    ...attached,
   };
 }
 

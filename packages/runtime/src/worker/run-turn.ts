@@ -36,7 +36,7 @@ import {
 import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
 import type { PricedProfile } from './loader.js';
-import { describeModelFailure, usageRow, withCommandCalls } from './reply.js';
+import { describeModelFailure, usageRow, warningsRow, withCommandCalls } from './reply.js';
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
 import { CALLS_REMINDER, noticeCard } from './step-cards.js';
@@ -310,7 +310,10 @@ class TurnLoop {
       toolsetHash: toolset,
       manifest: foldManifest(view) as unknown as JsonValue,
       thoughtCardId: null,
-      usage: done.reply === undefined ? null : usageRow(done.reply.usage, this.#price),
+      usage:
+        done.reply === undefined
+          ? null
+          : { ...usageRow(done.reply.usage, this.#price), ...warningsRow(done.reply) },
       finishReason: done.reply?.finishReason ?? 'error',
       modelMs: Math.round(done.modelMs),
       error: done.error ?? null,
@@ -352,6 +355,7 @@ class TurnLoop {
     const spent = this.#budget?.spend(answer.usage);
     const verdict = judgeReply(this.#profile.comma_commands === true ? withCommandCalls(answer) : answer, {
       turn,
+      model: this.#profile.model,
       step,
       isLast,
       bound: this.#calls.bound,
