@@ -175,6 +175,7 @@ export {
   type ModelToolCall,
   type ModelUsage,
   type Ring,
+  type ToolFinding,
 } from './ports.js';
 export {
   BUILT_IN_PRICES,

@@ -68,11 +68,19 @@ export interface ModelReply {
   readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
 }
 
+/** A part of a tool's schema that is not told to the model, in the adapter's words. */
+export interface ToolFinding {
+  readonly tool: string;
+  readonly message: string;
+}
+
 /** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
 export interface Model {
   generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;
   /** The tokens of each text for this model, exact or estimated. Must not hold up the process. */
   countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
+  /** What of the tools' schemas the model's provider cannot be told, when a profile is applied. The tools are offered all the same. */
+  checkTools?(model: string, tools: readonly ToolSchema[]): readonly ToolFinding[];
   /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
   checkProfile?(profile: {
     readonly model: string;

@@ -18,8 +18,9 @@ import type {
 import { z } from 'zod';
 import { estimatePromptTokens, estimateReplyTokens } from '../conversation.js';
 import { findProviderError } from './failure.js';
+import { renameWritten } from './fit-schema.js';
 import { mergeOptions } from './parts.js';
-import type { ToolNames } from './tool-names.js';
+import type { WirePrompt } from './prompt.js';
 
 /** An error inside a stream, as the provider sent it. */
 export class StreamError extends Error {
@@ -274,7 +275,13 @@ function wordsOf(warning: SharedV3Warning): string {
 }
 
 /** The reply with our names for its tools. Arguments stay text; none at all are the empty object that is meant. */
-export function toReply(answer: Answer, request: ModelRequest, names: ToolNames): ModelReply {
+export function toReply(
+  answer: Answer,
+  request: ModelRequest,
+  { names, members }: Pick<WirePrompt, 'names' | 'members'>,
+): ModelReply {
+  const written = (call: ModelToolCall): string =>
+    renameWritten(call.arguments, members(names.fromWire(call.name)));
   return {
     text: answer.text,
     ...(answer.reasoning === '' ? {} : { reasoning: answer.reasoning }),
@@ -283,7 +290,7 @@ export function toReply(answer: Answer, request: ModelRequest, names: ToolNames)
     toolCalls: answer.calls.map((call) => ({
       id: call.id,
       name: names.fromWire(call.name),
-      arguments: call.arguments.trim() === '' ? '{}' : call.arguments,
+      arguments: call.arguments.trim() === '' ? '{}' : written(call),
     })),
     usage: usageOf(answer, request),
     finishReason: finishReasonOf(answer),

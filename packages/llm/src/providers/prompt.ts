@@ -6,8 +6,9 @@ import type {
   LanguageModelV3Prompt,
   SharedV3ProviderOptions,
 } from '@ai-sdk/provider';
-import type { Message, MessageToolCall, ModelRequest, ToolSchema } from '@boxcar/kernel';
+import type { JsonValue, Message, MessageToolCall, ModelRequest, ToolSchema } from '@boxcar/kernel';
 import { type CallIdRules, mapCallIds } from './call-ids.js';
+import { type FittedSchema, fitSchema, renameMembers } from './fit-schema.js';
 import { type PartRules, toAssistantParts } from './parts.js';
 import { mapToolNames, type ToolNames } from './tool-names.js';
 import { toObjectSchema } from './tool-schema.js';
@@ -18,6 +19,8 @@ export interface PromptRules extends PartRules, CallIdRules {
   readonly joinsNeighbours?: boolean;
   /** The assistant has to speak between results and the user's next message. */
   readonly closesResults?: boolean;
+  /** The provider's own form of schemas. */
+  readonly toSchema?: (fitted: FittedSchema) => FittedSchema;
   /** Marks how far the prompt may be cached, where a provider caches only what is marked. */
   readonly cacheMark?: SharedV3ProviderOptions;
   /** Says explicitly whether tools are strict, where leaving it out means that they are. */
@@ -56,6 +59,7 @@ function joinNeighbours(messages: readonly Message[]): readonly Message[] {
 /** What stands for the kernel's names and ids in one prompt. */
 interface WireWords {
   readonly names: ToolNames;
+  readonly members: MemberNames;
   readonly callIds: ReadonlyMap<string, string>;
   readonly rules: PromptRules;
 }
@@ -78,7 +82,7 @@ function toWireMessage(message: Exclude<Message, ToolMessage>, words: WireWords)
         type: 'tool-call' as const,
         toolCallId: words.callIds.get(call.id) ?? call.id,
         toolName: words.names.toWire(call.name),
-        input: call.arguments,
+        input: renameMembers(call.arguments, words.members(call.name)),
       });
       return { role: 'assistant', content: toAssistantParts(message, toCall, words.rules) };
     }
@@ -122,6 +126,14 @@ function markCache(prompt: LanguageModelV3Prompt, mark: SharedV3ProviderOptions)
 const callsIn = (messages: readonly Message[]) =>
   messages.flatMap((message) => (message.role === 'assistant' ? (message.toolCalls ?? []) : []));
 
+const NONE: ReadonlyMap<string, string> = new Map();
+
+/** The parameters of a tool as this provider takes them. */
+export function fitTool(parameters: JsonValue, { toSchema }: Pick<PromptRules, 'toSchema'>): FittedSchema {
+  const fitted = fitSchema(toObjectSchema(parameters));
+  return toSchema?.(fitted) ?? fitted;
+}
+
 /** Stands for a tool that the history used and this step does not offer. */
 const pastTool = (name: string): ToolSchema => ({
   name,
@@ -129,8 +141,12 @@ const pastTool = (name: string): ToolSchema => ({
   parameters: { type: 'object', properties: {} },
 });
 
+/** By the name of a tool: which members of its arguments have another name on the wire. */
+export type MemberNames = (tool: string) => ReadonlyMap<string, string>;
+
 export interface WirePrompt {
   readonly names: ToolNames;
+  readonly members: MemberNames;
   readonly options: Pick<LanguageModelV3CallOptions, 'prompt' | 'tools' | 'toolChoice'>;
 }
 
@@ -146,21 +162,26 @@ export function toWirePrompt(
   const names = mapToolNames([...request.tools.map((tool) => tool.name), ...called]);
   const offersTools = request.tools.length > 0;
   const declared = offersTools ? request.tools : [...called].map(pastTool);
+  const schemas = new Map(
+    declared.map(({ name, parameters }) => [name, fitTool(parameters, rules)] as const),
+  );
+  const members: MemberNames = (tool) => schemas.get(tool)?.renamed ?? NONE;
   const tools = declared.map(
     (tool): LanguageModelV3FunctionTool => ({
       type: 'function',
       name: names.toWire(tool.name),
       description: tool.description,
       // The SDK's type of a JSON schema is narrower than what schemas may hold; it passes them on as they are.
-      inputSchema: { ...toObjectSchema(tool.parameters) },
+      inputSchema: { ...schemas.get(tool.name)?.schema },
       ...(rules.strictTools === undefined ? {} : { strict: rules.strictTools }),
     }),
   );
   const messages = rules.joinsNeighbours === true ? joinNeighbours(request.messages) : request.messages;
-  const written = toWireMessages(messages, { names, callIds: mapCallIds(messages, rules), rules });
+  const written = toWireMessages(messages, { names, members, callIds: mapCallIds(messages, rules), rules });
   const prompt = rules.closesResults === true ? closeResults(written) : written;
   return {
     names,
+    members,
     options: {
       prompt: rules.cacheMark === undefined ? prompt : markCache(prompt, rules.cacheMark),
       ...(tools.length === 0 ? {} : { tools, toolChoice: { type: offersTools ? 'auto' : 'none' } }),

@@ -13,7 +13,7 @@ import { toProfileInvalid } from '../scripted.js';
 import { type Answer, collectContent, collectStream, refusalOf, toReply } from './collect.js';
 import { openExchange } from './exchange.js';
 import { type Caller, explainFailure, shorten } from './explain-failure.js';
-import { type PromptRules, toWirePrompt } from './prompt.js';
+import { fitTool, type PromptRules, toWirePrompt } from './prompt.js';
 import type { ProviderSettings } from './settings.js';
 
 export interface Provider extends PromptRules {
@@ -88,7 +88,7 @@ export function createProviderModel(
   async function ask(request: ModelRequest, signal: AbortSignal): Promise<ModelReply> {
     const { modelId, caller } = connect(request);
     const isStreaming = request.settings.stream !== false;
-    const { names, options } = toWirePrompt(request, provider);
+    const { options, ...words } = toWirePrompt(request, provider);
     using exchange = openExchange({ signal, idleMs: idleTimeoutMs, isStreaming });
     let answer: Answer;
     try {
@@ -115,7 +115,7 @@ export function createProviderModel(
       throw explainFailure(error, caller, { exchange });
     }
     refuseRefusal(answer, request);
-    return toReply(answer, request, names);
+    return toReply(answer, request, words);
   }
 
   /** @throws ModelError `model_refused` for an answer that says no, or that a filter has left empty. */
@@ -134,6 +134,11 @@ export function createProviderModel(
       signal.throwIfAborted();
       return raceAbort(ask(request, signal), signal);
     },
+
+    checkTools: (_model, tools) =>
+      tools.flatMap(({ name, parameters }) =>
+        fitTool(parameters, provider).findings.map((message) => ({ tool: name, message })),
+      ),
 
     checkProfile({ model }) {
       if (modelIdOf(model) !== '') return;

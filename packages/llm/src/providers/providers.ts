@@ -1,6 +1,7 @@
 /** The providers, each loaded when its first call comes: a program that asks none of them pays for none. */
 import { isJsonObject, type Model, type ProviderPart } from '@boxcar/kernel';
 import { toNineCharacters } from './call-ids.js';
+import { toGeminiSchema } from './gemini-schema.js';
 import { createProviderModel, type Provider } from './provider-model.js';
 import type { ModelSettings } from './settings.js';
 
@@ -61,6 +62,7 @@ const google: Provider = {
   baseUrlVariable: 'GEMINI_BASE_URL',
   defaultBaseUrl: 'https://generativelanguage.googleapis.com/v1beta',
   needsKey: true,
+  toSchema: toGeminiSchema,
   // A call follows a turn of the user or results, so what was said before it is a part of its own turn.
   joinsNeighbours: true,
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
