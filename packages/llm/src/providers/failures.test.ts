@@ -340,6 +340,27 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
   });
 });
 
+/** Where the API has a place of its own for the words of a refusal. */
+const refusing = WIRES.filter(({ provider }) =>
+  ['openai', 'openai-chat', 'deepseek', 'openai-compatible'].includes(provider),
+).flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
+
+it.each(refusing)(
+  '%s, streamed: %s: an answer that is a refusal fails with its words',
+  async (_name, stream, wire) => {
+    const answer = { refusal: "I'm sorry, I can't help with that.", finish: 'stop' as const };
+    await using server = await openProviderServer(wire, inOrder({ answer }));
+    const request = askFor(wire, { settings: { stream } });
+    const error = await failureOf(ask(routerTo(wire, server.baseUrl), request));
+    expect(error).toMatchObject({
+      code: 'model_refused',
+      canRetry: false,
+      details: { refusal: "I'm sorry, I can't help with that." },
+    });
+    expect(error.message).toMatch(/refused to answer: I'm sorry, I can't help with that\.$/);
+  },
+);
+
 describe.each(wires)('%s, before any call:', (_name, wire) => {
   it('what is not set is named with its variable', async () => {
     const bare = createModelRouter();

@@ -47,6 +47,8 @@ export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
   const { turn, step, isLast, bound } = of;
   const text = cleanText(reply.text, of.maxCardBytes);
   if (reply.toolCalls.length > MAX_CALLS) return judgeManyCalls(reply, text, of);
+  const cutShort = emptyCut(reply, text, of);
+  if (cutShort !== undefined) return { kind: 'end', ending: cutShort };
   const decided = decideStep({ text: text.value, toolCalls: reply.toolCalls }, bound.endRule);
   if (decided.kind === 'end') return { kind: 'end', ending: answerEnd(reply, text, of) };
   const isEmpty = text.value.trim() === '';
@@ -115,6 +117,32 @@ function cutOffError(
 ): ErrorBody | null {
   if (finishReason !== 'length' && finishReason !== 'content_filter') return null;
   return new KernelError('answer_cut', { details: { ...ids, finish_reason: finishReason } }).toJSON();
+}
+
+/** An answer that was broken off before its first word: another try with the same limit or filter would end alike. */
+function emptyCut(
+  { finishReason, toolCalls, usage }: ModelReply,
+  { value }: CleanText,
+  { turn, step }: AnsweredStep,
+): Ending | undefined {
+  if (value.trim() !== '' || toolCalls.length > 0) return undefined;
+  if (finishReason !== 'length' && finishReason !== 'content_filter') return undefined;
+  const { reasoningTokens: reasoning } = usage;
+  const details = {
+    turn_id: turn.turnId,
+    step,
+    finish_reason: finishReason,
+    output_tokens: usage.outputTokens,
+  };
+  const error =
+    finishReason === 'length'
+      ? new KernelError('answer_cut', {
+          message: `The model used its whole limit of ${usage.outputTokens} tokens ${reasoning === undefined ? 'before its first word' : 'for reasoning'}. Raise model_settings.max_output_tokens.`,
+          details: reasoning === undefined ? details : { ...details, reasoning_tokens: reasoning },
+        })
+      : new KernelError('model_refused', { details });
+  const body = error.toJSON();
+  return { status: 'failed', deliverable: fallbackDeliverable(body, step, null), error: body };
 }
 
 function emptyEnd(emptyReplies: number, { turn, step }: AnsweredStep): Ending {
