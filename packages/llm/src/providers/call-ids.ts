@@ -2,6 +2,8 @@
 import { type Message, sha256 } from '@boxcar/kernel';
 
 export interface CallIdRules {
+  /** Ids that the provider takes; one of its own that is none of them is replaced too. */
+  readonly callId?: RegExp;
   /** A call id of the kernel in the form that the provider takes; default: as it is. */
   readonly toCallId?: (id: string) => string;
 }
@@ -15,7 +17,8 @@ export function mapCallIds(messages: readonly Message[], rules: CallIdRules): Re
     const own = (message.provider?.parts ?? []).flatMap((part) => (part.kind === 'call' ? [part.id] : []));
     for (const [index, { id }] of (message.toolCalls ?? []).entries()) {
       const given = own[index] ?? '';
-      let wireId = given !== '' && !used.has(given) ? given : (rules.toCallId?.(id) ?? id);
+      const isUsable = given !== '' && !used.has(given) && rules.callId?.test(given) !== false;
+      let wireId = isUsable ? given : (rules.toCallId?.(id) ?? id);
       for (let round = 1; used.has(wireId); round += 1) {
         const next = `${id}:${round}`;
         wireId = rules.toCallId?.(next) ?? sha256(next).slice(0, 32);

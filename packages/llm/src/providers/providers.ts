@@ -15,6 +15,7 @@ const openai: Provider = {
   // Left out, it means strict there, which refuses optional members.
   strictTools: false,
   options: { openai: { store: false } },
+  callId: /^.{1,64}$/,
   // What is not stored there is known by its encrypted content alone.
   takesBack: (part) => part.kind !== 'reasoning' || hasOption(part, 'openai', 'reasoningEncryptedContent'),
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
@@ -27,6 +28,7 @@ const openai: Provider = {
 const openaiChat: Provider = {
   ...openai,
   name: 'openai-chat',
+  callId: /^.{1,40}$/,
   takesBack: (part) => part.kind !== 'reasoning',
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAI } = await import('@ai-sdk/openai');
@@ -40,6 +42,7 @@ const anthropic: Provider = {
   baseUrlVariable: 'ANTHROPIC_BASE_URL',
   defaultBaseUrl: 'https://api.anthropic.com/v1',
   needsKey: true,
+  callId: /^[a-zA-Z0-9_-]+$/,
   // Thinking goes back with its signature; without one it is refused.
   takesBack: (part) =>
     part.kind !== 'reasoning' ||
@@ -80,6 +83,7 @@ const mistral: Provider = {
   joinsNeighbours: true,
   // https://github.com/avante-corp/avante.nvim/pull/2695
   closesResults: true,
+  callId: /^[a-zA-Z0-9]{9}$/,
   toCallId: toNineCharacters,
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createMistral } = await import('@ai-sdk/mistral');
