@@ -19,7 +19,7 @@ const WINDOWS: readonly (readonly [RegExp, number])[] = [
 function contextTokensOf({ model, limits }: Pick<Profile, 'model' | 'limits'>): number {
   if (limits.context_tokens !== undefined) return limits.context_tokens;
   const [provider, ...rest] = model.split(':');
-  if (provider !== 'openai') return DEFAULT_CONTEXT_TOKENS;
+  if (provider !== 'openai' && provider !== 'openai-chat') return DEFAULT_CONTEXT_TOKENS;
   const name = rest.join(':').toLowerCase();
   const base = name.startsWith('ft:') ? name.slice(3) : name;
   return WINDOWS.find(([pattern]) => pattern.test(base))?.[1] ?? DEFAULT_CONTEXT_TOKENS;

@@ -45,6 +45,22 @@ async function again(stage: ProviderStage, strategy: 'reuse' | 'clone', rest: ob
   return turn_id as TurnId;
 }
 
+/** Gives the first agent a new version of its profile, with that model and the tool `look` alone. */
+async function moveTo(stage: ProviderStage, model: string): Promise<void> {
+  const [agent] = await stage.h.rows<{ id: string }>(
+    'select agent_id as id from boxcar.turns order by id limit 1',
+  );
+  await stage.profile('looker', model);
+  const [{ version } = {}] = await stage.h.rows<{ version: number }>(
+    "select version from boxcar.profiles where name = 'looker' and is_current",
+  );
+  await stage.h.runtime.submit('provision_agent', {
+    action: 'ensure',
+    agent_id: agent?.id ?? '',
+    profile_version: version ?? 0,
+  });
+}
+
 const explain = async (h: Harness, turnId: TurnId, step: number) =>
   (await TurnPrompts.load(h.database.pool, turnId, { project: 'default', allSteps: true })).explain({ step });
 
@@ -72,19 +88,7 @@ test('another model that takes over gets none of it, the manifest says so, and t
   const { h, servers } = stage;
   await stage.profile('looker', ANTHROPIC);
   await stage.play('looker');
-  const [agent] = await h.rows<{ id: string }>('select agent_id as id from boxcar.turns');
-  const moveTo = async (model: string): Promise<void> => {
-    await stage.profile('looker', model);
-    const [{ version } = {}] = await h.rows<{ version: number }>(
-      "select version from boxcar.profiles where name = 'looker' and is_current",
-    );
-    await h.runtime.submit('provision_agent', {
-      action: 'ensure',
-      agent_id: agent?.id ?? '',
-      profile_version: version ?? 0,
-    });
-  };
-  await moveTo(DEEPSEEK);
+  await moveTo(stage, DEEPSEEK);
   const other = await again(stage, 'reuse');
   const body = JSON.stringify(servers.get('deepseek')?.requests[0]?.body);
   for (const thought of THOUGHTS) expect(body).not.toContain(thought);
@@ -96,7 +100,7 @@ test('another model that takes over gets none of it, the manifest says so, and t
     'task.deliverable',
   ]);
   expect(messages.some(({ provider_data: data }) => data !== undefined)).toBe(false);
-  await moveTo(ANTHROPIC);
+  await moveTo(stage, ANTHROPIC);
   await again(stage, 'reuse');
   const back = JSON.stringify(servers.get('anthropic')?.requests.at(-1)?.body);
   for (const thought of THOUGHTS) expect(back).toContain(thought);
@@ -140,6 +144,40 @@ test.each([
     await checkInvariants(h.database.pool);
   },
 );
+
+test('of an answer whose calls are no longer all shown as calls nothing is sent, and the manifest says so', async () => {
+  const both: Behave = ({ prompt }) => {
+    const hasCalled = JSON.stringify(prompt?.messages ?? []).includes('seen');
+    if (hasCalled) return { answer: { text: 'Well.' } };
+    const calls = ['look', 'peek'].map((name, index) => ({
+      id: `abcdefgh${index}`,
+      name,
+      arguments: '{"at":"x"}',
+    }));
+    return { answer: { reasoning: FIRST, calls } };
+  };
+  await using stage = await providerStage(anthropicWire, { behave: both });
+  const { h, server } = stage;
+  h.runtime.registerTool({
+    name: 'peek',
+    description: 'Peeks.',
+    input: z.looseObject({}),
+    run: () => 'peeked',
+  });
+  await stage.profile('looker', ANTHROPIC, { tools: ['look', 'peek'] });
+  await stage.play('looker');
+  expect(stage.sent(1)).toContain(FIRST);
+  await moveTo(stage, ANTHROPIC);
+  server.forget();
+  const turnId = await again(stage, 'reuse');
+  expect(server.refusals).toEqual([]);
+  expect(stage.sent(2)).not.toContain(FIRST);
+  const { omissions, verified } = await explain(h, turnId, 1);
+  expect(verified).toBe(true);
+  expect(omissions.filter(({ reason }) => reason !== 'bootstrap')).toMatchObject([
+    { reason: 'step_split', card: { type: 'agent.thought' } },
+  ]);
+});
 
 test('it is purged with its run', async () => {
   await using stage = await providerStage(anthropicWire);

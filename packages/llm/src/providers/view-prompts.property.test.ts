@@ -11,7 +11,7 @@ import { ask } from '../fixtures/requests.js';
 import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer } from '../testing/provider-server.js';
 
-const numRuns = process.env.CI ? 150 : 40;
+const numRuns = process.env.CI ? 80 : 40;
 
 const tools: readonly ToolSchema[] = ['list', 'read', 'tape.handoff', 'submit_result'].map((name) => ({
   name,

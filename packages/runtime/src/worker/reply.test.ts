@@ -4,7 +4,7 @@ import { chatWire, geminiWire, inOrder, openProviderServer, responsesWire } from
 import { describe, expect, test } from 'vitest';
 import { harness } from '../testing/harness.js';
 import { providerStage } from '../testing/provider-stage.js';
-import { parseReply, reasoningMetadata, usageRow } from './reply.js';
+import { attachmentOf, parseReply, reasoningMetadata, usageRow } from './reply.js';
 
 describe('what an adapter returned', () => {
   test('keeps the figures it gave, and none that are no numbers', () => {
@@ -44,6 +44,29 @@ describe('what an adapter returned', () => {
     expect([String(reasoning).length, reasoning_cut]).toEqual([65_536, true]);
     expect(String(reasoning).isWellFormed()).toBe(true);
   });
+});
+
+test('what a provider attached is kept as it came, unless it has another form or is too large', () => {
+  const parts = [
+    { kind: 'reasoning', text: 'a\u0000b', options: { x: { signature: 's' } } },
+    { kind: 'call', id: 'c' },
+  ];
+  const parse = (providerParts: unknown) => parseReply({ text: '', toolCalls: [], providerParts });
+  expect(attachmentOf(parse(parts), 'm:1')).toEqual({
+    providerData: {
+      v: 1,
+      model: 'm:1',
+      parts: [{ ...parts[0], text: 'a\uFFFDb' }, parts[1]],
+    },
+  });
+  for (const other of [undefined, [], 'x', [{ kind: 'else' }], [{ kind: 'call', id: 7 }]])
+    expect(attachmentOf(parse(other), 'm:1')).toEqual({});
+  const { metadata, providerData } = attachmentOf(
+    parse([{ kind: 'reasoning', text: 'x'.repeat(1024 * 1024) }]),
+    'm:1',
+  );
+  expect(providerData).toBe(undefined);
+  expect(metadata?.provider_data_dropped).toBeGreaterThan(1024 * 1024);
 });
 
 test('the reasoning of a step is kept with its cards, and no later prompt holds it', async () => {
