@@ -16,6 +16,7 @@ export const SUITES = [
   'cancel',
   'quiet',
   'backlog',
+  'migrate',
 ] as const;
 export type SuiteName = (typeof SUITES)[number];
 export const UNITS = ['turns/s', 'ms', 'MiB', 'times', 'statements/s', '% CPU', 'max ÷ min'] as const;
@@ -84,6 +85,7 @@ export const CASES: readonly CaseSpec[] = [
   { suite: 'backlog', name: 'promote p99', unit: 'ms', goal: 10 },
   { suite: 'backlog', name: 'fairness', unit: 'max ÷ min', goal: 1.3 },
   { suite: 'backlog', name: 'newcomer', unit: 'ms', goal: 500 },
+  { suite: 'migrate', name: 'longest wait', unit: 'ms', goal: 200 },
 ];
 
 /** How a case is called within its suite. */

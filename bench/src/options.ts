@@ -45,6 +45,7 @@ suites
   quiet   a worker with nothing to do: statements per second, CPU
   backlog 100,000 queued turns of ten projects: claim and promotion p99, and how evenly they are served;
           a new project's first turn while another project keeps all places busy: milliseconds beyond two ends, longest
+  migrate a million entries of the schema before this one: the longest statement of others meanwhile
 
 options
   --json              one JSON line per case on stdout, everything else on stderr
@@ -54,7 +55,8 @@ options
   --seconds <n>       length of a round of turns (default 4), of quiet (default 20)
   --rounds <n>        rounds of the floor and of Boxcar, in turns (default 5)
   --samples <n>       samples of each side (default: idle 300, steps 60, chain, pack, view 40, tape 300, recover 8, backlog 2000)
-  --turns <n>         drain, backlog: turns that wait (default 10000, 100000); fanout, cancel: at most so many in a tree
+  --turns <n>         drain, backlog: turns that wait (default 10000, 100000); fanout, cancel: at most so many in a tree;
+                      migrate: thousands of entries (default 1000)
   --profile <folder>  turns: one more round of each, with CPU profiles and Postgres statement statistics
   --help
 

@@ -13,6 +13,7 @@ import { benchDrain } from './suites/drain.js';
 import { benchFanout } from './suites/fanout.js';
 import { benchGrowth } from './suites/growth.js';
 import { benchIdle } from './suites/idle.js';
+import { benchMigrate } from './suites/migrate.js';
 import { benchPack } from './suites/pack.js';
 import { openPair, type Pair } from './suites/pair.js';
 import { benchQuiet } from './suites/quiet.js';
@@ -42,6 +43,7 @@ const suites: Readonly<Record<SuiteName, Suite>> = {
   cancel: { queue: 'pair', run: benchCancel },
   quiet: { queue: 'own', run: benchQuiet },
   backlog: { queue: 'none', run: benchBacklog },
+  migrate: { queue: 'none', run: benchMigrate },
 };
 
 /** Runs suites on servers of their own; figures go to stdout, and into the file of `--readme`. */

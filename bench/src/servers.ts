@@ -92,8 +92,15 @@ export async function startServers(
 }
 
 /** A database of its own for what must begin empty, or would leave behind what others have to read. */
-export async function openDatabase(servers: Servers, name: string): Promise<Database> {
-  await query(servers.databaseUrl, `create database ${name} template ${TEMPLATE}`);
+export const openDatabase = (servers: Servers, name: string): Promise<Database> =>
+  createDatabase(servers, name, TEMPLATE);
+
+/** A database without any schema. */
+export const openEmptyDatabase = (servers: Servers, name: string): Promise<Database> =>
+  createDatabase(servers, name, 'template0');
+
+async function createDatabase(servers: Servers, name: string, template: string): Promise<Database> {
+  await query(servers.databaseUrl, `create database ${name} template ${template}`);
   return {
     url: urlOf(servers.databaseUrl, name),
     // Without force: a pool has ended a moment before its last connection has, and Postgres waits for those.

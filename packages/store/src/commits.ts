@@ -35,7 +35,14 @@ import {
   transactOnce,
 } from './db.js';
 import { findCommitted, findRings, lockTurns } from './first-tries.js';
-import { type LimitedTry, type LockLimit, limited, retriesOf, skipping, TAPE_LOCK_MS } from './lock-limit.js';
+import {
+  BATCH_LOCK_MS,
+  type LimitedTry,
+  type LockLimit,
+  limited,
+  retriesOf,
+  skipping,
+} from './lock-limit.js';
 import { type CallRouteKind, type CallSettlement, type SettledTurns, settleCalls } from './tool-calls.js';
 
 export interface NewEntry {
@@ -140,6 +147,7 @@ export interface CommitResult extends SettledTurns {
 const TURNS =
   'select id, status, epoch, holder_id, batch_ids is not null as is_member from boxcar.turns where id = any ($1::uuid[])';
 const LOCK_TURNS = statement(`${TURNS} order by id for update`);
+const LOCK_FREE_TURNS = statement(`${TURNS} order by id for update skip locked`);
 const LOOK_AT_TURNS = statement(TURNS);
 const LOCK_TAPES = statement(`
   select t.id from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id where t.id = any ($1::uuid[])
@@ -302,15 +310,15 @@ async function commitAtOnce(
     return readResult(commits, await run<CommitRow>(pool, commit, values));
   return sendOnce(pool, async (tx) => {
     const [, rows, settled] = await Promise.all([
-      run<LockedTurn>(tx, LOCK_TURNS, [familyOf(commits)]),
+      run<LockedTurn>(tx, leavesLocked ? LOCK_FREE_TURNS : LOCK_TURNS, [familyOf(commits)]),
       run<CommitRow>(tx, commit, values),
-      settleCalls(tx, settlements, tapeLimit(leavesLocked)),
+      settleCalls(tx, settlements, settleLimit(leavesLocked)),
     ]);
     return { ...readResult(commits, rows), ...settled };
   });
 }
 
-const tapeLimit = (leavesLocked: boolean): LockLimit => (leavesLocked ? { lockMs: TAPE_LOCK_MS } : {});
+const settleLimit = (leavesLocked: boolean): LockLimit => (leavesLocked ? { lockMs: BATCH_LOCK_MS } : {});
 
 /** The turns that commits lock: children and parents together, by id, so that two ends of one family never wait in a circle. */
 const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
@@ -324,9 +332,9 @@ const familyOf = (commits: readonly StepCommit[]): TurnId[] =>
 export const commitWithin =
   (given: readonly StepCommit[], { leavesLocked = false }: Pick<BatchTry, 'leavesLocked'> = {}) =>
   async (tx: Tx): Promise<CommitResult> => {
-    const locked = await run<LockedTurn>(tx, LOCK_TURNS, [familyOf(given)]);
-    const turns = new Map(locked.map((turn) => [turn.id, turn]));
-    const lockedTurnIds = leavesLocked ? await lockTapes(tx, given, turns) : [];
+    const rows = await run<LockedTurn>(tx, leavesLocked ? LOCK_FREE_TURNS : LOCK_TURNS, [familyOf(given)]);
+    const turns = new Map(rows.map((turn) => [turn.id, turn]));
+    const lockedTurnIds = leavesLocked ? await leaveLocked(tx, given, turns) : [];
     const commits = given.filter(({ turnId }) => !lockedTurnIds.includes(turnId));
     // Results that belong to a commit fall with it: a stale `submit_result` must not look answered to the next holder.
     const results = commits.flatMap((commit) =>
@@ -335,32 +343,38 @@ export const commitWithin =
     if (results.length > 0) await settleCalls(tx, results);
     const hasMembers = commits.some((commit) => turns.get(commit.turnId)?.is_member === true);
     const text = toCommit(commits, { batches: hasMembers ? 'some' : 'none' });
-    const rows = await run<CommitRow>(tx, text, commitValues(commits));
-    const result = { ...readResult(given, rows), lockedTurnIds };
-    const waiting = rows.filter((row) => row.has_open_calls).map((row) => row.turn_id);
+    const committed = await run<CommitRow>(tx, text, commitValues(commits));
+    const result = { ...readResult(given, committed), lockedTurnIds };
+    const waiting = committed.filter((row) => row.has_open_calls).map((row) => row.turn_id);
     const closed = waiting.length === 0 ? [] : await closeBatchesOf(tx, waiting);
     return {
       ...result,
       dueBatchIds: [...new Set([...result.dueBatchIds, ...closed])],
       ...(await settleParents(tx, commits, {
-        committed: new Set(rows.map((row) => row.turn_id)),
-        limit: tapeLimit(leavesLocked),
+        committed: new Set(committed.map((row) => row.turn_id)),
+        limit: settleLimit(leavesLocked),
       })),
     };
   };
 
-/** Locks the tapes of commits whose fence is open. Returns the turns whose tapes others have locked. */
-async function lockTapes(
+/**
+ * Locks the tapes of commits whose fence is open. Returns the turns whose own row, tape or parent's row others have locked.
+ *
+ * @param turns - The rows that this transaction has locked.
+ */
+async function leaveLocked(
   tx: Tx,
   commits: readonly StepCommit[],
   turns: ReadonlyMap<TurnId, LockedTurn>,
 ): Promise<readonly TurnId[]> {
+  const isLeft = (commit: StepCommit): boolean => familyOf([commit]).some((turnId) => !turns.has(turnId));
+  const left = commits.filter(isLeft);
   const open = commits
-    .filter((commit) => isFenceOpen(commit, turns.get(commit.turnId)))
+    .filter((commit) => !isLeft(commit) && isFenceOpen(commit, turns.get(commit.turnId)))
     .map(({ turnId }) => turnId);
   const rows = await run<{ id: TurnId }>(tx, LOCK_TAPES, [open]);
   const free = new Set(rows.map((row) => row.id));
-  return open.filter((turnId) => !free.has(turnId));
+  return [...left.map(({ turnId }) => turnId), ...open.filter((turnId) => !free.has(turnId))];
 }
 
 function readResult(commits: readonly StepCommit[], rows: readonly CommitRow[]): CommitResult {

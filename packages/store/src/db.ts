@@ -264,7 +264,7 @@ export interface BatchTry {
   readonly isPatient?: boolean;
   /**
    * True: an item whose turn or tape is locked is left out of the batch and reported, and nothing of it takes effect. Where several
-   * statements need a tape, the batch waits for it briefly (`TAPE_LOCK_MS`) and fails. Has no meaning for a repetition. Default false.
+   * statements need a turn or tape, the batch waits for it briefly (`BATCH_LOCK_MS`) and fails. Has no meaning for a repetition. Default false.
    */
   readonly leavesLocked?: boolean;
 }

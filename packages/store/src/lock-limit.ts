@@ -13,8 +13,8 @@ export interface LockLimit {
 /** A try of work on a batch of items that may wait only briefly for each lock. */
 export type LimitedTry = BatchTry & LockLimit;
 
-/** How long a batch that leaves locked items out waits for a tape where it cannot leave out one item alone. */
-export const TAPE_LOCK_MS = 50;
+/** How long a batch that leaves locked items out waits for a turn or tape where it cannot leave out one item alone. */
+export const BATCH_LOCK_MS = 50;
 
 /** Of a row lock in a statement for many: a locked row is left out, or waited for. */
 export const skipping = (leavesLocked: boolean): string => (leavesLocked ? ' skip locked' : '');

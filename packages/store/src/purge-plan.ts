@@ -82,12 +82,13 @@ const LEFT_BEHIND = [
   `insert into purge_turns select t.id, t.run_id, t.agent_id, t.context_box_id, t.output_box_id 
     from purge_runs r cross join lateral (select * from boxcar.turns o where o.run_id = r.id offset 0) t`,
   `insert into purge_agents select a.id, t.run_id, a.tape_box_id
-    from (select distinct on (agent_id) agent_id, run_id from purge_turns order by agent_id, run_id) t join boxcar.agents a on a.id = t.agent_id where a.tape_box_id is not null`,
+    from (select distinct on (agent_id) agent_id, run_id from purge_turns order by agent_id, run_id) t
+      cross join lateral (select o.id, o.tape_box_id from boxcar.agents o where o.id = t.agent_id offset 0) a where a.tape_box_id is not null`,
   `insert into purge_boxes select distinct on (x.id) x.id, x.run_id from (
       select context_box_id as id, run_id, 1 as rank from purge_turns
       union all select tape_box_id, run_id, 1 from purge_agents
       union all select b.id, a.run_id, 2 from purge_agents a cross join lateral (select m.id from boxcar.boxes m where m.maker_agent_id = a.id offset 0) b
-    ) x join boxcar.boxes b on b.id = x.id
+    ) x cross join lateral (select from boxcar.boxes o where o.id = x.id offset 0) b
     where not exists (select from boxcar.profiles f where f.box_id = x.id) order by x.id, x.rank, x.run_id`,
   // Forks that have ended go with what they were made of, those of forks with them. What took a tape's place stays with its agent.
   `insert into purge_boxes
@@ -105,7 +106,7 @@ const CARDS = [
       select e.card_id as id, b.run_id, true as is_on_tape
       from purge_boxes b cross join lateral (select o.card_id from boxcar.tape_entries o where o.box_id = b.id and o.card_id is not null offset 0) e
       union all
-      select u.id, p.run_id, false from purge_boxes p join boxcar.boxes b on p.id = b.id cross join lateral unnest(b.card_ids) as u(id)
+      select u.id, p.run_id, false from purge_boxes p cross join lateral (select o.card_ids from boxcar.boxes o where o.id = p.id offset 0) b cross join lateral unnest(b.card_ids) as u(id)
       union all
       select k.result_card_id, t.run_id, false
       from purge_turns t cross join lateral (select o.result_card_id from boxcar.tool_calls o where o.turn_id = t.id and o.result_card_id is not null offset 0) k

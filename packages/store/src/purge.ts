@@ -274,11 +274,11 @@ const YOUNG = statement(
   `select y.id, y.cause from (${youngTapes('select unnest($1::uuid[]) as id', '$2::timestamptz')}) y order by y.cause, y.id limit 1`,
 );
 const LOCK_CARDS = statement(`
-  select c.id from boxcar.cards c where c.id in (
+  select c.id from boxcar.cards c where c.id = any (array(
     select unnest(b.card_ids) from boxcar.boxes b where b.id = any ($1::uuid[])
     union select e.card_id from boxcar.tape_entries e where e.box_id = any ($1::uuid[])
     union select k.result_card_id from boxcar.turns t join boxcar.tool_calls k on k.turn_id = t.id where t.run_id = any ($2::uuid[])
-  )
+  ))
     and not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and not exists (select from boxcar.profiles f where f.card_id = c.id)
   order by c.id for update`);
 // Begun after the cards were locked: who lists a card that exists has locked it, or has the row of the tape that it is on. A card that

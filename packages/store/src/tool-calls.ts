@@ -21,12 +21,12 @@ import {
 } from './db.js';
 import { findAdvanced, findRecorded, findRings, lockTurns } from './first-tries.js';
 import {
+  BATCH_LOCK_MS,
   type LimitedTry,
   type LockLimit,
   limited,
   limitLocks,
   retriesOf,
-  TAPE_LOCK_MS,
 } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import { hasStatus } from './turns.js';
@@ -181,18 +181,18 @@ function distinct(settlements: readonly CallSettlement[]): {
  * Records results inside the caller's transaction; turns whose last call this was are resumed. Two statements, sent together
  * before anything is waited for.
  *
- * @param tapeLimit - For the tapes of these turns, and for all locks that the transaction takes after this.
+ * @param limit - For these turns and their tapes, and for all locks that the transaction takes after this.
  */
 export async function settleCalls(
   tx: Tx,
   settlements: readonly CallSettlement[],
-  tapeLimit: LockLimit = {},
+  limit: LockLimit = {},
 ): Promise<SettledTurns> {
   const { first, repeated } = distinct(settlements);
   if (first.length === 0) return { rings: [], duplicates: [] };
   const turnIds = [...new Set(first.map((item) => item.turnId))];
+  limitLocks(tx, limit);
   const recording = record(tx, first, turnIds);
-  limitLocks(tx, tapeLimit);
   const [won, rows] = await Promise.all([recording, run<AdvanceRow>(tx, ADVANCE, ['[]', turnIds])]);
   const duplicates = [
     ...repeated,
@@ -279,31 +279,27 @@ export function advanceTurns(
     (isRepeated) => {
       if (isRepeated || lockMs !== undefined)
         return transactOnce(pool, limited({ lockMs }, advanceAgain(advances)));
-      const limit = options.leavesLocked === true ? { lockMs: TAPE_LOCK_MS } : {};
+      if (options.leavesLocked === true)
+        return sendOnce(
+          pool,
+          limited({ lockMs: BATCH_LOCK_MS }, (tx) => advanceWithin(tx, advances)),
+        );
       return advances.every(({ results }) => results.length === 0)
         ? advanceWithin(pool, advances)
-        : sendOnce(pool, (tx) => advanceWithin(tx, advances, limit));
+        : sendOnce(pool, (tx) => advanceWithin(tx, advances));
     },
     { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
 }
 
-/**
- * @param db - Must be a transaction when there are results.
- * @param tapeLimit - For the locks of tapes, which are needed only where there are results.
- */
-async function advanceWithin(
-  db: Queryable,
-  advances: readonly Advance[],
-  tapeLimit: LockLimit = {},
-): Promise<AdvancedTurns> {
+/** @param db - Must be a transaction when there are results. */
+async function advanceWithin(db: Queryable, advances: readonly Advance[]): Promise<AdvancedTurns> {
   const results = distinct(advances.flatMap((item) => item.results)).first;
   const turnIds = [...new Set(advances.map((item) => item.turnId))];
   const holders = JSON.stringify(
     advances.map((item) => ({ turn_id: item.turnId, epoch: item.epoch, holder_id: item.holderId })),
   );
   const recording = results.length === 0 ? undefined : record(db, results, turnIds);
-  limitLocks(db, tapeLimit);
   const [, rows] = await Promise.all([recording, run<AdvanceRow>(db, ADVANCE, [holders, turnIds])]);
   const byTurn = new Map(rows.filter((row) => row.is_held).map((row) => [row.turn_id, row]));
   return {

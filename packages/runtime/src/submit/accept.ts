@@ -108,6 +108,13 @@ function withWarnings(answer: JsonValue, input: JsonValue): JsonValue {
     : { ...answer, warnings };
 }
 
+/** The end of what was awaited, with the warnings of the receipt. */
+export function warnAgain(answer: JsonValue, receipt: JsonValue): JsonValue {
+  if (!isJsonObject(answer) || 'warnings' in answer || !isJsonObject(receipt)) return answer;
+  const { warnings } = receipt;
+  return warnings === undefined ? answer : { ...answer, warnings };
+}
+
 async function acceptOnce(
   runtime: RuntimeCore,
   attempt: {

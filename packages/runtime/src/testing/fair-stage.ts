@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Doorbell, Model, Ring, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
+import { promote } from '@boxcar/store';
 import { type QueueBackend, waitFor } from '@boxcar/testkit';
 import { BullMqDoorbell } from '../doorbell/bullmq.js';
 import { InProcessDoorbell } from '../doorbell/in-process.js';
@@ -27,7 +28,10 @@ export interface FairStage extends AsyncDisposable {
   project(name: string): Promise<string>;
   /** Submits a turn. If it was dispatched, settles after its ring is in the queue. */
   submit(projectId: string, args?: Readonly<Record<string, unknown>>): Promise<TurnId>;
-  /** Waits until the rings of all dispatched turns are in the queue: rings that are sent at the same time may arrive in either order. */
+  /**
+   * Fills the window, which a worker does some time after an end, and waits until the rings of all dispatched turns are in the queue:
+   * rings that are sent at the same time may arrive in either order.
+   */
   allRung(): Promise<void>;
   /** Releases a held turn, by default the first one, and waits until `count` turns are held again. */
   end(count: number, turnId?: TurnId): Promise<void>;
@@ -115,6 +119,7 @@ export async function openFairStage(kind: FairKind, now: () => number = Date.now
       return turnId;
     },
     allRung: async () => {
+      await doorbell.ring(await promote(h.database.pool, ''));
       if (kind === 'no queue') return;
       const isRung = async (): Promise<boolean> => {
         const rows = await h.rows<{ id: TurnId; epoch: number }>(

@@ -63,10 +63,12 @@ import {
 import type pg from 'pg';
 import { Batcher, LOCKED } from '../batcher.js';
 import { primitiveHashes } from '../door/announced-door.js';
+import { noteCrashedJob } from '../door/blocked-jobs.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
 import { withinTime } from '../within-time.js';
 import { createRecorder, type Recorder } from './call-result.js';
+import { takeCrashedJob } from './call-scope.js';
 import { CommitProof } from './commit-proof.js';
 import { handBackFailed, noteFailedClaim, releaseEach } from './failed-runs.js';
 import type { HeldTurn, StepResults, TurnHost } from './held-turn.js';
@@ -935,6 +937,10 @@ export class Worker implements AsyncDisposable {
         failures.push(error);
       }
     };
+    const crashedJob = this.#crash === undefined || isCutOff ? undefined : takeCrashedJob();
+    const noting =
+      crashedJob && noteCrashedJob(this.#runtime.pool, crashedJob, this.#crash?.message ?? 'unknown');
+    noting?.catch(() => undefined);
     // Takes no new rings from here on, which would be lost here; settles once those in hand are done.
     const unsubscribing = Promise.all(this.#subscriptions.map((subscription) => subscription.close()));
     const stopping = Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]);
@@ -948,6 +954,7 @@ export class Worker implements AsyncDisposable {
     const turnsInHand = () => Promise.all([...this.#active.values()].map((active) => active.done));
     await attempt('turns in progress', turnsInHand(), (isCutOff ? 0 : graceMs) + GOODBYE_MS);
     grace.clear();
+    await attempt('the note of a job that left an error', noting, GOODBYE_MS);
     // A queue that does not close is not a failure: queues hold no facts, and the doorbell closes them in any case.
     await withinTime(unsubscribing, GOODBYE_MS + QUEUES_MS, 'the queues of turns').catch((error: unknown) =>
       this.#runtime.log('warn', 'worker.queues_not_closed', { worker_id: this.#id, error: errorText(error) }),
