@@ -22,7 +22,7 @@ AS $function$
     select e.turn_id, e.step from boxcar.tape_entries e where e.card_id = any (ids) and e.turn_id is not null and e.step is not null
     union
     select k.turn_id, k.step from boxcar.cards c join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = any (ids)
-  ) p join boxcar.steps s on s.turn_id = p.turn_id and s.step = p.step
+  ) p cross join lateral (select x.thought_card_id from boxcar.steps x where x.turn_id = p.turn_id and x.step = p.step offset 0) s
   where s.thought_card_id is not null
 $function$;
 
@@ -34,6 +34,9 @@ CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
 AS $function$
 declare
   gone uuid[];
+  -- Each card with a turn, at the same position of both.
+  card_of uuid[];
+  turn_of uuid[];
   touched uuid[];
   delivered uuid[];
   answers uuid[];
@@ -42,10 +45,11 @@ begin
     raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
   end if;
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'erase');
+  -- A card has its turns from the transaction that makes it; an entry that is merged keeps its turn.
+  select array_agg(f.card_id), array_agg(f.turn_id) into card_of, turn_of from boxcar.turns_by_card(array(
+    select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))) f;
   -- By id, as every lock here. Turns that have not ended are left alone.
-  touched := array(select boxcar.turns_of_cards(array(
-    select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))));
-  perform from boxcar.turns t where t.id = any (touched) and t.error->>'message' <> '(erased)' order by t.id for no key update;
+  perform from boxcar.turns t where t.id = any (turn_of) and t.error->>'message' <> '(erased)' order by t.id for no key update;
   -- The cards that hold what providers attached to the answers of these cards' steps. They were written with their steps, before any other card of them.
   answers := array(select boxcar.answers_of_cards(ids));
   -- A second erasure of the same card then finds it erased.
@@ -88,14 +92,14 @@ begin
   -- Each of the following statements sees what was committed before the locks above were granted, and changes only rows that have words to
   -- lose. Cards that were erased before count too: what has repeated them since loses them now.
   gone := array(select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
-  -- Which card such an answer quotes is recorded nowhere.
+  -- Which card such an answer quotes is recorded nowhere. Answers of a program's own primitives stay, whatever their fields are.
   update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
       'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
-    where o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
+    where o.primitive = 'delegate_async' and o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
       and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (gone));
   update boxcar.cards c set provider_data = null, metadata = c.metadata - 'reasoning' - 'reasoning_cut'
-    where c.id in (select boxcar.answers_of_cards(gone)) and (c.provider_data is not null or c.metadata ? 'reasoning');
-  touched := array(select boxcar.turns_of_cards(gone));
+    where c.id = any (array(select boxcar.answers_of_cards(gone))) and (c.provider_data is not null or c.metadata ? 'reasoning');
+  touched := array(select distinct u.turn_id from unnest(card_of, turn_of) as u(card_id, turn_id) join unnest(gone) as g(id) on g.id = u.card_id);
   delivered := array(select t.id from boxcar.turns t where t.id = any (touched) and t.deliverable_card_id = any (gone));
   update boxcar.turns t set error = boxcar.forget_error(t.error) where t.id = any (touched) and t.error->>'message' <> '(erased)';
   update boxcar.steps s set error = boxcar.forget_error(s.error) where s.turn_id = any (touched) and s.error->>'message' <> '(erased)';
@@ -334,6 +338,23 @@ begin
   end if;
   return null;
 end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.turns_by_card(ids uuid[])
+ RETURNS TABLE(card_id uuid, turn_id uuid)
+ LANGUAGE sql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  select e.card_id, e.turn_id from boxcar.tape_entries e where e.card_id = any (ids) and e.turn_id is not null
+  union
+  select c.id, k.turn_id from boxcar.cards c join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = any (ids)
+  union
+  select u.id, t.id from (select c.created_at, array_agg(c.id) as ids from boxcar.cards c where c.id = any (ids) group by c.created_at) m
+    cross join lateral (select x.id, x.context_box_id from boxcar.turns x where x.created_at = m.created_at offset 0) t
+    cross join lateral (select x.card_ids from boxcar.boxes x where x.id = t.context_box_id offset 0) b
+    cross join lateral unnest(b.card_ids) as u(id)
+  where u.id = any (m.ids)
+$function$;
 
 CREATE OR REPLACE FUNCTION boxcar.turns_of_cards(ids uuid[])
  RETURNS SETOF uuid
@@ -1058,7 +1079,7 @@ CASE
     ELSE NULL::text
 END], NULL::text)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
 
-CREATE INDEX operations_repeating ON boxcar.operations USING btree (project_id) WHERE (((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text])) AND ((response ->> 'output'::text) IS DISTINCT FROM '(erased)'::text));
+CREATE INDEX operations_quoting ON boxcar.operations USING btree (project_id) WHERE ((primitive = 'delegate_async'::text) AND ((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text])) AND ((response ->> 'output'::text) IS DISTINCT FROM '(erased)'::text));
 
 CREATE INDEX profiles_box ON boxcar.profiles USING btree (box_id);
 
@@ -1096,8 +1117,6 @@ CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) 
 
 CREATE INDEX tool_calls_look ON boxcar.tool_calls USING btree (look_at) WHERE ((status = 'pending'::text) AND (look_at IS NOT NULL));
 
-CREATE INDEX turns_age ON boxcar.turns USING brin (created_at) WITH (pages_per_range='32');
-
 CREATE INDEX turns_agent ON boxcar.turns USING btree (agent_id);
 
 CREATE INDEX turns_agent_queue ON boxcar.turns USING btree (agent_id, id) WHERE (status = 'queued'::text);
@@ -1113,6 +1132,8 @@ CREATE INDEX turns_deadline ON boxcar.turns USING btree (deadline_at) WHERE ((de
 CREATE INDEX turns_dispatched ON boxcar.turns USING btree (worker_target, dispatched_at) INCLUDE (format) WHERE (status = 'dispatched'::text);
 
 CREATE INDEX turns_held ON boxcar.turns USING btree (holder_id) WHERE (status = 'running'::text);
+
+CREATE INDEX turns_made ON boxcar.turns USING btree (created_at);
 
 CREATE INDEX turns_notices ON boxcar.turns USING btree (id) WHERE ((ended_at IS NOT NULL) AND (notifies OR (unseen_position IS NOT NULL)));
 

@@ -3,7 +3,7 @@
 -- purged with it. Builds that do not know it neither write nor send it.
 alter table boxcar.cards add column provider_data json;
 
--- The cards that hold the answers of the steps that cards are of: the cards themselves, and the thoughts of their steps.
+-- The cards that hold the answers of the steps that cards are of: the cards themselves, and the thoughts of their steps. Read by key, whatever the statistics say.
 create function boxcar.answers_of_cards(ids uuid[]) returns setof uuid language sql stable set search_path = pg_catalog, pg_temp as $$
   select u.id from unnest(ids) as u(id)
   union
@@ -11,7 +11,7 @@ create function boxcar.answers_of_cards(ids uuid[]) returns setof uuid language 
     select e.turn_id, e.step from boxcar.tape_entries e where e.card_id = any (ids) and e.turn_id is not null and e.step is not null
     union
     select k.turn_id, k.step from boxcar.cards c join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = any (ids)
-  ) p join boxcar.steps s on s.turn_id = p.turn_id and s.step = p.step
+  ) p cross join lateral (select x.thought_card_id from boxcar.steps x where x.turn_id = p.turn_id and x.step = p.step offset 0) s
   where s.thought_card_id is not null
 $$;
 
@@ -21,6 +21,9 @@ create or replace function boxcar.erase_cards(ids uuid[], reason text) returns t
   language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
   gone uuid[];
+  -- Each card with a turn, at the same position of both.
+  card_of uuid[];
+  turn_of uuid[];
   touched uuid[];
   delivered uuid[];
   answers uuid[];
@@ -29,10 +32,11 @@ begin
     raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
   end if;
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'erase');
+  -- A card has its turns from the transaction that makes it; an entry that is merged keeps its turn.
+  select array_agg(f.card_id), array_agg(f.turn_id) into card_of, turn_of from boxcar.turns_by_card(array(
+    select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))) f;
   -- By id, as every lock here. Turns that have not ended are left alone.
-  touched := array(select boxcar.turns_of_cards(array(
-    select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))));
-  perform from boxcar.turns t where t.id = any (touched) and t.error->>'message' <> '(erased)' order by t.id for no key update;
+  perform from boxcar.turns t where t.id = any (turn_of) and t.error->>'message' <> '(erased)' order by t.id for no key update;
   -- The cards that hold what providers attached to the answers of these cards' steps. They were written with their steps, before any other card of them.
   answers := array(select boxcar.answers_of_cards(ids));
   -- A second erasure of the same card then finds it erased.
@@ -75,14 +79,14 @@ begin
   -- Each of the following statements sees what was committed before the locks above were granted, and changes only rows that have words to
   -- lose. Cards that were erased before count too: what has repeated them since loses them now.
   gone := array(select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
-  -- Which card such an answer quotes is recorded nowhere.
+  -- Which card such an answer quotes is recorded nowhere. Answers of a program's own primitives stay, whatever their fields are.
   update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
       'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
-    where o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
+    where o.primitive = 'delegate_async' and o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
       and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (gone));
   update boxcar.cards c set provider_data = null, metadata = c.metadata - 'reasoning' - 'reasoning_cut'
-    where c.id in (select boxcar.answers_of_cards(gone)) and (c.provider_data is not null or c.metadata ? 'reasoning');
-  touched := array(select boxcar.turns_of_cards(gone));
+    where c.id = any (array(select boxcar.answers_of_cards(gone))) and (c.provider_data is not null or c.metadata ? 'reasoning');
+  touched := array(select distinct u.turn_id from unnest(card_of, turn_of) as u(card_id, turn_id) join unnest(gone) as g(id) on g.id = u.card_id);
   delivered := array(select t.id from boxcar.turns t where t.id = any (touched) and t.deliverable_card_id = any (gone));
   update boxcar.turns t set error = boxcar.forget_error(t.error) where t.id = any (touched) and t.error->>'message' <> '(erased)';
   update boxcar.steps s set error = boxcar.forget_error(s.error) where s.turn_id = any (touched) and s.error->>'message' <> '(erased)';
