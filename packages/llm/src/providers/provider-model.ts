@@ -124,9 +124,13 @@ export function createProviderModel(
     if (words === undefined) return;
     const { where, details } = placeOf(request);
     const text = words === '' ? 'stopped the answer by its filter' : `refused to answer: ${shorten(words)}`;
-    throw new ModelError('model_refused', `${where}: ${provider.name} ${text.replace(/[.\s]*$/, '')}.`, {
-      details: { ...details, ...(words === '' ? {} : { refusal: shorten(words) }) },
-    });
+    throw new ModelError(
+      'model_refused',
+      `${where}: ${provider.name} ${text.replace(/(?<![.\s])[.\s]+$/, '')}.`,
+      {
+        details: { ...details, ...(words === '' ? {} : { refusal: shorten(words) }) },
+      },
+    );
   }
 
   return {

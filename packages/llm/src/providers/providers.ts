@@ -154,14 +154,14 @@ export const createProviderModels = (settings: ModelSettings = {}): Readonly<Rec
   const { idleTimeoutMs } = settings;
   return {
     openai: createProviderModel(openai, { ...settings.openai, idleTimeoutMs }),
-    'openai-chat': createProviderModel(openaiChat, { ...settings.openai, idleTimeoutMs }),
-    google: createProviderModel(google, { ...settings.google, idleTimeoutMs }),
-    mistral: createProviderModel(mistral, { ...settings.mistral, idleTimeoutMs }),
-    deepseek: createProviderModel(deepseek, { ...settings.deepseek, idleTimeoutMs }),
     anthropic: createProviderModel(anthropic, { ...settings.anthropic, idleTimeoutMs }),
     'openai-compatible': createProviderModel(openaiCompatible, {
       ...settings.openaiCompatible,
       idleTimeoutMs,
     }),
+    'openai-chat': createProviderModel(openaiChat, { ...settings.openai, idleTimeoutMs }),
+    google: createProviderModel(google, { ...settings.google, idleTimeoutMs }),
+    mistral: createProviderModel(mistral, { ...settings.mistral, idleTimeoutMs }),
+    deepseek: createProviderModel(deepseek, { ...settings.deepseek, idleTimeoutMs }),
   };
 };
