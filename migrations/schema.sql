@@ -191,6 +191,33 @@ begin
   return null;
 end $function$;
 
+CREATE OR REPLACE FUNCTION boxcar.hold_agents()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  wanted uuid[];
+  gone uuid;
+begin
+  if tg_op = 'UPDATE' then
+    wanted := array(select new.maker_agent_id from boxcar.projects p where p.id = new.project_id and p.operator_agent_id <> new.maker_agent_id);
+  elsif tg_table_name = 'boxes' then
+    wanted := array(select distinct m.maker_agent_id from made m join boxcar.projects p on p.id = m.project_id where m.maker_agent_id <> p.operator_agent_id);
+  else
+    wanted := array(select distinct x.id from made m join boxcar.projects p on p.id = m.project_id
+      cross join lateral (values (m.owner_agent_id), (m.derived_from)) x(id) where x.id <> p.operator_agent_id);
+  end if;
+  if cardinality(wanted) = 0 then return null; end if;
+  perform from boxcar.agents a where a.id = any (wanted) and a.xmin <> pg_current_xact_id()::xid order by a.id for key share;
+  select w.id into gone from unnest(wanted) as w(id) where not exists (select from boxcar.agents a where a.id = w.id) limit 1;
+  if gone is not null then
+    raise exception 'agent % does not exist', gone using errcode = 'BX002', detail = gone::text;
+  end if;
+  return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION boxcar.hold_cards()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -580,7 +607,8 @@ create table boxcar.providers (
 
 create table boxcar.purging (
   box_id uuid not null,
-  until timestamp with time zone not null
+  until timestamp with time zone not null,
+  purge_id uuid
 );
 
 create table boxcar.runs (
@@ -1067,8 +1095,6 @@ CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
 
 CREATE INDEX grants_box ON boxcar.grants USING btree (box_id);
 
-CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);
-
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
 CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) WHERE (door_job_id IS NOT NULL);
@@ -1080,6 +1106,8 @@ CASE
 END], NULL::text)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
 
 CREATE INDEX operations_quoting ON boxcar.operations USING btree (project_id) WHERE ((primitive = 'delegate_async'::text) AND ((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text])) AND ((response ->> 'output'::text) IS DISTINCT FROM '(erased)'::text));
+
+CREATE INDEX operations_time ON boxcar.operations USING btree (created_at);
 
 CREATE INDEX profiles_box ON boxcar.profiles USING btree (box_id);
 
@@ -1098,6 +1126,8 @@ CREATE INDEX sessions_parent ON boxcar.sessions USING btree (project_id, parent_
 CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_at) WHERE (NOT is_dead);
 
 CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, hashtextextended(anchor_name, (0)::bigint), "position") WHERE (kind = 'anchor'::text);
+
+CREATE INDEX tape_entries_begun_by_import ON boxcar.tape_entries USING btree (box_id) WHERE (("position" = 1) AND (meta ? 'imported'::text));
 
 CREATE INDEX tape_entries_card ON boxcar.tape_entries USING btree (card_id) WHERE (card_id IS NOT NULL);
 
@@ -1155,7 +1185,13 @@ CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, t
 
 -- Triggers
 
+CREATE TRIGGER agents_hold_owners AFTER INSERT ON boxcar.agents REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
+
 CREATE TRIGGER boxes_hold_cards AFTER INSERT ON boxcar.boxes FOR EACH ROW WHEN ((new.segments @? '$[*]?(@."rule" == "create_box")'::jsonpath)) EXECUTE FUNCTION boxcar.hold_cards();
+
+CREATE TRIGGER boxes_hold_makers AFTER INSERT ON boxcar.boxes REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
+
+CREATE TRIGGER boxes_hold_next_maker AFTER UPDATE OF maker_agent_id ON boxcar.boxes FOR EACH ROW WHEN ((new.maker_agent_id IS DISTINCT FROM old.maker_agent_id)) EXECUTE FUNCTION boxcar.hold_agents();
 
 CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 

@@ -6,6 +6,17 @@ import { type Queryable, run, statement, type Tx } from './db.js';
 import { ACCESS, grantOf } from './rights.js';
 import { entriesOf, lastAnchorOf, viewStartAt } from './tape-line.js';
 
+// The last anchor of a name in any of its spellings, $6: of each by the index of names.
+const lastNamed = (): string => {
+  const lastOf = (name: string): string =>
+    lastAnchorOf(
+      'b',
+      'least($7, b.last_readable)',
+      `hashtextextended(o.anchor_name, 0) = hashtextextended(${name}, 0) and o.anchor_name = ${name} and o.position <@ b.readable`,
+    );
+  return `greatest(${[1, 2, 3].map((n) => lastOf(`($6::text[])[${n}]`)).join(', ')})`;
+};
+
 // By id a tape in any incarnation, or the one of an agent; by name the living one.
 const FIND_PLACE = statement(`
   with named as (
@@ -27,7 +38,7 @@ const FIND_PLACE = statement(`
   ),
   placed as (
     select b.*, case when $5::int is not null then $5 when $6::text[] is null then least($7, b.last_readable)
-      else (select max(${lastAnchorOf('b', 'least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended(s.name, 0) and o.anchor_name = s.name and o.position <@ b.readable')}) from unnest($6::text[]) as s(name)) end as position
+      else ${lastNamed()} end as position
     from bounded b
   ),
   -- an imported tape may be without any anchor
