@@ -41,8 +41,12 @@ type SizedProfile = {
   readonly model_settings: Pick<Profile['model_settings'], 'max_output_tokens'>;
 };
 
+/** Providers of the models of another one. */
+const SAME_MODELS: Readonly<Record<string, string>> = { 'openai-chat': 'openai' };
+
 function knownOf(model: string): KnownModel {
-  const [provider = '', ...rest] = model.split(':');
+  const [prefix = '', ...rest] = model.split(':');
+  const provider = Object.hasOwn(SAME_MODELS, prefix) ? (SAME_MODELS[prefix] ?? prefix) : prefix;
   const name = rest.join(':').toLowerCase();
   const base = name.startsWith('ft:') ? name.slice(3) : name;
   const models = Object.hasOwn(MODELS, provider) ? MODELS[provider] : undefined;

@@ -232,7 +232,7 @@ export const ERROR_CATALOGUE = {
   model_refused: entry(
     502,
     false,
-    'The content filter of the provider stopped the call.',
+    'The model refused to answer, or the content filter of the provider stopped the call.',
     'Change the instruction or the context, or use another model.',
   ),
   model_timeout: entry(

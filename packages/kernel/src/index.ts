@@ -176,6 +176,7 @@ export {
   type ModelToolCall,
   type ModelUsage,
   type Ring,
+  type ToolFinding,
 } from './ports.js';
 export {
   BUILT_IN_PRICES,
@@ -239,6 +240,14 @@ export {
   providerOf,
   type Room,
 } from './provider.js';
+export {
+  describeProviderData,
+  type ProviderData,
+  type ProviderDataFacts,
+  type ProviderPart,
+  providerDataBytes,
+  readProviderData,
+} from './provider-data.js';
 export {
   decidePurge,
   type KeptRun,

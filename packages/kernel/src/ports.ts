@@ -3,6 +3,7 @@ import type { ErrorBody } from './errors.js';
 import type { TurnId } from './ids.js';
 import type { JsonValue } from './json.js';
 import type { Message, ToolSchema } from './message.js';
+import type { ProviderPart } from './provider-data.js';
 import { maskSecrets } from './secrets.js';
 
 export interface ModelRequest {
@@ -58,9 +59,19 @@ export interface ModelReply {
   readonly text: string;
   /** What the provider showed of the model's reasoning: kept for audit, never part of a prompt. */
   readonly reasoning?: string | undefined;
+  /** What the provider attached, in the order of the answer: goes back to this model with the answer, and is shown to nobody. */
+  readonly providerParts?: readonly ProviderPart[] | undefined;
   readonly toolCalls: readonly ModelToolCall[];
   readonly usage: ModelUsage;
+  /** Settings that were not sent as the profile says, in the adapter's words. */
+  readonly warnings?: readonly string[] | undefined;
   readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
+}
+
+/** A part of a tool's schema that is not told to the model, in the adapter's words. */
+export interface ToolFinding {
+  readonly tool: string;
+  readonly message: string;
 }
 
 /** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
@@ -68,6 +79,8 @@ export interface Model {
   generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;
   /** The tokens of each text for this model, exact or estimated. Must not hold up the process. */
   countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
+  /** What of the tools' schemas the model's provider cannot be told, when a profile is applied. The tools are offered all the same. */
+  checkTools?(model: string, tools: readonly ToolSchema[]): readonly ToolFinding[];
   /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
   checkProfile?(profile: {
     readonly model: string;

@@ -20,6 +20,7 @@ import type {
   ProfileId,
   ProjectId,
   ProjectLimits,
+  ProviderData,
   Role,
   RunId,
   Segment,
@@ -99,6 +100,8 @@ const cards = boxcar.table('cards', {
   erasedReason: text('erased_reason'),
   /** What readers are shown after erasure: content of the same kind without its words. */
   placeholder: json('placeholder').$type<CardContent>(),
+  /** What a provider attached to the answer: read by views alone, gone with any card of its step. `json`: its bytes survive. */
+  providerData: json('provider_data').$type<ProviderData>(),
 });
 
 /** Written by the functions of erasure and purge, within one transaction each. */

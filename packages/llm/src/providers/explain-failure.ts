@@ -36,7 +36,8 @@ function parseJson(text: string): unknown {
   }
 }
 
-const shorten = (text: string): string => {
+/** Words of others, cut to what an error may hold. */
+export const shorten = (text: string): string => {
   const words = text.slice(0, MAX_ERROR_BYTES).replaceAll(/\s+/g, ' ').trim();
   return words.length > MAX_WORDS ? `${words.slice(0, MAX_WORDS).toWellFormed()}…` : words;
 };
@@ -71,9 +72,15 @@ const bodyOf = (causes: readonly Error[], exchange: Exchange): string | undefine
     causes.map((cause) => textMember(cause, 'responseBody')).find((body) => body !== undefined)
   )?.slice(0, MAX_ERROR_BYTES);
 
+const valueIn = (cause: Error): unknown => ('value' in cause ? cause.value : undefined);
+
 function providerErrorOf(causes: readonly Error[], body: string | undefined): ProviderError | undefined {
   const inStream = causes.find((cause) => cause instanceof StreamError)?.cause;
   if (inStream !== undefined && !(inStream instanceof Error)) return findProviderError(inStream);
+  // An event that the SDK's provider cannot read: the error of it holds the event.
+  const event: unknown =
+    inStream === undefined ? undefined : causes.map(valueIn).find((value) => value !== undefined);
+  if (event !== undefined) return findProviderError(event);
   return body === undefined ? undefined : findErrorInBody(body);
 }
 

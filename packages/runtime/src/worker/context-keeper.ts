@@ -19,6 +19,7 @@ import {
   type Message,
   type Profile,
   planCompaction,
+  providerDataBytes,
   TAPE_HANDOFF,
   type ToolSchema,
   type View,
@@ -70,6 +71,14 @@ const wordsOf = (message: Message): string =>
   message.role === 'assistant' && message.toolCalls !== undefined
     ? message.content + JSON.stringify(message.toolCalls)
     : message.content;
+
+/** Of what providers attached, which is mostly no text: by its bytes, as the estimate does. */
+const attachedTokens = ({ messages }: View): number =>
+  messages.reduce(
+    (sum, message) =>
+      message.role === 'assistant' ? sum + estimateTokens(providerDataBytes(message.provider)) : sum,
+    0,
+  );
 
 const headOf = ({ entries }: ViewRows): number => entries.at(-1)?.position ?? 0;
 
@@ -287,7 +296,7 @@ export class ContextKeeper {
       const counted = new Map(fresh.map((text, index) => [text, counts[index] ?? 0]));
       const known = new Map(texts.map((text) => [text, counted.get(text) ?? this.#counted.get(text) ?? 0]));
       this.#counted = known;
-      return texts.reduce((sum, text) => sum + MESSAGE_TOKENS + (known.get(text) ?? 0), 0);
+      return texts.reduce((sum, text) => sum + MESSAGE_TOKENS + (known.get(text) ?? 0), attachedTokens(view));
     } catch (error) {
       this.#held.signal.throwIfAborted();
       this.#runtime.log('warn', 'turn.tokens_not_counted', { turn_id: this.#held.turn.turnId, error });

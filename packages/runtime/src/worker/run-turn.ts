@@ -40,7 +40,7 @@ import {
 import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
 import type { PricedProfile } from './loader.js';
-import { describeModelFailure, parseUsage, usageRow, withCommandCalls } from './reply.js';
+import { describeModelFailure, parseUsage, usageRow, warningsRow, withCommandCalls } from './reply.js';
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
 import { CALLS_REMINDER, noticeCard } from './step-cards.js';
@@ -204,8 +204,9 @@ class TurnLoop {
       const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, error: body, ...used });
       return this.#afterFailure(sent, closed, { error, body, usage: used?.usage });
     }
-    const { usage, finishReason } = reply;
-    const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, usage, finishReason });
+    const { usage, finishReason, warnings = [] } = reply;
+    const modelMs = performance.now() - startedAt;
+    const closed = this.#closeStep(sent, { modelMs, usage, finishReason, warnings });
     const outcome = await this.#commitReply(sent, closed, reply);
     if (outcome === 'fenced') await this.#keepReply(reply, prompt.step);
     return outcome;
@@ -322,6 +323,7 @@ class TurnLoop {
       readonly usage?: ModelUsage;
       readonly isLost?: boolean;
       readonly finishReason?: ModelReply['finishReason'];
+      readonly warnings?: readonly string[];
       readonly error?: ErrorBody;
     },
   ): ClosedStep {
@@ -335,7 +337,9 @@ class TurnLoop {
       manifest: foldManifest(view) as unknown as JsonValue,
       thoughtCardId: null,
       usage:
-        usage === undefined ? null : { ...usageRow(usage, this.#price), ...(isLost ? { lost: true } : {}) },
+        usage === undefined
+          ? null
+          : { ...usageRow(usage, this.#price), ...(isLost ? { lost: true } : {}), ...warningsRow(done) },
       finishReason: done.finishReason ?? 'error',
       modelMs: Math.round(done.modelMs),
       error: done.error ?? null,
@@ -397,6 +401,7 @@ class TurnLoop {
     const spent = this.#budget?.spend(answer.usage);
     const verdict = judgeReply(this.#profile.comma_commands === true ? withCommandCalls(answer) : answer, {
       turn,
+      model: this.#profile.model,
       step,
       isLast,
       bound: this.#calls.bound,
