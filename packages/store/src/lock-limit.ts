@@ -14,7 +14,7 @@ export interface LockLimit {
 export type LimitedTry = BatchTry & LockLimit;
 
 /** How long the first try of a batch that leaves locked items out waits for a row where it cannot leave out one item alone. */
-export const BATCH_LOCK_MS = 50;
+const BATCH_LOCK_MS = 50;
 
 /** The limit of that first try. */
 export const firstLimit = (leavesLocked: boolean | undefined): LockLimit =>
