@@ -18,6 +18,9 @@ CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
 AS $function$
 declare
   gone uuid[];
+  -- Each card with a turn, at the same position of both.
+  card_of uuid[];
+  turn_of uuid[];
   touched uuid[];
   delivered uuid[];
 begin
@@ -25,10 +28,11 @@ begin
     raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
   end if;
   insert into boxcar.unsealed (xact, allows) values (pg_current_xact_id(), 'erase');
+  -- A card has its turns from the transaction that makes it; an entry that is merged keeps its turn.
+  select array_agg(f.card_id), array_agg(f.turn_id) into card_of, turn_of from boxcar.turns_by_card(array(
+    select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))) f;
   -- By id, as every lock here. Turns that have not ended are left alone.
-  touched := array(select boxcar.turns_of_cards(array(
-    select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))));
-  perform from boxcar.turns t where t.id = any (touched) and t.error->>'message' <> '(erased)' order by t.id for no key update;
+  perform from boxcar.turns t where t.id = any (turn_of) and t.error->>'message' <> '(erased)' order by t.id for no key update;
   -- A second erasure of the same card then finds it erased.
   perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
   perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
@@ -69,12 +73,12 @@ begin
   -- Each of the following statements sees what was committed before the locks above were granted, and changes only rows that have words to
   -- lose. Cards that were erased before count too: what has repeated them since loses them now.
   gone := array(select c.id from boxcar.cards c where c.id = any (ids) and c.erased_at is not null);
-  -- Which card such an answer quotes is recorded nowhere.
+  -- Which card such an answer quotes is recorded nowhere. Answers of a program's own primitives stay, whatever their fields are.
   update boxcar.operations o set response = json_build_object('status', o.response->'status', 'agent_id', o.response->'agent_id',
       'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
-    where o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
+    where o.primitive = 'delegate_async' and o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
       and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (gone));
-  touched := array(select boxcar.turns_of_cards(gone));
+  touched := array(select distinct u.turn_id from unnest(card_of, turn_of) as u(card_id, turn_id) join unnest(gone) as g(id) on g.id = u.card_id);
   delivered := array(select t.id from boxcar.turns t where t.id = any (touched) and t.deliverable_card_id = any (gone));
   update boxcar.turns t set error = boxcar.forget_error(t.error) where t.id = any (touched) and t.error->>'message' <> '(erased)';
   update boxcar.steps s set error = boxcar.forget_error(s.error) where s.turn_id = any (touched) and s.error->>'message' <> '(erased)';
@@ -163,6 +167,33 @@ CREATE OR REPLACE FUNCTION boxcar.forget_words()
 AS $function$
 begin
   delete from boxcar.tape_words w using erased c where w.card_id = c.id and c.erased_at is not null;
+  return null;
+end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.hold_agents()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+declare
+  wanted uuid[];
+  gone uuid;
+begin
+  if tg_op = 'UPDATE' then
+    wanted := array(select new.maker_agent_id from boxcar.projects p where p.id = new.project_id and p.operator_agent_id <> new.maker_agent_id);
+  elsif tg_table_name = 'boxes' then
+    wanted := array(select distinct m.maker_agent_id from made m join boxcar.projects p on p.id = m.project_id where m.maker_agent_id <> p.operator_agent_id);
+  else
+    wanted := array(select distinct x.id from made m join boxcar.projects p on p.id = m.project_id
+      cross join lateral (values (m.owner_agent_id), (m.derived_from)) x(id) where x.id <> p.operator_agent_id);
+  end if;
+  if cardinality(wanted) = 0 then return null; end if;
+  perform from boxcar.agents a where a.id = any (wanted) and a.xmin <> pg_current_xact_id()::xid order by a.id for key share;
+  select w.id into gone from unnest(wanted) as w(id) where not exists (select from boxcar.agents a where a.id = w.id) limit 1;
+  if gone is not null then
+    raise exception 'agent % does not exist', gone using errcode = 'BX002', detail = gone::text;
+  end if;
   return null;
 end $function$;
 
@@ -313,6 +344,23 @@ begin
   end if;
   return null;
 end $function$;
+
+CREATE OR REPLACE FUNCTION boxcar.turns_by_card(ids uuid[])
+ RETURNS TABLE(card_id uuid, turn_id uuid)
+ LANGUAGE sql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  select e.card_id, e.turn_id from boxcar.tape_entries e where e.card_id = any (ids) and e.turn_id is not null
+  union
+  select c.id, k.turn_id from boxcar.cards c join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = any (ids)
+  union
+  select u.id, t.id from (select c.created_at, array_agg(c.id) as ids from boxcar.cards c where c.id = any (ids) group by c.created_at) m
+    cross join lateral (select x.id, x.context_box_id from boxcar.turns x where x.created_at = m.created_at offset 0) t
+    cross join lateral (select x.card_ids from boxcar.boxes x where x.id = t.context_box_id offset 0) b
+    cross join lateral unnest(b.card_ids) as u(id)
+  where u.id = any (m.ids)
+$function$;
 
 CREATE OR REPLACE FUNCTION boxcar.turns_of_cards(ids uuid[])
  RETURNS SETOF uuid
@@ -537,7 +585,8 @@ create table boxcar.providers (
 
 create table boxcar.purging (
   box_id uuid not null,
-  until timestamp with time zone not null
+  until timestamp with time zone not null,
+  purge_id uuid
 );
 
 create table boxcar.runs (
@@ -1024,8 +1073,6 @@ CREATE INDEX forks_parent ON boxcar.forks USING btree (parent_box_id);
 
 CREATE INDEX grants_box ON boxcar.grants USING btree (box_id);
 
-CREATE INDEX operations_age ON boxcar.operations USING brin (created_at);
-
 CREATE INDEX operations_batch_door ON boxcar.operations USING btree (awaited_batch_id) WHERE (door_job_id IS NOT NULL);
 
 CREATE INDEX operations_door ON boxcar.operations USING btree (awaited_turn_id) WHERE (door_job_id IS NOT NULL);
@@ -1036,7 +1083,9 @@ CASE
     ELSE NULL::text
 END], NULL::text)) WITH (fastupdate=off) WHERE ((made IS NULL) OR (made = '{}'::uuid[]));
 
-CREATE INDEX operations_repeating ON boxcar.operations USING btree (project_id) WHERE (((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text])) AND ((response ->> 'output'::text) IS DISTINCT FROM '(erased)'::text));
+CREATE INDEX operations_quoting ON boxcar.operations USING btree (project_id) WHERE ((primitive = 'delegate_async'::text) AND ((response ->> 'command'::text) = ANY (ARRAY['anchors'::text, 'search'::text])) AND ((response ->> 'output'::text) IS DISTINCT FROM '(erased)'::text));
+
+CREATE INDEX operations_time ON boxcar.operations USING btree (created_at);
 
 CREATE INDEX profiles_box ON boxcar.profiles USING btree (box_id);
 
@@ -1056,6 +1105,8 @@ CREATE INDEX sweep_failures_next ON boxcar.sweep_failures USING btree (next_try_
 
 CREATE INDEX tape_entries_anchor ON boxcar.tape_entries USING btree (box_id, hashtextextended(anchor_name, (0)::bigint), "position") WHERE (kind = 'anchor'::text);
 
+CREATE INDEX tape_entries_begun_by_import ON boxcar.tape_entries USING btree (box_id) WHERE (("position" = 1) AND (meta ? 'imported'::text));
+
 CREATE INDEX tape_entries_card ON boxcar.tape_entries USING btree (card_id) WHERE (card_id IS NOT NULL);
 
 CREATE INDEX tape_entries_date ON boxcar.tape_entries USING btree (box_id, kind, created_at);
@@ -1074,8 +1125,6 @@ CREATE INDEX tool_calls_deadline ON boxcar.tool_calls USING btree (deadline_at) 
 
 CREATE INDEX tool_calls_look ON boxcar.tool_calls USING btree (look_at) WHERE ((status = 'pending'::text) AND (look_at IS NOT NULL));
 
-CREATE INDEX turns_age ON boxcar.turns USING brin (created_at) WITH (pages_per_range='32');
-
 CREATE INDEX turns_agent ON boxcar.turns USING btree (agent_id);
 
 CREATE INDEX turns_agent_queue ON boxcar.turns USING btree (agent_id, id) WHERE (status = 'queued'::text);
@@ -1091,6 +1140,8 @@ CREATE INDEX turns_deadline ON boxcar.turns USING btree (deadline_at) WHERE ((de
 CREATE INDEX turns_dispatched ON boxcar.turns USING btree (worker_target, dispatched_at) INCLUDE (format) WHERE (status = 'dispatched'::text);
 
 CREATE INDEX turns_held ON boxcar.turns USING btree (holder_id) WHERE (status = 'running'::text);
+
+CREATE INDEX turns_made ON boxcar.turns USING btree (created_at);
 
 CREATE INDEX turns_notices ON boxcar.turns USING btree (id) WHERE ((ended_at IS NOT NULL) AND (notifies OR (unseen_position IS NOT NULL)));
 
@@ -1112,7 +1163,13 @@ CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, t
 
 -- Triggers
 
+CREATE TRIGGER agents_hold_owners AFTER INSERT ON boxcar.agents REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
+
 CREATE TRIGGER boxes_hold_cards AFTER INSERT ON boxcar.boxes FOR EACH ROW WHEN ((new.segments @? '$[*]?(@."rule" == "create_box")'::jsonpath)) EXECUTE FUNCTION boxcar.hold_cards();
+
+CREATE TRIGGER boxes_hold_makers AFTER INSERT ON boxcar.boxes REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION boxcar.hold_agents();
+
+CREATE TRIGGER boxes_hold_next_maker AFTER UPDATE OF maker_agent_id ON boxcar.boxes FOR EACH ROW WHEN ((new.maker_agent_id IS DISTINCT FROM old.maker_agent_id)) EXECUTE FUNCTION boxcar.hold_agents();
 
 CREATE TRIGGER boxes_kept BEFORE DELETE OR TRUNCATE ON boxcar.boxes FOR EACH STATEMENT EXECUTE FUNCTION boxcar.refuse_change();
 

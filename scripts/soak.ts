@@ -83,8 +83,9 @@ function print(report: SoakReport): void {
   const broken = report.promises.filter((promise) => promise.broken.length > 0);
   console.log(`seed ${report.seed}, ${report.seconds} s\n\nwhat struck\n${lines.join('\n')}\n`);
   console.log(
-    `${report.accepted} turns accepted (${report.repeated} submissions made again), ${report.erased} turns erased, ${report.purged} runs purged`,
+    `${report.accepted} turns accepted (${report.repeated} submissions made again), ${report.erased} runs erased, ${report.purged} purged`,
   );
+  console.log(`${report.checked} erased cards whose words were looked for in all tables`);
   console.log(`with their children: ${ends.join(', ')}\n`);
   const held = Object.entries(report.longestMs)
     .sort(([a], [b]) => a.localeCompare(b))

@@ -7,7 +7,7 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 const USAGE = `Usage: npm run verify [-- --static]
 
-Checks format, lint, types, import arrows, unused code and the schema dump, then runs all tests.
+Checks format, lint, types, import arrows, unused code, the schema dump and the build before, then runs all tests.
 
   --static   leave out the tests`;
 const { flags } = readScriptArguments(USAGE, { flags: ['static'] });
@@ -23,6 +23,7 @@ const steps = [
   ['types, tests included', bin('tsc'), '-p', 'tsconfig.test.json'],
   ['unused files, exports and dependencies', bin('knip')],
   ['schema dump', process.execPath, ...source, 'scripts/db-dump.ts', '--check'],
+  ['the build before', process.execPath, 'scripts/previous-build.mjs'],
 ];
 if (!flags.has('static')) steps.push(['tests', process.execPath, 'scripts/test.mjs']);
 

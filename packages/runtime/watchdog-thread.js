@@ -33,6 +33,11 @@ parentPort.on('message', (message) => {
 });
 
 function check() {
+  if (Atomics.load(ticks, 2) === 1) {
+    clearInterval(timer);
+    void leaveAtExit();
+    return;
+  }
   const now = Atomics.load(ticks, 0);
   missed = now === seen ? missed + 1 : 0;
   seen = now;
@@ -42,8 +47,8 @@ function check() {
 }
 
 /** The streams of a thread pass through the loop that is held. */
-function log(fields) {
-  const record = { time: new Date().toISOString(), level: 'error', event: 'worker.blocked', ...fields };
+function log(event, fields) {
+  const record = { time: new Date().toISOString(), level: 'error', event, ...fields };
   writeSync(2, `${JSON.stringify(record)}\n`);
 }
 
@@ -141,7 +146,7 @@ function describe(code) {
   }
 }
 
-async function leave(database, code, { cause, fields }) {
+async function leave(database, code, { event, cause, fields }) {
   const known = { worker_ids: database.ids, ...fields };
   try {
     const released = await within(
@@ -149,10 +154,24 @@ async function leave(database, code, { cause, fields }) {
       handBack(database, chargeOf(code, database), cause),
       undefined,
     );
-    log({ ...known, ...(released === undefined ? { error: 'the database did not answer' } : { released }) });
+    log(event, {
+      ...known,
+      ...(released === undefined ? { error: 'the database did not answer' } : { released }),
+    });
   } catch (error) {
-    log({ ...known, error: String(error?.message ?? error) });
+    log(event, { ...known, error: String(error?.message ?? error) });
   }
+}
+
+/** The main thread waits in `process.exit`, which the code of a tool or handler has called. */
+async function leaveAtExit() {
+  const text = readSlot();
+  const code = text === undefined ? undefined : JSON.parse(text);
+  const { who, fields } = describe(code);
+  const news = { event: 'worker.ended', cause: `worker_crashed: ${who} ended the process.`, fields };
+  await Promise.all(databases().map((each) => leave(each, code, news)));
+  Atomics.store(ticks, 2, 2);
+  Atomics.notify(ticks, 2);
 }
 
 async function end() {
@@ -164,9 +183,8 @@ async function end() {
   const { who, fields } = describe(code);
   const cause = `worker_blocked: ${who} held the event loop of its worker for ${heldMs} ms.`;
   const at = main?.at === undefined ? {} : { at: main.at };
-  await Promise.all(
-    databases().map((each) => leave(each, code, { cause, fields: { held_ms: heldMs, ...at, ...fields } })),
-  );
+  const news = { event: 'worker.blocked', cause, fields: { held_ms: heldMs, ...at, ...fields } };
+  await Promise.all(databases().map((each) => leave(each, code, news)));
   // The interrupted thread can end the process with a code; otherwise only the system can.
   await within(
     EXIT_MS,

@@ -13,6 +13,11 @@ import type { Bench, Figures } from '../suite.js';
 const BEFORE = 16;
 const TAPES = 1_000;
 const ENTRIES_PER_TAPE = 1_000;
+/** One writer has transactions that stay open for this time, with a pause as long between them. */
+const LONG_MS = 1_000;
+const LONG_WRITE = `insert into boxcar.boxes (id, project_id, kind, head_position, incarnation, last_anchor_position, view_position)
+  select gen_random_uuid(), p.id, 'tape', 0, 1, 0, 0 from boxcar.projects p limit 1`;
+
 /** How long the same work goes on without a migration. */
 const FLOOR_MS = 3_000;
 
@@ -46,12 +51,15 @@ const WRITES: readonly Work[] = [
   ],
 ];
 
-/** Milliseconds of the longest statement of readers and writers while a million entries are migrated; the floor is the same without a migration. */
+/**
+ * Milliseconds of the longest statement of readers and writers, beside a writer with long transactions, while a million entries are migrated;
+ * the floor is the same without a migration.
+ */
 export async function benchMigrate({ servers, options, say }: Bench): Promise<Figures> {
   const entriesPerTape = options.turns ?? ENTRIES_PER_TAPE;
   await using database = await openEmptyDatabase(servers, 'migrate');
   await migrateTo(database.url, BEFORE);
-  const pool = createPool({ connectionString: database.url, max: 2 });
+  const pool = createPool({ connectionString: database.url, max: 3 });
   try {
     await pool.query(FILL);
     const { rows } = await pool.query<{ id: string }>("select id from boxcar.boxes where kind = 'tape'");
@@ -82,7 +90,7 @@ async function migrateTo(databaseUrl: string, version: number): Promise<void> {
   }
 }
 
-/** Milliseconds of the longest statement of a reader and a writer that go on until `work` is done. */
+/** Milliseconds of the longest statement of a reader and a writer that go on until `work` is done. The long writer's own do not count. */
 async function longestWhile(
   pool: pg.Pool,
   ids: readonly string[],
@@ -97,7 +105,20 @@ async function longestWhile(
         longest = Math.max(longest, await timed(() => pool.query(text, [...values])));
       }
   };
-  const others = Promise.all([goOn(READS), goOn(WRITES)]);
+  const writeLong = async (): Promise<void> => {
+    while (!isOver) {
+      const client = await pool.connect();
+      try {
+        await client.query(`begin; ${LONG_WRITE}`);
+        await delay(LONG_MS);
+        await client.query('commit');
+      } finally {
+        client.release();
+      }
+      await delay(LONG_MS);
+    }
+  };
+  const others = Promise.all([goOn(READS), goOn(WRITES), writeLong()]);
   try {
     await Promise.race([work(), others]);
   } finally {

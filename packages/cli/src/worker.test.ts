@@ -1,3 +1,4 @@
+import type { JsonValue } from '@boxcar/kernel';
 import { openQueues } from '@boxcar/runtime';
 import {
   type NodeChild,
@@ -199,8 +200,8 @@ describe('a handler that holds the event loop', () => {
   const LEASE_MS = 20_000;
 
   /** A worker with a turn that has no part in it. */
-  async function startBeside(): Promise<{ worker: NodeChild; beside: string }> {
-    const worker = await startWorker(['--lease-ms', String(LEASE_MS)], { BOXCAR_TEST_BUG: 'spin' });
+  async function startBeside(bug = 'spin'): Promise<{ worker: NodeChild; beside: string }> {
+    const worker = await startWorker(['--lease-ms', String(LEASE_MS)], { BOXCAR_TEST_BUG: bug });
     const beside = await launch('sleeper', '60003');
     const calls = 'select from boxcar.tool_calls where turn_id = $1';
     await waitFor(async () => (await database.pool.query(calls, [beside])).rowCount === 1, {
@@ -211,6 +212,66 @@ describe('a handler that holds the event loop', () => {
 
   const stateOf = async (turnId: string) =>
     (await database.pool.query('select status, losses from boxcar.turns where id = $1', [turnId])).rows[0];
+
+  async function addJob(jobId: string, result: JsonValue = 1): Promise<void> {
+    const queues = openQueues({ kind: 'postgres', url: database.url });
+    await queues
+      .queue('boxcar-primitives')
+      .add(
+        'hold',
+        { project_id: 'default', arguments: { result } },
+        { jobId, removeOnComplete: false, removeOnFail: false },
+      );
+    await queues.close();
+  }
+
+  async function notes(): Promise<readonly unknown[]> {
+    const rows = await database.pool.query(
+      "delete from boxcar.sweep_failures where kind = 'blocked_jobs' returning attempts, last_error, is_dead",
+    );
+    return rows.rows;
+  }
+
+  it('or ends the process, for a job: the job is noted, and no turn is charged', async () => {
+    const { worker, beside } = await startBeside('exit');
+    await addJob('exits', 'exit');
+    expect(await worker.exited).toEqual({ code: 7, signal: null });
+    expect(await notes()).toEqual([
+      {
+        attempts: 1,
+        is_dead: false,
+        last_error: 'worker_crashed: The handler of hold, called by the job exits, ended the process.',
+      },
+    ]);
+    expect(await stateOf(beside)).toEqual({ status: 'dispatched', losses: 0 });
+    expect(worker.stderr).toMatch(/"worker\.ended".*"primitive":"hold","job_id":"exits"/);
+    expect(await workerCount()).toBe(0);
+    await stack?.runtime.submit('cancel', { turn_id: beside });
+  });
+
+  it('or ends the process, as a tool: its turn alone is charged with the loss', async () => {
+    const { worker, beside } = await startBeside('exit');
+    const turnId = await launch('spinner', 'x');
+    expect(await worker.exited).toEqual({ code: 7, signal: null });
+    expect(await stateOf(beside)).toEqual({ status: 'dispatched', losses: 0 });
+    expect(await stateOf(turnId)).toEqual({ status: 'dispatched', losses: 1 });
+    for (const id of [beside, turnId]) await stack?.runtime.submit('cancel', { turn_id: id });
+  });
+
+  it('or leaves an error that nothing caught, for a job: the job is noted', async () => {
+    const worker = await startWorker([], { BOXCAR_TEST_BUG: 'stray', BOXCAR_GRACE_MS: '200' });
+    await addJob('strays', 'stray');
+    expect(await worker.exited).toEqual({ code: 1, signal: null });
+    expect(await notes()).toEqual([
+      {
+        attempts: 1,
+        is_dead: false,
+        last_error: expect.stringMatching(
+          /^worker_crashed: The handler of hold, called by the job strays, left an error that nothing caught: unhandled rejection: nobody awaits this\./,
+        ),
+      },
+    ]);
+  });
 
   it('for a turn ends its worker; that turn alone is charged with the loss', async () => {
     const { worker, beside } = await startBeside();
@@ -224,21 +285,11 @@ describe('a handler that holds the event loop', () => {
   });
 
   it('for a job ends its worker; the job is noted, and no turn is charged', async () => {
-    const queues = openQueues({ kind: 'postgres', url: database.url });
     const { worker, beside } = await startBeside();
-    await queues
-      .queue('boxcar-primitives')
-      .add(
-        'hold',
-        { project_id: 'default', arguments: { result: 1 } },
-        { jobId: 'poison', removeOnComplete: false, removeOnFail: false },
-      );
-    await queues.close();
+    await addJob('poison');
     expect(await worker.exited).toEqual({ code: 4, signal: null });
     expect(await stateOf(beside)).toEqual({ status: 'dispatched', losses: 0 });
-    const notes =
-      "select attempts, last_error, is_dead from boxcar.sweep_failures where kind = 'blocked_jobs'";
-    expect((await database.pool.query(notes)).rows).toEqual([
+    expect(await notes()).toEqual([
       {
         attempts: 1,
         is_dead: false,

@@ -155,6 +155,30 @@ describe('one process', () => {
     await expect(start({ dataDir: join(file, 'data') })).rejects.toMatchObject({ code: 'bad_config' });
   });
 
+  it('says what the server said last when it does not let a start in', async () => {
+    const dataDir = newFolder();
+    const first = await start({ dataDir });
+    await sql(first.adminUrl, 'alter database postgres with allow_connections false');
+    const failure = start({ dataDir, startDeadlineMs: 1_000 });
+    await expect(failure).rejects.toMatchObject({
+      code: 'database_unavailable',
+      message: expect.stringMatching(
+        /^The embedded Postgres was not ready after 1 s; .* names the .*; it said last: database "postgres" is not currently accepting connections; its log is .*server\.log\./,
+      ),
+      cause: { code: '55000' },
+      details: { folder: dataDir, pid: first.pid },
+    });
+    await sql(first.adminUrl, 'alter database postgres with allow_connections true');
+    expect(await start({ dataDir })).toMatchObject({ adopted: true, pid: first.pid });
+  });
+
+  it.each([0, Number.NaN, 2 ** 40])('refuses a start deadline of %s ms', async (startDeadlineMs) => {
+    await expect(start({ dataDir: newFolder(), startDeadlineMs })).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: 'startDeadlineMs' },
+    });
+  });
+
   it('removes an ephemeral server, and those that killed processes left behind', async () => {
     const child = await hold({ ephemeral: true });
     child.process.kill('SIGKILL');

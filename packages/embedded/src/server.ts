@@ -73,6 +73,8 @@ export interface EmbeddedPostgresOptions {
   readonly ephemeral?: boolean;
   /** How long to wait for a process that is leaving the server, at most 30 days. Default 30,000. */
   readonly leaveDeadlineMs?: number;
+  /** How long the server may take until it lets this process in, at most 30 days. Default 60,000. */
+  readonly startDeadlineMs?: number;
 }
 
 export interface EmbeddedPostgres extends AsyncDisposable {
@@ -116,6 +118,7 @@ export async function startEmbeddedPostgres(
   const log = options.log ?? (() => {});
   const { ephemeral = false } = options;
   const leaveDeadlineMs = leaveDeadlineOf(options);
+  const startDeadlineMs = checkDuration(options.startDeadlineMs ?? START_DEADLINE_MS, 'startDeadlineMs');
   if (ephemeral && options.dataDir === undefined) await sweepEphemeral(log);
   const native = await prepareNative();
   const folder = resolve(options.dataDir ?? (ephemeral ? makeEphemeralFolder() : defaultDataDir()));
@@ -129,6 +132,7 @@ export async function startEmbeddedPostgres(
     found = await startOrAdopt(cluster, native, {
       ...options,
       ephemeral,
+      startDeadlineMs,
       log,
       isAlone: () => membership.isAlone(),
     });
@@ -225,6 +229,7 @@ const leaveDeadlineOf = ({ leaveDeadlineMs = LEAVE_DEADLINE_MS }: EmbeddedPostgr
 interface StartOptions {
   readonly port?: number;
   readonly ephemeral: boolean;
+  readonly startDeadlineMs: number;
   readonly log: (line: string) => void;
   /** Whether no other process uses the server. */
   readonly isAlone: () => boolean;
@@ -236,7 +241,7 @@ async function startOrAdopt(
   native: NativePostgres,
   options: StartOptions,
 ): Promise<{ postmaster: Postmaster; adopted: boolean }> {
-  const deadline = Date.now() + START_DEADLINE_MS;
+  const deadline = Date.now() + options.startDeadlineMs;
   let spawned: { child: ChildProcess; logOffset: number; port: number } | undefined;
   let port = options.port ?? (await readPort(cluster.folder));
   let brokenSince: number | undefined;
@@ -309,7 +314,7 @@ async function startOrAdopt(
     holder === undefined ? '' : `; ${lockFileOf(cluster.dataDir)} names the ${describeProcess(holder.pid)}`;
   const said = refusal === undefined ? '' : `; it said last: ${refusal.message}`;
   throw new KernelError('database_unavailable', {
-    message: `The embedded Postgres was not ready after ${START_DEADLINE_MS / 1000} s${held}${said}; its log is ${join(cluster.folder, 'server.log')}.`,
+    message: `The embedded Postgres was not ready after ${options.startDeadlineMs / 1000} s${held}${said}; its log is ${join(cluster.folder, 'server.log')}.`,
     details: { folder: cluster.folder, ...(holder === undefined ? {} : { pid: holder.pid }) },
     cause: refusal,
   });

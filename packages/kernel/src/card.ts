@@ -3,7 +3,7 @@
  * sees is the card's `role` alone; `authorId` is for audit.
  */
 import { z } from 'zod';
-import { KernelError } from './errors.js';
+import { cutEcho, KernelError } from './errors.js';
 import type { CardId, ProjectId, ToolCallId } from './ids.js';
 import {
   canonicalJson,
@@ -189,6 +189,22 @@ export function parseCardInput(input: unknown, field: string): CardInput {
 
 /** More are not listed: an input can be wrong in as many places as it has. */
 const MAX_ISSUES = 100;
+/** Characters of the unknown keys that a message lists. */
+const MAX_LISTED = 200;
+
+/** zod's words name every key. */
+function wordsOf(issue: z.core.$ZodIssue): string {
+  if (issue.code !== 'unrecognized_keys') return issue.message;
+  const { keys } = issue;
+  let room = MAX_LISTED;
+  const shown = keys.filter((key, index) => {
+    room -= key.length;
+    return index === 0 || room >= 0;
+  });
+  const more = keys.length - shown.length;
+  const list = shown.map((key) => `"${cutEcho(key)}"`).join(', ');
+  return `Unrecognized ${keys.length === 1 ? 'key' : 'keys'}: ${list}${more > 0 ? ` and ${more} more` : ''}`;
+}
 
 /** A zod failure as `bad_request` with the first finding in the message and all of them in the details. */
 export function toBadRequest(
@@ -197,8 +213,8 @@ export function toBadRequest(
   code: 'bad_request' | 'profile_invalid' = 'bad_request',
 ): KernelError {
   const issues = error.issues.slice(0, MAX_ISSUES).map((issue) => ({
-    path: [field, ...issue.path.map(String)].filter((part) => part !== '').join('.'),
-    message: issue.message,
+    path: cutEcho([field, ...issue.path.map(String)].filter((part) => part !== '').join('.')),
+    message: wordsOf(issue),
     ...(issue.code === 'unrecognized_keys' ? { keys: issue.keys.slice(0, MAX_ISSUES) } : {}),
   }));
   const first = issues[0];

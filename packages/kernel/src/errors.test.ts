@@ -3,6 +3,7 @@ import { parseCardInput } from './card.js';
 import { ERROR_CATALOGUE, type ErrorCode, KernelError, toErrorBody } from './errors.js';
 import { parseId } from './ids.js';
 import { parseJsonValue } from './json.js';
+import { checkResult } from './result-fields.js';
 import { readTapeCommand } from './tape-command.js';
 
 const codes = Object.keys(ERROR_CATALOGUE) as ErrorCode[];
@@ -92,6 +93,18 @@ describe('an error', () => {
           'card',
         ),
     ],
+    ['a key of many words', () => parseCardInput({ [`${'k '.repeat(1_000)}.`]: 1 }, 'card')],
+    [
+      'a path of many words',
+      () => parseJsonValue({ [`${'k '.repeat(1_000)}.`]: { a: Number.NaN } }, 'input'),
+    ],
+    [
+      'fields that nobody asked for',
+      () =>
+        checkResult(Object.fromEntries(Array.from({ length: 10_000 }, (_, i) => [`k k k ${i}`, 1])), [
+          { name: 'a', required: false },
+        ]),
+    ],
     ['a path', () => parseJsonValue({ [long]: { [long]: Number.NaN } }, 'input')],
     ['an id', () => parseId(long, 'turn')],
     ['a command', () => readTapeCommand(`,${long} ${long}`)],
@@ -103,10 +116,55 @@ describe('an error', () => {
       expect(error).toBeInstanceOf(KernelError);
       expect((error as KernelError).message.length).toBeLessThan(12_000);
       expect((error as KernelError).message).not.toMatch(/k{201}/);
+      expect((error as KernelError).message).not.toMatch(/(k ){101}/);
       expect(JSON.stringify(error).length).toBeLessThan(40_000);
       return;
     }
     expect.unreachable('it was not refused');
+  });
+
+  test.each<[string, () => unknown]>([
+    [
+      'unknown keys',
+      () =>
+        parseCardInput(
+          {
+            type: 'a',
+            content: { kind: 'text', text: 'b' },
+            ...Object.fromEntries(Array.from({ length: 1_000 }, (_, i) => [`k${i}`, 1])),
+          },
+          'card',
+        ),
+    ],
+    [
+      'fields that nobody asked for',
+      () =>
+        checkResult(Object.fromEntries(Array.from({ length: 1_000 }, (_, i) => [`k${i}`, 1])), [
+          { name: 'a', required: false },
+        ]),
+    ],
+  ])('names some of many and counts the others: %s', (_what, run) => {
+    expect(run).toThrow(/k0\b.*and \d+ more/);
+    expect(run).not.toThrow(/k200\b/);
+  });
+
+  test('has details of limited size, and says what it left out', () => {
+    const ids = (count: number) => Array.from({ length: count }, (_, i) => `${i}`.padStart(36, '0'));
+    const made = (details: Record<string, unknown>) => new KernelError('bad_request', { details }).details;
+    expect(made({ turn_ids: ids(400), turn_id: 'a' })).toEqual({ turn_ids: ids(400), turn_id: 'a' });
+    const { turn_ids: kept, ...others } = made({ turn_ids: ids(100_000), turn_id: 'a', count: 7 });
+    const { length } = kept as string[];
+    expect(kept).toEqual(ids(length));
+    expect(length).toBeGreaterThan(400);
+    expect(others).toEqual({ turn_id: 'a', count: 7, more_turn_ids: 100_000 - length });
+    const deep = { text: 'a b '.repeat(3_000), list: [{ list: ids(5_000), text: 'a b '.repeat(3_000) }] };
+    for (const details of [
+      { numbers: Array.from({ length: 100_000 }, (_, i) => i) },
+      { members: Object.fromEntries(ids(100_000).map((id) => [id, 1])) },
+      Object.fromEntries(ids(100_000).map((id) => [id, [id]])),
+      { list: ids(1_000).map(() => deep) },
+    ])
+      expect(JSON.stringify(made(details)).length).toBeLessThan(40_000);
   });
 
   test('keeps what it says itself', () => {

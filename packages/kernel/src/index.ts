@@ -126,7 +126,7 @@ export {
 } from './json.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
-export { isPlainName, MAX_ANCHOR_NAME, MAX_TAPE_NAME, PLAIN_NAME, toName } from './names.js';
+export { isPlainName, MAX_ANCHOR_NAME, MAX_TAPE_NAME, PLAIN_NAME, spellingsOf, toName } from './names.js';
 export {
   AUTO_HANDOFF_ANCHOR,
   AUTO_HANDOFF_REASON,

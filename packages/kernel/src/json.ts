@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import { KernelError, toText } from './errors.js';
+import { cutEcho, KernelError, toText } from './errors.js';
 
 export type JsonValue = string | number | boolean | null | readonly JsonValue[] | JsonObject;
 export interface JsonObject {
@@ -45,7 +45,8 @@ export const isCleanText = (text: string): boolean => !text.includes('\u0000') &
  */
 export function parseJsonValue(value: unknown, path: string, depth = 0): JsonValue {
   const refuse = (why: string): never => {
-    throw new KernelError('bad_request', { message: `${path}: ${why}.`, details: { field: path } });
+    const field = cutEcho(path);
+    throw new KernelError('bad_request', { message: `${field}: ${why}.`, details: { field } });
   };
   if (depth > MAX_DEPTH) return refuse(`is nested deeper than ${MAX_DEPTH} levels`);
   switch (typeof value) {

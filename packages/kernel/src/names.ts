@@ -17,5 +17,13 @@ export const PLAIN_NAME = 'must not contain control characters or marks of direc
 /** The one form in which names are stored and looked up: NFC. Two spellings of the same characters are one name. */
 export const toName = (name: string): string => name.normalize('NFC');
 
+/**
+ * The forms in which a name may be stored, the preferred one first: as it was given, in NFC, and in NFD, which builds before NFC have
+ * stored as they were given it.
+ */
+export const spellingsOf = (name: string): readonly string[] => [
+  ...new Set([name, toName(name), name.normalize('NFD')]),
+];
+
 /** A name of 1 to 200 characters. */
 export const nameSchema = z.string().normalize('NFC').trim().min(1).max(200).refine(isPlainName, PLAIN_NAME);

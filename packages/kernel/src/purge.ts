@@ -11,14 +11,18 @@ export type PurgeCause =
   | 'fork'
   | 'grant'
   | 'agent'
+  | 'many_runs'
   | 'owner'
+  | 'maker'
   | 'card'
   | 'context'
   | 'batch'
   | 'entry'
   | 'reset'
   | 'open_fork'
-  | 'turn';
+  | 'turn'
+  | 'session'
+  | 'incarnation';
 
 export interface PurgeReference {
   /** The run that holds the reference; null = something that stays: a younger run, a box or an agent of none. */

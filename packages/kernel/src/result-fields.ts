@@ -1,6 +1,9 @@
 import type { Field } from './card.js';
-import { KernelError } from './errors.js';
+import { cutEcho, KernelError } from './errors.js';
 import { isJsonObject, type JsonValue } from './json.js';
+
+/** Named one by one; more are counted. */
+const MAX_SURPLUS = 10;
 
 const typeOf = (value: JsonValue): string =>
   Array.isArray(value) ? 'array' : value === null ? 'null' : typeof value;
@@ -14,8 +17,9 @@ const typeOf = (value: JsonValue): string =>
 export function checkResult(result: JsonValue, fields: readonly Field[] | undefined): void {
   if (fields === undefined) return;
   const findings: string[] = [];
+  const known = cutEcho(fields.map((field) => field.name).join(', '));
   if (!isJsonObject(result)) {
-    findings.push(`result must be an object with the fields ${fields.map((field) => field.name).join(', ')}`);
+    findings.push(`result must be an object with the fields ${known}`);
   } else {
     for (const field of fields) {
       const value = Object.hasOwn(result, field.name) ? result[field.name] : undefined;
@@ -26,9 +30,11 @@ export function checkResult(result: JsonValue, fields: readonly Field[] | undefi
       }
     }
     const names = new Set(fields.map((field) => field.name));
-    for (const key of Object.keys(result)) {
-      if (!names.has(key)) findings.push(`result.${key} is not one of the fields ${[...names].join(', ')}`);
-    }
+    const surplus = Object.keys(result).filter((key) => !names.has(key));
+    for (const key of surplus.slice(0, MAX_SURPLUS))
+      findings.push(`result.${cutEcho(key)} is not one of the fields ${known}`);
+    if (surplus.length > MAX_SURPLUS)
+      findings.push(`and ${surplus.length - MAX_SURPLUS} more that are not asked for`);
   }
   if (findings.length > 0)
     throw new KernelError('tool_arguments_invalid', {

@@ -155,7 +155,7 @@ class TextMapper {
 }
 
 /** The same value with its texts changed, keys of objects included; the value itself when no text changes. */
-export function mapTexts(part: unknown, change: (text: string) => string): unknown {
+function mapTexts(part: unknown, change: (text: string) => string): unknown {
   return new TextMapper(change).map(part);
 }
 

@@ -54,10 +54,10 @@ const SHAPES: Readonly<Record<Kind, Shape>> = {
     tool: 'tape.handoff',
   },
   anchors: {
-    usage: ',anchors [limit=<n>]',
+    usage: ',anchors [limit=<n>] [before=<position>]',
     what: 'the last anchors',
     schema: tapeAnchorsSchema.omit({ tape: true }),
-    types: { limit: 'number' },
+    types: { limit: 'number', before: 'number' },
     tool: 'tape.anchors',
   },
   search: {

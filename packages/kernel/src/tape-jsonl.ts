@@ -222,8 +222,8 @@ function draftsOf(line: string, record: TapeRecord, pairing: Pairing): readonly 
   });
 }
 
-/** Characters of a line at most; what is longer cannot be kept whole. */
-export const MAX_LINE_LENGTH = 32 * 1024 * 1024;
+/** Characters of a line at most: its text is kept and read as one piece, which keeps the process of a reader busy for that time. */
+export const MAX_LINE_LENGTH = 8 * 1024 * 1024;
 
 /** Calls or results of one line at most: each is an entry with a card. */
 const MAX_LINE_PARTS = 10_000;
@@ -293,13 +293,17 @@ export interface TapeLineWriter {
 /** Ids are those of imported lines, and go on by one behind them. */
 export function tapeLineWriter(): TapeLineWriter {
   let last = 0;
+  /** The imported line before, whose id is only read when it is needed. */
+  let before: string | undefined;
   let waiting: readonly StoredEntry[] = [];
   const format = ({ line, kind, payload, meta, date }: TapeRecord): string => {
     if (line !== undefined) {
-      const record = readRecord(line);
-      if (!('fault' in record)) last = record.position;
+      before = line;
       return line;
     }
+    const record = before === undefined ? undefined : readRecord(before);
+    before = undefined;
+    if (record !== undefined && !('fault' in record)) last = record.position;
     last += 1;
     return pythonJson({ id: last, kind, payload, meta, date });
   };

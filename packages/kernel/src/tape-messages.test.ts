@@ -74,6 +74,17 @@ describe("strictBub gives the original's bytes", () => {
     );
   });
 
+  test('of a record with more results than a function takes arguments', () => {
+    const many = Array.from({ length: 200_000 }, () => 'a');
+    const messages = tapeMessages(
+      [calls(call('c1')), results(...many.slice(0, 1)), record('tool_result', { results: many })],
+      {
+        strictBub: true,
+      },
+    );
+    expect(messages).toHaveLength(200_002);
+  });
+
   test('of its defects', () => {
     const tool = (text: string): string => `{"role": "tool", "content": "${text}"`;
     // A call without a result stays alone; a result too many has neither id nor name.

@@ -72,8 +72,8 @@ function strictMessages(records: readonly TapeRecord[]): readonly ChatMessage[] 
       pending = callsOf(record);
       if (pending.length > 0) messages.push(callMessage(pending));
     } else if (record.kind === 'tool_result') {
-      const calls = pending;
-      messages.push(...resultTexts(record).map((text, index) => resultMessage(text, calls[index])));
+      for (const [index, text] of resultTexts(record).entries())
+        messages.push(resultMessage(text, pending[index]));
       pending = [];
     }
   }

@@ -43,7 +43,7 @@ export interface EntryDraft {
   readonly meta: JsonObject | null;
 }
 
-/** The member of an entry's `meta` that says which part of which imported line it is. */
+/** The member of an entry's `meta` that says which part of which imported line it is; an event's has also the time of its import, `at`. */
 export type ImportMark = { readonly line: string; readonly parts: number } | { readonly part: number };
 
 function importOf(entry: StoredEntry): ImportMark | undefined {

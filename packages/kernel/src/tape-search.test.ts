@@ -51,6 +51,55 @@ describe('a search', () => {
   });
 });
 
+const contentOf = (content: string) =>
+  ({ position: 1, kind: 'message', payload: { content }, meta: {}, date: null }) as const;
+
+test('long texts are folded in parts as they are as a whole', () => {
+  const letter = fc.constantFrom(
+    ...[
+      'a',
+      'é',
+      'e',
+      '\u0301',
+      '\u0323',
+      'ﬁ',
+      '\ufdfa',
+      'ｶ',
+      'ﾞ',
+      '\u1100',
+      '\u1161',
+      '\u11a8',
+      '각',
+      '\u0390',
+    ],
+    ...['Σ', 'ß', '𝔘', '\u09c7', '\u09be', '\u0345', ' ', '\n', 'İ'],
+  );
+  fc.assert(
+    fc.property(fc.string({ unit: letter, minLength: 1, maxLength: 300 }), (part) => {
+      const text = part.repeat(Math.ceil(10_000 / part.length));
+      fc.pre(!/[\p{M}\u1161\u11a8ﾞ]{30}/u.test(text));
+      expect(wordsOf(contentOf(text))).toBe(
+        foldText(text)
+          .slice(0, MAX_WORDS)
+          .replace(/[\ud800-\udbff]$/, ''),
+      );
+    }),
+    { numRuns: 50 },
+  );
+});
+
+test('of a text that grows as it is folded, only as much is folded as is searched', () => {
+  const normalize = vi.spyOn(String.prototype, 'normalize');
+  let folded = 0;
+  try {
+    wordsOf(contentOf('\ufdfa'.repeat(300_000)));
+    for (const { value } of normalize.mock.results) folded += String(value).length;
+  } finally {
+    normalize.mockRestore();
+  }
+  expect(folded).toBeLessThan(4 * MAX_WORDS);
+});
+
 test('the words of an entry are the texts and numbers of its payload', () => {
   const record = { position: 1, kind: 'message', meta: { hidden: 'no' }, date: null } as const;
   expect(wordsOf({ ...record, payload: { role: 'User', content: ['Eins', { n: 2 }, null, true] } })).toBe(

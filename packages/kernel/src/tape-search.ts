@@ -64,9 +64,39 @@ function textOf(value: JsonValue): string {
   return texts.join('\n');
 }
 
+/** Characters that are folded at once: NFKC makes up to eighteen of one. */
+const SLICE = 4_096;
+
+/** Characters that join the one before them when they are composed: marks, and vowels and finals of Hangul. */
+const JOINS = /^[\p{M}\u1160-\u11ff]/u;
+
+/** Where a text may be cut near a place, so that its parts are folded as the whole is. A run of marks without an end is cut anywhere. */
+function cutNear(text: string, near: number): number {
+  for (let at = near; at > near - SLICE / 2; at -= 1) {
+    const point = text.codePointAt(at) ?? 0;
+    const isHalf = point >= 0xdc00 && point <= 0xdfff;
+    if (!isHalf && !JOINS.test(String.fromCodePoint(point).normalize('NFKD'))) return at;
+  }
+  return near;
+}
+
+/** The first `most` characters of a text, folded, or a few more. What follows them is not folded. */
+function foldStart(text: string, most: number): string {
+  const parts: string[] = [];
+  let length = 0;
+  for (let from = 0; from < text.length && length < most; ) {
+    const to = text.length - from <= SLICE ? text.length : cutNear(text, from + SLICE);
+    const folded = foldText(text.slice(from, to));
+    parts.push(folded);
+    length += folded.length;
+    from = to;
+  }
+  return parts.join('');
+}
+
 /** The words of an entry: all texts and numbers of its payload, folded. */
 export const wordsOf = (record: TapeRecord): string =>
-  foldText(textOf(saidBy(record)))
+  foldStart(textOf(saidBy(record)), MAX_WORDS)
     .slice(0, MAX_WORDS)
     .replace(/[\ud800-\udbff]$/, '');
 

@@ -40,6 +40,12 @@ export const TAPE_HANDOFF = {
 
 export const tapeAnchorsSchema = z.strictObject({
   limit: z.int().min(0).max(500).optional().describe('The last so many anchors; default 20.'),
+  before: z
+    .int()
+    .min(1)
+    .max(2 ** 31 - 2)
+    .optional()
+    .describe('Only anchors before this position: with that of the first one listed, the list goes on.'),
   tape,
 });
 export type TapeAnchors = z.infer<typeof tapeAnchorsSchema>;
@@ -83,8 +89,13 @@ export function handoffOf(input: TapeHandoff): {
 
 export const handoffText = (name: string): string => `anchor added: ${name}`;
 
-export const anchorsText = (anchors: readonly { readonly name: string }[]): string =>
-  anchors.length === 0 ? '(no anchors)' : anchors.map(({ name }) => `→ ${name}`).join('\n');
+/** @param earlier - Says how to list those before them, when they are not all that were asked for. */
+export function anchorsText(anchors: readonly { readonly name: string }[], earlier?: string): string {
+  if (anchors.length === 0) return '(no anchors)';
+  return [...(earlier === undefined ? [] : [`… ${earlier}`]), ...anchors.map(({ name }) => `→ ${name}`)].join(
+    '\n',
+  );
+}
 
 /** Characters of one match: a search is to find entries, not to repeat them. */
 const MAX_MATCH = 4_000;

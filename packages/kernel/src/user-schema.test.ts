@@ -1,3 +1,6 @@
+import { memoryUsage } from 'node:process';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 import { describe, expect, test } from 'vitest';
 import type { JsonObject, JsonValue } from './json.js';
 import { parseProfile } from './profile.js';
@@ -44,6 +47,19 @@ describe('a schema is enforced in full', () => {
       'a: must not',
     ],
     ['a recursive reference', node, { next: { next: { other: 1 } } }, 'next.next: '],
+    ['a required __proto__', { required: ['__proto__'] }, {}, '__proto__: is required'],
+    [
+      'a constant with __proto__',
+      { const: JSON.parse('{"__proto__":1}') },
+      JSON.parse('{"__proto__":2}'),
+      'arguments: must be equal to constant',
+    ],
+    [
+      '__proto__ that is not declared',
+      { additionalProperties: false },
+      JSON.parse('{"__proto__":1}'),
+      '"__proto__"',
+    ],
     ['a name of Object.prototype', { required: ['constructor'] }, {}, 'constructor: is required'],
     [
       'a key with a slash',
@@ -72,6 +88,16 @@ describe('a schema is enforced in full', () => {
     ['a text that looks like a number', textOf({ type: ['string', 'null'] }), { a: '1' }],
     ['a list of different items', textOf({ uniqueItems: true }), { a: [1, '1', [1]] }],
     ['a pattern with an escape of JavaScript', textOf({ pattern: '^\\u0041\\/[\\d-]+$' }), { a: 'A/1-2' }],
+    [
+      'what a keyword only says about a text',
+      textOf({
+        contentEncoding: 'base64',
+        contentMediaType: 'application/json',
+        contentSchema: { type: 'object' },
+        default: 1,
+      }),
+      { a: 'neither base64 nor JSON' },
+    ],
     ['a schema with an $id', { $id: 'https://json-schema.org/draft/2020-12/schema', type: 'object' }, {}],
   ])('and lets pass: %s', (_what, schema, value) => {
     expect(check(schema, value)).toEqual([]);
@@ -92,13 +118,58 @@ test.each(['constructor', '__proto__', 'toString'])('%s is an unevaluated name a
   ).toEqual(fault);
 });
 
+describe('schemas know nothing of each other', () => {
+  const withPart = (part: JsonObject): JsonObject => ({
+    properties: { a: { $ref: '#/$defs/x' } },
+    $defs: { x: { $id: 'https://example.org/x', ...part } },
+  });
+
+  test.each<[string, (part: JsonObject) => JsonObject]>([
+    ['the $id of the whole', (part) => ({ $id: 'https://example.org/x', properties: { a: part } })],
+    ['the $id of a part', withPart],
+    [
+      'the $id of a part in draft 7',
+      (part) => ({ $schema: 'http://json-schema.org/draft-07/schema#', ...withPart(part) }),
+    ],
+  ])('%s is the same in two', (_what, schemaOf) => {
+    const texts = schemaOf({ type: 'string' });
+    const numbers = schemaOf({ type: 'number' });
+    for (const _ of [1, 2]) {
+      expect([check(texts, { a: 'x' }), check(texts, { a: 1 })]).toEqual([[], ['a: must be string']]);
+      expect([check(numbers, { a: 1 }), check(numbers, { a: 'x' })]).toEqual([[], ['a: must be number']]);
+    }
+  });
+
+  test('a part cannot take the place of the schema of schemas', () => {
+    const id = 'https://json-schema.org/draft/2020-12/schema';
+    expect(findSchemaFault({ $defs: { a: { $id: id, type: 'number' } } })).toBeUndefined();
+    expect(findSchemaFault({ type: 'strin' })).toContain('type');
+    expect(check({ type: 'object' }, {})).toEqual([]);
+  });
+
+  test('a schema that nobody uses any more is not kept', () => {
+    setFlagsFromString('--expose-gc');
+    const gc = runInNewContext('gc') as () => void;
+    const compile = (index: number): void => {
+      const description = `${index}`.padEnd(60_000, 'x');
+      expect(check({ properties: { a: { description, pattern: `^${index}` } } }, {})).toEqual([]);
+    };
+    compile(0);
+    gc();
+    const before = memoryUsage().heapUsed;
+    for (let index = 1; index <= 60; index += 1) compile(index);
+    gc();
+    expect(memoryUsage().heapUsed - before).toBeLessThan(1_800_000);
+  });
+});
+
 describe('a schema is refused', () => {
   const deep = (levels: number): JsonObject => (levels === 0 ? {} : { not: deep(levels - 1) });
 
   test.each<[string, JsonObject, string]>([
     ['look-ahead', textOf({ pattern: '(?=a)b' }), '(?='],
     ['look-behind', textOf({ pattern: '(?<=a)b' }), '(?<='],
-    ['a pattern, and says what to write', textOf({ pattern: '(?<=a)b' }), 'write it in RE2 syntax'],
+    ['a pattern, and says what to write', textOf({ pattern: '(?<=a)b' }), 'write it for RE2'],
     ['a back reference', textOf({ pattern: '(a)\\1' }), '\\1'],
     ['the same in names', { patternProperties: { '(a)\\1': true } }, '\\1'],
     ['the same in propertyNames', { propertyNames: { pattern: '(?!a)' } }, '(?!'],
@@ -106,7 +177,19 @@ describe('a schema is refused', () => {
     ['an unknown keyword', textOf({ minlength: 1 }), 'properties.a.minlength: is not a keyword'],
     ['the keyword that counts its work', { 'boxcar:work': -1 }, 'boxcar:work: is not a keyword'],
     ['an unknown keyword in a definition', { $defs: { x: { foo: 1 } } }, '$defs.x.foo: is not a keyword'],
+    ...['properties', 'patternProperties', 'dependentSchemas', '$defs'].map(
+      (key): [string, JsonObject, string] => [
+        `__proto__ in ${key}`,
+        { not: { [key]: Object.fromEntries([['__proto__', {}]]) } },
+        `not.${key}.__proto__: cannot be a name here`,
+      ],
+    ),
     ['an unknown format', textOf({ format: 'shoe-size' }), 'unknown format "shoe-size"'],
+    [
+      'an unknown keyword in contentSchema',
+      textOf({ contentSchema: { foo: 1 } }),
+      'contentSchema.foo: is not',
+    ],
     ['a format that takes any time', textOf({ format: 'regex' }), 'properties.a.format: '],
     ['an unknown type', textOf({ type: 'strin' }), 'type'],
     [
@@ -229,6 +312,7 @@ describe('no schema and no value holds the event loop', () => {
     ],
     ['patterns of names', { patternProperties: allowed(names.slice(0, 250)) }],
     ['a pattern', textOf({ pattern: `[${'\\p{L}'.repeat(8_000)}]` })],
+    ['properties in a pattern', textOf({ pattern: '\\p{L}'.repeat(1_300) })],
   ])('a schema of too many parts is refused and not compiled: %s', (_what, schema) => {
     expect(findSchemaFault(schema)).toBe('it has too many parts (2500 at most)');
   });

@@ -1,7 +1,8 @@
 /**
  * JSON Schemas from users. A schema is enforced in full, or it is refused when it is applied.
  *
- * S1  Patterns run in a linear-time engine (RE2 syntax). Look-around and back references are refused.
+ * S1  Patterns run in a linear-time engine and mean what they mean in ECMA-262 (`user-pattern.ts`). Look-around and back references are
+ *     refused.
  * S2  Unknown keywords, unknown formats and references that leave the schema are refused.
  * S3  The work of one check is limited, whatever the schema and the value: each node of the schema counts when it meets a
  *     value, with the length of the text or of the items that it reads; a pattern counts its size times the length of the
@@ -14,8 +15,9 @@ import { Ajv2019 } from 'ajv/dist/2019.js';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { fullFormats } from 'ajv-formats/dist/formats.js';
 import { RE2JS } from 're2js';
-import { toText } from './errors.js';
+import { cutEcho, toText } from './errors.js';
 import { canonicalJson, isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { toRe2 } from './user-pattern.js';
 
 const MAX_SCHEMA_BYTES = 64 * 1024;
 const MAX_SCHEMA_DEPTH = 64;
@@ -27,6 +29,8 @@ const MAX_PARTS = 2_500;
 const MAX_PROFILE_PARTS = 5_000;
 /** What the smallest schema, and a pattern, cost in parts. */
 const FIXED_PARTS = 10;
+/** For a property of Unicode in a pattern. */
+const PROPERTY_PARTS = 2;
 /** For one value (S3): about half a second. */
 const MAX_WORK = 2_000_000;
 const MAX_FINDINGS = 10;
@@ -52,10 +56,10 @@ function charge(units: number): void {
 
 function compilePattern(pattern: string): RE2JS {
   try {
-    return RE2JS.compile(RE2JS.translateRegExp(pattern));
+    return RE2JS.compile(toRe2(pattern));
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
-    throw new Error(`${reason}; write it in RE2 syntax, which has no look-around and no back references`);
+    throw new Error(`${reason}; write it for RE2, which has no look-around and no back references`);
   }
 }
 
@@ -118,7 +122,7 @@ function chargedJson(item: JsonValue): string {
 }
 
 function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
-  const ajv: Ajv = new Dialect(OPTIONS);
+  const ajv: Ajv = new Dialect({ ...OPTIONS, meta: false, validateSchema: false });
   ajv.addKeyword({
     keyword: WORK,
     schemaType: 'number',
@@ -158,23 +162,38 @@ function createAjv(Dialect: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Ajv {
   return ajv;
 }
 
-const DIALECTS: readonly { readonly uri: RegExp; readonly create: () => Ajv }[] = [
-  { uri: /^https?:\/\/json-schema\.org\/draft\/2020-12\/schema#?$/, create: () => createAjv(Ajv2020) },
-  { uri: /^https?:\/\/json-schema\.org\/draft\/2019-09\/schema#?$/, create: () => createAjv(Ajv2019) },
-  { uri: /^https?:\/\/json-schema\.org\/draft-07\/schema#?$/, create: () => createAjv(Ajv) },
+/** A draft: what knows the schema of its schemas, and a new compiler of one schema. */
+interface Dialect {
+  readonly uri: RegExp;
+  readonly meta: () => Ajv;
+  readonly create: () => Ajv;
+}
+
+const dialect = (uri: RegExp, Version: typeof Ajv | typeof Ajv2019 | typeof Ajv2020): Dialect => {
+  let meta: Ajv | undefined;
+  return {
+    uri,
+    meta: () => {
+      meta ??= new Version(OPTIONS);
+      return meta;
+    },
+    create: () => createAjv(Version),
+  };
+};
+
+const DIALECTS: readonly Dialect[] = [
+  dialect(/^https?:\/\/json-schema\.org\/draft\/2020-12\/schema#?$/, Ajv2020),
+  dialect(/^https?:\/\/json-schema\.org\/draft\/2019-09\/schema#?$/, Ajv2019),
+  dialect(/^https?:\/\/json-schema\.org\/draft-07\/schema#?$/, Ajv),
 ];
 const DEFAULT_DIALECT = 'https://json-schema.org/draft/2020-12/schema';
 
-const made = new Map<(typeof DIALECTS)[number], Ajv>();
-
-function dialectOf(schema: JsonObject): Ajv {
+function dialectOf(schema: JsonObject): Dialect {
   const { $schema = DEFAULT_DIALECT } = schema;
-  const dialect = DIALECTS.find(({ uri }) => typeof $schema === 'string' && uri.test($schema));
-  if (dialect === undefined)
+  const found = DIALECTS.find(({ uri }) => typeof $schema === 'string' && uri.test($schema));
+  if (found === undefined)
     throw new Error(`$schema: must be draft 2020-12, 2019-09 or 07, not ${JSON.stringify($schema)}`);
-  const ajv = made.get(dialect) ?? dialect.create();
-  made.set(dialect, ajv);
-  return ajv;
+  return found;
 }
 
 /** Where a schema holds schemas. */
@@ -196,7 +215,8 @@ function keys<T>(kind: T, names: string): Record<string, T> {
 const kindOf = (key: string): 'one' | 'list' | 'map' | undefined =>
   Object.hasOwn(NESTED, key) ? NESTED[key] : undefined;
 
-const patternParts = (pattern: string): number => FIXED_PARTS + Math.ceil(pattern.length / 16);
+const patternParts = (pattern: string): number =>
+  FIXED_PARTS + Math.ceil(pattern.length / 16) + PROPERTY_PARTS * (pattern.split(/\\p/i).length - 1);
 
 /** For a required name: its check is compiled into the check of the name before it. */
 const NESTED_PARTS = 4;
@@ -284,7 +304,11 @@ function prepare(ajv: Ajv, schema: JsonValue, path: string): JsonValue {
       return [
         key,
         Object.fromEntries(
-          Object.entries(value).map(([name, item]) => [name, prepare(ajv, item, `${at}.${name}`)]),
+          Object.entries(value).map(([name, item]) => {
+            // ajv leaves it out.
+            if (name === '__proto__') throw new Error(`${at}.${name}: cannot be a name here`);
+            return [name, prepare(ajv, item, `${at}.${name}`)];
+          }),
         ),
       ];
     return [key, kind === 'map' ? value : prepare(ajv, value, at)];
@@ -310,16 +334,16 @@ function compile(schema: JsonObject): Checker {
       throw new Error(`it is nested deeper than ${MAX_SCHEMA_DEPTH} levels`);
     if (countParts(schema, MAX_PARTS) > MAX_PARTS)
       throw new Error(`it has too many parts (${MAX_PARTS} at most)`);
-    const ajv = dialectOf(schema);
+    const { meta, create } = dialectOf(schema);
+    // ajv keeps what it has compiled and the `$id` of each part: each schema has one of its own.
+    const ajv = create();
     patternSize = 0;
     work = 0;
     // ajv resolves `#` against it; one of the user's could be the name of a meta-schema.
-    const copy = prepare(ajv, { ...schema, $id: 'boxcar:/schema' }, '') as JsonObject;
-    try {
-      return { check: ajv.compile(copy) };
-    } finally {
-      ajv.removeSchema(copy);
-    }
+    const plain = { ...schema, $id: 'boxcar:/schema' };
+    const copy = prepare(ajv, plain, '') as JsonObject;
+    meta().validateSchema(plain, true);
+    return { check: ajv.compile(copy) };
   } catch (error) {
     return { fault: toText(error instanceof Error ? error.message : error) };
   }
@@ -366,9 +390,9 @@ export function checkBySchema(schema: JsonObject, value: JsonValue, root: string
     const missing: unknown = isMissing ? params.missingProperty : undefined;
     const path = [...pointerToPath(instancePath), ...(typeof missing === 'string' ? [missing] : [])];
     const unknown: unknown = params.additionalProperty ?? params.unevaluatedProperty;
-    const name = typeof unknown === 'string' ? `: ${JSON.stringify(unknown)}` : '';
+    const name = typeof unknown === 'string' ? `: ${JSON.stringify(cutEcho(unknown))}` : '';
     const text = typeof missing === 'string' ? 'is required' : `${message ?? keyword}${name}`;
-    return `${path.join('.') || root}: ${text}`;
+    return `${cutEcho(path.join('.')) || root}: ${text}`;
   });
   return [...new Set(findings)].slice(0, MAX_FINDINGS);
 }

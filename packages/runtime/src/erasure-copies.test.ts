@@ -21,6 +21,7 @@ import { type OpenRuntime, openRuntime } from './open.js';
 import { newId } from './packer.js';
 import { checkInvariants } from './testing/invariants.js';
 import { type TestBackend, testBackend } from './testing/queue-backend.js';
+import { findTexts, searchOfTables } from './testing/texts-in-tables.js';
 import { createWorker, type Worker } from './worker/worker.js';
 
 const PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
@@ -449,21 +450,10 @@ describe.each(queueBackends())('after all cards with marks are erased, queues on
 
   /** The marks in each column of each table of a schema. */
   async function marksInTables(schema: string): Promise<Record<string, string[]>> {
-    const columns = await rows<{ table: string; column: string; text: string }>(
-      `select c.relname as table, a.attname as column,
-         format(case a.atttypid when 'bytea'::regtype then 'encode(%I, ''escape'')' else '%I::text' end, a.attname) as text
-       from pg_class c join pg_attribute a on a.attrelid = c.oid
-       where c.relnamespace = $1::regnamespace and c.relkind in ('r', 'm', 'p') and a.attnum > 0 and not a.attisdropped order by 1, 2`,
-      [schema],
-    );
+    const { pool } = backend.database;
     const found: Record<string, string[]> = {};
-    for (const { table, column, text: read } of columns) {
-      const texts = await rows<{ text: string }>(
-        `select ${read} as text from ${schema}."${table}" where ${read} like '%mark.%'`,
-      );
-      const marks = new Set(texts.flatMap(({ text }) => marksIn(text)));
-      if (marks.size > 0) found[`${table}.${column}`] = [...marks].sort();
-    }
+    for (const { place, text } of await findTexts(pool, await searchOfTables(pool, schema), '%mark.%'))
+      found[place] = [...new Set([...(found[place] ?? []), ...marksIn(text)])].sort();
     return found;
   }
 

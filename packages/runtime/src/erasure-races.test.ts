@@ -1,5 +1,12 @@
 /** Words that are read before an erasure, and answers with them that are committed after it. */
-import type { BatchId, CardId, JsonValue, ProjectId, TurnId } from '@boxcar/kernel';
+import {
+  type BatchId,
+  type CardId,
+  type JsonValue,
+  KernelError,
+  type ProjectId,
+  type TurnId,
+} from '@boxcar/kernel';
 import { eraseCards } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import type pg from 'pg';
@@ -141,6 +148,43 @@ describe.each([',tape.search tergiversation', ',anchors'])('the answer of %s', (
     expect(await stored()).toEqual([]);
     expect(await ask()).toMatchObject({ output: '(erased)', result: '(erased)' });
   });
+});
+
+test('commands that read beside a stream of erasures are all answered', async () => {
+  await h.worker();
+  const { agentId } = await run();
+  const ERASURES = 150;
+  await h.runtime.submit('create_box', {
+    cards: Array.from({ length: ERASURES }, (_, n) => ({
+      type: 'note',
+      content: { kind: 'text', text: `${WORD} ${n}` },
+    })),
+  });
+  const ids = await h.rows<{ id: CardId }>("select id from boxcar.cards where type = 'note'");
+  expect(ids).toHaveLength(ERASURES);
+  let left = ERASURES;
+  const erasing = (async () => {
+    for (const { id } of ids) {
+      await eraseCards(h.database.pool, [id], { projectId: PROJECT, reason: 'asked for' });
+      left -= 1;
+    }
+  })();
+  const answers: unknown[] = [];
+  while (left > 0)
+    answers.push(
+      await h.runtime
+        .submit('delegate_async', {
+          target_strategy: 'reuse',
+          target_ref: agentId,
+          instruction: ',tape.search query=about',
+        })
+        .then(
+          (answer) => (answer as { status: string }).status,
+          (error: unknown) => (error instanceof KernelError ? error.code : error),
+        ),
+    );
+  await erasing;
+  expect(new Set(answers)).toEqual(new Set(['success']));
 });
 
 describe('the answer of a batch', () => {

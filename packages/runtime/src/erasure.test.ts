@@ -1,6 +1,14 @@
-import { type BatchId, type CardId, checkMessages, type ProjectId, type TurnId } from '@boxcar/kernel';
-import { type ErasedCard, eraseCards } from '@boxcar/store';
-import { beforeEach, expect, test } from 'vitest';
+import {
+  type BatchId,
+  type BoxId,
+  type CardId,
+  checkMessages,
+  type ProjectId,
+  type TurnId,
+} from '@boxcar/kernel';
+import { type ErasedCard, eraseCards, findOwnCards } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
+import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import { TurnPrompts } from './explain/turn-prompts.js';
 import { checkPrompts } from './testing/check-prompts.js';
@@ -157,4 +165,98 @@ test('a long deliverable, shown in part, is erased from the answers as well', as
   const after = await h.runtime.waitForBatch(receipt.batch_id);
   expect(JSON.stringify(after)).not.toContain('secret');
   expect(JSON.stringify(after)).not.toContain('is_cut');
+});
+
+test.each([
+  { command: 'search', order: 'A-17' },
+  { command: 'anchors', output: 'three of them', result: [] },
+])("the answer %j of a program's own primitive stays", async (answer) => {
+  h.runtime.registerHandler('robot', {
+    description: 'Answers.',
+    input: z.strictObject({}),
+    handle: () => answer,
+  });
+  const ask = () => h.runtime.submit('robot', {}, { idempotencyKey: 'ask-once' });
+  expect(await ask()).toEqual(answer);
+  await h.runtime.submit('create_box', {
+    cards: [{ type: 'note', content: { kind: 'text', text: 'the secret' } }],
+  });
+  expect(await erase('note')).toMatchObject([{ outcome: 'erased' }]);
+  expect(await ask()).toEqual(answer);
+});
+
+describe('the cards of a tape', () => {
+  interface Launched {
+    readonly turn_id: TurnId;
+    readonly agent_id: string;
+    readonly output_box_id: BoxId;
+  }
+  const launch = async (profile_name: string): Promise<Launched> => {
+    const launched = (await h.runtime.submit('launch_principal', {
+      profile_name,
+      instruction: 'go',
+    })) as unknown as Launched;
+    await h.runtime.waitForTurn(launched.turn_id, { timeoutMs: 60_000 });
+    return launched;
+  };
+  /** The cards that entries of the tape name, and the results of calls of its turn. */
+  const cardsOf = async ({ turn_id, output_box_id }: Launched) => {
+    const rows = await h.rows<{ id: CardId; is_erased: boolean }>(
+      `select c.id, c.erased_at is not null as is_erased from boxcar.cards c where not exists (select from boxcar.projects p where p.bootstrap_card_id = c.id) and (
+         c.id in (select e.card_id from boxcar.tape_entries e where e.box_id = $1) or c.id in (select k.result_card_id from boxcar.tool_calls k where k.turn_id = $2))`,
+      [output_box_id, turn_id],
+    );
+    return { erased: rows.filter((row) => row.is_erased), kept: rows.filter((row) => !row.is_erased) };
+  };
+  const eraseBox = async ({ output_box_id }: Launched): Promise<void> => {
+    const ids = await findOwnCards(h.database.pool, output_box_id, PROJECT);
+    await eraseCards(h.database.pool, ids, { projectId: PROJECT, reason: 'asked for' });
+  };
+
+  beforeEach(async () => {
+    await h.profile('writer', [{ say: 'done' }]);
+    await h.profile('looker', [call, { say: 'the answer' }], { tools: ['look'] });
+    onLook = async () => 'the secret result';
+  });
+
+  test.each(['an entry that names a turn of another agent', 'a merged fork with such an entry'])(
+    'are erased, and no result on the tape of another agent, beside %s',
+    async (which) => {
+      const [looker, writer] = [await launch('looker'), await launch('writer')];
+      const tape = await h.runtime.tape({ agent: writer.agent_id });
+      const entry = { kind: 'message' as const, content: 'a note', turnId: looker.turn_id };
+      if (which.includes('fork')) {
+        const fork = await tape.forkTape();
+        await fork.tape.append([entry]);
+        await fork.merge();
+      } else await tape.append([entry]);
+      await eraseBox(writer);
+      expect((await cardsOf(looker)).erased).toEqual([]);
+      expect((await cardsOf(writer)).kept).toEqual([]);
+      await eraseBox(looker);
+      expect((await cardsOf(looker)).kept).toEqual([]);
+    },
+  );
+
+  test('are erased with the results that calls of its turns have without an entry', async () => {
+    let settled: ((value: string) => void) | undefined;
+    onLook = () =>
+      new Promise<string>((resolve) => {
+        settled = resolve;
+      });
+    const { turn_id, agent_id, output_box_id } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'looker',
+      instruction: 'go',
+    })) as unknown as Launched;
+    await waitFor(() => settled !== undefined, { message: 'the tool runs' });
+    await h.runtime.submit('cancel', { turn_id });
+    settled?.('the secret result');
+    await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
+    const offTape = await h.rows(
+      'select k.result_card_id from boxcar.tool_calls k where k.result_card_id is not null and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id)',
+    );
+    expect(offTape).toHaveLength(1);
+    await eraseBox({ turn_id, agent_id, output_box_id });
+    expect((await cardsOf({ turn_id, agent_id, output_box_id })).kept).toEqual([]);
+  });
 });

@@ -67,6 +67,8 @@ export { Tape } from './tape/tape.js';
 export type { ResolvedTapeRef } from './tape/tape-ref.js';
 export type {
   AnchorSummary,
+  AnchorsOptions,
+  AnchorsPage,
   Appended,
   AppendOptions,
   Handoff,

@@ -1,5 +1,5 @@
 /** A purge reads what it removes and what refers to that, however much else there is. */
-import { createPool, purgeRuns } from '@boxcar/store';
+import { createPool, purgeRuns, purgeTapes } from '@boxcar/store';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { copyRuns, type RunPattern, readRuns } from './testing/copy-runs.js';
@@ -62,7 +62,6 @@ beforeAll(async () => {
     ],
     { tools: ['create_box', 'delegate_async', 'fork_join'], ...policy },
   );
-  await h.worker();
   await play();
   pattern = await readRuns(db);
 });
@@ -72,12 +71,19 @@ afterAll(async () => {
   await h[Symbol.asyncDispose]();
 });
 
+/** Waits for the end of a turn, with a worker only until then: what a sweep reads is no part of a purge. */
+async function finish(turn: never): Promise<void> {
+  const worker = await h.worker();
+  expect(await h.runtime.waitForTurn(turn)).toMatchObject({ status: 'success' });
+  await worker.close();
+}
+
 async function play(): Promise<void> {
   const { turn_id: turn, agent_id: agent } = (await h.runtime.submit('launch_principal', {
     profile_name: 'boss',
     instruction: 'go',
   })) as { turn_id: never; agent_id: string };
-  expect(await h.runtime.waitForTurn(turn)).toMatchObject({ status: 'success' });
+  await finish(turn);
   const tape = await h.runtime.tape({ agent });
   await (await tape.forkTape()).merge();
   await h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: agent });
@@ -103,6 +109,13 @@ async function readsOf(work: () => Promise<unknown>): Promise<ReadonlyMap<string
   return new Map([...(await count())].map(([name, n]) => [name, n - (before.get(name) ?? 0)]));
 }
 
+async function now(): Promise<Date> {
+  const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
+  const at = row?.at ?? new Date(0);
+  await h.rows('select pg_sleep(greatest(0, extract(epoch from $1::timestamptz - clock_timestamp())))', [at]);
+  return at;
+}
+
 /** What a purge of one run reads beside what there is by now. */
 async function purgeOne(): Promise<ReadonlyMap<string, number>> {
   // Everything of before is young.
@@ -112,11 +125,7 @@ async function purgeOne(): Promise<ReadonlyMap<string, number>> {
     update boxcar.operations set created_at = now() + interval '1 day'`);
   await db.query('vacuum analyze');
   await play();
-  const [row] = await h.rows<{ at: Date }>("select clock_timestamp() + interval '1 millisecond' as at");
-  const before = row?.at ?? new Date(0);
-  await h.rows('select pg_sleep(greatest(0, extract(epoch from $1::timestamptz - clock_timestamp())))', [
-    before,
-  ]);
+  const before = await now();
   return readsOf(async () => {
     const report = await purgeRuns(pool, { before });
     expect(report).toMatchObject({ removed: { runs: 1, turns: 4, agents: 4 }, kept: [] });
@@ -144,4 +153,60 @@ test('what a purge of a run reads does not grow with the rows of other runs', as
   expect(grown).toEqual([]);
   expect(many.get('boxes')).toBeLessThan((rows?.boxes ?? 0) / 4);
   expect(many.get('tape_entries')).toBeLessThan((rows?.entries ?? 0) / 4);
+});
+
+test('a purge of tapes does not read the tapes that have a name', async () => {
+  const { boxId } = await h.runtime.tape('named');
+  const count = 2_000;
+  await db.query(
+    `with b as (
+       insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count)
+       select gen_random_uuid(), x.project_id, 'tape', x.owner_agent_id, x.maker_agent_id, 'named ' || n, 1, 1, 1, 1, 1
+       from boxcar.boxes x cross join generate_series(1, ${count}) n where x.id = $1 returning id, project_id)
+     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, author_id, anchor_name)
+     select b.id, 1, 'anchor', p.bootstrap_card_id, 0, 'x', 'session/start' from b join boxcar.projects p on p.id = b.project_id`,
+    [boxId],
+  );
+  await db.query('vacuum analyze');
+  await h.runtime.importTape('imported', {
+    main: {
+      lines: () => ['{"id":1,"kind":"message","payload":{"role":"user","content":"words"},"meta":{}}'],
+    },
+  });
+  const before = await now();
+  const reads = await readsOf(async () => {
+    expect((await purgeTapes(pool, { before })).removed.tapes).toBe(1);
+  });
+  expect(reads.get('boxes')).toBeLessThan(count / 4);
+  expect(reads.get('tape_entries')).toBeLessThan(count / 4);
+});
+
+test('a purge does not read the operations between two turns of an agent', async () => {
+  const { turn_id: turn, agent_id: agent } = (await h.runtime.submit('launch_principal', {
+    profile_name: 'writer',
+    instruction: 'go',
+  })) as { turn_id: never; agent_id: string };
+  await finish(turn);
+  const count = 8_000;
+  // Long answers, so that they fill many of the ranges in which operations are looked for by their time.
+  await db.query(
+    `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made, created_at)
+     select gen_random_uuid(), 'other ' || n, 'x', '', json_build_object('x', repeat('x', 1500)), array[gen_random_uuid()], clock_timestamp() from generate_series(1, ${count}) n`,
+  );
+  await db.query('vacuum analyze');
+  const again = (await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: agent,
+    instruction: 'go',
+  })) as { turn_id: never };
+  await finish(again.turn_id);
+  const before = await now();
+  const reads = await readsOf(async () => {
+    const { removed, kept } = await purgeRuns(pool, { before });
+    expect({ runs: removed.runs, kept }).toEqual({ runs: 2, kept: [] });
+  });
+  expect(reads.get('operations')).toBeLessThan(count / 2);
+  expect(await h.rows("select from boxcar.operations where idempotency_key like 'other %'")).toHaveLength(
+    count,
+  );
 });

@@ -141,3 +141,96 @@ test('a card that is listed after it was decided keeps the tape', async () => {
   client.release();
   expect((await report).kept).toEqual([kept(boxId, 'card', made.box_id)]);
 });
+
+test('a session that was reset keeps its row, and the tape it began with', async () => {
+  const { turn_id: turn, agent_id: agent } = (await h.runtime.submit('launch_principal', {
+    profile_name: 'child',
+    instruction: 'go',
+  })) as { turn_id: never; agent_id: string };
+  await h.runtime.waitForTurn(turn);
+  const parent = await h.runtime.tape({ agent });
+  const session = await parent.forkSession('sub', { triggerOnComplete: 'notify_parent' });
+  const { boxId: began } = session.tape;
+  await session.tape.append([say]);
+  await session.tape.reset();
+  await (await h.runtime.tape('sub')).reset();
+  const report = await purge();
+  expect(report.removed.tapes).toBe(0);
+  expect(report.kept).toContainEqual(kept(began, 'session', session.agentId));
+  const again = (await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: 'sub',
+    instruction: 'go',
+  })) as { turn_id: never };
+  expect(await h.runtime.waitForTurn(again.turn_id)).toMatchObject({ status: 'success' });
+  const told = `select from boxcar.tape_entries where box_id = $1 and dedup_key like 'fork-result:%'
+    and not exists (select from boxcar.turns where ended_at is null or notifies or unseen_position is not null)`;
+  await waitFor(async () => (await h.rows(told, [parent.boxId])).length > 0, {
+    message: 'the parent is told',
+  });
+  await h.runtime.sessions.setStatus('sub', 'done');
+});
+
+test('an imported session goes with its tape, and not while a later tape has its name', async () => {
+  const graph = (name: string): string =>
+    `{"session_id":"${name}","parent_session_id":"other","from_anchor":null,"status":"active","created_at":null}\n`;
+  for (const name of ['gone', 'reset'])
+    await h.runtime.importTape(name, { main: { lines }, sessionGraph: graph(name) });
+  const tape = await h.runtime.tape('reset');
+  const { boxId: began } = tape;
+  await tape.reset();
+  const report = await purge();
+  expect(report.removed.tapes).toBe(1);
+  expect(report.kept).toEqual([kept(began, 'session', tape.boxId)]);
+  expect(await h.rows('select name from boxcar.sessions')).toEqual([{ name: 'reset' }]);
+});
+
+test('an open fork that was reset can still be merged, and so can a merged one again', async () => {
+  const notes = await h.runtime.tape('notes');
+  const fork = await notes.forkTape();
+  await fork.tape.append([say]);
+  await fork.tape.reset();
+  expect((await purge()).removed.tapes).toBe(0);
+  const receipt = await fork.merge();
+  expect(receipt).toMatchObject({ status: 'merged' });
+  expect((await purge()).removed.tapes).toBe(0);
+  expect(await fork.merge()).toEqual(receipt);
+});
+
+test('a discarded fork that was reset leaves nothing', async () => {
+  const notes = await h.runtime.tape('notes');
+  const before = await rowCounts(h.database.pool);
+  const fork = await notes.forkTape();
+  await fork.tape.append([say]);
+  await fork.tape.reset();
+  await fork.discard();
+  expect((await purge()).removed.tapes).toBe(2);
+  expect(await rowCounts(h.database.pool)).toEqual(before);
+});
+
+test('an incarnation stays while an earlier one does, so that its open forks are found', async () => {
+  const notes = await h.runtime.tape('notes');
+  const { boxId: first } = notes;
+  await notes.append([say]);
+  const fork = await notes.forkTape();
+  await notes.reset();
+  const { boxId: second } = notes;
+  await notes.reset();
+  const report = await purge();
+  expect(report.removed.tapes).toBe(0);
+  expect(report.kept).toContainEqual(kept(second, 'incarnation', first));
+  expect(await (await h.runtime.tape('notes')).forks()).toHaveLength(1);
+  await fork.discard();
+  expect((await purge()).removed.tapes).toBe(3);
+});
+
+test('a tape to which old events were imported since is young', async () => {
+  await importInto('imported');
+  const before = await now();
+  const { boxId } = await h.runtime.tape('imported');
+  const event =
+    '{"id":3,"kind":"event","payload":{"name":"x","data":{}},"meta":{},"date":"2020-01-01T00:00:02Z"}';
+  await h.runtime.importTape({ box: boxId }, { main: { lines: () => [event] } }, { append: true });
+  expect((await purge({ before })).kept).toEqual([kept(boxId, 'entry', boxId)]);
+  expect((await purge()).removed.tapes).toBe(1);
+});

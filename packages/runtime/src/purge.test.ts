@@ -253,6 +253,18 @@ describe('a purge', () => {
     expect((await purge({ pageSize: 2 })).removed.runs).toBe(3);
   });
 
+  test('takes the runs of one agent together, across pages', async () => {
+    const old = await play('child');
+    const other = await play('child');
+    for (let n = 0; n < 3; n++) await finish(await reuse(old.agent_id));
+    await finish(await reuse(other.agent_id));
+    expect(await purge({ isDryRun: true, pageSize: 2 })).toMatchObject({
+      removed: { runs: 6, agents: 2 },
+      kept: [],
+    });
+    expect(await purge({ pageSize: 2 })).toMatchObject({ removed: { runs: 6, agents: 2 }, kept: [] });
+  });
+
   test('runs beside workers', async () => {
     for (let n = 0; n < 6; n++) await play('child');
     const before = await now();
@@ -421,6 +433,47 @@ describe('a run stays, and the report says why,', () => {
     expect(causes((await purge()).kept)).toEqual(['owner']);
   });
 
+  test('while its agent has made the context of a run that stays', async () => {
+    await h.profile('acting', [{ say: 'done' }], { delegation_policy: { target_profiles: null } });
+    const old = await play('acting');
+    await h.runtime.submit('provision_agent', {
+      action: 'create',
+      profile_name: 'child',
+      agent_id: 'everybodys',
+      shared: true,
+    });
+    const asked = (await h.runtime.submit(
+      'delegate_async',
+      { target_strategy: 'reuse', target_ref: 'everybodys', instruction: 'go' },
+      { sourceAgentId: old.agent_id as AgentId },
+    )) as unknown as Receipt;
+    await finish(asked);
+    const before = await now();
+    const tape = await h.runtime.tape({ box: asked.output_box_id });
+    await tape.append([{ kind: 'message', content: 'a note' }]);
+    expect((await purge({ before })).kept).toEqual(
+      expect.arrayContaining([
+        { run_id: await runOf(asked.turn_id), cause: 'entry', holder: asked.output_box_id },
+        { run_id: await runOf(old.turn_id), cause: 'maker', holder: asked.context_box_id },
+      ]),
+    );
+    expect((await purge()).removed.runs).toBe(2);
+  });
+
+  test('while its agent has more runs than ten pages hold, and says so', async () => {
+    const old = await play('child');
+    for (let n = 0; n < 10; n++) await finish(await reuse(old.agent_id));
+    const { removed, kept } = await purge({ pageSize: 1 });
+    expect(removed.runs).toBe(0);
+    expect(new Set(kept.map(({ run_id }) => run_id)).size).toBe(11);
+    // Each because of its own agent, or of one that stays because of it.
+    const many = kept.filter(({ cause }) => cause === 'many_runs').map(({ run_id }) => run_id);
+    for (const { cause, holder } of kept)
+      if (cause !== 'many_runs') expect([cause, many.includes(holder ?? '')]).toEqual(['agent', true]);
+    expect(many.length).toBeGreaterThan(0);
+    expect((await purge({ pageSize: 2 })).removed).toMatchObject({ runs: 11, agents: 1 });
+  });
+
   test('and a card that another box lists stays by itself when its own box goes', async () => {
     const old = await play('child');
     const [card] = await h.rows<{ id: string }>(
@@ -493,6 +546,34 @@ describe('a run stays while a tape that would go with it is younger than the cut
     expect(appended).toMatchObject({ outcome: 'appended' });
     expect((await purge({ before })).kept).toEqual([
       { run_id: await runOf(old.turn_id), cause: 'entry', holder: old.output_box_id },
+    ]);
+  });
+
+  test('which an event was imported to that says of itself that it is old', async () => {
+    const { old, before } = await settle();
+    const lines = [
+      '{"id":1,"kind":"event","payload":{"name":"x","data":{"note":"imported"}},"meta":{},"date":"2020-01-01T00:00:00Z"}',
+    ];
+    await h.runtime.importTape(
+      { box: old.output_box_id },
+      { main: { lines: () => lines } },
+      { append: true },
+    );
+    expect((await purge({ before })).kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'entry', holder: old.output_box_id },
+    ]);
+    expect((await purge()).removed.runs).toBe(1);
+  });
+
+  test('which is an open fork that its agent has made of another one', async () => {
+    const { old } = await settle();
+    const shared = await h.runtime.tape('shared');
+    for (const mode of ['read', 'append'])
+      await h.runtime.submit('grant_box', { box_id: shared.boxId, grantee: old.agent_id, mode });
+    const before = await now();
+    const fork = await (await h.runtime.tape({ box: shared.boxId }, { as: old.agent_id })).forkTape();
+    expect((await purge({ before })).kept).toEqual([
+      { run_id: await runOf(old.turn_id), cause: 'open_fork', holder: fork.tape.boxId },
     ]);
   });
 
@@ -780,6 +861,80 @@ describe('while a purge runs', () => {
     expect((await report).removed.runs).toBe(1);
     await refused;
     expect(await h.rows('select from boxcar.boxes where card_ids @> array[$1::uuid]', [card])).toEqual([]);
+  });
+
+  describe('what its agent makes after the purge has decided keeps its run:', () => {
+    let old: Receipt;
+    const asOld = () => ({ sourceAgentId: old.agent_id as AgentId });
+    const makes: readonly (readonly [string, () => Promise<string>])[] = [
+      [
+        'a box',
+        async () => {
+          const cards = [{ type: 'note', content: { kind: 'text', text: 'late' } }];
+          return ((await h.runtime.submit('create_box', { cards }, asOld())) as { box_id: string }).box_id;
+        },
+      ],
+      [
+        'an agent',
+        async () => {
+          const args = { profile_name: 'child', instruction: 'go' };
+          return ((await h.runtime.submit('launch_principal', args, asOld())) as { agent_id: string })
+            .agent_id;
+        },
+      ],
+      ['a named tape', async () => (await h.runtime.tape('late', { as: old.agent_id })).boxId],
+      [
+        'a fork of a tape that stays',
+        async () => {
+          const shared = await h.runtime.tape(
+            { box: (await h.runtime.tape('shared')).boxId },
+            { as: old.agent_id },
+          );
+          return (await shared.forkTape()).tape.boxId;
+        },
+      ],
+    ];
+
+    beforeEach(async () => {
+      await h.profile('acting', [{ say: 'done' }], { delegation_policy: { target_profiles: null } });
+      old = await play('acting');
+      const shared = await h.runtime.tape('shared');
+      for (const mode of ['read', 'append'])
+        await h.runtime.submit('grant_box', { box_id: shared.boxId, grantee: old.agent_id, mode });
+    });
+
+    test.each(makes)('%s', async (_what, make) => {
+      const [report] = await purgeHeldAt(old.turn_id, await now(), make);
+      const run = { run_id: await runOf(old.turn_id), cause: 'in_use', holder: expect.any(String) };
+      expect(report).toMatchObject({ removed: { runs: 0 }, kept: [run] });
+      // It is what was made, or what was made with it.
+      const [made] = await h.rows<{ made: boolean }>(
+        `select exists (select from boxcar.boxes b where b.id = $1 and b.maker_agent_id = $2)
+           or exists (select from boxcar.agents a where a.id = $1 and a.owner_agent_id = $2) as made`,
+        [report.kept[0]?.holder, old.agent_id],
+      );
+      expect(made?.made).toBe(true);
+    });
+
+    test.each(makes)('%s waits, and is refused, when the agent has just gone', async (_what, make) => {
+      await h.runtime.tape('shared');
+      const before = await now();
+      const { client, pid } = await open();
+      // Held where it removes the operations, after it has looked.
+      await client.query('select from boxcar.operations for update');
+      const report = purge({ before });
+      await waitsFor(pid);
+      const [purger] = await h.rows<{ pid: number }>(
+        'select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))',
+        [pid],
+      );
+      const refused = expect(make()).rejects.toMatchObject({ code: 'not_found' });
+      await waitsFor(purger?.pid ?? 0);
+      await client.query('commit');
+      client.release();
+      expect((await report).removed.runs).toBe(1);
+      await refused;
+    });
   });
 
   test('an agent that is given a turn keeps its runs', async () => {

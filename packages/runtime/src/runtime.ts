@@ -81,7 +81,7 @@ import {
   type ProfileVersion,
 } from './profiles.js';
 import { cutOffSilent } from './silent-connections.js';
-import { accept } from './submit/accept.js';
+import { accept, warnAgain } from './submit/accept.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './submit/options.js';
 import { onPool } from './tape/connection.js';
 import type { TapeSource } from './tape/import-source.js';
@@ -420,10 +420,11 @@ export class Runtime implements RuntimeCore {
     const { signal, ...rest } = options;
     const accepted = await this.accept(primitive, args, rest);
     const waiting = { projectId: accepted.projectId, ...(signal === undefined ? {} : { signal }) };
-    if (accepted.awaitedBatchId !== null) return this.waitForBatch(accepted.awaitedBatchId, waiting);
-    if (accepted.awaitedTurnId === null) return accepted.answer;
-    const result = await this.waitForTurn(accepted.awaitedTurnId, waiting);
-    return { ...result } as unknown as JsonValue;
+    const { answer, awaitedBatchId, awaitedTurnId } = accepted;
+    if (awaitedBatchId !== null) return warnAgain(await this.waitForBatch(awaitedBatchId, waiting), answer);
+    if (awaitedTurnId === null) return answer;
+    const result = await this.waitForTurn(awaitedTurnId, waiting);
+    return warnAgain({ ...result } as unknown as JsonValue, answer);
   }
 
   /**

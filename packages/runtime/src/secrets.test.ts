@@ -102,6 +102,19 @@ test('a card that a caller sends is stored as it is, and the answer warns', asyn
     expect(rows[0]?.n).toBe(3);
   }
   expect(await launch('clean', 'clean')).not.toHaveProperty('warnings');
+  await place.worker();
+  const task = { target_strategy: 'new', target_ref: 'p', instruction: `use ${VALUE}` };
+  const both = { ...warned, status: 'success' };
+  for (const _ of ['first', 'again']) {
+    const asked = { ...task, wait: true };
+    expect(await place.runtime.submit('delegate_async', asked, { idempotencyKey: 'turn' })).toMatchObject(
+      both,
+    );
+    const batch = { tasks: [task], wait: true };
+    expect(await place.runtime.submit('fork_join', batch, { idempotencyKey: 'batch' })).toMatchObject(both);
+  }
+  const clean = { ...task, instruction: 'clean', wait: true };
+  expect(await place.runtime.submit('delegate_async', clean)).not.toHaveProperty('warnings');
 });
 
 test('a log shows no secret, in texts, in objects and in errors of outside code', () => {

@@ -4,7 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { Handler } from './handler.js';
 import { harness } from './testing/harness.js';
-import { parseArguments, type Tool, toParameters } from './tool.js';
+import { checkRegistered, parseArguments, type Tool, toParameters } from './tool.js';
 import { buildToolbox } from './worker/call-tools.js';
 
 describe('the schema that models get', () => {
@@ -178,6 +178,14 @@ describe('a tool that a profile declares', () => {
 });
 
 describe('names that every object inherits', () => {
+  test('a schema that declares __proto__ is refused when it is registered', () => {
+    const shape = Object.fromEntries([['__proto__', z.string()]]);
+    for (const input of [z.object(shape), z.object({ a: z.array(z.object(shape)).optional() })])
+      expect(() =>
+        checkRegistered('t', { description: 'd', input }, { field: 'run', value: () => null }),
+      ).toThrow("input: '__proto__' cannot be the name of an argument");
+  });
+
   const named = z.looseObject({
     constructor: z.string().optional(),
     toString: z.string().default('none'),
@@ -208,5 +216,13 @@ describe('names that every object inherits', () => {
       });
     const kept = z.custom<object>(() => true);
     expect(JSON.stringify(parseArguments(kept, args))).toContain('"__proto__":{"a":1}');
+    const nested = { id: 'x', list: [{}, args], json: args };
+    const inside = { list: z.array(z.looseObject({})), json: kept };
+    expect(parseArguments<unknown>(z.object(inside), nested)).toMatchObject({
+      success: false,
+      error: { issues: [{ path: ['list', '1', '__proto__'] }] },
+    });
+    const all = parseArguments(z.object({ json: kept }), { json: args });
+    expect(JSON.stringify(all)).toBe('{"success":true,"data":{"json":{"__proto__":{"a":1},"id":"x"}}}');
   });
 });

@@ -86,7 +86,7 @@ function withoutPrototypes(value: JsonValue): { readonly copy: unknown; readonly
 
 /**
  * Arguments as a schema of zod reads them. zod takes what an object inherits for a member (`constructor`, `toString`) and leaves
- * out a member that is named `__proto__`: the first does not happen here, the second is a finding.
+ * out a member that is named `__proto__`: the first does not happen here, the second is a finding, at any depth.
  */
 export function parseArguments<I>(
   input: z.ZodType<I>,
@@ -98,14 +98,23 @@ export function parseArguments<I>(
   const parsed = input.safeParse(copy);
   restore();
   if (!parsed.success) return parsed;
-  const { data } = parsed;
-  const hasLost =
-    Object.hasOwn(args, '__proto__') &&
-    !(typeof data === 'object' && data !== null && Object.hasOwn(data, '__proto__'));
-  if (!hasLost) return parsed;
+  const lost = findLostPrototype(args, parsed.data);
+  if (lost === undefined) return parsed;
   const message = 'cannot be the name of an argument here';
-  const error = new z.ZodError([{ code: 'custom', path: ['__proto__'], message, input: args }]);
+  const error = new z.ZodError([{ code: 'custom', path: lost, message, input: args }]);
   return { success: false, error };
+}
+
+/** Where a member that is named `__proto__` was, if `data` lacks it. */
+function findLostPrototype(args: JsonValue, data: unknown): string[] | undefined {
+  if (typeof args !== 'object' || args === null) return undefined;
+  for (const [key, member] of Object.entries(args)) {
+    const isKept = typeof data === 'object' && data !== null && Object.hasOwn(data, key);
+    if (key === '__proto__' && !isKept) return [key];
+    const path = findLostPrototype(member as JsonValue, isKept ? Reflect.get(data, key) : undefined);
+    if (path !== undefined) return [key, ...path];
+  }
+  return undefined;
 }
 
 /**
@@ -166,13 +175,15 @@ export function checkRegistered(
     refuse('description', 'is not a text without NUL and lone surrogates');
   if (typeof work.value !== 'function') refuse(work.field, 'is not a function');
   if (!(input instanceof z.ZodType)) refuse('input', 'is not a schema of zod 4');
-  let type: JsonValue = 'object';
+  let schema: { readonly type: JsonValue } = { type: 'object' };
   try {
-    ({ type } = readSchema(input));
+    schema = readSchema(input);
   } catch (error) {
     refuse('input', `has no JSON schema (${error instanceof Error ? error.message : String(error)})`, error);
   }
-  if (type !== 'object') refuse('input', notObject(type));
+  if (schema.type !== 'object') refuse('input', notObject(schema.type));
+  if (JSON.stringify(schema).includes('"__proto__":'))
+    refuse('input', "'__proto__' cannot be the name of an argument");
   if (parameters === undefined) return;
   if (!isJsonObject(parameters) || (parameters.type ?? 'object') !== 'object')
     refuse('parameters', 'is not the JSON schema of an object');

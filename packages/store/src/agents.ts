@@ -1,11 +1,11 @@
 /** Agents that are made and kept by name, apart from any turn. */
-import type { AgentId, ProfileId, ProjectId } from '@boxcar/kernel';
+import { type AgentId, type ProfileId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
 
 const LOCK_AGENT_NAME = statement('select pg_advisory_xact_lock(hashtextextended($1, 8))');
 const HAS_NAME = statement(`
-  select exists (select from boxcar.agents where project_id = $1 and name = $2) as is_taken,
-    exists (select from boxcar.profiles where project_id = $1 and name = $2 and is_current)
+  select exists (select from boxcar.agents where project_id = $1 and name = any ($2::text[])) as is_taken,
+    exists (select from boxcar.profiles where project_id = $1 and name = any ($2::text[]) and is_current)
       and not exists (select from boxcar.projects where id = $1 and operator_agent_id = $3) as is_profile`);
 
 /**
@@ -23,7 +23,7 @@ export async function takeAgentName(
   // A statement of its own: the one that waited for the lock still sees what was before.
   const [row] = await run<{ is_taken: boolean; is_profile: boolean }>(tx, HAS_NAME, [
     projectId,
-    name,
+    spellingsOf(name),
     makerId,
   ]);
   if (row?.is_taken === true) return 'taken';

@@ -303,22 +303,35 @@ describe('evidence', () => {
 describe('what an erasure touches', () => {
   const ANSWERS = 5_000;
 
-  /** Rows changed and blocks read by an erasure of one card. */
-  async function workOf(id: CardId, table: string): Promise<{ updated: number; blocks: number }> {
+  interface Work {
+    readonly updated: number;
+    readonly blocks: number;
+    /** Searches of the table by one of its indexes. */
+    readonly searches: number;
+  }
+
+  /** Rows of a table changed, blocks of it and of its indexes read, and searches, by an erasure in one transaction. */
+  async function workOf(ids: readonly CardId[], table: string): Promise<Work> {
     await using tx = await begin(world.pool);
     // Counts of the connection, also of transactions whose counts have not yet been passed on.
-    const count = async () => {
-      const { rows } = await tx.query<{ updated: number; blocks: number }>(
-        'select pg_stat_get_xact_tuples_updated($1::regclass)::int as updated, pg_stat_get_xact_blocks_fetched($1::regclass)::int as blocks',
+    const count = async (): Promise<Work> => {
+      const { rows } = await tx.query<Work>(
+        `select pg_stat_get_xact_tuples_updated($1::regclass)::int as updated,
+           (select sum(pg_stat_get_xact_blocks_fetched(x.id))::int from (select $1::regclass::oid as id union all select i.indexrelid from pg_index i where i.indrelid = $1::regclass) x) as blocks,
+           (select sum(pg_stat_get_xact_numscans(i.indexrelid))::int from pg_index i where i.indrelid = $1::regclass) as searches`,
         [`boxcar.${table}`],
       );
-      return rows[0] ?? { updated: NaN, blocks: NaN };
+      return rows[0] ?? { updated: NaN, blocks: NaN, searches: NaN };
     };
     const before = await count();
-    await tx.query("select boxcar.erase_cards(array[$1]::uuid[], 'asked for')", [id]);
+    await tx.query("select boxcar.erase_cards($1::uuid[], 'asked for')", [ids]);
     const after = await count();
     await tx.query('commit');
-    return { updated: after.updated - before.updated, blocks: after.blocks - before.blocks };
+    return {
+      updated: after.updated - before.updated,
+      blocks: after.blocks - before.blocks,
+      searches: after.searches - before.searches,
+    };
   }
 
   test('of the answers of reading commands, those that still have words, once', async () => {
@@ -340,12 +353,12 @@ describe('what an erasure touches', () => {
         return made.id;
       }),
     );
-    expect(await workOf(cards[0] as CardId, 'operations')).toMatchObject({ updated: ANSWERS });
+    expect(await workOf([cards[0] as CardId], 'operations')).toMatchObject({ updated: ANSWERS });
     // Not in the transaction that a pool may put around a statement.
     const client = await world.pool.connect();
     await client.query('vacuum analyze boxcar.operations');
     client.release();
-    const again = await workOf(cards[1] as CardId, 'operations');
+    const again = await workOf([cards[1] as CardId], 'operations');
     expect(again.updated).toBe(0);
     expect(again.blocks).toBeLessThan(10);
   });
@@ -364,7 +377,7 @@ describe('what an erasure touches', () => {
     expect(await count()).toEqual(after);
   });
 
-  test('of the turns, those that were made with a card, however many there are', async () => {
+  test('of the turns, those that were made with its cards, by one search for each time, however many turns there are', async () => {
     const turn = await world.running({ profile, holder: await world.worker() });
     const [packed] = await findOwnCards(world.pool, turn.contextBoxId, DEFAULT_PROJECT);
     await commitSteps(world.pool, [await world.commit(turn, { end: 'failed', step: 'none' })]);
@@ -372,21 +385,35 @@ describe('what an erasure touches', () => {
       turn.turnId,
       { code: 'x', message: 'words' },
     ]);
+    const CARDS = 200;
+    const [note] = (await write(text('noted'))) as [NewCard];
+    const cards = await world.rows<{ id: CardId }>(
+      `insert into boxcar.cards (id, project_id, type, content, content_hash, size_bytes, token_estimate, author_id, created_at)
+       select gen_random_uuid(), c.project_id, c.type, c.content, c.content_hash, c.size_bytes, c.token_estimate, c.author_id, now() - n * interval '1 s'
+       from boxcar.cards c cross join generate_series(1, $2) n where c.id = $1 returning id`,
+      [note.id, CARDS],
+    );
+    // No statistics yet.
     await world.pool.query(
       `insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, depth, primitive, status, epoch, max_steps, context_box_id, output_box_id, deliverable_card_id, created_at, ended_at)
        select gen_random_uuid(), t.project_id, t.run_id, t.agent_id, t.profile_id, 0, 'x', 'failed', 1, 1, t.context_box_id, t.output_box_id, t.deliverable_card_id, t.created_at - n * interval '1 s', now()
        from boxcar.turns t cross join generate_series(20000, 1, -1) n where t.id = $1`,
       [turn.turnId],
     );
+    const half = CARDS / 2;
+    const ids = cards.map(({ id }) => id);
+    const works = [await workOf([packed as CardId, ...ids.slice(1, half)], 'turns')];
+    // Not in the transaction that a pool may put around a statement.
     const client = await world.pool.connect();
     await client.query('vacuum analyze boxcar.turns');
-    const { rows } = await client.query<{ n: number }>(
-      "select (pg_relation_size('boxcar.turns') / 8192)::int as n",
-    );
     client.release();
-    const work = await workOf(packed as CardId, 'turns');
-    expect(work.updated).toBe(1);
-    expect(work.blocks).toBeLessThan((rows[0]?.n ?? 0) / 4);
+    works.push(await workOf(ids.slice(half), 'turns'));
+    expect(works.map(({ updated }) => updated)).toEqual([1, 0]);
+    for (const { blocks, searches } of works) {
+      expect(blocks).toBeLessThan(half * 6);
+      // And a few for the turns that were found.
+      expect(searches).toBeLessThan(half + 10);
+    }
     await world.pool.query("delete from boxcar.turns where primitive = 'x'");
   });
 

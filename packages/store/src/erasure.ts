@@ -125,9 +125,9 @@ export async function holdErasures(tx: Tx, projectId: ProjectId): Promise<number
 
 const READING: ReadonlySet<JsonValue | undefined> = new Set(['anchors', 'search']);
 
-/** True for the answer of a command that reads a tape. `erase_cards` knows such answers by the same. */
-export const repeatsCards = (answer: JsonValue): boolean =>
-  isJsonObject(answer) && READING.has(answer.command);
+/** True for the answer of a comma command that reads a tape. `erase_cards` knows such answers by the same. */
+export const repeatsCards = (primitive: string, answer: JsonValue): boolean =>
+  primitive === 'delegate_async' && isJsonObject(answer) && READING.has(answer.command);
 
 const OWN_CARDS = statement(`
   select u.card_id from boxcar.boxes b cross join lateral (
@@ -136,8 +136,9 @@ const OWN_CARDS = statement(`
     select e.card_id, e.position from boxcar.tape_entries e where b.kind = 'tape' and e.box_id = b.id and e.card_id is not null
     union all
     select k.result_card_id, ${2 ** 31} + row_number() over (order by k.turn_id, k.step, k.ordinal)
-    from (select distinct e.turn_id from boxcar.tape_entries e where b.kind = 'tape' and e.box_id = b.id) t join boxcar.tool_calls k on k.turn_id = t.turn_id
-    where k.result_card_id is not null and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id and e.box_id = b.id)
+    from (select distinct e.turn_id from boxcar.tape_entries e where b.kind = 'tape' and e.box_id = b.id) o
+    join boxcar.turns t on t.id = o.turn_id and t.output_box_id = b.id join boxcar.tool_calls k on k.turn_id = t.id
+    where k.result_card_id is not null and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id)
   ) u
   where b.id = $1 and b.project_id = $2 order by u.n`);
 
@@ -145,7 +146,8 @@ const HAS_BOX = statement('select id from boxcar.boxes where id = $1 and project
 
 /**
  * The own cards of a box in stored order: those a sealed box lists itself, not those it inherits; those of a tape's entries, then the
- * results that calls of its turns have without an entry, as those of canceled calls.
+ * results of calls of the turns that write to it which no entry of any tape has, as those of canceled calls. An entry may name a turn that
+ * writes to another tape.
  *
  * @throws KernelError `not_found`.
  */

@@ -205,6 +205,7 @@ export {
 export { type LimitedTry, type LockLimit, transactWithin } from './lock-limit.js';
 export {
   type AgentRow,
+  byGivenName,
   type ChainLink,
   findActor,
   findAgent,
@@ -428,7 +429,7 @@ export {
   type TapePlace,
 } from './tape-refs.js';
 export { findActiveTurn, type ResetRequest, type ResetResult, resetTape, resetWithin } from './tape-reset.js';
-export { findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
+export { type EntryWords, findWords, insertWords, loadParts, type TapePart } from './tape-words.js';
 export {
   type AppendRequest,
   type AppendResult,

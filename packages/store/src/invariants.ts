@@ -143,7 +143,7 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'nothing-orphaned',
-    rule: 'steps and calls belong to a turn that exists, entries and grants to a box, and an agent has its tape',
+    rule: 'steps and calls belong to a turn that exists, entries and grants to a box, and an agent has its tape; the maker of a box exists, and so do the owner of an agent and the agent that it was cloned from',
     when: 'wide',
     broken: `select s.turn_id as id, 'does not exist and has steps' as what from boxcar.steps s where not exists (select from boxcar.turns t where t.id = s.turn_id)
       union
@@ -154,7 +154,13 @@ export const INVARIANTS: readonly Invariant[] = [
       select a.id, 'has the tape ' || a.tape_box_id || ', which does not exist' from boxcar.agents a
       where a.tape_box_id is not null and not exists (select from boxcar.boxes b where b.id = a.tape_box_id)
       union
-      select g.box_id, 'does not exist and is granted to ' || g.agent_id from boxcar.grants g where not exists (select from boxcar.boxes b where b.id = g.box_id)`,
+      select g.box_id, 'does not exist and is granted to ' || g.agent_id from boxcar.grants g where not exists (select from boxcar.boxes b where b.id = g.box_id)
+      union
+      select b.id, 'was made by ' || b.maker_agent_id || ', who does not exist' from boxcar.boxes b
+      where b.maker_agent_id is not null and not exists (select from boxcar.agents a where a.id = b.maker_agent_id)
+      union
+      select a.id, x.what || ' ' || x.id || ', who does not exist' from boxcar.agents a cross join lateral (values ('is owned by', a.owner_agent_id), ('was cloned from', a.derived_from)) x(what, id)
+      where x.id is not null and not exists (select from boxcar.agents o where o.id = x.id)`,
   },
   {
     name: 'budget-sums',

@@ -27,12 +27,12 @@ const LEAVES_LOCKED = { leavesLocked: true };
 const ALONE = { isRepeated: true, isPatient: false, lockMs: 5_000 };
 
 type Lock = readonly [what: string, lock: (client: pg.PoolClient, turn: TestTurn) => Promise<unknown>];
-const TAPE: Lock = [
-  'tape',
-  (client, { tapeId }) => client.query('select from boxcar.boxes where id = $1 for no key update', [tapeId]),
-];
 const LOCKS: Lock[] = [
-  TAPE,
+  [
+    'tape',
+    (client, { tapeId }) =>
+      client.query('select from boxcar.boxes where id = $1 for no key update', [tapeId]),
+  ],
   [
     'row',
     (client, { turnId }) => client.query('select from boxcar.turns where id = $1 for update', [turnId]),
@@ -93,27 +93,30 @@ describe('a commit', () => {
       expect(again.lockedTurnIds).toEqual([]);
     });
 
-  test('leaves out a locked child, whose parent is answered by the others alone', async () => {
-    const [parent] = (await running(1)) as [TestTurn];
-    const calls = await world.call(parent, 3);
-    const children = await Promise.all(
-      calls.map((call) => world.running({ profile, holder, parent, answers: call })),
-    );
-    const commits = await Promise.all(
-      children.map((child, n) =>
-        world.commit(child, { end: 'success', settles: world.result(parent, calls[n] as ToolCallId) }),
-      ),
-    );
-    await using elsewhere = await begin(world.pool);
-    await TAPE[1](elsewhere, children[0] as TestTurn);
-    const result = await commitSteps(world.pool, commits, LEAVES_LOCKED);
-    expect(outcomesOf(result)).toEqual(['fenced', 'committed', 'committed']);
-    expect(result.lockedTurnIds).toEqual([children[0]?.turnId]);
-    expect(await world.row(parent)).toMatchObject({ pending_calls: 1 });
-    await elsewhere.query('rollback');
-    expect(outcomesOf(await commitSteps(world.pool, commits, ALONE))).toEqual(calls.map(() => 'committed'));
-    expect(await world.row(parent)).toMatchObject({ pending_calls: 0 });
-  });
+  test.each(LOCKS)(
+    'leaves out a child whose %s is locked; the others alone answer its parent',
+    async (_what, lock) => {
+      const [parent] = (await running(1)) as [TestTurn];
+      const calls = await world.call(parent, 3);
+      const children = await Promise.all(
+        calls.map((call) => world.running({ profile, holder, parent, answers: call })),
+      );
+      const commits = await Promise.all(
+        children.map((child, n) =>
+          world.commit(child, { end: 'success', settles: world.result(parent, calls[n] as ToolCallId) }),
+        ),
+      );
+      await using elsewhere = await begin(world.pool);
+      await lock(elsewhere, children[0] as TestTurn);
+      const result = await commitSteps(world.pool, commits, LEAVES_LOCKED);
+      expect(outcomesOf(result)).toEqual(['fenced', 'committed', 'committed']);
+      expect(result.lockedTurnIds).toEqual([children[0]?.turnId]);
+      expect(await world.row(parent)).toMatchObject({ pending_calls: 1 });
+      await elsewhere.query('rollback');
+      expect(outcomesOf(await commitSteps(world.pool, commits, ALONE))).toEqual(calls.map(() => 'committed'));
+      expect(await world.row(parent)).toMatchObject({ pending_calls: 0 });
+    },
+  );
 
   test('of a turn that is in other hands is fenced, and not locked', async () => {
     const turns = await running(2);
@@ -124,44 +127,50 @@ describe('a commit', () => {
     expect(result.lockedTurnIds).toEqual([]);
   });
 
-  test('with results of its own leaves out a turn whose tape is locked, results included', async () => {
-    const turns = await running(2);
-    const [locked, other] = turns as [TestTurn, TestTurn];
-    const calls = (await Promise.all(turns.map((turn) => world.call(turn, 1)))).flat();
-    const commits = await Promise.all(
-      turns.map((turn, n) =>
-        world.commit(turn, { end: 'success', results: [world.result(turn, calls[n] as ToolCallId)] }),
-      ),
-    );
-    await using elsewhere = await begin(world.pool);
-    await TAPE[1](elsewhere, locked);
-    const result = await commitSteps(world.pool, commits, LEAVES_LOCKED);
-    expect(outcomesOf(result)).toEqual(['fenced', 'committed']);
-    expect(result.lockedTurnIds).toEqual([locked.turnId]);
-    expect(await world.row(locked)).toMatchObject({ status: 'running', pending_calls: 1 });
-    expect(await world.row(other)).toMatchObject({ status: 'success', pending_calls: 0 });
-    await elsewhere.query('rollback');
-    expect(outcomesOf(await commitSteps(world.pool, commits, ALONE))).toEqual(['committed', 'committed']);
-  });
+  test.each(LOCKS)(
+    'with results of its own leaves out a turn whose %s is locked, results included',
+    async (_what, lock) => {
+      const turns = await running(2);
+      const [locked, other] = turns as [TestTurn, TestTurn];
+      const calls = (await Promise.all(turns.map((turn) => world.call(turn, 1)))).flat();
+      const commits = await Promise.all(
+        turns.map((turn, n) =>
+          world.commit(turn, { end: 'success', results: [world.result(turn, calls[n] as ToolCallId)] }),
+        ),
+      );
+      await using elsewhere = await begin(world.pool);
+      await lock(elsewhere, locked);
+      const result = await commitSteps(world.pool, commits, LEAVES_LOCKED);
+      expect(outcomesOf(result)).toEqual(['fenced', 'committed']);
+      expect(result.lockedTurnIds).toEqual([locked.turnId]);
+      expect(await world.row(locked)).toMatchObject({ status: 'running', pending_calls: 1 });
+      expect(await world.row(other)).toMatchObject({ status: 'success', pending_calls: 0 });
+      await elsewhere.query('rollback');
+      expect(outcomesOf(await commitSteps(world.pool, commits, ALONE))).toEqual(['committed', 'committed']);
+    },
+  );
 
-  test('that answers a parent whose tape is locked is undone as a whole after a short wait', async () => {
-    const [parent, other] = (await running(2)) as [TestTurn, TestTurn];
-    const [call] = (await world.call(parent, 1)) as [ToolCallId];
-    const child = await world.running({ profile, holder, parent, answers: call });
-    const commits = await Promise.all([
-      world.commit(child, { end: 'success', settles: world.result(parent, call) }),
-      world.commit(other, { end: 'success' }),
-    ]);
-    await using elsewhere = await begin(world.pool);
-    await TAPE[1](elsewhere, parent);
-    const attempt = { ...LEAVES_LOCKED, isPatient: false };
-    const failure = await commitSteps(world.pool, commits, attempt).catch((error: unknown) => error);
-    expect(sqlStateOf(failure)).toBe('55P03');
-    expect(await world.row(other)).toMatchObject({ status: 'running' });
-    expect(outcomesOf(await commitSteps(world.pool, commits.slice(1), ALONE))).toEqual(['committed']);
-    await elsewhere.query('rollback');
-    expect(outcomesOf(await commitSteps(world.pool, commits, ALONE))).toEqual(['committed', 'committed']);
-  });
+  test.each(LOCKS)(
+    'that answers a parent whose %s is locked is undone as a whole after a short wait',
+    async (_what, lock) => {
+      const [parent, other] = (await running(2)) as [TestTurn, TestTurn];
+      const [call] = (await world.call(parent, 1)) as [ToolCallId];
+      const child = await world.running({ profile, holder, parent, answers: call });
+      const commits = await Promise.all([
+        world.commit(child, { end: 'success', settles: world.result(parent, call) }),
+        world.commit(other, { end: 'success' }),
+      ]);
+      await using elsewhere = await begin(world.pool);
+      await lock(elsewhere, parent);
+      const attempt = { ...LEAVES_LOCKED, isPatient: false };
+      const failure = await commitSteps(world.pool, commits, attempt).catch((error: unknown) => error);
+      expect(sqlStateOf(failure)).toBe('55P03');
+      expect(await world.row(other)).toMatchObject({ status: 'running' });
+      expect(outcomesOf(await commitSteps(world.pool, commits.slice(1), ALONE))).toEqual(['committed']);
+      await elsewhere.query('rollback');
+      expect(outcomesOf(await commitSteps(world.pool, commits, ALONE))).toEqual(['committed', 'committed']);
+    },
+  );
 });
 
 describe('the results of steps', () => {
@@ -188,16 +197,19 @@ describe('the results of steps', () => {
     expect((await finishSteps(world.pool, steps.slice(0, 1), ALONE)).size).toBe(1);
   });
 
-  test('that are recorded by two statements are undone as a whole after a short wait for one tape', async () => {
-    const turns = await running(2);
-    const steps = await Promise.all(turns.map(answered));
-    await using elsewhere = await begin(world.pool);
-    await TAPE[1](elsewhere, turns[0] as TestTurn);
-    const attempt = { ...LEAVES_LOCKED, isPatient: false };
-    const failure = await advanceTurns(world.pool, steps, attempt).catch((error: unknown) => error);
-    expect(sqlStateOf(failure)).toBe('55P03');
-    expect(await world.row(turns[1] as TestTurn)).toMatchObject({ pending_calls: 2 });
-    const { outcomes } = await advanceTurns(world.pool, steps.slice(1), ALONE);
-    expect(outcomes).toMatchObject([{ outcome: 'open' }]);
-  });
+  test.each(LOCKS)(
+    'that are recorded by two statements are undone as a whole after a short wait for one %s',
+    async (_what, lock) => {
+      const turns = await running(2);
+      const steps = await Promise.all(turns.map(answered));
+      await using elsewhere = await begin(world.pool);
+      await lock(elsewhere, turns[0] as TestTurn);
+      const attempt = { ...LEAVES_LOCKED, isPatient: false };
+      const failure = await advanceTurns(world.pool, steps, attempt).catch((error: unknown) => error);
+      expect(sqlStateOf(failure)).toBe('55P03');
+      expect(await world.row(turns[1] as TestTurn)).toMatchObject({ pending_calls: 2 });
+      const { outcomes } = await advanceTurns(world.pool, steps.slice(1), ALONE);
+      expect(outcomes).toMatchObject([{ outcome: 'open' }]);
+    },
+  );
 });

@@ -9,9 +9,9 @@ import {
   type ProfileId,
   type ProjectId,
   type RunId,
+  spellingsOf,
   type TurnId,
   type TurnStatus,
-  toName,
   tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -107,8 +107,8 @@ const AGENT_KEYS = 'agent:';
 // was not asked for finds nothing at once.
 const openingsText = (hasParents: boolean): string => `
   select r.n::int as n, o.*
-  from rows from (json_to_recordset($1) as (project text, project_id uuid, source_id uuid, source_name text, parent_turn_id uuid, keys text[], own_keys text[], profile_names text[]))
-    with ordinality as r(project, project_id, source_id, source_name, parent_turn_id, keys, own_keys, profile_names, n)
+  from rows from (json_to_recordset($1) as (project text, project_id uuid, source_id uuid, source_names text[], parent_turn_id uuid, keys text[], own_keys text[], profile_names text[]))
+    with ordinality as r(project, project_id, source_id, source_names, parent_turn_id, keys, own_keys, profile_names, n)
   cross join lateral (
     with recursive p as (
       select * from boxcar.projects where id = r.project_id or name = r.project order by (id = r.project_id) desc nulls last limit 1
@@ -116,7 +116,7 @@ const openingsText = (hasParents: boolean): string => `
     source as (
       select a.id, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
       from p join boxcar.agents a on a.project_id = p.id
-        and a.id = coalesce(r.source_id, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = r.source_name), case when r.source_name is null then p.operator_agent_id end)
+        and a.id = coalesce(r.source_id, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = any (r.source_names) order by array_position(r.source_names, n.name) limit 1), case when r.source_names is null then p.operator_agent_id end)
       left join boxcar.profiles f on f.id = a.profile_id
       left join boxcar.cards c on c.id = f.card_id
     )${hasParents ? PARENT_PARTS : ''}
@@ -198,7 +198,7 @@ function groupByCaller(requests: readonly OpeningRequest[]): {
       project: request.project,
       project_id: tryParseId<'project'>(request.project) ?? null,
       source_id: request.sourceAgentId ?? null,
-      source_name: request.sourceAgentName === undefined ? null : toName(request.sourceAgentName),
+      source_names: request.sourceAgentName === undefined ? null : spellingsOf(request.sourceAgentName),
       parent_turn_id: request.parentTurnId ?? null,
       profile_names: request.profileNames,
     };
@@ -331,14 +331,30 @@ const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
 const FIND_PROFILES = statement(`
   select ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
 
-/** The current versions of profiles by their exact names. */
+/** Of what is stored by name, what each given name means, whatever its spelling. */
+export function byGivenName<T>(
+  names: readonly string[],
+  stored: ReadonlyMap<string, T>,
+): ReadonlyMap<string, T> {
+  return new Map(
+    names.flatMap((name) => {
+      const found = spellingsOf(name)
+        .map((spelling) => stored.get(spelling))
+        .find((value) => value !== undefined);
+      return found === undefined ? [] : [[name, found] as const];
+    }),
+  );
+}
+
+/** The current versions of profiles by their names. */
 export async function findProfiles(
   db: Queryable,
   projectId: ProjectId,
   names: readonly string[],
 ): Promise<ReadonlyMap<string, ProfileRow>> {
-  const rows = await run<ProfileDbRow>(db, FIND_PROFILES, [projectId, names]);
-  return new Map(rows.map((row) => [row.name, toProfileRow(row)]));
+  const rows = await run<ProfileDbRow>(db, FIND_PROFILES, [projectId, names.flatMap(spellingsOf)]);
+  const stored = new Map(rows.map((row) => [row.name, toProfileRow(row)]));
+  return byGivenName(names, stored);
 }
 
 const FIND_VERSION = statement(`
@@ -356,9 +372,9 @@ export async function findProfileVersion(
 
 const FIND_ACTOR = statement(`
   select p.id as project_id, p.operator_agent_id, a.id as agent_id
-  from boxcar.projects p left join boxcar.agents a on a.project_id = p.id and (a.id = $3 or a.name = $4)
+  from boxcar.projects p left join boxcar.agents a on a.project_id = p.id and (a.id = $3 or a.name = any ($4::text[]))
   where p.id = $1 or p.name = $2
-  order by (p.id = $1) desc, (a.id = $3) desc limit 1`);
+  order by (p.id = $1) desc, (a.id = $3) desc, array_position($4::text[], a.name) limit 1`);
 
 /** A project and one of its agents, each by id or name; undefined = no such project, `agentId` null = no such agent. */
 export async function findActor(
@@ -376,7 +392,7 @@ export async function findActor(
   const [row] = await run<{ project_id: ProjectId; operator_agent_id: AgentId; agent_id: AgentId | null }>(
     db,
     FIND_ACTOR,
-    [ref.projectId ?? null, ref.project, ref.agentId ?? null, toName(ref.agent)],
+    [ref.projectId ?? null, ref.project, ref.agentId ?? null, spellingsOf(ref.agent)],
   );
   return row === undefined
     ? undefined
@@ -429,8 +445,8 @@ const toAgentRow = (row: AgentDbRow): AgentRow => ({
 const FIND_AGENT = statement(`
   select ${agentColumns('$4')}
   from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
-  where a.project_id = $1 and (a.id = $2 or a.name = $3)
-  order by (a.id = $2) desc limit 1`);
+  where a.project_id = $1 and (a.id = $2 or a.name = any ($3::text[]))
+  order by (a.id = $2) desc, array_position($3::text[], a.name) limit 1`);
 
 /** An agent by id or name, with its profile; the operator is none. */
 export async function findAgent(
@@ -438,7 +454,12 @@ export async function findAgent(
   { projectId, actorId }: LoadBoxesOptions,
   ref: { readonly id: AgentId | undefined; readonly name: string },
 ): Promise<AgentRow | undefined> {
-  const [row] = await run<AgentDbRow>(db, FIND_AGENT, [projectId, ref.id ?? null, ref.name, actorId]);
+  const [row] = await run<AgentDbRow>(db, FIND_AGENT, [
+    projectId,
+    ref.id ?? null,
+    spellingsOf(ref.name),
+    actorId,
+  ]);
   return row && toAgentRow(row);
 }
 
@@ -485,7 +506,9 @@ export async function findAgents(
   { projectId, actorId }: LoadBoxesOptions,
   refs: { readonly ids: readonly AgentId[]; readonly names: readonly string[] },
 ): Promise<readonly AgentRow[]> {
-  return (await run<AgentDbRow>(db, FIND_AGENTS, [projectId, refs.ids, refs.names, actorId])).map(toAgentRow);
+  return (
+    await run<AgentDbRow>(db, FIND_AGENTS, [projectId, refs.ids, refs.names.flatMap(spellingsOf), actorId])
+  ).map(toAgentRow);
 }
 
 const INSERT_PROFILE = statement(`

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { type TestDatabase, tcpProxy, testDatabase } from '@boxcar/testkit';
 import pg from 'pg';
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
-import { checkSchemaVersion, loadMigrations, migrate } from './migrate.js';
+import { checkSchemaVersion, loadMigrations, type MigrateOptions, migrate } from './migrate.js';
 
 let migrationsDir: string;
 let database: TestDatabase;
@@ -23,7 +23,7 @@ function file(name: string, sql: string): void {
   writeFileSync(join(migrationsDir, name), sql);
 }
 
-const run = (options: { lockDeadlineMs?: number; log?: (line: string) => void } = {}) =>
+const run = (options: Pick<MigrateOptions, 'lockDeadlineMs' | 'giveWayMs' | 'log'> = {}) =>
   migrate(database.url, { migrationsDir, ...options });
 
 async function versions(): Promise<unknown[]> {
@@ -188,21 +188,103 @@ describe('migrate', () => {
     },
   );
 
-  it('gives way to a long transaction on the same table instead of blocking those behind it', async () => {
+  const connect = async (): Promise<pg.Client> => {
+    const client = new pg.Client({ connectionString: database.url });
+    await client.connect();
+    return client;
+  };
+  /** When the statement of the migration that waits for a lock has begun; undefined: it waits for none. */
+  const waitsSince = async (): Promise<string | undefined> =>
+    (
+      await database.pool.query<{ since: string }>(
+        "select query_start::text as since from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and application_name = 'boxcar migrate'",
+      )
+    ).rows[0]?.since;
+
+  it.each([
+    ['a reader', 'alter table boxcar.a add m int;', 'select * from boxcar.a', 'select * from boxcar.a'],
+    [
+      'a writer',
+      'create trigger a_t before insert on boxcar.a for each row execute function suppress_redundant_updates_trigger(); drop trigger a_t on boxcar.a;',
+      'insert into boxcar.a values (1)',
+      'insert into boxcar.a values (2)',
+    ],
+  ])(
+    'gives way to %s with a long transaction, so that others on the table wait only shortly',
+    async (_who, sql, long, short) => {
+      file('0001_first.sql', 'create table boxcar.a (n int);');
+      await run();
+      file('0002_second.sql', sql);
+      const [first, other] = [await connect(), await connect()];
+      await first.query('begin');
+      await first.query(long);
+      // Much longer than the migration waits, and much shorter than the long transaction.
+      await other.query("set lock_timeout = '1500ms'");
+      const lines: string[] = [];
+      const migrating = run({ log: (line) => lines.push(line) });
+      const tries = new Set<string>();
+      while (tries.size < 4) {
+        const since = await waitsSince();
+        if (since === undefined) continue;
+        tries.add(since);
+        await other.query(short);
+      }
+      const said = expect.stringMatching(/^0002_second\.sql: gives way to other transactions, \d+ s$/);
+      await vi.waitFor(() => expect(lines).toContainEqual(said), 30_000);
+      await first.query('commit');
+      expect(await migrating).toMatchObject({ applied: ['0002_second.sql'] });
+      await Promise.all([first.end(), other.end()]);
+    },
+  );
+
+  it('says why it ends when a transaction does not end in time', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int);');
     await run();
     file('0002_second.sql', 'alter table boxcar.a add m int;');
-    const reader = await database.pool.connect();
-    await reader.query('begin');
-    await reader.query('select * from boxcar.a');
+    const reader = await connect();
+    await reader.query('begin; select * from boxcar.a');
+    const failure = run({ giveWayMs: 300 });
+    await expect(failure).rejects.toMatchObject({ code: 'migration_failed', details: { version: 2 } });
+    await expect(failure).rejects.toThrow(
+      /lock timeout\. Other transactions held what it needs all the time/,
+    );
+    await reader.end();
+    expect(await run()).toMatchObject({ applied: ['0002_second.sql'] });
+  });
+
+  it('goes on when the server has ended it because of a deadlock', async () => {
+    file('0001_first.sql', 'create table boxcar.a (n int); create table boxcar.b (n int);');
+    await run();
+    // Only the migration looks for deadlocks, and late enough that there is one by then.
+    file(
+      '0002_second.sql',
+      "set local lock_timeout = '1min'; set local deadlock_timeout = '2s'; alter table boxcar.a add m int; alter table boxcar.b add m int;",
+    );
+    const other = await connect();
+    await other.query("set deadlock_timeout = '1min'; set lock_timeout = '1min'");
+    await other.query('begin; insert into boxcar.b values (1)');
     const migrating = run();
-    // The migration asks for its lock and gives up after 3 s; a reader behind it is let through by then.
-    await expect(database.pool.query('select * from boxcar.a')).resolves.toMatchObject({ rows: [] });
-    await reader.query('select pg_sleep(3.5)');
-    await database.pool.query('select * from boxcar.a');
-    await reader.query('commit');
-    reader.release();
+    migrating.catch(() => undefined);
+    // It has the first table by then.
+    await vi.waitFor(async () => expect(await waitsSince()).toBeDefined(), { timeout: 10_000, interval: 1 });
+    await other.query('insert into boxcar.a values (1)');
+    await other.query('commit');
     expect(await migrating).toMatchObject({ applied: ['0002_second.sql'] });
+    await other.end();
+  });
+
+  it('waits for another migration as long as that takes, and says what it does', async () => {
+    file('0001_first.sql', 'select 1;');
+    const holder = await connect();
+    await holder.query('select pg_advisory_lock(7205129001)');
+    const lines: string[] = [];
+    const waiting = run({ log: (line) => lines.push(line) });
+    await vi.waitFor(() => expect(lines.length).toBeGreaterThan(1), { timeout: 30_000 });
+    expect(lines[1]).toMatch(
+      /^still waiting .*, \d+ s \(server process \d+: select pg_advisory_lock\(7205129001\)\)$/,
+    );
+    await holder.end();
+    expect(await waiting).toMatchObject({ applied: ['0001_first.sql'] });
   });
 
   it('settings of one file do not reach the next', async () => {

@@ -3,14 +3,16 @@
  *
  * M1. One process migrates at a time, under a session advisory lock that the others poll for: a session waiting inside
  *     `pg_advisory_lock` would hold a snapshot and keep vacuum from its work. The server ends the session of a process that is
- *     stopped, inside or between transactions, so that another process can continue.
+ *     stopped, inside or between transactions, so that another process can continue. What the process itself waits for is bounded (M4).
+ *     So the others wait without a limit of their own: a long index build must not fail a second deploy.
  * M2. Each file runs in a transaction of its own, together with its row in `boxcar.schema_version`. A file that begins with
  *     `-- transaction: none` runs statement by statement instead, and its row is written after the last one. Each of its statements may
  *     be repeated, so a run that was stopped is continued by the next. This is for what takes long on a large table but need not
  *     stop readers and writers: building indexes, validating constraints.
  * M3. A file that was applied never changes: its checksum is compared at every run.
- * M4. A file does not wait for a table lock longer than a few seconds, because everything behind it would wait too; it
- *     gives way and tries again. Statements outside a transaction wait longer, since nobody waits behind them.
+ * M4. A file waits for a lock for `TABLE_LOCK_MS`, because whatever asks after it waits too. Then it gives way for several times as long
+ *     and tries again, for `GIVE_WAY_MS` in all. It does the same as the victim of a deadlock. Statements outside a transaction wait
+ *     for locks without pauses, since nobody waits behind them.
  */
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -26,15 +28,24 @@ import { type Queryable, toDatabaseError } from './db.js';
 /** A number of our own; it only has to be the same in every version of this program. */
 const MIGRATION_LOCK = 7_205_129_001;
 const LOCK_POLL_MS = 100;
-const LOCK_DEADLINE_MS = 120_000;
-const TABLE_LOCK_TIMEOUT_MS = 3_000;
+/** Lines about a wait come after this time, then after twice as long, up to the longest. */
+const FIRST_LINE_MS = 1_000;
+const LONGEST_LINE_MS = 60_000;
+/** A file may need the locks of two tables: together they stay below the 200 ms that others may wait. */
+const TABLE_LOCK_MS = 80;
+/** Between two tries: others have the tables for four to eight times as long as they may have to wait. */
+const PAUSE_MS = 4 * TABLE_LOCK_MS;
 /** How long one statement may take, except the statements of the files. */
 const QUERY_MS = 30_000;
 /** The pauses of a running migration are shorter than a second. */
 const IDLE_SESSION_MS = 8_000;
-const TABLE_LOCK_ATTEMPTS = 20;
-/** A statement outside a transaction waits for all transactions that are older; those of a worker end after 30 s. */
-const OLD_TRANSACTIONS_MS = 300_000;
+/**
+ * How long a file or a step tries to get its locks. A statement outside a transaction waits for all transactions that are older; those of
+ * a worker end after 30 s.
+ */
+const GIVE_WAY_MS = 300_000;
+/** A lock that was not free, a deadlock, a conflict: the same again may succeed. */
+const CONTENDED: ReadonlySet<string | undefined> = new Set(['55P03', '40P01', '40001']);
 /** The server looks whether this process is still there, so that the lock (M1) is free soon after a kill. */
 const CONNECTION_CHECK_MS = 5_000;
 const OLDEST_SERVER = 150_000;
@@ -59,8 +70,10 @@ export interface MigrateOptions {
   readonly log?: (line: string) => void;
   /** Default: the files shipped with this package. */
   readonly migrationsDir?: string;
-  /** How long to wait for another process that is migrating. Default 120,000; at most 30 days. */
+  /** How long to wait for another process that is migrating, at most 30 days. Default: until it has ended. */
   readonly lockDeadlineMs?: number;
+  /** How long a file or a step tries to get its locks while others hold them. Default 300,000. */
+  readonly giveWayMs?: number;
   /** How long the server may take for one statement; statements of the files have no limit. Default 30,000. */
   readonly queryMs?: number;
   /** The server ends the session after it was idle for this time. Default 8,000. */
@@ -95,11 +108,13 @@ export async function migrate(
 ): Promise<MigrateResult> {
   const {
     log = () => {},
-    lockDeadlineMs = LOCK_DEADLINE_MS,
+    lockDeadlineMs,
+    giveWayMs = GIVE_WAY_MS,
     queryMs = QUERY_MS,
     idleSessionMs = IDLE_SESSION_MS,
   } = options;
-  checkDuration(lockDeadlineMs, 'lockDeadlineMs', { allowsZero: true });
+  if (lockDeadlineMs !== undefined) checkDuration(lockDeadlineMs, 'lockDeadlineMs', { allowsZero: true });
+  checkDuration(giveWayMs, 'giveWayMs');
   checkDuration(queryMs, 'queryMs');
   checkDuration(idleSessionMs, 'idleSessionMs');
   const migrations = await loadMigrations(options.migrationsDir);
@@ -115,7 +130,7 @@ export async function migrate(
     await assertServerVersion(client);
     await assertEncoding(client, log);
     await takeLock(client, lockDeadlineMs, log);
-    return await applyMissing(client, migrations, log);
+    return await applyMissing(client, migrations, { log, giveWayMs });
   } catch (error) {
     throw toDatabaseError(error);
   } finally {
@@ -245,28 +260,85 @@ async function assertEncoding(client: pg.Client, log: (line: string) => void): P
   });
 }
 
-async function takeLock(client: pg.Client, deadlineMs: number, log: (line: string) => void): Promise<void> {
-  const deadline = Date.now() + deadlineMs;
+/** Says that something is still waited for: soon, then ever more rarely. */
+function waitTeller(say: (seconds: number) => void | Promise<void>): () => Promise<void> {
+  const startedAt = Date.now();
+  let everyMs = FIRST_LINE_MS;
+  let next = startedAt + everyMs;
+  return async () => {
+    const now = Date.now();
+    if (now < next) return;
+    everyMs = Math.min(2 * everyMs, LONGEST_LINE_MS);
+    next = now + everyMs;
+    await say(Math.round((now - startedAt) / 1000));
+  };
+}
+
+/** What the process that migrates does: its server process and its statement, as far as this role may see it. */
+async function describeHolder(client: pg.Client): Promise<string> {
+  const { rows } = await client.query<{ pid: number; query: string }>(
+    `select a.pid, left(a.query, 80) as query from pg_locks l join pg_stat_activity a using (pid)
+     where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and (l.classid::bigint << 32 | l.objid::bigint) = $1 and a.datname = current_database()`,
+    [MIGRATION_LOCK],
+  );
+  return rows.map(({ pid, query }) => `server process ${pid}: ${query.replace(/\s+/g, ' ')}`).join('; ');
+}
+
+async function takeLock(
+  client: pg.Client,
+  deadlineMs: number | undefined,
+  log: (line: string) => void,
+): Promise<void> {
+  const startedAt = Date.now();
+  const tell = waitTeller(async (seconds) =>
+    log(
+      `still waiting for the process that migrates this database, ${seconds} s (${await describeHolder(client)})`,
+    ),
+  );
   for (let attempt = 0; ; attempt += 1) {
     const { rows } = await client.query<{ taken: boolean }>('select pg_try_advisory_lock($1) as taken', [
       MIGRATION_LOCK,
     ]);
     if (rows[0]?.taken === true) return;
     if (attempt === 0) log('another process is migrating this database; waiting for it');
-    if (Date.now() > deadline) {
+    if (deadlineMs !== undefined && Date.now() - startedAt > deadlineMs) {
       throw new KernelError('migration_failed', {
         message: `Another process has been migrating this database for ${Math.round(deadlineMs / 1000)} s.`,
       });
     }
+    await tell();
     await delay(LOCK_POLL_MS);
+  }
+}
+
+/** How files and steps are applied. */
+interface Applying {
+  readonly log: (line: string) => void;
+  readonly giveWayMs: number;
+}
+
+/** Does `work` again while others hold what it needs (M4). Each time that it fails, it must have left nothing behind, or be repeatable. */
+async function givingWay<T>(name: string, { log, giveWayMs }: Applying, work: () => Promise<T>): Promise<T> {
+  const startedAt = Date.now();
+  const tell = waitTeller((seconds) => log(`${name}: gives way to other transactions, ${seconds} s`));
+  for (;;) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!(error instanceof pg.DatabaseError && CONTENDED.has(error.code))) throw error;
+      if (Date.now() - startedAt > giveWayMs) throw error;
+    }
+    await tell();
+    await delay(PAUSE_MS * (1 + Math.random()));
   }
 }
 
 async function applyMissing(
   client: pg.Client,
   migrations: readonly Migration[],
-  log: (line: string) => void,
+  applying: Applying,
 ): Promise<MigrateResult> {
+  const { log } = applying;
   await client.query(`create schema if not exists boxcar;
     create table if not exists boxcar.schema_version (
       version int primary key check (version > 0),
@@ -299,8 +371,8 @@ async function applyMissing(
   const applied: string[] = [];
   for (const migration of migrations.slice(from)) {
     const startedAt = Date.now();
-    if (migration.steps === undefined) await applyWhole(client, migration);
-    else await applySteps(client, migration, migration.steps, log);
+    if (migration.steps === undefined) await applyWhole(client, migration, applying);
+    else await applySteps(client, migration, { ...applying, steps: migration.steps });
     applied.push(migration.name);
     log(`applied ${migration.name} (${Date.now() - startedAt} ms)`);
   }
@@ -319,16 +391,18 @@ const recordOf = ({ version, name, checksum, minCompatible }: Migration): unknow
 async function applySteps(
   client: pg.Client,
   migration: Migration,
-  steps: readonly string[],
-  log: (line: string) => void,
+  { steps, ...applying }: Applying & { readonly steps: readonly string[] },
 ): Promise<void> {
+  const { log, giveWayMs } = applying;
   try {
-    await client.query(`set statement_timeout = 0; set lock_timeout = ${OLD_TRANSACTIONS_MS}`);
+    await client.query(`set statement_timeout = 0; set lock_timeout = ${Math.ceil(giveWayMs)}`);
     await client.query(`set client_connection_check_interval = ${CONNECTION_CHECK_MS}`);
     for (const [index, step] of steps.entries()) {
       const startedAt = Date.now();
-      await dropInvalid(client, REPEATABLE.exec(step)?.[1]);
-      await client.query(unlimited({ text: step }));
+      await givingWay(migration.name, applying, async () => {
+        await dropInvalid(client, REPEATABLE.exec(step)?.[1]);
+        await client.query(unlimited({ text: step }));
+      });
       log(`${migration.name}: step ${index + 1} of ${steps.length} (${Date.now() - startedAt} ms)`);
     }
     await client.query('reset all');
@@ -349,39 +423,41 @@ async function dropInvalid(client: pg.Client, index: string | undefined): Promis
   if (rows.length > 0) await client.query(unlimited({ text: `drop index concurrently boxcar.${index}` }));
 }
 
-async function applyWhole(client: pg.Client, migration: Migration): Promise<void> {
-  for (let attempt = 1; ; attempt += 1) {
+async function applyWhole(client: pg.Client, migration: Migration, applying: Applying): Promise<void> {
+  const applyOnce = async (): Promise<void> => {
     try {
       await client.query('begin');
-      await client.query(
-        `set local lock_timeout = ${TABLE_LOCK_TIMEOUT_MS}; set local statement_timeout = 0`,
-      );
+      await client.query(`set local lock_timeout = ${TABLE_LOCK_MS}; set local statement_timeout = 0`);
       await client.query(unlimited({ text: migration.sql }));
       await client.query(RECORD, recordOf(migration));
       await client.query('commit');
-      // A file may have set a search path or the like for the session.
-      await client.query('reset all');
-      return;
     } catch (error) {
       await client.query('rollback').catch(() => {});
-      if (error instanceof pg.DatabaseError && error.code === '55P03' && attempt < TABLE_LOCK_ATTEMPTS) {
-        await delay(200 + Math.random() * 300);
-        continue;
-      }
-      throw failure(migration, error);
+      throw error;
     }
+  };
+  try {
+    await givingWay(migration.name, applying, applyOnce);
+    // A file may have set a search path or the like for the session.
+    await client.query('reset all');
+  } catch (error) {
+    throw failure(migration, error);
   }
 }
 
 function failure(migration: Migration, error: unknown): unknown {
+  const isContended = error instanceof pg.DatabaseError && CONTENDED.has(error.code);
   const known = toDatabaseError(error);
-  if (known instanceof KernelError && known.code.startsWith('database_')) return known;
+  if (!isContended && known instanceof KernelError && known.code.startsWith('database_')) return known;
   // Of a step, the position is within that step.
   const isInFile = error instanceof pg.DatabaseError && migration.steps === undefined;
   const position = isInFile ? Number(error.position) : Number.NaN;
   const line = Number.isNaN(position) ? '' : `:${migration.sql.slice(0, position).split('\n').length}`;
+  const next = isContended
+    ? ' Other transactions held what it needs all the time: end them, or try later.'
+    : '';
   return new KernelError('migration_failed', {
-    message: `${migration.name}${line}: ${error instanceof Error ? error.message : String(error)}.`,
+    message: `${migration.name}${line}: ${error instanceof Error ? error.message : String(error)}.${next}`,
     details: { version: migration.version },
     cause: error,
   });

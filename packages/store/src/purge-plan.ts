@@ -1,7 +1,7 @@
 /**
  * What a purge looks at: the finished runs that are old enough, what they left behind, and who refers to it. Read in one
  * transaction into temporary tables, by a constant number of statements. Each reads the other tables by key: what a page costs depends
- * on what its runs left behind, and not on what there is.
+ * on what its runs left behind, on the runs of the same agents, and not on what else there is.
  */
 import { decidePurge, ENTRY_KINDS, type KeptRun, type PurgeReference } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -19,6 +19,8 @@ export interface PurgeScope {
   readonly ids?: readonly string[];
   /** Those after this one, in the order of ids. */
   readonly after?: string | undefined;
+  /** These have been decided. */
+  readonly without?: readonly string[];
   readonly limit: number;
 }
 
@@ -33,9 +35,11 @@ export interface PurgePlan {
   /** Groups of runs that go together. */
   readonly groups: readonly (readonly PurgeableRun[])[];
   readonly kept: readonly KeptRun[];
-  /** The last one that was looked at; undefined when there was none. */
+  /** The last one of the page; undefined when there was none. */
   readonly last: string | undefined;
   readonly count: number;
+  /** Runs after the page that were looked at with those of the same agents. */
+  readonly ahead: readonly string[];
 }
 
 // A plan for any values would read all runs to find those of a list.
@@ -50,29 +54,53 @@ const TABLES = `
   create temp table purge_cards (id uuid primary key, run_id uuid, is_on_tape boolean) on commit drop;
   create temp table purge_refs (from_run uuid, to_run uuid, cause text, holder uuid) on commit drop`;
 
+/** SQL of whether a run `r` has ended, all of it before `$1`. */
+const isOver = (r: string): string => `(${r}.created_at < $1
+    and not exists (select from boxcar.turns t where t.run_id = ${r}.id and (t.ended_at is null or t.ended_at >= $1)))`;
+
 const RUNS = `
   insert into purge_runs select r.id from boxcar.runs r
-  where r.created_at < $1 and ($2::uuid is null or r.project_id = $2) and ($3::uuid[] is null or r.id = any ($3)) and ($4::uuid is null or r.id > $4)
-    and not exists (select from boxcar.turns t where t.run_id = r.id and (t.ended_at is null or t.ended_at >= $1))
-  order by r.id limit $5`;
+  where ($2::uuid is null or r.project_id = $2) and ($3::uuid[] is null or r.id = any ($3)) and ($4::uuid is null or r.id > $4)
+    and r.id <> all ($5::uuid[]) and ${isOver('r')}
+  order by r.id limit $6`;
+
+/** A page of runs is looked at with so many times its runs, of the same agents. */
+const PAGES_OF_AGENTS = 10;
+/**
+ * Runs of the same agents go together or not at all, so they are looked at together, whatever page they are on. Each run and each agent
+ * is visited once, until there are `$3` runs.
+ */
+const OF_SAME_AGENTS = `
+  insert into purge_runs
+  with recursive near as (
+    select r.id as run_id, null::uuid as agent_id from purge_runs r
+    union
+    select x.run_id, x.agent_id from near n cross join lateral (
+      select null::uuid as run_id, t.agent_id from boxcar.turns t where t.run_id = n.run_id
+      union all
+      select t.run_id, null from boxcar.turns t where t.agent_id = n.agent_id) x
+  )
+  select r.id from (select n.run_id from near n where n.run_id is not null limit $3) n join boxcar.runs r on r.id = n.run_id
+  where ($4::uuid is null or r.id > $4) and r.id <> all ($2::uuid[]) and ${isOver('r')} on conflict do nothing`;
 
 /**
  * Tapes that nobody writes to: archived incarnations, discarded forks, imported tapes. Those that are the tape of an agent now are not
- * among them.
+ * among them, nor is what a fork began as that is open, or merged: a merge that is repeated gives the same receipt.
  */
 const LEFT_TAPES = `
   insert into purge_boxes
   select b.id, b.id from (
     select * from boxcar.boxes l where (l.archived_at is not null or l.fork_status = 'discarded') and (l.archived_at < $1
       or (l.fork_status = 'discarded' and not exists (select from boxcar.forks f where f.id = l.id and f.ended_at >= $1)))
+      and not exists (select from boxcar.forks f where f.id = l.id and f.status <> 'discarded')
     union all
-    select * from boxcar.boxes n where n.tape_name is not null and n.archived_at is null and n.created_at < $1
-      and (select e.meta ? 'imported' from boxcar.tape_entries e where e.box_id = n.id order by e.position limit 1)
+    select n.* from boxcar.tape_entries e join boxcar.boxes n on n.id = e.box_id
+    where e.position = 1 and e.meta ? 'imported' and n.tape_name is not null and n.archived_at is null and n.created_at < $1
   ) b
   where b.kind = 'tape' and ($2::uuid is null or b.project_id = $2) and ($3::uuid[] is null or b.id = any ($3)) and ($4::uuid is null or b.id > $4)
-    and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id)
-  order by b.id limit $5`;
-/** Turns that have written to them keep them. */
+    and b.id <> all ($5::uuid[]) and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id)
+  order by b.id limit $6`;
+/** The turns whose own tapes they are keep them. What a turn has noted elsewhere may go before it. */
 const WRITERS = `
   insert into purge_refs select null, b.run_id, 'turn', t.id from purge_boxes b cross join lateral (
     select o.id from boxcar.tape_entries e join boxcar.turns o on o.id = e.turn_id and o.output_box_id = b.id where e.box_id = b.id and e.turn_id is not null limit 1) t`;
@@ -120,16 +148,19 @@ const KINDS = `'{${ENTRY_KINDS.join(',')}}'::text[]`;
 
 /**
  * SQL of the tapes among `ids` that have changed since `cut`, as id and cause. Imported entries may say that they are older than
- * their import: their cards do not. A tape that a reset has made begins with entries of the moment of the reset.
+ * their import: their cards do not, nor does the mark of an imported event. A tape that a reset has made begins with entries of the
+ * moment of the reset.
  */
 export const youngTapes = (ids: string, cut: string): string => `
   select x.id, y.cause from (${ids}) p join boxcar.boxes x on x.id = p.id and x.kind = 'tape' cross join lateral (
     select 'entry' as cause where exists (select from boxcar.tape_entries e
         where e.box_id = x.id and e.kind = any (${KINDS}) and e.created_at >= ${cut} and (x.previous_box_id is null or e.created_at <> x.created_at))
-      or (select c.created_at from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id
-        where e.box_id = x.id and e.card_id is not null and (x.previous_box_id is null or c.created_at <> x.created_at) order by e.position desc limit 1) >= ${cut}
+      or (select coalesce(c.created_at, (e.meta->'imported'->>'at')::timestamptz) from boxcar.tape_entries e left join boxcar.cards c on c.id = e.card_id
+        where e.box_id = x.id and (e.card_id is not null or e.meta->'imported' ? 'at') and (x.previous_box_id is null or c.created_at is distinct from x.created_at)
+        order by e.position desc limit 1) >= ${cut}
     union all select 'reset' where x.archived_at >= ${cut} or (x.previous_box_id is not null and x.created_at >= ${cut})
     union all select 'open_fork' where exists (select from boxcar.forks f where f.parent_box_id = x.id and f.status = 'open' and f.created_at >= ${cut})
+    union all select 'open_fork' where x.fork_status = 'open' and x.created_at >= ${cut}
   ) y`;
 
 /** Tapes that are too young: as if something that stays referred to them. */
@@ -151,15 +182,25 @@ const REFERENCES = [
     from purge_boxes b cross join lateral (select o.agent_id, o.expires_at from boxcar.grants o where o.box_id = b.id offset 0) g left join purge_agents a on a.id = g.agent_id
     where a.run_id is distinct from b.run_id and (g.expires_at is null or g.expires_at > now())
       and not exists (select from boxcar.projects p where p.operator_agent_id = g.agent_id)`,
-  // Turns of one agent share its tape: neither run goes without the other.
-  `insert into purge_refs
-    select r.id, a.run_id, 'agent', t.run_id
-    from purge_agents a cross join lateral (select o.run_id from boxcar.turns o where o.agent_id = a.id offset 0) t left join purge_runs r on r.id = t.run_id where t.run_id <> a.run_id
-    union select a.run_id, t.run_id, 'agent', a.run_id from purge_turns t join purge_agents a on a.id = t.agent_id where t.run_id <> a.run_id`,
   `insert into purge_refs select distinct f.run_id, a.run_id, 'owner', x.id
     from purge_agents a cross join lateral (
         select o.id from boxcar.agents o where o.owner_agent_id = a.id union all select o.id from boxcar.agents o where o.derived_from = a.id) x
       left join purge_agents f on f.id = x.id where f.run_id is distinct from a.run_id`,
+  // A box that an agent has made, and that goes with another run.
+  `insert into purge_refs select distinct b.run_id, a.run_id, 'maker', b.id
+    from purge_agents a cross join lateral (select o.id from boxcar.boxes o where o.maker_agent_id = a.id offset 0) x join purge_boxes b on b.id = x.id
+    where b.run_id <> a.run_id`,
+  // Forks of an earlier incarnation, and its agent or name, are found through those between.
+  `insert into purge_refs select f.run_id, b.run_id, 'incarnation', p.id
+    from purge_boxes b cross join lateral (select o.previous_box_id from boxcar.boxes o where o.id = b.id and o.previous_box_id is not null offset 0) x
+      cross join lateral (select o.id from boxcar.boxes o where o.id = x.previous_box_id offset 0) p left join purge_boxes f on f.id = p.id
+    where f.run_id is distinct from b.run_id`,
+  // The row of a session has the id of the tape that it began with: it lives while its agent does, or, imported, a tape of its name.
+  `insert into purge_refs select coalesce(r.run_id, f.run_id), b.run_id, 'session', coalesce(a.id, n.id)
+    from purge_boxes b cross join lateral (select * from boxcar.sessions o where o.id = b.id offset 0) s
+      left join boxcar.agents a on a.id = s.agent_id left join purge_agents r on r.id = a.id
+      left join boxcar.boxes n on s.agent_id is null and n.project_id = s.project_id and n.tape_name = s.name and n.archived_at is null left join purge_boxes f on f.id = n.id
+    where coalesce(a.id, n.id) is not null and coalesce(r.run_id, f.run_id) is distinct from b.run_id`,
   // The context box of a turn is owned by its agent.
   `insert into purge_refs select p.run_id, b.run_id, 'context', t.id
     from purge_boxes b join boxcar.boxes x on x.id = b.id and x.kind = 'context'
@@ -183,6 +224,14 @@ const REFERENCES = [
     where f.run_id is distinct from c.run_id and (c.is_on_tape or f.run_id is not null)`,
 ];
 
+/** Turns of one agent share its tape: neither run goes without the other. Of those that could go, too many were found to look at. */
+const AGENTS = `
+  insert into purge_refs
+    select r.id, a.run_id, case when r.id is null and ${isOver('x')} then 'many_runs' else 'agent' end, t.run_id
+    from purge_agents a cross join lateral (select o.run_id from boxcar.turns o where o.agent_id = a.id offset 0) t left join purge_runs r on r.id = t.run_id
+      left join boxcar.runs x on x.id = t.run_id and r.id is null where t.run_id <> a.run_id
+    union select a.run_id, t.run_id, 'agent', a.run_id from purge_turns t join purge_agents a on a.id = t.agent_id where t.run_id <> a.run_id`;
+
 const FOUND: Readonly<Record<PurgeKind, string>> = {
   runs: `
     select r.id as run_id, array(select a.id from purge_agents a where a.run_id = r.id order by a.id) as agent_ids,
@@ -190,6 +239,11 @@ const FOUND: Readonly<Record<PurgeKind, string>> = {
     from purge_runs r order by r.id`,
   tapes:
     "select b.id as run_id, '{}'::uuid[] as agent_ids, array[b.id] as box_ids from purge_boxes b order by b.id",
+};
+
+const LAST: Readonly<Record<PurgeKind, string>> = {
+  runs: 'select id from purge_runs order by id desc limit 1',
+  tapes: 'select id from purge_boxes order by id desc limit 1',
 };
 
 // Not prepared: the tables are new each time.
@@ -200,11 +254,18 @@ const select = async <R extends pg.QueryResultRow>(tx: Tx, text: string): Promis
 export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> {
   return transaction(pool, async (tx) => {
     await tx.query({ text: `${SETTINGS}; ${TABLES}` });
-    const { kind, before, projectId, ids, after, limit } = scope;
-    const values = [before, projectId, ids ?? null, after ?? null, limit];
-    await tx.query({ text: kind === 'runs' ? RUNS : LEFT_TAPES, values });
+    const { kind, before, projectId, ids, after, limit, without = [] } = scope;
+    const values = [before, projectId, ids ?? null, after ?? null, without, limit];
+    const page = await tx.query({ text: kind === 'runs' ? RUNS : LEFT_TAPES, values });
+    const [end] = await select<{ id: string }>(tx, LAST[kind]);
+    if (kind === 'runs' && ids === undefined)
+      await tx.query({
+        text: OF_SAME_AGENTS,
+        values: [before, without, limit * PAGES_OF_AGENTS, after ?? null],
+      });
     const left = kind === 'runs' ? LEFT_BEHIND : [WRITERS];
     for (const text of [...left, ...CARDS, ...REFERENCES]) await tx.query({ text });
+    await tx.query({ text: AGENTS, values: [before] });
     await tx.query({ text: YOUNG, values: [before] });
     const found = await select<PurgeableRun>(tx, FOUND[kind]);
     const references = await select<PurgeReference & pg.QueryResultRow>(
@@ -219,8 +280,9 @@ export function planPurge(pool: pg.Pool, scope: PurgeScope): Promise<PurgePlan> 
     return {
       groups: groups.map((group) => group.flatMap((id) => runs.get(id) ?? [])),
       kept,
-      last: found.at(-1)?.run_id,
-      count: found.length,
+      last: end?.id,
+      count: page.rowCount ?? 0,
+      ahead: found.flatMap(({ run_id }) => (end !== undefined && run_id > end.id ? [run_id] : [])),
     };
   });
 }

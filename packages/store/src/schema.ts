@@ -111,6 +111,8 @@ const unsealed = boxcar.table('unsealed', {
 const purging = boxcar.table('purging', {
   boxId: uuid('box_id').$type<BoxId>().primaryKey(),
   until: time('until').notNull(),
+  /** The purge that has set the mark last. */
+  purgeId: uuid('purge_id'),
 });
 
 const boxes = boxcar.table('boxes', {

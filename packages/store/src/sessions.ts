@@ -1,5 +1,12 @@
 /** Sessions: forks of a tape with an agent of their own, who reads on from an anchor of it, and their lineage. */
-import type { AgentId, BoxId, NewCard, ProfileId, ProjectId } from '@boxcar/kernel';
+import {
+  type AgentId,
+  type BoxId,
+  type NewCard,
+  type ProfileId,
+  type ProjectId,
+  spellingsOf,
+} from '@boxcar/kernel';
 import type pg from 'pg';
 import { takeAgentName } from './agents.js';
 import { type Queryable, run, statement, type Tx, transaction } from './db.js';
@@ -159,12 +166,14 @@ const SESSION = `s.name, s.agent_id as "agentId", coalesce(a.tape_box_id,
   s.from_anchor as "fromAnchor", s.status, s.notifies, s.created_at as "createdAt"
   from boxcar.sessions s left join boxcar.agents a on a.id = s.agent_id`;
 
-const BY_NAME = statement(`select ${SESSION} where s.project_id = $1 and s.name = $2`);
+const BY_NAME = statement(
+  `select ${SESSION} where s.project_id = $1 and s.name = any ($2::text[]) order by array_position($2::text[], s.name) limit 1`,
+);
 const LIST = statement(
   `select ${SESSION} where s.project_id = $1 and ($2::text is null or s.status = $2) order by s.created_at, s.id limit $3`,
 );
 const CHILDREN = statement(
-  `select ${SESSION} where s.project_id = $1 and s.parent_session_id = $2 order by s.created_at, s.id limit $3`,
+  `select ${SESSION} where s.project_id = $1 and s.parent_session_id = any ($2::text[]) order by s.created_at, s.id limit $3`,
 );
 const LINEAGE = statement(`
   with recursive self as (select b.project_id, ${lastingNameOf('b')} as name from boxcar.boxes b where b.id = $1),
@@ -210,7 +219,7 @@ export async function findSession(
   projectId: ProjectId,
   name: string,
 ): Promise<Session | undefined> {
-  const [row] = await run<Session & pg.QueryResultRow>(db, BY_NAME, [projectId, name]);
+  const [row] = await run<Session & pg.QueryResultRow>(db, BY_NAME, [projectId, spellingsOf(name)]);
   return row;
 }
 
@@ -226,7 +235,7 @@ export const listChildSessions = (
   db: Queryable,
   of: { readonly projectId: ProjectId; readonly parentSessionId: string; readonly limit: number },
 ): Promise<readonly Session[]> =>
-  run<Session & pg.QueryResultRow>(db, CHILDREN, [of.projectId, of.parentSessionId, of.limit]);
+  run<Session & pg.QueryResultRow>(db, CHILDREN, [of.projectId, spellingsOf(of.parentSessionId), of.limit]);
 
 /** The session whose tape this is, with all it comes from and all that were forked from it, the oldest first. */
 export const listLineage = (db: Queryable, boxId: BoxId): Promise<readonly Session[]> =>

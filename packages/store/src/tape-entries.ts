@@ -14,6 +14,7 @@ import {
   type JsonObject,
   type JsonValue,
   type StoredEntry,
+  spellingsOf,
   type TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -339,14 +340,14 @@ const anchorText = (edge: 'first' | 'latest'): string => {
     from: '$3::int',
     to: '$4::int',
     // The kind as it stands in the index: a plan for any kind could not use it.
-    where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended($2, 0) and o.anchor_name = $2 and ($5::uuid is null or ${readsEntry('o', '$1', '$5')})`,
+    where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended(s.name, 0) and o.anchor_name = s.name and ($5::uuid is null or ${readsEntry('o', '$1', '$5')})`,
   };
-  return `select e.position from boxcar.boxes b cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
+  return `select e.position from boxcar.boxes b cross join unnest($2::text[]) as s(name) cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
     where b.id = $1 and b.kind = 'tape' order by e.${order} limit 1`;
 };
 const ANCHOR = { first: statement(anchorText('first')), latest: statement(anchorText('latest')) } as const;
 
-/** The position of the first or latest anchor of a name in a range; undefined when there is none. */
+/** The position of the first or latest anchor of a name in a range, whatever its spelling; undefined when there is none. */
 export async function findAnchor(
   db: Queryable,
   boxId: BoxId,
@@ -356,7 +357,7 @@ export async function findAnchor(
   const { from, to, edge } = range;
   const [row] = await run<{ position: number }>(db, ANCHOR[edge], [
     boxId,
-    name,
+    spellingsOf(name),
     from,
     to,
     range.within?.agentId ?? null,

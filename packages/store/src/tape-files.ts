@@ -118,11 +118,12 @@ export async function endImport(
 const OPEN_STAGE = statement(`
   create temporary table boxcar_import (file int, n int, kind text, card_id uuid, tokens int, payload json, anchor_name text, author_id text, meta jsonb,
     created_at timestamptz, primary key (file, n)) on commit drop`);
+// An entry without a card says itself when it was imported; a card has its own date.
 const STAGE = statement(`
   with x as materialized (select * from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS}) where $2::int + x.n > $4::int),
   cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where x.is_new)
-  insert into pg_temp.boxcar_import select $1::int, $2::int + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.entry_author, x.entry_meta,
-    coalesce(x.entry_date, now()) from x`);
+  insert into pg_temp.boxcar_import select $1::int, $2::int + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.entry_author,
+    case when x.id is null and x.entry_date is not null then jsonb_set(x.entry_meta, '{imported,at}', to_jsonb(now())) else x.entry_meta end, coalesce(x.entry_date, now()) from x`);
 /** Like `appendText` in tapes.ts, with entries $5 + 1 to $6 of file $4; run it after the tape is locked. */
 const APPEND_STAGED = statement(`
   with tape as materialized (

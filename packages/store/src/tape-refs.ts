@@ -1,10 +1,21 @@
 /** Places on tapes: found by reference, read up to a frozen head, handed over. Rule: docs/tape.md, "References". */
-import { type AgentId, type BoxId, type ProjectId, toName } from '@boxcar/kernel';
+import { type AgentId, type BoxId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import type { BoxGrant, LoadBoxesOptions, SnapshotEntry } from './boxes.js';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { ACCESS, grantOf } from './rights.js';
 import { entriesOf, lastAnchorOf, viewStartAt } from './tape-line.js';
+
+// The last anchor of a name in any of its spellings, $6: of each by the index of names.
+const lastNamed = (): string => {
+  const lastOf = (name: string): string =>
+    lastAnchorOf(
+      'b',
+      'least($7, b.last_readable)',
+      `hashtextextended(o.anchor_name, 0) = hashtextextended(${name}, 0) and o.anchor_name = ${name} and o.position <@ b.readable`,
+    );
+  return `greatest(${[1, 2, 3].map((n) => lastOf(`($6::text[])[${n}]`)).join(', ')})`;
+};
 
 // By id a tape in any incarnation, or the one of an agent; by name the living one.
 const FIND_PLACE = statement(`
@@ -12,8 +23,10 @@ const FIND_PLACE = statement(`
     select coalesce(
       (select b.id from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape'),
       (select a.tape_box_id from boxcar.agents a where a.id = $1 and a.project_id = $2),
-      (select b.id from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4 and b.archived_at is null),
-      (select a.tape_box_id from boxcar.agents a where a.project_id = $2 and a.name = $4)) as id
+      (select x.id from unnest($4::text[]) with ordinality as s(name, n)
+        cross join lateral (select b.id from boxcar.boxes b where b.project_id = $2 and b.tape_name = s.name and b.archived_at is null) x order by s.n limit 1),
+      (select x.tape_box_id from unnest($4::text[]) with ordinality as s(name, n)
+        cross join lateral (select a.tape_box_id from boxcar.agents a where a.project_id = $2 and a.name = s.name) x order by s.n limit 1)) as id
   ),
   tape as materialized (
     select b.*, p.name as workspace, p.operator_agent_id, ${ACCESS}, ${grantOf('append')} as append_grant,
@@ -24,13 +37,13 @@ const FIND_PLACE = statement(`
     select t.*, least(t.head_position, upper(t.readable) - 1) as last_readable from tape t
   ),
   placed as (
-    select b.*, case when $5::int is not null then $5 when $6::text is null then least($7, b.last_readable)
-      else ${lastAnchorOf('b', 'least($7, b.last_readable)', 'hashtextextended(o.anchor_name, 0) = hashtextextended($6, 0) and o.anchor_name = $6 and o.position <@ b.readable')} end as position
+    select b.*, case when $5::int is not null then $5 when $6::text[] is null then least($7, b.last_readable)
+      else ${lastNamed()} end as position
     from bounded b
   ),
   -- an imported tape may be without any anchor
   begun as (
-    select b.*, nullif(case when $6::text is null and b.position >= b.last_anchor_position then coalesce(b.view_anchor_position, b.last_anchor_position)
+    select b.*, nullif(case when $6::text[] is null and b.position >= b.last_anchor_position then coalesce(b.view_anchor_position, b.last_anchor_position)
       else ${lastAnchorOf('b', 'b.position')} end, 0) as start_position
     from placed b
   )
@@ -90,9 +103,9 @@ export async function findTapePlace(
     tape.id ?? null,
     projectId,
     actorId,
-    toName(tape.name),
+    spellingsOf(tape.name),
     position ?? null,
-    anchor === undefined ? null : toName(anchor),
+    anchor === undefined ? null : spellingsOf(anchor),
     head ?? null,
   ]);
   return place;

@@ -1,14 +1,15 @@
 /** Tapes as rows: found by name, agent or box, made with their bootstrap, and appended to. Source: docs/tape.md. */
-import type {
-  AgentId,
-  BoxId,
-  CardId,
-  EntryKind,
-  JsonObject,
-  JsonValue,
-  NewCard,
-  ProjectId,
-  TurnId,
+import {
+  type AgentId,
+  type BoxId,
+  type CardId,
+  type EntryKind,
+  type JsonObject,
+  type JsonValue,
+  type NewCard,
+  type ProjectId,
+  spellingsOf,
+  type TurnId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import type { BoxGrant } from './boxes.js';
@@ -20,7 +21,8 @@ import { grantOf, HELD, OWNS, READS } from './rights.js';
 export type TapeAddress =
   | { readonly kind: 'box'; readonly boxId: BoxId }
   | { readonly kind: 'agent'; readonly agentId: AgentId }
-  | { readonly kind: 'name'; readonly name: string };
+  /** `given`: the name as it was written, when that is not NFC. An older build may have stored it so. */
+  | { readonly kind: 'name'; readonly name: string; readonly given?: string };
 
 /** Who asks, in which project. */
 export interface TapeActor {
@@ -64,7 +66,9 @@ const FIND = {
   agent: statement(
     `${TAPE} b.id = (select a.tape_box_id from boxcar.agents a where a.id = $1 and a.project_id = $2)`,
   ),
-  name: statement(`${TAPE} b.tape_name = $1 and b.archived_at is null`),
+  name: statement(
+    `${TAPE} b.tape_name = any ($1::text[]) and b.archived_at is null order by array_position($1::text[], b.tape_name) limit 1`,
+  ),
 } as const;
 
 interface TapeDbRow extends pg.QueryResultRow {
@@ -85,15 +89,18 @@ interface TapeDbRow extends pg.QueryResultRow {
   reads: TapeRow['reads'];
 }
 
+function keyOf(address: TapeAddress): string | readonly string[] {
+  if (address.kind === 'name') return spellingsOf(address.given ?? address.name);
+  return address.kind === 'box' ? address.boxId : address.agentId;
+}
+
 /** A tape with what the actor may do to it; undefined when there is none. Who may not read it is for the caller to tell. */
 export async function findTape(
   db: Queryable,
   address: TapeAddress,
   { projectId, actorId }: TapeActor,
 ): Promise<TapeRow | undefined> {
-  const key =
-    address.kind === 'box' ? address.boxId : address.kind === 'agent' ? address.agentId : address.name;
-  const [row] = await run<TapeDbRow>(db, FIND[address.kind], [key, projectId, actorId]);
+  const [row] = await run<TapeDbRow>(db, FIND[address.kind], [keyOf(address), projectId, actorId]);
   if (row === undefined) return undefined;
   return {
     boxId: row.box_id,

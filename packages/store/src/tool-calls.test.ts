@@ -79,11 +79,12 @@ describe('a result', () => {
       world.result(turn, a, 'result 1'),
       world.result(turn, a, 'result 2'),
     ]);
-    expect(first).toEqual({ rings: [], duplicates: [a] });
+    expect(first).toEqual({ rings: [], duplicates: [a], lockedTurnIds: [] });
     const cards = await world.count('cards');
     expect(await recordResults(world.pool, [world.result(turn, a, 'result 3')])).toEqual({
       rings: [],
       duplicates: [a],
+      lockedTurnIds: [],
     });
     expect(await world.count('cards')).toBe(cards);
     expect(await world.row(turn)).toMatchObject({ pending_calls: 1 });
@@ -100,6 +101,7 @@ describe('a result', () => {
     expect(await recordResults(world.pool, [world.result(turn, unknown), world.result(other, a)])).toEqual({
       rings: [],
       duplicates: [unknown, a],
+      lockedTurnIds: [],
     });
     expect(await world.row(turn)).toMatchObject({ pending_calls: 1 });
     expect(await world.count('cards', "type = 'tool.result'")).toBe(0);
@@ -113,6 +115,7 @@ describe('a result', () => {
     expect(await recordResults(world.pool, [world.result(turn, a), world.result(turn, b)])).toEqual({
       rings: [],
       duplicates: [],
+      lockedTurnIds: [],
     });
     expect(await world.entries(turn)).toEqual(before);
     expect(await world.row(turn)).toEqual({ ...row, pending_calls: 0 });
@@ -154,6 +157,7 @@ describe('two last results at once', () => {
     expect(await late).toEqual({
       rings: state === 'suspended' ? [ring(turn)] : [],
       duplicates: [],
+      lockedTurnIds: [],
     });
     expect(await answers(turn)).toEqual(['result 0', 'result 1']);
     expect(await world.row(turn)).toMatchObject(
@@ -186,7 +190,7 @@ describe('two last results at once', () => {
     const late = recordResults(world.pool, [world.result(turn, a, 'result 2')]);
     await waitUntilBlocked(world.pool, { by: one.pid });
     await one.query('commit');
-    expect(await late).toEqual({ rings: [], duplicates: [a] });
+    expect(await late).toEqual({ rings: [], duplicates: [a], lockedTurnIds: [] });
     expect(await answers(turn)).toEqual(['result 1']);
     expect(await world.row(turn)).toMatchObject({ epoch: 2, pending_calls: 0 });
   });
@@ -203,6 +207,7 @@ describe('a result and a suspend at once', () => {
     expect(await advanced).toEqual({
       outcomes: [{ outcome: 'open', attempt: 1, basePosition: null }],
       rings: [],
+      lockedTurnIds: [],
     });
     expect(await world.row(turn)).toMatchObject({ status: 'running', epoch: 1, attempt: 1 });
     expect(await answers(turn)).toEqual(['result']);
@@ -217,7 +222,7 @@ describe('a result and a suspend at once', () => {
     const recorded = recordResults(world.pool, [world.result(turn, a)]);
     await waitUntilBlocked(world.pool, { by: pid });
     held.release();
-    expect(await advanced).toEqual({ outcomes: [{ outcome: 'suspended' }], rings: [] });
+    expect(await advanced).toEqual({ outcomes: [{ outcome: 'suspended' }], rings: [], lockedTurnIds: [] });
     expect((await recorded).rings).toEqual([ring(turn)]);
     expect(await world.row(turn)).toMatchObject({ status: 'dispatched', epoch: 2, holder_id: null });
     expect(await answers(turn)).toEqual(['result']);
@@ -391,7 +396,7 @@ test('results that are the victim of a deadlock are recorded all the same', asyn
   await waitUntilBlocked(world.pool, { by: other.pid });
   await other.query('select from boxcar.turns where id = $1 for update', [turn.turnId]);
   await other.query('commit');
-  expect(await recording).toEqual({ rings: [], duplicates: [] });
+  expect(await recording).toEqual({ rings: [], duplicates: [], lockedTurnIds: [] });
   expect(watched.states).toContain('40P01');
   expect(await world.count('tool_calls', `id = '${a}' and status = 'success'`)).toBe(1);
 });

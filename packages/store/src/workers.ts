@@ -134,13 +134,15 @@ export async function announceDoor(db: Queryable, door: NewDoor): Promise<void> 
   await run(db, ANNOUNCE_DOOR, [id, lockKey, leaseMs, JSON.stringify(info), schemaVersion]);
 }
 
-// A worker of an older build does not say what it knows.
+// A worker of an older build does not say what it knows. A row whose lease has just lapsed may be of a process that is slow for a
+// moment or is started again: a submission must not be refused for that.
+const MAY_LIVE = "w.lease_until > now() - interval '1 minute'";
 const KNOWS = statement(`
-  select exists (select from boxcar.workers w where w.lease_until > now() and (w.info->'primitives' is null or w.info->'primitives' ? $1)) as is_known,
-    coalesce((select true from boxcar.workers w where w.lease_until > now() and w.info->'primitives'->>$1 not in ($2, '') limit 1), false) as is_other`);
+  select exists (select from boxcar.workers w where ${MAY_LIVE} and (w.info->'primitives' is null or w.info->'primitives' ? $1)) as is_known,
+    coalesce((select true from boxcar.workers w where ${MAY_LIVE} and w.info->'primitives'->>$1 not in ($2, '') limit 1), false) as is_other`);
 
 /**
- * What living workers and doors say of a primitive.
+ * What workers and doors say of a primitive that live, or did a minute ago.
  *
  * @param hash - Of the arguments that the caller's own version of it takes; '' = not known.
  * @returns `isKnown`: one may know it. `isOther`: one takes other arguments than the caller.

@@ -41,6 +41,9 @@ function findPatterns(): Found {
   return { literals, assembled: [...assembled].sort() };
 }
 
+/** Asks the engine whether a pattern is one, and gives it no text. */
+const COMPILED_ONLY = ['kernel/src/user-pattern.ts'];
+
 const CANDIDATES = ['a', '1', ' ', '/', '<', '`', '\\', '\n', '\t', 'Z', '-', '.', '\u0001', '\u{1F600}'];
 
 /** A text that `node` matches, or nearly: look-around and back references are left out. */
@@ -137,7 +140,7 @@ test('every pattern reads 2 MiB of its worst input', { timeout: 600_000 }, async
   const { literals, assembled } = findPatterns();
   expect(literals.size).toBeGreaterThan(100);
   // A pattern that is put together while the program runs would not be fed.
-  expect(assembled).toEqual([]);
+  expect(assembled).toEqual(COMPILED_ONLY);
   const slow: string[] = [];
   for (const [literal, file] of literals)
     if (!(await isLinear(literal, GENEROUS_MS))) slow.push(`${file}: ${literal}`);

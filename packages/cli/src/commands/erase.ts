@@ -78,7 +78,10 @@ export function addErase(program: Command, run: Run): void {
     .command('erase')
     .description('Erase the content of cards and of late answers. Ids, hashes and manifests stay.')
     .argument('[card...]', 'card ids')
-    .option('--box <id>', 'all own cards of this box; of a tape, the cards of its entries')
+    .option(
+      '--box <id>',
+      'all own cards of this box; of a tape, the cards of its entries and the results of calls of its turns',
+    )
     .option('--evidence <id...>', 'answers that came too late, by the ids that show lists')
     .requiredOption('--reason <text>', 'why; it is stored with each card and late answer')
     .option('--project <name>', 'project, by id or name')

@@ -29,24 +29,29 @@ const SHOWN_KEPT = 20;
 
 const WORDS: Readonly<Record<KeptByPurge['cause'], string>> = {
   unfinished: 'has turns that have not ended',
-  in_use: 'an agent of it got a turn meanwhile',
+  in_use: 'an agent of it was used meanwhile, see',
+  purging: 'another purge has taken it over',
   segment: 'cards of it were packed into box',
   fork: 'a tape of it was forked as box',
   grant: 'a box of it may be read by agent',
   agent: 'an agent of it is at work in run',
+  many_runs: 'an agent of it has more runs than one purge looks at, among them run',
   owner: 'an agent of it owns or became agent',
+  maker: 'an agent of it made box',
   card: 'a card of its tapes is listed in box',
   batch: 'a turn of it was joined by the batch',
   context: 'a box of it is used by turn',
   entry: 'younger entries are on its tape',
   reset: 'a younger reset was made of its tape',
   open_fork: 'a younger fork is open of its tape',
-  turn: 'it was written to by turn',
+  turn: 'it is the tape of turn',
+  session: 'it is what the session began as that is now of',
+  incarnation: 'an earlier incarnation of it stays:',
 };
 
 /** The words for a tape that stays by itself, where they differ. */
 const TAPE_WORDS: Readonly<Partial<Record<KeptByPurge['cause'], string>>> = {
-  in_use: 'it was used meanwhile',
+  in_use: 'it was used meanwhile, see',
   segment: 'cards of it were packed into box',
   fork: 'it was forked as box',
   grant: 'it may be read by agent',
@@ -122,7 +127,7 @@ async function runPurge(context: Context, flags: PurgeFlags): Promise<number> {
   const isTapes = flags.tapes === true;
   const where = project === undefined ? 'of all projects' : `of project ${project.name}`;
   const what = isTapes
-    ? `the archived, discarded and imported tapes ${where} that no run has written to since ${before.toISOString()}`
+    ? `the archived, discarded and imported tapes ${where} that were left before ${before.toISOString()}`
     : `the runs ${where} that ended before ${before.toISOString()}`;
   if (!isDryRun && !(await confirm(context, `Remove ${what} for good?`, flags))) return EXIT.negative;
   // Whoever listens is not ended by a signal: what is under way is brought to its end.
@@ -158,7 +163,7 @@ export function addPurge(program: Command, run: Run): void {
     .requiredOption('--older-than <age>', 'runs that ended so long ago: 12h, 30d, 8w')
     .option(
       '--tapes',
-      'archived incarnations, discarded forks and imported tapes that no turn has written to',
+      'archived incarnations, discarded forks and imported tapes, unless a turn that exists has them as its tape',
     )
     .option('--project <name>', 'of this project only, by id or name (all projects)')
     .option('--dry-run', 'say what would go; nothing is written')

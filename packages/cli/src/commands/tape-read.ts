@@ -214,13 +214,20 @@ export function addTapeSearch(group: Command, run: Run): void {
     );
 }
 
+interface InfoFlags extends TapeFlags {
+  readonly before?: number;
+}
+
 /** `boxcar tape info`. */
-const runInfo = (context: Context, ref: string, flags: TapeFlags): Promise<number> =>
+const runInfo = (context: Context, ref: string, flags: InfoFlags): Promise<number> =>
   onTape(context, ref, flags, async ({ tape }) => {
+    const { before } = flags;
     const info = await tape.info();
-    const anchors = await tape.anchors();
-    context.answer({ ...info, last_anchors: anchors }, () =>
-      toPlain(`${infoFields(info)}\n\n${anchorsText(anchors)}`),
+    const { anchors, next } = await tape.anchorsPage(before === undefined ? {} : { before });
+    context.answer({ ...info, last_anchors: anchors, next_anchors: next }, () =>
+      toPlain(
+        `${infoFields(info)}\n\n${anchorsText(anchors, next === null ? undefined : `earlier anchors: --before ${next}`)}`,
+      ),
     );
     return EXIT.success;
   });
@@ -230,7 +237,11 @@ export function addTapeInfo(group: Command, run: Run): void {
     .command('info')
     .description('What is on a tape: how much, since when, and its last anchors.')
     .argument(...TAPE)
+    .option('--before <position>', 'the last anchors before this position', flag(settingSchemas.position))
     .option(...PROJECT)
-    .addHelpText('after', helpOf({ examples: ['boxcar tape info writer-1'] }))
-    .action((ref: string, flags: TapeFlags) => run((context) => runInfo(context, ref, flags)));
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar tape info writer-1', 'boxcar tape info writer-1 --before 120'] }),
+    )
+    .action((ref: string, flags: InfoFlags) => run((context) => runInfo(context, ref, flags)));
 }

@@ -1,10 +1,17 @@
-/** Jobs whose handler has held the event loop of a worker: they run again with back-off, and fail after five such losses. */
+/**
+ * Jobs whose handler has held the event loop of a worker, or has ended its process: they run again with back-off, and fail after five
+ * such losses.
+ */
 import { canonicalJson, KernelError, sha256 } from '@boxcar/kernel';
-import { findBlockedJob, MAX_TRIES } from '@boxcar/store';
+import { findBlockedJob, MAX_TRIES, noteSweepFailure } from '@boxcar/store';
 import type { Job } from 'bullmq';
 import type { Runtime } from '../runtime.js';
+import type { RunningJob } from '../worker/call-scope.js';
 
-const PREFIX = /^worker_blocked: /;
+const CRASHED = 'worker_crashed: ';
+const PREFIX = /^worker_(?:blocked|crashed): /;
+/** The note never becomes a dead letter: the door counts its tries. */
+const MAX_NOTES = 1_000_000;
 
 /** The id of the note that the watchdog writes about a job, as a UUID. */
 export const noteIdOf = ({ queueName, id, timestamp }: Pick<Job, 'queueName' | 'id' | 'timestamp'>): string =>
@@ -14,7 +21,7 @@ export const noteIdOf = ({ queueName, id, timestamp }: Pick<Job, 'queueName' | '
  * For a job that was in hand when a process ended. Costs a statement only then.
  *
  * @returns How long it must wait before it may run again. Unit: milliseconds.
- * @throws KernelError `worker_blocked` when it has held an event loop too often.
+ * @throws KernelError `worker_blocked` or `attempts_exhausted` when it has held an event loop or ended a process too often.
  */
 export async function checkBlocked({ pool }: Pick<Runtime, 'pool'>, job: Job): Promise<number> {
   if (job.stalledCounter === 0) return 0;
@@ -22,8 +29,19 @@ export async function checkBlocked({ pool }: Pick<Runtime, 'pool'>, job: Job): P
   if (blocked === undefined) return 0;
   const { attempts, cause, wait_ms } = blocked;
   if (attempts < MAX_TRIES) return Math.ceil(wait_ms);
-  throw new KernelError('worker_blocked', {
+  throw new KernelError(cause.startsWith(CRASHED) ? 'attempts_exhausted' : 'worker_blocked', {
     message: `${cause.replace(PREFIX, '')} It has ended ${attempts} workers.`,
     details: { job_id: job.id, attempts },
   });
+}
+
+/** For a job whose handler left the error that ends the process. */
+export async function noteCrashedJob(
+  pool: Runtime['pool'],
+  { primitive, jobId, noteId }: RunningJob,
+  why: string,
+): Promise<void> {
+  const error = `${CRASHED}The handler of ${primitive}, called by the job ${jobId}, left an error that nothing caught: ${why}`;
+  const note = { kind: 'blocked_jobs' as const, rowId: noteId, projectId: null, error };
+  await noteSweepFailure(pool, note, { maxTries: MAX_NOTES });
 }

@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises';
 import { KernelError } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { createPool, noteSweepFailure } from '@boxcar/store';
+import { announceDoor, createPool, noteSweepFailure } from '@boxcar/store';
 import { type QueueBackend, queueBackends, waitFor } from '@boxcar/testkit';
 import type { Job, Queue } from 'bullmq';
 import pg from 'pg';
@@ -11,6 +11,7 @@ import { z } from 'zod';
 import { BullMqDoorbell, PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Handler } from '../handler.js';
 import { silentLog } from '../log.js';
+import { newId } from '../packer.js';
 import { openQueues } from '../queues.js';
 import { Runtime } from '../runtime.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
@@ -221,12 +222,12 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     expect(door.events).toContain('door.retry');
   });
 
-  test('a job that has held the event loop of a worker waits before it runs again, and fails after the fifth time', async () => {
+  test('a job that has held the event loop of a worker, or ended it, waits before it runs again, and fails after the fifth time', async () => {
     await using backend = await testBackend(kind);
     await using door = program(backend);
     const runs: string[] = [];
     const notes = "from boxcar.sweep_failures where kind = 'blocked_jobs' and attempts = 1";
-    for (const name of ['first', 'fifth', 'other'])
+    for (const name of ['first', 'fifth', 'crashed', 'other'])
       door.runtime.registerHandler(
         name,
         handlerOf(async (_input, { db }) => {
@@ -238,7 +239,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       );
     const queue = backend.queue(PRIMITIVES_QUEUE);
     const jobs = new Map<string, Job>();
-    const attemptsOf = { first: 1, fifth: 5, other: 0 };
+    const attemptsOf = { first: 1, fifth: 5, crashed: 5, other: 0 };
     for (const [name, attempts] of Object.entries(attemptsOf)) {
       const job = await queue.add(name, DATA, { attempts: 1 });
       jobs.set(name, job);
@@ -248,7 +249,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
         kind: 'blocked_jobs' as const,
         rowId: noteIdOf(job),
         projectId: null,
-        error: 'worker_blocked: The handler held it.',
+        error: name === 'crashed' ? 'worker_crashed: It exits.' : 'worker_blocked: The handler held it.',
       };
       for (let n = 0; n < attempts; n++)
         await noteSweepFailure(backend.database.pool, note, { maxTries: 1_000_000 });
@@ -261,6 +262,9 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     for (const [name, job] of jobs) ended.set(name, await endOf(queue, job));
     expect(ended.get('fifth')?.failedReason).toMatch(
       /^worker_blocked: The handler held it\. It has ended 5 workers\. /,
+    );
+    expect(ended.get('crashed')?.failedReason).toMatch(
+      /^attempts_exhausted: It exits\. It has ended 5 workers\. /,
     );
     expect(runs.toSorted()).toEqual(['first', 'other']);
     expect(ended.get('first')?.returnvalue).toBe(true);
@@ -353,6 +357,29 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     );
   });
 
+  test('a process whose lease has lapsed for a moment still counts', async () => {
+    await using backend = await testBackend(kind);
+    await using lacks = program(backend);
+    lacks.serve();
+    const queue = backend.queue(PRIMITIVES_QUEUE);
+    const announce = (primitive: string, agoMs: number): Promise<void> =>
+      announceDoor(backend.database.pool, {
+        id: newId<'worker'>(),
+        lockKey: `${agoMs}`,
+        leaseMs: -agoMs,
+        info: { hostname: 'h', pid: 1, primitives: { [primitive]: '' } },
+        schemaVersion: lacks.runtime.builds.build.schemaVersion,
+      });
+    await announce('late', 20_000);
+    await announce('dead', 90_000);
+    const late = await queue.add('late', DATA, { attempts: 1 });
+    const dead = await endOf(queue, await queue.add('dead', DATA, { attempts: 1 }));
+    expect(dead.failedReason).toMatch(/^unknown_primitive: /);
+    await waitFor(() => lacks.events.includes('door.handed_back'), { message: 'a job is handed back' });
+    await waitFor(async () => (await late.getState()) === 'delayed', { message: 'it is delayed' });
+    expect(await queue.getFailedCount()).toBe(1);
+  });
+
   test('a job whose arguments only another version of its primitive takes is handed back to that version', async () => {
     await using backend = await testBackend(kind);
     await using older = program(backend);
@@ -407,16 +434,19 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     await waitFor(async () => (await job.getState()) === 'delayed', { message: 'the job waits again' });
   });
 
-  test('an unknown primitive is handed back at most 20 times, and fails at once when no live process knows it', async () => {
+  test('an unknown primitive is handed back 20 times and for 15 minutes, and fails at once when no live process knows it', async () => {
     await using backend = await testBackend(kind);
     await using lacks = program(backend);
     const queue = backend.queue(PRIMITIVES_QUEUE);
-    const add = async (handedBack: number): Promise<Job> => {
+    const add = async (handedBack: number, minutes?: number): Promise<Job> => {
       const job = await queue.add('added', DATA, { attempts: 5, delay: 3_600_000 });
-      await job.updateProgress({ handed_back: handedBack });
+      const since = minutes === undefined ? {} : { since: Date.now() - minutes * 60_000 };
+      await job.updateProgress({ handed_back: handedBack, ...since });
       await job.promote();
       return job;
     };
+    const isDelayed = (job: Job) =>
+      waitFor(async () => (await job.getState()) === 'delayed', { message: 'it is handed back' });
     lacks.serve();
     const failed = /^unknown_primitive: No primitive 'added'/;
     expect((await endOf(queue, await add(0))).failedReason).toMatch(failed);
@@ -425,11 +455,19 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       await using knows = program(backend);
       knows.runtime.registerHandler('added', answering('added'));
       await knows.work();
-      const last = await add(19);
-      await waitFor(async () => (await last.getState()) === 'delayed', { message: 'it is delayed' });
-      expect((await job(last)).progress).toEqual({ handed_back: 20 });
+      const last = await add(19, 16);
+      await isDelayed(last);
+      expect((await job(last)).progress).toEqual({ handed_back: 20, since: expect.any(Number) });
       await last.promote();
       expect((await endOf(queue, last)).failedReason).toMatch(failed);
+      // Many doors may lack it, and one may know it.
+      const early = await add(100, 14);
+      await isDelayed(early);
+      // As an earlier build has written it.
+      const older = await add(20);
+      await isDelayed(older);
+      for (const { progress } of [await job(early), await job(older)])
+        expect(Date.now() - (progress as { since: number }).since).toBeLessThan(15 * 60_000);
     }
     expect((await endOf(queue, await add(0))).failedReason).toMatch(failed);
     async function job({ id }: Job): Promise<Job> {

@@ -57,7 +57,7 @@ export function logTrouble(log: Log, event: string, job: Job, error: unknown): v
     queue: job.queueName,
     job_id: job.id,
     name: job.name,
-    error: error instanceof Error ? error.message : String(error),
+    error: toErrorBody(error).message,
   });
 }
 
@@ -74,11 +74,16 @@ export async function postpone(
   }
 }
 
-/** A deploy of a plugin to all processes takes a few minutes: 20 times are almost four. */
-const MAX_HANDED_BACK = 20;
+/**
+ * A deploy of a plugin to all processes takes a few minutes. A door that has room takes a job before one that has none, and most doors
+ * may lack the plugin: 15 minutes are more than sixty times.
+ */
+const MIN_HANDED_BACK = 20;
+const HANDED_BACK_MS = 15 * 60_000;
 const handBackMs = (times: number): number => Math.min(250 * 2 ** times, 15_000);
 
-const progressSchema = z.object({ handed_back: z.int().min(0) });
+/** `since`: when it was handed back first, by the clock of that process. Unit: milliseconds. */
+const progressSchema = z.object({ handed_back: z.int().min(0), since: z.number().optional() });
 
 /**
  * Hands a job back whose primitive or arguments this process does not know, for a process that may know them; refuses every other job. How often
@@ -91,17 +96,20 @@ export async function handBackOrRefuse(
 ): Promise<never> {
   const { log } = runtime;
   const { error, token } = trouble;
-  const times = progressSchema.safeParse(job.progress).data?.handed_back ?? 0;
+  const { handed_back: times, since = Date.now() } = progressSchema.safeParse(job.progress).data ?? {
+    handed_back: 0,
+  };
+  const mayHandBack = times < MIN_HANDED_BACK || Date.now() - since < HANDED_BACK_MS;
   let isHandedBack: boolean;
   try {
-    isHandedBack = times < MAX_HANDED_BACK && (await isKnownElsewhere(runtime, job, error));
+    isHandedBack = mayHandBack && (await isKnownElsewhere(runtime, job, error));
   } catch (failure) {
     return refuse(runtime, job, { error: failure, token });
   }
   if (!isHandedBack) return refuse(runtime, job, trouble);
   logTrouble(log, 'door.handed_back', job, error);
   try {
-    await job.updateProgress({ handed_back: times + 1 });
+    await job.updateProgress({ handed_back: times + 1, since });
   } catch (failure) {
     logTrouble(log, 'door.postpone_failed', job, failure);
   }

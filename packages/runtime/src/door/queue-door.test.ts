@@ -1,4 +1,4 @@
-import type { JsonValue, TurnId } from '@boxcar/kernel';
+import { declareSecrets, type JsonValue, type TurnId } from '@boxcar/kernel';
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
 import { createPool, limitByLease } from '@boxcar/store';
 import { type QueueBackend, queueBackends, spawnNode, tcpProxy, waitFor } from '@boxcar/testkit';
@@ -288,6 +288,22 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await s.door.runtime.waitForTurn(third?.answer.turn_id ?? '', { timeoutMs: 60_000 });
     await checkInvariants(s.backend.database.pool);
     await server.kill('SIGTERM');
+  });
+
+  test('the answer of a job that waited warns of a secret in its input', async () => {
+    using _secrets = declareSecrets({ A_TOOL_TOKEN: 'sk-door-test-0123456789' });
+    await using s = await scene(kind);
+    s.door.serve();
+    const warned = { status: 'success', warnings: [expect.stringContaining('stored as it is')] };
+    const args = launch({ instruction: 'sk-door-test-0123456789', wait: true }, { idempotency_key: 'k' });
+    const job = await s.queue.add('launch_principal', args);
+    await waitFor(async () => (await job.getState()) === 'delayed', { message: 'the job waits' });
+    await s.program().work();
+    expect((await answerOf(s.queue, job)).answer).toMatchObject(warned);
+    // The turn has ended when this one is looked at.
+    expect((await answerOf(s.queue, await s.queue.add('launch_principal', args))).answer).toMatchObject(
+      warned,
+    );
   });
 
   test('wakes a waiting job whose turn ended between the look and the move', async () => {

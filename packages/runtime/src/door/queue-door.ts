@@ -5,13 +5,13 @@
  * Q2  Bad input and refusals fail the job at once, with `code: message` as the reason; an error on our side never does.
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
  *     If the kernel has given up the turn because its end cannot be written, the job fails with the cause.
- * Q4  A job of a primitive that this process does not know is handed back, at most 20 times, while a living worker or door knows it:
+ * Q4  A job of a primitive that this process does not know is handed back, 20 times and for 15 minutes, while a living worker or door knows it:
  *     a plugin may be in only some processes of a pool. So is a job whose arguments this process refuses, while one that takes other
  *     arguments lives: its plugin may be of another version.
  * Q5  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
  *     that a `cancel` that was put first stays first.
- * Q6  A job whose handler has held the event loop of its worker (`watchdog.ts`) is delivered again with back-off, and fails after the
- *     fifth time. The turns of those workers are not charged.
+ * Q6  A job whose handler has held the event loop of its worker (`watchdog.ts`), has called `process.exit` or has left an error that
+ *     ends the process is delivered again with back-off, and fails after the fifth time.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import {
@@ -32,6 +32,7 @@ import { z } from 'zod';
 import { PRIMITIVES_QUEUE } from '../doorbell/bullmq.js';
 import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
+import { warnAgain } from '../submit/accept.js';
 import type { Accepted } from '../submit/options.js';
 import { notEnded } from '../turn-watcher.js';
 import { announce } from './announced-door.js';
@@ -134,7 +135,7 @@ async function reply(runtime: Runtime, job: Job): Promise<Reply> {
   if (answer !== undefined) {
     await closeDoor(runtime.pool, door);
     if (answer instanceof KernelError) throw answer;
-    return { kind: 'answer', answer };
+    return { kind: 'answer', answer: warnAgain(answer, accepted.answer) };
   }
   // The operation knows the job it was accepted from; another one that waits for the same is recorded beside it.
   if (accepted.isReplay)

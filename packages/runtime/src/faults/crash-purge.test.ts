@@ -145,6 +145,13 @@ const uses: Readonly<Record<string, (old: Receipt) => Promise<() => Promise<unkn
     await fork.tape.append([{ kind: 'message', content: `within ${old.turn_id}` }]);
     return () => fork.merge();
   },
+  making: async (old) => async () => {
+    await h.runtime.submit(
+      'create_box',
+      { cards: [{ type: 'note', content: { kind: 'text', text: 'late' } }] },
+      { sourceAgentId: old.agent_id as never },
+    );
+  },
   importing: async (old) => () =>
     h.runtime.importTape({ agent: old.agent_id }, { main: { lines } }, { append: true }),
   resuming: async (old) => async () => {

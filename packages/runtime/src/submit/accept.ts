@@ -11,6 +11,7 @@ import {
   type JsonValue,
   KernelError,
   maskSecrets,
+  type ProjectId,
   parseJsonValue,
   type Ring,
   sanitizeJson,
@@ -81,6 +82,7 @@ export async function accept(
       ? startHandlerLimit(begun.primitive, runtime.handlerTimeoutMs)
       : { signal: options.call.signal, clear: () => undefined };
   let tries = 0;
+  let holdsErasures = false;
   try {
     return await retryTransient(async () => {
       tries += 1;
@@ -92,7 +94,11 @@ export async function accept(
         opening: await (first ?? open(runtime, options, begun.request)),
         written,
         isAgain: tries > 1,
+        holdsErasures,
         signal: limit.signal,
+      }).catch((error: unknown) => {
+        holdsErasures ||= error instanceof WordsErased;
+        throw error;
       });
     });
   } finally {
@@ -108,6 +114,13 @@ function withWarnings(answer: JsonValue, input: JsonValue): JsonValue {
     : { ...answer, warnings };
 }
 
+/** The end of what was awaited, with the warnings of the receipt. */
+export function warnAgain(answer: JsonValue, receipt: JsonValue): JsonValue {
+  if (!isJsonObject(answer) || 'warnings' in answer || !isJsonObject(receipt)) return answer;
+  const { warnings } = receipt;
+  return warnings === undefined ? answer : { ...answer, warnings };
+}
+
 async function acceptOnce(
   runtime: RuntimeCore,
   attempt: {
@@ -116,6 +129,8 @@ async function acceptOnce(
     readonly opening: Opened;
     /** An earlier try was lost, and may be committed at any time. */
     readonly isAgain: boolean;
+    /** Erasures wait until this try has ended: cards were erased while an earlier try read them. */
+    readonly holdsErasures: boolean;
     /** What earlier tries have written, if they were committed. What this try writes is added. */
     readonly written: Written[];
     /** Cancels the handler until it has answered. */
@@ -145,6 +160,9 @@ async function acceptOnce(
   const isOwn = runtime.ownHandlers.has(handler);
   const unit = new UnitOfWork({ pool: runtime.pool, primitive, isOwn, write: runtime.write });
   try {
+    const erasures = attempt.holdsErasures
+      ? await holdErasures(unit.tx, opening.projectId)
+      : opening.erasures;
     const tools = new Primitive(runtime, {
       opening,
       ctx,
@@ -227,7 +245,13 @@ async function acceptOnce(
             }
           : {}),
       },
-      afterWrite({ opening, answer, call: isWaitingCall ? undefined : call }),
+      afterWrite({
+        primitive,
+        projectId: opening.projectId,
+        erasures,
+        answer,
+        call: isWaitingCall ? undefined : call,
+      }),
     );
     if (result.outcome === 'refused') {
       // Someone else used the key meanwhile, the calling turn is gone, or what `because` says.
@@ -261,26 +285,37 @@ async function acceptOnce(
 
 /** What is done in the transaction of an accepted operation after its rows are written. */
 function afterWrite({
-  opening,
+  primitive,
+  projectId,
+  erasures,
   answer,
   call,
 }: {
-  readonly opening: Opened;
+  readonly primitive: string;
+  readonly projectId: ProjectId;
+  /** The project's count of erasures before the answer was read. */
+  readonly erasures: number | undefined;
   readonly answer: JsonValue;
   readonly call: DoorOptions['call'];
 }): ((tx: Tx) => Promise<void>) | undefined {
-  const isRepeating = repeatsCards(answer);
+  const isRepeating = repeatsCards(primitive, answer);
   if (call === undefined && !isRepeating) return undefined;
   return async (tx) => {
     await call?.settle(tx, answer);
-    if (isRepeating && (await holdErasures(tx, opening.projectId)) !== opening.erasures)
-      throw new WordsErased();
+    if (isRepeating && (await holdErasures(tx, projectId)) !== erasures) throw new WordsErased();
   };
 }
 
-/** Cards were erased after the handler had begun to read: it reads again, as after a serialization failure. */
-class WordsErased extends Error {
-  readonly code = '40001';
+/** Cards were erased after the handler had begun to read: it reads again, and erasures wait meanwhile. */
+class WordsErased extends KernelError {
+  constructor() {
+    super('conflict', {
+      message: 'Cards of this project were erased while the answer was read.',
+      next: 'Try again.',
+      // As a serialization failure, it is tried again.
+      cause: Object.assign(new Error('cards were erased meanwhile'), { code: '40001' }),
+    });
+  }
 }
 
 /** A run without an account has a ceiling all the same: its turns are counted where they are written. */

@@ -15,6 +15,7 @@ import {
   tryParseId,
 } from '@boxcar/kernel';
 import {
+  byGivenName,
   findAgent,
   findAgents,
   findProfiles,
@@ -153,7 +154,7 @@ export class Primitive implements HandlerTools {
     });
     for (const agent of found) this.#turns.noteProfile(agent.profile);
     const byId = new Map(found.map((agent) => [agent.agentId, agent]));
-    const byName = new Map(found.map((agent) => [agent.name, agent]));
+    const byName = byGivenName(refs, new Map(found.map((agent) => [agent.name, agent])));
     return refs.map((ref, index) => {
       const id = ids[index];
       return (id === undefined ? undefined : byId.get(id)) ?? byName.get(ref);

@@ -11,7 +11,10 @@
  * I5  The tape has exactly the content of its lines and no bootstrap of its own, so that its export equals the file.
  * I6  How far an append has come is stored under its key in the transaction of each chunk. The same import again goes on from there.
  *     Imports that append to one tape come one after the other (`import-order.ts`).
+ * I7  Until an append is finished its key has another hash than its lines (`partHashOf`). Builds that do not know of chunks take the
+ *     key for that of other lines and refuse the import (`idempotency_conflict`), instead of answering that all lines are there.
  */
+import { createHash } from 'node:crypto';
 import {
   type BoxId,
   isPlainName,
@@ -20,6 +23,7 @@ import {
   type ProjectId,
   parseSessionGraph,
   parseTapeDate,
+  toName,
 } from '@boxcar/kernel';
 import {
   appendStaged,
@@ -187,7 +191,9 @@ function checkAppended({ archived = [], sessionGraph }: TapeSource): void {
 
 const isAt = (row: TapeRow, address: TapeAddress): boolean => {
   if (address.kind === 'box') return row.boxId === address.boxId;
-  return address.kind === 'name' ? row.name === address.name : row.ownerAgentId === address.agentId;
+  return address.kind === 'name'
+    ? toName(row.name ?? '') === address.name
+    : row.ownerAgentId === address.agentId;
 };
 
 /** What is stored under the key of an import. */
@@ -200,7 +206,13 @@ interface StoredImport extends Omit<ImportedTape, 'isRepeated'> {
 
 const storedIn = ({ response }: KnownImport): StoredImport => response as unknown as StoredImport;
 
+/** What is stored as the hash of the lines until all of them are appended. */
+const partHashOf = (hash: string): string => createHash('sha256').update(`part of ${hash}`).digest('hex');
+
 const isFinished = (known: KnownImport): boolean => storedIn(known).written === undefined;
+
+const isOfLines = (known: KnownImport, hash: string): boolean =>
+  known.hash === (isFinished(known) ? hash : partHashOf(hash));
 
 const toAnswer = (
   { boxId, first, last, lines, archived }: StoredImport,
@@ -217,7 +229,7 @@ async function checkSame(
   const row = await findTape(db, { kind: 'box', boxId }, actor);
   if (row !== undefined && !row.isOwn && row.appendGrant === null)
     throw notAuthorized(row.boxId, actor.actorId, 'append');
-  if (hash === known.hash && (row === undefined || isAt(row, address))) return;
+  if (isOfLines(known, hash) && (row === undefined || isAt(row, address))) return;
   throw new KernelError('idempotency_conflict', {
     message: `Key '${key.slice(KEY.length)}' was used for other lines, or another tape.`,
     details: { dedup_key: key.slice(KEY.length), box_id: boxId },
@@ -276,7 +288,7 @@ async function appendChunk(
   const operation = operationOf(what);
   const { entries: total, lines } = read.files[0] ?? { entries: 0, lines: 0 };
   const begun = { boxId, first: 0, last: 0, lines, archived: 0, by, written: 0 };
-  const known = await lockImport(tx, operation, { hash: read.hash, response: begun });
+  const known = await lockImport(tx, operation, { hash: partHashOf(read.hash), response: begun });
   const before = storedIn(known);
   if (before.by !== by) await checkSame(tx, what, { known, hash: read.hash });
   const { written } = before;
@@ -287,16 +299,20 @@ async function appendChunk(
   const result = await appendStaged(tx, { ...what.actor, boxId: before.boxId, file: 0, written, count });
   if (result.outcome !== 'appended') throw toAppendError(result, before.boxId, what.actor.actorId);
   const { written: _none, ...rest } = before;
+  const isLast = count >= total;
   const after = {
     ...rest,
     by,
     first: written === 0 ? result.first : before.first,
     last: result.head,
-    ...(count < total ? { written: count } : {}),
+    ...(isLast ? {} : { written: count }),
   };
-  await endImport(tx, operation, { hash: read.hash, response: after });
+  await endImport(tx, operation, { hash: isLast ? read.hash : partHashOf(read.hash), response: after });
   return after;
 }
+
+/** Codes of a tape that nobody will ever append to again: it was reset or purged, or is a fork that has ended. */
+const CLOSED: ReadonlySet<string> = new Set(['tape_conflict', 'fork_closed', 'not_found']);
 
 /** Says how far an append came that has failed, and how to go on. */
 function withProgress(error: unknown, { key }: Import, { written, boxId }: StoredImport): unknown {
@@ -304,22 +320,30 @@ function withProgress(error: unknown, { key }: Import, { written, boxId }: Store
   const dedupKey = key.slice(KEY.length);
   // The new error appends the next step itself.
   const said = error.message.replace(error.entry.next, '').trimEnd();
+  const next = CLOSED.has(error.code)
+    ? 'The rest cannot be appended there. Import all lines under another key.'
+    : `The same import under key '${dedupKey}' appends the rest.`;
   return new KernelError(error.code, {
-    message: `${said} ${written} entries were appended before. The same import under key '${dedupKey}' appends the rest.`,
+    message: `${said} ${written} entries were appended before. ${next}`,
     details: { ...error.details, dedup_key: dedupKey, written, box_id: boxId },
     cause: error,
   });
 }
 
-/** Appends chunk by chunk to a tape that exists. */
+/**
+ * Appends chunk by chunk to a tape that exists.
+ *
+ * @param to.begun - How far an earlier call came under the key.
+ */
 function appendChunks(
   pool: pg.Pool,
   source: ReadImport,
-  { boxId, directUrl }: { readonly boxId: BoxId; readonly directUrl: string },
+  to: { readonly boxId: BoxId; readonly directUrl: string; readonly begun: StoredImport | undefined },
 ): Promise<ImportedTape> {
+  const { boxId, directUrl, begun } = to;
   const by = newId();
   return inImportOrder(directUrl, boxId, async (stay) => {
-    let stored: StoredImport | undefined;
+    let stored = begun;
     let hasWritten = false;
     for await (const chunk of source.read.chunks()) {
       await stay();
@@ -381,7 +405,8 @@ export async function importTape(
     const boxId = known === undefined ? await findAppended(pool, what) : storedIn(known).boxId;
     if (boxId !== undefined) {
       checkAppended(source);
-      return appendChunks(pool, { what, read }, { boxId, directUrl });
+      const begun = known === undefined ? undefined : storedIn(known);
+      return appendChunks(pool, { what, read }, { boxId, directUrl, begun });
     }
     return withHandlerSlot(pool, 'importTape', () =>
       transaction(pool, (tx) => makeNew(tx, { what, read }, tries)),

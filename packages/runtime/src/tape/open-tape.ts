@@ -25,10 +25,11 @@ export interface TapeOptions {
   readonly create?: boolean;
 }
 
-function checkName(given: string): string {
+function toNamed(given: string): TapeAddress {
   parseJsonValue(given, 'tape');
   const name = toName(given);
-  if (name !== '' && name.length <= MAX_TAPE_NAME && isPlainName(name)) return name;
+  if (name !== '' && name.length <= MAX_TAPE_NAME && isPlainName(name))
+    return { kind: 'name', name, ...(given === name ? {} : { given }) };
   throw new KernelError('bad_request', {
     message: `tape: a name has 1 to ${MAX_TAPE_NAME} characters, and ${PLAIN_NAME}.`,
     details: { field: 'tape' },
@@ -36,7 +37,7 @@ function checkName(given: string): string {
 }
 
 async function toAddress(db: Queryable, target: TapeTarget, project: string): Promise<TapeAddress> {
-  if (typeof target === 'string') return { kind: 'name', name: checkName(target) };
+  if (typeof target === 'string') return toNamed(target);
   if ('box' in target) return { kind: 'box', boxId: parseId<'box'>(target.box, 'box') };
   return { kind: 'agent', agentId: (await findActor(db, project, target.agent)).agentId };
 }

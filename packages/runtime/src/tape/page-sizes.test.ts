@@ -3,6 +3,7 @@ import { type BoxReport, inspectBox } from '@boxcar/store';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Harness, harness } from '../testing/harness.js';
 import type { EntryInput } from './entry-input.js';
+import { runTapeCommand } from './run-command.js';
 import type { Tape } from './tape.js';
 
 const MIB = 1024 * 1024;
@@ -87,6 +88,26 @@ test.each<[string, () => Promise<unknown>]>([
   for (const { bytes } of answers) expect(bytes).toBeLessThanOrEqual(1.3 * MIB);
 });
 
+test('no statement of a search writes more than 1 MiB of words, also where texts grow as they are folded', async () => {
+  const growing = await h.runtime.tape('growing');
+  // 12 KB each; folded eighteen times as long.
+  await growing.append(Array.from({ length: 40 }, (_, n) => message(`${n} ${'\ufdfa'.repeat(4_000)}`)));
+  const { pool } = h.runtime;
+  const query = pool.query.bind(pool) as (...args: unknown[]) => Promise<unknown>;
+  const sent: number[] = [];
+  pool.query = (async (...args: unknown[]) => {
+    sent.push(Buffer.byteLength(JSON.stringify(args[0])));
+    return query(...args);
+  }) as typeof pool.query;
+  try {
+    expect(await growing.search('39')).toHaveLength(1);
+  } finally {
+    pool.query = query as typeof pool.query;
+  }
+  expect(sent.length).toBeGreaterThan(3);
+  expect(Math.max(...sent)).toBeLessThanOrEqual(MIB);
+});
+
 test('a page of records holds 1 MiB at most, and the next one goes on behind it', async () => {
   const all = await tape.query().all();
   const query = {
@@ -114,6 +135,43 @@ test('a page of records holds 1 MiB at most, and the next one goes on behind it'
   });
   for (const after of [-1, 0.5, 2 ** 31])
     await expect(tape.selectPage(query, { after })).rejects.toMatchObject({ code: 'bad_request' });
+});
+
+test('a page of anchors holds 1 MiB at most, and the next one is what is before it', async () => {
+  const many = await h.runtime.tape('many anchors');
+  const names = Array.from({ length: 12 }, (_, n) => `a${n}`);
+  const sizes = [0.3, 0.3, 0.3, 0.3, 0.95, 0.95, 0.1, 0.1, 0.4, 0.4, 0.4, 0.1];
+  for (const [n, name] of names.entries())
+    await many.append([{ kind: 'anchor', name, state: { words: 'x'.repeat((sizes[n] ?? 0) * MIB) } }]);
+  const listed: string[] = [];
+  let pages = 0;
+  for (let before: number | null = 2 ** 31 - 2; before !== null; pages += 1) {
+    const { anchors, next } = await many.anchorsPage({ limit: 500, before });
+    expect(anchors.length).toBeGreaterThan(0);
+    expect(Buffer.byteLength(JSON.stringify(anchors))).toBeLessThanOrEqual(MIB + anchors.length + 1);
+    expect(await many.anchors({ limit: 500, before })).toEqual(anchors);
+    listed.unshift(...anchors.map(({ name }) => name));
+    before = next;
+  }
+  expect(listed).toEqual(['session/start', ...names]);
+  expect(pages).toBe(6);
+  // With a limit, the same.
+  const { anchors, next } = await many.anchorsPage({ limit: 2 });
+  expect({ names: anchors.map(({ name }) => name), next }).toEqual({
+    names: ['a10', 'a11'],
+    next: anchors[0]?.position,
+  });
+  expect(await many.anchorsPage({ limit: 1, before: 2 })).toMatchObject({
+    anchors: [{ position: 1 }],
+    next: null,
+  });
+  expect(await many.anchorsPage({ before: 1 })).toEqual({ anchors: [], next: null });
+  await expect(many.anchors({ before: -1 })).rejects.toMatchObject({ code: 'bad_request' });
+  // A command says how to go on, and does.
+  const first = await runTapeCommand(many, ',anchors limit=500');
+  const more = /^… earlier anchors: (,anchors before=\d+)\n/.exec(first.output)?.[1] ?? '';
+  expect(Buffer.byteLength(JSON.stringify(first.result))).toBeLessThanOrEqual(1.1 * MIB);
+  expect((await runTapeCommand(many, more)).output).not.toContain('→ a11');
 });
 
 test('other work gets its turn between the pages of a search and of an export', async () => {

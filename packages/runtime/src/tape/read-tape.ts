@@ -1,5 +1,6 @@
 /** What a tape says to somebody who reads up to a position: which positions a slice means, and the entries in it. Source: docs/tape.md, "Reading". */
 import {
+  anchorNameOf,
   anchorNotFound,
   anchorState,
   isCleanText,
@@ -23,7 +24,7 @@ import {
   type TapeEntryRow,
   type TapeRow,
 } from '@boxcar/store';
-import type { TapeInfo } from './tape-types.js';
+import type { AnchorSummary, AnchorsPage, TapeInfo } from './tape-types.js';
 
 /** A tape's row, and how far it is read. */
 export interface OpenedTape {
@@ -64,7 +65,7 @@ async function locateAnchor(
 ): Promise<number> {
   // No anchor has a name that Postgres could not keep; to be asked for one it would refuse, or ask for another.
   const position = isCleanText(name)
-    ? await findAnchor(db, row.boxId, toName(name), { from, to: last, edge, within })
+    ? await findAnchor(db, row.boxId, name, { from, to: last, edge, within })
     : undefined;
   if (position === undefined) throw anchorNotFound(name);
   return position;
@@ -171,6 +172,37 @@ export async function selectPage(
     }
   }
   return { records, next: null };
+}
+
+/** The last anchors before a position, as many as a page holds. */
+export async function selectAnchors(
+  db: Queryable,
+  { row, last, within }: OpenedTape,
+  { limit, before }: { readonly limit: number; readonly before: number },
+): Promise<AnchorsPage> {
+  const found: AnchorSummary[] = [];
+  let bytes = 0;
+  const page = (next: number | null): AnchorsPage => ({ anchors: found.toReversed(), next });
+  // With one more it is known whether others precede.
+  const range = {
+    from: 1,
+    to: Math.min(last, before - 1),
+    within,
+    kinds: ['anchor'],
+    limit: limit + 1,
+  } as const;
+  for await (const entries of readEntries(db, row.boxId, { ...range, edge: 'newest' })) {
+    for (const entry of entries) {
+      const record = toRecord(entry);
+      const { position, date } = record;
+      const anchor = { position, name: anchorNameOf(record) ?? '', state: anchorState(record), date };
+      bytes += Buffer.byteLength(JSON.stringify(anchor));
+      const isFull = found.length === limit || (found.length > 0 && bytes > MAX_PAGE_BYTES);
+      if (isFull) return page(found.at(-1)?.position ?? before);
+      found.push(anchor);
+    }
+  }
+  return page(null);
 }
 
 /** The entries of a slice, and the anchor that it begins behind. @throws KernelError `not_found`. */

@@ -14,6 +14,7 @@ import {
 import { isTransient } from '@boxcar/store';
 import type { Tape } from './tape.js';
 import { anchorsAnswer, searchAnswer } from './tape-tools.js';
+import { DEFAULT_ANCHORS } from './tape-types.js';
 
 export interface CommandAnswer {
   readonly command: TapeCommand['kind'];
@@ -33,8 +34,10 @@ async function run(tape: Tape, { kind, input }: TapeCommand): Promise<Omit<Comma
       return { output: handoffText(name), result: { name, anchor, event } };
     }
     case 'anchors': {
-      const anchors = await anchorsAnswer(tape, input);
-      return { output: anchorsText(anchors), result: asJson(anchors) };
+      const { anchors, next } = await anchorsAnswer(tape, input);
+      const isCut = next !== null && anchors.length < (input.limit ?? DEFAULT_ANCHORS);
+      const earlier = isCut ? `earlier anchors: ,anchors before=${next}` : undefined;
+      return { output: anchorsText(anchors, earlier), result: asJson(anchors) };
     }
     case 'search': {
       const output = await searchAnswer(tape, input);

@@ -1,6 +1,6 @@
 /**
  * Search on a tape: its words are written as far as they are missing, candidates read newest first and looked at again. All of it page by
- * page: between two pages other work gets its turn.
+ * page: between two pages, and between two entries that take long, other work gets its turn.
  */
 import { createHash } from 'node:crypto';
 import {
@@ -17,6 +17,7 @@ import {
   wordsOf,
 } from '@boxcar/kernel';
 import {
+  type EntryWords,
   findWords,
   insertWords,
   loadParts,
@@ -26,6 +27,7 @@ import {
   readEntriesAt,
   type TapePart,
 } from '@boxcar/store';
+import { pauses } from '../pause.js';
 import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.js';
 
 export interface TapeMatch {
@@ -62,17 +64,28 @@ export function parseSearchOptions({
   };
 }
 
+/** Characters of words that a statement writes at most, and those of one entry. */
+const MAX_PAGE_WORDS = 256 * 1024;
+
 async function writeWords(db: Queryable, { box_id: boxId, written, upto }: TapePart): Promise<void> {
+  const pause = pauses();
   for await (const entries of readEntries(db, boxId, { from: written + 1, to: upto })) {
-    await insertWords(
-      db,
-      boxId,
-      entries.map((entry) => ({
-        position: entry.position,
-        cardId: entry.card?.id ?? null,
-        words: wordsOf(toRecord(entry)),
-      })),
-    );
+    let page: EntryWords[] = [];
+    let length = 0;
+    const writePage = async (): Promise<void> => {
+      if (page.length > 0) await insertWords(db, boxId, page);
+      page = [];
+      length = 0;
+    };
+    for (const entry of entries) {
+      const words = wordsOf(toRecord(entry));
+      page.push({ position: entry.position, cardId: entry.card?.id ?? null, words });
+      length += words.length;
+      // Some texts grow as they are folded.
+      if (length >= MAX_PAGE_WORDS) await writePage();
+      await pause();
+    }
+    await writePage();
   }
 }
 
@@ -100,12 +113,14 @@ async function find(
 ): Promise<void> {
   const { search, match, found, limit, ...range } = options;
   const { positions, seen, leftOut } = found;
+  const pause = pauses();
   for (const part of parts) {
     if (positions.length === limit) return;
     const query = { ...range, search, match, from: part.behind + 1, to: part.upto };
     for await (const candidates of findWords(db, part.box_id, query)) {
       for (const { position, words } of candidates) {
         if (positions.length === limit) return;
+        await pause();
         if (words === null) {
           if (match === 'exact') leftOut.add(position);
           continue;

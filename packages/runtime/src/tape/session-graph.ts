@@ -6,7 +6,6 @@ import {
   PLAIN_NAME,
   type ProjectId,
   parseJsonValue,
-  toName,
 } from '@boxcar/kernel';
 import {
   findSession,
@@ -100,7 +99,7 @@ export class SessionGraph {
   /** The sessions that were forked from this one, or from a tape: by its name, else its agent's id, else its box's. */
   async getChildren(name: string, options: SessionScope = {}): Promise<readonly SessionMetadata[]> {
     const { projectId } = await findProject(this.#pool, options.projectId);
-    const of = { projectId, parentSessionId: toName(name), limit: MAX_SESSIONS };
+    const of = { projectId, parentSessionId: name, limit: MAX_SESSIONS };
     return (await listChildSessions(this.#pool, of)).map(toMetadata);
   }
 
@@ -126,8 +125,8 @@ export class SessionGraph {
         details: { field: 'status' },
       });
     parseJsonValue(status, 'status');
-    const { projectId } = await findProject(this.#pool, options.projectId);
-    if (!(await setSessionStatus(this.#pool, projectId, { name: toName(name), status })))
+    const { session, projectId } = await this.#find(name, options);
+    if (!(await setSessionStatus(this.#pool, projectId, { name: session.name, status })))
       throw notFound(name, projectId);
   }
 
@@ -136,7 +135,7 @@ export class SessionGraph {
     options: SessionScope,
   ): Promise<{ readonly session: Session; readonly projectId: ProjectId }> {
     const { projectId } = await findProject(this.#pool, options.projectId);
-    const session = await findSession(this.#pool, projectId, toName(name));
+    const session = await findSession(this.#pool, projectId, name);
     if (session === undefined) throw notFound(name, projectId);
     return { session, projectId };
   }

@@ -337,6 +337,80 @@ describe('names are compared in NFC', () => {
     ).toMatchObject({ agent_id: session.agentId });
   });
 
+  test('and found when an older build has stored them as they were given', async () => {
+    const suffix = fresh();
+    const tape = await h.runtime.tape(`x-${suffix}`);
+    await tape.append([{ kind: 'message', content: 'precious' }]);
+    await h.profile(`p-${suffix}`, [{ say: 'done' }]);
+    const made = (await h.runtime.submit('provision_agent', {
+      action: 'create',
+      agent_id: `x-${suffix}`,
+      profile_name: `p-${suffix}`,
+    })) as { agent_id: string };
+    const session = await tape.forkSession(`s-${suffix}`, { profile: `p-${suffix}` });
+    // As builds before NFC have stored what they were given.
+    const old = `${nfd}-${suffix}`;
+    await h.rows('update boxcar.boxes set tape_name = $1 where id = $2', [old, tape.boxId]);
+    await h.rows('update boxcar.agents set name = $1 where id = $2', [old, made.agent_id]);
+    await h.rows('update boxcar.agents set name = $1 where id = $2', [`${old}-s`, session.agentId]);
+    await h.rows('update boxcar.sessions set name = $1, parent_session_id = $2 where id = $3', [
+      `${old}-s`,
+      old,
+      session.tape.boxId,
+    ]);
+    await h.rows('update boxcar.profiles set name = $1 where name = $2', [`${old}-p`, `p-${suffix}`]);
+    await h.rows(
+      `with head as (update boxcar.boxes set head_position = head_position + 1, last_anchor_position = head_position + 1, view_position = head_position + 1, anchor_count = anchor_count + 1 where id = $1 returning id, head_position)
+       insert into boxcar.tape_entries (box_id, position, kind, card_id, anchor_name, author_id)
+       select h.id, h.head_position, 'anchor', p.bootstrap_card_id, $2, 'author' from head h, boxcar.projects p where p.name = 'default'`,
+      [tape.boxId, nfd],
+    );
+    await tape.append([{ kind: 'message', content: 'after' }]);
+    for (const form of [nfc, nfd]) {
+      const name = `${form}-${suffix}`;
+      const found = await h.runtime.tape(name);
+      expect(found.boxId).toBe(tape.boxId);
+      expect((await found.afterAnchor(form))[0]).toMatchObject({ payload: { content: 'after' } });
+      const ref = `tape://default/${encodeURIComponent(name)}/anchor/${encodeURIComponent(form)}`;
+      expect(await h.runtime.resolveTapeRef(ref)).toMatchObject({ boxId: tape.boxId, position: 4 });
+      expect((await h.runtime.tape({ agent: name })).boxId).not.toBe(tape.boxId);
+      expect(await h.runtime.submit('tape.handoff', { name: 'x' }, { sourceAgentId: name })).toBe(
+        'anchor added: x',
+      );
+      expect(
+        await h.runtime.submit('delegate_async', {
+          target_strategy: 'reuse',
+          target_ref: name,
+          instruction: 'x',
+        }),
+      ).toMatchObject({ agent_id: made.agent_id });
+      expect(
+        await h.runtime.submit('launch_principal', { profile_name: `${name}-p`, instruction: 'x' }),
+      ).toMatchObject({ status: 'accepted' });
+      expect(await h.runtime.sessions.get(`${name}-s`)).toMatchObject({ session_id: `${old}-s` });
+      expect(await h.runtime.sessions.getChildren(name)).toHaveLength(1);
+      await h.runtime.sessions.setStatus(`${name}-s`, 'done');
+      const line = JSON.stringify({
+        id: 1,
+        kind: 'message',
+        payload: { role: 'user', content: form },
+        meta: {},
+      });
+      const append = () =>
+        h.runtime.importTape(name, { main: { lines: () => [line] } }, { append: true, dedupKey: name });
+      expect(await append()).toMatchObject({ boxId: tape.boxId, isRepeated: false });
+      expect(await append()).toMatchObject({ boxId: tape.boxId, isRepeated: true });
+      await expect(found.forkSession(name, { profile: `${name}-p` })).rejects.toMatchObject({
+        code: 'agent_exists',
+      });
+    }
+    // Two tapes, where there are two: each by its own spelling.
+    const other = await h.runtime.tape(`y-${suffix}`);
+    await h.rows('update boxcar.boxes set tape_name = $1 where id = $2', [`${nfc}-${suffix}`, other.boxId]);
+    expect((await h.runtime.tape(`${nfc}-${suffix}`)).boxId).toBe(other.boxId);
+    expect((await h.runtime.tape(old)).boxId).toBe(tape.boxId);
+  });
+
   test('of imported tapes, whose lines come back as they were', async () => {
     const suffix = fresh();
     const lines = [

@@ -30,8 +30,11 @@ export async function searchAnswer(tape: Tape, input: TapeSearchInput): Promise<
   return searchText(lines, leftOut);
 }
 
-export const anchorsAnswer = (tape: Tape, { limit }: TapeAnchors): ReturnType<Tape['anchors']> =>
-  tape.anchors(limit === undefined ? {} : { limit });
+export const anchorsAnswer = (tape: Tape, { limit, before }: TapeAnchors): ReturnType<Tape['anchorsPage']> =>
+  tape.anchorsPage({
+    ...(limit === undefined ? {} : { limit }),
+    ...(before === undefined ? {} : { before }),
+  });
 
 type Reading<I> = Pick<Tool<I>, 'name' | 'description' | 'input'> & {
   readonly answer: (tape: Tape, input: I) => Promise<unknown>;
@@ -58,9 +61,10 @@ export function tapeTools(): readonly Tool[] {
   return [
     toTool({
       name: 'tape.anchors',
-      description: 'List the last anchors of your tape, in the order they were written, with their states.',
+      description:
+        'List the last anchors of your tape, in the order they were written, with their states: up to 1 MiB of them.',
       input: tapeAnchorsSchema,
-      answer: anchorsAnswer,
+      answer: async (tape, input) => (await anchorsAnswer(tape, input)).anchors,
     }),
     toTool({
       name: SEARCH,

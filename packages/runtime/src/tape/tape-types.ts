@@ -55,6 +55,21 @@ export interface AnchorSummary {
   readonly date: string | null;
 }
 
+export interface AnchorsOptions {
+  /** Default 20, 500 at most. */
+  readonly limit?: number;
+  /** Only anchors before this position. Default: all. */
+  readonly before?: number;
+}
+
+/** A part of the anchors of a tape. */
+export interface AnchorsPage {
+  /** In the order of the tape. */
+  readonly anchors: readonly AnchorSummary[];
+  /** The position before which the next page ends; null when no anchor is before these. */
+  readonly next: number | null;
+}
+
 export interface TapeInfo {
   readonly name: string | null;
   readonly box_id: BoxId;

@@ -1,8 +1,6 @@
 /** A tape in the hands of a program: appended to, read by slices, begun anew. Source: docs/tape.md. */
 import {
   type AgentId,
-  anchorNameOf,
-  anchorState,
   type BoxId,
   buildTapeQuery,
   type ChatMessage,
@@ -24,7 +22,6 @@ import {
   type ForkReceipt,
   type ForkStatus,
   findTape,
-  loadEntries,
   type NewTapeEntry,
   type TapeActor,
   type TapeAddress,
@@ -60,6 +57,7 @@ import {
   type OpenedTape,
   type RecordsPage,
   readAnchor,
+  selectAnchors,
   selectEntries,
   selectPage,
 } from './read-tape.js';
@@ -67,6 +65,8 @@ import { type FoundMatches, parseSearchOptions, searchTape, type TapeMatch } fro
 import { notAuthorized, tapeNotFound, toAppendError } from './tape-errors.js';
 import {
   type AnchorSummary,
+  type AnchorsOptions,
+  type AnchorsPage,
   type Appended,
   type AppendOptions,
   DEFAULT_ANCHORS,
@@ -173,27 +173,21 @@ export class Tape {
     };
   }
 
-  /** The last anchors in the order of the tape, 20 unless told, 500 at most. */
-  async anchors(options: { readonly limit?: number } = {}): Promise<readonly AnchorSummary[]> {
-    const limit = checkLimit(options.limit ?? DEFAULT_ANCHORS);
-    const { row, last, within } = await this.#open();
-    const entries = await loadEntries(this.#connection.db, row.boxId, {
-      from: 1,
-      to: last,
-      within,
-      kinds: ['anchor'],
-      limit,
-      edge: 'newest',
-    });
-    return entries.toReversed().map((entry) => {
-      const record = toRecord(entry);
-      return {
-        position: entry.position,
-        name: anchorNameOf(record) ?? '',
-        state: anchorState(record),
-        date: record.date,
-      };
-    });
+  /** The last anchors in the order of the tape: the first page of {@link anchorsPage}. @throws KernelError `bad_request`. */
+  async anchors(options: AnchorsOptions = {}): Promise<readonly AnchorSummary[]> {
+    return (await this.anchorsPage(options)).anchors;
+  }
+
+  /**
+   * The last anchors in the order of the tape, 20 unless told, 500 at most: up to 1 MiB of them, or one. The next page is that `before`
+   * the position that this one says.
+   *
+   * @throws KernelError `bad_request`.
+   */
+  async anchorsPage(options: AnchorsOptions = {}): Promise<AnchorsPage> {
+    const { limit = DEFAULT_ANCHORS, before } = options;
+    const asked = { limit: checkLimit(limit), before: checkPosition(before ?? MAX_POSITION, 'before') };
+    return selectAnchors(this.#connection.db, await this.#open(), asked);
   }
 
   /** What follows the latest anchor of a name. @throws KernelError `not_found`. */
@@ -237,12 +231,7 @@ export class Tape {
    * @throws KernelError `not_found` for a named anchor.
    */
   async selectPage(query: TapeQuery, options: { readonly after?: number } = {}): Promise<RecordsPage> {
-    const { after = 0 } = options;
-    if (!Number.isSafeInteger(after) || after < 0 || after > MAX_POSITION)
-      throw new KernelError('bad_request', {
-        message: 'after: must be a position, or 0.',
-        details: { field: 'after' },
-      });
+    const after = checkPosition(options.after ?? 0, 'after');
     return selectPage(this.#connection.db, await this.#open(), { query, after });
   }
 
@@ -455,6 +444,14 @@ export class Tape {
 
 const grantedUpto = ({ readGrant, headPosition }: TapeRow): number =>
   Math.min(headPosition, readGrant?.upto ?? headPosition);
+
+function checkPosition(position: number, field: string): number {
+  if (Number.isSafeInteger(position) && position >= 0 && position <= MAX_POSITION) return position;
+  throw new KernelError('bad_request', {
+    message: `${field}: must be a position, or 0.`,
+    details: { field },
+  });
+}
 
 function checkLimit(limit: number): number {
   if (Number.isInteger(limit) && limit >= 0 && limit <= MAX_ANCHORS) return limit;

@@ -206,7 +206,7 @@ const inheritedBy = (turn: string): string =>
   `(select (s.value->>'source')::uuid from boxcar.boxes b, jsonb_array_elements(b.segments) s(value) where b.id = ${contextOf(turn)} and s.value ? 'source')`;
 /** Nobody owns or made what the turn has inherited. */
 const hideBox = (turn: string): string =>
-  `update boxcar.boxes set maker_agent_id = gen_random_uuid(), owner_agent_id = null where id = ${inheritedBy(turn)}`;
+  `update boxcar.boxes set maker_agent_id = null, owner_agent_id = null where id = ${inheritedBy(turn)}`;
 
 /** An account for one turn, which has been allotted so much. */
 const budgetOf = (turn: string, account: string, allotted: number): string[] => [
@@ -255,6 +255,22 @@ const BREAKS: readonly Break[] = [
     ],
     ['nothing-orphaned'],
   ],
+  [
+    'a box whose maker is gone',
+    'boss',
+    (f) => [`update boxcar.boxes set maker_agent_id = gen_random_uuid() where id = ${outputOf(f.parent)}`],
+    ['nothing-orphaned'],
+  ],
+  ...['owner_agent_id', 'derived_from'].map(
+    (column): Break => [
+      `an agent whose ${column} is gone`,
+      'boss',
+      (f) => [
+        `update boxcar.agents set ${column} = gen_random_uuid() where id = (select agent_id from boxcar.turns where id = '${f.child}')`,
+      ],
+      ['nothing-orphaned'],
+    ],
+  ),
   [
     'a final turn without an end',
     'boss',
@@ -717,7 +733,7 @@ const BREAKS: readonly Break[] = [
     'a box that its reader was never given',
     'boss',
     (f) => [
-      `update boxcar.boxes set maker_agent_id = gen_random_uuid(), owner_agent_id = null
+      `update boxcar.boxes set maker_agent_id = null, owner_agent_id = null
        where id in (select (s.value->>'source')::uuid from boxcar.boxes b, jsonb_array_elements(b.segments) s(value) where b.id = ${contextOf(f.child)})`,
     ],
     ['readable-by-grant'],

@@ -66,6 +66,10 @@ export function watchEntries(watcher: (code: RunningCode | undefined) => void): 
   return () => void watchers.delete(watcher);
 }
 
+/** A job whose handler left the error that ends the process. */
+let crashedJob: RunningJob | undefined;
+let isCrashing = false;
+
 /**
  * For the handlers of `unhandledRejection` and `uncaughtException` of a process that runs workers: fails the tool call whose code
  * left the error, with `tool_crashed`. The worker goes on.
@@ -73,7 +77,22 @@ export function watchEntries(watcher: (code: RunningCode | undefined) => void): 
  * @returns False when the error is not of a tool call: then the process should end, with `worker.close({ crash: error })`.
  */
 export function failStrayCall(error: unknown): boolean {
-  const crash = scopeNow()?.crash;
-  crash?.(error);
-  return crash !== undefined;
+  const scope = scopeNow();
+  if (scope?.crash !== undefined) {
+    scope.crash(error);
+    return true;
+  }
+  if (scope?.code.kind === 'job' && !isCrashing) crashedJob = scope.code;
+  isCrashing = true;
+  return false;
 }
+
+/** The job whose handler left the error that ends the process; once. */
+export function takeCrashedJob(): RunningJob | undefined {
+  const job = crashedJob;
+  crashedJob = undefined;
+  return job;
+}
+
+/** What the code works for that ends the process by `process.exit`; undefined when it does so on purpose, or after a crash. */
+export const codeAtExit = (): RunningCode | undefined => (isCrashing ? undefined : scopeNow()?.code);

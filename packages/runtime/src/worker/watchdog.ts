@@ -1,20 +1,23 @@
 /**
  * Ends the process when its event loop is held for half a lease: a thread charges the turn whose code holds the loop with one loss,
  * or notes the job, and hands the other turns back, which nothing on the held loop can do. One thread watches for all workers of the
- * process, since all of them end with it. Rule: docs/turns.md, "A held event loop".
+ * process, since all of them end with it. It does the same when such code ends the process by `process.exit`. Rule: docs/turns.md,
+ * "A held event loop".
  */
 import { url as inspectorUrl } from 'node:inspector';
 import { Worker as Thread } from 'node:worker_threads';
 import type { WorkerId } from '@boxcar/kernel';
 import { BLOCKED_WORKER } from '@boxcar/store';
 import type { Log } from '../log.js';
-import { type RunningCode, watchEntries } from './call-scope.js';
+import { codeAtExit, type RunningCode, watchEntries } from './call-scope.js';
 
 /** The exit code of a process whose event loop was held. */
 const BLOCKED_EXIT_CODE = 4;
 
 const TICKS_PER_LEASE = 40;
 const SLOT_BYTES = 1_024;
+/** How long the end of the process waits for the thread. */
+const EXIT_WAIT_MS = 5_000;
 
 interface WatchedWorker {
   readonly workerId: WorkerId;
@@ -30,8 +33,8 @@ export interface Watchdog {
 
 /** The thread, and what it reads from shared memory. */
 class WatchdogThread {
-  // The count of ticks, and the length of what is in the slot.
-  readonly #ticks = new Int32Array(new SharedArrayBuffer(8));
+  // The count of ticks, the length of what is in the slot, and 1 while the end of the process waits.
+  readonly #ticks = new Int32Array(new SharedArrayBuffer(12));
   readonly #slot = new Uint8Array(new SharedArrayBuffer(SLOT_BYTES));
   readonly #encoder = new TextEncoder();
   readonly #workers = new Map<symbol, WatchedWorker>();
@@ -45,6 +48,7 @@ class WatchdogThread {
       workerData: { ticks: this.#ticks, slot: this.#slot, exitCode: BLOCKED_EXIT_CODE, sql: BLOCKED_WORKER },
     });
     this.#thread.unref();
+    process.on('exit', this.#onExit);
     this.#thread.on('error', (error) => log('warn', 'worker.not_watched', { error: error.message }));
   }
 
@@ -54,6 +58,15 @@ class WatchdogThread {
     if (bytes !== undefined && length > 0) this.#slot.set(bytes);
     Atomics.store(this.#ticks, 1, length);
   }
+
+  /** Runs in the scope of the code that called `process.exit`. Nothing asynchronous happens any more, but in the thread. */
+  readonly #onExit = (): void => {
+    const code = codeAtExit();
+    if (code === undefined) return;
+    this.#show(code);
+    Atomics.store(this.#ticks, 2, 1);
+    Atomics.wait(this.#ticks, 2, 1, EXIT_WAIT_MS);
+  };
 
   set(key: symbol, worker: WatchedWorker): void {
     this.#workers.set(key, worker);
@@ -77,6 +90,7 @@ class WatchdogThread {
 
   async end(): Promise<void> {
     this.#unwatch();
+    process.off('exit', this.#onExit);
     clearInterval(this.#timer);
     await this.#thread.terminate();
   }

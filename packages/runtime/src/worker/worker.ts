@@ -64,10 +64,12 @@ import {
 import type pg from 'pg';
 import { Batcher, isLockTimeout, LOCKED } from '../batcher.js';
 import { primitiveHashes } from '../door/announced-door.js';
+import { noteCrashedJob } from '../door/blocked-jobs.js';
 import { newId } from '../packer.js';
 import type { Runtime } from '../runtime.js';
 import { withinTime } from '../within-time.js';
 import { createRecorder, type Recorder } from './call-result.js';
+import { takeCrashedJob } from './call-scope.js';
 import { CommitProof } from './commit-proof.js';
 import { handBackFailed, noteFailedClaim, releaseEach } from './failed-runs.js';
 import type { HeldTurn, StepResults, TurnHost } from './held-turn.js';
@@ -93,7 +95,6 @@ export interface WorkerOptions {
   readonly targets?: readonly string[];
   /** How long its turns stay its own without a renewal. Default 10,000. */
   readonly leaseMs?: number;
-  /** How often the lease is renewed, at most `leaseMs`. Default a quarter of it, at least 50. */
   readonly heartbeatMs?: number;
   readonly sweepMs?: number;
   /**
@@ -166,11 +167,6 @@ function checkOptions(options: Required<WorkerOptions>): void {
   checkWholeNumber(options.viewBytes, 'viewBytes', { min: 0, max: Number.MAX_SAFE_INTEGER, code });
   for (const field of ['leaseMs', 'heartbeatMs', 'sweepMs', 'lostRingMs'] as const)
     checkDuration(options[field], field, { code });
-  if (options.heartbeatMs > options.leaseMs)
-    throw new KernelError(code, {
-      message: `heartbeatMs: ${options.heartbeatMs} is longer than the lease (leaseMs: ${options.leaseMs}), which would end before it is renewed.`,
-      details: { field: 'heartbeatMs' },
-    });
   checkDuration(options.graceMs, 'graceMs', { code, allowsZero: true });
   for (const target of options.targets)
     if (typeof target !== 'string' || !WORKER_TARGET.test(target))
@@ -954,6 +950,10 @@ export class Worker implements AsyncDisposable {
         failures.push(error);
       }
     };
+    const crashedJob = this.#crash === undefined || isCutOff ? undefined : takeCrashedJob();
+    const noting =
+      crashedJob && noteCrashedJob(this.#runtime.pool, crashedJob, this.#crash?.message ?? 'unknown');
+    noting?.catch(() => undefined);
     // Takes no new rings from here on, which would be lost here; settles once those in hand are done.
     const unsubscribing = Promise.all(this.#subscriptions.map((subscription) => subscription.close()));
     const stopping = Promise.all([this.#sweeper.stop(), this.#peerWatch.stop()]);
@@ -967,6 +967,7 @@ export class Worker implements AsyncDisposable {
     const turnsInHand = () => Promise.all([...this.#active.values()].map((active) => active.done));
     await attempt('turns in progress', turnsInHand(), (isCutOff ? 0 : graceMs) + GOODBYE_MS);
     grace.clear();
+    await attempt('the note of a job that left an error', noting, GOODBYE_MS);
     // A queue that does not close is not a failure: queues hold no facts, and the doorbell closes them in any case.
     await withinTime(unsubscribing, GOODBYE_MS + QUEUES_MS, 'the queues of turns').catch((error: unknown) =>
       this.#runtime.log('warn', 'worker.queues_not_closed', { worker_id: this.#id, error: errorText(error) }),

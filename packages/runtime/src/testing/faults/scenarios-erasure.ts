@@ -1,11 +1,13 @@
 /** Cards are erased while others pack them, merge them, import, search and join what turns have said of them. */
-import type { CardId, JsonValue, ProjectId } from '@boxcar/kernel';
+import type { CardId, ProjectId } from '@boxcar/kernel';
 import { eraseCards } from '@boxcar/store';
 import type { Runtime } from '../../runtime.js';
 import type { Client, Scenario, Watcher } from './scenario.js';
 
 const PROJECT = '00000000-0000-7000-8000-000000000001' as ProjectId;
 const WORD = 'sesquipedalian';
+/** In a card that the first erasure takes and the search finds. */
+const QUOTED = 'antepenultimate';
 const ADA = { agent: 'ada' };
 
 const CARDS = `select coalesce(json_agg(c.id), '[]') as ids from boxcar.cards c where c.content::text like '%${WORD}%'`;
@@ -32,6 +34,31 @@ const PLACES = `
         .join(' union all ')}
     ) x where x.text like '%${WORD}%'
   ) w`;
+
+/**
+ * The answer of a search is stored after the first erasure, which waits until the answer was read. A process may die meanwhile, so the
+ * database waits for a few seconds at most.
+ */
+const LATE_ANSWERS = `
+  create or replace function public.wait_for_erasure() returns trigger language plpgsql as $$
+  begin
+    perform pg_advisory_xact_lock_shared(1421);
+    for n in 1..200 loop
+      exit when exists (select from boxcar.projects p where p.id = new.project_id and p.erasures > 0);
+      perform pg_sleep(0.02);
+    end loop;
+    return new;
+  end $$;
+  create or replace trigger wait_for_erasure before insert on boxcar.operations
+    for each row when (new.response->>'command' = 'search') execute function public.wait_for_erasure()`;
+
+const IS_READ = `
+  select 1 as one where exists (select from pg_locks l where l.locktype = 'advisory' and l.objid = 1421
+      and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+    or exists (select from boxcar.operations o where o.response->>'command' = 'search')`;
+
+/** Answers that give words of erased cards again: the first erasure has found them, or they were read after it. */
+const QUOTES = `select count(*)::int as quotes from boxcar.operations o where o.response::text like '%${QUOTED}%'`;
 
 /** Erases every card that has the word now. Again it finds those that are left. */
 async function eraseAll(client: Client, watcher: Watcher): Promise<null> {
@@ -63,6 +90,7 @@ const lines = [
 
 export const erasures: Scenario = {
   name: 'erasures beside packing, merging, importing, searching and resuming',
+  prepare: LATE_ANSWERS,
   profiles: [
     { name: 'writer', script: [{ say: 'said {{instruction}}' }] },
     {
@@ -91,13 +119,13 @@ export const erasures: Scenario = {
     })) as { box_id: string };
     await client.use(async (runtime) => {
       const tape = await runtime.tape(ADA);
-      await tape.append([{ kind: 'message', content: WORD }], { dedupKey: 'first' });
+      await tape.append([{ kind: 'message', content: `${WORD} ${QUOTED}` }], { dedupKey: 'first' });
       const [open] = await tape.forks();
       const fork = open === undefined ? await tape.forkTape() : await tape.openFork(open.fork_id);
       await fork.tape.append([{ kind: 'message', content: `within: ${WORD}` }], { dedupKey: 'within' });
     });
     await Promise.all([
-      eraseAll(client, watcher),
+      watcher.until(IS_READ).then(() => eraseAll(client, watcher)),
       client.submit('delegate_async', {
         target_strategy: 'new',
         target_ref: 'writer',
@@ -119,16 +147,21 @@ export const erasures: Scenario = {
         instruction: `,tape.search ${WORD}`,
       }),
     ]);
+    // Before another erasure takes all answers of the project.
+    const { quotes = null } = await watcher.until(QUOTES);
     await eraseAll(client, watcher);
     await watcher.until(
       "select 1 as one where not exists (select from boxcar.turns where ended_at is null) and not exists (select from boxcar.batches where status = 'running')",
     );
     await eraseAll(client, watcher);
-    return watcher.until(PLACES) as Promise<JsonValue>;
+    const { places = null } = await watcher.until(PLACES);
+    return { quotes, places };
   },
   judge: ({ turns, batches, driven }) => [
     ...turns.flatMap(({ profile, status }) => (status === 'success' ? [] : [`${profile} is ${status}`])),
     ...batches.flatMap(({ kind, status }) => (status === 'success' ? [] : [`${kind} is ${status}`])),
-    ...(JSON.stringify(driven) === '{"places":[]}' ? [] : [`the word is left: ${JSON.stringify(driven)}`]),
+    ...(JSON.stringify(driven) === '{"quotes":0,"places":[]}'
+      ? []
+      : [`the word is left: ${JSON.stringify(driven)}`]),
   ],
 };

@@ -1,85 +1,127 @@
-/** Erases all cards of turns that have ended while others work, and looks whether anything of them is left. */
+/** Erases all cards of runs that have ended while others work, and looks for their words in all tables. */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { CardId, ProjectId } from '@boxcar/kernel';
-import { eraseCards } from '@boxcar/store';
+import { eraseCards, eraseEvidence } from '@boxcar/store';
 import type pg from 'pg';
+import { findTexts, searchOfTables } from '../texts-in-tables.js';
+import { type Accepted, wordsIn } from './load.js';
 
 const PAUSE_MS = 100;
 const ATTEMPTS = 300;
-/** Every so many ended turns lose their cards. */
+/** Of so many submissions one is erased. */
 const EVERY = 5;
+/** Late answers are no cards, and a worker that was stopped may keep one at any time. */
+const LATE = 'evidence.body';
 
+/** The youngest of the submissions all turns of whose run have ended. */
 const NEXT = `
-  select t.id as turn_id, t.project_id, array(
-    select e.card_id from boxcar.tape_entries e where e.box_id = t.output_box_id and e.turn_id = t.id and e.card_id is not null
-    union select u.id from boxcar.boxes b cross join lateral unnest(b.card_ids) as u(id) where b.id = t.context_box_id) as card_ids
-  from boxcar.turns t where t.ended_at is not null and t.id <> all ($1::uuid[]) order by t.ended_at desc limit 1`;
+  select t.id as turn_id, t.project_id from boxcar.turns t
+  where t.id = any ($1::uuid[]) and not exists (select from boxcar.turns o where o.run_id = t.run_id and o.ended_at is null)
+  order by t.id desc limit 1`;
 
-const LEFT = `
-  select 'turn ' || t.id || ' has still ' || case when d.content is not null then 'its deliverable'
-    when t.error->>'message' <> '(erased)' then 'the words of its error' else 'the words of an error of its steps' end as what
-  from boxcar.turns t left join boxcar.cards d on d.id = t.deliverable_card_id
-  where t.id = any ($1::uuid[]) and (d.content is not null or t.error->>'message' <> '(erased)'
-    or exists (select from boxcar.steps s where s.turn_id = t.id and s.error->>'message' <> '(erased)'))`;
+const CARDS = "select c.id from boxcar.cards c where c.content::text like '%' || $1 || '%'";
+const ERASED =
+  'select count(*)::int as n from boxcar.cards c where c.id = any ($1::uuid[]) and c.erased_at is not null';
 
 interface Ended extends pg.QueryResultRow {
   readonly turn_id: string;
   readonly project_id: ProjectId;
-  readonly card_ids: readonly CardId[];
 }
 
 export class Erasures {
-  /** The turns whose cards were erased, or are being erased. */
+  /** The turns of submissions whose cards were erased, or are being erased. */
   readonly turnIds = new Set<string>();
+  /** Erased cards whose words were looked for while they were still there. */
+  checked = 0;
+  readonly #words = new Map<string, ProjectId>();
+  readonly #left: string[] = [];
   readonly #pool: pg.Pool;
   readonly #observer: pg.Pool;
+  #search: string | undefined;
 
   /**
    * @param pool - Erases; faults of all processes affect it.
-   * @param observer - Affected by no fault.
+   * @param observer - Affected by no fault of one process.
    */
   constructor(pool: pg.Pool, observer: pg.Pool) {
     this.#pool = pool;
     this.#observer = observer;
   }
 
-  async run(isOn: () => boolean): Promise<void> {
-    const seen: string[] = [];
+  async run(accepted: () => readonly Accepted[], isOn: () => boolean): Promise<void> {
     while (isOn()) {
       await delay(PAUSE_MS);
-      const turn = await this.#next(seen);
-      if (turn === undefined) continue;
-      seen.push(turn.turn_id);
-      if (seen.length % EVERY !== 1) continue;
-      this.turnIds.add(turn.turn_id);
-      await this.#erase(turn);
+      // Of older ones nothing is left: they were purged.
+      const chosen = accepted()
+        .filter((_, n) => n % EVERY === 0)
+        .slice(-200)
+        .filter(({ turnId }) => !this.turnIds.has(turnId));
+      const [ended] = await this.#ask<Ended>(NEXT, [chosen.map(({ turnId }) => turnId)]);
+      const word = chosen.find(({ turnId }) => turnId === ended?.turn_id)?.word;
+      if (ended !== undefined && word !== undefined) await this.#eraseRun(ended, word);
     }
   }
 
-  async #next(seen: readonly string[]): Promise<Ended | undefined> {
-    try {
-      return (await this.#observer.query<Ended>(NEXT, [seen])).rows[0];
-    } catch {
-      return undefined;
-    }
+  async #eraseRun({ turn_id, project_id }: Ended, word: string): Promise<void> {
+    const rows = await this.#ask<{ id: CardId }>(CARDS, [word]);
+    const ids = rows.map(({ id }) => id);
+    this.turnIds.add(turn_id);
+    this.#words.set(word, project_id);
+    // A second time changes nothing, so it is done until it is known to be done.
+    await this.#repeat(() => eraseCards(this.#pool, ids, { projectId: project_id, reason: 'soak' }));
+    this.#left.push(...(await this.#findLeft(`%${word}%`)));
+    // A purge may have taken some of them before.
+    const [still] = await this.#ask<{ n: number }>(ERASED, [ids]);
+    this.checked += still?.n ?? 0;
   }
 
-  /** A second time changes nothing, so it is done until it is known to be done. */
-  async #erase({ card_ids: ids, project_id: projectId }: Ended): Promise<void> {
+  async #findLeft(pattern: string): Promise<string[]> {
+    this.#search ??= await this.#repeat(() => searchOfTables(this.#observer, 'boxcar'));
+    const search = this.#search;
+    const texts = await this.#repeat(() => findTexts(this.#observer, search, pattern));
+    return texts
+      .filter(({ place }) => place !== LATE)
+      .flatMap(({ place, text }) =>
+        wordsIn(text).flatMap((word) => (this.#words.has(word) ? [`${word} is in ${place}`] : [])),
+      );
+  }
+
+  /** What was left of what was erased, then or when all has ended. Erases late answers, of which then nothing is left either. */
+  async findLeft(): Promise<readonly string[]> {
+    const late = await this.#ask<{ id: string; project_id: ProjectId; text: string }>(
+      'select v.id, v.project_id, v.body::text as text from boxcar.evidence v',
+      [],
+    );
+    for (const { id, project_id: projectId, text } of late)
+      if (wordsIn(text).some((word) => this.#words.has(word)))
+        await this.#repeat(() => eraseEvidence(this.#pool, [id], { projectId, reason: 'soak' }));
+    const after = await this.#ask<{ text: string }>(
+      'select v.body::text as text from boxcar.evidence v where v.id = any ($1::uuid[])',
+      [late.map(({ id }) => id)],
+    );
+    const repeated = after.flatMap(({ text }) => wordsIn(text)).filter((word) => this.#words.has(word));
+    return [
+      ...new Set([
+        ...this.#left,
+        ...(await this.#findLeft('%soak.%.said%')),
+        ...repeated.map((word) => `${word} is in ${LATE}`),
+      ]),
+    ];
+  }
+
+  #ask<R extends pg.QueryResultRow>(text: string, values: readonly unknown[]): Promise<R[]> {
+    return this.#repeat(async () => (await this.#observer.query<R>(text, [...values])).rows);
+  }
+
+  /** Again while the server is away. */
+  async #repeat<T>(work: () => Promise<T>): Promise<T> {
     for (let attempt = 1; ; attempt += 1) {
       try {
-        await eraseCards(this.#pool, ids, { projectId, reason: 'soak' });
-        return;
+        return await work();
       } catch (error) {
         if (attempt === ATTEMPTS) throw error;
         await delay(PAUSE_MS);
       }
     }
-  }
-
-  /** What is left of what was erased. */
-  async findLeft(): Promise<string[]> {
-    const { rows } = await this.#observer.query<{ what: string }>(LEFT, [[...this.turnIds]]);
-    return rows.map(({ what }) => what);
   }
 }

@@ -63,7 +63,13 @@ const PROFILES: readonly Readonly<Record<string, unknown>>[] = [
 export interface Accepted {
   readonly turnId: string;
   readonly expected: string;
+  /** What it was asked for: in everything that is said about it, and in nothing else. */
+  readonly word: string;
 }
+
+const WORD = /soak\.\d+\.said/g;
+/** The words of submissions in a text. */
+export const wordsIn = (text: string): readonly string[] => text.match(WORD) ?? [];
 
 /** Submits turn after turn, each until it is accepted, under a key of its own. */
 export class Load {
@@ -90,13 +96,13 @@ export class Load {
   async submitOne(): Promise<void> {
     const profile = String(this.#random.pick(PROFILES)?.name);
     this.#count += 1;
-    const instruction = String(this.#count);
+    const word = `soak.${this.#count}.said`;
     const receipt = await this.#submit({
       key: `soak-${this.#count}`,
       primitive: 'launch_principal',
-      args: { profile_name: profile, instruction },
+      args: { profile_name: profile, instruction: word },
     });
-    this.accepted.push({ turnId: turnIdOf(receipt), expected: `${profile} ${instruction}` });
+    this.accepted.push({ turnId: turnIdOf(receipt), expected: `${profile} ${word}`, word });
   }
 }
 

@@ -20,4 +20,5 @@ test('a few seconds of load and random faults: what was accepted ends, and all p
   expect(report.accepted).toBeGreaterThan(0);
   expect(report.ended.success).toBeGreaterThan(0);
   expect(report.erased).toBeGreaterThan(0);
+  expect(report.checked).toBeGreaterThan(0);
 });

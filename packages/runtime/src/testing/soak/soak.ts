@@ -5,7 +5,7 @@
  * S2  A tool that may run once ran once at most. The invariants hold. No worker ends by itself.
  * S3  While one process is killed, stopped or cut off, the others continue: turns that are submitted meanwhile end within
  *     the lease plus 2 s, or within 12 s if that process is a caller.
- * S4  Cards of ended turns are erased meanwhile, and nothing of them is left.
+ * S4  All cards of ended runs are erased meanwhile. At once, and when all has ended, no table has their words.
  * S5  Runs are purged a while after their end, under this load. What they came to is checked before.
  * S6  The same seed chooses the same load and the same faults; their effects depend on the machine.
  */
@@ -59,8 +59,10 @@ export interface SoakReport {
   readonly accepted: number;
   /** Submissions made again because the database was away. */
   readonly repeated: number;
-  /** Turns whose cards were erased. */
+  /** Runs whose cards were erased. */
   readonly erased: number;
+  /** Erased cards whose words were looked for in all tables. */
+  readonly checked: number;
   /** Runs that were purged. */
   readonly purged: number;
   /** Turns that were not purged, those of children included, by how they ended. */
@@ -139,7 +141,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
     };
     await Promise.all([
       strike(),
-      erasures.run(isOn),
+      erasures.run(() => running.accepted, isOn),
       purger.run(() => running.accepted, isOn),
       ...Array.from({ length: SUBMITTERS }, submit),
     ]);
@@ -185,6 +187,7 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
       accepted: running.accepted.length,
       repeated: submitters.repeated,
       erased: erasures.turnIds.size,
+      checked: erasures.checked,
       purged: purger.removed,
       ended: await countEnds(observer),
       promises,

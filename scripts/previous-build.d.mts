@@ -1,0 +1,4 @@
+export function checkPreviousBuild(root: string): {
+  readonly failures: readonly string[];
+  readonly unchecked: readonly string[];
+};
