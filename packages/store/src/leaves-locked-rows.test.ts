@@ -199,7 +199,7 @@ const OPERATIONS: Record<string, Operation<unknown>> = {
       return { item: world.result(turn, call), turnId: turn.turnId };
     },
     run: async (results, attempt) => {
-      const { lockedTurnIds = [], duplicates } = await recordResults(world.pool, results, attempt);
+      const { lockedTurnIds, duplicates } = await recordResults(world.pool, results, attempt);
       return {
         done: results.map(
           ({ turnId, toolCallId }) => !lockedTurnIds.includes(turnId) && !duplicates.includes(toolCallId),
@@ -246,7 +246,7 @@ async function advance(of: { readonly calls: number; readonly results: number })
 }
 
 async function advancing(advances: readonly Advance[], attempt: LimitedTry): Promise<Result> {
-  const { outcomes, lockedTurnIds = [] } = await advanceTurns(world.pool, advances, attempt);
+  const { outcomes, lockedTurnIds } = await advanceTurns(world.pool, advances, attempt);
   return { done: outcomes.map(({ outcome }) => outcome !== 'fenced'), locked: lockedTurnIds };
 }
 

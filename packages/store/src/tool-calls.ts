@@ -49,8 +49,8 @@ export interface SettledTurns {
 }
 
 export interface RecordedTurns extends SettledTurns {
-  /** Turns whose results were left out because a row was locked, when they were to be left out: to be tried again. Absent: none. */
-  readonly lockedTurnIds?: readonly TurnId[];
+  /** Turns whose results were left out because a row was locked, when they were to be left out: to be tried again. */
+  readonly lockedTurnIds: readonly TurnId[];
 }
 
 // Each call is locked and read by its key, after the turns: to look for each of many in a list of all took two minutes for 6,000.
@@ -212,15 +212,15 @@ export function recordResults(
   settlements: readonly CallSettlement[],
   { lockMs, ...options }: LimitedTry = {},
 ): Promise<RecordedTurns> {
+  const settle = async (tx: Tx): Promise<RecordedTurns> => ({
+    ...(await settleCalls(tx, settlements)),
+    lockedTurnIds: [],
+  });
   return retryBatch(
     (isRepeated) =>
       isRepeated
         ? transactOnce(pool, limited({ lockMs }, settleAgain(settlements, options)))
-        : sendOnce(
-            pool,
-            (tx) => settleCalls(tx, settlements),
-            lockMs === undefined ? firstLimit(options.leavesLocked) : { lockMs },
-          ),
+        : sendOnce(pool, settle, lockMs === undefined ? firstLimit(options.leavesLocked) : { lockMs }),
     { ...patientOn(pool), ...retriesOf({ lockMs }), ...options },
   );
 }
@@ -240,8 +240,7 @@ const settleAgain =
       tx,
       settlements.filter((item) => !isDone(item)),
     );
-    const settled = { rings: [...rings, ...rest.rings], duplicates: rest.duplicates };
-    return locked.size === 0 ? settled : { ...settled, lockedTurnIds: [...locked] };
+    return { rings: [...rings, ...rest.rings], duplicates: rest.duplicates, lockedTurnIds: [...locked] };
   };
 
 /** Locks turns, and their tapes if locked ones are left out. @returns The turns that were left out. */
@@ -284,8 +283,8 @@ export type AdvanceOutcome =
 export interface AdvancedTurns {
   readonly outcomes: readonly AdvanceOutcome[];
   readonly rings: readonly Ring[];
-  /** Fenced only because a row was locked, when such turns were to be left out: to be tried again. Absent: none. */
-  readonly lockedTurnIds?: readonly TurnId[];
+  /** Fenced only because a row was locked, when such turns were to be left out: to be tried again. */
+  readonly lockedTurnIds: readonly TurnId[];
 }
 
 /**
@@ -355,6 +354,7 @@ async function advanceWithin(
         : { outcome: 'suspended' };
     }),
     rings: ringsOf(rows),
+    lockedTurnIds: [],
   };
 }
 

@@ -35,7 +35,7 @@ export function createRecorder(runtime: Pick<RuntimeCore, 'pool' | 'ring'>): Rec
     settlements: readonly CallSettlement[],
     options: LimitedTry,
   ): Promise<('recorded' | 'duplicate' | typeof LOCKED)[]> => {
-    const { rings, duplicates, lockedTurnIds = [] } = await recordResults(runtime.pool, settlements, options);
+    const { rings, duplicates, lockedTurnIds } = await recordResults(runtime.pool, settlements, options);
     runtime.ring(rings);
     const open = new Map<ToolCallId, number>();
     for (const { toolCallId } of settlements) open.set(toolCallId, (open.get(toolCallId) ?? 0) + 1);
