@@ -60,6 +60,8 @@ beforeEach(async () => {
   );
   await h.worker();
   return async () => {
+    const open = () => h.rows('select from boxcar.turns where ended_at is null');
+    await waitFor(async () => (await open()).length === 0, { message: 'all turns have ended' });
     await checkInvariants(h.database.pool);
     await h[Symbol.asyncDispose]();
   };

@@ -29,7 +29,7 @@ const FREE_CALLS = ` cross join lateral (
     ) calls where calls.n = heads.call_count`;
 
 const finishText = (leavesLocked: boolean): string => `
-  with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, call_ids uuid[], results json)),
+  with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json, call_ids uuid[])),
   lk as (
     select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id
     where t.id = any ($2::uuid[]) and ${hasStatus('running')} and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count

@@ -388,10 +388,14 @@ test('a call that was given more time after it was found overdue is not answered
   if (found === undefined) throw new Error('not found');
   await world.wait(call, 3_600_000);
   const answer = { ...world.result(turn, call, 'late'), deadlineAt: found.deadline_at };
-  expect(await recordResults(world.pool, [answer])).toEqual({ rings: [], duplicates: [call] });
+  expect(await recordResults(world.pool, [answer])).toEqual({
+    rings: [],
+    duplicates: [call],
+    lockedTurnIds: [],
+  });
   const [again] = await findOverdueCalls(world.pool, { ...later(3_601), limit });
   const due = { ...answer, deadlineAt: again?.deadline_at ?? '' };
-  expect(await recordResults(world.pool, [due])).toEqual({ rings: [], duplicates: [] });
+  expect(await recordResults(world.pool, [due])).toEqual({ rings: [], duplicates: [], lockedTurnIds: [] });
 });
 
 test('one sweeper at a time: the others are told at once, and no connection is held meanwhile', async () => {

@@ -215,14 +215,15 @@ export async function findTreeRoots(
   return (await run<{ id: TurnId }>(db, ROOTS, [runId])).map((row) => row.id);
 }
 
-// The planner settings of the pool lead it by keys; `offset 0` keeps each look-up one.
+// The planner settings of the pool lead it by keys; `offset 0` keeps each look-up one. `between`: of `=` Postgres expects the children of
+// the largest parent for every turn, and reads the whole table for each.
 const TREE = statement(`
   with recursive tree as (
     select t.id, t.parent_turn_id, 0 as level, array[t.id] as path
     from unnest($1::uuid[]) as u(id) cross join lateral (select x.id, x.parent_turn_id from boxcar.turns x where x.id = u.id offset 0) t
     union all
     select c.id, c.parent_turn_id, p.level + 1, p.path || c.id from tree p
-      cross join lateral (select t.id, t.parent_turn_id from boxcar.turns t where t.parent_turn_id = p.id offset 0) c
+      cross join lateral (select t.id, t.parent_turn_id from boxcar.turns t where t.parent_turn_id between p.id and p.id offset 0) c
   ),
   turn as materialized (
     select tree.level, tree.path, t.*, m.id as batch_id, u.input_tokens, u.output_tokens, u.cost_micros, u.unpriced_steps from tree
