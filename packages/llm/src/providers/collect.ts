@@ -238,8 +238,10 @@ function finishReasonOf({ finish, calls }: Answer): ModelReply['finishReason'] {
   }
 }
 
+/** Of its words; some of the SDK's providers have those of a refusal in the text, too. */
 function bytesOf({ text, reasoning, refusal, calls }: Answer): number {
-  const words = [text, reasoning, refusal, ...calls.map((call) => call.name + call.arguments)];
+  const apart = text.endsWith(refusal) ? '' : refusal;
+  const words = [text, reasoning, apart, ...calls.map((call) => call.name + call.arguments)];
   return words.reduce((sum, part) => sum + Buffer.byteLength(part), 0);
 }
 

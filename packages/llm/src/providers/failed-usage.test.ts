@@ -41,24 +41,7 @@ async function failOf(
 
 const LONG = 'All of it. '.repeat(10_000);
 
-const wires = WIRES.map((wire) => [wire.provider, wire] as const);
-
-// Mistral has no word for it.
-it.each(wires.filter(([provider]) => provider !== 'mistral'))(
-  'a call of %s that the filter stopped is charged with what the provider reported',
-  async (_, wire) => {
-    const failed = await failOf(wire, {
-      answer: { text: '', finish: 'content_filter', usage: { input: 90_000, output: 3 } },
-    });
-    expect(failed).toMatchObject({
-      code: 'model_refused',
-      usage: { inputTokens: 90_000, outputTokens: 3 },
-    });
-    expect(failed.usage?.isEstimated).toBeUndefined();
-  },
-);
-
-describe.each(wires)('a failed call of %s', (_, wire) => {
+describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('a failed call of %s', (_, wire) => {
   it('whose stream is cut is charged with the bytes that came and all that was sent, tool schemas too', async () => {
     const failed = await failOf(wire, { answer: { text: LONG, usage: null }, frames: 6, after: 'destroy' });
     expect(failed.code).toBe('model_unavailable');
@@ -114,6 +97,55 @@ describe.each(wires)('a failed call of %s', (_, wire) => {
     });
     expect(failed.usage).toEqual({ inputTokens: 70_000, outputTokens: 11 });
   });
+});
+
+// Mistral has no word for it.
+it.each(WIRES.filter(({ provider }) => provider !== 'mistral').map((wire) => [wire.provider, wire] as const))(
+  'a call of %s that the filter stopped is charged with what the provider reported',
+  async (_, wire) => {
+    const failed = await failOf(wire, {
+      answer: { text: '', finish: 'content_filter', usage: { input: 90_000, output: 3 } },
+    });
+    expect(failed).toMatchObject({
+      code: 'model_refused',
+      usage: { inputTokens: 90_000, outputTokens: 3 },
+    });
+    expect(failed.usage?.isEstimated).toBeUndefined();
+  },
+);
+
+/** Where the API has a place of its own for the words of a refusal. */
+const refusing = WIRES.filter(({ provider }) =>
+  ['openai', 'openai-chat', 'deepseek', 'openai-compatible'].includes(provider),
+).flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
+
+it.each(refusing)(
+  'a call of %s, streamed: %s, that the model refused is charged with what was reported, else with its words',
+  async (_, stream, wire) => {
+    const refusal = 'I cannot help with that. '.repeat(40);
+    const answer = { refusal, finish: 'stop' } as const;
+    const told = await failOf(
+      wire,
+      { answer: { ...answer, usage: { input: 90_000, output: 3 } } },
+      { stream },
+    );
+    expect(told).toMatchObject({ code: 'model_refused', usage: { inputTokens: 90_000, outputTokens: 3 } });
+    const untold = await failOf(wire, { answer: { ...answer, usage: null } }, { stream });
+    expect(untold.usage).toMatchObject({ outputTokens: refusal.length / 4, isEstimated: true });
+    expect(Math.abs((untold.usage?.inputTokens ?? 0) - untold.sentTokens)).toBeLessThan(10);
+  },
+);
+
+it('figures in the form of Gemini are read beside an error, too', async () => {
+  const wire = WIRES.find(({ provider }) => provider === 'google');
+  if (wire === undefined) throw new Error('no such wire');
+  const usageMetadata = { promptTokenCount: 70_000, candidatesTokenCount: 11, thoughtsTokenCount: 5 };
+  const failed = await failOf(wire, {
+    status: 500,
+    body: JSON.stringify({ error: { message: 'it broke' }, usageMetadata }),
+    headers: { 'content-type': 'application/json' },
+  });
+  expect(failed.usage).toEqual({ inputTokens: 70_000, outputTokens: 16 });
 });
 
 it('an answer without figures is estimated from all that was sent', async () => {

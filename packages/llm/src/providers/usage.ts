@@ -59,17 +59,31 @@ const figures = z.object({
   prompt_tokens: z.number().nonnegative().optional(),
   output_tokens: z.number().nonnegative().optional(),
   completion_tokens: z.number().nonnegative().optional(),
+  promptTokenCount: z.number().nonnegative().optional(),
+  candidatesTokenCount: z.number().nonnegative().optional(),
+  thoughtsTokenCount: z.number().nonnegative().optional(),
 });
+
+/** Gemini counts thoughts apart from the answer, the others with it. */
+const outputOf = (told: z.infer<typeof figures>): number =>
+  told.output_tokens ??
+  told.completion_tokens ??
+  (told.candidatesTokenCount ?? 0) + (told.thoughtsTokenCount ?? 0);
 
 /** The figures beside an error, in a parsed body or event. */
 export function findReportedUsage(value: unknown): ModelUsage | undefined {
   if (!isJsonObject(value)) return undefined;
-  const places = [value.usage, isJsonObject(value.response) ? value.response.usage : undefined];
+  const places = [
+    value.usage,
+    value.usageMetadata,
+    isJsonObject(value.response) ? value.response.usage : undefined,
+  ];
   for (const place of places) {
     const { success, data } = figures.safeParse(place);
-    const inputTokens = success ? (data.input_tokens ?? data.prompt_tokens) : undefined;
-    if (success && inputTokens !== undefined)
-      return { inputTokens, outputTokens: data.output_tokens ?? data.completion_tokens ?? 0 };
+    const inputTokens = success
+      ? (data.input_tokens ?? data.prompt_tokens ?? data.promptTokenCount)
+      : undefined;
+    if (success && inputTokens !== undefined) return { inputTokens, outputTokens: outputOf(data) };
   }
   return undefined;
 }
