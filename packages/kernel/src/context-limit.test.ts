@@ -19,6 +19,10 @@ describe('what a model takes', () => {
     ['openai:gpt-5.2', 272_000],
     ['openai:gpt-5-mini', 272_000],
     ['openai:o3', 200_000],
+    ['openai-chat:gpt-4o-mini', 128_000],
+    ['openai-chat:gpt-5.2', 272_000],
+    ['deepseek:deepseek-chat', 128_000],
+    ['google:gemini-2.5-flash', 200_000],
     ['openai-compatible:llama-3', 200_000],
     ['scripted', 200_000],
   ])('%s: %i', (model, limit) => {
@@ -57,6 +61,12 @@ describe('what a model takes', () => {
     ['anthropic:claude-3-haiku-20240307', {}, 4_096],
     ['anthropic:claude-3-5-sonnet-latest', {}, 8_192],
     ['anthropic:claude-sonnet-4-5', {}, 16_384],
+    ['openai-chat:gpt-4-turbo', {}, 4_096],
+    ['deepseek:deepseek-chat', {}, 8_192],
+    ['deepseek:deepseek-reasoner', {}, 16_000],
+    ['google:gemini-2.0-flash', {}, 8_192],
+    ['google:gemini-2.5-pro', {}, 16_384],
+    ['mistral:mistral-large-latest', {}, 16_384],
     ['mine:constructor', {}, 16_384],
     ['constructor:x', {}, 16_384],
   ])(

@@ -33,6 +33,12 @@ const MODELS: Readonly<Record<string, readonly (readonly [RegExp, KnownModel])[]
     [/^claude-opus-4(-[01])?(-\d{8})?$/, { answer: 32_000 }],
     [/^claude-(3-7-sonnet|sonnet-4(-0|-\d{8})?$)|^claude-(sonnet|haiku|opus)-4-5/, { answer: 64_000 }],
   ],
+  google: [[/^gemini-(1|2\.0)/, { answer: 8_192 }]],
+  // A call that asks for a longer answer is refused: https://github.com/deepseek-ai/DeepSeek-V3/issues/69
+  deepseek: [
+    [/^deepseek-chat/, { window: 128_000, answer: 8_192 }],
+    [/^deepseek-reasoner/, { window: 128_000, answer: 65_536 }],
+  ],
 };
 
 type SizedProfile = {
