@@ -10,6 +10,22 @@ create extension if not exists pg_trgm with schema public;
 
 set check_function_bodies = off;
 
+CREATE OR REPLACE FUNCTION boxcar.answers_of_cards(ids uuid[])
+ RETURNS SETOF uuid
+ LANGUAGE sql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  select u.id from unnest(ids) as u(id)
+  union
+  select s.thought_card_id from (
+    select e.turn_id, e.step from boxcar.tape_entries e where e.card_id = any (ids) and e.turn_id is not null and e.step is not null
+    union
+    select k.turn_id, k.step from boxcar.cards c join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = any (ids)
+  ) p cross join lateral (select x.thought_card_id from boxcar.steps x where x.turn_id = p.turn_id and x.step = p.step offset 0) s
+  where s.thought_card_id is not null
+$function$;
+
 CREATE OR REPLACE FUNCTION boxcar.erase_cards(ids uuid[], reason text)
  RETURNS TABLE(card_id uuid, outcome text)
  LANGUAGE plpgsql
@@ -23,6 +39,7 @@ declare
   turn_of uuid[];
   touched uuid[];
   delivered uuid[];
+  answers uuid[];
 begin
   if coalesce(reason !~ '\S' or length(reason) > 1000, true) then
     raise exception 'erasure needs a reason of 1 to 1000 characters' using errcode = '22023';
@@ -33,8 +50,10 @@ begin
     select u.id from unnest(ids) as u(id) where not exists (select from boxcar.projects p where p.bootstrap_card_id = u.id))) f;
   -- By id, as every lock here. Turns that have not ended are left alone.
   perform from boxcar.turns t where t.id = any (turn_of) and t.error->>'message' <> '(erased)' order by t.id for no key update;
+  -- The cards that hold what providers attached to the answers of these cards' steps. They were written with their steps, before any other card of them.
+  answers := array(select boxcar.answers_of_cards(ids));
   -- A second erasure of the same card then finds it erased.
-  perform from boxcar.cards c where c.id = any (ids) order by c.id for no key update;
+  perform from boxcar.cards c where c.id = any (ids || answers) order by c.id for no key update;
   perform from boxcar.projects p where p.id in (select c.project_id from boxcar.cards c where c.id = any (ids)) order by p.id for no key update;
   return query
   with judged as materialized (
@@ -78,6 +97,8 @@ begin
       'output_box_id', o.response->'output_box_id', 'command', o.response->'command', 'output', '(erased)', 'result', '(erased)')
     where o.primitive = 'delegate_async' and o.response->>'command' in ('anchors', 'search') and o.response->>'output' is distinct from '(erased)'
       and o.project_id in (select c.project_id from boxcar.cards c where c.id = any (gone));
+  update boxcar.cards c set provider_data = null, metadata = c.metadata - 'reasoning' - 'reasoning_cut'
+    where c.id = any (array(select boxcar.answers_of_cards(gone))) and (c.provider_data is not null or c.metadata ? 'reasoning');
   touched := array(select distinct u.turn_id from unnest(card_of, turn_of) as u(card_id, turn_id) join unnest(gone) as g(id) on g.id = u.card_id);
   delivered := array(select t.id from boxcar.turns t where t.id = any (touched) and t.deliverable_card_id = any (gone));
   update boxcar.turns t set error = boxcar.forget_error(t.error) where t.id = any (touched) and t.error->>'message' <> '(erased)';
@@ -478,7 +499,8 @@ create table boxcar.cards (
   created_at timestamp with time zone default now() not null,
   erased_at timestamp with time zone,
   erased_reason text,
-  placeholder json
+  placeholder json,
+  provider_data json
 );
 
 create table boxcar.evidence (
@@ -568,7 +590,9 @@ create table boxcar.provider_slots (
   provider text not null,
   epoch integer not null,
   is_kept boolean not null,
-  taken_at timestamp with time zone default clock_timestamp() not null
+  taken_at timestamp with time zone default clock_timestamp() not null,
+  queued_at timestamp with time zone,
+  is_probe boolean default false not null
 ) with (fillfactor=60);
 
 create table boxcar.providers (
@@ -580,7 +604,8 @@ create table boxcar.providers (
   failures integer default 0 not null,
   openings integer default 0 not null,
   open_until timestamp with time zone,
-  updated_at timestamp with time zone default now() not null
+  updated_at timestamp with time zone default now() not null,
+  failing_since timestamp with time zone
 ) with (fillfactor=60);
 
 create table boxcar.purging (
@@ -788,7 +813,9 @@ create table boxcar.workers (
   info jsonb default '{}'::jsonb not null,
   started_at timestamp with time zone default now() not null,
   locked_at timestamp with time zone,
-  schema_version smallint default 11 not null
+  schema_version smallint default 11 not null,
+  answers jsonb default '{}'::jsonb not null,
+  told_at timestamp with time zone
 ) with (fillfactor=60);
 
 -- Constraints

@@ -9,6 +9,8 @@ import { type SoakReport, soak } from '../packages/runtime/src/testing/soak/soak
 
 const USAGE = `Usage: npm run soak -- [--minutes N] [--turns N] [--seed S] [--queue redis|postgres] [--json]
        npm run soak -- --stops [--queue redis|postgres]
+       npm run soak -- --gate [--turns N] [--seed S]
+       npm run soak -- --accounts
 
 Runs workers and callers as separate processes against an embedded Postgres and, unless told otherwise, a private
 redis-server, submits turns of all kinds, and lets random faults strike. Ends with 1 when something did not hold.
@@ -19,12 +21,16 @@ redis-server, submits turns of all kinds, and lets random faults strike. Ends wi
   --queue Q     where the queues live: redis or postgres (redis)
   --json        one JSON object on stdout instead of text
   --stops       instead: stops a worker, a sweeper and a caller at every statement of every transition, one after the
-                other, on both kinds of queues unless one is named (hours)`;
+                other, on both kinds of queues unless one is named (hours)
+  --gate        instead: ten stories of N turns (1000) at the gate of a provider, under a clock that the test moves
+  --accounts    instead: what is charged after 500 failures of model calls, held against the provider's books`;
 
 interface Choice {
   readonly minutes: number;
   readonly turns: number | undefined;
   readonly isStops: boolean;
+  readonly isGate: boolean;
+  readonly isAccounts: boolean;
   readonly seed: number;
   readonly queue: 'redis' | 'postgres' | undefined;
   readonly isJson: boolean;
@@ -36,6 +42,8 @@ function readChoice(): Choice {
       minutes: { type: 'string' },
       turns: { type: 'string' },
       stops: { type: 'boolean', default: false },
+      gate: { type: 'boolean', default: false },
+      accounts: { type: 'boolean', default: false },
       seed: { type: 'string', default: String(Date.now() % 1_000_000) },
       queue: { type: 'string' },
       json: { type: 'boolean', default: false },
@@ -56,21 +64,25 @@ function readChoice(): Choice {
     throw new Error(`--seed must be a whole number, not '${values.seed}'`);
   if (values.queue !== undefined && values.queue !== 'redis' && values.queue !== 'postgres')
     throw new Error(`--queue must be redis or postgres, not '${values.queue}'`);
-  return { minutes, turns, seed, queue: values.queue, isJson: values.json, isStops: values.stops };
+  return {
+    minutes,
+    turns,
+    seed,
+    queue: values.queue,
+    isJson: values.json,
+    isStops: values.stops,
+    isGate: values.gate,
+    isAccounts: values.accounts,
+  };
 }
 
-/** Runs the full stop harness (a test file), and exits with its exit code. */
-function stopEverywhere(queue: Choice['queue']): never {
+/** Runs a test file with more than the suite asks of it, and exits with its exit code. */
+function runTest(file: string, args: readonly string[], env: Readonly<Record<string, string>>): never {
   const root = dirname(dirname(fileURLToPath(import.meta.url)));
   const { status } = spawnSync(
     process.execPath,
-    [
-      join(root, 'node_modules', 'vitest', 'vitest.mjs'),
-      'run',
-      'packages/runtime/src/faults/stops.test.ts',
-      ...(queue === undefined ? [] : ['-t', `on ${queue}`]),
-    ],
-    { cwd: root, stdio: 'inherit', env: { ...process.env, BOXCAR_FAULTS: 'all' } },
+    [join(root, 'node_modules', 'vitest', 'vitest.mjs'), 'run', file, ...args],
+    { cwd: root, stdio: 'inherit', env: { ...process.env, ...env } },
   );
   process.exit(status ?? 1);
 }
@@ -106,8 +118,17 @@ try {
 }
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
 
-const { minutes, turns, seed, queue, isJson, isStops } = choice;
-if (isStops) stopEverywhere(queue);
+const { minutes, turns, seed, queue, isJson, isStops, isGate, isAccounts } = choice;
+if (isStops)
+  runTest('packages/runtime/src/faults/stops.test.ts', queue === undefined ? [] : ['-t', `on ${queue}`], {
+    BOXCAR_FAULTS: 'all',
+  });
+if (isAccounts) runTest('packages/runtime/src/accounts.test.ts', [], { BOXCAR_ACCOUNT_FAILURES: '500' });
+if (isGate)
+  runTest('packages/store/src/gate-simulation.test.ts', [], {
+    BOXCAR_GATE_TURNS: String(turns ?? 1_000),
+    BOXCAR_GATE_SEEDS: Array.from({ length: 10 }, (_, n) => seed + n).join(','),
+  });
 const place = await openPlace(queue ?? 'redis');
 const startedAt = performance.now();
 const report = await soak(place, {

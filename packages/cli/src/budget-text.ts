@@ -6,14 +6,17 @@ import { countOf, formatCount, formatTable } from './text.js';
 export const formatCost = (micros: number): string =>
   `$${(micros / 1e6).toLocaleString('en-US', { minimumFractionDigits: 2, maximumFractionDigits: 4 })}`;
 
-/** A cost, and whether calls of models without a price are missing in it. */
+/** A cost, and the steps that are missing in it: of models that are free, and of those without a price. */
 export const describeCost = (cost: {
   readonly cost_micros: number;
+  readonly free_steps?: number;
   readonly unpriced_steps: number;
 }): string =>
-  cost.unpriced_steps === 0
-    ? formatCost(cost.cost_micros)
-    : `${formatCost(cost.cost_micros)}, ${countOf(cost.unpriced_steps, 'step')} without a known price`;
+  [
+    formatCost(cost.cost_micros),
+    ...((cost.free_steps ?? 0) > 0 ? [`${countOf(cost.free_steps ?? 0, 'step')} free`] : []),
+    ...(cost.unpriced_steps > 0 ? [`${countOf(cost.unpriced_steps, 'step')} without a known price`] : []),
+  ].join(', ');
 
 interface Line {
   readonly kind: string;

@@ -39,7 +39,7 @@ describe('the configuration', () => {
       graceMs: 10_000,
       handlerTimeoutMs: 60_000,
       databaseWaitMs: 30_000,
-      models: { openai: {}, anthropic: {}, openaiCompatible: {} },
+      models: { openai: {}, anthropic: {}, google: {}, mistral: {}, deepseek: {}, openaiCompatible: {} },
       limits: {},
     });
   });
@@ -62,6 +62,9 @@ describe('the configuration', () => {
         BOXCAR_DATABASE_WAIT_SECONDS: '5',
         OPENAI_API_KEY: ' sk-1\n',
         ANTHROPIC_BASE_URL: 'http://localhost:1/v1/',
+        GEMINI_API_KEY: 'g-1',
+        MISTRAL_BASE_URL: 'http://localhost:3/v1',
+        DEEPSEEK_API_KEY: 'd-1',
         OPENAI_COMPATIBLE_BASE_URL: 'http://localhost:2/v1',
         BOXCAR_MODEL_IDLE_SECONDS: '30',
         BOXCAR_MAX_CARD_BYTES: '2000',
@@ -86,6 +89,9 @@ describe('the configuration', () => {
       models: {
         openai: { apiKey: 'sk-1' },
         anthropic: { baseUrl: 'http://localhost:1/v1' },
+        google: { apiKey: 'g-1' },
+        mistral: { baseUrl: 'http://localhost:3/v1' },
+        deepseek: { apiKey: 'd-1' },
         openaiCompatible: { baseUrl: 'http://localhost:2/v1' },
         idleTimeoutMs: 30_000,
       },

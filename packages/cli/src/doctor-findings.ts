@@ -1,4 +1,5 @@
 /** What the facts that `boxcar doctor` has read mean, and what to do next. Pure. */
+import { findPrice, needsPrice, type PriceTable, priceTables } from '@boxcar/kernel';
 import type {
   Counted,
   DeadLetter,
@@ -6,6 +7,7 @@ import type {
   InvariantReport,
   LateTarget,
   ServerFacts,
+  UsedModel,
   WorkFacts,
 } from '@boxcar/store';
 import { formatCount } from './text.js';
@@ -356,4 +358,19 @@ export function judgeInvariants(reports: readonly InvariantReport[], scope: stri
   });
   const held = reports.filter((report) => report.state === 'holds').length;
   return [ok('invariants', `${held} of ${reports.length} hold (${scope}).`), ...bad];
+}
+
+/** Models of current profiles whose calls nobody knows the price of. */
+export function judgePrices(models: readonly UsedModel[], tables: readonly PriceTable[]): Finding[] {
+  const unpriced = models.filter(
+    ({ model, prices }) => needsPrice(model) && findPrice(model, priceTables(prices, tables)) === undefined,
+  );
+  if (unpriced.length === 0) return [ok('prices', 'Every model of a profile has a price.')];
+  return unpriced.map(({ model, project, profiles }) =>
+    warn(
+      'prices',
+      `${model} has no price; profiles of project ${project}: ${profiles.slice(0, 5).join(', ')}${profiles.length > 5 ? ', …' : ''}. Runs with a limit of cost_usd are refused, and the others count it as 0.`,
+      `Run: boxcar prices set ${quoteWord(model)} --input <dollars> --output <dollars>, or --free`,
+    ),
+  );
 }

@@ -12,6 +12,7 @@ import { addExplain } from './commands/explain.js';
 import { addHealth } from './commands/health.js';
 import { addMigrate } from './commands/migrate.js';
 import { addPack } from './commands/pack.js';
+import { addPrices } from './commands/prices.js';
 import { addProfiles } from './commands/profiles.js';
 import { addProjects } from './commands/projects.js';
 import { addProviders } from './commands/providers.js';
@@ -64,9 +65,13 @@ Environment:
   BOXCAR_MAX_CONTEXT_CARDS      cards of one context box (10000)
   BOXCAR_MAX_BOX_BYTES          new cards of one create_box (16777216)
   OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL,
+  GEMINI_API_KEY, GEMINI_BASE_URL, MISTRAL_API_KEY, MISTRAL_BASE_URL,
+  DEEPSEEK_API_KEY, DEEPSEEK_BASE_URL,
   OPENAI_COMPATIBLE_API_KEY, OPENAI_COMPATIBLE_BASE_URL
                                 worker: for profiles whose model is
-                                openai:…, anthropic:… or openai-compatible:…
+                                openai:…, openai-chat:…, anthropic:…,
+                                google:…, mistral:…, deepseek:… or
+                                openai-compatible:…
   BOXCAR_PRICES                 JSON file with prices of models, before the
                                 built-in ones
   BOXCAR_MODEL_IDLE_SECONDS     worker: how long a model's stream may be
@@ -99,6 +104,7 @@ const COMMANDS: readonly ((program: Command, run: Run) => void)[] = [
   addProviders,
   addBox,
   addTape,
+  addPrices,
   addProjects,
   addErase,
   addPurge,

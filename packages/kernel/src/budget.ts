@@ -24,7 +24,7 @@ export const budgetSchema = z
       .min(0.000_001)
       .max(1e9)
       .optional()
-      .describe('By the price table; calls of models without a price count as 0.'),
+      .describe('By the price table; a model without a price is refused.'),
     turns: count(1e9).optional(),
     steps: count(1e9).optional().describe('Model calls of all turns together.'),
     depth: count(1_000).optional().describe('How many levels of turns, the first one included.'),
@@ -58,7 +58,7 @@ export function toBudgetLimits({ cost_usd, ...rest }: BudgetInput): BudgetLimits
   };
 }
 
-/** Turns of a run that has no account; a project's `run_budget` replaces it. */
+/** Turns of a run whose own account sets no limit of `turns`. */
 export const DEFAULT_RUN_TURNS = 10_000;
 
 /** An account as it stands. Its numbers include what is reserved. */
@@ -101,9 +101,6 @@ export type Grant =
   | { readonly outcome: 'granted'; readonly amounts: Allotment }
   | { readonly outcome: 'refused'; readonly hit: BudgetHit };
 
-/** Output tokens reserved for a call whose profile does not say. */
-const DEFAULT_OUTPUT_TOKENS = 4_096;
-
 const bytesOf = (value: JsonValue): number => Buffer.byteLength(canonicalJson(value));
 
 /** A prompt's size in tokens: an estimate, as all are before the call. */
@@ -119,10 +116,10 @@ export const estimatePrompt = (messageTokens: number, tools: readonly ToolSchema
 /** What one model call may take at most, as far as can be known before it. */
 export function needOf(call: {
   readonly promptTokens: number;
-  readonly maxOutputTokens: number | undefined;
+  readonly answerTokens: number;
   readonly price: ModelPrice | undefined;
 }): Amounts {
-  const outputTokens = call.maxOutputTokens ?? DEFAULT_OUTPUT_TOKENS;
+  const outputTokens = call.answerTokens;
   return {
     tokens: call.promptTokens + outputTokens,
     costMicros:
@@ -273,3 +270,14 @@ export function budgetExceeded(hit: BudgetHit, details: Readonly<Record<string, 
     },
   });
 }
+
+/** A cost is limited, and nobody knows what the calls would cost. */
+export const priceUnknown = (of: {
+  readonly model: string;
+  readonly accountId: string;
+  readonly details?: Readonly<Record<string, unknown>>;
+}): KernelError =>
+  new KernelError('price_unknown', {
+    message: `Budget ${of.accountId} limits cost_usd, and ${of.model} has no price.`,
+    details: { model: of.model, budget_id: of.accountId, ...of.details },
+  });

@@ -14,6 +14,7 @@ import {
   sha256,
 } from './json.js';
 import { isPlainName, nameSchema, PLAIN_NAME } from './names.js';
+import type { ProviderData } from './provider-data.js';
 
 export const ROLES = ['system', 'user', 'assistant', 'tool'] as const;
 export type Role = (typeof ROLES)[number];
@@ -106,6 +107,8 @@ export interface Card {
   readonly metadata: JsonObject;
   readonly authorId: string;
   readonly toolCallId: ToolCallId | null;
+  /** What a provider attached to the answer that this card holds. Only views read it. */
+  readonly providerData?: ProviderData;
   /** In a view: its content is a reference to its words, which a compaction has left out (view.ts, V8). */
   readonly isReference?: true;
   /** In a view: it is not shown, its summary stands for it (V8). */

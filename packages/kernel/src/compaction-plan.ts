@@ -14,6 +14,7 @@ import { CARD_TYPES, type Card, estimateTokens } from './card.js';
 import { bodyBytes, EXPAND_TOOL, mayBeReferred, mayBeReferredInContext, toReference } from './compaction.js';
 import type { BoxId, CardId } from './ids.js';
 import { isJsonObject, type JsonValue } from './json.js';
+import { providerDataBytes } from './provider-data.js';
 import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from './tape.js';
 import type { ViewRows } from './view.js';
 import type { ContextCard } from './view-context.js';
@@ -48,7 +49,9 @@ const LINE_PREVIEW = 200;
 const ANCHOR_PREVIEW = 2_000;
 
 const costOf = (card: Card): number =>
-  isHidden(card) ? 0 : MESSAGE_TOKENS + estimateTokens(bodyBytes(card));
+  isHidden(card)
+    ? 0
+    : MESSAGE_TOKENS + estimateTokens(bodyBytes(card) + providerDataBytes(card.providerData));
 const savingOf = (card: Card): number => costOf(card) - costOf(toReference(card));
 
 interface ContextPlan {

@@ -232,7 +232,7 @@ export const ERROR_CATALOGUE = {
   model_refused: entry(
     502,
     false,
-    'The content filter of the provider stopped the call.',
+    'The model refused to answer, or the content filter of the provider stopped the call.',
     'Change the instruction or the context, or use another model.',
   ),
   model_timeout: entry(
@@ -349,6 +349,12 @@ export const ERROR_CATALOGUE = {
     false,
     'A budget is used up.',
     'Raise it with `boxcar budget raise`, give a larger budget, or ask for less.',
+  ),
+  price_unknown: entry(
+    409,
+    false,
+    'A cost is limited, and the model has no price.',
+    'Set one with `boxcar prices set <model>`, or say that it costs nothing with --free.',
   ),
   end_refused: entry(
     409,

@@ -23,6 +23,7 @@ export {
   findSpawnHit,
   type Grant,
   needOf,
+  priceUnknown,
   type Spawn,
   type Spent,
   toBudgetLimits,
@@ -60,7 +61,7 @@ export {
   DEFAULT_CONTEXT_TOKENS,
   DEFAULT_REMINDER_SHARE,
 } from './context-contract.js';
-export { type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
+export { answerTokensOf, type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,
@@ -175,14 +176,19 @@ export {
   type ModelToolCall,
   type ModelUsage,
   type Ring,
+  type ToolFinding,
 } from './ports.js';
 export {
   BUILT_IN_PRICES,
   costOf,
   findPrice,
+  isFree,
+  LISTED_PRICES,
   type ModelPrice,
+  needsPrice,
   type PriceTable,
   pricesSchema,
+  priceTables,
 } from './prices.js';
 export {
   type AskExpert,
@@ -221,15 +227,27 @@ export {
 export { type ProjectLimits, projectLimitsSchema } from './project.js';
 export { PromptHasher, promptHash, toolsetHash } from './prompt-hash.js';
 export {
+  type Asking,
   beginCalls,
+  chooseCallers,
   DEFAULT_BREAKER_AFTER,
   findRoom,
+  isProviderAnswer,
   isProviderFailure,
   noteFailure,
+  PROBE_MS,
   type ProviderState,
   providerOf,
   type Room,
 } from './provider.js';
+export {
+  describeProviderData,
+  type ProviderData,
+  type ProviderDataFacts,
+  type ProviderPart,
+  providerDataBytes,
+  readProviderData,
+} from './provider-data.js';
 export {
   decidePurge,
   type KeptRun,

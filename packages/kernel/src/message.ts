@@ -1,4 +1,5 @@
 import type { JsonValue } from './json.js';
+import type { ProviderData } from './provider-data.js';
 
 /** A tool call as a model sees it in its own history: the kernel's id, so it is unique in any prompt. */
 export interface MessageToolCall {
@@ -11,7 +12,13 @@ export interface MessageToolCall {
 export type Message =
   | { readonly role: 'system'; readonly content: string }
   | { readonly role: 'user'; readonly content: string }
-  | { readonly role: 'assistant'; readonly content: string; readonly toolCalls?: readonly MessageToolCall[] }
+  | {
+      readonly role: 'assistant';
+      readonly content: string;
+      readonly toolCalls?: readonly MessageToolCall[];
+      /** What its provider attached to this answer; only where the model that reads it is the one that gave it. */
+      readonly provider?: ProviderData;
+    }
   | {
       readonly role: 'tool';
       readonly toolCallId: string;

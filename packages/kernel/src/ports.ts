@@ -3,6 +3,7 @@ import type { ErrorBody } from './errors.js';
 import type { TurnId } from './ids.js';
 import type { JsonValue } from './json.js';
 import type { Message, ToolSchema } from './message.js';
+import type { ProviderPart } from './provider-data.js';
 import { maskSecrets } from './secrets.js';
 
 export interface ModelRequest {
@@ -50,7 +51,7 @@ export interface ModelUsage {
   readonly cacheWriteTokens?: number | undefined;
   /** The part of `outputTokens` that was reasoning. */
   readonly reasoningTokens?: number | undefined;
-  /** True when the provider named no figures and these were derived from the texts. */
+  /** True when the provider named no figures, or not all, and these were derived from what was sent and received. */
   readonly isEstimated?: boolean | undefined;
 }
 
@@ -58,9 +59,19 @@ export interface ModelReply {
   readonly text: string;
   /** What the provider showed of the model's reasoning: kept for audit, never part of a prompt. */
   readonly reasoning?: string | undefined;
+  /** What the provider attached, in the order of the answer: goes back to this model with the answer, and is shown to nobody. */
+  readonly providerParts?: readonly ProviderPart[] | undefined;
   readonly toolCalls: readonly ModelToolCall[];
   readonly usage: ModelUsage;
+  /** Settings that were not sent as the profile says, in the adapter's words. */
+  readonly warnings?: readonly string[] | undefined;
   readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
+}
+
+/** A part of a tool's schema that is not told to the model, in the adapter's words. */
+export interface ToolFinding {
+  readonly tool: string;
+  readonly message: string;
 }
 
 /** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
@@ -68,6 +79,8 @@ export interface Model {
   generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;
   /** The tokens of each text for this model, exact or estimated. Must not hold up the process. */
   countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
+  /** What of the tools' schemas the model's provider cannot be told, when a profile is applied. The tools are offered all the same. */
+  checkTools?(model: string, tools: readonly ToolSchema[]): readonly ToolFinding[];
   /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
   checkProfile?(profile: {
     readonly model: string;
@@ -96,6 +109,8 @@ export class ModelError extends Error {
   readonly canRetry: boolean;
   /** How long the provider asks to wait first, counted from the answer. */
   readonly retryAfterMs: number | undefined;
+  /** What the call has used although it failed; undefined: nothing, or nobody knows. */
+  readonly usage: ModelUsage | undefined;
   readonly details: Readonly<Record<string, unknown>>;
 
   constructor(
@@ -104,6 +119,7 @@ export class ModelError extends Error {
     options: {
       canRetry?: boolean;
       retryAfterMs?: number;
+      usage?: ModelUsage;
       details?: Readonly<Record<string, unknown>>;
       cause?: unknown;
     } = {},
@@ -112,6 +128,7 @@ export class ModelError extends Error {
     this.code = code;
     this.canRetry = options.canRetry ?? false;
     this.retryAfterMs = options.retryAfterMs;
+    this.usage = options.usage;
     this.details = maskSecrets(options.details ?? {});
   }
 

@@ -19,6 +19,10 @@ const result = (id: string, isError = false): Message => ({
   content: 'seen',
   isError,
 });
+const attached = (message: Message, text: string): Message =>
+  message.role === 'assistant'
+    ? { ...message, provider: { v: 1, model: 'm', parts: [{ kind: 'reasoning', text }] } }
+    : message;
 const user = (content: string): Message => ({ role: 'user', content });
 
 const said: readonly Message[] = [
@@ -37,6 +41,11 @@ describe('the hash of a prompt is that of the whole, whatever was hashed before 
     ['nothing of it', [user('other')]],
     ['nothing', []],
     ['another text early on', said.map((message, at) => (at === 1 ? user('stop') : message))],
+    ['what a provider attached', said.map((message, at) => (at === 2 ? attached(message, 'one') : message))],
+    [
+      'something else that it attached',
+      said.map((message, at) => (at === 2 ? attached(message, 'two') : message)),
+    ],
     ['other arguments of a call', said.map((message, at) => (at === 2 ? call('a', { x: 1 }) : message))],
     ['another call', said.map((message, at) => (at === 2 ? call('b') : message))],
     ['a failure instead of a result', said.map((message, at) => (at === 3 ? result('a', true) : message))],

@@ -1,5 +1,5 @@
 import { createHash, type Hash } from 'node:crypto';
-import { canonicalJson, sha256 } from './json.js';
+import { canonicalJson, type JsonValue, sha256 } from './json.js';
 import type { Message, ToolSchema } from './message.js';
 
 /** The RFC 8785 text of a message, written out: its keys are known, so nothing is sorted. */
@@ -10,12 +10,15 @@ function canonicalMessage(message: Message): string {
     case 'user':
       return `{"content":${content},"role":"${message.role}"}`;
     case 'assistant': {
-      if (message.toolCalls === undefined) return `{"content":${content},"role":"assistant"}`;
+      const { provider } = message;
+      const attached =
+        provider === undefined ? '' : `"provider":${canonicalJson(provider as unknown as JsonValue)},`;
+      if (message.toolCalls === undefined) return `{"content":${content},${attached}"role":"assistant"}`;
       const calls = message.toolCalls.map(
         (call) =>
           `{"arguments":${canonicalJson(call.arguments)},"id":${JSON.stringify(call.id)},"name":${JSON.stringify(call.name)}}`,
       );
-      return `{"content":${content},"role":"assistant","toolCalls":[${calls.join(',')}]}`;
+      return `{"content":${content},${attached}"role":"assistant","toolCalls":[${calls.join(',')}]}`;
     }
     case 'tool':
       return `{"content":${content},"isError":${message.isError},"name":${JSON.stringify(message.name)},"role":"tool","toolCallId":${JSON.stringify(message.toolCallId)}}`;
@@ -60,7 +63,15 @@ const isEqual = (a: Message, b: Message): boolean =>
     a.content === b.content &&
     (a.role === 'user' ||
       a.role === 'system' ||
-      canonicalMessage({ ...a, content: '' }) === canonicalMessage({ ...b, content: '' })));
+      canonicalMessage(withoutCommon(a, b)) === canonicalMessage(withoutCommon(b, a))));
+
+/** Without what is equal anyway: what a provider attached is large, and mostly the same object. */
+function withoutCommon(message: Message, other: Message): Message {
+  if (message.role !== 'assistant' || other.role !== 'assistant') return { ...message, content: '' };
+  const { provider, ...rest } = message;
+  const isSame = provider === undefined || provider === other.provider;
+  return { ...rest, content: '', ...(isSame ? {} : { provider }) };
+}
 
 const beginsWith = (messages: readonly Message[], begin: readonly Message[]): boolean =>
   begin.length <= messages.length &&

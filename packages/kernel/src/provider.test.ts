@@ -2,10 +2,11 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
   beginCalls,
+  chooseCallers,
   findRoom,
+  isProviderAnswer,
   isProviderFailure,
   noteFailure,
-  PROBE_MS,
   type ProviderState,
   paceOf,
   providerOf,
@@ -18,8 +19,11 @@ const works: ProviderState = {
   pacedUntil: null,
   openUntil: null,
   failures: 0,
+  failingSince: null,
   openings: 0,
   inUse: 0,
+  kept: 0,
+  isProbing: false,
   now: 1_000_000_000_000,
 };
 
@@ -78,8 +82,55 @@ describe('room', () => {
   });
 });
 
+describe('P3: places that are kept', () => {
+  test('hold back room of every kind, and are looked at again before long', () => {
+    const rated = { ...works, requestsPerMinute: 20 };
+    expect([0, 1, 2, 3].map((kept) => findRoom({ ...rated, kept }).calls)).toEqual([2, 1, 0, 0]);
+    expect(findRoom({ ...rated, kept: 2 }).lookAt).toBe(works.now + 2_000);
+    const { lookAt } = findRoom({ ...rated, ...beginCalls(rated, 1), kept: 1 });
+    expect(lookAt - works.now).toBeCloseTo(paceOf(20).everyMs);
+    expect(findRoom({ ...works, maxConcurrent: 3, inUse: 1, kept: 1 }).calls).toBe(1);
+  });
+
+  /** Turns of one line, by when they came: some ask now, places are kept for some, some still wait. */
+  const lines = fc.array(fc.record({ asks: fc.boolean(), hasPlace: fc.boolean(), waits: fc.boolean() }), {
+    maxLength: 12,
+  });
+
+  test('let turns call in their order, never more than there is room for, and nobody calls with room that is kept for an earlier one', () => {
+    fc.assert(
+      fc.property(lines, fc.integer({ min: 0, max: 12 }), (line, calls) => {
+        const turns = line.map((turn, index) => ({
+          ...turn,
+          index,
+          isBehind: line.slice(0, index).some(({ asks, hasPlace, waits }) => !asks && !hasPlace && waits),
+          keptBefore: line.slice(0, index).filter(({ asks, hasPlace }) => !asks && hasPlace).length,
+        }));
+        const asking = turns.filter(({ asks }) => asks);
+        const chosen = chooseCallers(asking, calls);
+        expect(chosen.length).toBeLessThanOrEqual(calls);
+        for (const turn of chosen) {
+          const before = chosen.filter(({ index }) => index < turn.index).length;
+          expect(before + turn.keptBefore).toBeLessThan(calls);
+        }
+        // Whoever was refused had no room, or was behind one that waits: never because of a turn after it.
+        for (const turn of asking.filter((one) => !chosen.includes(one))) {
+          const before = chosen.filter(({ index }) => index < turn.index).length;
+          const hasRoom = before + turn.keptBefore < calls;
+          expect(hasRoom && (turn.hasPlace || !turn.isBehind)).toBe(false);
+        }
+        // Places within the limit are all good.
+        const places = turns.filter(({ hasPlace }) => hasPlace);
+        if (places.length <= calls)
+          for (const turn of places)
+            if (turn.asks && !asking.some((one) => !one.hasPlace)) expect(chosen).toContain(turn);
+      }),
+    );
+  });
+});
+
 describe('P2: a provider that fails', () => {
-  const alone = { hasSucceeded: false, isProbe: false };
+  const alone = { hasSucceeded: false, isProbe: false, allTold: true };
   const fail = (state: ProviderState, seen: Parameters<typeof noteFailure>[1] = alone): ProviderState => ({
     ...state,
     ...noteFailure(state, seen),
@@ -92,16 +143,23 @@ describe('P2: a provider that fails', () => {
     expect(findRoom(state)).toMatchObject({ calls: 0, reason: 'failing', lookAt: works.now + 10_000 });
     state = { ...state, now: works.now + 10_000 };
     expect(findRoom(state)).toMatchObject({ calls: 1, isProbe: true });
-    state = { ...state, ...beginCalls(state, 1) };
-    expect(findRoom(state)).toMatchObject({ calls: 0, lookAt: state.now + PROBE_MS });
-    state = fail(state, { hasSucceeded: false, isProbe: true });
+    expect(findRoom({ ...state, isProbing: true })).toMatchObject({ calls: 0, reason: 'failing' });
+    expect(findRoom({ ...state, kept: 1 })).toMatchObject({ calls: 0, reason: 'failing' });
+    state = fail(state, { ...alone, isProbe: true });
     expect(findRoom(state).lookAt).toBe(state.now + 20_000);
   });
 
   test('is not closed off by failures between answers', () => {
     let state = works;
-    for (let n = 0; n < 20; n++) state = fail(state, { hasSucceeded: n % 2 === 0, isProbe: false });
+    for (let n = 0; n < 20; n++) state = fail(state, { ...alone, hasSucceeded: n % 2 === 0 });
     expect(state.openUntil).toBeNull();
+  });
+
+  test('is not closed off before all workers have told whether they had answers', () => {
+    let state = works;
+    for (let n = 0; n < 20; n++) state = fail(state, { ...alone, allTold: false });
+    expect(state).toMatchObject({ openUntil: null, failures: 20, failingSince: works.now });
+    expect(fail(state).openUntil).toBe(works.now + 10_000);
   });
 
   test('stays closed off no longer by calls that were under way before', () => {
@@ -127,4 +185,16 @@ test.each([
   ['context_overflow', { status: 500 }, false],
 ])('%s %j is a failure of the provider: %s', (code, details, is) => {
   expect(isProviderFailure({ code, details })).toBe(is);
+});
+
+test.each([
+  ['model_rate_limited', { status: 429 }, true],
+  ['model_refused', {}, true],
+  ['model_unauthorized', { status: 401 }, true],
+  ['model_unauthorized', {}, false],
+  ['bad_config', {}, false],
+  ['model_unavailable', {}, false],
+  ['model_unavailable', { status: 503 }, false],
+])('%s %j is an answer of the provider: %s', (code, details, is) => {
+  expect(isProviderAnswer({ code, details })).toBe(is);
 });

@@ -38,7 +38,8 @@ export interface MessageOrigin {
 /**
  * Why a card is not in a prompt: hidden by its metadata; shown before; older than the last anchor; the bootstrap
  * anchor; a result whose call is not shown before it, or hidden; a thought without words or calls; a
- * deliverable that repeats the text before it; its words, of which a compaction has left a reference.
+ * deliverable that repeats the text before it; its words, of which a compaction has left a reference. Of a card that is shown, what its
+ * provider attached: because another model or another agent reads it, or because not all of its step is shown.
  */
 export type OmissionReason =
   | 'hidden'
@@ -50,7 +51,10 @@ export type OmissionReason =
   | 'blank'
   | 'repeated'
   | 'referenced'
-  | 'summarized';
+  | 'summarized'
+  | 'other_agent'
+  | 'other_model'
+  | 'step_split';
 
 export interface Omission {
   readonly source: ViewSource;

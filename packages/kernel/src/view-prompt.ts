@@ -5,6 +5,7 @@
 import { CARD_TYPES, type Card, type ContentOf } from './card.js';
 import type { AgentId, CardId } from './ids.js';
 import type { Message } from './message.js';
+import type { ProviderData } from './provider-data.js';
 import type { MessageOrigin, Omission, OmissionReason, ViewNotice, ViewSource } from './view-manifest.js';
 import {
   CONTEXT_NOTICE,
@@ -54,6 +55,8 @@ export interface Step {
 
 export interface Prompt {
   readonly readerId: AgentId;
+  /** The model that will read it; undefined: none will. */
+  readonly model: string | undefined;
   readonly messages: Message[];
   readonly origins: MessageOrigin[];
   readonly omissions: Omission[];
@@ -66,8 +69,9 @@ export interface Prompt {
   lastAuthorId: string | undefined;
 }
 
-export const startPrompt = (readerId: AgentId): Prompt => ({
+export const startPrompt = (readerId: AgentId, model?: string): Prompt => ({
   readerId,
+  model,
   messages: [],
   origins: [],
   omissions: [],
@@ -183,7 +187,35 @@ function writeAssistant(prompt: Prompt, placed: Placed): void {
     last?.role === 'assistant' && last.content === content && prompt.lastAuthorId === card.authorId;
   if (card.type === CARD_TYPES.thought && isBlankText(card)) omit(prompt, placed, 'blank');
   else if (card.type === CARD_TYPES.deliverable && isRepeated) omit(prompt, placed, 'repeated');
-  else push(prompt, { role: 'assistant', content }, source, [card]);
+  else push(prompt, { role: 'assistant', content, ...attachedTo(prompt, placed, []) }, source, [card]);
+}
+
+/**
+ * What the provider attached to an answer, for the message that shows it (V9). Records the reason where it is left out.
+ */
+function attachedTo(
+  prompt: Prompt,
+  placed: Placed,
+  calls: readonly StepCall[],
+): { readonly provider?: ProviderData } {
+  const { providerData: data } = placed.card;
+  if (data === undefined) return {};
+  const reason = reasonToLeaveOut(prompt, placed, { data, calls });
+  if (reason === undefined) return { provider: data };
+  omit(prompt, placed, reason);
+  return {};
+}
+
+function reasonToLeaveOut(
+  { model, readerId }: Prompt,
+  { card, source, isNative = source.kind === 'tape' && card.authorId === readerId }: Placed,
+  { data, calls }: { readonly data: ProviderData; readonly calls: readonly StepCall[] },
+): OmissionReason | undefined {
+  if (!isNative) return 'other_agent';
+  if (data.model !== model) return 'other_model';
+  const ids = data.parts.flatMap((part) => (part.kind === 'call' ? [part.id] : []));
+  const isWhole = ids.every((id, index) => calls[index]?.call.card.content.provider_call_id === id);
+  return isWhole ? undefined : 'step_split';
 }
 
 /** What every provider takes as a tool's name in a history; the dot is mapped by the adapters. */
@@ -244,7 +276,12 @@ function writeCalls(
   pushContinue(prompt);
   push(
     prompt,
-    { role: 'assistant', content, toolCalls },
+    {
+      role: 'assistant',
+      content,
+      toolCalls,
+      ...(thought === undefined ? {} : attachedTo(prompt, thought, calls)),
+    },
     source,
     placed.map(({ card }) => card),
   );

@@ -7,10 +7,10 @@ import { checkMessages } from './check-messages.js';
 import type { Message, ToolSchema } from './message.js';
 import { promptHash } from './prompt-hash.js';
 import type { TapeEntry } from './tape.js';
-import { type History, OUTSIDE_STEP, play } from './testing/view-history.js';
+import { type History, OUTSIDE_STEP, play, READER_MODEL } from './testing/view-history.js';
 import { historyPlan } from './testing/view-plan.js';
 import { buildView, type View, type ViewRows } from './view.js';
-import type { ViewSource } from './view-manifest.js';
+import type { OmissionReason, ViewSource } from './view-manifest.js';
 import { isBlank } from './view-render.js';
 
 /** Five properties: more than 10,000 histories in CI, each with a prompt per moment; 1,000 elsewhere. */
@@ -55,6 +55,9 @@ function cardsInReach({ turn, entries, lastAnchorPosition, contexts }: ViewRows)
   const fromContexts = [...boxes].flatMap((boxId) => (contexts.get(boxId) ?? []).map(({ card }) => card));
   return [...entries.flatMap(({ card }) => (card === null ? [] : [card])), ...fromContexts];
 }
+
+/** Reasons by which a card is shown without what its provider attached. */
+const ATTACHED: ReadonlySet<string> = new Set<OmissionReason>(['other_agent', 'other_model', 'step_split']);
 
 const isHidden = (card: Card): boolean => card.metadata.context === false;
 const shownOf = (view: View): readonly string[] => view.origins.flatMap(({ cardIds }) => cardIds);
@@ -125,7 +128,9 @@ test('every card is shown or left out for a reason that holds; no visible result
   forEveryPrompt((rows, view) => {
     const reach = cardsInReach(rows);
     const shown = new Set(shownOf(view));
-    const omitted = view.manifest.omitted.flatMap((range) => ('to' in range ? range.to - range.from + 1 : 0));
+    const omitted = view.manifest.omitted
+      .filter(({ reason }) => !ATTACHED.has(reason))
+      .flatMap((range) => ('to' in range ? range.to - range.from + 1 : 0));
     assert.equal(
       omitted.reduce((sum, count) => sum + count, shown.size),
       reach.length,
@@ -162,6 +167,30 @@ test('every card is shown or left out for a reason that holds; no visible result
       else if (type === 'agent.thought') assert.ok(content.kind === 'text' && isBlank(content.text));
       else assert.equal(type, 'task.deliverable');
     }
+  });
+});
+
+test('what a provider attached is shown to its own model with all calls of the answer, or the manifest says why not', {
+  timeout: 300_000,
+}, () => {
+  forEveryPrompt((rows, view) => {
+    const byId = new Map(cardsInReach(rows).map((card) => [card.id, card]));
+    const counts = { shown: 0, noted: 0, given: 0 };
+    for (const [index, { cardIds }] of view.origins.entries()) {
+      const message = view.messages[index];
+      if (message?.role !== 'assistant') continue;
+      const { provider, toolCalls = [] } = message;
+      const [data] = cardIds.flatMap((id) => byId.get(id)?.providerData ?? []);
+      if (data !== undefined) counts.given += 1;
+      if (provider === undefined) continue;
+      counts.shown += 1;
+      assert.equal(provider, data);
+      assert.equal(provider.model, READER_MODEL);
+      assert.equal(provider.parts.filter(({ kind }) => kind === 'call').length, toolCalls.length);
+    }
+    for (const range of view.manifest.omitted)
+      if (ATTACHED.has(range.reason) && 'to' in range) counts.noted += range.to - range.from + 1;
+    assert.equal(counts.shown + counts.noted, counts.given);
   });
 });
 

@@ -22,6 +22,8 @@
  *     turn is never in a prompt.
  * V8  An anchor that is a compaction stands where it cuts (compaction.ts): its state, then this turn's context, then the
  *     summary and the steps that it keeps. Cards that it refers to show a reference in place of their words.
+ * V9  What a provider attached to an answer is in the message of that answer: for this agent (and its clone source's steps), for the model
+ *     that gave the answer, and with all calls of it, since signatures belong to all of it. Else it is left out, and the manifest says why.
  */
 import { estimateTokens } from './card.js';
 import { placeCompaction } from './compaction.js';
@@ -31,6 +33,7 @@ import { type AgentId, type BoxId, type TurnId, tryParseId } from './ids.js';
 import { isJsonObject, type JsonValue } from './json.js';
 import type { Message } from './message.js';
 import type { Profile } from './profile.js';
+import { providerDataBytes } from './provider-data.js';
 import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from './tape.js';
 import { type ContextCard, instructionOf, toolsOf, writeContextCards } from './view-context.js';
 import { buildManifest, type MessageOrigin, type ViewManifest } from './view-manifest.js';
@@ -54,7 +57,8 @@ import { findSteps, isSplitAt, placeOnTape, type TapeStep } from './view-steps.j
 /** The rows of a view, as the store loads them in one statement. */
 export interface ViewRows {
   readonly turn: { readonly turnId: TurnId; readonly agentId: AgentId; readonly contextBoxId: BoxId };
-  readonly profile: Pick<Profile, 'instructions' | 'tools' | 'must_end_with'>;
+  /** `model`: the one that reads the view. Without it the view shows nothing that a provider attached. */
+  readonly profile: Pick<Profile, 'instructions' | 'tools' | 'must_end_with'> & { readonly model?: string };
   /**
    * The tape in order, without gaps, up to the head that this prompt reads; it begins at the last anchor, or earlier,
    * at the first entry of a step of which an entry lies after that anchor: the least position among the last anchor's
@@ -106,7 +110,7 @@ export function buildView(given: ViewRows): View {
   const startPosition = startOf(turn.turnId, entries);
   const writer: Writer = {
     rows,
-    prompt: startPrompt(turn.agentId),
+    prompt: startPrompt(turn.agentId, rows.profile.model),
     steps: findSteps(entries, { ...turn, startPosition }),
     profileTools: toolsOf(rows.profile),
     begunTurns: new Set(),
@@ -284,6 +288,7 @@ function estimateMessages(messages: readonly Message[]): number {
   for (const message of messages) {
     bytes += MESSAGE_BYTES + Buffer.byteLength(message.content);
     if (message.role !== 'assistant') continue;
+    bytes += providerDataBytes(message.provider);
     for (const call of message.toolCalls ?? []) {
       bytes += MESSAGE_BYTES + call.name.length + Buffer.byteLength(JSON.stringify(call.arguments));
     }

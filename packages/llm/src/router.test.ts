@@ -40,7 +40,7 @@ describe('the router', () => {
         code: 'model_unknown',
         canRetry: false,
         message: expect.stringContaining(
-          `'${model}'; known prefixes are scripted, openai, anthropic, openai-compatible`,
+          `'${model}'; known prefixes are scripted, openai, anthropic, openai-compatible, openai-chat, google, mistral, deepseek`,
         ),
       });
     }

@@ -42,6 +42,8 @@ export function createModelRouter({ scripted, providers, adapters = {} }: ModelR
     countTokens: (texts, model) =>
       findModel(model)?.countTokens?.(texts, model) ?? countAllTokens(texts, model),
 
+    checkTools: (model, tools) => findModel(model)?.checkTools?.(model, tools) ?? [],
+
     checkProfile(profile) {
       const model = findModel(profile.model);
       if (model !== undefined) return model.checkProfile?.(profile);

@@ -18,7 +18,7 @@ export function tokenizerOf(model: string): Tokenizer {
   const name = rest.join(':').toLowerCase();
   // Fine-tuned models are named ft:<base>:…
   const base = name.startsWith('ft:') ? name.slice(3) : name;
-  const isOpenAi = provider === 'openai';
+  const isOpenAi = provider === 'openai' || provider === 'openai-chat';
   if (/^(gpt-4(?!o|\.\d)|gpt-3\.5)/.test(base)) return { encoding: 'cl100k_base', isExact: isOpenAi };
   const isKnown = /^(gpt-4o|gpt-4\.\d|gpt-[5-9]|gpt-oss|chatgpt-4o|codex-|o\d)/.test(base);
   return { encoding: 'o200k_base', isExact: isOpenAi && isKnown };

@@ -18,6 +18,7 @@ import {
   type Ring,
   TAPE_HANDOFF,
   TOOL_NAME,
+  type ToolFinding,
   type TurnId,
   tryParseId,
 } from '@boxcar/kernel';
@@ -97,6 +98,7 @@ import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
 import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
 import { withinTime } from './within-time.js';
+import { buildToolbox } from './worker/call-tools.js';
 import { finishBatch } from './worker/finish-batch.js';
 import { tellParent } from './worker/tell-parent.js';
 
@@ -203,6 +205,8 @@ export interface AppliedProfile {
   readonly profile_box_id: string;
   /** False when the current version already had this content. */
   readonly changed: boolean;
+  /** What the model is not told of the schemas of its tools. Absent: nothing. */
+  readonly findings?: readonly ToolFinding[];
 }
 
 export class Runtime implements RuntimeCore {
@@ -257,6 +261,7 @@ export class Runtime implements RuntimeCore {
     this.model = {
       generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
       checkProfile: (profile) => this.#modelOf(profile.model).checkProfile?.(profile),
+      checkTools: (model, tools) => this.#modelOf(model).checkTools?.(model, tools) ?? [],
       countTokens: (texts, model) =>
         this.#modelOf(model).countTokens?.(texts, model) ??
         Promise.resolve(texts.map((text) => estimateTokens(Buffer.byteLength(text)))),
@@ -545,6 +550,18 @@ export class Runtime implements RuntimeCore {
     const profile: Profile = parseProfile(input);
     this.#checkDeclared(profile);
     this.model.checkProfile?.(profile);
+    const findings = this.findToolFindings(profile);
+    const applied = await this.#storeProfile(profile, options);
+    return findings.length === 0 ? applied : { ...applied, findings };
+  }
+
+  /** What the profile's model is not told of the schemas of its tools; only tools that are registered here are looked at. */
+  findToolFindings(profile: Profile): readonly ToolFinding[] {
+    const { schemas } = buildToolbox(this, profile, { hasResultFields: false });
+    return this.model.checkTools?.(profile.model, schemas) ?? [];
+  }
+
+  async #storeProfile(profile: Profile, options: { readonly projectId?: string }): Promise<AppliedProfile> {
     const { projectId, operatorId } = await findProject(this.pool, options.projectId);
     return transaction(this.pool, async (tx) => {
       await lockProfileName(tx, projectId, profile.name);

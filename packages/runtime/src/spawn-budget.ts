@@ -5,6 +5,7 @@
 import {
   type Account,
   type Amounts,
+  answerTokensOf,
   type BudgetHit,
   type BudgetInput,
   type BudgetLimits,
@@ -17,10 +18,12 @@ import {
   findSpawnHit,
   KernelError,
   needOf,
+  needsPrice,
   type PriceTable,
   type ProfileId,
   type ProjectId,
-  pricesSchema,
+  priceTables,
+  priceUnknown,
   type RunId,
   type TurnId,
   toBudgetLimits,
@@ -86,22 +89,25 @@ function readRunBudget(value: unknown, projectId: ProjectId): BudgetLimits {
   });
 }
 
-/** The project's own prices come before the runtime's; a table that cannot be read counts as none. */
-export function priceTables(own: unknown, tables: readonly PriceTable[]): readonly PriceTable[] {
-  const parsed = pricesSchema.safeParse(own);
-  return parsed.success ? [parsed.data as PriceTable, ...tables] : tables;
-}
-
+/** @throws KernelError `price_unknown` when an account limits the cost of a model that has no price. */
 function amountsOf(
   profile: SpawnProfile,
   request: SpawnRequest,
-  tables: readonly PriceTable[],
+  { tables, chain }: { readonly tables: readonly PriceTable[]; readonly chain: readonly Account[] },
 ): { need: Amounts; want: Amounts } {
   const cap = profile.max_tokens ?? Number.POSITIVE_INFINITY;
+  const price = findPrice(profile.model, priceTables(profile.prices, tables));
+  const limiting = chain.find(({ limits }) => limits.cost_micros !== undefined);
+  if (price === undefined && limiting !== undefined && needsPrice(profile.model))
+    throw priceUnknown({ model: profile.model, accountId: limiting.id });
   const step = needOf({
     promptTokens: request.contextTokens + estimateTokens(profile.instruction_bytes),
-    maxOutputTokens: profile.max_output_tokens ?? undefined,
-    price: findPrice(profile.model, priceTables(profile.prices, tables)),
+    answerTokens: answerTokensOf({
+      model: profile.model,
+      limits: { context_tokens: profile.context_tokens ?? undefined },
+      model_settings: { max_output_tokens: profile.max_output_tokens ?? undefined },
+    }),
+    price,
   });
   const need = { ...step, tokens: Math.min(step.tokens, cap) };
   return { need, want: { ...need, tokens: profile.max_tokens ?? need.tokens } };
@@ -156,7 +162,7 @@ export async function reserveSpawn(
       : {};
   const enclosing = parent?.budgetId ?? null;
   const hasRunLimits = Object.keys(runLimits).length > 0;
-  if (parent === undefined && !hasRunLimits && requests.length > DEFAULT_RUN_TURNS)
+  if (parent === undefined && runLimits.turns === undefined && requests.length > DEFAULT_RUN_TURNS)
     throw budgetExceeded({
       accountId: requests[0]?.runId ?? '',
       kind: 'turns',
@@ -261,7 +267,7 @@ function share(
     const chain = [...own.map(({ account }) => account), ...accounts];
     const hit = findSpawnHit(chain, { turns: 1, depth: request.depth, siblings });
     if (hit !== undefined) return refused(hit);
-    const grant = decideGrant(chain, amountsOf(profile, request, scope.prices));
+    const grant = decideGrant(chain, amountsOf(profile, request, { tables: scope.prices, chain }));
     if (grant.outcome === 'refused') return refused(grant.hit);
     const { amounts } = grant;
     const given = {

@@ -13,7 +13,7 @@ import type {
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
-import { CARD_READ, type CardRow, readCard } from './records.js';
+import { type CardRow, readCard, VIEWED_CARD_BYTES, VIEWED_CARD_READ } from './records.js';
 import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from './rights.js';
 import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 
@@ -217,7 +217,7 @@ const expand = (boxes: string): string => `
   with want_boxes as (${boxes}),
   seg as (${SEGMENTS}),
   leaf as (${LEAVES})
-  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", ${CARD_READ}, c.size_bytes
+  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", ${VIEWED_CARD_READ}, ${VIEWED_CARD_BYTES} as size_bytes
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c`;
 
 const EXPAND_CONTEXTS = statement(
@@ -237,7 +237,7 @@ const EXPAND_SHOWN = statement(`
       ) shown join boxcar.boxes b on b.id = shown.box_id
     ) s where s.shown_tokens <= $3 order by s.id`)}
   union all
-  select b.id, 0, 0, null, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
+  select b.id, 0, 0, null, null, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
 
 export interface ExpandedCard {
   readonly card: Card;

@@ -142,6 +142,7 @@ export async function countChildren(db: Queryable, turnId: TurnId): Promise<numb
 
 const SPAWN_PROFILES = statement(`
   select f.id as profile_id, c.content->'data'->>'model' as model, (c.content->'data'->'model_settings'->>'max_output_tokens')::float8 as max_output_tokens,
+    (c.content->'data'->'limits'->>'context_tokens')::float8 as context_tokens,
     f.max_tokens::float8 as max_tokens, octet_length(c.content->'data'->>'instructions') as instruction_bytes, p.limits->'prices' as prices
   from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
 
@@ -150,6 +151,7 @@ export interface SpawnProfile {
   readonly profile_id: ProfileId;
   readonly model: string;
   readonly max_output_tokens: number | null;
+  readonly context_tokens: number | null;
   /** Tokens of one turn. */
   readonly max_tokens: number | null;
   readonly instruction_bytes: number;

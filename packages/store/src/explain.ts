@@ -23,7 +23,7 @@ import type pg from 'pg';
 import { LEAVES, SEGMENTS } from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
 import { beginOn } from './pool.js';
-import { CARD_READ, type CardRow, readCard } from './records.js';
+import { type CardRow, readCard, VIEWED_CARD_READ } from './records.js';
 import { wroteFor } from './rights.js';
 import { edgeEntriesOf, entriesOf, entryAt } from './tape-line.js';
 import { loadToolsets, type OfferedTool } from './toolsets.js';
@@ -177,7 +177,7 @@ function readStored(row: StoredCardRow): StoredCard | null {
 const TURN = statement(`
   select t.id as turn_id, t.run_id, t.project_id, t.agent_id, a.name as agent_name, t.context_box_id, t.output_box_id, t.status, t.step_count, t.max_steps,
     t.deliverable_card_id, t.profile_id, f.name as profile_name, f.version as profile_version, f.box_id as profile_box_id,
-    c.content->'data' as profile, ${CARD_READ}, ${CARD_BOOKKEEPING}
+    c.content->'data' as profile, ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
   from boxcar.turns t join boxcar.agents a on a.id = t.agent_id join boxcar.profiles f on f.id = t.profile_id join boxcar.cards c on c.id = f.card_id
   where t.id = $1`);
 
@@ -272,7 +272,7 @@ const toStep = (row: StepDbRow): StepRow => ({
 });
 
 const ENTRIES = statement(`
-  select e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${CARD_READ}, ${CARD_BOOKKEEPING}
+  select e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
   from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int', to: 'b.head_position', where: '(o.position <= $3 or o.turn_id = $4)' })} e
     left join boxcar.cards c on c.id = e.card_id
   where b.id = $1
@@ -317,7 +317,7 @@ const CONTEXTS = statement(`
   seg as (${SEGMENTS}),
   leaf as (${LEAVES})
   select l.box_id, l.rule, l."native", l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
-    ${CARD_READ}, ${CARD_BOOKKEEPING}
+    ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);
@@ -380,7 +380,7 @@ const CUTS = statement(`
       cross join lateral ${entriesOf('t', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   )
   select l.box_id, l.rule, l."native", l.ord::int, l.position::int, l.strategy, l.reason,
-    te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${CARD_READ}, ${CARD_BOOKKEEPING}
+    te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);

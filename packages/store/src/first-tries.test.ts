@@ -388,7 +388,7 @@ test('a top-up whose answer was lost reserves once, and ends with the time of it
 });
 
 test('a failure of a provider whose answer was lost is counted once, whoever counts meanwhile', async () => {
-  const fail = (of: pg.Pool) => noteProviderFailure(of, 'weak', { hasSucceeded: false, isProbe: false });
+  const fail = (of: pg.Pool) => noteProviderFailure(of, 'weak', { hasSucceeded: false });
   const books = () => world.rows("select failures, openings from boxcar.providers where name = 'weak'");
   await setProviderLimits(world.pool, 'weak', { breakerAfter: 3 });
   await cutAfterEach(async () => {

@@ -270,7 +270,15 @@ export {
 } from './pool.js';
 export { type PoolWait, poolWaits } from './pool-waits.js';
 export { listProfiles, loadStoredProfiles, type ProfileLine, type StoredProfile } from './profiles.js';
-export { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from './projects.js';
+export {
+  findProjectByRef,
+  listProjects,
+  listUsedModels,
+  type ProjectLine,
+  setPrice,
+  setProjectLimits,
+  type UsedModel,
+} from './projects.js';
 export {
   type Caller,
   type Entry,

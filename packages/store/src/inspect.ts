@@ -165,6 +165,8 @@ export interface TurnReport {
     readonly attempts: number;
     readonly usage: Usage;
     readonly cost_micros: number;
+    /** Of models whose price says that they cost nothing. */
+    readonly free_steps: number;
     readonly unpriced_steps: number;
   };
   /** The turn’s own, and with all below it. */
@@ -177,6 +179,8 @@ export interface TurnReport {
 /** What steps have used; those of models without a price are counted beside the cost. */
 export interface TurnCost extends Usage {
   readonly cost_micros: number;
+  /** Of models whose price says that they cost nothing. */
+  readonly free_steps: number;
   readonly unpriced_steps: number;
 }
 
@@ -352,9 +356,16 @@ const costs = {
   input_tokens: sql<number>`coalesce(sum((${steps.usage}->>'input_tokens')::bigint), 0)::float8`,
   output_tokens: sql<number>`coalesce(sum((${steps.usage}->>'output_tokens')::bigint), 0)::float8`,
   cost_micros: sql<number>`coalesce(sum((${steps.usage}->>'cost_micros')::bigint), 0)::float8`,
+  free_steps: sql<number>`(count(*) filter (where ${steps.usage}->'free' = 'true'))::int`,
   unpriced_steps: sql<number>`(count(*) filter (where ${steps.usage} is not null and ${steps.usage}->'cost_micros' is null))::int`,
 };
-const NO_COST: TurnCost = { input_tokens: 0, output_tokens: 0, cost_micros: 0, unpriced_steps: 0 };
+const NO_COST: TurnCost = {
+  input_tokens: 0,
+  output_tokens: 0,
+  cost_micros: 0,
+  free_steps: 0,
+  unpriced_steps: 0,
+};
 
 async function readCosts(tx: Reader, turnId: TurnId): Promise<Pick<TurnReport, 'spent' | 'subtree'>> {
   const [own] = await tx.select(costs).from(steps).where(eq(steps.turnId, turnId));
@@ -390,6 +401,7 @@ async function readRun(tx: Reader, runId: RunId): Promise<TurnReport['run']> {
       input: sum(sql`(${steps.usage}->>'input_tokens')::bigint`).mapWith(Number),
       output: sum(sql`(${steps.usage}->>'output_tokens')::bigint`).mapWith(Number),
       cost_micros: costs.cost_micros,
+      free_steps: costs.free_steps,
       unpriced_steps: costs.unpriced_steps,
     })
     .from(steps)
@@ -405,6 +417,7 @@ async function readRun(tx: Reader, runId: RunId): Promise<TurnReport['run']> {
     attempts: work?.attempts ?? 0,
     usage: { input_tokens: work?.input ?? 0, output_tokens: work?.output ?? 0 },
     cost_micros: work?.cost_micros ?? 0,
+    free_steps: work?.free_steps ?? 0,
     unpriced_steps: work?.unpriced_steps ?? 0,
   };
 }

@@ -36,7 +36,7 @@ export interface MidStep {
    */
   readonly ifGrown?: ((lastAnchorPosition: number) => Pick<MidStep, 'entries' | 'viewFrom'>) | undefined;
   /** The attempt whose call has failed: it is closed with its error, and the next one is open. */
-  readonly failed?: NonNullable<StepCommit['step']>;
+  readonly failed?: NonNullable<StepCommit['step']> & Pick<StepCommit, 'spent'>;
 }
 
 export type MidStepOutcome =
@@ -95,12 +95,12 @@ const MOVE_STEP = statement(`
 const NEXT_ATTEMPT = statement(`
   with closed as (
     update boxcar.steps s set model = $6, prompt_hash = decode($7, 'hex'), toolset_hash = decode($8, 'hex'), manifest = $9::jsonb,
-      finish_reason = $10, model_ms = $11, error = $12::jsonb
+      finish_reason = $10, model_ms = $11, error = $12::jsonb, usage = $13::jsonb
     where s.turn_id = $1 and s.step = $2 and s.attempt = $3 and s.error is null
     returning s.turn_id, s.project_id, s.epoch, s.holder_id
   ),
   up as (
-    update boxcar.turns t set attempt = $3 + 1 from closed where t.id = closed.turn_id
+    update boxcar.turns t set attempt = $3 + 1, spent_tokens = t.spent_tokens + $14::bigint, spent_cost = t.spent_cost + $15::bigint from closed where t.id = closed.turn_id
   )
   insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
   select c.turn_id, $2, $3 + 1, c.project_id, c.epoch, c.holder_id, $4, $5 from closed c`);
@@ -116,6 +116,7 @@ async function closeAttempt(
     return { outcome: 'written', attempt: at.attempt };
   }
   const { step, attempt, model, promptHash, toolsetHash, manifest, finishReason, modelMs, error } = failed;
+  const { usage, spent } = failed;
   await run(tx, NEXT_ATTEMPT, [
     turnId,
     step,
@@ -128,6 +129,9 @@ async function closeAttempt(
     finishReason,
     modelMs,
     JSON.stringify(error),
+    usage === null ? null : JSON.stringify(usage),
+    spent?.tokens ?? 0,
+    spent?.costMicros ?? 0,
   ]);
   return { outcome: 'written', attempt: attempt + 1 };
 }

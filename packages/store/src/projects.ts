@@ -1,5 +1,12 @@
 /** Projects and their limits. */
-import { KernelError, type ProjectId, type ProjectLimits, parseJsonValue, tryParseId } from '@boxcar/kernel';
+import {
+  KernelError,
+  type ModelPrice,
+  type ProjectId,
+  type ProjectLimits,
+  parseJsonValue,
+  tryParseId,
+} from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
 
@@ -67,3 +74,40 @@ export async function setProjectLimits(
     });
   return row.limits;
 }
+
+const SET_PRICES = statement(`
+  update boxcar.projects set limits = jsonb_strip_nulls(limits || jsonb_build_object('prices', coalesce(limits->'prices', '{}') || $2::jsonb)) where id = $1
+  returning limits`);
+
+/** Sets a project's own price of a model; null removes it. */
+export async function setPrice(
+  pool: pg.Pool,
+  projectId: ProjectId,
+  { model, price }: { readonly model: string; readonly price: ModelPrice | null },
+): Promise<void> {
+  const values = [projectId, JSON.stringify({ [model]: price })];
+  const rows = await runRetrying<{ limits: ProjectLimits }>(pool, SET_PRICES, values);
+  if (rows.length === 0)
+    throw new KernelError('not_found', {
+      message: `No project ${projectId}.`,
+      details: { project_id: projectId },
+    });
+}
+
+const MODELS = statement(`
+  select p.name as project, c.content->'data'->>'model' as model, array_agg(f.name order by f.name) as profiles, p.limits->'prices' as prices
+  from boxcar.profiles f join boxcar.projects p on p.id = f.project_id join boxcar.cards c on c.id = f.card_id
+  where f.is_current and c.content->'data'->>'model' is not null and ($1::uuid is null or p.id = $1)
+  group by p.id, c.content->'data'->>'model' order by p.name, model`);
+
+/** A model that the current profiles of a project name. */
+export interface UsedModel extends pg.QueryResultRow {
+  readonly project: string;
+  readonly model: string;
+  readonly profiles: readonly string[];
+  /** The project's own prices, as they stand there. */
+  readonly prices: unknown;
+}
+
+export const listUsedModels = (db: Queryable, projectId?: ProjectId): Promise<UsedModel[]> =>
+  run<UsedModel>(db, MODELS, [projectId ?? null]);

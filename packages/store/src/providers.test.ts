@@ -354,8 +354,8 @@ describe('calls per minute', () => {
 });
 
 describe('a provider that fails', () => {
-  const fail = (options: { isProbe?: boolean; hasSucceeded?: boolean; now?: Date } = {}) =>
-    noteProviderFailure(world.pool, 'p', { hasSucceeded: false, isProbe: false, ...options });
+  const fail = (options: { hasSucceeded?: boolean; now?: Date } = {}) =>
+    noteProviderFailure(world.pool, 'p', { hasSucceeded: false, ...options });
 
   test('is asked by nobody for a while, then by one, whose answer lets all go on', async () => {
     await setProviderLimits(world.pool, 'p', { breakerAfter: 3 });
@@ -387,9 +387,219 @@ describe('a provider that fails', () => {
     await fail();
     const turns = await running(2);
     await enter(turns);
-    expect((await wakeProvider(world.pool, 'p', { now: at(11) })).rings).toHaveLength(1);
+    const callers = await claimAgain((await wakeProvider(world.pool, 'p', { now: at(11) })).rings);
+    expect(callers).toHaveLength(1);
+    await enterProvider(world.pool, 'p', { callers, now: at(12) });
     expect((await wakeProvider(world.pool, 'p', { now: at(60) })).rings).toEqual([]);
     expect((await wakeProvider(world.pool, 'p', { now: at(75) })).rings).toHaveLength(1);
+  });
+});
+
+describe('a place that was kept', () => {
+  const moment = (from: Date, ms: number): Date => new Date(from.getTime() + ms);
+  const enterAs = (callers: readonly Caller[], now: Date) =>
+    enterProvider(world.pool, 'p', { callers, now }).then(outcomes);
+
+  test('is void once the provider is closed off: then one call at a time tries, and one outage makes one pause', async () => {
+    await setProviderLimits(world.pool, 'p', { maxConcurrent: 10, breakerAfter: 1 });
+    const first = await running(10);
+    await enter(first);
+    const turns = await running(10);
+    await enter(turns);
+    const callers = await claimAgain((await leave(first)).rings);
+    expect(callers).toHaveLength(10);
+    const opened = await noteProviderFailure(world.pool, 'p', {
+      hasSucceeded: false,
+      caller: callerOf(first[0] as TestTurn),
+    });
+    expect(Math.round((opened.closedForMs ?? 0) / 1_000)).toBe(10);
+    expect(await enterAs(callers.slice(0, 3), at(1))).toEqual(['waiting', 'waiting', 'waiting']);
+    const others = callers.slice(3);
+    expect(await enterAs(others, at(11))).toEqual([
+      'waiting',
+      'waiting',
+      'waiting',
+      'waiting',
+      'waiting',
+      'waiting',
+      'waiting',
+    ]);
+    const tries = await claimAgain((await wakeProvider(world.pool, 'p', { now: at(12) })).rings);
+    expect(tries.map(({ turnId }) => turnId)).toEqual(idsOf(turns.slice(0, 1)));
+    expect(await enterProvider(world.pool, 'p', { callers: tries, now: at(12) })).toEqual([
+      { outcome: 'admitted', isProbe: true },
+    ]);
+    expect((await wakeProvider(world.pool, 'p', { now: at(13) })).rings).toEqual([]);
+  });
+
+  test('passes to an earlier turn that comes late, which does not go to the end of the line', async () => {
+    await setProviderLimits(world.pool, 'p', { requestsPerMinute: 10 });
+    const start = new Date();
+    const turns = await running(12);
+    expect((await enter(turns, start)).filter(({ outcome }) => outcome === 'admitted')).toHaveLength(1);
+    // Each turn is claimed 12 seconds after it was woken: its place is kept for 10.
+    const called: number[] = [];
+    const coming: { caller: Caller; at: number }[] = [];
+    for (let ms = 0; ms <= 90_000; ms += 1_000) {
+      const now = moment(start, ms);
+      while ((coming[0]?.at ?? Infinity) <= ms) {
+        const caller = coming.shift()?.caller as Caller;
+        const [outcome] = await enterAs([caller], now);
+        if (outcome !== 'admitted') continue;
+        called.push(ms);
+        await leaveProvider(world.pool, 'p', { turns: [caller], hasProved: false, now });
+      }
+      const { rings } = await wakeProvider(world.pool, 'p', { now });
+      for (const caller of await claimAgain(rings)) coming.push({ caller, at: ms + 12_000 });
+    }
+    // After the first 18 seconds there is no pause as long as a place is kept.
+    expect(called.length).toBeGreaterThanOrEqual(9);
+    for (const [index, ms] of called.entries())
+      if (index > 0) expect(ms - (called[index - 1] ?? 0)).toBeGreaterThanOrEqual(6_000);
+  });
+
+  test('that is lost leaves the turn its position: it is woken before all that came after it', async () => {
+    await setProviderLimits(world.pool, 'p', { maxConcurrent: 1 });
+    const [calling, late, next] = (await running(3)) as [TestTurn, TestTurn, TestTurn];
+    await enter([calling]);
+    await enter([late]);
+    await enter([next]);
+    const [ringed] = await claimAgain((await leave([calling])).rings);
+    if (ringed === undefined) throw new Error('not woken');
+    // Its place goes to the next, which calls.
+    const passed = await claimAgain((await wakeProvider(world.pool, 'p', { now: at(11) })).rings);
+    expect(idsOf(passed)).toEqual([next.turnId]);
+    expect(await enterAs(passed, at(11))).toEqual(['admitted']);
+    await enterProvider(world.pool, 'p', {
+      callers: (await running(1)).map((turn) => callerOf(turn)),
+      now: at(11),
+    });
+    expect(await enterAs([ringed], at(12))).toEqual(['waiting']);
+    const after = await leaveProvider(world.pool, 'p', { turns: passed, hasProved: false, now: at(13) });
+    expect(idsOf(after.rings)).toEqual([late.turnId]);
+  });
+});
+
+describe('a call that tries a failing provider', () => {
+  const closeOff = async (): Promise<void> => {
+    await setProviderLimits(world.pool, 'p', { breakerAfter: 1 });
+    await noteProviderFailure(world.pool, 'p', { hasSucceeded: false });
+  };
+  const probe = async (now: Date): Promise<Caller> => {
+    const [caller] = await claimAgain((await wakeProvider(world.pool, 'p', { now })).rings);
+    if (caller === undefined) throw new Error('nobody is woken');
+    expect(await enterProvider(world.pool, 'p', { callers: [caller], now })).toEqual([
+      { outcome: 'admitted', isProbe: true },
+    ]);
+    return caller;
+  };
+
+  test('gives its right to the next caller at once when it is canceled', async () => {
+    await closeOff();
+    const turns = await running(3);
+    await enter(turns);
+    const caller = await probe(at(11));
+    const { rings } = await leaveProvider(world.pool, 'p', {
+      turns: [caller],
+      hasProved: false,
+      now: at(12),
+    });
+    expect(idsOf(rings)).toEqual(idsOf(turns.slice(1, 2)));
+    // The turn that has the right now is canceled before it calls.
+    const woken = turns[1] as TestTurn;
+    await commitSteps(world.pool, [
+      await world.commit(woken, { step: 'none', end: 'canceled', holder: null }),
+    ]);
+    expect(idsOf((await wakeProvider(world.pool, 'p', { now: at(13) })).rings)).toEqual(
+      idsOf(turns.slice(2)),
+    );
+  });
+
+  test('gives its right away with the lease of its worker', async () => {
+    await closeOff();
+    const turns = await running(2);
+    await enter(turns);
+    const killed = await world.worker({ concurrency: 10 });
+    const [caller] = await claimAgain((await wakeProvider(world.pool, 'p', { now: at(11) })).rings, killed);
+    if (caller === undefined) throw new Error('nobody is woken');
+    await enterProvider(world.pool, 'p', { callers: [caller], now: at(11) });
+    await world.pool.query('update boxcar.workers set lease_until = now() where id = $1', [killed]);
+    expect(idsOf((await wakeProvider(world.pool, 'p', { now: at(12) })).rings)).toEqual(
+      idsOf(turns.slice(1)),
+    );
+  });
+
+  test('opens the pause anew once, whatever becomes of calls that tried before it', async () => {
+    await closeOff();
+    const turns = await running(3);
+    await enter(turns);
+    const first = await probe(at(11));
+    const second = await probe(at(72));
+    const closedFor = async (caller: Caller, now: Date): Promise<number> =>
+      Math.round(
+        ((await noteProviderFailure(world.pool, 'p', { hasSucceeded: false, caller, now })).closedForMs ??
+          0) / 1_000,
+      );
+    expect(await closedFor(first, at(80))).toBe(20);
+    expect(await closedFor(second, at(90))).toBe(10);
+    await leaveProvider(world.pool, 'p', { turns: [first, second], hasProved: false, now: at(90) });
+    expect(await closedFor(await probe(at(101)), at(102))).toBe(40);
+  });
+});
+
+describe('answers of other workers', () => {
+  const fail = (caller: Partial<Caller> = {}, hasSucceeded = false) =>
+    noteProviderFailure(world.pool, 'p', {
+      hasSucceeded,
+      caller: { turnId: callerOf(turn).turnId, epoch: 1, holderId: holder, ...caller },
+    });
+  let turn: TestTurn;
+  let other: WorkerId;
+  const beat = (answers: Readonly<Record<string, number>> = {}) =>
+    renewLease(world.pool, other, { leaseMs: 60_000, hasLock: true, answers });
+
+  beforeEach(async () => {
+    await setProviderLimits(world.pool, 'p', { breakerAfter: 3 });
+    [turn] = (await running(1)) as [TestTurn];
+    other = await world.worker();
+  });
+
+  test('begin the count anew: one host with a broken network closes a provider for nobody', async () => {
+    for (let n = 0; n < 12; n++) {
+      expect(await fail()).toEqual({ closedForMs: null });
+      if (n % 2 === 1) await beat({ p: 0 });
+    }
+  });
+
+  test('are waited for: before every worker has told whether it had one, nothing is closed off', async () => {
+    await beat();
+    for (let n = 0; n < 12; n++) expect(await fail()).toEqual({ closedForMs: null });
+    await beat({ q: 0 });
+    expect((await fail()).closedForMs).toBeGreaterThan(0);
+  });
+
+  test('count only when they came after the first of the failures', async () => {
+    await fail();
+    await fail();
+    await beat({ p: 60_000 });
+    expect((await fail()).closedForMs).toBeGreaterThan(0);
+  });
+
+  test('that come through the gate count at once', async () => {
+    await setProviderLimits(world.pool, 'p', { maxConcurrent: 5 });
+    const callers = (await running(1, other)).map((one) => callerOf(one, { holderId: other }));
+    await fail();
+    await fail();
+    await enterProvider(world.pool, 'p', { callers });
+    await leaveProvider(world.pool, 'p', { turns: callers, hasProved: false, hasAnswered: true });
+    expect(await world.rows('select failures from boxcar.providers')).toEqual([{ failures: 0 }]);
+  });
+
+  test('of a worker whose lease has passed are not waited for', async () => {
+    await beat();
+    for (let n = 0; n < 3; n++) await fail();
+    await world.pool.query('update boxcar.workers set lease_until = now() where id = $1', [other]);
+    expect((await fail()).closedForMs).toBeGreaterThan(0);
   });
 });
 

@@ -1,15 +1,24 @@
 /** How drafts of the kernel travel to Postgres: one JSON parameter per table, read by json_to_recordset. */
-import type { Card, CardContent, ContextBoxDraft, JsonObject, NewCard, Role } from '@boxcar/kernel';
+import {
+  type Card,
+  type CardContent,
+  type ContextBoxDraft,
+  type JsonObject,
+  type JsonValue,
+  type NewCard,
+  type Role,
+  readProviderData,
+} from '@boxcar/kernel';
 
 export const CARD_COLUMNS =
-  'id uuid, project_id uuid, type text, role text, content text, content_hash text, size_bytes int, token_estimate int, metadata jsonb, author_id text, tool_call_id uuid';
+  'id uuid, project_id uuid, type text, role text, content text, content_hash text, size_bytes int, token_estimate int, metadata jsonb, author_id text, tool_call_id uuid, provider_data json';
 
 /** The select list that turns a recordset `x` of `CARD_COLUMNS` into rows of boxcar.cards. */
 export const CARD_VALUES =
-  "x.id, x.project_id, x.type, x.role, x.content::json, decode(x.content_hash, 'hex'), x.size_bytes, x.token_estimate, x.metadata, x.author_id, x.tool_call_id";
+  "x.id, x.project_id, x.type, x.role, x.content::json, decode(x.content_hash, 'hex'), x.size_bytes, x.token_estimate, x.metadata, x.author_id, x.tool_call_id, x.provider_data";
 
 export const CARD_TARGET =
-  'boxcar.cards (id, project_id, type, role, content, content_hash, size_bytes, token_estimate, metadata, author_id, tool_call_id)';
+  'boxcar.cards (id, project_id, type, role, content, content_hash, size_bytes, token_estimate, metadata, author_id, tool_call_id, provider_data)';
 
 export const cardRecord = (card: NewCard): Record<string, unknown> => ({
   id: card.id,
@@ -23,11 +32,18 @@ export const cardRecord = (card: NewCard): Record<string, unknown> => ({
   metadata: card.metadata,
   author_id: card.authorId,
   tool_call_id: card.toolCallId,
+  ...(card.providerData === undefined ? {} : { provider_data: card.providerData }),
 });
 
 /** Columns of a card as reads return them, each prefixed with `card_`. */
 export const CARD_READ =
   'c.id as card_id, c.type as card_type, c.role as card_role, coalesce(c.content, c.placeholder) as card_content, c.metadata as card_metadata, c.author_id as card_author_id, c.tool_call_id as card_tool_call_id';
+
+/** The same with what a provider attached, for views alone: other readers never load it. */
+export const VIEWED_CARD_READ = `${CARD_READ}, c.provider_data as card_provider_data`;
+
+/** The bytes of a card of a view, as they come along; compressed ones are not unpacked for it. */
+export const VIEWED_CARD_BYTES = 'c.size_bytes + coalesce(pg_column_size(c.provider_data), 0)';
 
 export interface CardRow {
   readonly card_id: Card['id'] | null;
@@ -38,12 +54,14 @@ export interface CardRow {
   readonly card_metadata: JsonObject;
   readonly card_author_id: string;
   readonly card_tool_call_id: Card['toolCallId'];
+  readonly card_provider_data?: JsonValue;
 }
 
 const ERASED: CardContent = { kind: 'text', text: '(erased)' };
 
 export function readCard(row: CardRow): Card | null {
   if (row.card_id === null) return null;
+  const providerData = readProviderData(row.card_provider_data ?? null);
   return {
     id: row.card_id,
     type: row.card_type,
@@ -52,6 +70,7 @@ export function readCard(row: CardRow): Card | null {
     metadata: row.card_metadata,
     authorId: row.card_author_id,
     toolCallId: row.card_tool_call_id,
+    ...(providerData === undefined ? {} : { providerData }),
   };
 }
 

@@ -20,6 +20,7 @@ import type {
   ProfileId,
   ProjectId,
   ProjectLimits,
+  ProviderData,
   Role,
   RunId,
   Segment,
@@ -99,6 +100,8 @@ const cards = boxcar.table('cards', {
   erasedReason: text('erased_reason'),
   /** What readers are shown after erasure: content of the same kind without its words. */
   placeholder: json('placeholder').$type<CardContent>(),
+  /** What a provider attached to the answer: read by views alone, gone with any card of its step. `json`: its bytes survive. */
+  providerData: json('provider_data').$type<ProviderData>(),
 });
 
 /** Written by the functions of erasure and purge, within one transaction each. */
@@ -500,6 +503,10 @@ const workers = boxcar.table('workers', {
   lockedAt: time('locked_at'),
   /** The newest migration that its build knows. */
   schemaVersion: smallint('schema_version').notNull().default(11),
+  /** The last answer of each provider, as of `toldAt`. */
+  answers: jsonb('answers').$type<Readonly<Record<string, string>>>().notNull().default({}),
+  /** Null: a build that does not tell. */
+  toldAt: time('told_at'),
 });
 
 /** Rows that a sweep could not handle. */
@@ -552,6 +559,8 @@ const providers = boxcar.table('providers', {
   openings: integer('openings').notNull().default(0),
   /** No call before; one that has passed lets a single call try. */
   openUntil: time('open_until'),
+  /** The first of the failures in a row. */
+  failingSince: time('failing_since'),
   updatedAt: time('updated_at').notNull().defaultNow(),
 });
 
@@ -560,9 +569,13 @@ const providerSlots = boxcar.table('provider_slots', {
   turnId: uuid('turn_id').$type<TurnId>().primaryKey(),
   provider: text('provider').notNull(),
   epoch: integer('epoch').notNull(),
-  /** Kept for a turn that was woken and has not called yet. */
+  /** By older builds: kept for a turn that was woken and has not called yet. */
   isKept: boolean('is_kept').notNull(),
   takenAt: time('taken_at').notNull().defaultNow(),
+  /** Since when the turn has waited, while a place is kept for it and until it calls or waits again; null: it calls. */
+  queuedAt: time('queued_at'),
+  /** The one call that tries a failing provider. */
+  isProbe: boolean('is_probe').notNull().default(false),
 });
 
 /** What came too late to count: kept with its cost, never applied. */

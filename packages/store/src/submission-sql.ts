@@ -93,7 +93,8 @@ function buildText(records: SubmissionRecords): string {
     if (has('spawns')) {
       // Before the caller's turn, and read by it: what ends a tree has the run's lock, so either the fence sees the end or
       // the end sees the new turns.
-      ctes.push(`spawn_runs as materialized (select r.id, r.turn_count from boxcar.runs r
+      // A run whose own account limits its turns is counted there.
+      ctes.push(`spawn_runs as materialized (select r.id, case when (select b.limits ? 'turns' from boxcar.budgets b where b.id = r.id) is true then null else r.turn_count end as turn_count from boxcar.runs r
         where r.id = any (array(select x.run_id from ${from('spawns', SPAWN_COLUMNS)})) order by r.id for no key update)`);
     }
     ctes.push(`fence as (select x.item from ${

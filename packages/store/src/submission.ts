@@ -158,7 +158,7 @@ export interface Fence {
   readonly isEnded?: boolean;
   /** The run of the new turns below it, whose lock comes first; null when there are none. */
   readonly spawnRunId?: RunId | null;
-  /** How many turns that run may have; absent or null: an account counts them. */
+  /** How many turns that run may have, unless its own account limits them; absent or null: no limit. */
   readonly maxRunTurns?: number | null;
 }
 

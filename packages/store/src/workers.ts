@@ -57,7 +57,8 @@ export async function registerWorker(db: Queryable, worker: NewWorker): Promise<
 export const isWorker = (alias: string): string => `${alias}.targets <> '{}'`;
 
 const RENEW = statement(`
-  update boxcar.workers u set lease_until = now() + $2 * interval '1 millisecond', locked_at = case when $3 then now() end where u.id = $1
+  update boxcar.workers u set lease_until = now() + $2 * interval '1 millisecond', locked_at = case when $3 then now() end, told_at = now(),
+    answers = u.answers || coalesce((select jsonb_object_agg(a.key, now() - a.value::float8 * interval '1 millisecond') from jsonb_each_text($4) a), '{}') where u.id = $1
   returning (select coalesce(json_agg(json_build_object('turnId', t.id, 'epoch', t.epoch)), '[]') from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
     array(select p.name from boxcar.providers p where ${IS_GATED}) as gated,
     (select max(v.min_compatible) from boxcar.schema_version v) as min_compatible,
@@ -89,14 +90,20 @@ interface RenewalRow extends pg.QueryResultRow {
  * Renews the lease of a worker and with it of every turn it holds.
  *
  * @param options.hasLock - False: its session lock is gone for now, and only its lease speaks for it.
+ * @param options.answers - Providers that have answered since the renewal before, and how many milliseconds ago the last time.
  * @returns Undefined = its row is gone and its turns with it.
  */
 export async function renewLease(
   db: Queryable,
   workerId: WorkerId,
-  options: { readonly leaseMs: number; readonly hasLock: boolean },
+  options: {
+    readonly leaseMs: number;
+    readonly hasLock: boolean;
+    readonly answers?: Readonly<Record<string, number>>;
+  },
 ): Promise<Renewal | undefined> {
-  const [row] = await run<RenewalRow>(db, RENEW, [workerId, options.leaseMs, options.hasLock]);
+  const { leaseMs, hasLock, answers = {} } = options;
+  const [row] = await run<RenewalRow>(db, RENEW, [workerId, leaseMs, hasLock, JSON.stringify(answers)]);
   if (row === undefined) return undefined;
   return {
     held: row.held,

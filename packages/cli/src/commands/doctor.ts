@@ -6,6 +6,7 @@ import {
   hasQueueTables,
   inspectInvariants,
   listDeadLetters,
+  listUsedModels,
   probeDirectConnection,
   readServerFacts,
   readWorkFacts,
@@ -23,6 +24,7 @@ import {
   judgeDeadLetters,
   judgeDirect,
   judgeInvariants,
+  judgePrices,
   judgeRedis,
   judgeServer,
   judgeToolQueues,
@@ -138,8 +140,11 @@ async function examineRows(context: Context, server: Server, extent: Extent): Pr
   const toolQueues = await attempt('tool queues', async () =>
     judgeToolQueues(await stack.runtime.outside?.findUnserved(LATE_MS)),
   );
+  const prices = await attempt('prices', async () =>
+    judgePrices(await listUsedModels(pool), stack.runtime.prices),
+  );
   const invariants = await attempt('invariants', () => examineInvariants(context, pool, extent));
-  return [...work, ...letters, ...toolQueues, ...invariants];
+  return [...work, ...letters, ...toolQueues, ...prices, ...invariants];
 }
 
 async function examine(context: Context, server: Server, extent: Extent): Promise<readonly Finding[]> {

@@ -1,3 +1,4 @@
+import type { ProviderDataFacts } from '@boxcar/kernel';
 import {
   type CardOrigin,
   type ExplainedMessage,
@@ -77,8 +78,12 @@ function message(of: ExplainedMessage, isFull: boolean): string {
     ),
     ...(of.content === '' ? [] : body(of.content, isFull)),
     ...calls,
+    ...(of.provider_data === undefined ? [] : [attached(of.provider_data)]),
   ].join('\n');
 }
+
+const attached = ({ model, kinds, size_bytes: bytes, hash }: ProviderDataFacts): string =>
+  `${INDENT}+ for ${model}: ${kinds.join(', ')} (${countOf(bytes, 'byte')}, ${hash.slice(0, 12)})`;
 
 function tools(explained: StepExplanation): string {
   if (explained.tools === null) return '  not known';

@@ -1,5 +1,5 @@
 import { resolve } from 'node:path';
-import { canonicalJson, type JsonObject, KernelError } from '@boxcar/kernel';
+import { canonicalJson, type JsonObject, KernelError, type ToolFinding } from '@boxcar/kernel';
 import { type AppliedProfile, loadPlugins, type ProfileRef, type ProfileVersion } from '@boxcar/runtime';
 import type { ProfileLine } from '@boxcar/store';
 import type { Command } from 'commander';
@@ -63,13 +63,26 @@ async function applyProfiles(context: Context, flags: ApplyFlags): Promise<numbe
   for (const { profile } of read)
     applied.push(await stack.runtime.applyProfile(profile, projectOf(context, flags)));
   context.answer({ profiles: applied }, () =>
-    formatTable(
-      [{ title: 'profile', max: 50 }, { title: 'version', align: 'right' }, { title: '' }],
-      applied.map(({ name, version, changed }) => [name, String(version), changed ? 'changed' : 'unchanged']),
-    ),
+    [
+      formatTable(
+        [{ title: 'profile', max: 50 }, { title: 'version', align: 'right' }, { title: '' }],
+        applied.map(({ name, version, changed }) => [
+          name,
+          String(version),
+          changed ? 'changed' : 'unchanged',
+        ]),
+      ),
+      ...applied.flatMap(describeFindings),
+    ].join('\n'),
   );
   return EXIT.success;
 }
+
+const describeFindings = (of: {
+  readonly name: string;
+  readonly findings?: readonly ToolFinding[];
+}): readonly string[] =>
+  (of.findings ?? []).map(({ tool, message }) => toPlain(`${of.name}: tool ${tool}: ${message}`));
 
 /** What applying would do; nothing is written. */
 async function previewApply(
@@ -88,9 +101,11 @@ async function previewApply(
       label: now === undefined ? 'nothing' : labelOf(now),
       profile: now?.profile ?? null,
     };
+    const findings = runtime.findToolFindings(profile);
     return {
       name: profile.name,
       file,
+      ...(findings.length === 0 ? {} : { findings }),
       change: now === undefined ? 'new' : isSame ? 'unchanged' : 'changed',
       current_version: now?.version ?? null,
       version: isSame ? now.version : (now?.latest_version ?? 0) + 1,
@@ -103,6 +118,7 @@ async function previewApply(
         [{ title: 'profile', max: 50 }, { title: 'version', align: 'right' }, { title: 'would be' }],
         plan.map(({ name, version, change }) => [name, String(version), change]),
       ),
+      ...plan.flatMap(describeFindings),
       ...plan.flatMap(({ change, diff }) => (change === 'changed' ? ['', toPlain(diff)] : [])),
     ].join('\n'),
   );

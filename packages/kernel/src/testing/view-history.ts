@@ -24,6 +24,11 @@ import { CardMaker, OTHER, READER, TestTape, testId } from './view-rows.js';
 /** Every card says its own mark, so that a text in a prompt can be traced without the view's help. */
 const markOf = (index: number): string => `§${index}§`;
 
+/** The model that reads the prompts. */
+export const READER_MODEL = 'test:reader';
+/** Another one, which has answered before it. */
+const OTHER_MODEL = 'test:other';
+
 /** The step of entries that others write in some turn's name. */
 export const OUTSIDE_STEP = 77;
 
@@ -259,16 +264,25 @@ class Player {
     }
   }
 
-  #thought({ text: words, isThoughtHidden }: StepPlan): Card {
+  /** Its provider attached something to every answer; every third answer is another model's. */
+  #thought({ text: words, isThoughtHidden, calls }: StepPlan): Card {
     const metadata = metadataOf(isThoughtHidden);
-    return this.#say(words, (said) => this.cards.thought(said, { metadata }));
+    const providerData = {
+      v: 1,
+      model: this.#count % 3 === 0 ? OTHER_MODEL : READER_MODEL,
+      parts: [
+        { kind: 'reasoning', text: `attached ${this.#count}` },
+        ...calls.map(() => ({ kind: 'call', id: 'call_0' }) as const),
+      ],
+    } as const;
+    return this.#say(words, (said) => ({ ...this.cards.thought(said, { metadata }), providerData }));
   }
 
   turn(plan: TurnPlan, number: number): void {
     const isLastTurn = number === this.#lastTurn;
     const turnId = this.tape.begin(number, this.#context(plan.context), plan.context.stepsLeft);
     const capture = (): void => {
-      if (isLastTurn) this.prompts.push(this.tape.rows(this.#profile));
+      if (isLastTurn) this.prompts.push(this.tape.rows({ ...this.#profile, model: READER_MODEL }));
     };
     capture();
     const outside = (list: readonly OutsidePlan[]): void => {

@@ -4,10 +4,16 @@ import type {
   LanguageModelV3FinishReason,
   LanguageModelV3StreamPart,
   LanguageModelV3Usage,
+  SharedV3ProviderMetadata,
+  SharedV3Warning,
 } from '@ai-sdk/provider';
-import type { ModelReply, ModelRequest, ModelToolCall, ModelUsage } from '@boxcar/kernel';
-import { estimatePromptTokens, estimateReplyTokens } from '../conversation.js';
-import type { ToolNames } from './tool-names.js';
+import type { JsonObject, ModelReply, ModelToolCall, ModelUsage, ProviderPart } from '@boxcar/kernel';
+import { z } from 'zod';
+import { findProviderError } from './failure.js';
+import { renameWritten } from './fit-schema.js';
+import { mergeOptions } from './parts.js';
+import type { WirePrompt } from './prompt.js';
+import { toUsage } from './usage.js';
 
 /** An error inside a stream, as the provider sent it. */
 export class StreamError extends Error {
@@ -23,45 +29,147 @@ export interface Answer {
   readonly text: string;
   readonly reasoning: string;
   readonly calls: readonly ModelToolCall[];
+  /** Its parts in order, with what the provider attached to them. */
+  readonly parts: readonly ProviderPart[];
+  /** The words of a refusal, where the provider sends them apart from the answer. */
+  readonly refusal: string;
   readonly usage: LanguageModelV3Usage;
   readonly finish: LanguageModelV3FinishReason;
+  /** What the SDK did not send as it was told to. */
+  readonly warnings: readonly SharedV3Warning[];
 }
 
+/** A part that is still being written. */
+interface OpenPart {
+  readonly kind: 'reasoning' | 'text' | 'call';
+  readonly callId: string;
+  text: string;
+  options: JsonObject | undefined;
+}
+
+const toPart = ({ kind, callId, text, options }: OpenPart): ProviderPart => {
+  const also = options === undefined ? {} : { options };
+  switch (kind) {
+    case 'reasoning':
+      return { kind, text, ...also };
+    case 'text':
+      return { kind, length: text.length, ...also };
+    case 'call':
+      return { kind, id: callId, ...also };
+    default:
+      return kind satisfies never;
+  }
+};
+
+const rawMessage = z
+  .object({
+    refusal: z.string().nullish(),
+    reasoning: z.unknown().optional(),
+    reasoning_content: z.unknown().optional(),
+  })
+  .nullish();
+const rawChunk = z.object({
+  choices: z.array(z.object({ delta: rawMessage, message: rawMessage })).nullish(),
+});
+
 class Collector {
-  #text = '';
-  readonly #reasoning: string[] = [];
+  readonly #parts: OpenPart[] = [];
+  readonly #byId = new Map<string, OpenPart>();
   readonly #calls: ModelToolCall[] = [];
+  readonly #warnings: SharedV3Warning[] = [];
+  #refusal = '';
+  #isNamedOtherwise = false;
 
   add(part: LanguageModelV3Content | LanguageModelV3StreamPart): void {
     switch (part.type) {
       case 'text':
-        this.#text += part.text;
-        break;
-      case 'text-delta':
-        this.#text += part.delta;
-        break;
       case 'reasoning':
-        this.#reasoning.push(part.text);
+        this.#open(part.type, { text: part.text }).options = mergeOptions(undefined, part.providerMetadata);
+        break;
+      case 'text-start':
+      case 'text-delta':
+      case 'text-end':
+        this.#extend('text', part);
         break;
       case 'reasoning-start':
-        this.#reasoning.push('');
-        break;
       case 'reasoning-delta':
-        this.#reasoning.push(`${this.#reasoning.pop() ?? ''}${part.delta}`);
+      case 'reasoning-end':
+        this.#extend('reasoning', part);
         break;
-      case 'tool-call':
-        // What providers run themselves is none of ours; nothing here asks for it.
+      case 'tool-call': {
+        // Tools that providers run themselves are none of ours; nothing here asks for them.
         if (part.providerExecuted === true) break;
         this.#calls.push({ id: part.toolCallId, name: part.toolName, arguments: part.input });
+        const call = this.#open('call', { callId: part.toolCallId });
+        call.options = mergeOptions(undefined, part.providerMetadata);
+        break;
+      }
+      case 'stream-start':
+        this.#warnings.push(...part.warnings);
+        break;
+      case 'raw':
+        this.#read(part.rawValue);
         break;
       default:
         break;
     }
   }
 
-  end(usage: LanguageModelV3Usage, finish: LanguageModelV3FinishReason): Answer {
-    const reasoning = this.#reasoning.filter((part) => part !== '').join('\n\n');
-    return { text: this.#text, reasoning, calls: this.#calls, usage, finish };
+  /** What the SDK's provider leaves out of chat completions. */
+  #read(raw: unknown): void {
+    const [choice] = rawChunk.safeParse(raw).data?.choices ?? [];
+    const message = choice?.delta ?? choice?.message;
+    this.#refusal += message?.refusal ?? '';
+    this.#isNamedOtherwise ||= (message?.reasoning ?? '') !== '' && (message?.reasoning_content ?? '') === '';
+  }
+
+  #open(kind: OpenPart['kind'], { text = '', callId = '' }): OpenPart {
+    const open: OpenPart = { kind, callId, text, options: undefined };
+    this.#parts.push(open);
+    return open;
+  }
+
+  /** Ids of parts that have ended may be used again. */
+  #extend(
+    kind: 'reasoning' | 'text',
+    part: {
+      readonly type: string;
+      readonly id: string;
+      readonly delta?: string;
+      readonly providerMetadata?: SharedV3ProviderMetadata;
+    },
+  ): void {
+    const key = `${kind} ${part.id}`;
+    const open = this.#byId.get(key) ?? this.#open(kind, {});
+    this.#byId.set(key, open);
+    open.text += part.delta ?? '';
+    open.options = mergeOptions(open.options, part.providerMetadata);
+    if (part.type.endsWith('-end')) this.#byId.delete(key);
+  }
+
+  end(
+    usage: LanguageModelV3Usage,
+    finish: LanguageModelV3FinishReason,
+    more: { readonly warnings?: readonly SharedV3Warning[]; readonly body?: unknown } = {},
+  ): Answer {
+    this.#read(more.body);
+    const textsOf = (kind: OpenPart['kind']): readonly string[] =>
+      this.#parts.flatMap((part) => (part.kind === kind && part.text !== '' ? [part.text] : []));
+    return {
+      text: textsOf('text').join(''),
+      reasoning: textsOf('reasoning').join('\n\n'),
+      calls: this.#calls,
+      // Servers that name it `reasoning` refuse `reasoning_content`, and that is how it would be sent.
+      parts: this.#parts
+        .map(toPart)
+        .filter((part) =>
+          part.kind === 'text' ? part.length > 0 : part.kind === 'call' || !this.#isNamedOtherwise,
+        ),
+      refusal: this.#refusal,
+      usage,
+      finish,
+      warnings: [...this.#warnings, ...(more.warnings ?? [])],
+    };
   }
 }
 
@@ -86,10 +194,32 @@ export function collectContent(result: {
   readonly content: readonly LanguageModelV3Content[];
   readonly usage: LanguageModelV3Usage;
   readonly finishReason: LanguageModelV3FinishReason;
+  readonly warnings: readonly SharedV3Warning[];
+  readonly response?: { readonly body?: unknown };
 }): Answer {
   const collector = new Collector();
   for (const part of result.content) collector.add(part);
-  return collector.end(result.usage, result.finishReason);
+  const { usage, finishReason, warnings, response } = result;
+  // A body in which the SDK's provider found neither an answer nor a reason for its end.
+  const isEmpty = result.content.length === 0 && finishReason.raw === undefined;
+  if (isEmpty && finishReason.unified === 'other') {
+    if (findProviderError(response?.body) === undefined) throw new CutOff('the body holds no answer');
+    throw new StreamError('the body holds an error', { cause: response?.body });
+  }
+  return collector.end(usage, finishReason, { warnings, body: response?.body });
+}
+
+/** OpenAI reports a refusal as a completed answer: its words are the refusal's. */
+const COMPLETED: ReadonlySet<string | undefined> = new Set([undefined, 'stop']);
+
+/**
+ * The words of a refusal; empty for an answer that a filter has left empty; undefined for an answer. What a filter has cut is an answer as
+ * far as it goes.
+ */
+export function refusalOf({ text, calls, finish, refusal }: Answer): string | undefined {
+  if (refusal.trim() !== '') return refusal;
+  if (finish.unified !== 'content-filter' || calls.length > 0) return undefined;
+  return COMPLETED.has(finish.raw) || text.trim() === '' ? text.trim() : undefined;
 }
 
 function finishReasonOf({ finish, calls }: Answer): ModelReply['finishReason'] {
@@ -108,36 +238,46 @@ function finishReasonOf({ finish, calls }: Answer): ModelReply['finishReason'] {
   }
 }
 
-function usageOf({ usage, text, calls }: Answer, request: ModelRequest): ModelUsage {
-  const { inputTokens, outputTokens } = usage;
-  const isKnown = (inputTokens.total ?? 0) > 0;
-  if (!isKnown) {
-    return {
-      inputTokens: estimatePromptTokens(request.messages),
-      outputTokens: outputTokens.total ?? estimateReplyTokens(text, calls),
-      isEstimated: true,
-    };
-  }
-  return {
-    inputTokens: inputTokens.total ?? 0,
-    outputTokens: outputTokens.total ?? 0,
-    ...(inputTokens.cacheRead === undefined ? {} : { cachedInputTokens: inputTokens.cacheRead }),
-    ...(inputTokens.cacheWrite === undefined ? {} : { cacheWriteTokens: inputTokens.cacheWrite }),
-    ...(outputTokens.reasoning === undefined ? {} : { reasoningTokens: outputTokens.reasoning }),
-  };
+/** Of its words; some of the SDK's providers have those of a refusal in the text, too. */
+function bytesOf({ text, reasoning, refusal, calls }: Answer): number {
+  const apart = text.endsWith(refusal) ? '' : refusal;
+  const words = [text, reasoning, apart, ...calls.map((call) => call.name + call.arguments)];
+  return words.reduce((sum, part) => sum + Buffer.byteLength(part), 0);
+}
+
+/** What an answer has used, of a call that sent so many bytes. */
+export const usageOf = (answer: Answer, sentBytes: number): ModelUsage =>
+  toUsage(answer.usage, { sentBytes, answerBytes: bytesOf(answer) });
+
+/** A plain text without anything attached needs no parts. */
+const hasAttachments = ({ parts }: Answer): boolean =>
+  parts.some(({ kind, options }) => kind !== 'text' || options !== undefined);
+
+function wordsOf(warning: SharedV3Warning): string {
+  if (warning.type === 'other') return warning.message;
+  const { feature, details } = warning;
+  return `${feature} is ${warning.type}${details === undefined ? '' : `: ${details}`}`;
 }
 
 /** The reply with our names for its tools. Arguments stay text; none at all are the empty object that is meant. */
-export function toReply(answer: Answer, request: ModelRequest, names: ToolNames): ModelReply {
+export function toReply(
+  answer: Answer,
+  { names, members }: Pick<WirePrompt, 'names' | 'members'>,
+  sentBytes: number,
+): ModelReply {
+  const written = (call: ModelToolCall): string =>
+    renameWritten(call.arguments, members(names.fromWire(call.name)));
   return {
     text: answer.text,
     ...(answer.reasoning === '' ? {} : { reasoning: answer.reasoning }),
+    ...(hasAttachments(answer) ? { providerParts: answer.parts } : {}),
+    ...(answer.warnings.length === 0 ? {} : { warnings: answer.warnings.map(wordsOf) }),
     toolCalls: answer.calls.map((call) => ({
       id: call.id,
       name: names.fromWire(call.name),
-      arguments: call.arguments.trim() === '' ? '{}' : call.arguments,
+      arguments: call.arguments.trim() === '' ? '{}' : written(call),
     })),
-    usage: usageOf(answer, request),
+    usage: usageOf(answer, sentBytes),
     finishReason: finishReasonOf(answer),
   };
 }

@@ -21,6 +21,9 @@ export interface Exchange extends Disposable {
   readonly fault: ModelError | undefined;
   readonly status: number | undefined;
   readonly headers: Headers | undefined;
+  /** Bytes of the request's body; 0 = none was sent. */
+  readonly sentBytes: number;
+  readonly isStreaming: boolean;
   /** Bytes of the answer's body so far. */
   readonly bytes: number;
   /** The body that was read in place of the stream that was asked for (X3). */
@@ -47,9 +50,10 @@ export function openExchange(options: {
     fault?: ModelError;
     status?: number;
     headers?: Headers;
+    sentBytes: number;
     bytes: number;
     unexpectedBody?: string;
-  } = { bytes: 0 };
+  } = { sentBytes: 0, bytes: 0 };
 
   const giveUp = (code: 'model_timeout' | 'model_failed', message: string): void => {
     seen.fault = new ModelError(code, message, { canRetry: code === 'model_timeout' });
@@ -84,6 +88,7 @@ export function openExchange(options: {
     });
 
   const observe: typeof globalThis.fetch = async (input, init) => {
+    seen.sentBytes = typeof init?.body === 'string' ? Buffer.byteLength(init.body) : 0;
     const response = await fetch(input, { ...init, redirect: 'manual', signal });
     seen.status = response.status;
     seen.headers = response.headers;
@@ -110,6 +115,10 @@ export function openExchange(options: {
     get headers() {
       return seen.headers;
     },
+    get sentBytes() {
+      return seen.sentBytes;
+    },
+    isStreaming: options.isStreaming,
     get bytes() {
       return seen.bytes;
     },

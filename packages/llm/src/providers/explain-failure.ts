@@ -1,5 +1,5 @@
 /** From whatever an exchange threw to the `ModelError` that names it. */
-import { ModelError, type ModelErrorCode, maskSecrets } from '@boxcar/kernel';
+import { ModelError, type ModelErrorCode, type ModelUsage, maskSecrets } from '@boxcar/kernel';
 import { CutOff, StreamError } from './collect.js';
 import { type Exchange, MAX_ERROR_BYTES } from './exchange.js';
 import {
@@ -11,6 +11,7 @@ import {
   type ProviderError,
 } from './failure.js';
 import { readRetryAfter } from './retry-after.js';
+import { findReportedUsage, type UsageMeter, usageOfFailure } from './usage.js';
 
 const MAX_WORDS = 500;
 
@@ -27,7 +28,16 @@ export interface Caller {
   readonly where: string;
 }
 
-const shorten = (text: string): string => {
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Words of others, cut to what an error may hold. */
+export const shorten = (text: string): string => {
   const words = text.slice(0, MAX_ERROR_BYTES).replaceAll(/\s+/g, ' ').trim();
   return words.length > MAX_WORDS ? `${words.slice(0, MAX_WORDS).toWellFormed()}…` : words;
 };
@@ -62,10 +72,22 @@ const bodyOf = (causes: readonly Error[], exchange: Exchange): string | undefine
     causes.map((cause) => textMember(cause, 'responseBody')).find((body) => body !== undefined)
   )?.slice(0, MAX_ERROR_BYTES);
 
+const valueIn = (cause: Error): unknown => ('value' in cause ? cause.value : undefined);
+
 function providerErrorOf(causes: readonly Error[], body: string | undefined): ProviderError | undefined {
   const inStream = causes.find((cause) => cause instanceof StreamError)?.cause;
   if (inStream !== undefined && !(inStream instanceof Error)) return findProviderError(inStream);
+  // An event that the SDK's provider cannot read: the error of it holds the event.
+  const event: unknown =
+    inStream === undefined ? undefined : causes.map(valueIn).find((value) => value !== undefined);
+  if (event !== undefined) return findProviderError(event);
   return body === undefined ? undefined : findErrorInBody(body);
+}
+
+/** The figures beside the error, or in the whole answer that came in place of a stream. */
+function reportedUsageOf(causes: readonly Error[], body: string | undefined): ModelUsage | undefined {
+  const inStream = causes.find((cause) => cause instanceof StreamError)?.cause;
+  return findReportedUsage(inStream ?? (body === undefined ? undefined : parseJson(body)));
 }
 
 const isBrokenJson = (causes: readonly Error[]): boolean =>
@@ -141,9 +163,9 @@ const hostOf = (baseUrl: string): string => (URL.canParse(baseUrl) ? new URL(bas
 export function explainFailure(
   error: unknown,
   caller: Caller,
-  options: { readonly exchange: Exchange; readonly now?: number },
+  options: { readonly exchange: Exchange; readonly meter: UsageMeter; readonly now?: number },
 ): ModelError {
-  const { exchange, now = Date.now() } = options;
+  const { exchange, meter, now = Date.now() } = options;
   const causes = causesOf(error);
   const body = bodyOf(causes, exchange);
   const fault = exchange.fault;
@@ -155,6 +177,16 @@ export function explainFailure(
     answer: answerOf(causes, body, exchange),
   };
   const status = findStatus(evidence);
+  const usage = usageOfFailure(meter, {
+    reported: reportedUsageOf(causes, body),
+    status: exchange.status,
+    network: evidence.network,
+    hasError: providerError !== undefined,
+    isPage: evidence.answer === 'html',
+    sentBytes: exchange.sentBytes,
+    receivedBytes: exchange.bytes,
+    isStreaming: exchange.isStreaming,
+  });
   const { code, canRetry } = fault ?? judgeFailure(evidence);
   const isPage = evidence.answer === 'html' && body !== undefined;
   const ownWords = providerError?.message ?? (isPage ? titleOf(body) : (body ?? ''));
@@ -189,6 +221,7 @@ export function explainFailure(
     {
       canRetry,
       ...(retryAfterMs === undefined ? {} : { retryAfterMs }),
+      ...(usage === undefined ? {} : { usage }),
       details: { ...caller.details, ...Object.fromEntries(clean) },
     },
   );

@@ -45,6 +45,16 @@ const STATUS_OF_TYPE: ReadonlyMap<string, number> = new Map(
     api_error: 500,
     timeout_error: 504,
     overloaded_error: 529,
+    // Google's.
+    INVALID_ARGUMENT: 400,
+    FAILED_PRECONDITION: 400,
+    UNAUTHENTICATED: 401,
+    PERMISSION_DENIED: 403,
+    NOT_FOUND: 404,
+    RESOURCE_EXHAUSTED: 429,
+    INTERNAL: 500,
+    UNAVAILABLE: 503,
+    DEADLINE_EXCEEDED: 504,
   }),
 );
 
@@ -129,7 +139,8 @@ const textOf = (value: unknown): string | undefined => {
 function readErrorObject(value: JsonObject): ProviderError | undefined {
   const message = textOf(value.message) ?? textOf(value.detail) ?? textOf(value.msg);
   const code = textOf(value.code);
-  const type = textOf(value.type);
+  // Google has the number of the status in `code`, and its name in `status`.
+  const type = textOf(value.type) ?? textOf(value.status);
   if (message === undefined && code === undefined) return undefined;
   return { message: message ?? '', code, type };
 }

@@ -47,6 +47,18 @@ type Expected = readonly [
   retryAfterMs?: number,
 ];
 
+/** Named by codes that Google does not have. */
+const BY_CODE = [
+  '429 for an account without credit',
+  'a context overflow by code',
+  'a filter of the provider',
+];
+
+const casesOf = <T extends readonly [name: string, ...rest: unknown[]]>(
+  { provider }: Wire,
+  cases: readonly T[],
+): readonly T[] => cases.filter(([name]) => provider !== 'google' || !BY_CODE.includes(name));
+
 const responses: readonly (readonly [name: string, Behaviour, Expected])[] = [
   [
     '429 with seconds',
@@ -189,14 +201,17 @@ const responses: readonly (readonly [name: string, Behaviour, Expected])[] = [
 ];
 
 describe.each(kinds)('%s, streamed: %s:', (_name, stream, wire) => {
-  it.each(responses)('%s', async (_case, behaviour, [code, canRetry, message, retryAfterMs]) => {
-    const error = await failWith(wire, behaviour, { stream });
-    // In one piece, broken JSON is a bad moment; where a stream was asked for, it is no stream.
-    const isWhole = !stream && 'body' in behaviour && /^(\{"id|\[1)/.test(behaviour.body ?? '');
-    expect(error).toMatchObject({ code, canRetry: isWhole ? true : canRetry });
-    expect(error.retryAfterMs).toBe(retryAfterMs);
-    if (message !== undefined) expect(error.message).toMatch(message);
-  });
+  it.each(casesOf(wire, responses))(
+    '%s',
+    async (_case, behaviour, [code, canRetry, message, retryAfterMs]) => {
+      const error = await failWith(wire, behaviour, { stream });
+      // In one piece, broken JSON is a bad moment; where a stream was asked for, it is no stream.
+      const isWhole = !stream && 'body' in behaviour && /^(\{"id|\[1)/.test(behaviour.body ?? '');
+      expect(error).toMatchObject({ code, canRetry: isWhole ? true : canRetry });
+      expect(error.retryAfterMs).toBe(retryAfterMs);
+      if (message !== undefined) expect(error.message).toMatch(message);
+    },
+  );
 
   it('429 with a date', async () => {
     const headers = { 'retry-after': inAnHour() };
@@ -279,9 +294,9 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
     [{ message: 'bad', type: 'invalid_request_error' }, 'model_failed', false],
   ];
   it.each(events)('an error event in a 200 stream: %o', async (sent, code, canRetry) => {
-    // Anthropic's errors have no code.
+    // Anthropic's errors have no code, Google's are names of statuses.
     const error =
-      wire.provider === 'anthropic'
+      wire.provider === 'anthropic' || wire.provider === 'google'
         ? {
             message: `${sent.message} ${sent.code === 'context_length_exceeded' ? 'maximum context' : ''}`,
             type: sent.type ?? '',
@@ -292,19 +307,6 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
       expect([frames, failure.code, failure.canRetry]).toEqual([frames, code, canRetry]);
       expect(failure.message).toContain(sent.message);
     }
-  });
-
-  it('an answer that the filter left empty is refused, one with text is an answer', async () => {
-    const error = await failWith(wire, { answer: { finish: 'content_filter' } });
-    expect(error).toMatchObject({ code: 'model_refused', canRetry: false });
-    await using server = await openProviderServer(
-      wire,
-      inOrder({ answer: { text: 'I may not.', finish: 'content_filter' } }),
-    );
-    await expect(ask(routerTo(wire, server.baseUrl), askFor(wire))).resolves.toMatchObject({
-      text: 'I may not.',
-      finishReason: 'content_filter',
-    });
   });
 
   it('an abort ends the stream at once with its reason, closes the connection, and what comes then counts for nothing', async () => {
@@ -320,13 +322,55 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
   });
 });
 
+// Mistral has no word for it.
+it.each(wires.filter(([provider]) => provider !== 'mistral'))(
+  '%s: an answer that the filter left empty is refused, one with text is an answer',
+  async (_name, wire) => {
+    const error = await failWith(wire, { answer: { finish: 'content_filter' } });
+    expect(error).toMatchObject({ code: 'model_refused', canRetry: false });
+    await using server = await openProviderServer(
+      wire,
+      inOrder({ answer: { text: 'I may not.', finish: 'content_filter' } }),
+    );
+    await expect(ask(routerTo(wire, server.baseUrl), askFor(wire))).resolves.toMatchObject({
+      text: 'I may not.',
+      finishReason: 'content_filter',
+    });
+  },
+);
+
+/** Where the API has a place of its own for the words of a refusal. */
+const refusing = WIRES.filter(({ provider }) =>
+  ['openai', 'openai-chat', 'deepseek', 'openai-compatible'].includes(provider),
+).flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
+
+it.each(refusing)(
+  '%s, streamed: %s: an answer that is a refusal fails with its words',
+  async (_name, stream, wire) => {
+    const answer = { refusal: "I'm sorry, I can't help with that.", finish: 'stop' as const };
+    await using server = await openProviderServer(wire, inOrder({ answer }));
+    const request = askFor(wire, { settings: { stream } });
+    const error = await failureOf(ask(routerTo(wire, server.baseUrl), request));
+    expect(error).toMatchObject({
+      code: 'model_refused',
+      canRetry: false,
+      details: { refusal: "I'm sorry, I can't help with that." },
+    });
+    expect(error.message).toMatch(/refused to answer: I'm sorry, I can't help with that\.$/);
+  },
+);
+
 describe.each(wires)('%s, before any call:', (_name, wire) => {
   it('what is not set is named with its variable', async () => {
     const bare = createModelRouter();
     const failure = await failureOf(ask(bare, askFor(wire)));
     const variable = {
       openai: 'OPENAI_API_KEY',
+      'openai-chat': 'OPENAI_API_KEY',
       anthropic: 'ANTHROPIC_API_KEY',
+      google: 'GEMINI_API_KEY',
+      mistral: 'MISTRAL_API_KEY',
+      deepseek: 'DEEPSEEK_API_KEY',
       'openai-compatible': 'OPENAI_COMPATIBLE_BASE_URL',
     }[wire.provider];
     expect(failure).toMatchObject({

@@ -82,11 +82,14 @@ function toMessages(first: readonly string[], steps: readonly Step[]): readonly 
 /** Who said what, in order, whatever joins a provider's format needs: the runs of one role as one text, and each call and result. */
 function essence(messages: readonly Message[]): readonly string[] {
   const lines: string[] = [];
+  const ids: string[] = [];
   let role = '';
   for (const message of messages) {
+    // What an adapter says between results and the user, where a provider wants something there.
+    if (message.role === 'assistant' && message.content === '[noted]') continue;
     if (message.role === 'tool') {
-      // A provider may not know of errors; ours say it in words.
-      lines.push(`result ${message.toolCallId} ${message.name}: ${message.content}`);
+      // A provider may not know of errors; ours say it in words. Ids may have another form; which call is meant counts.
+      lines.push(`result ${ids.indexOf(message.toolCallId)} ${message.name}: ${message.content}`);
       role = 'tool';
       continue;
     }
@@ -97,7 +100,8 @@ function essence(messages: readonly Message[]): readonly string[] {
     }
     if (message.role !== 'assistant') continue;
     for (const call of message.toolCalls ?? []) {
-      lines.push(`call ${call.id} ${call.name} ${JSON.stringify(call.arguments)}`);
+      ids.push(call.id);
+      lines.push(`call ${ids.length - 1} ${call.name} ${JSON.stringify(call.arguments)}`);
       role = 'call';
     }
   }
@@ -157,7 +161,7 @@ it('names on the wire are legal, told apart, reversible, and do not depend on th
       const names = mapToolNames(all);
       const wireNames = all.map((one) => names.toWire(one));
       expect(new Set(wireNames).size).toBe(all.length);
-      for (const wireName of wireNames) expect(wireName).toMatch(/^[a-zA-Z0-9_-]{1,64}$/);
+      for (const wireName of wireNames) expect(wireName).toMatch(/^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$/);
       expect(wireNames.map((one) => names.fromWire(one))).toEqual(all);
       const reversed = mapToolNames([...all].reverse());
       expect(all.map((one) => reversed.toWire(one))).toEqual(wireNames);

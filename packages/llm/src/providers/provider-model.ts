@@ -10,15 +10,18 @@ import type { LanguageModelV3, SharedV3ProviderOptions } from '@ai-sdk/provider'
 import { checkDuration, type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
 import { raceAbort } from '../abort.js';
 import { toProfileInvalid } from '../scripted.js';
-import { collectContent, collectStream, toReply } from './collect.js';
+import { type Answer, collectContent, collectStream, refusalOf, toReply, usageOf } from './collect.js';
 import { openExchange } from './exchange.js';
-import { type Caller, explainFailure } from './explain-failure.js';
-import { type PromptRules, toWirePrompt } from './prompt.js';
+import { type Caller, explainFailure, shorten } from './explain-failure.js';
+import { fitTool, type PromptRules, toWirePrompt } from './prompt.js';
 import type { ProviderSettings } from './settings.js';
+import { UsageMeter } from './usage.js';
 
 export interface Provider extends PromptRules {
   /** The prefix of its model names. */
   readonly name: string;
+  /** Chat completions, whose refusals the SDK's provider does not read. */
+  readonly hidesRefusals?: boolean;
   readonly keyVariable: string;
   readonly baseUrlVariable: string;
   /** None: it has to be set. */
@@ -86,8 +89,10 @@ export function createProviderModel(
   async function ask(request: ModelRequest, signal: AbortSignal): Promise<ModelReply> {
     const { modelId, caller } = connect(request);
     const isStreaming = request.settings.stream !== false;
-    const { names, options } = toWirePrompt(request, provider);
+    const { options, ...words } = toWirePrompt(request, provider);
+    const meter = new UsageMeter();
     using exchange = openExchange({ signal, idleMs: idleTimeoutMs, isStreaming });
+    let answer: Answer;
     try {
       const model = await provider.open({
         modelId,
@@ -101,32 +106,46 @@ export function createProviderModel(
         ...(temperature === undefined ? {} : { temperature }),
         ...(maxOutputTokens === undefined ? {} : { maxOutputTokens }),
         ...(provider.options === undefined ? {} : { providerOptions: provider.options }),
+        ...(provider.hidesRefusals === true ? { includeRawChunks: true } : {}),
         abortSignal: exchange.signal,
       };
-      const answer = isStreaming
-        ? await collectStream((await model.doStream(call)).stream)
+      answer = isStreaming
+        ? await collectStream(meter.watch((await model.doStream(call)).stream))
         : collectContent(await model.doGenerate(call));
-      return toReply(answer, request, names);
     } catch (error) {
       signal.throwIfAborted();
-      throw explainFailure(error, caller, { exchange });
+      throw explainFailure(error, caller, { exchange, meter });
     }
+    refuseRefusal(answer, request, exchange.sentBytes);
+    return toReply(answer, words, exchange.sentBytes);
   }
 
-  function refuseFiltered(reply: ModelReply, request: ModelRequest): ModelReply {
-    const isEmpty = reply.text.trim() === '' && reply.toolCalls.length === 0;
-    if (reply.finishReason !== 'content_filter' || !isEmpty) return reply;
+  /** @throws ModelError `model_refused` for an answer that says no, or that a filter has left empty. */
+  function refuseRefusal(answer: Answer, request: ModelRequest, sentBytes: number): void {
+    const words = refusalOf(answer);
+    if (words === undefined) return;
     const { where, details } = placeOf(request);
-    throw new ModelError('model_refused', `${where}: ${provider.name} stopped the answer by its filter.`, {
-      details,
-    });
+    const text = words === '' ? 'stopped the answer by its filter' : `refused to answer: ${shorten(words)}`;
+    throw new ModelError(
+      'model_refused',
+      `${where}: ${provider.name} ${text.replace(/(?<![.\s])[.\s]+$/, '')}.`,
+      {
+        details: { ...details, ...(words === '' ? {} : { refusal: shorten(words) }) },
+        usage: usageOf(answer, sentBytes),
+      },
+    );
   }
 
   return {
     async generate(request, { signal }) {
       signal.throwIfAborted();
-      return refuseFiltered(await raceAbort(ask(request, signal), signal), request);
+      return raceAbort(ask(request, signal), signal);
     },
+
+    checkTools: (_model, tools) =>
+      tools.flatMap(({ name, parameters }) =>
+        fitTool(parameters, provider).findings.map((message) => ({ tool: name, message })),
+      ),
 
     checkProfile({ model }) {
       if (modelIdOf(model) !== '') return;

@@ -1,5 +1,7 @@
 /** The providers, each loaded when its first call comes: a program that asks none of them pays for none. */
-import type { Model } from '@boxcar/kernel';
+import { isJsonObject, type Model, type ProviderPart } from '@boxcar/kernel';
+import { toNineCharacters } from './call-ids.js';
+import { toGeminiSchema } from './gemini-schema.js';
 import { createProviderModel, type Provider } from './provider-model.js';
 import type { ModelSettings } from './settings.js';
 
@@ -13,9 +15,24 @@ const openai: Provider = {
   // Left out, it means strict there, which refuses optional members.
   strictTools: false,
   options: { openai: { store: false } },
+  callId: /^.{1,64}$/,
+  // What is not stored there is known by its encrypted content alone.
+  takesBack: (part) => part.kind !== 'reasoning' || hasOption(part, 'openai', 'reasoningEncryptedContent'),
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAI } = await import('@ai-sdk/openai');
     return createOpenAI({ apiKey, baseURL: baseUrl, fetch }).responses(modelId);
+  },
+};
+
+/** OpenAI's chat completions, in its own strict form. It shows no reasoning and takes none back. */
+const openaiChat: Provider = {
+  ...openai,
+  name: 'openai-chat',
+  callId: /^.{1,40}$/,
+  takesBack: (part) => part.kind !== 'reasoning',
+  open: async ({ modelId, apiKey, baseUrl, fetch }) => {
+    const { createOpenAI } = await import('@ai-sdk/openai');
+    return createOpenAI({ apiKey, baseURL: baseUrl, fetch }).chat(modelId);
   },
 };
 
@@ -25,6 +42,12 @@ const anthropic: Provider = {
   baseUrlVariable: 'ANTHROPIC_BASE_URL',
   defaultBaseUrl: 'https://api.anthropic.com/v1',
   needsKey: true,
+  callId: /^[a-zA-Z0-9_-]+$/,
+  // Thinking goes back with its signature; without one it is refused.
+  takesBack: (part) =>
+    part.kind !== 'reasoning' ||
+    hasOption(part, 'anthropic', 'signature') ||
+    hasOption(part, 'anthropic', 'redactedData'),
   cacheMark: { anthropic: { cacheControl: { type: 'ephemeral' } } },
   // Arguments that are streamed while they are written are not checked there, and gateways do not know the switch.
   options: { anthropic: { toolStreaming: false } },
@@ -36,6 +59,38 @@ const anthropic: Provider = {
   },
 };
 
+const google: Provider = {
+  name: 'google',
+  keyVariable: 'GEMINI_API_KEY',
+  baseUrlVariable: 'GEMINI_BASE_URL',
+  defaultBaseUrl: 'https://generativelanguage.googleapis.com/v1beta',
+  needsKey: true,
+  toSchema: toGeminiSchema,
+  // A call follows a turn of the user or results, so what was said before it is a part of its own turn.
+  joinsNeighbours: true,
+  open: async ({ modelId, apiKey, baseUrl, fetch }) => {
+    const { createGoogleGenerativeAI } = await import('@ai-sdk/google');
+    return createGoogleGenerativeAI({ apiKey, baseURL: baseUrl, fetch }).chat(modelId);
+  },
+};
+
+const mistral: Provider = {
+  name: 'mistral',
+  keyVariable: 'MISTRAL_API_KEY',
+  baseUrlVariable: 'MISTRAL_BASE_URL',
+  defaultBaseUrl: 'https://api.mistral.ai/v1',
+  needsKey: true,
+  joinsNeighbours: true,
+  // https://github.com/avante-corp/avante.nvim/pull/2695
+  closesResults: true,
+  callId: /^[a-zA-Z0-9]{9}$/,
+  toCallId: toNineCharacters,
+  open: async ({ modelId, apiKey, baseUrl, fetch }) => {
+    const { createMistral } = await import('@ai-sdk/mistral');
+    return createMistral({ apiKey, baseURL: baseUrl, fetch }).chat(modelId);
+  },
+};
+
 /** Chat completions, as gateways and local servers speak them. */
 const openaiCompatible: Provider = {
   name: 'openai-compatible',
@@ -43,6 +98,9 @@ const openaiCompatible: Provider = {
   baseUrlVariable: 'OPENAI_COMPATIBLE_BASE_URL',
   needsKey: false,
   joinsNeighbours: true,
+  hidesRefusals: true,
+  // The SDK's provider reads a signature from Gemini under its own name and sends it under Google's.
+  toOptions: ({ openaiCompatible: own, ...others }) => ({ ...others, ...(own && { google: own }) }),
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAICompatible } = await import('@ai-sdk/openai-compatible');
     return createOpenAICompatible({
@@ -55,6 +113,42 @@ const openaiCompatible: Provider = {
   },
 };
 
+/**
+ * DeepSeek's chat completions: a call in the history needs the reasoning that led to it, if only an empty one, as that of a call which
+ * another model has made. https://api-docs.deepseek.com/guides/thinking_mode, https://github.com/deepseek-ai/deepseek-harness/discussions/739
+ */
+const deepseek: Provider = {
+  name: 'deepseek',
+  keyVariable: 'DEEPSEEK_API_KEY',
+  baseUrlVariable: 'DEEPSEEK_BASE_URL',
+  defaultBaseUrl: 'https://api.deepseek.com/v1',
+  needsKey: true,
+  joinsNeighbours: true,
+  hidesRefusals: true,
+  open: async ({ modelId, apiKey, baseUrl, fetch }) => {
+    const { createOpenAICompatible } = await import('@ai-sdk/openai-compatible');
+    return createOpenAICompatible({
+      name: 'deepseek',
+      baseURL: baseUrl,
+      apiKey,
+      fetch,
+      includeUsage: true,
+      transformRequestBody: ({ messages, ...body }) => ({
+        ...body,
+        messages: messages.map(withReasoning),
+      }),
+    }).chatModel(modelId);
+  },
+};
+
+const withReasoning = (message: Readonly<Record<string, unknown>>) =>
+  message.tool_calls === undefined ? message : { reasoning_content: '', ...message };
+
+const hasOption = ({ options }: ProviderPart, provider: string, name: string): boolean => {
+  const values = options?.[provider];
+  return isJsonObject(values) && typeof values[name] === 'string';
+};
+
 /** The adapters by the prefix of their model names. */
 export const createProviderModels = (settings: ModelSettings = {}): Readonly<Record<string, Model>> => {
   const { idleTimeoutMs } = settings;
@@ -65,5 +159,9 @@ export const createProviderModels = (settings: ModelSettings = {}): Readonly<Rec
       ...settings.openaiCompatible,
       idleTimeoutMs,
     }),
+    'openai-chat': createProviderModel(openaiChat, { ...settings.openai, idleTimeoutMs }),
+    google: createProviderModel(google, { ...settings.google, idleTimeoutMs }),
+    mistral: createProviderModel(mistral, { ...settings.mistral, idleTimeoutMs }),
+    deepseek: createProviderModel(deepseek, { ...settings.deepseek, idleTimeoutMs }),
   };
 };

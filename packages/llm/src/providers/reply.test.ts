@@ -1,8 +1,9 @@
+import type { ProviderPart } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
 import { ask, userMessage } from '../fixtures/requests.js';
 import { askFor, routerTo, TOOLS, WIRES } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer } from '../testing/provider-server.js';
-import type { ServerAnswer, Wire } from '../testing/wire.js';
+import { type ServerAnswer, sealOf, type Wire } from '../testing/wire.js';
 
 const kinds = WIRES.flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
 
@@ -13,6 +14,24 @@ async function replyTo(wire: Wire, answer: ServerAnswer, stream: boolean) {
   expect(server.requests.map(({ prompt }) => prompt?.isStreaming)).toEqual([stream]);
   return reply;
 }
+
+/** What each provider attached to the answer below. */
+const SEAL = sealOf('First I think,\nthen I look.');
+const ATTACHED: Readonly<Record<Wire['provider'], readonly (readonly [kind: string, options: unknown])[]>> = {
+  openai: [
+    ['reasoning', { openai: { itemId: `rs_${SEAL}`, reasoningEncryptedContent: SEAL } }],
+    ['text', { openai: { itemId: 'msg_1_thought' } }],
+    ...['b', 'a', 'c'].map((id) => ['call', { openai: { itemId: `fc_${id}` } }] as const),
+  ],
+  'openai-chat': [],
+  anthropic: [['reasoning', { anthropic: { signature: SEAL } }]],
+  google: [['call', { google: { thoughtSignature: SEAL } }]],
+  mistral: [],
+  deepseek: [],
+  'openai-compatible': [],
+};
+const optionsIn = (parts: readonly ProviderPart[]) =>
+  parts.flatMap(({ kind, options }) => (options === undefined ? [] : [[kind, options]]));
 
 describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) => {
   it('has its text, its reasoning apart, its calls in order under our names, and what it cost', async () => {
@@ -31,9 +50,22 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
       },
       stream,
     );
-    expect(reply).toEqual({
+    const { providerParts, warnings, ...rest } = reply;
+    const reasoning = 'First I think,\nthen I look.';
+    const hasReasoning = provider !== 'openai-chat';
+    const kindsOfParts = (providerParts ?? []).map((part) => (part.kind === 'call' ? part.id : part.kind));
+    // Mistral's and Gemini's pieces are parts of one.
+    expect(kindsOfParts.filter((kind, index) => kind !== kindsOfParts[index - 1])).toEqual([
+      ...(hasReasoning ? ['reasoning'] : []),
+      'text',
+      ...['b', 'a', 'c'],
+    ]);
+    expect(optionsIn(providerParts ?? [])).toEqual(ATTACHED[provider]);
+    if (provider === 'anthropic') expect(warnings?.join()).toMatch(/^maxOutputTokens is compatibility/);
+    else expect(warnings).toBe(undefined);
+    expect(rest).toEqual({
       text: 'Zwei Ordner – 你好.',
-      reasoning: 'First I think,\nthen I look.',
+      ...(hasReasoning ? { reasoning } : {}),
       toolCalls: [
         { id: 'b', name: 'tape.handoff', arguments: '{"name":"next"}' },
         { id: 'a', name: 'list_files', arguments: '{"path":"src"}' },
@@ -43,7 +75,8 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
         inputTokens: 1000,
         outputTokens: 70,
         cachedInputTokens: 600,
-        reasoningTokens: 30,
+        // Mistral's provider has no figure for it.
+        ...(provider === 'mistral' ? {} : { reasoningTokens: 30 }),
         ...(provider === 'anthropic' ? { cacheWriteTokens: 0 } : {}),
       },
       finishReason: 'tool_calls',
@@ -65,8 +98,10 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
   });
 });
 
-// Anthropic's whole answers carry arguments as objects: there is no text to keep.
-const asText = kinds.filter(([provider, stream]) => provider !== 'anthropic' || stream);
+// Anthropic's whole answers and Gemini's carry arguments as objects: there is no text to keep.
+const asText = kinds.filter(
+  ([provider, stream]) => provider !== 'google' && (provider !== 'anthropic' || stream),
+);
 
 it.each(asText)('%s, streamed: %s: arguments come as the model wrote them', async (_name, stream, wire) => {
   const written = [

@@ -10,6 +10,9 @@ export interface ProviderSettings {
 export interface ModelSettings {
   readonly openai?: ProviderSettings | undefined;
   readonly anthropic?: ProviderSettings | undefined;
+  readonly google?: ProviderSettings | undefined;
+  readonly mistral?: ProviderSettings | undefined;
+  readonly deepseek?: ProviderSettings | undefined;
   readonly openaiCompatible?: ProviderSettings | undefined;
   /** How long a stream that has begun may be silent. Default: 120 s. */
   readonly idleTimeoutMs?: number | undefined;
@@ -46,6 +49,12 @@ export const modelEnvironment = {
   OPENAI_BASE_URL: baseUrl,
   ANTHROPIC_API_KEY: apiKey,
   ANTHROPIC_BASE_URL: baseUrl,
+  GEMINI_API_KEY: apiKey,
+  GEMINI_BASE_URL: baseUrl,
+  MISTRAL_API_KEY: apiKey,
+  MISTRAL_BASE_URL: baseUrl,
+  DEEPSEEK_API_KEY: apiKey,
+  DEEPSEEK_BASE_URL: baseUrl,
   OPENAI_COMPATIBLE_API_KEY: apiKey,
   OPENAI_COMPATIBLE_BASE_URL: baseUrl,
   BOXCAR_MODEL_IDLE_SECONDS: z
@@ -61,6 +70,9 @@ const environmentSchema = z.object(modelEnvironment);
 export const toModelSettings = (env: z.output<typeof environmentSchema>): ModelSettings => ({
   openai: { apiKey: env.OPENAI_API_KEY, baseUrl: env.OPENAI_BASE_URL },
   anthropic: { apiKey: env.ANTHROPIC_API_KEY, baseUrl: env.ANTHROPIC_BASE_URL },
+  google: { apiKey: env.GEMINI_API_KEY, baseUrl: env.GEMINI_BASE_URL },
+  mistral: { apiKey: env.MISTRAL_API_KEY, baseUrl: env.MISTRAL_BASE_URL },
+  deepseek: { apiKey: env.DEEPSEEK_API_KEY, baseUrl: env.DEEPSEEK_BASE_URL },
   openaiCompatible: { apiKey: env.OPENAI_COMPATIBLE_API_KEY, baseUrl: env.OPENAI_COMPATIBLE_BASE_URL },
   idleTimeoutMs:
     env.BOXCAR_MODEL_IDLE_SECONDS === undefined ? undefined : env.BOXCAR_MODEL_IDLE_SECONDS * 1000,

@@ -1,7 +1,7 @@
-/** Tool names on the wire: providers take neither our dots nor more than 64 characters. */
+/** Tool names on the wire: providers take neither our dots nor more than 64 characters, and Gemini no other beginning than a letter or `_`. */
 import { sha256 } from '@boxcar/kernel';
 
-const wirePattern = /^[a-zA-Z0-9_-]{1,64}$/;
+const wirePattern = /^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$/;
 /** Where a `__` for a dot could not be told from underscores that were there before. */
 const ambiguous = /__|_\.|\._|\.\./;
 
@@ -11,8 +11,10 @@ export interface ToolNames {
   fromWire(wireName: string): string;
 }
 
-const hashed = (name: string): string =>
-  `${name.replaceAll(/[^a-zA-Z0-9_-]/g, '_').slice(0, 51)}_${sha256(name).slice(0, 12)}`;
+const hashed = (name: string): string => {
+  const legal = name.replaceAll(/[^a-zA-Z0-9_-]/g, '_').replace(/^(?![a-zA-Z_])/, '_');
+  return `${legal.slice(0, 51)}_${sha256(name).slice(0, 12)}`;
+};
 
 /**
  * One name on the wire for each of `names`. Legal names stay, `tape.handoff` becomes `tape__handoff`, and what would

@@ -8,7 +8,15 @@ import { ask, userMessage } from '../fixtures/requests.js';
 import { askFor, routerTo, TOOLS, WIRES } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer, SERVER_KEY, type ServedRequest } from '../testing/provider-server.js';
 
-const MODELS = { openai: 'gpt-4.1', anthropic: 'claude-sonnet-4-5', 'openai-compatible': 'local' };
+const MODELS = {
+  openai: 'gpt-4.1',
+  'openai-chat': 'gpt-5',
+  anthropic: 'claude-sonnet-4-5',
+  google: 'gemini-3-pro',
+  mistral: 'mistral-large',
+  deepseek: 'deepseek-chat',
+  'openai-compatible': 'local',
+};
 
 const result = (toolCallId: string, name: string, content: string, isError = false): Message => ({
   role: 'tool',
@@ -46,6 +54,7 @@ const third: readonly Message[] = [
 const LOGGED = [
   'authorization',
   'x-api-key',
+  'x-goog-api-key',
   'anthropic-version',
   'anthropic-beta',
   'content-type',

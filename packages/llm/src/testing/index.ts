@@ -9,5 +9,7 @@ export {
 } from './provider-server.js';
 export type { ReadPrompt, ServerAnswer, Wire } from './wire.js';
 export { anthropicWire } from './wire-anthropic.js';
-export { chatWire } from './wire-chat.js';
+export { chatWire, deepseekWire, openaiChatWire } from './wire-chat.js';
+export { geminiWire } from './wire-gemini.js';
+export { mistralWire } from './wire-mistral.js';
 export { responsesWire } from './wire-responses.js';

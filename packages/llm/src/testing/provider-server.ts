@@ -52,6 +52,8 @@ export interface ProviderServer extends AsyncDisposable {
   readonly refusals: readonly string[];
   /** Answers that the caller gave up before their end. */
   readonly abandoned: number;
+  /** Forgets the answers it has given, as a real one does: what is missing of them is then refused only where it must not be missing. */
+  forget(): void;
 }
 
 export const SERVER_KEY = 'sk-test-0123456789abcdef';
@@ -96,6 +98,11 @@ async function sendStream(
   } else response.end('error' in after ? wire.errorEvent(after.error) : after.frame);
 }
 
+const isPathOf = ({ base, path }: Wire, given: string): boolean =>
+  typeof path === 'string'
+    ? given === base + path
+    : given.startsWith(base) && path.test(given.slice(base.length));
+
 export async function openProviderServer(
   wire: Wire,
   behave: Behave,
@@ -104,11 +111,12 @@ export async function openProviderServer(
   const { key = SERVER_KEY, port = 0 } = options;
   const requests: ServedRequest[] = [];
   const refusals: string[] = [];
+  const answers: ServerAnswer[] = [];
   let abandoned = 0;
 
-  function readPrompt(body: unknown): ReadPrompt | undefined {
+  function readPrompt(body: unknown, path: string): ReadPrompt | undefined {
     try {
-      return wire.read(body);
+      return wire.read(body, { path, answers });
     } catch (error) {
       refusals.push(error instanceof Error ? error.message : String(error));
       return undefined;
@@ -121,7 +129,7 @@ export async function openProviderServer(
       if (!response.writableFinished) abandoned += 1;
     });
     const body = await readBody(request);
-    if (method !== 'POST' || path !== wire.path)
+    if (method !== 'POST' || !isPathOf(wire, path))
       return sendJson(
         response,
         404,
@@ -130,7 +138,7 @@ export async function openProviderServer(
     const [header, prefix] = wire.keyHeader;
     if (key !== null && headers[header] !== `${prefix}${key}`)
       return sendJson(response, 401, wire.error({ message: 'wrong key', type: 'authentication_error' }));
-    const prompt = readPrompt(body);
+    const prompt = readPrompt(body, path);
     const served: ServedRequest = { method, path, headers, body, prompt };
     requests.push(served);
     if (prompt === undefined)
@@ -148,6 +156,7 @@ export async function openProviderServer(
       response.writeHead(status, { ...type, ...behaviour.headers }).end(json);
       return;
     }
+    answers.push(behaviour.answer);
     if (prompt.isStreaming) await sendStream(response, wire, behaviour);
     else sendJson(response, 200, wire.whole(behaviour.answer));
   }
@@ -161,12 +170,13 @@ export async function openProviderServer(
   await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve));
   const address = server.address() as AddressInfo;
   return {
-    baseUrl: `http://127.0.0.1:${address.port}${wire.path.slice(0, wire.path.indexOf('/', 1))}`,
+    baseUrl: `http://127.0.0.1:${address.port}${wire.base}`,
     requests,
     refusals,
     get abandoned() {
       return abandoned;
     },
+    forget: () => void answers.splice(0),
     [Symbol.asyncDispose]: () =>
       new Promise<void>((resolve, reject) => {
         server.close((error) => (error === undefined ? resolve() : reject(error)));

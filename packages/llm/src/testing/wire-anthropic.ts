@@ -1,12 +1,34 @@
-/** Anthropic's messages. */
+/**
+ * Anthropic's messages. Refused, besides what `checkPrompt` finds:
+ *
+ * A1  Roles that do not alternate, a prompt that does not begin with the user, empty or blank text blocks.
+ *     https://docs.anthropic.com/en/api/messages, https://github.com/anthropics/claude-code/issues/23440
+ * A2  A `tool_use` whose `tool_result` is not at the start of the next message; a second use of its id.
+ *     https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/implement-tool-use
+ * A3  A `tool_use` that came with thinking, sent back without it; a thinking block that was changed, or that follows the call.
+ *     https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#preserving-thinking-blocks
+ * A4  A temperature above 1, more than four cache marks, a cache mark on thinking.
+ *     https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching
+ * A5  Property names of tools outside `^[a-zA-Z0-9_.-]{1,64}$`. https://github.com/n8n-io/n8n/issues/30590
+ */
 import type { JsonValue, Message } from '@boxcar/kernel';
 import { z } from 'zod';
 import { checkPrompt } from './check-prompt.js';
-import { DEFAULT_USAGE, finishOf, frame, piecesOf, type ServerAnswer, type Wire } from './wire.js';
+import {
+  answerOfCall,
+  DEFAULT_USAGE,
+  finishOf,
+  frame,
+  piecesOf,
+  type Seen,
+  type ServerAnswer,
+  sealOf,
+  type Wire,
+} from './wire.js';
 
 const json = z.custom<JsonValue>((value) => value !== undefined);
 const cache_control = z.strictObject({ type: z.literal('ephemeral') }).optional();
-const textBlock = z.strictObject({ type: z.literal('text'), text: z.string().min(1), cache_control });
+const textBlock = z.strictObject({ type: z.literal('text'), text: z.string().regex(/\S/), cache_control });
 
 const bodySchema = z.strictObject({
   model: z.string(),
@@ -39,6 +61,11 @@ const bodySchema = z.strictObject({
             z.discriminatedUnion('type', [
               textBlock,
               z.strictObject({
+                type: z.literal('thinking'),
+                thinking: z.string(),
+                signature: z.string().min(1),
+              }),
+              z.strictObject({
                 type: z.literal('tool_use'),
                 id: z.string(),
                 name: z.string(),
@@ -66,7 +93,32 @@ const bodySchema = z.strictObject({
   stream: z.literal(true).optional(),
 });
 
+/** A5 */
+const PROPERTY_KEYS = { propertyName: /^[a-zA-Z0-9_.-]{1,64}$/ };
+
 type Body = z.infer<typeof bodySchema>;
+
+/** A3 */
+function checkThinking(messages: Body['messages'], answers: Seen['answers']): void {
+  for (const [index, message] of messages.entries()) {
+    if (message.role !== 'assistant') continue;
+    const kinds = message.content.map((block) => block.type);
+    for (const block of message.content) {
+      if (block.type === 'thinking' && block.signature !== sealOf(block.thinking))
+        throw new Error(`messages.${index}: invalid signature in thinking block`);
+      if (block.type !== 'tool_use') continue;
+      const { reasoning } = answerOfCall(answers, block.id) ?? {};
+      if (reasoning === undefined) continue;
+      const [first] = message.content;
+      if (first?.type !== 'thinking')
+        throw new Error(`messages.${index}.content.0.type: expected thinking, but found ${first?.type}`);
+      if (first.thinking !== reasoning)
+        throw new Error(`messages.${index}: thinking blocks cannot be modified`);
+    }
+    if (kinds.lastIndexOf('thinking') > kinds.indexOf('tool_use') && kinds.includes('tool_use'))
+      throw new Error(`messages.${index}: thinking after tool_use`);
+  }
+}
 
 /** Alternation, and every result at the start of the message after its call. */
 function checkOrder(messages: Body['messages']): void {
@@ -142,19 +194,21 @@ const head = { id: 'msg_1', type: 'message', role: 'assistant', model: 'served' 
 
 export const anthropicWire: Wire = {
   provider: 'anthropic',
-  path: '/v1/messages',
+  base: '/v1',
+  path: '/messages',
   keyHeader: ['x-api-key', ''],
 
-  read(body) {
+  read(body, { answers }) {
     const parsed = bodySchema.parse(body);
     checkOrder(parsed.messages);
+    checkThinking(parsed.messages, answers);
     const messages = readMessages(parsed);
     const tools = (parsed.tools ?? []).map(({ name, description, input_schema }) => ({
       name,
       description,
       parameters: input_schema,
     }));
-    checkPrompt(messages, tools);
+    checkPrompt(messages, tools, PROPERTY_KEYS);
     return {
       model: parsed.model,
       messages,
@@ -176,7 +230,7 @@ export const anthropicWire: Wire = {
       const deltas = piecesOf(answer.reasoning).map((thinking) => ({ type: 'thinking_delta', thinking }));
       blocks.push([
         { type: 'thinking', thinking: '', signature: '' },
-        [...deltas, { type: 'signature_delta', signature: 'signed' }],
+        [...deltas, { type: 'signature_delta', signature: sealOf(answer.reasoning) }],
       ]);
     }
     if (answer.text !== undefined) {
@@ -216,7 +270,7 @@ export const anthropicWire: Wire = {
     content: [
       ...(answer.reasoning === undefined
         ? []
-        : [{ type: 'thinking', thinking: answer.reasoning, signature: 'signed' }]),
+        : [{ type: 'thinking', thinking: answer.reasoning, signature: sealOf(answer.reasoning) }]),
       ...(answer.text === undefined ? [] : [{ type: 'text', text: answer.text }]),
       ...(answer.calls ?? []).map(({ id, name, arguments: text }) => ({
         type: 'tool_use',

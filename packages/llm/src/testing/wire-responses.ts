@@ -1,8 +1,19 @@
-/** OpenAI's responses. */
+/**
+ * OpenAI's responses. Refused, besides what `checkPrompt` finds:
+ *
+ * R1  An output whose call is not before it, a call without its output, a call id that is used twice or longer than 64 characters.
+ *     https://platform.openai.com/docs/guides/function-calling, https://github.com/diegosouzapw/OmniRoute/pull/4317
+ * R2  Ids of items that are not of their kind (`msg…`, `rs…`).
+ *     https://platform.openai.com/docs/api-reference/responses/create
+ * R3  Reasoning without its encrypted content, since nothing is stored; with another content than it was given; or without an item of the
+ *     same answer behind it. https://github.com/openai/openai-node/issues/1567
+ * R4  A message under its id that came with reasoning, without that reasoning.
+ *     https://github.com/continuedev/continue/issues/11994
+ */
 import type { JsonValue, Message, MessageToolCall } from '@boxcar/kernel';
 import { z } from 'zod';
 import { checkPrompt } from './check-prompt.js';
-import { DEFAULT_USAGE, finishOf, frame, piecesOf, type ServerAnswer, type Wire } from './wire.js';
+import { DEFAULT_USAGE, finishOf, frame, piecesOf, type ServerAnswer, sealOf, type Wire } from './wire.js';
 
 const json = z.custom<JsonValue>((value) => value !== undefined);
 
@@ -13,12 +24,19 @@ const itemSchema = z.union([
     content: z.array(z.strictObject({ type: z.literal('input_text'), text: z.string().min(1) })).min(1),
   }),
   z.strictObject({
+    type: z.literal('reasoning'),
+    id: z.string().regex(/^rs/).optional(),
+    encrypted_content: z.string().min(1),
+    summary: z.array(z.strictObject({ type: z.literal('summary_text'), text: z.string() })),
+  }),
+  z.strictObject({
     role: z.literal('assistant'),
+    id: z.string().regex(/^msg/).optional(),
     content: z.array(z.strictObject({ type: z.literal('output_text'), text: z.string().min(1) })).min(1),
   }),
   z.strictObject({
     type: z.literal('function_call'),
-    call_id: z.string(),
+    call_id: z.string().min(1).max(64),
     name: z.string(),
     arguments: z.string(),
   }),
@@ -52,6 +70,7 @@ function readMessages(items: z.infer<typeof bodySchema>['input']): readonly Mess
   const nameOf = new Map<string, string>();
   const read: Message[] = [];
   for (const item of items) {
+    if ('type' in item && item.type === 'reasoning') continue;
     if ('type' in item && item.type === 'function_call') {
       nameOf.set(item.call_id, item.name);
       const call: MessageToolCall = {
@@ -76,6 +95,37 @@ function readMessages(items: z.infer<typeof bodySchema>['input']): readonly Mess
   return read;
 }
 
+type Items = z.infer<typeof bodySchema>['input'];
+
+const isOfAnswer = (item: Items[number] | undefined): boolean =>
+  item !== undefined &&
+  (('role' in item && item.role === 'assistant') || ('type' in item && item.type === 'function_call'));
+
+/** R3, R4 */
+function checkReasoning(items: Items): void {
+  for (const [index, item] of items.entries()) {
+    if ('type' in item && item.type === 'reasoning') {
+      const words = item.summary.map(({ text }) => text).join('');
+      if (item.encrypted_content !== sealOf(words))
+        throw new Error(`The encrypted content for item ${item.id} could not be verified.`);
+      if (!isOfAnswer(items[index + 1]))
+        throw new Error(
+          `Item '${item.id}' of type 'reasoning' was provided without its required following item.`,
+        );
+    }
+    if ('role' in item && item.role === 'assistant' && item.id?.endsWith(THOUGHT) === true) {
+      const before = items[index - 1];
+      if (before === undefined || !('type' in before) || before.type !== 'reasoning')
+        throw new Error(
+          `Item '${item.id}' of type 'message' was provided without its required 'reasoning' item.`,
+        );
+    }
+  }
+}
+
+/** The end of the id of a message that came with reasoning. */
+const THOUGHT = '_thought';
+
 function usageOf({ usage = DEFAULT_USAGE }: ServerAnswer) {
   if (usage === null) return undefined;
   return {
@@ -91,21 +141,31 @@ function itemsOf(answer: ServerAnswer) {
   return [
     ...(answer.reasoning === undefined
       ? []
-      : [{ type: 'reasoning', id: 'rs_1', summary: [{ type: 'summary_text', text: answer.reasoning }] }]),
-    ...(answer.text === undefined
+      : [
+          {
+            type: 'reasoning',
+            id: `rs_${sealOf(answer.reasoning)}`,
+            encrypted_content: sealOf(answer.reasoning),
+            summary: [{ type: 'summary_text', text: answer.reasoning }],
+          },
+        ]),
+    ...(answer.text === undefined && answer.refusal === undefined
       ? []
       : [
           {
             type: 'message',
-            id: 'item_text',
+            id: `msg_1${answer.reasoning === undefined ? '' : THOUGHT}`,
             role: 'assistant',
             status: 'completed',
-            content: [{ type: 'output_text', text: answer.text, annotations: [] }],
+            content:
+              answer.refusal === undefined
+                ? [{ type: 'output_text', text: answer.text, annotations: [] }]
+                : [{ type: 'refusal', refusal: answer.refusal }],
           },
         ]),
     ...(answer.calls ?? []).map(({ id, name, arguments: text }) => ({
       type: 'function_call',
-      id: `item_${id}`,
+      id: `fc_${id}`,
       call_id: id,
       name,
       arguments: text,
@@ -136,11 +196,13 @@ function responseOf(answer: ServerAnswer) {
 
 export const responsesWire: Wire = {
   provider: 'openai',
-  path: '/v1/responses',
+  base: '/v1',
+  path: '/responses',
   keyHeader: ['authorization', 'Bearer '],
 
   read(body) {
     const parsed = bodySchema.parse(body);
+    checkReasoning(parsed.input);
     const messages = readMessages(parsed.input);
     const tools = parsed.tools ?? [];
     checkPrompt(messages, tools);
@@ -174,8 +236,9 @@ export const responsesWire: Wire = {
         events.push(event('response.reasoning_summary_part.done', part));
       } else if (item.type === 'message') {
         events.push(event('response.output_item.added', { output_index, item: { ...item, content: [] } }));
-        for (const delta of piecesOf(answer.text ?? ''))
-          events.push(event('response.output_text.delta', { ...at, content_index: 0, delta }));
+        const kind = answer.refusal === undefined ? 'output_text' : 'refusal';
+        for (const delta of piecesOf(answer.refusal ?? answer.text ?? ''))
+          events.push(event(`response.${kind}.delta`, { ...at, content_index: 0, delta }));
       } else {
         const start = { output_index, item: { ...item, arguments: '', status: 'in_progress' } };
         events.push(event('response.output_item.added', start));

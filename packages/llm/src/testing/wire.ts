@@ -1,5 +1,5 @@
 /** What a loopback server needs to know of a provider's wire format. */
-import type { Message } from '@boxcar/kernel';
+import { type Message, sha256 } from '@boxcar/kernel';
 
 /** What the model on the server says, in no provider's words. */
 export interface ServerAnswer {
@@ -8,6 +8,8 @@ export interface ServerAnswer {
   readonly calls?: readonly { readonly id: string; readonly name: string; readonly arguments: string }[];
   /** Default: follows from the rest. */
   readonly finish?: 'stop' | 'tool_calls' | 'length' | 'content_filter';
+  /** Words by which the model refuses, where the API has a place for them. */
+  readonly refusal?: string;
   /** Default: figures that no test takes for estimates. `null`: the server says none. */
   readonly usage?: ServerUsage | null;
 }
@@ -22,6 +24,20 @@ export interface ServerUsage {
 
 export const DEFAULT_USAGE: ServerUsage = { input: 1234, output: 56 };
 
+/** What a server knows of a request besides its body. */
+export interface Seen {
+  readonly path: string;
+  /** The answers that this server has given. */
+  readonly answers: readonly ServerAnswer[];
+}
+
+/** The answer that made a call, the last one when several did. */
+export const answerOfCall = (answers: readonly ServerAnswer[], id: string): ServerAnswer | undefined =>
+  answers.findLast((answer) => (answer.calls ?? []).some((call) => call.id === id));
+
+/** What only the server can have made of these words: a signature, an encrypted form. */
+export const sealOf = (words: string): string => `sealed-${sha256(words).slice(0, 24)}`;
+
 /** A request's prompt as the server understood it. */
 export interface ReadPrompt {
   readonly model: string;
@@ -31,6 +47,17 @@ export interface ReadPrompt {
   readonly isStreaming: boolean;
 }
 
+export const PROVIDERS = [
+  'openai',
+  'openai-chat',
+  'anthropic',
+  'google',
+  'mistral',
+  'deepseek',
+  'openai-compatible',
+] as const;
+export type ProviderName = (typeof PROVIDERS)[number];
+
 export interface WireError {
   readonly message: string;
   readonly type?: string;
@@ -39,12 +66,15 @@ export interface WireError {
 
 export interface Wire {
   /** The prefix of the models it serves. */
-  readonly provider: 'openai' | 'anthropic' | 'openai-compatible';
-  readonly path: string;
+  readonly provider: ProviderName;
+  /** Where its base URL ends. */
+  readonly base: string;
+  /** Behind the base; `generate` of Gemini has the model in it. */
+  readonly path: string | RegExp;
   /** The header that carries the key, and what stands before it. */
   readonly keyHeader: readonly [name: string, prefix: string];
   /** Reads a body as strictly as the provider does. @throws Error naming what it would refuse. */
-  read(body: unknown): ReadPrompt;
+  read(body: unknown, seen: Seen): ReadPrompt;
   /** The frames of a streamed answer. */
   events(answer: ServerAnswer): readonly string[];
   whole(answer: ServerAnswer): unknown;

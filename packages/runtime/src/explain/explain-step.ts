@@ -2,6 +2,7 @@
 import {
   type AgentId,
   type CardId,
+  describeProviderData,
   type ErrorBody,
   EXPAND_TOOL,
   estimateTokens,
@@ -11,6 +12,8 @@ import {
   type MessageToolCall,
   type OmissionReason,
   type ProfileId,
+  type ProviderDataFacts,
+  providerDataBytes,
   type RunId,
   type TurnId,
   type TurnStatus,
@@ -30,6 +33,8 @@ export interface ExplainedMessage {
   readonly tool_call_id?: string;
   readonly name?: string;
   readonly is_error?: boolean;
+  /** What the answer's provider had attached to it and was sent with it: what it is, and no value of it. */
+  readonly provider_data?: ProviderDataFacts;
   /** Estimated. */
   readonly tokens: number;
   readonly source: MessageOrigin['source']['kind'];
@@ -88,7 +93,8 @@ export interface StepExplanation {
 function tokensOf(message: Message): number {
   const calls = message.role === 'assistant' ? (message.toolCalls ?? []) : [];
   const texts = [message.content, ...calls.flatMap((call) => [call.name, JSON.stringify(call.arguments)])];
-  return estimateTokens(texts.reduce((bytes, text) => bytes + Buffer.byteLength(text), 0));
+  const attached = message.role === 'assistant' ? providerDataBytes(message.provider) : 0;
+  return estimateTokens(texts.reduce((bytes, text) => bytes + Buffer.byteLength(text), attached));
 }
 
 /** The cards of a message in their order, each where it stands in the message's source. */
@@ -111,6 +117,9 @@ function explainMessage(
     content: message.content,
     ...(message.role === 'assistant' && message.toolCalls !== undefined
       ? { tool_calls: message.toolCalls }
+      : {}),
+    ...(message.role === 'assistant' && message.provider !== undefined
+      ? { provider_data: describeProviderData(message.provider) }
       : {}),
     ...(message.role === 'tool'
       ? { tool_call_id: message.toolCallId, name: message.name, is_error: message.isError }

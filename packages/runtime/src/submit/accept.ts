@@ -318,7 +318,7 @@ class WordsErased extends KernelError {
   }
 }
 
-/** A run without an account has a ceiling all the same: its turns are counted where they are written. */
+/** A run whose account does not limit its turns has a ceiling all the same: they are counted where they are written. */
 const runIsFull = ({ parent }: Opening): KernelError =>
   budgetExceeded(
     {
@@ -342,10 +342,7 @@ function fenceOf(
   hasTurns: boolean,
 ): { readonly fence?: Fence } {
   const spawnRunId = hasTurns ? parent?.runId : undefined;
-  const spawn =
-    spawnRunId === undefined
-      ? {}
-      : { spawnRunId, maxRunTurns: parent?.budgetId === null ? DEFAULT_RUN_TURNS : null };
+  const spawn = spawnRunId === undefined ? {} : { spawnRunId, maxRunTurns: DEFAULT_RUN_TURNS };
   if (call !== undefined)
     return { fence: { turnId: call.turnId, epoch: call.epoch, holderId: call.holderId, ...spawn } };
   if (parent === undefined || spawnRunId === undefined) return {};

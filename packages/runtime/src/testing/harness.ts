@@ -1,4 +1,4 @@
-import type { Doorbell, JsonValue, Model } from '@boxcar/kernel';
+import type { Doorbell, JsonValue, Model, PriceTable } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { InProcessDoorbell } from '../doorbell/in-process.js';
@@ -22,7 +22,7 @@ export interface Harness extends AsyncDisposable {
 
 /** A runtime on a database of its own, with an in-process doorbell unless another is given. */
 export async function harness(
-  options: { readonly doorbell?: Doorbell; readonly model?: Model } = {},
+  options: { readonly doorbell?: Doorbell; readonly model?: Model; readonly prices?: PriceTable } = {},
 ): Promise<Harness> {
   const database = await testDatabase();
   const log: Harness['log'] = [];
@@ -33,6 +33,7 @@ export async function harness(
     doorbell: options.doorbell ?? new InProcessDoorbell(),
     model: options.model ?? createModelRouter({}),
     log: write,
+    ...(options.prices === undefined ? {} : { prices: options.prices }),
   });
   const workers: Worker[] = [];
   const close = async (): Promise<void> => {

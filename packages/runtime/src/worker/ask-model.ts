@@ -20,6 +20,7 @@ export async function askModel(
     readonly onLate?: (reply: ModelReply) => void;
   },
 ): Promise<ModelReply> {
+  signal.throwIfAborted();
   const controller = new AbortController();
   const onAbort = (): void => controller.abort(signal.reason);
   const onTimeout = (): void =>

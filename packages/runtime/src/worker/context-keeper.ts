@@ -19,12 +19,13 @@ import {
   type Message,
   type Profile,
   planCompaction,
+  providerDataBytes,
   TAPE_HANDOFF,
   type ToolSchema,
   type View,
   type ViewRows,
 } from '@boxcar/kernel';
-import { countAnchorsOfTurn, type StepCommit, writeMidStep } from '@boxcar/store';
+import { countAnchorsOfTurn, type MidStep, type StepCommit, writeMidStep } from '@boxcar/store';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
 import { unlessAborted } from '../unless-aborted.js';
@@ -70,6 +71,14 @@ const wordsOf = (message: Message): string =>
   message.role === 'assistant' && message.toolCalls !== undefined
     ? message.content + JSON.stringify(message.toolCalls)
     : message.content;
+
+/** Of what providers attached, which is mostly no text: by its bytes, as the estimate does. */
+const attachedTokens = ({ messages }: View): number =>
+  messages.reduce(
+    (sum, message) =>
+      message.role === 'assistant' ? sum + estimateTokens(providerDataBytes(message.provider)) : sum,
+    0,
+  );
 
 const headOf = ({ entries }: ViewRows): number => entries.at(-1)?.position ?? 0;
 
@@ -130,14 +139,18 @@ export class ContextKeeper {
   /** After a call whose provider said that the prompt was too long. */
   async recover(
     prompt: HeldPrompt,
-    failed: { readonly step: NonNullable<StepCommit['step']>; readonly error: ErrorBody },
+    failed: {
+      readonly step: NonNullable<StepCommit['step']>;
+      readonly spent: StepCommit['spent'];
+      readonly error: ErrorBody;
+    },
   ): Promise<Checked> {
     const tokens = await this.#measure(prompt.view, prompt.tools);
     return this.#handOff(prompt, {
       tokens,
       error: failed.error,
       elapsedMs: failed.step.modelMs,
-      step: failed.step,
+      failed: { ...failed.step, spent: failed.spent },
     });
   }
 
@@ -164,7 +177,7 @@ export class ContextKeeper {
       readonly tokens: number;
       readonly error: ErrorBody;
       readonly elapsedMs: number;
-      readonly step?: NonNullable<StepCommit['step']>;
+      readonly failed?: NonNullable<MidStep['failed']>;
     },
   ): Promise<Checked> {
     const { turn } = this.#held;
@@ -205,7 +218,7 @@ export class ContextKeeper {
         const viewFrom = lastAnchor > head ? lastAnchor : (plan.keepFrom ?? head + 1);
         return { entries: draft(after, viewFrom), viewFrom };
       },
-      ...(cause.step === undefined ? {} : { failed: cause.step }),
+      ...(cause.failed === undefined ? {} : { failed: cause.failed }),
     });
     if (written.outcome === 'again')
       this.#runtime.log('info', 'turn.auto_handoff', {
@@ -283,7 +296,7 @@ export class ContextKeeper {
       const counted = new Map(fresh.map((text, index) => [text, counts[index] ?? 0]));
       const known = new Map(texts.map((text) => [text, counted.get(text) ?? this.#counted.get(text) ?? 0]));
       this.#counted = known;
-      return texts.reduce((sum, text) => sum + MESSAGE_TOKENS + (known.get(text) ?? 0), 0);
+      return texts.reduce((sum, text) => sum + MESSAGE_TOKENS + (known.get(text) ?? 0), attachedTokens(view));
     } catch (error) {
       this.#held.signal.throwIfAborted();
       this.#runtime.log('warn', 'turn.tokens_not_counted', { turn_id: this.#held.turn.turnId, error });

@@ -10,6 +10,7 @@ import {
   type JsonValue,
   type NewCard,
   type ProjectId,
+  type ProviderData,
   type ToolCallId,
   type TurnId,
 } from '@boxcar/kernel';
@@ -35,6 +36,8 @@ export interface Ending {
   readonly deliverable: Extract<CardContent, { kind: 'text' | 'json' }>;
   readonly error: ErrorBody | null;
   readonly metadata?: JsonObject;
+  /** What a provider attached to the answer that is the deliverable. */
+  readonly providerData?: ProviderData;
 }
 
 export const entryOf = (kind: NewEntry['kind'], card: NewCard): NewEntry => ({
@@ -141,8 +144,9 @@ export function buildEnd(
     { id: newId<'card'>(), projectId: turn.projectId },
     UNLIMITED,
   );
+  const { providerData } = ending;
   return {
-    cards: [card],
+    cards: [providerData === undefined ? card : { ...card, providerData }],
     entries: [entryOf('message', card)],
     end: {
       status: ending.status,

@@ -10,7 +10,7 @@ import {
 } from '@boxcar/kernel';
 import type { ClaimedTurn } from '@boxcar/store';
 import { type Ending, fallbackDeliverable } from './ending.js';
-import { reasoningMetadata } from './reply.js';
+import { attachmentOf, reasoningMetadata } from './reply.js';
 import type { Bound } from './step-calls.js';
 import { CALLS_REMINDER, type CleanText, cleanText, thoughtCard } from './step-cards.js';
 
@@ -31,6 +31,7 @@ export type ReplyVerdict =
 
 export interface AnsweredStep {
   readonly turn: ClaimedTurn;
+  readonly model: string;
   readonly step: number;
   /** There is no step behind it. */
   readonly isLast: boolean;
@@ -46,6 +47,8 @@ export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
   const { turn, step, isLast, bound } = of;
   const text = cleanText(reply.text, of.maxCardBytes);
   if (reply.toolCalls.length > MAX_CALLS) return judgeManyCalls(reply, text, of);
+  const cutShort = emptyCut(reply, text, of);
+  if (cutShort !== undefined) return { kind: 'end', ending: cutShort };
   const decided = decideStep({ text: text.value, toolCalls: reply.toolCalls }, bound.endRule);
   if (decided.kind === 'end') return { kind: 'end', ending: answerEnd(reply, text, of) };
   const isEmpty = text.value.trim() === '';
@@ -59,7 +62,7 @@ export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
   if (emptyReplies >= MAX_EMPTY_REPLIES) return { kind: 'end', ending: emptyEnd(emptyReplies, of) };
   return {
     kind: 'next',
-    thought: isReminded && isEmpty ? undefined : thoughtCard(turn, text, reply),
+    thought: isReminded && isEmpty ? undefined : thoughtCard(turn, text, { reply, model: of.model }),
     calls: isReminded ? [] : reply.toolCalls,
     reminder: isReminded ? decided.reminder : undefined,
     emptyReplies,
@@ -80,7 +83,7 @@ function judgeManyCalls(reply: ModelReply, text: CleanText, of: AnsweredStep): R
   }
   return {
     kind: 'next',
-    thought: text.value.trim() === '' ? undefined : thoughtCard(turn, text, reply),
+    thought: text.value.trim() === '' ? undefined : thoughtCard(turn, text, { reply, model: of.model }),
     calls: [],
     reminder: `Your last answer had ${count} tool calls, and none was run. One answer may have ${MAX_CALLS} at most: make the others in later answers.`,
     notice: CALLS_REMINDER,
@@ -95,13 +98,15 @@ const isEnding = ({ toolCalls }: ModelReply, { enders }: Bound): boolean =>
 const callsSubmit = (calls: readonly ModelToolCall[]): boolean =>
   calls.some(({ name }) => name === 'submit_result');
 
-function answerEnd(reply: ModelReply, text: CleanText, { turn, step }: AnsweredStep): Ending {
+function answerEnd(reply: ModelReply, text: CleanText, { turn, step, model }: AnsweredStep): Ending {
   const error = cutOffError(reply, { turn_id: turn.turnId, step });
+  const { metadata, ...attached } = attachmentOf(reply, model);
   return {
     status: error === null ? 'success' : 'partial',
     deliverable: { kind: 'text', text: text.value },
     error,
-    metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...reasoningMetadata(reply) },
+    metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...reasoningMetadata(reply), ...metadata },
+    ...attached,
   };
 }
 
@@ -112,6 +117,32 @@ function cutOffError(
 ): ErrorBody | null {
   if (finishReason !== 'length' && finishReason !== 'content_filter') return null;
   return new KernelError('answer_cut', { details: { ...ids, finish_reason: finishReason } }).toJSON();
+}
+
+/** An answer that was broken off before its first word: another try with the same limit or filter would end alike. */
+function emptyCut(
+  { finishReason, toolCalls, usage }: ModelReply,
+  { value }: CleanText,
+  { turn, step }: AnsweredStep,
+): Ending | undefined {
+  if (value.trim() !== '' || toolCalls.length > 0) return undefined;
+  if (finishReason !== 'length' && finishReason !== 'content_filter') return undefined;
+  const { reasoningTokens: reasoning } = usage;
+  const details = {
+    turn_id: turn.turnId,
+    step,
+    finish_reason: finishReason,
+    output_tokens: usage.outputTokens,
+  };
+  const error =
+    finishReason === 'length'
+      ? new KernelError('answer_cut', {
+          message: `The model used its whole limit of ${usage.outputTokens} tokens ${reasoning === undefined ? 'before its first word' : 'for reasoning'}. Raise model_settings.max_output_tokens.`,
+          details: reasoning === undefined ? details : { ...details, reasoning_tokens: reasoning },
+        })
+      : new KernelError('model_refused', { details });
+  const body = error.toJSON();
+  return { status: 'failed', deliverable: fallbackDeliverable(body, step, null), error: body };
 }
 
 function emptyEnd(emptyReplies: number, { turn, step }: AnsweredStep): Ending {

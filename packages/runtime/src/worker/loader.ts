@@ -6,9 +6,11 @@ import {
   isJsonObject,
   KernelError,
   type ModelPrice,
+  needsPrice,
   type PriceTable,
   type Profile,
   type ProfileId,
+  priceTables,
   profileSchema,
   resultFieldsOf,
   type ViewRows,
@@ -25,7 +27,6 @@ import {
 } from '@boxcar/store';
 import type pg from 'pg';
 import type { BuildWatch } from '../build-watch.js';
-import { priceTables } from '../spawn-budget.js';
 import { Toolsets } from './toolsets.js';
 
 const MAX_PROFILES = 500;
@@ -71,7 +72,10 @@ export class TurnLoader {
           details: { profile_id: id },
         });
       await this.#checkProfile(profile, id);
-      return { profile, price: findPrice(profile.model, priceTables(prices, this.#prices)) };
+      const price = findPrice(profile.model, priceTables(prices, this.#prices));
+      // A price may be set at any time, and the turns that wait for it begin at once.
+      if (price === undefined && needsPrice(profile.model)) this.#profiles.delete(id);
+      return { profile, price };
     });
     this.#profiles.set(id, loading);
     loading.catch(() => this.#profiles.delete(id));

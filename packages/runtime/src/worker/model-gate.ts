@@ -2,7 +2,7 @@
  * Asks for room at providers that have limits or fail, before a model is called, and tells what became of the call. A provider
  * without a row costs nothing: which ones have one comes with the heartbeat.
  */
-import { isProviderFailure, ModelError, type TurnId } from '@boxcar/kernel';
+import { isProviderAnswer, isProviderFailure, ModelError, type TurnId } from '@boxcar/kernel';
 import {
   type Caller,
   type Entry,
@@ -35,6 +35,7 @@ export type ModelEntry =
 interface Leaving {
   readonly caller: Caller;
   readonly hasProved: boolean;
+  readonly hasAnswered: boolean;
 }
 
 interface Door {
@@ -58,6 +59,8 @@ export class ModelGate {
   readonly #doors = new Map<string, Door>();
   /** Providers that answered since the failure that was told last. */
   readonly #answered = new Set<string>();
+  /** When providers answered last, since the other workers were told. */
+  readonly #untold = new Map<string, number>();
 
   constructor(runtime: RuntimeCore, timers: Timers) {
     this.#runtime = runtime;
@@ -73,9 +76,17 @@ export class ModelGate {
     this.#gated = new Set(gated);
   }
 
+  /** How many milliseconds ago providers answered last, each answer once. The heartbeat tells the other workers. */
+  takeAnswers(): Readonly<Record<string, number>> {
+    const now = performance.now();
+    const ages = [...this.#untold].map(([provider, at]) => [provider, now - at]);
+    this.#untold.clear();
+    return Object.fromEntries(ages);
+  }
+
   async enter(provider: string, caller: Caller): Promise<ModelEntry> {
     if (!this.#gated.has(provider))
-      return { outcome: 'admitted', pass: { ask: (call) => this.#ask(provider, call) } };
+      return { outcome: 'admitted', pass: { ask: (call) => this.#ask(provider, caller, call) } };
     const door = this.#doorOf(provider);
     if (door.unleft.has(caller.turnId)) await this.#leaveBefore(provider, door, caller);
     const entry = await door.enter.add(caller);
@@ -89,7 +100,7 @@ export class ModelGate {
         const { isProbe } = entry;
         return {
           outcome: 'admitted',
-          pass: { ask: (call) => this.#ask(provider, call, { caller, isProbe }) },
+          pass: { ask: (call) => this.#ask(provider, caller, call, { isProbe }) },
         };
       }
       default:
@@ -99,25 +110,36 @@ export class ModelGate {
 
   async #ask<T>(
     provider: string,
+    caller: Caller,
     call: () => Promise<T>,
-    place?: { readonly caller: Caller; readonly isProbe: boolean },
+    place?: { readonly isProbe: boolean },
   ): Promise<T> {
-    const isProbe = place?.isProbe ?? false;
-    let hasProved = false;
+    let hasAnswered = false;
     try {
       const answer = await call();
-      hasProved = isProbe;
-      this.#answered.add(provider);
+      hasAnswered = true;
+      this.#noteAnswer(provider);
       return answer;
     } catch (error) {
       if (error instanceof ModelError) {
-        if (isProviderFailure(error)) await this.#noteFailure(provider, isProbe);
-        else hasProved = isProbe;
+        if (isProviderFailure(error)) await this.#noteFailure(provider, caller);
+        else if (isProviderAnswer(error)) {
+          hasAnswered = true;
+          this.#noteAnswer(provider);
+        }
       }
       throw error;
     } finally {
-      if (place !== undefined) await this.#leave(provider, { caller: place.caller, hasProved });
+      if (place !== undefined) {
+        const hasProved = hasAnswered && place.isProbe;
+        await this.#leave(provider, { caller, hasProved, hasAnswered });
+      }
     }
+  }
+
+  #noteAnswer(provider: string): void {
+    this.#answered.add(provider);
+    this.#untold.set(provider, performance.now());
   }
 
   /** Takes no longer than a lock may: a place that cannot be given back now is given back later. */
@@ -133,11 +155,12 @@ export class ModelGate {
   async #leaveNow(provider: string, door: Door, leavings: readonly Leaving[]): Promise<boolean> {
     const turns = leavings.map(({ caller }) => caller);
     const hasProved = leavings.some((leaving) => leaving.hasProved);
+    const hasAnswered = leavings.some((leaving) => leaving.hasAnswered);
     const { pool } = this.#runtime;
     try {
       this.#follow(
         provider,
-        await leaveProvider(pool, provider, { turns, hasProved, lockMs: LEAVE_LOCK_MS }),
+        await leaveProvider(pool, provider, { turns, hasProved, hasAnswered, lockMs: LEAVE_LOCK_MS }),
       );
       return true;
     } catch (error) {
@@ -176,12 +199,12 @@ export class ModelGate {
     });
   }
 
-  async #noteFailure(provider: string, isProbe: boolean): Promise<void> {
+  async #noteFailure(provider: string, caller: Caller): Promise<void> {
     const hasSucceeded = this.#answered.delete(provider);
     try {
       const { closedForMs } = await noteProviderFailure(this.#runtime.pool, provider, {
         hasSucceeded,
-        isProbe,
+        caller,
       });
       if (closedForMs === null) return;
       this.#gated = new Set([...this.#gated, provider]);

@@ -372,6 +372,23 @@ describe('a provider', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('is known to have answered by what the heartbeat of a worker tells the others', async () => {
+    const mine = new Mine(() => Promise.resolve(reply));
+    await using h = await harness({ model: mine.model });
+    await apply(h);
+    await h.worker({ heartbeatMs: 50 });
+    expect(await end(h, await start(h, 'asker'))).toMatchObject({ status: 'success' });
+    await waitFor(
+      async () =>
+        (
+          await h.rows(
+            "select from boxcar.workers where (answers->>'mine')::timestamptz between now() - interval '1 minute' and told_at",
+          )
+        ).length === 1,
+      { message: 'the worker has told of the answer' },
+    );
+  });
+
   test('that fails is left alone until one call has come through; the turns wait and use up no retries', async () => {
     let isDown = true;
     const mine = new Mine(() =>

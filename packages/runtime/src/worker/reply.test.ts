@@ -1,9 +1,10 @@
 import type { Model, ModelReply } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { chatWire, inOrder, openProviderServer } from '@boxcar/llm/testing';
+import { chatWire, geminiWire, inOrder, openProviderServer, responsesWire } from '@boxcar/llm/testing';
 import { describe, expect, test } from 'vitest';
 import { harness } from '../testing/harness.js';
-import { parseReply, reasoningMetadata, usageRow } from './reply.js';
+import { providerStage } from '../testing/provider-stage.js';
+import { attachmentOf, parseReply, reasoningMetadata, usageRow } from './reply.js';
 
 describe('what an adapter returned', () => {
   test('keeps the figures it gave, and none that are no numbers', () => {
@@ -43,6 +44,29 @@ describe('what an adapter returned', () => {
     expect([String(reasoning).length, reasoning_cut]).toEqual([65_536, true]);
     expect(String(reasoning).isWellFormed()).toBe(true);
   });
+});
+
+test('what a provider attached is kept as it came, unless it has another form or is too large', () => {
+  const parts = [
+    { kind: 'reasoning', text: 'a\u0000b', options: { x: { signature: 's' } } },
+    { kind: 'call', id: 'c' },
+  ];
+  const parse = (providerParts: unknown) => parseReply({ text: '', toolCalls: [], providerParts });
+  expect(attachmentOf(parse(parts), 'm:1')).toEqual({
+    providerData: {
+      v: 1,
+      model: 'm:1',
+      parts: [{ ...parts[0], text: 'a\uFFFDb' }, parts[1]],
+    },
+  });
+  for (const other of [undefined, [], 'x', [{ kind: 'else' }], [{ kind: 'call', id: 7 }]])
+    expect(attachmentOf(parse(other), 'm:1')).toEqual({});
+  const { metadata, providerData } = attachmentOf(
+    parse([{ kind: 'reasoning', text: 'x'.repeat(1024 * 1024) }]),
+    'm:1',
+  );
+  expect(providerData).toBe(undefined);
+  expect(metadata?.provider_data_dropped).toBeGreaterThan(1024 * 1024);
 });
 
 test('the reasoning of a step is kept with its cards, and no later prompt holds it', async () => {
@@ -86,6 +110,71 @@ test('the reasoning of a step is kept with its cards, and no later prompt holds 
   const steps = await h.rows('select usage from boxcar.steps order by step');
   const row = { input_tokens: 9, output_tokens: 7, cached_input_tokens: 3, reasoning_tokens: 2 };
   expect(steps).toEqual([{ usage: row }, { usage: row }]);
+});
+
+describe('an answer without a word ends the turn at once with its cause:', () => {
+  test.each([
+    [
+      'its limit went into reasoning',
+      { finish: 'length', reasoning: 'and on and on', usage: { input: 9, output: 4096, reasoning: 4096 } },
+      'answer_cut',
+      /whole limit of 4096 tokens for reasoning/,
+    ],
+    ['its limit was too small', { text: ' ', finish: 'length' }, 'answer_cut', /whole limit of 56 tokens/],
+    ['the filter', { finish: 'content_filter' }, 'model_refused', /by its filter/],
+    [
+      'a refusal',
+      { refusal: 'I must not.', finish: 'stop' },
+      'model_refused',
+      /refused to answer: I must not\./,
+    ],
+  ] as const)('%s', async (_name, answer, code, message) => {
+    await using stage = await providerStage(chatWire, { behave: inOrder({ answer }) });
+    await stage.profile('thinker', 'openai-compatible:local');
+    const turnId = await stage.play('thinker');
+    const end = await stage.h.runtime.getTurn(turnId);
+    expect(end).toMatchObject({ status: 'failed', error: { code } });
+    expect(end.error?.message).toMatch(message);
+    expect(stage.server.requests).toHaveLength(1);
+  });
+});
+
+test('a setting that is not sent as it is written is named with the step', async () => {
+  await using stage = await providerStage(responsesWire, { behave: inOrder({ answer: { text: 'done' } }) });
+  await stage.profile('thinker', 'openai:gpt-5', { model_settings: { temperature: 0.5 } });
+  await stage.play('thinker');
+  expect(stage.sent(0)).not.toContain('temperature');
+  const steps = await stage.h.rows<{ warnings: string[] }>(
+    "select usage->'warnings' as warnings from boxcar.steps",
+  );
+  expect(steps[0]?.warnings).toEqual([expect.stringMatching(/^temperature is unsupported/)]);
+});
+
+test('what the model is not told of a tool is a finding when the profile is applied; the turn goes on', async () => {
+  const call = { id: 'abcdefgh1', name: 'odd', arguments: '{"at":"x"}' };
+  await using stage = await providerStage(geminiWire, {
+    behave: inOrder({ answer: { calls: [call] } }, { answer: { text: 'done' } }),
+  });
+  const odd = {
+    name: 'odd',
+    description: 'Odd.',
+    target: 'odd',
+    parameters: { type: 'object', properties: { at: {}, list: { type: 'array' } } },
+  };
+  const profile = {
+    name: 'thinker',
+    instructions: 'You think.',
+    model: 'google:gemini-3-pro',
+    tools: [odd, 'look'],
+  };
+  const { findings } = await stage.h.runtime.applyProfile(profile);
+  expect(findings).toEqual([
+    { tool: 'odd', message: '#/at has no type: it is offered as text' },
+    { tool: 'odd', message: '#/list/items has no type: it is offered as text' },
+  ]);
+  const turnId = await stage.play('thinker');
+  expect(stage.server.refusals).toEqual([]);
+  expect(await stage.h.runtime.getTurn(turnId)).toMatchObject({ status: 'success' });
 });
 
 describe('a failed call of a provider ends the turn with its code:', () => {

@@ -1,11 +1,17 @@
 import {
   costOf,
   type ErrorBody,
+  isFree,
+  isJsonObject,
   type JsonObject,
   ModelError,
   type ModelPrice,
   type ModelReply,
   type ModelUsage,
+  type ProviderData,
+  type ProviderPart,
+  providerDataBytes,
+  readProviderData,
   sanitizeJson,
   sanitizeText,
   takeCommands,
@@ -15,6 +21,9 @@ import { z } from 'zod';
 
 /** Characters of reasoning that are kept: it is for audit and can be as long as the whole answer. */
 const MAX_REASONING = 65_536;
+
+/** Bytes of what a provider attached that are kept. A part of it is of no use, so more is not kept at all, and the card says so. */
+const MAX_PROVIDER_BYTES = 1024 * 1024;
 
 /** No call has used more; sums of it fit the columns they are kept in. */
 const MAX_COUNT = 1e12;
@@ -26,9 +35,28 @@ const whole = z
 const count = whole.catch(0);
 const optionalCount = whole.optional().catch(undefined);
 
+const usageSchema = z.object({
+  inputTokens: count,
+  outputTokens: count,
+  cachedInputTokens: optionalCount,
+  cacheWriteTokens: optionalCount,
+  reasoningTokens: optionalCount,
+  isEstimated: z.boolean().optional().catch(undefined),
+});
+/** The parts as a row can hold them; none when they have another form than the port's. */
+function readParts(parts: readonly unknown[]): readonly ProviderPart[] | undefined {
+  if (parts.length === 0) return undefined;
+  return readProviderData({ v: 1, model: '', parts: sanitizeJson(parts).value })?.parts;
+}
+
 const replySchema = z.object({
   text: z.string(),
   reasoning: z.string().optional().catch(undefined),
+  providerParts: z
+    .array(z.record(z.string(), z.unknown()))
+    .optional()
+    .catch(undefined)
+    .transform((parts) => readParts(parts ?? [])),
   toolCalls: z.array(
     z.object({
       id: z.string().catch(''),
@@ -38,16 +66,8 @@ const replySchema = z.object({
         .transform((value) => (typeof value === 'string' ? value : (JSON.stringify(value) ?? ''))),
     }),
   ),
-  usage: z
-    .object({
-      inputTokens: count,
-      outputTokens: count,
-      cachedInputTokens: optionalCount,
-      cacheWriteTokens: optionalCount,
-      reasoningTokens: optionalCount,
-      isEstimated: z.boolean().optional().catch(undefined),
-    })
-    .catch({ inputTokens: 0, outputTokens: 0 }),
+  usage: usageSchema.catch({ inputTokens: 0, outputTokens: 0 }),
+  warnings: z.array(z.string()).optional().catch(undefined),
   finishReason: z.enum(['stop', 'tool_calls', 'length', 'content_filter', 'other']).catch('other'),
 });
 
@@ -60,11 +80,17 @@ export function parseReply(reply: unknown): ModelReply {
   const parsed = replySchema.safeParse(reply);
   if (parsed.success) return parsed.data;
   const first = parsed.error.issues[0];
+  const usage = parseUsage(isJsonObject(reply) ? reply.usage : undefined);
   throw new ModelError(
     'model_failed',
     `The model's answer is malformed: ${first?.path.join('.') ?? ''}: ${first?.message ?? ''}.`,
+    { ...(usage === undefined ? {} : { usage }) },
   );
 }
+
+/** What a failed call has used, as its adapter says; undefined: nothing. */
+export const parseUsage = (usage: unknown): ModelUsage | undefined =>
+  usage === undefined ? undefined : usageSchema.safeParse(usage).data;
 
 /** The comma commands of an answer as calls behind its own, and its text without them. An answer that was broken off has none: half a line would be run. */
 export function withCommandCalls(reply: ModelReply): ModelReply {
@@ -85,8 +111,20 @@ export function usageRow(usage: ModelUsage, price?: ModelPrice): JsonObject {
     ...(cacheWriteTokens === undefined ? {} : { cache_write_tokens: cacheWriteTokens }),
     ...(reasoningTokens === undefined ? {} : { reasoning_tokens: reasoningTokens }),
     ...(price === undefined ? {} : { cost_micros: costOf(price, usage) }),
+    ...(price !== undefined && isFree(price) ? { free: true } : {}),
     ...(usage.isEstimated === true ? { estimated: true } : {}),
   };
+}
+
+/** Of an adapter's warnings so many are kept, and so much of each. */
+const MAX_WARNINGS = 10;
+const MAX_WARNING = 300;
+
+/** Settings that were not sent as the profile says, as the step's row keeps them beside its usage. */
+export function warningsRow({ warnings = [] }: Pick<ModelReply, 'warnings'>): JsonObject {
+  if (warnings.length === 0) return {};
+  const kept = [...new Set(warnings)].slice(0, MAX_WARNINGS);
+  return { warnings: kept.map((text) => sanitizeText(text.slice(0, MAX_WARNING)).value) };
 }
 
 /** The model's reasoning as metadata of the card that keeps its answer: no view shows metadata. */
@@ -94,6 +132,17 @@ export function reasoningMetadata({ reasoning }: Pick<ModelReply, 'reasoning'>):
   if (reasoning === undefined || reasoning.trim() === '') return {};
   const kept = sanitizeText(reasoning.slice(0, MAX_REASONING)).value;
   return { reasoning: kept, ...(reasoning.length > MAX_REASONING ? { reasoning_cut: true } : {}) };
+}
+
+/** What a card that holds an answer keeps of what the provider attached to it. */
+export function attachmentOf(
+  { providerParts: parts }: ModelReply,
+  model: string,
+): { readonly providerData?: ProviderData; readonly metadata?: JsonObject } {
+  if (parts === undefined) return {};
+  const providerData = { v: 1, model, parts } as const;
+  const bytes = providerDataBytes(providerData);
+  return bytes > MAX_PROVIDER_BYTES ? { metadata: { provider_data_dropped: bytes } } : { providerData };
 }
 
 /** A failed model call as an error body that every column can hold. */

@@ -3,6 +3,7 @@
  * committed under the turn's epoch before the next begins, so another worker can go on from any point.
  */
 import {
+  answerTokensOf,
   budgetExceeded,
   buildView,
   type ErrorBody,
@@ -10,8 +11,11 @@ import {
   foldManifest,
   type JsonValue,
   KernelError,
+  ModelError,
   type ModelReply,
+  type ModelUsage,
   type NewCard,
+  priceUnknown,
   providerOf,
   readCompaction,
   resultFieldsOf,
@@ -36,7 +40,7 @@ import {
 import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
 import type { PricedProfile } from './loader.js';
-import { describeModelFailure, usageRow, withCommandCalls } from './reply.js';
+import { describeModelFailure, parseUsage, usageRow, warningsRow, withCommandCalls } from './reply.js';
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
 import { CALLS_REMINDER, noticeCard } from './step-cards.js';
@@ -50,6 +54,12 @@ interface Progress {
   retries: number;
   emptyReplies: number;
   open: OpenCalls;
+}
+
+/** An attempt whose call has failed, with what it has used. */
+interface FailedStep {
+  readonly step: ClosedStep;
+  readonly spent: StepCommit['spent'];
 }
 
 /** A prompt with what its commit says of it. */
@@ -190,10 +200,13 @@ class TurnLoop {
     } catch (error) {
       if (this.#held.signal.aborted) throw error;
       const body = describeModelFailure(error);
-      const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, error: body });
-      return this.#afterFailure(sent, closed, { error, body });
+      const used = this.#usageOfFailure(sent, error);
+      const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, error: body, ...used });
+      return this.#afterFailure(sent, closed, { error, body, usage: used?.usage });
     }
-    const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, reply });
+    const { usage, finishReason, warnings = [] } = reply;
+    const modelMs = performance.now() - startedAt;
+    const closed = this.#closeStep(sent, { modelMs, usage, finishReason, warnings });
     const outcome = await this.#commitReply(sent, closed, reply);
     if (outcome === 'fenced') await this.#keepReply(reply, prompt.step);
     return outcome;
@@ -219,7 +232,7 @@ class TurnLoop {
   }
 
   /** Goes on with a prompt that is shorter now, or ends the turn whose prompt cannot be. */
-  #afterCheck(checked: Checked, closed?: ClosedStep): TurnRun | 'next' | Promise<TurnRun> {
+  #afterCheck(checked: Checked, failed?: FailedStep): TurnRun | 'next' | Promise<TurnRun> {
     switch (checked.outcome) {
       case 'fits':
         return 'next';
@@ -229,17 +242,17 @@ class TurnLoop {
       case 'fenced':
         return 'fenced';
       case 'over':
-        return this.#endShort('failed', checked.error, closed);
+        return this.#endShort('failed', checked.error, failed);
       default:
         return checked satisfies never;
     }
   }
 
   /** Ends the turn before it came to an end of its own, with what it said last. */
-  async #endShort(status: 'failed' | 'partial', error: ErrorBody, closed?: ClosedStep): Promise<TurnRun> {
+  async #endShort(status: 'failed' | 'partial', error: ErrorBody, failed?: FailedStep): Promise<TurnRun> {
     const lastText = await findLastWords(this.#host.runtime.pool, this.#held.turn.turnId);
     const deliverable = fallbackDeliverable(error, this.#progress.step, lastText);
-    const also = closed === undefined ? {} : { step: { ...closed, error } };
+    const also = failed === undefined ? {} : { step: { ...failed.step, error }, spent: failed.spent };
     return this.#commits.end({ status, deliverable, error }, also);
   }
 
@@ -258,6 +271,11 @@ class TurnLoop {
         return 'fenced';
       case 'paused':
         return 'suspended';
+      case 'unpriced': {
+        const details = { turn_id: turn.turnId, step };
+        const unknown = priceUnknown({ model: this.#profile.model, accountId: paid.accountId, details });
+        return this.#endShort('failed', unknown.toJSON());
+      }
       case 'exceeded':
         return this.#endShort('partial', budgetExceeded(paid.hit, { turn_id: turn.turnId, step }).toJSON());
       default:
@@ -279,7 +297,7 @@ class TurnLoop {
         messages: view.messages,
         tools,
         model,
-        settings,
+        settings: { ...settings, max_output_tokens: answerTokensOf(this.#profile) },
         script,
         turn: {
           turnId: turn.turnId,
@@ -300,8 +318,16 @@ class TurnLoop {
 
   #closeStep(
     { step, view, hash, toolset }: SentPrompt,
-    done: { readonly modelMs: number; readonly reply?: ModelReply; readonly error?: ErrorBody },
+    done: {
+      readonly modelMs: number;
+      readonly usage?: ModelUsage;
+      readonly isLost?: boolean;
+      readonly finishReason?: ModelReply['finishReason'];
+      readonly warnings?: readonly string[];
+      readonly error?: ErrorBody;
+    },
   ): ClosedStep {
+    const { usage, isLost = false } = done;
     return {
       step,
       attempt: this.#progress.attempt,
@@ -310,23 +336,46 @@ class TurnLoop {
       toolsetHash: toolset,
       manifest: foldManifest(view) as unknown as JsonValue,
       thoughtCardId: null,
-      usage: done.reply === undefined ? null : usageRow(done.reply.usage, this.#price),
-      finishReason: done.reply?.finishReason ?? 'error',
+      usage:
+        usage === undefined
+          ? null
+          : { ...usageRow(usage, this.#price), ...(isLost ? { lost: true } : {}), ...warningsRow(done) },
+      finishReason: done.finishReason ?? 'error',
       modelMs: Math.round(done.modelMs),
       error: done.error ?? null,
     };
+  }
+
+  /**
+   * What a failed call has used, as its adapter says. A call that took too long may have been answered where nobody heard it: it is
+   * charged with all that it may have used. One that was refused cost nothing.
+   */
+  #usageOfFailure(
+    { view, tools }: SentPrompt,
+    error: unknown,
+  ): { readonly usage: ModelUsage; readonly isLost: boolean } | undefined {
+    if (!(error instanceof ModelError)) return undefined;
+    const usage = parseUsage(error.usage);
+    if (usage !== undefined) return { usage, isLost: false };
+    if (error.code !== 'model_timeout') return undefined;
+    const inputTokens = estimatePrompt(view.estimateTokens, tools);
+    const outputTokens = answerTokensOf(this.#profile);
+    return { usage: { inputTokens, outputTokens, isEstimated: true }, isLost: true };
   }
 
   /** A shorter prompt for one that was too long, another try later, or the end. */
   async #afterFailure(
     sent: SentPrompt,
     step: ClosedStep,
-    { error, body }: { readonly error: unknown; readonly body: ErrorBody },
+    failed: { readonly error: unknown; readonly body: ErrorBody; readonly usage: ModelUsage | undefined },
   ): Promise<TurnRun | 'next'> {
+    const { error, body, usage } = failed;
+    const spent = usage === undefined ? undefined : this.#budget?.spend(usage);
     if (saysTooLong(body))
-      return this.#afterCheck(await this.#context.recover(sent, { step, error: body }), step);
-    // A call that took too long may have been answered where nobody heard it; one that was refused cost nothing.
-    const spent = body.code === 'model_timeout' ? this.#budget?.spend(undefined) : undefined;
+      return this.#afterCheck(await this.#context.recover(sent, { step, spent, error: body }), {
+        step,
+        spent,
+      });
     const after = await this.#host.modelWaits.afterFailure(this.#held, {
       error,
       body,
@@ -352,6 +401,7 @@ class TurnLoop {
     const spent = this.#budget?.spend(answer.usage);
     const verdict = judgeReply(this.#profile.comma_commands === true ? withCommandCalls(answer) : answer, {
       turn,
+      model: this.#profile.model,
       step,
       isLast,
       bound: this.#calls.bound,

@@ -3,13 +3,14 @@
  * only when that is too small by a transaction that asks the accounts above. Rules: kernel/budget.ts.
  */
 import {
-  type Amounts,
+  answerTokensOf,
   type BudgetHit,
   costOf,
   findShortfall,
   type ModelPrice,
   type ModelUsage,
   needOf,
+  needsPrice,
   type Profile,
   type Spent,
 } from '@boxcar/kernel';
@@ -22,9 +23,11 @@ export type Payment =
   | { readonly outcome: 'fenced' }
   /** Suspended until the account is raised. */
   | { readonly outcome: 'paused' }
-  | { readonly outcome: 'exceeded'; readonly hit: BudgetHit };
+  | { readonly outcome: 'exceeded'; readonly hit: BudgetHit }
+  /** Its cost is limited, and this worker knows no price. */
+  | { readonly outcome: 'unpriced'; readonly accountId: string };
 
-type PricedProfile = Pick<Profile, 'limits' | 'model_settings'>;
+type PricedProfile = Pick<Profile, 'model' | 'limits' | 'model_settings'>;
 
 export class StepBudget {
   readonly #pool: pg.Pool;
@@ -32,7 +35,6 @@ export class StepBudget {
   readonly #profile: PricedProfile;
   readonly #price: ModelPrice | undefined;
   #purse: Purse;
-  #need: Amounts = { tokens: 0, costMicros: 0, steps: 0 };
 
   constructor(
     pool: pg.Pool,
@@ -55,10 +57,9 @@ export class StepBudget {
     const { turn, holderId } = this.#held;
     const need = needOf({
       promptTokens: call.promptTokens,
-      maxOutputTokens: this.#profile.model_settings.max_output_tokens,
+      answerTokens: answerTokensOf(this.#profile),
       price: this.#price,
     });
-    this.#need = need;
     const of = { turnId: turn.turnId, epoch: turn.epoch, holderId, need };
     if (call.attempt > 1) {
       const usage = { input_tokens: call.promptTokens, output_tokens: need.tokens - call.promptTokens };
@@ -83,6 +84,9 @@ export class StepBudget {
       return { outcome: 'exceeded', hit };
     }
     if (this.#purse.budgetId === null) return { outcome: 'paid' };
+    const isUnpriced = this.#price === undefined && needsPrice(this.#profile.model);
+    if (isUnpriced && this.#purse.allotment.costMicros !== null)
+      return { outcome: 'unpriced', accountId: this.#purse.budgetId };
     if (
       findShortfall(this.#purse.allotment, this.#spent(call.step - 1), need) === undefined &&
       !this.#mayBeOver
@@ -115,19 +119,12 @@ export class StepBudget {
     return { tokens: this.#purse.spentTokens, costMicros: this.#purse.spentCostMicros, steps };
   }
 
-  /**
-   * What the attempt that was paid for has used, for its commit.
-   *
-   * @param usage - Undefined: its answer was lost, and what was reserved for it is charged.
-   */
-  spend(usage: ModelUsage | undefined): { readonly tokens: number; readonly costMicros: number } {
-    const used =
-      usage === undefined
-        ? { tokens: this.#need.tokens, costMicros: this.#need.costMicros }
-        : {
-            tokens: usage.inputTokens + usage.outputTokens,
-            costMicros: this.#price === undefined ? 0 : costOf(this.#price, usage),
-          };
+  /** What the attempt that was paid for has used, for its commit. */
+  spend(usage: ModelUsage): { readonly tokens: number; readonly costMicros: number } {
+    const used = {
+      tokens: usage.inputTokens + usage.outputTokens,
+      costMicros: this.#price === undefined ? 0 : costOf(this.#price, usage),
+    };
     this.#purse = {
       ...this.#purse,
       spentTokens: this.#purse.spentTokens + used.tokens,

@@ -16,7 +16,7 @@ import {
 import { newId } from '../packer.js';
 import { parseCallArguments } from './call-tools.js';
 import { UNLIMITED } from './ending.js';
-import { reasoningMetadata } from './reply.js';
+import { attachmentOf, reasoningMetadata } from './reply.js';
 
 const NAME_OUTSIDE = /[^a-zA-Z0-9_.-]/g;
 const MAX_NAME = 64;
@@ -48,8 +48,13 @@ export function cleanText(text: string, maxBytes: number = MAX_CARD_BYTES): Clea
   return { value: `${bytes.toString('utf8', 0, end)} … (cut)`, isChanged: true };
 }
 
-export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelReply): NewCard =>
-  cardOf(author, {
+export function thoughtCard(
+  author: StepAuthor,
+  text: CleanText,
+  { reply, model }: { readonly reply: ModelReply; readonly model: string },
+): NewCard {
+  const { providerData, metadata } = attachmentOf(reply, model);
+  const card = cardOf(author, {
     type: CARD_TYPES.thought,
     role: 'assistant',
     content: { kind: 'text', text: text.value },
@@ -57,9 +62,12 @@ export const thoughtCard = (author: StepAuthor, text: CleanText, reply: ModelRep
       role: 'assistant',
       ...(text.isChanged ? { sanitized: true } : {}),
       ...reasoningMetadata(reply),
+      ...metadata,
     },
     authorId: author.agentId,
   });
+  return providerData === undefined ? card : { ...card, providerData };
+}
 
 /** What the metadata of the notice say that reminds of the length of the context. */
 export const CONTEXT_REMINDER = 'context_reminder';

@@ -1,4 +1,11 @@
-import { type NewCard, PromptHasher, type TapeEntry, type ToolSchema, type View } from '@boxcar/kernel';
+import {
+  type NewCard,
+  PromptHasher,
+  providerDataBytes,
+  type TapeEntry,
+  type ToolSchema,
+  type View,
+} from '@boxcar/kernel';
 import type { LoadedView } from '@boxcar/store';
 import { type HeldView, type KeptViews, toKnown } from './kept-views.js';
 import { type TurnLoader, toRows, type ViewedTurn } from './loader.js';
@@ -123,8 +130,9 @@ export class TurnView {
         turnId: this.#turn.turnId,
         step,
       });
-      held.sizeBytes += card.sizeBytes;
-      this.#host.room.take(card.sizeBytes);
+      const sizeBytes = card.sizeBytes + providerDataBytes(card.providerData);
+      held.sizeBytes += sizeBytes;
+      this.#host.room.take(sizeBytes);
     }
     if (held.sizeBytes > INLINE_VIEW_BYTES) this.#leave(held, true);
   }

@@ -535,9 +535,10 @@ export class Worker implements AsyncDisposable {
   async #renew(): Promise<Renewal | undefined> {
     const { leaseMs } = this.#options;
     const direct = this.#direct;
+    const answers = this.#modelWaits.gate.takeAnswers();
     const byPool = () =>
       withinTime(
-        renewLease(this.#runtime.pool, this.#id, { leaseMs, hasLock: false }),
+        renewLease(this.#runtime.pool, this.#id, { leaseMs, hasLock: false, answers }),
         leaseMs / 2,
         'renewing the lease',
       );
@@ -548,7 +549,7 @@ export class Worker implements AsyncDisposable {
         this.#proof.reached(true);
         throw new KernelError('database_unavailable', { message: SILENT_POOL });
       }
-      const renewal = await renewLease(direct, this.#id, { leaseMs, hasLock: true });
+      const renewal = await renewLease(direct, this.#id, { leaseMs, hasLock: true, answers });
       this.#proof.reached(true);
       return renewal;
     } catch (error) {

@@ -1,0 +1,59 @@
+import { expect, test } from 'vitest';
+import {
+  BUILT_IN_PRICES,
+  costOf,
+  findPrice,
+  isFree,
+  LISTED_PRICES,
+  needsPrice,
+  pricesSchema,
+  priceTables,
+} from './prices.js';
+
+test('every built-in price says where and when it was read', () => {
+  for (const [model, { source, readAt }] of Object.entries(LISTED_PRICES)) {
+    expect(source, model).toMatch(/^https:\/\//);
+    expect(readAt, model).toMatch(/^20\d\d-\d\d-\d\d$/);
+  }
+  expect(pricesSchema.safeParse(BUILT_IN_PRICES).success).toBe(true);
+  expect(findPrice('anthropic:claude-sonnet-4-5-20250929', [BUILT_IN_PRICES])).toMatchObject({
+    input: 3e6,
+    output: 15e6,
+  });
+});
+
+test('each part of a call has its own rate, and the nearest one where it has none', () => {
+  const usage = {
+    inputTokens: 1_000_000,
+    outputTokens: 1_000_000,
+    cachedInputTokens: 400_000,
+    cacheWriteTokens: 100_000,
+    reasoningTokens: 600_000,
+  };
+  const plain = { input: 2_000_000, output: 8_000_000 };
+  expect(costOf(plain, usage)).toBe(10_000_000);
+  const full = { ...plain, cached_input: 500_000, cache_write: 4_000_000, reasoning: 1_000_000 };
+  expect(costOf(full, usage)).toBe(1_000_000 + 200_000 + 400_000 + 3_200_000 + 600_000);
+});
+
+test('a price of nothing is free; a model that asks nobody needs none', () => {
+  expect([isFree({ input: 0, output: 0 }), isFree({ input: 0, output: 0, reasoning: 1 })]).toEqual([
+    true,
+    false,
+  ]);
+  expect(['scripted', 'scripted:echo', 'openai:x', 'mine:scripted'].map(needsPrice)).toEqual([
+    false,
+    false,
+    true,
+    true,
+  ]);
+});
+
+test('a table that cannot be read counts as none', () => {
+  const others = [BUILT_IN_PRICES];
+  expect(priceTables({ a: { input: -1 } }, others)).toEqual(others);
+  expect(findPrice('a', priceTables({ a: { input: 1, output: 2 } }, others))).toEqual({
+    input: 1,
+    output: 2,
+  });
+});

@@ -1,0 +1,66 @@
+import { describe, expect, test } from 'vitest';
+import {
+  describeProviderData,
+  type ProviderData,
+  providerDataBytes,
+  readProviderData,
+} from './provider-data.js';
+import { CardMaker, TestTape } from './testing/view-rows.js';
+import { buildView } from './view.js';
+
+const data: ProviderData = {
+  v: 1,
+  model: 'm:1',
+  parts: [
+    { kind: 'reasoning', text: 'a secret thought', options: { anthropic: { signature: 'a secret' } } },
+    { kind: 'text', length: 5, options: { openai: { itemId: 'a secret' } } },
+    { kind: 'call', id: 'a secret' },
+  ],
+};
+
+describe('what a provider attached', () => {
+  test('is described by its kinds, size and hash, and by no value of it', () => {
+    const facts = describeProviderData(data);
+    expect(facts).toEqual({
+      model: 'm:1',
+      kinds: ['reasoning', 'anthropic.signature', 'openai.itemId', 'call_id'],
+      size_bytes: Buffer.byteLength(JSON.stringify(data)),
+      hash: expect.stringMatching(/^[0-9a-f]{64}$/),
+    });
+    expect(JSON.stringify(facts)).not.toContain('secret');
+    const other = { ...data, parts: data.parts.slice(1) };
+    expect(describeProviderData(other).hash).not.toBe(facts.hash);
+  });
+
+  test.each([
+    ['nothing', null],
+    ['another version', { ...data, v: 2 }],
+    ['no model', { v: 1, parts: [] }],
+    ['a part of another kind', { ...data, parts: [{ kind: 'image' }] }],
+    ['options that are a text', { ...data, parts: [{ kind: 'call', id: 'x', options: 'y' }] }],
+  ])('is read from a row, but not from %s', (_name, value) => {
+    expect(readProviderData(JSON.parse(JSON.stringify(data)))).toEqual(data);
+    expect(readProviderData(value)).toBe(undefined);
+  });
+
+  test('counts in the estimate of the prompts that show it, four bytes a token', () => {
+    const viewFor = (model: string) => {
+      const cards = new CardMaker();
+      const tape = new TestTape();
+      const turnId = tape.begin(1, [{ card: cards.instruction('do'), rule: 'argument' }]);
+      const at = { turnId, step: 1 };
+      tape.add({ ...cards.thought('I look.'), providerData: { ...data, parts: data.parts.slice(0, 1) } }, at);
+      tape.add(cards.text('user', 'go on'), at);
+      return buildView(tape.rows({ model }));
+    };
+    const [with1, without] = [viewFor('m:1'), viewFor('m:2')];
+    const shown = with1.messages.flatMap((message) =>
+      message.role === 'assistant' ? (message.provider ?? []) : [],
+    );
+    expect(shown).toHaveLength(1);
+    const bytes = providerDataBytes(shown[0]);
+    expect(bytes).toBeGreaterThan(80);
+    expect(Math.abs(with1.estimateTokens - without.estimateTokens - bytes / 4)).toBeLessThanOrEqual(1);
+    expect(without.manifest.omitted).toContainEqual(expect.objectContaining({ reason: 'other_model' }));
+  });
+});

@@ -1,0 +1,147 @@
+/**
+ * Schemas of tools as Gemini takes them: a part of OpenAPI 3.0, without references, with one type each. The SDK's provider translates
+ * what it knows and throws at the rest, which would fail every call, so here everything is written in the part that both know.
+ * https://ai.google.dev/api/caching#Schema
+ */
+import { isJsonObject, type JsonObject, type JsonValue } from '@boxcar/kernel';
+import type { FittedSchema } from './fit-schema.js';
+import { toObjectSchema } from './tool-schema.js';
+
+const MAX_DEPTH = 12;
+const FORMATS = new Set(['date-time', 'enum', 'float', 'double', 'int32', 'int64']);
+/** Of a value that may be anything: it has no type for that. */
+const TEXT: JsonObject = { type: 'string' };
+
+const listOf = (value: JsonValue | undefined): readonly JsonValue[] => (Array.isArray(value) ? value : []);
+
+class Translation {
+  readonly findings: string[] = [];
+  readonly #root: JsonObject;
+
+  constructor(root: JsonObject) {
+    this.#root = root;
+  }
+
+  translate(schema: JsonObject, place: string, depth = 0): JsonObject {
+    if (depth > MAX_DEPTH) return this.#asText(place, 'is nested too deeply or refers to itself');
+    const referred = this.#resolve(schema);
+    if (referred !== undefined)
+      return this.translate({ ...referred, ...withoutReference(schema) }, place, depth + 1);
+    const { description, format } = schema;
+    const words = {
+      ...(typeof description === 'string' && description !== '' ? { description } : {}),
+      ...(typeof format === 'string' && FORMATS.has(format) ? { format } : {}),
+    };
+    const parts = [...listOf(schema.anyOf), ...listOf(schema.oneOf)].filter(isJsonObject);
+    const types = typesOf(schema);
+    if (listOf(schema.allOf).length > 0) return this.translate(mergeAll(schema), place, depth + 1);
+    if (parts.length > 0) return this.#either(parts, words, { place, depth });
+    const [type, ...others] = types.filter((one) => one !== 'null');
+    const nullable = types.includes('null') ? { nullable: true } : {};
+    if (others.length > 0) {
+      const each = [type, ...others].map((one) => ({ ...schema, type: one ?? null, description: '' }));
+      return { ...words, ...nullable, anyOf: each.map((one) => this.translate(one, place, depth + 1)) };
+    }
+    switch (type) {
+      case 'object':
+        return { ...words, ...nullable, ...this.#object(schema, place, depth) };
+      case 'array': {
+        const items = isJsonObject(schema.items) ? schema.items : {};
+        return { ...words, ...nullable, type, items: this.translate(items, `${place}/items`, depth + 1) };
+      }
+      case undefined:
+        return { ...words, ...this.#asText(place, 'has no type') };
+      default:
+        return { ...words, ...nullable, type, ...valuesOf(schema, type) };
+    }
+  }
+
+  #asText(place: string, why: string): JsonObject {
+    this.findings.push(`${place} ${why}: it is offered as text`);
+    return TEXT;
+  }
+
+  #either(
+    parts: readonly JsonObject[],
+    words: JsonObject,
+    { place, depth }: { readonly place: string; readonly depth: number },
+  ): JsonObject {
+    const some = parts.filter((part) => part.type !== 'null');
+    const nullable = some.length < parts.length ? { nullable: true } : {};
+    const [first, ...others] = some.map((part) => this.translate(part, place, depth + 1));
+    if (first === undefined) return { ...words, ...TEXT, ...nullable };
+    if (others.length === 0) return { ...first, ...words, ...nullable };
+    return { ...words, ...nullable, anyOf: [first, ...others] };
+  }
+
+  #object(schema: JsonObject, place: string, depth: number): JsonObject {
+    const members = Object.entries(isJsonObject(schema.properties) ? schema.properties : {}).flatMap(
+      ([name, member]) =>
+        isJsonObject(member) ? [[name, this.translate(member, `${place}/${name}`, depth + 1)] as const] : [],
+    );
+    if (members.length === 0) {
+      if (depth > 0) this.findings.push(`${place} names no members: Gemini is told of none`);
+      return { type: 'object' };
+    }
+    const properties = Object.fromEntries(members);
+    const required = listOf(schema.required).filter(
+      (name) => typeof name === 'string' && Object.hasOwn(properties, name),
+    );
+    return { type: 'object', properties, ...(required.length > 0 ? { required } : {}) };
+  }
+
+  #resolve({ $ref: reference }: JsonObject): JsonObject | undefined {
+    if (reference === '#') return this.#root;
+    if (typeof reference !== 'string') return undefined;
+    const [, keyword = '', name = ''] = reference.split('/');
+    const definitions = this.#root[keyword];
+    const found = isJsonObject(definitions)
+      ? definitions[name.replaceAll('~1', '/').replaceAll('~0', '~')]
+      : undefined;
+    return isJsonObject(found) ? found : undefined;
+  }
+}
+
+const withoutReference = ({ $ref: _reference, ...rest }: JsonObject): JsonObject => rest;
+
+/** An intersection of objects as one object; of other values what the first of them says. */
+function mergeAll({ allOf, ...rest }: JsonObject): JsonObject {
+  const merged = toObjectSchema({ ...rest, allOf: allOf ?? [] });
+  const [first] = listOf(allOf).filter(isJsonObject);
+  const isObject = isJsonObject(merged.properties) && Object.keys(merged.properties).length > 0;
+  return isObject ? merged : { ...first, ...rest };
+}
+
+/** Its types, or those that its other keywords speak of. */
+function typesOf(schema: JsonObject): readonly string[] {
+  const { type } = schema;
+  const named = (Array.isArray(type) ? type : [type]).filter((one) => typeof one === 'string');
+  if (named.length > 0) return named;
+  if (schema.properties !== undefined) return ['object'];
+  if (schema.items !== undefined) return ['array'];
+  const values = schema.const === undefined ? listOf(schema.enum) : [schema.const];
+  return [...new Set(values.map((value) => (value === null ? 'null' : typeof value)))];
+}
+
+/** Its choice of values where they are text; of other values words say which they are. */
+function valuesOf({ enum: given, const: only, description }: JsonObject, type: string): JsonObject {
+  const values = (only === undefined ? listOf(given) : [only]).filter(
+    (value) => value !== null && value !== '',
+  );
+  if (values.length === 0) return {};
+  if (type === 'string') return { enum: values.filter((value) => typeof value === 'string') };
+  const choice = `One of ${values.map((value) => JSON.stringify(value)).join(', ')}.`;
+  return {
+    description: typeof description === 'string' && description !== '' ? `${description} ${choice}` : choice,
+  };
+}
+
+export function toGeminiSchema({ schema, renamed, findings }: FittedSchema): FittedSchema {
+  const translation = new Translation(schema);
+  const translated = translation.translate(schema, '#');
+  return {
+    schema: translated.properties === undefined ? { type: 'object', properties: {} } : translated,
+    renamed,
+    findings: [...findings, ...translation.findings],
+  };
+}

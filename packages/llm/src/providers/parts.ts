@@ -1,0 +1,86 @@
+/** What a provider attaches to its answer, on the way into a reply and back into a prompt. */
+import type { LanguageModelV3Message, SharedV3ProviderMetadata } from '@ai-sdk/provider';
+import {
+  isJsonObject,
+  type JsonObject,
+  type Message,
+  type MessageToolCall,
+  type ProviderPart,
+  sanitizeJson,
+} from '@boxcar/kernel';
+
+type AssistantMessage = Extract<Message, { readonly role: 'assistant' }>;
+type AssistantParts = Extract<LanguageModelV3Message, { readonly role: 'assistant' }>['content'];
+
+/** Later values of one name replace earlier ones; null and undefined replace nothing. */
+export function mergeOptions(
+  before: JsonObject | undefined,
+  added: SharedV3ProviderMetadata | undefined,
+): JsonObject | undefined {
+  const entries = Object.entries(added ?? {}).flatMap(([provider, values]) => {
+    const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null);
+    const known = before?.[provider];
+    if (given.length === 0) return [];
+    const merged = { ...(isJsonObject(known) ? known : {}), ...Object.fromEntries(given) };
+    return [[provider, sanitizeJson(merged).value] as const];
+  });
+  return entries.length === 0 ? before : { ...before, ...Object.fromEntries(entries) };
+}
+
+export interface PartRules {
+  /** Whether the provider takes the part back; default: all. */
+  readonly takesBack?: (part: ProviderPart) => boolean;
+  /** The options under the names by which the SDK sends them, where it reads them under others. */
+  readonly toOptions?: (options: JsonObject) => JsonObject;
+}
+
+/** An answer as its provider gave it: its parts in their order, each with what was attached to it. */
+export function toAssistantParts(
+  message: AssistantMessage,
+  toCall: (call: MessageToolCall) => Extract<AssistantParts[number], { readonly type: 'tool-call' }>,
+  rules: PartRules,
+): AssistantParts {
+  const { content: words, toolCalls = [], provider } = message;
+  const given = (provider?.parts ?? []).filter((part) => rules.takesBack?.(part) !== false);
+  const optionsOf = ({ options }: ProviderPart) => {
+    if (options === undefined) return {};
+    // The SDK hands on what it was given; its type of such values is the same JSON.
+    return { providerOptions: (rules.toOptions?.(options) ?? options) as SharedV3ProviderMetadata };
+  };
+  const lengths = given.flatMap((part) => (part.kind === 'text' ? [part.length] : []));
+  // A text that was cleaned or cut is another one than what was attached to its parts.
+  const isSameText = lengths.reduce((sum, length) => sum + length, 0) === words.length;
+  const parts: AssistantParts = [];
+  const calls = [...toolCalls];
+  let from = 0;
+  const addText = (text: string, options: object): void => {
+    if (text.trim() !== '') parts.push({ type: 'text', text, ...options });
+  };
+  const addRest = (): void => {
+    addText(words.slice(from), {});
+    from = words.length;
+  };
+  for (const part of given) {
+    switch (part.kind) {
+      case 'reasoning':
+        parts.push({ type: 'reasoning', text: part.text, ...optionsOf(part) });
+        break;
+      case 'text':
+        if (isSameText) {
+          addText(words.slice(from, from + part.length), optionsOf(part));
+          from += part.length;
+        } else addRest();
+        break;
+      case 'call': {
+        const call = calls.shift();
+        if (lengths.length === 0) addRest();
+        if (call !== undefined) parts.push({ ...toCall(call), ...optionsOf(part) });
+        break;
+      }
+      default:
+        part satisfies never;
+    }
+  }
+  addRest();
+  return [...parts, ...calls.map(toCall)];
+}

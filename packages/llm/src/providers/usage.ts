@@ -1,0 +1,155 @@
+/**
+ * What a call has used, as far as it is known: what the provider reported, else an estimate from the bytes that were sent and that
+ * came back. A call that fails is charged with it.
+ */
+import type { LanguageModelV3StreamPart, LanguageModelV3Usage } from '@ai-sdk/provider';
+import { estimateTokens, isJsonObject, type ModelUsage } from '@boxcar/kernel';
+import { z } from 'zod';
+
+const bytesOf = (text: string): number => Buffer.byteLength(text);
+
+/** Sees the parts of a stream as they pass. */
+export class UsageMeter {
+  #reported: LanguageModelV3Usage | undefined;
+  #bytes = 0;
+
+  /** What the provider has said, also in a stream that was cut. */
+  get reported(): LanguageModelV3Usage | undefined {
+    return this.#reported;
+  }
+
+  /** Of the answer's words so far, reasoning and calls included; not of what wraps them. */
+  get answerBytes(): number {
+    return this.#bytes;
+  }
+
+  watch(stream: ReadableStream<LanguageModelV3StreamPart>): ReadableStream<LanguageModelV3StreamPart> {
+    return stream.pipeThrough(
+      new TransformStream<LanguageModelV3StreamPart, LanguageModelV3StreamPart>({
+        transform: (part, controller) => {
+          this.#note(part);
+          controller.enqueue(part);
+        },
+      }),
+    );
+  }
+
+  #note(part: LanguageModelV3StreamPart): void {
+    switch (part.type) {
+      case 'text-delta':
+      case 'reasoning-delta':
+      case 'tool-input-delta':
+        this.#bytes += bytesOf(part.delta);
+        break;
+      case 'tool-input-start':
+        this.#bytes += bytesOf(part.toolName);
+        break;
+      case 'finish':
+        this.#reported = part.usage;
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+/** Figures as providers write them, wherever they put them. */
+const figures = z.object({
+  input_tokens: z.number().nonnegative().optional(),
+  prompt_tokens: z.number().nonnegative().optional(),
+  output_tokens: z.number().nonnegative().optional(),
+  completion_tokens: z.number().nonnegative().optional(),
+  promptTokenCount: z.number().nonnegative().optional(),
+  candidatesTokenCount: z.number().nonnegative().optional(),
+  thoughtsTokenCount: z.number().nonnegative().optional(),
+});
+
+/** Gemini counts thoughts apart from the answer, the others with it. */
+const outputOf = (told: z.infer<typeof figures>): number =>
+  told.output_tokens ??
+  told.completion_tokens ??
+  (told.candidatesTokenCount ?? 0) + (told.thoughtsTokenCount ?? 0);
+
+/** The figures beside an error, in a parsed body or event. */
+export function findReportedUsage(value: unknown): ModelUsage | undefined {
+  if (!isJsonObject(value)) return undefined;
+  const places = [
+    value.usage,
+    value.usageMetadata,
+    isJsonObject(value.response) ? value.response.usage : undefined,
+  ];
+  for (const place of places) {
+    const { success, data } = figures.safeParse(place);
+    const inputTokens = success
+      ? (data.input_tokens ?? data.prompt_tokens ?? data.promptTokenCount)
+      : undefined;
+    if (success && inputTokens !== undefined) return { inputTokens, outputTokens: outputOf(data) };
+  }
+  return undefined;
+}
+
+/** Usage in the port's form; what was not reported is estimated. */
+export function toUsage(
+  { inputTokens: input, outputTokens: output }: LanguageModelV3Usage,
+  seen: { readonly sentBytes: number; readonly answerBytes: number; readonly isCut?: boolean },
+): ModelUsage {
+  const hasInput = (input.total ?? 0) > 0;
+  const estimated = estimateTokens(seen.answerBytes);
+  // Figures of an answer that was cut may be those of its beginning.
+  const outputTokens =
+    seen.isCut === true ? Math.max(output.total ?? 0, estimated) : (output.total ?? estimated);
+  const isEstimated = !hasInput || outputTokens !== output.total;
+  return {
+    inputTokens: hasInput ? (input.total ?? 0) : estimateTokens(seen.sentBytes),
+    outputTokens,
+    ...(hasInput && input.cacheRead !== undefined ? { cachedInputTokens: input.cacheRead } : {}),
+    ...(hasInput && input.cacheWrite !== undefined ? { cacheWriteTokens: input.cacheWrite } : {}),
+    ...(hasInput && output.reasoning !== undefined ? { reasoningTokens: output.reasoning } : {}),
+    ...(isEstimated ? { isEstimated: true } : {}),
+  };
+}
+
+const NOTHING_REPORTED: LanguageModelV3Usage = {
+  inputTokens: { total: undefined, noCache: undefined, cacheRead: undefined, cacheWrite: undefined },
+  outputTokens: { total: undefined, text: undefined, reasoning: undefined },
+};
+
+/** The request had gone out when the connection fell: the provider may have worked on it. */
+const SENT = new Set([
+  'ECONNRESET',
+  'EPIPE',
+  'UND_ERR_SOCKET',
+  'UND_ERR_HEADERS_TIMEOUT',
+  'UND_ERR_BODY_TIMEOUT',
+]);
+
+/**
+ * What a failed call has used. Undefined: nothing, since it was not sent, or was refused.
+ *
+ * @param failed.reported - Figures beside the error.
+ * @param failed.hasError - The provider said why.
+ * @param failed.receivedBytes - All that came, whatever it was.
+ */
+export function usageOfFailure(
+  meter: UsageMeter,
+  failed: {
+    readonly reported: ModelUsage | undefined;
+    readonly status: number | undefined;
+    readonly network: string | undefined;
+    readonly hasError: boolean;
+    readonly isPage: boolean;
+    readonly sentBytes: number;
+    readonly receivedBytes: number;
+    readonly isStreaming: boolean;
+  },
+): ModelUsage | undefined {
+  const { reported, status, network, hasError, isPage, sentBytes, receivedBytes, isStreaming } = failed;
+  if (reported !== undefined) return reported;
+  const isAnswered = status !== undefined && status >= 200 && status < 300 && !isPage;
+  const isLost = status === undefined && network !== undefined && SENT.has(network);
+  // An error in place of the first word is a refusal, whatever the status says.
+  const isRefused = hasError && meter.answerBytes === 0 && meter.reported === undefined;
+  if (!(isAnswered || isLost) || isRefused) return undefined;
+  const answerBytes = isStreaming ? meter.answerBytes : receivedBytes;
+  return toUsage(meter.reported ?? NOTHING_REPORTED, { sentBytes, answerBytes, isCut: true });
+}

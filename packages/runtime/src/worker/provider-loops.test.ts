@@ -1,0 +1,109 @@
+/** Agents with tools on every provider, over HTTP: servers that refuse what the real ones refuse. */
+import type { TurnId } from '@boxcar/kernel';
+import {
+  anthropicWire,
+  type Behave,
+  chatWire,
+  deepseekWire,
+  geminiWire,
+  mistralWire,
+  openaiChatWire,
+  responsesWire,
+  type Wire,
+} from '@boxcar/llm/testing';
+import { describe, expect, test } from 'vitest';
+import { TurnPrompts } from '../explain/turn-prompts.js';
+import { checkPrompts } from '../testing/check-prompts.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { LOOP, loop, providerStage, THINKING_MODELS, THOUGHTS } from '../testing/provider-stage.js';
+
+const WIRES: readonly Wire[] = [
+  responsesWire,
+  openaiChatWire,
+  anthropicWire,
+  geminiWire,
+  mistralWire,
+  deepseekWire,
+  chatWire,
+];
+const wires = WIRES.map((wire) => [wire.provider, wire] as const);
+/** OpenAI's chat completions show no reasoning. */
+const thinking = wires.filter(([provider]) => provider !== 'openai-chat');
+
+const explain = async (pool: Parameters<typeof TurnPrompts.load>[0], turnId: TurnId, step: number) =>
+  (await TurnPrompts.load(pool, turnId, { project: 'default', allSteps: true })).explain({ step });
+
+describe.each(wires)('%s', (provider, wire) => {
+  test.each([true, false])(
+    'takes a loop over tools (streamed: %s), and gets what it attached',
+    async (stream) => {
+      await using stage = await providerStage(wire);
+      const { h, server } = stage;
+      await stage.profile('looker', THINKING_MODELS[provider], { model_settings: { stream } });
+      const turnId = await stage.play('looker');
+      expect(await h.runtime.getTurn(turnId)).toMatchObject({ status: 'success', result: 'I have looked.' });
+      expect(server.refusals).toEqual([]);
+      expect(server.requests).toHaveLength(3);
+      const ids = LOOP.flatMap(({ calls = [] }) => calls.map(({ id }) => id));
+      for (const id of ids) expect(stage.sent(2)).toContain(id);
+      await checkInvariants(h.database.pool);
+      await checkPrompts(h.database.pool);
+    },
+  );
+
+  test('a step that is tried again by a worker that has only the rows sends the same bytes', async () => {
+    let isDown = false;
+    const behave: Behave = (request, index) => {
+      isDown = !isDown && index > 0;
+      return isDown ? { status: 503, error: { message: 'Overloaded' } } : loop(request, index);
+    };
+    await using stage = await providerStage(wire, { behave });
+    const { h, server } = stage;
+    await stage.profile('looker', THINKING_MODELS[provider], {
+      limits: { model_retries: 5, retry_base_seconds: 0.01, retry_max_seconds: 0.02 },
+    });
+    const turnId = await stage.play('looker');
+    expect(await h.runtime.getTurn(turnId)).toMatchObject({ status: 'success' });
+    expect(server.refusals).toEqual([]);
+    expect(server.requests).toHaveLength(5);
+    expect(stage.sent(2)).toBe(stage.sent(1));
+    expect(stage.sent(4)).toBe(stage.sent(3));
+  });
+});
+
+test.each(thinking)(
+  '%s: what it attached is shown by no reader; explain says what it is',
+  async (provider, wire) => {
+    await using stage = await providerStage(wire);
+    const { h } = stage;
+    await stage.profile('looker', THINKING_MODELS[provider]);
+    const turnId = await stage.play('looker');
+    const explained = await explain(h.database.pool, turnId, 3);
+    const attached = explained.messages.flatMap(({ provider_data: data }) => data ?? []);
+    expect(attached).toHaveLength(2);
+    for (const { model, kinds, size_bytes: bytes, hash } of attached) {
+      expect(model).toBe(THINKING_MODELS[provider]);
+      expect(kinds).toContain('call_id');
+      expect(bytes).toBeGreaterThan(50);
+      expect(hash).toMatch(/^[0-9a-f]{64}$/);
+    }
+    expect(attached[0]?.hash).not.toBe(attached[1]?.hash);
+    // Its tokens count: as many bytes as it has, less than what else the message says.
+    const [first] = explained.messages.filter(({ provider_data: data }) => data !== undefined);
+    expect(first?.tokens).toBeGreaterThan((attached[0]?.size_bytes ?? 0) / 4);
+    const [agent] = await h.rows<{ id: string }>('select agent_id as id from boxcar.turns');
+    const tape = await h.runtime.tape({ agent: agent?.id ?? '' });
+    const lines: string[] = [];
+    for await (const line of tape.export()) lines.push(line);
+    const shown = JSON.stringify([
+      explained,
+      await tape.messages(),
+      await tape.search('attached'),
+      await tape.search('sealed'),
+      lines,
+    ]);
+    expect(shown).toContain('I look twice.');
+    for (const thought of THOUGHTS) expect(shown).not.toContain(thought);
+    expect(shown).not.toContain('sealed-');
+  },
+);
