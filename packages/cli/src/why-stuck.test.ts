@@ -16,6 +16,7 @@ beforeAll(async () => {
     name: 'far',
     instructions: 'x',
     model: 'scripted',
+    model_settings: { max_output_tokens: 4_096 },
     script: [{ say: 'x' }],
     worker_target: 'gpu',
   });
@@ -78,6 +79,7 @@ it('a turn that its budget pauses is shown with the command that raises it, whic
     name: 'poor',
     instructions: words,
     model: 'scripted',
+    model_settings: { max_output_tokens: 4_096 },
     limits: { on_budget: 'pause' },
     script: [{ say: 'x' }],
   });
