@@ -66,7 +66,7 @@ async function hold(text: string, values: unknown[] = []) {
           const waiting = await h.rows(
             `with recursive w as (
                select $1::int as pid
-               union select a.pid from w join pg_stat_activity a on w.pid = any (pg_blocking_pids(a.pid)))
+               union select a.pid from w join pg_stat_activity a on a.datname = current_database() and w.pid = any (pg_blocking_pids(a.pid)))
              select from w where pid <> $1`,
             [pid],
           );
