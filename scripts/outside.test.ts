@@ -76,14 +76,25 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
     await run('npx', ['boxcar', 'migrate'], options);
     await run('npx', ['boxcar', 'profiles', 'apply', '-f', 'profiles.yaml'], options);
     const bin = join(folder, 'node_modules/@boxcar/cli/bin/boxcar.mjs');
-    const workers = [1, 2].map(() =>
-      spawn(process.execPath, [bin, 'worker', '--plugin', './plugin.js'], { ...options, stdio: 'ignore' }),
-    );
+    let printed = '';
+    const workers = [1, 2].map(() => {
+      const worker = spawn(process.execPath, [bin, 'worker', '--plugin', './plugin.js'], {
+        ...options,
+        stdio: ['ignore', 'ignore', 'pipe'],
+      });
+      worker.stderr.on('data', (text) => {
+        printed += String(text);
+      });
+      return worker;
+    });
+    // A door has a row too, without targets.
+    const registered = "select from boxcar.workers where targets <> '{}'";
     try {
       await waitFor(
-        async () =>
-          (await database.pool.query<{ n: number }>('select count(*)::int as n from boxcar.workers')).rows[0]
-            ?.n === 2,
+        async () => {
+          if (workers.some(({ exitCode }) => exitCode !== null)) throw new Error(`a worker ended: ${printed}`);
+          return (await database.pool.query(registered)).rowCount === 2;
+        },
         { deadlineMs: 60_000, message: 'two workers registered' },
       );
       const { stdout } = await run(process.execPath, ['program.js'], options);

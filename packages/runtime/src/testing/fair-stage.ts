@@ -12,6 +12,8 @@ import { deafDoorbell } from './deaf-doorbell.js';
 import { type Harness, harness } from './harness.js';
 import { testBackend } from './queue-backend.js';
 
+const START = Date.now();
+
 /** `no queue`: rings are ignored, so the worker takes turns from the rows. */
 export type FairKind = 'in process' | 'no queue' | QueueBackend;
 
@@ -37,8 +39,11 @@ export interface FairStage extends AsyncDisposable {
   end(count: number, turnId?: TurnId): Promise<void>;
 }
 
-/** @param now - Clock of the doorbell, in milliseconds. */
-export async function openFairStage(kind: FairKind, now: () => number = Date.now): Promise<FairStage> {
+/**
+ * @param now - Clock of the doorbell, in milliseconds. By default it stands still: rings that are some seconds old pass newer ones, so
+ *   on a busy machine the order would depend on how long a test takes.
+ */
+export async function openFairStage(kind: FairKind, now: () => number = () => START): Promise<FairStage> {
   const backend = kind === 'redis' || kind === 'postgres' ? await testBackend(kind) : undefined;
   const queue = (): Doorbell => {
     if (backend !== undefined) return new BullMqDoorbell(openQueues(backend.connection), silentLog, now);
