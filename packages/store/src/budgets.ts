@@ -4,7 +4,8 @@
  * A1  Accounts are read and written only while the row of their run is locked, so they need no locks of their own.
  * A2  `reserved` is what unsettled turns have been allotted, `spent` what settled ones have used; both count in every
  *     account on the way up.
- * A3  A turn settles after its end, when somebody needs what it left: ends take no lock of the run.
+ * A3  A turn settles after its end, before the next grant in its run: ends take no lock of the run. A turn may have used more than it
+ *     was allotted, so no grant is decided before.
  */
 import {
   type Account,
@@ -29,7 +30,7 @@ import type { Purse } from './claims.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
 import { findSuspended } from './first-tries.js';
-import { type LockLimit, transactWithin } from './lock-limit.js';
+import { type LockLimit, skipping, transactWithin } from './lock-limit.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for no key update');
 
@@ -82,11 +83,11 @@ export async function loadAccounts(db: Queryable, budgetId: string): Promise<rea
 }
 
 // A turn that was ended from outside while its model worked keeps all that it was allotted: what the call cost is not known.
-const SETTLE = statement(`
+const settleText = (leavesLocked: boolean): string => `
   with recursive lk as (
     select t.id, t.status in ('failed', 'timeout', 'canceled') and exists (
         select from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count + 1 and s.committed_at is null and s.usage is null and s.error is null) as is_lost
-    from boxcar.turns t where t.run_id = $1 and not t.is_settled and t.ended_at is not null order by t.id for no key update of t
+    from boxcar.turns t where t.run_id = $1 and not t.is_settled and t.ended_at is not null order by t.id for no key update of t${skipping(leavesLocked)}
   ),
   done as (
     update boxcar.turns t set is_settled = true,
@@ -113,11 +114,21 @@ const SETTLE = statement(`
   update boxcar.budgets b set tokens_reserved = b.tokens_reserved - x.tokens_back, tokens_spent = b.tokens_spent + x.tokens,
     cost_reserved = b.cost_reserved - x.cost_back, cost_spent = b.cost_spent + x.cost,
     steps_reserved = b.steps_reserved - x.steps_back, steps_spent = b.steps_spent + x.steps
-  from totals x where b.id = x.id`);
+  from totals x where b.id = x.id`;
+const SETTLE = statement(settleText(false));
+const SETTLE_UNLOCKED = statement(settleText(true));
 
-/** A3: gives back what the ended turns of a run have left. A1. */
-export async function settleEnded(tx: Tx, runId: RunId): Promise<void> {
-  await run(tx, SETTLE, [runId]);
+/**
+ * A3: books what the ended turns of a run have used, and gives back what they have left. A1.
+ *
+ * @param options.leavesLocked - Turns whose rows are locked are left to the next time.
+ */
+export async function settleEnded(
+  tx: Tx,
+  runId: RunId,
+  { leavesLocked = false }: { readonly leavesLocked?: boolean } = {},
+): Promise<void> {
+  await run(tx, leavesLocked ? SETTLE_UNLOCKED : SETTLE, [runId]);
 }
 
 const RESERVE = statement(`
@@ -221,6 +232,7 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
     };
     const spent = { tokens: row.spent_tokens, costMicros: row.spent_cost, steps: row.step_count };
     const shortfall = findShortfall(allotment, spent, request.need);
+    await settleEnded(tx, request.runId, { leavesLocked: true });
     let accounts = await loadAccounts(tx, row.budget_id);
     const purse = {
       budgetId: row.budget_id,
