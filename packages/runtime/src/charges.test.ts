@@ -58,3 +58,59 @@ test('a turn that has used more than the limit leaves nothing to the next one', 
   });
   await checkInvariants(h.database.pool, { isSettled: false });
 });
+
+test('a call whose model is free goes on below a limit of cost that was passed', async () => {
+  await using h = await place(({ model }) =>
+    Promise.resolve(reply({ inputTokens: model === 'mine:paid' ? 9_000_000 : 7, outputTokens: 10 })),
+  );
+  const boss = await launch(h, 'boss', { budget: { cost_usd: 5, tokens: 20_000_000 } });
+  expect(await end(h, await launch(h, 'paid', {}, boss))).toMatchObject({ status: 'success' });
+  expect(await end(h, await launch(h, 'free', {}, boss))).toMatchObject({ status: 'success' });
+  await checkInvariants(h.database.pool, { isSettled: false });
+});
+
+const DEAR: PriceTable = {
+  'mine:paid': { input: 1_000_000, output: 1_000_000, cache_write: 100_000_000, reasoning: 3_000_000 },
+};
+const costs = (h: Harness) =>
+  h.rows<{ allotted: number; spent: number }>(
+    'select allotted_cost::int as allotted, spent_cost::int as spent from boxcar.turns',
+  );
+
+test('a call reserves what it costs when its prompt is written to the cache and its answer is reasoning', async () => {
+  await using h = await place(
+    () =>
+      Promise.resolve(
+        reply({ inputTokens: 20, cacheWriteTokens: 20, outputTokens: 500, reasoningTokens: 500 }),
+      ),
+    DEAR,
+  );
+  expect(await end(h, await launch(h, 'paid', { budget: { cost_usd: 5 } }))).toMatchObject({
+    status: 'success',
+  });
+  const [turn] = await costs(h);
+  expect(turn?.spent).toBe(3_500);
+  expect(turn?.allotted).toBeGreaterThanOrEqual(3_500);
+});
+
+test('a call that took too long is charged at the rates at which it was reserved', async () => {
+  await using h = await place(() => new Promise(() => undefined), DEAR);
+  await h.runtime.applyProfile({
+    name: 'paid',
+    instructions: 'You ask.',
+    model: 'mine:paid',
+    model_settings: { max_output_tokens: 500 },
+    limits: { model_timeout_seconds: 0.05, model_retries: 0 },
+  });
+  expect(await end(h, await launch(h, 'paid', { budget: { cost_usd: 5 } }))).toMatchObject({
+    status: 'timeout',
+  });
+  const [turn] = await costs(h);
+  const [step] = await h.rows<{ input: number; cost: number }>(
+    "select (usage->>'input_tokens')::int as input, (usage->>'cost_micros')::int as cost from boxcar.steps",
+  );
+  expect(step?.cost).toBe(100 * (step?.input ?? 0) + 3 * 500);
+  expect(turn?.spent).toBe(step?.cost);
+  expect(turn?.allotted).toBeGreaterThanOrEqual(turn?.spent ?? Number.NaN);
+  await checkInvariants(h.database.pool);
+});
