@@ -1,6 +1,8 @@
 /** What accounts hold after calls that used more, or less, than was reserved for them. */
-import type { JsonObject, ModelReply, ModelRequest, PriceTable, TurnId } from '@boxcar/kernel';
+import type { JsonObject, ModelReply, ModelRequest, PriceTable, RunId, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
+import { findProjectByRef, loadBudgets, setPrice, settleEnded, transaction } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
@@ -112,5 +114,64 @@ test('a call that took too long is charged at the rates at which it was reserved
   expect(step?.cost).toBe(100 * (step?.input ?? 0) + 3 * 500);
   expect(turn?.spent).toBe(step?.cost);
   expect(turn?.allotted).toBeGreaterThanOrEqual(turn?.spent ?? Number.NaN);
+  await checkInvariants(h.database.pool);
+});
+
+/** The account of a turn's run, as it is shown, and as it is once the turn is settled. */
+async function accountsOf(h: Harness, turnId: TurnId) {
+  const { pool } = h.database;
+  const [turn] = await h.rows<{ run_id: RunId }>('select run_id from boxcar.turns where id = $1', [turnId]);
+  if (turn === undefined) throw new Error('no turn');
+  const load = async () => (await loadBudgets(pool, turn.run_id))[0];
+  const shown = await load();
+  await transaction(pool, (tx) => settleEnded(tx, turn.run_id));
+  return { shown, settled: await load() };
+}
+
+test('a turn that ends before its model is asked costs nothing: without a price', async () => {
+  await using h = await place(() => Promise.reject(new Error('it was asked')), {});
+  const { id } = await findProjectByRef(h.database.pool, 'default');
+  const model = 'mine:later';
+  await setPrice(h.database.pool, id, { model, price: { input: 1_000_000, output: 1_000_000 } });
+  const profile = { name: 'later', instructions: 'You ask.', model, worker_target: 'later' };
+  await h.runtime.applyProfile(profile);
+  const turnId = await launch(h, 'later', { budget: { cost_usd: 5, tokens: 1_000_000 } });
+  await setPrice(h.database.pool, id, { model, price: null });
+  await h.worker({ targets: ['later'] });
+  expect(await end(h, turnId)).toMatchObject({ status: 'failed', error: { code: 'price_unknown' } });
+  const { settled } = await accountsOf(h, turnId);
+  expect(settled).toMatchObject({ tokens: 0, cost_micros: 0 });
+  await checkInvariants(h.database.pool);
+});
+
+test('a turn that ends before its model is asked costs nothing: with a prompt that is too long', async () => {
+  await using h = await place(() => Promise.reject(new Error('it was asked')));
+  await h.runtime.applyProfile({
+    name: 'paid',
+    instructions: 'You ask. '.repeat(4_000),
+    model: 'mine:paid',
+    limits: { context_tokens: 4_000 },
+  });
+  const turnId = await launch(h, 'paid', { budget: { tokens: 1_000_000 } });
+  expect(await end(h, turnId)).toMatchObject({ status: 'failed', error: { code: 'context_overflow' } });
+  const { settled } = await accountsOf(h, turnId);
+  expect(settled).toMatchObject({ tokens: 0 });
+  await checkInvariants(h.database.pool);
+});
+
+test('the account of a turn that was canceled in its call shows what it keeps, before it is settled too', async () => {
+  let calls = 0;
+  await using h = await place(() => {
+    calls++;
+    return new Promise(() => undefined);
+  });
+  const turnId = await launch(h, 'paid', { budget: { tokens: 1_000_000, cost_usd: 5 } });
+  await waitFor(() => calls === 1, { message: 'the model is asked' });
+  await h.runtime.submit('cancel', { turn_id: turnId });
+  expect(await end(h, turnId)).toMatchObject({ status: 'canceled' });
+  const { shown, settled } = await accountsOf(h, turnId);
+  expect(settled?.tokens).toBeGreaterThan(500);
+  expect(settled?.cost_micros).toBeGreaterThan(500);
+  expect(shown).toEqual(settled);
   await checkInvariants(h.database.pool);
 });

@@ -82,11 +82,13 @@ export async function loadAccounts(db: Queryable, budgetId: string): Promise<rea
   }));
 }
 
-// A turn that was ended from outside while its model worked keeps all that it was allotted: what the call cost is not known.
+/** Of an ended turn `t`: its model worked when it was ended from outside. It keeps all that it was allotted: what the call cost is not known. */
+const IS_LOST = `(t.status in ('failed', 'timeout', 'canceled') and exists (
+        select from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count + 1 and s.committed_at is null and s.usage is null and s.error is null))`;
+
 const settleText = (leavesLocked: boolean): string => `
   with recursive lk as (
-    select t.id, t.status in ('failed', 'timeout', 'canceled') and exists (
-        select from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count + 1 and s.committed_at is null and s.usage is null and s.error is null) as is_lost
+    select t.id, ${IS_LOST} as is_lost
     from boxcar.turns t where t.run_id = $1 and not t.is_settled and t.ended_at is not null order by t.id for no key update of t${skipping(leavesLocked)}
   ),
   done as (
@@ -322,6 +324,22 @@ export async function chargeLost(
   return row && { tokens: row.spent_tokens, costMicros: row.spent_cost };
 }
 
+const DROP_UNASKED = statement(`
+  delete from boxcar.steps s using boxcar.turns t
+  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and s.turn_id = t.id and s.step = $4 and s.attempt = $5
+    and s.committed_at is null and s.usage is null and s.error is null`);
+
+/** Takes back an open attempt in which no model was asked, before its turn ends: it must not look like one whose answer was lost. */
+export async function dropUnasked(
+  pool: pg.Pool,
+  of: Pick<TopUpRequest, 'turnId' | 'epoch' | 'holderId'> & {
+    readonly step: number;
+    readonly attempt: number;
+  },
+): Promise<void> {
+  await runRetrying(pool, DROP_UNASKED, [of.turnId, of.epoch, of.holderId, of.step, of.attempt]);
+}
+
 const FIND_ACCOUNT = statement(
   'select b.id, b.run_id, b.limits from boxcar.turns t join boxcar.budgets b on b.id = t.budget_id where t.id = $1',
 );
@@ -413,12 +431,16 @@ export function wakeForLeftovers(
   });
 }
 
+/** What a turn has used, also before it is settled. */
+const used = (spent: string, allotted: string): string =>
+  `case when not t.is_settled and ${IS_LOST} then greatest(t.${spent}, t.${allotted}) else t.${spent} end`;
+
 const REPORT = statement(`
   with recursive own as (
     select t.budget_id, count(*)::int as turns, count(*) filter (where t.ended_at is null)::int as open_turns, sum(t.step_count)::int as steps,
       sum(case when t.ended_at is null then greatest(t.allotted_steps - t.step_count, 0) end)::int as steps_held,
-      sum(t.spent_tokens)::float8 as tokens, sum(case when t.ended_at is null then greatest(t.allotted_tokens - t.spent_tokens, 0) end)::float8 as tokens_held,
-      sum(t.spent_cost)::float8 as cost, sum(case when t.ended_at is null then greatest(t.allotted_cost - t.spent_cost, 0) end)::float8 as cost_held,
+      sum(${used('spent_tokens', 'allotted_tokens')})::float8 as tokens, sum(case when t.ended_at is null then greatest(t.allotted_tokens - t.spent_tokens, 0) end)::float8 as tokens_held,
+      sum(${used('spent_cost', 'allotted_cost')})::float8 as cost, sum(case when t.ended_at is null then greatest(t.allotted_cost - t.spent_cost, 0) end)::float8 as cost_held,
       count(w.turn_id)::int as paused
     from boxcar.turns t left join boxcar.waits w on w.turn_id = t.id and w.kind = 'budget' where t.run_id = $1 and t.budget_id is not null group by t.budget_id
   ),

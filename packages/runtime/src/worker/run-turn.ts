@@ -24,7 +24,7 @@ import {
   toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
-import { findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
+import { dropUnasked, findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
 import { deliverableContent } from '../deliverable.js';
 import { askModel } from './ask-model.js';
 import { fromCause } from './causes.js';
@@ -258,8 +258,14 @@ class TurnLoop {
 
   /** Ends the turn before it came to an end of its own, with what it said last. */
   async #endShort(status: 'failed' | 'partial', error: ErrorBody, failed?: FailedStep): Promise<TurnRun> {
-    const lastText = await findLastWords(this.#host.runtime.pool, this.#held.turn.turnId);
-    const deliverable = fallbackDeliverable(error, this.#progress.step, lastText);
+    const { pool } = this.#host.runtime;
+    const { turn, holderId } = this.#held;
+    const { step, attempt } = this.#progress;
+    // Only where somebody counts what is lost.
+    if (failed === undefined && turn.purse !== null)
+      await dropUnasked(pool, { ...turn, holderId, step: step + 1, attempt });
+    const lastText = await findLastWords(pool, turn.turnId);
+    const deliverable = fallbackDeliverable(error, step, lastText);
     const also = failed === undefined ? {} : { step: { ...failed.step, error }, spent: failed.spent };
     return this.#commits.end({ status, deliverable, error }, also);
   }
