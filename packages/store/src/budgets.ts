@@ -242,8 +242,8 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
       spentTokens: row.spent_tokens,
       spentCostMicros: row.spent_cost,
     };
-    // An earlier try, whose answer was lost, has made the grant. Time that has run out since is refused below.
-    if (attempt > 1 && shortfall === undefined && !accounts.some(({ isOver }) => isOver))
+    // An earlier try, whose answer was lost, has made the grant; or only the time was asked for. Time that has run out is refused below.
+    if (shortfall === undefined && !accounts.some(({ isOver }) => isOver))
       return { outcome: 'granted', purse };
     const missing = shortfall ?? NOTHING;
     let grant = decideGrant(accounts, { need: missing, want: wantOf(accounts, missing, request.need) });
