@@ -209,7 +209,13 @@ describe('a compacted prompt', () => {
     const RULE = 'Use metric units in ALL answers.';
 
     /** A turn that overflows, and is told this; what a further turn on the tape is shown. */
-    function overflow(tape: TestTape, cards: CardMaker, turn: number, instruction: string, write: () => void) {
+    function overflow(
+      tape: TestTape,
+      cards: CardMaker,
+      turn: number,
+      instruction: string,
+      write: () => void,
+    ) {
       tape.begin(turn, [argument(cards.instruction(instruction))]);
       write();
       const { plan, drafts } = compact(tape.rows(), 900);
@@ -245,7 +251,8 @@ describe('a compacted prompt', () => {
       };
       tape.begin(1, [argument(cards.instruction(RULE))]);
       tape.add(cards.thought('Noted.'), { turnId: testId('turn', 1), step: 1 });
-      for (const turn of [2, 3, 4]) overflow(tape, cards, turn, `Count the lines of file ${turn}.`, fill(turn));
+      for (const turn of [2, 3, 4])
+        overflow(tape, cards, turn, `Count the lines of file ${turn}.`, fill(turn));
       tape.begin(5, [argument(cards.instruction('And now?'))]);
       expect(textOf(tape).match(/^- (the|an earlier) task was: .*/gm)).toEqual([
         `- an earlier task was: "${RULE}"`,

@@ -11,7 +11,7 @@
  *     after the anchor, all of it is shown. An anchor written while calls are open therefore follows the step it cut:
  *     first that step, then the anchor's state, then this turn's context.
  * V4  Only this agent's steps and its clone source's keep the form of calls and results; earlier turns and clones only
- *     for tools of the profile. Other calls and results are quoted user text that names the author.
+ *     for tools that this turn is offered. Other calls and results are quoted user text that names the author.
  * V5  A call without result is answered by a fixed text; a result whose call is not shown before it is left out. No
  *     body is dropped for its status. What other turns add once this turn has begun is quoted where it stands.
  * V6  Every prompt satisfies the strictest provider (see `checkMessages`). Fillers are fixed texts: `[context]` before
@@ -26,7 +26,7 @@
  *     that gave the answer, and with all calls of it, since signatures belong to all of it. Else it is left out, and the manifest says why.
  */
 import { estimateTokens } from './card.js';
-import { placeCompaction } from './compaction.js';
+import { EXPAND_TOOL, isCompacted, placeCompaction } from './compaction.js';
 import { contextContract } from './context-contract.js';
 import { KernelError } from './errors.js';
 import { type AgentId, type BoxId, type TurnId, tryParseId } from './ids.js';
@@ -112,7 +112,8 @@ export function buildView(given: ViewRows): View {
     rows,
     prompt: startPrompt(turn.agentId, rows.profile.model),
     steps: findSteps(entries, { ...turn, startPosition }),
-    profileTools: toolsOf(rows.profile),
+    // `expand` is offered while the last anchor is a compaction.
+    profileTools: new Set([...toolsOf(rows.profile), ...(isCompacted(rows) ? [EXPAND_TOOL] : [])]),
     begunTurns: new Set(),
     hasBegun: false,
     firstMessage: undefined,

@@ -120,7 +120,9 @@ describe('a provider that says that the prompt is too long', () => {
     const state = anchor?.content?.data;
     expect(anchor).toMatchObject({ kind: 'anchor', name: 'auto_handoff/context_overflow' });
     // Nothing is left out whole: it says the task alone, for the turns after this one.
-    expect(summary?.content?.text).toMatch(/reads what was asked in full\]\n- the task was: "Read all files\."$/);
+    expect(summary?.content?.text).toMatch(
+      /reads what was asked in full\]\n- the task was: "Read all files\."$/,
+    );
     expect(state).toMatchObject({
       reason: 'context_length_exceeded',
       error: expect.stringContaining('exceeds the context window'),
@@ -438,6 +440,7 @@ test('the next turn of the agent reads on from there, and may expand what the on
       const id = /expand\((\{.*?\})\) reads it\]/.exec(text)?.[1] ?? '{}';
       return { toolCalls: [call('expand', JSON.parse(id) as JsonValue)] };
     }
+    if (instruction === 'last') return { text: 'all done' };
     if (turn.step > 5) return { text: 'first done' };
     return { toolCalls: [call('read', { file: 'omega', length: turn.step * 4_000 }, `c${turn.step}`)] };
   };
@@ -468,6 +471,20 @@ test('the next turn of the agent reads on from there, and may expand what the on
   // What the turn before was asked is still said.
   expect(sent?.messages[2]?.content).toContain('\n- the task was: "Read all files."');
   expect(sent?.messages.at(-1)?.content).toBe('next');
+  // It is offered to further turns, so they see its calls as calls.
+  const last = (await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: first.agent_id,
+    instruction: 'last',
+  })) as { turn_id: TurnId };
+  await h.runtime.waitForTurn(last.turn_id, { timeoutMs: 60_000 });
+  const [shown] = model.of(last.turn_id);
+  expect(shown?.tools.map(({ name }) => name)).toContain('expand');
+  expect(
+    shown?.messages.find((message) => message.role === 'tool' && message.name === 'expand'),
+  ).toMatchObject({
+    content: expect.stringContaining('"type":"tool.result"'),
+  });
 });
 
 test('why names the rule of a reference, and that its words were left out', async () => {
