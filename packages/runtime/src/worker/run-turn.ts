@@ -9,6 +9,7 @@ import {
   type ErrorBody,
   estimatePrompt,
   foldManifest,
+  isCompacted,
   type JsonValue,
   KernelError,
   ModelError,
@@ -17,7 +18,6 @@ import {
   type NewCard,
   priceUnknown,
   providerOf,
-  readCompaction,
   resultFieldsOf,
   stepNotice,
   toldLimitOf,
@@ -33,7 +33,6 @@ import {
   type ClosedStep,
   type HeldTurn,
   MAX_ATTEMPTS,
-  type StepRows,
   type TurnHost,
   type TurnRun,
 } from './held-turn.js';
@@ -455,9 +454,3 @@ const successOf = (value: JsonValue, { isSanitized = false } = {}): Ending => ({
   error: null,
   ...(isSanitized ? { metadata: { sanitized: true } } : {}),
 });
-
-/** Whether the view begins with an anchor that has left something out. */
-function isCompacted({ entries, lastAnchorPosition }: StepRows): boolean {
-  const anchor = entries.find(({ position }) => position === lastAnchorPosition)?.card;
-  return anchor != null && readCompaction(anchor) !== undefined;
-}
