@@ -10,6 +10,7 @@ import {
   type ErrorBody,
   estimatePrompt,
   foldManifest,
+  isCompacted,
   type JsonValue,
   KernelError,
   ModelError,
@@ -18,7 +19,6 @@ import {
   type NewCard,
   priceUnknown,
   providerOf,
-  readCompaction,
   resultFieldsOf,
   stepNotice,
   toldLimitOf,
@@ -34,7 +34,6 @@ import {
   type ClosedStep,
   type HeldTurn,
   MAX_ATTEMPTS,
-  type StepRows,
   type TurnHost,
   type TurnRun,
 } from './held-turn.js';
@@ -467,9 +466,3 @@ const successOf = (value: JsonValue, { isSanitized = false } = {}): Ending => ({
   error: null,
   ...(isSanitized ? { metadata: { sanitized: true } } : {}),
 });
-
-/** Whether the view begins with an anchor that has left something out. */
-function isCompacted({ entries, lastAnchorPosition }: StepRows): boolean {
-  const anchor = entries.find(({ position }) => position === lastAnchorPosition)?.card;
-  return anchor != null && readCompaction(anchor) !== undefined;
-}
