@@ -181,6 +181,7 @@ export {
 export {
   BUILT_IN_PRICES,
   costOf,
+  dearestOf,
   findPrice,
   isFree,
   LISTED_PRICES,

@@ -6,6 +6,7 @@ import {
   answerTokensOf,
   budgetExceeded,
   buildView,
+  dearestOf,
   type ErrorBody,
   estimatePrompt,
   foldManifest,
@@ -23,7 +24,7 @@ import {
   toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
-import { findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
+import { dropUnasked, findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
 import { deliverableContent } from '../deliverable.js';
 import { askModel } from './ask-model.js';
 import { fromCause } from './causes.js';
@@ -86,6 +87,13 @@ async function endExhausted(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
     { status: 'failed', deliverable: fallbackDeliverable(error, stepCount, null), error },
     { hasOpenCalls: held.turn.pendingCalls > 0 },
   );
+}
+
+/** What a failed call has used. */
+interface FailedUsage {
+  readonly usage: ModelUsage;
+  /** Nobody knows: it is what was reserved. */
+  readonly isLost: boolean;
 }
 
 class TurnLoop {
@@ -201,7 +209,7 @@ class TurnLoop {
       const body = describeModelFailure(error);
       const used = this.#usageOfFailure(sent, error);
       const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, error: body, ...used });
-      return this.#afterFailure(sent, closed, { error, body, usage: used?.usage });
+      return this.#afterFailure(sent, closed, { error, body, used });
     }
     const { usage, finishReason, warnings = [] } = reply;
     const modelMs = performance.now() - startedAt;
@@ -249,8 +257,14 @@ class TurnLoop {
 
   /** Ends the turn before it came to an end of its own, with what it said last. */
   async #endShort(status: 'failed' | 'partial', error: ErrorBody, failed?: FailedStep): Promise<TurnRun> {
-    const lastText = await findLastWords(this.#host.runtime.pool, this.#held.turn.turnId);
-    const deliverable = fallbackDeliverable(error, this.#progress.step, lastText);
+    const { pool } = this.#host.runtime;
+    const { turn, holderId } = this.#held;
+    const { step, attempt } = this.#progress;
+    // Only where somebody counts what is lost.
+    if (failed === undefined && turn.purse !== null)
+      await dropUnasked(pool, { ...turn, holderId, step: step + 1, attempt });
+    const lastText = await findLastWords(pool, turn.turnId);
+    const deliverable = fallbackDeliverable(error, step, lastText);
     const also = failed === undefined ? {} : { step: { ...failed.step, error }, spent: failed.spent };
     return this.#commits.end({ status, deliverable, error }, also);
   }
@@ -327,6 +341,7 @@ class TurnLoop {
     },
   ): ClosedStep {
     const { usage, isLost = false } = done;
+    const price = isLost && this.#price !== undefined ? dearestOf(this.#price) : this.#price;
     return {
       step,
       attempt: this.#progress.attempt,
@@ -338,7 +353,7 @@ class TurnLoop {
       usage:
         usage === undefined
           ? null
-          : { ...usageRow(usage, this.#price), ...(isLost ? { lost: true } : {}), ...warningsRow(done) },
+          : { ...usageRow(usage, price), ...(isLost ? { lost: true } : {}), ...warningsRow(done) },
       finishReason: done.finishReason ?? 'error',
       modelMs: Math.round(done.modelMs),
       error: done.error ?? null,
@@ -349,10 +364,7 @@ class TurnLoop {
    * What a failed call has used, as its adapter says. A call that took too long may have been answered where nobody heard it: it is
    * charged with all that it may have used. One that was refused cost nothing.
    */
-  #usageOfFailure(
-    { view, tools }: SentPrompt,
-    error: unknown,
-  ): { readonly usage: ModelUsage; readonly isLost: boolean } | undefined {
+  #usageOfFailure({ view, tools }: SentPrompt, error: unknown): FailedUsage | undefined {
     if (!(error instanceof ModelError)) return undefined;
     const usage = parseUsage(error.usage);
     if (usage !== undefined) return { usage, isLost: false };
@@ -366,10 +378,10 @@ class TurnLoop {
   async #afterFailure(
     sent: SentPrompt,
     step: ClosedStep,
-    failed: { readonly error: unknown; readonly body: ErrorBody; readonly usage: ModelUsage | undefined },
+    failed: { readonly error: unknown; readonly body: ErrorBody; readonly used: FailedUsage | undefined },
   ): Promise<TurnRun | 'next'> {
-    const { error, body, usage } = failed;
-    const spent = usage === undefined ? undefined : this.#budget?.spend(usage);
+    const { error, body, used } = failed;
+    const spent = used === undefined ? undefined : this.#budget?.spend(used.usage, used);
     if (saysTooLong(body))
       return this.#afterCheck(await this.#context.recover(sent, { step, spent, error: body }), {
         step,
