@@ -81,6 +81,7 @@ const mistral: Provider = {
   defaultBaseUrl: 'https://api.mistral.ai/v1',
   needsKey: true,
   joinsNeighbours: true,
+  maxTemperature: 1.5,
   // https://github.com/avante-corp/avante.nvim/pull/2695
   closesResults: true,
   callId: /^[a-zA-Z0-9]{9}$/,
