@@ -5,6 +5,7 @@
 import type { LanguageModelV3StreamPart, LanguageModelV3Usage } from '@ai-sdk/provider';
 import { estimateTokens, isJsonObject, type ModelUsage } from '@boxcar/kernel';
 import { z } from 'zod';
+import { readRaw } from './raw-chunk.js';
 
 const bytesOf = (text: string): number => Buffer.byteLength(text);
 
@@ -18,7 +19,7 @@ export class UsageMeter {
     return this.#reported;
   }
 
-  /** Of the answer's words so far, reasoning and calls included; not of what wraps them. */
+  /** Of the answer's words so far, reasoning, calls and a refusal included; not of what wraps them. */
   get answerBytes(): number {
     return this.#bytes;
   }
@@ -43,6 +44,9 @@ export class UsageMeter {
         break;
       case 'tool-input-start':
         this.#bytes += bytesOf(part.toolName);
+        break;
+      case 'raw':
+        this.#bytes += bytesOf(readRaw(part.rawValue).refusal);
         break;
       case 'finish':
         this.#reported = part.usage;
