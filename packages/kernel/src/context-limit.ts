@@ -2,6 +2,7 @@
 import { DEFAULT_CONTEXT_TOKENS, DEFAULT_REMINDER_SHARE } from './context-contract.js';
 import type { SettingFinding } from './ports.js';
 import type { Profile } from './profile.js';
+import { providerOf } from './provider.js';
 import { toolNames } from './queue-tool.js';
 import { TAPE_HANDOFF } from './tape-tools.js';
 
@@ -49,12 +50,9 @@ type SizedProfile = {
   readonly model_settings: Pick<Profile['model_settings'], 'max_output_tokens'>;
 };
 
-/** Providers of the models of another one. */
-const SAME_MODELS: Readonly<Record<string, string>> = { 'openai-chat': 'openai' };
-
 function knownOf(model: string): KnownModel {
-  const [prefix = '', ...rest] = model.split(':');
-  const provider = Object.hasOwn(SAME_MODELS, prefix) ? (SAME_MODELS[prefix] ?? prefix) : prefix;
+  const provider = providerOf(model);
+  const [, ...rest] = model.split(':');
   const name = rest.join(':').toLowerCase();
   const base = name.startsWith('ft:') ? name.slice(3) : name;
   const models = Object.hasOwn(MODELS, provider) ? MODELS[provider] : undefined;
