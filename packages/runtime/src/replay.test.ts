@@ -59,8 +59,11 @@ async function play({ database, rescuer }: Lane, scenario: Scenario): Promise<vo
   await concludeScene(database.pool, scenario);
 }
 
-test('every prompt of the scenarios is taken by every provider', async () => {
-  const prompts: KeptPrompt[] = [...readKeptPrompts()];
+const KEPT = readKeptPrompts();
+const timeout = 120_000 + KEPT.length * 1_000;
+
+test('every prompt of the scenarios is taken by every provider', { timeout }, async () => {
+  const prompts: KeptPrompt[] = [...KEPT];
   await using lane = await Lane.open({
     cast: castOf(SCENARIOS),
     model: (model) => keepingPrompts(model, (prompt) => prompts.push(prompt)),
