@@ -87,7 +87,7 @@ export function answerTokensOf(profile: SizedProfile): number {
   return Math.max(Math.min(asked, own, most), 1);
 }
 
-/** What is said of a `max_output_tokens` that no call is sent; undefined: it is sent as it is written. */
+/** The finding for a `max_output_tokens` that is not sent as it is written; undefined: it is. */
 export function findAnswerFinding(profile: SizedProfile): SettingFinding | undefined {
   const asked = profile.model_settings.max_output_tokens;
   const sent = answerTokensOf(profile);

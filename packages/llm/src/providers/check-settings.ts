@@ -1,6 +1,6 @@
 /**
- * Which settings of a profile a provider is not sent as they are written: the SDK writes a request with them, which goes nowhere, and
- * that request is read. So there is no second list of what each model takes.
+ * Finds the settings of a profile that its provider does not get as they are written. The SDK writes a request with them, which goes
+ * nowhere, and this file reads that request. So there is no second list of what each model takes.
  */
 import type { LanguageModelV3CallOptions, SharedV3Warning } from '@ai-sdk/provider';
 import { isJsonObject, type ModelRequest, type SettingFinding } from '@boxcar/kernel';
