@@ -9,12 +9,12 @@ export const formatCost = (micros: number): string =>
 /** A cost, and the steps that are missing in it: of models that are free, and of those without a price. */
 export const describeCost = (cost: {
   readonly cost_micros: number;
-  readonly free_steps?: number;
+  readonly free_steps: number;
   readonly unpriced_steps: number;
 }): string =>
   [
     formatCost(cost.cost_micros),
-    ...((cost.free_steps ?? 0) > 0 ? [`${countOf(cost.free_steps ?? 0, 'step')} free`] : []),
+    ...(cost.free_steps > 0 ? [`${countOf(cost.free_steps, 'step')} free`] : []),
     ...(cost.unpriced_steps > 0 ? [`${countOf(cost.unpriced_steps, 'step')} without a known price`] : []),
   ].join(', ');
 

@@ -154,9 +154,10 @@ it('boxcar dev begun in an empty folder takes up the profiles that come later', 
   expect(later.stderr).toContain('profiles (none yet; profiles.yaml will do)');
   writeFileSync(
     join(empty, 'profiles.yaml'),
-    'name: late\ninstructions: x\nmodel: scripted\nscript: [{ say: x }]\n',
+    'name: late\ninstructions: x\nmodel: scripted\nscript: [{ say: x }]\n---\nname: hot\ninstructions: x\nmodel: openai:gpt-5\nmodel_settings: { temperature: 1.2 }\n',
   );
   await hears('new: late@1');
+  await hears('hot: temperature 1.2 is not sent: temperature is not supported for reasoning models');
 });
 
 describe('boxcar dev refuses', () => {

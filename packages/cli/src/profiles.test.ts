@@ -245,3 +245,20 @@ it('an agent is made and moved between versions from the command line', async ()
     stderr: expect.stringMatching(/agent_id: is required with action ensure/),
   });
 });
+
+describe('settings that are not sent as they are written', () => {
+  const text =
+    'name: hot\ninstructions: Be warm.\nmodel: openai:gpt-5\nmodel_settings: { temperature: 1.2 }\n';
+  const line = 'hot: temperature 1.2 is not sent: temperature is not supported for reasoning models';
+  it.each([
+    ['apply', []],
+    ['apply --dry-run', ['--dry-run']],
+  ] as const)('are named by %s, which succeeds', async (_name, flags) => {
+    const path = file('hot.yaml', text);
+    const { code, stdout } = await boxcar('profiles', 'apply', '-f', path, ...flags);
+    expect([code, stdout.trimEnd().split('\n').at(-1)]).toEqual([0, line]);
+    expect((await json('profiles', 'apply', '-f', path, ...flags)).profiles).toMatchObject([
+      { name: 'hot', findings: [{ setting: 'temperature', sent: null }] },
+    ]);
+  });
+});

@@ -44,3 +44,10 @@ it('a set without a limit says which there are, and lists nobody', async () => {
   expect(stderr).toMatch(/--max-concurrent, --requests-per-minute or --breaker-after/);
   expect((await run('providers', 'ls')).stdout).not.toContain('mistral');
 });
+
+it('limits of an API that counts under the name of its account are refused with that name', async () => {
+  const { code, stderr } = await run('providers', 'set', 'openai-chat', '--max-concurrent', '1');
+  expect(code).toBe(1);
+  expect(stderr).toMatch(/calls of openai-chat count as calls of openai: set the limits of openai/);
+  expect((await run('providers', 'ls')).stdout).not.toContain('openai-chat');
+});

@@ -18,8 +18,9 @@ const node = (id: string, parent: string | null, rest: Partial<TreeNode> = {}): 
   max_steps: 50,
   usage: { input_tokens: 1_200, output_tokens: 34 },
   cost_micros: 0,
+  free_steps: 0,
   unpriced_steps: 2,
-  subtree: { input_tokens: 1_200, output_tokens: 34, cost_micros: 0, unpriced_steps: 2 },
+  subtree: { input_tokens: 1_200, output_tokens: 34, cost_micros: 0, free_steps: 0, unpriced_steps: 2 },
   created_at: '2026-01-01T00:00:00Z',
   ended_at: null,
   duration_ms: 2_345,
@@ -44,6 +45,7 @@ const tree = (nodes: readonly TreeNode[], rest: Partial<BudgetedTree> = {}): Bud
     steps: 20_000,
     usage: { input_tokens: 1_234_567, output_tokens: 890 },
     cost_micros: 0,
+    free_steps: 0,
     unpriced_steps: 20_000,
     by_status: { running: 1, success: 9_998 },
   },
@@ -94,7 +96,13 @@ describe('a tree of turns', () => {
       cost_micros: 1_250_000,
       cost_held: 0,
     };
-    const subtree = { input_tokens: 4_000, output_tokens: 1_000, cost_micros: 1_250_000, unpriced_steps: 0 };
+    const subtree = {
+      input_tokens: 4_000,
+      output_tokens: 1_000,
+      cost_micros: 1_250_000,
+      free_steps: 0,
+      unpriced_steps: 0,
+    };
     const root = node('r', null, {
       status: 'suspended',
       wait: { kind: 'budget', due_at: null, provider: null, detail: { limit: 'tokens' } },
@@ -107,6 +115,11 @@ describe('a tree of turns', () => {
       { width: 160 },
     );
     expect(lines[1]).toContain('$1.25, 1 step without a known price');
+    const free = formatTree(
+      { ...plain, totals: { ...plain.totals, free_steps: 2, unpriced_steps: 0 } },
+      { width: 160 },
+    );
+    expect(free[1]).toContain('$0.00, 2 steps free');
     expect(lines[2]).toBe(
       'budget 0198c1f2: tokens 4,000 of 10,000 left · cost $0.75 of $2.00 left · depth 3 · 1 waiting',
     );

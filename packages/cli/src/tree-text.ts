@@ -229,7 +229,7 @@ function totalsOf(tree: TurnTree): string[] {
       countOf(totals.turns, 'turn'),
       countOf(totals.steps, 'step'),
       `${formatShortCount(input)}/${formatShortCount(output)} tokens`,
-      ...(totals.cost_micros > 0 ? [describeCost(totals)] : []),
+      ...(totals.cost_micros + totals.free_steps > 0 ? [describeCost(totals)] : []),
       describeCounts(totals.by_status),
     ].join(' · '),
   ];

@@ -1,6 +1,8 @@
 /** How long a prompt may be: the model's window, and what of it the prompt may take. Source: docs/models.md, "Long prompts". */
 import { DEFAULT_CONTEXT_TOKENS, DEFAULT_REMINDER_SHARE } from './context-contract.js';
+import type { SettingFinding } from './ports.js';
 import type { Profile } from './profile.js';
+import { providerOf } from './provider.js';
 import { toolNames } from './queue-tool.js';
 import { TAPE_HANDOFF } from './tape-tools.js';
 
@@ -28,6 +30,7 @@ const MODELS: Readonly<Record<string, readonly (readonly [RegExp, KnownModel])[]
     [/^gpt-5/, { window: 272_000, isOfPrompt: true, answer: 128_000 }],
   ],
   anthropic: [
+    [/^claude-(opus|sonnet|haiku|fable)-(4-[6-9]|5)/, { answer: 128_000 }],
     [/^claude-3-(haiku|sonnet|opus)/, { answer: 4_096 }],
     [/^claude-3-5-/, { answer: 8_192 }],
     [/^claude-opus-4(-[01])?(-\d{8})?$/, { answer: 32_000 }],
@@ -47,12 +50,9 @@ type SizedProfile = {
   readonly model_settings: Pick<Profile['model_settings'], 'max_output_tokens'>;
 };
 
-/** Providers of the models of another one. */
-const SAME_MODELS: Readonly<Record<string, string>> = { 'openai-chat': 'openai' };
-
 function knownOf(model: string): KnownModel {
-  const [prefix = '', ...rest] = model.split(':');
-  const provider = Object.hasOwn(SAME_MODELS, prefix) ? (SAME_MODELS[prefix] ?? prefix) : prefix;
+  const provider = providerOf(model);
+  const [, ...rest] = model.split(':');
   const name = rest.join(':').toLowerCase();
   const base = name.startsWith('ft:') ? name.slice(3) : name;
   const models = Object.hasOwn(MODELS, provider) ? MODELS[provider] : undefined;
@@ -85,6 +85,22 @@ export function answerTokensOf(profile: SizedProfile): number {
     return Math.max(Math.min(own, ANSWER_TOKENS, Math.floor(window * ANSWER_SHARE)), 1);
   const most = sharesWindow(profile) ? Math.floor(window * MAX_ANSWER_SHARE) : Number.POSITIVE_INFINITY;
   return Math.max(Math.min(asked, own, most), 1);
+}
+
+/** The finding for a `max_output_tokens` that is not sent as it is written; undefined: it is. */
+export function findAnswerFinding(profile: SizedProfile): SettingFinding | undefined {
+  const asked = profile.model_settings.max_output_tokens;
+  const sent = answerTokensOf(profile);
+  if (asked === undefined || asked === sent) return undefined;
+  const why =
+    sent === knownOf(profile.model).answer
+      ? 'the model writes no more'
+      : `that is half of its window of ${contextTokensOf(profile)} tokens`;
+  return {
+    setting: 'max_output_tokens',
+    sent,
+    message: `max_output_tokens ${asked} is sent as ${sent}: ${why}`,
+  };
 }
 
 export interface ContextLimits {

@@ -61,7 +61,13 @@ export {
   DEFAULT_CONTEXT_TOKENS,
   DEFAULT_REMINDER_SHARE,
 } from './context-contract.js';
-export { answerTokensOf, type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
+export {
+  answerTokensOf,
+  type ContextLimits,
+  contextLimitsOf,
+  findAnswerFinding,
+  toldLimitOf,
+} from './context-limit.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,
@@ -176,6 +182,7 @@ export {
   type ModelToolCall,
   type ModelUsage,
   type Ring,
+  type SettingFinding,
   type ToolFinding,
 } from './ports.js';
 export {

@@ -74,6 +74,15 @@ export interface ToolFinding {
   readonly message: string;
 }
 
+/** A setting of a profile that is not sent as it is written. */
+export interface SettingFinding {
+  readonly setting: 'temperature' | 'max_output_tokens';
+  /** Null: the setting is left out. */
+  readonly sent: number | null;
+  /** With what is sent and why. */
+  readonly message: string;
+}
+
 /** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
 export interface Model {
   generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;
@@ -81,6 +90,8 @@ export interface Model {
   countTokens?(texts: readonly string[], model: string): Promise<readonly number[]>;
   /** What of the tools' schemas the model's provider cannot be told, when a profile is applied. The tools are offered all the same. */
   checkTools?(model: string, tools: readonly ToolSchema[]): readonly ToolFinding[];
+  /** Which of these settings the adapter sends in another way, when a profile is applied. Asks no provider and needs no key. */
+  checkSettings?(model: string, settings: ModelRequest['settings']): Promise<readonly SettingFinding[]>;
   /** Checks what only the adapter knows about a profile (its model name, its script) when the profile is applied. */
   checkProfile?(profile: {
     readonly model: string;

@@ -57,3 +57,16 @@ test('a table that cannot be read counts as none', () => {
     output: 2,
   });
 });
+
+test('a model costs the same by another API of its account, unless a table says otherwise', () => {
+  expect(findPrice('openai-chat:gpt-4o-2024-08-06', [BUILT_IN_PRICES])).toEqual(
+    BUILT_IN_PRICES['openai:gpt-4o'],
+  );
+  const own = { input: 1, output: 2 };
+  const other = { input: 3, output: 4 };
+  expect(findPrice('openai-chat:x', [{ 'openai:x': own, 'openai-chat:x': other }])).toBe(other);
+  expect(findPrice('openai:x', [{ 'openai-chat:x': other }])).toBeUndefined();
+  // The table that comes first decides.
+  expect(findPrice('openai-chat:x', [{ 'openai:x': own }, { 'openai-chat:x': other }])).toBe(own);
+  expect(findPrice('openai-compatible:gpt-4o', [BUILT_IN_PRICES])).toBeUndefined();
+});

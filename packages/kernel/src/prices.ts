@@ -4,7 +4,7 @@
  */
 import { z } from 'zod';
 import type { ModelUsage } from './ports.js';
-import { providerOf } from './provider.js';
+import { accountModelOf, providerOf } from './provider.js';
 
 const micros = z.number().int().nonnegative().max(1_000_000_000_000);
 
@@ -127,9 +127,12 @@ export const isFree = ({
 /** A dated version of a model costs what the model costs; `gpt-4o-mini` is another model than `gpt-4o`. */
 const VERSION = /[-@](\d{6,8}|\d{4}-\d{2}-\d{2}|latest)$/;
 
-/** The price of a model in the first table that knows it; undefined = unknown: its calls count as 0 and say so. */
+/**
+ * The price of a model in the first table that knows it, by its own name or that of its account; undefined = unknown: its calls count as 0
+ * and say so.
+ */
 export function findPrice(model: string, tables: readonly PriceTable[]): ModelPrice | undefined {
-  const names = [model, model.replace(VERSION, '')];
+  const names = [model, accountModelOf(model)].flatMap((name) => [name, name.replace(VERSION, '')]);
   for (const table of tables) for (const name of names) if (Object.hasOwn(table, name)) return table[name];
   return undefined;
 }

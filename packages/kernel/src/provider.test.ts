@@ -27,11 +27,22 @@ const works: ProviderState = {
   now: 1_000_000_000_000,
 };
 
-test('the provider of a model is the part of its name before the colon', () => {
-  expect(['openai:gpt', 'scripted', 'openai-compatible:a:b'].map(providerOf)).toEqual([
+test('the provider of a model is the part of its name before the colon, and one for all APIs of an account', () => {
+  const models = [
+    'openai:gpt',
+    'openai-chat:gpt',
+    'openai-chat',
+    'scripted',
+    'openai-compatible:a:b',
+    'constructor:x',
+  ];
+  expect(models.map(providerOf)).toEqual([
+    'openai',
+    'openai',
     'openai',
     'scripted',
     'openai-compatible',
+    'constructor',
   ]);
 });
 

@@ -38,8 +38,20 @@ const MAX_PAUSE_MS = 300_000;
 /** When a turn that waits for a place looks by itself: the place of a killed worker comes free with no one to tell. */
 const LOOK_AGAIN_MS = 2_000;
 
-/** The provider of a model: the part of its name before the first ':'. */
-export const providerOf = (model: string): string => model.split(':', 1)[0] ?? model;
+/** APIs of one account, under one name: its limits, its breaker and its prices are those of the account. */
+const ACCOUNTS: Readonly<Record<string, string>> = { 'openai-chat': 'openai' };
+
+/** The provider of a model: the part of its name before the first ':', the account's for one of several APIs. */
+export function providerOf(model: string): string {
+  const prefix = model.split(':', 1)[0] ?? model;
+  return Object.hasOwn(ACCOUNTS, prefix) ? (ACCOUNTS[prefix] ?? prefix) : prefix;
+}
+
+/** The model under the name of its account. */
+export const accountModelOf = (model: string): string => {
+  const at = model.indexOf(':');
+  return at < 0 ? model : `${providerOf(model)}${model.slice(at)}`;
+};
 
 /**
  * The rate as a bucket: `burst` calls at once, then one every `everyMs`. A tenth may come at once, and what is refilled in a

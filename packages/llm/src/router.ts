@@ -44,6 +44,9 @@ export function createModelRouter({ scripted, providers, adapters = {} }: ModelR
 
     checkTools: (model, tools) => findModel(model)?.checkTools?.(model, tools) ?? [],
 
+    checkSettings: async (model, settings) =>
+      (await findModel(model)?.checkSettings?.(model, settings)) ?? [],
+
     checkProfile(profile) {
       const model = findModel(profile.model);
       if (model !== undefined) return model.checkProfile?.(profile);

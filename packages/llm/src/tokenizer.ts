@@ -4,7 +4,7 @@
  * the kernel's own estimate.
  */
 import { Worker } from 'node:worker_threads';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, providerOf } from '@boxcar/kernel';
 
 export interface Tokenizer {
   readonly encoding: 'o200k_base' | 'cl100k_base';
@@ -14,11 +14,11 @@ export interface Tokenizer {
 
 /** Which encoding counts for a model name of a profile, `<provider>:<model>`. */
 export function tokenizerOf(model: string): Tokenizer {
-  const [provider, ...rest] = model.split(':');
+  const [, ...rest] = model.split(':');
   const name = rest.join(':').toLowerCase();
   // Fine-tuned models are named ft:<base>:…
   const base = name.startsWith('ft:') ? name.slice(3) : name;
-  const isOpenAi = provider === 'openai' || provider === 'openai-chat';
+  const isOpenAi = providerOf(model) === 'openai';
   if (/^(gpt-4(?!o|\.\d)|gpt-3\.5)/.test(base)) return { encoding: 'cl100k_base', isExact: isOpenAi };
   const isKnown = /^(gpt-4o|gpt-4\.\d|gpt-[5-9]|gpt-oss|chatgpt-4o|codex-|o\d)/.test(base);
   return { encoding: 'o200k_base', isExact: isOpenAi && isKnown };

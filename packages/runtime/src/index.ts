@@ -47,6 +47,7 @@ export type { ProfileRef, ProfileScope, ProfileVersion } from './profiles.js';
 export { migrateQueues, openQueues, type QueueConnection, type Queues } from './queues.js';
 export {
   type AppliedProfile,
+  type ProfileFinding,
   Runtime,
   type RuntimeOptions,
   type TurnResult,

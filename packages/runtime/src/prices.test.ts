@@ -1,6 +1,6 @@
 import type { JsonObject, ModelReply, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { findProjectByRef, inspectTurn, setPrice } from '@boxcar/store';
+import { findProjectByRef, inspectTurn, loadTree, setPrice } from '@boxcar/store';
 import { expect, test } from 'vitest';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
@@ -84,6 +84,10 @@ test('a model that is said to be free costs nothing, and its receipt says so', a
   expect(await end(h, turnId)).toMatchObject({ status: 'success' });
   const { spent } = await inspectTurn(h.database.pool, turnId, { project: 'default' });
   expect(spent).toMatchObject({ cost_micros: 0, free_steps: 1, unpriced_steps: 0, input_tokens: 1_000 });
+  // So says its tree, of each turn, of what is below it, and in all.
+  const tree = await loadTree(h.database.pool, [turnId]);
+  const free = { cost_micros: 0, free_steps: 1, unpriced_steps: 0 };
+  expect(tree).toMatchObject({ totals: { steps: 1, ...free }, nodes: [{ ...free, subtree: free }] });
 });
 
 test('a scripted model needs no price', async () => {

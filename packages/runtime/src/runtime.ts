@@ -1,4 +1,5 @@
 import {
+  answerTokensOf,
   type BatchId,
   BUILT_IN_PRICES,
   buildCard,
@@ -7,6 +8,7 @@ import {
   type Doorbell,
   type ErrorBody,
   estimateTokens,
+  findAnswerFinding,
   type JsonValue,
   KernelError,
   type Model,
@@ -16,6 +18,7 @@ import {
   type Profile,
   parseProfile,
   type Ring,
+  type SettingFinding,
   TAPE_HANDOFF,
   TOOL_NAME,
   type ToolFinding,
@@ -198,6 +201,8 @@ export interface TurnScope {
   readonly projectId?: string | undefined;
 }
 
+export type ProfileFinding = ToolFinding | SettingFinding;
+
 export interface AppliedProfile {
   readonly name: string;
   readonly version: number;
@@ -205,8 +210,8 @@ export interface AppliedProfile {
   readonly profile_box_id: string;
   /** False when the current version already had this content. */
   readonly changed: boolean;
-  /** What the model is not told of the schemas of its tools. Absent: nothing. */
-  readonly findings?: readonly ToolFinding[];
+  /** What the model is not told of the schemas of its tools, and settings that are not sent as they are written. Absent: none. */
+  readonly findings?: readonly ProfileFinding[];
 }
 
 export class Runtime implements RuntimeCore {
@@ -262,6 +267,8 @@ export class Runtime implements RuntimeCore {
       generate: (request, rest) => this.#modelOf(request.model).generate(request, rest),
       checkProfile: (profile) => this.#modelOf(profile.model).checkProfile?.(profile),
       checkTools: (model, tools) => this.#modelOf(model).checkTools?.(model, tools) ?? [],
+      checkSettings: async (model, settings) =>
+        (await this.#modelOf(model).checkSettings?.(model, settings)) ?? [],
       countTokens: (texts, model) =>
         this.#modelOf(model).countTokens?.(texts, model) ??
         Promise.resolve(texts.map((text) => estimateTokens(Buffer.byteLength(text)))),
@@ -550,15 +557,24 @@ export class Runtime implements RuntimeCore {
     const profile: Profile = parseProfile(input);
     this.#checkDeclared(profile);
     this.model.checkProfile?.(profile);
-    const findings = this.findToolFindings(profile);
+    const findings = await this.findProfileFindings(profile);
     const applied = await this.#storeProfile(profile, options);
     return findings.length === 0 ? applied : { ...applied, findings };
   }
 
-  /** What the profile's model is not told of the schemas of its tools; only tools that are registered here are looked at. */
-  findToolFindings(profile: Profile): readonly ToolFinding[] {
+  /**
+   * What the profile's model is not told of the schemas of its tools, and which settings it is not sent as they are written. Only tools
+   * that are registered here are looked at.
+   */
+  async findProfileFindings(profile: Profile): Promise<readonly ProfileFinding[]> {
     const { schemas } = buildToolbox(this, profile, { hasResultFields: false });
-    return this.model.checkTools?.(profile.model, schemas) ?? [];
+    const { model, model_settings: settings } = profile;
+    const tools = this.model.checkTools?.(model, schemas) ?? [];
+    if (settings.temperature === undefined && settings.max_output_tokens === undefined) return tools;
+    const answer = findAnswerFinding(profile);
+    const sent = { ...settings, max_output_tokens: answerTokensOf(profile) };
+    const others = (await this.model.checkSettings?.(model, sent)) ?? [];
+    return [...tools, ...(answer === undefined ? [] : [answer]), ...others];
   }
 
   async #storeProfile(profile: Profile, options: { readonly projectId?: string }): Promise<AppliedProfile> {

@@ -27,6 +27,7 @@ import {
   PROBE_MS,
   type ProjectId,
   type ProviderState,
+  providerOf,
   type Ring,
   type Room,
   type TurnId,
@@ -78,6 +79,12 @@ function checkLimits(name: string, limits: ProviderLimits): void {
     throw new KernelError('bad_request', {
       message: "name: must be the part of a model's name before ':', such as openai.",
       details: { field: 'name' },
+    });
+  const account = providerOf(name);
+  if (account !== name)
+    throw new KernelError('bad_request', {
+      message: `name: calls of ${name} count as calls of ${account}: set the limits of ${account}.`,
+      details: { field: 'name', provider: account },
     });
   for (const field of ['maxConcurrent', 'requestsPerMinute', 'breakerAfter'] as const) {
     const value = limits[field];

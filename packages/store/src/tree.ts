@@ -18,7 +18,7 @@ import {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
-import type { Usage } from './inspect.js';
+import type { TurnCost, Usage } from './inspect.js';
 import type { WaitLine } from './waits.js';
 
 const MIN_PREFIX = 8;
@@ -73,9 +73,11 @@ export interface TreeNode {
   readonly usage: Usage;
   /** By the prices of when its steps were made; what nobody knew the price of is left out and counted beside it. */
   readonly cost_micros: number;
+  /** Of models whose price says that they cost nothing. */
+  readonly free_steps: number;
   readonly unpriced_steps: number;
   /** The turn and all below it, listed or not. */
-  readonly subtree: Usage & { readonly cost_micros: number; readonly unpriced_steps: number };
+  readonly subtree: TurnCost;
   readonly created_at: string;
   readonly ended_at: string | null;
   /** From its acceptance to its end, or to now. */
@@ -109,6 +111,7 @@ export interface TurnTree {
     readonly steps: number;
     readonly usage: Usage;
     readonly cost_micros: number;
+    readonly free_steps: number;
     readonly unpriced_steps: number;
     readonly by_status: Readonly<Counts>;
   };
@@ -226,11 +229,12 @@ const TREE = statement(`
       cross join lateral (select t.id, t.parent_turn_id from boxcar.turns t where t.parent_turn_id between p.id and p.id offset 0) c
   ),
   turn as materialized (
-    select tree.level, tree.path, t.*, m.id as batch_id, u.input_tokens, u.output_tokens, u.cost_micros, u.unpriced_steps from tree
+    select tree.level, tree.path, t.*, m.id as batch_id, u.input_tokens, u.output_tokens, u.cost_micros, u.free_steps, u.unpriced_steps from tree
       cross join lateral (select x.* from boxcar.turns x where x.id = tree.id offset 0) t
       cross join lateral (
         select coalesce(sum((s.usage->>'input_tokens')::bigint), 0)::float8 as input_tokens, coalesce(sum((s.usage->>'output_tokens')::bigint), 0)::float8 as output_tokens,
-          coalesce(sum((s.usage->>'cost_micros')::bigint), 0)::float8 as cost_micros, count(*) filter (where s.usage is not null and s.usage->'cost_micros' is null)::int as unpriced_steps
+          coalesce(sum((s.usage->>'cost_micros')::bigint), 0)::float8 as cost_micros, count(*) filter (where s.usage->'free' = 'true')::int as free_steps,
+          count(*) filter (where s.usage is not null and s.usage->'cost_micros' is null)::int as unpriced_steps
         from boxcar.steps s where s.turn_id = tree.id offset 0) u
       left join lateral (
         select b.id from boxcar.batches b
@@ -260,10 +264,10 @@ const TREE = statement(`
       cross join lateral (select b.* from boxcar.batches b where b.id = x.id offset 0) b
   )
   select (select min(run_id::text) from turn) as run_id, now() as at,
-    (select json_object_agg(status, json_build_object('turns', n, 'steps', steps, 'input', input, 'output', output, 'cost', cost, 'unpriced', unpriced)) from (
-      select status, count(*) as n, sum(step_count) as steps, sum(input_tokens) as input, sum(output_tokens) as output, sum(cost_micros) as cost, sum(unpriced_steps) as unpriced from turn group by status) s) as totals,
-    (select json_object_agg(s.id, json_build_object('input_tokens', s.input, 'output_tokens', s.output, 'cost_micros', s.cost, 'unpriced_steps', s.unpriced)) from (
-      select p.id, sum(t.input_tokens) as input, sum(t.output_tokens) as output, sum(t.cost_micros) as cost, sum(t.unpriced_steps) as unpriced
+    (select json_object_agg(status, json_build_object('turns', n, 'steps', steps, 'input', input, 'output', output, 'cost', cost, 'free', free, 'unpriced', unpriced)) from (
+      select status, count(*) as n, sum(step_count) as steps, sum(input_tokens) as input, sum(output_tokens) as output, sum(cost_micros) as cost, sum(free_steps) as free, sum(unpriced_steps) as unpriced from turn group by status) s) as totals,
+    (select json_object_agg(s.id, json_build_object('input_tokens', s.input, 'output_tokens', s.output, 'cost_micros', s.cost, 'free_steps', s.free, 'unpriced_steps', s.unpriced)) from (
+      select p.id, sum(t.input_tokens) as input, sum(t.output_tokens) as output, sum(t.cost_micros) as cost, sum(t.free_steps) as free, sum(t.unpriced_steps) as unpriced
       from turn t cross join lateral unnest(t.path) as p(id) where (p.id in (select id from chosen)) is true group by p.id) s) as subtrees,
     (select json_agg(json_build_array(parent_turn_id, batch_id, status, n)) from (
       select case when t.level > 0 then t.parent_turn_id end as parent_turn_id, t.batch_id, t.status, count(*) as n from turn t
@@ -274,7 +278,7 @@ const TREE = statement(`
     (select json_agg(json_build_object(
         'turn_id', c.id, 'parent_turn_id', c.parent_turn_id, 'batch_id', c.batch_id, 'status', c.status, 'agent_id', c.agent_id, 'agent', a.name, 'profile', f.name, 'profile_version', f.version,
         'primitive', c.primitive, 'worker_target', c.worker_target, 'steps', c.step_count, 'max_steps', c.max_steps,
-        'usage', json_build_object('input_tokens', c.input_tokens, 'output_tokens', c.output_tokens), 'cost_micros', c.cost_micros, 'unpriced_steps', c.unpriced_steps,
+        'usage', json_build_object('input_tokens', c.input_tokens, 'output_tokens', c.output_tokens), 'cost_micros', c.cost_micros, 'free_steps', c.free_steps, 'unpriced_steps', c.unpriced_steps,
         'created_at', c.created_at, 'ended_at', c.ended_at, 'duration_ms', round(extract(epoch from coalesce(c.ended_at, now()) - c.created_at) * 1000),
         'has_worker', c.status not in ('queued', 'dispatched') or exists (select from boxcar.workers w where w.lease_until > now() and w.targets @> array[c.worker_target]),
         'pending_calls', c.pending_calls, 'open_calls', k.calls, 'wait', z.wait, 'behind_turn_id', b.id, 'error', c.error) order by c.level, c.id)
@@ -305,6 +309,7 @@ interface TreeRow extends pg.QueryResultRow {
         readonly input: number;
         readonly output: number;
         readonly cost: number;
+        readonly free: number;
         readonly unpriced: number;
       }
     >
@@ -343,7 +348,12 @@ function listNodes(
   return {
     nodes: nodes.map((node) => ({
       ...node,
-      subtree: row.subtrees[node.turn_id] ?? { ...node.usage, cost_micros: 0, unpriced_steps: 0 },
+      subtree: row.subtrees[node.turn_id] ?? {
+        ...node.usage,
+        cost_micros: 0,
+        free_steps: 0,
+        unpriced_steps: 0,
+      },
       hidden: hiddenAt(node.turn_id),
     })),
     batches: (row.batches ?? [])
@@ -397,6 +407,7 @@ export async function loadTree(
         output_tokens: sum((part) => part.output),
       },
       cost_micros: sum((part) => part.cost),
+      free_steps: sum((part) => part.free),
       unpriced_steps: sum((part) => part.unpriced),
       by_status: Object.fromEntries(parts.map((part) => [part.status, part.turns])),
     },

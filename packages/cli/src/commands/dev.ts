@@ -3,6 +3,7 @@ import { createInterface } from 'node:readline/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { defaultDataDir, deleteEmbeddedData } from '@boxcar/embedded';
 import { type ErrorBody, KernelError } from '@boxcar/kernel';
+import type { AppliedProfile } from '@boxcar/runtime';
 import { ActivityFeed, createPool, endPool } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
@@ -15,6 +16,7 @@ import { parseSaid, type Said, WorkerSupervisor } from '../dev/supervisor.js';
 import { describeError, reportError } from '../report-error.js';
 import { migrateServer, openServer } from '../stack.js';
 import { countOf, toLine } from '../text.js';
+import { describeFindings } from './profiles.js';
 
 const LOOK_MS = 300;
 
@@ -173,7 +175,7 @@ class DevServer {
       return;
     }
     const { profiles } = answer as {
-      profiles: readonly { name: string; version: number; changed: boolean }[];
+      profiles: readonly Pick<AppliedProfile, 'name' | 'version' | 'changed' | 'findings'>[];
     };
     const changed = profiles.filter((profile) => profile.changed);
     const names = changed.map(({ name, version }) => `${name}@${version}`).join(', ');
@@ -182,6 +184,8 @@ class DevServer {
       { profiles },
       `${countOf(profiles.length, 'profile')} from ${countOf(files.length, 'file')}; ${changed.length === 0 ? 'none has changed' : `new: ${names}`}`,
     );
+    if (!this.#context.isJson)
+      for (const line of profiles.flatMap(describeFindings)) this.#context.note(line);
   }
 
   async #exchangeWorker(): Promise<boolean> {

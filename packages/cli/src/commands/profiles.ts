@@ -1,6 +1,12 @@
 import { resolve } from 'node:path';
-import { canonicalJson, type JsonObject, KernelError, type ToolFinding } from '@boxcar/kernel';
-import { type AppliedProfile, loadPlugins, type ProfileRef, type ProfileVersion } from '@boxcar/runtime';
+import { canonicalJson, type JsonObject, KernelError } from '@boxcar/kernel';
+import {
+  type AppliedProfile,
+  loadPlugins,
+  type ProfileFinding,
+  type ProfileRef,
+  type ProfileVersion,
+} from '@boxcar/runtime';
 import type { ProfileLine } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, helpOf, type Run, same } from '../command.js';
@@ -78,11 +84,14 @@ async function applyProfiles(context: Context, flags: ApplyFlags): Promise<numbe
   return EXIT.success;
 }
 
-const describeFindings = (of: {
+/** One line for each, with its profile. */
+export const describeFindings = (of: {
   readonly name: string;
-  readonly findings?: readonly ToolFinding[];
+  readonly findings?: readonly ProfileFinding[];
 }): readonly string[] =>
-  (of.findings ?? []).map(({ tool, message }) => toPlain(`${of.name}: tool ${tool}: ${message}`));
+  (of.findings ?? []).map((finding) =>
+    toPlain(`${of.name}: ${'tool' in finding ? `tool ${finding.tool}: ` : ''}${finding.message}`),
+  );
 
 /** What applying would do; nothing is written. */
 async function previewApply(
@@ -93,6 +102,8 @@ async function previewApply(
   const names = of.read.map(({ profile }) => ({ name: profile.name }));
   const found = await runtime.findProfileVersions(names, { projectId: of.projectId });
   const current = new Map(found.map((version) => [version.name, version]));
+  const findings = new Map<string, readonly ProfileFinding[]>();
+  for (const { profile } of of.read) findings.set(profile.name, await runtime.findProfileFindings(profile));
   const plan = of.read.map(({ profile, file }) => {
     const now = current.get(profile.name);
     const next = toData(profile);
@@ -101,11 +112,11 @@ async function previewApply(
       label: now === undefined ? 'nothing' : labelOf(now),
       profile: now?.profile ?? null,
     };
-    const findings = runtime.findToolFindings(profile);
+    const found = findings.get(profile.name) ?? [];
     return {
       name: profile.name,
       file,
-      ...(findings.length === 0 ? {} : { findings }),
+      ...(found.length === 0 ? {} : { findings: found }),
       change: now === undefined ? 'new' : isSame ? 'unchanged' : 'changed',
       current_version: now?.version ?? null,
       version: isSame ? now.version : (now?.latest_version ?? 0) + 1,

@@ -8,11 +8,11 @@ import type {
   SharedV3Warning,
 } from '@ai-sdk/provider';
 import type { JsonObject, ModelReply, ModelToolCall, ModelUsage, ProviderPart } from '@boxcar/kernel';
-import { z } from 'zod';
 import { findProviderError } from './failure.js';
 import { renameWritten } from './fit-schema.js';
 import { mergeOptions } from './parts.js';
 import type { WirePrompt } from './prompt.js';
+import { readRaw } from './raw-chunk.js';
 import { toUsage } from './usage.js';
 
 /** An error inside a stream, as the provider sent it. */
@@ -61,17 +61,6 @@ const toPart = ({ kind, callId, text, options }: OpenPart): ProviderPart => {
   }
 };
 
-const rawMessage = z
-  .object({
-    refusal: z.string().nullish(),
-    reasoning: z.unknown().optional(),
-    reasoning_content: z.unknown().optional(),
-  })
-  .nullish();
-const rawChunk = z.object({
-  choices: z.array(z.object({ delta: rawMessage, message: rawMessage })).nullish(),
-});
-
 class Collector {
   readonly #parts: OpenPart[] = [];
   readonly #byId = new Map<string, OpenPart>();
@@ -117,10 +106,9 @@ class Collector {
 
   /** What the SDK's provider leaves out of chat completions. */
   #read(raw: unknown): void {
-    const [choice] = rawChunk.safeParse(raw).data?.choices ?? [];
-    const message = choice?.delta ?? choice?.message;
-    this.#refusal += message?.refusal ?? '';
-    this.#isNamedOtherwise ||= (message?.reasoning ?? '') !== '' && (message?.reasoning_content ?? '') === '';
+    const { refusal, isNamedOtherwise } = readRaw(raw);
+    this.#refusal += refusal;
+    this.#isNamedOtherwise ||= isNamedOtherwise;
   }
 
   #open(kind: OpenPart['kind'], { text = '', callId = '' }): OpenPart {

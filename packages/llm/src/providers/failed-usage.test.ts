@@ -154,6 +154,31 @@ it.each(refusing)(
   },
 );
 
+/** Each ending of a stream within the refusal: the words that came are charged. */
+it.each(refusing.filter(([, stream]) => stream))(
+  'a call of %s, streamed: %s, whose refusal breaks off is charged with the words that came',
+  async (_, stream, wire) => {
+    const refusal = 'I cannot help with that. '.repeat(4_000);
+    const error = { message: 'overloaded', type: 'server_error' };
+    for (const after of ['destroy', 'end', { error }] as const) {
+      const failed = await failOf(
+        wire,
+        // Past the first of the pieces of the refusal, before the end.
+        {
+          answer: { refusal, finish: 'stop', usage: null },
+          frames: wire.provider === 'openai' ? 6 : 3,
+          after,
+        },
+        { stream },
+      );
+      expect(failed.code).toBe('model_unavailable');
+      expect(failed.usage?.isEstimated).toBe(true);
+      expect(failed.usage?.outputTokens).toBeGreaterThanOrEqual(Math.floor(refusal.length / 12));
+      expect(failed.usage?.outputTokens).toBeLessThanOrEqual(refusal.length / 4 + 10);
+    }
+  },
+);
+
 it('figures in the form of Gemini are read beside an error, too', async () => {
   const wire = WIRES.find(({ provider }) => provider === 'google');
   if (wire === undefined) throw new Error('no such wire');

@@ -10,6 +10,7 @@ import type { LanguageModelV3, SharedV3ProviderOptions } from '@ai-sdk/provider'
 import { checkDuration, type Model, ModelError, type ModelReply, type ModelRequest } from '@boxcar/kernel';
 import { raceAbort } from '../abort.js';
 import { toProfileInvalid } from '../scripted.js';
+import { checkSettings, toCallSettings } from './check-settings.js';
 import { type Answer, collectContent, collectStream, refusalOf, toReply, usageOf } from './collect.js';
 import { openExchange } from './exchange.js';
 import { type Caller, explainFailure, shorten } from './explain-failure.js';
@@ -20,6 +21,8 @@ import { UsageMeter } from './usage.js';
 export interface Provider extends PromptRules {
   /** The prefix of its model names. */
   readonly name: string;
+  /** Chat completions, whose refusals the SDK's provider does not pass on as text. */
+  readonly hidesRefusals?: boolean;
   readonly keyVariable: string;
   readonly baseUrlVariable: string;
   /** None: it has to be set. */
@@ -27,6 +30,8 @@ export interface Provider extends PromptRules {
   /** True where no call succeeds without a key. */
   readonly needsKey: boolean;
   readonly options?: SharedV3ProviderOptions;
+  /** A higher one is refused there, and the SDK's provider would send it. */
+  readonly maxTemperature?: number;
   open(connection: {
     readonly modelId: string;
     readonly apiKey: string;
@@ -88,7 +93,8 @@ export function createProviderModel(
     const { modelId, caller } = connect(request);
     const isStreaming = request.settings.stream !== false;
     const { options, ...words } = toWirePrompt(request, provider);
-    const meter = new UsageMeter();
+    const toSend = toCallSettings(request.settings, provider);
+    const meter = new UsageMeter(provider.hidesRefusals === true);
     using exchange = openExchange({ signal, idleMs: idleTimeoutMs, isStreaming });
     let answer: Answer;
     try {
@@ -98,13 +104,10 @@ export function createProviderModel(
         baseUrl: caller.baseUrl,
         fetch: exchange.fetch,
       });
-      const { temperature, max_output_tokens: maxOutputTokens } = request.settings;
       const call = {
         ...options,
-        ...(temperature === undefined ? {} : { temperature }),
-        ...(maxOutputTokens === undefined ? {} : { maxOutputTokens }),
-        ...(provider.options === undefined ? {} : { providerOptions: provider.options }),
-        // The SDK's providers leave out refusals of chat completions, and tell of usage at the end only.
+        ...toSend.settings,
+        // The SDK's providers tell of usage at the end only, and some leave out refusals.
         includeRawChunks: true,
         abortSignal: exchange.signal,
       };
@@ -116,7 +119,8 @@ export function createProviderModel(
       throw explainFailure(error, caller, { exchange, meter });
     }
     refuseRefusal(answer, request, exchange.sentBytes);
-    return toReply(answer, words, exchange.sentBytes);
+    const warnings = [...toSend.warnings, ...answer.warnings];
+    return toReply({ ...answer, warnings }, words, exchange.sentBytes);
   }
 
   /** @throws ModelError `model_refused` for an answer that says no, or that a filter has left empty. */
@@ -145,6 +149,11 @@ export function createProviderModel(
       tools.flatMap(({ name, parameters }) =>
         fitTool(parameters, provider).findings.map((message) => ({ tool: name, message })),
       ),
+
+    checkSettings: async (model, given) => {
+      const modelId = modelIdOf(model);
+      return modelId === '' ? [] : checkSettings(provider, { modelId, given, baseUrl: settings.baseUrl });
+    },
 
     checkProfile({ model }) {
       if (modelIdOf(model) !== '') return;

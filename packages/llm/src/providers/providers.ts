@@ -81,6 +81,7 @@ const mistral: Provider = {
   defaultBaseUrl: 'https://api.mistral.ai/v1',
   needsKey: true,
   joinsNeighbours: true,
+  maxTemperature: 1.5,
   // https://github.com/avante-corp/avante.nvim/pull/2695
   closesResults: true,
   callId: /^[a-zA-Z0-9]{9}$/,
@@ -98,6 +99,7 @@ const openaiCompatible: Provider = {
   baseUrlVariable: 'OPENAI_COMPATIBLE_BASE_URL',
   needsKey: false,
   joinsNeighbours: true,
+  hidesRefusals: true,
   // The SDK's provider reads a signature from Gemini under its own name and sends it under Google's.
   toOptions: ({ openaiCompatible: own, ...others }) => ({ ...others, ...(own && { google: own }) }),
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
@@ -123,6 +125,7 @@ const deepseek: Provider = {
   defaultBaseUrl: 'https://api.deepseek.com/v1',
   needsKey: true,
   joinsNeighbours: true,
+  hidesRefusals: true,
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAICompatible } = await import('@ai-sdk/openai-compatible');
     return createOpenAICompatible({

@@ -35,7 +35,9 @@ const optionsIn = (parts: readonly ProviderPart[]) =>
 
 describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) => {
   it('has its text, its reasoning apart, its calls in order under our names, and what it cost', async () => {
-    const usage = { input: 1000, output: 70, cached: 600, reasoning: 30 };
+    // Others have no word for it.
+    const written = provider === 'anthropic' ? { cacheWrite: 200 } : {};
+    const usage = { input: 1000, output: 70, cached: 600, ...written, reasoning: 30 };
     const reply = await replyTo(
       wire,
       {
@@ -77,7 +79,7 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
         cachedInputTokens: 600,
         // Mistral's provider has no figure for it.
         ...(provider === 'mistral' ? {} : { reasoningTokens: 30 }),
-        ...(provider === 'anthropic' ? { cacheWriteTokens: 0 } : {}),
+        ...(provider === 'anthropic' ? { cacheWriteTokens: 200 } : {}),
       },
       finishReason: 'tool_calls',
     });

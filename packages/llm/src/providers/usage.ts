@@ -5,6 +5,7 @@
 import type { LanguageModelV3StreamPart, LanguageModelV3Usage } from '@ai-sdk/provider';
 import { estimateTokens, isJsonObject, type ModelUsage } from '@boxcar/kernel';
 import { z } from 'zod';
+import { readRaw } from './raw-chunk.js';
 
 const bytesOf = (text: string): number => Buffer.byteLength(text);
 
@@ -13,6 +14,12 @@ export class UsageMeter {
   #reported: LanguageModelV3Usage | undefined;
   #early: ModelUsage | undefined;
   #bytes = 0;
+  readonly #hidesRefusals: boolean;
+
+  /** @param hidesRefusals - The SDK's provider does not pass the words of refusals as text. */
+  constructor(hidesRefusals: boolean) {
+    this.#hidesRefusals = hidesRefusals;
+  }
 
   /** What the provider has said at the end of its answer. */
   get reported(): LanguageModelV3Usage | undefined {
@@ -24,7 +31,7 @@ export class UsageMeter {
     return this.#early;
   }
 
-  /** Of the answer's words so far, reasoning and calls included; not of what wraps them. */
+  /** Of the answer's words so far, reasoning, calls and a refusal included; not of what wraps them. */
   get answerBytes(): number {
     return this.#bytes;
   }
@@ -52,6 +59,7 @@ export class UsageMeter {
         break;
       case 'raw':
         this.#early = findReportedUsage(part.rawValue) ?? this.#early;
+        if (this.#hidesRefusals) this.#bytes += bytesOf(readRaw(part.rawValue).refusal);
         break;
       case 'finish':
         this.#reported = part.usage;

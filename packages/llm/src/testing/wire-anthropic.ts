@@ -5,8 +5,9 @@
  *     https://docs.anthropic.com/en/api/messages, https://github.com/anthropics/claude-code/issues/23440
  * A2  A `tool_use` whose `tool_result` is not at the start of the next message; a second use of its id.
  *     https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/implement-tool-use
- * A3  A `tool_use` that came with thinking, sent back without it; a thinking block that was changed, or that follows the call.
+ * A3  A `tool_use` that came with thinking, redacted or not, sent back without it; a block of it that was changed, or that follows the call.
  *     https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#preserving-thinking-blocks
+ *     https://docs.anthropic.com/en/docs/build-with-claude/extended-thinking#thinking-redaction
  * A4  A temperature above 1, more than four cache marks, a cache mark on thinking.
  *     https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching
  * A5  Property names of tools outside `^[a-zA-Z0-9_.-]{1,64}$`. https://github.com/n8n-io/n8n/issues/30590
@@ -66,6 +67,10 @@ const bodySchema = z.strictObject({
                 signature: z.string().min(1),
               }),
               z.strictObject({
+                type: z.literal('redacted_thinking'),
+                data: z.string().startsWith('sealed-'),
+              }),
+              z.strictObject({
                 type: z.literal('tool_use'),
                 id: z.string(),
                 name: z.string(),
@@ -98,6 +103,8 @@ const PROPERTY_KEYS = { propertyName: /^[a-zA-Z0-9_.-]{1,64}$/ };
 
 type Body = z.infer<typeof bodySchema>;
 
+const isThought = (type: string | undefined): boolean => type === 'thinking' || type === 'redacted_thinking';
+
 /** A3 */
 function checkThinking(messages: Body['messages'], answers: Seen['answers']): void {
   for (const [index, message] of messages.entries()) {
@@ -107,15 +114,22 @@ function checkThinking(messages: Body['messages'], answers: Seen['answers']): vo
       if (block.type === 'thinking' && block.signature !== sealOf(block.thinking))
         throw new Error(`messages.${index}: invalid signature in thinking block`);
       if (block.type !== 'tool_use') continue;
-      const { reasoning } = answerOfCall(answers, block.id) ?? {};
-      if (reasoning === undefined) continue;
+      const { reasoning, redacted } = answerOfCall(answers, block.id) ?? {};
+      const given = [
+        ...(redacted === undefined ? [] : [sealOf(redacted)]),
+        ...(reasoning === undefined ? [] : [reasoning]),
+      ];
+      if (given.length === 0) continue;
       const [first] = message.content;
-      if (first?.type !== 'thinking')
+      if (!isThought(first?.type))
         throw new Error(`messages.${index}.content.0.type: expected thinking, but found ${first?.type}`);
-      if (first.thinking !== reasoning)
+      const sent = message.content.flatMap((part) =>
+        part.type === 'thinking' ? [part.thinking] : part.type === 'redacted_thinking' ? [part.data] : [],
+      );
+      if (JSON.stringify(sent) !== JSON.stringify(given))
         throw new Error(`messages.${index}: thinking blocks cannot be modified`);
     }
-    if (kinds.lastIndexOf('thinking') > kinds.indexOf('tool_use') && kinds.includes('tool_use'))
+    if (kinds.includes('tool_use') && kinds.findLastIndex(isThought) > kinds.indexOf('tool_use'))
       throw new Error(`messages.${index}: thinking after tool_use`);
   }
 }
@@ -226,6 +240,8 @@ export const anthropicWire: Wire = {
       event('content_block_stop', { index }),
     ];
     const blocks: (readonly [object, readonly object[]])[] = [];
+    if (answer.redacted !== undefined)
+      blocks.push([{ type: 'redacted_thinking', data: sealOf(answer.redacted) }, []]);
     if (answer.reasoning !== undefined) {
       const deltas = piecesOf(answer.reasoning).map((thinking) => ({ type: 'thinking_delta', thinking }));
       blocks.push([
@@ -268,6 +284,9 @@ export const anthropicWire: Wire = {
   whole: (answer) => ({
     ...head,
     content: [
+      ...(answer.redacted === undefined
+        ? []
+        : [{ type: 'redacted_thinking', data: sealOf(answer.redacted) }]),
       ...(answer.reasoning === undefined
         ? []
         : [{ type: 'thinking', thinking: answer.reasoning, signature: sealOf(answer.reasoning) }]),

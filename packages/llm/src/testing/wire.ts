@@ -5,6 +5,8 @@ import { type Message, sha256 } from '@boxcar/kernel';
 export interface ServerAnswer {
   readonly text?: string;
   readonly reasoning?: string;
+  /** Reasoning of which the API gives only a sealed form, where it has one. */
+  readonly redacted?: string;
   readonly calls?: readonly { readonly id: string; readonly name: string; readonly arguments: string }[];
   /** Default: follows from the rest. */
   readonly finish?: 'stop' | 'tool_calls' | 'length' | 'content_filter';

@@ -5,6 +5,7 @@ import { InProcessDoorbell } from '../doorbell/in-process.js';
 import type { Log } from '../log.js';
 import { Runtime } from '../runtime.js';
 import { createWorker, type Worker, type WorkerOptions } from '../worker/worker.js';
+import { keptInFolder } from './kept-prompts.js';
 
 export interface Harness extends AsyncDisposable {
   readonly database: TestDatabase;
@@ -31,7 +32,7 @@ export async function harness(
     pool: database.pool,
     directUrl: database.url,
     doorbell: options.doorbell ?? new InProcessDoorbell(),
-    model: options.model ?? createModelRouter({}),
+    model: keptInFolder(options.model ?? createModelRouter({})),
     log: write,
     ...(options.prices === undefined ? {} : { prices: options.prices }),
   });

@@ -63,7 +63,8 @@ export interface ProviderStage extends AsyncDisposable {
   sent(index: number): string;
 }
 
-const SETTING = {
+/** The setting of the router that a provider is reached by. */
+export const SETTING = {
   openai: 'openai',
   'openai-chat': 'openai',
   anthropic: 'anthropic',

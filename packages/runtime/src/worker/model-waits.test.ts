@@ -289,6 +289,35 @@ describe('a provider', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('the two APIs of one account share its limits', async () => {
+    let open: () => void = () => undefined;
+    const opened = new Promise<void>((resolve) => {
+      open = resolve;
+    });
+    const mine = new Mine(() => opened.then(() => reply));
+    const adapter: Model = {
+      generate: (request, options) => mine.model.generate({ ...request, model: 'mine:x' }, options),
+    };
+    await using h = await harness({
+      model: createModelRouter({ adapters: { openai: adapter, 'openai-chat': adapter } }),
+    });
+    for (const [name, model] of [
+      ['one', 'openai:gpt'],
+      ['other', 'openai-chat:gpt'],
+    ])
+      await h.runtime.applyProfile({ name, instructions: 'You ask.', model });
+    await setProviderLimits(h.database.pool, 'openai', { maxConcurrent: 1 });
+    await h.worker();
+    const first = await start(h, 'one');
+    await waitFor(() => mine.inFlight === 1, { message: 'the model is asked' });
+    const second = await start(h, 'other');
+    await untilWaiting(h, 'limit');
+    open();
+    for (const turnId of [first, second]) expect(await end(h, turnId)).toMatchObject({ status: 'success' });
+    expect(mine).toMatchObject({ calls: 2, mostInFlight: 1 });
+    await checkInvariants(h.database.pool);
+  });
+
   /** Two calls are under way, a third turn waits for room; no sweep helps. */
   async function full(limits: JsonObject = {}) {
     const opened: (() => void)[] = [];

@@ -6,6 +6,7 @@ import {
   chatWire,
   deepseekWire,
   geminiWire,
+  inOrder,
   mistralWire,
   openaiChatWire,
   responsesWire,
@@ -69,6 +70,47 @@ describe.each(wires)('%s', (provider, wire) => {
     expect(stage.sent(2)).toBe(stage.sent(1));
     expect(stage.sent(4)).toBe(stage.sent(3));
   });
+});
+
+test.each([
+  ['streamed', true, [undefined, undefined]],
+  ['in one piece', false, [undefined, undefined]],
+  ['beside thinking that is shown', true, ['I see.', 'I still see.']],
+] as const)('redacted thinking of Anthropic goes back as it came (%s)', async (_, stream, [one, two]) => {
+  const hidden = ['nobody reads this', 'nor this'];
+  const call = (id: string, at: string) => ({ id, name: 'look', arguments: JSON.stringify({ at }) });
+  const shown = (reasoning: string | undefined) => (reasoning === undefined ? {} : { reasoning });
+  await using stage = await providerStage(anthropicWire, {
+    behave: inOrder(
+      {
+        answer: {
+          redacted: hidden[0] ?? '',
+          ...shown(one),
+          calls: [call('toolu_1', 'src'), call('toolu_2', 'docs')],
+        },
+      },
+      {
+        answer: {
+          redacted: hidden[1] ?? '',
+          ...shown(two),
+          text: 'One more.',
+          calls: [call('toolu_3', 'bench')],
+        },
+      },
+      { answer: { text: 'I have looked.' } },
+    ),
+  });
+  await stage.profile('looker', THINKING_MODELS.anthropic, { model_settings: { stream } });
+  const turnId = await stage.play('looker');
+  expect(stage.server.refusals).toEqual([]);
+  expect(await stage.h.runtime.getTurn(turnId)).toMatchObject({
+    status: 'success',
+    result: 'I have looked.',
+  });
+  const blocks = stage.sent(2).match(/"redacted_thinking","data":"sealed-[0-9a-f]+"/g);
+  expect(new Set(blocks).size).toBe(2);
+  await checkInvariants(stage.h.database.pool);
+  await checkPrompts(stage.h.database.pool);
 });
 
 test.each(thinking)(

@@ -150,6 +150,31 @@ test('a setting that is not sent as it is written is named with the step', async
   expect(steps[0]?.warnings).toEqual([expect.stringMatching(/^temperature is unsupported/)]);
 });
 
+test('a setting that will not be sent as it is written is a finding when the profile is applied', async () => {
+  await using h = await harness();
+  const apply = async (model: string, model_settings: object, limits: object = {}) =>
+    (await h.runtime.applyProfile({ name: 'x', instructions: 'x', model, model_settings, limits })).findings;
+  expect(await apply('openai:gpt-5', { temperature: 0.5, max_output_tokens: 500_000 })).toEqual([
+    {
+      setting: 'max_output_tokens',
+      sent: 128_000,
+      message: 'max_output_tokens 500000 is sent as 128000: the model writes no more',
+    },
+    {
+      setting: 'temperature',
+      sent: null,
+      message: 'temperature 0.5 is not sent: temperature is not supported for reasoning models',
+    },
+  ]);
+  expect(
+    await apply('openai-compatible:x', { max_output_tokens: 20_000 }, { context_tokens: 32_000 }),
+  ).toMatchObject([
+    { sent: 16_000, message: expect.stringMatching(/is sent as 16000: that is half of its window of 32000/) },
+  ]);
+  expect(await apply('openai:gpt-4.1', { temperature: 0.5, max_output_tokens: 500 })).toBeUndefined();
+  expect(await apply('openai:gpt-5', {})).toBeUndefined();
+});
+
 test('what the model is not told of a tool is a finding when the profile is applied; the turn goes on', async () => {
   const call = { id: 'abcdefgh1', name: 'odd', arguments: '{"at":"x"}' };
   await using stage = await providerStage(geminiWire, {

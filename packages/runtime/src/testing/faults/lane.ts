@@ -22,7 +22,9 @@ export class Lane implements AsyncDisposable {
     this.rescuer = rescuer;
   }
 
-  static async open(options: Pick<StageOptions, 'toolQueue'> & { readonly cast: Cast }): Promise<Lane> {
+  static async open(
+    options: Pick<StageOptions, 'toolQueue' | 'model'> & { readonly cast: Cast },
+  ): Promise<Lane> {
     const database = await testDatabase({ max: 2 });
     const scenes = await Scenes.open(database);
     const rescuer = openStage({

@@ -9,6 +9,7 @@ import type { ToolContext } from '../../tool.js';
 import type { ToolQueue } from '../../tool-queue.js';
 import { Sweeper } from '../../worker/sweeper.js';
 import { createWorker, type Worker } from '../../worker/worker.js';
+import { keptInFolder } from '../kept-prompts.js';
 import type { Cast, ScenarioTool } from './scenario.js';
 
 /** Timers that never fire in a test: who sweeps, and when, is up to the driver. */
@@ -51,7 +52,7 @@ export interface Stage {
 export function openStage(options: StageOptions): Stage {
   const { cast, effects } = options;
   const pool = createPool({ connectionString: options.databaseUrl });
-  const model = createModelRouter({ scripted: { functions: cast.models ?? {} } });
+  const model = keptInFolder(createModelRouter({ scripted: { functions: cast.models ?? {} } }));
   const runtime = new Runtime({
     pool,
     directUrl: options.databaseUrl,
