@@ -16,6 +16,8 @@ export interface TestContext {
     /** Distinguishes this run on a server shared with others. */
     readonly runId: string;
   };
+  /** The file to run instead of a program, by the path of its source. */
+  readonly bundles: Readonly<Record<string, string>>;
   readonly redis:
     | { readonly kind: 'program'; readonly path: string }
     | { readonly kind: 'external'; readonly url: string }

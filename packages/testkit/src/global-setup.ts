@@ -1,5 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import { writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { overTcp, startEmbeddedPostgres } from '@boxcar/embedded';
 import { migrate } from '@boxcar/store';
 import pg from 'pg';
@@ -7,6 +9,7 @@ import type { TestProject } from 'vitest/node';
 import type { TestContext } from './context.js';
 import { findProgram, hasContainerEngine } from './engine.js';
 import { KEPT } from './lifecycle.js';
+import { bundlePrograms } from './programs.js';
 import { requireVersion } from './require-version.js';
 
 interface Server {
@@ -30,7 +33,11 @@ export default async function setup(project: TestProject): Promise<() => Promise
     );
   }
   requireVersion('Node', process.versions.node, process.env.BOXCAR_REQUIRE_NODE);
-  const server = await findServer(hasEngine);
+  const programs = mkdtempSync(join(tmpdir(), 'boxcar-test-programs-'));
+  const [server, bundles] = await Promise.all([
+    findServer(hasEngine),
+    bundlePrograms(project.config.root, programs),
+  ]);
   const version = await withAdmin(server.adminUrl, readVersion);
   requireVersion('Postgres', version, process.env.BOXCAR_REQUIRE_POSTGRES);
   const runId = `${Date.now().toString(36)}${randomBytes(3).toString('hex')}`;
@@ -45,6 +52,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
       ...(isolation === '' ? {} : { isolation }),
       ...(templateError === undefined ? {} : { templateError }),
     },
+    bundles,
     redis,
   });
   say(
@@ -52,6 +60,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   );
 
   return async () => {
+    rmSync(programs, { recursive: true, force: true });
     const kept = await dropAllBut(server.adminUrl, template, `boxcar_test_${runId}_%`);
     const place = await server.stop(kept);
     if (kept.length > 0) say(`kept for inspection: ${kept.join(', ')} (${place})`);

@@ -1,5 +1,9 @@
 import { afterAll, afterEach, beforeAll } from 'vitest';
+import { testContext } from './context.js';
 import { closeAll, markFailed, ownSetTimeout } from './lifecycle.js';
+import { useBundles } from './spawn-node.js';
+
+useBundles(testContext().bundles);
 
 // What sweeps and waits does so by timers: without them all later files would hang, and none would say why.
 beforeAll(() => {

@@ -38,8 +38,11 @@ export interface CliResult {
 }
 
 /** Starts `boxcar …` in a process of its own. */
-export const startCli = (args: readonly string[], env: Env = {}, cwd?: string): NodeChild =>
-  spawnNode(MAIN, args, { ...CLEAN, ...env }, cwd);
+export const startCli = (args: readonly string[], env: Env = {}, cwd?: string): NodeChild => {
+  // A plugin imports the packages that the command line uses; `dev` starts its own file again.
+  const isJoined = args[0] !== 'dev' && !args.includes('--plugin');
+  return spawnNode(MAIN, args, { ...CLEAN, ...env }, { cwd, isJoined });
+};
 
 /** Runs `boxcar …` to its end, in a process of its own. */
 export async function cli(args: readonly string[], env: Env = {}): Promise<CliResult> {
