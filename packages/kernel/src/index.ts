@@ -61,7 +61,12 @@ export {
   DEFAULT_CONTEXT_TOKENS,
   DEFAULT_REMINDER_SHARE,
 } from './context-contract.js';
-export { answerTokensOf, type ContextLimits, contextLimitsOf, toldLimitOf } from './context-limit.js';
+export {
+  answerTokensOf,
+  type ContextLimits,
+  contextLimitsOf,
+  toldLimitOf,
+} from './context-limit.js';
 export {
   ERROR_CATALOGUE,
   type ErrorBody,
@@ -247,6 +252,7 @@ export {
   type ProviderPart,
   providerDataBytes,
   readProviderData,
+  toProviderCallId,
 } from './provider-data.js';
 export {
   decidePurge,
