@@ -87,6 +87,14 @@ export function answerTokensOf(profile: SizedProfile): number {
   return Math.max(Math.min(asked, own, most), 1);
 }
 
+/** The words for a step whose call is not sent `max_output_tokens` as the profile says; undefined: it is. */
+export function answerWarning(profile: SizedProfile): string | undefined {
+  const asked = profile.model_settings.max_output_tokens;
+  const sent = answerTokensOf(profile);
+  if (asked === undefined || asked === sent) return undefined;
+  return `max_output_tokens is ${asked}: the model is asked for ${sent} tokens`;
+}
+
 export interface ContextLimits {
   readonly limitTokens: number;
   /** What a prompt may come to; the rest is the answer's. */

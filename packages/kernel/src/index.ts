@@ -63,6 +63,7 @@ export {
 } from './context-contract.js';
 export {
   answerTokensOf,
+  answerWarning,
   type ContextLimits,
   contextLimitsOf,
   toldLimitOf,

@@ -4,6 +4,7 @@
  */
 import {
   answerTokensOf,
+  answerWarning,
   budgetExceeded,
   buildView,
   type ErrorBody,
@@ -40,7 +41,14 @@ import {
 import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
 import type { PricedProfile } from './loader.js';
-import { describeModelFailure, parseUsage, usageRow, warningsRow, withCommandCalls } from './reply.js';
+import {
+  describeModelFailure,
+  parseUsage,
+  usageRow,
+  warningsRow,
+  withCommandCalls,
+  withoutCutCall,
+} from './reply.js';
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
 import { CALLS_REMINDER, noticeCard } from './step-cards.js';
@@ -206,7 +214,8 @@ class TurnLoop {
     }
     const { usage, finishReason, warnings = [] } = reply;
     const modelMs = performance.now() - startedAt;
-    const closed = this.#closeStep(sent, { modelMs, usage, finishReason, warnings });
+    const own = answerWarning(this.#profile) ?? [];
+    const closed = this.#closeStep(sent, { modelMs, usage, finishReason, warnings: [own, warnings].flat() });
     const outcome = await this.#commitReply(sent, closed, reply);
     if (outcome === 'fenced') await this.#keepReply(reply, prompt.step);
     return outcome;
@@ -395,9 +404,10 @@ class TurnLoop {
     );
   }
 
-  #commitReply(sent: SentPrompt, closed: ClosedStep, answer: ModelReply): Promise<TurnRun | 'next'> {
+  #commitReply(sent: SentPrompt, closed: ClosedStep, reply: ModelReply): Promise<TurnRun | 'next'> {
     const { turn } = this.#held;
     const { step, isLast } = sent;
+    const answer = withoutCutCall(reply);
     const spent = this.#budget?.spend(answer.usage);
     const verdict = judgeReply(this.#profile.comma_commands === true ? withCommandCalls(answer) : answer, {
       turn,
