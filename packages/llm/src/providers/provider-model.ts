@@ -13,7 +13,7 @@ import { toProfileInvalid } from '../scripted.js';
 import { type Answer, collectContent, collectStream, refusalOf, toReply, usageOf } from './collect.js';
 import { openExchange } from './exchange.js';
 import { type Caller, explainFailure, shorten } from './explain-failure.js';
-import { fitTool, type PromptRules, toWirePrompt } from './prompt.js';
+import { findUntold, type PromptRules, toWirePrompt } from './prompt.js';
 import type { ProviderSettings } from './settings.js';
 import { UsageMeter } from './usage.js';
 
@@ -143,9 +143,7 @@ export function createProviderModel(
     },
 
     checkTools: (_model, tools) =>
-      tools.flatMap(({ name, parameters }) =>
-        fitTool(parameters, provider).findings.map((message) => ({ tool: name, message })),
-      ),
+      tools.flatMap((tool) => findUntold(tool, provider).map((message) => ({ tool: tool.name, message }))),
 
     checkProfile({ model }) {
       if (modelIdOf(model) !== '') return;

@@ -9,7 +9,8 @@
  * C4  OpenAI: call ids above 40 characters; `max_tokens` and a temperature for reasoning models.
  *     https://github.com/vercel/ai/issues/5171,
  *     https://platform.openai.com/docs/guides/reasoning
- * C5  DeepSeek: a message with calls but without `reasoning_content`, or with another one than was given with the call.
+ * C5  OpenAI: a description above 1,024 characters. https://github.com/getsentry/sentry-mcp/issues/106
+ * C6  DeepSeek: a message with calls but without `reasoning_content`, or with another one than was given with the call.
  *     https://api-docs.deepseek.com/guides/thinking_mode, https://github.com/deepseek-ai/deepseek-harness/discussions/739
  */
 import { type JsonValue, type Message, sha256 } from '@boxcar/kernel';
@@ -33,6 +34,7 @@ const bodyOf = ({
   maxCallId = 1_000,
   systemRoles = [],
   assistant = {},
+  maxDescription = 1_000_000,
   tool = {},
   body = {},
 }: {
@@ -40,6 +42,7 @@ const bodyOf = ({
   /** Besides `system`. */
   readonly systemRoles?: readonly ['developer'] | readonly [];
   readonly assistant?: z.ZodRawShape;
+  readonly maxDescription?: number;
   readonly tool?: z.ZodRawShape;
   readonly body?: z.ZodRawShape;
 }) => {
@@ -70,7 +73,7 @@ const bodyOf = ({
           type: z.literal('function'),
           function: z.strictObject({
             name: z.string(),
-            description: z.string(),
+            description: z.string().max(maxDescription),
             parameters: json,
             ...tool,
           }),
@@ -95,6 +98,7 @@ const compatibleBody = bodyOf({
 const deepseekBody = bodyOf({ assistant: reasoning, body: maxTokens });
 const openaiBody = bodyOf({
   maxCallId: 40,
+  maxDescription: 1_024,
   systemRoles: ['developer'],
   tool: { strict: z.literal(false) },
   body: {
@@ -150,7 +154,7 @@ function checkAlternation(messages: readonly ChatMessage[]): void {
   }
 }
 
-/** C5 */
+/** C6 */
 function checkReasoning(messages: readonly Record<string, unknown>[], { answers }: Seen): void {
   for (const [index, message] of messages.entries()) {
     const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
