@@ -199,7 +199,8 @@ function attachedTo(
   calls: readonly StepCall[],
 ): { readonly provider?: ProviderData } {
   const { providerData: data } = placed.card;
-  if (data === undefined) return {};
+  // Packed for an agent that did not get the answer: nothing of it was for this prompt, and there may be thousands.
+  if (data === undefined || (placed.source.kind === 'context' && placed.isNative !== true)) return {};
   const reason = reasonToLeaveOut(prompt, placed, { data, calls });
   if (reason === undefined) return { provider: data };
   omit(prompt, placed, reason);
