@@ -131,7 +131,7 @@ const callsIn = (messages: readonly Message[]) =>
 const NONE: ReadonlyMap<string, string> = new Map();
 
 /** The parameters of a tool as this provider takes them. */
-export function fitTool(parameters: JsonValue, { toSchema }: Pick<PromptRules, 'toSchema'>): FittedSchema {
+function fitTool(parameters: JsonValue, { toSchema }: Pick<PromptRules, 'toSchema'>): FittedSchema {
   const fitted = fitSchema(toObjectSchema(parameters));
   return toSchema?.(fitted) ?? fitted;
 }
