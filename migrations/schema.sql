@@ -1182,7 +1182,7 @@ CREATE INDEX turns_told ON boxcar.turns USING btree (told_agent_id) WHERE (told_
 
 CREATE INDEX turns_tree ON boxcar.turns USING btree (run_id, id);
 
-CREATE INDEX turns_unsettled ON boxcar.turns USING btree (run_id) WHERE (NOT is_settled);
+CREATE INDEX turns_unsettled_ends ON boxcar.turns USING btree (run_id) WHERE ((NOT is_settled) AND (ended_at IS NOT NULL));
 
 CREATE INDEX waits_due ON boxcar.waits USING btree (due_at) WHERE (due_at IS NOT NULL);
 

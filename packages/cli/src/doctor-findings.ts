@@ -370,7 +370,7 @@ export function judgePrices(models: readonly UsedModel[], tables: readonly Price
     warn(
       'prices',
       `${model} has no price; profiles of project ${project}: ${profiles.slice(0, 5).join(', ')}${profiles.length > 5 ? ', …' : ''}. Runs with a limit of cost_usd are refused, and the others count it as 0.`,
-      `Run: boxcar prices set ${quoteWord(model)} --input <dollars> --output <dollars>, or --free`,
+      `Run: boxcar prices set ${quoteWord(model)} --project ${quoteWord(project)} --input <dollars> --output <dollars>, or --free`,
     ),
   );
 }

@@ -1,8 +1,12 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { cliHere, prepare } from './testing/cli.js';
 
 let database: TestDatabase;
+let folder: string;
 const run = (...args: string[]) => cliHere(args, { DATABASE_URL: database.url });
 interface Line {
   readonly model: string;
@@ -19,8 +23,12 @@ const list = async (): Promise<ReadonlyMap<string, Line>> => {
 
 beforeAll(async () => {
   database = await testDatabase();
+  folder = await mkdtemp(join(tmpdir(), 'boxcar-prices-'));
 });
-afterAll(() => database.close());
+afterAll(async () => {
+  await database.close();
+  await rm(folder, { recursive: true });
+});
 
 it('prices are listed with their source, set by project, and taken back', async () => {
   expect((await list()).get('openai:gpt-4.1')).toMatchObject({
@@ -75,6 +83,29 @@ it('a model of a profile without a price is listed, and is a finding of doctor u
   ]);
   await run('prices', 'set', 'openai-compatible:llama', '--free');
   expect(await finding()).toMatchObject([{ level: 'ok' }]);
+});
+
+it('what doctor says sets the price where it is missing: of a model with any name, in its own project', async () => {
+  await database.pool.query(
+    `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+     select gen_random_uuid(), 'other', operator_agent_id, bootstrap_card_id from boxcar.projects limit 1`,
+  );
+  const model = 'openai-compatible:Llama 3 (große)';
+  const yaml = JSON.stringify({ name: 'speaker', instructions: 'You speak.', model });
+  await writeFile(join(folder, 'speaker.yaml'), yaml);
+  const applied = await run('profiles', 'apply', '-f', join(folder, 'speaker.yaml'), '--project', 'other');
+  expect(applied).toMatchObject({ code: 0 });
+  const finding = async () =>
+    (
+      JSON.parse((await run('doctor', '--json')).stdout) as {
+        findings: { check: string; message: string; next?: string }[];
+      }
+    ).findings.filter(({ check, message }) => check === 'prices' && message.includes('Llama'));
+  const [missing] = await finding();
+  expect(missing?.next).toContain(`boxcar prices set '${model}'`);
+  expect(missing?.next).toContain('--project other');
+  expect(await run('prices', 'set', model, '--free', '--project', 'other')).toMatchObject({ code: 0 });
+  expect(await finding()).toEqual([]);
 });
 
 it.each([

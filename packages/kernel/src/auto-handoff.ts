@@ -54,7 +54,7 @@ export function draftAutoHandoff(
     readonly elapsedMs: number;
   },
 ): readonly AutoHandoffEntry[] {
-  const { digest, summarized, keepFrom, references, leftOut } = plan;
+  const { digest, summarized, tasks, keepFrom, references, leftOut } = plan;
   const summary = digest === undefined ? null : of.summaryId;
   const state = stateOf(plan, facts, summary);
   const limit = Number.POSITIVE_INFINITY;
@@ -87,7 +87,7 @@ export function draftAutoHandoff(
         type: CARD_TYPES.summary,
         role: 'user',
         content: { kind: 'text', text: digest },
-        metadata: { role: 'user', summarizes: [...summarized] },
+        metadata: { role: 'user', summarizes: [...new Set([...tasks, ...summarized])] },
         authorId: 'kernel',
       },
       { id: of.summaryId, projectId: of.projectId },

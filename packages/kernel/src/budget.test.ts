@@ -92,6 +92,16 @@ describe('a grant', () => {
     });
   });
 
+  it('is nothing of a limit that was passed, for what needs nothing of it', () => {
+    const account = { ...empty('a', { cost_micros: 100, tokens: 50 }), costMicros: 130 };
+    const ask = (costMicros: number) => {
+      const need = { tokens: 10, costMicros, steps: 1 };
+      return decideGrant([account], { need, want: need });
+    };
+    expect(ask(0)).toEqual({ outcome: 'granted', amounts: { tokens: 10, costMicros: 0, steps: null } });
+    expect(ask(1)).toMatchObject({ outcome: 'refused', hit: { kind: 'cost_usd' } });
+  });
+
   it('takes some steps ahead, but no more than a share of what is left', () => {
     const step = { tokens: 100, costMicros: 0, steps: 1 };
     expect(wantOf([empty('a', { tokens: 100_000 })], step, step).tokens).toBe(400);
@@ -125,6 +135,13 @@ describe('a step', () => {
   it('needs its prompt and the longest answer, at the price of both', () => {
     const price = { input: 1_000_000, output: 4_000_000 };
     expect(needOf({ ...CALL, price })).toEqual({ tokens: 150, costMicros: 300, steps: 1 });
+  });
+
+  it('needs the highest rates, since its prompt may be written to the cache, and its answer may be reasoning', () => {
+    const price = { input: 1_000_000, output: 4_000_000, cached_input: 100_000 };
+    const written = { ...price, cache_write: 2_000_000, reasoning: 6_000_000 };
+    expect(needOf({ ...CALL, price }).costMicros).toBe(300);
+    expect(needOf({ ...CALL, price: written }).costMicros).toBe(500);
   });
 });
 

@@ -11,7 +11,7 @@ import { estimateTokens } from './card.js';
 import { KernelError } from './errors.js';
 import { canonicalJson, type JsonValue } from './json.js';
 import type { ToolSchema } from './message.js';
-import { costOf, type ModelPrice } from './prices.js';
+import { costOf, dearestOf, type ModelPrice } from './prices.js';
 
 const count = (max: number) => z.number().int().positive().max(max);
 
@@ -123,7 +123,9 @@ export function needOf(call: {
   return {
     tokens: call.promptTokens + outputTokens,
     costMicros:
-      call.price === undefined ? 0 : costOf(call.price, { inputTokens: call.promptTokens, outputTokens }),
+      call.price === undefined
+        ? 0
+        : costOf(dearestOf(call.price), { inputTokens: call.promptTokens, outputTokens }),
     steps: 1,
   };
 }
@@ -176,7 +178,8 @@ export function decideGrant(
     for (const { kind, limit: key, amount } of KINDS) {
       const limit = account.limits[key];
       if (limit === undefined) continue;
-      const left = limit - account[amount];
+      // An account may have been used beyond its limit; what needs none of it goes on.
+      const left = Math.max(limit - account[amount], 0);
       if (left < need[amount]) {
         return {
           outcome: 'refused',

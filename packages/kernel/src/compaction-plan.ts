@@ -7,8 +7,9 @@
  *     the oldest; packed arguments besides the instruction only after them.
  * P3  Of the turn's own history the newest steps stay, whole and without a gap; results in them that are large become
  *     references. A call and its result are never parted.
- * P4  What else the prompt showed is linked by one summary, whose text says what the task was, for the turns that come after,
- *     and names the newest of it. No model is asked.
+ * P4  What else the prompt showed is linked by one summary, which names the newest of it. No model is asked.
+ * P5  Every compaction writes a summary, if only for the task: the tasks of this turn and of turns that are no longer shown are in it, and
+ *     in each later summary, so that the turns after it know them.
  */
 import { CARD_TYPES, type Card, estimateTokens } from './card.js';
 import { bodyBytes, EXPAND_TOOL, mayBeReferred, mayBeReferredInContext, toReference } from './compaction.js';
@@ -32,7 +33,9 @@ export interface CompactionPlan {
   readonly leftOut: readonly CardId[];
   /** In the order in which the prompt showed them. */
   readonly summarized: readonly CardId[];
-  /** The words of the summary; undefined when nothing is summarized. */
+  /** Instructions whose words are in the summary, in the order of their turns. */
+  readonly tasks: readonly CardId[];
+  /** The words of the summary; undefined when there is neither a task nor a card to summarize. */
   readonly digest: string | undefined;
 }
 
@@ -202,32 +205,98 @@ function digestLine(card: Card): string {
   return `\n- ${card.type} by ${card.authorId}: ${JSON.stringify(preview.toWellFormed())} (card ${card.id})`;
 }
 
-/** What the turn was asked: it sees that itself, but turns after it begin behind the anchor. */
-function taskLine(context: readonly ContextCard[], tokens: number): string {
-  const task = context.find(({ card, rule }) => rule === 'argument' && card.type === CARD_TYPES.instruction);
-  if (task === undefined || isHidden(task.card)) return '';
-  const words = renderBody(task.card.content).replace(/\s+/g, ' ').trim();
-  const preview = words.slice(0, Math.min(ANCHOR_PREVIEW, tokens * 4)).toWellFormed();
-  return `\n- the task was: ${JSON.stringify(preview)}`;
+const TASK = '\n- the task was: ';
+const EARLIER_TASK = '\n- an earlier task was: ';
+
+/** One task for the summary. `cardId`: its instruction, if the prompt shows or showed it. */
+interface Task {
+  readonly words: string;
+  readonly cardId: CardId | null;
 }
 
-/** The task and the newest lines that fit; all cards are linked, whether they have a line or not. */
+function instructionsOf(context: readonly ContextCard[]): readonly Task[] {
+  const task = context.find(({ card, rule }) => rule === 'argument' && card.type === CARD_TYPES.instruction);
+  if (task === undefined || isHidden(task.card)) return [];
+  const words = renderBody(task.card.content).replace(/\s+/g, ' ').trim();
+  return [{ words: JSON.stringify(words.slice(0, ANCHOR_PREVIEW).toWellFormed()), cardId: task.card.id }];
+}
+
+/** The tasks in a summary of an earlier compaction. */
+function tasksIn({ type, authorId, content }: Card): readonly Task[] {
+  if (type !== CARD_TYPES.summary || authorId !== 'kernel' || content.kind !== 'text') return [];
+  return content.text.split('\n').flatMap((line) => {
+    const start = [EARLIER_TASK, TASK].find((mark) => `\n${line}`.startsWith(mark));
+    return start === undefined ? [] : [{ words: line.slice(start.length - 1), cardId: null }];
+  });
+}
+
+/** P5: the tasks of turns that the prompt shows no longer, oldest first. */
+function earlierTasks(rows: ViewRows, dropped: ReadonlySet<CardId>): readonly Task[] {
+  return rows.entries.flatMap(({ card, kind, payload }) => {
+    if (card !== null) return dropped.has(card.id) ? tasksIn(card) : [];
+    const started = kind === 'event' ? startedBy(payload) : undefined;
+    if (started === undefined || started.turnId === rows.turn.turnId) return [];
+    return instructionsOf(rows.contexts.get(started.boxId) ?? []).filter(
+      ({ cardId }) => cardId !== null && dropped.has(cardId),
+    );
+  });
+}
+
+/** The lines of the tasks: this turn's own, and the newest earlier ones that fit. */
+function writeTasks(
+  own: readonly Task[],
+  { earlier, tokens }: { readonly earlier: readonly Task[]; readonly tokens: number },
+): { readonly text: string; readonly cardIds: readonly CardId[] } {
+  const lines = own.map(({ words, cardId }) => ({ line: `${TASK}${shorten(words, tokens * 4)}`, cardId }));
+  let left = tokens - sumOf(lines.map(({ line }) => estimateTokens(Buffer.byteLength(line))));
+  for (const { words, cardId } of earlier.toReversed()) {
+    const line = `${EARLIER_TASK}${words}`;
+    left -= estimateTokens(Buffer.byteLength(line));
+    if (left < 0) break;
+    lines.unshift({ line, cardId });
+  }
+  return {
+    text: lines.map(({ line }) => line).join(''),
+    cardIds: lines.flatMap(({ cardId }) => cardId ?? []),
+  };
+}
+
+/** A JSON string with at most `length` of the characters in it. */
+const shorten = (text: string, length: number): string =>
+  text.length - 2 <= length
+    ? text
+    : JSON.stringify((JSON.parse(text) as string).slice(0, length).toWellFormed());
+
+/** The tasks and the newest lines that fit; all cards are linked, whether they have a line or not. */
 function writeDigest(
   cards: readonly Card[],
-  { task, summaryId, tokens }: { readonly task: string; readonly summaryId: CardId; readonly tokens: number },
+  {
+    tasks,
+    summaryId,
+    tokens,
+  }: {
+    readonly tasks: ReturnType<typeof writeTasks>;
+    readonly summaryId: CardId;
+    readonly tokens: number;
+  },
 ): string {
+  const call = `${EXPAND_TOOL}(${JSON.stringify({ card_id: summaryId })})`;
+  if (cards.length === 0)
+    return `[The conversation before this was shortened to make room; ${call} reads what was asked in full]${tasks.text}`;
   const lines: string[] = [];
-  let left = tokens - estimateTokens(Buffer.byteLength(task));
+  const written = new Set<CardId>(tasks.cardIds);
+  let left = tokens - estimateTokens(Buffer.byteLength(tasks.text));
   for (const card of cards.toReversed()) {
+    if (written.has(card.id)) continue;
     const line = digestLine(card);
     left -= estimateTokens(Buffer.byteLength(line));
     if (left < 0) break;
     lines.unshift(line);
+    written.add(card.id);
   }
-  const without = cards.length - lines.length;
-  const call = `${EXPAND_TOOL}(${JSON.stringify({ card_id: summaryId })})`;
+  const without = cards.filter(({ id }) => !written.has(id)).length;
   const head = `[Summary of ${cards.length} earlier cards, left out to make room; ${call} reads them all, with the id of one of them that one]`;
-  return `${head}${task}${without === 0 ? '' : `\n- ${without} earlier ones`}${lines.join('')}`;
+  return `${head}${tasks.text}${without === 0 ? '' : `\n- ${without} earlier ones`}${lines.join('')}`;
 }
 
 /** The entries that the turn itself has come to since it began, or since the last anchor. */
@@ -252,19 +321,26 @@ export function planCompaction(
   const own = rows.contexts.get(rows.turn.contextBoxId) ?? [];
   const context = planContext(own, Math.floor(tokens * CONTEXT_SHARE));
   const part = Math.floor(tokens * PART);
-  const task = taskLine(own, Math.floor(part / 2));
   const { kept, spilled } = keepUnits(unitsOf(rows, ownFrom(rows)), {
     tokens: tokens - context.tokens - part,
     spillAbove: Math.min(SPILL_TOKENS, part),
   });
   const keptEntries = new Set(kept.flatMap((unit) => unit.entries));
   const dropped = droppedCards(rows, { kept: keptEntries, leftOut: context.leftOut });
+  const tasks = writeTasks(instructionsOf(own), {
+    earlier: earlierTasks(rows, new Set(dropped.map(({ id }) => id))),
+    tokens: Math.floor(part / 2),
+  });
   return {
     keepFrom: kept[0]?.entries[0]?.position ?? null,
     keptSteps: kept.reduce((sum, unit) => sum + unit.steps, 0),
     references: [...new Set([...context.references, ...spilled.map(({ id }) => id)])],
     leftOut: context.leftOut.map(({ id }) => id),
     summarized: dropped.map(({ id }) => id),
-    digest: dropped.length === 0 ? undefined : writeDigest(dropped, { task, summaryId, tokens: part }),
+    tasks: tasks.cardIds,
+    digest:
+      dropped.length === 0 && tasks.text === ''
+        ? undefined
+        : writeDigest(dropped, { tasks, summaryId, tokens: part }),
   };
 }

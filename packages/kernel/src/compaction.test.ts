@@ -96,10 +96,11 @@ describe('a compacted prompt', () => {
     tape.begin(1, [argument(cards.instruction('i'.repeat(4_000))), ...boxed.map(inherited)]);
     const { plan, view } = compact(tape.rows(), 4_000);
     expect(plan.references).toEqual([boxed[2]?.id, boxed[0]?.id]);
-    expect(heads(view).slice(-3)).toEqual([
+    expect(heads(view).slice(-4)).toEqual([
       expect.stringMatching(/^user: \[note, about 2250 tokens/),
       `user: ${'x'.repeat(40)}`,
       `user: ${'i'.repeat(40)}`,
+      expect.stringMatching(/^user: \[The conversation before this/),
     ]);
     expect(compact(tape.rows(), 10).plan.references).not.toContain(testId('card', 5));
   });
@@ -202,6 +203,64 @@ describe('a compacted prompt', () => {
     const second = compact(tape.rows(), 300);
     expect(second.plan.summarized).toContain(ids.summaryId);
     expect(heads(second.view)).toContain('user: And now?');
+  });
+
+  describe('leaves the words of the task for the turns after it', () => {
+    const RULE = 'Use metric units in ALL answers.';
+
+    /** A turn that overflows, and is told this; what a further turn on the tape is shown. */
+    function overflow(
+      tape: TestTape,
+      cards: CardMaker,
+      turn: number,
+      instruction: string,
+      write: () => void,
+    ) {
+      tape.begin(turn, [argument(cards.instruction(instruction))]);
+      write();
+      const { plan, drafts } = compact(tape.rows(), 900);
+      for (const draft of drafts) {
+        if (draft.kind === 'anchor')
+          tape.anchor(draft.anchorName, draft.card, { turnId: testId('turn', turn) });
+        else if (draft.kind === 'message') tape.add(draft.card, { turnId: testId('turn', turn) });
+      }
+      return plan;
+    }
+    const textOf = (tape: TestTape): string =>
+      buildView(tape.rows())
+        .messages.map(({ content }) => content)
+        .join('\n');
+
+    test('also when only large results became references', () => {
+      const [cards, tape] = [new CardMaker(), new TestTape()];
+      const plan = overflow(tape, cards, 1, RULE, () => {
+        const at = { turnId: testId('turn', 1), step: 1 };
+        tape.add(cards.call('k1', 'list', {}), at);
+        tape.add(cards.result('k1', 'list', 'x'.repeat(9_000)), at);
+      });
+      expect([plan.summarized, plan.references.length]).toEqual([[], 1]);
+      tape.begin(2, [argument(cards.instruction('And now?'))]);
+      expect(textOf(tape)).toContain(`\n- the task was: "${RULE}"`);
+    });
+
+    test('also those of earlier turns, through any number of compactions', () => {
+      const [cards, tape] = [new CardMaker(), new TestTape()];
+      const fill = (turn: number) => () => {
+        for (let step = 1; step < 30; step += 1)
+          tape.add(cards.thought('w'.repeat(400)), { turnId: testId('turn', turn), step });
+      };
+      tape.begin(1, [argument(cards.instruction(RULE))]);
+      tape.add(cards.thought('Noted.'), { turnId: testId('turn', 1), step: 1 });
+      for (const turn of [2, 3, 4])
+        overflow(tape, cards, turn, `Count the lines of file ${turn}.`, fill(turn));
+      tape.begin(5, [argument(cards.instruction('And now?'))]);
+      expect(textOf(tape).match(/^- (the|an earlier) task was: .*/gm)).toEqual([
+        `- an earlier task was: "${RULE}"`,
+        '- an earlier task was: "Count the lines of file 2."',
+        '- an earlier task was: "Count the lines of file 3."',
+        '- the task was: "Count the lines of file 4."',
+      ]);
+    });
   });
 });
 

@@ -113,12 +113,25 @@ export const mayBeReferredInContext = ({ card, rule, native }: ContextCard): boo
   return native !== true || card.content.kind !== 'tool_call';
 };
 
+/** Whether their last anchor is a compaction: then the turn may `expand`. */
+export const isCompacted = ({
+  entries,
+  lastAnchorPosition,
+}: Pick<ViewRows, 'entries' | 'lastAnchorPosition'>): boolean =>
+  compactionOf({ entries, lastAnchorPosition }) !== undefined;
+
+function compactionOf({ entries, lastAnchorPosition }: Pick<ViewRows, 'entries' | 'lastAnchorPosition'>) {
+  const anchor = entries.find(({ position, kind }) => position === lastAnchorPosition && kind === 'anchor');
+  const compaction = anchor?.card == null ? undefined : readCompaction(anchor.card);
+  return anchor === undefined || compaction === undefined ? undefined : { anchor, compaction };
+}
+
 /** The rows as their last anchor wants them read; the same rows when it is no compaction. */
 export function placeCompaction(rows: ViewRows): ViewRows {
   const { entries, lastAnchorPosition } = rows;
-  const anchor = entries.find(({ position, kind }) => position === lastAnchorPosition && kind === 'anchor');
-  const compaction = anchor?.card == null ? undefined : readCompaction(anchor.card);
-  if (anchor === undefined || compaction === undefined) return rows;
+  const found = compactionOf(rows);
+  if (found === undefined) return rows;
+  const { anchor, compaction } = found;
   const { keepFrom, references, summary } = compaction;
   const from = Math.min(keepFrom ?? lastAnchorPosition, lastAnchorPosition);
   const referred = new Set<string>(references);

@@ -53,7 +53,7 @@ export { checkMessages } from './check-messages.js';
 export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
 export { beginCommand, type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
-export { carryCompaction, EXPAND_TOOL, readCompaction } from './compaction.js';
+export { carryCompaction, EXPAND_TOOL, isCompacted, readCompaction } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';
 export {
   contextContract,
@@ -187,6 +187,7 @@ export {
 export {
   BUILT_IN_PRICES,
   costOf,
+  dearestOf,
   findPrice,
   isFree,
   LISTED_PRICES,

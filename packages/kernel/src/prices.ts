@@ -140,6 +140,18 @@ export function priceTables(own: unknown, tables: readonly PriceTable[]): readon
   return parsed.success ? [parsed.data as PriceTable, ...tables] : tables;
 }
 
+/** The price of a call of which nobody knows how it used the cache, or how much it reasoned: each rate is the highest that may count. */
+export const dearestOf = ({
+  input,
+  output,
+  cached_input,
+  cache_write,
+  reasoning,
+}: ModelPrice): ModelPrice => ({
+  input: Math.max(input, cached_input ?? 0, cache_write ?? 0),
+  output: Math.max(output, reasoning ?? 0),
+});
+
 /** What a call cost, in micros, rounded up. */
 export function costOf(price: ModelPrice, usage: ModelUsage): number {
   const cached = Math.min(usage.cachedInputTokens ?? 0, usage.inputTokens);

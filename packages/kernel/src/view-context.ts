@@ -1,13 +1,15 @@
 /** A context box as a model reads it, and what its packed arguments mean for the turn. */
 import { CARD_TYPES, type Card, type Field } from './card.js';
 import type { BoxId } from './ids.js';
-import type { JsonValue } from './json.js';
+import { canonicalJson, type JsonValue } from './json.js';
 import type { Profile } from './profile.js';
 import { toolNames } from './queue-tool.js';
+import { BOOTSTRAP_STATE } from './tape.js';
 import { enders, stepNotice } from './turn.js';
 import type { ContextRule } from './view-manifest.js';
 import {
   isHidden,
+  omit,
   type Placed,
   type Prompt,
   push,
@@ -57,7 +59,8 @@ export function writeContextCards(
   }
   const tools = toolsOf(profile);
   for (const item of groupInherited(byRule.inherited)) {
-    if ('card' in item) writeCard(prompt, item);
+    if ('card' in item && isBootstrap(item.card)) omit(prompt, item, 'bootstrap');
+    else if ('card' in item) writeCard(prompt, item);
     else writeStep(prompt, item, (name) => tools.has(name));
   }
   for (const placed of byRule.parent) writeCard(prompt, placed);
@@ -66,6 +69,13 @@ export function writeContextCards(
   const notice = stepsLeft === null ? undefined : stepNotice(stepsLeft, enders(profile, canSubmit));
   if (notice !== undefined) pushNotice(prompt, notice, 'steps_left');
 }
+
+/** The anchor that every tape begins with says nothing. Its card is the project's; other anchors have their name in the metadata. */
+const isBootstrap = ({ type, content, metadata }: Card): boolean =>
+  type === CARD_TYPES.anchor &&
+  metadata.name === undefined &&
+  content.kind === 'json' &&
+  canonicalJson(content.data) === canonicalJson(BOOTSTRAP_STATE);
 
 /** Packed arguments in their order, but the binding result fields right after the instruction. */
 function writeArguments(prompt: Prompt, placed: readonly Placed[], canSubmit: boolean): void {

@@ -47,6 +47,7 @@ export type OmissionReason =
   | 'before_anchor'
   | 'bootstrap'
   | 'orphan_result'
+  | 'turn_not_begun'
   | 'call_hidden'
   | 'blank'
   | 'repeated'

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import { CARD_TYPES } from './card.js';
 import { checkMessages } from './check-messages.js';
 import { canonicalJson, type JsonValue, sha256 } from './json.js';
 import type { Message } from './message.js';
@@ -838,5 +839,38 @@ describe('what a view says about itself', () => {
     expect(before).toBeGreaterThanOrEqual(1000);
     expect(after - before).toBeGreaterThanOrEqual(2000);
     expect(after - before).toBeLessThan(2100);
+  });
+});
+
+describe('a turn that ended before it began', () => {
+  const deliverable = (cards: CardMaker, steps: number) =>
+    cards.card(
+      CARD_TYPES.deliverable,
+      'assistant',
+      { kind: 'json', data: { error: { code: 'canceled' }, steps, last_text: null } },
+      { metadata: { role: 'assistant', status: 'canceled' } },
+    );
+
+  test('leaves nothing in the prompts after it', () => {
+    const [cards, tape] = [new CardMaker(), new TestTape()];
+    const ended = deliverable(cards, 0);
+    tape.add(ended, { turnId: testId('turn', 1) });
+    tape.begin(2, [argument(cards.instruction('Go on.'))]);
+    const { messages, manifest } = buildView(tape.rows());
+    expect(messages.map(line)).toEqual(['system: You work.', 'user: Go on.']);
+    expect(manifest.omitted).toContainEqual(expect.objectContaining({ reason: 'turn_not_begun' }));
+  });
+
+  test('differs from a turn that failed at its first step: what it was asked is shown, and how it ended', () => {
+    const [cards, tape] = [new CardMaker(), new TestTape()];
+    const turnId = tape.begin(1, [argument(cards.instruction('First.'))]);
+    tape.add(deliverable(cards, 0), { turnId });
+    tape.begin(2, [argument(cards.instruction('Go on.'))]);
+    expect(buildView(tape.rows()).messages.map(({ role }) => role)).toEqual([
+      'system',
+      'user',
+      'assistant',
+      'user',
+    ]);
   });
 });

@@ -11,9 +11,9 @@
  *     after the anchor, all of it is shown. An anchor written while calls are open therefore follows the step it cut:
  *     first that step, then the anchor's state, then this turn's context.
  * V4  Only this agent's steps and its clone source's keep the form of calls and results; earlier turns and clones only
- *     for tools of the profile. Other calls and results are quoted user text that names the author.
+ *     for tools that this turn is offered. Other calls and results are quoted user text that names the author.
  * V5  A call without result is answered by a fixed text; a result whose call is not shown before it is left out. No
- *     body is dropped for its status. What other turns add once this turn has begun is quoted where it stands.
+ *     body is dropped for its status. A turn that ended before it began shows nothing. What other turns add once this turn has begun is quoted where it stands.
  * V6  Every prompt satisfies the strictest provider (see `checkMessages`). Fillers are fixed texts: `[context]` before
  *     a first assistant message, `[continue]` before a step's output that would follow assistant text, and, once this
  *     turn has begun, after any assistant text behind which a prompt may have ended.
@@ -25,8 +25,8 @@
  * V9  What a provider attached to an answer is in the message of that answer: for this agent (and its clone source's steps), for the model
  *     that gave the answer, and with all calls of it, since signatures belong to all of it. Else it is left out, and the manifest says why.
  */
-import { estimateTokens } from './card.js';
-import { placeCompaction } from './compaction.js';
+import { CARD_TYPES, type Card, estimateTokens } from './card.js';
+import { EXPAND_TOOL, isCompacted, placeCompaction } from './compaction.js';
 import { contextContract } from './context-contract.js';
 import { KernelError } from './errors.js';
 import { type AgentId, type BoxId, type TurnId, tryParseId } from './ids.js';
@@ -112,7 +112,8 @@ export function buildView(given: ViewRows): View {
     rows,
     prompt: startPrompt(turn.agentId, rows.profile.model),
     steps: findSteps(entries, { ...turn, startPosition }),
-    profileTools: toolsOf(rows.profile),
+    // `expand` is offered while the last anchor is a compaction.
+    profileTools: new Set([...toolsOf(rows.profile), ...(isCompacted(rows) ? [EXPAND_TOOL] : [])]),
     begunTurns: new Set(),
     hasBegun: false,
     firstMessage: undefined,
@@ -187,7 +188,7 @@ function writeAnchor(prompt: Prompt, entry: TapeEntry): void {
 }
 
 function writeEntry(writer: Writer, at: number): void {
-  const { prompt, steps } = writer;
+  const { steps } = writer;
   const entry = writer.rows.entries[at];
   if (entry === undefined) return;
   if (entry.kind === 'event') writeEvent(writer, entry);
@@ -197,7 +198,7 @@ function writeEntry(writer: Writer, at: number): void {
   closeBefore(writer, entry);
   const placed = placeOnTape(entry, entry.card);
   if (step !== undefined) writeTapeStep(writer, step);
-  else writeLoneCard(prompt, placed);
+  else writeLoneCard(writer, entry, placed);
   writer.lastStep = step;
 }
 
@@ -217,10 +218,19 @@ function writeTapeStep({ prompt, profileTools, rows }: Writer, step: TapeStep): 
 }
 
 /** A card outside any step; a result only when its call was shown before it (V5). */
-function writeLoneCard(prompt: Prompt, placed: Placed): void {
+function writeLoneCard({ prompt, begunTurns }: Writer, { turnId }: TapeEntry, placed: Placed): void {
   const isOrphan = isResult(placed) && !prompt.callers.has(placed.card.content.tool_call_id);
+  const isUnasked = turnId !== null && !begunTurns.has(turnId) && endsWithoutStep(placed.card);
   if (isOrphan) omit(prompt, placed, 'orphan_result');
+  else if (isUnasked) omit(prompt, placed, 'turn_not_begun');
   else writeCard(prompt, placed);
+}
+
+/** What the kernel writes for a turn that ended before its first step, as a cancel may: no model has said it. */
+function endsWithoutStep({ type, content, metadata }: Card): boolean {
+  if (type !== CARD_TYPES.deliverable || metadata.status === 'success' || content.kind !== 'json')
+    return false;
+  return isJsonObject(content.data) && content.data.steps === 0;
 }
 
 function writeEvent(writer: Writer, { payload }: TapeEntry): void {

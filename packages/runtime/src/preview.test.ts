@@ -67,6 +67,24 @@ async function refusal(work: Promise<unknown>): Promise<KernelError> {
 const ownTokens = async (): Promise<number> => (await h.runtime.preview(request([]))).kept.estimated_tokens;
 
 describe('a preview', () => {
+  test('shows nothing of the anchor that an inherited tape begins with', async () => {
+    const { agent_id: agent } = (await h.runtime.submit('provision_agent', {
+      action: 'create',
+      profile_name: 'expert',
+    })) as { agent_id: string };
+    const tape = await h.runtime.tape({ agent });
+    await tape.append([{ kind: 'message', content: 'a note' }]);
+    const preview = await h.runtime.preview(request([tape.boxId]));
+    // It is a card of the box like any other.
+    expect(preview.cards.filter(({ rule }) => rule === 'inherit')).toMatchObject([
+      { type: 'tape.anchor' },
+      { type: expect.any(String) },
+    ]);
+    const shown = preview.prompt.messages.map(({ message }) => message.content);
+    expect(shown).toContain('a note');
+    expect(shown.filter((words) => /anchor|owner/i.test(words))).toEqual([]);
+  });
+
   test('lists every card in stored order with its rule, its source and what it costs', async () => {
     const box = await boxOf(text('one'), text('two', 'my.type'));
     const [one, two] = await cardsOf(box);

@@ -174,7 +174,10 @@ export async function reserveSpawn(
     return { shares: requests.map(() => ({ columns: {}, deadlineMs: undefined })), budgets: [] };
 
   // The lock of the run comes first of all locks, and before the accounts are read.
-  if (enclosing !== null && parent !== undefined) await lockRun(scope.tx(), parent.runId);
+  if (enclosing !== null && parent !== undefined) {
+    await lockRun(scope.tx(), parent.runId);
+    await settleEnded(scope.tx(), parent.runId, { leavesLocked: true });
+  }
   const profiles = new Map(
     (await loadSpawnProfiles(scope.db, [...new Set(requests.map(({ profileId }) => profileId))])).map(
       (profile) => [profile.profile_id, profile],

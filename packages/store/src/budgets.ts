@@ -4,7 +4,8 @@
  * A1  Accounts are read and written only while the row of their run is locked, so they need no locks of their own.
  * A2  `reserved` is what unsettled turns have been allotted, `spent` what settled ones have used; both count in every
  *     account on the way up.
- * A3  A turn settles after its end, when somebody needs what it left: ends take no lock of the run.
+ * A3  A turn settles after its end, before the next grant in its run: ends take no lock of the run. A turn may have used more than it
+ *     was allotted, so no grant is decided before.
  */
 import {
   type Account,
@@ -29,7 +30,7 @@ import type { Purse } from './claims.js';
 import { type Queryable, run, runRetrying, statement, type Tx, transaction } from './db.js';
 import { notSetAside } from './dead-letters.js';
 import { findSuspended } from './first-tries.js';
-import { type LockLimit, transactWithin } from './lock-limit.js';
+import { type LockLimit, skipping, transactWithin } from './lock-limit.js';
 
 const LOCK_RUN = statement('select id from boxcar.runs where id = $1 for no key update');
 
@@ -81,12 +82,14 @@ export async function loadAccounts(db: Queryable, budgetId: string): Promise<rea
   }));
 }
 
-// A turn that was ended from outside while its model worked keeps all that it was allotted: what the call cost is not known.
-const SETTLE = statement(`
+/** Of an ended turn `t`: its model worked when it was ended from outside. It keeps all that it was allotted: what the call cost is not known. */
+const IS_LOST = `(t.status in ('failed', 'timeout', 'canceled') and exists (
+        select from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count + 1 and s.committed_at is null and s.usage is null and s.error is null))`;
+
+const settleText = (leavesLocked: boolean): string => `
   with recursive lk as (
-    select t.id, t.status in ('failed', 'timeout', 'canceled') and exists (
-        select from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count + 1 and s.committed_at is null and s.usage is null and s.error is null) as is_lost
-    from boxcar.turns t where t.run_id = $1 and not t.is_settled and t.ended_at is not null order by t.id for no key update of t
+    select t.id, ${IS_LOST} as is_lost
+    from boxcar.turns t where t.run_id = $1 and not t.is_settled and t.ended_at is not null order by t.id for no key update of t${skipping(leavesLocked)}
   ),
   done as (
     update boxcar.turns t set is_settled = true,
@@ -113,11 +116,21 @@ const SETTLE = statement(`
   update boxcar.budgets b set tokens_reserved = b.tokens_reserved - x.tokens_back, tokens_spent = b.tokens_spent + x.tokens,
     cost_reserved = b.cost_reserved - x.cost_back, cost_spent = b.cost_spent + x.cost,
     steps_reserved = b.steps_reserved - x.steps_back, steps_spent = b.steps_spent + x.steps
-  from totals x where b.id = x.id`);
+  from totals x where b.id = x.id`;
+const SETTLE = statement(settleText(false));
+const SETTLE_UNLOCKED = statement(settleText(true));
 
-/** A3: gives back what the ended turns of a run have left. A1. */
-export async function settleEnded(tx: Tx, runId: RunId): Promise<void> {
-  await run(tx, SETTLE, [runId]);
+/**
+ * A3: books what the ended turns of a run have used, and gives back what they have left. A1.
+ *
+ * @param options.leavesLocked - Turns whose rows are locked are left to the next time.
+ */
+export async function settleEnded(
+  tx: Tx,
+  runId: RunId,
+  { leavesLocked = false }: { readonly leavesLocked?: boolean } = {},
+): Promise<void> {
+  await run(tx, leavesLocked ? SETTLE_UNLOCKED : SETTLE, [runId]);
 }
 
 const RESERVE = statement(`
@@ -221,6 +234,7 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
     };
     const spent = { tokens: row.spent_tokens, costMicros: row.spent_cost, steps: row.step_count };
     const shortfall = findShortfall(allotment, spent, request.need);
+    await settleEnded(tx, request.runId, { leavesLocked: true });
     let accounts = await loadAccounts(tx, row.budget_id);
     const purse = {
       budgetId: row.budget_id,
@@ -228,8 +242,8 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
       spentTokens: row.spent_tokens,
       spentCostMicros: row.spent_cost,
     };
-    // An earlier try, whose answer was lost, has made the grant. Time that has run out since is refused below.
-    if (attempt > 1 && shortfall === undefined && !accounts.some(({ isOver }) => isOver))
+    // An earlier try, whose answer was lost, has made the grant; or only the time was asked for. Time that has run out is refused below.
+    if (shortfall === undefined && !accounts.some(({ isOver }) => isOver))
       return { outcome: 'granted', purse };
     const missing = shortfall ?? NOTHING;
     let grant = decideGrant(accounts, { need: missing, want: wantOf(accounts, missing, request.need) });
@@ -308,6 +322,22 @@ export async function chargeLost(
     ]),
   );
   return row && { tokens: row.spent_tokens, costMicros: row.spent_cost };
+}
+
+const DROP_UNASKED = statement(`
+  delete from boxcar.steps s using boxcar.turns t
+  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and s.turn_id = t.id and s.step = $4 and s.attempt = $5
+    and s.committed_at is null and s.usage is null and s.error is null`);
+
+/** Takes back an open attempt in which no model was asked, before its turn ends: it must not look like one whose answer was lost. */
+export async function dropUnasked(
+  pool: pg.Pool,
+  of: Pick<TopUpRequest, 'turnId' | 'epoch' | 'holderId'> & {
+    readonly step: number;
+    readonly attempt: number;
+  },
+): Promise<void> {
+  await runRetrying(pool, DROP_UNASKED, [of.turnId, of.epoch, of.holderId, of.step, of.attempt]);
 }
 
 const FIND_ACCOUNT = statement(
@@ -401,12 +431,16 @@ export function wakeForLeftovers(
   });
 }
 
+/** What a turn has used, also before it is settled. */
+const used = (spent: string, allotted: string): string =>
+  `case when not t.is_settled and ${IS_LOST} then greatest(t.${spent}, t.${allotted}) else t.${spent} end`;
+
 const REPORT = statement(`
   with recursive own as (
     select t.budget_id, count(*)::int as turns, count(*) filter (where t.ended_at is null)::int as open_turns, sum(t.step_count)::int as steps,
       sum(case when t.ended_at is null then greatest(t.allotted_steps - t.step_count, 0) end)::int as steps_held,
-      sum(t.spent_tokens)::float8 as tokens, sum(case when t.ended_at is null then greatest(t.allotted_tokens - t.spent_tokens, 0) end)::float8 as tokens_held,
-      sum(t.spent_cost)::float8 as cost, sum(case when t.ended_at is null then greatest(t.allotted_cost - t.spent_cost, 0) end)::float8 as cost_held,
+      sum(${used('spent_tokens', 'allotted_tokens')})::float8 as tokens, sum(case when t.ended_at is null then greatest(t.allotted_tokens - t.spent_tokens, 0) end)::float8 as tokens_held,
+      sum(${used('spent_cost', 'allotted_cost')})::float8 as cost, sum(case when t.ended_at is null then greatest(t.allotted_cost - t.spent_cost, 0) end)::float8 as cost_held,
       count(w.turn_id)::int as paused
     from boxcar.turns t left join boxcar.waits w on w.turn_id = t.id and w.kind = 'budget' where t.run_id = $1 and t.budget_id is not null group by t.budget_id
   ),

@@ -387,6 +387,27 @@ test('a top-up whose answer was lost reserves once, and ends with the time of it
   expect(await growing).toMatchObject({ outcome: 'refused', hit: { kind: 'seconds' } });
 });
 
+test('a top-up that finds enough grants nothing more: a worker whose clock is ahead asks before each step', async () => {
+  const turn = await running();
+  const { turnId, projectId, runId } = turn;
+  await world.rows(
+    'insert into boxcar.budgets (id, project_id, run_id, top_depth, limits) values ($1, $2, $1, 0, $3)',
+    [runId, projectId, JSON.stringify({ tokens: 100_000 })],
+  );
+  await world.rows(
+    'update boxcar.turns set budget_id = $2, allotted_tokens = 0, spent_tokens = 0, spent_cost = 0, is_settled = false where id = $1',
+    [turnId, runId],
+  );
+  const need = { tokens: 100, costMicros: 0, steps: 1 };
+  const ask = { turnId, projectId, runId, epoch: 1, holderId: holder, need, mayPause: false };
+  const first = await topUp(world.pool, ask);
+  expect(first).toMatchObject({ outcome: 'granted' });
+  expect(await topUp(world.pool, ask)).toEqual(first);
+  expect(
+    await world.rows('select tokens_reserved::int as n from boxcar.budgets where id = $1', [runId]),
+  ).toEqual([{ n: 400 }]);
+});
+
 test('a failure of a provider whose answer was lost is counted once, whoever counts meanwhile', async () => {
   const fail = (of: pg.Pool) => noteProviderFailure(of, 'weak', { hasSucceeded: false });
   const books = () => world.rows("select failures, openings from boxcar.providers where name = 'weak'");

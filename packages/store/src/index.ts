@@ -42,6 +42,7 @@ export {
   type BudgetReport,
   chargeLost,
   countChildren,
+  dropUnasked,
   findAccount,
   findLeftovers,
   loadAccounts,

@@ -121,6 +121,50 @@ test('limits are whole numbers up to a million, or none; other values are refuse
     });
 });
 
+describe('limits that are changed while turns wait', () => {
+  const overdue = () => findOverdueProviders(world.pool);
+
+  test('let the next sweep look at once', async () => {
+    await setProviderLimits(world.pool, 'p', { requestsPerMinute: 1 });
+    const turns = await running(4);
+    expect(outcomes(await enter(turns))).toEqual(['admitted', 'waiting', 'waiting', 'waiting']);
+    expect(await overdue()).toEqual([]);
+    await setProviderLimits(world.pool, 'p', { requestsPerMinute: null });
+    expect(await overdue()).toEqual(['p']);
+    expect((await wakeProvider(world.pool, 'p')).rings).toHaveLength(3);
+  });
+
+  test('end the pause of a provider that fails when its breaker is switched off', async () => {
+    await setProviderLimits(world.pool, 'p', { breakerAfter: 1 });
+    expect((await noteProviderFailure(world.pool, 'p', { hasSucceeded: false })).closedForMs).toBeGreaterThan(
+      5_000,
+    );
+    const turns = await running(3);
+    expect(outcomes(await enter(turns))).toEqual(['waiting', 'waiting', 'waiting']);
+    await setProviderLimits(world.pool, 'p', { breakerAfter: 0 });
+    expect(await overdue()).toEqual(['p']);
+    expect((await wakeProvider(world.pool, 'p')).rings).toHaveLength(3);
+    expect(await noteProviderFailure(world.pool, 'p', { hasSucceeded: false })).toEqual({
+      closedForMs: null,
+    });
+  });
+
+  test('do not wait for a turn whose row of the line is locked', async () => {
+    await setProviderLimits(world.pool, 'p', { requestsPerMinute: 1 });
+    const turns = await running(3);
+    await enter(turns);
+    const client = await world.pool.connect();
+    await client.query('begin');
+    await client.query(
+      'select from boxcar.waits where turn_id = (select turn_id from boxcar.waits order by created_at limit 1) for update',
+    );
+    await setProviderLimits(world.pool, 'p', { requestsPerMinute: null });
+    await client.query('rollback');
+    client.release();
+    expect(await overdue()).toEqual(['p']);
+  });
+});
+
 describe('calls at once', () => {
   beforeEach(() => setProviderLimits(world.pool, 'p', { maxConcurrent: 3 }));
 
@@ -331,6 +375,32 @@ describe('calls at once', () => {
 });
 
 describe('calls per minute', () => {
+  test('are paid for as of the moment at which the call may begin, however long its provider was locked', async () => {
+    await setProviderLimits(world.pool, 'p', { requestsPerMinute: 1 });
+    const turns = await running(1);
+    const client = await world.pool.connect();
+    await client.query('begin');
+    await client.query("select from boxcar.providers where name = 'p' for update");
+    const entering = enter(turns);
+    await waitFor(
+      async () =>
+        (
+          await world.rows(
+            "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()",
+          )
+        ).length === 1,
+      { message: 'the caller waits for the lock' },
+    );
+    const [freed] = (await client.query<{ at: Date }>('select clock_timestamp() as at')).rows;
+    await client.query('rollback');
+    client.release();
+    expect(outcomes(await entering)).toEqual(['admitted']);
+    const [paced] = await world.rows<{ began: Date }>(
+      "select paced_until - interval '1 minute' as began from boxcar.providers",
+    );
+    expect(paced?.began.getTime()).toBeGreaterThanOrEqual(freed?.at.getTime() ?? Number.NaN);
+  });
+
   test('are exact whoever asks at the same time, and those that wait are woken at the pace', async () => {
     await setProviderLimits(world.pool, 'p', { requestsPerMinute: 20 });
     const turns = await running(8);

@@ -47,12 +47,22 @@ export interface ProviderLimits {
   readonly breakerAfter?: number | null | undefined;
 }
 
+// Without a breaker there is no pause. The turn that has waited longest makes the next sweep look at the provider: there may be room now.
 const SET = statement(`
-  insert into boxcar.providers as p (name, max_concurrent, requests_per_minute, breaker_after) values ($1, $2, $3, $4)
-  on conflict (name) do update set updated_at = now(),
-    max_concurrent = case when $5 then excluded.max_concurrent else p.max_concurrent end,
-    requests_per_minute = case when $6 then excluded.requests_per_minute else p.requests_per_minute end,
-    breaker_after = case when $7 then excluded.breaker_after else p.breaker_after end`);
+  with p as (
+    insert into boxcar.providers as p (name, max_concurrent, requests_per_minute, breaker_after) values ($1, $2, $3, $4)
+    on conflict (name) do update set updated_at = now(),
+      max_concurrent = case when $5 then excluded.max_concurrent else p.max_concurrent end,
+      requests_per_minute = case when $6 then excluded.requests_per_minute else p.requests_per_minute end,
+      breaker_after = case when $7 then excluded.breaker_after else p.breaker_after end,
+      open_until = case when $7 and excluded.breaker_after = 0 then null else p.open_until end,
+      openings = case when $7 and excluded.breaker_after = 0 then 0 else p.openings end
+    returning name
+  )
+  update boxcar.waits w set due_at = now() from p cross join lateral (
+    select w.turn_id from boxcar.waits w where w.provider = p.name and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'now()')}
+    order by w.created_at, w.turn_id limit 1 for update skip locked
+  ) first where w.turn_id = first.turn_id and w.due_at > now()`);
 
 const MAX_LIMIT = 1_000_000;
 
@@ -77,7 +87,7 @@ function checkLimits(name: string, limits: ProviderLimits): void {
 }
 
 /**
- * Sets the given fields and leaves the others. Workers see the change at their next heartbeat.
+ * Sets the given fields and leaves the others. Workers see the change at their next heartbeat; turns that wait, by the next sweep.
  *
  * @throws KernelError `bad_request` naming a limit that is not a whole number from 1 (`breakerAfter`: 0) to 1,000,000.
  */
@@ -141,10 +151,12 @@ export function listProviders(pool: pg.Pool, options: { readonly now?: Date } = 
 
 const ms = (column: string): string => `(extract(epoch from ${column}) * 1000)::float8`;
 
+// The time is that after the wait for the lock: calls are paid for as of it.
 const LOCK = statement(`
+  with p as materialized (select * from boxcar.providers where name = $2 for update)
   select ${ms(CLOCK)} as now, max_concurrent, requests_per_minute, coalesce(breaker_after, ${DEFAULT_BREAKER_AFTER}) as breaker_after,
     ${ms('paced_until')} as paced_until, ${ms('open_until')} as open_until, ${ms('failing_since')} as failing_since, failures, openings
-  from boxcar.providers where name = $2 for update`);
+  from p`);
 
 interface LockedRow extends pg.QueryResultRow {
   now: number;

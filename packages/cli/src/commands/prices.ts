@@ -1,11 +1,13 @@
 import {
   findPrice,
   isFree,
+  isPlainName,
   KernelError,
   LISTED_PRICES,
   type ModelPrice,
   needsPrice,
   type PriceTable,
+  type ProjectId,
   priceTables,
 } from '@boxcar/kernel';
 import { findProjectByRef, listProjects, listUsedModels, setPrice } from '@boxcar/store';
@@ -58,8 +60,14 @@ const describePrices = (lines: readonly PriceLine[]): string =>
     ]),
   );
 
-async function readPrices(context: Context, { pool }: Reader): Promise<readonly PriceLine[]> {
-  const { id } = await findProjectByRef(pool, context.config.project);
+interface ProjectFlags {
+  readonly project?: string;
+}
+
+const findProject = (context: Context, { pool }: Reader, flags: ProjectFlags) =>
+  findProjectByRef(pool, flags.project ?? context.config.project);
+
+async function readPrices(context: Context, { pool }: Reader, id: ProjectId): Promise<readonly PriceLine[]> {
   const own = (await listProjects(pool)).find((project) => project.id === id)?.limits.prices;
   const [ofProject = {}] = priceTables(own, []);
   const ofFile: PriceTable = context.config.prices ?? {};
@@ -90,14 +98,15 @@ async function readPrices(context: Context, { pool }: Reader): Promise<readonly 
 }
 
 /** `boxcar prices ls`. */
-async function showPrices(context: Context): Promise<number> {
+async function showPrices(context: Context, flags: ProjectFlags): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
-  const prices = await readPrices(context, reader);
+  const { id } = await findProject(context, reader, flags);
+  const prices = await readPrices(context, reader, id);
   context.answer({ prices }, () => describePrices(prices));
   return EXIT.success;
 }
 
-interface SetFlags {
+interface SetFlags extends ProjectFlags {
   readonly input?: number;
   readonly output?: number;
   readonly cachedInput?: number;
@@ -132,9 +141,9 @@ function priceOf(flags: SetFlags): ModelPrice | null {
 async function runSet(context: Context, model: string, flags: SetFlags): Promise<number> {
   const price = priceOf(flags);
   await using reader = await openReader(context.config, context.log('warn'));
-  const { id } = await findProjectByRef(reader.pool, context.config.project);
+  const { id } = await findProject(context, reader, flags);
   await setPrice(reader.pool, id, { model, price });
-  const prices = (await readPrices(context, reader)).filter((line) => line.model === model);
+  const prices = (await readPrices(context, reader, id)).filter((line) => line.model === model);
   context.answer({ prices }, () => (prices.length === 0 ? `${model} has no price.` : describePrices(prices)));
   return EXIT.success;
 }
@@ -146,15 +155,18 @@ function rate(text: string): number {
 }
 
 function modelName(text: string): string {
-  if (/^[^\s:]{1,64}:\S{1,135}$/.test(text)) return text;
+  if (text.length <= 200 && /^[^\s:]+:\S(.*\S)?$/.test(text) && isPlainName(text)) return text;
   throw new InvalidArgumentError('It must be a model as profiles name it, such as openai:gpt-4.1.');
 }
+
+const PROJECT = ['--project <name>', 'project, by id or name'] as const;
 
 export function addPrices(program: Command, run: Run): void {
   const prices = program.command('prices').description('What calls of models cost.');
   prices
     .command('ls')
     .description('Lists prices, where they come from, and models of profiles without one.')
+    .option(...PROJECT)
     .addHelpText(
       'after',
       helpOf({
@@ -166,7 +178,7 @@ export function addPrices(program: Command, run: Run): void {
         ],
       }),
     )
-    .action(() => run(showPrices));
+    .action((flags: ProjectFlags) => run((context) => showPrices(context, flags)));
   prices
     .command('set')
     .description('Sets the price of a model for a project.')
@@ -178,6 +190,7 @@ export function addPrices(program: Command, run: Run): void {
     .option('--reasoning <dollars>', 'reasoning; default: --output', rate)
     .option('--free', 'its calls cost nothing, and receipts say so')
     .option('--none', 'removes the price that was set for the project')
+    .option(...PROJECT)
     .addHelpText(
       'after',
       helpOf({

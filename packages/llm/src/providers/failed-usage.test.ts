@@ -99,6 +99,24 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('a failed cal
   });
 });
 
+it.each(
+  WIRES.filter(({ provider }) => ['anthropic', 'google'].includes(provider)).map(
+    (wire) => [wire.provider, wire] as const,
+  ),
+)(
+  'a stream of %s that is cut is charged with what the provider reported at its beginning',
+  async (_, wire) => {
+    for (const after of ['destroy', { error: { message: 'overloaded', type: 'server_error' } }] as const) {
+      const usage = { input: 90_000, output: 20_000, cached: 80_000 };
+      const failed = await failOf(wire, { answer: { text: LONG, usage }, frames: 6, after });
+      expect(failed.usage).toMatchObject({ inputTokens: 90_000, isEstimated: true });
+      expect(failed.usage?.outputTokens).toBeGreaterThanOrEqual(LONG.length / 12);
+      expect(failed.usage?.outputTokens).toBeLessThan(LONG.length / 4 + 10);
+      if (wire.provider === 'anthropic') expect(failed.usage?.cachedInputTokens).toBe(80_000);
+    }
+  },
+);
+
 // Mistral has no word for it.
 it.each(WIRES.filter(({ provider }) => provider !== 'mistral').map((wire) => [wire.provider, wire] as const))(
   'a call of %s that the filter stopped is charged with what the provider reported',

@@ -20,8 +20,6 @@ import { UsageMeter } from './usage.js';
 export interface Provider extends PromptRules {
   /** The prefix of its model names. */
   readonly name: string;
-  /** Chat completions, whose refusals the SDK's provider does not read. */
-  readonly hidesRefusals?: boolean;
   readonly keyVariable: string;
   readonly baseUrlVariable: string;
   /** None: it has to be set. */
@@ -106,7 +104,8 @@ export function createProviderModel(
         ...(temperature === undefined ? {} : { temperature }),
         ...(maxOutputTokens === undefined ? {} : { maxOutputTokens }),
         ...(provider.options === undefined ? {} : { providerOptions: provider.options }),
-        ...(provider.hidesRefusals === true ? { includeRawChunks: true } : {}),
+        // The SDK's providers leave out refusals of chat completions, and tell of usage at the end only.
+        includeRawChunks: true,
         abortSignal: exchange.signal,
       };
       answer = isStreaming

@@ -100,7 +100,6 @@ const openaiCompatible: Provider = {
   baseUrlVariable: 'OPENAI_COMPATIBLE_BASE_URL',
   needsKey: false,
   joinsNeighbours: true,
-  hidesRefusals: true,
   // The SDK's provider reads a signature from Gemini under its own name and sends it under Google's.
   toOptions: ({ openaiCompatible: own, ...others }) => ({ ...others, ...(own && { google: own }) }),
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
@@ -126,7 +125,6 @@ const deepseek: Provider = {
   defaultBaseUrl: 'https://api.deepseek.com/v1',
   needsKey: true,
   joinsNeighbours: true,
-  hidesRefusals: true,
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAICompatible } = await import('@ai-sdk/openai-compatible');
     return createOpenAICompatible({

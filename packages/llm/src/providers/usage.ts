@@ -11,11 +11,17 @@ const bytesOf = (text: string): number => Buffer.byteLength(text);
 /** Sees the parts of a stream as they pass. */
 export class UsageMeter {
   #reported: LanguageModelV3Usage | undefined;
+  #early: ModelUsage | undefined;
   #bytes = 0;
 
-  /** What the provider has said, also in a stream that was cut. */
+  /** What the provider has said at the end of its answer. */
   get reported(): LanguageModelV3Usage | undefined {
     return this.#reported;
+  }
+
+  /** What it has said before: Anthropic at the beginning, Gemini in each event. */
+  get early(): ModelUsage | undefined {
+    return this.#early;
   }
 
   /** Of the answer's words so far, reasoning and calls included; not of what wraps them. */
@@ -44,6 +50,9 @@ export class UsageMeter {
       case 'tool-input-start':
         this.#bytes += bytesOf(part.toolName);
         break;
+      case 'raw':
+        this.#early = findReportedUsage(part.rawValue) ?? this.#early;
+        break;
       case 'finish':
         this.#reported = part.usage;
         break;
@@ -62,28 +71,43 @@ const figures = z.object({
   promptTokenCount: z.number().nonnegative().optional(),
   candidatesTokenCount: z.number().nonnegative().optional(),
   thoughtsTokenCount: z.number().nonnegative().optional(),
+  cache_read_input_tokens: z.number().nonnegative().nullish(),
+  cache_creation_input_tokens: z.number().nonnegative().nullish(),
 });
+type Figures = z.infer<typeof figures>;
+
+/** Anthropic counts what it reads from the cache and writes to it apart from the rest, and is the only one with these names. */
+function inputOf(told: Figures): Omit<ModelUsage, 'outputTokens'> | undefined {
+  const plain = told.input_tokens ?? told.prompt_tokens ?? told.promptTokenCount;
+  if (plain === undefined) return undefined;
+  const { cache_read_input_tokens: read, cache_creation_input_tokens: written } = told;
+  return {
+    inputTokens: plain + (read ?? 0) + (written ?? 0),
+    ...(read == null ? {} : { cachedInputTokens: read }),
+    ...(written == null ? {} : { cacheWriteTokens: written }),
+  };
+}
 
 /** Gemini counts thoughts apart from the answer, the others with it. */
-const outputOf = (told: z.infer<typeof figures>): number =>
+const outputOf = (told: Figures): number =>
   told.output_tokens ??
   told.completion_tokens ??
   (told.candidatesTokenCount ?? 0) + (told.thoughtsTokenCount ?? 0);
 
-/** The figures beside an error, in a parsed body or event. */
+/** The figures in a parsed body or event, also beside an error. */
 export function findReportedUsage(value: unknown): ModelUsage | undefined {
   if (!isJsonObject(value)) return undefined;
   const places = [
     value.usage,
     value.usageMetadata,
     isJsonObject(value.response) ? value.response.usage : undefined,
+    isJsonObject(value.message) ? value.message.usage : undefined,
   ];
   for (const place of places) {
+    if (!isJsonObject(place)) continue;
     const { success, data } = figures.safeParse(place);
-    const inputTokens = success
-      ? (data.input_tokens ?? data.prompt_tokens ?? data.promptTokenCount)
-      : undefined;
-    if (success && inputTokens !== undefined) return { inputTokens, outputTokens: outputOf(data) };
+    const input = success ? inputOf(data) : undefined;
+    if (success && input !== undefined) return { ...input, outputTokens: outputOf(data) };
   }
   return undefined;
 }
@@ -151,5 +175,14 @@ export function usageOfFailure(
   const isRefused = hasError && meter.answerBytes === 0 && meter.reported === undefined;
   if (!(isAnswered || isLost) || isRefused) return undefined;
   const answerBytes = isStreaming ? meter.answerBytes : receivedBytes;
+  const { early } = meter;
+  if (meter.reported === undefined && early !== undefined && early.inputTokens > 0) {
+    const outputTokens = Math.max(early.outputTokens, estimateTokens(answerBytes));
+    return {
+      ...early,
+      outputTokens,
+      ...(outputTokens === early.outputTokens ? {} : { isEstimated: true }),
+    };
+  }
   return toUsage(meter.reported ?? NOTHING_REPORTED, { sentBytes, answerBytes, isCut: true });
 }

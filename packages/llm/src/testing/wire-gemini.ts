@@ -255,9 +255,19 @@ export const geminiWire: Wire = {
 
   events(answer) {
     const usageMetadata = usageOf(answer);
+    // In each event, of what there is until then.
+    const soFar =
+      usageMetadata === undefined
+        ? {}
+        : {
+            usageMetadata: {
+              promptTokenCount: usageMetadata.promptTokenCount,
+              totalTokenCount: usageMetadata.promptTokenCount,
+            },
+          };
     return [
-      frame(responseOf([{ text: '' }])),
-      ...partsOf(answer, piecesOf).map((part) => frame(responseOf([part]))),
+      frame({ ...responseOf([{ text: '' }]), ...soFar }),
+      ...partsOf(answer, piecesOf).map((part) => frame({ ...responseOf([part]), ...soFar })),
       frame({ ...responseOf([{ text: '' }], { finishReason: FINISH[finishOf(answer)] }), usageMetadata }),
     ];
   },

@@ -84,6 +84,13 @@ export class ModelGate {
     return Object.fromEntries(ages);
   }
 
+  /** Answers that could not be told. Those that came meanwhile are later. */
+  keepAnswers(ages: Readonly<Record<string, number>>): void {
+    const now = performance.now();
+    for (const [provider, age] of Object.entries(ages))
+      if (!this.#untold.has(provider)) this.#untold.set(provider, now - age);
+  }
+
   async enter(provider: string, caller: Caller): Promise<ModelEntry> {
     if (!this.#gated.has(provider))
       return { outcome: 'admitted', pass: { ask: (call) => this.#ask(provider, caller, call) } };

@@ -389,6 +389,29 @@ describe('a provider', () => {
     );
   });
 
+  test('is known to have answered although the first heartbeats after the answer have failed', async () => {
+    const mine = new Mine(async () => {
+      await h.rows(
+        'create trigger refuse before update on boxcar.workers for each row execute function public.refuse()',
+      );
+      return reply;
+    });
+    await using h = await harness({ model: mine.model });
+    await apply(h);
+    await h.rows(
+      "create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'no heartbeat'; end $$",
+    );
+    await h.worker({ heartbeatMs: 50 });
+    expect(await end(h, await start(h, 'asker'))).toMatchObject({ status: 'success' });
+    const failed = () => h.log.filter(({ event }) => event === 'worker.heartbeat_failed').length;
+    await waitFor(() => failed() >= 2, { message: 'heartbeats fail' });
+    await h.rows('drop trigger refuse on boxcar.workers');
+    await waitFor(
+      async () => (await h.rows("select from boxcar.workers where answers ? 'mine'")).length === 1,
+      { message: 'the worker has told of the answer', deadlineMs: 10_000 },
+    );
+  });
+
   test('that fails is left alone until one call has come through; the turns wait and use up no retries', async () => {
     let isDown = true;
     const mine = new Mine(() =>

@@ -116,15 +116,19 @@ describe('a provider that says that the prompt is too long', () => {
       { step: 3, attempt: 2, code: null, is_committed: true },
       { step: 4, attempt: 1, code: null, is_committed: true },
     ]);
-    const [anchor, handoff, step, ...more] = await handoffOf(turn);
+    const [anchor, handoff, summary, step, ...more] = await handoffOf(turn);
     const state = anchor?.content?.data;
     expect(anchor).toMatchObject({ kind: 'anchor', name: 'auto_handoff/context_overflow' });
+    // Nothing is left out whole: it says the task alone, for the turns after this one.
+    expect(summary?.content?.text).toMatch(
+      /reads what was asked in full\]\n- the task was: "Read all files\."$/,
+    );
     expect(state).toMatchObject({
       reason: 'context_length_exceeded',
       error: expect.stringContaining('exceeds the context window'),
       kept_steps: 2,
       referenced_cards: 1,
-      summary_card_id: null,
+      summary_card_id: expect.any(String),
     });
     expect(Number(state?.tokens_after)).toBeLessThan(Number(state?.tokens_before));
     expect(handoff?.payload).toEqual({ name: 'handoff', data: { name: anchor?.name } });
@@ -136,6 +140,7 @@ describe('a provider that says that the prompt is too long', () => {
       expect.stringMatching(/^user: \[Anchor auto_handoff/),
       expect.stringMatching(/^user: Parent agent: /),
       'user: Read all files.',
+      expect.stringMatching(/^user: \[The conversation before this/),
       'assistant: ',
       `tool: ${'alpha '.repeat(6)}`,
       'assistant: ',
@@ -372,7 +377,7 @@ describe('a summary', () => {
     if (!isJsonObject(answer) || !Array.isArray(answer.cards)) throw new Error('no cards');
     expect(answer).toMatchObject({ type: 'task.summary', card_count: expect.any(Number) });
     const types = answer.cards.map((card) => (isJsonObject(card) ? card.type : null));
-    expect(types.slice(0, 3)).toEqual(['agent.thought', 'tool.call', 'tool.result']);
+    expect(types.slice(0, 4)).toEqual(['task.instruction', 'agent.thought', 'tool.call', 'tool.result']);
   });
 });
 
@@ -431,9 +436,11 @@ test('the next turn of the agent reads on from there, and may expand what the on
     if (instruction === 'next') {
       const [found] = results('expand');
       if (isJsonObject(found ?? null)) return { text: JSON.stringify(found) };
-      const id = /expand\((\{.*?\})\)/.exec(JSON.stringify(messages).replaceAll('\\"', '"'))?.[1] ?? '{}';
+      const text = messages.map(({ content }) => content).join('\n');
+      const id = /expand\((\{.*?\})\) reads it\]/.exec(text)?.[1] ?? '{}';
       return { toolCalls: [call('expand', JSON.parse(id) as JsonValue)] };
     }
+    if (instruction === 'last') return { text: 'all done' };
     if (turn.step > 5) return { text: 'first done' };
     return { toolCalls: [call('read', { file: 'omega', length: turn.step * 4_000 }, `c${turn.step}`)] };
   };
@@ -456,11 +463,28 @@ test('the next turn of the agent reads on from there, and may expand what the on
     text: expect.stringMatching(/^omega/),
   });
   const [sent] = model.of(turn_id);
-  expect(heads(sent as ModelRequest).slice(1, 3)).toEqual([
+  expect(heads(sent as ModelRequest).slice(1, 4)).toEqual([
     expect.stringMatching(/^user: \[Anchor auto/),
+    expect.stringMatching(/^user: \[/),
     'assistant: ',
   ]);
+  // What the turn before was asked is still said.
+  expect(sent?.messages[2]?.content).toContain('\n- the task was: "Read all files."');
   expect(sent?.messages.at(-1)?.content).toBe('next');
+  // It is offered to further turns, so they see its calls as calls.
+  const last = (await h.runtime.submit('delegate_async', {
+    target_strategy: 'reuse',
+    target_ref: first.agent_id,
+    instruction: 'last',
+  })) as { turn_id: TurnId };
+  await h.runtime.waitForTurn(last.turn_id, { timeoutMs: 60_000 });
+  const [shown] = model.of(last.turn_id);
+  expect(shown?.tools.map(({ name }) => name)).toContain('expand');
+  expect(
+    shown?.messages.find((message) => message.role === 'tool' && message.name === 'expand'),
+  ).toMatchObject({
+    content: expect.stringContaining('"type":"tool.result"'),
+  });
 });
 
 test('why names the rule of a reference, and that its words were left out', async () => {

@@ -7,9 +7,11 @@ import {
   answerWarning,
   budgetExceeded,
   buildView,
+  dearestOf,
   type ErrorBody,
   estimatePrompt,
   foldManifest,
+  isCompacted,
   type JsonValue,
   KernelError,
   ModelError,
@@ -18,13 +20,12 @@ import {
   type NewCard,
   priceUnknown,
   providerOf,
-  readCompaction,
   resultFieldsOf,
   stepNotice,
   toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
-import { findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
+import { dropUnasked, findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
 import { deliverableContent } from '../deliverable.js';
 import { askModel } from './ask-model.js';
 import { fromCause } from './causes.js';
@@ -34,7 +35,6 @@ import {
   type ClosedStep,
   type HeldTurn,
   MAX_ATTEMPTS,
-  type StepRows,
   type TurnHost,
   type TurnRun,
 } from './held-turn.js';
@@ -95,6 +95,13 @@ async function endExhausted(host: TurnHost, held: HeldTurn): Promise<TurnRun> {
     { status: 'failed', deliverable: fallbackDeliverable(error, stepCount, null), error },
     { hasOpenCalls: held.turn.pendingCalls > 0 },
   );
+}
+
+/** What a failed call has used. */
+interface FailedUsage {
+  readonly usage: ModelUsage;
+  /** Nobody knows: it is what was reserved. */
+  readonly isLost: boolean;
 }
 
 class TurnLoop {
@@ -210,7 +217,7 @@ class TurnLoop {
       const body = describeModelFailure(error);
       const used = this.#usageOfFailure(sent, error);
       const closed = this.#closeStep(sent, { modelMs: performance.now() - startedAt, error: body, ...used });
-      return this.#afterFailure(sent, closed, { error, body, usage: used?.usage });
+      return this.#afterFailure(sent, closed, { error, body, used });
     }
     const { usage, finishReason, warnings = [] } = reply;
     const modelMs = performance.now() - startedAt;
@@ -259,8 +266,14 @@ class TurnLoop {
 
   /** Ends the turn before it came to an end of its own, with what it said last. */
   async #endShort(status: 'failed' | 'partial', error: ErrorBody, failed?: FailedStep): Promise<TurnRun> {
-    const lastText = await findLastWords(this.#host.runtime.pool, this.#held.turn.turnId);
-    const deliverable = fallbackDeliverable(error, this.#progress.step, lastText);
+    const { pool } = this.#host.runtime;
+    const { turn, holderId } = this.#held;
+    const { step, attempt } = this.#progress;
+    // Only where somebody counts what is lost.
+    if (failed === undefined && turn.purse !== null)
+      await dropUnasked(pool, { ...turn, holderId, step: step + 1, attempt });
+    const lastText = await findLastWords(pool, turn.turnId);
+    const deliverable = fallbackDeliverable(error, step, lastText);
     const also = failed === undefined ? {} : { step: { ...failed.step, error }, spent: failed.spent };
     return this.#commits.end({ status, deliverable, error }, also);
   }
@@ -337,6 +350,7 @@ class TurnLoop {
     },
   ): ClosedStep {
     const { usage, isLost = false } = done;
+    const price = isLost && this.#price !== undefined ? dearestOf(this.#price) : this.#price;
     return {
       step,
       attempt: this.#progress.attempt,
@@ -348,7 +362,7 @@ class TurnLoop {
       usage:
         usage === undefined
           ? null
-          : { ...usageRow(usage, this.#price), ...(isLost ? { lost: true } : {}), ...warningsRow(done) },
+          : { ...usageRow(usage, price), ...(isLost ? { lost: true } : {}), ...warningsRow(done) },
       finishReason: done.finishReason ?? 'error',
       modelMs: Math.round(done.modelMs),
       error: done.error ?? null,
@@ -359,10 +373,7 @@ class TurnLoop {
    * What a failed call has used, as its adapter says. A call that took too long may have been answered where nobody heard it: it is
    * charged with all that it may have used. One that was refused cost nothing.
    */
-  #usageOfFailure(
-    { view, tools }: SentPrompt,
-    error: unknown,
-  ): { readonly usage: ModelUsage; readonly isLost: boolean } | undefined {
+  #usageOfFailure({ view, tools }: SentPrompt, error: unknown): FailedUsage | undefined {
     if (!(error instanceof ModelError)) return undefined;
     const usage = parseUsage(error.usage);
     if (usage !== undefined) return { usage, isLost: false };
@@ -376,10 +387,10 @@ class TurnLoop {
   async #afterFailure(
     sent: SentPrompt,
     step: ClosedStep,
-    failed: { readonly error: unknown; readonly body: ErrorBody; readonly usage: ModelUsage | undefined },
+    failed: { readonly error: unknown; readonly body: ErrorBody; readonly used: FailedUsage | undefined },
   ): Promise<TurnRun | 'next'> {
-    const { error, body, usage } = failed;
-    const spent = usage === undefined ? undefined : this.#budget?.spend(usage);
+    const { error, body, used } = failed;
+    const spent = used === undefined ? undefined : this.#budget?.spend(used.usage, used);
     if (saysTooLong(body))
       return this.#afterCheck(await this.#context.recover(sent, { step, spent, error: body }), {
         step,
@@ -465,9 +476,3 @@ const successOf = (value: JsonValue, { isSanitized = false } = {}): Ending => ({
   error: null,
   ...(isSanitized ? { metadata: { sanitized: true } } : {}),
 });
-
-/** Whether the view begins with an anchor that has left something out. */
-function isCompacted({ entries, lastAnchorPosition }: StepRows): boolean {
-  const anchor = entries.find(({ position }) => position === lastAnchorPosition)?.card;
-  return anchor != null && readCompaction(anchor) !== undefined;
-}

@@ -6,6 +6,7 @@ import {
   answerTokensOf,
   type BudgetHit,
   costOf,
+  dearestOf,
   findShortfall,
   type ModelPrice,
   type ModelUsage,
@@ -119,11 +120,19 @@ export class StepBudget {
     return { tokens: this.#purse.spentTokens, costMicros: this.#purse.spentCostMicros, steps };
   }
 
-  /** What the attempt that was paid for has used, for its commit. */
-  spend(usage: ModelUsage): { readonly tokens: number; readonly costMicros: number } {
+  /**
+   * What the attempt that was paid for has used, for its commit.
+   *
+   * @param options.isLost - Nobody knows: the usage is what was reserved.
+   */
+  spend(
+    usage: ModelUsage,
+    { isLost = false }: { readonly isLost?: boolean } = {},
+  ): { readonly tokens: number; readonly costMicros: number } {
+    const price = isLost && this.#price !== undefined ? dearestOf(this.#price) : this.#price;
     const used = {
       tokens: usage.inputTokens + usage.outputTokens,
-      costMicros: this.#price === undefined ? 0 : costOf(this.#price, usage),
+      costMicros: price === undefined ? 0 : costOf(price, usage),
     };
     this.#purse = {
       ...this.#purse,

@@ -528,14 +528,26 @@ export class Worker implements AsyncDisposable {
     }
   }
 
+  /** Answers of providers that could not be told are told by the next renewal. */
+  async #renew(): Promise<Renewal | undefined> {
+    const { gate } = this.#modelWaits;
+    const answers = gate.takeAnswers();
+    let renewal: Renewal | undefined;
+    try {
+      renewal = await this.#renewWith(answers);
+    } finally {
+      if (renewal === undefined) gate.keepAnswers(answers);
+    }
+    return renewal;
+  }
+
   /**
    * On the direct connection, which nobody else uses: a pool that is exhausted or hangs does not cost the lease. When that one
    * is away, or silent for half a lease, by the pool.
    */
-  async #renew(): Promise<Renewal | undefined> {
+  async #renewWith(answers: Readonly<Record<string, number>>): Promise<Renewal | undefined> {
     const { leaseMs } = this.#options;
     const direct = this.#direct;
-    const answers = this.#modelWaits.gate.takeAnswers();
     const byPool = () =>
       withinTime(
         renewLease(this.#runtime.pool, this.#id, { leaseMs, hasLock: false, answers }),
