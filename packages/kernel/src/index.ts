@@ -255,6 +255,7 @@ export {
   type ProviderPart,
   providerDataBytes,
   readProviderData,
+  toProviderCallId,
 } from './provider-data.js';
 export {
   decidePurge,

@@ -5,7 +5,7 @@ import {
   providerDataBytes,
   readProviderData,
 } from './provider-data.js';
-import { CardMaker, TestTape } from './testing/view-rows.js';
+import { CardMaker, inherited, TestTape } from './testing/view-rows.js';
 import { buildView } from './view.js';
 
 const data: ProviderData = {
@@ -62,5 +62,20 @@ describe('what a provider attached', () => {
     expect(bytes).toBeGreaterThan(80);
     expect(Math.abs(with1.estimateTokens - without.estimateTokens - bytes / 4)).toBeLessThanOrEqual(1);
     expect(without.manifest.omitted).toContainEqual(expect.objectContaining({ reason: 'other_model' }));
+  });
+
+  test('to answers that were packed for another agent is neither shown nor noted: there may be thousands', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const steps = Array.from({ length: 50 }, (_step, index) => [
+      { ...cards.thought(`I look, ${index}.`), providerData: { ...data, parts: data.parts.slice(0, 1) } },
+      cards.call(`call-${index}`, 'look', {}),
+      cards.result(`call-${index}`, 'look', 'seen'),
+    ]);
+    tape.begin(1, [...steps.flat().map(inherited), { card: cards.instruction('do'), rule: 'argument' }]);
+    const { manifest, messages } = buildView(tape.rows({ model: 'm:1' }));
+    expect(messages.length).toBeGreaterThan(150);
+    expect(JSON.stringify(messages)).not.toContain('secret');
+    expect(manifest.omitted.filter(({ reason }) => reason === 'other_agent')).toEqual([]);
   });
 });

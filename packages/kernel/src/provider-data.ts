@@ -3,7 +3,14 @@
  * answer and is sent back to the model that gave it, and to no other. The kernel knows the order of the parts, their size and the names of
  * what is attached, and never reads the values. Source: docs/views.md, "What providers attach".
  */
-import { canonicalJson, isJsonObject, type JsonObject, type JsonValue, sha256 } from './json.js';
+import {
+  canonicalJson,
+  isJsonObject,
+  type JsonObject,
+  type JsonValue,
+  sanitizeText,
+  sha256,
+} from './json.js';
 
 /** One part of an answer, in the order in which the provider gave them. `options` go back as they came. */
 export type ProviderPart =
@@ -19,6 +26,12 @@ export type ProviderData = {
   readonly model: string;
   readonly parts: readonly ProviderPart[];
 };
+
+/** Characters of a provider's call id in the card and the row of its call. Gateways write whole signatures into ids: only a part has the whole id. */
+const MAX_CALL_ID = 200;
+
+/** A provider's call id as cards and rows hold it. Cut first: a cut may leave half a character. */
+export const toProviderCallId = (id: string): string => sanitizeText(id.slice(0, MAX_CALL_ID)).value;
 
 const isPart = (part: JsonValue): boolean => {
   if (!isJsonObject(part) || (part.options !== undefined && !isJsonObject(part.options))) return false;

@@ -5,7 +5,7 @@
 import { CARD_TYPES, type Card, type ContentOf } from './card.js';
 import type { AgentId, CardId } from './ids.js';
 import type { Message } from './message.js';
-import type { ProviderData } from './provider-data.js';
+import { type ProviderData, toProviderCallId } from './provider-data.js';
 import type { MessageOrigin, Omission, OmissionReason, ViewNotice, ViewSource } from './view-manifest.js';
 import {
   CONTEXT_NOTICE,
@@ -199,7 +199,8 @@ function attachedTo(
   calls: readonly StepCall[],
 ): { readonly provider?: ProviderData } {
   const { providerData: data } = placed.card;
-  if (data === undefined) return {};
+  // Packed for an agent that did not get the answer: nothing of it was for this prompt, and there may be thousands.
+  if (data === undefined || (placed.source.kind === 'context' && placed.isNative !== true)) return {};
   const reason = reasonToLeaveOut(prompt, placed, { data, calls });
   if (reason === undefined) return { provider: data };
   omit(prompt, placed, reason);
@@ -213,7 +214,7 @@ function reasonToLeaveOut(
 ): OmissionReason | undefined {
   if (!isNative) return 'other_agent';
   if (data.model !== model) return 'other_model';
-  const ids = data.parts.flatMap((part) => (part.kind === 'call' ? [part.id] : []));
+  const ids = data.parts.flatMap((part) => (part.kind === 'call' ? [toProviderCallId(part.id)] : []));
   const isWhole = ids.every((id, index) => calls[index]?.call.card.content.provider_call_id === id);
   return isWhole ? undefined : 'step_split';
 }

@@ -175,12 +175,20 @@ test('what a provider attached is shown to its own model with all calls of the a
 }, () => {
   forEveryPrompt((rows, view) => {
     const byId = new Map(cardsInReach(rows).map((card) => [card.id, card]));
+    const nativeIds = new Set<string>(
+      [...rows.contexts.values()].flat().flatMap(({ card, native }) => (native === true ? [card.id] : [])),
+    );
     const counts = { shown: 0, noted: 0, given: 0 };
-    for (const [index, { cardIds }] of view.origins.entries()) {
+    for (const [index, { cardIds, source }] of view.origins.entries()) {
       const message = view.messages[index];
       if (message?.role !== 'assistant') continue;
       const { provider, toolCalls = [] } = message;
       const [data] = cardIds.flatMap((id) => byId.get(id)?.providerData ?? []);
+      const isPacked = source.kind === 'context' && !nativeIds.has(cardIds[0] ?? '');
+      if (isPacked) {
+        assert.equal(provider, undefined);
+        continue;
+      }
       if (data !== undefined) counts.given += 1;
       if (provider === undefined) continue;
       counts.shown += 1;

@@ -179,6 +179,29 @@ test('of an answer whose calls are no longer all shown as calls nothing is sent,
   ]);
 });
 
+test('an agent that is packed the steps of another one does not get it, and its manifest stays short', async () => {
+  await using stage = await providerStage(anthropicWire);
+  const { h, server } = stage;
+  await stage.profile('looker', ANTHROPIC);
+  await stage.play('looker');
+  const [tape] = await h.rows<{ id: string }>('select output_box_id as id from boxcar.turns');
+  const receipt = await h.runtime.submit('delegate_async', {
+    target_strategy: 'new',
+    target_ref: 'looker',
+    instruction: 'Go on.',
+    context_box_id: tape?.id ?? '',
+  });
+  const { turn_id } = z.object({ turn_id: z.string() }).parse(receipt);
+  await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
+  expect(stage.sent(3)).toContain('I look twice.');
+  for (const thought of THOUGHTS) expect(stage.sent(3)).not.toContain(thought);
+  const { omissions, verified } = await explain(h, turn_id as TurnId, 1);
+  expect(verified).toBe(true);
+  expect(omissions.filter(({ reason }) => reason === 'other_agent')).toEqual([]);
+  expect(server.refusals).toEqual([]);
+  await checkPrompts(h.database.pool);
+});
+
 test('it is purged with its run', async () => {
   await using stage = await providerStage(anthropicWire);
   const { h } = stage;

@@ -13,7 +13,7 @@ import type {
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
-import { type CardRow, readCard, VIEWED_CARD_BYTES, VIEWED_CARD_READ } from './records.js';
+import { type CardRow, PACKED_CARD_BYTES, PACKED_CARD_READ, readCard } from './records.js';
 import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from './rights.js';
 import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 
@@ -217,7 +217,7 @@ const expand = (boxes: string): string => `
   with want_boxes as (${boxes}),
   seg as (${SEGMENTS}),
   leaf as (${LEAVES})
-  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", ${VIEWED_CARD_READ}, ${VIEWED_CARD_BYTES} as size_bytes
+  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c`;
 
 const EXPAND_CONTEXTS = statement(

@@ -23,7 +23,7 @@ import type pg from 'pg';
 import { LEAVES, SEGMENTS } from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
 import { beginOn } from './pool.js';
-import { type CardRow, readCard, VIEWED_CARD_READ } from './records.js';
+import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ } from './records.js';
 import { wroteFor } from './rights.js';
 import { edgeEntriesOf, entriesOf, entryAt } from './tape-line.js';
 import { loadToolsets, type OfferedTool } from './toolsets.js';
@@ -317,7 +317,7 @@ const CONTEXTS = statement(`
   seg as (${SEGMENTS}),
   leaf as (${LEAVES})
   select l.box_id, l.rule, l."native", l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
-    ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
+    ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);
@@ -380,7 +380,7 @@ const CUTS = statement(`
       cross join lateral ${entriesOf('t', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   )
   select l.box_id, l.rule, l."native", l.ord::int, l.position::int, l.strategy, l.reason,
-    te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
+    te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);

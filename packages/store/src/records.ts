@@ -45,6 +45,11 @@ export const VIEWED_CARD_READ = `${CARD_READ}, c.provider_data as card_provider_
 /** The bytes of a card of a view, as they come along; compressed ones are not unpacked for it. */
 export const VIEWED_CARD_BYTES = 'c.size_bytes + coalesce(pg_column_size(c.provider_data), 0)';
 
+/** The same of a card of a context, a leaf `l` of it: nothing that was attached is shown to an agent that did not get the answer. */
+export const PACKED_CARD_READ = `${CARD_READ}, case when l."native" then c.provider_data end as card_provider_data`;
+export const PACKED_CARD_BYTES =
+  'c.size_bytes + case when l."native" then coalesce(pg_column_size(c.provider_data), 0) else 0 end';
+
 export interface CardRow {
   readonly card_id: Card['id'] | null;
   readonly card_type: string;

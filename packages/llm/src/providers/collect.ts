@@ -161,6 +161,10 @@ class Collector {
   }
 }
 
+/** An end that is an error: the provider gave the answer up without saying why. The SDK knows not all of them. */
+const isGivenUp = ({ unified, raw }: LanguageModelV3FinishReason): boolean =>
+  unified === 'error' || raw === 'error';
+
 /** @throws StreamError for an error in it, CutOff when it has no end, and what reading it throws. */
 export async function collectStream(stream: ReadableStream<LanguageModelV3StreamPart>): Promise<Answer> {
   const collector = new Collector();
@@ -170,11 +174,10 @@ export async function collectStream(stream: ReadableStream<LanguageModelV3Stream
     if (part.type === 'finish') end = collector.end(part.usage, part.finishReason);
     else collector.add(part);
   }
-  // The SDK makes up an end with neither reason nor word of the provider when the last event did not come; `error` is
-  // that of an answer which the provider gave up without saying why.
-  const { unified = 'error', raw } = end?.finish ?? {};
-  const hasEnd = unified !== 'error' && (unified !== 'other' || raw !== undefined);
-  if (end === undefined || !hasEnd) throw new CutOff('the stream ended before the answer did');
+  // The SDK makes up an end with neither reason nor word of the provider when the last event did not come.
+  const isMadeUp = end?.finish.unified === 'other' && end.finish.raw === undefined;
+  if (end === undefined || isMadeUp || isGivenUp(end.finish))
+    throw new CutOff('the stream ended before the answer did');
   return end;
 }
 
@@ -194,6 +197,8 @@ export function collectContent(result: {
     if (findProviderError(response?.body) === undefined) throw new CutOff('the body holds no answer');
     throw new StreamError('the body holds an error', { cause: response?.body });
   }
+  if (isGivenUp(finishReason))
+    throw new CutOff('the body holds a part of an answer', { cause: response?.body });
   return collector.end(usage, finishReason, { warnings, body: response?.body });
 }
 

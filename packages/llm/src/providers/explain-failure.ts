@@ -86,8 +86,8 @@ function providerErrorOf(causes: readonly Error[], body: string | undefined): Pr
 
 /** The figures beside the error, or in the whole answer that came in place of a stream. */
 function reportedUsageOf(causes: readonly Error[], body: string | undefined): ModelUsage | undefined {
-  const inStream = causes.find((cause) => cause instanceof StreamError)?.cause;
-  return findReportedUsage(inStream ?? (body === undefined ? undefined : parseJson(body)));
+  const inAnswer = causes.find((cause) => cause instanceof StreamError || cause instanceof CutOff)?.cause;
+  return findReportedUsage(inAnswer ?? (body === undefined ? undefined : parseJson(body)));
 }
 
 const isBrokenJson = (causes: readonly Error[]): boolean =>

@@ -106,7 +106,7 @@ const parameters = fc
   .tuple(fc.dictionary(fc.constantFrom('a', 'b', '$x', 'list of'), anySchema, { maxKeys: 4 }), anySchema)
   .map(([properties, node]) => object(properties, { $defs: { node }, required: Object.keys(properties) }));
 
-describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (_provider, wire) => {
+describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provider, wire) => {
   it('takes every tool, beside others and whatever its schema is', async () => {
     await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
     const router = routerTo(wire, server.baseUrl);
@@ -122,6 +122,25 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (_provi
       }),
       { numRuns: 150 },
     );
+  });
+
+  it('takes a tool with a long description; where it is cut, the finding says so', async () => {
+    await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
+    const router = routerTo(wire, server.baseUrl);
+    const tools = [{ name: 'long', description: `It ${'really '.repeat(200)}does.`, parameters: object({}) }];
+    const request = askFor(wire, { tools });
+    await ask(router, request);
+    expect(server.refusals).toEqual([]);
+    const isWhole = JSON.stringify(server.requests[0]?.body).includes('really does.');
+    const findings = (router.checkTools?.(request.model, tools) ?? []).filter(({ message }) =>
+      message.includes('description'),
+    );
+    expect(findings).toEqual(
+      isWhole
+        ? []
+        : [{ tool: 'long', message: 'its description has 1408 characters: the first 1024 are told' }],
+    );
+    expect(isWhole).toBe(provider !== 'openai-chat');
   });
 
   it('has arguments under our names, in answers and in the history', async () => {
@@ -188,5 +207,18 @@ describe('Gemini is told', () => {
     const { schema, findings } = told({ ...node, $defs: { node } });
     expect(JSON.stringify(schema)).not.toContain('$ref');
     expect(findings.join()).toMatch(/nested too deeply or refers to itself: it is offered as text/);
+  });
+
+  it('a schema that refers to itself in many places as far as it stays small, and not all of the places', () => {
+    const names = ['and', 'or', 'not', 'left', 'right', 'else'];
+    const node = object(Object.fromEntries(names.map((name) => [name, { $ref: '#/$defs/node' }])));
+    const { schema, findings } = told({ ...node, $defs: { node } });
+    expect(JSON.stringify(schema).length).toBeLessThan(100_000);
+    expect(findings).toHaveLength(21);
+    expect(findings.at(-1)).toMatch(/^\d+ more places are offered in part$/);
+    // Every member is told as deep as the others.
+    const nested = object(Object.fromEntries(names.map((name) => [name, text])));
+    const inner = (schema.properties as Record<string, JsonObject>).else?.properties as JsonObject;
+    expect(JSON.stringify(inner)).toContain(JSON.stringify(nested));
   });
 });

@@ -8,6 +8,11 @@ import type { FittedSchema } from './fit-schema.js';
 import { toObjectSchema } from './tool-schema.js';
 
 const MAX_DEPTH = 12;
+/** However large the schema is written, this much of it is told. */
+const MIN_DEPTH = 3;
+/** A schema that refers to itself in several places has many more parts on each level. */
+const MAX_PARTS = 1_000;
+const MAX_FINDINGS = 20;
 const FORMATS = new Set(['date-time', 'enum', 'float', 'double', 'int32', 'int64']);
 /** Of a value that may be anything: it has no type for that. */
 const TEXT: JsonObject = { type: 'string' };
@@ -17,13 +22,22 @@ const listOf = (value: JsonValue | undefined): readonly JsonValue[] => (Array.is
 class Translation {
   readonly findings: string[] = [];
   readonly #root: JsonObject;
+  readonly #maxDepth: number;
+  #parts = 0;
 
-  constructor(root: JsonObject) {
+  constructor(root: JsonObject, maxDepth: number) {
     this.#root = root;
+    this.#maxDepth = maxDepth;
+  }
+
+  get isTooLarge(): boolean {
+    return this.#parts > MAX_PARTS;
   }
 
   translate(schema: JsonObject, place: string, depth = 0): JsonObject {
-    if (depth > MAX_DEPTH) return this.#asText(place, 'is nested too deeply or refers to itself');
+    this.#parts += 1;
+    if (depth > this.#maxDepth || this.isTooLarge)
+      return this.#asText(place, 'is nested too deeply or refers to itself');
     const referred = this.#resolve(schema);
     if (referred !== undefined)
       return this.translate({ ...referred, ...withoutReference(schema) }, place, depth + 1);
@@ -136,12 +150,24 @@ function valuesOf({ enum: given, const: only, description }: JsonObject, type: s
   };
 }
 
+/** As deep as it stays small: all branches are cut at the same depth, so that none takes the room of another. */
+function translateSchema(schema: JsonObject): { schema: JsonObject; findings: readonly string[] } {
+  for (let maxDepth = MAX_DEPTH; ; maxDepth -= 1) {
+    const translation = new Translation(schema, maxDepth);
+    const translated = translation.translate(schema, '#');
+    if (translation.isTooLarge && maxDepth > MIN_DEPTH) continue;
+    const shown = translation.findings.slice(0, MAX_FINDINGS);
+    const more = translation.findings.length - shown.length;
+    if (more > 0) shown.push(`${more} more places are offered in part`);
+    return { schema: translated, findings: shown };
+  }
+}
+
 export function toGeminiSchema({ schema, renamed, findings }: FittedSchema): FittedSchema {
-  const translation = new Translation(schema);
-  const translated = translation.translate(schema, '#');
+  const { schema: translated, findings: more } = translateSchema(schema);
   return {
     schema: translated.properties === undefined ? { type: 'object', properties: {} } : translated,
     renamed,
-    findings: [...findings, ...translation.findings],
+    findings: [...findings, ...more],
   };
 }

@@ -41,9 +41,12 @@ export function toAssistantParts(
   rules: PartRules,
 ): AssistantParts {
   const { content: words, toolCalls = [], provider } = message;
-  const given = (provider?.parts ?? []).filter((part) => rules.takesBack?.(part) !== false);
+  const all = provider?.parts ?? [];
+  // Whole or not at all: OpenAI refuses the id of a message without the reasoning that it came with.
+  const isWhole = all.every((part) => rules.takesBack?.(part) !== false);
+  const given = isWhole ? all : all.filter(({ kind }) => kind !== 'reasoning');
   const optionsOf = ({ options }: ProviderPart) => {
-    if (options === undefined) return {};
+    if (options === undefined || !isWhole) return {};
     // The SDK hands on what it was given; its type of such values is the same JSON.
     return { providerOptions: (rules.toOptions?.(options) ?? options) as SharedV3ProviderMetadata };
   };

@@ -19,6 +19,8 @@ export interface PromptRules extends PartRules, CallIdRules {
   readonly joinsNeighbours?: boolean;
   /** The assistant has to speak between results and the user's next message. */
   readonly closesResults?: boolean;
+  /** Characters of a tool's description that the provider takes. */
+  readonly maxDescription?: number;
   /** The provider's own form of schemas. */
   readonly toSchema?: (fitted: FittedSchema) => FittedSchema;
   /** Marks how far the prompt may be cached, where a provider caches only what is marked. */
@@ -129,9 +131,23 @@ const callsIn = (messages: readonly Message[]) =>
 const NONE: ReadonlyMap<string, string> = new Map();
 
 /** The parameters of a tool as this provider takes them. */
-export function fitTool(parameters: JsonValue, { toSchema }: Pick<PromptRules, 'toSchema'>): FittedSchema {
+function fitTool(parameters: JsonValue, { toSchema }: Pick<PromptRules, 'toSchema'>): FittedSchema {
   const fitted = fitSchema(toObjectSchema(parameters));
   return toSchema?.(fitted) ?? fitted;
+}
+
+const describeTool = ({ description }: ToolSchema, { maxDescription }: PromptRules): string =>
+  description.slice(0, maxDescription).toWellFormed();
+
+/** What a model of this provider is not told of a tool, in words. */
+export function findUntold(tool: ToolSchema, rules: PromptRules): readonly string[] {
+  const { description } = tool;
+  const told = describeTool(tool, rules).length;
+  const cut =
+    told < description.length
+      ? [`its description has ${description.length} characters: the first ${told} are told`]
+      : [];
+  return [...fitTool(tool.parameters, rules).findings, ...cut];
 }
 
 /** Stands for a tool that the history used and this step does not offer. */
@@ -170,7 +186,7 @@ export function toWirePrompt(
     (tool): LanguageModelV3FunctionTool => ({
       type: 'function',
       name: names.toWire(tool.name),
-      description: tool.description,
+      description: describeTool(tool, rules),
       // The SDK's type of a JSON schema is narrower than what schemas may hold; it passes them on as they are.
       inputSchema: { ...schemas.get(tool.name)?.schema },
       ...(rules.strictTools === undefined ? {} : { strict: rules.strictTools }),

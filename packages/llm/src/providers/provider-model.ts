@@ -14,7 +14,7 @@ import { checkSettings, toCallSettings } from './check-settings.js';
 import { type Answer, collectContent, collectStream, refusalOf, toReply, usageOf } from './collect.js';
 import { openExchange } from './exchange.js';
 import { type Caller, explainFailure, shorten } from './explain-failure.js';
-import { fitTool, type PromptRules, toWirePrompt } from './prompt.js';
+import { findUntold, type PromptRules, toWirePrompt } from './prompt.js';
 import type { ProviderSettings } from './settings.js';
 import { UsageMeter } from './usage.js';
 
@@ -146,9 +146,7 @@ export function createProviderModel(
     },
 
     checkTools: (_model, tools) =>
-      tools.flatMap(({ name, parameters }) =>
-        fitTool(parameters, provider).findings.map((message) => ({ tool: name, message })),
-      ),
+      tools.flatMap((tool) => findUntold(tool, provider).map((message) => ({ tool: tool.name, message }))),
 
     checkSettings: async (model, given) => {
       const modelId = modelIdOf(model);

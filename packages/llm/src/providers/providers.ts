@@ -29,6 +29,8 @@ const openaiChat: Provider = {
   ...openai,
   name: 'openai-chat',
   callId: /^.{1,40}$/,
+  // https://github.com/getsentry/sentry-mcp/issues/106
+  maxDescription: 1_024,
   takesBack: (part) => part.kind !== 'reasoning',
   open: async ({ modelId, apiKey, baseUrl, fetch }) => {
     const { createOpenAI } = await import('@ai-sdk/openai');

@@ -100,6 +100,31 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
   });
 });
 
+/** Mistral's API has this end, and gateways have it for a provider that fails within an answer. https://docs.mistral.ai/api/#tag/chat */
+const broken = (wire: Wire): Wire => {
+  const breakOff = (text: string): string =>
+    text.replace('"finish_reason":"stop"', '"finish_reason":"error"');
+  return {
+    ...wire,
+    events: (answer) => wire.events(answer).map(breakOff),
+    whole: (answer) => JSON.parse(breakOff(JSON.stringify(wire.whole(answer)))) as unknown,
+  };
+};
+const chats = kinds.filter(([provider]) =>
+  ['openai-chat', 'mistral', 'deepseek', 'openai-compatible'].includes(provider),
+);
+
+it.each(chats)(
+  '%s, streamed: %s: an answer that ends with an error is none, and can be tried again',
+  async (_name, stream, wire) => {
+    await expect(replyTo(broken(wire), { text: 'To begin with' }, stream)).rejects.toMatchObject({
+      code: 'model_unavailable',
+      canRetry: true,
+      usage: { inputTokens: 1234, outputTokens: 56 },
+    });
+  },
+);
+
 // Anthropic's whole answers and Gemini's carry arguments as objects: there is no text to keep.
 const asText = kinds.filter(
   ([provider, stream]) => provider !== 'google' && (provider !== 'anthropic' || stream),

@@ -9,6 +9,12 @@ import { toObjectSchema } from './tool-schema.js';
 const text = { type: 'string' };
 
 describe('tool parameters', () => {
+  it('that are alternatives of themselves are read to an end', () => {
+    const own = { type: 'object', properties: { a: text } };
+    const schema = { anyOf: [own, ...Array.from({ length: 8 }, () => ({ $ref: '#' }))] };
+    expect(toObjectSchema(schema)).toEqual({ type: 'object', properties: { a: text } });
+  });
+
   it('that fit stay the very object', () => {
     const schema = { type: 'object', properties: { a: text }, required: ['a'], additionalProperties: false };
     expect(toObjectSchema(schema)).toBe(schema);

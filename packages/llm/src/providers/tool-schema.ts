@@ -7,6 +7,8 @@ import { canonicalJson, isJsonObject, type JsonObject, type JsonValue } from '@b
 
 const REFUSED_AT_ROOT = new Set(['$schema', '$ref', 'allOf', 'anyOf', 'enum', 'not', 'oneOf']);
 const MAX_DEPTH = 16;
+/** Schemas that are read for one root: one that refers to itself in several places has no end. */
+const MAX_READ = 1_000;
 
 interface Shape {
   /** Each member's schemas, one for each alternative that has it. */
@@ -47,9 +49,15 @@ function resolveReference(reference: JsonValue | undefined, root: JsonObject): J
   return isJsonObject(definitions) && Object.hasOwn(definitions, name) ? definitions[name] : undefined;
 }
 
-function shapeOf(schema: JsonValue | undefined, root: JsonObject, depth: number): Shape | undefined {
-  if (!isJsonObject(schema) || depth > MAX_DEPTH) return undefined;
-  const read = (part: JsonValue): Shape | undefined => shapeOf(part, root, depth + 1);
+interface Reading {
+  readonly root: JsonObject;
+  left: number;
+}
+
+function shapeOf(schema: JsonValue | undefined, reading: Reading, depth: number): Shape | undefined {
+  reading.left -= 1;
+  if (!isJsonObject(schema) || depth > MAX_DEPTH || reading.left < 0) return undefined;
+  const read = (part: JsonValue): Shape | undefined => shapeOf(part, reading, depth + 1);
   const isDefined = (shape: Shape | undefined): shape is Shape => shape !== undefined;
   const parts: Shape[] = [];
   if (isJsonObject(schema.properties)) {
@@ -57,7 +65,7 @@ function shapeOf(schema: JsonValue | undefined, root: JsonObject, depth: number)
     const required = listOf(schema.required).filter((name) => typeof name === 'string');
     parts.push({ properties: new Map(properties), required: new Set(required) });
   }
-  const referred = resolveReference(schema.$ref, root);
+  const referred = resolveReference(schema.$ref, reading.root);
   if (referred !== undefined) parts.push(read(referred) ?? EMPTY);
   for (const keyword of ['anyOf', 'oneOf'] as const) {
     const shapes = listOf(schema[keyword]).map(read).filter(isDefined);
@@ -81,7 +89,7 @@ function alternatives(schemas: readonly JsonValue[]): JsonValue {
 export function toObjectSchema(schema: JsonValue): JsonObject {
   if (isJsonObject(schema) && isPlainObject(schema)) return schema;
   const root = isJsonObject(schema) ? schema : {};
-  const { properties, required } = shapeOf(root, root, 0) ?? EMPTY;
+  const { properties, required } = shapeOf(root, { root, left: MAX_READ }, 0) ?? EMPTY;
   const kept = Object.entries(root).filter(
     ([keyword]) =>
       !REFUSED_AT_ROOT.has(keyword) && keyword !== 'required' && keyword !== 'additionalProperties',

@@ -9,10 +9,11 @@
  * C4  OpenAI: call ids above 40 characters; `max_tokens` and a temperature for reasoning models.
  *     https://github.com/vercel/ai/issues/5171,
  *     https://platform.openai.com/docs/guides/reasoning
- * C5  DeepSeek: a message with calls but without `reasoning_content`, or with another one than was given with the call.
+ * C5  OpenAI: a description above 1,024 characters. https://github.com/getsentry/sentry-mcp/issues/106
+ * C6  DeepSeek: a message with calls but without `reasoning_content`, or with another one than was given with the call.
  *     https://api-docs.deepseek.com/guides/thinking_mode, https://github.com/deepseek-ai/deepseek-harness/discussions/739
  */
-import type { JsonValue, Message } from '@boxcar/kernel';
+import { type JsonValue, type Message, sha256 } from '@boxcar/kernel';
 import { z } from 'zod';
 import { checkPrompt } from './check-prompt.js';
 import {
@@ -33,6 +34,7 @@ const bodyOf = ({
   maxCallId = 1_000,
   systemRoles = [],
   assistant = {},
+  maxDescription = 1_000_000,
   tool = {},
   body = {},
 }: {
@@ -40,6 +42,7 @@ const bodyOf = ({
   /** Besides `system`. */
   readonly systemRoles?: readonly ['developer'] | readonly [];
   readonly assistant?: z.ZodRawShape;
+  readonly maxDescription?: number;
   readonly tool?: z.ZodRawShape;
   readonly body?: z.ZodRawShape;
 }) => {
@@ -70,7 +73,7 @@ const bodyOf = ({
           type: z.literal('function'),
           function: z.strictObject({
             name: z.string(),
-            description: z.string(),
+            description: z.string().max(maxDescription),
             parameters: json,
             ...tool,
           }),
@@ -95,6 +98,7 @@ const compatibleBody = bodyOf({
 const deepseekBody = bodyOf({ assistant: reasoning, body: maxTokens });
 const openaiBody = bodyOf({
   maxCallId: 40,
+  maxDescription: 1_024,
   systemRoles: ['developer'],
   tool: { strict: z.literal(false) },
   body: {
@@ -150,7 +154,7 @@ function checkAlternation(messages: readonly ChatMessage[]): void {
   }
 }
 
-/** C5 */
+/** C6 */
 function checkReasoning(messages: readonly Record<string, unknown>[], { answers }: Seen): void {
   for (const [index, message] of messages.entries()) {
     const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
@@ -273,11 +277,22 @@ interface ChatBody {
   readonly stream_options?: unknown;
 }
 
+/** Ids of whatever form, which the server has given itself, as ids of the form that every provider takes. */
+function withOwnIds(messages: readonly Message[], { answers }: Seen): readonly Message[] {
+  const given = new Set(answers.flatMap(({ calls = [] }) => calls.map(({ id }) => id)));
+  const toId = (id: string): string => (given.has(id) ? sha256(id).slice(0, 32) : id);
+  return messages.map((message) => {
+    if (message.role === 'tool') return { ...message, toolCallId: toId(message.toolCallId) };
+    if (message.role !== 'assistant' || message.toolCalls === undefined) return message;
+    return { ...message, toolCalls: message.toolCalls.map((call) => ({ ...call, id: toId(call.id) })) };
+  });
+}
+
 /** C1, C2 */
-function readChat(parsed: ChatBody): ReadPrompt {
+function readChat(parsed: ChatBody, seen: Seen): ReadPrompt {
   const messages = readMessages(parsed.messages);
   const tools = (parsed.tools ?? []).map((tool) => tool.function);
-  checkPrompt(messages, tools);
+  checkPrompt(withOwnIds(messages, seen), tools);
   if (parsed.stream === true && parsed.stream_options === undefined) throw new Error('no usage asked for');
   return {
     model: parsed.model,
@@ -298,10 +313,10 @@ const chat = {
 export const chatWire: Wire = {
   ...chat,
   provider: 'openai-compatible',
-  read(body) {
+  read(body, seen) {
     const parsed = compatibleBody.parse(body);
     checkAlternation(parsed.messages);
-    return readChat(parsed);
+    return readChat(parsed, seen);
   },
 };
 
@@ -311,7 +326,7 @@ export const deepseekWire: Wire = {
   read(body, seen) {
     const parsed = deepseekBody.parse(body);
     checkReasoning(parsed.messages, seen);
-    return readChat(parsed);
+    return readChat(parsed, seen);
   },
 };
 
@@ -320,9 +335,9 @@ export const openaiChatWire: Wire = {
   ...chat,
   ...chatAnswers(() => ({})),
   provider: 'openai-chat',
-  read(body) {
+  read(body, seen) {
     const parsed = openaiBody.parse(body);
     checkReasoningModel(parsed);
-    return readChat(parsed);
+    return readChat(parsed, seen);
   },
 };

@@ -127,7 +127,7 @@ function emptyCut(
 ): Ending | undefined {
   if (value.trim() !== '' || toolCalls.length > 0) return undefined;
   if (finishReason !== 'length' && finishReason !== 'content_filter') return undefined;
-  const { reasoningTokens: reasoning } = usage;
+  const { reasoningTokens: reasoning = 0 } = usage;
   const details = {
     turn_id: turn.turnId,
     step,
@@ -137,8 +137,8 @@ function emptyCut(
   const error =
     finishReason === 'length'
       ? new KernelError('answer_cut', {
-          message: `The model used its whole limit of ${usage.outputTokens} tokens ${reasoning === undefined ? 'before its first word' : 'for reasoning'}. Raise model_settings.max_output_tokens.`,
-          details: reasoning === undefined ? details : { ...details, reasoning_tokens: reasoning },
+          message: `The model used its whole limit of ${usage.outputTokens} tokens ${reasoning === 0 ? 'before its first word' : 'for reasoning'}. Raise model_settings.max_output_tokens.`,
+          details: reasoning === 0 ? details : { ...details, reasoning_tokens: reasoning },
         })
       : new KernelError('model_refused', { details });
   const body = error.toJSON();

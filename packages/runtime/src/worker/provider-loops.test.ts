@@ -47,6 +47,8 @@ describe.each(wires)('%s', (provider, wire) => {
       expect(server.requests).toHaveLength(3);
       const ids = LOOP.flatMap(({ calls = [] }) => calls.map(({ id }) => id));
       for (const id of ids) expect(stage.sent(2)).toContain(id);
+      const shown = provider === 'openai-chat' ? [] : THOUGHTS.slice(0, 2);
+      for (const thought of shown) expect(stage.sent(2).split(thought)).toHaveLength(2);
       await checkInvariants(h.database.pool);
       await checkPrompts(h.database.pool);
     },
@@ -111,6 +113,46 @@ test.each([
   expect(new Set(blocks).size).toBe(2);
   await checkInvariants(stage.h.database.pool);
   await checkPrompts(stage.h.database.pool);
+});
+
+test.each(wires.filter(([provider]) => ['openai-compatible', 'deepseek'].includes(provider)))(
+  '%s: an id as long as a gateway makes it, with a signature in it, comes back whole, and the reasoning with it',
+  async (provider, wire) => {
+    // https://docs.litellm.ai/blog/gemini_3
+    const id = `call_1__thought__${'Zm9v'.repeat(200)}`;
+    const behave: Behave = (_request, index) =>
+      index === 0
+        ? {
+            answer: {
+              reasoning: THOUGHTS[0] ?? '',
+              calls: [{ id, name: 'look', arguments: '{"at":"src"}' }],
+            },
+          }
+        : { answer: { text: 'I have looked.' } };
+    await using stage = await providerStage(wire, { behave });
+    await stage.profile('looker', THINKING_MODELS[provider]);
+    await stage.play('looker');
+    expect(stage.server.refusals).toEqual([]);
+    expect(stage.sent(1)).toContain(THOUGHTS[0]);
+    expect(stage.sent(1).split(id)).toHaveLength(3);
+  },
+);
+
+/** As the API answers where the SDK does not know by the model's name that it reasons: nothing asks for the encrypted content. */
+const unsealedWire: Wire = {
+  ...responsesWire,
+  events: (answer) =>
+    responsesWire.events(answer).map((frame) => frame.replaceAll(/"encrypted_content":"[^"]*",/g, '')),
+};
+
+test('openai: where reasoning comes without its encrypted content, the rest is sent without its ids', async () => {
+  await using stage = await providerStage(unsealedWire);
+  await stage.profile('looker', 'openai:ft:o4-mini-2025-04-16:org::x');
+  const turnId = await stage.play('looker');
+  expect(stage.server.refusals).toEqual([]);
+  expect(await stage.h.runtime.getTurn(turnId)).toMatchObject({ status: 'success' });
+  expect(stage.sent(2)).not.toContain('msg_');
+  expect(stage.sent(2)).toContain('aaaaaaaa1');
 });
 
 test.each(thinking)(

@@ -1,9 +1,18 @@
 import type { Model, ModelReply } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import { chatWire, geminiWire, inOrder, openProviderServer, responsesWire } from '@boxcar/llm/testing';
+import {
+  anthropicWire,
+  chatWire,
+  geminiWire,
+  inOrder,
+  openaiChatWire,
+  openProviderServer,
+  responsesWire,
+} from '@boxcar/llm/testing';
 import { describe, expect, test } from 'vitest';
+import { z } from 'zod';
 import { harness } from '../testing/harness.js';
-import { providerStage } from '../testing/provider-stage.js';
+import { providerStage, THINKING_MODELS } from '../testing/provider-stage.js';
 import { attachmentOf, parseReply, reasoningMetadata, usageRow } from './reply.js';
 
 describe('what an adapter returned', () => {
@@ -121,6 +130,12 @@ describe('an answer without a word ends the turn at once with its cause:', () =>
       /whole limit of 4096 tokens for reasoning/,
     ],
     ['its limit was too small', { text: ' ', finish: 'length' }, 'answer_cut', /whole limit of 56 tokens/],
+    [
+      'its limit was too small, and nothing was reasoning',
+      { finish: 'length', usage: { input: 9, output: 56, reasoning: 0 } },
+      'answer_cut',
+      /whole limit of 56 tokens before its first word/,
+    ],
     ['the filter', { finish: 'content_filter' }, 'model_refused', /by its filter/],
     [
       'a refusal',
@@ -137,6 +152,52 @@ describe('an answer without a word ends the turn at once with its cause:', () =>
     expect(end.error?.message).toMatch(message);
     expect(stage.server.requests).toHaveLength(1);
   });
+});
+
+test.each([chatWire, anthropicWire, responsesWire].map((wire) => [wire.provider, wire] as const))(
+  '%s: a call that was cut off before its arguments is not made; the calls before it are',
+  async (provider, wire) => {
+    const calls = ['first', 'second'].map((id) => ({ id, name: 'remove', arguments: '' }));
+    await using stage = await providerStage(wire, {
+      behave: inOrder(
+        { answer: { text: 'I remove it.', calls, finish: 'length' } },
+        { answer: { text: 'done' } },
+      ),
+    });
+    const made: unknown[] = [];
+    stage.h.runtime.registerTool({
+      name: 'remove',
+      description: 'Removes what is named, or all.',
+      input: z.object({ only: z.string().optional() }),
+      run: (given) => {
+        made.push(given);
+        return 'removed';
+      },
+    });
+    await stage.profile('thinker', THINKING_MODELS[provider], { tools: ['remove'] });
+    const turnId = await stage.play('thinker');
+    expect(made).toEqual([{}]);
+    expect(await stage.h.runtime.getTurn(turnId)).toMatchObject({ status: 'success', result: 'done' });
+    expect(stage.sent(1)).toContain('The arguments are not a JSON object');
+    expect(stage.server.refusals).toEqual([]);
+  },
+);
+
+test('an output limit above what the model writes is named with the step', async () => {
+  await using stage = await providerStage(openaiChatWire, { behave: inOrder({ answer: { text: 'done' } }) });
+  const steps = () =>
+    stage.h.rows<{ warnings: string[] | null }>(
+      "select usage->'warnings' as warnings from boxcar.steps order by opened_at",
+    );
+  await stage.profile('thinker', 'openai-chat:gpt-4.1', { model_settings: { max_output_tokens: 100_000 } });
+  await stage.play('thinker');
+  expect(stage.sent(0)).toContain('"max_tokens":32768');
+  expect(await steps()).toEqual([
+    { warnings: ['max_output_tokens 100000 is sent as 32768: the model writes no more'] },
+  ]);
+  await stage.profile('thinker', 'openai-chat:gpt-4.1', { model_settings: { max_output_tokens: 32_768 } });
+  await stage.play('thinker');
+  expect((await steps())[1]).toEqual({ warnings: null });
 });
 
 test('a setting that is not sent as it is written is named with the step', async () => {

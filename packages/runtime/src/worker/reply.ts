@@ -92,9 +92,25 @@ export function parseReply(reply: unknown): ModelReply {
 export const parseUsage = (usage: unknown): ModelUsage | undefined =>
   usage === undefined ? undefined : usageSchema.safeParse(usage).data;
 
+const isBrokenOff = ({ finishReason }: ModelReply): boolean =>
+  finishReason === 'length' || finishReason === 'content_filter';
+
+/** No arguments, as the SDK and the kernel read them. */
+const NO_ARGUMENTS = /^\s*(\{\s*\})?\s*$/;
+
+/**
+ * No arguments mean `{}`. In an answer that was broken off, the last call may be without them because they did not come: it gets a text
+ * that is no object, so that it is refused, and the model makes it again.
+ */
+export function withoutCutCall(reply: ModelReply): ModelReply {
+  const last = reply.toolCalls.at(-1);
+  if (last === undefined || !isBrokenOff(reply) || !NO_ARGUMENTS.test(last.arguments)) return reply;
+  return { ...reply, toolCalls: [...reply.toolCalls.slice(0, -1), { ...last, arguments: '(broken off)' }] };
+}
+
 /** The comma commands of an answer as calls behind its own, and its text without them. An answer that was broken off has none: half a line would be run. */
 export function withCommandCalls(reply: ModelReply): ModelReply {
-  if (reply.finishReason === 'length' || reply.finishReason === 'content_filter') return reply;
+  if (isBrokenOff(reply)) return reply;
   const { visible, calls } = takeCommands(reply.text);
   if (calls.length === 0) return reply;
   const commands = calls.map((call, index) => ({ ...call, id: `command-${index + 1}` }));

@@ -9,6 +9,7 @@ import {
   dearestOf,
   type ErrorBody,
   estimatePrompt,
+  findAnswerFinding,
   foldManifest,
   isCompacted,
   type JsonValue,
@@ -30,17 +31,18 @@ import { askModel } from './ask-model.js';
 import { fromCause } from './causes.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { type Ending, entryOf, fallbackDeliverable } from './ending.js';
-import {
-  type ClosedStep,
-  type HeldTurn,
-  MAX_ATTEMPTS,
-  type TurnHost,
-  type TurnRun,
-} from './held-turn.js';
+import { type ClosedStep, type HeldTurn, MAX_ATTEMPTS, type TurnHost, type TurnRun } from './held-turn.js';
 import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
 import type { PricedProfile } from './loader.js';
-import { describeModelFailure, parseUsage, usageRow, warningsRow, withCommandCalls } from './reply.js';
+import {
+  describeModelFailure,
+  parseUsage,
+  usageRow,
+  warningsRow,
+  withCommandCalls,
+  withoutCutCall,
+} from './reply.js';
 import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
 import { CALLS_REMINDER, noticeCard } from './step-cards.js';
@@ -213,7 +215,8 @@ class TurnLoop {
     }
     const { usage, finishReason, warnings = [] } = reply;
     const modelMs = performance.now() - startedAt;
-    const closed = this.#closeStep(sent, { modelMs, usage, finishReason, warnings });
+    const own = findAnswerFinding(this.#profile)?.message ?? [];
+    const closed = this.#closeStep(sent, { modelMs, usage, finishReason, warnings: [own, warnings].flat() });
     const outcome = await this.#commitReply(sent, closed, reply);
     if (outcome === 'fenced') await this.#keepReply(reply, prompt.step);
     return outcome;
@@ -406,9 +409,10 @@ class TurnLoop {
     );
   }
 
-  #commitReply(sent: SentPrompt, closed: ClosedStep, answer: ModelReply): Promise<TurnRun | 'next'> {
+  #commitReply(sent: SentPrompt, closed: ClosedStep, reply: ModelReply): Promise<TurnRun | 'next'> {
     const { turn } = this.#held;
     const { step, isLast } = sent;
+    const answer = withoutCutCall(reply);
     const spent = this.#budget?.spend(answer.usage);
     const verdict = judgeReply(this.#profile.comma_commands === true ? withCommandCalls(answer) : answer, {
       turn,

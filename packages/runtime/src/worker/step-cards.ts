@@ -12,6 +12,7 @@ import {
   type ProjectId,
   sanitizeText,
   type ToolCallId,
+  toProviderCallId,
 } from '@boxcar/kernel';
 import { newId } from '../packer.js';
 import { parseCallArguments } from './call-tools.js';
@@ -20,7 +21,6 @@ import { attachmentOf, reasoningMetadata } from './reply.js';
 
 const NAME_OUTSIDE = /[^a-zA-Z0-9_.-]/g;
 const MAX_NAME = 64;
-const MAX_PROVIDER_ID = 200;
 
 export interface StepAuthor {
   readonly projectId: ProjectId;
@@ -99,8 +99,7 @@ export function writeCall(author: StepAuthor, call: ModelToolCall, maxBytes?: nu
   const text = cleanText(call.arguments, maxBytes);
   const { value, isSanitized } = parseCallArguments(text.value);
   const name = sanitizeText(call.name).value.replace(NAME_OUTSIDE, '_').slice(0, MAX_NAME) || 'unnamed';
-  // Cut first: a cut may leave half a character.
-  const providerCallId = sanitizeText(call.id.slice(0, MAX_PROVIDER_ID)).value;
+  const providerCallId = toProviderCallId(call.id);
   const card = cardOf(author, {
     type: CARD_TYPES.toolCall,
     role: 'assistant',
