@@ -30,13 +30,7 @@ import { askModel } from './ask-model.js';
 import { fromCause } from './causes.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { type Ending, entryOf, fallbackDeliverable } from './ending.js';
-import {
-  type ClosedStep,
-  type HeldTurn,
-  MAX_ATTEMPTS,
-  type TurnHost,
-  type TurnRun,
-} from './held-turn.js';
+import { type ClosedStep, type HeldTurn, MAX_ATTEMPTS, type TurnHost, type TurnRun } from './held-turn.js';
 import { judgeReply, limitEnd, type ReplyVerdict } from './judge-reply.js';
 import { keepLate, lateReply } from './late.js';
 import type { PricedProfile } from './loader.js';
