@@ -132,7 +132,7 @@ it('an unknown primitive, and arguments that do not fit, are refused with what t
       'colour=red',
     ],
     env,
-    /^boxcar: bad_request: arguments: Unrecognized key: "colour"/,
+    /^boxcar: bad_request: arguments: unknown key 'colour'; known here are /,
     cliHere,
   );
   await expectError(

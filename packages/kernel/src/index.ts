@@ -47,7 +47,6 @@ export {
   parseCardInput,
   ROLES,
   type Role,
-  toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
 export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
@@ -72,6 +71,7 @@ export {
 } from './errors.js';
 export { readCardPage, readSummaryPage } from './expand-page.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
+export { findingsOf, findingWords, meant, plainWords, safeParse, toBadRequest } from './findings.js';
 export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {
   decideNamedBoxes,
@@ -277,6 +277,7 @@ export {
   type Intention,
   NOTIFY_PARENT,
 } from './session.js';
+export { suggest } from './suggest.js';
 export {
   BOOTSTRAP_ANCHOR,
   BOOTSTRAP_LENGTH,

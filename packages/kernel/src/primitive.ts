@@ -2,6 +2,7 @@
 import { z } from 'zod';
 import { budgetSchema } from './budget.js';
 import { cardInputSchema, fieldsSchema } from './card.js';
+import { whenObject } from './findings.js';
 import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_BUDGET } from './handover.js';
 import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
@@ -60,7 +61,11 @@ const target = {
 
 const fitsHistory = (input: { readonly history?: unknown; readonly target_strategy: string }): boolean =>
   input.history === undefined || input.target_strategy === 'clone';
-const NEEDS_CLONE = { path: ['history'], message: 'is for target_strategy clone only' };
+const NEEDS_CLONE = {
+  path: ['history'],
+  message: 'is for target_strategy clone only',
+  ...whenObject,
+};
 
 export const delegateAsyncSchema = z
   .strictObject({ ...target, ...optional })
@@ -134,6 +139,7 @@ export const collectSchema = z
   .refine((input) => (input.turn_ids === undefined) !== (input.batch_id === undefined), {
     path: ['turn_ids'],
     message: 'give turn_ids or batch_id, one of them',
+    ...whenObject,
   });
 export type Collect = z.infer<typeof collectSchema>;
 
@@ -279,5 +285,6 @@ export const cancelSchema = z
   .refine((input) => (input.turn_id === undefined) !== (input.run_id === undefined), {
     path: ['turn_id'],
     message: 'give either turn_id or run_id',
+    ...whenObject,
   });
 export type Cancel = z.infer<typeof cancelSchema>;

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { toBadRequest } from './card.js';
+import { safeParse, toBadRequest } from './findings.js';
 import { type JsonValue, parseJsonValue } from './json.js';
 import { isPlainName, nameSchema as name, PLAIN_NAME } from './names.js';
 import { toolsSchema } from './queue-tool.js';
@@ -73,7 +73,7 @@ export type ProfileInput = z.input<typeof profileSchema>;
 
 /** @throws KernelError `profile_invalid` naming every wrong field; `bad_request` for what is no JSON at all. */
 export function parseProfile(input: unknown): Profile {
-  const parsed = profileSchema.safeParse(parseJsonValue(input, 'profile'));
+  const parsed = safeParse(profileSchema, parseJsonValue(input, 'profile'));
   if (!parsed.success) throw toBadRequest(parsed.error, '', 'profile_invalid');
   return parsed.data;
 }

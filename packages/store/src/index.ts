@@ -316,6 +316,7 @@ export {
   type QueueCall,
   type SendMark,
 } from './queue-calls.js';
+export { findReachable, type ReachableProfile } from './reach.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
 export type { PartReader } from './rights.js';
 export { tables } from './schema.js';

@@ -33,7 +33,7 @@ export const forkJoin: Handler<ForkJoin> = {
     tools.checkFanOut(input.tasks.length);
     const { priority } = input;
     const tasks = priority === undefined ? input.tasks : input.tasks.map((task) => ({ priority, ...task }));
-    const requests = await prepareTasks(tasks, tools, pathOf);
+    const requests = await prepareTasks(tasks, tools, { pathOf });
     checkReusedOnce(requests);
     const turns = await tools.submitTurns(requests, { runBudget: input.budget });
     const { batchId, turnIds } = await tools.joinTurns(

@@ -2,9 +2,11 @@ import {
   checkArguments,
   commandFault,
   type ErrorBody,
+  findingsOf,
   isJsonObject,
   type JsonValue,
   KernelError,
+  meant,
   type Profile,
   type QueueTool,
   sanitizeJson,
@@ -153,15 +155,11 @@ function refusal(runtime: RuntimeCore, call: ModelCall, toolbox: Toolbox): Error
     return new KernelError('tool_unknown', {
       message: `'${name}' is run by workers outside, and this worker has no queue to reach them.`,
     }).toJSON();
-  const list =
-    toolbox.schemas
-      .map((schema) => schema.name)
-      .sort()
-      .join(', ') || '(none)';
+  const names = toolbox.schemas.map((schema) => schema.name).sort();
   const isKnown = runtime.tools.has(name) || runtime.handlers.has(name);
   const code = isKnown ? 'tool_not_allowed' : 'tool_unknown';
   return new KernelError(code, {
-    message: `${isKnown ? `The tool '${name}' is not allowed here` : `There is no tool '${name}'`}. Tools you may call: ${list}.`,
+    message: `${isKnown ? `The tool '${name}' is not allowed here` : `There is no tool '${name}'`}${meant(name, names) || '.'} Tools you may call: ${names.join(', ') || '(none)'}.`,
   }).toJSON();
 }
 
@@ -190,10 +188,8 @@ async function runFunction(
 ): Promise<{ result: JsonValue; isSanitized: boolean }> {
   const parsed = parseArguments(tool.input, isJsonObject(call.arguments) ? call.arguments : {});
   if (!parsed.success) {
-    const findings = parsed.error.issues.map(
-      (issue) => `${issue.path.join('.') || 'arguments'}: ${issue.message}`,
-    );
-    throw invalidArguments(findings);
+    const findings = findingsOf(parsed.error);
+    throw invalidArguments(findings.map(({ path, message }) => `${path || 'arguments'}: ${message}`));
   }
   const { turnId, agentId, projectId } = turn.turn;
   const output = await runLimited(call, turn, async ({ signal, fail }) => {
