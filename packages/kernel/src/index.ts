@@ -266,6 +266,14 @@ export {
   toolNameOf,
   toolNames,
 } from './queue-tool.js';
+export {
+  LIST_PROFILES,
+  MAX_TOLD_PROFILES,
+  referToProfiles,
+  shortDescription,
+  type ToldProfiles,
+  tellProfiles,
+} from './reach.js';
 export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';

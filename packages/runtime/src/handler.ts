@@ -213,6 +213,8 @@ export interface Handler<I = unknown> {
   readonly parameters?: JsonValue;
   /** True: a turn may ask for the same again and again with nothing new to go by. Rule: docs/budgets.md, "Loop guard". */
   readonly repeatable?: boolean;
+  /** True: its arguments name profiles. Models are then told which profiles their agent may reach. */
+  readonly namesProfiles?: boolean;
   /** The profiles it will ask `findProfile` for, as far as the arguments tell: they are then loaded with the caller. */
   profileNames?(input: I): readonly string[];
   /**

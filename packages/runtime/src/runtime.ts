@@ -68,6 +68,7 @@ import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
 import { tapeHandoff } from './handlers/tape-handoff.js';
 import { type IsolatedTool, toTool } from './isolated-tool.js';
+import { listProfilesTool } from './list-profiles.js';
 import { type Log, silentLog, withoutSecrets } from './log.js';
 import { OnceAtATime } from './once-at-a-time.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
@@ -302,6 +303,7 @@ export class Runtime implements RuntimeCore {
     this.#addHandler('grant_box', grantBox);
     this.#addHandler('raise_budget', raiseBudget);
     this.registerTool(expandTool(options.pool));
+    this.registerTool(listProfilesTool(options.pool));
     this.#addHandler(TAPE_HANDOFF.name, tapeHandoff);
     this.ownHandlers = new Set(this.#handlers.values());
     for (const tool of tapeTools()) this.registerTool(tool);

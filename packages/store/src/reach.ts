@@ -1,5 +1,5 @@
 /** The profiles that an agent may reach, by its delegation policy. */
-import type { DelegationPolicy, ProjectId } from '@boxcar/kernel';
+import type { DelegationPolicy, ProjectId, TurnId } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
 
 /** A profile as agents are told of it. */
@@ -41,4 +41,19 @@ export async function findReachable(
     after ?? null,
     limit,
   ]);
+}
+
+const TURN_POLICY = statement(`
+  select c.content->'data'->'delegation_policy' as policy
+  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards c on c.id = f.card_id
+  where t.id = $1 and t.project_id = $2`);
+
+/** The delegation policy under which a turn runs; undefined = it has none. */
+export async function findTurnPolicy(
+  db: Queryable,
+  projectId: ProjectId,
+  turnId: TurnId,
+): Promise<DelegationPolicy | undefined> {
+  const [row] = await run<{ policy: DelegationPolicy | null }>(db, TURN_POLICY, [turnId, projectId]);
+  return row?.policy ?? undefined;
 }

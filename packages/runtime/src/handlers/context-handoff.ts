@@ -302,6 +302,7 @@ export const contextHandoff: Handler<ContextHandoff> = {
   description:
     'Hand the work over to another agent: it gets this message and the tape up to the place you name, and starts on it. With wait its result comes back as the answer.',
   input: contextHandoffSchema,
+  namesProfiles: true,
   profileNames: ({ target_ref }) => {
     const { kind, name } = readHandoffTarget(target_ref);
     return kind === 'agent' ? [] : [name];

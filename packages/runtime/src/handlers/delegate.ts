@@ -41,6 +41,7 @@ export const delegateAsync: Handler<DelegateAsync> = {
   description:
     'Hand a task to another agent. With wait, the result comes back as the answer; without, a receipt comes at once and the agent works on its own.',
   input: delegateAsyncSchema,
+  namesProfiles: true,
   profileNames: (input) => (input.target_strategy === 'new' ? [input.target_ref] : []),
   handle: delegate,
 };
@@ -48,6 +49,7 @@ export const delegateAsync: Handler<DelegateAsync> = {
 export const launchPrincipal: Handler<LaunchPrincipal> = {
   description: 'Start a fresh agent of a profile on a task.',
   input: launchPrincipalSchema,
+  namesProfiles: true,
   profileNames: (input) => [input.profile_name],
   handle: ({ profile_name, ...rest }, tools) =>
     delegate({ ...rest, target_strategy: 'new', target_ref: profile_name }, tools, {
@@ -59,6 +61,7 @@ export const launchPrincipal: Handler<LaunchPrincipal> = {
 export const askExpert: Handler<AskExpert> = {
   description: 'Ask a fresh agent of an expert profile a question and get its answer.',
   input: askExpertSchema,
+  namesProfiles: true,
   profileNames: (input) => [input.expert_profile],
   handle: async ({ expert_profile, question, include_history, ...rest }, tools) => {
     refuseCommand(question, tools, 'question');

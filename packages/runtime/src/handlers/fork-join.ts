@@ -26,6 +26,7 @@ export const forkJoin: Handler<ForkJoin> = {
   description:
     'Hand tasks to several agents at once. With wait (the default) the results of all come back as one answer, in the order of the tasks; without, a receipt to collect later.',
   input: forkJoinSchema,
+  namesProfiles: true,
   profileNames: ({ tasks }) => [
     ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [task.target_ref] : []))),
   ],

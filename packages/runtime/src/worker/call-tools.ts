@@ -6,12 +6,15 @@ import {
   isJsonObject,
   type JsonValue,
   KernelError,
+  LIST_PROFILES,
   meant,
   type Profile,
   type QueueTool,
+  referToProfiles,
   sanitizeJson,
   sanitizeText,
   startTimer,
+  type ToldProfiles,
   type ToolSchema,
   toErrorBody,
   toolNames,
@@ -46,20 +49,29 @@ export interface Toolbox {
 /** By what they come from, and by name: one handler may be registered under several. The same schema is the same object. */
 const schemas = new WeakMap<object, Map<string, ToolSchema>>();
 
+const MAX_SCHEMAS = 1_000;
+
 function schemaOnce(source: object, name: string, build: () => ToolSchema): ToolSchema {
   const known = schemas.get(source) ?? new Map<string, ToolSchema>();
+  // There are as many lists of profiles as there are projects and policies.
+  if (known.size >= MAX_SCHEMAS) known.clear();
   const schema = known.get(name) ?? build();
   schemas.set(source, known.set(name, schema));
   return schema;
 }
 
-function schemaOf(runtime: RuntimeCore, name: string): ToolSchema | undefined {
+/** @param words - What the description says of the profiles that the agent may reach. */
+function schemaOf(
+  runtime: Pick<RuntimeCore, 'tools' | 'handlers'>,
+  name: string,
+  words?: string,
+): ToolSchema | undefined {
   const source = runtime.tools.get(name) ?? runtime.handlers.get(name);
   return (
     source &&
-    schemaOnce(source, name, () => ({
+    schemaOnce(source, words === undefined ? name : `${name} ${words}`, () => ({
       name,
-      description: source.description,
+      description: words === undefined ? source.description : `${source.description}\n${words}`,
       parameters: ('parameters' in source ? source.parameters : undefined) ?? toParameters(source.input),
     }))
   );
@@ -71,14 +83,29 @@ const queueSchemaOf = (tool: QueueTool): ToolSchema =>
     return { name: tool.name, description: tool.description, parameters };
   });
 
+/** The first of these tools whose arguments name profiles: its description tells them. */
+export const findTeller = (
+  { handlers }: Pick<RuntimeCore, 'handlers'>,
+  names: readonly string[],
+): string | undefined => names.find((name) => handlers.get(name)?.namesProfiles === true);
+
 /**
  * The tools of a turn: those the profile lists, those it must end with, submit_result when fields bind its result, and what
  * the kernel itself adds (`extra`).
  */
 export function buildToolbox(
-  runtime: RuntimeCore,
+  runtime: Pick<RuntimeCore, 'tools' | 'handlers'>,
   profile: Pick<Profile, 'tools' | 'must_end_with'>,
-  { hasResultFields, extra = [] }: { readonly hasResultFields: boolean; readonly extra?: readonly string[] },
+  {
+    hasResultFields,
+    extra = [],
+    told,
+  }: {
+    readonly hasResultFields: boolean;
+    readonly extra?: readonly string[];
+    /** What the model is told of the profiles that its agent may reach. */
+    readonly told?: ToldProfiles | undefined;
+  },
 ): Toolbox {
   const queued = new Map(
     profile.tools.flatMap((tool) => (typeof tool === 'string' ? [] : [[tool.name, tool] as const])),
@@ -87,12 +114,21 @@ export function buildToolbox(
     ...toolNames(profile),
     ...profile.must_end_with,
     ...(hasResultFields ? ['submit_result'] : []),
+    ...(told?.isCut === true ? [LIST_PROFILES] : []),
     ...extra,
   ]);
+  const teller = findTeller(runtime, [...allowed]);
   const schemas = [...allowed].flatMap((name) => {
     const tool = queued.get(name);
     // A profile is versioned, what a worker has registered is not: the declaration counts.
-    return (tool === undefined ? schemaOf(runtime, name) : queueSchemaOf(tool)) ?? [];
+    if (tool !== undefined) return queueSchemaOf(tool);
+    const words =
+      told === undefined || teller === undefined || runtime.handlers.get(name)?.namesProfiles !== true
+        ? undefined
+        : name === teller
+          ? told.text
+          : referToProfiles(teller);
+    return schemaOf(runtime, name, words) ?? [];
   });
   return { allowed, queued, schemas };
 }

@@ -182,7 +182,10 @@ class TurnLoop {
       ...prompt,
       isLast: prompt.step >= turn.maxSteps,
       hash: this.#held.view.hash(prompt.view, prompt.tools),
-      toolset: await this.#host.loader.toolsets.keep(turn.projectId, prompt.tools, this.#host.runtime),
+      toolset: await this.#host.loader.toolsets.keep(turn.projectId, prompt.tools, {
+        known: this.#host.runtime,
+        told: this.#calls.told,
+      }),
     };
     const entry = await this.#host.modelWaits.gate.enter(providerOf(this.#profile.model), {
       turnId: turn.turnId,
@@ -215,7 +218,7 @@ class TurnLoop {
   async #buildPrompt(): Promise<HeldPrompt> {
     const { turn, view } = this.#held;
     const step = this.#progress.step + 1;
-    const rows = await view.rows();
+    const [rows] = await Promise.all([view.rows(), this.#calls.tellProfiles()]);
     const { toolbox, enders, resultFields } = this.#calls.bind({
       resultFields: resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []),
       canExpand: isCompacted(rows),
