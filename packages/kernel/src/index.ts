@@ -7,6 +7,7 @@ export type {
   SegmentCut,
   SegmentRule,
 } from './box.js';
+export { briefSchema } from './brief-schema.js';
 export {
   type Account,
   type Allotment,

@@ -1,4 +1,5 @@
 import {
+  briefSchema,
   checkArguments,
   commandFault,
   type ErrorBody,
@@ -26,6 +27,7 @@ import {
   type PendingCall,
   settleCalls,
 } from '@boxcar/store';
+import type { Handler } from '../handler.js';
 import type { RuntimeCore } from '../runtime.js';
 import { type Begun, begin } from '../submit/opening.js';
 import type { Accepted, SubmitOptions } from '../submit/options.js';
@@ -60,9 +62,18 @@ function schemaOnce(source: object, name: string, build: () => ToolSchema): Tool
   return schema;
 }
 
+function parametersOf({ ownHandlers }: Pick<RuntimeCore, 'ownHandlers'>, source: Tool | Handler): JsonValue {
+  const own = 'parameters' in source ? source.parameters : undefined;
+  if (own !== undefined) return own;
+  const whole = toParameters(source.input);
+  if (!('handle' in source) || !isJsonObject(whole)) return whole;
+  // What a plugin has written is shown as it is.
+  return ownHandlers.has(source) ? briefSchema(whole, source.outsideOnly) : whole;
+}
+
 /** @param words - What the description says of the profiles that the agent may reach. */
 function schemaOf(
-  runtime: Pick<RuntimeCore, 'tools' | 'handlers'>,
+  runtime: Pick<RuntimeCore, 'tools' | 'handlers' | 'ownHandlers'>,
   name: string,
   words?: string,
 ): ToolSchema | undefined {
@@ -72,7 +83,7 @@ function schemaOf(
     schemaOnce(source, words === undefined ? name : `${name} ${words}`, () => ({
       name,
       description: words === undefined ? source.description : `${source.description}\n${words}`,
-      parameters: ('parameters' in source ? source.parameters : undefined) ?? toParameters(source.input),
+      parameters: parametersOf(runtime, source),
     }))
   );
 }
@@ -94,7 +105,7 @@ export const findTeller = (
  * the kernel itself adds (`extra`).
  */
 export function buildToolbox(
-  runtime: Pick<RuntimeCore, 'tools' | 'handlers'>,
+  runtime: Pick<RuntimeCore, 'tools' | 'handlers' | 'ownHandlers'>,
   profile: Pick<Profile, 'tools' | 'must_end_with'>,
   {
     hasResultFields,
