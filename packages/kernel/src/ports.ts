@@ -68,7 +68,7 @@ export interface ModelReply {
   readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
 }
 
-/** A part of a tool's schema that is not told to the model, in the adapter's words. */
+/** What is wrong with a tool of a profile without making the profile wrong: a part of its schema is not told to the model, or nothing has its name. */
 export interface ToolFinding {
   readonly tool: string;
   readonly message: string;

@@ -9,9 +9,15 @@ const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 /** Names of pools of workers; empty = the default pool. */
 export const WORKER_TARGET = /^[a-z0-9_-]{0,64}$/;
 
+const TARGET_PROFILES = 'must be a list of names of profiles, null for every profile, or [] for none';
+
 /** Who the agents of a profile may reach. No policy = nobody; `target_profiles: null` = every profile, `[]` = none. */
 export const delegationPolicySchema = z.strictObject({
-  target_profiles: z.array(name).nullable(),
+  target_profiles: z
+    .array(name, {
+      error: ({ input }) => `${input === undefined ? 'is missing; it ' : ''}${TARGET_PROFILES}`,
+    })
+    .nullable(),
   /** When not empty, the target must carry at least one of these tags as well. */
   target_tags: z.array(name).default([]),
 });

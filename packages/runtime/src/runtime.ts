@@ -10,6 +10,7 @@ import {
   type JsonValue,
   KernelError,
   type Model,
+  meant,
   PackingStrategies,
   type PackingStrategy,
   type PriceTable,
@@ -20,6 +21,7 @@ import {
   TOOL_NAME,
   type ToolFinding,
   type TurnId,
+  toolNames,
   tryParseId,
 } from '@boxcar/kernel';
 import {
@@ -99,7 +101,7 @@ import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
 import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
 import { withinTime } from './within-time.js';
-import { buildToolbox } from './worker/call-tools.js';
+import { buildToolbox, findMissing } from './worker/call-tools.js';
 import { finishBatch } from './worker/finish-batch.js';
 import { tellParent } from './worker/tell-parent.js';
 
@@ -206,7 +208,7 @@ export interface AppliedProfile {
   readonly profile_box_id: string;
   /** False when the current version already had this content. */
   readonly changed: boolean;
-  /** What the model is not told of the schemas of its tools. Absent: nothing. */
+  /** What `findToolFindings` says of its tools. Absent: nothing. */
   readonly findings?: readonly ToolFinding[];
 }
 
@@ -557,10 +559,22 @@ export class Runtime implements RuntimeCore {
     return findings.length === 0 ? applied : { ...applied, findings };
   }
 
-  /** What the profile's model is not told of the schemas of its tools; only tools that are registered here are looked at. */
+  /**
+   * Tools of the profile that nothing here has, which a plugin of the workers may still bring; tools that it must end with and does not
+   * list; and what its model is not told of the schemas of the tools that are registered here.
+   */
   findToolFindings(profile: Profile): readonly ToolFinding[] {
     const { schemas } = buildToolbox(this, profile, { hasResultFields: false });
-    return this.model.checkTools?.(profile.model, schemas) ?? [];
+    const listed = toolNames(profile);
+    const unlisted = profile.must_end_with.filter((name) => !listed.includes(name));
+    return [
+      ...findMissing(this, profile).map((tool) => ({
+        tool,
+        message: `no registered tool or primitive has this name, and the profile does not declare it${meant(tool, [...this.#tools.keys(), ...this.#handlers.keys()]) || '; a plugin of the workers must bring it'}`,
+      })),
+      ...unlisted.map((tool) => ({ tool, message: 'must_end_with names it, and tools does not list it' })),
+      ...(this.model.checkTools?.(profile.model, schemas) ?? []),
+    ];
   }
 
   async #storeProfile(profile: Profile, options: { readonly projectId?: string }): Promise<AppliedProfile> {

@@ -3,6 +3,7 @@ import { createInterface } from 'node:readline/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { defaultDataDir, deleteEmbeddedData } from '@boxcar/embedded';
 import { type ErrorBody, KernelError } from '@boxcar/kernel';
+import type { AppliedProfile } from '@boxcar/runtime';
 import { ActivityFeed, createPool, endPool } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
@@ -173,7 +174,7 @@ class DevServer {
       return;
     }
     const { profiles } = answer as {
-      profiles: readonly { name: string; version: number; changed: boolean }[];
+      profiles: readonly Pick<AppliedProfile, 'name' | 'version' | 'changed' | 'findings'>[];
     };
     const changed = profiles.filter((profile) => profile.changed);
     const names = changed.map(({ name, version }) => `${name}@${version}`).join(', ');
@@ -182,6 +183,9 @@ class DevServer {
       { profiles },
       `${countOf(profiles.length, 'profile')} from ${countOf(files.length, 'file')}; ${changed.length === 0 ? 'none has changed' : `new: ${names}`}`,
     );
+    for (const { name, findings = [] } of profiles)
+      for (const { tool, message } of findings)
+        this.#say('profiles.finding', { profile: name, tool, message }, `${name}: tool ${tool}: ${message}`);
   }
 
   async #exchangeWorker(): Promise<boolean> {

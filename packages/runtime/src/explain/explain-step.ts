@@ -91,6 +91,8 @@ export interface StepExplanation {
   readonly messages: readonly ExplainedMessage[];
   /** Null when the rows do not tell. */
   readonly tools: readonly ExplainedTool[] | null;
+  /** Tools of the profile that the worker had nothing for: they were not offered. */
+  readonly missing_tools: readonly string[];
   readonly omissions: readonly ExplainedOmission[];
 }
 
@@ -172,6 +174,15 @@ export function explainOmissions(
   return [...omitted, ...cut];
 }
 
+/** The last step offers less by rule, so nothing follows from what it did not offer. */
+function missingTools({ turn }: TurnRows, { tools, step }: RebuiltPrompt): readonly string[] {
+  if (tools === null || step.step >= turn.maxSteps) return [];
+  const { content } = turn.profile;
+  const offered = new Set(tools.map(({ name }) => name));
+  const names = new Set([...toolNames(content), ...content.must_end_with]);
+  return [...names].filter((name) => !offered.has(name));
+}
+
 export function explainPrompt(rows: TurnRows, prompt: RebuiltPrompt, origins: CardOrigins): StepExplanation {
   const { turn } = rows;
   const { step, view } = prompt;
@@ -202,6 +213,7 @@ export function explainPrompt(rows: TurnRows, prompt: RebuiltPrompt, origins: Ca
     tokens: sum(messages) + sum(tools ?? []),
     messages,
     tools,
+    missing_tools: missingTools(rows, prompt),
     omissions: explainOmissions(rows, prompt, origins),
   };
 }

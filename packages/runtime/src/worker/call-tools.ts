@@ -94,6 +94,16 @@ const queueSchemaOf = (tool: QueueTool): ToolSchema =>
     return { name: tool.name, description: tool.description, parameters };
   });
 
+/** The names in `tools` and `must_end_with` of a profile that neither a registered tool nor a primitive nor a declaration has. */
+export function findMissing(
+  { tools, handlers }: Pick<RuntimeCore, 'tools' | 'handlers'>,
+  profile: Pick<Profile, 'tools' | 'must_end_with'>,
+): readonly string[] {
+  const declared = new Set(profile.tools.flatMap((tool) => (typeof tool === 'string' ? [] : [tool.name])));
+  const names = new Set([...toolNames(profile), ...profile.must_end_with]);
+  return [...names].filter((name) => !declared.has(name) && !tools.has(name) && !handlers.has(name));
+}
+
 /** The first of these tools whose arguments name profiles: its description tells them. */
 export const findTeller = (
   { handlers }: Pick<RuntimeCore, 'handlers'>,
@@ -192,6 +202,25 @@ const invalidArguments = (findings: readonly string[]): KernelError =>
     details: { findings },
   });
 
+/** The profile has the name, and this worker nothing for it. */
+const missingTool = (name: string, what = `The profile lists '${name}'`): KernelError =>
+  new KernelError('tool_unknown', {
+    message: `${what}, but this worker has no tool or primitive of this name.`,
+    next: 'Load the plugin that brings it (boxcar worker --plugin), or correct the profile.',
+    details: { tool: name },
+  });
+
+/** Why a turn cannot end as its profile says: all that it must end with is missing here. */
+export function findNoEnd(
+  runtime: Pick<RuntimeCore, 'tools' | 'handlers'>,
+  profile: Pick<Profile, 'tools' | 'must_end_with'>,
+): KernelError | undefined {
+  const missing = findMissing(runtime, profile);
+  const [first] = profile.must_end_with;
+  if (first === undefined || !profile.must_end_with.every((name) => missing.includes(name))) return undefined;
+  return missingTool(first, `The turn must end with a call of ${profile.must_end_with.join(' or ')}`);
+}
+
 /** Why a call with route `none` is refused, in words the model can use. */
 function refusal(runtime: RuntimeCore, call: ModelCall, toolbox: Toolbox): ErrorBody {
   const { name } = call;
@@ -204,6 +233,7 @@ function refusal(runtime: RuntimeCore, call: ModelCall, toolbox: Toolbox): Error
     }).toJSON();
   const names = toolbox.schemas.map((schema) => schema.name).sort();
   const isKnown = runtime.tools.has(name) || runtime.handlers.has(name);
+  if (!isKnown && toolbox.allowed.has(name)) return missingTool(name).toJSON();
   const code = isKnown ? 'tool_not_allowed' : 'tool_unknown';
   return new KernelError(code, {
     message: `${isKnown ? `The tool '${name}' is not allowed here` : `There is no tool '${name}'`}${meant(name, names) || '.'} Tools you may call: ${names.join(', ') || '(none)'}.`,

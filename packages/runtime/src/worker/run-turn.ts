@@ -26,6 +26,7 @@ import {
 import { findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
 import { deliverableContent } from '../deliverable.js';
 import { askModel } from './ask-model.js';
+import { findNoEnd } from './call-tools.js';
 import { fromCause } from './causes.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { type Ending, entryOf, fallbackDeliverable } from './ending.js';
@@ -143,6 +144,8 @@ class TurnLoop {
       if (progress.step >= turn.maxSteps)
         return this.#commits.end(limitEnd(turn, { step: progress.step, text: null, isAnswer: false }));
       if (this.#host.isDraining()) return 'released';
+      const noEnd = findNoEnd(this.#host.runtime, this.#profile);
+      if (noEnd !== undefined) return this.#endShort('failed', noEnd.toJSON());
       const outcome = await this.#step();
       if (outcome !== 'next') return outcome;
     }
