@@ -138,7 +138,7 @@ it('an unknown primitive, and arguments that do not fit, are refused with what t
   await expectError(
     ['submit', 'launch_principal', '--arg', 'profile_name=nobody', '--arg', 'instruction=y'],
     env,
-    /^boxcar: not_found: No profile 'nobody'/,
+    /^boxcar: not_found: arguments.profile_name: No profile 'nobody'/,
     cliHere,
   );
 });

@@ -27,6 +27,8 @@ export interface ModelRequest {
     readonly epoch: number;
     /** Index in `messages` of the first message of this turn (its inherited context, then its arguments). */
     readonly firstMessage: number;
+    /** How many messages there are up to the end of what this turn inherits, which the siblings of a fork share. */
+    readonly sharedMessages?: number | undefined;
     /** This turn's own instruction: text, or the JSON it was given. Null when its context holds none. */
     readonly instruction: JsonValue;
   };

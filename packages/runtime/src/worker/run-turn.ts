@@ -311,6 +311,7 @@ class TurnLoop {
           attempt: this.#progress.attempt,
           epoch: turn.epoch,
           firstMessage: view.firstMessage,
+          sharedMessages: view.sharedMessages,
           instruction: view.instruction,
         },
       },
