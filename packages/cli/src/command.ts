@@ -1,4 +1,5 @@
 /** What the files in `commands/` share to put themselves on the program: `add…(program, run)` each. */
+import { findingsOf, safeParse } from '@boxcar/kernel';
 import { InvalidArgumentError } from 'commander';
 import type { z } from 'zod';
 import type { Context } from './context.js';
@@ -22,9 +23,9 @@ export const EXIT = {
 export const flag =
   <T>(schema: z.ZodType<T, string>) =>
   (text: string): T => {
-    const parsed = schema.safeParse(text);
+    const parsed = safeParse(schema, text);
     if (parsed.success) return parsed.data;
-    throw new InvalidArgumentError(`It ${parsed.error.issues[0]?.message ?? 'is not valid'}.`);
+    throw new InvalidArgumentError(`It ${findingsOf(parsed.error)[0]?.message ?? 'is not valid'}.`);
   };
 
 /** A flag that may be given several times. */

@@ -199,8 +199,8 @@ describe('without a worker', () => {
     const { code, stdout, stderr } = await cli(['profiles', 'apply', '-f', good, '-f', bad], env);
     expect({ code, stdout }).toEqual({ code: 1, stdout: '' });
     expect(stderr.trimEnd().split('\n')).toEqual([
-      `boxcar: profile_invalid: ${bad}:2:1: instructions: Invalid input: expected string, received number`,
-      `boxcar: profile_invalid: ${bad}:8:1: instructions: is missing, expected string`,
+      `boxcar: profile_invalid: ${bad}:2:1: instructions: must be a string, not a number`,
+      `boxcar: profile_invalid: ${bad}:8:1: instructions: is missing; it must be a string`,
     ]);
     const { rows } = await database.pool.query(`select from boxcar.profiles where name in ('good', 'bad')`);
     expect(rows).toHaveLength(0);

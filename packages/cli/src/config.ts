@@ -1,12 +1,15 @@
 /** The settings of a process, from its environment: read once, every problem reported together, frozen. */
 import {
   declareSecrets,
+  findingsOf,
+  findingWords,
   isPlainName,
   KernelError,
   MAX_DURATION_MS,
   PLAIN_NAME,
   type PriceTable,
   pricesSchema,
+  safeParse,
 } from '@boxcar/kernel';
 import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
 import type { LogLevel, PackLimits } from '@boxcar/runtime';
@@ -118,10 +121,9 @@ const pricesFile = z.string().transform((path, context): PriceTable => {
   } catch (error) {
     return refuse(`cannot be read as JSON: ${error instanceof Error ? error.message : String(error)}`);
   }
-  const parsed = pricesSchema.safeParse(value);
+  const parsed = safeParse(pricesSchema, value);
   if (parsed.success) return parsed.data as PriceTable;
-  const [issue] = parsed.error.issues;
-  return refuse(`${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'is not valid'}`);
+  return refuse(findingWords(findingsOf(parsed.error)).replace(/\.$/, ''));
 });
 
 const environmentSchema = z
@@ -173,11 +175,11 @@ const isSet = (entry: [string, string | undefined]): boolean => entry[1] !== und
  * @throws KernelError `bad_config` naming every wrong variable.
  */
 export function parseConfig(env: Readonly<Record<string, string | undefined>> = process.env): Config {
-  const parsed = environmentSchema.safeParse(Object.fromEntries(Object.entries(env).filter(isSet)));
+  const parsed = safeParse(environmentSchema, Object.fromEntries(Object.entries(env).filter(isSet)));
   if (!parsed.success) {
-    const issues = parsed.error.issues.map((issue) => ({
-      path: String(issue.path[0] ?? ''),
-      message: issue.message,
+    const issues = findingsOf(parsed.error).map(({ path, message }) => ({
+      path: path.split('.', 1)[0] ?? '',
+      message,
     }));
     throw new KernelError('bad_config', {
       message: `${issues.map(({ path, message }) => `${path}: ${message}`).join('; ')}.`,

@@ -132,13 +132,13 @@ it('an unknown primitive, and arguments that do not fit, are refused with what t
       'colour=red',
     ],
     env,
-    /^boxcar: bad_request: arguments: Unrecognized key: "colour"/,
+    /^boxcar: bad_request: arguments: unknown key 'colour'; known here are /,
     cliHere,
   );
   await expectError(
     ['submit', 'launch_principal', '--arg', 'profile_name=nobody', '--arg', 'instruction=y'],
     env,
-    /^boxcar: not_found: No profile 'nobody'/,
+    /^boxcar: not_found: arguments.profile_name: No profile 'nobody'/,
     cliHere,
   );
 });

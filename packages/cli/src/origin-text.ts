@@ -56,6 +56,7 @@ const OFFERED: Readonly<Record<NonNullable<WhyPart['tool']>['offered_by'], strin
   must_end_with: 'the turn must end with it',
   result_fields: 'result fields bind the turn',
   compaction: 'a compaction has left something out',
+  profiles: 'there are too many profiles to tell',
 };
 export const describeOffer = (offeredBy: keyof typeof OFFERED): string => OFFERED[offeredBy];
 

@@ -48,7 +48,7 @@ describe('profile files', () => {
         `name: c\ninstructions: x\nmodel: scripted\ncolour: red\nscript:\n  - say: x\n`,
       ),
     ).toEqual([
-      '1.yaml:6:3 limits.max_steps: Too small: expected number to be >=1',
+      '1.yaml:6:3 limits.max_steps: must be at least 1',
       expect.stringMatching(
         /^1\.yaml:10:1 model: no adapter serves 'nosuch:gpt'; known prefixes are .*scripted/,
       ),
@@ -72,7 +72,7 @@ describe('profile files', () => {
   it('what is no profile at all is a finding too', () => {
     expect(findingsOf('')).toEqual(['1.yaml:1:1 holds no profile']);
     expect(findingsOf('# nothing\n')).toEqual(['1.yaml:1:1 holds no profile']);
-    expect(findingsOf('just words')[0]).toMatch(/^1\.yaml:1:1 Invalid input: expected object/);
+    expect(findingsOf('just words')[0]).toMatch(/^1\.yaml:1:1 must be an object, not a string/);
     expect(findingsOf('- name: a\n')[0]).toMatch(/^1\.yaml:1:1 /);
   });
 
@@ -106,13 +106,9 @@ describe('profile files', () => {
     ],
     ['an alias inside itself', 'tags: &s [*s]\n', /^1\.yaml:5:\d+ profile\.tags.* nested deeper than 200/],
     ['nesting beyond any stack', `tags: ${'['.repeat(20_000)}`, /^1\.yaml:5:\d+ Maximum call stack/],
-    [
-      'a number for a text',
-      'description: 7\n',
-      /^1\.yaml:5:1 description: .*expected string, received number/,
-    ],
-    ['a text for a list', 'tags: code\n', /^1\.yaml:5:1 tags: .*expected array, received string/],
-    ['nothing for a text', 'description:\n', /^1\.yaml:5:1 description: .*expected string, received null/],
+    ['a number for a text', 'description: 7\n', /^1\.yaml:5:1 description: must be a string, not a number/],
+    ['a text for a list', 'tags: code\n', /^1\.yaml:5:1 tags: must be a list, not a string/],
+    ['nothing for a text', 'description:\n', /^1\.yaml:5:1 description: must be a string, not null/],
     [
       'a number that is none',
       'model_settings: { temperature: .nan }\n',
@@ -126,7 +122,7 @@ describe('profile files', () => {
 
   it('what is missing is named with what it should be', () => {
     expect(findingsOf('name: a\nmodel: scripted\n')).toEqual([
-      '1.yaml:1:1 instructions: is missing, expected string',
+      '1.yaml:1:1 instructions: is missing; it must be a string',
     ]);
   });
 

@@ -8,6 +8,7 @@ import {
   type Profile,
   parseProfile,
   profileSchema,
+  suggest,
 } from '@boxcar/kernel';
 import {
   type Document,
@@ -23,7 +24,6 @@ import {
 } from 'yaml';
 import { z } from 'zod';
 import { readInput } from './read-input.js';
-import { suggest } from './suggest.js';
 
 export interface ProfileFinding {
   /** `file:line:column`. */
@@ -148,11 +148,7 @@ function findingsOf(error: unknown, document: Document, source: Source): Profile
       findingAt(source, offset, { field: path, message: path === '' ? text : `${path}: ${text}` });
     if (keys !== undefined)
       return keys.map((key) => at(offsetOf(document, [...parts, key]), describeUnknown(key, parts)));
-    const isMissing = message.endsWith(', received undefined');
-    const text = isMissing
-      ? message.replace(/^Invalid input: (.*), received undefined$/, 'is missing, $1')
-      : message;
-    return at(offsetOf(document, parts), text);
+    return at(offsetOf(document, parts), message);
   });
   return findings.toSorted((a, b) => a.line - b.line || a.column - b.column);
 }

@@ -15,26 +15,25 @@ import { costOf, dearestOf, type ModelPrice } from './prices.js';
 
 const count = (max: number) => z.number().int().positive().max(max);
 
-/** How a caller limits what it submits; the same piece at every door. */
+/** How a caller limits what it submits; the same piece at every door. Models are shown the names alone: each prompt pays for them. */
 export const budgetSchema = z
   .strictObject({
     tokens: count(1e15).optional(),
-    cost_usd: z
-      .number()
-      .min(0.000_001)
-      .max(1e9)
-      .optional()
-      .describe('By the price table; a model without a price is refused.'),
+    /** By the price table; a model without a price is refused. */
+    cost_usd: z.number().min(0.000_001).max(1e9).optional(),
     turns: count(1e9).optional(),
-    steps: count(1e9).optional().describe('Model calls of all turns together.'),
-    depth: count(1_000).optional().describe('How many levels of turns, the first one included.'),
-    fan_out: count(1_000_000).optional().describe('Children of any one turn.'),
+    /** Model calls of all turns together. */
+    steps: count(1e9).optional(),
+    /** How many levels of turns, the first one included. */
+    depth: count(1_000).optional(),
+    /** Children of any one turn. */
+    fan_out: count(1_000_000).optional(),
+    /** Wall clock. */
     seconds: z
       .number()
       .positive()
       .max(30 * 86_400)
-      .optional()
-      .describe('Wall clock.'),
+      .optional(),
   })
   .refine((budget) => Object.keys(budget).length > 0, 'must limit something');
 export type BudgetInput = z.infer<typeof budgetSchema>;

@@ -3,7 +3,8 @@
  * sees is the card's `role` alone; `authorId` is for audit.
  */
 import { z } from 'zod';
-import { cutEcho, KernelError } from './errors.js';
+import { KernelError } from './errors.js';
+import { safeParse, toBadRequest } from './findings.js';
 import type { CardId, ProjectId, ToolCallId } from './ids.js';
 import {
   canonicalJson,
@@ -185,47 +186,7 @@ export type CardInput = z.infer<typeof cardInputSchema>;
 /** @throws KernelError `bad_request` for a wrong shape, NUL characters or lone surrogates; `field` names where it stood. */
 export function parseCardInput(input: unknown, field: string): CardInput {
   const plain = parseJsonValue(input, field);
-  const parsed = cardInputSchema.safeParse(plain);
+  const parsed = safeParse(cardInputSchema, plain);
   if (!parsed.success) throw toBadRequest(parsed.error, field);
   return parsed.data;
-}
-
-/** More are not listed: an input can be wrong in as many places as it has. */
-const MAX_ISSUES = 100;
-/** Characters of the unknown keys that a message lists. */
-const MAX_LISTED = 200;
-
-/** zod's words name every key. */
-function wordsOf(issue: z.core.$ZodIssue): string {
-  if (issue.code !== 'unrecognized_keys') return issue.message;
-  const { keys } = issue;
-  let room = MAX_LISTED;
-  const shown = keys.filter((key, index) => {
-    room -= key.length;
-    return index === 0 || room >= 0;
-  });
-  const more = keys.length - shown.length;
-  const list = shown.map((key) => `"${cutEcho(key)}"`).join(', ');
-  return `Unrecognized ${keys.length === 1 ? 'key' : 'keys'}: ${list}${more > 0 ? ` and ${more} more` : ''}`;
-}
-
-/** A zod failure as `bad_request` with the first finding in the message and all of them in the details. */
-export function toBadRequest(
-  error: z.ZodError,
-  field: string,
-  code: 'bad_request' | 'profile_invalid' = 'bad_request',
-): KernelError {
-  const issues = error.issues.slice(0, MAX_ISSUES).map((issue) => ({
-    path: cutEcho([field, ...issue.path.map(String)].filter((part) => part !== '').join('.')),
-    message: wordsOf(issue),
-    ...(issue.code === 'unrecognized_keys' ? { keys: issue.keys.slice(0, MAX_ISSUES) } : {}),
-  }));
-  const first = issues[0];
-  return new KernelError(code, {
-    message:
-      first === undefined
-        ? 'The input is not valid.'
-        : `${first.path === '' ? 'input' : first.path}: ${first.message}.`,
-    details: { issues },
-  });
 }

@@ -1,7 +1,8 @@
 /** A handover: whom it targets, what it packs, which boxes it names. Source: docs/packing.md. */
 import { z } from 'zod';
-import { CARD_TYPES, toBadRequest } from './card.js';
+import { CARD_TYPES } from './card.js';
 import { KernelError } from './errors.js';
+import { safeParse, toBadRequest, whenObject } from './findings.js';
 import { type BoxId, tryParseId } from './ids.js';
 import { isJsonObject, type JsonObject, type JsonValue, jsonObjectSchema, parseJsonValue } from './json.js';
 import { isPlainName, PLAIN_NAME } from './names.js';
@@ -21,7 +22,11 @@ export const hasBudgetForStrategy = (input: {
   readonly budget_tokens?: number | undefined;
   readonly budget_strategy?: string | undefined;
 }): boolean => input.budget_strategy === undefined || input.budget_tokens !== undefined;
-export const NEEDS_BUDGET = { path: ['budget_strategy'], message: 'needs budget_tokens beside it' };
+export const NEEDS_BUDGET = {
+  path: ['budget_strategy'],
+  message: 'needs budget_tokens beside it',
+  ...whenObject,
+};
 
 /** How a handover packs; the keys are those of the PMO document, unknown ones are refused. */
 export const handoverSchema = z.strictObject({
@@ -54,7 +59,7 @@ export type HandoverInput = z.input<typeof handoverSchema>;
 
 /** @throws KernelError `bad_request` naming the path inside the handover. */
 export function parseHandover(input: unknown): Handover {
-  const parsed = handoverSchema.safeParse(parseJsonValue(input, 'handover'));
+  const parsed = safeParse(handoverSchema, parseJsonValue(input, 'handover'));
   if (!parsed.success) throw toBadRequest(parsed.error, 'handover');
   return parsed.data;
 }

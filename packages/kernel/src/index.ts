@@ -7,6 +7,7 @@ export type {
   SegmentCut,
   SegmentRule,
 } from './box.js';
+export { briefSchema } from './brief-schema.js';
 export {
   type Account,
   type Allotment,
@@ -47,7 +48,6 @@ export {
   parseCardInput,
   ROLES,
   type Role,
-  toBadRequest,
 } from './card.js';
 export { checkMessages } from './check-messages.js';
 export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
@@ -78,6 +78,7 @@ export {
 } from './errors.js';
 export { readCardPage, readSummaryPage } from './expand-page.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
+export { findingsOf, findingWords, meant, plainWords, safeParse, toBadRequest } from './findings.js';
 export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {
   decideNamedBoxes,
@@ -275,6 +276,14 @@ export {
   toolNameOf,
   toolNames,
 } from './queue-tool.js';
+export {
+  LIST_PROFILES,
+  MAX_TOLD_PROFILES,
+  referToProfiles,
+  shortDescription,
+  type ToldProfiles,
+  tellProfiles,
+} from './reach.js';
 export { parseRelaxedJson } from './relaxed-json.js';
 export { checkResult } from './result-fields.js';
 export { decideRetry, type RetryDecision, type RetryLimits } from './retry.js';
@@ -286,6 +295,7 @@ export {
   type Intention,
   NOTIFY_PARENT,
 } from './session.js';
+export { suggest } from './suggest.js';
 export {
   BOOTSTRAP_ANCHOR,
   BOOTSTRAP_LENGTH,

@@ -17,9 +17,9 @@ import {
   type NewCard,
   ROLES,
   type Role,
-  toBadRequest,
 } from './card.js';
 import { KernelError } from './errors.js';
+import { safeParse, toBadRequest } from './findings.js';
 import type { Handover, NamedBox, PackRule } from './handover.js';
 import type { BoxId, CardId, NewId, ProjectId } from './ids.js';
 import type { JsonObject, JsonValue } from './json.js';
@@ -58,7 +58,7 @@ export const MAX_CONTEXT_CARDS = 10_000;
 
 function argumentContent(rule: PackRule, value: JsonValue): CardContent {
   if (rule.as_card_type === CARD_TYPES.resultFields) {
-    const fields = fieldsSchema.safeParse(value);
+    const fields = safeParse(fieldsSchema, value);
     if (!fields.success) throw toBadRequest(fields.error, `arguments.${rule.arg_key}`);
     return { kind: 'fields_schema', fields: fields.data };
   }

@@ -1,6 +1,7 @@
 /** Which strategies there are, and the check of what they choose: rules B1 to B4 of packing-strategy.ts. */
 import { z } from 'zod';
 import { KernelError, toText } from './errors.js';
+import { findingsOf, findingWords, safeParse } from './findings.js';
 import type { CardId } from './ids.js';
 import { sanitizeText } from './json.js';
 import { budgetExceeded, chooseDeliverables, chooseNewest, refuse } from './packing-choices.js';
@@ -126,13 +127,10 @@ function ask(strategy: PackingStrategy, offer: PackingOffer, name: string): Pack
     answer.catch(() => undefined);
     throw failed(name, 'returned a promise; it must be synchronous');
   }
-  const parsed = choiceSchema.safeParse(answer);
+  const parsed = safeParse(choiceSchema, answer);
   if (parsed.success) return parsed.data;
-  const issue = parsed.error.issues[0];
-  throw failed(
-    name,
-    `returned no choice: ${issue?.path.map(String).join('.') || 'it'}: ${issue?.message ?? 'is not valid'}`,
-  );
+  const words = findingWords(findingsOf(parsed.error), 'it').replace(/\.$/, '');
+  throw failed(name, `returned no choice: ${words}`);
 }
 
 function check(choice: PackingChoice, offer: PackingOffer, name: string): PackingCuts {

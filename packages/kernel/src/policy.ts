@@ -1,4 +1,5 @@
 import { KernelError } from './errors.js';
+import { meant } from './findings.js';
 import type { DelegationPolicy } from './profile.js';
 
 export interface DelegationTarget {
@@ -13,6 +14,18 @@ export function mayDelegate(policy: DelegationPolicy | undefined, target: Delega
   return policy.target_tags.length === 0 || policy.target_tags.some((tag) => target.tags.includes(tag));
 }
 
+const MAX_NAMED = 30;
+
+/** The end of a sentence about a refusal: whom the policy names. */
+function allowedWords(policy: DelegationPolicy | undefined, wanted: string): string {
+  const names = policy?.target_profiles ?? [];
+  if (names.includes(wanted)) return `, which has none of the tags ${policy?.target_tags.join(', ')}.`;
+  if (names.length === 0) return '.';
+  const more = names.length - MAX_NAMED;
+  const list = `${names.slice(0, MAX_NAMED).join(', ')}${more > 0 ? ` and ${more} more` : ''}`;
+  return `${meant(wanted, names) || '.'} It may reach ${list}.`;
+}
+
 /** @throws KernelError `delegation_denied` with caller and target. */
 export function checkDelegation(
   caller: {
@@ -24,7 +37,7 @@ export function checkDelegation(
 ): void {
   if (caller.isOperator || mayDelegate(caller.policy, target)) return;
   throw new KernelError('delegation_denied', {
-    message: `Agent ${caller.agentId} may not reach profile '${target.profileName}'.`,
+    message: `Agent ${caller.agentId} may not reach profile '${target.profileName}'${allowedWords(caller.policy, target.profileName)}`,
     details: {
       source_agent_id: caller.agentId,
       target_profile: target.profileName,

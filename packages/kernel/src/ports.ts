@@ -27,6 +27,8 @@ export interface ModelRequest {
     readonly epoch: number;
     /** Index in `messages` of the first message of this turn (its inherited context, then its arguments). */
     readonly firstMessage: number;
+    /** How many messages there are up to the end of what this turn inherits, which the siblings of a fork share. */
+    readonly sharedMessages?: number | undefined;
     /** This turn's own instruction: text, or the JSON it was given. Null when its context holds none. */
     readonly instruction: JsonValue;
   };
@@ -68,7 +70,7 @@ export interface ModelReply {
   readonly finishReason: 'stop' | 'tool_calls' | 'length' | 'content_filter' | 'other';
 }
 
-/** A part of a tool's schema that is not told to the model, in the adapter's words. */
+/** What is wrong with a tool of a profile without making the profile wrong: a part of its schema is not told to the model, or nothing has its name. */
 export interface ToolFinding {
   readonly tool: string;
   readonly message: string;

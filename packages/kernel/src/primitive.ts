@@ -2,6 +2,7 @@
 import { z } from 'zod';
 import { budgetSchema } from './budget.js';
 import { cardInputSchema, fieldsSchema } from './card.js';
+import { whenObject } from './findings.js';
 import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_BUDGET } from './handover.js';
 import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
@@ -9,9 +10,7 @@ import { nameSchema } from './names.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().normalize('NFC').trim().min(1).max(200);
-const boxIds = z
-  .union([z.string().min(1), z.array(z.string().min(1))])
-  .describe('One box id or a list of them.');
+const boxIds = z.union([z.string().min(1), z.array(z.string().min(1))]).describe('One box or a list.');
 const deadlineSeconds = z
   .number()
   .positive()
@@ -21,46 +20,35 @@ const prioritySchema = z.int().min(-100).max(100);
 
 const optional = {
   context_box_id: boxIds.optional(),
-  result_fields: fieldsSchema
-    .optional()
-    .describe('What the result must contain: a list of {name, description?, type?, required?}.'),
+  result_fields: fieldsSchema.optional().describe('What the result must contain.'),
   wait: z.boolean().optional(),
-  deadline_seconds: deadlineSeconds
-    .optional()
-    .describe('How long to wait at most, in seconds; default 3600.'),
-  budget: budgetSchema
-    .optional()
-    .describe('What the turn and all below it may use; what encloses it counts too, and the smaller wins.'),
-  priority: prioritySchema
-    .optional()
-    .describe(
-      '-100 to 100: of the queued turns of the project the higher starts sooner. Default: as the caller.',
-    ),
-  budget_tokens: budgetTokensSchema.optional().describe('The most tokens the context may have.'),
+  deadline_seconds: deadlineSeconds.optional().describe('How long to wait at most; default 3600.'),
+  budget: budgetSchema.optional().describe('Limits of the turn and all below it.'),
+  priority: prioritySchema.optional().describe('-100 to 100; the higher starts sooner.'),
+  budget_tokens: budgetTokensSchema.optional().describe('Limit of the context.'),
   budget_strategy: budgetStrategySchema
     .optional()
-    .describe(
-      'When the context would exceed budget_tokens: error (default), newest, deliverables_only or summary.',
-    ),
+    .describe('Above budget_tokens: error (default), newest, deliverables_only or summary.'),
 };
 
 const target = {
   target_strategy: z
     .enum(['new', 'reuse', 'clone'])
     .describe(
-      'new: a fresh agent of a profile; reuse: an existing agent; clone: a fresh agent that also sees what an existing one sees.',
+      'new: a fresh agent of a profile; reuse: an existing agent; clone: a fresh one that sees what an existing one sees.',
     ),
-  target_ref: name.describe('new: a profile name; reuse and clone: an agent id or name.'),
+  target_ref: name.describe('new: a profile; else an agent, by id or name.'),
   instruction: text,
-  history: z
-    .enum(['view', 'full'])
-    .optional()
-    .describe('clone only: its view since the last anchor (default), or everything.'),
+  history: z.enum(['view', 'full']).optional().describe('clone only: its view (default) or everything.'),
 };
 
 const fitsHistory = (input: { readonly history?: unknown; readonly target_strategy: string }): boolean =>
   input.history === undefined || input.target_strategy === 'clone';
-const NEEDS_CLONE = { path: ['history'], message: 'is for target_strategy clone only' };
+const NEEDS_CLONE = {
+  path: ['history'],
+  message: 'is for target_strategy clone only',
+  ...whenObject,
+};
 
 export const delegateAsyncSchema = z
   .strictObject({ ...target, ...optional })
@@ -84,28 +72,19 @@ export const forkJoinSchema = z
       )
       .min(1)
       .max(MAX_MEMBERS)
-      .describe('One child each, all at work at the same time; results come back in this order.'),
-    wait: z
-      .boolean()
-      .optional()
-      .describe(
-        'Default true: the results of all come back as the answer. false: a receipt; collect them later.',
-      ),
-    fail_fast: z.boolean().optional().describe('End the rest as soon as one fails.'),
-    min_success: z
-      .int()
-      .positive()
-      .optional()
-      .describe('So many successes are enough: the rest is ended then. Default: all.'),
+      .describe('One child each, all at work at once.'),
+    wait: z.boolean().optional().describe('false: a receipt; collect later.'),
+    fail_fast: z.boolean().optional().describe('End the rest when one fails.'),
+    min_success: z.int().positive().optional().describe('So many successes are enough; the rest is ended.'),
     deadline_seconds: deadlineSeconds
       .optional()
-      .describe('When the rest is ended as timeout, in seconds; default 3600 when waiting.'),
+      .describe('When the rest is ended; default 3600 when waiting.'),
     budget: budgetSchema
       .optional()
       .describe(
         'From outside only: what the run, that is all tasks together, may use. Each task can have its own.',
       ),
-    priority: prioritySchema.optional().describe('Of all tasks that have none of their own.'),
+    priority: prioritySchema.optional().describe('Of tasks without one.'),
   })
   .superRefine((input, context) => {
     const { tasks, min_success } = input;
@@ -134,6 +113,7 @@ export const collectSchema = z
   .refine((input) => (input.turn_ids === undefined) !== (input.batch_id === undefined), {
     path: ['turn_ids'],
     message: 'give turn_ids or batch_id, one of them',
+    ...whenObject,
   });
 export type Collect = z.infer<typeof collectSchema>;
 
@@ -279,5 +259,6 @@ export const cancelSchema = z
   .refine((input) => (input.turn_id === undefined) !== (input.run_id === undefined), {
     path: ['turn_id'],
     message: 'give either turn_id or run_id',
+    ...whenObject,
   });
 export type Cancel = z.infer<typeof cancelSchema>;

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import { toBadRequest } from './card.js';
+import { safeParse, toBadRequest } from './findings.js';
 import { type JsonValue, parseJsonValue } from './json.js';
 import { isPlainName, nameSchema as name, PLAIN_NAME } from './names.js';
 import { toolsSchema } from './queue-tool.js';
@@ -9,9 +9,15 @@ const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
 /** Names of pools of workers; empty = the default pool. */
 export const WORKER_TARGET = /^[a-z0-9_-]{0,64}$/;
 
+const TARGET_PROFILES = 'must be a list of names of profiles, null for every profile, or [] for none';
+
 /** Who the agents of a profile may reach. No policy = nobody; `target_profiles: null` = every profile, `[]` = none. */
 export const delegationPolicySchema = z.strictObject({
-  target_profiles: z.array(name).nullable(),
+  target_profiles: z
+    .array(name, {
+      error: ({ input }) => `${input === undefined ? 'is missing; it ' : ''}${TARGET_PROFILES}`,
+    })
+    .nullable(),
   /** When not empty, the target must carry at least one of these tags as well. */
   target_tags: z.array(name).default([]),
 });
@@ -73,7 +79,7 @@ export type ProfileInput = z.input<typeof profileSchema>;
 
 /** @throws KernelError `profile_invalid` naming every wrong field; `bad_request` for what is no JSON at all. */
 export function parseProfile(input: unknown): Profile {
-  const parsed = profileSchema.safeParse(parseJsonValue(input, 'profile'));
+  const parsed = safeParse(profileSchema, parseJsonValue(input, 'profile'));
   if (!parsed.success) throw toBadRequest(parsed.error, '', 'profile_invalid');
   return parsed.data;
 }

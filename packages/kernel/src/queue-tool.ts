@@ -4,6 +4,7 @@
  */
 import { z } from 'zod';
 import { KernelError } from './errors.js';
+import { safeParse } from './findings.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
 import { nameSchema } from './names.js';
 import { checkBySchema, findSchemaFault, findSchemasFault } from './user-schema.js';
@@ -51,7 +52,7 @@ const toolEntryInput = z.custom<string | QueueToolInput>(
 
 /** An entry of a profile's `tools`: a name, or a queue tool; findings point into the object, not at a union. */
 const toolEntrySchema = toolEntryInput.transform((entry, context): string | QueueTool => {
-  const parsed = typeof entry === 'string' ? nameSchema.safeParse(entry) : queueToolSchema.safeParse(entry);
+  const parsed = typeof entry === 'string' ? safeParse(nameSchema, entry) : safeParse(queueToolSchema, entry);
   if (parsed.success) return parsed.data;
   for (const { path, message } of parsed.error.issues) context.addIssue({ code: 'custom', path, message });
   return z.NEVER;

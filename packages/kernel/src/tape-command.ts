@@ -6,6 +6,7 @@ import type { z } from 'zod';
 import { type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 import { scanCommands } from './command-scan.js';
 import { KernelError } from './errors.js';
+import { findingsOf, safeParse } from './findings.js';
 import type { JsonObject, JsonValue } from './json.js';
 import { parseRelaxedJson } from './relaxed-json.js';
 import {
@@ -164,10 +165,11 @@ function readChecked(command: CommaCommand): TapeCommand {
       details: { field: 'command' },
     });
   const shape = SHAPES[kind];
-  const parsed = shape.schema.safeParse(readArguments(command, shape));
+  const parsed = safeParse(shape.schema, readArguments(command, shape));
   if (!parsed.success) {
-    const [issue] = parsed.error.issues;
-    throw refuse(issue?.path.join('.') || kind, issue?.message ?? 'is not valid');
+    const [finding, ...others] = findingsOf(parsed.error);
+    const rest = others.map(({ path, message }) => `; ${path}: ${message}`).join('');
+    throw refuse(finding?.path || kind, `${finding?.message ?? 'is not valid'}${rest}`);
   }
   return { kind, input: parsed.data } as TapeCommand;
 }

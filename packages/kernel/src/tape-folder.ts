@@ -1,7 +1,7 @@
 /** What stands beside the lines of a tape in the original's folder: `manifest.json` and `session_graph.jsonl`. */
 import { z } from 'zod';
-import { toBadRequest } from './card.js';
 import { KernelError } from './errors.js';
+import { safeParse, toBadRequest } from './findings.js';
 import { isJsonObject, type JsonObject, sanitizeJson } from './json.js';
 import { MAX_ANCHOR_NAME, MAX_TAPE_NAME, toName } from './names.js';
 import { pythonJson, readPythonJson } from './python-json.js';
@@ -42,7 +42,7 @@ export function parseManifest(text: string): TapeFolderManifest {
       details: { field: 'manifest' },
     });
   }
-  const parsed = manifestSchema.safeParse(value);
+  const parsed = safeParse(manifestSchema, value);
   if (!parsed.success) throw toBadRequest(parsed.error, 'manifest');
   return parsed.data;
 }

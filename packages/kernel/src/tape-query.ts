@@ -8,8 +8,8 @@
  * Q5  `limit` keeps the oldest.
  */
 import { z } from 'zod';
-import { toBadRequest } from './card.js';
 import { KernelError } from './errors.js';
+import { safeParse, toBadRequest } from './findings.js';
 import { canonicalJson } from './json.js';
 import { toName } from './names.js';
 import { pythonJsonText } from './python-json.js';
@@ -70,7 +70,7 @@ function sliceOf(input: z.output<typeof tapeQuerySchema>): TapeSlice {
 
 /** @throws KernelError `bad_request` naming the field: dates, their order, kinds, limit. */
 export function parseTapeQuery(input: unknown): TapeQuery {
-  const parsed = tapeQuerySchema.safeParse(input);
+  const parsed = safeParse(tapeQuerySchema, input);
   if (!parsed.success) throw toBadRequest(parsed.error, 'query');
   const { between_dates: dates, text, kinds, limit } = parsed.data;
   const from = dates?.start === undefined ? null : parseTapeDate(dates.start, 'start');

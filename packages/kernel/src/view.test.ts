@@ -44,6 +44,21 @@ const NOT_AVAILABLE =
   '{"error":{"code":"not_available","message":"The result of this call is not available."}}';
 
 describe('order', () => {
+  test('what siblings share ends after the inherited cards of the turn', () => {
+    const { cards, tape } = setup();
+    tape.begin(1, [
+      argument(cards.instruction('Count.')),
+      inherited(cards.text('user', 'from a box', { authorId: OTHER })),
+      inherited(cards.text('user', 'and another', { authorId: OTHER })),
+      parent(cards.parent(OTHER)),
+    ]);
+    const { messages, sharedMessages = 0 } = buildView(tape.rows());
+    expect(messages[sharedMessages - 1]?.content).toBe('and another');
+    const alone = setup();
+    alone.tape.begin(1, [argument(alone.cards.instruction('Count.'))]);
+    expect(buildView(alone.tape.rows()).sharedMessages).toBeUndefined();
+  });
+
   test('the prompt is instructions, inherited cards, parent line, packed arguments, then the steps', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [

@@ -82,6 +82,8 @@ export interface View {
   readonly estimateTokens: number;
   /** Index of the first message of this turn: of its context, or of a step that the last anchor cut (V3). */
   readonly firstMessage: number;
+  /** How many messages there are up to the end of what this turn's context inherits, which siblings share; undefined when it shows none. */
+  readonly sharedMessages: number | undefined;
   /** Position of its `turn.started` on the tape; undefined when the rows do not reach back so far. */
   readonly startPosition: number | undefined;
   readonly contextBoxId: BoxId;
@@ -134,10 +136,18 @@ export function buildView(given: ViewRows): View {
     manifest: buildManifest(range, origins, omissions),
     estimateTokens: estimateMessages(messages),
     firstMessage: writer.firstMessage ?? messages.length,
+    sharedMessages: findShared(origins, turn.contextBoxId),
     contextBoxId: turn.contextBoxId,
     startPosition: Number.isFinite(startPosition) ? startPosition : undefined,
     instruction: instructionOf(contextOf(rows, turn.contextBoxId)),
   };
+}
+
+function findShared(origins: readonly MessageOrigin[], boxId: BoxId): number | undefined {
+  const last = origins.findLastIndex(
+    ({ source }) => source.kind === 'context' && source.boxId === boxId && source.rule === 'inherited',
+  );
+  return last === -1 ? undefined : last + 1;
 }
 
 function writeSystem(prompt: Prompt, { profile, contextLimit }: ViewRows): void {

@@ -20,7 +20,7 @@ describe('a bad script is refused when the profile is applied, by its path', () 
   it.each<[string, readonly JsonValue[], string]>([
     ['no step', [], 'script: a script needs at least one step'],
     ['a step that is no object', ['say hello'], 'script.0: '],
-    ['an unknown key', [{ say: 'x', sya: 'y' }], 'script.0: Unrecognized key: "sya"'],
+    ['an unknown key', [{ say: 'x', sya: 'y' }], "script.0: unknown key 'sya' (did you mean 'say'?)"],
     [
       'no answer and no failure',
       [{ delayMs: 5 }],
@@ -30,7 +30,7 @@ describe('a bad script is refused when the profile is applied, by its path', () 
     [
       'an unknown key in a call',
       [{ calls: [{ tool: 'a', args: {} }] }],
-      'script.0.calls.0: Unrecognized key: "args"',
+      "script.0.calls.0: unknown key 'args'",
     ],
     ['no calls in calls', [{ calls: [] }], 'script.0.calls: '],
     ['arguments and raw', [{ calls: [{ tool: 'a', arguments: {}, raw: '{' }] }], 'script.0.calls.0.raw: '],
@@ -46,7 +46,7 @@ describe('a bad script is refused when the profile is applied, by its path', () 
     [
       'an unknown expectation',
       [{ say: 'x', expect: { role: 'user' } }],
-      'script.0.expect: Unrecognized key: "role"',
+      "script.0.expect: unknown key 'role'",
     ],
     ['a status that is no failure', [{ fail: { status: 200 } }], 'script.0.fail.status: '],
     [

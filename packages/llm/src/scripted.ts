@@ -16,6 +16,7 @@ import {
   type ModelRequest,
   type ModelToolCall,
   type ModelUsage,
+  safeParse,
   toBadRequest,
 } from '@boxcar/kernel';
 import { pause, raceAbort } from './abort.js';
@@ -127,7 +128,7 @@ function findStep(request: ModelRequest, conversation: Conversation): ScriptStep
       },
     );
   }
-  const parsed = scriptStepSchema.safeParse(item);
+  const parsed = safeParse(scriptStepSchema, item);
   if (parsed.success) return parsed.data;
   const { message, details } = toBadRequest(parsed.error, `script.${turn.step - 1}`, 'profile_invalid');
   throw createMismatch(request, message, details);
@@ -288,7 +289,7 @@ export function createScriptedModel({ functions = {} }: ScriptedModelOptions = {
       if (found.run !== undefined) return;
       if (script === undefined)
         throw toProfileInvalid('script', `is missing; the model ${PREFIX} follows one`);
-      const parsed = scriptSchema.safeParse(script);
+      const parsed = safeParse(scriptSchema, script);
       if (!parsed.success) throw toBadRequest(parsed.error, 'script', 'profile_invalid');
     },
   };

@@ -213,6 +213,10 @@ export interface Handler<I = unknown> {
   readonly parameters?: JsonValue;
   /** True: a turn may ask for the same again and again with nothing new to go by. Rule: docs/budgets.md, "Loop guard". */
   readonly repeatable?: boolean;
+  /** Optional arguments that no turn can use: of the kernel's own primitives models are not shown them. */
+  readonly outsideOnly?: readonly string[];
+  /** True: its arguments name profiles. Models are then told which profiles their agent may reach. */
+  readonly namesProfiles?: boolean;
   /** The profiles it will ask `findProfile` for, as far as the arguments tell: they are then loaded with the caller. */
   profileNames?(input: I): readonly string[];
   /**

@@ -34,6 +34,8 @@ export interface ContextSpec {
   readonly extra?: readonly InheritedBox[];
   /** Where the spec stands in the arguments, when it is one of several: `tasks.3.`. */
   readonly path?: string;
+  /** What the caller calls an argument, where it has another name here. */
+  readonly names?: Readonly<Record<string, string>>;
 }
 
 /** A spec for an agent of a profile. */
@@ -57,17 +59,18 @@ export interface PlanOptions {
   readonly maxContextCards?: number | undefined;
 }
 
-/** Says in which of several specs an error arose. */
-function atPath<T>({ path = '' }: ContextSpec, work: () => T): T {
+/** Says in which of several specs an error arose, and in which argument as the caller wrote it. */
+function atPath<T>({ path = '', names = {} }: ContextSpec, work: () => T): T {
   try {
     return work();
   } catch (error) {
-    if (path === '' || !(error instanceof KernelError)) throw error;
+    if (!(error instanceof KernelError)) throw error;
     const { field } = error.details;
-    const within =
-      typeof field === 'string'
-        ? field.replace(/^arguments\./, '').replace(/^input_box_ids/, 'context_box_id')
-        : '';
+    const written = typeof field === 'string' ? field.replace(/^arguments\./, '') : '';
+    const within = written.replace(/^[^.]+/, (argument) =>
+      Object.hasOwn(names, argument) ? (names[argument] ?? argument) : argument,
+    );
+    if (path === '' && within === written) throw error;
     const full = `arguments.${path}${within}`.replace(/\.$/, '');
     // The constructor adds the next step again; the field stands in the message of its own accord.
     const text = error.message.replace(` ${error.entry.next}`, '').replace(`${String(field)}: `, '');

@@ -12,6 +12,7 @@ import {
   type JsonValue,
   KernelError,
   type Model,
+  meant,
   PackingStrategies,
   type PackingStrategy,
   type PriceTable,
@@ -23,6 +24,7 @@ import {
   TOOL_NAME,
   type ToolFinding,
   type TurnId,
+  toolNames,
   tryParseId,
 } from '@boxcar/kernel';
 import {
@@ -71,6 +73,7 @@ import { raiseBudget } from './handlers/raise-budget.js';
 import { submitResult } from './handlers/submit-result.js';
 import { tapeHandoff } from './handlers/tape-handoff.js';
 import { type IsolatedTool, toTool } from './isolated-tool.js';
+import { listProfilesTool } from './list-profiles.js';
 import { type Log, silentLog, withoutSecrets } from './log.js';
 import { OnceAtATime } from './once-at-a-time.js';
 import { HandoverPacker, newId, type PackLimits, type PackRequest } from './packer.js';
@@ -101,7 +104,7 @@ import type { ToolQueue } from './tool-queue.js';
 import { OutsideCalls } from './tool-queue-calls.js';
 import { batchNotFound, isOfProject, TurnWatcher, turnNotFound } from './turn-watcher.js';
 import { withinTime } from './within-time.js';
-import { buildToolbox } from './worker/call-tools.js';
+import { buildToolbox, findMissing } from './worker/call-tools.js';
 import { finishBatch } from './worker/finish-batch.js';
 import { tellParent } from './worker/tell-parent.js';
 
@@ -210,7 +213,7 @@ export interface AppliedProfile {
   readonly profile_box_id: string;
   /** False when the current version already had this content. */
   readonly changed: boolean;
-  /** What the model is not told of the schemas of its tools, and settings that are not sent as they are written. Absent: none. */
+  /** What `findProfileFindings` says of its tools and settings. Absent: nothing. */
   readonly findings?: readonly ProfileFinding[];
 }
 
@@ -309,6 +312,7 @@ export class Runtime implements RuntimeCore {
     this.#addHandler('grant_box', grantBox);
     this.#addHandler('raise_budget', raiseBudget);
     this.registerTool(expandTool(options.pool));
+    this.registerTool(listProfilesTool(options.pool));
     this.#addHandler(TAPE_HANDOFF.name, tapeHandoff);
     this.ownHandlers = new Set(this.#handlers.values());
     for (const tool of tapeTools()) this.registerTool(tool);
@@ -563,13 +567,23 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * What the profile's model is not told of the schemas of its tools, and which settings it is not sent as they are written. Only tools
-   * that are registered here are looked at.
+   * Tools of the profile that nothing here has, which a plugin of the workers may still bring; tools that it must end with and does not
+   * list; what its model is not told of the schemas of the tools that are registered here; and settings that are not sent as they are
+   * written.
    */
   async findProfileFindings(profile: Profile): Promise<readonly ProfileFinding[]> {
     const { schemas } = buildToolbox(this, profile, { hasResultFields: false });
     const { model, model_settings: settings } = profile;
-    const tools = this.model.checkTools?.(model, schemas) ?? [];
+    const listed = toolNames(profile);
+    const unlisted = profile.must_end_with.filter((name) => !listed.includes(name));
+    const tools = [
+      ...findMissing(this, profile).map((tool) => ({
+        tool,
+        message: `no registered tool or primitive has this name, and the profile does not declare it${meant(tool, [...this.#tools.keys(), ...this.#handlers.keys()]) || '; a plugin of the workers must bring it'}`,
+      })),
+      ...unlisted.map((tool) => ({ tool, message: 'must_end_with names it, and tools does not list it' })),
+      ...(this.model.checkTools?.(model, schemas) ?? []),
+    ];
     if (settings.temperature === undefined && settings.max_output_tokens === undefined) return tools;
     const answer = findAnswerFinding(profile);
     const sent = { ...settings, max_output_tokens: answerTokensOf(profile) };

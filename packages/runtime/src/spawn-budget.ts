@@ -14,6 +14,8 @@ import {
   DEFAULT_RUN_TURNS,
   decideGrant,
   estimateTokens,
+  findingsOf,
+  findingWords,
   findPrice,
   findSpawnHit,
   KernelError,
@@ -25,6 +27,7 @@ import {
   priceTables,
   priceUnknown,
   type RunId,
+  safeParse,
   type TurnId,
   toBudgetLimits,
 } from '@boxcar/kernel';
@@ -81,10 +84,10 @@ export interface SpawnShare {
 /** What a project gives each run that comes with no budget of its own. */
 function readRunBudget(value: unknown, projectId: ProjectId): BudgetLimits {
   if (value === undefined || value === null) return {};
-  const parsed = budgetSchema.safeParse(value);
+  const parsed = safeParse(budgetSchema, value);
   if (parsed.success) return toBudgetLimits(parsed.data);
   throw new KernelError('bad_config', {
-    message: `limits.run_budget of project ${projectId}: ${parsed.error.issues[0]?.message ?? 'is not valid'}.`,
+    message: `limits.run_budget of project ${projectId}: ${findingWords(findingsOf(parsed.error), 'it')}`,
     details: { project_id: projectId },
   });
 }

@@ -6,6 +6,7 @@ import {
   type JsonValue,
   KernelError,
   type ProjectId,
+  plainWords,
   type ToolCallId,
   type TurnId,
 } from '@boxcar/kernel';
@@ -95,7 +96,7 @@ export function parseArguments<I>(
   const { copy, restore } = namesInherited(input)
     ? withoutPrototypes(args)
     : { copy: args, restore: () => undefined };
-  const parsed = input.safeParse(copy);
+  const parsed = input.safeParse(copy, { error: plainWords });
   restore();
   if (!parsed.success) return parsed;
   const lost = findLostPrototype(args, parsed.data);

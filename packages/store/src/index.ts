@@ -317,6 +317,7 @@ export {
   type QueueCall,
   type SendMark,
 } from './queue-calls.js';
+export { findReachable, findTurnPolicy, type ReachableProfile } from './reach.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
 export type { PartReader } from './rights.js';
 export { tables } from './schema.js';
@@ -466,7 +467,7 @@ export {
   type SettledTurns,
   settleCalls,
 } from './tool-calls.js';
-export { type OfferedTool, writeToolset } from './toolsets.js';
+export { findToldProfiles, type OfferedTool, writeToolset } from './toolsets.js';
 export {
   findNamed,
   findTreeRoot,

@@ -1,10 +1,12 @@
-import type { ProjectId, ToolSchema } from '@boxcar/kernel';
+import type { ProjectId, ToldProfiles, ToolSchema, TurnId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, statement } from './db.js';
 
 /** A tool as a step offered it; `source` is who brought the schema: a registered function, a primitive, the profile. */
 export interface OfferedTool extends ToolSchema {
   readonly source: 'tool' | 'primitive' | 'profile';
+  /** What the description says of the profiles that the agent may reach; of the one tool that tells them. */
+  readonly profiles?: ToldProfiles | undefined;
 }
 
 const WRITE_TOOLSET = statement(`
@@ -19,11 +21,12 @@ export async function writeToolset(
     readonly schemas: readonly OfferedTool[];
   },
 ): Promise<void> {
-  const schemas = toolset.schemas.map(({ name, description, parameters, source }) => ({
+  const schemas = toolset.schemas.map(({ name, description, parameters, source, profiles }) => ({
     name,
     description,
     parameters,
     source,
+    ...(profiles === undefined ? {} : { profiles }),
   }));
   await runRetrying(pool, WRITE_TOOLSET, [toolset.projectId, toolset.hash, JSON.stringify(schemas)]);
 }
@@ -42,4 +45,22 @@ export async function loadToolsets(
     hashes.map((hash) => Buffer.from(hash, 'hex')),
   ]);
   return new Map(rows.map((row) => [row.hash, row.schemas]));
+}
+
+const FIND_TOLD = statement(`
+  select e.value->'profiles' as told
+  from (
+    select t.schemas from boxcar.steps s join boxcar.toolsets t on t.project_id = $1 and t.hash = s.toolset_hash
+    where s.turn_id = $2 order by s.step, s.attempt limit 1
+  ) first cross join lateral json_array_elements(first.schemas) e
+  where e.value->'profiles' is not null limit 1`);
+
+/** What the first prompt of a turn told of the profiles that it may reach; undefined when no prompt of it has been kept yet. */
+export async function findToldProfiles(
+  db: Queryable,
+  projectId: ProjectId,
+  turnId: TurnId,
+): Promise<ToldProfiles | undefined> {
+  const [row] = await run<{ told: ToldProfiles }>(db, FIND_TOLD, [projectId, turnId]);
+  return row?.told;
 }

@@ -184,8 +184,9 @@ class DevServer {
       { profiles },
       `${countOf(profiles.length, 'profile')} from ${countOf(files.length, 'file')}; ${changed.length === 0 ? 'none has changed' : `new: ${names}`}`,
     );
-    if (!this.#context.isJson)
-      for (const line of profiles.flatMap(describeFindings)) this.#context.note(line);
+    for (const profile of profiles)
+      for (const [index, line] of describeFindings(profile).entries())
+        this.#say('profiles.finding', { profile: profile.name, ...profile.findings?.[index] }, line);
   }
 
   async #exchangeWorker(): Promise<boolean> {

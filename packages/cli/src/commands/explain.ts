@@ -11,7 +11,7 @@ import { helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { describeOffer, describeOmission, describePlace } from '../origin-text.js';
 import { openReader } from '../stack.js';
-import { countOf, cut, formatCount, formatFields, formatTable, toPlain, wrap } from '../text.js';
+import { countOf, cut, formatCount, formatFields, formatTable, toLine, toPlain, wrap } from '../text.js';
 
 const SHOWN_LINES = 6;
 const SHOWN_OMISSIONS = 20;
@@ -87,8 +87,13 @@ const attached = ({ model, kinds, size_bytes: bytes, hash }: ProviderDataFacts):
 
 function tools(explained: StepExplanation): string {
   if (explained.tools === null) return '  not known';
-  if (explained.tools.length === 0) return '  none';
-  return formatTable(
+  const { missing_tools: missing } = explained;
+  const note =
+    missing.length === 0
+      ? []
+      : [`  not offered, because the worker had no such tool: ${missing.map(toLine).join(', ')}`];
+  if (explained.tools.length === 0) return ['  none', ...note].join('\n');
+  const table = formatTable(
     [
       { title: 'tool', max: 24 },
       { title: 'from' },
@@ -103,6 +108,7 @@ function tools(explained: StepExplanation): string {
     ]),
     { indent: 2 },
   );
+  return [table, ...note].join('\n');
 }
 
 function omissions(omitted: readonly ExplainedOmission[]): string {

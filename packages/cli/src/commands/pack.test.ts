@@ -237,10 +237,7 @@ describe('what cannot be packed is said in one line', () => {
   it.each([
     ['- a\n- b\n', /must be an object, as YAML or JSON/],
     ['{a: [', /--handover .*rules: .* at line 1/],
-    [
-      'context_packing_config: { typo: 1 }',
-      /bad_request: handover\.context_packing_config: Unrecognized key/,
-    ],
+    ['context_packing_config: { typo: 1 }', /bad_request: handover\.context_packing_config: unknown key/],
   ])('a file with %j', async (content, message) => {
     const { code, stderr } = await pack('--dry-run', '--handover', fileOf('rules', content));
     expect(code).toBe(1);

@@ -1,4 +1,10 @@
-import { KernelError, type ProjectLimits, projectLimitsSchema, toBadRequest } from '@boxcar/kernel';
+import {
+  KernelError,
+  type ProjectLimits,
+  projectLimitsSchema,
+  safeParse,
+  toBadRequest,
+} from '@boxcar/kernel';
 import { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from '@boxcar/store';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
@@ -59,7 +65,7 @@ async function parseLimits(flags: SetFlags): Promise<Wanted> {
       message: 'give a limit to set: --max-concurrent, --max-depth, --max-fan-out, --run-budget or --prices.',
       details: { field: 'limits' },
     });
-  const parsed = projectLimitsSchema.safeParse(Object.fromEntries(given));
+  const parsed = safeParse(projectLimitsSchema, Object.fromEntries(given));
   if (!parsed.success) throw toBadRequest(parsed.error, 'limits');
   return Object.fromEntries(Object.entries(parsed.data).map(([name, value]) => [name, value ?? null]));
 }

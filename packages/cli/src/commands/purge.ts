@@ -1,4 +1,4 @@
-import { toBadRequest } from '@boxcar/kernel';
+import { safeParse, toBadRequest } from '@boxcar/kernel';
 import {
   findProjectByRef,
   type KeptByPurge,
@@ -109,7 +109,7 @@ function withKept(head: string, kept: readonly Kept[]): string {
 
 /** @throws KernelError `bad_request`. @returns Milliseconds. */
 function parseAge(text: string): number {
-  const parsed = settingSchemas.age.safeParse(text);
+  const parsed = safeParse(settingSchemas.age, text);
   if (!parsed.success) throw toBadRequest(parsed.error, 'older-than');
   return parsed.data;
 }

@@ -116,14 +116,28 @@ const closeResults = (prompt: LanguageModelV3Prompt): LanguageModelV3Prompt =>
     message.role === 'user' && prompt[index - 1]?.role === 'tool' ? [NOTED, message] : [message],
   );
 
-/** On the system prompt, which siblings share, and on the last message, which the next step repeats. */
-function markCache(prompt: LanguageModelV3Prompt, mark: SharedV3ProviderOptions): LanguageModelV3Prompt {
+/**
+ * On the system prompt and the end of the inherited context, which siblings share, and on the last message, which the next step
+ * repeats: at most three of the four that Anthropic takes.
+ *
+ * @param shared - How many messages of the prompt siblings share.
+ */
+function markCache(
+  prompt: LanguageModelV3Prompt,
+  { mark, shared }: { readonly mark: SharedV3ProviderOptions; readonly shared: number },
+): LanguageModelV3Prompt {
   return prompt.map((message, index) =>
-    message.role === 'system' || index === prompt.length - 1
+    message.role === 'system' || index === shared - 1 || index === prompt.length - 1
       ? { ...message, providerOptions: mark }
       : message,
   );
 }
+
+/** The messages on the wire that stand for the first `count`; results of one step are one message there. */
+const wireCount = (messages: readonly Message[], count: number): number =>
+  messages
+    .slice(0, count)
+    .filter(({ role }, index) => role !== 'tool' || messages[index - 1]?.role !== 'tool').length;
 
 const callsIn = (messages: readonly Message[]) =>
   messages.flatMap((message) => (message.role === 'assistant' ? (message.toolCalls ?? []) : []));
@@ -171,7 +185,9 @@ export interface WirePrompt {
  * to call them: Anthropic, and gateways in front of it, refuse a history of undeclared calls.
  */
 export function toWirePrompt(
-  request: Pick<ModelRequest, 'messages' | 'tools'>,
+  request: Pick<ModelRequest, 'messages' | 'tools'> & {
+    readonly turn?: Pick<ModelRequest['turn'], 'sharedMessages'>;
+  },
   rules: PromptRules,
 ): WirePrompt {
   const called = new Set(callsIn(request.messages).map((call) => call.name));
@@ -194,12 +210,14 @@ export function toWirePrompt(
   );
   const messages = rules.joinsNeighbours === true ? joinNeighbours(request.messages) : request.messages;
   const written = toWireMessages(messages, { names, members, callIds: mapCallIds(messages, rules), rules });
-  const prompt = rules.closesResults === true ? closeResults(written) : written;
+  const { cacheMark: mark } = rules;
+  const shared = wireCount(messages, request.turn?.sharedMessages ?? 0);
+  const marked = mark === undefined ? written : markCache(written, { mark, shared });
   return {
     names,
     members,
     options: {
-      prompt: rules.cacheMark === undefined ? prompt : markCache(prompt, rules.cacheMark),
+      prompt: rules.closesResults === true ? closeResults(marked) : marked,
       ...(tools.length === 0 ? {} : { tools, toolChoice: { type: offersTools ? 'auto' : 'none' } }),
     },
   };

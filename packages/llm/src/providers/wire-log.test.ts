@@ -84,3 +84,29 @@ it.each(WIRES.map((wire) => [wire.provider, wire] as const))('the wire log of %s
   expect(log).not.toContain(SERVER_KEY);
   await expect(log).toMatchFileSnapshot(`../fixtures/wire/${name}.http`);
 });
+
+it('siblings of a fork share the marked beginning of their prompts at Anthropic', async () => {
+  const wire = WIRES.find(({ provider }) => provider === 'anthropic');
+  if (wire === undefined) throw new Error('no wire of anthropic');
+  await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
+  const router = routerTo(wire, server.baseUrl);
+  // The system prompt, what was inherited, then what each of them is told.
+  const inherited = [userMessage('A long report.'), ...second.slice(2)];
+  for (const task of ['Check the figures.', 'Check the words.'])
+    await ask(
+      router,
+      askFor(wire, {
+        messages: [...inherited, userMessage('Parent agent: boss'), userMessage(task)],
+        sharedMessages: inherited.length + 1,
+      }),
+    );
+  expect(server.refusals).toEqual([]);
+  const [one, other] = server.requests.map(({ body }) => JSON.stringify(body));
+  const sharedUpTo = (text = ''): string =>
+    text.slice(0, text.lastIndexOf('"cache_control"', text.indexOf('Parent agent: boss')));
+  expect(sharedUpTo(one)).toContain('A long report.');
+  // The last of the inherited messages, a result of a tool, is the marked one.
+  expect(sharedUpTo(one)).toContain('tool_failed');
+  expect(sharedUpTo(other)).toBe(sharedUpTo(one));
+  for (const text of [one, other]) expect(text?.split('"cache_control"')).toHaveLength(4);
+});

@@ -76,12 +76,14 @@ export const askFor = (
     readonly tools?: ModelRequest['tools'];
     readonly settings?: ModelRequest['settings'];
     readonly step?: number;
+    readonly sharedMessages?: number;
   } = {},
 ): ModelRequest => {
   const { model = 'model-1', messages = [userMessage('Survey src')], tools = TOOLS, settings = {} } = options;
   const base = requestOf({
     model: `${wire.provider}:${model}`,
     messages,
+    sharedMessages: options.sharedMessages,
     ...(options.step === undefined ? {} : { step: options.step }),
   });
   return { ...base, tools, settings };

@@ -22,6 +22,7 @@ import {
   jsonObjectSchema,
   KernelError,
   parseJsonValue,
+  safeParse,
   sha256,
   type TurnId,
   toBadRequest,
@@ -111,7 +112,7 @@ function awaitedOf({ awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undef
 
 async function reply(runtime: Runtime, job: Job): Promise<Reply> {
   const data = parseJsonValue(job.data, 'data');
-  const parsed = jobSchema.safeParse(data);
+  const parsed = safeParse(jobSchema, data);
   if (!parsed.success) throw toBadRequest(parsed.error, 'data');
   const { project_id, source_agent_id, parent_turn_id, channel_id, traceparent } = parsed.data;
   const jobId = job.id ?? '';

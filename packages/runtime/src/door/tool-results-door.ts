@@ -13,6 +13,7 @@ import {
   type JsonValue,
   jsonObjectSchema,
   KernelError,
+  safeParse,
   toBadRequest,
   tryParseId,
 } from '@boxcar/kernel';
@@ -92,7 +93,7 @@ async function checkProject(runtime: Runtime, call: QueueCall, project: string):
 }
 
 async function record(runtime: Runtime, outside: OutsideCalls, data: unknown): Promise<JsonValue> {
-  const parsed = answerSchema.safeParse(data);
+  const parsed = safeParse(answerSchema, data);
   if (!parsed.success) throw toBadRequest(parsed.error, 'data');
   const answer = parsed.data;
   const call = await loadCall(outside, answer.tool_call_id);
@@ -125,7 +126,7 @@ async function record(runtime: Runtime, outside: OutsideCalls, data: unknown): P
 async function reply(runtime: Runtime, outside: OutsideCalls, job: Job): Promise<JsonValue> {
   const data: unknown = job.data;
   if (!isJsonObject(data) || !('ended' in data)) return record(runtime, outside, data);
-  const parsed = bellSchema.safeParse(data);
+  const parsed = safeParse(bellSchema, data);
   if (!parsed.success) throw toBadRequest(parsed.error, 'data');
   await outside.collect(await loadCall(outside, parsed.data.ended));
   return null;

@@ -7,6 +7,7 @@ import {
   EXPAND_TOOL,
   estimateTokens,
   type JsonValue,
+  LIST_PROFILES,
   type Message,
   type MessageOrigin,
   type MessageToolCall,
@@ -50,8 +51,11 @@ export interface ExplainedTool {
   readonly tokens: number;
   /** Who brought the schema: a registered function, a primitive, the profile itself. */
   readonly source: OfferedTool['source'];
-  /** Why it was offered: the profile lists it, a turn must end with it, result fields bind the turn, or a compaction left something out. */
-  readonly offered_by: 'tools' | 'must_end_with' | 'result_fields' | 'compaction';
+  /**
+   * Why it was offered: the profile lists it, a turn must end with it, result fields bind the turn, a compaction left something out,
+   * or there are too many profiles to tell.
+   */
+  readonly offered_by: 'tools' | 'must_end_with' | 'result_fields' | 'compaction' | 'profiles';
 }
 
 export interface ExplainedOmission {
@@ -87,6 +91,8 @@ export interface StepExplanation {
   readonly messages: readonly ExplainedMessage[];
   /** Null when the rows do not tell. */
   readonly tools: readonly ExplainedTool[] | null;
+  /** Tools of the profile that the worker had nothing for: they were not offered. */
+  readonly missing_tools: readonly string[];
   readonly omissions: readonly ExplainedOmission[];
 }
 
@@ -131,18 +137,25 @@ function explainMessage(
   };
 }
 
+/** Tools that no profile has to list. */
+const ADDED: ReadonlyMap<string, ExplainedTool['offered_by']> = new Map([
+  [EXPAND_TOOL, 'compaction'],
+  [LIST_PROFILES, 'profiles'],
+]);
+
 export function explainTool(tool: OfferedTool, rows: TurnRows, hasResultFields: boolean): ExplainedTool {
   const { name, description, parameters, source } = tool;
   const isRequired = rows.turn.profile.content.must_end_with.includes(name);
   const isBound = hasResultFields && name === 'submit_result';
-  const isAdded = name === EXPAND_TOOL && !toolNames(rows.turn.profile.content).includes(name);
+  const added = ADDED.get(name);
+  const isAdded = added !== undefined && !toolNames(rows.turn.profile.content).includes(name);
   return {
     name,
     description,
     parameters,
     tokens: estimateTokens(Buffer.byteLength(JSON.stringify({ name, description, parameters }))),
     source,
-    offered_by: isRequired ? 'must_end_with' : isBound ? 'result_fields' : isAdded ? 'compaction' : 'tools',
+    offered_by: isRequired ? 'must_end_with' : isBound ? 'result_fields' : isAdded ? added : 'tools',
   };
 }
 
@@ -159,6 +172,15 @@ export function explainOmissions(
     .cutFrom(rows.turn.contextBoxId)
     .map((of) => ({ reason: 'budget' as const, cut: of.cut, card: of.card }));
   return [...omitted, ...cut];
+}
+
+/** The last step offers less by rule, so nothing follows from what it did not offer. */
+function missingTools({ turn }: TurnRows, { tools, step }: RebuiltPrompt): readonly string[] {
+  if (tools === null || step.step >= turn.maxSteps) return [];
+  const { content } = turn.profile;
+  const offered = new Set(tools.map(({ name }) => name));
+  const names = new Set([...toolNames(content), ...content.must_end_with]);
+  return [...names].filter((name) => !offered.has(name));
 }
 
 export function explainPrompt(rows: TurnRows, prompt: RebuiltPrompt, origins: CardOrigins): StepExplanation {
@@ -191,6 +213,7 @@ export function explainPrompt(rows: TurnRows, prompt: RebuiltPrompt, origins: Ca
     tokens: sum(messages) + sum(tools ?? []),
     messages,
     tools,
+    missing_tools: missingTools(rows, prompt),
     omissions: explainOmissions(rows, prompt, origins),
   };
 }

@@ -47,9 +47,10 @@ function checkReach(tools: HandlerTools, { name, tags }: ProfileRow): void {
   tools.checkDelegation({ profileName: name, tags });
 }
 
-async function findProfile(tools: HandlerTools, name: string): Promise<ProfileRow | undefined> {
+/** A profile by name, or why there is none. */
+async function findProfile(tools: HandlerTools, name: string): Promise<ProfileRow | KernelError> {
   return tools.findProfile(name).catch((error: unknown) => {
-    if (error instanceof KernelError && error.code === 'not_found') return undefined;
+    if (error instanceof KernelError && error.code === 'not_found') return error;
     throw error;
   });
 }
@@ -80,7 +81,8 @@ async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<T
   const { kind, name } = readHandoffTarget(input.target_ref);
   const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
   const isAgent = agent !== undefined && (kind === 'agent' || comesFirst(agent, name, tools));
-  const profile = kind === 'agent' || isAgent ? undefined : await findProfile(tools, name);
+  const found = kind === 'agent' || isAgent ? undefined : await findProfile(tools, name);
+  const profile = found instanceof KernelError ? undefined : found;
   if (agent !== undefined && profile === undefined) {
     checkReach(tools, agent.profile);
     if (agent.agentId !== tools.ctx.source.agentId) tools.checkReuse(agent);
@@ -93,8 +95,9 @@ async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<T
   }
   const operatorId = kind === 'profile' ? undefined : await findOperator(tools, name);
   if (operatorId !== undefined) return { agentId: operatorId, turn: undefined };
+  const offered = found instanceof KernelError ? String(found.details.offered) : '.';
   throw new KernelError('not_found', {
-    message: `arguments.target_ref: no ${kind === 'any' ? 'agent or profile' : kind} '${name}' in this project.`,
+    message: `arguments.target_ref: no ${kind === 'any' ? 'agent or profile' : kind} '${name}' in this project${offered}`,
     details: { field: 'arguments.target_ref', target_ref: input.target_ref, project_id: tools.ctx.projectId },
   });
 }
@@ -299,6 +302,7 @@ export const contextHandoff: Handler<ContextHandoff> = {
   description:
     'Hand the work over to another agent: it gets this message and the tape up to the place you name, and starts on it. With wait its result comes back as the answer.',
   input: contextHandoffSchema,
+  namesProfiles: true,
   profileNames: ({ target_ref }) => {
     const { kind, name } = readHandoffTarget(target_ref);
     return kind === 'agent' ? [] : [name];

@@ -11,13 +11,17 @@ import {
 import type { Handler, HandlerTools } from '../handler.js';
 import { takeSnapshots } from '../snapshot.js';
 import { handleCommand, isCommand, refuseCommand } from './comma.js';
-import { prepareTasks } from './tasks.js';
+import { type ArgumentNames, prepareTasks } from './tasks.js';
 
 /** Delegates an instruction to a new, an existing or a cloned agent. The other delegations build its arguments. */
-async function delegate(input: DelegateAsync, tools: HandlerTools): Promise<JsonValue> {
+async function delegate(
+  input: DelegateAsync,
+  tools: HandlerTools,
+  names?: ArgumentNames,
+): Promise<JsonValue> {
   if (input.target_strategy === 'reuse' && isCommand(input.instruction, tools))
     return handleCommand(input, tools);
-  const [request] = await prepareTasks([input], tools);
+  const [request] = await prepareTasks([input], tools, names === undefined ? {} : { names });
   if (request === undefined) throw new KernelError('internal_error');
   const turn = await tools.submitTurn({
     ...request,
@@ -37,6 +41,7 @@ export const delegateAsync: Handler<DelegateAsync> = {
   description:
     'Hand a task to another agent. With wait, the result comes back as the answer; without, a receipt comes at once and the agent works on its own.',
   input: delegateAsyncSchema,
+  namesProfiles: true,
   profileNames: (input) => (input.target_strategy === 'new' ? [input.target_ref] : []),
   handle: delegate,
 };
@@ -44,14 +49,19 @@ export const delegateAsync: Handler<DelegateAsync> = {
 export const launchPrincipal: Handler<LaunchPrincipal> = {
   description: 'Start a fresh agent of a profile on a task.',
   input: launchPrincipalSchema,
+  namesProfiles: true,
   profileNames: (input) => [input.profile_name],
   handle: ({ profile_name, ...rest }, tools) =>
-    delegate({ ...rest, target_strategy: 'new', target_ref: profile_name }, tools),
+    delegate({ ...rest, target_strategy: 'new', target_ref: profile_name }, tools, {
+      target_ref: 'profile_name',
+      instruction: 'instruction',
+    }),
 };
 
 export const askExpert: Handler<AskExpert> = {
   description: 'Ask a fresh agent of an expert profile a question and get its answer.',
   input: askExpertSchema,
+  namesProfiles: true,
   profileNames: (input) => [input.expert_profile],
   handle: async ({ expert_profile, question, include_history, ...rest }, tools) => {
     refuseCommand(question, tools, 'question');
@@ -62,7 +72,8 @@ export const askExpert: Handler<AskExpert> = {
       target_ref: expert_profile,
       instruction: question,
     };
-    if (include_history !== true) return delegate(args, tools);
+    const names = { target_ref: 'expert_profile', instruction: 'question' };
+    if (include_history !== true) return delegate(args, tools, names);
     if (tools.ctx.parent?.agentId !== tools.ctx.source.agentId) {
       throw new KernelError('bad_request', {
         message: 'ask_expert: include_history needs a calling turn with an output box.',
@@ -76,6 +87,7 @@ export const askExpert: Handler<AskExpert> = {
     return delegate(
       { ...args, context_box_id: [...[rest.context_box_id ?? []].flat(), snapshotBoxId] },
       tools,
+      names,
     );
   },
 };

@@ -24,8 +24,10 @@ function checkReusedOnce(requests: readonly SubmitTurnRequest[]): void {
 
 export const forkJoin: Handler<ForkJoin> = {
   description:
-    'Hand tasks to several agents at once. With wait (the default) the results of all come back as one answer, in the order of the tasks; without, a receipt to collect later.',
+    'Hand tasks to several agents at once. The results of all come back as one answer, in the order of the tasks.',
   input: forkJoinSchema,
+  namesProfiles: true,
+  outsideOnly: ['budget'],
   profileNames: ({ tasks }) => [
     ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [task.target_ref] : []))),
   ],
@@ -33,7 +35,7 @@ export const forkJoin: Handler<ForkJoin> = {
     tools.checkFanOut(input.tasks.length);
     const { priority } = input;
     const tasks = priority === undefined ? input.tasks : input.tasks.map((task) => ({ priority, ...task }));
-    const requests = await prepareTasks(tasks, tools, pathOf);
+    const requests = await prepareTasks(tasks, tools, { pathOf });
     checkReusedOnce(requests);
     const turns = await tools.submitTurns(requests, { runBudget: input.budget });
     const { batchId, turnIds } = await tools.joinTurns(

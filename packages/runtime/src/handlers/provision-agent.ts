@@ -167,5 +167,6 @@ export const provisionAgent: Handler<ProvisionAgent> = {
   description:
     'Make an agent without giving it a task, or make sure that one exists; later tasks reach it by delegate_async with target_strategy reuse.',
   input: provisionAgentSchema,
+  namesProfiles: true,
   handle: (input, tools) => ACTIONS[input.action](input, tools),
 };

@@ -14,13 +14,21 @@ import { refuseCommand } from './comma.js';
 export type Task = ForkJoin['tasks'][number] | DelegateAsync;
 type Target = SubmitTurnRequest['target'];
 
-/** Says in which of several tasks an error arose. */
-async function inTask<T>(path: string, work: () => T | Promise<T>): Promise<T> {
+/** What the caller of a delegation calls its arguments. */
+export interface ArgumentNames {
+  readonly target_ref: string;
+  readonly instruction: string;
+}
+
+const OWN_NAMES: ArgumentNames = { target_ref: 'target_ref', instruction: 'instruction' };
+
+/** Says in which argument, and of which task, an error about the target arose. */
+async function inTask<T>(argument: string, work: () => T | Promise<T>): Promise<T> {
   try {
     return await work();
   } catch (error) {
-    if (path === '' || !(error instanceof KernelError)) throw error;
-    const field = `arguments.${path}target_ref`;
+    if (!(error instanceof KernelError)) throw error;
+    const field = `arguments.${argument}`;
     // The constructor adds the next step again.
     const message = error.message.replace(` ${error.entry.next}`, '');
     throw new KernelError(error.code, {
@@ -56,7 +64,10 @@ interface Resolved {
   readonly path: string;
 }
 
-function toSpec({ task, target, path }: Resolved, tools: HandlerTools): ContextSpec {
+function toSpec(
+  { task, target, path }: Resolved,
+  { tools, names }: { readonly tools: HandlerTools; readonly names: ArgumentNames },
+): ContextSpec {
   const profile = target.kind === 'new' ? target.profile : target.agent.profile;
   const boxIds = task.context_box_id === undefined ? undefined : [task.context_box_id].flat();
   const args: JsonObject = {
@@ -74,6 +85,7 @@ function toSpec({ task, target, path }: Resolved, tools: HandlerTools): ContextS
     handover: instructionHandover(profile.name, task),
     access: 'actor',
     path,
+    names: { input_box_ids: 'context_box_id', instruction: names.instruction },
   };
 }
 
@@ -81,15 +93,19 @@ function toSpec({ task, target, path }: Resolved, tools: HandlerTools): ContextS
  * From tasks to turns that can be submitted: finds and checks their targets and packs their contexts, in a number of
  * statements that does not depend on how many there are.
  *
- * @param pathOf - The path of the nth task in the arguments, with a dot at its end; empty when there is but one.
+ * @param options.pathOf - The path of the nth task in the arguments, with a dot at its end; empty when there is but one.
+ * @param options.names - What the caller calls the arguments.
  */
 export async function prepareTasks(
   tasks: readonly Task[],
   tools: HandlerTools,
-  pathOf: (index: number) => string = () => '',
+  {
+    pathOf = () => '',
+    names = OWN_NAMES,
+  }: { readonly pathOf?: (index: number) => string; readonly names?: ArgumentNames } = {},
 ): Promise<readonly SubmitTurnRequest[]> {
   for (const [index, task] of tasks.entries())
-    refuseCommand(task.instruction, tools, `${pathOf(index)}instruction`);
+    refuseCommand(task.instruction, tools, `${pathOf(index)}${names.instruction}`);
   const refs = [
     ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [] : [task.target_ref]))),
   ];
@@ -98,7 +114,9 @@ export async function prepareTasks(
   const resolved: Resolved[] = [];
   for (const [index, task] of tasks.entries()) {
     const path = pathOf(index);
-    const target = await inTask(path, () => resolveTarget(task, agents.get(task.target_ref), tools));
+    const target = await inTask(`${path}${names.target_ref}`, () =>
+      resolveTarget(task, agents.get(task.target_ref), tools),
+    );
     resolved.push({ task, target, path });
   }
   const wishes = new Map<Resolved, SnapshotWish>();
@@ -116,7 +134,7 @@ export async function prepareTasks(
   const taken = await takeSnapshots(tools, [...wishes.values()]);
   const snapshots = new Map([...wishes.keys()].map((item, index) => [item, taken[index] ?? []]));
   const packed = await tools.packer.packResolved(
-    resolved.map((item) => ({ ...toSpec(item, tools), extra: snapshots.get(item) ?? [] })),
+    resolved.map((item) => ({ ...toSpec(item, { tools, names }), extra: snapshots.get(item) ?? [] })),
   );
   return resolved.flatMap(({ task, target, path }, index): SubmitTurnRequest[] => {
     const contextBoxId = packed[index]?.contextBoxId;
@@ -125,7 +143,7 @@ export async function prepareTasks(
       {
         target,
         contextBoxId,
-        ...(path === '' ? {} : { argument: `${path}target_ref` }),
+        argument: `${path}${names.target_ref}`,
         ...(task.budget === undefined ? {} : { budget: task.budget }),
         ...(task.priority === undefined ? {} : { priority: task.priority }),
       },

@@ -169,7 +169,7 @@ export class NewTurns {
         depth,
         contextTokens: sizes.get(turn.contextBoxId) ?? 0,
         budget,
-        argument: `${argument?.replace(/target_ref$/, '') ?? ''}budget`,
+        argument: `${argument?.replace(/[^.]+$/, '') ?? ''}budget`,
       })),
     );
     // Whether an agent is free is decided under its lock: an end and a submit can then not miss each other.

@@ -5,6 +5,7 @@ import {
   isPlainName,
   type JsonObject,
   KernelError,
+  meant,
   PLAIN_NAME,
   parseId,
   parseJsonValue,
@@ -220,8 +221,10 @@ export interface Begun {
 export function begin(runtime: RuntimeCore, primitive: string, args: unknown, options: Caller): Begun {
   const handler = runtime.handlers.get(primitive);
   if (handler === undefined) {
+    const name = String(primitive).slice(0, 80);
+    const known = [...runtime.handlers.keys()].sort();
     throw new KernelError('unknown_primitive', {
-      message: `No primitive '${String(primitive).slice(0, 80)}'; known are ${[...runtime.handlers.keys()].sort().join(', ')}.`,
+      message: `No primitive '${name}'; known are ${known.join(', ')}${meant(name, known) || '.'}`,
       details: { primitive },
     });
   }

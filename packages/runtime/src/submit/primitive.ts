@@ -9,6 +9,7 @@ import {
   KernelError,
   MAX_CARD_BYTES,
   maskSecrets,
+  meant,
   type Ring,
   sanitizeJson,
   type TurnId,
@@ -20,6 +21,7 @@ import {
   findAgents,
   findProfiles,
   findProfileVersion,
+  findReachable,
   type Queryable,
   type Tx,
   takeAgentName,
@@ -38,6 +40,9 @@ import { checkText } from './opening.js';
 import { type Accepted, DEFAULT_WAIT_SECONDS } from './options.js';
 
 const DEFAULT_MAX_FAN_OUT = 1_000;
+/** Profiles that a misspelt name is compared with, and that are listed when none is near. */
+const MAX_SUGGESTED = 1_000;
+const MAX_OFFERED = 30;
 
 /** What the answer of a primitive is the end of. */
 type Awaited =
@@ -113,18 +118,32 @@ export class Primitive implements HandlerTools {
         ? (this.#gathering.opening.profiles.get(name) ??
           (await findProfiles(this.db, this.ctx.projectId, [name])).get(name))
         : await findProfileVersion(this.db, this.ctx.projectId, { name, version });
-    if (profile === undefined)
+    if (profile === undefined) {
+      const offered = await this.#offerProfiles(name);
       throw new KernelError('not_found', {
-        message: `No profile '${name}'${version === undefined ? '' : ` version ${version}`} in this project.`,
+        message: `No profile '${name}'${version === undefined ? '' : ` version ${version}`} in this project${offered}`,
         details: {
           profile_name: name,
+          offered,
           ...(version === undefined ? {} : { profile_version: version }),
           project_id: this.ctx.projectId,
         },
       });
+    }
     this.#turns.noteProfile(profile);
     return profile;
   };
+
+  /** The end of a sentence about a profile that there is not: what was probably meant, or what there is for this caller. */
+  async #offerProfiles(name: string): Promise<string> {
+    const { source, projectId } = this.ctx;
+    const policy = source.isOperator ? { target_profiles: null, target_tags: [] } : source.policy;
+    const found = await findReachable(this.db, projectId, { policy, limit: MAX_SUGGESTED });
+    const names = found.map((profile) => profile.name);
+    const near = meant(name, names);
+    if (near !== '' || names.length === 0 || names.length > MAX_OFFERED) return near || '.';
+    return `. There are ${names.join(', ')}.`;
+  }
 
   readonly findAgent: HandlerTools['findAgent'] = async (ref) => {
     const agent = await findAgent(this.db, this.#actor, { id: tryParseId<'agent'>(ref), name: ref });

@@ -12,8 +12,10 @@
  */
 import {
   contentSchema,
+  findingsOf,
   KernelError,
   type Ring,
+  safeParse,
   type ToolCallId,
   type TurnId,
   toErrorBody,
@@ -52,9 +54,10 @@ function findDamage(view: LoadedView): KernelError | undefined {
   const shown = [...view.contexts.values()].flat().map(({ card }) => card);
   const written = view.entries.flatMap(({ card }) => (card === null ? [] : [card]));
   for (const card of [...shown, ...written]) {
-    const [issue] = contentSchema.safeParse(card.content).error?.issues ?? [];
+    const parsed = safeParse(contentSchema, card.content);
+    const [issue] = parsed.success ? [] : findingsOf(parsed.error, 'content');
     if (issue === undefined) continue;
-    const path = ['content', ...issue.path].join('.');
+    const { path } = issue;
     return new KernelError('card_damaged', {
       message: `Card ${card.id} cannot be read: ${path}: ${issue.message}.`,
       details: { card_id: card.id, path },

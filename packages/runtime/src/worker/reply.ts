@@ -1,6 +1,8 @@
 import {
   costOf,
   type ErrorBody,
+  findingsOf,
+  findingWords,
   isFree,
   isJsonObject,
   type JsonObject,
@@ -12,6 +14,7 @@ import {
   type ProviderPart,
   providerDataBytes,
   readProviderData,
+  safeParse,
   sanitizeJson,
   sanitizeText,
   takeCommands,
@@ -77,13 +80,12 @@ const replySchema = z.object({
  * @throws ModelError `model_failed` when it is no answer at all.
  */
 export function parseReply(reply: unknown): ModelReply {
-  const parsed = replySchema.safeParse(reply);
+  const parsed = safeParse(replySchema, reply);
   if (parsed.success) return parsed.data;
-  const first = parsed.error.issues[0];
   const usage = parseUsage(isJsonObject(reply) ? reply.usage : undefined);
   throw new ModelError(
     'model_failed',
-    `The model's answer is malformed: ${first?.path.join('.') ?? ''}: ${first?.message ?? ''}.`,
+    `The model's answer is malformed: ${findingWords(findingsOf(parsed.error), 'it')}`,
     { ...(usage === undefined ? {} : { usage }) },
   );
 }

@@ -28,6 +28,7 @@ import {
 import { dropUnasked, findLastWords, findRunFailures, type NewEntry, type StepCommit } from '@boxcar/store';
 import { deliverableContent } from '../deliverable.js';
 import { askModel } from './ask-model.js';
+import { findNoEnd } from './call-tools.js';
 import { fromCause } from './causes.js';
 import { type Checked, ContextKeeper, type HeldPrompt, saysTooLong } from './context-keeper.js';
 import { type Ending, entryOf, fallbackDeliverable } from './ending.js';
@@ -152,6 +153,8 @@ class TurnLoop {
       if (progress.step >= turn.maxSteps)
         return this.#commits.end(limitEnd(turn, { step: progress.step, text: null, isAnswer: false }));
       if (this.#host.isDraining()) return 'released';
+      const noEnd = findNoEnd(this.#host.runtime, this.#profile);
+      if (noEnd !== undefined) return this.#endShort('failed', noEnd.toJSON());
       const outcome = await this.#step();
       if (outcome !== 'next') return outcome;
     }
@@ -191,7 +194,10 @@ class TurnLoop {
       ...prompt,
       isLast: prompt.step >= turn.maxSteps,
       hash: this.#held.view.hash(prompt.view, prompt.tools),
-      toolset: await this.#host.loader.toolsets.keep(turn.projectId, prompt.tools, this.#host.runtime),
+      toolset: await this.#host.loader.toolsets.keep(turn.projectId, prompt.tools, {
+        known: this.#host.runtime,
+        told: this.#calls.told,
+      }),
     };
     const entry = await this.#host.modelWaits.gate.enter(providerOf(this.#profile.model), {
       turnId: turn.turnId,
@@ -225,7 +231,7 @@ class TurnLoop {
   async #buildPrompt(): Promise<HeldPrompt> {
     const { turn, view } = this.#held;
     const step = this.#progress.step + 1;
-    const rows = await view.rows();
+    const [rows] = await Promise.all([view.rows(), this.#calls.tellProfiles()]);
     const { toolbox, enders, resultFields } = this.#calls.bind({
       resultFields: resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []),
       canExpand: isCompacted(rows),
@@ -321,6 +327,7 @@ class TurnLoop {
           attempt: this.#progress.attempt,
           epoch: turn.epoch,
           firstMessage: view.firstMessage,
+          sharedMessages: view.sharedMessages,
           instruction: view.instruction,
         },
       },

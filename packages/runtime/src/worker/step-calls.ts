@@ -7,11 +7,17 @@ import {
   type Field,
   type JsonValue,
   KernelError,
+  MAX_TOLD_PROFILES,
   type ModelToolCall,
+  type ToldProfiles,
   type ToolCallId,
+  tellProfiles,
+  toolNames,
 } from '@boxcar/kernel';
 import {
   type CallSettlement,
+  findReachable,
+  findToldProfiles,
   hasSucceeded,
   loadCallsOfStep,
   loadPendingCalls,
@@ -19,7 +25,15 @@ import {
   type PendingCall,
 } from '@boxcar/store';
 import type { Begun } from '../submit/opening.js';
-import { beginCall, buildToolbox, type CallRun, routeCall, runCall, type Toolbox } from './call-tools.js';
+import {
+  beginCall,
+  buildToolbox,
+  type CallRun,
+  findTeller,
+  routeCall,
+  runCall,
+  type Toolbox,
+} from './call-tools.js';
 import { EarlyResults } from './early-results.js';
 import type { HeldTurn, StepRows, TurnHost } from './held-turn.js';
 import { keepLate, lateSettlements } from './late.js';
@@ -67,12 +81,36 @@ export class StepCalls {
   /** The primitives among the calls of the last step. */
   #begun: ReadonlyMap<ToolCallId, Begun | undefined> = new Map();
   #binding: (Bound & { readonly canExpand: boolean }) | undefined;
+  #told: ToldProfiles | undefined;
 
   constructor(host: TurnHost, held: HeldTurn, profile: PricedProfile['profile']) {
     this.#host = host;
     this.#held = held;
     this.#profile = profile;
     this.#guard = new LoopGuard(host.runtime, held, profile);
+  }
+
+  /** What the turn's prompts tell of the profiles that it may reach. */
+  get told(): ToldProfiles | undefined {
+    return this.#told;
+  }
+
+  /**
+   * Learns what the prompts tell of the profiles that the turn may reach: what its first prompt told, so that the beginning of its
+   * prompts stays the same, whoever runs it on.
+   */
+  async tellProfiles(): Promise<void> {
+    const { runtime } = this.#host;
+    const { turn } = this.#held;
+    const names = [...toolNames(this.#profile), ...this.#profile.must_end_with];
+    if (this.#told !== undefined || findTeller(runtime, names) === undefined) return;
+    const { projectId, turnId } = turn;
+    const hasBegun = turn.stepCount > 0 || turn.attempt > 1 || turn.retries > 0;
+    const earlier = hasBegun ? await findToldProfiles(runtime.pool, projectId, turnId) : undefined;
+    const policy = this.#profile.delegation_policy;
+    const limit = MAX_TOLD_PROFILES + 1;
+    this.#told = earlier ?? tellProfiles(await findReachable(runtime.pool, projectId, { policy, limit }));
+    this.#binding = undefined;
   }
 
   /** What the turn may call, as it was bound last. */
@@ -86,7 +124,11 @@ export class StepCalls {
     const extra = canExpand ? [EXPAND_TOOL] : [];
     const { must_end_with } = this.#profile;
     const hasResultFields = resultFields !== undefined;
-    const toolbox = buildToolbox(this.#host.runtime, this.#profile, { hasResultFields, extra });
+    const toolbox = buildToolbox(this.#host.runtime, this.#profile, {
+      hasResultFields,
+      extra,
+      told: this.#told,
+    });
     const endRule = { must_end_with, hasResultFields };
     this.#binding = {
       canExpand,
@@ -171,7 +213,10 @@ export class StepCalls {
   /** A turn that is taken over with open calls has not read its context yet. */
   async #bindContext(): Promise<void> {
     if (this.#binding !== undefined) return;
-    const resultFields = await this.#host.loader.resultFields(this.#held.turn.contextBoxId);
+    const [resultFields] = await Promise.all([
+      this.#host.loader.resultFields(this.#held.turn.contextBoxId),
+      this.tellProfiles(),
+    ]);
     this.bind({ resultFields, canExpand: false });
   }
 

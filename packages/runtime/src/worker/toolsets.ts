@@ -1,7 +1,8 @@
-import { type ProjectId, type ToolSchema, toolsetHash } from '@boxcar/kernel';
+import { type ProjectId, type ToldProfiles, type ToolSchema, toolsetHash } from '@boxcar/kernel';
 import { writeToolset } from '@boxcar/store';
 import type pg from 'pg';
 import type { RuntimeCore } from '../runtime.js';
+import { findTeller } from './call-tools.js';
 
 const MAX_KEPT = 1_000;
 
@@ -23,15 +24,23 @@ export class Toolsets {
   keep(
     projectId: ProjectId,
     tools: readonly ToolSchema[],
-    known: Pick<RuntimeCore, 'tools' | 'handlers'>,
+    {
+      known,
+      told,
+    }: { readonly known: Pick<RuntimeCore, 'tools' | 'handlers'>; readonly told: ToldProfiles | undefined },
   ): Promise<string> {
     const key = `${projectId} ${tools.map((tool) => this.#numberOf(tool)).join(' ')}`;
     const before = this.#written.get(key);
     if (before !== undefined) return before;
     if (this.#written.size >= MAX_KEPT) this.#written.clear();
     const hash = toolsetHash(tools);
+    const teller = findTeller(
+      known,
+      tools.map(({ name }) => name),
+    );
     const schemas = tools.map((tool) => ({
       ...tool,
+      ...(told !== undefined && tool.name === teller ? { profiles: told } : {}),
       source: known.tools.has(tool.name)
         ? ('tool' as const)
         : known.handlers.has(tool.name)

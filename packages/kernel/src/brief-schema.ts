@@ -1,0 +1,40 @@
+/** The schemas of the kernel's own tools as models are shown them: every prompt pays for each byte of them. */
+import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+
+/** Checked when a call is dispatched, with a finding that says what is allowed; few calls come near them. */
+const BOUNDS: ReadonlySet<string> = new Set([
+  'minimum',
+  'maximum',
+  'exclusiveMinimum',
+  'exclusiveMaximum',
+  'minLength',
+  'maxLength',
+  'minItems',
+  'maxItems',
+  'additionalProperties',
+]);
+
+const brief = (schema: JsonValue): JsonValue => {
+  if (Array.isArray(schema)) return schema.map(brief);
+  if (!isJsonObject(schema)) return schema;
+  const kept = Object.entries(schema).filter(([key]) => !BOUNDS.has(key));
+  return Object.fromEntries(
+    kept.map(([key, value]) => {
+      if (key !== 'properties' || !isJsonObject(value))
+        return [key, key === 'items' || key === 'anyOf' ? brief(value) : value];
+      return [key, Object.fromEntries(Object.entries(value).map(([name, part]) => [name, brief(part)]))];
+    }),
+  );
+};
+
+/**
+ * A schema without bounds, and without the arguments that no turn can use.
+ *
+ * @param hidden - Names of optional arguments.
+ */
+export function briefSchema(schema: JsonObject, hidden: readonly string[] = []): JsonObject {
+  const { properties } = schema;
+  if (!isJsonObject(properties)) return schema;
+  const shown = Object.fromEntries(Object.entries(properties).filter(([name]) => !hidden.includes(name)));
+  return brief({ ...schema, properties: shown }) as JsonObject;
+}

@@ -1,0 +1,162 @@
+import { describe, expect, it } from 'vitest';
+import { z } from 'zod';
+import { findingsOf, findingWords, safeParse, toBadRequest } from './findings.js';
+import { parseHandover } from './handover.js';
+import { delegateAsyncSchema, forkJoinSchema, provisionAgentSchema } from './primitive.js';
+import { parseProfile, profileSchema } from './profile.js';
+
+function wordsOf(schema: z.ZodType, value: unknown): readonly string[] {
+  const parsed = safeParse(schema, value);
+  return parsed.success ? [] : findingsOf(parsed.error).map(({ path, message }) => `${path}: ${message}`);
+}
+
+const TASK = { target_strategy: 'new', target_ref: 'writer', instruction: 'Write.' };
+
+describe('the findings of an input', () => {
+  it.each([
+    ['a text that is missing', {}, ['text: is missing; it must be a string']],
+    ['another kind', { text: 5 }, ['text: must be a string, not a number']],
+    ['null', { text: null }, ['text: must be a string, not null']],
+    [
+      'an unknown key near a known one',
+      { text: '', texts: 1 },
+      ["unknown key 'texts' (did you mean 'text'?)"],
+    ],
+    [
+      'an unknown key',
+      { text: '', colour: 1 },
+      ["unknown key 'colour'; known here are text, count, mode, ids, when, ratio, names"],
+    ],
+    ['a number that is not whole', { text: '', count: 1.5 }, ['count: must be a whole number']],
+    ['a number that is too small', { text: '', count: 0 }, ['count: must be at least 1']],
+    ['a number that is too large', { text: '', count: 11 }, ['count: must be at most 10']],
+    ['a limit that is not reached', { text: '', ratio: 0 }, ['ratio: must be more than 0']],
+    [
+      'a word of a list',
+      { text: '', mode: 'clon' },
+      ["mode: must be one of 'new', 'clone', not 'clon'; did you mean 'clone'?"],
+    ],
+    ['no word of a list', { text: '', mode: 7 }, ["mode: must be one of 'new', 'clone', not a number"]],
+    ['neither of two kinds', { text: '', ids: 5 }, ['ids: must be a string or a list, not a number']],
+    ['a part of the second alternative', { text: '', ids: ['a', ''] }, ['ids.1: must not be empty']],
+    [
+      'a time without a zone',
+      { text: '', when: 'now' },
+      ['when: must be a date and time with its zone, such as 2026-01-31T12:00:00Z'],
+    ],
+    ['a list that is too long', { text: '', names: ['a', 'b', 'c'] }, ['names: must have at most 2 items']],
+    [
+      'several at once',
+      { text: 1, count: 'x', mode: 'new' },
+      ['text: must be a string, not a number', 'count: must be a number, not a string'],
+    ],
+  ])('%s', (_title, value, expected) => {
+    const schema = z.strictObject({
+      text: z.string(),
+      count: z.int().min(1).max(10).optional(),
+      mode: z.enum(['new', 'clone']).optional(),
+      ids: z.union([z.string().min(1), z.array(z.string().min(1))]).optional(),
+      when: z.iso.datetime({ offset: true }).optional(),
+      ratio: z.number().positive().optional(),
+      names: z.array(z.string()).max(2).optional(),
+    });
+    expect(wordsOf(schema, value).map((line) => line.replace(/^: /, ''))).toEqual(expected);
+  });
+
+  it('keep the words that a schema has of its own', () => {
+    expect(wordsOf(z.string({ error: 'give a name' }), 1)).toEqual([': give a name']);
+  });
+
+  it('name what a discriminated union takes', () => {
+    const schema = z.discriminatedUnion('kind', [
+      z.strictObject({ kind: z.literal('text') }),
+      z.strictObject({ kind: z.literal('json') }),
+    ]);
+    expect(wordsOf(schema, { kind: 'texts' })).toEqual([
+      "kind: must be one of 'text', 'json', not 'texts'; did you mean 'text'?",
+    ]);
+  });
+
+  it('are all in the message and in the details', () => {
+    const parsed = safeParse(delegateAsyncSchema, {
+      target_strategy: 'cloned',
+      target_ref: 'writer',
+      instruction: ' ',
+      context_box_id: 5,
+      history: 'view',
+      budget_strategy: 'newest',
+      contextboxid: 'x',
+    });
+    if (parsed.success) throw new Error('the input was taken');
+    const error = toBadRequest(parsed.error, 'arguments');
+    const { issues } = error.details as { issues: { path: string }[] };
+    expect(issues.map(({ path }) => path).toSorted()).toEqual([
+      'arguments',
+      'arguments.budget_strategy',
+      'arguments.context_box_id',
+      'arguments.history',
+      'arguments.instruction',
+      'arguments.target_strategy',
+    ]);
+    expect(error.message).toContain(
+      "arguments.target_strategy: must be one of 'new', 'reuse', 'clone', not 'cloned'; did you mean 'clone'?",
+    );
+    expect(error.message).toContain('arguments.instruction: must not be blank.');
+    expect(error.message).toContain('arguments.context_box_id: must be a string or a list, not a number.');
+    expect(error.message).toContain("arguments: unknown key 'contextboxid' (did you mean 'context_box_id'?)");
+  });
+
+  it('counts what does not fit into a message', () => {
+    const many = Array.from({ length: 30 }, (_, index) => ({ path: `a.${index}`, message: 'is missing' }));
+    expect(findingWords(many)).toMatch(/a\.9: is missing\. And 20 more\.$/);
+  });
+});
+
+/** Words of the library that checks inputs. */
+const RAW = /Invalid|Unrecognized|Too (small|big)|expected|received/;
+const JUNK: readonly unknown[] = [
+  undefined,
+  null,
+  5,
+  -1,
+  1.5,
+  'x',
+  '',
+  true,
+  [],
+  [5],
+  [''],
+  [{}],
+  {},
+  { x: 1 },
+  1e300,
+];
+
+describe('no finding has the words of the library', () => {
+  it.each([
+    ['delegate_async', delegateAsyncSchema, TASK],
+    ['fork_join', forkJoinSchema, { tasks: [TASK] }],
+    ['provision_agent', provisionAgentSchema, { action: 'create' }],
+    ['a profile', profileSchema, { name: 'a', instructions: '', model: 'scripted' }],
+  ])('%s', (_name, schema, valid) => {
+    const seen = new Set<string>();
+    const keys = Object.keys((schema as unknown as z.ZodObject).shape);
+    for (const key of [...keys, 'colour'])
+      for (const junk of JUNK)
+        for (const line of wordsOf(schema as z.ZodType, { ...valid, [key]: junk })) seen.add(line);
+    for (const junk of JUNK) for (const line of wordsOf(schema as z.ZodType, junk)) seen.add(line);
+    expect(seen.size).toBeGreaterThan(10);
+    expect([...seen].filter((line) => RAW.test(line))).toEqual([]);
+  });
+
+  it('a handover and a profile name all findings, too', () => {
+    expect(() =>
+      parseHandover({ target_profile_config: 5, context_packing_config: { budget_tokens: 'x' } }),
+    ).toThrow(
+      'handover.target_profile_config: must be an object, not a number. handover.context_packing_config.budget_tokens: must be a number, not a string.',
+    );
+    expect(() => parseProfile({ name: 'a', instructions: 1, model: 2 })).toThrow(
+      'instructions: must be a string, not a number. model: must be a string, not a number.',
+    );
+  });
+});

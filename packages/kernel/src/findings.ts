@@ -1,0 +1,272 @@
+/**
+ * What is wrong with an input, for the one who wrote it: the place in the input, and what is allowed there. All findings of an input
+ * are reported at once.
+ */
+import type { z } from 'zod';
+import { cutEcho, KernelError, toText } from './errors.js';
+import { suggest } from './suggest.js';
+
+export interface Finding {
+  /** Where in the input, with dots; empty for the input itself. */
+  readonly path: string;
+  readonly message: string;
+  /** The unknown keys at this place. */
+  readonly keys?: readonly string[];
+}
+
+type Issue = z.core.$ZodIssue;
+type RawIssue<T extends z.core.$ZodIssueBase = Issue> = z.core.$ZodRawIssue<T>;
+
+const KINDS: Readonly<Record<string, string>> = {
+  string: 'a string',
+  number: 'a number',
+  int: 'a whole number',
+  bigint: 'a whole number',
+  boolean: 'true or false',
+  array: 'a list',
+  tuple: 'a list',
+  object: 'an object',
+  record: 'an object',
+  map: 'an object',
+  date: 'a date',
+  null: 'null',
+  never: 'left out',
+};
+
+const kindWords = (kind: string): string => (Object.hasOwn(KINDS, kind) ? KINDS[kind] : undefined) ?? kind;
+
+/** What an input is, in words; undefined where it says nothing. */
+function kindOf(input: unknown): string | undefined {
+  if (input === null) return 'null';
+  if (Array.isArray(input)) return 'a list';
+  switch (typeof input) {
+    case 'string':
+      return 'a string';
+    case 'number':
+      return Number.isNaN(input) ? 'NaN' : 'a number';
+    case 'boolean':
+      return String(input);
+    case 'object':
+      return 'an object';
+    default:
+      return undefined;
+  }
+}
+
+const asJson = (value: unknown): string => (typeof value === 'string' ? `'${value}'` : toText(value));
+
+/** `a, b or c` */
+const orList = (words: readonly string[]): string =>
+  words.length < 2 ? (words[0] ?? '') : `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`;
+
+function mustBe(allowed: string, input: unknown, kind?: string): string {
+  if (input === undefined) return `is missing; it must be ${allowed}`;
+  const given = kindOf(input);
+  return `must be ${allowed}${given === undefined || given === kind ? '' : `, not ${given}`}`;
+}
+
+function oneOf(values: readonly unknown[], input: unknown): string {
+  const allowed = values.length === 1 ? asJson(values[0]) : `one of ${values.map(asJson).join(', ')}`;
+  if (typeof input !== 'string') return mustBe(allowed, input);
+  const names = values.filter((value) => typeof value === 'string');
+  return `must be ${allowed}, not ${asJson(cutEcho(input))}${meant(input, names)}`;
+}
+
+/** `; did you mean 'x'?` where a known word is near; else nothing. */
+export function meant(word: string, known: readonly string[]): string {
+  const near = suggest(word, known);
+  return near === undefined || near === word ? '' : `; did you mean '${near}'?`;
+}
+
+const UNITS: Readonly<Record<string, string>> = {
+  string: 'characters',
+  array: 'items',
+  set: 'items',
+  map: 'members',
+  object: 'members',
+  file: 'bytes',
+};
+
+function limitWords(issue: RawIssue<z.core.$ZodIssueTooSmall | z.core.$ZodIssueTooBig>): string {
+  const isLeast = issue.code === 'too_small';
+  const limit = toText(isLeast ? issue.minimum : issue.maximum);
+  const unit = Object.hasOwn(UNITS, issue.origin) ? UNITS[issue.origin] : undefined;
+  if (unit !== undefined && isLeast && limit === '1') return 'must not be empty';
+  const have = unit === undefined ? 'must be' : 'must have';
+  const units = unit === undefined ? '' : ` ${limit === '1' ? unit.slice(0, -1) : unit}`;
+  if (issue.inclusive === false) return `${have} ${isLeast ? 'more' : 'less'} than ${limit}${units}`;
+  return `${have} ${isLeast ? 'at least' : 'at most'} ${limit}${units}`;
+}
+
+const FORMATS: Readonly<Record<string, string>> = {
+  datetime: 'a date and time with its zone, such as 2026-01-31T12:00:00Z',
+  date: 'a date, such as 2026-01-31',
+  time: 'a time, such as 12:00:00',
+  email: 'an email address',
+  url: 'a URL',
+  json_string: 'JSON',
+};
+
+function formatWords({ format, ...issue }: RawIssue<z.core.$ZodIssueInvalidStringFormat>): string {
+  const { pattern, prefix, suffix, includes } = issue as Readonly<Record<string, unknown>>;
+  switch (format) {
+    case 'regex':
+      return `must match ${toText(pattern)}`;
+    case 'starts_with':
+      return `must begin with ${asJson(prefix)}`;
+    case 'ends_with':
+      return `must end with ${asJson(suffix)}`;
+    case 'includes':
+      return `must contain ${asJson(includes)}`;
+    default:
+      return `must be ${(Object.hasOwn(FORMATS, format) ? FORMATS[format] : undefined) ?? `a valid ${format}`}`;
+  }
+}
+
+/** What a schema of an object names. */
+function keysOf(schema: unknown): readonly string[] {
+  const shape: unknown = (schema as { _zod?: { def?: { shape?: unknown } } } | undefined)?._zod?.def?.shape;
+  return typeof shape === 'object' && shape !== null ? Object.keys(shape) : [];
+}
+
+/** Characters of the unknown keys that a finding lists, and known keys that it offers. */
+const MAX_LISTED = 200;
+const MAX_KNOWN = 40;
+
+function unknownKeys(keys: readonly string[], known: readonly string[]): string {
+  let room = MAX_LISTED;
+  const shown = keys.filter((key, index) => {
+    room -= key.length;
+    return index === 0 || room >= 0;
+  });
+  const more = keys.length - shown.length;
+  const word = (key: string): string => {
+    const near = suggest(key, known);
+    return `'${cutEcho(key)}'${near === undefined ? '' : ` (did you mean '${near}'?)`}`;
+  };
+  const list = `${shown.map(word).join(', ')}${more > 0 ? ` and ${more} more` : ''}`;
+  const isNear = shown.every((key) => suggest(key, known) !== undefined);
+  const offered =
+    isNear || known.length === 0 || known.length > MAX_KNOWN ? '' : `; known here are ${known.join(', ')}`;
+  return `unknown ${keys.length === 1 ? 'key' : 'keys'} ${list}${offered}`;
+}
+
+const isKindIssue = ({ code, path }: Issue): boolean =>
+  path.length === 0 && (code === 'invalid_type' || code === 'invalid_value');
+
+/** The alternative that the input was meant to be: one whose kind it has, with the fewest findings. */
+function nearestOf(alternatives: readonly (readonly Issue[])[]): readonly Issue[] | undefined {
+  const near = alternatives.filter((issues) => issues.length > 0 && !issues.some(isKindIssue));
+  return near.toSorted((a, b) => a.length - b.length)[0];
+}
+
+function unionWords(issue: RawIssue<z.core.$ZodIssueInvalidUnion>): string {
+  const { errors, input } = issue;
+  const { options } = issue as { readonly options?: readonly unknown[] };
+  if (options !== undefined) {
+    const { discriminator } = issue as { readonly discriminator?: string };
+    const given = discriminator === undefined ? undefined : Reflect.get(Object(input), discriminator);
+    return oneOf(options, given);
+  }
+  const allowed = errors.flat().flatMap((part): string[] => {
+    if (part.code === 'invalid_type') return [kindWords(part.expected)];
+    return part.code === 'invalid_value' ? part.values.map(asJson) : [];
+  });
+  const distinct = [...new Set(allowed)];
+  return distinct.length === 0 ? 'is none of what is allowed here' : mustBe(orList(distinct), input);
+}
+
+/** The words for an issue whose schema has none of its own. */
+export const plainWords = (issue: RawIssue): string => {
+  const { input } = issue;
+  switch (issue.code) {
+    case 'invalid_type':
+      // What is no whole number is a number all the same.
+      return mustBe(kindWords(issue.expected), input, issue.expected === 'int' ? 'a number' : undefined);
+    case 'invalid_value':
+      return oneOf(issue.values, input);
+    case 'too_small':
+    case 'too_big':
+      return limitWords(issue);
+    case 'invalid_format':
+      return formatWords(issue);
+    case 'not_multiple_of':
+      return `must be a multiple of ${issue.divisor}`;
+    case 'unrecognized_keys':
+      return unknownKeys(issue.keys, keysOf(issue.inst));
+    case 'invalid_union':
+      return unionWords(issue);
+    case 'invalid_key':
+      return 'has a key that is not allowed';
+    case 'invalid_element':
+      return 'has an item that is not allowed';
+    default:
+      return input === undefined ? 'is missing' : 'is not valid';
+  }
+};
+
+/** A rule about several members of an object is applied beside the rules of its members: then all findings come at once. */
+export const whenObject = {
+  when: ({ value }: z.core.ParsePayload): boolean =>
+    typeof value === 'object' && value !== null && !Array.isArray(value),
+};
+
+/** `schema.safeParse`, with findings in the kernel's own words. */
+export const safeParse = <T>(schema: z.ZodType<T>, value: unknown): z.ZodSafeParseResult<T> =>
+  schema.safeParse(value, { error: plainWords });
+
+/** More are not listed: an input can be wrong in as many places as it has. */
+const MAX_FINDINGS = 100;
+/** So many are in the message; all of them are in the details. */
+const MAX_IN_MESSAGE = 10;
+
+/**
+ * All findings of a failure, up to 100. Of alternatives the findings are those of the one that was meant.
+ *
+ * @param field - The name of the input itself.
+ */
+export function findingsOf(error: z.ZodError, field = ''): readonly Finding[] {
+  const found: Finding[] = [];
+  const add = (issues: readonly Issue[], place: readonly PropertyKey[]): void => {
+    for (const issue of issues) {
+      if (found.length >= MAX_FINDINGS) return;
+      const at = [...place, ...issue.path];
+      const near = issue.code === 'invalid_union' ? nearestOf(issue.errors) : undefined;
+      if (near !== undefined) {
+        add(near, at);
+        continue;
+      }
+      found.push({
+        path: cutEcho([field, ...at.map(String)].filter((part) => part !== '').join('.')),
+        message: issue.message,
+        ...(issue.code === 'unrecognized_keys' ? { keys: issue.keys.slice(0, MAX_FINDINGS) } : {}),
+      });
+    }
+  };
+  add(error.issues, []);
+  return found;
+}
+
+const lineOf = ({ path, message }: Finding, root: string): string =>
+  `${path === '' ? root : path}: ${message}`;
+
+/** The findings as sentences, for the message of an error. */
+export function findingWords(findings: readonly Finding[], root = 'input'): string {
+  const shown = findings.slice(0, MAX_IN_MESSAGE).map((finding) => lineOf(finding, root));
+  const more = findings.length - shown.length;
+  const text = shown.map((line) => (line.endsWith('?') ? line : `${line}.`)).join(' ');
+  return more > 0 ? `${text} And ${more} more.` : text;
+}
+
+/** A failure as `bad_request`: its findings are the message, and the details have them one by one. */
+export function toBadRequest(
+  error: z.ZodError,
+  field: string,
+  code: 'bad_request' | 'profile_invalid' = 'bad_request',
+): KernelError {
+  const issues = findingsOf(error, field);
+  return new KernelError(code, {
+    message: issues.length === 0 ? 'The input is not valid.' : findingWords(issues),
+    details: { issues },
+  });
+}
