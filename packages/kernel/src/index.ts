@@ -391,7 +391,7 @@ export {
   type ViewSource,
 } from './view-manifest.js';
 export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
-export { renderBody } from './view-render.js';
+export { isBlank, renderBody } from './view-render.js';
 export {
   explainWait,
   type WaitFacts,

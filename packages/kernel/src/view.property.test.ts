@@ -178,10 +178,10 @@ test('what a provider attached is shown to its own model with all calls of the a
     const counts = { shown: 0, noted: 0, given: 0 };
     for (const [index, { cardIds }] of view.origins.entries()) {
       const message = view.messages[index];
-      if (message?.role !== 'assistant') continue;
-      const { provider, toolCalls = [] } = message;
       const [data] = cardIds.flatMap((id) => byId.get(id)?.providerData ?? []);
       if (data !== undefined) counts.given += 1;
+      if (message?.role !== 'assistant') continue;
+      const { provider, toolCalls = [] } = message;
       if (provider === undefined) continue;
       counts.shown += 1;
       assert.equal(provider, data);
