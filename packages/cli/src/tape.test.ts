@@ -122,6 +122,17 @@ describe('boxcar tape', () => {
     });
   });
 
+  it('handoff with an empty summary is one without', async () => {
+    await boxcar('handoff', 'empty', 'a', '--create', '--summary', '', '--next-steps', '');
+    await boxcar('handoff', 'empty', 'b', '--summary', '', '--next-steps', 'go on');
+    const empty = await stack.runtime.tape('empty', { create: false });
+    expect((await empty.anchors()).slice(1)).toMatchObject([
+      { name: 'a', state: null },
+      { name: 'b', state: { next_steps: 'go on' } },
+    ]);
+    expect(JSON.stringify(await empty.anchors())).not.toContain('summary');
+  });
+
   it('reset asks, and begins anew with the old tape still there', async () => {
     const tape = await stack.runtime.tape('worn');
     expect(await boxcar('reset', 'worn')).toMatchObject({
