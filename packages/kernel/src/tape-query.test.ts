@@ -207,7 +207,7 @@ describe('text', () => {
 });
 
 describe('a builder', () => {
-  const built = buildTapeQuery((query) => lettersOf(selectRecords(tape('SaAbcBd'), query)));
+  const built = buildTapeQuery((query) => lettersOf(selectRecords(tape('SaAbcBd'), parseTapeQuery(query))));
 
   test('never changes; the last slice method counts', () => {
     const after = built.afterAnchor('S');

@@ -174,16 +174,16 @@ export interface TapeQueryBuilder<Result> {
   /** Without any: all kinds. */
   kinds(...kinds: readonly EntryKind[]): TapeQueryBuilder<Result>;
   limit(limit: number): TapeQueryBuilder<Result>;
-  /** @throws KernelError `bad_request`, `not_found`. */
+  /** Reads. What is wrong with the query is told by the result, never before. */
   all(): Result;
 }
 
 const dateText = (value: string | Date): string =>
   value instanceof Date && !Number.isNaN(value.getTime()) ? value.toISOString() : String(value);
 
-/** @param run - Answers the checked query when `all` is called. */
+/** @param run - Answers the query when `all` is called, and checks it (`parseTapeQuery`). */
 export function buildTapeQuery<Result>(
-  run: (query: TapeQuery) => Result,
+  run: (query: TapeQueryInput) => Result,
   input: TapeQueryInput = {},
 ): TapeQueryBuilder<Result> {
   const withPart = (part: TapeQueryInput): TapeQueryBuilder<Result> =>
@@ -197,6 +197,6 @@ export function buildTapeQuery<Result>(
     betweenDates: (start, end) => withPart({ between_dates: { start: dateText(start), end: dateText(end) } }),
     kinds: (...kinds) => withPart({ kinds: [...kinds] }),
     limit: (limit) => withPart({ limit }),
-    all: () => run(parseTapeQuery(input)),
+    all: () => run(input),
   };
 }

@@ -44,6 +44,8 @@ export interface HandoffOptions extends AppendOptions, EntryOptions {
 export interface Handoff {
   readonly anchor: number;
   readonly event: number;
+  /** The anchor and its event, as readers get them; of a repetition those that were made first. */
+  readonly entries: readonly TapeRecord[];
   readonly isRepeated: boolean;
   readonly warnings?: readonly string[];
 }

@@ -8,6 +8,7 @@ import {
   KernelError,
   LAST_ANCHOR,
   type ProjectId,
+  parseTapeQuery,
   type TapeQuery,
   type TapeQueryBuilder,
   type TapeRecord,
@@ -22,6 +23,7 @@ import {
   type ForkReceipt,
   type ForkStatus,
   findTape,
+  loadEntries,
   type NewTapeEntry,
   type TapeActor,
   type TapeAddress,
@@ -124,7 +126,8 @@ export class Tape {
       last: event,
       ...rest
     } = await this.#append(toNewHandoff(name, options, this.#author), options);
-    return { anchor: first, event, ...rest };
+    const made = await loadEntries(this.#connection.db, this.#boxId, { from: first, to: event });
+    return { anchor: first, event, entries: made.map(toRecord), ...rest };
   }
 
   /**
@@ -191,7 +194,7 @@ export class Tape {
   }
 
   /** What follows the latest anchor of a name. @throws KernelError `not_found`. */
-  afterAnchor(name: string, options: KindsOption = {}): Promise<readonly TapeRecord[]> {
+  async afterAnchor(name: string, options: KindsOption = {}): Promise<readonly TapeRecord[]> {
     return this.query()
       .afterAnchor(name)
       .kinds(...(options.kinds ?? []))
@@ -199,7 +202,11 @@ export class Tape {
   }
 
   /** What lies between the latest anchor `start` and the first `end` behind it; up to the head without one. @throws KernelError `not_found`. */
-  betweenAnchors(start: string, end?: string, options: KindsOption = {}): Promise<readonly TapeRecord[]> {
+  async betweenAnchors(
+    start: string,
+    end?: string,
+    options: KindsOption = {},
+  ): Promise<readonly TapeRecord[]> {
     return this.query()
       .betweenAnchors(start, end)
       .kinds(...(options.kinds ?? []))
@@ -207,7 +214,7 @@ export class Tape {
   }
 
   /** What follows the last anchor; all of a tape without one. */
-  fromLastAnchor(options: KindsOption = {}): Promise<readonly TapeRecord[]> {
+  async fromLastAnchor(options: KindsOption = {}): Promise<readonly TapeRecord[]> {
     return this.query()
       .lastAnchor()
       .kinds(...(options.kinds ?? []))
@@ -216,7 +223,7 @@ export class Tape {
 
   /** A query in the making: slice, then dates, text, kinds, limit. */
   query(): TapeQueryBuilder<Promise<readonly TapeRecord[]>> {
-    return buildTapeQuery((query) => this.select(query));
+    return buildTapeQuery(async (query) => this.select(parseTapeQuery(query)));
   }
 
   /** The entries that a checked query asks for. @throws KernelError `not_found` for a named anchor. */
