@@ -335,9 +335,11 @@ export {
 export {
   anchorNameOf,
   anchorState,
+  askedAsMessage,
   type EntryDraft,
   readRecord,
   type StoredEntry,
+  startedContext,
   type TapeRecord,
   toRecord,
   toRecords,
@@ -391,7 +393,7 @@ export {
   type ViewSource,
 } from './view-manifest.js';
 export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
-export { isBlank, renderBody } from './view-render.js';
+export { askedText, isBlank, renderBody } from './view-render.js';
 export {
   explainWait,
   type WaitFacts,

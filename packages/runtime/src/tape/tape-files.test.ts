@@ -531,6 +531,7 @@ test("an agent's own tape, imported elsewhere, gives the same messages and the s
     expect(await copy.messages(options)).toEqual(await tape.messages(options));
   expect(await tape.messages({ anchor: null })).toMatchObject([
     { content: '[Anchor created: session/start]: {"owner": "human"}' },
+    { role: 'user', content: 'Look.' },
     { role: 'assistant', content: 'Looking.' },
     { tool_calls: [{ function: { name: 'look' } }, { function: { name: 'look' } }] },
     { role: 'tool', content: '{"found": [1, "ü"]}' },

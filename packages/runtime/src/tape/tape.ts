@@ -266,8 +266,8 @@ export class Tape {
     options: SearchOptions & { readonly answersOf?: string } = {},
   ): Promise<FoundMatches> {
     const range = parseSearchOptions(options);
-    const { row, last, within } = await this.#open();
-    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last, within }, query, range);
+    const { row, last, within, actor } = await this.#open();
+    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last, within, actor }, query, range);
   }
 
   /** What is on it, without reading it. */
@@ -296,8 +296,8 @@ export class Tape {
    * as they were. Read as they are taken.
    */
   async *export(): AsyncGenerator<string, void, void> {
-    const { row, last, within } = await this.#open();
-    yield* exportLines(this.#connection.db, row.boxId, { last, within });
+    const { row, ...reader } = await this.#open();
+    yield* exportLines(this.#connection.db, row.boxId, reader);
   }
 
   /** What stands beside its lines in the original's folder. Earlier incarnations that the actor may not read are left out. */
@@ -385,7 +385,11 @@ export class Tape {
     const from =
       anchor === undefined
         ? null
-        : await readAnchor(this.#connection.db, { row: point.row, last, within: null }, anchor);
+        : await readAnchor(
+            this.#connection.db,
+            { row: point.row, last, within: null, actor: this.#actor },
+            anchor,
+          );
     return forkSession(this.#forkContext(), point, { ...options, name, from });
   }
 
@@ -406,7 +410,7 @@ export class Tape {
     if (row.reads === 'all') return { row, upto: null };
     // A fork reads all of its parent up to a position.
     if (row.readGrant === null) throw notAuthorized(row.boxId, this.#actor.actorId, 'fork');
-    const granted = { row, last: grantedUpto(row), within: null };
+    const granted = { row, last: grantedUpto(row), within: null, actor: this.#actor };
     const anchors = await anchorsUpto(this.#connection.db, granted);
     return { row, upto: { position: granted.last, lastAnchor: anchors.last, anchors: anchors.count } };
   }
@@ -432,14 +436,15 @@ export class Tape {
     const row = await this.#find();
     switch (row.reads) {
       case 'all':
-        return { row, last: row.headPosition, within: null };
+        return { row, last: row.headPosition, within: null, actor: this.#actor };
       case 'upto':
-        return { row, last: grantedUpto(row), within: null };
+        return { row, last: grantedUpto(row), within: null, actor: this.#actor };
       case 'part':
         return {
           row,
           last: row.headPosition,
           within: { agentId: this.#actor.actorId, boxId: row.boxId },
+          actor: this.#actor,
         };
       case 'none':
         throw notAuthorized(row.boxId, this.#actor.actorId, 'read');
