@@ -540,6 +540,56 @@ test("an agent's own tape, imported elsewhere, gives the same messages and the s
   ]);
 });
 
+test('a bootstrap is two lines, the anchor and its event; a file that begins with one line keeps it', async () => {
+  const made = await h.runtime.tape(fresh());
+  expect((await linesOf(made)).map((line) => JSON.parse(line))).toMatchObject([
+    { id: 1, kind: 'anchor', payload: { name: 'session/start', state: { owner: 'human' } } },
+    {
+      id: 2,
+      kind: 'event',
+      payload: { name: 'handoff', data: { name: 'session/start', state: { owner: 'human' } } },
+    },
+  ]);
+  const one = [
+    '{"id": 1, "kind": "anchor", "payload": {"name": "session/start", "state": {"owner": "human"}}, "meta": {}}',
+    '{"id": 2, "kind": "message", "payload": {"role": "user", "content": "Hello"}, "meta": {}}',
+  ];
+  const name = fresh();
+  await load(name, one);
+  const read = await h.runtime.tape(name);
+  expect(await linesOf(read)).toEqual(one);
+  expect(await read.info()).toMatchObject({ entries: 2, anchors: 1, entries_since_last_anchor: 1 });
+  for (const tape of [made, read])
+    expect(
+      (await tape.messages()).filter(({ content }) => String(content).includes('session/start')),
+    ).toEqual([]);
+});
+
+test('an anchor’s name is not unique: the latest of the name is meant, and all of them stay', async () => {
+  const name = fresh();
+  const tape = await h.runtime.tape(name);
+  await tape.handoff('phase', { state: { round: 1 } });
+  await tape.append([{ kind: 'message', content: 'between' }]);
+  await tape.handoff('phase', { state: { round: 2 } });
+  await tape.append([{ kind: 'message', content: 'after' }]);
+  expect(await tape.anchors()).toMatchObject([
+    { name: 'session/start' },
+    { position: 3, name: 'phase', state: { round: 1 } },
+    { position: 6, name: 'phase', state: { round: 2 } },
+  ]);
+  expect((await tape.afterAnchor('phase', { kinds: ['message'] })).map(({ position }) => position)).toEqual([
+    8,
+  ]);
+  expect((await tape.betweenAnchors('session/start', 'phase')).map(({ position }) => position)).toEqual([2]);
+  expect(await tape.messages({ anchor: 'phase' })).toMatchObject([
+    { content: '[Anchor created: phase]: {"round": 2}' },
+    { content: 'after' },
+  ]);
+  const ref = `tape://default/${name}/anchor/phase`;
+  expect(await h.runtime.resolveTapeRef(ref)).toMatchObject({ position: 6 });
+  expect(await h.runtime.resolveTapeRef(`${ref}?head=5`)).toMatchObject({ position: 3 });
+});
+
 test('what is erased is in no line any more, and the rest of its line stays', async () => {
   const name = fresh();
   await load(name, LINES);
