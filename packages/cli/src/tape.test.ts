@@ -175,7 +175,7 @@ describe('boxcar tape', () => {
     [['show', 'notes', '--from', 'phase-9'], 'not_found', "Anchor 'phase-9' was not found."],
     [['show', 'notes', '--to', 'phase-1'], 'bad_request', '--from'],
     [['show', 'notes', '--all', '--from', 'x'], 'bad_request', '--all'],
-    [['show', 'notes', '--kinds', 'thought'], 'bad_request', 'kinds'],
+    [['show', 'notes', '--kinds', 'k'.repeat(201)], 'bad_request', 'kinds'],
     [['show', 'notes', '--since', '2026-02-30'], 'bad_request', 'Invalid ISO date or datetime'],
     [['show', 'notes', '--since', '2026-02-02', '--until', '2026-02-01'], 'bad_request', 'Start date must'],
     [['handoff', 'notes', ''], 'bad_request', 'name'],

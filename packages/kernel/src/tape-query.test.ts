@@ -231,7 +231,7 @@ describe('a builder', () => {
 test.each([
   [{ limit: -1 }, 'query.limit'],
   [{ limit: 1.5 }, 'query.limit'],
-  [{ kinds: ['messages'] }, 'query.kinds.0'],
+  [{ kinds: [''] }, 'query.kinds.0'],
   [{ between_anchors: { end: 'a' } }, 'query.between_anchors.start'],
   [{ anchor: 'a' }, 'query'],
   ['all', 'query'],

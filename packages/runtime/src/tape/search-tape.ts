@@ -6,8 +6,6 @@ import { createHash } from 'node:crypto';
 import {
   askedAsMessage,
   type BoxId,
-  ENTRY_KINDS,
-  type EntryKind,
   matchSearch,
   parseSearch,
   parseTapeQuery,
@@ -40,7 +38,7 @@ export interface TapeMatch {
 }
 
 interface SearchRange {
-  readonly kinds: readonly EntryKind[];
+  readonly kinds: readonly string[];
   readonly since: string | null;
   readonly until: string | null;
   readonly limit: number;
@@ -59,7 +57,7 @@ export function parseSearchOptions({
   const dates = { ...(start === undefined ? {} : { start }), ...(end === undefined ? {} : { end }) };
   const checked = parseTapeQuery({ kinds, limit, between_dates: dates });
   return {
-    kinds: checked.kinds.length > 0 ? checked.kinds : ENTRY_KINDS,
+    kinds: checked.kinds,
     since: checked.from,
     until: checked.until,
     limit: Math.min(limit, MAX_MATCHES),
@@ -176,7 +174,7 @@ async function findAsked(
   { boxId, upto, within, actor }: SearchedTape,
   { search, kinds, since, until }: SearchRange & { readonly search: TapeSearch },
 ): Promise<readonly AskedMatch[]> {
-  if (!kinds.includes('message')) return [];
+  if (kinds.length > 0 && !kinds.includes('message')) return [];
   const found: AskedMatch[] = [];
   const pause = pauses();
   const range = { from: 1, to: upto, kinds: ['event'], edge: 'newest', since, until, within } as const;

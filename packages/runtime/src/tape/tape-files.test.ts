@@ -1,4 +1,4 @@
-import { type BoxId, KernelError, type TurnId } from '@boxcar/kernel';
+import { type BoxId, KernelError, selectRecords, type TurnId } from '@boxcar/kernel';
 import { inspectBox } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -615,4 +615,57 @@ test('what is erased is in no line any more, and the rest of its line stays', as
       tape.boxId,
     ]),
   ).toEqual([]);
+});
+
+describe('a kind that is asked for', () => {
+  const foreign = [
+    '{"id": 1, "kind": "anchor", "payload": {"name": "session/start"}, "meta": {}}',
+    '{"id": 2, "kind": "loop.step", "payload": {"step": 1, "words": "a lighthouse"}, "meta": {}}',
+    '{"id": 3, "kind": "event", "payload": {"name": "run", "data": {"words": "a lighthouse, too"}}, "meta": {}}',
+    '{"id": 4, "kind": "loop.step", "payload": {"step": 2}, "meta": {}}',
+    '{"id": 5, "kind": "message", "payload": {"role": "user", "content": "Hello"}, "meta": {}}',
+  ];
+  const DAY = { from: '1970-01-01T00:00:00.000000Z', until: '2100-01-01T00:00:00.000000Z' };
+
+  test('is that of the line: events are events alone, and a foreign kind is found', async () => {
+    const name = fresh();
+    await load(name, foreign);
+    const tape = await h.runtime.tape(name);
+    const all = await tape.query().all();
+    expect(all.map(({ kind }) => kind)).toEqual(['anchor', 'loop.step', 'event', 'loop.step', 'message']);
+    for (const kinds of [
+      ['event'],
+      ['loop.step'],
+      ['message', 'loop.step'],
+      ['event', 'loop.step'],
+      ['absent'],
+    ]) {
+      const expected = all.filter(({ kind }) => kinds.includes(kind));
+      expect(await tape.query().kinds(kinds).all()).toEqual(expected);
+      expect(
+        await tape
+          .query()
+          .kinds(...kinds)
+          .all(),
+      ).toEqual(expected);
+      expect(await tape.query().kinds(kinds).limit(1).all()).toEqual(expected.slice(0, 1));
+      expect(await tape.fromLastAnchor({ kinds })).toEqual(expected);
+      const dated = { ...DAY, slice: { kind: 'all' }, text: null, kinds, limit: null } as const;
+      expect(await tape.select(dated)).toEqual(expected);
+      expect(selectRecords(all, dated)).toEqual(expected);
+    }
+  });
+
+  test('is asked for in a search, too', async () => {
+    const name = fresh();
+    await load(name, foreign);
+    const tape = await h.runtime.tape(name);
+    const found = async (...kinds: string[]): Promise<readonly number[]> =>
+      (await tape.search('lighthouse', { kinds })).map(({ record }) => record.position);
+    expect(await found('loop.step')).toEqual([2]);
+    expect(await found('event')).toEqual([3]);
+    expect(await found('event', 'loop.step')).toEqual([3, 2]);
+    expect(await found()).toEqual([3, 2]);
+    expect(await found('message')).toEqual([]);
+  });
 });

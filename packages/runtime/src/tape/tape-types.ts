@@ -2,7 +2,6 @@
 import {
   type AnchorSelector,
   type BoxId,
-  type EntryKind,
   type JsonValue,
   type TapeMessagesOptions,
   type TapeRecord,
@@ -86,8 +85,8 @@ export interface TapeInfo {
 }
 
 export interface KindsOption {
-  /** None: all. */
-  readonly kinds?: readonly EntryKind[];
+  /** Of entries, or of imported lines. None: all. */
+  readonly kinds?: readonly string[];
 }
 
 export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> {
@@ -101,7 +100,7 @@ export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> 
 
 export interface SearchOptions {
   /** Default `message` and `tool_result`; none: all. */
-  readonly kinds?: readonly EntryKind[];
+  readonly kinds?: readonly string[];
   /** ISO dates, inclusive. */
   readonly start?: string;
   readonly end?: string;
