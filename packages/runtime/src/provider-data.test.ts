@@ -233,6 +233,7 @@ test('a step without words writes its calls alone; its reasoning and what was at
   const messages = await (await h.runtime.tape({ agent })).messages();
   expect(messages.map(({ role, content, tool_calls }) => [role, content, Array.isArray(tool_calls)])).toEqual(
     [
+      ['user', 'Look around.', false],
       ['assistant', '', true],
       ['tool', 'seen x', false],
       ['tool', 'seen y', false],

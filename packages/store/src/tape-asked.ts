@@ -14,8 +14,7 @@ import { PAGE_BYTES, type TapeEntryRow } from './tape-entries.js';
 import type { TapeActor } from './tapes.js';
 
 // Contents are only pointed to until it is known which of them are sent.
-/** @internal For tests of plans. */
-export const ASKED = statement(`
+const ASKED = statement(`
   with want as materialized (
     select x.* from (
       select u.n, b.card_ids, b.segments, ${HELD} from unnest($1::uuid[]) with ordinality as u(id, n)
