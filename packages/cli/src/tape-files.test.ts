@@ -162,7 +162,7 @@ describe('a folder', () => {
     [
       'whose manifest is none',
       (path) => writeFileSync(join(path, 'tape/manifest.json'), '{"version": 2}'),
-      'manifest.version',
+      'manifest.json has another form: it has version 2. This build reads version 1',
     ],
     [
       'whose manifest names a file elsewhere',

@@ -122,6 +122,17 @@ describe('boxcar tape', () => {
     });
   });
 
+  it('handoff with an empty summary is one without', async () => {
+    await boxcar('handoff', 'empty', 'a', '--create', '--summary', '', '--next-steps', '');
+    await boxcar('handoff', 'empty', 'b', '--summary', '', '--next-steps', 'go on');
+    const empty = await stack.runtime.tape('empty', { create: false });
+    expect((await empty.anchors()).slice(1)).toMatchObject([
+      { name: 'a', state: null },
+      { name: 'b', state: { next_steps: 'go on' } },
+    ]);
+    expect(JSON.stringify(await empty.anchors())).not.toContain('summary');
+  });
+
   it('reset asks, and begins anew with the old tape still there', async () => {
     const tape = await stack.runtime.tape('worn');
     expect(await boxcar('reset', 'worn')).toMatchObject({
@@ -164,7 +175,7 @@ describe('boxcar tape', () => {
     [['show', 'notes', '--from', 'phase-9'], 'not_found', "Anchor 'phase-9' was not found."],
     [['show', 'notes', '--to', 'phase-1'], 'bad_request', '--from'],
     [['show', 'notes', '--all', '--from', 'x'], 'bad_request', '--all'],
-    [['show', 'notes', '--kinds', 'thought'], 'bad_request', 'kinds'],
+    [['show', 'notes', '--kinds', 'k'.repeat(201)], 'bad_request', 'kinds'],
     [['show', 'notes', '--since', '2026-02-30'], 'bad_request', 'Invalid ISO date or datetime'],
     [['show', 'notes', '--since', '2026-02-02', '--until', '2026-02-01'], 'bad_request', 'Start date must'],
     [['handoff', 'notes', ''], 'bad_request', 'name'],

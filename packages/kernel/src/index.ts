@@ -354,9 +354,11 @@ export {
 export {
   anchorNameOf,
   anchorState,
+  askedAsMessage,
   type EntryDraft,
   readRecord,
   type StoredEntry,
+  startedContext,
   type TapeRecord,
   toRecord,
   toRecords,
@@ -410,7 +412,7 @@ export {
   type ViewSource,
 } from './view-manifest.js';
 export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
-export { renderBody } from './view-render.js';
+export { askedText, isBlank, renderBody } from './view-render.js';
 export {
   explainWait,
   type WaitFacts,

@@ -5,7 +5,7 @@ import {
   providerDataBytes,
   readProviderData,
 } from './provider-data.js';
-import { CardMaker, inherited, TestTape } from './testing/view-rows.js';
+import { CardMaker, inherited, OTHER, TestTape } from './testing/view-rows.js';
 import { buildView } from './view.js';
 
 const data: ProviderData = {
@@ -77,5 +77,59 @@ describe('what a provider attached', () => {
     expect(messages.length).toBeGreaterThan(150);
     expect(JSON.stringify(messages)).not.toContain('secret');
     expect(manifest.omitted.filter(({ reason }) => reason === 'other_agent')).toEqual([]);
+  });
+
+  const answerOf = (id: string): ProviderData => ({
+    ...data,
+    parts: [
+      { kind: 'reasoning', text: `before ${id}` },
+      { kind: 'call', id },
+    ],
+  });
+  const shownWith = (view: ReturnType<typeof buildView>) =>
+    view.messages.flatMap((message) =>
+      message.role === 'assistant'
+        ? [[message.toolCalls?.map(({ id }) => id), message.provider?.parts[0]]]
+        : [],
+    );
+
+  test('is with the first call of an answer without words, and answers of a clone’s source are not taken together', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const made = ['a', 'b'].map((id) => ({
+      ...cards.call(id, 'look', {}),
+      providerData: answerOf('call_0'),
+    }));
+    tape.begin(1, [
+      { card: cards.instruction('do'), rule: 'argument' },
+      ...made.map((card) => ({ card, rule: 'inherited', native: true }) as const),
+    ]);
+    const view = buildView(tape.rows({ model: 'm:1', tools: ['look'] }));
+    const reasoning = { kind: 'reasoning', text: 'before call_0' };
+    expect(shownWith(view)).toEqual([
+      [['a'], reasoning],
+      [['b'], reasoning],
+    ]);
+  });
+
+  test('is left out with a reason when the call that holds it is quoted', () => {
+    const cards = new CardMaker();
+    const tape = new TestTape();
+    const own = tape.begin(1, [{ card: cards.instruction('do'), rule: 'argument' }]);
+    const attached = (id: string, name: string, authorId?: string) => ({
+      ...cards.call(id, name, {}, authorId === undefined ? {} : { authorId }),
+      providerData: answerOf('call_0'),
+    });
+    const foreign = attached('a', 'look', OTHER);
+    tape.add(foreign);
+    const gone = attached('b', 'gone');
+    tape.add(gone, { turnId: own, step: 1 });
+    tape.begin(2, [{ card: cards.instruction('go on'), rule: 'argument' }]);
+    const view = buildView(tape.rows({ model: 'm:1', tools: ['look'] }));
+    expect(shownWith(view)).toEqual([]);
+    const reasonOf = (model: string) =>
+      buildView(tape.rows({ model, tools: ['look'] })).manifest.omitted.map((range) => range.reason);
+    expect(reasonOf('m:1')).toEqual(['other_agent', 'step_split']);
+    expect(reasonOf('m:2')).toEqual(['other_agent', 'other_model']);
   });
 });

@@ -38,8 +38,24 @@ describe('a manifest', () => {
 
   test('that is broken is refused by its field', () => {
     expect(() => parseManifest('{')).toThrow('The manifest is no JSON.');
-    expect(() => parseManifest('{"version":2,"tapes":[]}')).toThrow('manifest.version');
     expect(() => parseManifest('{"version":1,"tapes":[{"id":""}]}')).toThrow(KernelError);
+  });
+
+  test.each([
+    ['{"version":2,"tapes":[]}', 'has version 2', 'manifest.version'],
+    ['{"tapes":{"main":{"file":"main.jsonl"}}}', 'has no `version`', 'manifest.version'],
+    ['{"version":1,"tapes":{"main":{}}}', 'has an object as `tapes`', 'manifest.tapes'],
+    ['{"version":1}', 'has no `tapes`', 'manifest.tapes'],
+    ['[]', 'is a list', 'manifest'],
+  ])('of another form is named, with what to do: %s', (text, found, field) => {
+    expect(() => parseManifest(text)).toThrow(
+      expect.objectContaining({
+        code: 'bad_request',
+        message: expect.stringMatching(/^manifest\.json has another form: it .* move it out of the folder/),
+        details: { field },
+      }),
+    );
+    expect(() => parseManifest(text)).toThrow(found);
   });
 });
 

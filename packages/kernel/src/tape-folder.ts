@@ -31,7 +31,34 @@ export type ManifestTape = TapeFolderManifest['tapes'][number];
 export const formatManifest = (manifest: TapeFolderManifest): string =>
   `${JSON.stringify(manifest, undefined, 2)}\n`;
 
-/** @throws KernelError `bad_request` naming the field. */
+const NEXT =
+  'This build reads version 1 with a list `tapes` of {id, file, head_id, parent, anchors, archived}. To import without the manifest, move it out of the folder: then main.jsonl and archived/*.jsonl are read; or import one file.';
+
+const kindOf = (value: unknown): string =>
+  Array.isArray(value)
+    ? 'a list'
+    : value === null
+      ? 'null'
+      : isJsonObject(value)
+        ? 'an object'
+        : `a ${typeof value}`;
+
+/** What form a manifest has that is not ours; undefined where only members of our form are wrong. */
+function otherForm(value: unknown): { readonly found: string; readonly field: string } | undefined {
+  if (!isJsonObject(value)) return { found: `is ${kindOf(value)}`, field: 'manifest' };
+  if (value.version !== 1) {
+    const found =
+      value.version === undefined ? 'has no `version`' : `has version ${JSON.stringify(value.version)}`;
+    return { found, field: 'manifest.version' };
+  }
+  if (!Array.isArray(value.tapes)) {
+    const found = value.tapes === undefined ? 'has no `tapes`' : `has ${kindOf(value.tapes)} as \`tapes\``;
+    return { found, field: 'manifest.tapes' };
+  }
+  return undefined;
+}
+
+/** @throws KernelError `bad_request` naming the field, or the form it has and what to do. */
 export function parseManifest(text: string): TapeFolderManifest {
   let value: unknown;
   try {
@@ -42,6 +69,12 @@ export function parseManifest(text: string): TapeFolderManifest {
       details: { field: 'manifest' },
     });
   }
+  const other = otherForm(value);
+  if (other !== undefined)
+    throw new KernelError('bad_request', {
+      message: `manifest.json has another form: it ${other.found}. ${NEXT}`,
+      details: { field: other.field },
+    });
   const parsed = safeParse(manifestSchema, value);
   if (!parsed.success) throw toBadRequest(parsed.error, 'manifest');
   return parsed.data;

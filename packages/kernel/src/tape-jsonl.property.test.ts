@@ -11,6 +11,7 @@ import { play } from './testing/view-history.js';
 import { historyPlan } from './testing/view-plan.js';
 import { OTHER, READER, TestTape } from './testing/view-rows.js';
 import { buildView } from './view.js';
+import { isBlank } from './view-render.js';
 
 const numRuns = 60;
 
@@ -80,10 +81,16 @@ test('what is exported, imported and exported again is the same text and the sam
       const file = formatTapeLines(tape);
       const copy = imported(file);
       expect(formatTapeLines(copy)).toBe(file);
-      for (const strictBub of [true, false])
-        expect(tapeMessages(toRecords(copy), { strictBub })).toEqual(
-          tapeMessages(toRecords(tape), { strictBub }),
+      const messagesOf = (of: readonly StoredEntry[], strictBub: boolean) =>
+        tapeMessages(toRecords(of), { strictBub });
+      expect(messagesOf(copy, true)).toEqual(messagesOf(tape, true));
+      // A step's message without words is not shown, but an imported line stays as it is.
+      const withWords = (of: readonly StoredEntry[]) =>
+        messagesOf(of, false).filter(
+          ({ role, content, tool_calls: calls }) =>
+            role !== 'assistant' || calls !== undefined || !isBlank(String(content)),
         );
+      expect(withWords(copy)).toEqual(withWords(tape));
     }),
     { numRuns },
   );

@@ -119,6 +119,22 @@ describe("strictBub gives the original's bytes", () => {
 });
 
 describe('otherwise', () => {
+  test('a step’s message without words is left out, and no other message', () => {
+    const blank = { role: 'assistant', content: ' ' };
+    const line = readRecord(
+      '{"id": 1, "kind": "message", "payload": {"role": "assistant", "content": ""}, "meta": {"step": 1}}',
+    );
+    if ('fault' in line) throw new Error(line.fault);
+    const records = [record('message', blank, { step: 1 }), calls(call('a')), record('message', blank), line];
+    expect(tapeMessages(records).map(({ role, content }) => [role, content])).toEqual([
+      ['assistant', ''],
+      ['tool', NOT_AVAILABLE],
+      ['assistant', ' '],
+      ['assistant', ''],
+    ]);
+    expect(tapeMessages(records, { strictBub: true })).toHaveLength(4);
+  });
+
   test('the state of the anchor before the slice comes first, unless it is hidden or a bootstrap anchor', () => {
     const state = { role: 'assistant', content: '[Anchor created: phase/1]: {"summary": "done"}' };
     expect(tapeMessages([user('go')], { anchor: anchor('phase/1', { summary: 'done' }) })).toEqual([

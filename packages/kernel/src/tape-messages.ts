@@ -4,13 +4,13 @@
  * M1  `strictBub` makes what the original makes of the same entries, to the byte of every text, its defects included: the
  *     anchor before the slice is not shown, results are paired by position with the last calls alone.
  * M2  Otherwise every call is answered exactly once and directly: by id, else by position; a missing result by a fixed
- *     text. A result without its call is left out.
+ *     text. A result without its call is left out, as is a step's message without words, which older builds wrote before its calls.
  */
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
 import { pythonJson, pythonJsonAt, pythonJsonItems } from './python-json.js';
 import { BOOTSTRAP_ANCHOR } from './tape.js';
 import { anchorNameOf, anchorState, type TapeRecord } from './tape-record.js';
-import { NOT_AVAILABLE } from './view-render.js';
+import { isBlank, NOT_AVAILABLE } from './view-render.js';
 
 /** `{role, content, tool_calls?}` or `{role: 'tool', content, tool_call_id?, name?}`, members in this order. */
 export type ChatMessage = JsonObject;
@@ -150,10 +150,19 @@ class OpenCalls {
   }
 }
 
+const isBlankStep = ({ kind, payload, meta, line }: TapeRecord): boolean =>
+  kind === 'message' &&
+  line === undefined &&
+  typeof meta.step === 'number' &&
+  payload.role === 'assistant' &&
+  typeof payload.content === 'string' &&
+  isBlank(payload.content);
+
 function validMessages(records: readonly TapeRecord[]): readonly ChatMessage[] {
   const open = new OpenCalls();
   const parts: (() => readonly ChatMessage[])[] = [];
   for (const record of records) {
+    if (isBlankStep(record)) continue;
     if (record.kind === 'anchor') parts.push(() => [anchorMessage(record)]);
     else if (record.kind === 'message') parts.push(() => [record.payload]);
     else if (record.kind === 'tool_result') open.settle(record);

@@ -10,10 +10,9 @@
 import { z } from 'zod';
 import { KernelError } from './errors.js';
 import { safeParse, toBadRequest } from './findings.js';
-import { canonicalJson } from './json.js';
+import { canonicalJson, isCleanText } from './json.js';
 import { toName } from './names.js';
 import { pythonJsonText } from './python-json.js';
-import { ENTRY_KINDS, type EntryKind } from './tape.js';
 import { parseTapeDate } from './tape-date.js';
 import { anchorNameOf, type TapeRecord } from './tape-record.js';
 import { foldCase } from './tape-search.js';
@@ -38,10 +37,17 @@ export interface TapeQuery {
   readonly until: string | null;
   /** Null: any. */
   readonly text: string | null;
-  /** Empty: any. */
-  readonly kinds: readonly EntryKind[];
+  /** Kinds of entries, or of imported lines whose kind is no entry's. Empty: any. */
+  readonly kinds: readonly string[];
   readonly limit: number | null;
 }
+
+const MAX_KIND = 200;
+const kindSchema = z
+  .string()
+  .min(1, 'must not be empty')
+  .max(MAX_KIND, `must have at most ${MAX_KIND} characters`)
+  .refine(isCleanText, 'contains a NUL character or a lone surrogate');
 
 /** A query as it is written at a door. */
 export const tapeQuerySchema = z.strictObject({
@@ -50,7 +56,7 @@ export const tapeQuerySchema = z.strictObject({
   between_anchors: z.strictObject({ start: z.string(), end: z.string().optional() }).optional(),
   between_dates: z.strictObject({ start: z.string().optional(), end: z.string().optional() }).optional(),
   text: z.string().optional(),
-  kinds: z.array(z.enum(ENTRY_KINDS)).optional(),
+  kinds: z.array(kindSchema).optional(),
   limit: z.int().min(0, 'must not be negative').optional(),
 });
 export type TapeQueryInput = z.input<typeof tapeQuerySchema>;
@@ -171,19 +177,19 @@ export interface TapeQueryBuilder<Result> {
   /** Up to the head without an end. */
   betweenAnchors(start: string, end?: string): TapeQueryBuilder<Result>;
   betweenDates(start: string | Date, end: string | Date): TapeQueryBuilder<Result>;
-  /** Without any: all kinds. */
-  kinds(...kinds: readonly EntryKind[]): TapeQueryBuilder<Result>;
+  /** One by one, or as a list; also those of imported lines. Without any: all kinds. */
+  kinds(...kinds: readonly (string | readonly string[])[]): TapeQueryBuilder<Result>;
   limit(limit: number): TapeQueryBuilder<Result>;
-  /** @throws KernelError `bad_request`, `not_found`. */
+  /** Reads. What is wrong with the query is told by the result, never before. */
   all(): Result;
 }
 
 const dateText = (value: string | Date): string =>
   value instanceof Date && !Number.isNaN(value.getTime()) ? value.toISOString() : String(value);
 
-/** @param run - Answers the checked query when `all` is called. */
+/** @param run - Answers the query when `all` is called, and checks it (`parseTapeQuery`). */
 export function buildTapeQuery<Result>(
-  run: (query: TapeQuery) => Result,
+  run: (query: TapeQueryInput) => Result,
   input: TapeQueryInput = {},
 ): TapeQueryBuilder<Result> {
   const withPart = (part: TapeQueryInput): TapeQueryBuilder<Result> =>
@@ -195,8 +201,8 @@ export function buildTapeQuery<Result>(
     betweenAnchors: (start, end) =>
       withPart({ between_anchors: end === undefined ? { start } : { start, end } }),
     betweenDates: (start, end) => withPart({ between_dates: { start: dateText(start), end: dateText(end) } }),
-    kinds: (...kinds) => withPart({ kinds: [...kinds] }),
+    kinds: (...kinds) => withPart({ kinds: kinds.flat() }),
     limit: (limit) => withPart({ limit }),
-    all: () => run(parseTapeQuery(input)),
+    all: () => run(input),
   };
 }

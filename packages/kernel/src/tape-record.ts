@@ -3,12 +3,15 @@
  * Our `position` is the original's `id`.
  *
  * R1  A record made of one entry says what its card says; nothing of the entry is lost but ids.
- * R2  What came from one imported line is that line again, as long as all of its entries stand together.
+ * R2  The start of a turn says what the turn was asked (`asked`) to readers who may know. As a line of the original's form it is the
+ *     user's message, as it is there.
+ * R3  What came from one imported line is that line again, as long as all of its entries stand together.
  */
 import type { CardDraft, ContentOf } from './card.js';
+import type { BoxId } from './ids.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
 import { readPythonJson } from './python-json.js';
-import type { EntryKind, TapeEntry } from './tape.js';
+import { type EntryKind, type TapeEntry, TURN_STARTED } from './tape.js';
 import { parseTapeDate, pythonDate, secondsToDate } from './tape-date.js';
 import { renderBody } from './view-render.js';
 
@@ -28,6 +31,8 @@ export interface TapeRecord {
 
 /** An entry as it is stored, with what only its record shows. */
 export interface StoredEntry extends TapeEntry {
+  /** Of the start of a turn: what it was asked, for a reader who may know. */
+  readonly asked?: string | undefined;
   readonly meta: JsonObject | null;
   readonly createdAt: Date | string;
 }
@@ -99,9 +104,37 @@ function resultOf({ status, error, result }: ContentOf<'tool_result'>): JsonValu
   return { status, error: body, ...(result === undefined ? {} : { result }) };
 }
 
+const withAsked = (payload: JsonObject, asked: string | undefined): JsonObject =>
+  asked === undefined || asked === '' || !isJsonObject(payload.data)
+    ? payload
+    : { ...payload, data: { ...payload.data, asked } };
+
+/** The start of a turn that says what it was asked, as the user's message; any other record as it is. */
+export function askedAsMessage(record: TapeRecord): TapeRecord {
+  const { kind, payload, line } = record;
+  if (kind !== 'event' || line !== undefined || payload.name !== TURN_STARTED || !isJsonObject(payload.data))
+    return record;
+  const { asked, ...started } = payload.data;
+  if (typeof asked !== 'string') return record;
+  return {
+    ...record,
+    kind: 'message',
+    payload: { role: 'user', content: asked },
+    meta: { ...record.meta, [TURN_STARTED]: started },
+  };
+}
+
+/** The context box that the start of a turn names; undefined for every other event. */
+export function startedContext(payload: JsonValue | null): BoxId | undefined {
+  if (!isJsonObject(payload) || payload.name !== TURN_STARTED || !isJsonObject(payload.data))
+    return undefined;
+  const { context_box_id: boxId } = payload.data;
+  return typeof boxId === 'string' ? (boxId as BoxId) : undefined;
+}
+
 function payloadOf(entry: StoredEntry): JsonObject {
   const { kind, card, anchorName } = entry;
-  if (card === null) return isJsonObject(entry.payload) ? entry.payload : {};
+  if (card === null) return isJsonObject(entry.payload) ? withAsked(entry.payload, entry.asked) : {};
   const { content } = card;
   const data = content.kind === 'json' ? content.data : renderBody(content);
   switch (kind) {
@@ -245,7 +278,7 @@ export function toRecords(entries: readonly StoredEntry[]): readonly TapeRecord[
     const count = ofLine === 0 ? countStep(entries, at) : ofLine;
     const record =
       ofLine === 0 ? joinRecords(entries.slice(at, at + count).map(toRecord)) : lineRecord(entries[at]);
-    if (record !== undefined) records.push(record);
+    if (record !== undefined) records.push(askedAsMessage(record));
     at += count;
   }
   return records;

@@ -49,6 +49,7 @@ export interface StepCall {
 
 /** What one model call left behind: what it said, the calls it made, their results. */
 export interface Step {
+  /** It holds the answer; without words the first call does. */
   readonly thought: Placed | undefined;
   readonly calls: readonly StepCall[];
 }
@@ -149,6 +150,8 @@ function userText(prompt: Prompt, placed: Placed): string | undefined {
   const { content } = card;
   if (content.kind === 'tool_call') {
     prompt.callers.set(content.tool_call_id, card.authorId);
+    if (card.providerData !== undefined && !isPackedForOthers(placed))
+      omit(prompt, placed, reasonQuoted(prompt, placed));
     return quoteCall(content, card.authorId, prompt.readerId);
   }
   if (content.kind === 'tool_result') {
@@ -199,21 +202,33 @@ function attachedTo(
   calls: readonly StepCall[],
 ): { readonly provider?: ProviderData } {
   const { providerData: data } = placed.card;
-  // Packed for an agent that did not get the answer: nothing of it was for this prompt, and there may be thousands.
-  if (data === undefined || (placed.source.kind === 'context' && placed.isNative !== true)) return {};
+  if (data === undefined || isPackedForOthers(placed)) return {};
   const reason = reasonToLeaveOut(prompt, placed, { data, calls });
   if (reason === undefined) return { provider: data };
   omit(prompt, placed, reason);
   return {};
 }
 
+/** Packed for an agent that did not get the answer: nothing of it was for this prompt, and there may be thousands. */
+const isPackedForOthers = ({ source, isNative }: Placed): boolean =>
+  source.kind === 'context' && isNative !== true;
+
+const isOfReader = ({ readerId }: Prompt, { card, source, isNative }: Placed): boolean =>
+  isNative ?? (source.kind === 'tape' && card.authorId === readerId);
+
+/** Of a call that is quoted, why what is attached to it is left out. */
+function reasonQuoted(prompt: Prompt, placed: Placed): OmissionReason {
+  if (!isOfReader(prompt, placed)) return 'other_agent';
+  return placed.card.providerData?.model === prompt.model ? 'step_split' : 'other_model';
+}
+
 function reasonToLeaveOut(
-  { model, readerId }: Prompt,
-  { card, source, isNative = source.kind === 'tape' && card.authorId === readerId }: Placed,
+  prompt: Prompt,
+  placed: Placed,
   { data, calls }: { readonly data: ProviderData; readonly calls: readonly StepCall[] },
 ): OmissionReason | undefined {
-  if (!isNative) return 'other_agent';
-  if (data.model !== model) return 'other_model';
+  if (!isOfReader(prompt, placed)) return 'other_agent';
+  if (data.model !== prompt.model) return 'other_model';
   const ids = data.parts.flatMap((part) => (part.kind === 'call' ? [toProviderCallId(part.id)] : []));
   const isWhole = ids.every((id, index) => calls[index]?.call.card.content.provider_call_id === id);
   return isWhole ? undefined : 'step_split';
@@ -281,7 +296,7 @@ function writeCalls(
       role: 'assistant',
       content,
       toolCalls,
-      ...(thought === undefined ? {} : attachedTo(prompt, thought, calls)),
+      ...attachedTo(prompt, thought ?? calls[0].call, calls),
     },
     source,
     placed.map(({ card }) => card),

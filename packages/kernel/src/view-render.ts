@@ -10,6 +10,7 @@ export const NOT_AVAILABLE = JSON.stringify({
 });
 
 const EMPTY = '(empty)';
+const ERASED = '(erased)';
 
 /** Blank to every provider: JavaScript's white space and what Python and Rust count as such besides. */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: the control characters are the point
@@ -41,6 +42,18 @@ export function renderFields(fields: readonly Field[], canSubmitResult: boolean)
     : 'End this task by answering with one JSON object with exactly these fields, and nothing else.';
   return ['Result fields:', ...fields.map(fieldLine), last].join('\n');
 }
+
+const askedBody = (content: CardContent): string =>
+  content.kind === 'fields_schema' ? `Result fields:\n${renderBody(content)}` : renderBody(content);
+
+/** What the cards say that were packed for a turn, in their order; an erased one has no content. What models are not shown is left out. */
+export const askedText = (
+  cards: readonly { readonly content: CardContent | null; readonly metadata: JsonObject }[],
+): string =>
+  cards
+    .filter(({ metadata }) => metadata.context !== false)
+    .map(({ content }) => (content === null ? ERASED : askedBody(content)))
+    .join('\n\n');
 
 /** Result fields that bound another turn: to be read, not to be delivered. */
 export const renderForeignFields = (fields: readonly Field[]): string =>

@@ -105,9 +105,12 @@ function extend(step: OpenTapeStep, position: number): TapeStep {
   return step;
 }
 
+/** A thought, or a call to which the provider attached something: an answer begins with it. */
+const beginsAnswer = (placed: Placed): boolean => !isCall(placed) || placed.card.providerData !== undefined;
+
 /**
- * Finds the steps of a clone's source among its inherited cards: a thought, the calls behind it, their results wherever
- * they stand. The other cards stay between them.
+ * Finds the steps of a clone's source among its inherited cards: a thought, the calls that follow it, their results wherever
+ * they are. Calls without a thought are a step too. The other cards stay between them.
  */
 export function groupInherited(cards: readonly Placed[]): readonly (Placed | Step)[] {
   const items: (Placed | Step)[] = [];
@@ -116,7 +119,7 @@ export function groupInherited(cards: readonly Placed[]): readonly (Placed | Ste
   for (const placed of cards) {
     const isNative = placed.isNative === true;
     if (isNative && (isCall(placed) || isThought(placed))) {
-      if (current === undefined || !isCall(placed)) {
+      if (current === undefined || beginsAnswer(placed)) {
         current = { thought: isCall(placed) ? undefined : placed, calls: [] };
         items.push(current);
       }

@@ -181,9 +181,8 @@ test('what a provider attached is shown to its own model with all calls of the a
     const counts = { shown: 0, noted: 0, given: 0 };
     for (const [index, { cardIds, source }] of view.origins.entries()) {
       const message = view.messages[index];
-      if (message?.role !== 'assistant') continue;
-      const { provider, toolCalls = [] } = message;
       const [data] = cardIds.flatMap((id) => byId.get(id)?.providerData ?? []);
+      const { provider, toolCalls = [] } = message?.role === 'assistant' ? message : {};
       const isPacked = source.kind === 'context' && !nativeIds.has(cardIds[0] ?? '');
       if (isPacked) {
         assert.equal(provider, undefined);

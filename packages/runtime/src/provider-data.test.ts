@@ -71,7 +71,7 @@ test('each answer keeps what was attached to it, the deliverable too; a later tu
   await stage.play('looker');
   expect(await attached(h)).toEqual([
     ['agent.thought', [FIRST]],
-    ['agent.thought', [SECOND]],
+    ['tool.call', [SECOND]],
     ['task.deliverable', [THIRD]],
   ]);
   await again(stage, 'reuse');
@@ -96,7 +96,7 @@ test('another model that takes over gets none of it, the manifest says so, and t
   expect(verified).toBe(true);
   expect(omissions.filter(({ reason }) => reason === 'other_model').map(({ card }) => card.type)).toEqual([
     'agent.thought',
-    'agent.thought',
+    'tool.call',
     'task.deliverable',
   ]);
   expect(messages.some(({ provider_data: data }) => data !== undefined)).toBe(false);
@@ -112,33 +112,36 @@ test.each([
   ['a call', 'tool.call', 1],
   ['a result', 'tool.result', 1],
   ['the thought', 'agent.thought', 1],
+  ['the call', 'tool.call', 2],
+  ['the result', 'tool.result', 2],
 ])(
-  'with %s of its step it is erased, and the model’s reasoning with it; those of other steps stay',
-  async (_what, type) => {
+  'with %s of its step (%s, step %i) it is erased, and the model’s reasoning with it; those of other steps stay',
+  async (_what, type, step) => {
     await using stage = await providerStage(deepseekWire);
     const { h, server } = stage;
     await stage.profile('looker', DEEPSEEK);
     await stage.play('looker');
     const [card] = await h.rows<{ id: CardId }>(
       `select c.id from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id
-     where c.type = $1 and e.step = 2 order by e.position`,
-      [type],
+     where c.type = $1 and e.step = $2 order by e.position desc`,
+      [type, step],
     );
+    const [gone, kept] = step === 1 ? [FIRST, SECOND] : [SECOND, FIRST];
     const outcome = await eraseCards(h.database.pool, [card?.id as CardId], {
       projectId: PROJECT,
       reason: 'asked for',
     });
     expect(outcome).toMatchObject([{ outcome: 'erased' }]);
     expect(await attached(h)).toEqual([
-      ['agent.thought', [FIRST]],
+      [step === 1 ? 'tool.call' : 'agent.thought', [kept]],
       ['task.deliverable', [THIRD]],
     ]);
     const left = await h.rows<{ text: string }>('select c::text as text from boxcar.cards c');
-    expect(left.filter(({ text }) => text.includes(SECOND))).toEqual([]);
+    expect(left.filter(({ text }) => text.includes(gone))).toEqual([]);
     server.forget();
     const turnId = await again(stage, 'reuse');
-    expect(stage.sent(3)).toContain(FIRST);
-    expect(stage.sent(3)).not.toContain(SECOND);
+    expect(stage.sent(3)).toContain(kept);
+    expect(stage.sent(3)).not.toContain(gone);
     expect(server.refusals).toEqual([]);
     expect(await h.runtime.getTurn(turnId)).toMatchObject({ status: 'success' });
     await checkInvariants(h.database.pool);
@@ -175,7 +178,7 @@ test('of an answer whose calls are no longer all shown as calls nothing is sent,
   const { omissions, verified } = await explain(h, turnId, 1);
   expect(verified).toBe(true);
   expect(omissions.filter(({ reason }) => reason !== 'bootstrap')).toMatchObject([
-    { reason: 'step_split', card: { type: 'agent.thought' } },
+    { reason: 'step_split', card: { type: 'tool.call' } },
   ]);
 });
 
@@ -213,6 +216,56 @@ test('it is purged with its run', async () => {
     removed: { runs: 1 },
   });
   expect(await h.rows('select from boxcar.cards where provider_data is not null')).toEqual([]);
+});
+
+test('a step without words writes its calls alone; its reasoning and what was attached are kept with the first', async () => {
+  const both: Behave = ({ prompt }) =>
+    JSON.stringify(prompt?.messages ?? []).includes('seen')
+      ? { answer: { text: 'Well.' } }
+      : {
+          answer: {
+            reasoning: FIRST,
+            calls: ['x', 'y'].map((at) => ({
+              id: `abcdefgh${at}`,
+              name: 'look',
+              arguments: JSON.stringify({ at }),
+            })),
+          },
+        };
+  await using stage = await providerStage(anthropicWire, { behave: both });
+  const { h, server } = stage;
+  await stage.profile('looker', ANTHROPIC);
+  const turnId = await stage.play('looker');
+  const entries = await h.rows(
+    `select e.kind, c.type, c.metadata, c.provider_data is not null as has_data, s.thought_card_id = c.id as is_named
+     from boxcar.tape_entries e join boxcar.cards c on c.id = e.card_id join boxcar.steps s on s.turn_id = e.turn_id and s.step = e.step
+     where e.turn_id = $1 and e.step = 1 order by e.position`,
+    [turnId],
+  );
+  const plain = { metadata: {}, has_data: false, is_named: false };
+  expect(entries).toMatchObject([
+    { kind: 'tool_call', type: 'tool.call', metadata: { reasoning: FIRST }, has_data: true, is_named: true },
+    { kind: 'tool_call', type: 'tool.call', ...plain },
+    { kind: 'tool_result', type: 'tool.result', has_data: false },
+    { kind: 'tool_result', type: 'tool.result', has_data: false },
+  ]);
+  expect(entries[1]?.metadata).toEqual({});
+  expect(stage.sent(1)).toContain(FIRST);
+  expect(server.refusals).toEqual([]);
+  const agent = (await h.rows<{ id: string }>('select agent_id as id from boxcar.turns'))[0]?.id ?? '';
+  const messages = await (await h.runtime.tape({ agent })).messages();
+  expect(messages.map(({ role, content, tool_calls }) => [role, content, Array.isArray(tool_calls)])).toEqual(
+    [
+      ['user', 'Look around.', false],
+      ['assistant', '', true],
+      ['tool', 'seen x', false],
+      ['tool', 'seen y', false],
+      ['assistant', 'Well.', false],
+    ],
+  );
+  expect(JSON.stringify(await (await h.runtime.tape({ agent })).fromLastAnchor())).not.toContain(FIRST);
+  await checkInvariants(h.database.pool);
+  await checkPrompts(h.database.pool);
 });
 
 const pages = 6;

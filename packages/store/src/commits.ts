@@ -91,6 +91,7 @@ export interface StepCommit {
     /** Names the row of boxcar.toolsets with the tools that were offered. */
     readonly toolsetHash: string;
     readonly manifest: JsonValue;
+    /** The card that holds the answer: the thought, the deliverable, or the first call of an answer without words. */
     readonly thoughtCardId: CardId | null;
     readonly usage: JsonValue;
     readonly finishReason: string;

@@ -390,6 +390,7 @@ export {
   takeOver,
 } from './sweep.js';
 export type { EndableTurn } from './sweep-turns.js';
+export { withAsked } from './tape-asked.js';
 export {
   type EntryRange,
   findAnchor,

@@ -378,6 +378,7 @@ const steps = boxcar.table(
     /** Names the tools that were offered; null when the step is not committed, or older than the table. */
     toolsetHash: bytea('toolset_hash'),
     manifest: jsonb('manifest').$type<JsonObject>(),
+    /** The card that holds the answer: the thought, the deliverable, or the first call of an answer without words. */
     thoughtCardId: uuid('thought_card_id').$type<CardId>(),
     usage: jsonb('usage').$type<{ readonly input_tokens: number; readonly output_tokens: number }>(),
     finishReason: text('finish_reason'),

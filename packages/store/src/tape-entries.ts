@@ -35,8 +35,8 @@ export interface TapeEntryRow extends StoredEntry {
 export interface EntryRange {
   readonly from: number;
   readonly to: number;
-  /** None: all. */
-  readonly kinds?: readonly EntryKind[];
+  /** Of entries, or of imported lines whose kind is no entry's. None: all. */
+  readonly kinds?: readonly string[];
   /** Inclusive bounds, ISO 8601; null = none. */
   readonly since?: string | null;
   readonly until?: string | null;
@@ -96,8 +96,16 @@ const pageOf = (listed: string, max: string): string => `
 /** Ranges of so many positions are read by these, whatever their dates: of entries within the dates there may be many more. */
 const SHORT = 2_000;
 
+/** SQL of the kind of an entry as its readers know it: an imported line whose kind is no entry's is an event that is called by it. */
+export const kindOf = (e: string): string => `
+  case when ${e}.kind = 'event' and ${e}.meta ? 'imported' and ${e}.payload->>'name' like 'imported.%' then substr(${e}.payload->>'name', 10) else ${e}.kind end`;
+
+const KINDS: ReadonlySet<string> = new Set(ENTRY_KINDS);
+
 interface Shape {
   readonly hasKinds: boolean;
+  /** Events are among them, or kinds of imported lines: to tell them apart events are looked at. */
+  readonly hasEvents: boolean;
   readonly dates: 'any' | 'looked up' | 'filtered';
   readonly hasLimit: boolean;
   readonly isNewest: boolean;
@@ -111,10 +119,11 @@ const dated = (date: string): string =>
  * Which entries `o`, so that one index alone offers itself: what is no column, or says nothing, is no reason to take another. Positions
  * of a line's part stay a condition of their own.
  */
-function rangeOf({ hasKinds, dates, isPartial }: Shape): LineRange {
+function rangeOf({ hasKinds, hasEvents, dates, isPartial }: Shape): LineRange {
   const positions = { from: '$2::int', to: '$3::int' };
   const readable = isPartial ? ` and ${readsEntry('o', '$1::uuid', '$8::uuid')}` : '';
-  const kind = `${hasKinds ? 'o.kind = w.kind' : 'true'}${readable}`;
+  const named = hasEvents ? ` and (o.kind <> 'event' or ${kindOf('o')} = any ($10::text[]))` : '';
+  const kind = `${hasKinds ? 'o.kind = w.kind' : 'true'}${named}${readable}`;
   switch (dates) {
     case 'any':
       return { ...positions, where: kind };
@@ -150,7 +159,7 @@ function entriesText(shape: Shape): string {
     select row_number() over (order by e.${order})::int as n, ${LISTING}
     from boxcar.boxes b cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e ${CARD_OF_ENTRY}
     where b.id = $1 and b.kind = 'tape' and ($4::text[] is null or true) and ($5::timestamptz is null or true) and ($6::timestamptz is null or true)
-      and ($7::int is null or true) and ($8::uuid is null or true)`;
+      and ($7::int is null or true) and ($8::uuid is null or true) and ($10::text[] is null or true)`;
   return pageOf(listed, '$9::bigint');
 }
 
@@ -170,7 +179,10 @@ export function entriesStatement(range: EntryRange, maxBytes = PAGE_BYTES): List
   const span = range.to - range.from + 1;
   const dates = since === null && until === null ? 'any' : span > SHORT ? 'looked up' : 'filtered';
   const most = Math.min(range.limit ?? span, span, dates === 'looked up' ? LISTED_BY_DATE : LISTED);
-  const kinds = dates === 'looked up' && !range.kinds?.length ? ENTRY_KINDS : (range.kinds ?? []);
+  const asked = range.kinds ?? [];
+  const isEvent = (kind: string): boolean => kind === 'event' || !KINDS.has(kind);
+  const stored = asked.map((kind) => (isEvent(kind) ? 'event' : kind));
+  const kinds = dates === 'looked up' && asked.length === 0 ? ENTRY_KINDS : stored;
   // Positions run without a gap: the first so many of a range are a range.
   const isPartial = range.within != null;
   const isPlain = kinds.length === 0 && dates === 'any' && !isPartial;
@@ -178,6 +190,7 @@ export function entriesStatement(range: EntryRange, maxBytes = PAGE_BYTES): List
   const to = isPlain && !isNewest ? range.from + most - 1 : range.to;
   const shape: Shape = {
     hasKinds: kinds.length > 0,
+    hasEvents: asked.some(isEvent),
     dates,
     hasLimit: !isPlain,
     isNewest,
@@ -198,6 +211,7 @@ export function entriesStatement(range: EntryRange, maxBytes = PAGE_BYTES): List
       isPlain ? null : most,
       range.within?.agentId ?? null,
       maxBytes,
+      asked.some(isEvent) ? asked : null,
     ],
   };
 }

@@ -1,9 +1,9 @@
 /** Words of entries for search: written when a tape is searched, found by trigrams where Postgres has them. */
-import type { BoxId, CardId, EntryKind, TapeSearch } from '@boxcar/kernel';
+import type { BoxId, CardId, TapeSearch } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, runRetrying, type Statement, statement } from './db.js';
 import { type PartReader, readsEntry } from './rights.js';
-import { PAGE_BYTES } from './tape-entries.js';
+import { kindOf, PAGE_BYTES } from './tape-entries.js';
 import { partsOf } from './tape-line.js';
 
 /** A box in which entries of a tape stand, as far as they are part of it, and how far its words are written. */
@@ -61,7 +61,8 @@ export interface WordsQuery {
   /** Positions from the first to the last. */
   readonly from: number;
   readonly to: number;
-  readonly kinds: readonly EntryKind[];
+  /** Empty: all. */
+  readonly kinds: readonly string[];
   readonly since: string | null;
   readonly until: string | null;
   /** Only what this agent may read of the tape; null = all. */
@@ -101,7 +102,7 @@ function wordsText(groups: readonly number[]): Statement {
     with listed as materialized (
       select w.position, w.words, $9::text is not null and e.kind = 'tool_result' and coalesce(${CALLED} = $9, false) as is_answer
       from boxcar.tape_words w
-        join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position and e.kind = any ($4::text[])
+        join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position and (cardinality($4::text[]) = 0 or ${kindOf('e')} = any ($4::text[]))
           and e.created_at >= coalesce($5::timestamptz, '-infinity') and e.created_at <= coalesce($6::timestamptz, 'infinity')
       where w.box_id = $1 and w.position >= $2 and w.position <= $3 and ($7::uuid is null or ${readsEntry('e', '$10::uuid', '$7')}) and ${condition}
       order by w.position desc limit ${LISTED}

@@ -1,13 +1,14 @@
-import type {
-  BoxId,
-  EntryKind,
-  JsonValue,
-  Profile,
-  ProfileId,
-  Ring,
-  TapeEntry,
-  TurnId,
-  WorkerId,
+import {
+  type BoxId,
+  type EntryKind,
+  type JsonValue,
+  type Profile,
+  type ProfileId,
+  type Ring,
+  startedContext,
+  type TapeEntry,
+  type TurnId,
+  type WorkerId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type ExpandedCard, expandContexts, expandShown } from './boxes.js';
@@ -64,12 +65,6 @@ export interface LoadedView {
   readonly contexts: ReadonlyMap<BoxId, readonly ExpandedCard[]>;
   /** Of the contents of all its cards. */
   readonly sizeBytes: number;
-}
-
-/** The context box that a `turn.started` event names. */
-function startedContext(payload: JsonValue | null): BoxId | undefined {
-  const event = payload as { name?: string; data?: { context_box_id?: BoxId } } | null;
-  return event?.name === 'turn.started' ? event.data?.context_box_id : undefined;
 }
 
 interface TapePart {

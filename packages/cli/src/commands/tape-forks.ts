@@ -37,7 +37,7 @@ const runFork = (context: Context, ref: string, flags: ForkFlags): Promise<numbe
       );
       return EXIT.success;
     }
-    const hasIntention = nextSteps !== undefined || contextSummary !== undefined;
+    const hasIntention = [nextSteps, contextSummary].some((text) => text !== undefined && text.trim() !== '');
     const made = await tape.forkSession(session, {
       ...(fromAnchor === undefined ? {} : { fromAnchor }),
       ...(hasIntention

@@ -36,8 +36,8 @@ async function runHandoff(context: Context, ref: string, name: string, flags: Ha
   const { summary, nextSteps, expectHead, key } = flags;
   const state: JsonObject = {
     ...(flags.state === undefined ? {} : readState(flags.state)),
-    ...(summary === undefined ? {} : { summary }),
-    ...(nextSteps === undefined ? {} : { next_steps: nextSteps }),
+    ...(summary === undefined || summary.trim() === '' ? {} : { summary }),
+    ...(nextSteps === undefined || nextSteps.trim() === '' ? {} : { next_steps: nextSteps }),
   };
   return onTape(context, ref, flags, async ({ tape }) => {
     const done = await tape.handoff(name, {

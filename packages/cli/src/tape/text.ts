@@ -1,5 +1,5 @@
 /** Tapes as lines for terminals. */
-import type { JsonObject, JsonValue, TapeRecord } from '@boxcar/kernel';
+import { isJsonObject, type JsonObject, type JsonValue, type TapeRecord } from '@boxcar/kernel';
 import type { TapeInfo } from '@boxcar/runtime';
 import type { TapeLine } from '@boxcar/store';
 import { formatCount, formatFields, formatTable } from '../text.js';
@@ -13,6 +13,15 @@ const shortDate = (date: string | null): string => date?.slice(0, 16).replace('T
 
 const wordsOf = (payload: JsonObject, key: string): string => inline(payload[key] ?? null);
 
+/** What a turn was asked comes first: a line may be cut. */
+function eventText(payload: JsonObject): string {
+  const data = isJsonObject(payload.data ?? null) ? (payload.data as JsonObject) : undefined;
+  if (typeof data?.asked !== 'string')
+    return `${wordsOf(payload, 'name')} ${wordsOf(payload, 'data')}`.trim();
+  const { asked, ...rest } = data;
+  return `${wordsOf(payload, 'name')} ${JSON.stringify(asked)} ${JSON.stringify(rest)}`;
+}
+
 function contentOf({ kind, payload }: TapeRecord): string {
   switch (kind) {
     case 'message':
@@ -22,7 +31,7 @@ function contentOf({ kind, payload }: TapeRecord): string {
     case 'anchor':
       return `${wordsOf(payload, 'name')} ${wordsOf(payload, 'state')}`.trim();
     case 'event':
-      return `${wordsOf(payload, 'name')} ${wordsOf(payload, 'data')}`.trim();
+      return eventText(payload);
     case 'tool_call':
       return wordsOf(payload, 'calls');
     case 'tool_result':

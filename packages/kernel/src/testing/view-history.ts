@@ -6,6 +6,7 @@
 import type { Card, Role } from '../card.js';
 import type { TurnId } from '../ids.js';
 import type { JsonObject, JsonValue } from '../json.js';
+import type { ProviderData } from '../provider-data.js';
 import type { ViewRows } from '../view.js';
 import type { ContextCard } from '../view-context.js';
 import { isBlank } from '../view-render.js';
@@ -233,12 +234,17 @@ class Player {
     const thought = plan.hasThought ? this.#thought(plan) : undefined;
     if (thought !== undefined) this.tape.add(thought, at);
     if (plan.calls.length > 0) outside(plan.afterThought);
-    const calls = plan.calls.map((call) => {
+    const calls = plan.calls.map((call, index) => {
       const id = this.#callId(call.idKind);
       this.#calls.push({ id, name: call.tool });
       const metadata = metadataOf(call.isHidden);
+      // The first call of an answer without words holds what the provider attached to it.
+      const attached = thought === undefined && index === 0 ? { providerData: this.#attached(plan) } : {};
       this.tape.add(
-        this.#json(call.json, (args) => this.cards.call(id, call.tool, args, { metadata })),
+        this.#json(call.json, (args) => ({
+          ...this.cards.call(id, call.tool, args, { metadata }),
+          ...attached,
+        })),
         at,
       );
       return { ...call, id };
@@ -264,18 +270,22 @@ class Player {
     }
   }
 
+  #thought(plan: StepPlan): Card {
+    const metadata = metadataOf(plan.isThoughtHidden);
+    const providerData = this.#attached(plan);
+    return this.#say(plan.text, (said) => ({ ...this.cards.thought(said, { metadata }), providerData }));
+  }
+
   /** Its provider attached something to every answer; every third answer is another model's. */
-  #thought({ text: words, isThoughtHidden, calls }: StepPlan): Card {
-    const metadata = metadataOf(isThoughtHidden);
-    const providerData = {
+  #attached({ calls }: StepPlan): ProviderData {
+    return {
       v: 1,
       model: this.#count % 3 === 0 ? OTHER_MODEL : READER_MODEL,
       parts: [
         { kind: 'reasoning', text: `attached ${this.#count}` },
         ...calls.map(() => ({ kind: 'call', id: 'call_0' }) as const),
       ],
-    } as const;
-    return this.#say(words, (said) => ({ ...this.cards.thought(said, { metadata }), providerData }));
+    };
   }
 
   turn(plan: TurnPlan, number: number): void {

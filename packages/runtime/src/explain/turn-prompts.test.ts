@@ -320,7 +320,6 @@ describe('explain', () => {
       'sys.profile',
       'meta.parent_pointer snapshot from context null',
       'task.instruction snapshot from context null',
-      'agent.thought snapshot from tape message',
       'tool.call snapshot from tape tool_call',
       'tool.result snapshot from tape tool_result',
       'task.deliverable snapshot from tape message',

@@ -16,6 +16,7 @@ import {
   type TapeActor,
   type TapeFolderFacts,
   type TapeRow,
+  withAsked,
 } from '@boxcar/store';
 import type { OpenedTape } from './read-tape.js';
 import { tapeNotFound } from './tape-errors.js';
@@ -28,11 +29,12 @@ import { tapeNotFound } from './tape-errors.js';
 export async function* exportLines(
   db: Queryable,
   boxId: BoxId,
-  { last, within }: Pick<OpenedTape, 'last' | 'within'>,
+  { last, within, actor }: Pick<OpenedTape, 'last' | 'within' | 'actor'>,
 ): AsyncGenerator<string, void, void> {
   const writer = tapeLineWriter();
   let read = 0;
-  for await (const entries of readEntries(db, boxId, { from: 1, to: last, within })) {
+  const pages = readEntries(db, boxId, { from: 1, to: last, within });
+  for await (const entries of withAsked(db, pages, actor)) {
     read += entries.length;
     yield* writer.add(entries);
   }

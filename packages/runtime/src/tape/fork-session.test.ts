@@ -226,6 +226,12 @@ describe('a forked session', () => {
     ['a profile that is not there', { profile: 'nobody' }, 'not_found', 'nobody'],
     ['another trigger', { triggerOnComplete: 'call_me' }, 'bad_request', 'triggerOnComplete'],
     ['another view', { view: 'all' }, 'bad_request', 'view'],
+    [
+      'an intention with a member that nobody knows',
+      { intention: { ...intention, priority: 'high' } },
+      'bad_request',
+      'intention.priority: is unknown',
+    ],
     ['no intention at all', { intention: null }, 'bad_request', 'intention'],
     ['an anchor of impossible name', { fromAnchor: 'a\0' }, 'not_found', 'was not found'],
     [

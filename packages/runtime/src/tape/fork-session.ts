@@ -71,7 +71,13 @@ function intentionState(
   more: { readonly notifies: boolean; readonly from: JsonObject | null },
 ): JsonObject {
   if (!isJsonObject(intention as unknown)) throw refuse('intention', 'must be an object.');
-  const { next_steps, context_summary } = intention;
+  const { next_steps, context_summary, trigger_on_complete: _trigger, ...others } = intention;
+  const [unknown] = Object.keys(others);
+  if (unknown !== undefined)
+    throw refuse(
+      `intention.${unknown}`,
+      'is unknown; an intention has next_steps, context_summary and trigger_on_complete.',
+    );
   for (const [field, value] of Object.entries({ next_steps, context_summary })) {
     if (value === undefined) throw refuse(`intention.${field}`, 'is missing: a text is required.');
     if (typeof parseJsonValue(value, `intention.${field}`) !== 'string')

@@ -21,8 +21,10 @@ import {
   type PartReader,
   type Queryable,
   readEntries,
+  type TapeActor,
   type TapeEntryRow,
   type TapeRow,
+  withAsked,
 } from '@boxcar/store';
 import type { AnchorSummary, AnchorsPage, TapeInfo } from './tape-types.js';
 
@@ -32,6 +34,7 @@ export interface OpenedTape {
   readonly last: number;
   /** Who reads, when that is not all up to `last`. */
   readonly within: PartReader | null;
+  readonly actor: TapeActor;
 }
 
 /** A named anchor, as it was found. */
@@ -124,7 +127,7 @@ async function* readRecords(
   };
   let left = limit ?? Number.POSITIVE_INFINITY;
   if (left === 0) return;
-  for await (const entries of readEntries(db, opened.row.boxId, range)) {
+  for await (const entries of withAsked(db, readEntries(db, opened.row.boxId, range), opened.actor)) {
     const records = entries.map(toRecord).filter((record) => text === null || matchesText(record, text));
     yield records.slice(0, left);
     left -= records.length;
@@ -212,11 +215,10 @@ export async function loadSlice(
   slice: TapeSlice,
 ): Promise<{ readonly anchor: TapeEntryRow | null; readonly entries: readonly TapeEntryRow[] }> {
   const { from, to } = await resolveSlice(db, opened, slice);
-  const entries = await loadEntries(db, opened.row.boxId, {
-    from: Math.max(1, from - 1),
-    to,
-    within: opened.within,
-  });
+  const range = { from: Math.max(1, from - 1), to, within: opened.within };
+  const entries: TapeEntryRow[] = [];
+  for await (const page of withAsked(db, readEntries(db, opened.row.boxId, range), opened.actor))
+    entries.push(...page);
   const [first] = entries;
   return first === undefined || first.position >= from
     ? { anchor: null, entries }

@@ -4,9 +4,8 @@
  */
 import { createHash } from 'node:crypto';
 import {
+  askedAsMessage,
   type BoxId,
-  ENTRY_KINDS,
-  type EntryKind,
   matchSearch,
   parseSearch,
   parseTapeQuery,
@@ -25,7 +24,9 @@ import {
   type Queryable,
   readEntries,
   readEntriesAt,
+  type TapeActor,
   type TapePart,
+  withAsked,
 } from '@boxcar/store';
 import { pauses } from '../pause.js';
 import { DEFAULT_MATCHES, MAX_MATCHES, type SearchOptions } from './tape-types.js';
@@ -37,7 +38,7 @@ export interface TapeMatch {
 }
 
 interface SearchRange {
-  readonly kinds: readonly EntryKind[];
+  readonly kinds: readonly string[];
   readonly since: string | null;
   readonly until: string | null;
   readonly limit: number;
@@ -56,7 +57,7 @@ export function parseSearchOptions({
   const dates = { ...(start === undefined ? {} : { start }), ...(end === undefined ? {} : { end }) };
   const checked = parseTapeQuery({ kinds, limit, between_dates: dates });
   return {
-    kinds: checked.kinds.length > 0 ? checked.kinds : ENTRY_KINDS,
+    kinds: checked.kinds,
     since: checked.from,
     until: checked.until,
     limit: Math.min(limit, MAX_MATCHES),
@@ -89,6 +90,14 @@ async function writeWords(db: Queryable, { box_id: boxId, written, upto }: TapeP
   }
 }
 
+interface SearchedTape {
+  readonly boxId: BoxId;
+  readonly upto: number;
+  readonly within: PartReader | null;
+  /** Who searches. */
+  readonly actor: TapeActor;
+}
+
 /** What a search has found, and what it must not find again. */
 interface Findings {
   readonly positions: number[];
@@ -109,41 +118,88 @@ async function find(
     readonly match: 'exact' | 'near';
     readonly found: Findings;
     readonly within: PartReader | null;
+    /** Newest first. */
+    readonly asked: readonly AskedMatch[];
   },
 ): Promise<void> {
-  const { search, match, found, limit, ...range } = options;
+  const { search, match, found, limit, asked, ...range } = options;
   const { positions, seen, leftOut } = found;
   const pause = pauses();
+  const add = (position: number, digest: string): void => {
+    if (positions.length === limit || seen.has(digest)) return;
+    seen.add(digest);
+    positions.push(position);
+  };
+  const waiting = asked.filter((one) => one.match === match);
+  let next = 0;
+  const addAskedFrom = (position: number): void => {
+    for (let one = waiting[next]; one !== undefined && one.position >= position; one = waiting[next]) {
+      next += 1;
+      add(one.position, one.digest);
+    }
+  };
   for (const part of parts) {
     if (positions.length === limit) return;
     const query = { ...range, search, match, from: part.behind + 1, to: part.upto };
     for await (const candidates of findWords(db, part.box_id, query)) {
       for (const { position, words } of candidates) {
+        addAskedFrom(position);
         if (positions.length === limit) return;
         await pause();
         if (words === null) {
           if (match === 'exact') leftOut.add(position);
           continue;
         }
-        const digest = digestOf(words);
-        if (seen.has(digest) || matchSearch(search, words) !== match) continue;
-        seen.add(digest);
-        positions.push(position);
+        if (matchSearch(search, words) === match && !positions.includes(position))
+          add(position, digestOf(words));
       }
     }
   }
+  addAskedFrom(1);
+}
+
+/** A start of a turn whose question matches. */
+interface AskedMatch {
+  readonly position: number;
+  readonly match: 'exact' | 'near';
+  readonly digest: string;
+}
+
+/**
+ * What the agent was asked is in the boxes of its turns, for whoever may read them: each search looks through it, start by start, newest
+ * first.
+ */
+async function findAsked(
+  db: Queryable,
+  { boxId, upto, within, actor }: SearchedTape,
+  { search, kinds, since, until }: SearchRange & { readonly search: TapeSearch },
+): Promise<readonly AskedMatch[]> {
+  if (kinds.length > 0 && !kinds.includes('message')) return [];
+  const found: AskedMatch[] = [];
+  const pause = pauses();
+  const range = { from: 1, to: upto, kinds: ['event'], edge: 'newest', since, until, within } as const;
+  for await (const entries of withAsked(db, readEntries(db, boxId, range), actor)) {
+    for (const entry of entries) {
+      if (entry.asked === undefined) continue;
+      const words = wordsOf(askedAsMessage(toRecord(entry)));
+      const match = matchSearch(search, words);
+      if (match !== undefined) found.push({ position: entry.position, match, digest: digestOf(words) });
+      await pause();
+    }
+  }
+  return found;
 }
 
 /** The entries at these positions, in the order of these. */
 async function* matchesAt(
   db: Queryable,
-  boxId: BoxId,
+  { boxId, actor }: SearchedTape,
   { positions, exact }: { readonly positions: readonly number[]; readonly exact: number },
 ): AsyncGenerator<readonly TapeMatch[], void, void> {
   const isExact = new Set(positions.slice(0, exact));
-  for await (const entries of readEntriesAt(db, boxId, positions))
+  for await (const entries of withAsked(db, readEntriesAt(db, boxId, positions), actor))
     yield entries.map((entry) => ({
-      record: toRecord(entry),
+      record: askedAsMessage(toRecord(entry)),
       match: isExact.has(entry.position) ? 'exact' : 'near',
     }));
 }
@@ -159,11 +215,7 @@ export interface FoundMatches {
 /** Finds what matches the query. Contents of matches are read as their pages are taken. */
 export async function searchTape(
   db: Queryable,
-  tape: {
-    readonly boxId: BoxId;
-    readonly upto: number;
-    readonly within: PartReader | null;
-  },
+  tape: SearchedTape,
   query: string,
   range: SearchRange,
 ): Promise<FoundMatches> {
@@ -174,10 +226,12 @@ export async function searchTape(
     const parts = await loadParts(db, tape.boxId, tape.upto);
     for (const part of parts) await writeWords(db, part);
     const { within } = tape;
-    await find(db, parts, { ...range, search, match: 'exact', found, within });
+    const asked = await findAsked(db, tape, { ...range, search });
+    await find(db, parts, { ...range, search, match: 'exact', found, within, asked });
     exact = found.positions.length;
-    if (search.words.length > 0) await find(db, parts, { ...range, search, match: 'near', found, within });
+    if (search.words.length > 0)
+      await find(db, parts, { ...range, search, match: 'near', found, within, asked });
   }
   const { positions, leftOut } = found;
-  return { pages: matchesAt(db, tape.boxId, { positions, exact }), leftOut: leftOut.size };
+  return { pages: matchesAt(db, tape, { positions, exact }), leftOut: leftOut.size };
 }

@@ -1,4 +1,4 @@
-import { type BoxId, KernelError, type TurnId } from '@boxcar/kernel';
+import { type BoxId, KernelError, selectRecords, type TurnId } from '@boxcar/kernel';
 import { inspectBox } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -531,12 +531,63 @@ test("an agent's own tape, imported elsewhere, gives the same messages and the s
     expect(await copy.messages(options)).toEqual(await tape.messages(options));
   expect(await tape.messages({ anchor: null })).toMatchObject([
     { content: '[Anchor created: session/start]: {"owner": "human"}' },
+    { role: 'user', content: 'Look.' },
     { role: 'assistant', content: 'Looking.' },
     { tool_calls: [{ function: { name: 'look' } }, { function: { name: 'look' } }] },
     { role: 'tool', content: '{"found": [1, "ü"]}' },
     { role: 'tool', content: '{"found": [1, "ü"]}' },
     { role: 'assistant', content: 'Done.' },
   ]);
+});
+
+test('a bootstrap is two lines, the anchor and its event; a file that begins with one line keeps it', async () => {
+  const made = await h.runtime.tape(fresh());
+  expect((await linesOf(made)).map((line) => JSON.parse(line))).toMatchObject([
+    { id: 1, kind: 'anchor', payload: { name: 'session/start', state: { owner: 'human' } } },
+    {
+      id: 2,
+      kind: 'event',
+      payload: { name: 'handoff', data: { name: 'session/start', state: { owner: 'human' } } },
+    },
+  ]);
+  const one = [
+    '{"id": 1, "kind": "anchor", "payload": {"name": "session/start", "state": {"owner": "human"}}, "meta": {}}',
+    '{"id": 2, "kind": "message", "payload": {"role": "user", "content": "Hello"}, "meta": {}}',
+  ];
+  const name = fresh();
+  await load(name, one);
+  const read = await h.runtime.tape(name);
+  expect(await linesOf(read)).toEqual(one);
+  expect(await read.info()).toMatchObject({ entries: 2, anchors: 1, entries_since_last_anchor: 1 });
+  for (const tape of [made, read])
+    expect(
+      (await tape.messages()).filter(({ content }) => String(content).includes('session/start')),
+    ).toEqual([]);
+});
+
+test('an anchor’s name is not unique: the latest of the name is meant, and all of them stay', async () => {
+  const name = fresh();
+  const tape = await h.runtime.tape(name);
+  await tape.handoff('phase', { state: { round: 1 } });
+  await tape.append([{ kind: 'message', content: 'between' }]);
+  await tape.handoff('phase', { state: { round: 2 } });
+  await tape.append([{ kind: 'message', content: 'after' }]);
+  expect(await tape.anchors()).toMatchObject([
+    { name: 'session/start' },
+    { position: 3, name: 'phase', state: { round: 1 } },
+    { position: 6, name: 'phase', state: { round: 2 } },
+  ]);
+  expect((await tape.afterAnchor('phase', { kinds: ['message'] })).map(({ position }) => position)).toEqual([
+    8,
+  ]);
+  expect((await tape.betweenAnchors('session/start', 'phase')).map(({ position }) => position)).toEqual([2]);
+  expect(await tape.messages({ anchor: 'phase' })).toMatchObject([
+    { content: '[Anchor created: phase]: {"round": 2}' },
+    { content: 'after' },
+  ]);
+  const ref = `tape://default/${name}/anchor/phase`;
+  expect(await h.runtime.resolveTapeRef(ref)).toMatchObject({ position: 6 });
+  expect(await h.runtime.resolveTapeRef(`${ref}?head=5`)).toMatchObject({ position: 3 });
 });
 
 test('what is erased is in no line any more, and the rest of its line stays', async () => {
@@ -564,4 +615,57 @@ test('what is erased is in no line any more, and the rest of its line stays', as
       tape.boxId,
     ]),
   ).toEqual([]);
+});
+
+describe('a kind that is asked for', () => {
+  const foreign = [
+    '{"id": 1, "kind": "anchor", "payload": {"name": "session/start"}, "meta": {}}',
+    '{"id": 2, "kind": "loop.step", "payload": {"step": 1, "words": "a lighthouse"}, "meta": {}}',
+    '{"id": 3, "kind": "event", "payload": {"name": "run", "data": {"words": "a lighthouse, too"}}, "meta": {}}',
+    '{"id": 4, "kind": "loop.step", "payload": {"step": 2}, "meta": {}}',
+    '{"id": 5, "kind": "message", "payload": {"role": "user", "content": "Hello"}, "meta": {}}',
+  ];
+  const DAY = { from: '1970-01-01T00:00:00.000000Z', until: '2100-01-01T00:00:00.000000Z' };
+
+  test('is that of the line: events are events alone, and a foreign kind is found', async () => {
+    const name = fresh();
+    await load(name, foreign);
+    const tape = await h.runtime.tape(name);
+    const all = await tape.query().all();
+    expect(all.map(({ kind }) => kind)).toEqual(['anchor', 'loop.step', 'event', 'loop.step', 'message']);
+    for (const kinds of [
+      ['event'],
+      ['loop.step'],
+      ['message', 'loop.step'],
+      ['event', 'loop.step'],
+      ['absent'],
+    ]) {
+      const expected = all.filter(({ kind }) => kinds.includes(kind));
+      expect(await tape.query().kinds(kinds).all()).toEqual(expected);
+      expect(
+        await tape
+          .query()
+          .kinds(...kinds)
+          .all(),
+      ).toEqual(expected);
+      expect(await tape.query().kinds(kinds).limit(1).all()).toEqual(expected.slice(0, 1));
+      expect(await tape.fromLastAnchor({ kinds })).toEqual(expected);
+      const dated = { ...DAY, slice: { kind: 'all' }, text: null, kinds, limit: null } as const;
+      expect(await tape.select(dated)).toEqual(expected);
+      expect(selectRecords(all, dated)).toEqual(expected);
+    }
+  });
+
+  test('is asked for in a search, too', async () => {
+    const name = fresh();
+    await load(name, foreign);
+    const tape = await h.runtime.tape(name);
+    const found = async (...kinds: string[]): Promise<readonly number[]> =>
+      (await tape.search('lighthouse', { kinds })).map(({ record }) => record.position);
+    expect(await found('loop.step')).toEqual([2]);
+    expect(await found('event')).toEqual([3]);
+    expect(await found('event', 'loop.step')).toEqual([3, 2]);
+    expect(await found()).toEqual([3, 2]);
+    expect(await found('message')).toEqual([]);
+  });
 });

@@ -2,7 +2,6 @@
 import {
   type AnchorSelector,
   type BoxId,
-  type EntryKind,
   type JsonValue,
   type TapeMessagesOptions,
   type TapeRecord,
@@ -44,6 +43,8 @@ export interface HandoffOptions extends AppendOptions, EntryOptions {
 export interface Handoff {
   readonly anchor: number;
   readonly event: number;
+  /** The anchor and its event, as readers get them; of a repetition those that were made first. */
+  readonly entries: readonly TapeRecord[];
   readonly isRepeated: boolean;
   readonly warnings?: readonly string[];
 }
@@ -84,8 +85,8 @@ export interface TapeInfo {
 }
 
 export interface KindsOption {
-  /** None: all. */
-  readonly kinds?: readonly EntryKind[];
+  /** Of entries, or of imported lines. None: all. */
+  readonly kinds?: readonly string[];
 }
 
 export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> {
@@ -99,7 +100,7 @@ export interface MessagesOptions extends Pick<TapeMessagesOptions, 'strictBub'> 
 
 export interface SearchOptions {
   /** Default `message` and `tool_result`; none: all. */
-  readonly kinds?: readonly EntryKind[];
+  readonly kinds?: readonly string[];
   /** ISO dates, inclusive. */
   readonly start?: string;
   readonly end?: string;

@@ -44,11 +44,19 @@ test('a handoff writes its anchor and its event behind each other, at the positi
     last: 3,
     isRepeated: false,
   });
-  expect(await tape.handoff('phase/one', { state: { summary: 'done' } })).toEqual({
-    anchor: 4,
-    event: 5,
-    isRepeated: false,
-  });
+  const made = await tape.handoff('phase/one', { state: { summary: 'done' }, dedupKey: 'one' });
+  const entries = (await tape.query().all()).slice(-2);
+  expect(made).toEqual({ anchor: 4, event: 5, entries, isRepeated: false });
+  expect(made.entries).toMatchObject([
+    { position: 4, kind: 'anchor', payload: { name: 'phase/one', state: { summary: 'done' } } },
+    {
+      position: 5,
+      kind: 'event',
+      payload: { name: 'handoff', data: { name: 'phase/one', state: { summary: 'done' } } },
+    },
+  ]);
+  const again = await tape.handoff('phase/one', { state: { summary: 'done' }, dedupKey: 'one' });
+  expect(again).toEqual({ ...made, isRepeated: true });
   expect(await tape.anchors()).toMatchObject([
     { name: 'session/start' },
     { position: 4, name: 'phase/one', state: { summary: 'done' } },
@@ -224,6 +232,28 @@ test('a name with half a letter is not that of the anchor which Postgres would t
   const tape = await h.runtime.tape(fresh());
   await tape.handoff('phase\ufffd');
   await expect(tape.messages({ anchor: 'phase\ud800' })).rejects.toMatchObject({ code: 'not_found' });
+});
+
+test('what is wrong with a query is told by a rejection, by nothing that is thrown before', async () => {
+  const tape = await h.runtime.tape(fresh());
+  const wrong: (() => Promise<unknown>)[] = [
+    () => tape.query().limit(-1).all(),
+    () => tape.query().betweenDates('', '2026-02-21').all(),
+    () =>
+      tape
+        .query()
+        .kinds('thought' as never)
+        .all(),
+    () => tape.query().afterAnchor('absent').all(),
+    () => tape.fromLastAnchor({ kinds: 5 as never }),
+    () => tape.afterAnchor('absent', { kinds: 5 as never }),
+    () => tape.betweenAnchors('absent', 'absent', { kinds: 5 as never }),
+  ];
+  for (const ask of wrong) {
+    const answer = ask();
+    expect(answer).toBeInstanceOf(Promise);
+    await expect(answer).rejects.toThrow();
+  }
 });
 
 test('messages begin with the state of the anchor, unless they are those of the original', async () => {

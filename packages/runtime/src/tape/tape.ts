@@ -8,6 +8,7 @@ import {
   KernelError,
   LAST_ANCHOR,
   type ProjectId,
+  parseTapeQuery,
   type TapeQuery,
   type TapeQueryBuilder,
   type TapeRecord,
@@ -22,6 +23,7 @@ import {
   type ForkReceipt,
   type ForkStatus,
   findTape,
+  loadEntries,
   type NewTapeEntry,
   type TapeActor,
   type TapeAddress,
@@ -124,7 +126,8 @@ export class Tape {
       last: event,
       ...rest
     } = await this.#append(toNewHandoff(name, options, this.#author), options);
-    return { anchor: first, event, ...rest };
+    const made = await loadEntries(this.#connection.db, this.#boxId, { from: first, to: event });
+    return { anchor: first, event, entries: made.map(toRecord), ...rest };
   }
 
   /**
@@ -191,7 +194,7 @@ export class Tape {
   }
 
   /** What follows the latest anchor of a name. @throws KernelError `not_found`. */
-  afterAnchor(name: string, options: KindsOption = {}): Promise<readonly TapeRecord[]> {
+  async afterAnchor(name: string, options: KindsOption = {}): Promise<readonly TapeRecord[]> {
     return this.query()
       .afterAnchor(name)
       .kinds(...(options.kinds ?? []))
@@ -199,7 +202,11 @@ export class Tape {
   }
 
   /** What lies between the latest anchor `start` and the first `end` behind it; up to the head without one. @throws KernelError `not_found`. */
-  betweenAnchors(start: string, end?: string, options: KindsOption = {}): Promise<readonly TapeRecord[]> {
+  async betweenAnchors(
+    start: string,
+    end?: string,
+    options: KindsOption = {},
+  ): Promise<readonly TapeRecord[]> {
     return this.query()
       .betweenAnchors(start, end)
       .kinds(...(options.kinds ?? []))
@@ -207,7 +214,7 @@ export class Tape {
   }
 
   /** What follows the last anchor; all of a tape without one. */
-  fromLastAnchor(options: KindsOption = {}): Promise<readonly TapeRecord[]> {
+  async fromLastAnchor(options: KindsOption = {}): Promise<readonly TapeRecord[]> {
     return this.query()
       .lastAnchor()
       .kinds(...(options.kinds ?? []))
@@ -216,7 +223,7 @@ export class Tape {
 
   /** A query in the making: slice, then dates, text, kinds, limit. */
   query(): TapeQueryBuilder<Promise<readonly TapeRecord[]>> {
-    return buildTapeQuery((query) => this.select(query));
+    return buildTapeQuery(async (query) => this.select(parseTapeQuery(query)));
   }
 
   /** The entries that a checked query asks for. @throws KernelError `not_found` for a named anchor. */
@@ -259,8 +266,8 @@ export class Tape {
     options: SearchOptions & { readonly answersOf?: string } = {},
   ): Promise<FoundMatches> {
     const range = parseSearchOptions(options);
-    const { row, last, within } = await this.#open();
-    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last, within }, query, range);
+    const { row, last, within, actor } = await this.#open();
+    return searchTape(this.#connection.db, { boxId: row.boxId, upto: last, within, actor }, query, range);
   }
 
   /** What is on it, without reading it. */
@@ -289,8 +296,8 @@ export class Tape {
    * as they were. Read as they are taken.
    */
   async *export(): AsyncGenerator<string, void, void> {
-    const { row, last, within } = await this.#open();
-    yield* exportLines(this.#connection.db, row.boxId, { last, within });
+    const { row, ...reader } = await this.#open();
+    yield* exportLines(this.#connection.db, row.boxId, reader);
   }
 
   /** What stands beside its lines in the original's folder. Earlier incarnations that the actor may not read are left out. */
@@ -378,7 +385,11 @@ export class Tape {
     const from =
       anchor === undefined
         ? null
-        : await readAnchor(this.#connection.db, { row: point.row, last, within: null }, anchor);
+        : await readAnchor(
+            this.#connection.db,
+            { row: point.row, last, within: null, actor: this.#actor },
+            anchor,
+          );
     return forkSession(this.#forkContext(), point, { ...options, name, from });
   }
 
@@ -399,7 +410,7 @@ export class Tape {
     if (row.reads === 'all') return { row, upto: null };
     // A fork reads all of its parent up to a position.
     if (row.readGrant === null) throw notAuthorized(row.boxId, this.#actor.actorId, 'fork');
-    const granted = { row, last: grantedUpto(row), within: null };
+    const granted = { row, last: grantedUpto(row), within: null, actor: this.#actor };
     const anchors = await anchorsUpto(this.#connection.db, granted);
     return { row, upto: { position: granted.last, lastAnchor: anchors.last, anchors: anchors.count } };
   }
@@ -425,14 +436,15 @@ export class Tape {
     const row = await this.#find();
     switch (row.reads) {
       case 'all':
-        return { row, last: row.headPosition, within: null };
+        return { row, last: row.headPosition, within: null, actor: this.#actor };
       case 'upto':
-        return { row, last: grantedUpto(row), within: null };
+        return { row, last: grantedUpto(row), within: null, actor: this.#actor };
       case 'part':
         return {
           row,
           last: row.headPosition,
           within: { agentId: this.#actor.actorId, boxId: row.boxId },
+          actor: this.#actor,
         };
       case 'none':
         throw notAuthorized(row.boxId, this.#actor.actorId, 'read');

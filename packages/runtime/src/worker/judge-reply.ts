@@ -2,6 +2,7 @@
 import {
   decideStep,
   type ErrorBody,
+  isBlank,
   KernelError,
   MAX_EMPTY_REPLIES,
   type ModelReply,
@@ -10,9 +11,15 @@ import {
 } from '@boxcar/kernel';
 import type { ClaimedTurn } from '@boxcar/store';
 import { type Ending, fallbackDeliverable } from './ending.js';
-import { attachmentOf, reasoningMetadata } from './reply.js';
 import type { Bound } from './step-calls.js';
-import { CALLS_REMINDER, type CleanText, cleanText, thoughtCard } from './step-cards.js';
+import {
+  type AnswerFacts,
+  CALLS_REMINDER,
+  type CleanText,
+  cleanText,
+  factsOf,
+  thoughtCard,
+} from './step-cards.js';
 
 /** Calls of one answer, comma commands included. */
 const MAX_CALLS = 256;
@@ -21,7 +28,10 @@ export type ReplyVerdict =
   | { readonly kind: 'end'; readonly ending: Ending }
   | {
       readonly kind: 'next';
+      /** Undefined for an answer without words. */
       readonly thought: NewCard | undefined;
+      /** For its first call, when the answer has no words. */
+      readonly facts: AnswerFacts | undefined;
       readonly calls: readonly ModelToolCall[];
       readonly reminder: string | undefined;
       /** What the reminder's metadata say. */
@@ -62,11 +72,23 @@ export function judgeReply(reply: ModelReply, of: AnsweredStep): ReplyVerdict {
   if (emptyReplies >= MAX_EMPTY_REPLIES) return { kind: 'end', ending: emptyEnd(emptyReplies, of) };
   return {
     kind: 'next',
-    thought: isReminded && isEmpty ? undefined : thoughtCard(turn, text, { reply, model: of.model }),
+    ...writeWords(reply, text, of),
     calls: isReminded ? [] : reply.toolCalls,
     reminder: isReminded ? decided.reminder : undefined,
     emptyReplies,
   };
+}
+
+/** A card for the words of an answer; without words what belongs to them is left for its first call. */
+function writeWords(
+  reply: ModelReply,
+  text: CleanText,
+  { turn, model }: AnsweredStep,
+): Pick<Extract<ReplyVerdict, { kind: 'next' }>, 'thought' | 'facts'> {
+  const facts = factsOf(reply, model);
+  return isBlank(text.value)
+    ? { thought: undefined, facts }
+    : { thought: thoughtCard(turn, text, facts), facts: undefined };
 }
 
 /** None of so many calls is run. The model is reminded once; the second time the turn ends. */
@@ -83,7 +105,7 @@ function judgeManyCalls(reply: ModelReply, text: CleanText, of: AnsweredStep): R
   }
   return {
     kind: 'next',
-    thought: text.value.trim() === '' ? undefined : thoughtCard(turn, text, { reply, model: of.model }),
+    ...writeWords(reply, text, of),
     calls: [],
     reminder: `Your last answer had ${count} tool calls, and none was run. One answer may have ${MAX_CALLS} at most: make the others in later answers.`,
     notice: CALLS_REMINDER,
@@ -100,12 +122,12 @@ const callsSubmit = (calls: readonly ModelToolCall[]): boolean =>
 
 function answerEnd(reply: ModelReply, text: CleanText, { turn, step, model }: AnsweredStep): Ending {
   const error = cutOffError(reply, { turn_id: turn.turnId, step });
-  const { metadata, ...attached } = attachmentOf(reply, model);
+  const { metadata, ...attached } = factsOf(reply, model);
   return {
     status: error === null ? 'success' : 'partial',
     deliverable: { kind: 'text', text: text.value },
     error,
-    metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...reasoningMetadata(reply), ...metadata },
+    metadata: { ...(text.isChanged ? { sanitized: true } : {}), ...metadata },
     ...attached,
   };
 }

@@ -377,7 +377,7 @@ describe('a summary', () => {
     if (!isJsonObject(answer) || !Array.isArray(answer.cards)) throw new Error('no cards');
     expect(answer).toMatchObject({ type: 'task.summary', card_count: expect.any(Number) });
     const types = answer.cards.map((card) => (isJsonObject(card) ? card.type : null));
-    expect(types.slice(0, 4)).toEqual(['task.instruction', 'agent.thought', 'tool.call', 'tool.result']);
+    expect(types.slice(0, 4)).toEqual(['task.instruction', 'tool.call', 'tool.result', 'tool.call']);
   });
 });
 

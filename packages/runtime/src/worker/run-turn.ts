@@ -448,14 +448,14 @@ class TurnLoop {
     const written: { kind: NewEntry['kind']; card: NewCard }[] = [];
     const add = (kind: NewEntry['kind'], card: NewCard): void => void written.push({ kind, card });
     if (next.thought !== undefined) add('message', next.thought);
-    const calls = this.#calls.write(next.calls, { rows, step });
+    const calls = this.#calls.write(next.calls, { rows, step, facts: next.facts });
     for (const { card } of calls) add('tool_call', card);
     if (next.reminder !== undefined) add('message', noticeCard(turn, next.reminder, next.notice));
     const notice = stepNotice(turn.maxSteps - step, this.#calls.bound.enders);
     if (notice !== undefined) add('message', noticeCard(turn, notice));
     const { emptyReplies, spent } = next;
     const outcome = await this.#commits.step({
-      step: { ...next.closed, thoughtCardId: next.thought?.id ?? null },
+      step: { ...next.closed, thoughtCardId: (next.thought ?? calls[0]?.card)?.id ?? null },
       cards: written.map(({ card }) => card),
       entries: written.map(({ kind, card }) => entryOf(kind, card)),
       calls: calls.map(({ row }) => row),

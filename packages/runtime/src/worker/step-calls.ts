@@ -40,7 +40,7 @@ import { keepLate, lateSettlements } from './late.js';
 import { recordLeft } from './left-turns.js';
 import type { PricedProfile } from './loader.js';
 import { LoopGuard } from './loop-guard.js';
-import { type CallOnPaper, writeCall } from './step-cards.js';
+import { type AnswerFacts, type CallOnPaper, writeCall } from './step-cards.js';
 
 type CallOfStep = Awaited<ReturnType<typeof loadCallsOfStep>>[number];
 
@@ -140,16 +140,23 @@ export class StepCalls {
     return this.#binding;
   }
 
-  /** The calls of an answer as rows and cards, and what may begin while they are committed. */
+  /**
+   * The calls of an answer as rows and cards, and what may begin while they are committed.
+   *
+   * @param at.facts - Kept with the first call.
+   */
   write(
     calls: readonly ModelToolCall[],
-    at: { readonly rows: StepRows; readonly step: number },
+    at: { readonly rows: StepRows; readonly step: number; readonly facts: AnswerFacts | undefined },
   ): WrittenCall[] {
     const { runtime } = this.#host;
     const { toolbox } = this.bound;
     const hashOf = calls.length > 0 ? this.#guard.at(at.rows, toolbox) : undefined;
     const written = calls.map((call, index): WrittenCall => {
-      const { card, ...paper } = writeCall(this.#held.turn, call, runtime.limits.maxCardBytes);
+      const { card, ...paper } = writeCall(this.#held.turn, call, {
+        maxBytes: runtime.limits.maxCardBytes,
+        ...(index === 0 && at.facts !== undefined ? { facts: at.facts } : {}),
+      });
       const route = routeCall(runtime, paper, toolbox, this.#profile);
       const guardHash = hashOf?.(paper, route);
       const row = { ...paper, ordinal: index + 1, ...route };

@@ -4,12 +4,14 @@ import {
   buildCard,
   CARD_TYPES,
   type CardDraft,
+  type JsonObject,
   type JsonValue,
   MAX_CARD_BYTES,
   type ModelReply,
   type ModelToolCall,
   type NewCard,
   type ProjectId,
+  type ProviderData,
   sanitizeText,
   type ToolCallId,
   toProviderCallId,
@@ -48,12 +50,21 @@ export function cleanText(text: string, maxBytes: number = MAX_CARD_BYTES): Clea
   return { value: `${bytes.toString('utf8', 0, end)} … (cut)`, isChanged: true };
 }
 
-export function thoughtCard(
-  author: StepAuthor,
-  text: CleanText,
-  { reply, model }: { readonly reply: ModelReply; readonly model: string },
-): NewCard {
-  const { providerData, metadata } = attachmentOf(reply, model);
+/** What the card that holds an answer keeps of it besides its words: the model's reasoning, and what its provider attached. */
+export interface AnswerFacts {
+  readonly metadata: JsonObject;
+  readonly providerData?: ProviderData;
+}
+
+export function factsOf(reply: ModelReply, model: string): AnswerFacts {
+  const { metadata, ...attached } = attachmentOf(reply, model);
+  return { metadata: { ...reasoningMetadata(reply), ...metadata }, ...attached };
+}
+
+const withFacts = (card: NewCard, { providerData }: AnswerFacts): NewCard =>
+  providerData === undefined ? card : { ...card, providerData };
+
+export function thoughtCard(author: StepAuthor, text: CleanText, facts: AnswerFacts): NewCard {
   const card = cardOf(author, {
     type: CARD_TYPES.thought,
     role: 'assistant',
@@ -61,12 +72,11 @@ export function thoughtCard(
     metadata: {
       role: 'assistant',
       ...(text.isChanged ? { sanitized: true } : {}),
-      ...reasoningMetadata(reply),
-      ...metadata,
+      ...facts.metadata,
     },
     authorId: author.agentId,
   });
-  return providerData === undefined ? card : { ...card, providerData };
+  return withFacts(card, facts);
 }
 
 /** What the metadata of the notice say that reminds of the length of the context. */
@@ -93,8 +103,19 @@ export interface CallOnPaper {
   readonly card: NewCard;
 }
 
-/** A call as the model made it, with an id of ours. */
-export function writeCall(author: StepAuthor, call: ModelToolCall, maxBytes?: number): CallOnPaper {
+/**
+ * A call as the model made it, with an id of ours.
+ *
+ * @param options.facts - For the first call of an answer without words: its card holds the answer.
+ */
+export function writeCall(
+  author: StepAuthor,
+  call: ModelToolCall,
+  {
+    maxBytes,
+    facts = { metadata: {} },
+  }: { readonly maxBytes: number | undefined; readonly facts?: AnswerFacts },
+): CallOnPaper {
   const id = newId<'tool_call'>();
   const text = cleanText(call.arguments, maxBytes);
   const { value, isSanitized } = parseCallArguments(text.value);
@@ -110,9 +131,9 @@ export function writeCall(author: StepAuthor, call: ModelToolCall, maxBytes?: nu
       name,
       arguments: value,
     },
-    metadata: { ...(isSanitized || text.isChanged ? { sanitized: true } : {}) },
+    metadata: { ...(isSanitized || text.isChanged ? { sanitized: true } : {}), ...facts.metadata },
     authorId: author.agentId,
     toolCallId: id,
   });
-  return { id, providerCallId, name, arguments: value, card };
+  return { id, providerCallId, name, arguments: value, card: withFacts(card, facts) };
 }
