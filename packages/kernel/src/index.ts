@@ -74,10 +74,13 @@ export { readCardPage, readSummaryPage } from './expand-page.js';
 export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
 export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {
+  assertHandover,
   decideNamedBoxes,
   decideTargetProfile,
   type Handover,
   type HandoverInput,
+  type HandoverNotice,
+  handoverNotices,
   handoverSchema,
   instructionHandover,
   type NamedBox,

@@ -14,6 +14,7 @@ import {
   decidePacking,
   decideTargetProfile,
   type HandoverInput,
+  handoverNotices,
   type InheritedBox,
   instructionHandover,
   isJsonObject,
@@ -167,7 +168,7 @@ export class HandoverPacker {
     const [plan] = await planContexts(db, specs, this.#planOptions);
     if (plan === undefined)
       throw new KernelError('internal_error', { message: 'Planning one context gave none.' });
-    return previewPlan(db, plan, { ...options, newId });
+    return previewPlan(db, plan, { ...options, newId, notices: handoverNotices(request.handover) });
   }
 
   /** Packs several context boxes of one project and actor at once; all or none. */

@@ -67,6 +67,32 @@ async function refusal(work: Promise<unknown>): Promise<KernelError> {
 const ownTokens = async (): Promise<number> => (await h.runtime.preview(request([]))).kept.estimated_tokens;
 
 describe('a preview', () => {
+  test('reports skipped rules and ignored keys; a packing takes the same handover without a word', async () => {
+    expect((await h.runtime.preview(request([]))).notices).toEqual([]);
+    const { handover, ...rest } = request([]);
+    const own: PackRequest = {
+      ...rest,
+      handover: {
+        ...handover,
+        my_settings: { retries: 3 },
+        context_packing_config: {
+          ...handover.context_packing_config,
+          pack_arguments: [{ as_card_type: 'task.input' }, { arg_key: 'instruction' }] as never,
+        },
+      },
+    };
+    const preview = await h.runtime.preview(own);
+    expect(preview.notices).toEqual([
+      { field: 'handover.my_settings', message: 'is not a key of a handover; it is ignored' },
+      {
+        field: 'handover.context_packing_config.pack_arguments.0',
+        message: 'is a rule without arg_key; it is skipped',
+      },
+    ]);
+    expect(preview.kept.cards).toBe(2);
+    expect((await h.runtime.packer.packContext(own)).attachedCardIds).toHaveLength(2);
+  });
+
   test('lists every card in stored order with its rule, its source and what it costs', async () => {
     const box = await boxOf(text('one'), text('two', 'my.type'));
     const [one, two] = await cardsOf(box);

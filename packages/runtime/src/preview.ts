@@ -6,6 +6,7 @@ import {
   type CardId,
   type ContextCard,
   candidatesOf,
+  type HandoverNotice,
   KernelError,
   type Message,
   type NewCard,
@@ -92,6 +93,8 @@ export interface PackPreview {
     readonly tokens: number | null;
     readonly estimated_tokens: number;
   };
+  /** Rules of the handover that are skipped, and keys that are ignored: settings of a handler, or typing errors. */
+  readonly notices: readonly HandoverNotice[];
 }
 
 const YIELD_CHARACTERS = 256 * 1024;
@@ -252,7 +255,7 @@ async function toPrompt(
 export async function previewPlan(
   db: Queryable,
   plan: PlannedContext<ResolvedSpec>,
-  options: PreviewOptions & { readonly newId: NewId },
+  options: PreviewOptions & { readonly newId: NewId; readonly notices: readonly HandoverNotice[] },
 ): Promise<PackPreview> {
   const { spec, draft, packing } = plan;
   const stored = await loadCards(db, draft.inheritedIds, spec.projectId);
@@ -287,5 +290,6 @@ export async function previewPlan(
     cut: sumOf(cards.filter((card) => !card.is_kept)),
     segments: packing.box.segments,
     prompt: await toPrompt(lines, { profile, counter, newId: options.newId }),
+    notices: options.notices,
   };
 }

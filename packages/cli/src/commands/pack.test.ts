@@ -90,6 +90,31 @@ describe('pack --dry-run', () => {
     );
   });
 
+  it('prints a notice for each skipped rule and ignored key of a handover', async () => {
+    const handover = fileOf(
+      'own.yaml',
+      [
+        'target_profile_config: { profile_name: writer }',
+        'retries: 3',
+        'context_packing_config:',
+        '  pack_arguments: [{ as_card_type: task.input }, { arg_key: ticket }]',
+        '  budget_token: 8000',
+      ].join('\n'),
+    );
+    const args = ['--handover', handover, '--arg', 'ticket=Look'];
+    const { code, stdout, stderr } = await pack('--dry-run', ...args);
+    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    expect(stdout.split('\n').filter((line) => line.startsWith('notice'))).toEqual([
+      'notice: handover.retries is not a key of a handover; it is ignored',
+      'notice: handover.context_packing_config.budget_token is not a key of a handover; it is ignored',
+      'notice: handover.context_packing_config.pack_arguments.0 is a rule without arg_key; it is skipped',
+    ]);
+    const json = JSON.parse((await pack('--dry-run', ...args, '--json')).stdout);
+    expect(json.notices).toHaveLength(3);
+    expect((await pack('--dry-run', ...args, '--budget', '800', '--json')).stdout).toContain('"notices":[{');
+    expect((await pack(...args, '--json')).code).toBe(0);
+  });
+
   it('shows neighbours alike in one line when they are many, and fits 80 columns', async () => {
     const { stdout } = await pack(
       ...DRY,
@@ -238,8 +263,8 @@ describe('what cannot be packed is said in one line', () => {
     ['- a\n- b\n', /must be an object, as YAML or JSON/],
     ['{a: [', /--handover .*rules: .* at line 1/],
     [
-      'context_packing_config: { typo: 1 }',
-      /bad_request: handover\.context_packing_config: Unrecognized key/,
+      'context_packing_config: { budget_tokens: 0 }',
+      /bad_request: handover\.context_packing_config\.budget_tokens: /,
     ],
   ])('a file with %j', async (content, message) => {
     const { code, stderr } = await pack('--dry-run', '--handover', fileOf('rules', content));
