@@ -18,6 +18,7 @@ import {
   type BatchId,
   canonicalJson,
   isFinal,
+  isJsonObject,
   type JsonValue,
   jsonObjectSchema,
   KernelError,
@@ -34,6 +35,7 @@ import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
 import { warnAgain } from '../submit/accept.js';
 import type { Accepted } from '../submit/options.js';
+import { parseGiven } from '../tool.js';
 import { notEnded } from '../turn-watcher.js';
 import { announce } from './announced-door.js';
 import { checkBlocked, noteIdOf } from './blocked-jobs.js';
@@ -111,7 +113,7 @@ function awaitedOf({ awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undef
 
 async function reply(runtime: Runtime, job: Job): Promise<Reply> {
   const data = parseJsonValue(job.data, 'data');
-  const parsed = jobSchema.safeParse(data);
+  const { parsed } = parseGiven(jobSchema, isJsonObject(data) ? data : {});
   if (!parsed.success) throw toBadRequest(parsed.error, 'data');
   const { project_id, source_agent_id, parent_turn_id, channel_id, traceparent } = parsed.data;
   const jobId = job.id ?? '';

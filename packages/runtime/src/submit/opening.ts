@@ -16,7 +16,7 @@ import { asOutside, type Opening } from '@boxcar/store';
 import type { Handler } from '../handler.js';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
-import { parseArguments } from '../tool.js';
+import { parseGiven } from '../tool.js';
 import { type RunningCode, runInScope } from '../worker/call-scope.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 
@@ -31,19 +31,25 @@ function parseInput<I>(
       message: `${primitive}: arguments must be an object.`,
       details: { primitive },
     });
-  return { input: readInput(handler, plain, code), plain };
+  return readGiven(handler, plain, code);
+}
+
+function readGiven<I>(
+  handler: Pick<Handler<I>, 'input'>,
+  args: JsonObject,
+  code: RunningCode | undefined,
+): { input: I; plain: JsonObject } {
+  const { parsed, given } = outside(code, () => parseGiven(handler.input, args));
+  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
+  return { input: parsed.data, plain: given };
 }
 
 /** The input of a handler: an object of its own, which it may change. */
-export function readInput<I>(
+export const readInput = <I>(
   handler: Pick<Handler<I>, 'input'>,
   plain: JsonObject,
   code: RunningCode | undefined,
-): I {
-  const parsed = outside(code, () => parseArguments(handler.input, structuredClone(plain)));
-  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
-  return parsed.data;
-}
+): I => readGiven(handler, plain, code).input;
 
 /**
  * What a handler that a plugin has brought works for. Undefined for the kernel's own handlers, and for a submission without a turn or
