@@ -383,7 +383,7 @@ export {
   type TurnStatus,
 } from './turn.js';
 export { buildView, type View, type ViewRows } from './view.js';
-export { type ContextCard, resultFieldsOf } from './view-context.js';
+export { bindProfile, type ContextCard, resultFieldsOf } from './view-context.js';
 export {
   type ContextRule,
   foldManifest,

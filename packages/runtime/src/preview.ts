@@ -1,6 +1,7 @@
 /** What a child would see: the cards of a planned context with what each costs, and the first prompt made of them. */
 import {
   type BoxId,
+  bindProfile,
   buildView,
   type Card,
   type CardId,
@@ -232,7 +233,11 @@ async function toPrompt(
   const context = lines.flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
     card === undefined || reason !== undefined ? [] : [toContextCard({ card, rule, native: false })],
   );
-  const view = buildView({ ...firstRows(context, of), contextLimit: toldLimitOf(of.profile) });
+  const profile = bindProfile(of.profile, context);
+  const view = buildView({
+    ...firstRows(context, { ...of, profile }),
+    contextLimit: toldLimitOf(of.profile),
+  });
   const messages: PreviewMessage[] = [];
   for (const [index, message] of view.messages.entries()) {
     messages.push({

@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { createWorker } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Stack } from '../stack.js';
@@ -138,6 +139,37 @@ describe('pack --dry-run', () => {
     expect(stdout).toMatch(/^--- user, \d+ tokens, card [0-9a-f-]{36}$\nshort {2}\[31mred$/m);
     expect(stdout).toMatch(/^--- user, 2 tokens, card new$\nWrite it$/m);
     expect(stdout).not.toContain('\u001b');
+  });
+
+  it('shows the bytes of the first prompt where result fields bind', async () => {
+    const fields = [{ name: 'title', type: 'string' }];
+    const { stdout } = await pack(
+      ...DRY,
+      '--arg',
+      `result_fields:=${JSON.stringify(fields)}`,
+      '--box',
+      box,
+      '--json',
+    );
+    const { prompt } = JSON.parse(stdout) as {
+      prompt: { messages: { message: { role: string; content: string } }[] };
+    };
+    const worker = await createWorker(stack.runtime);
+    try {
+      const { turn_id } = (await stack.runtime.submit('launch_principal', {
+        profile_name: 'writer',
+        instruction: 'Write it',
+        result_fields: fields,
+        context_box_id: box,
+      })) as { turn_id: string };
+      await stack.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
+      const { messages } = await stack.runtime.explainStep(turn_id, { step: 1 });
+      expect(prompt.messages.map(({ message: { role, content } }) => ({ role, content }))).toEqual(
+        messages.map(({ role, content }) => ({ role, content })),
+      );
+    } finally {
+      await worker.close();
+    }
   });
 
   it('with --json answers the whole preview', async () => {
