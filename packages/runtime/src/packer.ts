@@ -36,6 +36,7 @@ import {
   type Role,
 } from '@boxcar/kernel';
 import {
+  type CallerTx,
   emptySubmission,
   findCards,
   findProfiles,
@@ -44,6 +45,7 @@ import {
   type NewGrant,
   type Queryable,
   type Submission,
+  toQueryable,
   writeSubmission,
 } from '@boxcar/store';
 import { uuidv7 } from 'uuidv7';
@@ -82,8 +84,8 @@ export interface PackRequest {
   readonly handover: HandoverInput;
   /** `actor` (default): every inherited box must be readable by the source agent. `trusted`: the caller has checked. */
   readonly access?: 'actor' | 'trusted';
-  /** Joins the caller's transaction: a rollback leaves nothing. */
-  readonly tx?: Queryable;
+  /** Joins the caller's transaction, by a pg client or a drizzle node-postgres transaction: a rollback leaves nothing. */
+  readonly tx?: CallerTx;
 }
 
 export interface PackedContext {
@@ -140,6 +142,10 @@ export class HandoverPacker {
       strategies: strategies instanceof PackingStrategies ? strategies : new PackingStrategies(strategies),
       write: async (submission, db) => void (await writeSubmission(db, submission)),
     };
+  }
+
+  #dbOf(tx: CallerTx | undefined): Queryable {
+    return tx === undefined ? this.#io.db : toQueryable(tx);
   }
 
   get #planOptions(): PlanOptions {
@@ -207,7 +213,7 @@ export class HandoverPacker {
       const handover = parseHandover(request.handover);
       return { request, args, handover, profileName: decideTargetProfile(args, handover) };
     });
-    const db = first.tx ?? this.#io.db;
+    const db = this.#dbOf(first.tx);
     const actor = await findActor(db, first.projectId, first.sourceAgentId);
     const profiles = await findProfiles(db, actor.projectId, [
       ...new Set(parsed.map((item) => item.profileName)),
@@ -331,9 +337,9 @@ export class HandoverPacker {
     readonly projectId: string;
     readonly authorId: string;
     readonly cards: readonly unknown[];
-    readonly tx?: Queryable;
+    readonly tx?: CallerTx;
   }): Promise<readonly CardId[]> {
-    const db = request.tx ?? this.#io.db;
+    const db = this.#dbOf(request.tx);
     const actor = await findActor(db, request.projectId, request.authorId);
     const submission = emptySubmission();
     this.#checkCount(request.cards.length);
@@ -351,9 +357,9 @@ export class HandoverPacker {
     readonly sourceAgentId: string;
     readonly cards?: readonly unknown[];
     readonly cardIds?: readonly string[];
-    readonly tx?: Queryable;
+    readonly tx?: CallerTx;
   }): Promise<BoxId> {
-    const db = request.tx ?? this.#io.db;
+    const db = this.#dbOf(request.tx);
     const actor = await findActor(db, request.projectId, request.sourceAgentId);
     const submission = emptySubmission();
     this.#checkCount((request.cards?.length ?? 0) + (request.cardIds?.length ?? 0));
@@ -411,9 +417,9 @@ export class HandoverPacker {
     readonly mode?: 'read' | 'append';
     /** When the grant ends; none = never. */
     readonly until?: string | Date;
-    readonly tx?: Queryable;
+    readonly tx?: CallerTx;
   }): Promise<void> {
-    const db = request.tx ?? this.#io.db;
+    const db = this.#dbOf(request.tx);
     const actor = await findActor(db, request.projectId, request.sourceAgentId);
     const grantee = await findActor(db, request.projectId, request.grantee);
     const boxId = parseId<'box'>(request.boxId, 'box_id');

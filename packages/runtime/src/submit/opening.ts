@@ -12,7 +12,7 @@ import {
   toBadRequest,
   tryParseId,
 } from '@boxcar/kernel';
-import { asOutside, type Opening } from '@boxcar/store';
+import { asOutside, type CallerTransaction, loadOpenings, type Opening } from '@boxcar/store';
 import type { Handler } from '../handler.js';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
@@ -113,7 +113,7 @@ export async function open(
   checkText(options.channelId, 'channel_id', 200);
   checkText(options.traceparent, 'traceparent', 200);
   const project = options.projectId ?? 'default';
-  const opening = await runtime.open({
+  const request = {
     project: tryParseId(project) ?? project,
     sourceAgentId:
       options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
@@ -127,7 +127,10 @@ export async function open(
       (options.parentTurnId === undefined
         ? undefined
         : parseId<'turn'>(options.parentTurnId, 'parent_turn_id')),
-  });
+  };
+  const { within } = options;
+  const opening =
+    within === undefined ? await runtime.open(request) : (await loadOpenings(within.db, [request]))[0];
   if (opening === undefined)
     throw new KernelError('not_found', {
       message: `No project '${project}'.`,
@@ -194,6 +197,7 @@ export function replay(opening: Opening, key: string, requestHash: string): Acce
 type Caller = SubmitOptions & {
   readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId' | 'holderId'>;
   readonly wokenBy?: TurnId;
+  readonly within?: CallerTransaction;
   readonly isJobKey?: boolean;
   readonly doorJobId?: string;
   readonly doorNoteId?: string;
