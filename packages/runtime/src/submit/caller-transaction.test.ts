@@ -179,20 +179,12 @@ describe('a submission in a transaction of the caller', () => {
   });
 
   test('takes its share of a budget with it: a rollback gives it back', async () => {
-    const run = (await h.runtime
-      .submit('launch_principal', {
-        ...LAUNCH,
-        profile_name: 'parked',
-        budget: { turns: 3 },
-      })
-      .catch(async () => {
-        await h.profile('parked', [{ say: 'late' }], { worker_target: 'nobody' });
-        return h.runtime.submit('launch_principal', {
-          ...LAUNCH,
-          profile_name: 'parked',
-          budget: { turns: 2 },
-        });
-      })) as unknown as Receipt;
+    await h.profile('parked', [{ say: 'late' }], { worker_target: 'nobody' });
+    const run = (await h.runtime.submit('launch_principal', {
+      ...LAUNCH,
+      profile_name: 'parked',
+      budget: { turns: 2 },
+    })) as unknown as Receipt;
     const child = { parentTurnId: run.turn_id };
     await inside(async (client) => {
       await submit(client, {}, child);
