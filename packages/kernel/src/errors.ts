@@ -368,23 +368,11 @@ export const ERROR_CATALOGUE = {
     'The same call was made before with the same arguments and nothing new to go by.',
     'Change the arguments or use what the earlier call brought; a tool that is polled is declared `repeatable`.',
   ),
-  child_failed: entry(
-    502,
-    false,
-    'The delegated turn did not end in success.',
-    'Read its deliverable and decide how to go on.',
-  ),
   fan_out_exceeded: entry(
     409,
     false,
     'The primitive would make too many turns at once.',
     'Raise the project limit max_fan_out, or split the tasks.',
-  ),
-  batch_failed: entry(
-    502,
-    false,
-    'The joined turns did not end in success.',
-    'Read the results: each says how its turn ended.',
   ),
   batch_closed: entry(
     409,

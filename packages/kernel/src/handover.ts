@@ -1,13 +1,13 @@
 /** A handover: whom it targets, what it packs, which boxes it names. Source: docs/packing.md. */
 import { z } from 'zod';
 import { CARD_TYPES } from './card.js';
-import { KernelError } from './errors.js';
+import { cutEcho, KernelError } from './errors.js';
 import { safeParse, toBadRequest, whenObject } from './findings.js';
 import { type BoxId, tryParseId } from './ids.js';
 import { isJsonObject, type JsonObject, type JsonValue, jsonObjectSchema, parseJsonValue } from './json.js';
 import { isPlainName, PLAIN_NAME } from './names.js';
 
-const packRuleSchema = z.strictObject({
+const packRuleSchema = z.object({
   arg_key: z.string().min(1).refine(isPlainName, PLAIN_NAME),
   as_card_type: z.string().trim().min(1).refine(isPlainName, PLAIN_NAME).default(CARD_TYPES.instruction),
   card_metadata: jsonObjectSchema.default({}),
@@ -28,40 +28,90 @@ export const NEEDS_BUDGET = {
   ...whenObject,
 };
 
-/** How a handover packs; the keys are those of the PMO document, unknown ones are refused. */
-export const handoverSchema = z.strictObject({
-  target_profile_config: z.strictObject({ profile_name: z.string().optional() }).optional(),
-  context_packing_config: z
-    .strictObject({
-      /** Items that are no objects are ignored, as the PMO document says. */
-      pack_arguments: z
-        .preprocess(
-          (items) => (Array.isArray(items) ? items.filter(isJsonObject) : items),
-          z.array(packRuleSchema),
-        )
-        .optional(),
-      inherit_context: z
-        .strictObject({
-          include_boxes_from_args: z.array(z.string().min(1)).optional(),
-          include_parent: z.boolean().optional(),
-        })
-        .optional(),
-      /** The most tokens, by the stored estimate, that the box may have. */
-      budget_tokens: budgetTokensSchema.optional(),
-      /** What to do when it would have more; default `error`. */
-      budget_strategy: budgetStrategySchema.optional(),
-    })
-    .refine(hasBudgetForStrategy, NEEDS_BUDGET)
+/** A rule that names its argument; other items of the list are skipped, as the PMO document says. */
+const isRule = (item: unknown): boolean =>
+  isJsonObject(item) && item.arg_key !== undefined && item.arg_key !== null && item.arg_key !== '';
+
+const targetSchema = z.object({ profile_name: z.string().optional() });
+const inheritSchema = z.object({
+  include_boxes_from_args: z.array(z.string().min(1)).optional(),
+  include_parent: z.boolean().optional(),
+});
+const packingSchema = z.object({
+  pack_arguments: z
+    .preprocess(
+      // A skipped item keeps its place, so that an error names a rule by the list of the caller.
+      (items) => (Array.isArray(items) ? items.map((item) => (isRule(item) ? item : undefined)) : items),
+      z.array(packRuleSchema.optional()).transform((rules) => rules.filter((rule) => rule !== undefined)),
+    )
     .optional(),
+  inherit_context: inheritSchema.optional(),
+  /** The most tokens, by the stored estimate, that the box may have. */
+  budget_tokens: budgetTokensSchema.optional(),
+  /** What to do when it would have more; default `error`. */
+  budget_strategy: budgetStrategySchema.optional(),
+});
+
+/**
+ * How a handover packs. The keys are those of the PMO document; unknown ones are ignored, so that a handler can keep
+ * settings of its own there.
+ */
+export const handoverSchema = z.object({
+  target_profile_config: targetSchema.optional(),
+  context_packing_config: packingSchema.refine(hasBudgetForStrategy, NEEDS_BUDGET).optional(),
 });
 export type Handover = z.infer<typeof handoverSchema>;
-export type HandoverInput = z.input<typeof handoverSchema>;
+export type HandoverInput = z.input<typeof handoverSchema> & { readonly [setting: string]: unknown };
 
 /** @throws KernelError `bad_request` naming the path inside the handover. */
 export function parseHandover(input: unknown): Handover {
   const parsed = safeParse(handoverSchema, parseJsonValue(input, 'handover'));
   if (!parsed.success) throw toBadRequest(parsed.error, 'handover');
   return parsed.data;
+}
+
+/** @throws KernelError as `parseHandover`. */
+export function assertHandover(input: unknown): asserts input is HandoverInput {
+  parseHandover(input);
+}
+
+/** A part of a handover that packs nothing. */
+export interface HandoverNotice {
+  readonly field: string;
+  readonly message: string;
+}
+
+/** More are not listed: a handover can have as many keys as its maker likes. */
+const MAX_NOTICES = 100;
+
+function unknownKeys(value: unknown, schema: z.ZodObject, path: string): readonly HandoverNotice[] {
+  if (!isJsonObject(value)) return [];
+  return Object.keys(value)
+    .filter((key) => !Object.hasOwn(schema.shape, key))
+    .map((key) => ({
+      field: `${path}.${cutEcho(key)}`,
+      message: 'is not a key of a handover; it is ignored',
+    }));
+}
+
+/** What of a handover is skipped or ignored: nothing of it is an error, and a typing error looks the same. */
+export function handoverNotices(input: unknown): readonly HandoverNotice[] {
+  if (!isJsonObject(input)) return [];
+  const config = input.context_packing_config;
+  const { pack_arguments: rules, inherit_context } = isJsonObject(config) ? config : {};
+  const at = 'handover.context_packing_config';
+  return [
+    ...unknownKeys(input, handoverSchema, 'handover'),
+    ...unknownKeys(input.target_profile_config, targetSchema, 'handover.target_profile_config'),
+    ...unknownKeys(config, packingSchema, at),
+    ...(Array.isArray(rules) ? rules : []).flatMap((rule: unknown, index): readonly HandoverNotice[] => {
+      const field = `${at}.pack_arguments.${index}`;
+      if (isRule(rule)) return unknownKeys(rule, packRuleSchema, field);
+      const message = `is ${isJsonObject(rule) ? 'a rule without arg_key' : 'not an object'}; it is skipped`;
+      return [{ field, message }];
+    }),
+    ...unknownKeys(inherit_context, inheritSchema, `${at}.inherit_context`),
+  ].slice(0, MAX_NOTICES);
 }
 
 /** The profile a handover targets: the argument wins over the configuration; both are trimmed. */

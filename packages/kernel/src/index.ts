@@ -81,10 +81,13 @@ export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './
 export { findingsOf, findingWords, meant, plainWords, safeParse, toBadRequest } from './findings.js';
 export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {
+  assertHandover,
   decideNamedBoxes,
   decideTargetProfile,
   type Handover,
   type HandoverInput,
+  type HandoverNotice,
+  handoverNotices,
   handoverSchema,
   instructionHandover,
   type NamedBox,
@@ -401,7 +404,7 @@ export {
   type TurnStatus,
 } from './turn.js';
 export { buildView, type View, type ViewRows } from './view.js';
-export { type ContextCard, resultFieldsOf } from './view-context.js';
+export { bindProfile, type ContextCard, resultFieldsOf } from './view-context.js';
 export {
   type ContextRule,
   foldManifest,

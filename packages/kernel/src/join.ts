@@ -8,7 +8,7 @@
  */
 import type { ErrorBody } from './errors.js';
 import type { AgentId, BoxId, TurnId } from './ids.js';
-import type { JsonValue } from './json.js';
+import { isJsonObject, type JsonValue } from './json.js';
 import { type FinalStatus, isFinal, type TurnStatus } from './turn.js';
 
 /** `fork_join` owns its members and may end them; `collect` only waits for them. */
@@ -73,6 +73,17 @@ export function decideJoin(state: JoinState): JoinDecision {
   if (state.kind === 'collect') return { kind: 'finish', status: statusOf(state, closing), closing };
   return { kind: 'close', closing, memberStatus: closing === 'deadline' ? 'timeout' : 'canceled' };
 }
+
+const NO_SUCCESS: ReadonlySet<JsonValue | undefined> = new Set(['failed', 'timeout', 'canceled']);
+
+/**
+ * Whether the result of a call says that the turn or batch it waited for did not succeed. The call itself is a success: it was
+ * answered.
+ */
+export const isFailedWork = (result: JsonValue): boolean =>
+  isJsonObject(result) &&
+  NO_SUCCESS.has(result.status) &&
+  (typeof result.turn_id === 'string' || typeof result.batch_id === 'string');
 
 /** A member as the answer needs it. */
 export interface JoinedTurn {

@@ -6,9 +6,10 @@
  *     news, nor is a success of the very same call: that is what a loop looks like.
  * L2  News is a set: the same answer a second time adds nothing.
  * L3  What a compaction has left out may be asked for again: that it happened is news.
- * L4  A failure of the same call is news once, so that it can be tried again. What the guard itself answered never is.
+ * L4  A failure of the same call, or of the work it waited for, is news once, so that it can be tried again. What the guard itself answered never is.
  */
 import { readCompaction } from './compaction.js';
+import { isFailedWork } from './join.js';
 import { canonicalJson, isJsonObject, type JsonValue, sha256 } from './json.js';
 import type { TapeEntry } from './tape.js';
 import type { ContextCard } from './view-context.js';
@@ -44,7 +45,7 @@ function hashResult(content: JsonValue): { hash: string; isFailure: boolean; isO
   const code = isJsonObject(error) ? [error.code ?? null, error.message ?? null] : null;
   return {
     hash: sha256(canonicalJson([status, result, code]).replace(ID, '#')),
-    isFailure: status !== 'success',
+    isFailure: status !== 'success' || isFailedWork(result),
     isOwn: isJsonObject(error) && error.code === 'loop_detected',
   };
 }

@@ -8,6 +8,7 @@ import {
   decideNamedBoxes,
   decideTargetProfile,
   type HandoverInput,
+  handoverNotices,
   instructionHandover,
   parseHandover,
 } from './handover.js';
@@ -110,12 +111,9 @@ describe('a handover', () => {
     [null],
     [[]],
     ['x'],
-    [{ other: 1 }],
     [{ context_packing_config: { pack_arguments: {} } }],
-    [{ context_packing_config: { pack_arguments: [{ as_card_type: 'x' }] } }],
-    [{ context_packing_config: { pack_arguments: [{ arg_key: '' }] } }],
+    [{ context_packing_config: { pack_arguments: [{ arg_key: 7 }] } }],
     [{ context_packing_config: { pack_arguments: [{ arg_key: 'a', as_card_type: ' ' }] } }],
-    [{ context_packing_config: { pack_arguments: [{ arg_key: 'a', typo: 1 }] } }],
     [{ context_packing_config: { inherit_context: { include_boxes_from_args: 'a' } } }],
     [{ context_packing_config: { inherit_context: { include_parent: 'yes' } } }],
     [{ target_profile_config: { profile_name: 7 } }],
@@ -124,6 +122,57 @@ describe('a handover', () => {
     const error = errorOf(() => parseHandover(handover));
     expect(error.code).toBe('bad_request');
     expect(error.message).toContain('handover');
+  });
+
+  test('of a wrong rule names it by its place in the list of the caller', () => {
+    const handover = { context_packing_config: { pack_arguments: [{}, 'a', { arg_key: 7 }] } };
+    expect(errorOf(() => parseHandover(handover)).message).toContain('pack_arguments.2.arg_key');
+  });
+
+  test('skips rules without arg_key and ignores keys of its maker, on every level', () => {
+    const plain = {
+      target_profile_config: { profile_name: 'expert' },
+      context_packing_config: {
+        pack_arguments: [{ arg_key: 'a', as_card_type: 'x', card_metadata: { mine: 1 } }],
+        inherit_context: { include_parent: true },
+      },
+    };
+    const own = {
+      ...plain,
+      mine: 1,
+      target_profile_config: { ...plain.target_profile_config, mine: 2 },
+      context_packing_config: {
+        pack_arguments: [
+          { as_card_type: 7 },
+          { arg_key: null },
+          { arg_key: '' },
+          { arg_key: 'a', as_card_type: 'x', card_metadata: { mine: 1 }, mine: 3 },
+        ],
+        inherit_context: { include_parent: true, mine: 4 },
+        mine: 5,
+      },
+    };
+    expect(parseHandover(own)).toEqual(plain);
+    expect(pack({ arguments: { a: 'x', '': 'y', null: 'z' }, handover: own }).cards).toHaveLength(2);
+    expect(handoverNotices(plain)).toEqual([]);
+    const config = 'handover.context_packing_config';
+    expect(handoverNotices(own).map(({ field }) => field)).toEqual([
+      'handover.mine',
+      'handover.target_profile_config.mine',
+      `${config}.mine`,
+      `${config}.pack_arguments.0`,
+      `${config}.pack_arguments.1`,
+      `${config}.pack_arguments.2`,
+      `${config}.pack_arguments.3.mine`,
+      `${config}.inherit_context.mine`,
+    ]);
+  });
+
+  test('has at most a hundred notices, and none of them repeats a long key', () => {
+    const many = Object.fromEntries(Array.from({ length: 500 }, (_item, n) => [`${n}${'x'.repeat(500)}`, n]));
+    const notices = handoverNotices(many);
+    expect(notices).toHaveLength(100);
+    for (const { field } of notices) expect(field.length).toBeLessThan(250);
   });
 
   test('ignores items of pack_arguments that are no objects', () => {

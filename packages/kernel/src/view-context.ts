@@ -103,6 +103,12 @@ export function resultFieldsOf(context: readonly ContextCard[]): readonly Field[
   return binding === undefined ? undefined : bindingFields(binding.card);
 }
 
+/** The profile as it binds a turn of this context: result fields make `submit_result` one of the calls to end with. */
+export const bindProfile = <P extends ToolLists>(profile: P, context: readonly ContextCard[]): P =>
+  resultFieldsOf(context) === undefined
+    ? profile
+    : { ...profile, must_end_with: [...new Set([...profile.must_end_with, SUBMIT_RESULT])] };
+
 /** The instruction of the turn of this context: text, or the JSON it was given. Null when it holds none. */
 export function instructionOf(context: readonly ContextCard[]): JsonValue {
   const isInstruction = ({ card, rule }: ContextCard): boolean =>

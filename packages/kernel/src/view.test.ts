@@ -378,7 +378,7 @@ describe('steps', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     const step = { turnId, step: 1 };
-    const error = { code: 'child_failed', message: 'One of two failed.' };
+    const error = { code: 'tool_failed', message: 'One of two failed.' };
     for (const id of ['k1', 'k2', 'k3', 'k4', 'k5']) tape.add(cards.call(id, 'list', {}), step);
     const result = { results: ['done', null] };
     tape.add(cards.outcome({ tool_call_id: 'k1', name: 'list', status: 'failed', error, result }), step);
@@ -389,7 +389,7 @@ describe('steps', () => {
       cards.outcome({ tool_call_id: 'k5', name: 'list', status: 'success', result: { b: 1, a: 2 } }),
       step,
     );
-    const code = '"error":{"code":"child_failed","message":"One of two failed."}';
+    const code = '"error":{"code":"tool_failed","message":"One of two failed."}';
     expect(linesOf(tape.rows()).slice(2)).toEqual([
       `tool k1 error: {"status":"failed",${code},"result":{"results":["done",null]}}`,
       `tool k2 error: {"status":"timeout",${code}}`,

@@ -14,6 +14,7 @@ import {
   decidePacking,
   decideTargetProfile,
   type HandoverInput,
+  handoverNotices,
   type InheritedBox,
   instructionHandover,
   isJsonObject,
@@ -35,6 +36,7 @@ import {
   type Role,
 } from '@boxcar/kernel';
 import {
+  type CallerTx,
   emptySubmission,
   findCards,
   findProfiles,
@@ -43,6 +45,7 @@ import {
   type NewGrant,
   type Queryable,
   type Submission,
+  toQueryable,
   writeSubmission,
 } from '@boxcar/store';
 import { uuidv7 } from 'uuidv7';
@@ -81,8 +84,8 @@ export interface PackRequest {
   readonly handover: HandoverInput;
   /** `actor` (default): every inherited box must be readable by the source agent. `trusted`: the caller has checked. */
   readonly access?: 'actor' | 'trusted';
-  /** Joins the caller's transaction: a rollback leaves nothing. */
-  readonly tx?: Queryable;
+  /** Joins the caller's transaction, by a pg client or a drizzle node-postgres transaction: a rollback leaves nothing. */
+  readonly tx?: CallerTx;
 }
 
 export interface PackedContext {
@@ -141,6 +144,10 @@ export class HandoverPacker {
     };
   }
 
+  #dbOf(tx: CallerTx | undefined): Queryable {
+    return tx === undefined ? this.#io.db : toQueryable(tx);
+  }
+
   get #planOptions(): PlanOptions {
     return { newId, ...this.#io.limits, strategies: this.#io.strategies };
   }
@@ -167,7 +174,7 @@ export class HandoverPacker {
     const [plan] = await planContexts(db, specs, this.#planOptions);
     if (plan === undefined)
       throw new KernelError('internal_error', { message: 'Planning one context gave none.' });
-    return previewPlan(db, plan, { ...options, newId });
+    return previewPlan(db, plan, { ...options, newId, notices: handoverNotices(request.handover) });
   }
 
   /** Packs several context boxes of one project and actor at once; all or none. */
@@ -206,7 +213,7 @@ export class HandoverPacker {
       const handover = parseHandover(request.handover);
       return { request, args, handover, profileName: decideTargetProfile(args, handover) };
     });
-    const db = first.tx ?? this.#io.db;
+    const db = this.#dbOf(first.tx);
     const actor = await findActor(db, first.projectId, first.sourceAgentId);
     const profiles = await findProfiles(db, actor.projectId, [
       ...new Set(parsed.map((item) => item.profileName)),
@@ -330,9 +337,9 @@ export class HandoverPacker {
     readonly projectId: string;
     readonly authorId: string;
     readonly cards: readonly unknown[];
-    readonly tx?: Queryable;
+    readonly tx?: CallerTx;
   }): Promise<readonly CardId[]> {
-    const db = request.tx ?? this.#io.db;
+    const db = this.#dbOf(request.tx);
     const actor = await findActor(db, request.projectId, request.authorId);
     const submission = emptySubmission();
     this.#checkCount(request.cards.length);
@@ -350,9 +357,9 @@ export class HandoverPacker {
     readonly sourceAgentId: string;
     readonly cards?: readonly unknown[];
     readonly cardIds?: readonly string[];
-    readonly tx?: Queryable;
+    readonly tx?: CallerTx;
   }): Promise<BoxId> {
-    const db = request.tx ?? this.#io.db;
+    const db = this.#dbOf(request.tx);
     const actor = await findActor(db, request.projectId, request.sourceAgentId);
     const submission = emptySubmission();
     this.#checkCount((request.cards?.length ?? 0) + (request.cardIds?.length ?? 0));
@@ -410,9 +417,9 @@ export class HandoverPacker {
     readonly mode?: 'read' | 'append';
     /** When the grant ends; none = never. */
     readonly until?: string | Date;
-    readonly tx?: Queryable;
+    readonly tx?: CallerTx;
   }): Promise<void> {
-    const db = request.tx ?? this.#io.db;
+    const db = this.#dbOf(request.tx);
     const actor = await findActor(db, request.projectId, request.sourceAgentId);
     const grantee = await findActor(db, request.projectId, request.grantee);
     const boxId = parseId<'box'>(request.boxId, 'box_id');

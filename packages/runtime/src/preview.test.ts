@@ -1,6 +1,7 @@
 import { type BoxId, type CardId, KernelError, type Segment } from '@boxcar/kernel';
 import { expandContexts } from '@boxcar/store';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { z } from 'zod';
 import { HandoverPacker, newId, type PackRequest } from './packer.js';
 import type { PackPreview } from './preview.js';
 import { Runtime } from './runtime.js';
@@ -83,6 +84,32 @@ describe('a preview', () => {
     const shown = preview.prompt.messages.map(({ message }) => message.content);
     expect(shown).toContain('a note');
     expect(shown.filter((words) => /anchor|owner/i.test(words))).toEqual([]);
+  });
+
+  test('reports skipped rules and ignored keys; a packing takes the same handover without a word', async () => {
+    expect((await h.runtime.preview(request([]))).notices).toEqual([]);
+    const { handover, ...rest } = request([]);
+    const own: PackRequest = {
+      ...rest,
+      handover: {
+        ...handover,
+        my_settings: { retries: 3 },
+        context_packing_config: {
+          ...handover.context_packing_config,
+          pack_arguments: [{ as_card_type: 'task.input' }, { arg_key: 'instruction' }] as never,
+        },
+      },
+    };
+    const preview = await h.runtime.preview(own);
+    expect(preview.notices).toEqual([
+      { field: 'handover.my_settings', message: 'is not a key of a handover; it is ignored' },
+      {
+        field: 'handover.context_packing_config.pack_arguments.0',
+        message: 'is a rule without arg_key; it is skipped',
+      },
+    ]);
+    expect(preview.kept.cards).toBe(2);
+    expect((await h.runtime.packer.packContext(own)).attachedCardIds).toHaveLength(2);
   });
 
   test('lists every card in stored order with its rule, its source and what it costs', async () => {
@@ -194,6 +221,40 @@ describe('a preview', () => {
       })) as { turn_id: string };
       expect(preview.prompt.messages.map(({ message }) => message)).toEqual(model.of(turn_id)[0]?.messages);
     }
+  });
+
+  test('is byte-equal to the first prompt where result fields bind, whatever the profile lists', async () => {
+    h.runtime.registerTool({ name: 'finish', description: 'Ends.', input: z.object({}), run: () => ({}) });
+    const submit = [{ calls: [{ tool: 'submit_result', arguments: { result: { a: 1 } } }] }];
+    const finish = [{ calls: [{ tool: 'finish', arguments: {} }] }, ...submit];
+    const hasty = { limits: { max_steps: 1 } };
+    await h.profile('no_tools', submit);
+    await h.profile('no_tools_hasty', submit, hasty);
+    await h.profile('finisher', finish, { must_end_with: ['finish'] });
+    await h.profile('finisher_hasty', finish, { must_end_with: ['finish'], ...hasty });
+    await h.profile('told', submit, { tools: ['tape.handoff'], limits: { context_tokens: 9_000 } });
+    await using _worker = await h.worker();
+    const box = await boxOf(text('one'), text('x'.repeat(2_000)), text('three', 'task.deliverable'));
+    for (const profile_name of ['no_tools', 'no_tools_hasty', 'finisher', 'finisher_hasty', 'told'])
+      for (const fields of [{}, { result_fields: [{ name: 'a', type: 'number', description: 'A.' }] }])
+        for (const budget of [{}, { budget_tokens: 300, budget_strategy: 'summary' }]) {
+          const common = { instruction: 'do it', ...fields };
+          const preview = await h.runtime.preview({
+            ...request([], budget),
+            arguments: { ...common, profile_name, boxes: [box] },
+          });
+          const { turn_id } = (await h.runtime.submit('launch_principal', {
+            ...common,
+            ...budget,
+            profile_name,
+            context_box_id: box,
+            wait: true,
+          })) as { turn_id: string };
+          // The ids of digested cards are part of both.
+          expect(JSON.stringify(preview.prompt.messages.map(({ message }) => message)), profile_name).toBe(
+            JSON.stringify(model.of(turn_id)[0]?.messages),
+          );
+        }
   });
 
   test('writes nothing', async () => {

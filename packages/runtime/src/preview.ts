@@ -1,11 +1,13 @@
 /** What a child would see: the cards of a planned context with what each costs, and the first prompt made of them. */
 import {
   type BoxId,
+  bindProfile,
   buildView,
   type Card,
   type CardId,
   type ContextCard,
   candidatesOf,
+  type HandoverNotice,
   KernelError,
   type Message,
   type NewCard,
@@ -92,6 +94,8 @@ export interface PackPreview {
     readonly tokens: number | null;
     readonly estimated_tokens: number;
   };
+  /** Rules of the handover that are skipped, and keys that are ignored: settings of a handler, or typing errors. */
+  readonly notices: readonly HandoverNotice[];
 }
 
 const YIELD_CHARACTERS = 256 * 1024;
@@ -229,7 +233,11 @@ async function toPrompt(
   const context = lines.flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
     card === undefined || reason !== undefined ? [] : [toContextCard({ card, rule, native: false })],
   );
-  const view = buildView({ ...firstRows(context, of), contextLimit: toldLimitOf(of.profile) });
+  const profile = bindProfile(of.profile, context);
+  const view = buildView({
+    ...firstRows(context, { ...of, profile }),
+    contextLimit: toldLimitOf(of.profile),
+  });
   const messages: PreviewMessage[] = [];
   for (const [index, message] of view.messages.entries()) {
     messages.push({
@@ -252,7 +260,7 @@ async function toPrompt(
 export async function previewPlan(
   db: Queryable,
   plan: PlannedContext<ResolvedSpec>,
-  options: PreviewOptions & { readonly newId: NewId },
+  options: PreviewOptions & { readonly newId: NewId; readonly notices: readonly HandoverNotice[] },
 ): Promise<PackPreview> {
   const { spec, draft, packing } = plan;
   const stored = await loadCards(db, draft.inheritedIds, spec.projectId);
@@ -287,5 +295,6 @@ export async function previewPlan(
     cut: sumOf(cards.filter((card) => !card.is_kept)),
     segments: packing.box.segments,
     prompt: await toPrompt(lines, { profile, counter, newId: options.newId }),
+    notices: options.notices,
   };
 }

@@ -161,6 +161,8 @@ export interface RuntimeCore {
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
   /** Rings after a commit: at once, in the background, never failing. */
   ring(rings: readonly Ring[]): void;
+  /** Does work in the background, never failing. */
+  afterwards(work: () => Promise<void>): void;
   /** Calls that workers outside answer; undefined when the runtime was opened without queues for them. */
   readonly outside: OutsideCalls | undefined;
   /** Gives a committed call to the workers outside: in the background, never failing. */
@@ -708,6 +710,10 @@ export class Runtime implements RuntimeCore {
       const doors = await findDoorsOf(this.pool, ids);
       await this.doorbell.knock(doors.map((door) => door.job_id));
     });
+  }
+
+  afterwards(work: () => Promise<void>): void {
+    this.#inBackground(work);
   }
 
   /** Work that a handler has caused does not belong to the handler: it runs in parallel, on other connections. */

@@ -2,6 +2,7 @@ import { KernelError, type TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import { z as z3 } from 'zod/v3';
 import type { Handler } from './handler.js';
 import { harness } from './testing/harness.js';
 import { checkRegistered, parseArguments, type Tool, toParameters } from './tool.js';
@@ -48,6 +49,16 @@ describe('what a plugin registers', () => {
   test.each<[string, Record<string, unknown>, RegExp]>([
     ['a schema of a list', { input: z.array(z.string()) }, /^odd: input: is a schema of type "array"/],
     ['a schema that is none', { input: { n: 'number' } }, /^odd: input: is not a schema of zod 4/],
+    [
+      'a schema of zod 3',
+      { input: z3.object({ n: z3.number() }) },
+      /^odd: input: is a schema of zod 3; a schema of zod 4 is needed/,
+    ],
+    [
+      'a schema of zod 3 inside one of zod 4',
+      { input: z.object({ a: z.object({ n: z3.number() as never }) }) },
+      /^odd: input: a\.n is a schema of zod 3; a schema of zod 4 is needed/,
+    ],
     ['no schema', { input: undefined }, /^odd: input: is not a schema of zod 4/],
     ['no description', { description: undefined }, /^odd: description: is not a text/],
     ['a description that no column can hold', { description: 'a\u0000' }, /^odd: description: /],

@@ -106,6 +106,54 @@ export function parseArguments<I>(
   return { success: false, error };
 }
 
+/** Where issues were found, those of a union's members included. */
+const pathsOf = (issues: readonly z.core.$ZodIssue[], at: readonly PropertyKey[] = []): PropertyKey[][] =>
+  issues.flatMap((issue) => {
+    const path = [...at, ...issue.path];
+    return issue.code === 'invalid_union'
+      ? [path, ...issue.errors.flatMap((inner) => pathsOf(inner, path))]
+      : [path];
+  });
+
+/** A copy without the members at `paths` that are null; undefined when there are none. */
+function withoutNulls(args: JsonObject, paths: readonly (readonly PropertyKey[])[]): JsonObject | undefined {
+  const copy = structuredClone(args);
+  let isChanged = false;
+  for (const path of paths) {
+    let parent: unknown = copy;
+    for (const key of path.slice(0, -1))
+      parent =
+        typeof parent === 'object' && parent !== null && Object.hasOwn(parent, key)
+          ? Reflect.get(parent, key)
+          : undefined;
+    const key = path.at(-1);
+    if (key === undefined || !isJsonObject(parent) || !Object.hasOwn(parent, key)) continue;
+    if (Reflect.get(parent, key) !== null) continue;
+    Reflect.deleteProperty(parent, key);
+    isChanged = true;
+  }
+  return isChanged ? copy : undefined;
+}
+
+/**
+ * Arguments as `parseArguments` reads them, where null for an optional argument means "not given": a null that the schema refuses
+ * is left out, at any depth. A schema that takes null gets it.
+ *
+ * @returns What was read (an object of its own), and the arguments without those nulls.
+ */
+export function parseGiven<I>(
+  input: z.ZodType<I>,
+  args: JsonObject,
+): { readonly parsed: ReturnType<typeof parseArguments<I>>; readonly given: JsonObject } {
+  let given = args;
+  for (;;) {
+    const parsed = parseArguments(input, structuredClone(given));
+    const rest = parsed.success ? undefined : withoutNulls(given, pathsOf(parsed.error.issues));
+    if (rest === undefined) return { parsed, given };
+    given = rest;
+  }
+}
+
 /** Where a member that is named `__proto__` was, if `data` lacks it. */
 function findLostPrototype(args: JsonValue, data: unknown): string[] | undefined {
   if (typeof args !== 'object' || args === null) return undefined;
@@ -147,6 +195,20 @@ function readSchema(input: z.ZodType): { readonly [key: string]: JsonValue; read
 const notObject = (type: JsonValue): string =>
   `is a schema of type ${JSON.stringify(type)}; arguments are an object`;
 
+/** Where a schema of zod 3 is, as a path of members: '' is the schema itself. Schemas of zod 3 have a `typeName`. */
+function findZod3(input: unknown, path: readonly string[] = []): string | undefined {
+  if (typeof input !== 'object' || input === null) return undefined;
+  const def: unknown = Reflect.get(input, '_def');
+  if (typeof def === 'object' && def !== null && 'typeName' in def && String(def.typeName).startsWith('Zod'))
+    return path.join('.');
+  if (!(input instanceof z.ZodObject)) return undefined;
+  for (const [key, member] of Object.entries(input.shape)) {
+    const found = findZod3(member, [...path, key]);
+    if (found !== undefined) return found;
+  }
+  return undefined;
+}
+
 /** A part of what a plugin registers: outside code, whatever its types say. */
 interface Registered {
   readonly description: unknown;
@@ -175,6 +237,12 @@ export function checkRegistered(
   if (typeof description !== 'string' || !isCleanText(description))
     refuse('description', 'is not a text without NUL and lone surrogates');
   if (typeof work.value !== 'function') refuse(work.field, 'is not a function');
+  const old = findZod3(input);
+  if (old !== undefined)
+    refuse(
+      'input',
+      `${old === '' ? '' : `${old} `}is a schema of zod 3; a schema of zod 4 is needed (import { z } from 'zod' of version 4, or from 'zod/v4')`,
+    );
   if (!(input instanceof z.ZodType)) refuse('input', 'is not a schema of zod 4');
   let schema: { readonly type: JsonValue } = { type: 'object' };
   try {

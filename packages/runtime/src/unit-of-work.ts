@@ -61,7 +61,12 @@ interface UnitOptions {
   readonly isOwn: boolean;
   /** Writes a submission that needs no transaction around it; may gather several into one statement. */
   readonly write: (item: SubmissionItem) => Promise<SubmissionResult>;
+  /** The transaction of the caller, in which everything is read and written. Its end is not this unit's. */
+  readonly outer?: Tx | undefined;
 }
+
+const isOver = (): KernelError =>
+  new KernelError('internal_error', { message: 'The transaction of this primitive is over.' });
 
 /**
  * The effects of one primitive, written as one.
@@ -94,8 +99,10 @@ export class UnitOfWork {
   /** The scope in which the handler runs. */
   readonly scope: HandlerScope;
   readonly #write: UnitOptions['write'];
+  readonly #outer: Tx | undefined;
 
-  constructor({ pool, primitive, isOwn, write }: UnitOptions) {
+  constructor({ pool, primitive, isOwn, write, outer }: UnitOptions) {
+    this.#outer = outer;
     this.#pool = pool;
     this.#isOwn = isOwn;
     this.#write = write;
@@ -103,7 +110,7 @@ export class UnitOfWork {
     this.tx = {
       query: <R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> => {
         // Open from this call on, not only from the moment when the transaction has its connection.
-        this.scope.isOpen = !this.#isOver;
+        this.scope.isOpen = !this.#isOver && outer === undefined;
         // One after the other: a connection takes one statement at a time.
         const result = this.#last.then(() => this.#query<R>(config));
         this.#last = result.catch(() => undefined);
@@ -112,7 +119,7 @@ export class UnitOfWork {
     };
     this.db = {
       query: <R extends pg.QueryResultRow>(config: pg.QueryConfig) =>
-        this.isEmpty ? queryOutside<R>(pool, config) : this.tx.query<R>(config),
+        this.isEmpty && outer === undefined ? queryOutside<R>(pool, config) : this.tx.query<R>(config),
     };
   }
 
@@ -126,6 +133,11 @@ export class UnitOfWork {
   }
 
   async #query<R extends pg.QueryResultRow>(config: pg.QueryConfig): Promise<pg.QueryResult<R>> {
+    if (this.#outer !== undefined) {
+      if (this.#isOver) throw isOver();
+      await this.#flush(this.#outer);
+      return this.#outer.query<R>(config);
+    }
     const open = await this.#open();
     this.#isRunning = true;
     this.#hasOwnLimits ||= SETS_LIMITS.test(typeof config === 'string' ? config : config.text);
@@ -143,8 +155,7 @@ export class UnitOfWork {
 
   async #open(): Promise<Open> {
     // A statement that a handler forgot to wait for must not open a transaction that nobody ends.
-    if (this.#isOver)
-      throw new KernelError('internal_error', { message: 'The transaction of this primitive is over.' });
+    if (this.#isOver) throw isOver();
     this.#opening ??= this.#begin({ isOutside: !this.#isOwn });
     return this.#opening;
   }
@@ -265,6 +276,12 @@ export class UnitOfWork {
     then?: (tx: Tx) => Promise<void>,
   ): Promise<SubmissionResult> {
     if (this.#refusal !== undefined) throw this.#refusal;
+    if (this.#outer !== undefined) {
+      this.#isOver = true;
+      const written = await writeSubmission(this.#outer, this.submission, options);
+      if (written.outcome === 'accepted') await then?.(this.#outer);
+      return written;
+    }
     if (this.#opening === undefined && then === undefined) {
       this.#isOver = true;
       return this.#write({ submission: this.submission, ...options });

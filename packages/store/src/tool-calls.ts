@@ -408,8 +408,13 @@ export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<P
   return rows.map((row) => ({ ...row, remaining_ms: Number(row.remaining_ms) }));
 }
 
+/** The call was answered, and the turn or batch that it waited for, if any, did not fail. */
+const SUCCEEDED = `k.status = 'success'
+    and not exists (select from boxcar.batches b where b.tool_call_id = k.id and b.status in ('failed', 'timeout', 'canceled'))
+    and not exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited and c.status in ('failed', 'timeout', 'canceled'))`;
+
 const HAS_SUCCEEDED = statement(`
-  select exists (select from boxcar.tool_calls k where k.turn_id = $1 and k.name = any ($2::text[]) and k.status = 'success') as has_succeeded`);
+  select exists (select from boxcar.tool_calls k where k.turn_id = $1 and k.name = any ($2::text[]) and ${SUCCEEDED}) as has_succeeded`);
 
 /** Whether a call of one of these tools has succeeded in the turn. */
 export async function hasSucceeded(
@@ -422,7 +427,7 @@ export async function hasSucceeded(
 }
 
 const CALLS_OF_STEP = statement(`
-  select k.name, k.status, coalesce(c.content, c.placeholder) as content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
+  select k.name, k.status, (${SUCCEEDED}) as has_succeeded, coalesce(c.content, c.placeholder) as content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
   where k.turn_id = $1 and k.step = $2 order by k.ordinal`);
 
 /** The calls of a committed step with their results. */
@@ -430,6 +435,6 @@ export function loadCallsOfStep(
   db: Queryable,
   turnId: TurnId,
   step: number,
-): Promise<{ name: string; status: string; content: JsonValue }[]> {
+): Promise<{ name: string; status: string; has_succeeded: boolean; content: JsonValue }[]> {
   return run(db, CALLS_OF_STEP, [turnId, step]);
 }

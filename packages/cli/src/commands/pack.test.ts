@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { createWorker } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Stack } from '../stack.js';
@@ -90,6 +91,31 @@ describe('pack --dry-run', () => {
     );
   });
 
+  it('prints a notice for each skipped rule and ignored key of a handover', async () => {
+    const handover = fileOf(
+      'own.yaml',
+      [
+        'target_profile_config: { profile_name: writer }',
+        'retries: 3',
+        'context_packing_config:',
+        '  pack_arguments: [{ as_card_type: task.input }, { arg_key: ticket }]',
+        '  budget_token: 8000',
+      ].join('\n'),
+    );
+    const args = ['--handover', handover, '--arg', 'ticket=Look'];
+    const { code, stdout, stderr } = await pack('--dry-run', ...args);
+    expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    expect(stdout.split('\n').filter((line) => line.startsWith('notice'))).toEqual([
+      'notice: handover.retries is not a key of a handover; it is ignored',
+      'notice: handover.context_packing_config.budget_token is not a key of a handover; it is ignored',
+      'notice: handover.context_packing_config.pack_arguments.0 is a rule without arg_key; it is skipped',
+    ]);
+    const json = JSON.parse((await pack('--dry-run', ...args, '--json')).stdout);
+    expect(json.notices).toHaveLength(3);
+    expect((await pack('--dry-run', ...args, '--budget', '800', '--json')).stdout).toContain('"notices":[{');
+    expect((await pack(...args, '--json')).code).toBe(0);
+  });
+
   it('shows neighbours alike in one line when they are many, and fits 80 columns', async () => {
     const { stdout } = await pack(
       ...DRY,
@@ -113,6 +139,37 @@ describe('pack --dry-run', () => {
     expect(stdout).toMatch(/^--- user, \d+ tokens, card [0-9a-f-]{36}$\nshort {2}\[31mred$/m);
     expect(stdout).toMatch(/^--- user, 2 tokens, card new$\nWrite it$/m);
     expect(stdout).not.toContain('\u001b');
+  });
+
+  it('shows the bytes of the first prompt where result fields bind', async () => {
+    const fields = [{ name: 'title', type: 'string' }];
+    const { stdout } = await pack(
+      ...DRY,
+      '--arg',
+      `result_fields:=${JSON.stringify(fields)}`,
+      '--box',
+      box,
+      '--json',
+    );
+    const { prompt } = JSON.parse(stdout) as {
+      prompt: { messages: { message: { role: string; content: string } }[] };
+    };
+    const worker = await createWorker(stack.runtime);
+    try {
+      const { turn_id } = (await stack.runtime.submit('launch_principal', {
+        profile_name: 'writer',
+        instruction: 'Write it',
+        result_fields: fields,
+        context_box_id: box,
+      })) as { turn_id: string };
+      await stack.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
+      const { messages } = await stack.runtime.explainStep(turn_id, { step: 1 });
+      expect(prompt.messages.map(({ message: { role, content } }) => ({ role, content }))).toEqual(
+        messages.map(({ role, content }) => ({ role, content })),
+      );
+    } finally {
+      await worker.close();
+    }
   });
 
   it('with --json answers the whole preview', async () => {
@@ -237,7 +294,10 @@ describe('what cannot be packed is said in one line', () => {
   it.each([
     ['- a\n- b\n', /must be an object, as YAML or JSON/],
     ['{a: [', /--handover .*rules: .* at line 1/],
-    ['context_packing_config: { typo: 1 }', /bad_request: handover\.context_packing_config: unknown key/],
+    [
+      'context_packing_config: { budget_tokens: 0 }',
+      /bad_request: handover\.context_packing_config\.budget_tokens: /,
+    ],
   ])('a file with %j', async (content, message) => {
     const { code, stderr } = await pack('--dry-run', '--handover', fileOf('rules', content));
     expect(code).toBe(1);

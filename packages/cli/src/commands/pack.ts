@@ -1,5 +1,11 @@
 import { resolve } from 'node:path';
-import { instructionHandover, isJsonObject, KernelError, parseHandover } from '@boxcar/kernel';
+import {
+  assertHandover,
+  type HandoverInput,
+  instructionHandover,
+  isJsonObject,
+  KernelError,
+} from '@boxcar/kernel';
 import { countTokens, tokenizerOf } from '@boxcar/llm';
 import {
   loadPlugins,
@@ -44,7 +50,7 @@ const wrong = (field: string, message: string, cause?: unknown): KernelError =>
 
 const wordsOf = (error: unknown): string => toLine(error instanceof Error ? error.message : String(error));
 
-async function readHandover(name: string): Promise<object> {
+async function readHandover(name: string): Promise<HandoverInput> {
   let value: unknown;
   try {
     value = parse((await readInput(name)).toString('utf8'));
@@ -52,6 +58,7 @@ async function readHandover(name: string): Promise<object> {
     throw wrong('handover', `--handover ${name}: ${wordsOf(error)}`, error);
   }
   if (!isJsonObject(value)) throw wrong('handover', `--handover ${name}: must be an object, as YAML or JSON`);
+  assertHandover(value);
   return value;
 }
 
@@ -88,7 +95,7 @@ async function readSpec(flags: PackFlags): Promise<Spec> {
       );
     spec = {
       arguments: flags.profile === undefined ? args : { ...args, profile_name: flags.profile },
-      handover: parseHandover(await readHandover(flags.handover)),
+      handover: await readHandover(flags.handover),
     };
   }
   if (flags.budget === undefined && flags.strategy === undefined) return spec;
@@ -229,6 +236,8 @@ function messageText({ message, tokens, card_ids }: PackPreview['prompt']['messa
 
 function describePreview(preview: PackPreview, flags: PackFlags): string {
   const parts = [cardTable(preview.cards), totals(preview)];
+  if (preview.notices.length > 0)
+    parts.push(preview.notices.map(({ field, message }) => toLine(`notice: ${field} ${message}`)).join('\n'));
   if (flags.messages === true) parts.push(preview.prompt.messages.map(messageText).join('\n\n'));
   return parts.join('\n\n');
 }

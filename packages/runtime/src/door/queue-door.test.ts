@@ -236,6 +236,20 @@ function heldModel(): {
 const success = (result: string): unknown => expect.objectContaining({ status: 'success', result });
 
 describe.each(queueBackends())('the queue door on %s', (kind) => {
+  test('takes null for what is optional in a job and in its arguments as not given', async () => {
+    await using s = await scene(kind);
+    s.door.serve();
+    const nulls = { source_agent_id: null, parent_turn_id: null, channel_id: null, idempotency_key: null };
+    const args = { context_box_id: null, wait: null, budget: null };
+    const { answer, reason } = await ask(s.queue, 'launch_principal', { ...launch(args), ...nulls });
+    expect(reason).toBeUndefined();
+    expect(answer).toMatchObject({ status: 'accepted' });
+    const none = await ask(s.queue, 'launch_principal', { ...launch(), project_id: null });
+    expect(none.reason).toMatch(/^bad_request: data\.project_id: /);
+    const text = await ask(s.queue, 'launch_principal', [1]);
+    expect(text.reason).toMatch(/^bad_request: data/);
+  });
+
   test('serves a process that knows nothing but BullMQ, and 100 waiting callers do not block the 101st', async () => {
     await using s = await scene(kind);
     await s.door.profile('late', [{ say: 'late {{instruction}}' }], { worker_target: 'later' });

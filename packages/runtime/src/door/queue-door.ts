@@ -18,6 +18,7 @@ import {
   type BatchId,
   canonicalJson,
   isFinal,
+  isJsonObject,
   type JsonValue,
   jsonObjectSchema,
   KernelError,
@@ -35,6 +36,7 @@ import type { Queues } from '../queues.js';
 import { type Runtime, toTurnResult } from '../runtime.js';
 import { warnAgain } from '../submit/accept.js';
 import type { Accepted } from '../submit/options.js';
+import { parseGiven } from '../tool.js';
 import { notEnded } from '../turn-watcher.js';
 import { announce } from './announced-door.js';
 import { checkBlocked, noteIdOf } from './blocked-jobs.js';
@@ -112,7 +114,7 @@ function awaitedOf({ awaitedTurnId, awaitedBatchId }: Accepted): Awaited | undef
 
 async function reply(runtime: Runtime, job: Job): Promise<Reply> {
   const data = parseJsonValue(job.data, 'data');
-  const parsed = safeParse(jobSchema, data);
+  const parsed = isJsonObject(data) ? parseGiven(jobSchema, data).parsed : safeParse(jobSchema, data);
   if (!parsed.success) throw toBadRequest(parsed.error, 'data');
   const { project_id, source_agent_id, parent_turn_id, channel_id, traceparent } = parsed.data;
   const jobId = job.id ?? '';

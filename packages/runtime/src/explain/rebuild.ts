@@ -3,6 +3,7 @@
  * step's row keeps the hash of messages and tools.
  */
 import {
+  bindProfile,
   buildView,
   type Card,
   type CardId,
@@ -66,11 +67,10 @@ function buildStepView(
       cards.map(({ stored, rule, isNative }) => toContextCard({ card: stored.card, rule, native: isNative })),
     ]),
   );
-  const hasResultFields = resultFieldsOf(contexts.get(turn.contextBoxId) ?? []) !== undefined;
-  const mustEndWith = new Set([...profile.must_end_with, ...(hasResultFields ? ['submit_result'] : [])]);
+  const context = contexts.get(turn.contextBoxId) ?? [];
   const view = buildView({
     turn,
-    profile: { ...profile, must_end_with: [...mustEndWith] },
+    profile: bindProfile(profile, context),
     entries: rows.entries.flatMap(({ entry }) =>
       entry.position >= step.fromPosition && entry.position <= step.toPosition ? [entry] : [],
     ),
@@ -78,7 +78,7 @@ function buildStepView(
     contexts,
     contextLimit: toldLimit(step.manifest),
   });
-  return { view, hasResultFields };
+  return { view, hasResultFields: resultFieldsOf(context) !== undefined };
 }
 
 /** The limit that the agent was told of. */

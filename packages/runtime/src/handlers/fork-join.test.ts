@@ -243,6 +243,31 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
+  test('of which every child failed is an answered call, whose result begins with the status of the batch', async () => {
+    await h.profile('broken', [{ fail: { status: 400, message: 'no' } }]);
+    await parent('lead', { tasks: [task('broken'), task('broken')] });
+    await h.worker();
+    const turnId = await launch('lead');
+    expect(await end(turnId)).toMatchObject({ status: 'success', result: 'done' });
+    const call = await shown(turnId);
+    expect(call).toMatchObject({
+      status: 'success',
+      result: {
+        status: 'failed',
+        results: [
+          { status: 'failed', error: { code: 'model_failed' } },
+          { status: 'failed', error: { code: 'model_failed' } },
+        ],
+      },
+    });
+    expect(call).not.toHaveProperty('error');
+    const { messages } = await h.runtime.explainStep(turnId, { step: 2 });
+    const answers = messages.flatMap(({ role, content }) => (role === 'tool' ? [content] : []));
+    expect(answers).toHaveLength(1);
+    expect(answers[0]).toMatch(/^\{"status":"failed","batch_id":"[0-9a-f-]{36}","results":\[\{/);
+    await checkInvariants(h.database.pool);
+  });
+
   test('fail_fast ends the rest at the first failure, with everything below them', async () => {
     await h.profile('parked', [{ say: 'never' }], { worker_target: 'nobody' });
     await h.profile('broken', [{ fail: { status: 400, message: 'no' } }], { worker_target: 'later' });
@@ -257,8 +282,8 @@ describe('fork_join', () => {
     await h.worker({ targets: ['later'] });
     expect(await end(turnId)).toMatchObject({ status: 'success' });
     const call = await shown(turnId);
-    expect(call.status).toBe('failed');
-    expect(call.error?.code).toBe('batch_failed');
+    expect(call).toMatchObject({ status: 'success', result: { status: 'failed' } });
+    expect(call.error).toBeUndefined();
     expect(call.result.results.map(({ status, error }) => [status, error?.code])).toEqual([
       ['canceled', 'batch_closed'],
       ['canceled', 'batch_closed'],
@@ -359,8 +384,7 @@ describe('fork_join', () => {
     await end(turnId);
     const call = await shown(turnId);
     expect(call).toMatchObject({
-      status: 'timeout',
-      error: { code: 'wait_timeout' },
+      status: 'success',
       result: {
         status: 'timeout',
         results: [{ status: 'success' }, { status: 'timeout', error: { code: 'deadline_exceeded' } }],

@@ -20,13 +20,17 @@ import {
   warnOfSecrets,
 } from '@boxcar/kernel';
 import {
+  afterTransaction,
   asOutside,
+  CallerTransaction,
+  type CallerTx,
   type Fence,
   findRings,
   findSubmitted,
   holdErasures,
   insideHandler,
   isTransient,
+  limitsOn,
   type Opening,
   refuseNested,
   repeatsCards,
@@ -72,6 +76,8 @@ export async function accept(
   refuseNested(runtime.pool);
   // The caller that makes a job chooses its name.
   if (options.doorJobId !== undefined) parseJsonValue(options.doorJobId, 'job_id');
+  if (options.tx !== undefined && options.within === undefined)
+    return acceptWithin(runtime, { primitive, args, tx: options.tx }, options);
   const begun = options.call?.begun ?? begin(runtime, primitive, args, options);
   let opening: Promise<Opened> | undefined = begun.opening;
   // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
@@ -84,7 +90,9 @@ export async function accept(
   let tries = 0;
   let holdsErasures = false;
   try {
-    return await retryTransient(async () => {
+    // In a transaction of the caller a try cannot be repeated: only the caller can repeat all of it.
+    const retry = options.within === undefined ? retryTransient : <T>(work: () => Promise<T>) => work();
+    return await retry(async () => {
       tries += 1;
       const first = opening;
       opening = undefined;
@@ -105,6 +113,33 @@ export async function accept(
     limit.clear();
   }
 }
+
+/** Accepts a primitive in a transaction of the caller. What it makes is announced when that transaction has ended. */
+async function acceptWithin(
+  runtime: RuntimeCore,
+  { primitive, args, tx }: { readonly primitive: string; readonly args: unknown; readonly tx: CallerTx },
+  options: SubmitOptions & DoorOptions,
+): Promise<Accepted> {
+  const within = await CallerTransaction.enter(tx, { lockMs: limitsOn(runtime.pool).lockMs });
+  let accepted: Accepted;
+  try {
+    accepted = await accept(runtime, primitive, args, { ...options, within });
+  } catch (error) {
+    // A lost connection has undone everything; its error is the one to report.
+    await within.undo().catch(() => undefined);
+    throw error;
+  }
+  // The first answer under a key: what this try has looked up and locked is let go.
+  if (accepted.isReplay) await within.undo();
+  else await within.keep();
+  return accepted;
+}
+
+const cannotWait = (primitive: string): KernelError =>
+  new KernelError('bad_request', {
+    message: `${primitive}: with tx nothing can be waited for, because the turns begin after your commit; give wait: false, and wait for turn_id (or batch_id) after the commit.`,
+    details: { primitive, field: 'wait' },
+  });
 
 /** An answer that warns when `input` holds secrets. */
 function withWarnings(answer: JsonValue, input: JsonValue): JsonValue {
@@ -144,7 +179,9 @@ async function acceptOnce(
   const requestHash = sha256(canonicalJson({ primitive, arguments: plain, source: opening.source.agentId }));
   const known = replay(opening, key, requestHash);
   if (known !== undefined)
-    return announceFirst(runtime, known, { key, tries: earlier, ring: options.call?.ring });
+    return options.within !== undefined
+      ? known
+      : announceFirst(runtime, known, { key, tries: earlier, ring: options.call?.ring });
   checkParent(opening, options);
 
   const { source, parent } = opening;
@@ -158,7 +195,13 @@ async function acceptOnce(
   };
   signal.throwIfAborted();
   const isOwn = runtime.ownHandlers.has(handler);
-  const unit = new UnitOfWork({ pool: runtime.pool, primitive, isOwn, write: runtime.write });
+  const unit = new UnitOfWork({
+    pool: runtime.pool,
+    primitive,
+    isOwn,
+    write: runtime.write,
+    outer: options.within?.db,
+  });
   try {
     const erasures = attempt.holdsErasures
       ? await holdErasures(unit.tx, opening.projectId)
@@ -218,6 +261,7 @@ async function acceptOnce(
       };
     }
     const { awaited } = tools;
+    if (options.within !== undefined && awaited !== undefined) throw cannotWait(primitive);
     const awaitedTurnId = awaited?.kind === 'turn' ? awaited.id : null;
     const awaitedBatchId = awaited?.kind === 'batch' ? awaited.id : null;
     const { call } = options;
@@ -257,6 +301,7 @@ async function acceptOnce(
       // Someone else used the key meanwhile, the calling turn is gone, or what `because` says.
       const now = await open(runtime, options, request);
       const again = replay(now, key, requestHash);
+      if (again !== undefined && options.within !== undefined) return again;
       if (again !== undefined)
         return announceFirst(runtime, again, { key, tries: earlier, ring: options.call?.ring });
       checkParent(now, options);
@@ -265,10 +310,21 @@ async function acceptOnce(
         throw answeredMeanwhile(primitive, call.toolCallId);
       throw new KernelError('turn_ended', { details: { turn_id: parent?.turnId } });
     }
-    announce(runtime, result.turns, call?.ring);
-    runtime.ring(rings);
-    for (const ends of ended) announceEnds(runtime, ends);
-    runtime.finishSoon(dueBatchIds);
+    const tell = (turns: readonly SubmittedTurn[]): void => {
+      announce(runtime, turns, call?.ring);
+      runtime.ring(rings);
+      for (const ends of ended) announceEnds(runtime, ends);
+      runtime.finishSoon(dueBatchIds);
+    };
+    if (options.within === undefined) tell(result.turns);
+    else
+      afterTransaction(options.within.db, () =>
+        // Turns of a transaction that was rolled back are in no row.
+        runtime.afterwards(async () => {
+          const turns = await findSubmitted(runtime.pool, turnIds);
+          if (turnIds.length === 0 || turns.length > 0) tell(turns);
+        }),
+      );
     return {
       projectId: opening.projectId,
       key: opening.key,

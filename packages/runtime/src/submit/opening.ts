@@ -13,11 +13,11 @@ import {
   toBadRequest,
   tryParseId,
 } from '@boxcar/kernel';
-import { asOutside, type Opening } from '@boxcar/store';
+import { asOutside, type CallerTransaction, loadOpenings, type Opening } from '@boxcar/store';
 import type { Handler } from '../handler.js';
 import { newId } from '../packer.js';
 import type { RuntimeCore } from '../runtime.js';
-import { parseArguments } from '../tool.js';
+import { parseGiven } from '../tool.js';
 import { type RunningCode, runInScope } from '../worker/call-scope.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
 
@@ -32,19 +32,25 @@ function parseInput<I>(
       message: `${primitive}: arguments must be an object.`,
       details: { primitive },
     });
-  return { input: readInput(handler, plain, code), plain };
+  return readGiven(handler, plain, code);
+}
+
+function readGiven<I>(
+  handler: Pick<Handler<I>, 'input'>,
+  args: JsonObject,
+  code: RunningCode | undefined,
+): { input: I; plain: JsonObject } {
+  const { parsed, given } = outside(code, () => parseGiven(handler.input, args));
+  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
+  return { input: parsed.data, plain: given };
 }
 
 /** The input of a handler: an object of its own, which it may change. */
-export function readInput<I>(
+export const readInput = <I>(
   handler: Pick<Handler<I>, 'input'>,
   plain: JsonObject,
   code: RunningCode | undefined,
-): I {
-  const parsed = outside(code, () => parseArguments(handler.input, structuredClone(plain)));
-  if (!parsed.success) throw toBadRequest(parsed.error, 'arguments');
-  return parsed.data;
-}
+): I => readGiven(handler, plain, code).input;
 
 /**
  * What a handler that a plugin has brought works for. Undefined for the kernel's own handlers, and for a submission without a turn or
@@ -108,7 +114,7 @@ export async function open(
   checkText(options.channelId, 'channel_id', 200);
   checkText(options.traceparent, 'traceparent', 200);
   const project = options.projectId ?? 'default';
-  const opening = await runtime.open({
+  const request = {
     project: tryParseId(project) ?? project,
     sourceAgentId:
       options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
@@ -122,7 +128,10 @@ export async function open(
       (options.parentTurnId === undefined
         ? undefined
         : parseId<'turn'>(options.parentTurnId, 'parent_turn_id')),
-  });
+  };
+  const { within } = options;
+  const opening =
+    within === undefined ? await runtime.open(request) : (await loadOpenings(within.db, [request]))[0];
   if (opening === undefined)
     throw new KernelError('not_found', {
       message: `No project '${project}'.`,
@@ -189,6 +198,7 @@ export function replay(opening: Opening, key: string, requestHash: string): Acce
 type Caller = SubmitOptions & {
   readonly call?: Pick<NonNullable<DoorOptions['call']>, 'turnId' | 'toolCallId' | 'holderId'>;
   readonly wokenBy?: TurnId;
+  readonly within?: CallerTransaction;
   readonly isJobKey?: boolean;
   readonly doorJobId?: string;
   readonly doorNoteId?: string;

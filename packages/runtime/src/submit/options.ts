@@ -1,6 +1,6 @@
 /** What a door hands over, and what it gets. */
 import type { BatchId, JsonValue, ProjectId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
-import type { Tx } from '@boxcar/store';
+import type { CallerTransaction, CallerTx, Tx } from '@boxcar/store';
 import type { Begun } from './opening.js';
 
 /** Of an awaited turn or batch, unless told. */
@@ -18,6 +18,12 @@ export interface SubmitOptions {
   readonly parentTurnId?: string | undefined;
   readonly channelId?: string | undefined;
   readonly traceparent?: string | undefined;
+  /**
+   * A transaction of the caller, by a pg client or a drizzle node-postgres transaction: the submission is committed, or undone,
+   * with it. Its isolation level is read committed, and the submission waits for nothing. Rule: docs/primitives.md,
+   * "In a transaction of yours".
+   */
+  readonly tx?: CallerTx | undefined;
 }
 
 /** How the kernel's own doors call: a turn's tool call, or a job that waits for the answer. */
@@ -39,6 +45,8 @@ export interface DoorOptions {
     /** Rings the turns that it has dispatched. */
     readonly ring: (rings: readonly Ring[]) => void;
   };
+  /** `tx` of the caller, once it was entered. */
+  readonly within?: CallerTransaction;
   readonly doorJobId?: string;
   /** The note about that job, if it holds the event loop. */
   readonly doorNoteId?: string;

@@ -33,7 +33,7 @@ import { type Begun, begin } from '../submit/opening.js';
 import type { Accepted, SubmitOptions } from '../submit/options.js';
 import { onPool, untilAborted } from '../tape/connection.js';
 import { openTape } from '../tape/open-tape.js';
-import { parseArguments, retryOf, type Tool, toParameters } from '../tool.js';
+import { parseGiven, retryOf, type Tool, toParameters } from '../tool.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile, type CallOutcome, toFailure, toSettlement } from './call-result.js';
 import { type RunningCall, runInScope } from './call-scope.js';
@@ -263,7 +263,7 @@ async function runFunction(
   call: PendingCall,
   turn: HeldTurn,
 ): Promise<{ result: JsonValue; isSanitized: boolean }> {
-  const parsed = parseArguments(tool.input, isJsonObject(call.arguments) ? call.arguments : {});
+  const { parsed } = parseGiven(tool.input, isJsonObject(call.arguments) ? call.arguments : {});
   if (!parsed.success) {
     const findings = findingsOf(parsed.error);
     throw invalidArguments(findings.map(({ path, message }) => `${path || 'arguments'}: ${message}`));

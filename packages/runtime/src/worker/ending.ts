@@ -90,22 +90,9 @@ export function buildResult(
   return { toolCallId: call.toolCallId, turnId: call.turnId, status: outcome.status, card };
 }
 
-/** How the call that awaited a turn sees its end. A partial end is an answer; the status inside says so. */
-const CALL_STATUS: Readonly<Record<FinalStatus, CallSettlement['status']>> = {
-  success: 'success',
-  partial: 'success',
-  failed: 'failed',
-  timeout: 'timeout',
-  canceled: 'canceled',
-};
-
+/** How the call that awaited a turn sees its end: answered, however the turn has ended. The result says how. */
 function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
   if (!turn.isAwaited || turn.parentToolCallId === null || turn.parentTurnId === null) return null;
-  const status = CALL_STATUS[ending.status];
-  const error = ending.error ?? {
-    code: 'child_failed',
-    message: `The delegated turn ended as ${ending.status}.`,
-  };
   const call = {
     toolCallId: turn.parentToolCallId,
     turnId: turn.parentTurnId,
@@ -121,11 +108,7 @@ function settlementOf(turn: EndingTurn, ending: Ending): TurnEnding['settles'] {
     result: deliverableOf(ending.deliverable as JsonValue),
     ...(ending.error === null ? {} : { error: { code: ending.error.code, message: ending.error.message } }),
   };
-  return buildResult(
-    call,
-    { status, result, ...(status === 'success' ? {} : { error }) },
-    { authorId: turn.agentId },
-  );
+  return buildResult(call, { status: 'success', result }, { authorId: turn.agentId });
 }
 
 /** The cards, entry and settlement of an end: every end leaves exactly one deliverable. */

@@ -148,6 +148,43 @@ test('submit_result does not stand in for the call that a turn must end with', a
   });
 });
 
+test('a delegation whose work failed is not the successful call that a turn must end with', async () => {
+  await h.profile('broken', [{ fail: { status: 400, message: 'no' } }]);
+  await h.profile('expert', [{ say: 'fine' }]);
+  const ask = (expert_profile: string): JsonValue => call('ask_expert', { expert_profile, question: 'q' });
+  const fork = (...targets: readonly string[]): JsonValue =>
+    call('fork_join', {
+      tasks: targets.map((target_ref) => ({ target_strategy: 'new', target_ref, instruction: 'q' })),
+    });
+  const rest = { delegation_policy: { target_profiles: null } };
+  const alone = await play([step(ask('broken')), step(ask('expert'))], {
+    ...rest,
+    must_end_with: ['ask_expert'],
+  });
+  expect(alone).toMatchObject({
+    status: 'success',
+    result: { status: 'success', result: 'fine' },
+    calls: ['ask_expert: success', 'ask_expert: success'],
+  });
+  const many = await play(
+    [
+      step(fork('broken', 'broken')),
+      step(call('conclude', { with: 'early' })),
+      step(fork('broken', 'expert'), call('conclude', { with: 'all' })),
+    ],
+    { ...rest, tools: ['conclude'], must_end_with: ['fork_join'] },
+  );
+  expect(many).toMatchObject({
+    status: 'success',
+    calls: [
+      'fork_join: success',
+      'conclude: end_refused',
+      'fork_join: success',
+      expect.stringMatching(/^conclude: /),
+    ],
+  });
+});
+
 describe('the last step', () => {
   test('offers the calls that the turn must end with, and names them', async () => {
     const turn = await play([step(call('finish'))], {

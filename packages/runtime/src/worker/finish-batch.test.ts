@@ -61,8 +61,8 @@ describe('a batch that is due when its process has died', () => {
       message: 'all have ended',
     });
   const results = () =>
-    h.rows<{ status: string }>(
-      "select c.content->>'status' as status from boxcar.cards c where c.type = 'tool.result'",
+    h.rows<{ status: string; batch: string }>(
+      "select c.content->>'status' as status, c.content->'result'->>'status' as batch from boxcar.cards c where c.type = 'tool.result'",
     );
 
   beforeEach(async () => {
@@ -96,7 +96,7 @@ describe('a batch that is due when its process has died', () => {
     await due();
     await sweep();
     await ended();
-    expect(await results()).toEqual([{ status: 'failed' }]);
+    expect(await results()).toEqual([{ status: 'success', batch: 'failed' }]);
     await checkInvariants(h.database.pool);
   });
 

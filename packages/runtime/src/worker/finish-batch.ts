@@ -7,7 +7,6 @@ import {
   buildResults,
   decideJoin,
   type ErrorBody,
-  type FinalBatchStatus,
   type JoinedTurn,
   type JoinState,
   type JsonValue,
@@ -92,29 +91,8 @@ function toJoined(turn: MemberRow, { lost }: Left): JoinedTurn {
   };
 }
 
-/** How the waiting call sees the end. A partial batch is an answer; the status inside says so. */
-const CALL_STATUS: Readonly<Record<FinalBatchStatus, CallSettlement['status']>> = {
-  success: 'success',
-  partial: 'success',
-  failed: 'failed',
-  timeout: 'timeout',
-  canceled: 'canceled',
-};
-
-function errorOf(batch: BatchRow, status: FinalBatchStatus): ErrorBody {
-  const details = { batch_id: batch.id };
-  if (status === 'timeout')
-    return new KernelError('wait_timeout', {
-      message: 'The batch did not end before its deadline.',
-      details,
-    }).toJSON();
-  return new KernelError('batch_failed', {
-    ...(status === 'canceled' ? { message: 'The batch was canceled.' } : {}),
-    details,
-  }).toJSON();
-}
-
-function settlementOf(batch: BatchRow, status: FinalBatchStatus, answer: JsonValue): CallSettlement[] {
+/** The waiting call is answered, however the members have ended. The result says how. */
+function settlementOf(batch: BatchRow, answer: JsonValue): CallSettlement[] {
   if (batch.tool_call_id === null || batch.turn_id === null) return [];
   const call = {
     toolCallId: batch.tool_call_id,
@@ -122,9 +100,7 @@ function settlementOf(batch: BatchRow, status: FinalBatchStatus, answer: JsonVal
     name: batch.primitive,
     projectId: batch.project_id,
   };
-  const callStatus = CALL_STATUS[status];
-  const error = callStatus === 'success' ? {} : { error: errorOf(batch, status) };
-  return [buildResult(call, { status: callStatus, result: answer, ...error }, { authorId: 'kernel' })];
+  return [buildResult(call, { status: 'success', result: answer }, { authorId: 'kernel' })];
 }
 
 /**
@@ -156,8 +132,9 @@ function end(
         return turn === undefined ? [] : [toJoined(turn, left)];
       }),
     );
-    const answer = { batch_id: batch.id, status, results } as unknown as JsonValue;
-    const settlements = settlementOf(batch, status, answer);
+    // The status is first: a long answer may be shown by its beginning.
+    const answer = { status, batch_id: batch.id, results } as unknown as JsonValue;
+    const settlements = settlementOf(batch, answer);
     const [, settled] = await Promise.all([
       endBatch(tx, batch.id, {
         status,

@@ -41,7 +41,7 @@ beforeAll(async () => {
 });
 afterAll(() => h[Symbol.asyncDispose]());
 
-const TOOLS = ['look', 'poll', 'write', 'flaky', 'luck', 'delegate_async'];
+const TOOLS = ['look', 'poll', 'write', 'flaky', 'luck', 'delegate_async', 'fork_join'];
 
 /** Runs a script to its end; the outcome of each call in order. */
 async function outcomesOf(name: string, script: readonly JsonValue[], rest: object = {}): Promise<string[]> {
@@ -126,6 +126,15 @@ it('a call that failed can be tried again; the same failure a second time is no 
     'tool_failed',
     'success',
   ]);
+});
+
+it('so can a delegation and a fork_join whose work failed', async () => {
+  await h.profile('broken', [{ fail: { status: 400, message: 'no' } }]);
+  const task = { target_strategy: 'new', target_ref: 'broken', instruction: 'solve it' };
+  const ask = { calls: [{ tool: 'delegate_async', arguments: { ...task, wait: true } }] };
+  expect(await outcomesOf('asker', [ask, ask, ask])).toEqual(['success', 'success', 'loop_detected']);
+  const fork = { calls: [{ tool: 'fork_join', arguments: { tasks: [task, task] } }] };
+  expect(await outcomesOf('forker', [fork, fork, fork])).toEqual(['success', 'success', 'loop_detected']);
 });
 
 it('calls of one message are asked at once, and none is the repetition of another', async () => {

@@ -4,6 +4,7 @@
  */
 import {
   answerTokensOf,
+  bindProfile,
   budgetExceeded,
   buildView,
   dearestOf,
@@ -232,17 +233,14 @@ class TurnLoop {
     const { turn, view } = this.#held;
     const step = this.#progress.step + 1;
     const [rows] = await Promise.all([view.rows(), this.#calls.tellProfiles()]);
-    const { toolbox, enders, resultFields } = this.#calls.bind({
-      resultFields: resultFieldsOf(rows.contexts.get(turn.contextBoxId) ?? []),
+    const context = rows.contexts.get(turn.contextBoxId) ?? [];
+    const { toolbox, enders } = this.#calls.bind({
+      resultFields: resultFieldsOf(context),
       canExpand: isCompacted(rows),
     });
     const isLast = step >= turn.maxSteps;
     const tools = isLast ? toolbox.schemas.filter((tool) => enders.includes(tool.name)) : toolbox.schemas;
-    const own = resultFields === undefined ? [] : ['submit_result'];
-    const profile = {
-      ...this.#profile,
-      must_end_with: [...new Set([...this.#profile.must_end_with, ...own])],
-    };
+    const profile = bindProfile(this.#profile, context);
     const viewRows: ViewRows = { ...rows, turn, profile, contextLimit: toldLimitOf(this.#profile) };
     return { rows: viewRows, view: buildView(viewRows), tools, step };
   }

@@ -321,6 +321,6 @@ export class StepCalls {
     await this.#bindContext();
     if (this.bound.resultFields !== undefined) return undefined;
     const calls = await this.#ofStep(step);
-    return calls.find((call) => this.#profile.must_end_with.includes(call.name) && call.status === 'success');
+    return calls.find((call) => this.#profile.must_end_with.includes(call.name) && call.has_succeeded);
   }
 }

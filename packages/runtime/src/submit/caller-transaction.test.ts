@@ -1,0 +1,285 @@
+/** Submissions and packings in a transaction of the caller. */
+import type { AgentId, BoxId, TurnId } from '@boxcar/kernel';
+import { waitFor } from '@boxcar/testkit';
+import { drizzle } from 'drizzle-orm/node-postgres';
+import pg from 'pg';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { newId } from '../packer.js';
+import { type Harness, harness } from '../testing/harness.js';
+import { checkInvariants } from '../testing/invariants.js';
+import { rowCounts } from '../testing/row-counts.js';
+
+interface Receipt {
+  readonly status: string;
+  readonly turn_id: TurnId;
+  readonly agent_id: AgentId;
+  readonly context_box_id: BoxId;
+}
+
+let h: Harness;
+let outside: pg.Pool;
+
+beforeAll(async () => {
+  h = await harness();
+  await h.profile('expert', [{ say: 'did {{instruction}}' }]);
+  await h.rows('create table orders (id int primary key)');
+  // The caller's own pool, which knows nothing of the kernel.
+  outside = new pg.Pool({ connectionString: h.database.url });
+});
+afterAll(async () => {
+  await outside.end();
+  await checkInvariants(h.database.pool, { isSettled: false });
+  await h[Symbol.asyncDispose]();
+});
+beforeEach(() => h.rows('delete from orders'));
+
+const LAUNCH = { profile_name: 'expert', instruction: 'go' };
+const submit = async (tx: pg.ClientBase, rest: object = {}, options: object = {}): Promise<Receipt> =>
+  (await h.runtime.submit(
+    'launch_principal',
+    { ...LAUNCH, ...rest },
+    { tx, ...options },
+  )) as unknown as Receipt;
+
+/** Works on a connection of the caller, after `begin`. */
+async function inside<T>(work: (client: pg.PoolClient) => Promise<T>, begin = 'begin'): Promise<T> {
+  const client = await outside.connect();
+  try {
+    await client.query(begin);
+    return await work(client);
+  } finally {
+    await client.query('rollback');
+    client.release();
+  }
+}
+const orders = async (): Promise<number> => (await h.rows('select from orders')).length;
+const exists = async (turnId: string): Promise<boolean> =>
+  (await h.rows('select from boxcar.turns where id = $1', [turnId])).length === 1;
+const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
+
+describe('a submission in a transaction of the caller', () => {
+  test('is there after the commit, together with what the caller wrote, and not before; then it is rung', async () => {
+    // A worker that never sweeps: it knows of the turn by its ring alone.
+    const worker = await h.worker({ sweepMs: 3_600_000, heartbeatMs: 3_600_000, leaseMs: 7_200_000 });
+    const { turn_id } = await inside(async (client) => {
+      await client.query('insert into orders values (1)');
+      const receipt = await submit(client);
+      expect(receipt.status).toBe('accepted');
+      expect(await exists(receipt.turn_id)).toBe(false);
+      await client.query('commit');
+      return receipt;
+    });
+    expect(await end(turn_id)).toMatchObject({ status: 'success', result: 'did go' });
+    expect(await orders()).toBe(1);
+    await worker.close();
+  });
+
+  test('leaves nothing when the caller rolls back, or rolls back to a savepoint', async () => {
+    const before = await rowCounts(h.database.pool);
+    await inside(async (client) => {
+      await submit(client);
+      await client.query('rollback');
+    });
+    await inside(async (client) => {
+      await client.query('savepoint mine');
+      await submit(client);
+      await client.query('rollback to mine');
+      await client.query('insert into orders values (2)');
+      await client.query('commit');
+    });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+    expect(await orders()).toBe(1);
+  });
+
+  test('may be a drizzle transaction, nested ones too; a drizzle database is none', async () => {
+    const db = drizzle(outside);
+    const ids = await db.transaction(async (tx) => {
+      const { turn_id: first } = (await h.runtime.submit('launch_principal', LAUNCH, {
+        tx,
+      })) as unknown as Receipt;
+      const second = await tx.transaction(
+        async (inner) =>
+          (await h.runtime.submit('launch_principal', LAUNCH, { tx: inner })) as unknown as Receipt,
+      );
+      expect(await exists(first)).toBe(false);
+      return [first, second.turn_id];
+    });
+    expect(await Promise.all(ids.map(exists))).toEqual([true, true]);
+    const before = await rowCounts(h.database.pool);
+    const undone = db.transaction(async (tx) => {
+      await h.runtime.submit('launch_principal', LAUNCH, { tx });
+      tx.rollback();
+    });
+    await expect(undone).rejects.toThrow();
+    for (const tx of [db, outside, {} as never])
+      await expect(h.runtime.submit('launch_principal', LAUNCH, { tx })).rejects.toMatchObject({
+        code: 'bad_request',
+        message: expect.stringMatching(/^tx: must be a pg client/),
+      });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+  });
+
+  test('sees what the transaction has made: two under one key are one, and an agent can be reused at once', async () => {
+    const key = { idempotencyKey: 'order-7' };
+    const [first, again, reuse] = await inside(async (client) => {
+      const one = await submit(client, {}, key);
+      const two = await submit(client, {}, key);
+      await expect(submit(client, { instruction: 'other' }, key)).rejects.toMatchObject({
+        code: 'idempotency_conflict',
+      });
+      const three = (await h.runtime.submit(
+        'delegate_async',
+        { target_strategy: 'reuse', target_ref: one.agent_id, instruction: 'more' },
+        { tx: client },
+      )) as unknown as Receipt;
+      await client.query('commit');
+      return [one, two, three];
+    });
+    expect(again).toEqual(first);
+    expect(reuse.agent_id).toBe(first.agent_id);
+    expect(await submit(h.database.pool as never, {}, { ...key, tx: undefined })).toEqual(first);
+    await h.worker();
+    for (const { turn_id } of [first, reuse]) expect(await end(turn_id)).toMatchObject({ status: 'success' });
+  });
+
+  test('that repeats a committed key gives its answer, and the caller goes on', async () => {
+    const key = { idempotencyKey: 'order-8' };
+    const first = (await h.runtime.submit('launch_principal', LAUNCH, key)) as unknown as Receipt;
+    await inside(async (client) => {
+      expect(await submit(client, {}, key)).toEqual(first);
+      await client.query('insert into orders values (8)');
+      await client.query('commit');
+    });
+    expect(await orders()).toBe(1);
+  });
+
+  test('that is refused leaves the transaction usable, with nothing of it', async () => {
+    const before = await rowCounts(h.database.pool);
+    const limits = await inside(async (client) => {
+      await client.query("set local lock_timeout = '0'");
+      await expect(submit(client, { profile_name: 'nobody' })).rejects.toMatchObject({ code: 'not_found' });
+      await expect(submit(client, { wait: true })).rejects.toMatchObject({
+        code: 'bad_request',
+        message: expect.stringContaining('after your commit'),
+      });
+      const asked = h.runtime.submit(
+        'ask_expert',
+        { expert_profile: 'expert', question: 'q' },
+        { tx: client },
+      );
+      await expect(asked).rejects.toMatchObject({ code: 'bad_request' });
+      const { rows } = await client.query('show lock_timeout');
+      await client.query('insert into orders values (3)');
+      await client.query('commit');
+      return rows;
+    });
+    expect(limits).toEqual([{ lock_timeout: '0' }]);
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+    expect(await orders()).toBe(1);
+  });
+
+  test('takes its share of a budget with it: a rollback gives it back', async () => {
+    await h.profile('parked', [{ say: 'late' }], { worker_target: 'nobody' });
+    const run = (await h.runtime.submit('launch_principal', {
+      ...LAUNCH,
+      profile_name: 'parked',
+      budget: { turns: 2 },
+    })) as unknown as Receipt;
+    const child = { parentTurnId: run.turn_id };
+    await inside(async (client) => {
+      await submit(client, {}, child);
+      await expect(submit(client, {}, child)).rejects.toMatchObject({ code: 'budget_exceeded' });
+      await client.query('rollback');
+    });
+    await inside(async (client) => {
+      await submit(client, {}, child);
+      await client.query('commit');
+    });
+    await expect(h.runtime.submit('launch_principal', LAUNCH, child)).rejects.toMatchObject({
+      code: 'budget_exceeded',
+    });
+  });
+
+  test.each([
+    ['begin isolation level serializable', /isolation level 'serializable'/],
+    ['begin isolation level repeatable read', /isolation level 'repeatable read'/],
+    ['begin read only', /read only/],
+    ['select 1', /is not inside a transaction/],
+  ])('is refused after %s', async (begin, message) => {
+    const before = await rowCounts(h.database.pool);
+    await inside(async (client) => {
+      await expect(submit(client)).rejects.toMatchObject({
+        code: 'bad_request',
+        message: expect.stringMatching(message),
+      });
+      // The transaction goes on.
+      await client.query('select 1');
+    }, begin);
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+  });
+
+  test('waits for a lock only so long, and the caller can go on', async () => {
+    const key = { idempotencyKey: 'order-9' };
+    await inside(async (first) => {
+      await submit(first, {}, key);
+      await inside(async (second) => {
+        await second.query("set local lock_timeout = '50ms'");
+        await expect(submit(second, {}, key)).rejects.toMatchObject({
+          code: 'database_unavailable',
+          cause: { code: '55P03' },
+        });
+        await second.query('insert into orders values (9)');
+        await second.query('commit');
+      });
+    });
+    expect(await orders()).toBe(1);
+  });
+
+  test('is found by the sweep where the end of the transaction is not seen; a ring before the commit does no harm', async () => {
+    await h.worker({ sweepMs: 100, lostRingMs: 100 });
+    const { turn_id } = await inside(async (client) => {
+      // What shows no connection: the end of the transaction cannot be seen.
+      const tx = { query: client.query.bind(client) } as unknown as pg.ClientBase;
+      const receipt = await submit(tx);
+      h.runtime.ring([{ turnId: receipt.turn_id, epoch: 1, workerTarget: '', priority: 0 }]);
+      h.runtime.ring([{ turnId: newId<'turn'>(), epoch: 1, workerTarget: '', priority: 0 }]);
+      // A turn that was rung later has been run: the early ring was taken before.
+      const later = (await h.runtime.submit('launch_principal', LAUNCH)) as unknown as Receipt;
+      await end(later.turn_id);
+      expect(await exists(receipt.turn_id)).toBe(false);
+      await client.query('commit');
+      return receipt;
+    });
+    expect(await end(turn_id)).toMatchObject({ status: 'success', result: 'did go' });
+    const rows = await h.rows<{ losses: number; step_count: number }>(
+      'select losses, step_count from boxcar.turns where id = $1',
+      [turn_id],
+    );
+    expect(rows).toEqual([{ losses: 0, step_count: 1 }]);
+  });
+});
+
+test('a packing in a drizzle transaction of the caller is committed with it', async () => {
+  const db = drizzle(outside);
+  const pack = (tx: never) =>
+    h.runtime.packer.packContextWithInstruction({
+      projectId: 'default',
+      toolSuffix: 'tool',
+      sourceAgentId: 'operator',
+      profileName: 'expert',
+      instruction: 'go',
+      tx,
+    });
+  const boxes = async (id: string): Promise<number> =>
+    (await h.rows('select from boxcar.boxes where id = $1', [id])).length;
+  let undone = '';
+  await db
+    .transaction(async (tx) => {
+      undone = (await pack(tx as never)).contextBoxId;
+      tx.rollback();
+    })
+    .catch(() => undefined);
+  const kept = await db.transaction(async (tx) => (await pack(tx as never)).contextBoxId);
+  expect([await boxes(undone), await boxes(kept)]).toEqual([0, 1]);
+  await waitFor(async () => outside.idleCount === outside.totalCount, { message: 'connections are free' });
+});
