@@ -7,7 +7,9 @@ import { toolNames } from './queue-tool.js';
 import { enders, stepNotice } from './turn.js';
 import type { ContextRule } from './view-manifest.js';
 import {
+  isCall,
   isHidden,
+  isThought,
   type Placed,
   type Prompt,
   push,
@@ -55,6 +57,9 @@ export function writeContextCards(
     const source = { kind: 'context', boxId, rule, from: position, to: position } as const;
     byRule[rule].push({ card, source, isNative: native ?? false });
   }
+  for (const placed of byRule.inherited)
+    if (placed.isNative === true && (isCall(placed) || isThought(placed)))
+      prompt.ownAuthors.add(placed.card.authorId);
   const tools = toolsOf(profile);
   for (const item of groupInherited(byRule.inherited)) {
     if ('card' in item) writeCard(prompt, item);
