@@ -215,6 +215,8 @@ export {
   raiseBudgetSchema,
   type SubmitResult,
   submitResultSchema,
+  type TurnView,
+  turnViewSchema,
 } from './primitive.js';
 export {
   type DelegationPolicy,

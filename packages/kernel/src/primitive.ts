@@ -5,7 +5,7 @@ import { cardInputSchema, fieldsSchema } from './card.js';
 import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_BUDGET } from './handover.js';
 import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
-import { nameSchema } from './names.js';
+import { MAX_ANCHOR_NAME, nameSchema } from './names.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().normalize('NFC').trim().min(1).max(200);
@@ -44,6 +44,17 @@ const optional = {
     ),
 };
 
+/** Where the view of a turn begins. Rule: docs/views.md, "Where a view begins". */
+export const turnViewSchema = z.union([
+  z.enum(['last_anchor', 'full']),
+  z.strictObject({ anchor: z.string().min(1).max(MAX_ANCHOR_NAME) }),
+]);
+export type TurnView = z.infer<typeof turnViewSchema>;
+
+const view = turnViewSchema
+  .optional()
+  .describe("Where the agent's view of its tape begins: last_anchor (default), full, or {anchor: name}.");
+
 const target = {
   target_strategy: z
     .enum(['new', 'reuse', 'clone'])
@@ -56,6 +67,7 @@ const target = {
     .enum(['view', 'full'])
     .optional()
     .describe('clone only: its view since the last anchor (default), or everything.'),
+  view,
 };
 
 const fitsHistory = (input: { readonly history?: unknown; readonly target_strategy: string }): boolean =>
@@ -175,6 +187,7 @@ export const contextHandoffSchema = z
         context_summary: text.optional().describe('What to know for it.'),
       })
       .optional(),
+    view,
     ownership: z
       .enum(OWNERSHIPS)
       .optional()

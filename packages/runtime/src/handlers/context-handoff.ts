@@ -292,6 +292,7 @@ const submitTo = (
     ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
     ...(input.budget === undefined ? {} : { budget: input.budget }),
     ...(input.priority === undefined ? {} : { priority: input.priority }),
+    ...(input.view === undefined ? {} : { view: input.view }),
   });
 
 /** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "Handoffs to other agents". */

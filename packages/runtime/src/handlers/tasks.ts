@@ -128,6 +128,7 @@ export async function prepareTasks(
         ...(path === '' ? {} : { argument: `${path}target_ref` }),
         ...(task.budget === undefined ? {} : { budget: task.budget }),
         ...(task.priority === undefined ? {} : { priority: task.priority }),
+        ...(task.view === undefined ? {} : { view: task.view }),
       },
     ];
   });
