@@ -280,6 +280,12 @@ export {
   NOTIFY_PARENT,
 } from './session.js';
 export {
+  normalizeWorkspace,
+  type SessionAddress,
+  type SessionRef,
+  sessionTapeName,
+} from './session-address.js';
+export {
   BOOTSTRAP_ANCHOR,
   BOOTSTRAP_LENGTH,
   BOOTSTRAP_STATE,

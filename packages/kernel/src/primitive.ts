@@ -6,6 +6,7 @@ import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_B
 import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
 import { MAX_ANCHOR_NAME, nameSchema } from './names.js';
+import { sessionRefSchema } from './session-address.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().normalize('NFC').trim().min(1).max(200);
@@ -61,7 +62,9 @@ const target = {
     .describe(
       'new: a fresh agent of a profile; reuse: an existing agent; clone: a fresh agent that also sees what an existing one sees.',
     ),
-  target_ref: name.describe('new: a profile name; reuse and clone: an agent id or name.'),
+  target_ref: z
+    .union([name, sessionRefSchema])
+    .describe('new: a profile name; reuse and clone: an agent id or name, or a session.'),
   instruction: text,
   history: z
     .enum(['view', 'full'])
@@ -72,11 +75,18 @@ const target = {
 
 const fitsHistory = (input: { readonly history?: unknown; readonly target_strategy: string }): boolean =>
   input.history === undefined || input.target_strategy === 'clone';
+const fitsSession = (input: { readonly target_ref: unknown; readonly target_strategy: string }): boolean =>
+  typeof input.target_ref === 'string' || input.target_strategy !== 'new';
+const NAMES_PROFILE = {
+  path: ['target_ref'],
+  message: 'is the name of a profile with target_strategy new; a session is for reuse and clone',
+};
 const NEEDS_CLONE = { path: ['history'], message: 'is for target_strategy clone only' };
 
 export const delegateAsyncSchema = z
   .strictObject({ ...target, ...optional })
   .refine(fitsHistory, NEEDS_CLONE)
+  .refine(fitsSession, NAMES_PROFILE)
   .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type DelegateAsync = z.infer<typeof delegateAsyncSchema>;
 
@@ -92,6 +102,7 @@ export const forkJoinSchema = z
         z
           .strictObject({ ...target, ...perTask })
           .refine(fitsHistory, NEEDS_CLONE)
+          .refine(fitsSession, NAMES_PROFILE)
           .refine(hasBudgetForStrategy, NEEDS_BUDGET),
       )
       .min(1)
@@ -171,9 +182,11 @@ const { context_box_id: _contextBoxId, result_fields: _resultFields, ...perHando
 
 export const contextHandoffSchema = z
   .strictObject({
-    target_ref: name.describe(
-      'An agent id or name, else the name of a profile, of which a fresh agent is made; agent: or profile: in front says which.',
-    ),
+    target_ref: z
+      .union([name, sessionRefSchema])
+      .describe(
+        'An agent id or name, else the name of a profile, of which a fresh agent is made; agent: or profile: in front says which. Or a session.',
+      ),
     reason: text.describe('Why it is handed over.'),
     summary: text.describe('What has been done or found so far.'),
     tape_ref: text

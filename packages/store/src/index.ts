@@ -319,6 +319,7 @@ export {
 export { type EarlierCall, findRepeats } from './repeats.js';
 export type { PartReader } from './rights.js';
 export { tables } from './schema.js';
+export { giveTape } from './session-agents.js';
 export {
   findSession,
   insertImportedSession,

@@ -1,6 +1,6 @@
 import { type ForkJoin, forkJoinSchema, KernelError } from '@boxcar/kernel';
 import type { Handler, SubmitTurnRequest } from '../handler.js';
-import { prepareTasks } from './tasks.js';
+import { prepareTasks, targetProfiles } from './tasks.js';
 
 const pathOf = (index: number): string => `tasks.${index}.`;
 
@@ -26,9 +26,7 @@ export const forkJoin: Handler<ForkJoin> = {
   description:
     'Hand tasks to several agents at once. With wait (the default) the results of all come back as one answer, in the order of the tasks; without, a receipt to collect later.',
   input: forkJoinSchema,
-  profileNames: ({ tasks }) => [
-    ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [task.target_ref] : []))),
-  ],
+  profileNames: ({ tasks }) => [...new Set(tasks.flatMap(targetProfiles))],
   handle: async (input, tools) => {
     tools.checkFanOut(input.tasks.length);
     const { priority } = input;

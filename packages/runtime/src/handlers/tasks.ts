@@ -9,10 +9,20 @@ import type { AgentRow } from '@boxcar/store';
 import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
 import type { ContextSpec } from '../pack-plan.js';
 import { type SnapshotWish, takeSnapshots } from '../snapshot.js';
+import { resolveSessions } from '../submit/session-agents.js';
 import { refuseCommand } from './comma.js';
 
-export type Task = ForkJoin['tasks'][number] | DelegateAsync;
+export type GivenTask = ForkJoin['tasks'][number] | DelegateAsync;
+/** Its target is named: a session by the name of its agent. */
+export type Task = Omit<GivenTask, 'target_ref'> & { readonly target_ref: string };
 type Target = SubmitTurnRequest['target'];
+
+/** The profiles that a target names. */
+export const targetProfiles = ({ target_strategy, target_ref }: GivenTask): readonly string[] => {
+  if (typeof target_ref !== 'string')
+    return target_ref.profile_name === undefined ? [] : [target_ref.profile_name];
+  return target_strategy === 'new' ? [target_ref] : [];
+};
 
 /** Says in which of several tasks an error arose. */
 async function inTask<T>(path: string, work: () => T | Promise<T>): Promise<T> {
@@ -84,10 +94,11 @@ function toSpec({ task, target, path }: Resolved, tools: HandlerTools): ContextS
  * @param pathOf - The path of the nth task in the arguments, with a dot at its end; empty when there is but one.
  */
 export async function prepareTasks(
-  tasks: readonly Task[],
+  given: readonly (GivenTask | Task)[],
   tools: HandlerTools,
   pathOf: (index: number) => string = () => '',
 ): Promise<readonly SubmitTurnRequest[]> {
+  const tasks: readonly Task[] = await resolveSessions(given, tools, pathOf);
   for (const [index, task] of tasks.entries())
     refuseCommand(task.instruction, tools, `${pathOf(index)}instruction`);
   const refs = [
