@@ -92,7 +92,8 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
     try {
       await waitFor(
         async () => {
-          if (workers.some(({ exitCode }) => exitCode !== null)) throw new Error(`a worker ended: ${printed}`);
+          if (workers.some(({ exitCode }) => exitCode !== null))
+            throw new Error(`a worker ended: ${printed}`);
           return (await database.pool.query(registered)).rowCount === 2;
         },
         { deadlineMs: 60_000, message: 'two workers registered' },
