@@ -788,8 +788,8 @@ create table boxcar.turns (
   unseen_position integer,
   is_woken boolean,
   told_agent_id uuid,
-  view_anchor_position integer,
-  view_position integer
+  own_view_anchor integer,
+  own_view_position integer
 ) with (fillfactor=60);
 
 create table boxcar.unsealed (
@@ -1021,7 +1021,7 @@ alter table only boxcar.turns add constraint turns_check3 CHECK (((status = 'dis
 
 alter table only boxcar.turns add constraint turns_check4 CHECK ((is_awaited <= (parent_tool_call_id IS NOT NULL)));
 
-alter table only boxcar.turns add constraint turns_check5 CHECK (((view_anchor_position IS NULL) = (view_position IS NULL))) NOT VALID;
+alter table only boxcar.turns add constraint turns_check5 CHECK (((own_view_anchor IS NULL) = (own_view_position IS NULL))) NOT VALID;
 
 alter table only boxcar.turns add constraint turns_depth_check CHECK ((depth >= 0));
 

@@ -55,7 +55,7 @@ const run = async (agent: string, instruction: string, view?: View): Promise<rea
 const positionsOf = async (turnId: string) =>
   (
     await scene.h.rows(
-      'select view_anchor_position as anchor, view_position as "from", format from boxcar.turns where id = $1',
+      'select own_view_anchor as anchor, own_view_position as "from", format from boxcar.turns where id = $1',
       [turnId],
     )
   )[0];

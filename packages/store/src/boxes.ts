@@ -357,7 +357,7 @@ const SNAPSHOTS = statement(`
     select *, reads <> '{}' as is_readable, least(head_position, coalesce(upper(reads) - 1, head_position)) as last_position
     from (select *, case when is_ward then '{[1,)}' else readable end as reads from want_boxes) w
   ),
-  open_turn as (select t.id, t.step_count, t.start_position, t.context_box_id, t.view_anchor_position, t.view_position from boxcar.turns t join tape b on b.agent_id = t.agent_id
+  open_turn as (select t.id, t.step_count, t.start_position, t.context_box_id, t.own_view_anchor, t.own_view_position from boxcar.turns t join tape b on b.agent_id = t.agent_id
     where t.status in ('running', 'suspended', 'dispatched')),
   -- who may read a part of it sees what its agent saw there, but for what was before that part
   begun as (

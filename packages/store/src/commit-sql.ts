@@ -80,7 +80,7 @@ const lockPart = ({
 // To look for each turn in a list of all took a third of the time at 1,000 turns.
 const LARGE_LK_PART = `lk as materialized (
     select t.output_box_id, ${heldView('t')}, d.* from d cross join lateral (
-      select x.output_box_id, x.view_anchor_position, x.view_position, x.start_position from boxcar.turns x
+      select x.output_box_id, x.own_view_anchor, x.own_view_position, x.start_position from boxcar.turns x
       where x.id = d.turn_id and x.epoch = d.epoch and x.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
         and x.holder_id is not distinct from d.holder_id and (d.holder_id is null or x.status = 'running')
       offset 0) t

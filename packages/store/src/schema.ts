@@ -325,8 +325,8 @@ const turns = boxcar.table('turns', {
   outputBoxId: uuid('output_box_id').$type<BoxId>().notNull(),
   startPosition: integer('start_position'),
   /** Where the view of its first step begins (turn-views.ts). */
-  viewAnchorPosition: integer('view_anchor_position'),
-  viewPosition: integer('view_position'),
+  ownViewAnchor: integer('own_view_anchor'),
+  ownViewPosition: integer('own_view_position'),
   deliverableCardId: uuid('deliverable_card_id').$type<CardId>(),
   error: jsonb('error').$type<ErrorBody>(),
   workerTarget: text('worker_target').notNull().default(''),

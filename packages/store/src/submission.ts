@@ -108,8 +108,8 @@ export interface NewTurn {
   /** The migration that a build must know to read it; default: this build's format. */
   readonly format?: number;
   /** Where its view begins; absent: as its tape says. */
-  readonly viewAnchorPosition?: number;
-  readonly viewPosition?: number;
+  readonly ownViewAnchor?: number;
+  readonly ownViewPosition?: number;
 }
 
 export interface NewBatch {

@@ -16,11 +16,11 @@ interface TurnColumns {
 
 /** The columns of turn `t` under names that those of a tape do not have, for a list that is joined with tapes. */
 export const heldView = (t: string): string =>
-  `${t}.view_anchor_position as own_view_anchor, ${t}.view_position as own_view_position, ${t}.start_position as own_start`;
+  `${t}.own_view_anchor, ${t}.own_view_position, ${t}.start_position as own_start`;
 
 const columnsOf = (t: string): TurnColumns => ({
-  anchor: `${t}.view_anchor_position`,
-  position: `${t}.view_position`,
+  anchor: `${t}.own_view_anchor`,
+  position: `${t}.own_view_position`,
   start: `${t}.start_position`,
 });
 const heldColumnsOf = (list: string): TurnColumns => ({
@@ -85,8 +85,8 @@ export interface ViewWish {
 
 /** What a turn's row says of its view. */
 export interface ViewStart {
-  readonly viewAnchorPosition: number;
-  readonly viewPosition: number;
+  readonly ownViewAnchor: number;
+  readonly ownViewPosition: number;
 }
 
 /**
@@ -112,7 +112,7 @@ export async function findViewStarts(
   const rows = new Map((await run<Row>(db, FIND, [JSON.stringify(records)])).map((row) => [row.n, row]));
   return wishes.map(({ view }, n) => {
     const { view_anchor_position: anchor = null, view_position: position = null } = rows.get(n) ?? {};
-    if (anchor !== null && position !== null) return { viewAnchorPosition: anchor, viewPosition: position };
+    if (anchor !== null && position !== null) return { ownViewAnchor: anchor, ownViewPosition: position };
     return typeof view === 'string' ? null : undefined;
   });
 }
