@@ -572,7 +572,8 @@ create table boxcar.profiles (
   max_steps integer not null,
   is_current boolean not null,
   created_at timestamp with time zone default now() not null,
-  max_tokens bigint
+  max_tokens bigint,
+  view text
 );
 
 create table boxcar.projects (
@@ -786,7 +787,9 @@ create table boxcar.turns (
   notifies boolean,
   unseen_position integer,
   is_woken boolean,
-  told_agent_id uuid
+  told_agent_id uuid,
+  own_view_anchor integer,
+  own_view_position integer
 ) with (fillfactor=60);
 
 create table boxcar.unsealed (
@@ -910,6 +913,8 @@ alter table only boxcar.profiles add constraint profiles_name_check CHECK ((name
 
 alter table only boxcar.profiles add constraint profiles_version_check CHECK ((version > 0));
 
+alter table only boxcar.profiles add constraint profiles_view_check CHECK ((view = 'full'::text));
+
 alter table only boxcar.profiles add constraint profiles_pkey PRIMARY KEY (id);
 
 alter table only boxcar.profiles add constraint profiles_project_id_name_version_key UNIQUE (project_id, name, version);
@@ -1015,6 +1020,8 @@ alter table only boxcar.turns add constraint turns_check2 CHECK (((ended_at IS N
 alter table only boxcar.turns add constraint turns_check3 CHECK (((status = 'dispatched'::text) <= (dispatched_at IS NOT NULL)));
 
 alter table only boxcar.turns add constraint turns_check4 CHECK ((is_awaited <= (parent_tool_call_id IS NOT NULL)));
+
+alter table only boxcar.turns add constraint turns_check5 CHECK (((own_view_anchor IS NULL) = (own_view_position IS NULL))) NOT VALID;
 
 alter table only boxcar.turns add constraint turns_depth_check CHECK ((depth >= 0));
 

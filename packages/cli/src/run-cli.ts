@@ -27,6 +27,7 @@ import { addWorker } from './commands/worker.js';
 import { declareEnvironmentSecrets, parseConfig } from './config.js';
 import { createContext } from './context.js';
 import { reportError } from './report-error.js';
+import { nameSession } from './session-flags.js';
 
 export interface CliOptions {
   /** Default: the environment of the process. */
@@ -161,7 +162,8 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     exitCode = await command(createContext({ config, isJson, stop }));
   });
   try {
-    await program.parseAsync(args, { from: 'user' });
+    const group = program.commands.find((command) => command.name() === 'tape');
+    await program.parseAsync(nameSession(args, group), { from: 'user' });
     return exitCode;
   } catch (error) {
     if (!(error instanceof CommanderError)) {

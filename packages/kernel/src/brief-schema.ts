@@ -14,10 +14,22 @@ const BOUNDS: ReadonlySet<string> = new Set([
   'additionalProperties',
 ]);
 
+/** Marks a form of an argument that programs use and models are not shown: they have a shorter one. It is accepted all the same. */
+export const FOR_PROGRAMS = 'x-for-programs';
+
+/** A union without the forms that are for programs; the form that is left, when there is one. */
+function shownForms(schema: JsonObject): JsonObject {
+  const { anyOf, ...rest } = schema;
+  if (!Array.isArray(anyOf)) return schema;
+  const shown = anyOf.filter((form) => !isJsonObject(form) || form[FOR_PROGRAMS] !== true);
+  const [only] = shown;
+  return shown.length === 1 && isJsonObject(only) ? { ...only, ...rest } : { ...rest, anyOf: shown };
+}
+
 const brief = (schema: JsonValue): JsonValue => {
   if (Array.isArray(schema)) return schema.map(brief);
   if (!isJsonObject(schema)) return schema;
-  const kept = Object.entries(schema).filter(([key]) => !BOUNDS.has(key));
+  const kept = Object.entries(shownForms(schema)).filter(([key]) => !BOUNDS.has(key));
   return Object.fromEntries(
     kept.map(([key, value]) => {
       if (key !== 'properties' || !isJsonObject(value))

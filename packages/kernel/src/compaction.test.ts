@@ -61,7 +61,8 @@ describe('a compacted prompt', () => {
     const { view, plan } = compact(tape.rows(), 330);
     expect(heads(view)).toEqual([
       'system: You work.',
-      expect.stringMatching(/^user: \[Anchor auto_handoff\/context_overflow\]/),
+      'user: [context]',
+      expect.stringMatching(/^assistant: \[Anchor created: auto_handoff\/context_ov/),
       'user: Count the lines.',
       expect.stringMatching(/^user: \[Summary of 12 earlier cards/),
       'assistant: Look 5. | read',
@@ -71,7 +72,7 @@ describe('a compacted prompt', () => {
     ]);
     expect(plan).toMatchObject({ keptSteps: 2, references: [] });
     expect(view.manifest).toMatchObject({ anchor: 22, head: 25 });
-    expect(view.firstMessage).toBe(2);
+    expect(view.firstMessage).toBe(3);
   });
 
   test('spills a large result and keeps its call', () => {

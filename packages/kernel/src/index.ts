@@ -227,6 +227,8 @@ export {
   raiseBudgetSchema,
   type SubmitResult,
   submitResultSchema,
+  type TurnView,
+  turnViewSchema,
 } from './primitive.js';
 export {
   type DelegationPolicy,
@@ -298,6 +300,12 @@ export {
   type Intention,
   NOTIFY_PARENT,
 } from './session.js';
+export {
+  normalizeWorkspace,
+  type SessionAddress,
+  type SessionRef,
+  sessionTapeName,
+} from './session-address.js';
 export { suggest } from './suggest.js';
 export {
   BOOTSTRAP_ANCHOR,

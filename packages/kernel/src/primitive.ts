@@ -6,11 +6,12 @@ import { whenObject } from './findings.js';
 import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_BUDGET } from './handover.js';
 import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
-import { nameSchema } from './names.js';
+import { MAX_ANCHOR_NAME, nameSchema } from './names.js';
+import { sessionRefSchema } from './session-address.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().normalize('NFC').trim().min(1).max(200);
-const boxIds = z.union([z.string().min(1), z.array(z.string().min(1))]).describe('One box or a list.');
+const boxIds = z.union([z.string().min(1), z.array(z.string().min(1))]).describe('One or a list.');
 const deadlineSeconds = z
   .number()
   .positive()
@@ -28,22 +29,39 @@ const optional = {
   budget_tokens: budgetTokensSchema.optional().describe('Limit of the context.'),
   budget_strategy: budgetStrategySchema
     .optional()
-    .describe('Above budget_tokens: error (default), newest, deliverables_only or summary.'),
+    .describe('error (default), newest, deliverables_only or summary.'),
 };
+
+/** Where the view of a turn begins. Rule: docs/views.md, "Where a view begins". */
+export const turnViewSchema = z.union([
+  z.enum(['last_anchor', 'full']),
+  z.strictObject({ anchor: z.string().min(1).max(MAX_ANCHOR_NAME) }),
+]);
+export type TurnView = z.infer<typeof turnViewSchema>;
+
+const view = turnViewSchema.optional().describe('Where its view begins; default last_anchor.');
 
 const target = {
   target_strategy: z
     .enum(['new', 'reuse', 'clone'])
     .describe(
-      'new: a fresh agent of a profile; reuse: an existing agent; clone: a fresh one that sees what an existing one sees.',
+      'new: a fresh agent of a profile; reuse: an agent; clone: a fresh one that sees what an agent sees.',
     ),
-  target_ref: name.describe('new: a profile; else an agent, by id or name.'),
+  target_ref: z.union([name, sessionRefSchema]).describe('new: a profile; else an agent, by id or name.'),
   instruction: text,
-  history: z.enum(['view', 'full']).optional().describe('clone only: its view (default) or everything.'),
+  history: z.enum(['view', 'full']).optional().describe('clone: its view (default) or all.'),
+  view,
 };
 
 const fitsHistory = (input: { readonly history?: unknown; readonly target_strategy: string }): boolean =>
   input.history === undefined || input.target_strategy === 'clone';
+const fitsSession = (input: { readonly target_ref?: unknown; readonly target_strategy: string }): boolean =>
+  typeof input.target_ref === 'string' || input.target_strategy !== 'new';
+const NAMES_PROFILE = {
+  path: ['target_ref'],
+  message: 'is the name of a profile with target_strategy new; a session is for reuse and clone',
+  ...whenObject,
+};
 const NEEDS_CLONE = {
   path: ['history'],
   message: 'is for target_strategy clone only',
@@ -53,6 +71,7 @@ const NEEDS_CLONE = {
 export const delegateAsyncSchema = z
   .strictObject({ ...target, ...optional })
   .refine(fitsHistory, NEEDS_CLONE)
+  .refine(fitsSession, NAMES_PROFILE)
   .refine(hasBudgetForStrategy, NEEDS_BUDGET);
 export type DelegateAsync = z.infer<typeof delegateAsyncSchema>;
 
@@ -68,17 +87,16 @@ export const forkJoinSchema = z
         z
           .strictObject({ ...target, ...perTask })
           .refine(fitsHistory, NEEDS_CLONE)
+          .refine(fitsSession, NAMES_PROFILE)
           .refine(hasBudgetForStrategy, NEEDS_BUDGET),
       )
       .min(1)
       .max(MAX_MEMBERS)
-      .describe('One child each, all at work at once.'),
+      .describe('One child each.'),
     wait: z.boolean().optional().describe('false: a receipt; collect later.'),
     fail_fast: z.boolean().optional().describe('End the rest when one fails.'),
-    min_success: z.int().positive().optional().describe('So many successes are enough; the rest is ended.'),
-    deadline_seconds: deadlineSeconds
-      .optional()
-      .describe('When the rest is ended; default 3600 when waiting.'),
+    min_success: z.int().positive().optional().describe('Enough successes; ends the rest.'),
+    deadline_seconds: deadlineSeconds.optional().describe('Ends the rest; default 3600 when waiting.'),
     budget: budgetSchema
       .optional()
       .describe(
@@ -139,9 +157,11 @@ const { context_box_id: _contextBoxId, result_fields: _resultFields, ...perHando
 
 export const contextHandoffSchema = z
   .strictObject({
-    target_ref: name.describe(
-      'An agent id or name, else the name of a profile, of which a fresh agent is made; agent: or profile: in front says which.',
-    ),
+    target_ref: z
+      .union([name, sessionRefSchema])
+      .describe(
+        'An agent id or name, else the name of a profile, of which a fresh agent is made; agent: or profile: in front says which.',
+      ),
     reason: text.describe('Why it is handed over.'),
     summary: text.describe('What has been done or found so far.'),
     tape_ref: text
@@ -155,6 +175,7 @@ export const contextHandoffSchema = z
         context_summary: text.optional().describe('What to know for it.'),
       })
       .optional(),
+    view,
     ownership: z
       .enum(OWNERSHIPS)
       .optional()

@@ -73,6 +73,8 @@ export const profileSchema = z.strictObject({
   /** Which workers run its turns; empty = the default pool. */
   worker_target: z.string().regex(WORKER_TARGET, 'lower-case letters, digits, - and _ only').default(''),
   limits: profileLimitsSchema.prefault({}),
+  /** Where views of its turns begin, unless a submission or a session says so (docs/views.md). */
+  view: z.enum(['last_anchor', 'full']).optional(),
 });
 export type Profile = z.infer<typeof profileSchema>;
 export type ProfileInput = z.input<typeof profileSchema>;

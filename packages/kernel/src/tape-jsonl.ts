@@ -120,7 +120,11 @@ function anchorPart(record: TapeRecord): Part {
     role: 'assistant',
     content: { kind: 'json', data: state ?? null },
   });
-  return { ...part, anchorName: anchorName(name) };
+  const known = anchorName(name);
+  // A box that inherits the card has no other place for the name.
+  const named =
+    part.card === null ? {} : { card: { ...part.card, metadata: { ...part.card.metadata, name: known } } };
+  return { ...part, ...named, anchorName: known };
 }
 
 function readArguments(value: JsonValue | undefined): JsonValue {

@@ -10,7 +10,7 @@ import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
 import { pythonJson, pythonJsonAt, pythonJsonItems } from './python-json.js';
 import { BOOTSTRAP_ANCHOR } from './tape.js';
 import { anchorNameOf, anchorState, type TapeRecord } from './tape-record.js';
-import { isBlank, NOT_AVAILABLE } from './view-render.js';
+import { anchorText, isBlank, NOT_AVAILABLE } from './view-render.js';
 
 /** `{role, content, tool_calls?}` or `{role: 'tool', content, tool_call_id?, name?}`, members in this order. */
 export type ChatMessage = JsonObject;
@@ -25,7 +25,7 @@ export interface TapeMessagesOptions {
 function anchorMessage(record: TapeRecord): ChatMessage {
   const written = record.line === undefined ? undefined : pythonJsonAt(record.line, ['payload', 'state']);
   const state = written ?? pythonJson(anchorState(record));
-  return { role: 'assistant', content: `[Anchor created: ${anchorNameOf(record) ?? 'None'}]: ${state}` };
+  return { role: 'assistant', content: anchorText(anchorNameOf(record), state) };
 }
 
 const listOf = (value: JsonValue | undefined): readonly JsonValue[] | undefined =>

@@ -8,7 +8,9 @@ import { BOOTSTRAP_STATE } from './tape.js';
 import { enders, stepNotice } from './turn.js';
 import type { ContextRule } from './view-manifest.js';
 import {
+  isCall,
   isHidden,
+  isThought,
   omit,
   type Placed,
   type Prompt,
@@ -57,6 +59,9 @@ export function writeContextCards(
     const source = { kind: 'context', boxId, rule, from: position, to: position } as const;
     byRule[rule].push({ card, source, isNative: native ?? false });
   }
+  for (const placed of byRule.inherited)
+    if (placed.isNative === true && (isCall(placed) || isThought(placed)))
+      prompt.ownAuthors.add(placed.card.authorId);
   const tools = toolsOf(profile);
   for (const item of groupInherited(byRule.inherited)) {
     if ('card' in item && isBootstrap(item.card)) omit(prompt, item, 'bootstrap');

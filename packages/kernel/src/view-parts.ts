@@ -11,7 +11,7 @@ import type { CardId } from './ids.js';
 import { isJsonObject } from './json.js';
 import type { Message } from './message.js';
 import type { MessageOrigin, ViewNotice } from './view-manifest.js';
-import { isBlank, renderBody } from './view-render.js';
+import { anchorBody, isBlank, renderBody } from './view-render.js';
 
 /**
  * `instructions` to `result`: the words of a card, as they are or as JSON text. The others are fixed wordings around a
@@ -93,11 +93,14 @@ function framingRule(card: Card, head: string): PartRule {
   return card.type === CARD_TYPES.anchor ? 'anchor' : 'note';
 }
 
-/** Splits what a user reads of a card into its own words and the framing before and behind them. */
+/** Splits what is read of a card, between words of a rule, into its own words and the framing before and behind them. */
 function framedParts(content: string, card: Card): readonly MessagePart[] {
-  const body = renderBody(card.content);
+  const isAnchor = card.type === CARD_TYPES.anchor;
+  const body = isAnchor ? anchorBody(card) : renderBody(card.content);
   // A stateless anchor and a parent line show facts of the card, not its words.
-  const hasBody = card.type !== CARD_TYPES.parentPointer;
+  const hasBody = isAnchor
+    ? card.content.kind !== 'json' || card.content.data !== null
+    : card.type !== CARD_TYPES.parentPointer;
   const at = !hasBody ? -1 : content.endsWith(body) ? content.length - body.length : content.indexOf(body);
   const end = at + body.length;
   const framing = (text: string): MessagePart => ({
@@ -144,7 +147,7 @@ function contentParts(
   if (card === undefined) return [];
   if (origin.isReference === true)
     return [{ field: CONTENT, text: content, rule: 'reference', cardId: card.id, isOwn: false }];
-  if (message.role === 'user') return framedParts(content, card);
+  if (message.role === 'user' || card.type === CARD_TYPES.anchor) return framedParts(content, card);
   return [{ field: CONTENT, text: content, cardId: card.id, ...bodyRule(card.content) }];
 }
 

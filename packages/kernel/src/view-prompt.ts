@@ -12,7 +12,9 @@ import {
   CONTINUE_NOTICE,
   callArguments,
   isBlank,
+  KERNEL,
   NOT_AVAILABLE,
+  quoteAnchor,
   quoteCall,
   quoteResult,
   renderAnchor,
@@ -29,6 +31,8 @@ export interface Placed<C extends Card = Card> {
   readonly source: Extract<ViewSource, { kind: 'tape' | 'context' }>;
   /** In a context box: part of the history of a clone's source. */
   readonly isNative?: boolean;
+  /** On the tape: the name of an anchor. */
+  readonly anchorName?: string;
 }
 
 export type CallCard = Card & { readonly content: ContentOf<'tool_call'> };
@@ -66,6 +70,8 @@ export interface Prompt {
   readonly callIds: Set<string>;
   /** Who made a call, for results that are quoted: call id → author. */
   readonly callers: Map<string, string>;
+  /** Authors whose anchors the reader sees as its own: itself, and the sources of what it has as a clone. */
+  readonly ownAuthors: Set<string>;
   /** Author of the last message when it is a card's, else undefined. */
   lastAuthorId: string | undefined;
 }
@@ -79,6 +85,7 @@ export const startPrompt = (readerId: AgentId, model?: string): Prompt => ({
   shownCards: new Set(),
   callIds: new Set(),
   callers: new Map(),
+  ownAuthors: new Set([readerId]),
   lastAuthorId: undefined,
 });
 
@@ -139,9 +146,24 @@ export function writeCard(prompt: Prompt, placed: Placed): void {
 }
 
 function writeTaken(prompt: Prompt, placed: Placed): void {
+  if (placed.card.type === CARD_TYPES.anchor) {
+    writeAnchor(prompt, placed);
+    return;
+  }
   const content = userText(prompt, placed);
   if (content === undefined) writeAssistant(prompt, placed);
   else push(prompt, { role: 'user', content }, placed.source, [placed.card]);
+}
+
+/** An anchor speaks as the assistant, the kernel's on the reader's own tape too; the anchor of another agent is quoted. */
+function writeAnchor(prompt: Prompt, placed: Placed): void {
+  const { card, source, anchorName, isNative = source.kind === 'tape' } = placed;
+  const isByReader = prompt.ownAuthors.has(card.authorId) || (isNative && card.authorId === KERNEL);
+  const isOwn = isByReader && card.isReference !== true;
+  const message: Message = isOwn
+    ? { role: 'assistant', content: renderAnchor(card, anchorName) }
+    : { role: 'user', content: quoteAnchor(card, anchorName) };
+  push(prompt, message, source, [card]);
 }
 
 /** The card as user text; undefined when it speaks as the assistant. */
@@ -164,7 +186,6 @@ function userText(prompt: Prompt, placed: Placed): string | undefined {
   if (card.type === CARD_TYPES.resultFields && content.kind === 'fields_schema') {
     return renderForeignFields(content.fields);
   }
-  if (card.type === CARD_TYPES.anchor) return renderAnchor(card, null);
   switch (card.role) {
     case 'assistant':
       return undefined;

@@ -1,6 +1,7 @@
 /** How a card reads in a prompt. Texts here are fixed: the same card gives the same bytes in every view. */
 import type { Card, CardContent, ContentOf, Field } from './card.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { pythonJson } from './python-json.js';
 
 /** Stands where a provider wants a user message and the rows have none. */
 export const CONTEXT_NOTICE = '[context]';
@@ -90,6 +91,9 @@ export function renderResult(content: ContentOf<'tool_result'>): string {
 export const callArguments = (value: JsonValue): JsonObject =>
   isJsonObject(value) ? value : { _raw: value };
 
+/** The author of what the kernel writes on an agent's tape. */
+export const KERNEL = 'kernel';
+
 /** Names the author of a quoted call to the agent that reads it. */
 const named = (authorId: string, readerId: string): string =>
   authorId === readerId ? 'you' : `agent ${authorId}`;
@@ -112,14 +116,26 @@ export function renderParent(content: CardContent): string {
   return `Parent agent: ${typeof id === 'string' && !isBlank(id) ? id : 'unknown'}`;
 }
 
-/** The state an anchor carries; its name comes from the entry or, in a context box, from the card's metadata. */
-export function renderAnchor(card: Card, anchorName: string | null): string {
-  const fromMetadata = card.metadata.name;
-  const name = anchorName ?? (typeof fromMetadata === 'string' ? fromMetadata : '');
-  const head = isBlank(name) ? '[Anchor]' : `[Anchor ${name}]`;
-  const isStateless = card.content.kind === 'json' && card.content.data === null;
-  return isStateless ? head : `${head} ${renderBody(card.content)}`;
+/** An anchor in the original's words, in prompts and for every reader. `state`: as {@link pythonJson} prints it. */
+export const anchorText = (name: string | null | undefined, state: string): string =>
+  `[Anchor created: ${name ?? 'None'}]: ${state}`;
+
+const nameOf = ({ metadata }: Card): string | undefined =>
+  typeof metadata.name === 'string' ? metadata.name : undefined;
+
+/** What an anchor's card says in a prompt: its state, or the reference that a compaction has left of it. */
+export function anchorBody({ content, isReference }: Card): string {
+  if (isReference === true) return renderBody(content);
+  return pythonJson(content.kind === 'json' ? content.data : renderBody(content));
 }
+
+/** The name comes from the entry or, in a context box, from the card's metadata. */
+export const renderAnchor = (card: Card, anchorName: string | undefined): string =>
+  anchorText(anchorName ?? nameOf(card), anchorBody(card));
+
+/** The anchor of another agent, as user text that names its author. */
+export const quoteAnchor = (card: Card, anchorName: string | undefined): string =>
+  `[anchor of ${card.authorId === KERNEL ? 'the kernel' : `agent ${card.authorId}`}] ${renderAnchor(card, anchorName)}`;
 
 /** A role that may not stand in the middle of a prompt, as user text that names it. */
 export const renderNote = (role: 'system' | 'tool', card: Card): string =>

@@ -52,9 +52,10 @@ function addResult(openCalls: OpenCalls, result: Placed<ResultCard>, step?: Open
   return true;
 }
 
-export const placeOnTape = ({ position }: TapeEntry, card: Card): Placed => ({
+export const placeOnTape = ({ position, anchorName }: TapeEntry, card: Card): Placed => ({
   card,
   source: { kind: 'tape', from: position, to: position },
+  ...(anchorName === null ? {} : { anchorName }),
 });
 
 /** True when an anchor at this position was written while the step's calls were open. */

@@ -121,8 +121,13 @@ describe('order', () => {
     tape.anchor('phase-2', cards.anchor({ done: 2 }));
     tape.add(cards.text('user', 'news'));
     const rows = tape.rows();
-    expect(linesOf(rows)).toEqual(['user: [Anchor phase-2] {"done":2}', 'user: Count.', 'user: news']);
-    expect(buildView(rows).firstMessage).toBe(2);
+    expect(linesOf(rows)).toEqual([
+      'user: [context]',
+      'assistant: [Anchor created: phase-2]: {"done": 2}',
+      'user: Count.',
+      'user: news',
+    ]);
+    expect(buildView(rows).firstMessage).toBe(3);
   });
 
   test('a turn that began after the anchor is expanded in place', () => {
@@ -130,10 +135,15 @@ describe('order', () => {
     tape.anchor('phase-1', cards.card('tape.anchor', null, { kind: 'text', text: 'all read' }));
     tape.add(cards.text('user', 'before'));
     tape.begin(1, [argument(cards.instruction('Count.'))]);
-    expect(linesOf(tape.rows())).toEqual(['user: [Anchor phase-1] all read', 'user: before', 'user: Count.']);
+    expect(linesOf(tape.rows())).toEqual([
+      'user: [context]',
+      'assistant: [Anchor created: phase-1]: "all read"',
+      'user: before',
+      'user: Count.',
+    ]);
   });
 
-  test('the bootstrap anchor shows no state, and an anchor without state only its name', () => {
+  test('the bootstrap anchor is not shown, and an anchor without state shows null', () => {
     const { cards, tape } = setup();
     tape.begin(1, [argument(cards.instruction('Count.'))]);
     const rows = tape.rows();
@@ -142,7 +152,11 @@ describe('order', () => {
     const entries = [{ ...entry, anchorName: 'session/start', turnId: null, step: null }, ...rows.entries];
     expect(linesOf({ ...rows, entries })).toEqual(linesOf(rows));
     tape.anchor('empty', cards.anchor(null));
-    expect(linesOf(tape.rows())).toEqual(['user: [Anchor empty]', 'user: Count.']);
+    expect(linesOf(tape.rows())).toEqual([
+      'user: [context]',
+      'assistant: [Anchor created: empty]: null',
+      'user: Count.',
+    ]);
   });
 
   test('rows without the last anchor or a context box are refused', () => {
@@ -296,7 +310,7 @@ describe('steps', () => {
       'assistant: I hand off. | tape.handoff(k2) | read(k3)',
       'tool k2: anchor added',
       'tool k3: a file',
-      'user: [Anchor phase-1] {"summary":"s"}',
+      'assistant: [Anchor created: phase-1]: {"summary": "s"}',
       'user: Count.',
       'user: shown: after the anchor',
     ]);
@@ -315,7 +329,7 @@ describe('steps', () => {
     expect(linesOf(tape.rows()).slice(1)).toEqual([
       'assistant:  | list(k1)',
       'tool k1: one',
-      'user: [Anchor phase-1] {}',
+      'assistant: [Anchor created: phase-1]: {}',
       'user: Second.',
     ]);
   });
@@ -725,18 +739,58 @@ describe('context boxes', () => {
     expect(canSubmitResult({ tools: ['list'], must_end_with: [] })).toBe(false);
   });
 
-  test('an inherited anchor card shows its state, named by its metadata', () => {
+  test("an inherited anchor of another agent is quoted user text; the agent's own is not", () => {
     const { cards, tape } = setup();
-    const named = cards.anchor({ a: 1 }, { metadata: { name: 'phase-1' } });
+    const metadata = { name: 'phase-1' };
     tape.begin(1, [
       argument(cards.instruction('Count.')),
-      inherited(named),
-      inherited(cards.anchor({ b: 2 })),
+      inherited(cards.anchor({ a: 1 }, { metadata, authorId: OTHER })),
+      inherited(cards.anchor({ b: 2 }, { metadata, authorId: 'kernel' })),
+      inherited(cards.anchor({ c: [3, 'ü'] }, { metadata })),
     ]);
-    expect(linesOf(tape.rows()).slice(0, 2)).toEqual([
-      'user: [Anchor phase-1] {"a":1}',
-      'user: [Anchor] {"b":2}',
+    expect(linesOf(tape.rows())).toEqual([
+      `user: [anchor of agent ${OTHER}] [Anchor created: phase-1]: {"a": 1}`,
+      'user: [anchor of the kernel] [Anchor created: phase-1]: {"b": 2}',
+      'assistant: [Anchor created: phase-1]: {"c": [3, "ü"]}',
+      'user: Count.',
     ]);
+  });
+
+  test("a clone sees the anchors that its source wrote as its own, and those of others on its source's tape quoted", () => {
+    const { cards, tape } = setup();
+    const source = { authorId: OTHER };
+    const metadata = { name: 'phase' };
+    tape.begin(1, [
+      argument(cards.instruction('Count.')),
+      native(cards.anchor({ by: 'source' }, { ...source, metadata })),
+      native(cards.anchor({ by: 'kernel' }, { authorId: 'kernel', metadata })),
+      native(cards.anchor({ by: 'somebody' }, { authorId: 'somebody', metadata })),
+      native(cards.thought('Seen.', source)),
+    ]);
+    expect(linesOf(tape.rows())).toEqual([
+      'user: [context]',
+      'assistant: [Anchor created: phase]: {"by": "source"}',
+      'assistant: [Anchor created: phase]: {"by": "kernel"}',
+      'user: [anchor of agent somebody] [Anchor created: phase]: {"by": "somebody"}',
+      'assistant: Seen.',
+      'user: Count.',
+    ]);
+  });
+
+  test('an anchor on the tape is user text that names its author when another agent wrote it', () => {
+    const { cards, tape } = setup();
+    tape.begin(1, [argument(cards.instruction('Count.'))]);
+    const prompts = [
+      { authorId: OTHER, lines: [`user: [anchor of agent ${OTHER}] [Anchor created: phase]: {"n": 1}`] },
+      {
+        authorId: 'kernel',
+        lines: ['user: [context]', 'assistant: [Anchor created: phase]: {"n": 1}'],
+      },
+    ];
+    for (const { authorId, lines } of prompts) {
+      tape.anchor('phase', cards.anchor({ n: 1 }, { authorId }));
+      expect(linesOf(tape.rows())).toEqual([...lines, 'user: Count.']);
+    }
   });
 
   test('every kind of content is readable and none is blank', () => {

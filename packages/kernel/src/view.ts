@@ -13,7 +13,9 @@
  * V4  Only this agent's steps and its clone source's keep the form of calls and results; earlier turns and clones only
  *     for tools that this turn is offered. Other calls and results are quoted user text that names the author.
  * V5  A call without result is answered by a fixed text; a result whose call is not shown before it is left out. No
- *     body is dropped for its status. A turn that ended before it began shows nothing. What other turns add once this turn has begun is quoted where it stands.
+ *     body is dropped for its status. A turn that ended before it began shows nothing. What other turns add once this turn
+ *     has begun is quoted where it stands. An anchor is an assistant message; the anchor of another agent is quoted user
+ *     text that names the author.
  * V6  Every prompt satisfies the strictest provider (see `checkMessages`). Fillers are fixed texts: `[context]` before
  *     a first assistant message, `[continue]` before a step's output that would follow assistant text, and, once this
  *     turn has begun, after any assistant text behind which a prompt may have ended.
@@ -47,11 +49,10 @@ import {
   pushContinue,
   pushNotice,
   startPrompt,
-  take,
   writeCard,
   writeStep,
 } from './view-prompt.js';
-import { CONTEXT_NOTICE, isBlank, renderAnchor } from './view-render.js';
+import { CONTEXT_NOTICE, isBlank } from './view-render.js';
 import { findSteps, isSplitAt, placeOnTape, type TapeStep } from './view-steps.js';
 
 /** The rows of a view, as the store loads them in one statement. */
@@ -191,10 +192,7 @@ function writeAnchor(prompt: Prompt, entry: TapeEntry): void {
   if (entry.card === null) return;
   const placed = placeOnTape(entry, entry.card);
   if (entry.position === 1 && entry.anchorName === BOOTSTRAP_ANCHOR) omit(prompt, placed, 'bootstrap');
-  else if (take(prompt, placed)) {
-    const content = renderAnchor(entry.card, entry.anchorName);
-    push(prompt, { role: 'user', content }, placed.source, [entry.card]);
-  }
+  else writeCard(prompt, placed);
 }
 
 function writeEntry(writer: Writer, at: number): void {

@@ -11,6 +11,7 @@ import type {
   Ring,
   RunId,
   TurnId,
+  TurnView,
 } from '@boxcar/kernel';
 import type { AgentRow, ChainLink, ProfileRow, Queryable, Tx } from '@boxcar/store';
 import type { z } from 'zod';
@@ -76,6 +77,8 @@ export interface SubmitTurnRequest {
   readonly argument?: string;
   /** −100 to 100, the higher the sooner, within the project; default: that of the calling turn, else 0. */
   readonly priority?: number;
+  /** Where its view of its tape begins; default: as its session, else its profile says. Rule: docs/views.md, "Where a view begins". */
+  readonly view?: TurnView;
 }
 
 export interface JoinRequest {

@@ -16,6 +16,7 @@ import { UNKNOWN_PART } from './known-tapes.js';
 import { type CardRow, PACKED_CARD_BYTES, PACKED_CARD_READ, readCard } from './records.js';
 import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from './rights.js';
 import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
+import { viewAnchorOf, viewPositionOf } from './turn-views.js';
 
 /**
  * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
@@ -356,14 +357,14 @@ const SNAPSHOTS = statement(`
     select *, reads <> '{}' as is_readable, least(head_position, coalesce(upper(reads) - 1, head_position)) as last_position
     from (select *, case when is_ward then '{[1,)}' else readable end as reads from want_boxes) w
   ),
+  open_turn as (select t.id, t.step_count, t.start_position, t.context_box_id, t.own_view_anchor, t.own_view_position from boxcar.turns t join tape b on b.agent_id = t.agent_id
+    where t.status in ('running', 'suspended', 'dispatched')),
   -- who may read a part of it sees what its agent saw there, but for what was before that part
   begun as (
-    select b.*, v.anchor_position, case when v.anchor_position = v.at_head then b.view_position else ${viewStartAt('b.id', 'v.anchor_position')} end as from_position
-    from tape b cross join lateral (select a.at_head, case when a.at_head <= b.last_position then a.at_head else ${lastAnchorOf('b', 'b.last_position')} end as anchor_position
-      from (select coalesce(b.view_anchor_position, b.last_anchor_position) as at_head) a) v
+    select b.*, v.anchor_position, case when v.anchor_position = v.at_head then ${viewPositionOf('o', 'b')} else ${viewStartAt('b.id', 'v.anchor_position')} end as from_position
+    from tape b left join open_turn o on o.start_position is not null cross join lateral (select a.at_head, case when a.at_head <= b.last_position then a.at_head else ${lastAnchorOf('b', 'b.last_position')} end as anchor_position
+      from (select ${viewAnchorOf('o', 'b')} as at_head) a) v
   ),
-  open_turn as (select t.id, t.step_count, t.start_position, t.context_box_id from boxcar.turns t join tape b on b.agent_id = t.agent_id
-    where t.status in ('running', 'suspended', 'dispatched')),
   entries as (
     select e.position, e.kind, e.card_id, e.tokens, e.payload,
       exists (select from open_turn o join boxcar.tool_calls k on k.turn_id = o.id and k.step = o.step_count

@@ -19,6 +19,7 @@ import type pg from 'pg';
 import { type Build, THIS_BUILD } from './build.js';
 import { type Queryable, retryTransient, run, statement } from './db.js';
 import { skipping } from './lock-limit.js';
+import { heldView, heldViewPosition } from './turn-views.js';
 import { hasStatus } from './turns.js';
 
 export interface ClaimedTurn {
@@ -88,12 +89,12 @@ const claimText = (leavesLocked: boolean): string => `
     where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${NOT_GIVEN_UP} order by t.id for update of t${skipping(leavesLocked)}
   ),
   heads as (
-    select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first
+    select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first, ${heldView('lk')}
     from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
   ),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + case when heads.is_first then 1 else 0 end from heads where b.id = heads.output_box_id
-    returning heads.*, b.head_position, b.view_position
+    returning heads.*, b.head_position, ${heldViewPosition('heads', 'b')} as view_from
   ),
   started as (
     insert into boxcar.tape_entries (box_id, position, kind, payload, turn_id, author_id)
@@ -106,11 +107,11 @@ const claimText = (leavesLocked: boolean): string => `
     update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1, format = greatest(t.format, $5),
       start_position = case when hd.is_first then hd.head_position else t.start_position end
     from hd where t.id = hd.turn_id and t.epoch = hd.epoch
-    returning t.*, hd.head_position, hd.view_position
+    returning t.*, hd.head_position, hd.view_from
   ),
   opened as (
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
-    select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2, cl.view_position, cl.head_position
+    select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2, cl.view_from, cl.head_position
     from cl where cl.pending_calls = 0
   )
   select ${claimedColumns('cl')}

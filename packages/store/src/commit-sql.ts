@@ -7,6 +7,7 @@ import { type Statement, statement } from './db.js';
 import { skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import { FIRST_LOOK } from './tool-calls.js';
+import { heldView, heldViewPosition } from './turn-views.js';
 
 /** Ended turns are announced here by the commit that ends them, as comma-separated ids. A hint only: the rows decide. */
 export const ENDED_CHANNEL = 'boxcar_ended';
@@ -70,7 +71,7 @@ const lockPart = ({
   readonly leavesMembers: boolean;
   readonly leavesLocked: boolean;
 }): string => `lk as (
-    select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
+    select t.output_box_id, ${heldView('t')}, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
     where t.id = any ($2::uuid[]) and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
       and t.holder_id is not distinct from d.holder_id and (d.holder_id is null or t.status = 'running')${leavesMembers ? ' and (d.end_status is null or t.batch_ids is null)' : ''}
     order by t.id for update of t${skipping(leavesLocked)}
@@ -78,8 +79,8 @@ const lockPart = ({
 
 // To look for each turn in a list of all took a third of the time at 1,000 turns.
 const LARGE_LK_PART = `lk as materialized (
-    select t.output_box_id, d.* from d cross join lateral (
-      select x.output_box_id from boxcar.turns x
+    select t.output_box_id, ${heldView('t')}, d.* from d cross join lateral (
+      select x.output_box_id, x.own_view_anchor, x.own_view_position, x.start_position from boxcar.turns x
       where x.id = d.turn_id and x.epoch = d.epoch and x.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
         and x.holder_id is not distinct from d.holder_id and (d.holder_id is null or x.status = 'running')
       offset 0) t
@@ -92,7 +93,7 @@ const headsPart = (leavesLocked: boolean): string => `heads as (
   ),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + heads.entry_count from heads where b.id = heads.output_box_id
-    returning heads.*, b.head_position, b.head_position - heads.entry_count as base, b.view_position
+    returning heads.*, b.head_position, b.head_position - heads.entry_count as base, ${heldViewPosition('heads', 'b')} as view_position
   )`;
 
 // A row is updated once by a statement, so a tape that several turns end on is moved by the sum of their entries.
@@ -106,10 +107,10 @@ const sharedHeadsPart = (leavesLocked: boolean): string => `tapes as (
   moved as (
     update boxcar.boxes b set head_position = b.head_position + s.n
     from (select output_box_id, sum(entry_count)::int as n from heads group by output_box_id) s where b.id = s.output_box_id
-    returning b.id, b.head_position, b.head_position - s.n as start, b.view_position
+    returning b.id, b.head_position, b.head_position - s.n as start, b.view_position, b.view_anchor_position, b.last_anchor_position
   ),
   hd as (
-    select heads.*, moved.head_position, moved.start + heads.ahead as base, moved.view_position from heads join moved on moved.id = heads.output_box_id
+    select heads.*, moved.head_position, moved.start + heads.ahead as base, ${heldViewPosition('heads', 'moved')} as view_position from heads join moved on moved.id = heads.output_box_id
   )`;
 
 // Each part reads the one before it, so that no two lists of a batch are joined by going through both; what belongs to one

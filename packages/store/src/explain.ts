@@ -25,7 +25,7 @@ import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.
 import { beginOn } from './pool.js';
 import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ } from './records.js';
 import { wroteFor } from './rights.js';
-import { edgeEntriesOf, entriesOf, entryAt } from './tape-line.js';
+import { edgeEntriesOf, entriesOf, entryAt, lastAnchorOf } from './tape-line.js';
 import { loadToolsets, type OfferedTool } from './toolsets.js';
 import { findTurnId } from './turn-ref.js';
 
@@ -233,10 +233,11 @@ const STEPS = statement(`
   select s.step, s.attempt, s.from_position, s.to_position, s.opened_at, s.committed_at, s.model,
     encode(s.prompt_hash, 'hex') as prompt_hash, encode(s.toolset_hash, 'hex') as toolset_hash, s.manifest, s.usage, s.error,
     coalesce((s.manifest->>'anchor')::int,
-      case when b.view_anchor_position <= s.to_position then b.view_anchor_position end,
-      (select n.from_position from boxcar.sessions n where n.id = b.id and s.from_position <= b.fork_position),
+      case when t.own_view_anchor > 0 and coalesce(${lastAnchorOf('b', 's.to_position')}, 0) < t.start_position then t.own_view_anchor end,
+      case when b.view_anchor_position <= s.to_position and t.own_view_anchor is distinct from 0 then b.view_anchor_position end,
+      (select n.from_position from boxcar.sessions n where n.id = b.id and s.from_position <= b.fork_position and t.own_view_anchor is distinct from 0),
       (select max(e.position) from ${edgeEntriesOf('b', { from: '1', to: 's.to_position', where: "o.kind = 'anchor'" }, { order: 'o.position desc', limit: '1' })} e), 0) as anchor_position
-  from boxcar.steps s join boxcar.boxes b on b.id = $2 where s.turn_id = $1
+  from boxcar.steps s join boxcar.boxes b on b.id = $2 join boxcar.turns t on t.id = s.turn_id where s.turn_id = $1
   order by s.step, s.attempt`);
 
 interface StepDbRow extends pg.QueryResultRow {

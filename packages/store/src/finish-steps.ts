@@ -20,6 +20,7 @@ import { findAdvanced, lockTurns } from './first-tries.js';
 import { type LimitedTry, limited, retriesOf, skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
 import type { Advance } from './tool-calls.js';
+import { heldView, heldViewPosition } from './turn-views.js';
 import { hasStatus } from './turns.js';
 
 /** Only turns of which no call is locked. */
@@ -31,7 +32,7 @@ const FREE_CALLS = ` cross join lateral (
 const finishText = (leavesLocked: boolean): string => `
   with d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json, call_ids uuid[])),
   lk as (
-    select t.output_box_id, d.* from boxcar.turns t join d on d.turn_id = t.id
+    select t.output_box_id, ${heldView('t')}, d.* from boxcar.turns t join d on d.turn_id = t.id
     where t.id = any ($2::uuid[]) and ${hasStatus('running')} and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count
     order by t.id for update of t${skipping(leavesLocked)}
   ),
@@ -43,7 +44,7 @@ const finishText = (leavesLocked: boolean): string => `
   ),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + heads.call_count from free heads where b.id = heads.output_box_id
-    returning heads.turn_id, heads.output_box_id, heads.results, b.head_position, b.head_position - heads.call_count as base, b.view_position
+    returning heads.turn_id, heads.output_box_id, heads.results, b.head_position, b.head_position - heads.call_count as base, ${heldViewPosition('heads', 'b')} as view_position
   ),
   up as (
     update boxcar.turns t set pending_calls = 0, attempt = t.attempt + 1 from hd where t.id = hd.turn_id

@@ -322,6 +322,7 @@ export { findReachable, findTurnPolicy, type ReachableProfile } from './reach.js
 export { type EarlierCall, findRepeats } from './repeats.js';
 export type { PartReader } from './rights.js';
 export { tables } from './schema.js';
+export { giveTape } from './session-agents.js';
 export {
   findSession,
   insertImportedSession,
@@ -481,6 +482,7 @@ export {
   type TurnTree,
 } from './tree.js';
 export { findTurnId, findTurnOrRun } from './turn-ref.js';
+export { findViewStarts, type ViewStart, type ViewWish } from './turn-views.js';
 export { type HeldAt, loadTurnStates, releaseNoted, releaseTurns, type TurnState } from './turns.js';
 export {
   claimWithViews,

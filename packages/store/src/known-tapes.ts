@@ -1,6 +1,7 @@
 /** The part of a tape that a view reads, less what its reader has kept of it. */
 import type { BoxId } from '@boxcar/kernel';
 import { entriesOf } from './tape-line.js';
+import { viewPositionOf } from './turn-views.js';
 
 /**
  * What a reader has kept of a tape: the entries of a view from where it began up to `to`, and at least the contexts that they name. It counts
@@ -29,6 +30,6 @@ export const UNKNOWN_PART = `
   join boxcar.boxes b on b.id = t.output_box_id join boxcar.projects p on p.id = t.project_id
   left join lateral (
     select least((x.tape->>1)::int + 1, b.head_position) as first from (select $2::jsonb -> b.id::text as tape) x
-    where (x.tape->>0)::int = b.view_position and (x.tape->>2)::int = p.erasures
+    where (x.tape->>0)::int = ${viewPositionOf('t', 'b')} and (x.tape->>2)::int = p.erasures
   ) k on true
-  cross join lateral ${entriesOf('b', { from: 'coalesce(k.first, b.view_position)', to: 'b.head_position' })} e`;
+  cross join lateral ${entriesOf('b', { from: `coalesce(k.first, ${viewPositionOf('t', 'b')})`, to: 'b.head_position' })} e`;

@@ -10,6 +10,7 @@ import type pg from 'pg';
 import type { StepCommit } from './commits.js';
 import { run, statement, type Tx, transaction } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { viewPositionOf } from './turn-views.js';
 import { hasStatus } from './turns.js';
 
 export interface MidStepEntry {
@@ -64,8 +65,8 @@ const APPEND = statement(`
       view_position = case when $4 then coalesce($5::int, b.head_position + 1) else b.view_position end,
       view_anchor_position = case when $4 then null else b.view_anchor_position end,
       anchor_count = case when $4 then coalesce(b.anchor_count, 1) + 1 else b.anchor_count end
-    where b.id = $1 and b.head_position = $2 and not exists (select from boxcar.cards c where c.id = $6)
-    returning b.id, b.head_position, b.head_position - $3 as base, b.view_position
+    from boxcar.turns t where t.id = $8::uuid and b.id = $1 and b.head_position = $2 and not exists (select from boxcar.cards c where c.id = $6)
+    returning b.id, b.head_position, b.head_position - $3 as base, ${viewPositionOf('t', 'b')} as view_position
   ),
   x as materialized (
     select hd.id as box_id, hd.base, e.n, e.kind, e.payload, e.anchor_name, e.card
@@ -81,7 +82,7 @@ const APPEND = statement(`
   )
   select hd.head_position, hd.view_position from hd
   union all
-  select b.head_position, b.view_position from boxcar.boxes b where b.id = $1 and not exists (select from hd) and exists (select from boxcar.cards c where c.id = $6)`);
+  select b.head_position, ${viewPositionOf('t', 'b')} from boxcar.boxes b join boxcar.turns t on t.id = $8::uuid where b.id = $1 and not exists (select from hd) and exists (select from boxcar.cards c where c.id = $6)`);
 
 interface HeadRow extends pg.QueryResultRow {
   head_position: number;

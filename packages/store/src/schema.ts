@@ -215,6 +215,7 @@ const profiles = boxcar.table(
     createdAt: createdAt(),
     /** `limits.tokens`: of one turn. */
     maxTokens: bigint('max_tokens', { mode: 'number' }),
+    view: text('view').$type<'full'>(),
   },
   (table) => [unique().on(table.projectId, table.name, table.version)],
 );
@@ -323,6 +324,9 @@ const turns = boxcar.table('turns', {
   contextBoxId: uuid('context_box_id').$type<BoxId>().notNull(),
   outputBoxId: uuid('output_box_id').$type<BoxId>().notNull(),
   startPosition: integer('start_position'),
+  /** Where the view of its first step begins (turn-views.ts). */
+  ownViewAnchor: integer('own_view_anchor'),
+  ownViewPosition: integer('own_view_position'),
   deliverableCardId: uuid('deliverable_card_id').$type<CardId>(),
   error: jsonb('error').$type<ErrorBody>(),
   workerTarget: text('worker_target').notNull().default(''),

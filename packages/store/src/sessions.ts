@@ -38,7 +38,8 @@ const MAKE = statement(`
   with x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
   p as materialized (
     select b.*, v.at, v.last, v.count, (select count(*)::int from x) as anchors, coalesce($7::uuid, o.profile_id) as profile_id, case when o.profile_id is not null then o.id end as source_id,
-      case when $12::boolean then coalesce($6::int, case when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at then coalesce(b.view_anchor_position, b.last_anchor_position) end, v.last)
+      case when $12 = 'full' then (select count(*)::int from ${entriesOf('b', { from: '1', to: '1', where: "o.kind = 'anchor'" })} e)
+        when $12 = 'from_fork_point' then coalesce($6::int, case when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at then coalesce(b.view_anchor_position, b.last_anchor_position) end, v.last)
         when exists (select from x) then v.at + 1 else v.last end as begin
     from boxcar.boxes b left join boxcar.agents o on o.id = b.owner_agent_id
       cross join lateral (select coalesce($13::int, b.head_position) as at, coalesce($14::int, b.last_anchor_position) as last, coalesce($15::int, b.anchor_count, 1) as count) v
@@ -60,7 +61,7 @@ const MAKE = statement(`
       view_anchor_position, view_position, parent_box_id, fork_position, line_boxes, line_ends)
     select $1, p.project_id, 'tape', $4, $4, $5, coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $3 and o.tape_name = $5), 0) + 1, p.at + 2 * p.anchors,
       case when p.anchors > 0 then p.at + 1 else p.last end, p.count + p.anchors,
-      case when $12::boolean then p.begin end,
+      case when $12 <> 'last_anchor' then p.begin end,
       start.position, p.id, p.at, line.boxes, line.ends
     from p cross join line cross join start where p.profile_id is not null and not exists (select from hidden) returning id, fork_position
   ),
@@ -101,8 +102,8 @@ export interface NewSession {
   /** Its first entry; null: it begins without. */
   readonly intention: NewCard | null;
   readonly notifies: boolean;
-  /** False: its views begin with the intention. */
-  readonly readsOn: boolean;
+  /** Where its views begin until it writes an anchor: with `from`, with the intention, or with the first entry. */
+  readonly view: 'from_fork_point' | 'last_anchor' | 'full';
 }
 
 const HAS = statement('select from boxcar.sessions where id = $1');
@@ -144,7 +145,7 @@ export async function makeSession(pool: pg.Pool, session: NewSession): Promise<M
         JSON.stringify(intention === null ? [] : [cardRecord(intention)]),
         session.from?.anchor ?? null,
         session.notifies,
-        session.readsOn,
+        session.view,
         session.upto?.position ?? null,
         session.upto?.lastAnchor ?? null,
         session.upto?.anchors ?? null,

@@ -107,6 +107,9 @@ export interface NewTurn {
   readonly priority?: number;
   /** The migration that a build must know to read it; default: this build's format. */
   readonly format?: number;
+  /** Where its view begins; absent: as its tape says. */
+  readonly ownViewAnchor?: number;
+  readonly ownViewPosition?: number;
 }
 
 export interface NewBatch {

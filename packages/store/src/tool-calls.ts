@@ -22,6 +22,7 @@ import {
 import { findAdvanced, findRecorded, findRings, lockTapes, lockTurns } from './first-tries.js';
 import { firstLimit, type LimitedTry, limited, retriesOf, skipping } from './lock-limit.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
+import { heldView, heldViewPosition } from './turn-views.js';
 import { hasStatus } from './turns.js';
 
 /** How a call is answered: by a function of the worker, by a primitive, by a worker outside, or by a refusal. */
@@ -101,7 +102,7 @@ const advanceText = (leavesLocked: boolean): string => `
   heads as (select b.id from boxcar.boxes b join counts on counts.output_box_id = b.id order by b.id for no key update of b),
   hd as (
     update boxcar.boxes b set head_position = b.head_position + counts.n from counts, heads where b.id = heads.id and counts.output_box_id = b.id
-    returning b.id, b.head_position, b.head_position - counts.n as base, b.view_position
+    returning b.id, b.head_position, b.head_position - counts.n as base, b.view_position, b.view_anchor_position, b.last_anchor_position
   ),
   entries as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
@@ -116,11 +117,11 @@ const advanceText = (leavesLocked: boolean): string => `
       holder_id = case when t.pending_calls > 0 and lk.is_held then null else t.holder_id end,
       attempt = case when t.pending_calls = 0 and lk.is_held then t.attempt + 1 else t.attempt end
     from lk where t.id = lk.id
-    returning t.id, t.project_id, t.epoch, t.status, t.holder_id, t.step_count, t.attempt, t.worker_target, t.output_box_id, lk.is_held, lk.status as old_status
+    returning t.id, t.project_id, t.epoch, t.status, t.holder_id, t.step_count, t.attempt, t.worker_target, t.output_box_id, lk.is_held, lk.status as old_status, ${heldView('t')}
   ),
   opened as (
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
-    select up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id, coalesce(hd.view_position, b.view_position), coalesce(hd.head_position, b.head_position)
+    select up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id, case when hd.id is null then ${heldViewPosition('up', 'b')} else ${heldViewPosition('up', 'hd')} end, coalesce(hd.head_position, b.head_position)
     from up join boxcar.boxes b on b.id = up.output_box_id left join hd on hd.id = b.id
     where up.is_held and up.status = 'running'
   )

@@ -19,9 +19,10 @@ import { type KnownTapes, knownParameter, UNKNOWN_PART } from './known-tapes.js'
 import { type LimitedTry, limited, retriesOf } from './lock-limit.js';
 import { queryLimited } from './pool.js';
 import { type CardRow, readCard, VIEWED_CARD_BYTES, VIEWED_CARD_READ } from './records.js';
+import { viewAnchorOf, viewPositionOf } from './turn-views.js';
 
 const ENTRY_ROWS = `
-  select t.id as turn_id, b.id as tape_id, b.view_position, coalesce(b.view_anchor_position, b.last_anchor_position) as last_anchor_position, p.erasures,
+  select t.id as turn_id, b.id as tape_id, ${viewPositionOf('t', 'b')} as view_position, ${viewAnchorOf('t', 'b')} as last_anchor_position, p.erasures,
     e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${VIEWED_CARD_READ}, ${VIEWED_CARD_BYTES} as size_bytes
   from boxcar.turns t ${UNKNOWN_PART}
     left join boxcar.cards c on c.id = e.card_id`;

@@ -7,10 +7,12 @@ import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import { MAX_DATA_BYTES, readInput } from '../read-input.js';
+import { type SessionFlags, sessionOf } from '../session-flags.js';
 import { openStack, type Stack } from '../stack.js';
 import { formatFields, toLine, toPlain } from '../text.js';
 
-interface SubmitFlags {
+interface SubmitFlags extends SessionFlags {
+  readonly profile?: string;
   readonly arg?: readonly string[];
   readonly jsonArgs?: string;
   readonly file?: string;
@@ -178,6 +180,26 @@ const warningsOf = (answer: JsonValue): readonly string[] => {
   return Array.isArray(warnings) ? warnings.filter((warning) => typeof warning === 'string') : [];
 };
 
+const TO_SESSIONS = ['delegate_async', 'context_handoff'];
+
+/** The target of a submission to a session by name. */
+function addSession(
+  args: Record<string, unknown>,
+  primitive: string,
+  flags: SessionFlags & { readonly profile?: string },
+): void {
+  const session = sessionOf(flags);
+  if (session === undefined) {
+    if (flags.profile !== undefined) throw badArgument('--profile: is of a session; give --session too');
+    return;
+  }
+  if (!TO_SESSIONS.includes(primitive))
+    throw badArgument(`--session: is for ${TO_SESSIONS.join(' and ')}; ${primitive} takes none`);
+  if (args.target_ref !== undefined) throw badArgument('--session: says the target, so leave target_ref out');
+  args.target_ref = { ...session, ...(flags.profile === undefined ? {} : { profile_name: flags.profile }) };
+  if (primitive === 'delegate_async') args.target_strategy ??= 'reuse';
+}
+
 /** `boxcar submit`: accepted when it returns, like a call of the library. */
 async function runSubmit(
   context: Context,
@@ -186,6 +208,7 @@ async function runSubmit(
   flags: SubmitFlags,
 ): Promise<number> {
   const args = await readArguments(flags, source);
+  addSession(args, primitive, flags);
   // Whether it is one is the primitive's to say.
   if (flags.priority !== undefined) args.priority = Number(flags.priority);
   const { config } = context;
@@ -240,6 +263,9 @@ export function addSubmit(program: Command, run: Run): void {
       'how long the handler of a primitive that no turn calls may take',
       flag(settingSchemas.handlerTimeoutMs),
     )
+    .option('--workspace <folder>', 'of the session (the folder of now)')
+    .option('--session <name>', 'the target is this session of the workspace')
+    .option('--profile <name>', 'of the agent that is made on first use of it')
     .option('--wait', 'wait for the end of the turn or batch and print its result')
     .option('--timeout <seconds>', 'wait at most this long; the turn goes on', flag(settingSchemas.seconds))
     .addHelpText(
@@ -249,6 +275,8 @@ export function addSubmit(program: Command, run: Run): void {
           'boxcar submit launch_principal --arg profile_name=writer \\',
           "      --arg instruction='A haiku' --wait",
           'boxcar submit delegate_async --file task.json --key order-4711',
+          'boxcar submit delegate_async --workspace . --session main \\',
+          "      --profile writer --arg instruction='What is left to do?' --wait",
           'boxcar submit ask_expert --arg expert_profile=counter --arg question=6x7 \\',
           '      --arg deadline_seconds:=30 --wait',
         ],

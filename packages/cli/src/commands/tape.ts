@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import type { Run } from '../command.js';
+import { addSessionFlags } from '../session-flags.js';
 import { addExport, addImport } from './tape-files.js';
 import { addTapeFork, addTapeForks, addTapeMerge } from './tape-forks.js';
 import { addTapeInfo, addTapeList, addTapeSearch, addTapeShow } from './tape-read.js';
@@ -22,9 +23,14 @@ const COMMANDS: readonly ((group: Command, run: Run) => void)[] = [
   addImport,
 ];
 
+/** `tape fork --session` names the session that it makes. */
+const takesTape = ({ registeredArguments, options }: Command): boolean =>
+  registeredArguments[0]?.name() === 'tape' && options.every(({ long }) => long !== '--session');
+
 export function addTape(program: Command, run: Run): void {
   const group = program
     .command('tape')
     .description('Tapes: anchors, entries, commands, and going on from them.');
   for (const add of COMMANDS) add(group, run);
+  for (const command of group.commands) if (takesTape(command)) addSessionFlags(command);
 }

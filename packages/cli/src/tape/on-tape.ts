@@ -9,7 +9,10 @@ export interface TapeFlags {
   readonly as?: string;
 }
 
-export const TAPE = ['<tape>', 'its name, the id of its box, or its agent (id or name)'] as const;
+export const TAPE = [
+  '<tape>',
+  'its name, the id of its box, or its agent (id or name); or --session in its place',
+] as const;
 export const PROJECT = ['--project <name>', 'project, by id or name'] as const;
 export const AS = ['--as <agent>', 'in whose name, by id or name (the operator)'] as const;
 

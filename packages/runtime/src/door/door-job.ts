@@ -40,6 +40,8 @@ export async function isOurTrouble({ builds }: Pick<Runtime, 'builds'>, error: u
   if (isTransient(known)) return true;
   if (!(known instanceof KernelError)) return false;
   if (known.code === 'schema_outdated') return !(await hasOwnSchema(builds));
+  // What the caller asks for does not fit what is there: only the caller can decide again.
+  if (known.code === 'conflict') return false;
   return known.entry.canRetry || OURS.has(known.code);
 }
 

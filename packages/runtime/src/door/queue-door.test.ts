@@ -502,6 +502,17 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
       cards: [{ type: 'task.context', content: { kind: 'text', text: 'mine' } }],
     });
     const nobody = newId<'turn'>();
+    const inSession = (target: Record<string, JsonValue>, rest: Record<string, JsonValue> = {}) => ({
+      project_id: 'default',
+      arguments: {
+        target_strategy: 'reuse',
+        target_ref: { workspace: '/srv/demo', session: 'main', ...target },
+        instruction: 'go',
+        ...rest,
+      },
+    });
+    const begun = await ask(s.queue, 'delegate_async', inSession({ profile_name: 'silent' }, { wait: true }));
+    expect(begun).toMatchObject({ answer: { status: 'success' } });
     const cases: readonly [code: string, data: unknown, name?: string][] = [
       ['bad_request', null],
       ['bad_request', 'words'],
@@ -537,6 +548,10 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
         'ask_expert',
       ],
       ['bad_request', delegate('borrow', 'expert'), 'delegate_async'],
+      ['conflict', inSession({ profile_name: 'expert' }), 'delegate_async'],
+      ['not_found', inSession({ session: 'none' }), 'delegate_async'],
+      ['bad_request', inSession({ workspace: 'demo' }), 'delegate_async'],
+      ['not_found', inSession({}, { view: { anchor: 'nowhere' } }), 'delegate_async'],
       [
         'bad_request',
         { ...delegate('new', 'expert'), arguments: { target_strategy: 'new' } },

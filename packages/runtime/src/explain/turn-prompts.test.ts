@@ -401,7 +401,7 @@ describe('explain', () => {
     expect(messageWith((await before) as StepExplanation, 'First I look.').cards).toHaveLength(2);
     const explained = (await behind) as StepExplanation;
     expect(explained.messages.map(({ content }) => content)).not.toContain('First I look.');
-    expect(messageWith(explained, '[Anchor phase]').cards).toMatchObject([
+    expect(messageWith(explained, '[Anchor created: phase]').cards).toMatchObject([
       { type: 'tape.anchor', place: { kind: 'tape', entry: 'anchor', anchor: 'phase', turn_id: null } },
     ]);
     expect(messageWith(explained, 'Then I mark.').cards[0]?.place).toMatchObject({ kind: 'tape', step: 2 });
@@ -771,7 +771,7 @@ describe('why', () => {
     const rules = async (text: string) => part(await ask(text)).rule;
     expect(await rules('called look]')).toBe('quoted_call');
     expect(await rules('[result of look for')).toBe('quoted_result');
-    expect(await rules('[Anchor phase]')).toBe('anchor');
+    expect(await rules('[Anchor created: phase]')).toBe('anchor');
     expect(await rules('Result fields:')).toBe('result_fields');
     expect(await rules('how many')).toBe('fields');
     expect(await rules('End this task by calling submit_result')).toBe('result_fields');

@@ -2,7 +2,12 @@ import { afterAll, beforeAll, describe, test } from 'vitest';
 import { delegations, overflows, tapeCommands } from '../testing/faults/scenarios.js';
 import { handoffs } from '../testing/faults/scenarios-tape.js';
 import { tapeFiles } from '../testing/faults/scenarios-tape-files.js';
-import { forkAndMerge, notifyParent, resetAndReplace } from '../testing/faults/scenarios-tapes.js';
+import {
+  forkAndMerge,
+  notifyParent,
+  resetAndReplace,
+  sessionByName,
+} from '../testing/faults/scenarios-tapes.js';
 import { Survival } from '../testing/faults/survival.js';
 
 describe('what is done with tapes, cut at every kind of statement, ends as without faults', {
@@ -16,6 +21,7 @@ describe('what is done with tapes, cut at every kind of statement, ends as witho
     forkAndMerge,
     resetAndReplace,
     notifyParent,
+    sessionByName,
   ];
   let survival: Survival;
   beforeAll(async () => {

@@ -18,7 +18,10 @@ export function refuseCommand(instruction: string, tools: HandlerTools, argument
 }
 
 /** Runs the command on the agent's tape; its effect commits with its answer, which the submission's key gives again. */
-export async function handleCommand(input: DelegateAsync, tools: HandlerTools): Promise<JsonValue> {
+export async function handleCommand(
+  input: Omit<DelegateAsync, 'target_ref'> & { readonly target_ref: string },
+  tools: HandlerTools,
+): Promise<JsonValue> {
   const surplus = (['context_box_id', 'result_fields', 'budget'] as const).find(
     (key) => input[key] !== undefined,
   );

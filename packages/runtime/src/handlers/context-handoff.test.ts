@@ -119,7 +119,7 @@ describe('context_handoff from a turn', () => {
     expect(status).toBe('success');
     const prompt = promptOf(result as TurnId);
     const names = prompt.map((text) => text.slice(0, 60));
-    expect(names).toContainEqual(expect.stringContaining('[Anchor auto_handoff/context_overflow]'));
+    expect(names).toContainEqual(expect.stringContaining('[anchor of the kernel] [Anchor created: aut'));
     expect(prompt).toContain('assistant: the step that is kept');
     expect(prompt).toContain(`user: [result of look for agent ${first.agent_id}: success] {"line":45}`);
   });
@@ -234,7 +234,7 @@ describe('context_handoff by reference', () => {
     expect(card.data.content).toEqual({ ...WHY, tape_ref: ref, ownership: 'share' });
     expect(promptOf(made.turn_id)).toEqual([
       'system: You are target.',
-      'user: [Anchor phase/two] {"goal":"ui"}',
+      `user: [anchor of agent 00000000-0000-7000-8000-000000000002] [Anchor created: phase/two]: {"goal": "ui"}`,
       'user: Parent agent: 00000000-0000-7000-8000-000000000002',
       `user: ${JSON.stringify(card.data)}`,
     ]);
@@ -252,8 +252,8 @@ describe('context_handoff by reference', () => {
     const made = await handOff({ target_ref: 'target', tape_ref: ref });
     await end(made.turn_id);
     expect(promptOf(made.turn_id).slice(1, 3)).toEqual([
-      'user: [Anchor phase/one] {"n":2}',
-      'user: [Anchor phase/two] {"n":3}',
+      `user: [anchor of agent 00000000-0000-7000-8000-000000000002] [Anchor created: phase/one]: {"n": 2}`,
+      `user: [anchor of agent 00000000-0000-7000-8000-000000000002] [Anchor created: phase/two]: {"n": 3}`,
     ]);
     const frozen = `${ref}?head=${head}`;
     expect((await cardOf(made.card_id)).data.content).toMatchObject({ tape_ref: frozen });

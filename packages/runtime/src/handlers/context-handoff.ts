@@ -27,6 +27,7 @@ import {
 import type { Handler, HandlerTools, SubmitTurnRequest } from '../handler.js';
 import { newId } from '../packer.js';
 import { assemble } from '../snapshot.js';
+import { resolveSessions } from '../submit/session-agents.js';
 import { type FoundPlace, findTapeHead, findTapeRef } from '../tape/tape-ref.js';
 
 const FIELD = 'arguments.tape_ref';
@@ -66,6 +67,8 @@ async function findOperator(tools: HandlerTools, name: string): Promise<AgentId 
   return found?.agentId === found?.operatorId ? found?.operatorId : undefined;
 }
 
+type NamedHandoff = Omit<ContextHandoff, 'target_ref'> & { readonly target_ref: string };
+
 /** Whether a plain name means this agent rather than a profile. Other agents may have given an agent the name of a profile. */
 function comesFirst({ agentId, ownerAgentId, isOperatorMade }: AgentRow, name: string, tools: HandlerTools) {
   const { source } = tools.ctx;
@@ -77,7 +80,15 @@ function comesFirst({ agentId, ownerAgentId, isOperatorMade }: AgentRow, name: s
   );
 }
 
-async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<Target> {
+/** A session by the name of its agent. */
+async function nameTarget(given: ContextHandoff, tools: HandlerTools): Promise<NamedHandoff> {
+  const { target_ref: ref, ...rest } = given;
+  if (typeof ref === 'string') return { ...rest, target_ref: ref };
+  const [named] = await resolveSessions([{ target_ref: ref }], tools);
+  return { ...rest, target_ref: `agent:${named?.target_ref ?? ''}` };
+}
+
+async function findTarget(input: NamedHandoff, tools: HandlerTools): Promise<Target> {
   const { kind, name } = readHandoffTarget(input.target_ref);
   const [agent]: readonly (AgentRow | undefined)[] = kind === 'profile' ? [] : await tools.findAgents([name]);
   const isAgent = agent !== undefined && (kind === 'agent' || comesFirst(agent, name, tools));
@@ -102,7 +113,7 @@ async function findTarget(input: ContextHandoff, tools: HandlerTools): Promise<T
   });
 }
 
-function checkTarget(input: ContextHandoff, target: Target, tools: HandlerTools): void {
+function checkTarget(input: NamedHandoff, target: Target, tools: HandlerTools): void {
   if (target.agentId === tools.ctx.source.agentId)
     throw badRequest('target_ref', 'is the caller itself; what one hands to oneself is an anchor');
   if (target.turn !== undefined) return;
@@ -240,7 +251,8 @@ async function handOver(
   );
 }
 
-async function handoff(input: ContextHandoff, tools: HandlerTools): Promise<JsonValue> {
+async function handoff(asked: ContextHandoff, tools: HandlerTools): Promise<JsonValue> {
+  const input = await nameTarget(asked, tools);
   const { ctx } = tools;
   const isTransfer = input.ownership === 'transfer';
   const target = await findTarget(input, tools);
@@ -286,7 +298,7 @@ async function handoff(input: ContextHandoff, tools: HandlerTools): Promise<Json
 const submitTo = (
   target: SubmitTurnRequest['target'],
   contextBoxId: SubmitTurnRequest['contextBoxId'],
-  { input, tools }: { readonly input: ContextHandoff; readonly tools: HandlerTools },
+  { input, tools }: { readonly input: NamedHandoff; readonly tools: HandlerTools },
 ): ReturnType<HandlerTools['submitTurn']> =>
   tools.submitTurn({
     target,
@@ -295,6 +307,7 @@ const submitTo = (
     ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
     ...(input.budget === undefined ? {} : { budget: input.budget }),
     ...(input.priority === undefined ? {} : { priority: input.priority }),
+    ...(input.view === undefined ? {} : { view: input.view }),
   });
 
 /** Hands a place on a tape to another agent: message, right and packed context at once. Rule: docs/tape.md, "Handoffs to other agents". */
@@ -304,6 +317,8 @@ export const contextHandoff: Handler<ContextHandoff> = {
   input: contextHandoffSchema,
   namesProfiles: true,
   profileNames: ({ target_ref }) => {
+    if (typeof target_ref !== 'string')
+      return target_ref.profile_name === undefined ? [] : [target_ref.profile_name];
     const { kind, name } = readHandoffTarget(target_ref);
     return kind === 'agent' ? [] : [name];
   },

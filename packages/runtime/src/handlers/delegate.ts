@@ -10,15 +10,18 @@ import {
 } from '@boxcar/kernel';
 import type { Handler, HandlerTools } from '../handler.js';
 import { takeSnapshots } from '../snapshot.js';
+import { resolveSessions } from '../submit/session-agents.js';
 import { handleCommand, isCommand, refuseCommand } from './comma.js';
-import { type ArgumentNames, prepareTasks } from './tasks.js';
+import { type ArgumentNames, prepareTasks, targetProfiles } from './tasks.js';
 
 /** Delegates an instruction to a new, an existing or a cloned agent. The other delegations build its arguments. */
 async function delegate(
-  input: DelegateAsync,
+  given: DelegateAsync,
   tools: HandlerTools,
   names?: ArgumentNames,
 ): Promise<JsonValue> {
+  const [input] = await resolveSessions([given], tools);
+  if (input === undefined) throw new KernelError('internal_error');
   if (input.target_strategy === 'reuse' && isCommand(input.instruction, tools))
     return handleCommand(input, tools);
   const [request] = await prepareTasks([input], tools, names === undefined ? {} : { names });
@@ -42,7 +45,7 @@ export const delegateAsync: Handler<DelegateAsync> = {
     'Hand a task to another agent. With wait, the result comes back as the answer; without, a receipt comes at once and the agent works on its own.',
   input: delegateAsyncSchema,
   namesProfiles: true,
-  profileNames: (input) => (input.target_strategy === 'new' ? [input.target_ref] : []),
+  profileNames: targetProfiles,
   handle: delegate,
 };
 

@@ -1,6 +1,6 @@
 import { type ForkJoin, forkJoinSchema, KernelError } from '@boxcar/kernel';
 import type { Handler, SubmitTurnRequest } from '../handler.js';
-import { prepareTasks } from './tasks.js';
+import { prepareTasks, targetProfiles } from './tasks.js';
 
 const pathOf = (index: number): string => `tasks.${index}.`;
 
@@ -24,13 +24,11 @@ function checkReusedOnce(requests: readonly SubmitTurnRequest[]): void {
 
 export const forkJoin: Handler<ForkJoin> = {
   description:
-    'Hand tasks to several agents at once. The results of all come back as one answer, in the order of the tasks.',
+    'Hand tasks to several agents at once. All results come back as one answer, in the order of the tasks.',
   input: forkJoinSchema,
   namesProfiles: true,
   outsideOnly: ['budget'],
-  profileNames: ({ tasks }) => [
-    ...new Set(tasks.flatMap((task) => (task.target_strategy === 'new' ? [task.target_ref] : []))),
-  ],
+  profileNames: ({ tasks }) => [...new Set(tasks.flatMap(targetProfiles))],
   handle: async (input, tools) => {
     tools.checkFanOut(input.tasks.length);
     const { priority } = input;

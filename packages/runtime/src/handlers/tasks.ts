@@ -9,9 +9,12 @@ import type { AgentRow } from '@boxcar/store';
 import type { HandlerTools, SubmitTurnRequest } from '../handler.js';
 import type { ContextSpec } from '../pack-plan.js';
 import { type SnapshotWish, takeSnapshots } from '../snapshot.js';
+import { resolveSessions } from '../submit/session-agents.js';
 import { refuseCommand } from './comma.js';
 
-export type Task = ForkJoin['tasks'][number] | DelegateAsync;
+export type GivenTask = ForkJoin['tasks'][number] | DelegateAsync;
+/** Its target is named: a session by the name of its agent. */
+export type Task = Omit<GivenTask, 'target_ref'> & { readonly target_ref: string };
 type Target = SubmitTurnRequest['target'];
 
 /** What the caller of a delegation calls its arguments. */
@@ -21,6 +24,13 @@ export interface ArgumentNames {
 }
 
 const OWN_NAMES: ArgumentNames = { target_ref: 'target_ref', instruction: 'instruction' };
+
+/** The profiles that a target names. */
+export const targetProfiles = ({ target_strategy, target_ref }: GivenTask): readonly string[] => {
+  if (typeof target_ref !== 'string')
+    return target_ref.profile_name === undefined ? [] : [target_ref.profile_name];
+  return target_strategy === 'new' ? [target_ref] : [];
+};
 
 /** Says in which argument, and of which task, an error about the target arose. */
 async function inTask<T>(argument: string, work: () => T | Promise<T>): Promise<T> {
@@ -97,13 +107,14 @@ function toSpec(
  * @param options.names - What the caller calls the arguments.
  */
 export async function prepareTasks(
-  tasks: readonly Task[],
+  given: readonly (GivenTask | Task)[],
   tools: HandlerTools,
   {
     pathOf = () => '',
     names = OWN_NAMES,
   }: { readonly pathOf?: (index: number) => string; readonly names?: ArgumentNames } = {},
 ): Promise<readonly SubmitTurnRequest[]> {
+  const tasks: readonly Task[] = await resolveSessions(given, tools, pathOf);
   for (const [index, task] of tasks.entries())
     refuseCommand(task.instruction, tools, `${pathOf(index)}${names.instruction}`);
   const refs = [
@@ -146,6 +157,7 @@ export async function prepareTasks(
         argument: `${path}${names.target_ref}`,
         ...(task.budget === undefined ? {} : { budget: task.budget }),
         ...(task.priority === undefined ? {} : { priority: task.priority }),
+        ...(task.view === undefined ? {} : { view: task.view }),
       },
     ];
   });

@@ -1,11 +1,14 @@
 /** The rows of the agents and turns that a primitive makes. Source: docs/primitives.md, "Accepting". */
 import {
   type AgentId,
+  BOOTSTRAP_ANCHOR,
   type BudgetInput,
   checkReuse,
   KernelError,
   type RunId,
   type TurnId,
+  type TurnView,
+  turnViewSchema,
 } from '@boxcar/kernel';
 import {
   type AgentRow,
@@ -14,12 +17,15 @@ import {
   findNotifyRefusal,
   findSessionMaker,
   findTape,
+  findViewStarts,
   hasProfile,
   isCanceled,
   lockAgents,
   lockGrants,
   type Opening,
   type ProfileRow,
+  type ViewStart,
+  type ViewWish,
 } from '@boxcar/store';
 import type { CallerContext, NewAgentRequest, SubmitTurnRequest, TurnRef } from '../handler.js';
 import { newId } from '../packer.js';
@@ -134,7 +140,7 @@ export class NewTurns {
         details: { depth, max_depth: maxDepth, turn_id: parent?.turnId },
       });
     }
-    const made = requests.map(({ target, contextBoxId, deadlineMs, argument, priority, budget }) => {
+    const made = requests.map(({ target, contextBoxId, deadlineMs, argument, priority, budget, view }) => {
       const agent = target.kind === 'new' ? toAgent(target, this.#gathering.ctx.source) : target.agent;
       const profile = target.kind === 'new' ? target.profile : target.agent.profile;
       const turn: TurnRef = {
@@ -144,11 +150,12 @@ export class NewTurns {
         outputBoxId: agent.tapeBoxId,
       };
       const isReuse = target.kind === 'reuse';
-      return { turn, agent, target, profile, isReuse, deadlineMs, argument, priority, budget };
+      return { turn, agent, target, profile, isReuse, deadlineMs, argument, priority, budget, view };
     });
     const sizes = new Map(submission.contextBoxes.map((box) => [box.id, box.tokens]));
     await this.#checkContexts(requests);
     const reused = made.filter(({ isReuse }) => isReuse);
+    const views = await this.#findViews(made);
     const rights = await this.#lockRights(requests);
     if (wait.isAwaited) for (const { turn } of reused) checkCycle(this.#gathering.ctx, turn.agentId);
     for (const profile of new Set(made.map((turn) => turn.profile))) await this.#checkProfile(profile);
@@ -225,11 +232,57 @@ export class NewTurns {
         traceparent: this.#gathering.ctx.traceparent,
         isReuse,
         ...(this.#gathering.isWoken ? { isWoken: true } : {}),
-        format: this.#gathering.runtime.builds.build.turnFormat,
+        ...viewColumns(views[index], this.#gathering.runtime.builds.build),
         priority: priority ?? parent?.priority ?? 0,
       });
     }
     return made.map(({ turn }) => turn);
+  }
+
+  /**
+   * Where their views begin, in one statement for those that say so.
+   *
+   * @throws KernelError `not_found` for an anchor that is not on the tape.
+   */
+  async #findViews(
+    made: readonly {
+      readonly view: TurnView | undefined;
+      readonly argument: string | undefined;
+      readonly turn: TurnRef;
+      readonly profile: ProfileRow;
+      readonly isReuse: boolean;
+    }[],
+  ): Promise<readonly (ViewStart | undefined)[]> {
+    for (const { view } of made) checkView(view);
+    const wishes = made.flatMap(({ view, turn, profile, isReuse, argument }, index) => {
+      if (!isReuse && typeof view === 'object' && view.anchor !== BOOTSTRAP_ANCHOR)
+        this.#refuseAnchor(view, turn, argument);
+      const wish: ViewWish['view'] | undefined = view ?? (profile.isFullView ? 'profile' : undefined);
+      // A fresh tape is seen whole.
+      return wish === undefined || !isReuse ? [] : [{ boxId: turn.outputBoxId, view: wish, index }];
+    });
+    const found = await findViewStarts(this.#gathering.unit.db, wishes);
+    const views: (ViewStart | undefined)[] = made.map(() => undefined);
+    for (const [n, { view, index }] of wishes.entries()) {
+      const start = found[n];
+      const { turn, argument } = made[index] ?? {};
+      if (start === undefined && typeof view === 'object' && turn !== undefined)
+        this.#refuseAnchor(view, turn, argument);
+      views[index] = start ?? undefined;
+    }
+    return views;
+  }
+
+  #refuseAnchor(
+    { anchor }: { readonly anchor: string },
+    { outputBoxId, agentId }: TurnRef,
+    argument = 'target_ref',
+  ): never {
+    const field = `arguments.${argument.replace(/target_ref$/, '')}view`;
+    throw new KernelError('not_found', {
+      message: `${field}: Anchor '${anchor}' was not found.`,
+      details: { field, anchor, agent_id: agentId, output_box_id: outputBoxId },
+    });
   }
 
   /** What the turns take from the accounts above them is written, so nothing of the primitive may be committed. */
@@ -376,6 +429,21 @@ export class NewTurns {
     }
   }
 }
+
+/** The migration from which on builds know turns with a view of their own. */
+const VIEWS_FORMAT = 29;
+
+/** Handlers of programs come here without a schema. */
+function checkView(view: TurnView | undefined): void {
+  if (view === undefined || turnViewSchema.safeParse(view).success) return;
+  throw new KernelError('bad_request', {
+    message: 'submitTurn: view must be last_anchor, full or { anchor: name }.',
+    details: { field: 'view' },
+  });
+}
+
+const viewColumns = (view: ViewStart | undefined, { turnFormat }: { readonly turnFormat: number }) =>
+  view === undefined ? { format: turnFormat } : { format: Math.max(turnFormat, VIEWS_FORMAT), ...view };
 
 const toAgent = (
   { profile, name, isShared = false, agentId = newId<'agent'>() }: NewAgentRequest,

@@ -31,8 +31,11 @@ export interface ForkSessionOptions {
   readonly triggerOnComplete?: typeof NOTIFY_PARENT;
   /** Of its agent, by name; default: that of the agent whose tape this is, in the same version. */
   readonly profile?: string;
-  /** `from_fork_point` (default): until it writes an anchor itself, its views begin with `fromAnchor`; `last_anchor`: with the intention. */
-  readonly view?: 'from_fork_point' | 'last_anchor';
+  /**
+   * Until it writes an anchor itself, its views begin with `fromAnchor` (`from_fork_point`, the default), with the intention (`last_anchor`), or
+   * with the first entry of the tape (`full`).
+   */
+  readonly view?: (typeof SESSION_VIEWS)[number];
 }
 
 export interface ForkedSession {
@@ -42,6 +45,7 @@ export interface ForkedSession {
   readonly tape: Tape;
 }
 
+const SESSION_VIEWS = ['from_fork_point', 'last_anchor', 'full'] as const;
 const MAX_NAME = 200;
 
 const refuse = (field: string, message: string): KernelError =>
@@ -60,8 +64,8 @@ function checkTrigger({ triggerOnComplete, intention, view }: ForkSessionOptions
   for (const trigger of [triggerOnComplete, intention?.trigger_on_complete])
     if (trigger !== undefined && trigger !== NOTIFY_PARENT)
       throw refuse('triggerOnComplete', `must be ${NOTIFY_PARENT}.`);
-  if (view !== undefined && view !== 'from_fork_point' && view !== 'last_anchor')
-    throw refuse('view', 'must be from_fork_point or last_anchor.');
+  if (view !== undefined && !SESSION_VIEWS.includes(view))
+    throw refuse('view', 'must be from_fork_point, last_anchor or full.');
   return triggerOnComplete !== undefined || intention?.trigger_on_complete !== undefined;
 }
 
@@ -145,7 +149,7 @@ export async function forkSession(
     upto,
     intention: state === null ? null : toAnchorCard(INTENTION_ANCHOR, state, actor),
     notifies,
-    readsOn: view === 'from_fork_point',
+    view,
   });
   switch (made.outcome) {
     case 'made':

@@ -6,6 +6,7 @@ import {
   PLAIN_NAME,
   parseId,
   parseJsonValue,
+  sessionTapeName,
   toName,
 } from '@boxcar/kernel';
 import { createTape, findTape, type Queryable, type TapeActor, type TapeAddress } from '@boxcar/store';
@@ -38,6 +39,7 @@ function toNamed(given: string): TapeAddress {
 
 async function toAddress(db: Queryable, target: TapeTarget, project: string): Promise<TapeAddress> {
   if (typeof target === 'string') return toNamed(target);
+  if ('session' in target) return toNamed(sessionTapeName(target));
   if ('box' in target) return { kind: 'box', boxId: parseId<'box'>(target.box, 'box') };
   return { kind: 'agent', agentId: (await findActor(db, project, target.agent)).agentId };
 }

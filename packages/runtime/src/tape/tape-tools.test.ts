@@ -67,8 +67,20 @@ test('the prompt behind a handoff shows its step, then its state, and nothing of
   expect(contents.join('\n')).not.toContain('An early thought.');
   const at = (text: string): number => contents.findIndex((content) => content.includes(text));
   expect(at('anchor added: phase-1')).toBeGreaterThan(0);
-  expect(at('[Anchor phase-1]')).toBe(at('anchor added: phase-1') + 1);
-  expect(at('Mend the tram.')).toBeGreaterThan(at('[Anchor phase-1]'));
+  expect(at('[Anchor created: phase-1]')).toBe(at('anchor added: phase-1') + 1);
+  expect(at('Mend the tram.')).toBeGreaterThan(at('[Anchor created: phase-1]'));
+  // One format, in the prompt, for readers of the tape and in what explain says.
+  const anchor = {
+    role: 'assistant',
+    content: '[Anchor created: phase-1]: {"summary": "Wheels are off.", "next_steps": "Paint"}',
+  };
+  expect(prompts[2]?.[at('[Anchor created: phase-1]')]).toEqual(anchor);
+  expect((await tape.messages())[0]).toEqual(anchor);
+  const explained = await h.runtime.explainStep(turn.turn_id, { step: 3 });
+  expect(explained).toMatchObject({
+    verified: true,
+    messages: expect.arrayContaining([expect.objectContaining(anchor)]),
+  });
 });
 
 test('an anchor carries the turn that wrote it, and its event comes directly behind it', async () => {

@@ -3,14 +3,15 @@ import {
   type AnchorSelector,
   type BoxId,
   type JsonValue,
+  type SessionAddress,
   type TapeMessagesOptions,
   type TapeRecord,
   tryParseId,
 } from '@boxcar/kernel';
 import type { EntryOptions } from './entry-input.js';
 
-/** A tape by its name, or the one of an agent (id or name), or a box. */
-export type TapeTarget = string | { readonly agent: string } | { readonly box: string };
+/** A tape by its name, or the one of an agent (id or name), of a session in a workspace, or a box. */
+export type TapeTarget = string | { readonly agent: string } | { readonly box: string } | SessionAddress;
 
 /** What a model or a command line calls a tape: the id of its box, else its name. */
 export function toTarget(tape: string): TapeTarget {

@@ -137,7 +137,8 @@ describe('a provider that says that the prompt is too long', () => {
     const [, , long, short, next] = model.of(turn.turn_id);
     expect(heads(short as ModelRequest)).toEqual([
       'system: You are reader.',
-      expect.stringMatching(/^user: \[Anchor auto_handoff/),
+      'user: [context]',
+      expect.stringMatching(/^assistant: \[Anchor created: auto_handoff/),
       expect.stringMatching(/^user: Parent agent: /),
       'user: Read all files.',
       expect.stringMatching(/^user: \[The conversation before this/),
@@ -300,7 +301,9 @@ describe('a turn whose prompt was too long', () => {
     const turn = await run('handing', { context_box_id: boxed?.box_id ?? '' });
     expect(turn).toMatchObject({ status: 'success', result: 'done' });
     const [, second, third] = model.of(turn.turn_id);
-    expect(heads(second as ModelRequest)).toContainEqual(expect.stringMatching(/^user: \[Anchor phase\]/));
+    expect(heads(second as ModelRequest)).toContainEqual(
+      expect.stringMatching(/^assistant: \[Anchor created: phase\]/),
+    );
     expect(heads(second as ModelRequest)).toContainEqual(expect.stringMatching(/^user: \[note, about 15000/));
     expect(second?.tools.map(({ name }) => name)).toContain('expand');
     expect(third?.messages.slice(0, second?.messages.length)).toEqual(second?.messages);
@@ -463,13 +466,15 @@ test('the next turn of the agent reads on from there, and may expand what the on
     text: expect.stringMatching(/^omega/),
   });
   const [sent] = model.of(turn_id);
-  expect(heads(sent as ModelRequest).slice(1, 4)).toEqual([
-    expect.stringMatching(/^user: \[Anchor auto/),
+  expect(heads(sent as ModelRequest).slice(1, 6)).toEqual([
+    'user: [context]',
+    expect.stringMatching(/^assistant: \[Anchor created: auto/),
     expect.stringMatching(/^user: \[/),
     'assistant: ',
+    expect.stringMatching(/^tool: /),
   ]);
   // What the turn before was asked is still said.
-  expect(sent?.messages[2]?.content).toContain('\n- the task was: "Read all files."');
+  expect(sent?.messages[3]?.content).toContain('\n- the task was: "Read all files."');
   expect(sent?.messages.at(-1)?.content).toBe('next');
   // It is offered to further turns, so they see its calls as calls.
   const last = (await h.runtime.submit('delegate_async', {

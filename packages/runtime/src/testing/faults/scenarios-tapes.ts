@@ -115,3 +115,20 @@ export const notifyParent: Scenario = {
     });
   },
 };
+
+/** The first use of a session by name makes its tape and agent; its next turn sees the whole tape. */
+export const sessionByName: Scenario = {
+  name: 'a session by name, and a turn with a view of its own',
+  profiles: [writer],
+  drive: async (client) => {
+    const ask = (instruction: string, rest: Readonly<Record<string, JsonValue>> = {}): Promise<JsonValue> =>
+      client.submit('delegate_async', {
+        target_strategy: 'reuse',
+        target_ref: { workspace: '/srv/demo', session: 'main', profile_name: 'writer' },
+        instruction,
+        ...rest,
+      });
+    await ask('one');
+    return ask('two', { view: 'full' });
+  },
+};

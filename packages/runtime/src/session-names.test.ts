@@ -1,0 +1,202 @@
+/** Sessions by name: `{ workspace, session }` names a tape and its agent. */
+import { sessionTapeName, tapeName } from '@boxcar/kernel';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { checkInvariants } from './testing/invariants.js';
+import { type SessionScene, sessionScene } from './testing/session-scene.js';
+
+let scene: SessionScene;
+
+beforeAll(async () => {
+  scene = await sessionScene();
+});
+
+afterAll(async () => {
+  await checkInvariants(scene.h.database.pool);
+  await scene[Symbol.asyncDispose]();
+});
+
+interface Receipt {
+  readonly agent_id: string;
+  readonly turn_id: string;
+  readonly output_box_id: string;
+}
+
+const workspace = '/srv/demo';
+const ask = async (ref: object, rest: object = {}, options: object = {}): Promise<Receipt> =>
+  (await scene.h.runtime.submit(
+    'delegate_async',
+    { target_strategy: 'reuse', target_ref: ref, instruction: 'go', ...rest },
+    options,
+  )) as unknown as Receipt;
+const ended = ({ turn_id: id }: Receipt) => scene.h.runtime.waitForTurn(id, { timeoutMs: 60_000 });
+const agentsOf = (session: string) =>
+  scene.h.rows('select id, name, tape_box_id from boxcar.agents where name = $1', [
+    tapeName(workspace, session),
+  ]);
+
+describe('a session by name', () => {
+  test('is the tape of its workspace and session, and its agent, made on first use with the profile', async () => {
+    const session = scene.fresh();
+    const first = await ask({ workspace: '/srv/x/../demo/', session, profile_name: 'lead' });
+    expect(await ended(first)).toMatchObject({ status: 'success', agent_id: first.agent_id });
+    const tape = await scene.h.runtime.tape({ workspace, session }, { create: false });
+    expect(tape.boxId).toBe(first.output_box_id);
+    expect(await tape.info()).toMatchObject({ name: tapeName(workspace, session) });
+    const second = await ask({ workspace, session }, { instruction: 'again' });
+    expect(second).toMatchObject({ agent_id: first.agent_id, output_box_id: first.output_box_id });
+    await ended(second);
+    expect((await scene.promptsOf(first.agent_id)).at(-1)).toMatch(/go\n(?:.*\n)*again$/);
+    expect(
+      (await ended(await ask({ workspace: '/srv/other', session, profile_name: 'lead' }))).agent_id,
+    ).not.toBe(first.agent_id);
+  });
+
+  test('is made once by first uses at once', async () => {
+    const session = scene.fresh();
+    const ref = { workspace, session, profile_name: 'lead' };
+    const receipts = await Promise.all(
+      Array.from({ length: 8 }, async (_, n) =>
+        n % 4 === 3
+          ? scene.h.runtime.tape({ workspace, session })
+          : ended(await ask(ref, { instruction: `go ${n}` })),
+      ),
+    );
+    const [agent, ...others] = await agentsOf(session);
+    expect(others).toEqual([]);
+    const turns = receipts.filter((one) => 'turn_id' in one);
+    expect(turns).toHaveLength(6);
+    for (const turn of turns) expect(turn).toMatchObject({ status: 'success', agent_id: agent?.id });
+    for (const tape of receipts) if ('boxId' in tape) expect(tape.boxId).toBe(agent?.tape_box_id);
+  });
+
+  test('keeps its profile: another one is a conflict', async () => {
+    const session = scene.fresh();
+    await ended(await ask({ workspace, session, profile_name: 'lead' }));
+    await expect(ask({ workspace, session, profile_name: 'other' })).rejects.toMatchObject({
+      code: 'conflict',
+      details: {
+        field: 'arguments.target_ref.profile_name',
+        profile_name: 'lead',
+        asked_profile_name: 'other',
+      },
+    });
+    const [one, two] = await Promise.allSettled(
+      ['lead', 'other'].map((profile_name) => ask({ workspace, session: `${session}-new`, profile_name })),
+    );
+    expect([one?.status, two?.status].toSorted()).toEqual(['fulfilled', 'rejected']);
+    const lost = one?.status === 'rejected' ? one : two;
+    expect(lost).toMatchObject({ reason: { code: 'conflict' } });
+  });
+
+  test('is not made by what is refused, and once by what is sent again', async () => {
+    const session = scene.fresh();
+    const made = { workspace, session, profile_name: 'lead' };
+    const tasks = [
+      { target_strategy: 'reuse', target_ref: made, instruction: 'go' },
+      { target_strategy: 'new', target_ref: 'nobody', instruction: 'go' },
+    ];
+    await expect(scene.h.runtime.submit('fork_join', { tasks, wait: false })).rejects.toMatchObject({
+      code: 'not_found',
+    });
+    await expect(ask({ workspace, session })).rejects.toMatchObject({
+      code: 'not_found',
+      message: expect.stringContaining('give profile_name'),
+    });
+    await expect(ask({ ...made, workspace: 'demo' })).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: 'arguments.target_ref.workspace' },
+    });
+    await expect(ask(made, { target_strategy: 'new' })).rejects.toMatchObject({ code: 'bad_request' });
+    await expect(ask(made, { view: { anchor: 'nowhere' } })).rejects.toMatchObject({ code: 'not_found' });
+    await expect(scene.h.runtime.tape({ workspace, session }, { create: false })).rejects.toMatchObject({
+      code: 'not_found',
+    });
+    expect(await agentsOf(session)).toEqual([]);
+    const key = { idempotencyKey: `key-${session}` };
+    const first = await ask(made, {}, key);
+    expect(await ask(made, {}, key)).toEqual(first);
+    expect(await agentsOf(session)).toHaveLength(1);
+  });
+
+  test('takes over the tape that has its name: what was written or imported before is its history', async () => {
+    const session = scene.fresh();
+    const tape = await scene.h.runtime.tape({ workspace, session });
+    await tape.append([{ kind: 'message', content: 'said before' }]);
+    const receipt = await ask({ workspace, session, profile_name: 'lead' });
+    expect(receipt.output_box_id).toBe(tape.boxId);
+    await ended(receipt);
+    expect((await scene.promptsOf(receipt.agent_id)).at(-1)).toContain('said before');
+  });
+
+  test('is not taken from an agent that holds its tape', async () => {
+    const { agent } = await scene.parent();
+    const session = scene.fresh();
+    await scene.h.runtime.tape({ workspace, session }, { as: agent });
+    await expect(ask({ workspace, session, profile_name: 'lead' })).rejects.toMatchObject({
+      code: 'conflict',
+    });
+    expect(await agentsOf(session)).toEqual([]);
+  });
+
+  test('takes comma commands, handoffs, clones and tasks like any other agent', async () => {
+    const session = scene.fresh();
+    const ref = { workspace, session, profile_name: 'lead' };
+    expect(await ask(ref, { instruction: ',handoff name=phase summary=ready' })).toMatchObject({
+      status: 'success',
+    });
+    const clone = await ended(await ask(ref, { target_strategy: 'clone' }));
+    expect((await scene.promptsOf(clone.agent_id)).at(-1)).toContain(
+      '[Anchor created: phase]: {"summary": "ready"}',
+    );
+    const tasks = [
+      { target_strategy: 'reuse', target_ref: ref, instruction: 'go', view: { anchor: 'phase' } },
+    ];
+    const batch = (await scene.h.runtime.submit('fork_join', { tasks, wait: false })) as { batch_id: string };
+    expect(await scene.h.runtime.waitForBatch(batch.batch_id, { timeoutMs: 60_000 })).toMatchObject({
+      status: 'success',
+    });
+    const { tape } = await scene.parent();
+    const handoff = {
+      reason: 'done here',
+      summary: 'half',
+      target_ref: ref,
+      tape_ref: `tape://default/${tape.boxId}/entry/1`,
+    };
+    const given = (await scene.h.runtime.submit('context_handoff', handoff)) as unknown as Receipt;
+    expect((await ended(given)).agent_id).toBe((await agentsOf(session))[0]?.id);
+  });
+
+  test('is asked for by agents with the rights that they need for any other', async () => {
+    const { agent } = await scene.parent();
+    const session = scene.fresh();
+    const ref = { workspace, session, profile_name: 'lead' };
+    const own = await ask(ref, {}, { sourceAgentId: agent });
+    await ended(own);
+    const { agent: stranger } = await scene.parent();
+    await expect(ask({ workspace, session }, {}, { sourceAgentId: stranger })).rejects.toMatchObject({
+      code: expect.stringMatching(/denied|not_authorized/),
+    });
+    await scene.h.profile('closed', [{ say: 'ok' }]);
+    const args = { action: 'create', agent_id: `${session}-closed`, profile_name: 'closed' };
+    await scene.h.runtime.submit('provision_agent', args);
+    const asking = { sourceAgentId: `${session}-closed` };
+    await expect(ask({ ...ref, session: `${session}-2` }, {}, asking)).rejects.toMatchObject({
+      code: 'delegation_denied',
+    });
+    expect(await agentsOf(`${session}-2`)).toEqual([]);
+  });
+
+  test('is begun anew under its name by a reset', async () => {
+    const session = scene.fresh();
+    const first = await ask({ workspace, session, profile_name: 'lead' });
+    await ended(first);
+    await (await scene.h.runtime.tape({ workspace, session })).reset();
+    const tape = await scene.h.runtime.tape({ workspace, session });
+    expect(tape.boxId).not.toBe(first.output_box_id);
+    expect(await ask({ workspace, session })).toMatchObject({
+      agent_id: first.agent_id,
+      output_box_id: tape.boxId,
+    });
+    expect(await tape.info()).toMatchObject({ name: sessionTapeName({ workspace, session }) });
+  });
+});
