@@ -55,7 +55,7 @@ const STAYS_IN_TABLES: Readonly<Record<string, readonly string[]>> = {
   'operations.idempotency_key': ['key'],
   'tape_entries.dedup_key': ['dedup-key'],
   // Metadata of cards and entries. The kernel's own names the anchor that a message is about.
-  'cards.metadata': ['anchor-name', 'card-metadata'],
+  'cards.metadata': ['anchor-name', 'card-metadata', 'imported-anchor-name'],
   // Events are not cards: neither their payload goes, nor the line that they were imported from, nor the words by which they are found.
   'tape_entries.meta': ['entry-meta', 'imported-event', 'imported-meta'],
   'tape_entries.payload': [...NAMES, ...EVENTS].sort(),

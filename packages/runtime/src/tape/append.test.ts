@@ -104,7 +104,12 @@ describe('a key', () => {
     for (const answer of answers) expect(answer).toMatchObject({ anchor: 3, event: 4 });
     expect(answers.filter(({ isRepeated }) => !isRepeated)).toHaveLength(1);
     await tape.append(messages('more'));
-    expect(await tape.handoff('phase', options)).toEqual({ anchor: 3, event: 4, isRepeated: true });
+    const { entries, ...repeated } = await tape.handoff('phase', options);
+    expect(repeated).toEqual({ anchor: 3, event: 4, isRepeated: true });
+    expect(entries.map(({ position, kind }) => [position, kind])).toEqual([
+      [3, 'anchor'],
+      [4, 'event'],
+    ]);
   });
 
   test('of another author is another key', async () => {

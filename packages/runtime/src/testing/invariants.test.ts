@@ -488,7 +488,8 @@ const BREAKS: readonly Break[] = [
     (f) => [
       `delete from boxcar.cards where id = (select thought_card_id from boxcar.steps where turn_id = '${f.parent}' and step = 1)`,
     ],
-    ['entry-has-card'],
+    // The answer had no words, so it is the card of its first call.
+    ['entry-has-card', 'one-result'],
   ],
   [
     "a card that is gone from an entry of nobody's turn",

@@ -113,7 +113,7 @@ test('the reasoning of a step is kept with its cards, and no later prompt holds 
     `select type, metadata->>'reasoning' as reasoning from boxcar.cards where metadata ? 'reasoning' order by id`,
   );
   expect(cards).toEqual([
-    { type: 'agent.thought', reasoning: `${secret} 1` },
+    { type: 'tool.call', reasoning: `${secret} 1` },
     { type: 'task.deliverable', reasoning: `${secret} 2` },
   ]);
   const steps = await h.rows('select usage from boxcar.steps order by step');
