@@ -37,7 +37,7 @@ export const WORKER_TABLES: Readonly<Record<string, readonly TableRight[]>> = {
   tool_calls: ['insert', 'update'],
   toolsets: ['insert'],
   turns: ['insert', 'update'],
-  waits: ['insert', 'delete'],
+  waits: ['insert', 'update', 'delete'],
   workers: ['insert', 'update', 'delete'],
 };
 
