@@ -52,7 +52,9 @@ describe('profile files', () => {
       expect.stringMatching(
         /^1\.yaml:10:1 model: no adapter serves 'nosuch:gpt'; known prefixes are .*scripted/,
       ),
-      expect.stringMatching(/^2\.yaml:4:1 unknown key 'colour'; known here are name, description, .*limits$/),
+      expect.stringMatching(
+        /^2\.yaml:4:1 unknown key 'colour'; known here are name, description, .*limits, view$/,
+      ),
     ]);
   });
 

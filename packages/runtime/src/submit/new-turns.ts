@@ -358,6 +358,8 @@ export class NewTurns {
       return new KernelError('tape_conflict', {
         message: `The tape of agent ${agentId} was reset meanwhile.`,
         details,
+        // As a serialization failure, it is tried again: the handler then finds the tape that the agent has now.
+        cause: Object.assign(new Error('the tape was reset meanwhile'), { code: '40001' }),
       });
     return new KernelError('not_found', {
       message: `submitTurn: no agent ${agentId} with the tape ${outputBoxId}.`,

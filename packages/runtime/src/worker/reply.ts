@@ -97,8 +97,12 @@ export const parseUsage = (usage: unknown): ModelUsage | undefined =>
 const isBrokenOff = ({ finishReason }: ModelReply): boolean =>
   finishReason === 'length' || finishReason === 'content_filter';
 
-/** No arguments, as the SDK and the kernel read them. */
-const NO_ARGUMENTS = /^\s*(\{\s*\})?\s*$/;
+/** Whether a call has no arguments, as the SDK and the kernel read them: nothing, or an empty object. */
+function hasNone(text: string): boolean {
+  const words = text.trim();
+  if (words === '') return true;
+  return words.startsWith('{') && words.endsWith('}') && words.slice(1, -1).trim() === '';
+}
 
 /**
  * No arguments mean `{}`. In an answer that was broken off, the last call may be without them because they did not come: it gets a text
@@ -106,7 +110,7 @@ const NO_ARGUMENTS = /^\s*(\{\s*\})?\s*$/;
  */
 export function withoutCutCall(reply: ModelReply): ModelReply {
   const last = reply.toolCalls.at(-1);
-  if (last === undefined || !isBrokenOff(reply) || !NO_ARGUMENTS.test(last.arguments)) return reply;
+  if (last === undefined || !isBrokenOff(reply) || !hasNone(last.arguments)) return reply;
   return { ...reply, toolCalls: [...reply.toolCalls.slice(0, -1), { ...last, arguments: '(broken off)' }] };
 }
 
