@@ -158,6 +158,7 @@ test('a worker hands back what it claims while it closes, also what no ring aske
   await waitFor(() => calls === 1, { message: 'the tool is under way' });
   await first.close({ graceMs: 0 });
   await ready();
+  const idle = await h.worker({ targets: ['elsewhere'], sweepMs: 600_000 });
   const gate = new pg.Client({ connectionString: h.database.url });
   await gate.connect();
   let closing: Promise<void>;
@@ -174,10 +175,11 @@ test('a worker hands back what it claims while it closes, also what no ring aske
     const stopped = () =>
       h.log.filter(({ event }) => event === 'worker.stopped').map(({ fields }) => fields.worker_id);
     // This worker closes later and has claimed nothing, so it stops first.
-    const idle = await h.worker({ targets: ['elsewhere'], sweepMs: 600_000 });
     await idle.close({ graceMs: 0 });
     expect(stopped()).toEqual([first.id, idle.id]);
-    expect(await isBlocked()).toBe(true);
+    // A claim looks at a locked row again and again.
+    await waitFor(isBlocked, { message: 'the claim still waits for the row' });
+    expect(stopped()).toEqual([first.id, idle.id]);
     await gate.query('commit');
   } finally {
     await gate.end();
