@@ -1,5 +1,7 @@
 /** Agents whose model says what it was asked, and sessions forked from their tapes. */
+
 import { createModelRouter, type ScriptedFunction } from '@boxcar/llm';
+import { waitFor } from '@boxcar/testkit';
 import { z } from 'zod';
 import type { Tape } from '../tape/tape.js';
 import { type Harness, harness } from './harness.js';
@@ -99,6 +101,16 @@ export async function sessionScene(): Promise<SessionScene> {
       return open;
     },
     [Symbol.asyncDispose]: async () => {
+      // Some tests look at a receipt alone, and a worker tells of an end some time after it.
+      await waitFor(
+        async () =>
+          (
+            await h.rows(
+              'select from boxcar.turns where ended_at is null or notifies or unseen_position is not null',
+            )
+          ).length === 0,
+        { message: 'all turns have ended and all ends are told' },
+      );
       await checkInvariants(h.database.pool);
       await h[Symbol.asyncDispose]();
     },
