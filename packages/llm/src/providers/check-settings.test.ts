@@ -3,8 +3,9 @@ import { answerTokensOf, type ModelRequest } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
 import { ask } from '../fixtures/requests.js';
 import { createModelRouter } from '../router.js';
-import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer } from '../testing/provider-server.js';
+import { WIRES } from '../testing/wires.js';
 
 const SETTINGS: readonly ModelRequest['settings'][] = [
   { temperature: 0, max_output_tokens: 700 },

@@ -1,8 +1,9 @@
 import type { ModelRequest } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { modelContract } from '../internal.js';
-import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo } from '../testing/ask-provider.js';
 import { type Behave, openProviderServer, type ProviderServer } from '../testing/provider-server.js';
+import { WIRES } from '../testing/wires.js';
 
 /** The model on the server: what it does follows from its name alone. */
 const behave: Behave = ({ prompt }) => {

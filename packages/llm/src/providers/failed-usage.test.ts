@@ -1,9 +1,10 @@
 import { ModelError, type ModelUsage } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
 import { ask } from '../fixtures/requests.js';
-import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo } from '../testing/ask-provider.js';
 import { type Behaviour, inOrder, openProviderServer } from '../testing/provider-server.js';
 import type { Wire } from '../testing/wire.js';
+import { WIRES } from '../testing/wires.js';
 
 interface Failed {
   readonly usage: ModelUsage | undefined;

@@ -4,10 +4,11 @@ import { type ModelError, ModelError as ModelErrorClass, type ModelReply } from 
 import { describe, expect, it } from 'vitest';
 import { ask } from '../fixtures/requests.js';
 import { createModelRouter } from '../router.js';
-import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo } from '../testing/ask-provider.js';
 import { type Behaviour, inOrder, openProviderServer, SERVER_KEY } from '../testing/provider-server.js';
 import type { ServerAnswer, Wire, WireError } from '../testing/wire.js';
 import { responsesWire } from '../testing/wire-responses.js';
+import { WIRES } from '../testing/wires.js';
 
 async function failureOf(work: Promise<ModelReply>): Promise<ModelError> {
   const error: unknown = await work.then(

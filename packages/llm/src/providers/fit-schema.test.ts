@@ -2,8 +2,9 @@ import type { JsonObject, JsonValue } from '@boxcar/kernel';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { ask, userMessage } from '../fixtures/requests.js';
-import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer } from '../testing/provider-server.js';
+import { WIRES } from '../testing/wires.js';
 import { fitSchema } from './fit-schema.js';
 import { toGeminiSchema } from './gemini-schema.js';
 

@@ -3,8 +3,9 @@ import { checkMessages, type JsonValue, type Message, type ToolSchema } from '@b
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ask } from '../fixtures/requests.js';
-import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer, type ProviderServer } from '../testing/provider-server.js';
+import { WIRES } from '../testing/wires.js';
 import { mapToolNames } from './tool-names.js';
 
 const NAMES = [

@@ -1,9 +1,10 @@
 import type { ProviderPart } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
 import { ask, userMessage } from '../fixtures/requests.js';
-import { askFor, routerTo, TOOLS, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo, TOOLS } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer } from '../testing/provider-server.js';
 import { type ServerAnswer, sealOf, type Wire } from '../testing/wire.js';
+import { WIRES } from '../testing/wires.js';
 
 const kinds = WIRES.flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
 

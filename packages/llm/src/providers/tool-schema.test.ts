@@ -2,8 +2,9 @@ import { type JsonValue, TAPE_HANDOFF } from '@boxcar/kernel';
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { ask } from '../fixtures/requests.js';
-import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer } from '../testing/provider-server.js';
+import { WIRES } from '../testing/wires.js';
 import { toObjectSchema } from './tool-schema.js';
 
 const text = { type: 'string' };

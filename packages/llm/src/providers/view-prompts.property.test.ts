@@ -8,8 +8,9 @@ import { historyPlan, play, READER_MODEL } from '@boxcar/kernel/testing';
 import fc from 'fast-check';
 import { describe, it } from 'vitest';
 import { ask } from '../fixtures/requests.js';
-import { askFor, routerTo, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer } from '../testing/provider-server.js';
+import { WIRES } from '../testing/wires.js';
 
 const numRuns = process.env.CI ? 80 : 40;
 

@@ -5,8 +5,9 @@
 import type { Message, ModelRequest } from '@boxcar/kernel';
 import { expect, it } from 'vitest';
 import { ask, userMessage } from '../fixtures/requests.js';
-import { askFor, routerTo, TOOLS, WIRES } from '../testing/ask-provider.js';
+import { askFor, routerTo, TOOLS } from '../testing/ask-provider.js';
 import { inOrder, openProviderServer, SERVER_KEY, type ServedRequest } from '../testing/provider-server.js';
+import { WIRES } from '../testing/wires.js';
 
 const MODELS = {
   openai: 'gpt-4.1',

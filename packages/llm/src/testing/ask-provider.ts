@@ -4,21 +4,6 @@ import { requestOf, userMessage } from '../fixtures/requests.js';
 import { createModelRouter } from '../router.js';
 import { SERVER_KEY } from './provider-server.js';
 import type { Wire } from './wire.js';
-import { anthropicWire } from './wire-anthropic.js';
-import { chatWire, deepseekWire, openaiChatWire } from './wire-chat.js';
-import { geminiWire } from './wire-gemini.js';
-import { mistralWire } from './wire-mistral.js';
-import { responsesWire } from './wire-responses.js';
-
-export const WIRES: readonly Wire[] = [
-  responsesWire,
-  openaiChatWire,
-  anthropicWire,
-  geminiWire,
-  mistralWire,
-  deepseekWire,
-  chatWire,
-];
 
 const SETTING = {
   openai: 'openai',

@@ -13,3 +13,4 @@ export { chatWire, deepseekWire, openaiChatWire } from './wire-chat.js';
 export { geminiWire } from './wire-gemini.js';
 export { mistralWire } from './wire-mistral.js';
 export { responsesWire } from './wire-responses.js';
+export { WIRES } from './wires.js';

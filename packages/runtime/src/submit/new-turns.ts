@@ -358,7 +358,7 @@ export class NewTurns {
       return new KernelError('tape_conflict', {
         message: `The tape of agent ${agentId} was reset meanwhile.`,
         details,
-        // As a serialization failure, it is tried again: the handler then finds the tape that the agent has now.
+        // As a serialization failure, it is tried again for the kernel's own primitives: the handler then finds the tape that the agent has now.
         cause: Object.assign(new Error('the tape was reset meanwhile'), { code: '40001' }),
       });
     return new KernelError('not_found', {

@@ -1,5 +1,6 @@
 import { type AgentId, type BoxId, type JsonValue, KernelError, type TurnId } from '@boxcar/kernel';
 import { type AgentRow, registerWorker } from '@boxcar/store';
+import { waitFor } from '@boxcar/testkit';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { z } from 'zod';
 import type { Handler, HandlerTools } from '../handler.js';
@@ -585,6 +586,44 @@ describe('a custom primitive', () => {
         expect.objectContaining({ code: 'bad_request' }),
       );
   });
+});
+
+test('a submission whose tape is reset after its agent was found is tried again, on the tape that the agent has now', async () => {
+  const made = (await submit('provision_agent', { action: 'create', profile_name: 'expert' })) as {
+    agent_id: string;
+    output_box_id: string;
+  };
+  const gate = await h.database.pool.connect();
+  const waiting = (count: number) =>
+    waitFor(
+      async () => {
+        const { rowCount } = await h.database.pool.query(
+          "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+        );
+        return rowCount === count;
+      },
+      { message: `${count} wait for the tape` },
+    );
+  let work: Promise<unknown>;
+  try {
+    await gate.query('begin');
+    await gate.query('select from boxcar.boxes where id = $1 for update', [made.output_box_id]);
+    const reset = (await h.runtime.tape({ agent: made.agent_id })).reset();
+    await waiting(1);
+    const reuse = { target_strategy: 'reuse', target_ref: made.agent_id, instruction: 'go' };
+    work = Promise.all([reset, submit('delegate_async', reuse)]);
+    await waiting(2);
+    await gate.query('commit');
+  } finally {
+    gate.release();
+  }
+  await work;
+  expect(
+    await h.rows(
+      'select b.incarnation from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id where t.agent_id = $1',
+      [made.agent_id],
+    ),
+  ).toEqual([{ incarnation: 2 }]);
 });
 
 describe('the number of statements of a submission', () => {

@@ -1,31 +1,10 @@
 /** Asks every provider with prompts that were made for another model. */
 import { type ModelRequest, parseId, sha256 } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
-import {
-  anthropicWire,
-  chatWire,
-  deepseekWire,
-  geminiWire,
-  inOrder,
-  mistralWire,
-  openaiChatWire,
-  openProviderServer,
-  responsesWire,
-  SERVER_KEY,
-  type Wire,
-} from '@boxcar/llm/testing';
+import { inOrder, openProviderServer, SERVER_KEY, WIRES } from '@boxcar/llm/testing';
 import type { KeptPrompt } from './kept-prompts.js';
 import { SETTING, THINKING_MODELS } from './provider-stage.js';
 
-const WIRES: readonly Wire[] = [
-  responsesWire,
-  openaiChatWire,
-  anthropicWire,
-  geminiWire,
-  mistralWire,
-  deepseekWire,
-  chatWire,
-];
 const AT_ONCE = 4;
 const TURN: ModelRequest['turn'] = {
   turnId: parseId<'turn'>('01890a5d-ac96-774b-bcce-b302099a8057', 'turn'),

@@ -1,32 +1,12 @@
 /** Agents with tools on every provider, over HTTP: servers that refuse what the real ones refuse. */
 import type { TurnId } from '@boxcar/kernel';
-import {
-  anthropicWire,
-  type Behave,
-  chatWire,
-  deepseekWire,
-  geminiWire,
-  inOrder,
-  mistralWire,
-  openaiChatWire,
-  responsesWire,
-  type Wire,
-} from '@boxcar/llm/testing';
+import { anthropicWire, type Behave, inOrder, responsesWire, WIRES, type Wire } from '@boxcar/llm/testing';
 import { describe, expect, test } from 'vitest';
 import { TurnPrompts } from '../explain/turn-prompts.js';
 import { checkPrompts } from '../testing/check-prompts.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { LOOP, loop, providerStage, THINKING_MODELS, THOUGHTS } from '../testing/provider-stage.js';
 
-const WIRES: readonly Wire[] = [
-  responsesWire,
-  openaiChatWire,
-  anthropicWire,
-  geminiWire,
-  mistralWire,
-  deepseekWire,
-  chatWire,
-];
 const wires = WIRES.map((wire) => [wire.provider, wire] as const);
 /** OpenAI's chat completions show no reasoning. */
 const thinking = wires.filter(([provider]) => provider !== 'openai-chat');
