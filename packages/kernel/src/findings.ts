@@ -181,7 +181,7 @@ export const plainWords = (issue: RawIssue): string => {
   const { input } = issue;
   switch (issue.code) {
     case 'invalid_type':
-      // What is no whole number is a number all the same.
+      // A number that is not whole is still a number.
       return mustBe(kindWords(issue.expected), input, issue.expected === 'int' ? 'a number' : undefined);
     case 'invalid_value':
       return oneOf(issue.values, input);

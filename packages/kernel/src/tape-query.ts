@@ -37,7 +37,7 @@ export interface TapeQuery {
   readonly until: string | null;
   /** Null: any. */
   readonly text: string | null;
-  /** Kinds of entries, or of imported lines whose kind is no entry's. Empty: any. */
+  /** Kinds of entries, or of imported lines whose kind is not an entry's. Empty: any. */
   readonly kinds: readonly string[];
   readonly limit: number | null;
 }

@@ -93,7 +93,7 @@ function framingRule(card: Card, head: string): PartRule {
   return card.type === CARD_TYPES.anchor ? 'anchor' : 'note';
 }
 
-/** Splits what is read of a card, between words of a rule, into its own words and the framing before and behind them. */
+/** Splits what is read of a card, between words of a rule, into its own words and the framing before and after them. */
 function framedParts(content: string, card: Card): readonly MessagePart[] {
   const isAnchor = card.type === CARD_TYPES.anchor;
   const body = isAnchor ? anchorBody(card) : renderBody(card.content);

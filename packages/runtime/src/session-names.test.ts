@@ -182,7 +182,7 @@ describe('a session by name', () => {
     expect(await agentsOf(`${session}-2`)).toEqual([]);
   });
 
-  test('is begun anew under its name by a reset', async () => {
+  test('begins again under its name after a reset', async () => {
     const session = scene.fresh();
     const first = await ask({ workspace, session, profile_name: 'lead' });
     await ended(first);

@@ -60,7 +60,7 @@ const positionsOf = async (turnId: string) =>
     )
   )[0];
 
-/** An agent with two phases behind it: its turns `one` and `two`, an anchor after each. */
+/** An agent that has ended two phases: its turns `one` and `two`, an anchor after each. */
 async function conversation() {
   const { agent, agentId, tape } = await scene.parent();
   await run(agent, 'one');

@@ -2,7 +2,7 @@
  * What agents were asked: the cards that were packed for a turn, for readers of its tape. The tape holds the turn's start alone, which names
  * the context box.
  *
- * A1  Whoever reads the tape is shown what the context box says only with a right to read that box: a grant for a tape is none for its contexts.
+ * A1  A reader of the tape is shown the words of a context box only with a right to read that box: a grant for a tape does not cover its contexts.
  * A2  Own cards of the box by packed arguments alone: what it inherits is said elsewhere.
  * A3  A statement for each page of starts: its cards have up to `PAGE_BYTES`, or are those of one start.
  */

@@ -35,7 +35,7 @@ export interface TapeEntryRow extends StoredEntry {
 export interface EntryRange {
   readonly from: number;
   readonly to: number;
-  /** Of entries, or of imported lines whose kind is no entry's. None: all. */
+  /** Of entries, or of imported lines whose kind is not an entry's. None: all. */
   readonly kinds?: readonly string[];
   /** Inclusive bounds, ISO 8601; null = none. */
   readonly since?: string | null;

@@ -29,7 +29,7 @@ const heldColumnsOf = (list: string): TurnColumns => ({
   start: `${list}.own_start`,
 });
 
-/** A turn that has not begun will begin behind the head. */
+/** A turn that has not begun will begin after the head. */
 const isOwn = ({ anchor, start }: TurnColumns, b: string): string =>
   `${anchor} > 0 and ${b}.last_anchor_position < coalesce(${start}, ${b}.head_position + 1)`;
 

@@ -95,7 +95,7 @@ describe('null for an optional argument', () => {
     expect({ turns, operations }).toEqual({ turns: 1, operations: 1 });
   });
 
-  test('is no way around an argument that is required', async () => {
+  test('does not replace an argument that is required', async () => {
     const refused = h.runtime.submit('launch_principal', { profile_name: 'expert', instruction: null });
     await expect(refused).rejects.toMatchObject({
       code: 'bad_request',

@@ -106,7 +106,7 @@ function hasNone(text: string): boolean {
 
 /**
  * No arguments mean `{}`. In an answer that was broken off, the last call may be without them because they did not come: it gets a text
- * that is no object, so that it is refused, and the model makes it again.
+ * that is not an object, so that it is refused, and the model makes it again.
  */
 export function withoutCutCall(reply: ModelReply): ModelReply {
   const last = reply.toolCalls.at(-1);

@@ -50,7 +50,7 @@ export function cleanText(text: string, maxBytes: number = MAX_CARD_BYTES): Clea
   return { value: `${bytes.toString('utf8', 0, end)} … (cut)`, isChanged: true };
 }
 
-/** What the card that holds an answer keeps of it besides its words: the model's reasoning, and what its provider attached. */
+/** What the card that holds an answer keeps of it in addition to its words: the model's reasoning, and what its provider attached. */
 export interface AnswerFacts {
   readonly metadata: JsonObject;
   readonly providerData?: ProviderData;
