@@ -18,6 +18,7 @@ import { KernelError } from '@boxcar/kernel';
 import { serverEnvironment } from './config.js';
 import type { NativePostgres } from './native.js';
 import { isRoot, run, serverAccount } from './process.js';
+import { usersOf } from './users.js';
 
 /**
  * The folder of one server.
@@ -30,6 +31,7 @@ import { isRoot, run, serverAccount } from './process.js';
  * <folder>/port               the port of the last start, tried first by the next
  * <folder>/server.log         what the server says
  * <folder>/users, leaving     see users.ts
+ * <folder>/.cluster-<id>      a cluster that the process of this id (users.ts) is making
  * <folder>/ephemeral          marks the folder of a temporary server
  * ```
  */
@@ -109,6 +111,27 @@ export function closedAncestor(path: string): string | undefined {
   return undefined;
 }
 
+interface ClusterOptions {
+  readonly isDurable: boolean;
+  /** Of the process, by users.ts; it has joined. */
+  readonly id: string;
+}
+
+const DRAFT_PREFIX = '.cluster-';
+
+/**
+ * Removes the drafts (39 MB each) of processes that were killed while they made a cluster. Each process joins before it makes its
+ * draft; the drafts are listed first, so the owner of a listed draft is among the users while it lives.
+ */
+async function removeDeadDrafts(folder: string): Promise<void> {
+  const drafts = (await readdir(folder)).filter((name) => name.startsWith(DRAFT_PREFIX));
+  if (drafts.length === 0) return;
+  const users = usersOf(folder);
+  // An initdb that has outlived its parent may still write there; then a later start removes the rest.
+  for (const draft of drafts.filter((name) => !users.has(name.slice(DRAFT_PREFIX.length))))
+    await rm(join(folder, draft), { recursive: true, force: true }).catch(() => {});
+}
+
 /**
  * Opens the cluster of `folder`, creating it first when there is none. It is built beside its place and renamed, so
  * that of several processes one wins and the others use its cluster, password included.
@@ -116,9 +139,10 @@ export function closedAncestor(path: string): string | undefined {
 export async function openCluster(
   folder: string,
   native: NativePostgres,
-  options: { readonly isDurable: boolean },
+  options: ClusterOptions,
 ): Promise<Cluster> {
   const place = join(folder, 'cluster');
+  await removeDeadDrafts(folder);
   if (!existsSync(place)) await createCluster(folder, place, native, options);
 
   // A link in the path may be changed while the server runs.
@@ -191,9 +215,9 @@ async function createCluster(
   folder: string,
   place: string,
   native: NativePostgres,
-  options: { readonly isDurable: boolean },
+  options: ClusterOptions,
 ): Promise<void> {
-  const draft = join(folder, `.cluster-${randomBytes(6).toString('hex')}`);
+  const draft = join(folder, `${DRAFT_PREFIX}${options.id}`);
   const dataDir = join(draft, 'data');
   const passwordFile = join(draft, 'password');
   const account = serverAccount();

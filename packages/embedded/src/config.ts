@@ -1,5 +1,6 @@
-import { homedir } from 'node:os';
-import { join, resolve } from 'node:path';
+import { homedir, userInfo } from 'node:os';
+import { isAbsolute, join, resolve } from 'node:path';
+import { KernelError } from '@boxcar/kernel';
 import { isRoot } from './process.js';
 
 /**
@@ -7,7 +8,10 @@ import { isRoot } from './process.js';
  *
  * `BOXCAR_DATA_DIR` overrides it. Root uses a system folder, because the server runs as `nobody`, which cannot enter
  * root's home; everybody else uses the data folder of their account. It is not the cache folder: rows are the truth,
- * and cache cleaners delete what they find.
+ * and cache cleaners delete what they find. A variable with a path that is not absolute (`HOME=''`, `XDG_DATA_HOME=data`) is
+ * ignored: the folder would depend on where a command is run.
+ *
+ * @throws KernelError `bad_config` when the account has no home.
  */
 export function dataHome(): string {
   const chosen = process.env.BOXCAR_DATA_DIR;
@@ -15,12 +19,24 @@ export function dataHome(): string {
   if (isRoot()) return '/var/lib/boxcar';
   switch (process.platform) {
     case 'darwin':
-      return join(homedir(), 'Library', 'Application Support', 'boxcar');
+      return join(accountHome(), 'Library', 'Application Support', 'boxcar');
     case 'win32':
-      return join(process.env.LOCALAPPDATA ?? join(homedir(), 'AppData', 'Local'), 'boxcar');
+      return join(absolute(process.env.LOCALAPPDATA) ?? join(accountHome(), 'AppData', 'Local'), 'boxcar');
     default:
-      return join(process.env.XDG_DATA_HOME || join(homedir(), '.local', 'share'), 'boxcar');
+      return join(absolute(process.env.XDG_DATA_HOME) ?? join(accountHome(), '.local', 'share'), 'boxcar');
   }
+}
+
+const absolute = (path = ''): string | undefined => (isAbsolute(path) ? path : undefined);
+
+/** `HOME`, or what the system says when that is no place of its own. */
+function accountHome(): string {
+  const home = absolute(homedir()) ?? absolute(userInfo().homedir);
+  if (home !== undefined) return home;
+  throw new KernelError('bad_config', {
+    message:
+      'This account has no home folder for the embedded Postgres; set BOXCAR_DATA_DIR, or DATABASE_URL.',
+  });
 }
 
 /** What the server's own processes get to see: nothing of ours but the search path, so no stray PG* setting. */

@@ -36,6 +36,7 @@ import {
   startEmbeddedPostgres,
 } from './index.js';
 import { assertNoneOutOfSight } from './unseen-server.js';
+import { Membership } from './users.js';
 
 const repository = fileURLToPath(new URL('../../../', import.meta.url));
 const isRoot = process.getuid?.() === 0;
@@ -177,6 +178,24 @@ describe('one process', () => {
       code: 'bad_request',
       details: { field: 'startDeadlineMs' },
     });
+  });
+
+  it('removes the draft of a cluster whose process was killed, and none of a process that lives', async () => {
+    const dataDir = newFolder();
+    const drafts = () =>
+      existsSync(dataDir) ? readdirSync(dataDir).filter((name) => name.startsWith('.cluster-')) : [];
+    const killed = hold({ dataDir }).catch(() => undefined);
+    await until(() => drafts().length === 1, 'the child makes a cluster');
+    for (const child of children) child.kill('SIGKILL');
+    await killed;
+    const [dead = ''] = drafts();
+    expect(dead).not.toBe('');
+    const membership = Membership.join(dataDir);
+    await mkdir(join(dataDir, `.cluster-${membership.id}`));
+
+    await start({ dataDir });
+    expect(drafts()).toEqual([`.cluster-${membership.id}`]);
+    await membership.leave(async () => {});
   });
 
   it('removes an ephemeral server, and those that killed processes left behind', async () => {

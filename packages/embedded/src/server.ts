@@ -128,7 +128,7 @@ export async function startEmbeddedPostgres(
   let found: { postmaster: Postmaster; adopted: boolean };
   try {
     await membership.othersHaveLeft({ deadlineMs: leaveDeadlineMs, log });
-    cluster = await openCluster(folder, native, { isDurable: !ephemeral });
+    cluster = await openCluster(folder, native, { isDurable: !ephemeral, id: membership.id });
     found = await startOrAdopt(cluster, native, {
       ...options,
       ephemeral,

@@ -26,11 +26,12 @@ let handles = 0;
 
 export class Membership {
   readonly #folder: string;
-  readonly #id: string;
+  /** Unique among the processes of this machine, also in time. */
+  readonly id: string;
 
   private constructor(folder: string, id: string) {
     this.#folder = folder;
-    this.#id = id;
+    this.id = id;
   }
 
   /** U1, its first half; call `othersHaveLeft` before looking for a running server. */
@@ -54,7 +55,7 @@ export class Membership {
     const since = performance.now();
     let isSaid = false;
     for (;;) {
-      const [other] = liveIds(this.#folder, 'leaving').filter((id) => id !== this.#id);
+      const [other] = liveIds(this.#folder, 'leaving').filter((id) => id !== this.id);
       if (other === undefined) return;
       const pid = Number(other.split('.', 1)[0]);
       const waitedMs = performance.now() - since;
@@ -75,7 +76,7 @@ export class Membership {
   /** Whether no other process uses the server, as far as can be seen from here. */
   isAlone(): boolean {
     return readIds(this.#folder, 'users').every(
-      (id) => id === this.#id || (isVisible(id) && !liveIds(this.#folder, 'users').includes(id)),
+      (id) => id === this.id || (isVisible(id) && !liveIds(this.#folder, 'users').includes(id)),
     );
   }
 
@@ -99,21 +100,27 @@ export class Membership {
   }
 
   #beginLeaving(): boolean {
-    rmSync(join(this.#folder, 'users', this.#id), { force: true });
-    writeFileSync(join(this.#folder, 'leaving', this.#id), '', { mode: 0o600 });
+    rmSync(join(this.#folder, 'users', this.id), { force: true });
+    writeFileSync(join(this.#folder, 'leaving', this.id), '', { mode: 0o600 });
     if (liveIds(this.#folder, 'users').length === 0) return true;
     this.#endLeaving();
     return false;
   }
 
   #endLeaving(): void {
-    rmSync(join(this.#folder, 'leaving', this.#id), { force: true });
+    rmSync(join(this.#folder, 'leaving', this.id), { force: true });
   }
+}
+
+/** The ids in use: of live processes, and of those that are not visible from here. */
+export function usersOf(folder: string): ReadonlySet<string> {
+  const unseen = readIds(folder, 'users').filter((id) => !isVisible(id));
+  return new Set([...unseen, ...liveIds(folder, 'users')]);
 }
 
 /** Whether a live process uses the server of this folder, or a process that is not visible from here may use it. */
 export function hasUsers(folder: string): boolean {
-  return readIds(folder, 'users').some((id) => !isVisible(id)) || liveIds(folder, 'users').length > 0;
+  return usersOf(folder).size > 0;
 }
 
 function readIds(folder: string, kind: 'users' | 'leaving'): string[] {
