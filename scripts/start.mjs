@@ -2,6 +2,7 @@
 // folder. stdout gets the result and nothing else.
 import { createRequire } from 'node:module';
 import { dirname, resolve } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { declareEnvironmentSecrets, openStack, parseConfig, reportError } from '@boxcar/cli';
@@ -23,6 +24,8 @@ npm start -s -- --once --json | jq .`;
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const isJson = process.argv.includes('--json');
 let withStack = false;
+/** After a signal: how long the run may take to be canceled, and all that is open to be closed. */
+const LAST_MS = 800;
 const stop = new AbortController();
 const stopped = new Promise((settle) => {
   stop.signal.addEventListener('abort', settle);
@@ -39,9 +42,16 @@ for (const [signal, code] of Object.entries({ SIGINT: 130, SIGTERM: 143 })) {
 /** What is open, to be closed in the opposite order. */
 const opened = [];
 async function open(make) {
+  stop.signal.throwIfAborted();
   const part = await make();
   opened.push(part);
+  stop.signal.throwIfAborted();
   return part;
+}
+
+async function closeAll() {
+  // A worker waits for its turns; the others take no options.
+  for (const part of opened.splice(0).reverse()) await part.close(stop.signal.aborted ? { graceMs: 0 } : {});
 }
 
 function say(line) {
@@ -92,13 +102,16 @@ async function main({ once, folder: given, model: chosen, help }) {
   const stack = await open(() => openStack(config, { log, migrate: true }));
   say(`Postgres is ready (${stack.isEmbedded ? 'embedded' : 'DATABASE_URL'})`);
   const model = chosen ?? survey.loadConfig().model;
-  await survey.registerSurvey(stack.runtime, { root: folder, model });
-  await open(() => createWorker(stack.runtime, { concurrency: config.concurrency }));
+  // A pool of its own: another start on this database surveys another folder.
+  const { pool } = await survey.registerSurvey(stack.runtime, { root: folder, model, isAlone: true });
+  await open(() =>
+    createWorker(stack.runtime, { concurrency: config.concurrency, targets: [pool.workerTarget] }),
+  );
   say(`surveying ${folder}${model === undefined ? '' : ` with ${model}`}`);
   const { onProgress, clear } = survey.showProgress(process.stderr);
-  const run = await Promise.race([survey.runSurvey({ runtime: stack.runtime, folder, onProgress }), stopped]);
-  clear();
-  if (stop.signal.aborted) return;
+  const run = await survey
+    .runSurvey({ runtime: stack.runtime, folder, signal: stop.signal, onProgress })
+    .finally(clear);
 
   const { status, run_id, turns, steps, deliverable } = run;
   say(`done in ${((performance.now() - startedAt) / 1000).toFixed(1)} s`);
@@ -108,6 +121,7 @@ async function main({ once, folder: given, model: chosen, help }) {
   if (status !== 'success') process.exitCode = 1;
   if (once || !process.stdout.isTTY) return;
 
+  await open(() => createWorker(stack.runtime, { concurrency: config.concurrency }));
   await open(() => stack.serveQueueDoor());
   say('the worker goes on; try `npx boxcar submit --help` in another terminal. Ctrl-C stops it.');
   await stopped;
@@ -116,11 +130,15 @@ async function main({ once, folder: given, model: chosen, help }) {
 
 const render = ({ renderRun }, run) => renderRun?.(run) ?? JSON.stringify(run, null, 2);
 
-try {
-  await main(readArguments());
-} catch (error) {
+const work = main(readArguments()).catch((error) => {
+  if (stop.signal.aborted) return;
   reportError(error, { isJson, withStack });
   process.exitCode = 1;
-} finally {
-  for (const part of opened.reverse()) await part.close();
+});
+await Promise.race([work, stopped]);
+if (stop.signal.aborted) {
+  // What does not end by itself in this time (a database that does not answer, initdb) ends with the process.
+  await Promise.race([work.then(closeAll), delay(LAST_MS)]);
+  process.exit();
 }
+await closeAll();

@@ -1,9 +1,18 @@
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chatWire, inOrder, openProviderServer, SERVER_KEY } from '@boxcar/llm/testing';
-import { type NodeChild, spawnNode, testDatabase } from '@boxcar/testkit';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { type NodeChild, spawnNode, testDatabase, waitFor } from '@boxcar/testkit';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
 let home: string;
 let folder: string;
@@ -18,18 +27,32 @@ beforeAll(() => {
 
 afterAll(() => rmSync(home, { recursive: true, force: true }));
 
-async function start(args: readonly string[], databaseUrl?: string): Promise<NodeChild> {
-  const child = spawnNode(new URL('start.mjs', import.meta.url), args, {
-    DATABASE_URL: databaseUrl,
+const spawnStart = (args: readonly string[], env: Readonly<Record<string, string | undefined>>): NodeChild =>
+  spawnNode(new URL('start.mjs', import.meta.url), args, {
+    DATABASE_URL: undefined,
     DATABASE_DIRECT_URL: undefined,
     REDIS_URL: undefined,
     BOXCAR_LOG_LEVEL: undefined,
     // Do not wait for a server that is away.
     BOXCAR_DATABASE_WAIT_SECONDS: '0',
     BOXCAR_DATA_DIR: join(home, 'data'),
+    ...env,
   });
+
+async function start(args: readonly string[], databaseUrl?: string): Promise<NodeChild> {
+  const child = spawnStart(args, { DATABASE_URL: databaseUrl });
   await child.exited;
   return child;
+}
+
+/** Whether a process works on this folder, or was told of it. */
+function isOn(pid: string, dataDir: string): boolean {
+  if (!/^\d+$/.test(pid)) return false;
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(dataDir);
+  } catch {
+    return false;
+  }
 }
 
 it('with nothing but Node: starts the embedded Postgres, surveys the folder, prints one line of JSON and ends', async () => {
@@ -66,17 +89,11 @@ it('asks the model that it is told, at the address in the environment, and says 
     chatWire,
     inOrder({ status: 401, error: { message: 'who are you?' } }),
   );
-  const child = spawnNode(
-    new URL('start.mjs', import.meta.url),
-    ['--once', '--json', folder, '--model', 'openai-compatible:local'],
-    {
-      DATABASE_URL: database.url,
-      DATABASE_DIRECT_URL: undefined,
-      REDIS_URL: undefined,
-      OPENAI_COMPATIBLE_BASE_URL: provider.baseUrl,
-      OPENAI_COMPATIBLE_API_KEY: SERVER_KEY,
-    },
-  );
+  const child = spawnStart(['--once', '--json', folder, '--model', 'openai-compatible:local'], {
+    DATABASE_URL: database.url,
+    OPENAI_COMPATIBLE_BASE_URL: provider.baseUrl,
+    OPENAI_COMPATIBLE_API_KEY: SERVER_KEY,
+  });
   expect(await child.exited, child.stderr).toMatchObject({ code: 1 });
   expect(child.stderr).toContain('with openai-compatible:local');
   expect(JSON.parse(child.stdout)).toMatchObject({
@@ -84,6 +101,94 @@ it('asks the model that it is told, at the address in the environment, and says 
     deliverable: { error: { code: 'model_unauthorized' } },
   });
   expect(provider.requests.map(({ prompt }) => prompt?.model)).toEqual(['local']);
+});
+
+it('two starts at once on one database survey each its own folder', async () => {
+  await using database = await testDatabase({ empty: true });
+  const other = join(home, 'other');
+  for (const part of ['one', 'two', 'three', 'four']) {
+    mkdirSync(join(other, part), { recursive: true });
+    writeFileSync(join(other, part, 'b.ts'), 'export const a = 1;\n'.repeat(7));
+  }
+  await start(['--once', folder], database.url);
+  const trees = [folder, other, folder, other];
+  const children = await Promise.all(trees.map((tree) => start(['--once', '--json', tree], database.url)));
+  const figures = children.map(({ stdout }) => JSON.parse(stdout).deliverable);
+  for (const [index, tree] of trees.entries())
+    expect(figures[index]).toMatchObject(tree === folder ? { files: 1, lines: 2 } : { files: 4, lines: 28 });
+});
+
+describe('Ctrl-C', () => {
+  const ended = { code: 130, signal: null };
+
+  it.each([
+    ['makes its first cluster', (name: string) => name.startsWith('.cluster-')],
+    ['starts its server', (name: string) => name === 'socket'],
+  ])('ends a start that %s, and leaves no process on its folder', async (title, isThere) => {
+    const dataDir = join(home, title.replaceAll(' ', '-'));
+    const folder = join(dataDir, 'postgres-18');
+    const child = spawnStart(['--once', folder], { BOXCAR_DATA_DIR: dataDir });
+    await waitFor(() => existsSync(folder) && readdirSync(folder).some(isThere), { message: title });
+    await child.kill('SIGINT');
+    expect(await child.exited).toEqual(ended);
+    await waitFor(() => !readdirSync('/proc').some((pid) => isOn(pid, dataDir)), {
+      message: 'all its processes have ended',
+    });
+  });
+
+  it('ends a start that waits for a migration', async () => {
+    await using database = await testDatabase({ empty: true });
+    const holder = await database.pool.connect();
+    try {
+      await holder.query('select pg_advisory_lock(7205129001)');
+      const child = spawnStart(['--once', folder], { DATABASE_URL: database.url });
+      await waitFor(
+        async () => {
+          const { rows } = await database.pool.query(
+            `select from pg_stat_activity where datname = current_database() and query like '%pg_try_advisory_lock%' and pid <> pg_backend_pid()`,
+          );
+          return rows.length > 0;
+        },
+        { message: 'it waits for the lock' },
+      );
+      await child.kill('SIGINT');
+      expect(await child.exited).toEqual(ended);
+    } finally {
+      holder.release(true);
+    }
+  });
+
+  it('ends a start that waits for a database', async () => {
+    const child = spawnStart(['--once', folder], {
+      DATABASE_URL: 'postgres://127.0.0.1:1/x',
+      BOXCAR_DATABASE_WAIT_SECONDS: '600',
+      BOXCAR_LOG_LEVEL: 'info',
+    });
+    await waitFor(() => child.stderr !== '', { message: 'it says that it waits' });
+    await child.kill('SIGINT');
+    expect(await child.exited).toEqual(ended);
+  });
+
+  it.each([
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+  ] as const)('%s cancels the run of a start whose model is being asked', async (signal, code) => {
+    await using database = await testDatabase({ empty: true });
+    await using provider = await openProviderServer(chatWire, () => new Promise(() => {}));
+    const child = spawnStart(['--once', '--json', folder, '--model', 'openai-compatible:local'], {
+      DATABASE_URL: database.url,
+      OPENAI_COMPATIBLE_BASE_URL: provider.baseUrl,
+      OPENAI_COMPATIBLE_API_KEY: SERVER_KEY,
+    });
+    await waitFor(() => provider.requests.length > 0, { message: 'the model is asked' });
+    await child.kill(signal);
+    expect(await child.exited).toEqual({ code, signal: null });
+    expect(child.stdout).toBe('');
+    const { rows } = await database.pool.query(
+      `select t.status, t.error->>'message' as reason, (select count(*)::int from boxcar.turns) as turns from boxcar.turns t`,
+    );
+    expect(rows).toEqual([{ status: 'canceled', reason: expect.stringContaining('stopped'), turns: 1 }]);
+  });
 });
 
 it('says in one line what is wrong', async () => {

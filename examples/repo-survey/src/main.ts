@@ -34,18 +34,24 @@ async function survey(given: {
     log: createLog('warn'),
   });
   const { root = config.root, model = config.model } = given;
-  await registerSurvey(opened.runtime, { root, model });
-  await using _worker = await createWorker(opened.runtime);
+  const { pool } = await registerSurvey(opened.runtime, { root, model, isAlone: true });
+  await using _worker = await createWorker(opened.runtime, { targets: [pool.workerTarget], graceMs: 1_000 });
   const { onProgress, clear } = showProgress(process.stderr);
   try {
     return await runSurvey({
       runtime: opened.runtime,
+      signal: stop.signal,
       ...(onProgress === undefined ? {} : { onProgress }),
     });
   } finally {
     clear();
   }
 }
+
+// The run is canceled; what waits for a database ends at the second signal.
+const stop = new AbortController();
+for (const signal of ['SIGINT', 'SIGTERM'])
+  process.once(signal, () => stop.abort(new Error(`stopped by ${signal}`)));
 
 try {
   const { values, positionals } = parseArgs({

@@ -3,9 +3,9 @@ import { loadConfig } from './config.js';
 import { registerSurvey } from './register-survey.js';
 
 /** For `boxcar worker --plugin`: serves the survey of the folder in `BOXCAR_SURVEY_ROOT`, on `BOXCAR_MODEL` if it is set. */
-const plugin: Plugin = (runtime) => {
+const plugin: Plugin = async (runtime) => {
   const { root, model } = loadConfig();
-  return registerSurvey(runtime, { root, model });
+  await registerSurvey(runtime, { root, model });
 };
 
 export default plugin;

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { fileURLToPath } from 'node:url';
 import { parse } from 'yaml';
@@ -9,11 +10,37 @@ export const PROFILE_FILES = ['folder-expert', 'surveyor'].map((name) =>
   fileURLToPath(new URL(`${name}.yaml`, FOLDER)),
 );
 
+/** Which workers run the turns of the survey's agents, and how its profiles are named; see `poolOf`. */
+export interface SurveyPool {
+  readonly workerTarget: string;
+  readonly nameOf: (name: string) => string;
+}
+
+/** The default pool: all workers, and the names of the files. */
+export const SHARED_POOL: SurveyPool = { workerTarget: '', nameOf: (name) => name };
+
+/**
+ * The pool of those that survey this folder with this model, for a process that is alone with its tools: surveys of other folders on the
+ * same database do not claim its turns, and a later survey of the same folder uses the same profiles.
+ */
+export function poolOf(root: string, model = ''): SurveyPool {
+  const id = createHash('sha256')
+    .update(JSON.stringify([root, model]))
+    .digest('hex')
+    .slice(0, 12);
+  return { workerTarget: `survey-${id}`, nameOf: (name) => `${name}-${id}` };
+}
+
 /** Reads the survey's profiles, not yet validated: the runtime does that when it applies them. `model` replaces theirs. */
-export const loadSurveyProfiles = (model?: string): Promise<readonly unknown[]> =>
+export const loadSurveyProfiles = (
+  model?: string,
+  { workerTarget, nameOf }: SurveyPool = SHARED_POOL,
+): Promise<readonly unknown[]> =>
   Promise.all(
     PROFILE_FILES.map(async (file): Promise<unknown> => {
-      const profile: unknown = parse(await readFile(file, 'utf8'));
-      return model === undefined || typeof profile !== 'object' ? profile : { ...profile, model };
+      const text = await readFile(file, 'utf8');
+      const profile: unknown = parse(text.replaceAll(/\b(?:folder-expert|surveyor)\b/g, nameOf));
+      const chosen = { ...(model === undefined ? {} : { model }), worker_target: workerTarget };
+      return typeof profile === 'object' ? { ...profile, ...chosen } : profile;
     }),
   );

@@ -1,25 +1,33 @@
 import type { Runtime } from '@boxcar/runtime';
 import { resolveRoot } from './confinement.js';
-import { loadSurveyProfiles } from './profiles.js';
+import { loadSurveyProfiles, poolOf, SHARED_POOL, type SurveyPool } from './profiles.js';
 import { createSurveyTools } from './tools.js';
 
-const roots = new WeakMap<Runtime, string>();
+/** The survey of a runtime: the root that its tools are confined to, and who runs its turns. */
+export interface RegisteredSurvey {
+  readonly root: string;
+  readonly pool: SurveyPool;
+}
 
-/** The root that this runtime's survey tools are confined to. */
-export const surveyRootOf = (runtime: Runtime): string | undefined => roots.get(runtime);
+const surveys = new WeakMap<Runtime, RegisteredSurvey>();
+
+export const surveyOf = (runtime: Runtime): RegisteredSurvey | undefined => surveys.get(runtime);
 
 /**
  * Makes a runtime able to survey: registers the tools, confined to `root`, and applies the profiles of the principal and
  * its experts. Every process that runs turns of them has to do it.
  *
  * @param options.model - The model of all agents; default: the one of the profile files, which is scripted.
+ * @param options.isAlone - True: its turns are for workers of this folder and model alone, so that surveys of other folders may run on
+ * the same database. Give the answer's `pool.workerTarget` to the worker. Default: the default pool.
  * @throws KernelError `bad_request` when `root` is no folder, `profile_invalid` for a model that nothing serves.
  */
 export async function registerSurvey(
   runtime: Runtime,
-  options: { readonly root: string; readonly model?: string | undefined },
-): Promise<void> {
+  options: { readonly root: string; readonly model?: string | undefined; readonly isAlone?: boolean },
+): Promise<RegisteredSurvey> {
   const root = resolveRoot(options.root);
+  const pool = options.isAlone === true ? poolOf(root, options.model) : SHARED_POOL;
   const tools = createSurveyTools(root);
   runtime.registerTool(tools.list_folders);
   runtime.registerTool(tools.list_files);
@@ -28,6 +36,8 @@ export async function registerSurvey(
   runtime.registerTool(tools.measure_code);
   runtime.registerTool(tools.find_todos);
   runtime.registerTool(tools.combine_findings);
-  for (const profile of await loadSurveyProfiles(options.model)) await runtime.applyProfile(profile);
-  roots.set(runtime, root);
+  for (const profile of await loadSurveyProfiles(options.model, pool)) await runtime.applyProfile(profile);
+  const survey = { root, pool };
+  surveys.set(runtime, survey);
+  return survey;
 }

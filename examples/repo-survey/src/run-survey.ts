@@ -4,7 +4,7 @@ import { type JsonValue, KernelError, launchPrincipalSchema } from '@boxcar/kern
 import type { Runtime, TurnResult } from '@boxcar/runtime';
 import { z } from 'zod';
 import { confine, resolveRoot } from './confinement.js';
-import { surveyRootOf } from './register-survey.js';
+import { surveyOf } from './register-survey.js';
 
 /** What the principal must deliver; `reportSchema` says it in full. */
 const RESULT_FIELDS = launchPrincipalSchema.shape.result_fields.parse([
@@ -107,6 +107,7 @@ async function watch<T>(
  *
  * @param options.folder - The root that was registered, or a folder in it; relative ones start at the root.
  * @param options.timeoutMs - How long to wait at most; the run itself goes on.
+ * @param options.signal - When it aborts, the run is canceled and its reason is thrown; without it a run goes on by itself.
  * @param options.onProgress - Told at each change, a few times a second at most.
  * @throws KernelError `bad_request` for what is no folder below the root, `wait_timeout`.
  */
@@ -114,23 +115,32 @@ export async function runSurvey(options: {
   readonly runtime: Runtime;
   readonly folder?: string;
   readonly timeoutMs?: number;
+  readonly signal?: AbortSignal;
   readonly onProgress?: (progress: SurveyProgress) => void;
 }): Promise<SurveyRun> {
-  const { runtime, folder = '.', timeoutMs, onProgress } = options;
-  const root = surveyRootOf(runtime);
-  if (root === undefined)
+  const { runtime, folder = '.', timeoutMs, signal, onProgress } = options;
+  const survey = surveyOf(runtime);
+  if (survey === undefined)
     throw new KernelError('bad_request', { message: 'This runtime has no survey; call registerSurvey.' });
-  const path = await folderBelow(root, folder);
+  const path = await folderBelow(survey.root, folder);
+  signal?.throwIfAborted();
   const receipt = await runtime.submit('launch_principal', {
-    profile_name: 'surveyor',
+    profile_name: survey.pool.nameOf('surveyor'),
     instruction: `Survey this source tree.\nFolder: ${path}`,
     result_fields: RESULT_FIELDS,
   });
   const { turn_id } = receiptSchema.parse(receipt);
-  const waiting = runtime.waitForTurn(turn_id, timeoutMs === undefined ? {} : { timeoutMs });
-  const end = await (onProgress === undefined
-    ? waiting
-    : watch(runtime, turn_id, { end: waiting, onProgress }));
+  const waiting = runtime.waitForTurn(turn_id, {
+    ...(timeoutMs === undefined ? {} : { timeoutMs }),
+    ...(signal === undefined ? {} : { signal }),
+  });
+  let end: TurnResult;
+  try {
+    end = await (onProgress === undefined ? waiting : watch(runtime, turn_id, { end: waiting, onProgress }));
+  } catch (error) {
+    if (signal?.aborted) await runtime.submit('cancel', { turn_id, reason: 'The survey was stopped.' });
+    throw error;
+  }
   const { rows } = await runtime.pool.query<Pick<SurveyRun, 'run_id' | 'turns' | 'steps'>>(RUN_FIGURES, [
     turn_id,
   ]);

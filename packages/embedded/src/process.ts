@@ -74,7 +74,7 @@ export function listProcesses(): readonly number[] {
 }
 
 /**
- * Runs a program to its end, or for `limitMs` at most. If it cannot be started or does not end, `code` is null and the last line of
+ * Runs a program to its end, or for `limitMs` at most; it is killed when this process exits before. If it cannot be started or does not end, `code` is null and the last line of
  * the output is the reason.
  */
 export async function run(
@@ -85,15 +85,21 @@ export async function run(
   return new Promise((settle) => {
     let output = '';
     const child = spawn(file, args, { ...options, stdio: ['ignore', 'pipe', 'pipe'] });
+    const kill = () => child.kill('SIGKILL');
+    process.once('exit', kill);
     const limit = setTimeout(() => {
-      child.kill('SIGKILL');
+      kill();
       // Its child processes may keep its output open.
       child.stdout?.destroy();
       child.stderr?.destroy();
       settle({ code: null, output: `${output}\n${basename(file)} did not end within ${limitMs / 1_000} s` });
     }, limitMs);
-    child.once('close', () => clearTimeout(limit));
-    child.once('error', () => clearTimeout(limit));
+    const end = () => {
+      clearTimeout(limit);
+      process.removeListener('exit', kill);
+    };
+    child.once('close', end);
+    child.once('error', end);
     child.stdout?.on('data', (chunk: Buffer) => {
       output += chunk.toString();
     });

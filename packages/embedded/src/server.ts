@@ -124,6 +124,16 @@ export async function startEmbeddedPostgres(
   const folder = resolve(options.dataDir ?? (ephemeral ? makeEphemeralFolder() : defaultDataDir()));
   await prepareFolder(folder);
   const membership = Membership.join(folder);
+  // From here on, since a process can also end while it starts a server.
+  const onExit = () => {
+    membership.leaveNow(() => {
+      const dataDir = join(folder, 'cluster', 'data');
+      const pid = runningPostmaster(dataDir)?.pid ?? findServer(dataDir);
+      if (pid !== undefined) stopServerNow(pid, ephemeral ? 'SIGQUIT' : 'SIGINT');
+      if (ephemeral) rmSync(folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 20 });
+    });
+  };
+  process.once('exit', onExit);
   let cluster: Cluster;
   let found: { postmaster: Postmaster; adopted: boolean };
   try {
@@ -137,6 +147,7 @@ export async function startEmbeddedPostgres(
       isAlone: () => membership.isAlone(),
     });
   } catch (error) {
+    process.removeListener('exit', onExit);
     await membership.leave(async () => {
       const running = runningPostmaster(join(folder, 'cluster', 'data'));
       if (running) await stopServer(running.pid);
@@ -157,13 +168,6 @@ export async function startEmbeddedPostgres(
     );
 
   let stopping: Promise<void> | undefined;
-  const onExit = () => {
-    membership.leaveNow(() => {
-      if (isServing(pid, dataDir)) stopServerNow(pid, ephemeral ? 'SIGQUIT' : 'SIGINT');
-      if (ephemeral) rmSync(folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 20 });
-    });
-  };
-  process.once('exit', onExit);
   const stop = (how: { readonly keepData?: boolean } = {}): Promise<void> => {
     stopping ??= leave(ephemeral && how.keepData !== true);
     return stopping;

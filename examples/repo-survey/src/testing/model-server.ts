@@ -6,7 +6,7 @@ import { ModelError, parseId, type ToolSchema } from '@boxcar/kernel';
 import { createScriptedModel } from '@boxcar/llm';
 import { type Behaviour, openProviderServer, type ProviderServer, type Wire } from '@boxcar/llm/testing';
 import { z } from 'zod';
-import { loadSurveyProfiles } from '../profiles.js';
+import { loadSurveyProfiles, SHARED_POOL, type SurveyPool } from '../profiles.js';
 
 const profileSchema = z.looseObject({
   name: z.string(),
@@ -21,7 +21,9 @@ export async function openSurveyModel(
   wire: Wire,
   options: { readonly key?: string | null; readonly port?: number } = {},
 ): Promise<ProviderServer> {
-  const profiles = z.array(profileSchema).parse(await loadSurveyProfiles());
+  const read = async (pool?: SurveyPool) =>
+    z.array(profileSchema).parse(await loadSurveyProfiles(undefined, pool));
+  const shared = await read();
   const model = createScriptedModel();
 
   return await openProviderServer(
@@ -29,6 +31,10 @@ export async function openSurveyModel(
     async ({ prompt }, index): Promise<Behaviour> => {
       const messages = prompt?.messages ?? [];
       const system = messages[0]?.content.trim();
+      // A survey that is alone has names of its own, and the principal's instructions say them.
+      const suffix = /folder-expert(-[0-9a-f]{12})/.exec(system ?? '')?.[1];
+      const profiles =
+        suffix === undefined ? shared : await read({ ...SHARED_POOL, nameOf: (name) => `${name}${suffix}` });
       const profile = profiles.find(({ instructions }) => instructions.trim() === system);
       if (profile === undefined) return { status: 400, error: { message: 'nobody has these instructions' } };
       const steps = messages.filter((message) => message.role === 'assistant').length;
