@@ -138,7 +138,7 @@ const work = main(readArguments()).catch((error) => {
 await Promise.race([work, stopped]);
 if (stop.signal.aborted) {
   // What does not end by itself in this time (a database that does not answer, initdb) ends with the process.
-  await Promise.race([work.then(closeAll), delay(LAST_MS)]);
+  await Promise.race([work.then(closeAll).catch(() => {}), delay(LAST_MS)]);
   process.exit();
 }
 await closeAll();
