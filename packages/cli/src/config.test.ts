@@ -1,4 +1,5 @@
 import { KernelError } from '@boxcar/kernel';
+import { Redis } from 'ioredis';
 import { describe, expect, it } from 'vitest';
 import { parseConfig, settingSchemas } from './config.js';
 
@@ -24,6 +25,23 @@ describe('a duration of the command line', () => {
 });
 
 describe('the configuration', () => {
+  it('puts passwords of any characters into URLs that have none', () => {
+    const password = 'a@b/c#d?e:f%41 ü';
+    const { databaseUrl, directUrl, redisUrl } = parseConfig({
+      DATABASE_URL: 'postgres://u@h/d?sslmode=disable',
+      DATABASE_DIRECT_URL: 'postgres://u:own@h/d',
+      PGPASSWORD: password,
+      REDIS_URL: 'redis://h:1/0',
+      REDIS_PASSWORD: password,
+    });
+    expect(databaseUrl).toMatch(/^postgres:\/\/u:[^@/]+@h\/d\?sslmode=disable$/);
+    expect(decodeURIComponent(new URL(databaseUrl ?? '').password)).toBe(password);
+    expect(directUrl).toBe('postgres://u:own@h/d');
+    const redis = new Redis(redisUrl ?? '', { lazyConnect: true });
+    expect(redis.options).toMatchObject({ host: 'h', port: 1, db: 0, password });
+    redis.disconnect();
+  });
+
   it('needs nothing: the embedded Postgres, queues in it, one default pool', () => {
     expect(parseConfig({ HOME: '/root' })).toEqual({
       databaseUrl: undefined,

@@ -130,7 +130,9 @@ const environmentSchema = z
   .object({
     DATABASE_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
     DATABASE_DIRECT_URL: urlOf('postgres://', ['postgres:', 'postgresql:']).optional(),
+    PGPASSWORD: z.string().optional(),
     REDIS_URL: urlOf('redis:// or rediss://', ['redis:', 'rediss:']).optional(),
+    REDIS_PASSWORD: z.string().optional(),
     BOXCAR_POSTGRES_PORT: wholeNumber(1, 65_535).optional(),
     BOXCAR_LOG_LEVEL: z
       .enum(['debug', 'info', 'warn', 'error'], 'must be debug, info, warn or error')
@@ -167,6 +169,15 @@ export const declareEnvironmentSecrets = (
   env: Readonly<Record<string, string | undefined>> = process.env,
 ): Disposable => declareSecrets(env);
 
+/** A URL with this password, whatever its characters, unless it has one of its own. */
+function withPassword(url: string | undefined, password: string | undefined): string | undefined {
+  if (url === undefined || password === undefined) return url;
+  const parsed = new URL(url);
+  if (parsed.password !== '') return url;
+  parsed.password = encodeURIComponent(password);
+  return parsed.href;
+}
+
 const isSet = (entry: [string, string | undefined]): boolean => entry[1] !== undefined && entry[1] !== '';
 
 /**
@@ -188,9 +199,9 @@ export function parseConfig(env: Readonly<Record<string, string | undefined>> = 
   }
   const { data } = parsed;
   return Object.freeze({
-    databaseUrl: data.DATABASE_URL,
-    directUrl: data.DATABASE_DIRECT_URL,
-    redisUrl: data.REDIS_URL,
+    databaseUrl: withPassword(data.DATABASE_URL, data.PGPASSWORD),
+    directUrl: withPassword(data.DATABASE_DIRECT_URL, data.PGPASSWORD),
+    redisUrl: withPassword(data.REDIS_URL, data.REDIS_PASSWORD),
     embeddedPort: data.BOXCAR_POSTGRES_PORT,
     logLevel: data.BOXCAR_LOG_LEVEL,
     project: data.BOXCAR_PROJECT,

@@ -50,7 +50,9 @@ Environment:
   DATABASE_DIRECT_URL           the same without a transaction pooler in between
   BOXCAR_DATABASE_WAIT_SECONDS  how long a start waits for a Postgres that
                                 cannot be reached (30)
+  PGPASSWORD                    password for those two, where the URL has none
   REDIS_URL                     Redis for the queues; else they live in Postgres
+  REDIS_PASSWORD                its password, where the URL has none
   BOXCAR_PROJECT                project, by id or name (default)
   BOXCAR_PLUGINS                plugins to load, with a comma between them
   BOXCAR_CONCURRENCY            worker: turns at once (10)
