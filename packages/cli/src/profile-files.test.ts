@@ -41,6 +41,17 @@ describe('profile files', () => {
     ]);
   });
 
+  it('may merge keys of an anchor with <<, which does not replace the own keys', () => {
+    const [one] = read(
+      'name: a\ninstructions: x\nmodel: scripted\nscript:\n  - &base { say: x, expect: { contains: y } }\n  - { <<: *base, say: z }\n',
+    );
+    expect(one?.profile.script).toEqual([
+      { say: 'x', expect: { contains: 'y' } },
+      { say: 'z', expect: { contains: 'y' } },
+    ]);
+    expect(findingsOf(`${OK}<<: 3\n`)).toEqual(['1.yaml:5:1 Merge sources must be maps or map aliases']);
+  });
+
   it('every finding of every document has its file, line and field', () => {
     expect(
       findingsOf(

@@ -167,6 +167,19 @@ function offsetOfAlias(document: Document): number {
   return missing ?? offsets[0] ?? 0;
 }
 
+/** Where the first merge of a value that is not a map stands. */
+function offsetOfMerge(document: Document): number {
+  let offset = 0;
+  visit(document, {
+    Pair: (_key, { key, value }) => {
+      if (!isScalar(key) || key.value !== '<<' || isMap(value) || isAlias(value)) return undefined;
+      offset = startOf(key) ?? 0;
+      return visit.BREAK;
+    },
+  });
+  return offset;
+}
+
 /** A document as plain data; what YAML can say and JSON cannot is a finding. */
 function toData(document: Document, source: Source): { data: unknown } | { findings: ProfileFinding[] } {
   const flaws = [...document.errors, ...document.warnings];
@@ -178,11 +191,11 @@ function toData(document: Document, source: Source): { data: unknown } | { findi
   try {
     return { data: document.toJS() };
   } catch (error) {
-    // Aliases without an anchor, or so many of so many that expanding them would fill the memory.
-    if (!(error instanceof ReferenceError)) throw error;
-    return {
-      findings: [findingAt(source, offsetOfAlias(document), { field: '', message: error.message })],
-    };
+    if (!(error instanceof Error)) throw error;
+    // A ReferenceError: aliases without an anchor, or so many of so many that expanding them would fill the memory. Else a merge (`<<`)
+    // of a value that is not a map.
+    const at = error instanceof ReferenceError ? offsetOfAlias(document) : offsetOfMerge(document);
+    return { findings: [findingAt(source, at, { field: '', message: error.message })] };
   }
 }
 
@@ -281,6 +294,8 @@ export function readProfiles(files: readonly ProfileText[], check: CheckProfile)
       lineCounter: source.lines,
       prettyErrors: false,
       stringKeys: true,
+      // `<<: *base`, which the core schema of YAML 1.2 leaves out.
+      merge: true,
     });
     const filled = Array.isArray(documents)
       ? documents.filter((document) => !isEmpty(document) || document.errors.length > 0)

@@ -30,7 +30,9 @@ describe('a submitted result', () => {
 
   test('without a required field is refused; null is no value', () => {
     expect(findingsOf({ title: 'a' })).toEqual(['result.any is missing']);
-    expect(findingsOf({ any: 1, title: null })).toEqual(['result.title is missing']);
+    expect(findingsOf({ any: 1, title: null })).toEqual([
+      'result.title is null, but it is required; give a value of type string',
+    ]);
   });
 
   test('with a field of another type is refused', () => {

@@ -24,7 +24,12 @@ export function checkResult(result: JsonValue, fields: readonly Field[] | undefi
     for (const field of fields) {
       const value = Object.hasOwn(result, field.name) ? result[field.name] : undefined;
       if (value === undefined || value === null) {
-        if (field.required ?? true) findings.push(`result.${field.name} is missing`);
+        if (field.required ?? true)
+          findings.push(
+            value === null
+              ? `result.${field.name} is null, but it is required; give ${field.type === undefined ? 'a value' : `a value of type ${field.type}`}`
+              : `result.${field.name} is missing`,
+          );
       } else if (field.type !== undefined && typeOf(value) !== field.type) {
         findings.push(`result.${field.name} must be of type ${field.type}, not ${typeOf(value)}`);
       }

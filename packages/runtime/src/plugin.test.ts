@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { loadPlugins } from './plugin.js';
 import type { Runtime } from './runtime.js';
 
@@ -22,11 +22,58 @@ test.each([
   ['thrown.mjs', "export default () => {\n  throw new Error('no key');\n};\n", /thrown\.mjs:2:9: no key\. /],
   ['stop.mjs', "export default () => {\n  throw new Error('A sentence.');\n};\n", /: A sentence\. [A-Z]/],
   ['top.mjs', 'const a = 1;\n\nnull.x;\nexport default () => a;\n', /top\.mjs:3:6: Cannot read/],
-  ['none.mjs', 'export const a = 1;\n', /none\.mjs: its default export is no function\. /],
+  ['none.mjs', 'export const a = 1;\n', /none\.mjs: its default export is not a function\. /],
+  ['none.cjs', 'exports.default = { default: 1 };\n', /none\.cjs: its default export is not a function\. /],
 ])('what goes wrong in %s is said with its line, where there is one', async (name, code, words) => {
   await expect(load(code, name)).rejects.toMatchObject({
     code: 'plugin_failed',
     message: expect.stringMatching(words),
     details: { path: join(folder, name) },
   });
+});
+
+test.each([
+  [
+    'compiled.cjs',
+    `'use strict';
+Object.defineProperty(exports, '__esModule', { value: true });
+exports.default = (runtime) => runtime.seen.push('exports.default');
+`,
+  ],
+  ['plain.cjs', "module.exports = (runtime) => runtime.seen.push('module.exports');\n"],
+])('a plugin in CommonJS loads: %s', async (name, code) => {
+  const file = join(folder, name);
+  writeFileSync(file, code);
+  const seen: string[] = [];
+  await loadPlugins({ seen } as unknown as Runtime, [file]);
+  expect(seen).toEqual([name === 'plain.cjs' ? 'module.exports' : 'exports.default']);
+});
+
+test('a plugin that does not end is named after 10 s, and waited for', async () => {
+  const file = join(folder, 'slow.mjs');
+  writeFileSync(file, 'export default ({ begun }) => new Promise(begun);\n');
+  vi.useFakeTimers();
+  try {
+    const log = vi.fn();
+    let end: () => void = () => undefined;
+    let loading: Promise<void> | undefined;
+    await new Promise<void>((settle) => {
+      const begun = (done: () => void) => {
+        end = done;
+        settle();
+      };
+      loading = loadPlugins({ begun, log } as unknown as Runtime, [file]);
+    });
+    vi.advanceTimersByTime(9_999);
+    expect(log).not.toHaveBeenCalled();
+    vi.advanceTimersByTime(1);
+    expect(log).toHaveBeenCalledExactlyOnceWith('warn', 'plugin.slow', {
+      path: file,
+      message: expect.stringContaining('10 s'),
+    });
+    end();
+    await loading;
+  } finally {
+    vi.useRealTimers();
+  }
 });

@@ -1,6 +1,6 @@
 import { dirname, resolve } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, startTimer } from '@boxcar/kernel';
 import type { Runtime } from './runtime.js';
 
 /** The default export of a plugin: registers handlers, tools and models (`registerHandler`, `registerTool`, `registerModel`). */
@@ -25,17 +25,40 @@ function placeOf(error: unknown, path: string): string {
 const reasonOf = (error: unknown): string =>
   (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
 
+/** @throws TypeError for a module without such a function. */
+function pluginIn(loaded: { readonly default?: unknown }): Plugin {
+  // What TypeScript compiles to CommonJS has its default export in `exports.default`.
+  const inner = isObject(loaded.default) ? loaded.default.default : undefined;
+  for (const found of [loaded.default, inner]) if (typeof found === 'function') return found as Plugin;
+  throw new TypeError('its default export is not a function');
+}
+
+const isObject = (value: unknown): value is { readonly default?: unknown } =>
+  typeof value === 'object' && value !== null;
+
+/** After this time, a plugin that is still registering is named. */
+const SLOW_MS = 10_000;
+
 /**
- * Loads plugins by path, in order.
+ * Loads plugins by path, in order. A plugin whose function has not ended after 10 s is named in the log, and waited for.
  *
  * @throws KernelError `plugin_failed` naming the file, and the line where one is known.
  */
 export async function loadPlugins(runtime: Runtime, paths: readonly string[]): Promise<void> {
   for (const path of paths) {
     try {
-      const loaded: { default?: unknown } = await import(pathToFileURL(resolve(path)).href);
-      if (typeof loaded.default !== 'function') throw new TypeError('its default export is no function');
-      await loaded.default(runtime);
+      const plugin = pluginIn(await import(pathToFileURL(resolve(path)).href));
+      const slow = startTimer(SLOW_MS, () =>
+        runtime.log('warn', 'plugin.slow', {
+          path: resolve(path),
+          message: `The default function of the plugin has not ended after ${SLOW_MS / 1000} s; waiting for it.`,
+        }),
+      );
+      try {
+        await plugin(runtime);
+      } finally {
+        slow.clear();
+      }
     } catch (error) {
       throw new KernelError('plugin_failed', {
         message: `Plugin ${placeOf(error, resolve(path))}: ${reasonOf(error)}.`,
