@@ -1,4 +1,5 @@
-import type { Log, LogLevel } from '@boxcar/runtime';
+import { KernelError } from '@boxcar/kernel';
+import { type Log, type LogLevel, writeLogLine } from '@boxcar/runtime';
 import type { Config } from './config.js';
 import { createCliLog } from './log.js';
 import { wrap } from './text.js';
@@ -27,18 +28,33 @@ export function createContext(of: {
   return {
     ...of,
     answer: (value, text) => {
-      process.stdout.write(`${of.isJson ? JSON.stringify(value) : text()}\n`);
+      writeOutput(`${of.isJson ? JSON.stringify(value) : text()}\n`);
     },
     note: (line) => {
       if (of.isJson) return;
       const { isTTY, columns } = process.stderr;
       // A terminal that does not know its size says 0.
       const lines = isTTY ? wrap(line, Math.max((columns || 80) - LEAD.length, 20)) : [line];
-      process.stderr.write(`${LEAD}${lines.join(`\n${' '.repeat(LEAD.length)}`)}\n`);
+      writeLogLine(`${LEAD}${lines.join(`\n${' '.repeat(LEAD.length)}`)}`);
     },
     log: (level) => createCliLog(of.config.logLevel ?? level, { isJson: of.isJson }),
   };
 }
+
+/** @throws KernelError `output_failed` when stdout is a file that cannot be written; a pipe reports it by its event `error`. */
+export function writeOutput(text: string): void {
+  try {
+    process.stdout.write(text);
+  } catch (cause) {
+    throw outputFailed(cause);
+  }
+}
+
+export const outputFailed = (cause: unknown): KernelError =>
+  new KernelError('output_failed', {
+    message: `stdout cannot be written: ${cause instanceof Error ? cause.message : String(cause)}.`,
+    cause,
+  });
 
 /** How long a process that met a bug may take to hand back what it holds. */
 export const CRASH_GRACE_MS = 5_000;

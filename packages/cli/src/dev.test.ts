@@ -147,7 +147,7 @@ describe('boxcar dev', () => {
 it('boxcar dev begun in an empty folder takes up the profiles that come later', async () => {
   const empty = path('empty');
   mkdirSync(empty);
-  await using later = startCli(['dev'], env, empty);
+  await using later = startCli(['dev'], env, { cwd: empty });
   const hears = (words: string): Promise<unknown> =>
     waitFor(() => later.stderr.includes(words), { message: `dev says ${words}`, deadlineMs: 60_000 });
   await hears('worker ready');

@@ -1,10 +1,10 @@
-import { chmodSync, mkdtempSync, rmSync } from 'node:fs';
+import { chmodSync, closeSync, mkdtempSync, openSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { cli, cliHere, type Env, PROFILES } from './testing/cli.js';
+import { cli, cliHere, type Env, PROFILES, startCli } from './testing/cli.js';
 
 let migrated: TestDatabase;
 let empty: TestDatabase;
@@ -42,6 +42,42 @@ it('without a server every command says in one line what to check', async () => 
   for (const args of [['worker'], SUBMIT, ['migrate']]) await expectError(args, NOBODY, line);
   for (const args of [['show', '01234567'], APPLY, ['health']])
     await expectError(args, NOBODY, line, cliHere);
+});
+
+describe.runIf(process.platform === 'linux')('a full disk', () => {
+  it('below stdout is one plain error of every command', async () => {
+    const full = openSync('/dev/full', 'w');
+    try {
+      for (const args of [['--help'], ['submit', '--help'], ['profiles', 'ls']]) {
+        await using child = startCli(
+          args,
+          { DATABASE_URL: migrated.url, REDIS_URL },
+          { files: { stdout: full } },
+        );
+        expect((await child.exited).code, child.stderr).toBe(1);
+        expect(child.stderr).toMatch(/^boxcar: output_failed: stdout cannot be written: ENOSPC[^\n]*\n$/);
+      }
+    } finally {
+      closeSync(full);
+    }
+  });
+
+  it('below stderr costs the lines: a command still answers', async () => {
+    const full = openSync('/dev/full', 'w');
+    try {
+      await using child = startCli(
+        ['profiles', 'ls', '--json'],
+        { DATABASE_URL: migrated.url, REDIS_URL },
+        { files: { stderr: full } },
+      );
+      expect((await child.exited).code).toBe(0);
+      expect(JSON.parse(child.stdout)).toBeDefined();
+      await using refused = startCli(['nonsense'], {}, { files: { stderr: full } });
+      expect((await refused.exited).code).toBe(2);
+    } finally {
+      closeSync(full);
+    }
+  });
 });
 
 it('no line shows the value of a variable that is a secret', async () => {

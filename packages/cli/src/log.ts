@@ -1,5 +1,5 @@
 import { maskSecrets } from '@boxcar/kernel';
-import { createLog, type Log, type LogLevel } from '@boxcar/runtime';
+import { createLog, type Log, type LogLevel, writeLogLine } from '@boxcar/runtime';
 import { toLine } from './text.js';
 
 const RANK: Readonly<Record<LogLevel, number>> = { debug: 0, info: 1, warn: 2, error: 3 };
@@ -17,7 +17,7 @@ function createHumanLog(level: LogLevel): Log {
     if (RANK[of] < RANK[level]) return;
     const time = new Date().toISOString().slice(11, 23);
     const parts = Object.entries(fields).map(([name, value]) => `${name}=${toLine(describe(value))}`);
-    process.stderr.write(`${[time, of.padEnd(5), event, ...parts].join(' ')}\n`);
+    writeLogLine([time, of.padEnd(5), event, ...parts].join(' '));
   };
 }
 

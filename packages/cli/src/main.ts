@@ -3,7 +3,7 @@ import { getEventListeners } from 'node:events';
 import { constants } from 'node:os';
 import { KernelError } from '@boxcar/kernel';
 import { failStrayCall } from '@boxcar/runtime';
-import { CRASH_GRACE_MS } from './context.js';
+import { CRASH_GRACE_MS, outputFailed } from './context.js';
 import { reportError } from './report-error.js';
 import { runCli } from './run-cli.js';
 
@@ -54,10 +54,13 @@ for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
   });
 }
 
-// Whoever reads may stop reading: `boxcar show … | head`.
+// Whoever reads may stop reading: `boxcar show … | head`. A worker works on without a reader.
+const worksOn = process.argv.slice(2).find((word) => !word.startsWith('-')) === 'worker';
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error;
-  process.exit(0);
+  if (worksOn) return;
+  if (error.code !== 'EPIPE')
+    reportError(outputFailed(error), { isJson: process.argv.includes('--json'), withStack: false });
+  process.exit(error.code === 'EPIPE' ? 0 : 1);
 });
 
 const exitCode = await runCli(process.argv.slice(2), { stop: stop.signal });

@@ -1,4 +1,5 @@
 import { type ErrorBody, type ErrorCode, maskSecrets, toErrorBody } from '@boxcar/kernel';
+import { writeLogLine } from '@boxcar/runtime';
 import { toDatabaseError } from '@boxcar/store';
 import { toLine } from './text.js';
 
@@ -46,11 +47,9 @@ export function reportError(
   const body = toErrorBody(error, options.code);
   const stack = options.withStack ? maskSecrets(stackOf(error)) : [];
   if (options.isJson) {
-    process.stderr.write(
-      `${JSON.stringify({ error: { ...body, ...(stack.length > 0 ? { stack } : {}) } })}\n`,
-    );
+    writeLogLine(JSON.stringify({ error: { ...body, ...(stack.length > 0 ? { stack } : {}) } }));
     return;
   }
   const lines = describeError(body).map((line) => `boxcar: ${line}`);
-  process.stderr.write(`${[...lines, ...stack].join('\n')}\n`);
+  writeLogLine([...lines, ...stack].join('\n'));
 }

@@ -25,7 +25,7 @@ import { addWhy } from './commands/why.js';
 import { addWhyStuck } from './commands/why-stuck.js';
 import { addWorker } from './commands/worker.js';
 import { declareEnvironmentSecrets, parseConfig } from './config.js';
-import { createContext } from './context.js';
+import { createContext, writeOutput } from './context.js';
 import { reportError } from './report-error.js';
 import { nameSession } from './session-flags.js';
 
@@ -126,7 +126,7 @@ export function createProgram(run: Run): Command {
     .configureHelp({ showGlobalOptions: true })
     .addHelpText('after', `${EXIT_CODES}\n${ENVIRONMENT}`)
     // What is wrong is said once, in one line, where the error arrives.
-    .configureOutput({ outputError: () => undefined })
+    .configureOutput({ writeOut: writeOutput, outputError: () => undefined })
     .exitOverride();
   for (const add of COMMANDS) add(program, run);
   return program;

@@ -31,9 +31,13 @@ beforeEach(async () => {
   await database.pool.query('delete from boxcar.workers');
 });
 
-async function startWorker(args: readonly string[] = [], more: Env = {}): Promise<NodeChild> {
+async function startWorker(
+  args: readonly string[] = [],
+  more: Env = {},
+  isReady = (child: NodeChild): boolean => child.stderr.includes(' is ready '),
+): Promise<NodeChild> {
   const worker = startCli(['worker', '--plugin', PLUGIN, ...args], { ...env, ...more });
-  await waitFor(() => worker.stderr.includes(' is ready ') || undefined, {
+  await waitFor(() => isReady(worker), {
     message: `the worker is ready: ${worker.stderr}`,
     deadlineMs: 60_000,
   });
@@ -113,6 +117,17 @@ describe('a worker that is told to stop', () => {
     await worker.kill('SIGTERM');
     expect(await worker.exited).toEqual({ code: 143, signal: null });
   });
+});
+
+it('readers of its outputs that are gone cost lines, never the worker', async () => {
+  await using worker = await startWorker(['--json'], { BOXCAR_LOG_LEVEL: 'debug' }, (child) =>
+    /worker\.ready/.test(child.stdout),
+  );
+  worker.stopReading('stdout');
+  worker.stopReading('stderr');
+  for (let turn = 0; turn < 3; turn++) await reaches(await launch('writer', 'go'), 'success');
+  process.kill(worker.pid, 'SIGTERM');
+  expect(await worker.exited).toEqual({ code: 0, signal: null });
 });
 
 it('a promise that a tool left behind fails its call, and the worker goes on', async () => {

@@ -198,6 +198,12 @@ export const ERROR_CATALOGUE = {
   ),
   port_in_use: entry(503, false, 'The port is taken.', 'Stop the other program or choose another port.'),
   bad_config: entry(500, false, 'The configuration is not valid.', 'Correct the listed settings.'),
+  output_failed: entry(
+    500,
+    false,
+    'The output could not be written.',
+    'Make room where it is written, or write it elsewhere. What the command did has taken effect.',
+  ),
   plugin_failed: entry(
     500,
     false,

@@ -31,7 +31,7 @@ export type {
   TurnRef,
 } from './handler.js';
 export type { IsolatedTool } from './isolated-tool.js';
-export { createLog, type Log, type LogLevel, silentLog } from './log.js';
+export { createLog, type Log, type LogLevel, silentLog, writeLogLine } from './log.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';
 export { HandoverPacker, newId, type PackedContext, type PackLimits, type PackRequest } from './packer.js';
 export { loadPlugins, type Plugin } from './plugin.js';

@@ -9,13 +9,28 @@ const RANK: Readonly<Record<LogLevel, number>> = { debug: 0, info: 1, warn: 2, e
 const plain = (value: unknown): unknown =>
   value instanceof Error && !('toJSON' in value) ? { name: value.name, message: value.message } : value;
 
+let isGuarded = false;
+
+/** Writes a line of a log to stderr. Whoever reads it may be gone, or the disk full: that costs the line, and nothing else. */
+export function writeLogLine(line: string): void {
+  if (!isGuarded) {
+    isGuarded = true;
+    process.stderr.on('error', () => undefined);
+  }
+  try {
+    process.stderr.write(`${line}\n`);
+  } catch {
+    // A file fails at once, a pipe by the event above.
+  }
+}
+
 /** Logs JSON lines of at least `level` to stderr. */
 export function createLog(level: LogLevel): Log {
   return (of, event, fields = {}) => {
     if (RANK[of] < RANK[level]) return;
     const record = Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, plain(value)]));
     const line = JSON.stringify({ time: new Date().toISOString(), level: of, event, ...record });
-    process.stderr.write(`${maskSecrets(line)}\n`);
+    writeLogLine(maskSecrets(line));
   };
 }
 

@@ -17,6 +17,8 @@ export interface NodeChild extends AsyncDisposable {
   writeLine(line: string): void;
   /** Waits for a line of stdout that matches, old ones included, and returns it. Fails when the process ends first. */
   line(pattern: RegExp, options?: { readonly deadlineMs?: number }): Promise<string>;
+  /** Closes the reading end of its stdout or stderr, as a reader that ends does. */
+  stopReading(output: 'stdout' | 'stderr'): void;
   /** Sends a signal, `SIGKILL` when none is given, and waits for the end. */
   kill(signal?: NodeJS.Signals): Promise<void>;
 }
@@ -51,31 +53,37 @@ export function trackChild<C extends ChildProcess>(child: C): C {
  * @param options.cwd - Its working folder; by default that of this process.
  * @param options.isJoined - False: run it from its sources, because modules that it loads later (plugins) must share its modules, or
  * because it starts its own file again.
+ * @param options.files - Files, open for writing, in place of its outputs.
  */
 export function spawnNode(
   script: string | URL,
   args: readonly string[] = [],
   env: Readonly<Record<string, string | undefined>> = {},
-  { cwd, isJoined = true }: { readonly cwd?: string | undefined; readonly isJoined?: boolean } = {},
+  options: {
+    readonly cwd?: string | undefined;
+    readonly isJoined?: boolean;
+    readonly files?: { readonly stdout?: number; readonly stderr?: number };
+  } = {},
 ): NodeChild {
+  const { cwd, isJoined = true, files = {} } = options;
   const file = typeof script === 'string' && !script.startsWith('file:') ? script : fileURLToPath(script);
   const child = trackChild(
     spawn(process.execPath, [...toCommand(file, isJoined), ...args], {
       env: withoutUndefined({ ...process.env, ...env }),
       cwd,
-      stdio: ['pipe', 'pipe', 'pipe'],
+      stdio: ['pipe', files.stdout ?? 'pipe', files.stderr ?? 'pipe'],
     }),
   );
   let stdout = '';
   let stderr = '';
-  child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
+  child.stdout?.setEncoding('utf8').on('data', (chunk: string) => {
     stdout += chunk;
   });
-  child.stderr.setEncoding('utf8').on('data', (chunk: string) => {
+  child.stderr?.setEncoding('utf8').on('data', (chunk: string) => {
     stderr += chunk;
   });
   // A child that dies while it is written to says so by its end.
-  child.stdin.on('error', () => {});
+  child.stdin?.on('error', () => {});
   let hasEnded = false;
   const exited = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((settle) => {
     child.once('close', (code, signal) => {
@@ -98,7 +106,7 @@ export function spawnNode(
     },
     exited,
     writeLine: (line) => {
-      child.stdin.write(`${line}\n`);
+      child.stdin?.write(`${line}\n`);
     },
     line: (pattern, options = {}) =>
       waitFor(
@@ -112,6 +120,9 @@ export function spawnNode(
         },
         { message: `${file} prints a line like ${pattern}`, ...options },
       ),
+    stopReading: (name) => {
+      child[name]?.destroy();
+    },
     kill,
     [Symbol.asyncDispose]: close,
   };

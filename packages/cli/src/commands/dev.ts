@@ -8,7 +8,7 @@ import { ActivityFeed, createPool, endPool } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
-import type { Context } from '../context.js';
+import { type Context, writeOutput } from '../context.js';
 import { formatActivity } from '../dev/activity-text.js';
 import { startChild } from '../dev/child.js';
 import { codeFiles, findSources, profileFiles, type Sources, stampOf } from '../dev/sources.js';
@@ -236,7 +236,7 @@ class DevServer {
       try {
         for (const activity of await feed.look()) {
           if (isJson) this.#context.answer(activity, () => '');
-          else process.stdout.write(`${formatActivity(activity, process.stdout.columns ?? 120)}\n`);
+          else writeOutput(`${formatActivity(activity, process.stdout.columns ?? 120)}\n`);
         }
         isLost = false;
       } catch (error) {

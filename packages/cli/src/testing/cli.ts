@@ -38,10 +38,14 @@ export interface CliResult {
 }
 
 /** Starts `boxcar …` in a process of its own. */
-export const startCli = (args: readonly string[], env: Env = {}, cwd?: string): NodeChild => {
+export const startCli = (
+  args: readonly string[],
+  env: Env = {},
+  options: Pick<NonNullable<Parameters<typeof spawnNode>[3]>, 'cwd' | 'files'> = {},
+): NodeChild => {
   // A plugin imports the packages that the command line uses; `dev` starts its own file again.
   const isJoined = args[0] !== 'dev' && !args.includes('--plugin');
-  return spawnNode(MAIN, args, { ...CLEAN, ...env }, { cwd, isJoined });
+  return spawnNode(MAIN, args, { ...CLEAN, ...env }, { ...options, isJoined });
 };
 
 /** Runs `boxcar …` to its end, in a process of its own. */
