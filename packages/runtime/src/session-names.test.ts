@@ -134,6 +134,21 @@ describe('a session by name', () => {
     expect(await agentsOf(session)).toEqual([]);
   });
 
+  test('is not made by an agent on a tape of the operator: it would read what nobody granted', async () => {
+    const { agent } = await scene.parent();
+    const session = scene.fresh();
+    const tape = await scene.h.runtime.tape({ workspace, session });
+    await tape.append([{ kind: 'message', content: 'for the operator alone' }]);
+    const ref = { workspace, session, profile_name: 'lead' };
+    await expect(ask(ref, {}, { sourceAgentId: agent })).rejects.toMatchObject({ code: 'conflict' });
+    expect(await agentsOf(session)).toEqual([]);
+    const own = scene.fresh();
+    await scene.h.runtime.tape({ workspace, session: own }, { as: agent });
+    expect(await ended(await ask({ ...ref, session: own }, {}, { sourceAgentId: agent }))).toMatchObject({
+      status: 'success',
+    });
+  });
+
   test('takes comma commands, handoffs, clones and tasks like any other agent', async () => {
     const session = scene.fresh();
     const ref = { workspace, session, profile_name: 'lead' };

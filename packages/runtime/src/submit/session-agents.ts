@@ -74,7 +74,7 @@ async function makeAgent(named: Named, tools: HandlerTools): Promise<void> {
   };
   if (taking === 'free' && tape !== undefined && (await giveTape(tools.tx, tape.boxId, agent))) return;
   throw new KernelError('conflict', {
-    message: `${field}: the tape of session '${ref.session}' is not free: another agent holds it.`,
+    message: `${field}: the tape of session '${ref.session}' is not free: somebody else holds it.`,
     next: 'Choose another session.',
     details: { field, workspace: ref.workspace, session: ref.session, box_id: tape?.boxId ?? null },
   });
