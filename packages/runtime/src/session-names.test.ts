@@ -149,6 +149,23 @@ describe('a session by name', () => {
     });
   });
 
+  test('of an agent that another agent made is not what the operator means with a profile', async () => {
+    const { agent, agentId } = await scene.parent();
+    const asking = { sourceAgentId: agent };
+    const [taken, used] = [scene.fresh(), scene.fresh()];
+    const name = tapeName(workspace, taken);
+    const provisioned = { action: 'create', agent_id: name, profile_name: 'lead' };
+    await scene.h.runtime.submit('provision_agent', provisioned, asking);
+    await ended(await ask({ workspace, session: used, profile_name: 'lead' }, {}, asking));
+    for (const session of [taken, used]) {
+      await expect(ask({ workspace, session, profile_name: 'lead' })).rejects.toMatchObject({
+        code: 'agent_exists',
+        details: { owner_agent_id: agentId },
+      });
+      expect(await ended(await ask({ workspace, session }))).toMatchObject({ status: 'success' });
+    }
+  });
+
   test('takes comma commands, handoffs, clones and tasks like any other agent', async () => {
     const session = scene.fresh();
     const ref = { workspace, session, profile_name: 'lead' };
