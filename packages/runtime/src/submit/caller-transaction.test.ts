@@ -111,7 +111,7 @@ describe('a submission in a transaction of the caller', () => {
       tx.rollback();
     });
     await expect(undone).rejects.toThrow();
-    for (const tx of [db, outside, {} as never])
+    for (const tx of [db, outside, {} as never, null as never])
       await expect(h.runtime.submit('launch_principal', LAUNCH, { tx })).rejects.toMatchObject({
         code: 'bad_request',
         message: expect.stringMatching(/^tx: must be a pg client/),
@@ -151,6 +151,27 @@ describe('a submission in a transaction of the caller', () => {
       await client.query('commit');
     });
     expect(await orders()).toBe(1);
+  });
+
+  test('is one at a time: what is accepted beside a refusal is there after the commit', async () => {
+    await h.profile('unrun', [{ say: 'late' }], { worker_target: 'nobody' });
+    const unrun = { profile_name: 'unrun' };
+    const all = await inside(async (client) => {
+      const settled = await Promise.allSettled([
+        submit(client, unrun),
+        submit(client, { profile_name: 'nobody' }),
+        submit(client, unrun),
+      ]);
+      await client.query('commit');
+      return settled;
+    });
+    const accepted = all.filter((one) => one.status === 'fulfilled').map(({ value }) => value.turn_id);
+    expect(await Promise.all(accepted.map(exists))).toEqual([true]);
+    for (const one of all.slice(1))
+      expect(one).toMatchObject({
+        status: 'rejected',
+        reason: { code: 'bad_request', message: expect.stringContaining('await each submission') },
+      });
   });
 
   test('that is refused leaves the transaction usable, with nothing of it', async () => {
