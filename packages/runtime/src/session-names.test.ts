@@ -134,6 +134,38 @@ describe('a session by name', () => {
     expect(await agentsOf(session)).toEqual([]);
   });
 
+  test('is not made by an agent on a tape of the operator: it would read what nobody granted', async () => {
+    const { agent } = await scene.parent();
+    const session = scene.fresh();
+    const tape = await scene.h.runtime.tape({ workspace, session });
+    await tape.append([{ kind: 'message', content: 'for the operator alone' }]);
+    const ref = { workspace, session, profile_name: 'lead' };
+    await expect(ask(ref, {}, { sourceAgentId: agent })).rejects.toMatchObject({ code: 'conflict' });
+    expect(await agentsOf(session)).toEqual([]);
+    const own = scene.fresh();
+    await scene.h.runtime.tape({ workspace, session: own }, { as: agent });
+    expect(await ended(await ask({ ...ref, session: own }, {}, { sourceAgentId: agent }))).toMatchObject({
+      status: 'success',
+    });
+  });
+
+  test('of an agent that another agent made is not what the operator means with a profile', async () => {
+    const { agent, agentId } = await scene.parent();
+    const asking = { sourceAgentId: agent };
+    const [taken, used] = [scene.fresh(), scene.fresh()];
+    const name = tapeName(workspace, taken);
+    const provisioned = { action: 'create', agent_id: name, profile_name: 'lead' };
+    await scene.h.runtime.submit('provision_agent', provisioned, asking);
+    await ended(await ask({ workspace, session: used, profile_name: 'lead' }, {}, asking));
+    for (const session of [taken, used]) {
+      await expect(ask({ workspace, session, profile_name: 'lead' })).rejects.toMatchObject({
+        code: 'agent_exists',
+        details: { owner_agent_id: agentId },
+      });
+      expect(await ended(await ask({ workspace, session }))).toMatchObject({ status: 'success' });
+    }
+  });
+
   test('takes comma commands, handoffs, clones and tasks like any other agent', async () => {
     const session = scene.fresh();
     const ref = { workspace, session, profile_name: 'lead' };

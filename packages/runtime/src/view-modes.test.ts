@@ -229,6 +229,46 @@ describe('a session', () => {
   });
 });
 
+test('a session shows nothing of before its fork that who forked it may not read, whatever a turn says', async () => {
+  const { agent, tape } = await conversation();
+  const { agent: reader } = await scene.parent();
+  await scene.h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: reader, mode: 'read' });
+  const foreign = await scene.h.runtime.tape({ agent }, { as: reader });
+  const session = await foreign.forkSession(scene.fresh());
+  const refused = { code: 'box_not_authorized', details: { context_box_id: expect.any(String) } };
+  const go = (view?: View, sourceAgentId = reader) =>
+    scene.h.runtime.submit(
+      'delegate_async',
+      {
+        target_strategy: 'reuse',
+        target_ref: session.name,
+        instruction: 'go',
+        ...(view === undefined ? {} : { view }),
+      },
+      { sourceAgentId },
+    ) as Promise<{ turn_id: string }>;
+  for (const view of ['full', { anchor: 'phase' }] as const)
+    for (const source of [reader, OPERATOR]) await expect(go(view, source)).rejects.toMatchObject(refused);
+  // By way of the session, which the reader owns, it does not come to see more either.
+  const own = await scene.h.runtime.tape({ agent: session.name }, { as: reader });
+  await expect(own.forkSession(scene.fresh(), { view: 'full' })).rejects.toMatchObject(refused);
+  for (const view of [undefined, 'last_anchor', { anchor: 'done' }] as const)
+    expect((await contentsOf((await go(view)).turn_id))[0]).not.toContain('two');
+  await own.forkSession(scene.fresh());
+  await (await scene.h.runtime.tape({ agent: session.name }, { as: session.agentId })).forkSession(
+    scene.fresh(),
+  );
+  // What was granted is shown.
+  const boxes = await scene.h.rows<{ id: string }>(
+    `select e.payload->'data'->>'context_box_id' as id from boxcar.tape_entries e where e.box_id = $1 and e.payload->>'name' = 'turn.started'`,
+    [tape.boxId],
+  );
+  expect(boxes).toHaveLength(2);
+  for (const { id } of boxes)
+    await scene.h.runtime.submit('grant_box', { box_id: id, grantee: reader, mode: 'read' });
+  expect((await contentsOf((await go('full')).turn_id))[0]).toEqual(expect.arrayContaining(['one', 'two']));
+});
+
 test('a clone sees what its source sees: a turn with a view of its own while it is under way, the tape’s after it', async () => {
   const { agent } = await conversation();
   const clone = async () => {

@@ -4,6 +4,7 @@
  * X1  It is the caller's: the kernel neither commits it nor ends its connection. A savepoint undoes what a refusal has left.
  * X2  Nothing is announced before its end. The end is seen on the connection: the server says with each answer whether a transaction
  *     is open. What is then in the rows was committed; where the end is not seen, the sweep finds the turns.
+ * X3  One submission at a time: of two that are mixed on one connection the savepoint of one would undo the other.
  */
 import { KernelError } from '@boxcar/kernel';
 import pg from 'pg';
@@ -29,7 +30,8 @@ const refuse = (why: string): KernelError =>
  * @throws KernelError `bad_request` for a pool, whose statements belong to no transaction, and for anything else.
  */
 export function toQueryable(tx: CallerTx): Queryable {
-  const session = !isQueryable(tx) && '_' in tx ? tx._.session : undefined;
+  const session =
+    typeof tx === 'object' && tx !== null && '_' in tx && !isQueryable(tx) ? tx._.session : undefined;
   const client: unknown =
     typeof session === 'object' && session !== null && 'client' in session ? session.client : tx;
   if (client instanceof pg.Pool || !isQueryable(client))
@@ -41,6 +43,12 @@ const LOOK = statement(`
   select current_setting('transaction_isolation') as isolation, current_setting('transaction_read_only') as read_only,
     current_setting('lock_timeout') as lock_timeout, to_regclass('boxcar.operations') is not null as has_kernel`);
 const LIMIT_LOCKS = statement(`select set_config('lock_timeout', $1, true)`);
+
+/** Connections, or clients that hide theirs, on which a submission is under way. */
+const busy = new WeakSet<object>();
+
+const connectionOf = (db: Queryable): object =>
+  'connection' in db && typeof db.connection === 'object' && db.connection !== null ? db.connection : db;
 
 /** Statements of a caller's transaction, between a savepoint and its release. */
 export class CallerTransaction {
@@ -54,10 +62,24 @@ export class CallerTransaction {
 
   /**
    * @param options.lockMs - How long a statement waits for a lock, unless the caller has set a limit.
-   * @throws KernelError `bad_request` when there is no transaction, or one in which the kernel cannot write.
+   * @throws KernelError `bad_request` when there is no transaction, one in which the kernel cannot write, or one in which a submission is
+   * under way.
    */
-  static async enter(tx: CallerTx, { lockMs }: { readonly lockMs: number }): Promise<CallerTransaction> {
+  static async enter(tx: CallerTx, options: { readonly lockMs: number }): Promise<CallerTransaction> {
     const db = toQueryable(tx);
+    const connection = connectionOf(db);
+    if (busy.has(connection))
+      throw refuse('has a submission under way; await each submission before the next one');
+    busy.add(connection);
+    try {
+      return await CallerTransaction.#begin(db, options);
+    } catch (error) {
+      busy.delete(connection);
+      throw error;
+    }
+  }
+
+  static async #begin(db: Queryable, { lockMs }: { readonly lockMs: number }): Promise<CallerTransaction> {
     try {
       await db.query({ text: 'savepoint boxcar_submission' });
     } catch (error) {
@@ -89,14 +111,22 @@ export class CallerTransaction {
 
   /** Keeps what was written, until the caller commits. */
   async keep(): Promise<void> {
-    await run(this.db, LIMIT_LOCKS, [this.#lockTimeout]);
-    await this.db.query({ text: 'release savepoint boxcar_submission' });
+    try {
+      await run(this.db, LIMIT_LOCKS, [this.#lockTimeout]);
+      await this.db.query({ text: 'release savepoint boxcar_submission' });
+    } finally {
+      busy.delete(connectionOf(this.db));
+    }
   }
 
   /** Undoes what was written; the caller can go on in its transaction. */
   async undo(): Promise<void> {
-    await this.db.query({ text: 'rollback to savepoint boxcar_submission' });
-    await this.db.query({ text: 'release savepoint boxcar_submission' });
+    try {
+      await this.db.query({ text: 'rollback to savepoint boxcar_submission' });
+      await this.db.query({ text: 'release savepoint boxcar_submission' });
+    } finally {
+      busy.delete(connectionOf(this.db));
+    }
   }
 }
 
@@ -105,8 +135,8 @@ const waiting = new WeakMap<object, (() => void)[]>();
 
 /** Calls `work` once the transaction has ended or its connection is lost. Does nothing where a client does not show that. */
 export function afterTransaction(db: Queryable, work: () => void): void {
-  const connection: unknown = 'connection' in db ? db.connection : undefined;
-  if (typeof connection !== 'object' || connection === null || !('on' in connection)) return;
+  const connection = connectionOf(db);
+  if (connection === db || !('on' in connection)) return;
   const emitter = connection as NodeJS.EventEmitter;
   const known = waiting.get(emitter);
   if (known !== undefined) {

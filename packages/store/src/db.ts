@@ -21,14 +21,18 @@ export function statement(text: string): Statement {
   return { name: `bx_${createHash('sha256').update(text).digest('hex').slice(0, 24)}`, text };
 }
 
-/** Runs a prepared statement and returns its rows; connection failures come back as `KernelError`. */
+/**
+ * Runs a prepared statement and returns its rows; connection failures come back as `KernelError`. A client of a caller may read types in
+ * another way: the kernel's statements are read as the kernel expects.
+ */
 export async function run<R extends pg.QueryResultRow>(
   db: Queryable,
   prepared: Statement,
   values: unknown[],
 ): Promise<R[]> {
   try {
-    return (await db.query<R>({ name: prepared.name, text: prepared.text, values })).rows;
+    const { name, text } = prepared;
+    return (await db.query<R>({ name, text, values, types: pg.types })).rows;
   } catch (error) {
     throw toDatabaseError(error);
   }

@@ -482,7 +482,7 @@ export {
   type TurnTree,
 } from './tree.js';
 export { findTurnId, findTurnOrRun } from './turn-ref.js';
-export { findViewStarts, type ViewStart, type ViewWish } from './turn-views.js';
+export { findViewStarts, type HiddenView, type ViewStart, type ViewWish } from './turn-views.js';
 export { type HeldAt, loadTurnStates, releaseNoted, releaseTurns, type TurnState } from './turns.js';
 export {
   claimWithViews,

@@ -3,11 +3,12 @@ import type { AgentId, ProfileId, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
 
-// A tape that was made or imported by name before belongs to whoever did that. What another agent holds, or an agent writes already, is not given away.
+// A tape that was made or imported by name before belongs to whoever did that, and whoever makes the agent may read all of it afterwards: what
+// somebody else holds, the operator included, or an agent writes already, is not given away.
 const ADOPT = statement(`
   with tape as materialized (
-    select b.id, b.archived_at is null and b.fork_status is null and coalesce(b.owner_agent_id in ($3, p.operator_agent_id), true)
-      and not exists (select from boxcar.agents a where a.tape_box_id = b.id) as is_free
+    select b.id, b.archived_at is null and b.fork_status is null and coalesce(b.owner_agent_id = $3, p.operator_agent_id = $3)
+      and not exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id) as is_free
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 for no key update of b
   ),
   moved as (update boxcar.boxes b set owner_agent_id = $2, maker_agent_id = case when $7 then $2 else b.maker_agent_id end from tape where b.id = tape.id and tape.is_free returning b.id)

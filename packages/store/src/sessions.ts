@@ -10,8 +10,8 @@ import {
 import type pg from 'pg';
 import { takeAgentName } from './agents.js';
 import { type Queryable, run, statement, type Tx, transaction } from './db.js';
+import { hiddenContext } from './hidden-contexts.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES, cardRecord } from './records.js';
-import { readsAll } from './rights.js';
 import { LINE, lastingNameOf, type NewFork } from './tape-forks.js';
 import { entriesOf, viewStartAt } from './tape-line.js';
 
@@ -47,13 +47,8 @@ const MAKE = statement(`
   ),
   ${LINE},
   start as materialized (select case when p.begin > p.at then p.begin else ${viewStartAt('p.id', 'p.begin')} end as position from p),
-  -- the agent of the tape, and who launched it, see these contexts anyway
   hidden as materialized (
-    select b.id from p parent join boxcar.projects p on p.id = parent.project_id left join boxcar.agents o on o.id = parent.owner_agent_id and o.tape_box_id = parent.id cross join start
-      cross join lateral ${entriesOf('parent', { from: 'start.position', to: 'parent.at', where: "o.kind = 'event' and o.payload->>'name' = 'turn.started'" })} e
-      join boxcar.boxes b on b.id = (e.payload->'data'->>'context_box_id')::uuid
-    where p.operator_agent_id <> $8 and coalesce(o.id = $8 or o.owner_agent_id = $8, false) is false and not ${readsAll('$8')}
-    order by e.position desc limit 1
+    select h.id from p parent cross join start cross join lateral (select ${hiddenContext('parent', { from: 'start.position', to: 'parent.at', maker: '$8' })} as id) h where h.id is not null
   ),
   new_card as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where exists (select from p where p.profile_id is not null and not exists (select from hidden))),
   made as (

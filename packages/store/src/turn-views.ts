@@ -2,10 +2,11 @@
  * Where the view of a turn begins, when the turn says so itself. The position is in its row from its submission on; the first anchor that is
  * written after the turn began ends it. Source: docs/views.md, "Where a view begins".
  */
-import type { BoxId, TurnView } from '@boxcar/kernel';
+import type { AgentId, BoxId, TurnView } from '@boxcar/kernel';
 import { spellingsOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
+import { hiddenContext } from './hidden-contexts.js';
 import { edgeEntriesOf, entriesOf, viewStartAt } from './tape-line.js';
 
 interface TurnColumns {
@@ -50,8 +51,11 @@ export const viewPositionOf = (t: string, b: string): string => positionOf(colum
 export const heldViewPosition = (list: string, b: string): string => positionOf(heldColumnsOf(list), b);
 
 // The step that an anchor cut has entries on both sides of it: the nearest ones that belong to a step. Its first entry follows what its prompt had read.
+// Of a fork the entries that it inherited are looked at: who made it may not read all of them.
 const FIND = statement(`
-  select w.n::int as n, v.anchor as view_anchor_position, case when v.anchor is not null then
+  select f.n, f.view_anchor_position, f.view_position,
+    case when f.view_position <= shown.fork_position then ${hiddenContext('shown', { from: 'f.view_position', to: 'shown.fork_position', maker: 'held.owner_agent_id' })} end as hidden_id, held.owner_agent_id as maker_id
+  from (select w.n::int as n, b.id as box_id, v.anchor as view_anchor_position, case when v.anchor is not null then
       least((select min(e.position) from (select before.turn_id, before.step
           from (select x.turn_id, x.step from ${edgeEntriesOf('b', { from: '1', to: 'v.at - 1', where: 'o.step is not null' }, { order: 'o.position desc', limit: '1' })} x order by x.position desc limit 1) before
           join (select x.turn_id, x.step from ${edgeEntriesOf('b', { from: 'v.at + 1', to: 'b.head_position', where: 'o.step is not null' }, { order: 'o.position', limit: '1' })} x order by x.position limit 1) after
@@ -75,7 +79,8 @@ const FIND = statement(`
         },
         { order: 'o.position desc', limit: '1' },
       )} e order by e.position desc limit 1) end as anchor) a
-    cross join lateral (select a.anchor, case a.anchor when 0 then b.last_anchor_position else a.anchor end as at) v`);
+    cross join lateral (select a.anchor, case a.anchor when 0 then b.last_anchor_position else a.anchor end as at) v) f
+    join boxcar.boxes shown on shown.id = f.box_id left join boxcar.agents held on held.id = shown.owner_agent_id and held.tape_box_id = shown.id`);
 
 export interface ViewWish {
   readonly boxId: BoxId;
@@ -89,6 +94,12 @@ export interface ViewStart {
   readonly ownViewPosition: number;
 }
 
+/** The view would show a context that who made the session may not read. */
+export interface HiddenView {
+  readonly contextBoxId: BoxId;
+  readonly makerId: AgentId;
+}
+
 /**
  * Where views begin on tapes that exist, in the order of the wishes: null where the tape says it, undefined for an anchor that is not there.
  * One statement, however many.
@@ -96,7 +107,7 @@ export interface ViewStart {
 export async function findViewStarts(
   db: Queryable,
   wishes: readonly ViewWish[],
-): Promise<readonly (ViewStart | null | undefined)[]> {
+): Promise<readonly (ViewStart | HiddenView | null | undefined)[]> {
   if (wishes.length === 0) return [];
   const records = wishes.map(({ boxId, view }, n) => ({
     n,
@@ -108,10 +119,14 @@ export async function findViewStarts(
     n: number;
     view_anchor_position: number | null;
     view_position: number | null;
+    hidden_id: BoxId | null;
+    maker_id: AgentId;
   };
   const rows = new Map((await run<Row>(db, FIND, [JSON.stringify(records)])).map((row) => [row.n, row]));
   return wishes.map(({ view }, n) => {
-    const { view_anchor_position: anchor = null, view_position: position = null } = rows.get(n) ?? {};
+    const row = rows.get(n);
+    const { view_anchor_position: anchor = null, view_position: position = null } = row ?? {};
+    if (row != null && row.hidden_id !== null) return { contextBoxId: row.hidden_id, makerId: row.maker_id };
     if (anchor !== null && position !== null) return { ownViewAnchor: anchor, ownViewPosition: position };
     return typeof view === 'string' ? null : undefined;
   });

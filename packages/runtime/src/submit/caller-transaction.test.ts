@@ -111,7 +111,7 @@ describe('a submission in a transaction of the caller', () => {
       tx.rollback();
     });
     await expect(undone).rejects.toThrow();
-    for (const tx of [db, outside, {} as never])
+    for (const tx of [db, outside, {} as never, null as never])
       await expect(h.runtime.submit('launch_principal', LAUNCH, { tx })).rejects.toMatchObject({
         code: 'bad_request',
         message: expect.stringMatching(/^tx: must be a pg client/),
@@ -151,6 +151,49 @@ describe('a submission in a transaction of the caller', () => {
       await client.query('commit');
     });
     expect(await orders()).toBe(1);
+  });
+
+  test('is one at a time: what is accepted beside a refusal is there after the commit', async () => {
+    await h.profile('unrun', [{ say: 'late' }], { worker_target: 'nobody' });
+    const unrun = { profile_name: 'unrun' };
+    const all = await inside(async (client) => {
+      const settled = await Promise.allSettled([
+        submit(client, unrun),
+        submit(client, { profile_name: 'nobody' }),
+        submit(client, unrun),
+      ]);
+      await client.query('commit');
+      return settled;
+    });
+    const accepted = all.filter((one) => one.status === 'fulfilled').map(({ value }) => value.turn_id);
+    expect(await Promise.all(accepted.map(exists))).toEqual([true]);
+    for (const one of all.slice(1))
+      expect(one).toMatchObject({
+        status: 'rejected',
+        reason: { code: 'bad_request', message: expect.stringContaining('await each submission') },
+      });
+  });
+
+  test('reads the rows in its own way, whatever parsers of types the client has', async () => {
+    await h.profile('unrun', [{ say: 'late' }], { worker_target: 'nobody' });
+    const odd = new pg.Pool({
+      connectionString: h.database.url,
+      types: { getTypeParser: () => (value: unknown) => String(value) } as never,
+    });
+    const client = await odd.connect();
+    try {
+      await client.query('begin');
+      const first = await submit(client, { profile_name: 'unrun' });
+      const reuse = { target_strategy: 'reuse', target_ref: first.agent_id, instruction: 'more' };
+      await h.runtime.submit('delegate_async', reuse, { tx: client });
+      await client.query('commit');
+      expect(await exists(first.turn_id)).toBe(true);
+      const { rows } = await client.query('select 1 as n');
+      expect(rows).toEqual([{ n: '1' }]);
+    } finally {
+      client.release();
+      await odd.end();
+    }
   });
 
   test('that is refused leaves the transaction usable, with nothing of it', async () => {

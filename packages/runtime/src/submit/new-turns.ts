@@ -18,6 +18,7 @@ import {
   findSessionMaker,
   findTape,
   findViewStarts,
+  type HiddenView,
   hasProfile,
   isCanceled,
   lockAgents,
@@ -242,7 +243,8 @@ export class NewTurns {
   /**
    * Where their views begin, in one statement for those that say so.
    *
-   * @throws KernelError `not_found` for an anchor that is not on the tape.
+   * @throws KernelError `not_found` for an anchor that is not on the tape; `box_not_authorized` where a session would show what who made
+   * it may not read.
    */
   async #findViews(
     made: readonly {
@@ -268,6 +270,7 @@ export class NewTurns {
       const { turn, argument } = made[index] ?? {};
       if (start === undefined && typeof view === 'object' && turn !== undefined)
         this.#refuseAnchor(view, turn, argument);
+      if (start != null && 'contextBoxId' in start) throw hiddenView(start, argument, turn);
       views[index] = start ?? undefined;
     }
     return views;
@@ -276,9 +279,9 @@ export class NewTurns {
   #refuseAnchor(
     { anchor }: { readonly anchor: string },
     { outputBoxId, agentId }: TurnRef,
-    argument = 'target_ref',
+    argument?: string,
   ): never {
-    const field = `arguments.${argument.replace(/target_ref$/, '')}view`;
+    const field = viewField(argument);
     throw new KernelError('not_found', {
       message: `${field}: Anchor '${anchor}' was not found.`,
       details: { field, anchor, agent_id: agentId, output_box_id: outputBoxId },
@@ -441,6 +444,25 @@ function checkView(view: TurnView | undefined): void {
   throw new KernelError('bad_request', {
     message: 'submitTurn: view must be last_anchor, full or { anchor: name }.',
     details: { field: 'view' },
+  });
+}
+
+const viewField = (argument = 'target_ref'): string => `arguments.${argument.replace(/target_ref$/, '')}view`;
+
+function hiddenView(
+  { contextBoxId, makerId }: HiddenView,
+  argument: string | undefined,
+  turn: TurnRef | undefined,
+): KernelError {
+  const field = viewField(argument);
+  return new KernelError('box_not_authorized', {
+    message: `${field}: the prompt would show context box ${contextBoxId}, which agent ${makerId}, who made the session, may not read. Begin with a later anchor.`,
+    details: {
+      field,
+      box_id: turn?.outputBoxId ?? null,
+      context_box_id: contextBoxId,
+      source_agent_id: makerId,
+    },
   });
 }
 

@@ -24,10 +24,21 @@ const nameOf = (ref: SessionRef, field: string): string => {
   }
 };
 
-/** A session keeps the profile of its first use; later versions of it come by `provision_agent`. */
-function checkProfile({ ref, field }: Named, agent: AgentRow): void {
+/**
+ * A session keeps the profile of its first use; later versions of it come by `provision_agent`. An agent can read everything that the
+ * agents it made are told: as in `provision_agent`, the operator does not mean one of these when it says which profile the agent is to have.
+ */
+function checkAgent({ ref, field }: Named, agent: AgentRow, { ctx }: HandlerTools): void {
   const { profile_name: asked } = ref;
-  if (asked === undefined || asked === agent.profile.name) return;
+  if (asked === undefined) return;
+  const { agentId, ownerAgentId, isOperatorMade } = agent;
+  if (ctx.source.isOperator && !isOperatorMade)
+    throw new KernelError('agent_exists', {
+      message: `${field}: the agent of session '${ref.session}' was made by agent ${ownerAgentId}, which can read everything that it is told.`,
+      next: 'Leave profile_name out to use it all the same, or choose another session.',
+      details: { field, agent_id: agentId, owner_agent_id: ownerAgentId },
+    });
+  if (asked === agent.profile.name) return;
   throw new KernelError('conflict', {
     message: `${field}.profile_name: session '${ref.session}' has an agent of profile '${agent.profile.name}', not '${asked}'.`,
     next: 'Leave profile_name out, or choose another session.',
@@ -54,7 +65,7 @@ async function makeAgent(named: Named, tools: HandlerTools): Promise<void> {
   const taking = await takeAgentName(tools.tx, { projectId, makerId: source.agentId }, name);
   if (taking === 'taken') {
     const [made] = await tools.findAgents([name]);
-    if (made !== undefined) checkProfile(named, made);
+    if (made !== undefined) checkAgent(named, made, tools);
     return;
   }
   // No agent can hold a tape before it exists, so the tape begins as the caller's.
@@ -74,7 +85,7 @@ async function makeAgent(named: Named, tools: HandlerTools): Promise<void> {
   };
   if (taking === 'free' && tape !== undefined && (await giveTape(tools.tx, tape.boxId, agent))) return;
   throw new KernelError('conflict', {
-    message: `${field}: the tape of session '${ref.session}' is not free: another agent holds it.`,
+    message: `${field}: the tape of session '${ref.session}' is not free: somebody else holds it.`,
     next: 'Choose another session.',
     details: { field, workspace: ref.workspace, session: ref.session, box_id: tape?.boxId ?? null },
   });
@@ -85,7 +96,7 @@ async function makeAgent(named: Named, tools: HandlerTools): Promise<void> {
  *
  * @param pathOf - The path of the nth target in the arguments, with a dot at its end; empty when there is but one.
  * @throws KernelError `bad_request` for a relative workspace; `not_found` for a session without an agent where no profile is given; `conflict`
- * for another profile than the agent has.
+ * for another profile than the agent has; `agent_exists` for one that the operator did not make.
  */
 export async function resolveSessions<T extends { readonly target_ref: string | SessionRef }>(
   items: readonly T[],
@@ -104,7 +115,7 @@ export async function resolveSessions<T extends { readonly target_ref: string | 
     for (const [index, session] of sessions.entries()) {
       const agent = found[index];
       if (agent === undefined) missing.push(session);
-      else checkProfile(session, agent);
+      else checkAgent(session, agent, tools);
     }
     // In the order of their names, in which every other primitive takes these locks.
     for (const session of missing.toSorted((a, b) => (a.name < b.name ? -1 : 1)))
