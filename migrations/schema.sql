@@ -789,7 +789,8 @@ create table boxcar.turns (
   is_woken boolean,
   told_agent_id uuid,
   own_view_anchor integer,
-  own_view_position integer
+  own_view_position integer,
+  warm_turn_id uuid
 ) with (fillfactor=60);
 
 create table boxcar.unsealed (

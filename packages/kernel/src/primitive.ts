@@ -21,11 +21,11 @@ const prioritySchema = z.int().min(-100).max(100);
 
 const optional = {
   context_box_id: boxIds.optional(),
-  result_fields: fieldsSchema.optional().describe('What the result must contain.'),
+  result_fields: fieldsSchema.optional().describe('What the result must have.'),
   wait: z.boolean().optional(),
   deadline_seconds: deadlineSeconds.optional().describe('How long to wait at most; default 3600.'),
-  budget: budgetSchema.optional().describe('Limits of the turn and all below it.'),
-  priority: prioritySchema.optional().describe('-100 to 100; the higher starts sooner.'),
+  budget: budgetSchema.optional().describe('Limits of this turn and below.'),
+  priority: prioritySchema.optional().describe('-100 to 100; higher starts sooner.'),
   budget_tokens: budgetTokensSchema.optional().describe('Limit of the context.'),
   budget_strategy: budgetStrategySchema
     .optional()
@@ -39,15 +39,13 @@ export const turnViewSchema = z.union([
 ]);
 export type TurnView = z.infer<typeof turnViewSchema>;
 
-const view = turnViewSchema.optional().describe('Where its view begins; default last_anchor.');
+const view = turnViewSchema.optional().describe('Where its view begins (last_anchor).');
 
 const target = {
   target_strategy: z
     .enum(['new', 'reuse', 'clone'])
-    .describe(
-      'new: a fresh agent of a profile; reuse: an agent; clone: a fresh one that sees what an agent sees.',
-    ),
-  target_ref: z.union([name, sessionRefSchema]).describe('new: a profile; else an agent, by id or name.'),
+    .describe('new: a fresh agent of a profile; reuse: an agent; clone: a fresh one that sees what it sees.'),
+  target_ref: z.union([name, sessionRefSchema]).describe("new: a profile; else an agent's id or name."),
   instruction: text,
   history: z.enum(['view', 'full']).optional().describe('clone: its view (default) or all.'),
   view,
@@ -91,11 +89,11 @@ export const forkJoinSchema = z
           .refine(hasBudgetForStrategy, NEEDS_BUDGET),
       )
       .min(1)
-      .max(MAX_MEMBERS)
-      .describe('One child each.'),
+      .max(MAX_MEMBERS),
     wait: z.boolean().optional().describe('false: a receipt; collect later.'),
+    warm_cache: z.boolean().optional().describe('Start one first; others use its prompt cache.'),
     fail_fast: z.boolean().optional().describe('End the rest when one fails.'),
-    min_success: z.int().positive().optional().describe('Enough successes; ends the rest.'),
+    min_success: z.int().positive().optional().describe('Enough successes end the rest.'),
     deadline_seconds: deadlineSeconds.optional().describe('Ends the rest; default 3600 when waiting.'),
     budget: budgetSchema
       .optional()

@@ -30,6 +30,7 @@ const turn = (id: string, rest: Partial<WaitFactsTurn> = {}): WaitFactsTurn => (
   calls: [],
   wait: null,
   project: null,
+  held: null,
   behind_turn_id: null,
   ahead: null,
   live_workers: 1,

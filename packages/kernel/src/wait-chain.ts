@@ -61,6 +61,8 @@ export interface WaitFactsTurn {
   readonly wait: WaitFactsWait | null;
   /** While it is queued and its project allows only so many at once. */
   readonly project: WaitFactsProject | null;
+  /** While it is queued: the turn whose first model call fills the prompt cache for it, and the end of that wait. */
+  readonly held: { readonly turn_id: TurnId; readonly until: string } | null;
   /** While it is queued: the turn of its agent that comes first. */
   readonly behind_turn_id: TurnId | null;
   /** While it is queued behind none of its agent: how many of its project and pool come before it. */
@@ -203,9 +205,31 @@ const BLOCKERS: readonly Blocker[] = [
           },
         ],
 
+  // The timer ends it whatever becomes of the other turn, so that turn's own waits are not followed.
+  ({ held, created_at, live_workers, worker_target }) =>
+    held === null
+      ? []
+      : [
+          {
+            kind: 'warm_cache',
+            what: `waits until the first model call of its sibling ${held.turn_id} has filled the prompt cache (warm_cache), for 10 s at most`,
+            since: created_at,
+            until: held.until,
+            is_live: live_workers > 0,
+            next: live_workers > 0 ? null : start(worker_target),
+          },
+        ],
+
   (turn, facts) => {
-    const { status, behind_turn_id, project, live_workers } = turn;
-    if (status !== 'queued' || behind_turn_id !== null || live_workers === 0 || isUnreadable(turn)) return [];
+    const { status, behind_turn_id, project, live_workers, held } = turn;
+    if (
+      status !== 'queued' ||
+      held !== null ||
+      behind_turn_id !== null ||
+      live_workers === 0 ||
+      isUnreadable(turn)
+    )
+      return [];
     return project !== null && project.active >= project.max_concurrent
       ? [describeProjectLimit(project, turn, facts)]
       : [];
@@ -215,6 +239,7 @@ const BLOCKERS: readonly Blocker[] = [
     const { status, behind_turn_id, created_at, deadline_at, worker_target } = turn;
     const { live_workers, window, dispatched, ahead, project } = turn;
     return status !== 'queued' ||
+      turn.held !== null ||
       behind_turn_id !== null ||
       isUnreadable(turn) ||
       (live_workers > 0 && project !== null && project.active >= project.max_concurrent)

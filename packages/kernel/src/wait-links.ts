@@ -12,6 +12,7 @@ export type WaitLinkKind =
   | 'format'
   | 'project_limit'
   | 'agent_busy'
+  | 'warm_cache'
   | 'child'
   | 'batch'
   | 'tool'

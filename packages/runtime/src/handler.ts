@@ -90,6 +90,8 @@ export interface JoinRequest {
   readonly isFailFast?: boolean;
   /** Turns made here only: so many successes are enough, the rest is ended then. */
   readonly minSuccess?: number;
+  /** Turns made here only: one starts first, the rest when its first model call has filled the prompt cache (docs/primitives.md, "fork_join"). */
+  readonly warmsCache?: boolean;
   /** What errors call the nth turn. Default `turn_ids.<n>`. */
   readonly argumentOf?: (index: number) => string;
 }

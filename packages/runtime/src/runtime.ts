@@ -33,6 +33,7 @@ import {
   emptySubmission,
   findDoorsOf,
   findProfileHash,
+  findWarmedTargets,
   insertProfile,
   loadOpenings,
   loadTurnStates,
@@ -170,6 +171,8 @@ export interface RuntimeCore {
   accept(primitive: string, args: unknown, options?: SubmitOptions & DoorOptions): Promise<Accepted>;
   /** Looks soon whether queued turns of this target have room. */
   promoteSoon(workerTarget: string): void;
+  /** The turn has come as far as its siblings wait for (`warm_cache`): a look at their queues. */
+  letWarmedIn(turnId: TurnId): void;
   /** After a commit that ended turns: callers here, jobs at the queue door, batches and queued turns get to know. Hints only. */
   announceEnds(ends: Ends): void;
   /** Ends these batches soon, or does whatever is due about them. */
@@ -682,6 +685,12 @@ export class Runtime implements RuntimeCore {
 
   promoteSoon(workerTarget: string): void {
     this.#inBackground(() => this.#promoting.ask(workerTarget));
+  }
+
+  letWarmedIn(turnId: TurnId): void {
+    this.#inBackground(async () => {
+      for (const target of await findWarmedTargets(this.pool, turnId)) this.promoteSoon(target);
+    });
   }
 
   announceEnds(ends: Ends): void {

@@ -50,6 +50,8 @@ export interface ClaimedTurn {
   readonly retries: number;
   /** Workers it has lost since. */
   readonly losses: number;
+  /** Its siblings wait for its first model call (warm-cache.ts). */
+  readonly warmsCache: boolean;
   /** Batches wait for it. */
   readonly isMember: boolean;
   /** Null when nothing limits what it spends. */
@@ -74,7 +76,7 @@ const claimedColumns = (
   of: string,
 ): string => `${of}.id, ${of}.project_id, ${of}.run_id, ${of}.agent_id, ${of}.profile_id, ${of}.epoch, ${of}.parent_turn_id, ${of}.parent_tool_call_id, ${of}.is_awaited, ${of}.primitive,
     ${of}.context_box_id, ${of}.output_box_id, ${of}.channel_id, ${of}.worker_target, ${of}.traceparent, ${of}.max_steps, ${of}.deadline_at, ${of}.step_count,
-    ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses, ${of}.batch_ids is not null as is_member,
+    ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses, ${of}.batch_ids is not null as is_member, coalesce(${of}.warm_turn_id = ${of}.id and ${of}.step_count = 0, false) as warms_cache,
     ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8`;
 
 /** A given-up turn may only be ended. Written as a probe, because the table is nearly always empty. */
@@ -154,6 +156,7 @@ interface ClaimRow extends pg.QueryResultRow {
   attempt: number;
   retries: number;
   losses: number;
+  warms_cache: boolean;
   is_member: boolean;
   budget_id: string | null;
   allotted_tokens: number | null;
@@ -265,6 +268,7 @@ export async function claimOnce(
         attempt: row.attempt,
         retries: row.retries,
         losses: row.losses,
+        warmsCache: row.warms_cache,
         isMember: row.is_member,
         purse: toPurse(row),
       },

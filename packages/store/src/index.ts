@@ -502,6 +502,7 @@ export {
   wakeDue,
   wakeRetries,
 } from './waits.js';
+export { findWarmedTargets } from './warm-cache.js';
 export { grantWorkerRights } from './worker-rights.js';
 export {
   announceDoor,

@@ -327,6 +327,8 @@ const turns = boxcar.table('turns', {
   /** Where the view of its first step begins (turn-views.ts). */
   ownViewAnchor: integer('own_view_anchor'),
   ownViewPosition: integer('own_view_position'),
+  /** The child of its batch that fills the prompt cache first; its own id: it is that child (warm-cache.ts). */
+  warmTurnId: uuid('warm_turn_id').$type<TurnId>(),
   deliverableCardId: uuid('deliverable_card_id').$type<CardId>(),
   error: jsonb('error').$type<ErrorBody>(),
   workerTarget: text('worker_target').notNull().default(''),

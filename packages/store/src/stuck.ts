@@ -3,6 +3,7 @@ import type { TurnId, WaitFacts } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
 import { lostCause } from './dead-letters.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
+import { heldBackUntil, isHeldBack } from './warm-cache.js';
 import { isWorker } from './workers.js';
 
 const READ_LIMIT = 1_000;
@@ -81,6 +82,7 @@ const FACTS = statement(`
           from boxcar.waits z where t.status = 'suspended' and z.turn_id = t.id),
         'project', case when t.status = 'queued' then (
           select json_build_object('name', j.name, 'max_concurrent', j.max_concurrent, 'active', j.active) from limited j where j.id = t.project_id) end,
+        'held', case when t.status = 'queued' and ${isHeldBack('t')} then json_build_object('turn_id', t.warm_turn_id, 'until', ${heldBackUntil('t')}) end,
         'behind_turn_id', b.id,
         'ahead', case when t.status = 'queued' and b.id is null then (
           select count(*) from (select from boxcar.turns o where o.status = 'queued' and o.worker_target = t.worker_target and o.project_id = t.project_id

@@ -8,7 +8,7 @@
  * S2  A turn that has ended or changed hands cannot submit. New turns below it are filed under the lock of their run, which
  *     an end of the whole tree takes as well: no turn is filed below one that was canceled.
  * S3  A turn is dispatched only while the window of its target has room and none is queued before it. One of a project with
- *     `max_concurrent` is queued: promotion, which goes one at a time, counts exactly.
+ *     `max_concurrent` is queued: promotion, which goes one at a time, counts exactly. A turn that waits for another's prompt cache is queued too.
  * S4  A call that waits for what is submitted gets its deadline here; one that has been answered meanwhile undoes all of it.
  */
 import type {
@@ -110,6 +110,8 @@ export interface NewTurn {
   /** Where its view begins; absent: as its tape says. */
   readonly ownViewAnchor?: number;
   readonly ownViewPosition?: number;
+  /** The turn whose first model call it waits for, to share its prompt cache; its own id: the others wait for it. */
+  readonly warmTurnId?: TurnId;
 }
 
 export interface NewBatch {

@@ -8,6 +8,7 @@ import { IS_GATED } from './providers.js';
 import { ringPriority } from './ring-priority.js';
 import { WINDOW_FACTOR } from './submission-sql.js';
 import { type HeldAt, hasStatus, toRing } from './turns.js';
+import { isHeldBack } from './warm-cache.js';
 
 /** What a worker says of itself. */
 export interface WorkerInfo {
@@ -211,7 +212,8 @@ const IS_IN_ORDER =
  * of projects serves all of them. Of each project at most as many turns are read as would give it the same number as the
  * others ($2 times that number, when others did not use their share), so the work depends on the room, not on the length
  * of the queue. A project with no turn under way enters with one turn even when there is no room: its ring precedes those
- * of projects with more turns (`ring-priority.ts`). Turns that no live worker can read stay queued and take no room.
+ * of projects with more turns (`ring-priority.ts`). Turns that no live worker can read stay queued and take no room, and so do turns that wait for
+ * the prompt cache of another (`warm-cache.ts`).
  */
 export const CANDIDATES = statement(`
   with recursive room as materialized (
@@ -259,7 +261,7 @@ export const CANDIDATES = statement(`
     select t.id, t.agent_id, row_number() over (order by t.priority desc, t.id) as place
     from boxcar.turns t
     where t.status = 'queued' and t.worker_target = $1 and t.project_id = s.project_id and t.format <= (select newest from room)
-      and ${IS_IDLE} and ${IS_IN_ORDER}
+      and ${isHeldBack('t')} is not true and ${IS_IDLE} and ${IS_IN_ORDER}
       and ${IS_BEHIND} is not true
     order by t.priority desc, t.id limit s.quota
   ) c

@@ -7,11 +7,12 @@ import {
   forkJoin,
   minSuccess,
   nestedForkJoin,
+  warmCache,
 } from '../testing/faults/scenarios-joins.js';
 import { Survival } from '../testing/faults/survival.js';
 
 describe('joins, cut at every kind of statement, answer as without faults', { timeout: 600_000 }, () => {
-  const SCENARIOS = [forkJoin, failFast, minSuccess, batchDeadline, nestedForkJoin, collectLater];
+  const SCENARIOS = [forkJoin, failFast, minSuccess, batchDeadline, nestedForkJoin, collectLater, warmCache];
   let survival: Survival;
   beforeAll(async () => {
     survival = await Survival.open([delegations, ...SCENARIOS]);

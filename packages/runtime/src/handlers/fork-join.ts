@@ -23,8 +23,7 @@ function checkReusedOnce(requests: readonly SubmitTurnRequest[]): void {
 }
 
 export const forkJoin: Handler<ForkJoin> = {
-  description:
-    'Hand tasks to several agents at once. All results come back as one answer, in the order of the tasks.',
+  description: 'Hand tasks to several agents at once; one answer has all results in order.',
   input: forkJoinSchema,
   namesProfiles: true,
   outsideOnly: ['budget'],
@@ -41,6 +40,7 @@ export const forkJoin: Handler<ForkJoin> = {
       {
         wait: input.wait ?? true,
         isFailFast: input.fail_fast ?? false,
+        warmsCache: input.warm_cache ?? false,
         ...(input.min_success === undefined ? {} : { minSuccess: input.min_success }),
         ...(input.deadline_seconds === undefined ? {} : { deadlineMs: input.deadline_seconds * 1000 }),
       },

@@ -39,7 +39,12 @@ export async function joinTurns(
   if (isOwn && isWaitingCall)
     for (const { agentId, isReuse, argument } of made) if (isReuse) checkCycle(ctx, agentId, argument);
   const members = isOwn
-    ? addToBatch(unit, { turnIds, batchId, isWaitingCall })
+    ? addToBatch(unit, {
+        turnIds,
+        batchId,
+        isWaitingCall,
+        warmTurnId: request.warmsCache === true ? chooseWarmer(turns, turnIds) : undefined,
+      })
     : await joinEarlier(gathering, turnIds, batchId, {
         isWaitingCall,
         argumentOf: request.argumentOf ?? ((index) => `turn_ids.${index}`),
@@ -61,20 +66,35 @@ export async function joinTurns(
   return { batchId, deadlineMs, isDue: members.remaining === 0 };
 }
 
+/** The member that fills the prompt cache: an agent that exists may be busy, so a fresh one if there is one. One member alone fills it for nobody. */
+const chooseWarmer = ({ made }: NewTurns, turnIds: readonly TurnId[]): TurnId | undefined =>
+  turnIds.length < 2 ? undefined : (turnIds.find((id) => made.get(id)?.isReuse === false) ?? turnIds[0]);
+
 function addToBatch(
   unit: UnitOfWork,
   {
     turnIds,
     batchId,
     isWaitingCall,
-  }: { readonly turnIds: readonly TurnId[]; readonly batchId: BatchId; readonly isWaitingCall: boolean },
+    warmTurnId,
+  }: {
+    readonly turnIds: readonly TurnId[];
+    readonly batchId: BatchId;
+    readonly isWaitingCall: boolean;
+    readonly warmTurnId: TurnId | undefined;
+  },
 ): Counters {
   const { turns } = unit.submission;
   const ids = new Set(turnIds);
   turns.forEach((turn, index) => {
     if (!ids.has(turn.id)) return;
     const batchIds = [...(turn.batchIds ?? []), batchId];
-    turns[index] = { ...turn, batchIds, ...(isWaitingCall ? { isWaitedFor: true } : {}) };
+    turns[index] = {
+      ...turn,
+      batchIds,
+      ...(isWaitingCall ? { isWaitedFor: true } : {}),
+      ...(warmTurnId === undefined ? {} : { warmTurnId }),
+    };
   });
   return { remaining: turnIds.length, succeeded: 0, failed: 0 };
 }

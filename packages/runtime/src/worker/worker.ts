@@ -782,6 +782,11 @@ export class Worker implements AsyncDisposable {
       signal: controller.signal,
       ring,
     };
+    let isWarming = turn.warmsCache;
+    const letOthersIn = (): void => {
+      if (isWarming) this.#runtime.letWarmedIn(turn.turnId);
+      isWarming = false;
+    };
     const host: TurnHost = {
       runtime: this.#runtime,
       loader: this.#loader,
@@ -789,6 +794,7 @@ export class Worker implements AsyncDisposable {
       commit: async (commit) => {
         const { outcome, rings } = await this.#commits.add(commit);
         ring(rings);
+        letOthersIn();
         return outcome;
       },
       advance: (results) => this.#advances.add(results),
@@ -833,6 +839,7 @@ export class Worker implements AsyncDisposable {
           ));
         isLeft = !isHandedBack || left === 'failing';
       } finally {
+        letOthersIn();
         if (isLeft) this.#left.add(held);
         view.drop();
         if (this.#active.get(turn.turnId)?.controller === controller) this.#active.delete(turn.turnId);

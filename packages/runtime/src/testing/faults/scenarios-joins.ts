@@ -43,6 +43,13 @@ export const forkJoin: Scenario = {
   drive: launchLead,
 };
 
+/** The second child waits for the first model call of the other, and loses nothing with its worker. */
+export const warmCache: Scenario = {
+  name: 'fork_join with a warm cache',
+  profiles: [boss('lead', [fork(['writer', 'writer'], { warm_cache: true }), { say: 'joined' }]), writer],
+  drive: launchLead,
+};
+
 /** A fork_join in a fork_join, beside one of its own. */
 export const nestedForkJoin: Scenario = {
   name: 'nested fork_join',
