@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { KernelError } from '@boxcar/kernel';
 import pg from 'pg';
-import { beginOn, limitsOn, queryLimited } from './pool.js';
+import { beginOn, limitsOn, queryLimited, ROW_TYPES } from './pool.js';
 
 /** Anything that runs one statement: a pool, a client, or a transaction. */
 export interface Queryable {
@@ -21,14 +21,18 @@ export function statement(text: string): Statement {
   return { name: `bx_${createHash('sha256').update(text).digest('hex').slice(0, 24)}`, text };
 }
 
-/** Runs a prepared statement and returns its rows; connection failures come back as `KernelError`. */
+/**
+ * Runs a prepared statement and returns its rows; connection failures come back as `KernelError`. A client of a caller may read types in
+ * another way: the kernel's statements are read as the kernel expects.
+ */
 export async function run<R extends pg.QueryResultRow>(
   db: Queryable,
   prepared: Statement,
   values: unknown[],
 ): Promise<R[]> {
   try {
-    return (await db.query<R>({ name: prepared.name, text: prepared.text, values })).rows;
+    const { name, text } = prepared;
+    return (await db.query<R>({ name, text, values, types: ROW_TYPES })).rows;
   } catch (error) {
     throw toDatabaseError(error);
   }

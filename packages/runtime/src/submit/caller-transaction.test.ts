@@ -174,6 +174,28 @@ describe('a submission in a transaction of the caller', () => {
       });
   });
 
+  test('reads the rows in its own way, whatever parsers of types the client has', async () => {
+    await h.profile('unrun', [{ say: 'late' }], { worker_target: 'nobody' });
+    const odd = new pg.Pool({
+      connectionString: h.database.url,
+      types: { getTypeParser: () => (value: unknown) => String(value) } as never,
+    });
+    const client = await odd.connect();
+    try {
+      await client.query('begin');
+      const first = await submit(client, { profile_name: 'unrun' });
+      const reuse = { target_strategy: 'reuse', target_ref: first.agent_id, instruction: 'more' };
+      await h.runtime.submit('delegate_async', reuse, { tx: client });
+      await client.query('commit');
+      expect(await exists(first.turn_id)).toBe(true);
+      const { rows } = await client.query('select 1 as n');
+      expect(rows).toEqual([{ n: '1' }]);
+    } finally {
+      client.release();
+      await odd.end();
+    }
+  });
+
   test('that is refused leaves the transaction usable, with nothing of it', async () => {
     const before = await rowCounts(h.database.pool);
     const limits = await inside(async (client) => {
