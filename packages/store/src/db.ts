@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { KernelError } from '@boxcar/kernel';
 import pg from 'pg';
-import { beginOn, limitsOn, queryLimited } from './pool.js';
+import { beginOn, limitsOn, queryLimited, ROW_TYPES } from './pool.js';
 
 /** Anything that runs one statement: a pool, a client, or a transaction. */
 export interface Queryable {
@@ -32,7 +32,7 @@ export async function run<R extends pg.QueryResultRow>(
 ): Promise<R[]> {
   try {
     const { name, text } = prepared;
-    return (await db.query<R>({ name, text, values, types: pg.types })).rows;
+    return (await db.query<R>({ name, text, values, types: ROW_TYPES })).rows;
   } catch (error) {
     throw toDatabaseError(error);
   }

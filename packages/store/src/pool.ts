@@ -124,6 +124,9 @@ class WatchedPool extends pg.Pool {
   }
 }
 
+/** How the kernel reads its rows, whatever a caller's own client does with types. */
+export const ROW_TYPES: pg.CustomTypesConfig = pg.types;
+
 /**
  * A pool with the kernel's settings; the caller ends it. The loss of a connection, idle or in use, never ends the process.
  *
@@ -138,6 +141,7 @@ export function createPool(options: PoolOptions): pg.Pool {
   const pool = new WatchedPool(
     {
       Client: DetachedClient,
+      types: ROW_TYPES,
       connectionString: options.connectionString,
       max: options.max ?? 6,
       application_name: options.applicationName ?? 'boxcar',
