@@ -20,21 +20,50 @@ export type CallerTx = Queryable | DrizzleTransaction;
 const isQueryable = (value: unknown): value is Queryable =>
   typeof value === 'object' && value !== null && 'query' in value && typeof value.query === 'function';
 
+const member = (value: unknown, name: string): unknown =>
+  typeof value === 'object' && value !== null ? Reflect.get(value, name) : undefined;
+
 const refuse = (why: string): KernelError =>
   new KernelError('bad_request', { message: `tx: ${why}.`, details: { field: 'tx' } });
 
-/**
- * What runs the statements of `tx`.
- *
- * @throws KernelError `bad_request` for a pool, whose statements belong to no transaction, and for anything else.
- */
-export function toQueryable(tx: CallerTx): Queryable {
-  const session = !isQueryable(tx) && '_' in tx ? tx._.session : undefined;
-  const client: unknown =
-    typeof session === 'object' && session !== null && 'client' in session ? session.client : tx;
+/** @throws KernelError `bad_request` for a pool, whose statements belong to no transaction, and for anything else. */
+function clientOf(tx: CallerTx): Queryable {
+  const client = isQueryable(tx) ? tx : member(member(member(tx, '_'), 'session'), 'client');
   if (client instanceof pg.Pool || !isQueryable(client))
     throw refuse('must be a pg client or a drizzle node-postgres transaction, inside a transaction');
   return client;
+}
+
+/** By client: the last of the submissions on it. */
+const lasts = new WeakMap<Queryable, Promise<unknown>>();
+
+/**
+ * Does `work` when what was given before for the same client is done. Savepoints of two submissions at once would not be nested: the
+ * refusal of one would undo the other.
+ */
+export function oneByOne<T>(tx: CallerTx, work: () => Promise<T>): Promise<T> {
+  const client = clientOf(tx);
+  const done = (lasts.get(client) ?? Promise.resolve()).then(work);
+  lasts.set(
+    client,
+    done.catch(() => undefined),
+  );
+  return done;
+}
+
+/**
+ * What runs the statements of `tx`. The kernel reads values in its own form, whatever parsers the client of the caller has.
+ *
+ * @throws KernelError `bad_request` for what is no client in a transaction.
+ */
+export function toQueryable(tx: CallerTx): Queryable {
+  const client = clientOf(tx);
+  return {
+    query: <R extends pg.QueryResultRow>(config: pg.QueryConfig | string) => {
+      const sent = typeof config === 'string' ? { text: config } : config;
+      return client.query<R>({ ...sent, types: sent.types ?? pg.types });
+    },
+  };
 }
 
 const LOOK = statement(`
@@ -104,8 +133,8 @@ export class CallerTransaction {
 const waiting = new WeakMap<object, (() => void)[]>();
 
 /** Calls `work` once the transaction has ended or its connection is lost. Does nothing where a client does not show that. */
-export function afterTransaction(db: Queryable, work: () => void): void {
-  const connection: unknown = 'connection' in db ? db.connection : undefined;
+export function afterTransaction(tx: CallerTx, work: () => void): void {
+  const connection = member(clientOf(tx), 'connection');
   if (typeof connection !== 'object' || connection === null || !('on' in connection)) return;
   const emitter = connection as NodeJS.EventEmitter;
   const known = waiting.get(emitter);

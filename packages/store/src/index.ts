@@ -59,7 +59,13 @@ export {
   wakeForLeftovers,
 } from './budgets.js';
 export { type Build, THIS_BUILD } from './build.js';
-export { afterTransaction, CallerTransaction, type CallerTx, toQueryable } from './caller-transaction.js';
+export {
+  afterTransaction,
+  CallerTransaction,
+  type CallerTx,
+  oneByOne,
+  toQueryable,
+} from './caller-transaction.js';
 export { loadCardFacts, loadCards } from './card-facts.js';
 export { type ClaimedTurn, type ClaimOutcome, claim, type Purse } from './claims.js';
 export { ENDED_CHANNEL } from './commit-sql.js';

@@ -32,6 +32,7 @@ import {
   isTransient,
   limitsOn,
   type Opening,
+  oneByOne,
   refuseNested,
   repeatsCards,
   retryTransient,
@@ -76,8 +77,9 @@ export async function accept(
   refuseNested(runtime.pool);
   // The caller that makes a job chooses its name.
   if (options.doorJobId !== undefined) parseJsonValue(options.doorJobId, 'job_id');
-  if (options.tx !== undefined && options.within === undefined)
-    return acceptWithin(runtime, { primitive, args, tx: options.tx }, options);
+  const { tx, within } = options;
+  if (tx !== undefined && within === undefined)
+    return oneByOne(tx, () => acceptWithin(runtime, { primitive, args, tx }, options));
   const begun = options.call?.begun ?? begin(runtime, primitive, args, options);
   let opening: Promise<Opened> | undefined = begun.opening;
   // Deadlocks and lost connections repeat the whole of it. Should the lost answer have been a commit, the key finds it.
@@ -316,9 +318,9 @@ async function acceptOnce(
       for (const ends of ended) announceEnds(runtime, ends);
       runtime.finishSoon(dueBatchIds);
     };
-    if (options.within === undefined) tell(result.turns);
+    if (options.tx === undefined) tell(result.turns);
     else
-      afterTransaction(options.within.db, () =>
+      afterTransaction(options.tx, () =>
         // Turns of a transaction that was rolled back are in no row.
         runtime.afterwards(async () => {
           const turns = await findSubmitted(runtime.pool, turnIds);

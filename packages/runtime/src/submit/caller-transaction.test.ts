@@ -111,7 +111,7 @@ describe('a submission in a transaction of the caller', () => {
       tx.rollback();
     });
     await expect(undone).rejects.toThrow();
-    for (const tx of [db, outside, {} as never])
+    for (const tx of [db, outside, {} as never, null as never, 'tx' as never])
       await expect(h.runtime.submit('launch_principal', LAUNCH, { tx })).rejects.toMatchObject({
         code: 'bad_request',
         message: expect.stringMatching(/^tx: must be a pg client/),
@@ -176,6 +176,52 @@ describe('a submission in a transaction of the caller', () => {
     expect(limits).toEqual([{ lock_timeout: '0' }]);
     expect(await rowCounts(h.database.pool)).toEqual(before);
     expect(await orders()).toBe(1);
+  });
+
+  test('is not undone by the refusal of another that was begun at the same time', async () => {
+    const key = { idempotencyKey: 'order-10' };
+    const settled = await inside(async (client) => {
+      const all = await Promise.allSettled([
+        submit(client, {}, key),
+        submit(client, { profile_name: 'nobody' }),
+        submit(client, { instruction: 'second' }),
+        submit(client, {}, key),
+        submit(client, { wait: true }),
+      ]);
+      await client.query('commit');
+      return all;
+    });
+    expect(settled.map(({ status }) => status)).toEqual([
+      'fulfilled',
+      'rejected',
+      'fulfilled',
+      'fulfilled',
+      'rejected',
+    ]);
+    const ids = settled.flatMap((one) => (one.status === 'fulfilled' ? [one.value.turn_id] : []));
+    expect(new Set(ids).size).toBe(2);
+    expect(await Promise.all(ids.map(exists))).toEqual([true, true, true]);
+  });
+
+  test('and a packing read values in their own form, whatever parsers the client has', async () => {
+    const types = { getTypeParser: () => (value: string) => value } as unknown as pg.CustomTypesConfig;
+    const client = new pg.Client({ connectionString: h.database.url, types });
+    await client.connect();
+    await client.query('begin');
+    const first = await submit(client, { budget: { turns: 3 } });
+    const packed = await h.runtime.packer.packContextWithInstruction({
+      projectId: 'default',
+      toolSuffix: 'tool',
+      sourceAgentId: 'operator',
+      profileName: 'expert',
+      instruction: 'go',
+      inputBoxIds: [first.context_box_id],
+      tx: client,
+    });
+    expect(packed.attachedCardIds).toHaveLength(4);
+    await client.query('commit');
+    await client.end();
+    expect(await exists(first.turn_id)).toBe(true);
   });
 
   test('takes its share of a budget with it: a rollback gives it back', async () => {
