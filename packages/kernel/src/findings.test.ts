@@ -4,6 +4,7 @@ import { findingsOf, findingWords, safeParse, toBadRequest } from './findings.js
 import { parseHandover } from './handover.js';
 import { delegateAsyncSchema, forkJoinSchema, provisionAgentSchema } from './primitive.js';
 import { parseProfile, profileSchema } from './profile.js';
+import { suggest } from './suggest.js';
 
 function wordsOf(schema: z.ZodType, value: unknown): readonly string[] {
   const parsed = safeParse(schema, value);
@@ -11,6 +12,45 @@ function wordsOf(schema: z.ZodType, value: unknown): readonly string[] {
 }
 
 const TASK = { target_strategy: 'new', target_ref: 'writer', instruction: 'Write.' };
+
+describe('the findings of a large or manifold schema', () => {
+  const MANY = Array.from({ length: 5_000 }, (_, index) => `word${index}`);
+
+  it('list 40 words and count the others', () => {
+    const one = z.object({ mode: z.enum(MANY as [string, ...string[]]) });
+    const either = z.object({
+      mode: z.union(MANY.map((word) => z.literal(word)) as [z.ZodLiteral, z.ZodLiteral]),
+    });
+    for (const [finding] of [wordsOf(one, { mode: 5 }), wordsOf(either, { mode: 5 })])
+      expect(finding).toMatch(/^mode: must be (one of )?'word0', .*'word39'.* 4960 more, not a number$/);
+    expect(wordsOf(one, { mode: 'wrod4999' })[0]).toMatch(
+      /and 4960 more, not .*; did you mean 'word4999'\?$/,
+    );
+  });
+
+  it('compare no words whose lengths are far apart', () => {
+    // Letter by letter this would take minutes.
+    expect(suggest('x'.repeat(99), Array(200).fill('y'.repeat(200_000)))).toBeUndefined();
+    expect(suggest('wrod', ['words', 'word', 'w-o_rd'])).toBe('word');
+  });
+
+  it('are those of the alternative that a word names, and list the words when it names none', () => {
+    const either = z.union([
+      z.strictObject({ kind: z.literal('file'), path: z.string() }),
+      z.strictObject({ kind: z.literal('mail'), to: z.string(), subject: z.string(), text: z.string() }),
+    ]);
+    const schema = z.object({ of: either });
+    expect(wordsOf(schema, { of: { kind: 'mail', path: 'x' } })).toEqual([
+      'of.to: is missing; it must be a string',
+      'of.subject: is missing; it must be a string',
+      'of.text: is missing; it must be a string',
+      expect.stringMatching(/^of: unknown key 'path'/),
+    ]);
+    expect(wordsOf(schema, { of: { kind: 'fax', to: 'x' } })).toEqual([
+      "of.kind: must be one of 'file', 'mail'",
+    ]);
+  });
+});
 
 describe('the findings of an input', () => {
   it.each([

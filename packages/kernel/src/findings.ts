@@ -65,8 +65,18 @@ function mustBe(allowed: string, input: unknown, kind?: string): string {
   return `must be ${allowed}${given === undefined || given === kind ? '' : `, not ${given}`}`;
 }
 
+/** Words that a finding offers: values of a list, or known keys. */
+const MAX_KNOWN = 40;
+
+function listed(values: readonly unknown[]): string {
+  if (values.length === 1) return asJson(values[0]);
+  const more = values.length - MAX_KNOWN;
+  const shown = values.slice(0, MAX_KNOWN).map(asJson).join(', ');
+  return `one of ${shown}${more > 0 ? ` and ${more} more` : ''}`;
+}
+
 function oneOf(values: readonly unknown[], input: unknown): string {
-  const allowed = values.length === 1 ? asJson(values[0]) : `one of ${values.map(asJson).join(', ')}`;
+  const allowed = listed(values);
   if (typeof input !== 'string') return mustBe(allowed, input);
   const names = values.filter((value) => typeof value === 'string');
   return `must be ${allowed}, not ${asJson(cutEcho(input))}${meant(input, names)}`;
@@ -129,9 +139,8 @@ function keysOf(schema: unknown): readonly string[] {
   return typeof shape === 'object' && shape !== null ? Object.keys(shape) : [];
 }
 
-/** Characters of the unknown keys that a finding lists, and known keys that it offers. */
+/** Characters of the unknown keys that a finding lists. */
 const MAX_LISTED = 200;
-const MAX_KNOWN = 40;
 
 function unknownKeys(keys: readonly string[], known: readonly string[]): string {
   let room = MAX_LISTED;
@@ -140,12 +149,11 @@ function unknownKeys(keys: readonly string[], known: readonly string[]): string 
     return index === 0 || room >= 0;
   });
   const more = keys.length - shown.length;
-  const word = (key: string): string => {
-    const near = suggest(key, known);
-    return `'${cutEcho(key)}'${near === undefined ? '' : ` (did you mean '${near}'?)`}`;
-  };
+  const near = shown.map((key) => suggest(key, known));
+  const word = (key: string, index: number): string =>
+    `'${cutEcho(key)}'${near[index] === undefined ? '' : ` (did you mean '${near[index]}'?)`}`;
   const list = `${shown.map(word).join(', ')}${more > 0 ? ` and ${more} more` : ''}`;
-  const isNear = shown.every((key) => suggest(key, known) !== undefined);
+  const isNear = !near.includes(undefined);
   const offered =
     isNear || known.length === 0 || known.length > MAX_KNOWN ? '' : `; known here are ${known.join(', ')}`;
   return `unknown ${keys.length === 1 ? 'key' : 'keys'} ${list}${offered}`;
@@ -154,10 +162,31 @@ function unknownKeys(keys: readonly string[], known: readonly string[]): string 
 const isKindIssue = ({ code, path }: Issue): boolean =>
   path.length === 0 && (code === 'invalid_type' || code === 'invalid_value');
 
-/** The alternative that the input was meant to be: one whose kind it has, with the fewest findings. */
+/** A fixed word that tells one alternative from the others, at this member of it. */
+const markAt = (issues: readonly Issue[], key: PropertyKey) =>
+  issues.find((issue) => issue.code === 'invalid_value' && issue.path.length === 1 && issue.path[0] === key);
+
+const isRefusedAt = ({ code, path, ...issue }: Issue, key: PropertyKey): boolean =>
+  path[0] === key || (code === 'unrecognized_keys' && 'keys' in issue && issue.keys.includes(String(key)));
+
+/**
+ * The alternative that the input was meant to be: one whose kind it has, with the fewest findings. Where a fixed word tells the
+ * alternatives apart, the one that has the word; where none has it, all of the words are the finding.
+ */
 function nearestOf(alternatives: readonly (readonly Issue[])[]): readonly Issue[] | undefined {
-  const near = alternatives.filter((issues) => issues.length > 0 && !issues.some(isKindIssue));
-  return near.toSorted((a, b) => a.length - b.length)[0];
+  const near = alternatives
+    .filter((issues) => issues.length > 0 && !issues.some(isKindIssue))
+    .toSorted((a, b) => a.length - b.length);
+  const [best] = near;
+  const key = best?.find(({ code, path }) => code === 'invalid_value' && path.length === 1)?.path[0];
+  if (near.length < 2 || key === undefined) return best;
+  const named = near.find((issues) => !issues.some((issue) => isRefusedAt(issue, key)));
+  if (named !== undefined) return named;
+  const marks = near.map((issues) => markAt(issues, key));
+  const [mark] = marks;
+  if (mark === undefined || marks.includes(undefined)) return best;
+  const words = marks.flatMap((one) => (one?.code === 'invalid_value' ? one.values : []));
+  return [{ ...mark, message: `must be ${listed([...new Set(words)])}` }];
 }
 
 function unionWords(issue: RawIssue<z.core.$ZodIssueInvalidUnion>): string {
@@ -173,7 +202,9 @@ function unionWords(issue: RawIssue<z.core.$ZodIssueInvalidUnion>): string {
     return part.code === 'invalid_value' ? part.values.map(asJson) : [];
   });
   const distinct = [...new Set(allowed)];
-  return distinct.length === 0 ? 'is none of what is allowed here' : mustBe(orList(distinct), input);
+  if (distinct.length === 0) return 'is none of what is allowed here';
+  const more = distinct.length - MAX_KNOWN;
+  return mustBe(orList([...distinct.slice(0, MAX_KNOWN), ...(more > 0 ? [`${more} more`] : [])]), input);
 }
 
 /** The words for an issue whose schema has none of its own. */

@@ -4,6 +4,11 @@ import { z } from 'zod';
 /** Control characters, separators of lines and paragraphs, and what sets the direction of writing. */
 const UNSEEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/u;
 
+const ALL_UNSEEN = new RegExp(`(?:${UNSEEN.source}|\\s)+`, 'gu');
+
+/** A text in one line, without what names may not hold. */
+export const toPlainLine = (text: string): string => text.replaceAll(ALL_UNSEEN, ' ').trim();
+
 export const isPlainName = (name: string): boolean => !UNSEEN.test(name);
 
 /** Characters in the name of a tape or session at most. */

@@ -1,4 +1,5 @@
 /** What a model is told of the profiles that its agent may reach. Source: docs/primitives.md. */
+import { toPlainLine } from './names.js';
 
 /** The tool that lists profiles which are too many to be told. */
 export const LIST_PROFILES = 'list_profiles';
@@ -14,9 +15,11 @@ export interface ToldProfiles {
   readonly isCut: boolean;
 }
 
-/** A description in one line. */
+/** A description in one line: it stands in a list of others. */
 export const shortDescription = (description: string | null, maxLength = MAX_DESCRIPTION): string =>
-  (description ?? '').replaceAll(/\s+/g, ' ').trim().slice(0, maxLength).toWellFormed();
+  toPlainLine(description ?? '')
+    .slice(0, maxLength)
+    .toWellFormed();
 
 /** @param profiles - In a stable order; of more than 30 any 31. */
 export function tellProfiles(

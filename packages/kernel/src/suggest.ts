@@ -1,39 +1,45 @@
-/** Letters to add, take away, change or swap until one word is the other. */
-function distance(a: string, b: string): number {
+const FARTHEST = 3;
+
+/**
+ * Letters to add, take away, change or swap until one word is the other; `Infinity` beyond `limit`. Only prefixes whose lengths
+ * differ by no more than `limit` can be so near, so the work is that of the longer word, and none for words of other lengths.
+ */
+function distance(a: string, b: string, limit: number): number {
+  if (Math.abs(a.length - b.length) > limit) return Infinity;
   let before: number[] = [];
-  let last = Array.from({ length: b.length + 1 }, (_, index) => index);
+  let last = Array.from({ length: Math.min(limit, b.length) + 1 }, (_, index) => index);
   for (let i = 1; i <= a.length; i++) {
-    const row = [i];
-    for (let j = 1; j <= b.length; j++) {
-      const isSame = a[i - 1] === b[j - 1];
-      const steps = [
-        (last[j] ?? 0) + 1,
-        (row[j - 1] ?? 0) + 1,
-        (last[j - 1] ?? 0) + (isSame ? 0 : 1),
-        ...(i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]
-          ? [(before[j - 2] ?? 0) + 1]
-          : []),
-      ];
-      row.push(Math.min(...steps));
+    const row: number[] = i <= limit ? [i] : [];
+    for (let j = Math.max(1, i - limit); j <= Math.min(b.length, i + limit); j++) {
+      const replaced = (last[j - 1] ?? Infinity) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      const isSwap = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
+      row[j] = Math.min(
+        replaced,
+        (last[j] ?? Infinity) + 1,
+        (row[j - 1] ?? Infinity) + 1,
+        isSwap ? (before[j - 2] ?? Infinity) + 1 : Infinity,
+      );
     }
     before = last;
     last = row;
   }
-  return last[b.length] ?? 0;
+  return last[b.length] ?? Infinity;
 }
 
-const FARTHEST = 3;
+const plain = (text: string): string => text.toLowerCase().replaceAll(/[-_ ]/g, '');
 
 /** The known word that was probably meant; undefined when none is near. */
 export function suggest(word: string, known: readonly string[]): string | undefined {
   // Nobody mistypes a whole page.
   if (word.length > 100) return undefined;
-  const plain = (text: string): string => text.toLowerCase().replaceAll(/[-_ ]/g, '');
+  const wanted = plain(word);
   let best: { readonly word: string; readonly steps: number } | undefined;
   for (const candidate of known) {
-    const steps = distance(plain(word), plain(candidate));
-    const isNear = steps <= Math.min(FARTHEST, Math.floor(Math.max(word.length, candidate.length) / 3));
-    if (isNear && steps < (best?.steps ?? Infinity)) best = { word: candidate, steps };
+    const near = Math.min(FARTHEST, Math.floor(Math.max(word.length, candidate.length) / 3));
+    const limit = Math.min(near, (best?.steps ?? Infinity) - 1);
+    if (limit < 0) continue;
+    const steps = distance(wanted, plain(candidate), limit);
+    if (steps <= limit) best = { word: candidate, steps };
   }
   return best?.word;
 }

@@ -43,7 +43,10 @@ const toldOf = (request: ModelRequest | undefined, tool: string): string | undef
 
 test('the first tool that names profiles lists those the policy allows, the others refer to it', async () => {
   await h.profile('zoe', OK, { description: `${'long '.repeat(40)}end`, tags: ['good'] });
-  await h.profile('Adam', OK, { description: ' Writes\n  tests. ', tags: ['good', 'cheap'] });
+  await h.profile('Adam', OK, {
+    description: ' Writes\u0085\u001b\n  \u202etests. ',
+    tags: ['good', 'cheap'],
+  });
   await h.profile('bob', OK, { tags: ['good'] });
   await h.profile('eve', OK, { tags: ['bad'] });
   await h.profile('mallory', OK, { tags: ['good'] });

@@ -106,26 +106,44 @@ export function parseArguments<I>(
   return { success: false, error };
 }
 
-/** Where issues were found, those of a union's members included. */
-const pathsOf = (issues: readonly z.core.$ZodIssue[], at: readonly PropertyKey[] = []): PropertyKey[][] =>
-  issues.flatMap((issue) => {
+const valueAt = (args: unknown, path: readonly PropertyKey[]): unknown =>
+  path.reduce<unknown>(
+    (value, key) =>
+      typeof value === 'object' && value !== null && Object.hasOwn(value, key)
+        ? Reflect.get(value, key)
+        : undefined,
+    args,
+  );
+
+/**
+ * Where nulls were refused. In a union, by the alternative that refuses nothing else, if there is one: what the others refuse may be
+ * a null that this one takes.
+ */
+function nullsIn(
+  args: JsonObject,
+  issues: readonly z.core.$ZodIssue[],
+  at: readonly PropertyKey[] = [],
+): { readonly paths: readonly (readonly PropertyKey[])[]; readonly areAll: boolean } {
+  const found = issues.map((issue) => {
     const path = [...at, ...issue.path];
-    return issue.code === 'invalid_union'
-      ? [path, ...issue.errors.flatMap((inner) => pathsOf(inner, path))]
-      : [path];
+    if (valueAt(args, path) === null && isJsonObject(valueAt(args, path.slice(0, -1))))
+      return { paths: [path], areAll: true };
+    if (issue.code !== 'invalid_union') return { paths: [], areAll: false };
+    const alternatives = issue.errors.map((inner) => nullsIn(args, inner, path));
+    const whole = alternatives
+      .filter(({ paths, areAll }) => areAll && paths.length > 0)
+      .toSorted((a, b) => a.paths.length - b.paths.length)[0];
+    return whole ?? { paths: alternatives.flatMap(({ paths }) => paths), areAll: false };
   });
+  return { paths: found.flatMap(({ paths }) => paths), areAll: found.every(({ areAll }) => areAll) };
+}
 
 /** A copy without the members at `paths` that are null; undefined when there are none. */
 function withoutNulls(args: JsonObject, paths: readonly (readonly PropertyKey[])[]): JsonObject | undefined {
   const copy = structuredClone(args);
   let isChanged = false;
   for (const path of paths) {
-    let parent: unknown = copy;
-    for (const key of path.slice(0, -1))
-      parent =
-        typeof parent === 'object' && parent !== null && Object.hasOwn(parent, key)
-          ? Reflect.get(parent, key)
-          : undefined;
+    const parent = valueAt(copy, path.slice(0, -1));
     const key = path.at(-1);
     if (key === undefined || !isJsonObject(parent) || !Object.hasOwn(parent, key)) continue;
     if (Reflect.get(parent, key) !== null) continue;
@@ -148,7 +166,7 @@ export function parseGiven<I>(
   let given = args;
   for (;;) {
     const parsed = parseArguments(input, structuredClone(given));
-    const rest = parsed.success ? undefined : withoutNulls(given, pathsOf(parsed.error.issues));
+    const rest = parsed.success ? undefined : withoutNulls(given, nullsIn(given, parsed.error.issues).paths);
     if (rest === undefined) return { parsed, given };
     given = rest;
   }

@@ -4,6 +4,7 @@ import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { findJoinable } from './batches.js';
 import { createPool } from './pool.js';
+import { findReachable } from './reach.js';
 import { loadEntries } from './tape-entries.js';
 import { findTape } from './tapes.js';
 import { countReads } from './testing/count-reads.js';
@@ -105,4 +106,34 @@ test('a collect looks at the turns that it names alone, granted or refused', asy
     expect(found.result.every((turn) => turn.is_readable === isReadable)).toBe(true);
     expect(found.reads).toBeLessThan(IDS * 20);
   }
+});
+
+test('the first profiles of many are told without a look at the cards of the others', async () => {
+  const cards = (await world.rows('select from boxcar.cards')).length;
+  await world.rows(
+    `with made as (
+      insert into boxcar.cards (id, project_id, type, content, content_hash, size_bytes, token_estimate, metadata, author_id)
+      select ${id}, c.project_id, c.type, json_build_object('data', json_build_object('description', 'd' || n)), c.content_hash, 1, 1, c.metadata, c.author_id
+      from generate_series(1, ${N}) n, (select * from boxcar.cards where type = 'sys.profile' limit 1) c returning id
+    )
+    insert into boxcar.profiles (id, project_id, name, version, box_id, card_id, tags, max_steps, is_current)
+    select m.id, f.project_id, 'many ' || m.id, 1, f.box_id, m.id, '{many}', f.max_steps, true
+    from made m, (select * from boxcar.profiles limit 1) f`,
+  );
+  await world.rows('analyze');
+  const readCards = async (): Promise<number> => {
+    await pool.query('select pg_stat_force_next_flush()');
+    const { rows } = await pool.query<{ n: number }>(
+      `select (seq_tup_read + idx_tup_fetch)::float8 as n from pg_stat_user_tables where schemaname = 'boxcar' and relname = 'cards'`,
+    );
+    return rows[0]?.n ?? Number.NaN;
+  };
+  const before = await readCards();
+  const policy = { target_profiles: null, target_tags: ['many'] };
+  const found = await findReachable(pool, DEFAULT_PROJECT, { policy, limit: 31 });
+  expect(found).toHaveLength(31);
+  expect(found[0]?.description).toBe('d1');
+  expect((await readCards()) - before).toBeLessThan(cards + LITTLE);
+  const names = await findReachable(pool, DEFAULT_PROJECT, { policy, limit: 31, areNamesEnough: true });
+  expect(names).toEqual(found.map(({ name }) => ({ name, description: null })));
 });

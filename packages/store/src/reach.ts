@@ -8,13 +8,17 @@ export interface ReachableProfile {
   readonly description: string | null;
 }
 
+// Chosen before their cards are read: a card has the whole of a profile, its instructions included.
 const FIND_REACHABLE = statement(`
-  select f.name, left(c.content->'data'->>'description', $4) as description
-  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id
-  where f.project_id = $1 and f.is_current and ($2::text[] is null or f.name = any ($2))
-    and (cardinality($3::text[]) = 0 or f.tags && $3)
-    and ($5::text is null or f.name collate "C" > $5)
-  order by f.name collate "C" limit $6`);
+  select f.name, case when $4::int > 0 then left(c.content->'data'->>'description', $4::int) end as description
+  from (
+    select f.name, f.card_id from boxcar.profiles f
+    where f.project_id = $1 and f.is_current and ($2::text[] is null or f.name = any ($2))
+      and (cardinality($3::text[]) = 0 or f.tags && $3)
+      and ($5::text is null or f.name collate "C" > $5)
+    order by f.name collate "C" limit $6
+  ) f join boxcar.cards c on c.id = f.card_id
+  order by f.name collate "C"`);
 
 /** Of a description, which may be long. */
 const MAX_DESCRIPTION = 1_000;
@@ -29,15 +33,17 @@ export async function findReachable(
     readonly limit: number;
     /** Only names after this one. */
     readonly after?: string | undefined;
+    /** Without their descriptions. */
+    readonly areNamesEnough?: boolean;
   },
 ): Promise<readonly ReachableProfile[]> {
-  const { policy, limit, after } = options;
+  const { policy, limit, after, areNamesEnough = false } = options;
   if (policy === undefined || policy.target_profiles?.length === 0) return [];
   return run<{ name: string; description: string | null }>(db, FIND_REACHABLE, [
     projectId,
     policy.target_profiles,
     policy.target_tags,
-    MAX_DESCRIPTION,
+    areNamesEnough ? 0 : MAX_DESCRIPTION,
     after ?? null,
     limit,
   ]);

@@ -18,9 +18,9 @@ import { type AgentId, type BoxId, ENTRY_KINDS } from '@boxcar/kernel';
 const wasGranted = (mode: 'read' | 'append', agent: string, box = 'b.id'): string =>
   `g.agent_id = ${agent} and g.box_id = ${box} and g.mode = '${mode}' and g.source not like 'turn:%'`;
 
-/** The same, as it is now. */
+/** The same, as it is when the statement begins: a transaction, a caller's above all, may be older than the end of a right. */
 const isGranted = (mode: 'read' | 'append', agent: string, box = 'b.id'): string =>
-  `${wasGranted(mode, agent, box)} and (g.expires_at is null or g.expires_at > now())`;
+  `${wasGranted(mode, agent, box)} and (g.expires_at is null or g.expires_at > statement_timestamp())`;
 
 /** The right of `agent` to box `b` by a grant; null without one. */
 export const grantOf = (mode: 'read' | 'append', agent = '$3'): string => `

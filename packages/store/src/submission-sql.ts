@@ -6,6 +6,8 @@ import { ringPriorityOf, UNDER_WAY, underWayOf } from './ring-priority.js';
 /** Turns per target that may wait for a worker at once, as a multiple of the live workers' concurrency. */
 export const WINDOW_FACTOR = 4;
 
+// Times count from the statement: a transaction of a caller may have begun long before.
+
 /** The records of a write by table; each says in `item` which submission it belongs to. */
 export interface SubmissionRecords {
   readonly fences: readonly object[];
@@ -48,7 +50,7 @@ const ROOM = `
     (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target order by t.worker_target, t.project_id limit 1) as has_backlog
   from (select distinct worker_target from new_turns) g cross join lateral (
     select sum(w.concurrency) as concurrency, max(w.schema_version) as newest from boxcar.workers w
-    where w.lease_until > now() and w.targets @> array[g.worker_target] offset 0) p cross join lateral (
+    where w.lease_until > statement_timestamp() and w.targets @> array[g.worker_target] offset 0) p cross join lateral (
     select count(*) as waiting from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target and t.format <= p.newest offset 0) d`;
 
 /** The first turn of a project with no turn under way may exceed the window, unless turns of the project are queued before it. */
@@ -152,7 +154,7 @@ function buildText(records: SubmissionRecords): string {
   }
   if (has('budgets')) {
     ctes.push(`new_budgets as (insert into boxcar.budgets (id, project_id, run_id, parent_id, top_depth, limits, deadline_at, tokens_reserved, cost_reserved, steps_reserved, turns_used)
-      select x.id, x.project_id, x.run_id, x.parent_id, x.top_depth, x.limits, least(x.parent_deadline_at, now() + x.seconds * interval '1 second'),
+      select x.id, x.project_id, x.run_id, x.parent_id, x.top_depth, x.limits, least(x.parent_deadline_at, statement_timestamp() + x.seconds * interval '1 second'),
         x.tokens_reserved, x.cost_reserved, x.steps_reserved, x.turns_used
       from ${from('budgets', 'item int, id uuid, project_id uuid, run_id uuid, parent_id uuid, top_depth int, limits jsonb, seconds float8, parent_deadline_at timestamptz, tokens_reserved bigint, cost_reserved bigint, steps_reserved int, turns_used int')} ${gate})`);
   }
@@ -161,12 +163,12 @@ function buildText(records: SubmissionRecords): string {
       select x.project_id, x.agent_id, x.box_id, x.mode, x.upto_position, x.source, x.expires_at
       from ${from('grants', 'item int, project_id uuid, agent_id uuid, box_id uuid, mode text, upto_position int, source text, expires_at timestamptz')} ${gate}
       on conflict (agent_id, box_id, mode) do update set expires_at = excluded.expires_at, upto_position = excluded.upto_position, source = excluded.source
-        where grants.expires_at <= now() or grants.source like 'turn:%' or ${IS_WIDER} or ${IS_BY_OWNER})`);
+        where grants.expires_at <= statement_timestamp() or grants.source like 'turn:%' or ${IS_WIDER} or ${IS_BY_OWNER})`);
   }
   if (has('batches')) {
     ctes.push(`new_batches as (insert into boxcar.batches (id, project_id, run_id, turn_id, tool_call_id, primitive, kind, turn_ids, remaining, succeeded, failed, min_success, fail_fast, status, is_due, deadline_at)
       select x.id, x.project_id, x.run_id, x.turn_id, x.tool_call_id, x.primitive, x.kind, x.turn_ids, x.remaining, x.succeeded, x.failed, x.min_success, x.fail_fast, 'running', x.remaining = 0,
-        now() + x.deadline_ms * interval '1 millisecond'
+        statement_timestamp() + x.deadline_ms * interval '1 millisecond'
       from ${from('batches', 'item int, id uuid, project_id uuid, run_id uuid, turn_id uuid, tool_call_id uuid, primitive text, kind text, turn_ids uuid[], remaining int, succeeded int, failed int, min_success int, fail_fast boolean, deadline_ms float8')} ${gate})`);
   }
   if (has('turns')) {
@@ -187,9 +189,9 @@ function buildText(records: SubmissionRecords): string {
     turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, batch_ids, priority, status, epoch, dispatched_at,
         budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies, is_woken, own_view_anchor, own_view_position, warm_turn_id)
       select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
-        least(now() + deadline_ms * interval '1 millisecond', budget_deadline_at,
+        least(statement_timestamp() + deadline_ms * interval '1 millisecond', budget_deadline_at,
           case when is_waited_for then (select p.deadline_at from boxcar.turns p where p.id = decided.parent_turn_id) end), traceparent, batch_ids, coalesce(priority, 0),
-        case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then now() end,
+        case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then statement_timestamp() end,
         budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end, coalesce(format, ${THIS_BUILD.turnFormat}),
         case when is_reuse then (select true from boxcar.sessions s where s.agent_id = decided.agent_id and s.notifies and s.status = 'active') end, is_woken, own_view_anchor, own_view_position, warm_turn_id
       from decided)`);
@@ -199,7 +201,7 @@ function buildText(records: SubmissionRecords): string {
       from (select x.run_id, sum(x.n)::int as n from ${from('spawns', SPAWN_COLUMNS)} ${gate} group by x.run_id) s where r.id = s.run_id)`);
   }
   if (has('waits')) {
-    ctes.push(`waiting as (update boxcar.tool_calls k set batch_id = coalesce(x.batch_id, k.batch_id), deadline_at = now() + x.deadline_ms * interval '1 millisecond'
+    ctes.push(`waiting as (update boxcar.tool_calls k set batch_id = coalesce(x.batch_id, k.batch_id), deadline_at = statement_timestamp() + x.deadline_ms * interval '1 millisecond'
       from (select x.* from ${from('waits', WAIT_COLUMNS)} ${gate}) x where k.id = x.tool_call_id)`);
   }
   const full = has('spawns')

@@ -111,7 +111,7 @@ describe('a submission in a transaction of the caller', () => {
       tx.rollback();
     });
     await expect(undone).rejects.toThrow();
-    for (const tx of [db, outside, {} as never, null as never])
+    for (const tx of [db, outside, {} as never, null as never, 'tx' as never])
       await expect(h.runtime.submit('launch_principal', LAUNCH, { tx })).rejects.toMatchObject({
         code: 'bad_request',
         message: expect.stringMatching(/^tx: must be a pg client/),
@@ -219,6 +219,64 @@ describe('a submission in a transaction of the caller', () => {
     expect(limits).toEqual([{ lock_timeout: '0' }]);
     expect(await rowCounts(h.database.pool)).toEqual(before);
     expect(await orders()).toBe(1);
+  });
+
+  test('and a packing read values in their own form, whatever parsers the client has', async () => {
+    const types = { getTypeParser: () => (value: string) => value } as unknown as pg.CustomTypesConfig;
+    const client = new pg.Client({ connectionString: h.database.url, types });
+    await client.connect();
+    await client.query('begin');
+    const first = await submit(client, { budget: { turns: 3 } });
+    const packed = await h.runtime.packer.packContextWithInstruction({
+      projectId: 'default',
+      toolSuffix: 'tool',
+      sourceAgentId: 'operator',
+      profileName: 'expert',
+      instruction: 'go',
+      inputBoxIds: [first.context_box_id],
+      tx: client,
+    });
+    expect(packed.attachedCardIds).toHaveLength(4);
+    await client.query('commit');
+    await client.end();
+    expect(await exists(first.turn_id)).toBe(true);
+  });
+
+  test('counts its times from the submission, and takes no right that has expired, however old the transaction is', async () => {
+    const agent = (await submit(h.database.pool as never, {}, { tx: undefined })).agent_id;
+    const box = (await h.runtime.packer.createBox({
+      projectId: 'default',
+      sourceAgentId: 'operator',
+      cards: [{ type: 'note', role: 'user', content: { kind: 'text', text: 'n' } }],
+    })) as string;
+    const grant = { projectId: 'default', sourceAgentId: 'operator', grantee: agent, boxId: box };
+    await h.runtime.packer.grantBox({ ...grant, mode: 'read' });
+    await inside(async (client) => {
+      await client.query('select 1');
+      const { turn_id } = await submit(client, { deadline_seconds: 60, budget: { seconds: 60 } });
+      const { rows } = await client.query(
+        `select t.deadline_at > now() + interval '60 seconds' as is_turn_later, b.deadline_at > now() + interval '60 seconds' as is_budget_later
+        from boxcar.turns t join boxcar.budgets b on b.id = t.budget_id where t.id = $1`,
+        [turn_id],
+      );
+      expect(rows).toEqual([{ is_turn_later: true, is_budget_later: true }]);
+      const pack = () =>
+        h.runtime.packer.packContextWithInstruction({
+          projectId: 'default',
+          toolSuffix: 'tool',
+          sourceAgentId: agent,
+          profileName: 'expert',
+          instruction: 'go',
+          inputBoxIds: [box],
+          tx: client,
+        });
+      expect((await pack()).attachedCardIds).toHaveLength(3);
+      await h.rows(
+        'update boxcar.grants set expires_at = clock_timestamp() where agent_id = $1 and box_id = $2',
+        [agent, box],
+      );
+      await expect(pack()).rejects.toMatchObject({ code: 'box_not_authorized' });
+    });
   });
 
   test('takes its share of a budget with it: a rollback gives it back', async () => {

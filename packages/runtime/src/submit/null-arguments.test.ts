@@ -85,6 +85,22 @@ describe('null for an optional argument', () => {
     );
   });
 
+  test('in one alternative of a union leaves a null that this alternative takes', () => {
+    const set = z.strictObject({ kind: z.literal('set'), due: z.string(), note: z.string().optional() });
+    const clear = z.strictObject({
+      kind: z.literal('clear'),
+      due: z.null(),
+      note: z.string().optional(),
+    });
+    const handler = { input: z.strictObject({ change: z.union([set, clear]) }) };
+    expect(readInput(handler, { change: { kind: 'clear', due: null, note: null } }, undefined)).toEqual({
+      change: { kind: 'clear', due: null },
+    });
+    expect(readInput(handler, { change: { kind: 'set', due: 'now', note: null } }, undefined)).toEqual({
+      change: { kind: 'set', due: 'now' },
+    });
+  });
+
   test('makes the same request: under one key it is a repetition', async () => {
     const args = { profile_name: 'expert', instruction: 'go' };
     const options = { idempotencyKey: 'once' };

@@ -138,7 +138,11 @@ export class Primitive implements HandlerTools {
   async #offerProfiles(name: string): Promise<string> {
     const { source, projectId } = this.ctx;
     const policy = source.isOperator ? { target_profiles: null, target_tags: [] } : source.policy;
-    const found = await findReachable(this.db, projectId, { policy, limit: MAX_SUGGESTED });
+    const found = await findReachable(this.db, projectId, {
+      policy,
+      limit: MAX_SUGGESTED,
+      areNamesEnough: true,
+    });
     const names = found.map((profile) => profile.name);
     const near = meant(name, names);
     if (near !== '' || names.length === 0 || names.length > MAX_OFFERED) return near || '.';
