@@ -1,3 +1,4 @@
+import { jsonText } from '@boxcar/kernel';
 import type { Log, LogLevel } from '@boxcar/runtime';
 import type { Config } from './config.js';
 import { createCliLog } from './log.js';
@@ -27,7 +28,7 @@ export function createContext(of: {
   return {
     ...of,
     answer: (value, text) => {
-      process.stdout.write(`${of.isJson ? JSON.stringify(value) : text()}\n`);
+      process.stdout.write(`${of.isJson ? jsonText(value) : text()}\n`);
     },
     note: (line) => {
       if (of.isJson) return;

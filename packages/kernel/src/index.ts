@@ -135,6 +135,7 @@ export {
   sanitizeText,
   sha256,
 } from './json.js';
+export { copyKeyOrder, jsonText, parseJson, setKeyOrder } from './key-order.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
 export { isPlainName, MAX_ANCHOR_NAME, MAX_TAPE_NAME, PLAIN_NAME, spellingsOf, toName } from './names.js';

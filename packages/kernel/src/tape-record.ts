@@ -10,6 +10,7 @@
 import type { CardDraft, ContentOf } from './card.js';
 import type { BoxId } from './ids.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { jsonText } from './key-order.js';
 import { readPythonJson } from './python-json.js';
 import { type EntryKind, type TapeEntry, TURN_STARTED } from './tape.js';
 import { parseTapeDate, pythonDate, secondsToDate } from './tape-date.js';
@@ -91,7 +92,7 @@ export function isDate(value: unknown): value is string {
 
 function callOf(content: ContentOf<'tool_call'>): JsonObject {
   const { tool_call_id: id, name, arguments: args } = content;
-  const text = typeof args === 'string' ? args : JSON.stringify(args);
+  const text = typeof args === 'string' ? args : jsonText(args);
   return { id, type: 'function', function: { name, arguments: text } };
 }
 

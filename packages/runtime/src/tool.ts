@@ -1,5 +1,6 @@
 import {
   type AgentId,
+  copyKeyOrder,
   isCleanText,
   isJsonObject,
   type JsonObject,
@@ -118,6 +119,7 @@ const pathsOf = (issues: readonly z.core.$ZodIssue[], at: readonly PropertyKey[]
 /** A copy without the members at `paths` that are null; undefined when there are none. */
 function withoutNulls(args: JsonObject, paths: readonly (readonly PropertyKey[])[]): JsonObject | undefined {
   const copy = structuredClone(args);
+  copyKeyOrder(args, copy);
   let isChanged = false;
   for (const path of paths) {
     let parent: unknown = copy;
@@ -148,6 +150,7 @@ export function parseGiven<I>(
   let given = args;
   for (;;) {
     const parsed = parseArguments(input, structuredClone(given));
+    if (parsed.success) copyKeyOrder(given, parsed.data);
     const rest = parsed.success ? undefined : withoutNulls(given, pathsOf(parsed.error.issues));
     if (rest === undefined) return { parsed, given };
     given = rest;

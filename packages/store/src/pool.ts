@@ -1,7 +1,7 @@
 /**
  * The pool of a process: the planner settings, the limits of its connections, and when the server last answered on them.
  */
-import { checkDuration, checkWholeNumber } from '@boxcar/kernel';
+import { checkDuration, checkWholeNumber, parseJson } from '@boxcar/kernel';
 import pg from 'pg';
 import {
   CONNECT_MS,
@@ -124,6 +124,10 @@ class WatchedPool extends pg.Pool {
   }
 }
 
+/** Contents are read in the key order in which they were written. */
+const getTypeParser: pg.CustomTypesConfig['getTypeParser'] = (oid, format) =>
+  oid === pg.types.builtins.JSON && format !== 'binary' ? parseJson : pg.types.getTypeParser(oid, format);
+
 /**
  * A pool with the kernel's settings; the caller ends it. The loss of a connection, idle or in use, never ends the process.
  *
@@ -138,6 +142,7 @@ export function createPool(options: PoolOptions): pg.Pool {
   const pool = new WatchedPool(
     {
       Client: DetachedClient,
+      types: { getTypeParser },
       connectionString: options.connectionString,
       max: options.max ?? 6,
       application_name: options.applicationName ?? 'boxcar',
