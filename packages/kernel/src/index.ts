@@ -306,6 +306,7 @@ export {
   type SessionAddress,
   type SessionRef,
   sessionTapeName,
+  workspacePrefix,
 } from './session-address.js';
 export { suggest } from './suggest.js';
 export {
@@ -329,8 +330,13 @@ export {
 } from './tape-command.js';
 export { parseTapeDate, pythonDate } from './tape-date.js';
 export {
+  FilePaths,
+  fileStem,
   formatManifest,
   formatSessionGraph,
+  hashedStem,
+  isFilePath,
+  joinSessionGraphs,
   MAX_STATUS_LENGTH,
   type ManifestTape,
   parseManifest,
@@ -368,6 +374,7 @@ export {
   anchorState,
   askedAsMessage,
   type EntryDraft,
+  type FileMark,
   readRecord,
   type StoredEntry,
   startedContext,

@@ -49,6 +49,15 @@ export interface EntryDraft {
   readonly meta: JsonObject | null;
 }
 
+/** What the folder of an imported file says of the file. Kept with its first entry. */
+export interface FileMark {
+  /** Of an archived file: its path in the folder of the manifest, and when it was written. */
+  readonly file?: string;
+  readonly written_at?: string;
+  /** Where its tape was forked from. */
+  readonly parent?: { readonly tape: string; readonly entry: number };
+}
+
 /** The member of an entry's `meta` that says which part of which imported line it is; an event's has also the time of its import, `at`. */
 export type ImportMark = { readonly line: string; readonly parts: number } | { readonly part: number };
 
