@@ -1,4 +1,4 @@
-import { KernelError } from '@boxcar/kernel';
+import { jsonText, KernelError } from '@boxcar/kernel';
 import { type Log, type LogLevel, writeLogLine } from '@boxcar/runtime';
 import type { Config } from './config.js';
 import { createCliLog } from './log.js';
@@ -28,7 +28,7 @@ export function createContext(of: {
   return {
     ...of,
     answer: (value, text) => {
-      writeOutput(`${of.isJson ? JSON.stringify(value) : text()}\n`);
+      writeOutput(`${of.isJson ? jsonText(value) : text()}\n`);
     },
     note: (line) => {
       if (of.isJson) return;

@@ -8,6 +8,7 @@ import {
   type Profile,
   parseProfile,
   profileSchema,
+  setKeyOrder,
   suggest,
 } from '@boxcar/kernel';
 import {
@@ -180,6 +181,29 @@ function offsetOfMerge(document: Document): number {
   return offset;
 }
 
+/** Maps as objects in the order of the file. An alias is the value that it stands for, also inside that value. */
+function toPlain(value: unknown, made = new Map<unknown, unknown>()): unknown {
+  if (made.has(value)) return made.get(value);
+  if (Array.isArray(value)) {
+    const list: unknown[] = [];
+    made.set(value, list);
+    for (const item of value) list.push(toPlain(item, made));
+    return list;
+  }
+  if (!(value instanceof Map)) return value;
+  const object = {};
+  made.set(value, object);
+  for (const [key, member] of value as Map<string, unknown>)
+    Object.defineProperty(object, key, {
+      value: toPlain(member, made),
+      enumerable: true,
+      configurable: true,
+      writable: true,
+    });
+  setKeyOrder(object, [...value.keys()]);
+  return object;
+}
+
 /** A document as plain data; what YAML can say and JSON cannot is a finding. */
 function toData(document: Document, source: Source): { data: unknown } | { findings: ProfileFinding[] } {
   const flaws = [...document.errors, ...document.warnings];
@@ -189,7 +213,7 @@ function toData(document: Document, source: Source): { data: unknown } | { findi
     };
   }
   try {
-    return { data: document.toJS() };
+    return { data: toPlain(document.toJS({ mapAsMap: true })) };
   } catch (error) {
     if (!(error instanceof Error)) throw error;
     // A ReferenceError: aliases without an anchor, or so many of so many that expanding them would fill the memory. Else a merge (`<<`)

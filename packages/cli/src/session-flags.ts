@@ -28,9 +28,12 @@ function realPath(path: string): string {
   }
 }
 
+/** A workspace as its sessions know it: absolute, without links. */
+export const workspaceOf = (folder: string): string => realPath(resolve(folder));
+
 /** The session that the flags name; undefined when they name none. @throws KernelError `bad_request`. */
 export function sessionOf({ workspace, session }: SessionFlags): SessionAddress | undefined {
-  if (session !== undefined) return { workspace: realPath(resolve(workspace ?? '.')), session };
+  if (session !== undefined) return { workspace: workspaceOf(workspace ?? '.'), session };
   if (workspace === undefined) return undefined;
   throw badFlag('--workspace: is of a session; give --session too', 'session');
 }
@@ -54,6 +57,8 @@ export function nameSession(words: readonly string[], group: Command | undefined
   const flags = words.slice(0, end === -1 ? undefined : end);
   const [workspace, session] = ['--workspace', '--session'].map((option) => flagIn(flags, option));
   if (command === undefined || command.options.every(({ long }) => long !== '--workspace')) return [...words];
+  // A command that needs no tape takes the workspace itself.
+  if (session === undefined && command.registeredArguments[0]?.required === false) return [...words];
   const found = sessionOf({
     ...(workspace === undefined ? {} : { workspace }),
     ...(session === undefined ? {} : { session }),

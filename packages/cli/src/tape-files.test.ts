@@ -5,14 +5,17 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
+  realpathSync,
   renameSync,
   rmSync,
+  statSync,
   symlinkSync,
   truncateSync,
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { basename, join } from 'node:path';
+import { basename, join, relative } from 'node:path';
+import { tapeName } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Stack } from './stack.js';
@@ -94,7 +97,7 @@ describe('a folder', () => {
         },
         {
           id: 'bike',
-          file: expect.stringMatching(/^archived\/main_\d{4}-\d\d-\d\d_001\.jsonl$/),
+          file: 'archived/main_2026-02-20_a.jsonl',
           head_id: 3,
           parent: null,
           anchors: { 'session/start': 1 },
@@ -105,11 +108,15 @@ describe('a folder', () => {
     expect(read(to, 'tape', manifest.tapes[1].file)).toBe(
       read(SESSION, 'tape/archived/main_2026-02-20_a.jsonl'),
     );
+    const writtenAt = (path: string): number =>
+      statSync(join(path, 'tape', manifest.tapes[1].file)).mtime.getTime();
+    expect(writtenAt(to)).toBe(writtenAt(SESSION));
     // And once more, by the manifest.
     const again = join(folder, 'out/again');
     expect(await answer('import', to, 'copy')).toMatchObject({ lines: 12, archived: 1 });
     await answer('export', 'copy', '--to', again);
     expect(read(again, 'tape/main.jsonl')).toBe(read(to, 'tape/main.jsonl'));
+    expect(writtenAt(again)).toBe(writtenAt(SESSION));
     // Those of the folder's sessions, and that of the copy.
     expect(read(again, 'session_graph.jsonl').split('\n').slice(0, 3).join('\n')).toBe(
       read(to, 'session_graph.jsonl').trimEnd(),
@@ -265,11 +272,9 @@ describe('a folder', () => {
     });
     const to = join(folder, 'out', name);
     const onLine = (): void => undefined;
-    expect(await writeTapeFolder(runtime, found, { to, onLine })).toEqual({
-      id: name,
-      lines: 12,
-      archived: 1,
-    });
+    expect(await writeTapeFolder(runtime, [found], { to, onLine })).toEqual([
+      { id: name, lines: 12, archived: 1 },
+    ]);
     expect(isReset).toBe(true);
     expect(read(to, 'tape/main.jsonl')).toBe(read(SESSION, 'tape/main.jsonl'));
   });
@@ -279,11 +284,148 @@ describe('a folder', () => {
   });
 });
 
-function manifest(path: string, change: Readonly<Record<string, unknown>>): void {
+describe('a folder of several tapes', () => {
+  /** What every file of a folder holds, and when archived ones were written. */
+  const filesOf = (path: string): Record<string, unknown> =>
+    Object.fromEntries(
+      readdirSync(path, { recursive: true, withFileTypes: true })
+        .filter((entry) => entry.isFile())
+        .map((entry) => {
+          const at = join(entry.parentPath, entry.name);
+          const writtenAt = at.includes('/archived/') ? statSync(at).mtime.getTime() : 0;
+          return [relative(path, at), [readFileSync(at, 'utf8'), writtenAt]];
+        }),
+    );
+
+  it('holds all sessions of a workspace, and comes back byte for byte elsewhere', async () => {
+    const workspace = mkdtempSync(join(folder, 'workspace-'));
+    const [main, side] = ['main', 'side'].map((name) => tapeName(realpathSync(workspace), name));
+    for (const name of ['main', 'side'])
+      await answer(
+        'handoff',
+        'phase',
+        '--summary',
+        name,
+        '--create',
+        '--workspace',
+        workspace,
+        '--session',
+        name,
+      );
+    await answer('reset', main ?? '', '--archive', '--yes');
+    await (await stack.runtime.tape(side ?? '')).forkSession('child-of-side', { profile: 'writer' });
+    const to = join(folder, 'several');
+    const written = await answer('export', '--workspace', workspace, '--to', to);
+    expect(written).toMatchObject({
+      to,
+      tapes: [
+        { tape: side, archived: 0 },
+        { tape: main, archived: 1 },
+        { tape: 'child-of-side', archived: 0 },
+      ],
+    });
+    expect(readdirSync(join(to, 'tape')).sort()).toEqual(
+      ['archived', 'manifest.json', 'child-of-side.jsonl', `${main}.jsonl`, `${side}.jsonl`].sort(),
+    );
+    const graph = read(to, 'session_graph.jsonl').trimEnd().split('\n');
+    expect(graph.map((line) => JSON.parse(line).session_id).sort()).toEqual(
+      [main, side, 'child-of-side'].sort(),
+    );
+
+    await using other = await testDatabase();
+    const there = { DATABASE_URL: other.url };
+    const elsewhere = await prepare(there);
+    try {
+      const run = (...args: string[]) => cliHere(['tape', ...args], there);
+      expect(await run('import', to, '--key', 'all')).toMatchObject({ code: 0 });
+      const again = await run('import', to, '--key', 'all', '--json');
+      expect(JSON.parse(again.stdout).tapes.map((one: { is_repeated: boolean }) => one.is_repeated)).toEqual(
+        Array(3).fill(true),
+      );
+      expect(await run('import', to)).toMatchObject({
+        code: 1,
+        stderr: expect.stringContaining('nothing was imported'),
+      });
+      const back = join(folder, 'several-back');
+      expect(await run('export', '--workspace', workspace, '--to', back)).toMatchObject({ code: 0 });
+      expect(filesOf(back)).toEqual(filesOf(to));
+    } finally {
+      await elsewhere.close();
+    }
+  });
+
+  it('names each tape and file apart, whatever they are called, and keeps names that are free', async () => {
+    const names = ['Clash', 'clash', '../up', '.hidden', `${'long/'.repeat(90)}`];
+    for (const name of names) await answer('import', SESSION, name);
+    const to = join(folder, 'apart');
+    await answer('export', ...names, 'clash', '--to', to);
+    const { tapes } = JSON.parse(read(to, 'tape/manifest.json')) as { tapes: { id: string; file: string }[] };
+    expect(tapes.filter(({ file }) => !file.includes('/')).map(({ id }) => id)).toEqual(names);
+    const files = tapes.map(({ file }) => file);
+    expect(new Set(files.map((file) => file.toLowerCase())).size).toBe(10);
+    for (const file of files)
+      expect(read(to, 'tape', file)).toBe(
+        read(SESSION, 'tape', file.includes('/') ? 'archived/main_2026-02-20_a.jsonl' : 'main.jsonl'),
+      );
+    expect(files.filter((file) => file === 'archived/main_2026-02-20_a.jsonl')).toHaveLength(1);
+    // One of them alone, under its own name or another.
+    expect(await answer('import', to, '../up', '--append')).toMatchObject({ tape: '../up', lines: 12 });
+  });
+
+  it('is there as a whole or not at all', async () => {
+    const names = [fresh(), fresh()];
+    for (const name of names) await answer('import', SESSION, name);
+    const tapes = await Promise.all(names.map((name) => stack.runtime.tape(name)));
+    const to = join(folder, 'half');
+    let lines = 0;
+    const onLine = (): void => {
+      lines += 1;
+      if (lines === 20) throw new Error('the disk is full');
+    };
+    await expect(writeTapeFolder(stack.runtime, tapes, { to, onLine })).rejects.toThrow('the disk is full');
+    expect(readdirSync(to)).toEqual([]);
+  });
+
+  it.each<[string, readonly Readonly<Record<string, unknown>>[], string]>([
+    [
+      'a file twice',
+      [{ id: 'x' }, { id: 'y', file: './main.jsonl' }],
+      'manifest.json names main.jsonl twice',
+    ],
+    ['a tape twice', [{ id: 'x' }, { id: 'x', file: 'y.jsonl' }], "two tapes 'x' that are not archived"],
+    [
+      'a file elsewhere in one of them',
+      [{ id: 'x' }, { id: 'y', file: '../../y.jsonl' }],
+      '../../y.jsonl does not lie in its folder',
+    ],
+    [
+      'a tape of an id',
+      [{ id: 'x' }, { id: '01a20448-c6f9-77ee-8ceb-85ed428c7727', file: 'y.jsonl' }],
+      'calls a tape by an id',
+    ],
+  ])('is refused with %s', async (_what, tapes, message) => {
+    const path = session((copy) => manifest(copy, ...tapes));
+    const { code, stderr } = await tape('import', path);
+    expect({ code, stderr }).toEqual({ code: 1, stderr: expect.stringContaining(message) });
+  });
+
+  it('needs tapes or a workspace, not both, and a workspace with a session', async () => {
+    const refused = async (message: string, ...args: string[]): Promise<void> =>
+      expect(await tape('export', '--to', join(folder, 'refused'), ...args)).toMatchObject({
+        code: 1,
+        stderr: expect.stringContaining(message),
+      });
+    await refused('say which tape');
+    await refused('name tapes, or give --workspace', 'bike', '--workspace', folder);
+    await refused('No session of workspace', '--workspace', join(folder, 'empty'));
+  });
+});
+
+function manifest(path: string, ...changes: readonly Readonly<Record<string, unknown>>[]): void {
   const tapeOf = { id: 'x', file: 'main.jsonl', head_id: 102, parent: null, anchors: {}, archived: false };
   writeFileSync(
     join(path, 'tape/manifest.json'),
-    JSON.stringify({ version: 1, tapes: [{ ...tapeOf, ...change }] }),
+    JSON.stringify({ version: 1, tapes: changes.map((change) => ({ ...tapeOf, ...change })) }),
   );
 }
 

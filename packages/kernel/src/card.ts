@@ -14,6 +14,7 @@ import {
   parseJsonValue,
   sha256,
 } from './json.js';
+import { jsonText } from './key-order.js';
 import { isPlainName, nameSchema, PLAIN_NAME } from './names.js';
 import type { ProviderData } from './provider-data.js';
 
@@ -150,7 +151,7 @@ export function buildCard(
   ids: { id: CardId; projectId: ProjectId },
   maxBytes = MAX_CARD_BYTES,
 ): NewCard {
-  const contentText = JSON.stringify(draft.content);
+  const contentText = jsonText(draft.content);
   const sizeBytes = Buffer.byteLength(contentText);
   if (sizeBytes > maxBytes) {
     throw new KernelError('payload_too_large', {

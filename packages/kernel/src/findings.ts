@@ -4,6 +4,7 @@
  */
 import type { z } from 'zod';
 import { cutEcho, KernelError, toText } from './errors.js';
+import { copyKeyOrder } from './key-order.js';
 import { suggest } from './suggest.js';
 
 export interface Finding {
@@ -242,9 +243,12 @@ export const whenObject = {
     typeof value === 'object' && value !== null && !Array.isArray(value),
 };
 
-/** `schema.safeParse`, with findings in the kernel's own words. */
-export const safeParse = <T>(schema: z.ZodType<T>, value: unknown): z.ZodSafeParseResult<T> =>
-  schema.safeParse(value, { error: plainWords });
+/** `schema.safeParse`, with findings in the kernel's own words, and the key order of the input. */
+export function safeParse<T>(schema: z.ZodType<T>, value: unknown): z.ZodSafeParseResult<T> {
+  const parsed = schema.safeParse(value, { error: plainWords });
+  if (parsed.success) copyKeyOrder(value, parsed.data);
+  return parsed;
+}
 
 /** More are not listed: an input can be wrong in as many places as it has. */
 const MAX_FINDINGS = 100;

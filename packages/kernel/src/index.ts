@@ -135,6 +135,7 @@ export {
   sanitizeText,
   sha256,
 } from './json.js';
+export { copyKeyOrder, jsonText, parseJson, setKeyOrder } from './key-order.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
 export { isPlainName, MAX_ANCHOR_NAME, MAX_TAPE_NAME, PLAIN_NAME, spellingsOf, toName } from './names.js';
@@ -305,6 +306,7 @@ export {
   type SessionAddress,
   type SessionRef,
   sessionTapeName,
+  workspacePrefix,
 } from './session-address.js';
 export { suggest } from './suggest.js';
 export {
@@ -328,8 +330,13 @@ export {
 } from './tape-command.js';
 export { parseTapeDate, pythonDate } from './tape-date.js';
 export {
+  FilePaths,
+  fileStem,
   formatManifest,
   formatSessionGraph,
+  hashedStem,
+  isFilePath,
+  joinSessionGraphs,
   MAX_STATUS_LENGTH,
   type ManifestTape,
   parseManifest,
@@ -367,6 +374,7 @@ export {
   anchorState,
   askedAsMessage,
   type EntryDraft,
+  type FileMark,
   readRecord,
   type StoredEntry,
   startedContext,

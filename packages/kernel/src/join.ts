@@ -6,9 +6,11 @@
  *     When no call waits for the batch any more (`cancel`), members with other waiters continue, and it ends without them.
  * J3  Nothing leaves a final status.
  */
+
 import type { ErrorBody } from './errors.js';
 import type { AgentId, BoxId, TurnId } from './ids.js';
 import { isJsonObject, type JsonValue } from './json.js';
+import { jsonText } from './key-order.js';
 import { type FinalStatus, isFinal, type TurnStatus } from './turn.js';
 
 /** `fork_join` owns its members and may end them; `collect` only waits for them. */
@@ -115,7 +117,7 @@ const MIN_SUMMARY = 200;
 
 function summarize(deliverable: JsonValue, limit: number): Pick<MemberResult, 'summary' | 'is_cut'> {
   if (deliverable === null) return {};
-  const text = typeof deliverable === 'string' ? deliverable : JSON.stringify(deliverable);
+  const text = typeof deliverable === 'string' ? deliverable : jsonText(deliverable);
   if (text.length <= limit) return { summary: deliverable };
   // Not in the middle of a character that takes two units.
   const end = /[\ud800-\udbff]/.test(text.charAt(limit - 1)) ? limit - 1 : limit;

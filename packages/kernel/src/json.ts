@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { cutEcho, KernelError, toText } from './errors.js';
+import { jsonText, keysOf, parseJson, setKeyOrder } from './key-order.js';
 
 export type JsonValue = string | number | boolean | null | readonly JsonValue[] | JsonObject;
 export interface JsonObject {
@@ -67,7 +68,9 @@ export function parseJsonValue(value: unknown, path: string, depth = 0): JsonVal
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype !== Object.prototype && prototype !== null) return refuse('is not a plain object');
   const result: Record<string, JsonValue> = {};
-  for (const [key, member] of Object.entries(value)) {
+  const keys = keysOf(value);
+  for (const key of keys) {
+    const member: unknown = Reflect.get(value, key);
     if (!isCleanText(key)) refuse('has a key with a NUL character or a lone surrogate');
     if (member === undefined) continue;
     Object.defineProperty(result, key, {
@@ -77,6 +80,7 @@ export function parseJsonValue(value: unknown, path: string, depth = 0): JsonVal
       writable: true,
     });
   }
+  setKeyOrder(result, keys);
   return result;
 }
 
@@ -121,12 +125,12 @@ export function sanitizeJson(value: unknown): Sanitized<JsonValue> {
   let text: string | undefined;
   let isChanged = false;
   try {
-    text = JSON.stringify(value);
+    text = jsonText(value);
   } catch {
     text = stringifyAnyway(value);
     isChanged = true;
   }
-  const plain: unknown = text === undefined ? null : JSON.parse(text);
+  const plain: unknown = text === undefined ? null : parseJson(text);
   const clean = (part: unknown, depth: number): JsonValue => {
     if (typeof part === 'string') {
       const sanitized = sanitizeText(part);
@@ -139,11 +143,15 @@ export function sanitizeJson(value: unknown): Sanitized<JsonValue> {
       return TOO_DEEP;
     }
     if (Array.isArray(part)) return part.map((item) => clean(item, depth + 1));
-    return Object.fromEntries(
-      Object.entries(part).map(
-        ([key, member]) => [clean(key, depth) as string, clean(member, depth + 1)] as const,
-      ),
+    const members = keysOf(part).map(
+      (key) => [clean(key, depth) as string, clean(Reflect.get(part, key), depth + 1)] as const,
     );
+    const made = Object.fromEntries(members);
+    setKeyOrder(
+      made,
+      members.map(([key]) => key),
+    );
+    return made;
   };
   return { value: clean(plain, 0), isChanged };
 }

@@ -3,44 +3,10 @@
  * colon. Beyond JSON it knows `NaN`, `Infinity` and `-Infinity`.
  */
 import type { JsonValue } from './json.js';
+import { tokensOf } from './json-tokens.js';
+import { jsonText, parseJson } from './key-order.js';
 
 const IS_FLOAT = /[.eE]/;
-
-/** Where the string that opens at `open` ends; the end of the text when nothing closes it. */
-function endOfString(text: string, open: number): number {
-  for (let close = text.indexOf('"', open + 1); close >= 0; close = text.indexOf('"', close + 1)) {
-    let before = close;
-    while (text[before - 1] === '\\') before -= 1;
-    if ((close - before) % 2 === 0) return close + 1;
-  }
-  return text.length;
-}
-
-const MARKS = '{}[],:';
-const BLANKS = ' \t\n\r';
-
-function endOfWord(text: string, at: number): number {
-  let end = at + 1;
-  while (end < text.length && !MARKS.includes(text.charAt(end)) && !BLANKS.includes(text.charAt(end)))
-    end += 1;
-  return end;
-}
-
-/** Strings, marks, and what else stands together. No regular expression: on a long string with many escapes it runs out of stack. */
-function tokensOf(text: string): readonly string[] {
-  const tokens: string[] = [];
-  for (let at = 0; at < text.length; ) {
-    const first = text.charAt(at);
-    if (BLANKS.includes(first)) {
-      at += 1;
-      continue;
-    }
-    const end = first === '"' ? endOfString(text, at) : MARKS.includes(first) ? at + 1 : endOfWord(text, at);
-    tokens.push(text.slice(at, end));
-    at = end;
-  }
-  return tokens;
-}
 
 const NO_JSON: ReadonlySet<string> = new Set(['NaN', 'Infinity', '-Infinity']);
 
@@ -52,12 +18,12 @@ const NO_JSON: ReadonlySet<string> = new Set(['NaN', 'Infinity', '-Infinity']);
 export function readPythonJson(text: string): unknown {
   const plain = text.startsWith('\uFEFF') ? text.slice(1) : text;
   try {
-    return JSON.parse(plain);
+    return parseJson(plain);
   } catch (error) {
     if (!/NaN|Infinity/.test(plain)) throw error;
     // With blanks between them: what stood apart does not become one.
     const tokens = tokensOf(plain).map((token) => (NO_JSON.has(token) ? 'null' : token));
-    return JSON.parse(tokens.join(' '));
+    return parseJson(tokens.join(' '));
   }
 }
 
@@ -128,7 +94,7 @@ export const pythonJsonText = (text: string): string => printTokens(tokensOf(tex
 
 /** Numbers without a fraction are printed as integers. */
 export const pythonJson = (value: JsonValue): string =>
-  tokensOf(JSON.stringify(value))
+  tokensOf(jsonText(value))
     .map((token) => (token === ',' || token === ':' ? `${token} ` : pythonToken(token)))
     .join('');
 

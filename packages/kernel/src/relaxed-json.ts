@@ -4,6 +4,7 @@
  */
 import { KernelError } from './errors.js';
 import { type JsonValue, parseJsonValue } from './json.js';
+import { setKeyOrder } from './key-order.js';
 
 const STRING = /"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'/sy;
 const WORD = /[^\s,:{}[\]"']+/y;
@@ -121,7 +122,9 @@ class RelaxedReader {
       this.#at += 1;
       members.push([text, this.#value(depth + 1)]);
     } while (this.#goesOn('}'));
-    return Object.fromEntries(members);
+    const made = Object.fromEntries(members);
+    setKeyOrder(made, [...new Set(members.map(([key]) => key))]);
+    return made;
   }
 }
 

@@ -44,6 +44,10 @@ export function normalizeWorkspace(workspace: string): string {
   });
 }
 
+/** How the names of all tapes of a workspace's sessions begin. @throws KernelError `bad_request`. */
+export const workspacePrefix = (workspace: string): string =>
+  sessionTapeName({ workspace, session: 'any' }).replace(/__.*$/, '__');
+
 /** The name of the tape and agent of a session. @throws KernelError `bad_request`. */
 export function sessionTapeName({ workspace, session }: SessionAddress): string {
   if (session.trim() === '' || !session.isWellFormed() || session.includes('\0'))

@@ -1,8 +1,13 @@
 import { describe, expect, test } from 'vitest';
 import { KernelError } from './errors.js';
 import {
+  FilePaths,
+  fileStem,
   formatManifest,
   formatSessionGraph,
+  hashedStem,
+  isFilePath,
+  joinSessionGraphs,
   parseManifest,
   parseSessionGraph,
   type TapeFolderManifest,
@@ -98,5 +103,87 @@ describe('a session graph', () => {
       'Line 2 has no `session_id`.',
     );
     expect(() => parseSessionGraph('nonsense')).toThrow('Line 1 is no JSON.');
+  });
+});
+
+describe('the files of a folder', () => {
+  test.each([
+    ['archived/main_2026-02-21_001.jsonl', true],
+    ['a.bak', true],
+    ['..a/b', true],
+    ['../a.jsonl', false],
+    ['archived/../../a.jsonl', false],
+    ['/a.jsonl', false],
+    ['a//b.jsonl', false],
+    ['a\\b.jsonl', false],
+    ['C:a.jsonl', false],
+    ['a\u0000.jsonl', false],
+    ['a\n.jsonl', false],
+    ['a. ', false],
+    ['', false],
+    ['Manifest.json', false],
+    [`${'x'.repeat(201)}`, false],
+    [`${'a/'.repeat(8)}b`, false],
+  ])('%j may be the path of one: %s', (path, isAllowed) => {
+    expect(isFilePath(path)).toBe(isAllowed);
+  });
+
+  test('are told apart on every system, and none is the folder of another', () => {
+    const paths = new FilePaths();
+    expect(paths.take('a/B.jsonl')).toBe(true);
+    for (const path of ['a/b.jsonl', 'A/B.JSONL', 'a', 'a/b.jsonl/c']) expect(paths.take(path)).toBe(false);
+    expect(paths.take('a/c\u0301')).toBe(true);
+    expect(paths.take('a/\u0107')).toBe(false);
+  });
+
+  test('are named by stems that are paths themselves, whatever a tape is called', () => {
+    for (const name of ['..', '.', 'a/b', 'CON*', 'x'.repeat(512), '\u{1F600}'.repeat(100), 'a\ud800']) {
+      for (const stem of [fileStem(name), hashedStem(name)]) {
+        expect(isFilePath(`${stem}.jsonl`), stem).toBe(true);
+        expect(stem).not.toContain('/');
+      }
+    }
+    expect(fileStem('ab12__cd34')).toBe('ab12__cd34');
+  });
+});
+
+describe('session graphs of several tapes', () => {
+  const line = (id: string, status: string): string =>
+    formatSessionGraph([
+      { session_id: id, parent_session_id: 'p', from_anchor: null, created_at: null, status },
+    ]);
+
+  test('come together without a line twice, and one alone stays as it is', () => {
+    const [a, b] = [line('a', 'active'), line('b', 'active')];
+    expect(joinSessionGraphs([{ id: 'a', text: `${a}\n ${b.trimEnd()}` }])).toBe(`${a}\n ${b.trimEnd()}`);
+    expect(
+      joinSessionGraphs([
+        { id: 'a', text: a + b },
+        { id: 'b', text: b + a },
+      ]),
+    ).toBe(a + b);
+    const log = a + line('a', 'done') + a;
+    expect(
+      joinSessionGraphs([
+        { id: 'a', text: log },
+        { id: 'b', text: log },
+      ]),
+    ).toBe(log);
+  });
+
+  test('end with what the graph of a tape says of itself', () => {
+    const [active, done] = [line('a', 'active'), line('a', 'done')];
+    const joined = joinSessionGraphs([
+      { id: 'b', text: active },
+      { id: 'a', text: done + active },
+      { id: 'c', text: done },
+    ]);
+    expect(parseSessionGraph(joined)).toMatchObject([{ session_id: 'a', status: 'active' }]);
+    expect(
+      joinSessionGraphs([
+        { id: 'a', text: done },
+        { id: 'b', text: active },
+      ]),
+    ).toBe(done + active + done);
   });
 });

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import { KernelError } from './errors.js';
 import { safeParse, toBadRequest } from './findings.js';
-import { isJsonObject, type JsonObject, sanitizeJson } from './json.js';
+import { isJsonObject, type JsonObject, sanitizeJson, sha256 } from './json.js';
 import { MAX_ANCHOR_NAME, MAX_TAPE_NAME, toName } from './names.js';
 import { pythonJson, readPythonJson } from './python-json.js';
 import { brokenLine } from './tape-jsonl.js';
@@ -27,6 +27,49 @@ const manifestSchema = z.object({
 });
 export type TapeFolderManifest = z.infer<typeof manifestSchema>;
 export type ManifestTape = TapeFolderManifest['tapes'][number];
+
+/** Characters that no name of a file has on every system, and ends that lead elsewhere or are lost. */
+// biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are some of them.
+const UNSAFE = /[\u0000-\u001f\u007f<>:"|?*\\]|[. ]$/;
+const MAX_NAME_BYTES = 200;
+const MAX_LEVELS = 8;
+
+const isSafeName = (name: string): boolean =>
+  name !== '' && !UNSAFE.test(name) && name.isWellFormed() && Buffer.byteLength(name) <= MAX_NAME_BYTES;
+
+/** Whether a file may be written at this path in the folder of a manifest, on every system: it leads nowhere else. */
+export function isFilePath(path: string): boolean {
+  const names = path.split('/');
+  return names.length <= MAX_LEVELS && names.every(isSafeName) && path.toLowerCase() !== 'manifest.json';
+}
+
+/** The names of the files of a folder: no two are one file on any system, and none is the folder of another. */
+export class FilePaths {
+  readonly #taken = new Set<string>();
+
+  /** @returns False when the path is not free; then nothing is taken. */
+  take(path: string): boolean {
+    const key = path.normalize('NFC').toLowerCase();
+    for (const taken of this.#taken)
+      if (taken === key || taken.startsWith(`${key}/`) || key.startsWith(`${taken}/`)) return false;
+    this.#taken.add(key);
+    return true;
+  }
+}
+
+const MAX_STEM = 100;
+
+/** What the files of a tape are called: its name with escapes; names that are too long or begin with a dot are told apart by a hash. */
+export function fileStem(name: string): string {
+  const stem = encodeURIComponent(name.toWellFormed()).replaceAll('*', '%2A');
+  return stem.length <= MAX_STEM && !stem.startsWith('.') ? stem : hashedStem(name);
+}
+
+/** The same for a name whose stem another tape has. */
+export const hashedStem = (name: string): string =>
+  `${encodeURIComponent(name.toWellFormed())
+    .replaceAll(/[*.]/g, '_')
+    .slice(0, MAX_STEM / 2)}-${sha256(name).slice(0, 16)}`;
 
 export const formatManifest = (manifest: TapeFolderManifest): string =>
   `${JSON.stringify(manifest, undefined, 2)}\n`;
@@ -160,4 +203,28 @@ export function parseSessionGraph(text: string): readonly SessionLine[] {
     sessions.set(session.session_id, session);
   }
   return [...sessions.values()];
+}
+
+const linesIn = (text: string): readonly string[] => text.split('\n').filter((line) => line.trim() !== '');
+
+/**
+ * The session graphs of several tapes as one: lines that an earlier one has are not repeated. The last line of a session whose tape is
+ * among them is that of its own graph.
+ */
+export function joinSessionGraphs(graphs: readonly { readonly id: string; readonly text: string }[]): string {
+  const [first, ...others] = graphs;
+  if (first === undefined || others.length === 0) return first?.text ?? '';
+  const lines: string[] = [];
+  for (const { text } of graphs) {
+    const known = new Set(lines);
+    lines.push(...linesIn(text).filter((line) => !known.has(line)));
+  }
+  const joined = new Map(parseSessionGraph(lines.join('\n')).map((line) => [line.session_id, line]));
+  const outdated = graphs.flatMap(({ id, text }): SessionLine[] => {
+    const own = parseSessionGraph(text).find((line) => line.session_id === id);
+    return own === undefined || formatSessionGraph([own]) === formatSessionGraph([joined.get(id) ?? own])
+      ? []
+      : [own];
+  });
+  return `${lines.map((line) => `${line}\n`).join('')}${formatSessionGraph(outdated)}`;
 }

@@ -7,6 +7,7 @@
 import { CARD_TYPES, type CardContent, ROLES, type Role } from './card.js';
 import { KernelError } from './errors.js';
 import { canonicalJson, isJsonObject, type JsonValue, sanitizeJson } from './json.js';
+import { parseJson } from './key-order.js';
 import { toName } from './names.js';
 import { pythonJson } from './python-json.js';
 import { type EntryKind, TURN_STARTED } from './tape.js';
@@ -130,7 +131,7 @@ function anchorPart(record: TapeRecord): Part {
 function readArguments(value: JsonValue | undefined): JsonValue {
   if (typeof value !== 'string') return value ?? {};
   try {
-    const parsed: unknown = JSON.parse(value);
+    const parsed: unknown = parseJson(value);
     return isJsonObject(parsed) ? parsed : value;
   } catch {
     return value;

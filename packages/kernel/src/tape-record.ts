@@ -10,6 +10,7 @@
 import type { CardDraft, ContentOf } from './card.js';
 import type { BoxId } from './ids.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { jsonText } from './key-order.js';
 import { readPythonJson } from './python-json.js';
 import { type EntryKind, type TapeEntry, TURN_STARTED } from './tape.js';
 import { parseTapeDate, pythonDate, secondsToDate } from './tape-date.js';
@@ -46,6 +47,15 @@ export interface EntryDraft {
   readonly payload: JsonObject | null;
   readonly anchorName: string | null;
   readonly meta: JsonObject | null;
+}
+
+/** What the folder of an imported file says of the file. Kept with its first entry. */
+export interface FileMark {
+  /** Of an archived file: its path in the folder of the manifest, and when it was written. */
+  readonly file?: string;
+  readonly written_at?: string;
+  /** Where its tape was forked from. */
+  readonly parent?: { readonly tape: string; readonly entry: number };
 }
 
 /** The member of an entry's `meta` that says which part of which imported line it is; an event's has also the time of its import, `at`. */
@@ -91,7 +101,7 @@ export function isDate(value: unknown): value is string {
 
 function callOf(content: ContentOf<'tool_call'>): JsonObject {
   const { tool_call_id: id, name, arguments: args } = content;
-  const text = typeof args === 'string' ? args : JSON.stringify(args);
+  const text = typeof args === 'string' ? args : jsonText(args);
   return { id, type: 'function', function: { name, arguments: text } };
 }
 

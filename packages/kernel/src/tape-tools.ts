@@ -1,6 +1,8 @@
 /** The tools that models have for their tape: what they take, how it is shown, and the words they answer with. */
+
 import { z } from 'zod';
 import { type JsonObject, type JsonValue, jsonObjectSchema } from './json.js';
+import { copyKeyOrder, jsonText } from './key-order.js';
 import { ENTRY_KINDS } from './tape.js';
 import type { TapeRecord } from './tape-record.js';
 
@@ -80,6 +82,7 @@ export function handoffOf(input: TapeHandoff): {
     ...(summary.trim() === '' ? {} : { summary }),
     ...(nextSteps.trim() === '' ? {} : { next_steps: nextSteps }),
   };
+  copyKeyOrder(input.state, state);
   const { name = '' } = input;
   return {
     name: name === '' ? DEFAULT_HANDOFF : name,
@@ -102,10 +105,10 @@ const MAX_MATCH = 4_000;
 
 /** A match as a model gets it: one line. */
 export function matchLine({ date, payload }: Pick<TapeRecord, 'date' | 'payload'>): string {
-  const text = JSON.stringify(payload);
+  const text = jsonText(payload);
   const content: JsonValue =
     text.length <= MAX_MATCH ? payload : `${text.slice(0, MAX_MATCH).toWellFormed()} … (cut)`;
-  return JSON.stringify({ date, content });
+  return jsonText({ date, content });
 }
 
 /**

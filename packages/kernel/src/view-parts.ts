@@ -5,10 +5,12 @@
  * E1  The texts of the parts of one field, joined, are that field: nothing of a prompt is without a part.
  * E2  Every part names the rule that wrote it; a part with `isOwn` holds words of its card and nothing else.
  */
+
 import { CARD_TYPES, type Card, type CardContent } from './card.js';
 import { contextContract } from './context-contract.js';
 import type { CardId } from './ids.js';
 import { isJsonObject } from './json.js';
+import { jsonText } from './key-order.js';
 import type { Message } from './message.js';
 import type { MessageOrigin, ViewNotice } from './view-manifest.js';
 import { anchorBody, isBlank, renderBody } from './view-render.js';
@@ -164,7 +166,7 @@ function callParts(message: Message, cards: readonly Card[]): readonly MessagePa
       {
         ...shared,
         field: { kind: 'call_arguments', call: index },
-        text: JSON.stringify(call.arguments),
+        text: jsonText(call.arguments),
         rule: 'arguments',
         isOwn: isAsWritten,
       },

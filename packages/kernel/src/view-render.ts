@@ -1,6 +1,7 @@
 /** How a card reads in a prompt. Texts here are fixed: the same card gives the same bytes in every view. */
 import type { Card, CardContent, ContentOf, Field } from './card.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { jsonText } from './key-order.js';
 import { pythonJson } from './python-json.js';
 
 /** Stands where a provider wants a user message and the rows have none. */
@@ -19,8 +20,7 @@ const visible = /[^\s\u0085\u001c-\u001f]/;
 export const isBlank = (text: string): boolean => !visible.test(text);
 
 const orEmpty = (text: string): string => (isBlank(text) ? EMPTY : text);
-const textOf = (value: JsonValue): string =>
-  orEmpty(typeof value === 'string' ? value : JSON.stringify(value));
+const textOf = (value: JsonValue): string => orEmpty(typeof value === 'string' ? value : jsonText(value));
 
 function fileLine(file: ContentOf<'file'>): string {
   const facts = [file.content_type, file.size_bytes === undefined ? undefined : `${file.size_bytes} bytes`];
@@ -66,13 +66,13 @@ export function renderBody(content: CardContent): string {
     case 'text':
       return orEmpty(content.text);
     case 'json':
-      return JSON.stringify(content.data);
+      return jsonText(content.data);
     case 'fields_schema':
       return orEmpty(content.fields.map(fieldLine).join('\n'));
     case 'file':
       return fileLine(content);
     case 'tool_call':
-      return JSON.stringify(content.arguments);
+      return jsonText(content.arguments);
     case 'tool_result':
       return renderResult(content);
     default:
@@ -84,7 +84,7 @@ export function renderBody(content: CardContent): string {
 export function renderResult(content: ContentOf<'tool_result'>): string {
   const { status, error, result } = content;
   if (status === 'success') return textOf(result ?? null);
-  return JSON.stringify({ status, error: error ?? null, ...(result === undefined ? {} : { result }) });
+  return jsonText({ status, error: error ?? null, ...(result === undefined ? {} : { result }) });
 }
 
 /** Providers take only objects as arguments; what the model sent instead stays readable under `_raw`. */
@@ -99,7 +99,7 @@ const named = (authorId: string, readerId: string): string =>
   authorId === readerId ? 'you' : `agent ${authorId}`;
 
 export const quoteCall = (call: ContentOf<'tool_call'>, authorId: string, readerId: string): string =>
-  `[${named(authorId, readerId)} called ${call.name}] ${JSON.stringify(call.arguments)}`;
+  `[${named(authorId, readerId)} called ${call.name}] ${jsonText(call.arguments)}`;
 
 export const quoteResult = (
   result: ContentOf<'tool_result'>,

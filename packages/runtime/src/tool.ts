@@ -1,5 +1,6 @@
 import {
   type AgentId,
+  copyKeyOrder,
   isCleanText,
   isJsonObject,
   type JsonObject,
@@ -141,6 +142,7 @@ function nullsIn(
 /** A copy without the members at `paths` that are null; undefined when there are none. */
 function withoutNulls(args: JsonObject, paths: readonly (readonly PropertyKey[])[]): JsonObject | undefined {
   const copy = structuredClone(args);
+  copyKeyOrder(args, copy);
   let isChanged = false;
   for (const path of paths) {
     const parent = valueAt(copy, path.slice(0, -1));
@@ -166,6 +168,7 @@ export function parseGiven<I>(
   let given = args;
   for (;;) {
     const parsed = parseArguments(input, structuredClone(given));
+    if (parsed.success) copyKeyOrder(given, parsed.data);
     const rest = parsed.success ? undefined : withoutNulls(given, nullsIn(given, parsed.error.issues).paths);
     if (rest === undefined) return { parsed, given };
     given = rest;

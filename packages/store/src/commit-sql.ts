@@ -1,5 +1,7 @@
 /** The statement of a commit: one text for each combination of what its turns do. */
+
 import type { BatchId, TurnId } from '@boxcar/kernel';
+import { jsonText } from '@boxcar/kernel';
 import type pg from 'pg';
 import { LOWER_BATCHES } from './batches.js';
 import type { StepCommit } from './commits.js';
@@ -242,7 +244,7 @@ export function commitValues(commits: readonly StepCommit[]): unknown[] {
       ordinal: call.ordinal,
       provider_call_id: call.providerCallId,
       name: call.name,
-      arguments: JSON.stringify(call.arguments),
+      arguments: jsonText(call.arguments),
       route: call.route,
       target: call.target,
       retry: call.retry,

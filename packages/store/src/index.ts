@@ -431,7 +431,7 @@ export {
   mergeFork,
 } from './tape-forks.js';
 export { countAnchors, loadTapeFacts, type TapeFacts } from './tape-info.js';
-export { findTapeLine, listTapes, type TapeLine } from './tape-list.js';
+export { findTapeLine, listTapes, listWorkspaceTapes, type TapeLine } from './tape-list.js';
 export {
   findTapePlace,
   handOverTape,

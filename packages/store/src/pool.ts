@@ -1,7 +1,7 @@
 /**
  * The pool of a process: the planner settings, the limits of its connections, and when the server last answered on them.
  */
-import { checkDuration, checkWholeNumber } from '@boxcar/kernel';
+import { checkDuration, checkWholeNumber, parseJson } from '@boxcar/kernel';
 import pg from 'pg';
 import {
   CONNECT_MS,
@@ -124,8 +124,14 @@ class WatchedPool extends pg.Pool {
   }
 }
 
-/** How the kernel reads its rows, whatever a caller's own client does with types. */
-export const ROW_TYPES: pg.CustomTypesConfig = pg.types;
+/**
+ * How the kernel reads its rows, whatever a caller's own client does with types. Contents are read in the key order in which they were
+ * written.
+ */
+export const ROW_TYPES: pg.CustomTypesConfig = {
+  getTypeParser: (oid, format) =>
+    oid === pg.types.builtins.JSON && format !== 'binary' ? parseJson : pg.types.getTypeParser(oid, format),
+};
 
 /**
  * A pool with the kernel's settings; the caller ends it. The loss of a connection, idle or in use, never ends the process.

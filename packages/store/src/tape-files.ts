@@ -1,5 +1,5 @@
 /** Tapes made of files: begun empty, filled, archived; and what stands beside a tape's entries in its folder. */
-import type { BoxId, JsonValue, ProjectId } from '@boxcar/kernel';
+import type { BoxId, FileMark, JsonValue, ProjectId } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from './db.js';
 import { CARD_COLUMNS, CARD_TARGET, CARD_VALUES } from './records.js';
@@ -213,14 +213,18 @@ export async function appendStaged(
   return { outcome: 'appended', first, head, isRepeated: false };
 }
 
+/** What the folder of an imported tape said of its file. */
+const markOf = (box: string): string =>
+  `(select o.meta->'imported'->'file' from boxcar.tape_entries o where o.box_id = ${box} and o.position = 1)`;
+
 const FOLDER = statement(`
   with recursive earlier as (
     select b.id, b.previous_box_id, 0 as n from boxcar.boxes b where b.id = $1
     union all
     select p.id, p.previous_box_id, e.n + 1 from earlier e join boxcar.boxes p on p.id = e.previous_box_id
   )
-  select t.created_at, t.session_graph, t.fork_status, t.fork_position, ${lastingNameOf('parent')} as parent_name,
-    (select coalesce(json_agg(json_build_object('box_id', b.id, 'archived_at', b.archived_at) order by e.n desc), '[]')
+  select t.created_at, t.session_graph, t.fork_status, t.fork_position, ${lastingNameOf('parent')} as parent_name, ${markOf('t.id')} as mark,
+    (select coalesce(json_agg(json_build_object('box_id', b.id, 'archived_at', b.archived_at, 'mark', ${markOf('b.id')}) order by e.n desc), '[]')
       from earlier e join boxcar.boxes b on b.id = e.id join boxcar.projects p on p.id = b.project_id where e.n > 0 and ${READS} <> 'none') as archived
   from boxcar.boxes t left join boxcar.boxes parent on parent.id = t.parent_box_id where t.id = $1 and t.project_id = $2`);
 
@@ -230,7 +234,12 @@ interface FolderRow extends pg.QueryResultRow {
   fork_status: 'open' | 'merged' | 'discarded' | null;
   fork_position: number | null;
   parent_name: string | null;
-  archived: readonly { readonly box_id: BoxId; readonly archived_at: string }[];
+  mark: FileMark | null;
+  archived: readonly {
+    readonly box_id: BoxId;
+    readonly archived_at: string;
+    readonly mark: FileMark | null;
+  }[];
 }
 
 /** What a tape's folder says beside its entries. */
@@ -241,8 +250,14 @@ export interface TapeFolderFacts {
   readonly forkStatus: 'open' | 'merged' | 'discarded' | null;
   /** What names the tape that it was forked from, as in sessions. */
   readonly parent: { readonly name: string; readonly position: number } | null;
+  /** Of an imported tape: what its folder said of its file. */
+  readonly mark: FileMark | null;
   /** The incarnations before it that the actor may read some of, oldest first. */
-  readonly archived: readonly { readonly boxId: BoxId; readonly archivedAt: Date }[];
+  readonly archived: readonly {
+    readonly boxId: BoxId;
+    readonly archivedAt: Date;
+    readonly mark: FileMark | null;
+  }[];
 }
 
 /** One statement, however many incarnations. */
@@ -258,9 +273,11 @@ export async function loadFolderFacts(
     sessionGraph: row.session_graph,
     forkStatus: row.fork_status,
     parent: row.parent_name === null ? null : { name: row.parent_name, position: row.fork_position ?? 0 },
-    archived: row.archived.map(({ box_id: id, archived_at: at }) => ({
+    mark: row.mark,
+    archived: row.archived.map(({ box_id: id, archived_at: at, mark }) => ({
       boxId: id,
       archivedAt: new Date(at),
+      mark,
     })),
   };
 }

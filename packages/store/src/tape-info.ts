@@ -5,20 +5,26 @@ import { type Queryable, run, statement } from './db.js';
 import { type PartReader, readsEntry } from './rights.js';
 import { edgeEntriesOf, entriesOf } from './tape-line.js';
 
-/** How far back from the head a turn is looked for, whose last step says what it used. */
+/** How far back from the head a turn or a run is looked for that says what it used. */
 const USAGE_REACH = 200;
+/** Stored bytes of an event that is read for it: a run says little. */
+const RUN_BYTES = 16_384;
 
 /** Of a reader of parts. */
 const READ = readsEntry('o', '$1', '$4');
+
+/** The event of a model call on an imported tape, as the original writes it. */
+const IS_RUN = `case when o.kind = 'event' and pg_column_size(o.payload) <= ${RUN_BYTES} then
+    o.payload->>'name' = 'run' and json_typeof(o.payload->'data'->'usage'->'total_tokens') = 'number' end`;
 
 const INFO = statement(`
   select case when $4::uuid is null then $3::int else (select count(*)::int from ${entriesOf('b', { from: '1', to: '$3::int', where: READ })} e) end as entries,
     case when $4::uuid is null then $3::int - $2::int else (select count(*)::int from ${entriesOf('b', { from: '$2::int + 1', to: '$3::int', where: READ })} e) end as since_anchor,
     (select e.anchor_name from ${entriesOf('b', { from: '$2::int', to: '$2::int' })} e) as last_anchor,
-    (select s.usage from (
-        select e.turn_id from ${entriesOf('b', { from: `$3::int - ${USAGE_REACH - 1}`, to: '$3::int', where: `o.turn_id is not null and ($4::uuid is null or ${READ})` })} e
+    (select case when last.turn_id is null then last.payload->'data'->'usage' else s.usage::json end from (
+        select e.turn_id, e.payload from ${entriesOf('b', { from: `$3::int - ${USAGE_REACH - 1}`, to: '$3::int', where: `(o.turn_id is not null or ${IS_RUN}) and ($4::uuid is null or ${READ})` })} e
         order by e.position desc limit 1) last
-      join boxcar.steps s on s.turn_id = last.turn_id and s.usage is not null and s.committed_at is not null
+      left join boxcar.steps s on s.turn_id = last.turn_id and s.usage is not null and s.committed_at is not null
       order by s.step desc, s.attempt desc limit 1) as usage
   from boxcar.boxes b where b.id = $1`);
 
@@ -27,7 +33,7 @@ export interface TapeFacts {
   readonly entries: number;
   readonly sinceAnchor: number;
   readonly lastAnchor: string | null;
-  /** Of the last committed step of the last turn that wrote near the head. */
+  /** Of the last committed step of the last turn that wrote near the head, or of an imported model call after it. */
   readonly usage: JsonObject | null;
 }
 

@@ -36,6 +36,23 @@ export const listTapes = (
   options: { readonly isAll: boolean; readonly limit: number },
 ): Promise<readonly TapeLine[]> => run<TapeLine>(db, LIST, [projectId, options.isAll, options.limit]);
 
+const OF_WORKSPACE = statement(`
+  with recursive found (name) as (
+    select b.tape_name from boxcar.boxes b where b.project_id = $1 and b.kind = 'tape' and b.archived_at is null and starts_with(b.tape_name, $2)
+    union
+    select s.name from found f join boxcar.sessions s on s.project_id = $1 and s.parent_session_id = f.name
+  )
+  select b.id as box_id from found f join boxcar.boxes b on b.project_id = $1 and b.tape_name = f.name and b.kind = 'tape' and b.archived_at is null
+  order by b.id`);
+
+/** Tapes whose names begin with `prefix`, and those of the sessions that were forked from them; the oldest first. */
+export const listWorkspaceTapes = async (
+  db: Queryable,
+  projectId: ProjectId,
+  prefix: string,
+): Promise<readonly BoxId[]> =>
+  (await run<{ box_id: BoxId }>(db, OF_WORKSPACE, [projectId, prefix])).map(({ box_id: id }) => id);
+
 /** The line of one tape; undefined when there is none. */
 export const findTapeLine = async (
   db: Queryable,

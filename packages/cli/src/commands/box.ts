@@ -6,6 +6,7 @@ import {
   type JsonObject,
   type JsonValue,
   KernelError,
+  parseJson,
   type Segment,
 } from '@boxcar/kernel';
 import { type BoxCard, type BoxEntry, type BoxGrantLine, type BoxReport, inspectBox } from '@boxcar/store';
@@ -54,7 +55,7 @@ async function readCards(name: string): Promise<readonly JsonValue[]> {
   const text = await readAsText(name, 'cards');
   let value: JsonValue;
   try {
-    value = JSON.parse(text);
+    value = parseJson(text) as JsonValue;
   } catch (error) {
     throw badInput('cards', `${name}: is no JSON (${reasonOf(error)})`, error);
   }

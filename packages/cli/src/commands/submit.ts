@@ -1,5 +1,5 @@
 import { resolve } from 'node:path';
-import { isFinal, isJsonObject, type JsonValue, KernelError, tryParseId } from '@boxcar/kernel';
+import { isFinal, isJsonObject, type JsonValue, KernelError, parseJson, tryParseId } from '@boxcar/kernel';
 import { type Accepted, loadPlugins, type TurnResult } from '@boxcar/runtime';
 import { findLiveWorkers } from '@boxcar/store';
 import type { Command } from 'commander';
@@ -35,7 +35,7 @@ const badArgument = (message: string): KernelError =>
 function parseArguments(text: string, source: string): Record<string, unknown> {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseJson(text);
   } catch (error) {
     throw badArgument(`${source}: is no JSON (${error instanceof Error ? error.message : String(error)})`);
   }
@@ -50,7 +50,7 @@ function parsePair(pair: string): readonly [string, unknown] {
   if (pair[at - 1] !== ':') return [pair.slice(0, at), pair.slice(at + 1)];
   const key = pair.slice(0, at - 1);
   try {
-    return [key, JSON.parse(pair.slice(at + 1))];
+    return [key, parseJson(pair.slice(at + 1))];
   } catch (error) {
     throw badArgument(`--arg ${key}: is no JSON (${error instanceof Error ? error.message : String(error)})`);
   }

@@ -1,5 +1,5 @@
 /** `boxcar tape handoff|reset|repl|resume`. */
-import { handoffText, type JsonObject } from '@boxcar/kernel';
+import { copyKeyOrder, handoffText, type JsonObject, parseJson } from '@boxcar/kernel';
 import type { Command } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
@@ -22,7 +22,7 @@ interface HandoffFlags extends TapeFlags {
 function readState(text: string): JsonObject {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseJson(text);
   } catch (error) {
     throw badFlag(`--state: is no JSON (${error instanceof Error ? error.message : String(error)})`, 'state');
   }
@@ -34,11 +34,13 @@ function readState(text: string): JsonObject {
 /** `boxcar tape handoff`. */
 async function runHandoff(context: Context, ref: string, name: string, flags: HandoffFlags): Promise<number> {
   const { summary, nextSteps, expectHead, key } = flags;
+  const given = flags.state === undefined ? {} : readState(flags.state);
   const state: JsonObject = {
-    ...(flags.state === undefined ? {} : readState(flags.state)),
+    ...given,
     ...(summary === undefined || summary.trim() === '' ? {} : { summary }),
     ...(nextSteps === undefined || nextSteps.trim() === '' ? {} : { next_steps: nextSteps }),
   };
+  copyKeyOrder(given, state);
   return onTape(context, ref, flags, async ({ tape }) => {
     const done = await tape.handoff(name, {
       ...(Object.keys(state).length === 0 ? {} : { state }),

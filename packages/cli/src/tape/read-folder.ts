@@ -1,4 +1,4 @@
-/** Finds the files of a tape in a folder of the original's form, or takes a file as it is. */
+/** Finds the files of one or more tapes in a folder of the original's form, or takes a file as it is. */
 import { isUtf8 } from 'node:buffer';
 import { readdir, realpath, stat } from 'node:fs/promises';
 import { basename, isAbsolute, join, relative, resolve, sep } from 'node:path';
@@ -57,17 +57,44 @@ async function placeIn(folder: string, file: string, lead = ''): Promise<string>
   return path;
 }
 
-async function fileOf(folder: string, { file, head_id: headId }: ManifestTape): Promise<TapeFile> {
+async function fileOf(
+  folder: string,
+  { file, head_id: headId, parent, archived }: ManifestTape,
+): Promise<TapeFile> {
   const path = await placeIn(folder, file, 'manifest.json: ');
-  return { name: file, lines: () => readUpto(path, headId) };
+  return {
+    name: file,
+    parent,
+    lines: () => readUpto(path, headId),
+    ...(archived ? await archivedFile(path, file) : {}),
+  };
 }
 
-function pickTape(tapes: readonly ManifestTape[], name: string | undefined): ManifestTape {
+/** What of an archived file an export gives back: its path, and when it was written. */
+async function archivedFile(path: string, file: string): Promise<Pick<TapeFile, 'path' | 'writtenAt'>> {
+  const stats = await stat(path).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT') return undefined;
+    throw error;
+  });
+  return { path: file.split(sep).join('/'), ...(stats === undefined ? {} : { writtenAt: stats.mtime }) };
+}
+
+/** @throws KernelError `bad_request` where two of a manifest cannot both be imported. */
+function checkDistinct(folder: string, tapes: readonly ManifestTape[]): void {
+  const firstTwice = (names: readonly string[]): string | undefined =>
+    names.find((name, index) => names.indexOf(name) < index);
+  const file = firstTwice(tapes.map((tape) => resolve(folder, tape.file)));
+  if (file !== undefined) throw badPath(`manifest.json names ${relative(folder, file)} twice.`);
+  const id = firstTwice(tapes.filter(({ archived }) => !archived).map((tape) => toName(tape.id)));
+  if (id !== undefined) throw badPath(`manifest.json has two tapes '${id}' that are not archived.`);
+}
+
+/** The tape that is meant; all that are not archived where none is named. */
+function pickTapes(tapes: readonly ManifestTape[], name: string | undefined): readonly ManifestTape[] {
   const current = tapes.filter(({ archived }) => !archived);
-  const [only] = current;
-  if (only !== undefined && current.length === 1) return only;
+  if (current.length === 1 || (name === undefined && current.length > 0)) return current;
   const named = current.find(({ id }) => name !== undefined && toName(id) === toName(name));
-  if (named !== undefined) return named;
+  if (named !== undefined) return [named];
   throw badPath(`manifest.json: name one of its tapes: ${current.map(({ id }) => id).join(', ') || 'none'}.`);
 }
 
@@ -93,10 +120,9 @@ async function listArchived(folder: string): Promise<readonly string[]> {
     .map((name) => join('archived', name));
 }
 
-async function readTapeFolder(
-  folder: string,
-  name: string | undefined,
-): Promise<Omit<FoundFiles, 'source'> & { readonly main: TapeFile; readonly archived: readonly TapeFile[] }> {
+type FolderFiles = Omit<FoundFiles, 'source'> & Pick<TapeSource, 'main' | 'archived'>;
+
+async function readTapeFolder(folder: string, name: string | undefined): Promise<readonly FolderFiles[]> {
   const text = await textIn(folder, 'manifest.json');
   if (text === undefined) {
     const archived = await listArchived(folder);
@@ -104,37 +130,50 @@ async function readTapeFolder(
       ...fileAt(await placeIn(folder, file)),
       name: file,
     });
-    return {
-      name: undefined,
-      main: await fileIn('main.jsonl'),
-      archived: await Promise.all(archived.map(fileIn)),
-    };
+    const olderIn = async (file: string): Promise<TapeFile> => ({
+      ...(await fileIn(file)),
+      ...(await archivedFile(resolve(folder, file), file)),
+    });
+    return [
+      {
+        name: undefined,
+        main: await fileIn('main.jsonl'),
+        archived: await Promise.all(archived.map(olderIn)),
+      },
+    ];
   }
   const { tapes } = parseManifest(text);
-  const tape = pickTape(tapes, name);
-  const archived = tapes.filter((other) => other.archived && other.id === tape.id);
-  return {
-    name: tape.id,
-    main: await fileOf(folder, tape),
-    archived: await Promise.all(archived.map((other) => fileOf(folder, other))),
-  };
+  checkDistinct(folder, tapes);
+  return Promise.all(
+    pickTapes(tapes, name).map(async (tape) => ({
+      name: tape.id,
+      main: await fileOf(folder, tape),
+      archived: await Promise.all(
+        tapes.filter((other) => other.archived && other.id === tape.id).map((other) => fileOf(folder, other)),
+      ),
+    })),
+  );
 }
 
 /**
  * @param path - A file of lines; a folder with `tape/`; or that folder itself.
- * @param name - Which of several tapes.
+ * @param name - Which of several tapes; all when it is undefined.
+ * @returns One at least.
  * @throws KernelError `bad_request`.
  */
-export function findTapeFiles(path: string, name: string | undefined): Promise<FoundFiles> {
+export function findTapeFiles(path: string, name: string | undefined): Promise<readonly FoundFiles[]> {
   return onDisk(path, async () => {
-    if (!(await stat(path)).isDirectory()) return { name: undefined, source: { main: fileAt(path) } };
+    if (!(await stat(path)).isDirectory()) return [{ name: undefined, source: { main: fileAt(path) } }];
     const within = await placeIn(path, 'tape');
     const isWorkspace = await stat(within).then(
       (found) => found.isDirectory(),
       () => false,
     );
-    const { name: found, ...files } = await readTapeFolder(isWorkspace ? within : path, name);
+    const tapes = await readTapeFolder(isWorkspace ? within : path, name);
     const sessionGraph = isWorkspace ? await textIn(path, 'session_graph.jsonl') : undefined;
-    return { name: found, source: { ...files, ...(sessionGraph === undefined ? {} : { sessionGraph }) } };
+    return tapes.map(({ name: found, ...files }) => ({
+      name: found,
+      source: { ...files, ...(sessionGraph === undefined ? {} : { sessionGraph }) },
+    }));
   });
 }

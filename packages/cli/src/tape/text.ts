@@ -1,12 +1,12 @@
 /** Tapes as lines for terminals. */
-import { isJsonObject, type JsonObject, type JsonValue, type TapeRecord } from '@boxcar/kernel';
+import { isJsonObject, type JsonObject, type JsonValue, jsonText, type TapeRecord } from '@boxcar/kernel';
 import type { TapeInfo } from '@boxcar/runtime';
 import type { TapeLine } from '@boxcar/store';
 import { formatCount, formatFields, formatTable } from '../text.js';
 
 /** A state or payload on one line; nothing for none. */
 export const inline = (value: JsonValue): string =>
-  value === null ? '' : typeof value === 'string' ? value : JSON.stringify(value);
+  value === null ? '' : typeof value === 'string' ? value : jsonText(value);
 
 /** The day and the minute, in UTC. */
 const shortDate = (date: string | null): string => date?.slice(0, 16).replace('T', ' ') ?? '';
@@ -19,7 +19,7 @@ function eventText(payload: JsonObject): string {
   if (typeof data?.asked !== 'string')
     return `${wordsOf(payload, 'name')} ${wordsOf(payload, 'data')}`.trim();
   const { asked, ...rest } = data;
-  return `${wordsOf(payload, 'name')} ${JSON.stringify(asked)} ${JSON.stringify(rest)}`;
+  return `${wordsOf(payload, 'name')} ${JSON.stringify(asked)} ${jsonText(rest)}`;
 }
 
 function contentOf({ kind, payload }: TapeRecord): string {

@@ -1,11 +1,21 @@
-/** Writes a tape as the original's folder: `tape/main.jsonl`, `manifest.json`, `archived/`, `session_graph.jsonl`. */
-import { access, mkdir, mkdtemp, rename, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
-import { anchorNameOf, formatManifest, KernelError, type ManifestTape, readRecord } from '@boxcar/kernel';
-import type { Runtime, Tape } from '@boxcar/runtime';
+/** Writes one or more tapes as the original's folder: `tape/main.jsonl`, `manifest.json`, `archived/`, `session_graph.jsonl`. */
+import { access, mkdir, mkdtemp, rename, rm, utimes, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import {
+  anchorNameOf,
+  FilePaths,
+  fileStem,
+  formatManifest,
+  hashedStem,
+  joinSessionGraphs,
+  KernelError,
+  type ManifestTape,
+  readRecord,
+} from '@boxcar/kernel';
+import type { Runtime, Tape, TapeFolder } from '@boxcar/runtime';
 import { onDisk, writeLines } from './lines.js';
 
-export interface WrittenFolder {
+export interface WrittenTape {
   /** The name of the tape, or of its box. */
   readonly id: string;
   /** Of the tape as it is now. */
@@ -48,29 +58,95 @@ async function writeTape(tape: Tape, path: string, onLine: () => void): Promise<
   return { head_id: head, anchors: Object.fromEntries(anchors), lines };
 }
 
-async function writeAll(runtime: Runtime, tape: Tape, { folder, onLine }: Target): Promise<WrittenFolder> {
-  const { id, parent, archived, sessionGraph } = await tape.folder();
+/** A tape as it is written: with what its folder says, and its files. */
+interface Chosen {
+  readonly tape: Tape;
+  readonly folder: TapeFolder;
+  readonly file: string;
+  /** Of its archived tapes, in their order. */
+  readonly archived: readonly string[];
+}
+
+function archivedPath(
+  paths: FilePaths,
+  stem: string,
+  { archivedAt, index }: { archivedAt: Date; index: number },
+): string {
+  const day = archivedAt.toISOString().slice(0, 10);
+  for (let number = index + 1; ; number += 1) {
+    const path = `archived/${stem}_${day}_${String(number).padStart(3, '0')}.jsonl`;
+    if (paths.take(path)) return path;
+  }
+}
+
+/** Paths that files were imported with are theirs again, as long as they are free; then come those that are made up. */
+function choosePaths(tapes: readonly Pick<Chosen, 'tape' | 'folder'>[]): readonly Chosen[] {
+  const paths = new FilePaths();
+  const stemOf = (id: string): string => {
+    if (tapes.length === 1) return 'main';
+    const stem = fileStem(id);
+    return paths.take(`${stem}.jsonl`) ? stem : hashedStem(id);
+  };
+  const named = tapes.map((one) => ({ ...one, stem: stemOf(one.folder.id) }));
+  for (const { stem } of named) paths.take(`${stem}.jsonl`);
+  const kept = named.map(({ folder }) =>
+    folder.archived.map(({ path }) => (path !== undefined && paths.take(path) ? path : undefined)),
+  );
+  return named.map(({ tape, folder, stem }, n) => ({
+    tape,
+    folder,
+    file: `${stem}.jsonl`,
+    archived: folder.archived.map(
+      ({ archivedAt }, index) => kept[n]?.[index] ?? archivedPath(paths, stem, { archivedAt, index }),
+    ),
+  }));
+}
+
+async function writeOne(
+  runtime: Runtime,
+  { tape, folder: { id, parent, archived }, file, archived: files }: Chosen,
+  { folder, onLine }: Target,
+): Promise<{ readonly entries: readonly ManifestTape[]; readonly written: WrittenTape }> {
   // A reset from now on is of no concern.
   const open = (box: string): Promise<Tape> =>
     runtime.tape({ box }, { projectId: tape.projectId, as: tape.actorId });
   const main = await open(tape.boxId);
-  const tapes: ManifestTape[] = [];
-  await mkdir(join(folder, 'tape/archived'), { recursive: true });
-  for (const [index, { boxId, archivedAt }] of archived.entries()) {
-    const day = archivedAt.toISOString().slice(0, 10);
-    const file = `archived/main_${day}_${String(index + 1).padStart(3, '0')}.jsonl`;
-    const { lines: _lines, ...facts } = await writeTape(
-      await open(boxId),
-      join(folder, 'tape', file),
-      onLine,
-    );
-    tapes.push({ id, file, parent: null, archived: true, ...facts });
+  const older: ManifestTape[] = [];
+  for (const [index, { boxId, archivedAt, writtenAt = archivedAt, parent: of }] of archived.entries()) {
+    const name = files[index] ?? '';
+    const path = join(folder, 'tape', name);
+    await mkdir(dirname(path), { recursive: true });
+    const { lines: _lines, ...facts } = await writeTape(await open(boxId), path, onLine);
+    await utimes(path, writtenAt, writtenAt);
+    older.push({ id, file: name, parent: of, archived: true, ...facts });
   }
-  const { lines, ...facts } = await writeTape(main, join(folder, 'tape/main.jsonl'), onLine);
-  tapes.unshift({ id, file: 'main.jsonl', parent, archived: false, ...facts });
-  await writeFile(join(folder, 'tape/manifest.json'), formatManifest({ version: 1, tapes }));
-  await writeFile(join(folder, 'session_graph.jsonl'), sessionGraph);
-  return { id, lines, archived: archived.length };
+  const { lines, ...facts } = await writeTape(main, join(folder, 'tape', file), onLine);
+  return {
+    entries: [{ id, file, parent, archived: false, ...facts }, ...older],
+    written: { id, lines, archived: archived.length },
+  };
+}
+
+async function writeAll(
+  runtime: Runtime,
+  tapes: readonly Tape[],
+  target: Target,
+): Promise<readonly WrittenTape[]> {
+  const { folder } = target;
+  const found: Pick<Chosen, 'tape' | 'folder'>[] = [];
+  for (const tape of tapes) found.push({ tape, folder: await tape.folder() });
+  await mkdir(join(folder, 'tape/archived'), { recursive: true });
+  const entries: ManifestTape[] = [];
+  const written: WrittenTape[] = [];
+  for (const chosen of choosePaths(found)) {
+    const one = await writeOne(runtime, chosen, target);
+    entries.push(...one.entries);
+    written.push(one.written);
+  }
+  const graphs = found.map(({ folder: { id, sessionGraph: text } }) => ({ id, text }));
+  await writeFile(join(folder, 'tape/manifest.json'), formatManifest({ version: 1, tapes: entries }));
+  await writeFile(join(folder, 'session_graph.jsonl'), joinSessionGraphs(graphs));
+  return written;
 }
 
 const exists = (path: string): Promise<boolean> =>
@@ -86,9 +162,9 @@ const exists = (path: string): Promise<boolean> =>
  */
 export async function writeTapeFolder(
   runtime: Runtime,
-  tape: Tape,
+  tapes: readonly Tape[],
   { to, onLine }: { readonly to: string; readonly onLine: () => void },
-): Promise<WrittenFolder> {
+): Promise<readonly WrittenTape[]> {
   const parts = ['session_graph.jsonl', 'tape'];
   for (const path of parts.map((part) => join(to, part))) {
     if (await exists(path))
@@ -101,7 +177,7 @@ export async function writeTapeFolder(
     await mkdir(to, { recursive: true });
     const folder = await mkdtemp(join(to, '.boxcar-'));
     try {
-      const written = await writeAll(runtime, tape, { folder, onLine });
+      const written = await writeAll(runtime, tapes, { folder, onLine });
       for (const part of parts) await rename(join(folder, part), join(to, part));
       return written;
     } finally {

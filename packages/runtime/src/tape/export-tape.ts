@@ -2,6 +2,7 @@
 import {
   type BoxId,
   formatSessionGraph,
+  isFilePath,
   parseSessionGraph,
   pythonDate,
   type SessionLine,
@@ -48,7 +49,14 @@ export interface TapeFolder {
   /** Where it was forked from. Its lines are those of the parent too. */
   readonly parent: { readonly tape: string; readonly entry: number } | null;
   /** The incarnations before it, oldest first. */
-  readonly archived: readonly { readonly boxId: BoxId; readonly archivedAt: Date }[];
+  readonly archived: readonly {
+    readonly boxId: BoxId;
+    readonly archivedAt: Date;
+    /** Of an imported file: its path in the folder of the manifest, and when it was written. */
+    readonly path?: string;
+    readonly writtenAt?: Date;
+    readonly parent: { readonly tape: string; readonly entry: number } | null;
+  }[];
   /** Lines of the session graph: those it was imported with, then what is known here besides. */
   readonly sessionGraph: string;
 }
@@ -94,11 +102,17 @@ export async function loadFolder(db: Queryable, row: TapeRow, actor: TapeActor):
   if (facts === undefined) throw tapeNotFound({ kind: 'box', boxId: row.boxId });
   const id = row.name ?? row.ownerAgentId ?? row.boxId;
   const lineage = await listLineage(db, row.boxId);
-  const { parent } = facts;
+  const { parent, mark } = facts;
   return {
     id,
-    parent: parent === null ? null : { tape: parent.name, entry: parent.position },
-    archived: facts.archived,
+    parent: parent === null ? (mark?.parent ?? null) : { tape: parent.name, entry: parent.position },
+    archived: facts.archived.map(({ boxId, archivedAt, mark: file }) => ({
+      boxId,
+      archivedAt,
+      ...(file?.file === undefined || !isFilePath(file.file) ? {} : { path: file.file }),
+      ...(file?.written_at === undefined ? {} : { writtenAt: new Date(file.written_at) }),
+      parent: file?.parent ?? null,
+    })),
     // What others made of a tape is the business of who owns it.
     sessionGraph: sessionGraphOf(id, facts, row.isOwn ? lineage : lineage.filter(({ name }) => name === id)),
   };

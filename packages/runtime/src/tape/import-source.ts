@@ -4,6 +4,9 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import {
+  type FileMark,
+  isFilePath,
+  isJsonObject,
   KernelError,
   parseId,
   parseSessionGraph,
@@ -20,6 +23,11 @@ import { TextSpool } from './text-spool.js';
 export interface TapeFile {
   /** Used in errors. */
   readonly name?: string;
+  /** Of an archived file: its path in the folder of the manifest, which an export gives it again, and when it was written. */
+  readonly path?: string;
+  readonly writtenAt?: Date;
+  /** Where its tape was forked from, by the manifest. */
+  readonly parent?: { readonly tape: string; readonly entry: number } | null;
   /** Starts at the first line on each call. Lines have no line ends. */
   readonly lines: () => Iterable<string> | AsyncIterable<string>;
 }
@@ -90,6 +98,22 @@ function toEntries({ drafts, record }: TapeLine, actor: EntryAuthor): readonly N
   return drafts.map((draft) => toNewEntry({ kind: 'draft', draft, createdAt }, actor));
 }
 
+function markOf({ path, writtenAt, parent }: TapeFile): FileMark | undefined {
+  const mark = {
+    ...(path === undefined || !isFilePath(path) ? {} : { file: path }),
+    ...(writtenAt === undefined ? {} : { written_at: writtenAt.toISOString() }),
+    ...(parent === undefined || parent === null ? {} : { parent }),
+  };
+  return Object.keys(mark).length === 0 ? undefined : mark;
+}
+
+/** With the first entry of a file stands what its folder says of the file. */
+function withMark(entry: NewTapeEntry, mark: FileMark | undefined): NewTapeEntry {
+  const { imported } = entry.meta ?? {};
+  if (mark === undefined || imported === undefined || !isJsonObject(imported)) return entry;
+  return { ...entry, meta: { ...entry.meta, imported: { ...imported, file: { ...mark } } } };
+}
+
 interface ReadOptions {
   readonly actor: EntryAuthor;
   /** For the calls in the lines, in order. */
@@ -121,6 +145,8 @@ async function* chunksOf(
 ): AsyncGenerator<{ readonly entries: readonly NewTapeEntry[]; readonly lines: number }, void, void> {
   const read = tapeLineReader({ newCallId });
   let chunk = { entries: [] as NewTapeEntry[], lines: 0, characters: 0 };
+  const mark = markOf(file);
+  let isFirst = true;
   let number = 0;
   for await (const text of linesOf(file)) {
     number += 1;
@@ -128,7 +154,11 @@ async function* chunksOf(
     try {
       const line = read(text, number);
       if (line === undefined) continue;
-      chunk.entries.push(...toEntries(line, actor));
+      const entries = toEntries(line, actor);
+      chunk.entries.push(
+        ...entries.map((entry, index) => (isFirst && index === 0 ? withMark(entry, mark) : entry)),
+      );
+      isFirst = false;
     } catch (error) {
       throw place(error, file, number);
     }

@@ -49,6 +49,23 @@ async function linesOf(tape: Tape): Promise<string[]> {
   return lines;
 }
 
+test('info of a file with run events tells the tokens of the last one that says them, also in a fork', async () => {
+  const run = (id: number, data: unknown): string =>
+    JSON.stringify({ id, kind: 'event', payload: { name: 'run', data }, meta: { run_id: 'r' } });
+  const used = (total_tokens: unknown): object => ({
+    status: 'ok',
+    usage: { prompt_tokens: 1, total_tokens },
+  });
+  const name = fresh();
+  await load(name, [run(1, used(700)), run(2, used(1234)), run(3, { status: 'error' })]);
+  await load(name, [run(4, used('many')), run(5, 'x'), ...LINES.slice(2, 3)], { append: true });
+  const tape = await h.runtime.tape(name);
+  expect((await tape.info()).last_token_usage).toBe(1234);
+  const fork = await tape.forkTape();
+  expect((await fork.tape.info()).last_token_usage).toBe(1234);
+  await fork.discard();
+});
+
 describe('a file', () => {
   test('comes back byte for byte, and is a tape like others', async () => {
     const name = fresh();

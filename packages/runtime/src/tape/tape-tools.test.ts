@@ -117,6 +117,10 @@ test('anchors and info tell of the tape as it is, and may be asked again', async
   );
   expect(last?.used).toBeGreaterThan(0);
   expect((await tape.info()).last_token_usage).toBe(last?.used);
+  const line =
+    '{"id":1,"kind":"event","payload":{"name":"run","data":{"usage":{"total_tokens":98765}}},"meta":{}}';
+  await h.runtime.importTape({ agent: turn.agent_id }, { main: { lines: () => [line] } }, { append: true });
+  expect((await tape.info()).last_token_usage).toBe(98_765);
 });
 
 test('a search finds what lies before the last anchor, and not its own answers', async () => {

@@ -81,7 +81,7 @@ export interface TapeInfo {
   readonly last_anchor: string | null;
   readonly last_anchor_position: number;
   readonly entries_since_last_anchor: number;
-  /** Of the last model call that was recorded near the head; null when there is none. */
+  /** Of the last model call that was recorded near the head, by a turn or by an imported `run` event; null when there is none. */
   readonly last_token_usage: number | null;
 }
 

@@ -10,6 +10,7 @@ import {
   LIST_PROFILES,
   meant,
   type Profile,
+  parseJson,
   type QueueTool,
   referToProfiles,
   sanitizeJson,
@@ -248,7 +249,7 @@ export function parseCallArguments(text: string): {
   const clean = sanitizeText(text);
   if (clean.value.trim() === '') return { value: {}, isSanitized: clean.isChanged };
   try {
-    const parsed = sanitizeJson(JSON.parse(clean.value));
+    const parsed = sanitizeJson(parseJson(clean.value));
     if (isJsonObject(parsed.value))
       return { value: parsed.value, isSanitized: clean.isChanged || parsed.isChanged };
   } catch {

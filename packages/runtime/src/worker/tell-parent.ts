@@ -4,6 +4,7 @@ import {
   forkResultText,
   formatTapeRef,
   type JsonValue,
+  jsonText,
   KernelError,
   type TurnId,
 } from '@boxcar/kernel';
@@ -24,7 +25,7 @@ import { toNewEntry } from '../tape/entry-input.js';
 const MAX_ROUNDS = 10;
 
 const textOf = (deliverable: JsonValue): string =>
-  typeof deliverable === 'string' ? deliverable : JSON.stringify(deliverable);
+  typeof deliverable === 'string' ? deliverable : jsonText(deliverable);
 
 /** The message, in the name of the session's agent. */
 function messageOf(notice: Notice, session: NonNullable<Notice['session']>): NewTapeEntry {
