@@ -72,7 +72,23 @@ describe('a session on the command line', () => {
     };
     await refused(
       ['submit', 'delegate_async', '--arg', 'instruction=go', '--session', 'none', '--workspace', folder],
-      'give profile_name',
+      `not_found: --session: no session 'none' of workspace '${folder}'; give --profile to have its agent made`,
+    );
+    await submit('--session', 'taken', '--workspace', folder, '--profile', 'writer');
+    await refused(
+      [
+        'submit',
+        'delegate_async',
+        '--arg',
+        'instruction=go',
+        '--session',
+        'taken',
+        '--workspace',
+        folder,
+        '--profile',
+        'boss',
+      ],
+      "conflict: --profile: session 'taken' has an agent of profile 'writer', not 'boss'. Leave --profile out, or choose another session.",
     );
     await refused(['submit', 'delegate_async', '--workspace', folder], 'give --session too');
     await refused(['submit', 'delegate_async', '--profile', 'writer'], 'give --session too');
@@ -81,6 +97,9 @@ describe('a session on the command line', () => {
       'leave target_ref out',
     );
     await refused(['submit', 'cancel', '--session', 'x'], 'is for delegate_async and context_handoff');
-    await refused(['tape', 'info', '--session', 'none', '--workspace', folder], 'No tape and no agent');
+    await refused(
+      ['tape', 'info', '--session', 'none', '--workspace', folder],
+      `No session 'none' of workspace '${folder}' in project 'default'.`,
+    );
   });
 });

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { findingsOf, findingWords, safeParse, toBadRequest } from './findings.js';
 import { parseHandover } from './handover.js';
-import { delegateAsyncSchema, forkJoinSchema, provisionAgentSchema } from './primitive.js';
+import { createBoxSchema, delegateAsyncSchema, forkJoinSchema, provisionAgentSchema } from './primitive.js';
 import { parseProfile, profileSchema } from './profile.js';
 import { suggest } from './suggest.js';
 
@@ -171,6 +171,57 @@ const JUNK: readonly unknown[] = [
   { x: 1 },
   1e300,
 ];
+
+describe('a rule about several members is told beside the findings of the members', () => {
+  it.each<[string, z.ZodType, unknown, readonly string[]]>([
+    [
+      'provision_agent',
+      provisionAgentSchema,
+      { action: 'create', agent_id: 5, derived_from: 'x', shared: 'yes' },
+      [
+        'agent_id: must be a string, not a number',
+        'shared: must be true or false, not a string',
+        'profile_name: is required with action create',
+        'derived_from: is for action derive only',
+      ],
+    ],
+    [
+      'provision_agent with an action that is none: no rule of an action is applied',
+      provisionAgentSchema,
+      { action: 'make', derived_from: 'x' },
+      ["action: must be one of 'ensure', 'create', 'derive', not 'make'"],
+    ],
+    [
+      'fork_join',
+      forkJoinSchema,
+      { tasks: [{ ...TASK, instruction: 5 }], min_success: 2 },
+      [
+        'tasks.0.instruction: must be a string, not a number',
+        'min_success: is more than the 1 tasks there are',
+      ],
+    ],
+    [
+      'fork_join with tasks that are no list',
+      forkJoinSchema,
+      { tasks: 5, min_success: 2 },
+      ['tasks: must be a list, not a number'],
+    ],
+    [
+      'create_box',
+      createBoxSchema,
+      { cards: [], colour: 'red' },
+      [": unknown key 'colour'; known here are cards, card_ids", ': give cards or card_ids'],
+    ],
+    [
+      'create_box with cards that are no list',
+      createBoxSchema,
+      { cards: 5 },
+      ['cards: must be a list, not a number'],
+    ],
+  ])('%s', (_name, schema, input, expected) => {
+    expect(wordsOf(schema, input)).toEqual(expected);
+  });
+});
 
 describe('no finding has the words of the library', () => {
   it.each([

@@ -34,7 +34,8 @@ const KINDS: Readonly<Record<string, string>> = {
   never: 'left out',
 };
 
-const kindWords = (kind: string): string => (Object.hasOwn(KINDS, kind) ? KINDS[kind] : undefined) ?? kind;
+export const kindWords = (kind: string): string =>
+  (Object.hasOwn(KINDS, kind) ? KINDS[kind] : undefined) ?? kind;
 
 /** What an input is, in words; undefined where it says nothing. */
 function kindOf(input: unknown): string | undefined {
@@ -57,10 +58,10 @@ function kindOf(input: unknown): string | undefined {
 const asJson = (value: unknown): string => (typeof value === 'string' ? `'${value}'` : toText(value));
 
 /** `a, b or c` */
-const orList = (words: readonly string[]): string =>
+export const orList = (words: readonly string[]): string =>
   words.length < 2 ? (words[0] ?? '') : `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`;
 
-function mustBe(allowed: string, input: unknown, kind?: string): string {
+export function mustBe(allowed: string, input: unknown, kind?: string): string {
   if (input === undefined) return `is missing; it must be ${allowed}`;
   const given = kindOf(input);
   return `must be ${allowed}${given === undefined || given === kind ? '' : `, not ${given}`}`;
@@ -109,7 +110,7 @@ function limitWords(issue: RawIssue<z.core.$ZodIssueTooSmall | z.core.$ZodIssueT
   return `${have} ${isLeast ? 'at least' : 'at most'} ${limit}${units}`;
 }
 
-const FORMATS: Readonly<Record<string, string>> = {
+export const FORMATS: Readonly<Record<string, string>> = {
   datetime: 'a date and time with its zone, such as 2026-01-31T12:00:00Z',
   date: 'a date, such as 2026-01-31',
   time: 'a time, such as 12:00:00',
@@ -143,7 +144,7 @@ function keysOf(schema: unknown): readonly string[] {
 /** Characters of the unknown keys that a finding lists. */
 const MAX_LISTED = 200;
 
-function unknownKeys(keys: readonly string[], known: readonly string[]): string {
+export function unknownKeys(keys: readonly string[], known: readonly string[]): string {
   let room = MAX_LISTED;
   const shown = keys.filter((key, index) => {
     room -= key.length;

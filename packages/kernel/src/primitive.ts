@@ -104,13 +104,14 @@ export const forkJoinSchema = z
   })
   .superRefine((input, context) => {
     const { tasks, min_success } = input;
-    if (min_success !== undefined && min_success > tasks.length)
+    // A member may be of another kind here: its own finding says so.
+    if (Array.isArray(tasks) && min_success !== undefined && min_success > tasks.length)
       context.addIssue({
         code: 'custom',
         path: ['min_success'],
         message: `is more than the ${tasks.length} tasks there are`,
       });
-  });
+  }, whenObject);
 export type ForkJoin = z.infer<typeof forkJoinSchema>;
 
 export const collectSchema = z
@@ -193,13 +194,13 @@ export type SubmitResult = z.infer<typeof submitResultSchema>;
 /** Names stand in tables, logs and prompts, and must not be taken for ids. */
 const agentRef = nameSchema;
 
+const provisionAction = z.enum(['ensure', 'create', 'derive']);
+
 export const provisionAgentSchema = z
   .strictObject({
-    action: z
-      .enum(['ensure', 'create', 'derive'])
-      .describe(
-        'ensure: the named agent, made when it is missing; create: a fresh agent of a profile; derive: a fresh agent after an existing one.',
-      ),
+    action: provisionAction.describe(
+      'ensure: the named agent, made when it is missing; create: a fresh agent of a profile; derive: a fresh agent after an existing one.',
+    ),
     agent_id: agentRef
       .optional()
       .describe('ensure: id or name of the agent. create, derive: a name for it, unique in the project.'),
@@ -223,6 +224,7 @@ export const provisionAgentSchema = z
   .superRefine((input, context) => {
     const refuse = (path: string, message: string): void =>
       context.addIssue({ code: 'custom', path: [path], message });
+    if (!provisionAction.safeParse(input.action).success) return;
     if (input.action === 'ensure' && input.agent_id === undefined)
       refuse('agent_id', 'is required with action ensure');
     if (input.action === 'create' && input.profile_name === undefined)
@@ -231,9 +233,9 @@ export const provisionAgentSchema = z
       refuse('derived_from', 'is required with action derive');
     if (input.action !== 'derive' && input.derived_from !== undefined)
       refuse('derived_from', 'is for action derive only');
-    if (input.action !== 'ensure' && input.agent_id !== undefined && tryParseId(input.agent_id) !== undefined)
+    if (input.action !== 'ensure' && typeof input.agent_id === 'string' && tryParseId(input.agent_id))
       refuse('agent_id', 'must be a name here: ids of new agents are made by the kernel');
-  });
+  }, whenObject);
 export type ProvisionAgent = z.infer<typeof provisionAgentSchema>;
 
 export const raiseBudgetSchema = z.strictObject({
@@ -250,10 +252,10 @@ export const createBoxSchema = z
     cards: z.array(cardInputSchema).optional(),
     card_ids: z.array(z.string().min(1)).optional(),
   })
-  .refine(
-    (input) => (input.cards?.length ?? 0) + (input.card_ids?.length ?? 0) > 0,
-    'give cards or card_ids',
-  );
+  .refine(({ cards = [], card_ids: ids = [] }) => cards.length !== 0 || ids.length !== 0, {
+    message: 'give cards or card_ids',
+    ...whenObject,
+  });
 export type CreateBox = z.infer<typeof createBoxSchema>;
 
 export const grantBoxSchema = z.strictObject({

@@ -17,6 +17,7 @@ import { fullFormats } from 'ajv-formats/dist/formats.js';
 import { RE2JS } from 're2js';
 import { cutEcho, toText } from './errors.js';
 import { canonicalJson, isJsonObject, type JsonObject, type JsonValue } from './json.js';
+import { schemaWords } from './schema-words.js';
 import { toRe2 } from './user-pattern.js';
 
 const MAX_SCHEMA_BYTES = 64 * 1024;
@@ -34,6 +35,7 @@ const PROPERTY_PARTS = 2;
 /** For one value (S3): about half a second. */
 const MAX_WORK = 2_000_000;
 const MAX_FINDINGS = 10;
+const MAX_SCHEMA_FINDINGS = 3;
 /** Alternatives that are reached by several ways can have a million. */
 const MAX_ERRORS = 1_000;
 
@@ -108,6 +110,8 @@ const OPTIONS: Options = {
   // Inlining repeats a part at each reference to it.
   inlineRefs: false,
   addUsedSchema: false,
+  // The value and the schema of a finding, for its words.
+  verbose: true,
   // `constructor` is an ordinary name.
   ownProperties: true,
   // 0.3 is a multiple of 0.1.
@@ -326,6 +330,15 @@ type Checker = { readonly check: ValidateFunction } | { readonly fault: string }
 
 const checkers = new WeakMap<JsonObject, Checker>();
 
+/** @throws Error for a schema that is none. */
+function checkItself(meta: Ajv, schema: JsonObject): void {
+  if (meta.validateSchema(schema) === true) return;
+  const findings = (meta.errors ?? []).map(
+    (error) => `${pointerToPath(error.instancePath).join('.') || 'the schema'}: ${schemaWords(error)}`,
+  );
+  throw new Error([...new Set(findings)].slice(0, MAX_SCHEMA_FINDINGS).join('; '));
+}
+
 function compile(schema: JsonObject): Checker {
   try {
     if (Buffer.byteLength(JSON.stringify(schema)) > MAX_SCHEMA_BYTES)
@@ -342,7 +355,7 @@ function compile(schema: JsonObject): Checker {
     // ajv resolves `#` against it; one of the user's could be the name of a meta-schema.
     const plain = { ...schema, $id: 'boxcar:/schema' };
     const copy = prepare(ajv, plain, '') as JsonObject;
-    meta().validateSchema(plain, true);
+    checkItself(meta(), plain);
     return { check: ajv.compile(copy) };
   } catch (error) {
     return { fault: toText(error instanceof Error ? error.message : error) };
@@ -385,14 +398,10 @@ export function checkBySchema(schema: JsonObject, value: JsonValue, root: string
     throw error;
   }
   const errors = (checker.check.errors ?? []).slice(0, MAX_ERRORS);
-  const findings = errors.map(({ keyword, instancePath, params, message }) => {
-    const isMissing = keyword === 'required' || keyword === 'dependentRequired' || keyword === 'dependencies';
-    const missing: unknown = isMissing ? params.missingProperty : undefined;
-    const path = [...pointerToPath(instancePath), ...(typeof missing === 'string' ? [missing] : [])];
-    const unknown: unknown = params.additionalProperty ?? params.unevaluatedProperty;
-    const name = typeof unknown === 'string' ? `: ${JSON.stringify(cutEcho(unknown))}` : '';
-    const text = typeof missing === 'string' ? 'is required' : `${message ?? keyword}${name}`;
-    return `${cutEcho(path.join('.')) || root}: ${text}`;
+  const findings = errors.map((error) => {
+    const missing: unknown = error.params.missingProperty;
+    const path = [...pointerToPath(error.instancePath), ...(typeof missing === 'string' ? [missing] : [])];
+    return `${cutEcho(path.join('.')) || root}: ${schemaWords(error)}`;
   });
   return [...new Set(findings)].slice(0, MAX_FINDINGS);
 }

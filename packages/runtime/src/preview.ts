@@ -7,6 +7,7 @@ import {
   type CardId,
   type ContextCard,
   candidatesOf,
+  contextLimitsOf,
   type HandoverNotice,
   KernelError,
   type Message,
@@ -94,7 +95,10 @@ export interface PackPreview {
     readonly tokens: number | null;
     readonly estimated_tokens: number;
   };
-  /** Rules of the handover that are skipped, and keys that are ignored: settings of a handler, or typing errors. */
+  /**
+   * Rules of the handover that are skipped, and keys that are ignored: settings of a handler, or typing errors. With the field `prompt`:
+   * the first step will see another prompt, as this one is too long or nearly so.
+   */
   readonly notices: readonly HandoverNotice[];
 }
 
@@ -256,6 +260,24 @@ async function toPrompt(
   };
 }
 
+/** What the worker does to this prompt before its first call; the tools count there as well, which a preview does not know. */
+function promptNotices(prompt: PackPreview['prompt'], profile: Profile): readonly HandoverNotice[] {
+  const { promptTokens, limitTokens, reminderTokens } = contextLimitsOf(profile);
+  const tokens = prompt.tokens ?? prompt.estimated_tokens;
+  const notice = (what: string): readonly HandoverNotice[] => [
+    { field: 'prompt', message: `has about ${tokens} tokens without its tools; ${what}` },
+  ];
+  if (tokens > promptTokens)
+    return notice(
+      `the model takes ${limitTokens}, of which ${limitTokens - promptTokens} are left to its answer: before the first call large cards become references`,
+    );
+  if (reminderTokens !== undefined && tokens > reminderTokens)
+    return notice(
+      `the model takes ${limitTokens}: before the first call the agent is reminded that it can hand off`,
+    );
+  return [];
+}
+
 /** Describes a plan. Two statements: the contents of its cards, and the profile. */
 export async function previewPlan(
   db: Queryable,
@@ -274,6 +296,7 @@ export async function previewPlan(
   const lines = linesOf(plan, stored);
   const cards: PreviewCard[] = [];
   for (const line of lines) cards.push(await toCard(line, counter));
+  const prompt = await toPrompt(lines, { profile, counter, newId: options.newId });
   return {
     profile: {
       name: spec.profile.name,
@@ -294,7 +317,7 @@ export async function previewPlan(
     kept: sumOf(cards.filter((card) => card.is_kept)),
     cut: sumOf(cards.filter((card) => !card.is_kept)),
     segments: packing.box.segments,
-    prompt: await toPrompt(lines, { profile, counter, newId: options.newId }),
-    notices: options.notices,
+    prompt,
+    notices: [...options.notices, ...promptNotices(prompt, profile)],
   };
 }

@@ -201,6 +201,21 @@ describe('pack --dry-run', () => {
   });
 });
 
+it('names the flags that were written', async () => {
+  const missing = '0198c1f2-0000-7000-8000-000000000001';
+  const refused: readonly (readonly [string[], string])[] = [
+    [['--box', missing], `not_found: --box: no box ${missing}`],
+    [['--box', box, '--box', 'x'], "not_found: --box: no box 'x'"],
+    [['--budget', '5', '--box', box], '; --budget is 5.'],
+    [['--strategy', 'newest'], 'bad_request: --strategy: needs --budget beside it'],
+  ];
+  for (const [flags, words] of refused)
+    for (const dry of [['--dry-run'], []]) {
+      const { stderr } = await pack('--profile', 'writer', '--arg', 'instruction=Write it', ...dry, ...flags);
+      expect(stderr.replace('boxcar: ', '')).toContain(words);
+    }
+});
+
 it('show reads in the manifest what a budget cut', async () => {
   const { turn_id } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'writer',
@@ -279,8 +294,8 @@ describe('what cannot be packed is said in one line', () => {
     ],
     [['--profile', 'nobody'], /not_found: No profile 'nobody'/],
     [['--profile', 'writer', '--box', 'x'], /not_found: .*no box 'x'/],
-    [['--profile', 'writer', '--strategy', 'newest'], /budget_strategy: needs budget_tokens/],
-    [['--profile', 'writer', '--budget', '1'], /context_budget_exceeded: .*never cut.*Raise budget_tokens/],
+    [['--profile', 'writer', '--strategy', 'newest'], /bad_request: --strategy: needs --budget beside it/],
+    [['--profile', 'writer', '--budget', '1'], /context_budget_exceeded: .*never cut.*Raise --budget/],
     [['--profile', 'writer', '--source-agent', 'x'], /not_found: No agent 'x'/],
     [['--handover', '/nowhere.yaml'], /--handover \/nowhere\.yaml: ENOENT/],
     [['--handover', '-', '--file', '-'], /cannot both be stdin/],

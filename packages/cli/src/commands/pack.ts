@@ -19,6 +19,7 @@ import { parse } from 'yaml';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
+import { type FlagNames, inFlags } from '../flag-errors.js';
 import { readInput } from '../read-input.js';
 import { openStack } from '../stack.js';
 import { countOf, formatCount, formatFields, formatTable, toLine, toPlain } from '../text.js';
@@ -242,6 +243,19 @@ function describePreview(preview: PackPreview, flags: PackFlags): string {
   return parts.join('\n\n');
 }
 
+const CONFIG = 'handover.context_packing_config';
+
+/** What the flags have become; with `--handover` a box is an argument of the caller's own. */
+const flagNames = ({ handover, budget, strategy }: PackFlags): FlagNames => ({
+  ...(handover === undefined ? { 'arguments.input_box_ids': '--box' } : {}),
+  ...(handover === undefined || budget !== undefined
+    ? { budget_tokens: '--budget', [`${CONFIG}.budget_tokens`]: '--budget' }
+    : {}),
+  ...(handover === undefined || strategy !== undefined
+    ? { budget_strategy: '--strategy', [`${CONFIG}.budget_strategy`]: '--strategy' }
+    : {}),
+});
+
 /** `boxcar pack`: packs a context and prints its ids; with `--dry-run` says what it would hold and writes nothing. */
 async function runPack(context: Context, flags: PackFlags): Promise<number> {
   if (flags.messages === true && flags.dryRun !== true)
@@ -260,14 +274,14 @@ async function runPack(context: Context, flags: PackFlags): Promise<number> {
     toolSuffix: flags.author,
   };
   if (flags.dryRun === true) {
-    const preview = await stack.runtime.preview(request, { countTokens });
+    const preview = await inFlags(flagNames(flags), () => stack.runtime.preview(request, { countTokens }));
     const { encoding, isExact } = tokenizerOf(preview.profile.model);
     context.answer({ ...preview, tokenizer: { encoding, is_exact: isExact } }, () =>
       describePreview(preview, flags),
     );
     return EXIT.success;
   }
-  const packed = await stack.runtime.packer.packContext(request);
+  const packed = await inFlags(flagNames(flags), () => stack.runtime.packer.packContext(request));
   const answer = {
     context_box_id: packed.contextBoxId,
     target_profile_box_id: packed.targetProfileBoxId,

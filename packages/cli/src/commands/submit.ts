@@ -6,6 +6,7 @@ import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
+import { type FlagNames, inFlags } from '../flag-errors.js';
 import { MAX_DATA_BYTES, readInput } from '../read-input.js';
 import { type SessionFlags, sessionOf } from '../session-flags.js';
 import { openStack, type Stack } from '../stack.js';
@@ -200,6 +201,13 @@ function addSession(
   if (primitive === 'delegate_async') args.target_strategy ??= 'reuse';
 }
 
+const SESSION_FLAGS: FlagNames = {
+  'arguments.target_ref': '--session',
+  'arguments.target_ref.workspace': '--workspace',
+  'arguments.target_ref.profile_name': '--profile',
+  profile_name: '--profile',
+};
+
 /** `boxcar submit`: accepted when it returns, like a call of the library. */
 async function runSubmit(
   context: Context,
@@ -218,13 +226,15 @@ async function runSubmit(
     stack.runtime,
     (flags.plugin ?? config.plugins).map((path) => resolve(path)),
   );
-  const accepted = await stack.runtime.accept(primitive, args, {
-    projectId: flags.project ?? config.project,
-    sourceAgentId: flags.sourceAgent,
-    parentTurnId: flags.parentTurn,
-    channelId: flags.channel,
-    idempotencyKey: flags.key,
-  });
+  const accepted = await inFlags(flags.session === undefined ? {} : SESSION_FLAGS, () =>
+    stack.runtime.accept(primitive, args, {
+      projectId: flags.project ?? config.project,
+      sourceAgentId: flags.sourceAgent,
+      parentTurnId: flags.parentTurn,
+      channelId: flags.channel,
+      idempotencyKey: flags.key,
+    }),
+  );
   for (const warning of warningsOf(accepted.answer)) context.note(warning);
   if (accepted.isReplay) context.note('this key was accepted before; nothing was done again');
   const awaited = flags.wait === true ? awaitedOf(accepted) : undefined;

@@ -139,6 +139,7 @@ export function addTapeShow(group: Command, run: Run): void {
           'boxcar tape show writer-1',
           'boxcar tape show notes --from phase-1 --to phase-2 --kinds message',
           'boxcar tape show notes --all --since 2026-01-01 --json',
+          'boxcar tape show --session main --all --kinds anchor',
         ],
       }),
     )

@@ -1,4 +1,4 @@
-import { KernelError, tryParseId } from '@boxcar/kernel';
+import { KernelError, type SessionAddress, tryParseId } from '@boxcar/kernel';
 import type { Runtime, Tape, TapeTarget } from '@boxcar/runtime';
 import { findProjectByRef, findTapeLine } from '@boxcar/store';
 
@@ -45,13 +45,25 @@ export async function lookForTape(
 export async function findTape(
   runtime: Runtime,
   ref: string,
-  { create = false, ...options }: FindOptions & { readonly create?: boolean | undefined },
+  {
+    create = false,
+    session,
+    ...options
+  }: FindOptions & {
+    readonly create?: boolean | undefined;
+    /** What the caller said in place of the name. */
+    readonly session?: SessionAddress | undefined;
+  },
 ): Promise<FoundTape> {
   const found = await lookForTape(runtime, ref, options);
   if (found !== undefined) return found;
   if (create) return describe(runtime, await runtime.tape(ref, { projectId: options.project }));
+  const what =
+    session === undefined
+      ? `tape and no agent '${ref}'`
+      : `session '${session.session}' of workspace '${session.workspace}'`;
   throw new KernelError('not_found', {
-    message: `No tape and no agent '${ref}' in project '${options.project}'.`,
+    message: `No ${what} in project '${options.project}'.`,
     details: { tape: ref, project_id: options.project },
   });
 }

@@ -1,12 +1,16 @@
 /** What the commands of `boxcar tape` share. */
-import { KernelError } from '@boxcar/kernel';
+import { KernelError, type SessionAddress, sessionTapeName } from '@boxcar/kernel';
 import type { Context } from '../context.js';
+import { sessionOf } from '../session-flags.js';
 import { openStack } from '../stack.js';
 import { type FoundTape, findTape } from './find-tape.js';
 
 export interface TapeFlags {
   readonly project?: string;
   readonly as?: string;
+  /** Said instead of the tape: its name was computed of them. */
+  readonly workspace?: string;
+  readonly session?: string;
 }
 
 export const TAPE = [
@@ -19,6 +23,12 @@ export const AS = ['--as <agent>', 'in whose name, by id or name (the operator)'
 export const projectOf = (context: Context, { project }: TapeFlags): string =>
   project ?? context.config.project;
 
+/** The session by which a tape was named; `fork --session` names the one that it makes. */
+function saidFor(ref: string, flags: TapeFlags): SessionAddress | undefined {
+  const session = sessionOf(flags);
+  return session !== undefined && sessionTapeName(session) === ref ? session : undefined;
+}
+
 /** Opens the tape and hands it over, with the runtime it lives on. */
 export async function onTape<T extends TapeFlags & { readonly create?: boolean }>(
   context: Context,
@@ -29,10 +39,16 @@ export async function onTape<T extends TapeFlags & { readonly create?: boolean }
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const { as, create } = flags;
   return await use(
-    await findTape(stack.runtime, ref, { project: projectOf(context, flags), as, create }),
+    await findTape(stack.runtime, ref, {
+      project: projectOf(context, flags),
+      as,
+      create,
+      session: saidFor(ref, flags),
+    }),
     stack,
   );
 }
 
-export const badFlag = (message: string, field: string): KernelError =>
-  new KernelError('bad_request', { message: `${message}.`, details: { field } });
+export function badFlag(message: string, field: string): KernelError {
+  return new KernelError('bad_request', { message: `${message}.`, details: { field } });
+}

@@ -38,6 +38,8 @@ export interface ServedRequest {
   readonly path: string;
   readonly headers: Readonly<Record<string, string | readonly string[] | undefined>>;
   readonly body: unknown;
+  /** The body as it came. */
+  readonly text: string;
   /** Undefined when the wire refuses the body. */
   readonly prompt: ReadPrompt | undefined;
 }
@@ -64,11 +66,10 @@ export const inOrder =
   (_request, index) =>
     behaviours[Math.min(index, behaviours.length - 1)] ?? { hang: true };
 
-async function readBody(request: IncomingMessage): Promise<unknown> {
+async function readBody(request: IncomingMessage): Promise<string> {
   const chunks: Buffer[] = [];
   for await (const chunk of request) chunks.push(chunk as Buffer);
-  const body: unknown = JSON.parse(Buffer.concat(chunks).toString('utf8'));
-  return body;
+  return Buffer.concat(chunks).toString('utf8');
 }
 
 function sendJson(response: ServerResponse, status: number, body: unknown): void {
@@ -128,7 +129,8 @@ export async function openProviderServer(
     response.on('close', () => {
       if (!response.writableFinished) abandoned += 1;
     });
-    const body = await readBody(request);
+    const text = await readBody(request);
+    const body: unknown = JSON.parse(text);
     if (method !== 'POST' || !isPathOf(wire, path))
       return sendJson(
         response,
@@ -139,7 +141,7 @@ export async function openProviderServer(
     if (key !== null && headers[header] !== `${prefix}${key}`)
       return sendJson(response, 401, wire.error({ message: 'wrong key', type: 'authentication_error' }));
     const prompt = readPrompt(body, path);
-    const served: ServedRequest = { method, path, headers, body, prompt };
+    const served: ServedRequest = { method, path, headers, body, text, prompt };
     requests.push(served);
     if (prompt === undefined)
       return sendJson(response, 400, wire.error({ message: refusals.at(-1) ?? 'refused' }));
@@ -150,8 +152,8 @@ export async function openProviderServer(
       return;
     }
     if ('status' in behaviour) {
-      const { status, error, body: text = '' } = behaviour;
-      const json = error === undefined ? text : JSON.stringify(wire.error(error));
+      const { status, error, body: plain = '' } = behaviour;
+      const json = error === undefined ? plain : JSON.stringify(wire.error(error));
       const type = error === undefined ? {} : { 'content-type': 'application/json' };
       response.writeHead(status, { ...type, ...behaviour.headers }).end(json);
       return;
