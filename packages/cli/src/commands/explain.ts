@@ -67,7 +67,8 @@ const reasonOf = (card: CardOrigin): string => {
 function message(of: ExplainedMessage, isFull: boolean): string {
   const facts = [of.role, `${formatCount(of.tokens)} tokens`];
   if (of.name !== undefined) facts.push(`result of ${of.name}${of.is_error === true ? ', an error' : ''}`);
-  const reasons = of.notice === null ? of.cards.map(reasonOf) : [`notice: ${of.notice}`];
+  const made = of.source === 'selector' ? ['made by the selector of the turn'] : of.cards.map(reasonOf);
+  const reasons = of.notice === null ? made : [`notice: ${of.notice}`];
   const calls = (of.tool_calls ?? []).flatMap((call) =>
     body(`→ ${call.name} ${JSON.stringify(call.arguments)}`, isFull),
   );
