@@ -1,5 +1,6 @@
 /** The arguments of the built-in primitives: one schema each for queue, HTTP, CLI, MCP and the tools shown to models. */
 import { z } from 'zod';
+import { FOR_PROGRAMS } from './brief-schema.js';
 import { budgetSchema } from './budget.js';
 import { cardInputSchema, fieldsSchema } from './card.js';
 import { whenObject } from './findings.js';
@@ -42,7 +43,9 @@ export type TurnViewStart = z.infer<typeof viewStartSchema>;
 /** The same, or a selector with where the view begins that it is given. Rule: docs/views.md, "Selectors". */
 export const turnViewSchema = z.union([
   ...viewStartSchema.options,
-  z.strictObject({ selector: selectorNameSchema, from: viewStartSchema.optional() }),
+  z
+    .strictObject({ selector: selectorNameSchema, from: viewStartSchema.optional() })
+    .meta({ [FOR_PROGRAMS]: true }),
 ]);
 export type TurnView = z.infer<typeof turnViewSchema>;
 

@@ -293,7 +293,11 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
   ];
 
   test.each(faults)('%s', async (name, select, message) => {
-    stage.h.runtime.registerSelector(name, { version: 1, select, ...(name === 'hangs' ? { timeoutMs: 50 } : {}) });
+    stage.h.runtime.registerSelector(name, {
+      version: 1,
+      select,
+      ...(name === 'hangs' ? { timeoutMs: 50 } : {}),
+    });
     const { result, turnId, requests } = await run(await agent(), { selector: name });
     expect(result.status).toBe('failed');
     expect(result.error).toMatchObject({
