@@ -325,20 +325,22 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
     );
   });
 
-  test('cannot change what others see: it gets copies', async () => {
+  test('cannot change what the next step is made of: it gets copies', async () => {
+    const seen: string[] = [];
     const wild: Select = (entries) => {
-      for (const entry of entries) {
-        Object.assign(entry.messages[0] as object, { content: 'changed' });
-        for (const { content } of entry.cards) Object.assign(content, { kind: 'text', text: 'changed' });
-      }
-      return [say('nothing of it')];
+      const own = entries.filter(({ place }) => place === 'context');
+      seen.push(JSON.stringify(own));
+      const messages = structuredClone(whole(entries));
+      for (const { cards } of own)
+        for (const { content } of cards) Object.assign(content, { kind: 'text', text: 'changed' });
+      return messages;
     };
     stage.h.runtime.registerSelector('wild', { version: 1, select: wild });
-    const name = await agent();
-    await run(name, { selector: 'wild' });
-    const { requests } = await run(name);
-    expect(JSON.stringify(requests[0]?.body)).toContain('Look around.');
-    expect(JSON.stringify(requests[0]?.body)).not.toContain('changed');
+    const { requests, turnId } = await run(await agent(), { selector: 'wild' });
+    expect(requests).toHaveLength(3);
+    expect(new Set(seen).size).toBe(1);
+    expect(seen[0]).toContain('Look around.');
+    await explained(turnId, 3);
   });
 
   test('and what does not fit is not compacted', async () => {
