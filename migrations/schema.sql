@@ -573,7 +573,8 @@ create table boxcar.profiles (
   is_current boolean not null,
   created_at timestamp with time zone default now() not null,
   max_tokens bigint,
-  view text
+  view text,
+  selector text
 );
 
 create table boxcar.projects (
@@ -790,6 +791,8 @@ create table boxcar.turns (
   told_agent_id uuid,
   own_view_anchor integer,
   own_view_position integer,
+  selector text,
+  selector_version text,
   warm_turn_id uuid
 ) with (fillfactor=60);
 
@@ -1024,6 +1027,8 @@ alter table only boxcar.turns add constraint turns_check4 CHECK ((is_awaited <= 
 
 alter table only boxcar.turns add constraint turns_check5 CHECK (((own_view_anchor IS NULL) = (own_view_position IS NULL))) NOT VALID;
 
+alter table only boxcar.turns add constraint turns_check6 CHECK (((selector_version IS NULL) OR (selector IS NOT NULL))) NOT VALID;
+
 alter table only boxcar.turns add constraint turns_depth_check CHECK ((depth >= 0));
 
 alter table only boxcar.turns add constraint turns_epoch_check CHECK ((epoch >= 0));
@@ -1040,7 +1045,7 @@ alter table only boxcar.unsealed add constraint unsealed_pkey PRIMARY KEY (xact)
 
 alter table only boxcar.waits add constraint waits_check CHECK (((kind = 'limit'::text) = (provider IS NOT NULL)));
 
-alter table only boxcar.waits add constraint waits_kind_check CHECK ((kind = ANY (ARRAY['retry'::text, 'limit'::text, 'budget'::text, 'approval'::text])));
+alter table only boxcar.waits add constraint waits_kind_check CHECK ((kind = ANY (ARRAY['retry'::text, 'limit'::text, 'budget'::text, 'approval'::text, 'selector'::text]))) NOT VALID;
 
 alter table only boxcar.waits add constraint waits_pkey PRIMARY KEY (turn_id);
 
@@ -1195,6 +1200,8 @@ CREATE INDEX turns_unsettled_ends ON boxcar.turns USING btree (run_id) WHERE ((N
 CREATE INDEX waits_due ON boxcar.waits USING btree (due_at) WHERE (due_at IS NOT NULL);
 
 CREATE INDEX waits_provider ON boxcar.waits USING btree (provider, created_at, turn_id) WHERE (provider IS NOT NULL);
+
+CREATE INDEX waits_selectors ON boxcar.waits USING btree (created_at) WHERE (kind = 'selector'::text);
 
 -- Triggers
 

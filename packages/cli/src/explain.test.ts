@@ -1,4 +1,7 @@
-import { createWorker } from '@boxcar/runtime';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createWorker, loadPlugins } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
@@ -7,6 +10,15 @@ import { type CliResult, cliHere, type Env, prepare } from './testing/cli.js';
 let database: TestDatabase;
 let env: Env;
 let turn: string;
+let selected: string;
+let folder: string;
+let plugin: string;
+
+const PLUGIN = `export default (runtime) =>
+  runtime.registerSelector('brief', {
+    version: '1',
+    select: (entries) => [{ role: 'user', content: 'In brief.' }, ...entries.slice(-1).flatMap(({ messages }) => messages)],
+  });`;
 
 beforeAll(async () => {
   database = await testDatabase();
@@ -33,6 +45,10 @@ beforeAll(async () => {
       { type: 'note', metadata: { context: false }, content: { kind: 'text', text: 'Nobody reads this.' } },
     ],
   });
+  folder = await mkdtemp(join(tmpdir(), 'boxcar-selectors-'));
+  plugin = join(folder, 'plugin.mjs');
+  await writeFile(plugin, PLUGIN);
+  await loadPlugins(runtime, [plugin]);
   const worker = await createWorker(runtime);
   const answer = await runtime.submit('launch_principal', {
     profile_name: 'counter',
@@ -40,11 +56,22 @@ beforeAll(async () => {
     context_box_id: (box as { box_id: string }).box_id,
     wait: true,
   });
+  const other = await runtime.submit('delegate_async', {
+    target_strategy: 'new',
+    target_ref: 'counter',
+    instruction: 'Count.',
+    view: { selector: 'brief' },
+    wait: true,
+  });
+  selected = (other as { turn_id: string }).turn_id;
   await worker.close();
   turn = (answer as { turn_id: string }).turn_id;
 });
 
-afterAll(() => database.close());
+afterAll(async () => {
+  await database.close();
+  await rm(folder, { recursive: true });
+});
 
 const ask = (...args: readonly string[]): Promise<CliResult> => cliHere(args, env);
 const widest = ({ stdout }: CliResult): number =>
@@ -162,5 +189,30 @@ describe('boxcar why', () => {
     const said = await ask('why', turn, ...args);
     expect(said).toMatchObject({ code, stdout: '' });
     expect(said.stderr).toMatch(words);
+  });
+});
+
+describe('a prompt that a selector made', () => {
+  test('is shown with the plugin that has it, and without it nothing is', async () => {
+    const without = await ask('explain', selected, '--step', '1');
+    expect(without.code).toBe(0);
+    expect(without.stdout).toMatch(/^verified {2}no$/m);
+    expect(without.stdout.replace(/\s+/g, ' ')).toContain(
+      "Selector 'brief' version '1' made this prompt, which cannot be rebuilt",
+    );
+    expect(without.stdout).not.toContain('Count.');
+    expect(await ask('why', selected, 'In brief.')).toMatchObject({
+      stdout: '',
+      stderr: expect.stringContaining('selector_unknown'),
+    });
+
+    const shown = await ask('explain', selected, '--step', '1', '--plugin', plugin);
+    expect(shown.stdout).toMatch(/^verified {2}yes/m);
+    expect(shown.stdout).toMatch(
+      /^2 {2}user, \d+ tokens\n {3}made by the selector of the turn\n {4}In brief\.$/m,
+    );
+    expect(shown.stdout).toContain('not_selected');
+    const found = await ask('why', selected, 'In brief.', '--plugin', plugin);
+    expect(found.stdout).toContain('made by the selector of the turn');
   });
 });

@@ -37,6 +37,7 @@ const RULES: Readonly<Record<WhyPart['rule'], string>> = {
   tool_name: 'tool schema: the name',
   tool_description: 'tool schema: the description',
   tool_parameters: 'tool schema: the parameters',
+  selector: 'made by the selector of the turn',
   'notice.context': 'notice: stands before a first assistant message',
   'notice.continue': 'notice: stands behind assistant text that waits for no one',
   'notice.steps_left': 'notice: few steps are left',

@@ -75,6 +75,18 @@ export const ERROR_CATALOGUE = {
     'A packing strategy made no valid choice.',
     'Correct the registered function; the details say what was wrong with its choice.',
   ),
+  selector_failed: entry(
+    500,
+    false,
+    'A selector made no valid prompt.',
+    'Correct the registered function and register it as a new version; the details say what was wrong.',
+  ),
+  selector_unknown: entry(
+    404,
+    false,
+    'The selector that makes the prompts of a turn is not registered here, or not in this version.',
+    'Register it (registerSelector) under this name and version, for example by a plugin: boxcar worker --plugin <file>.',
+  ),
   idempotency_conflict: entry(
     409,
     false,

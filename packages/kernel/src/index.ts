@@ -138,7 +138,15 @@ export {
 export { copyKeyOrder, jsonText, parseJson, setKeyOrder } from './key-order.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
-export { isPlainName, MAX_ANCHOR_NAME, MAX_TAPE_NAME, PLAIN_NAME, spellingsOf, toName } from './names.js';
+export {
+  isPlainName,
+  MAX_ANCHOR_NAME,
+  MAX_TAPE_NAME,
+  PLAIN_NAME,
+  SELECTOR_NAME,
+  spellingsOf,
+  toName,
+} from './names.js';
 export {
   AUTO_HANDOFF_ANCHOR,
   AUTO_HANDOFF_REASON,
@@ -187,6 +195,7 @@ export {
   type ModelToolCall,
   type ModelUsage,
   type Ring,
+  type SelectorFinding,
   type SettingFinding,
   type ToolFinding,
 } from './ports.js';
@@ -227,8 +236,11 @@ export {
   type RaiseBudget,
   raiseBudgetSchema,
   type SubmitResult,
+  selectorOfView,
+  startOfView,
   submitResultSchema,
   type TurnView,
+  type TurnViewStart,
   turnViewSchema,
 } from './primitive.js';
 export {
@@ -426,12 +438,22 @@ export {
   foldManifest,
   type MessageOrigin,
   type OmissionReason,
+  type SelectorRef,
   type StoredManifest,
   type ViewNotice,
   type ViewSource,
 } from './view-manifest.js';
 export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
 export { askedText, isBlank, renderBody } from './view-render.js';
+export {
+  nameSelector,
+  type Select,
+  type SelectorCard,
+  type SelectorEntry,
+  selectorEntries,
+  selectorFailed,
+  selectView,
+} from './view-selector.js';
 export {
   explainWait,
   type WaitFacts,

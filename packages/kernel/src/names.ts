@@ -32,3 +32,11 @@ export const spellingsOf = (name: string): readonly string[] => [
 
 /** A name of 1 to 200 characters. */
 export const nameSchema = z.string().normalize('NFC').trim().min(1).max(200).refine(isPlainName, PLAIN_NAME);
+
+/** Names of selectors, and their versions. */
+export const SELECTOR_NAME = /^[a-zA-Z0-9_.-]{1,64}$/;
+
+/** The name of a selector. Not a pattern: models are shown the schema, and would pay for it. */
+export const selectorNameSchema = z
+  .string()
+  .refine((name) => SELECTOR_NAME.test(name), 'must be letters, digits, _ . - only, 1 to 64 of them');

@@ -85,6 +85,12 @@ export interface SettingFinding {
   readonly message: string;
 }
 
+/** The selector of a profile, which nothing here has registered. */
+export interface SelectorFinding {
+  readonly selector: string;
+  readonly message: string;
+}
+
 /** Asks a model once. Implementations never retry and never run tools. Failures are thrown as `ModelError`. */
 export interface Model {
   generate(request: ModelRequest, options: { readonly signal: AbortSignal }): Promise<ModelReply>;

@@ -1,12 +1,13 @@
 /** The arguments of the built-in primitives: one schema each for queue, HTTP, CLI, MCP and the tools shown to models. */
 import { z } from 'zod';
+import { FOR_PROGRAMS } from './brief-schema.js';
 import { budgetSchema } from './budget.js';
 import { cardInputSchema, fieldsSchema } from './card.js';
 import { whenObject } from './findings.js';
 import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_BUDGET } from './handover.js';
 import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
-import { MAX_ANCHOR_NAME, nameSchema } from './names.js';
+import { MAX_ANCHOR_NAME, nameSchema, selectorNameSchema } from './names.js';
 import { sessionRefSchema } from './session-address.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
@@ -33,11 +34,31 @@ const optional = {
 };
 
 /** Where the view of a turn begins. Rule: docs/views.md, "Where a view begins". */
-export const turnViewSchema = z.union([
+const viewStartSchema = z.union([
   z.enum(['last_anchor', 'full']),
   z.strictObject({ anchor: z.string().min(1).max(MAX_ANCHOR_NAME) }),
 ]);
+export type TurnViewStart = z.infer<typeof viewStartSchema>;
+
+/** The same, or a selector with where the view begins that it is given. Rule: docs/views.md, "Selectors". */
+export const turnViewSchema = z.union([
+  ...viewStartSchema.options,
+  z
+    .strictObject({ selector: selectorNameSchema, from: viewStartSchema.optional() })
+    .meta({ [FOR_PROGRAMS]: true }),
+]);
 export type TurnView = z.infer<typeof turnViewSchema>;
+
+const isSelector = (view: TurnView | undefined): view is Extract<TurnView, { readonly selector: string }> =>
+  typeof view === 'object' && 'selector' in view;
+
+/** Where a view begins, when it says so. */
+export const startOfView = (view: TurnView | undefined): TurnViewStart | undefined =>
+  isSelector(view) ? view.from : view;
+
+/** The name of the selector that makes the prompts. */
+export const selectorOfView = (view: TurnView | undefined): string | null =>
+  isSelector(view) ? view.selector : null;
 
 const view = turnViewSchema.optional().describe('Where its view begins (last_anchor).');
 

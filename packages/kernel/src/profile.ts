@@ -1,7 +1,7 @@
 import { z } from 'zod';
 import { plainWords, toBadRequest } from './findings.js';
 import { type JsonValue, parseJsonValue } from './json.js';
-import { isPlainName, nameSchema as name, PLAIN_NAME } from './names.js';
+import { isPlainName, nameSchema as name, PLAIN_NAME, selectorNameSchema } from './names.js';
 import { toolsSchema } from './queue-tool.js';
 
 const jsonValue = z.custom<JsonValue>((value) => value !== undefined);
@@ -73,8 +73,13 @@ export const profileSchema = z.strictObject({
   /** Which workers run its turns; empty = the default pool. */
   worker_target: z.string().regex(WORKER_TARGET, 'lower-case letters, digits, - and _ only').default(''),
   limits: profileLimitsSchema.prefault({}),
-  /** Where views of its turns begin, unless a submission or a session says so (docs/views.md). */
-  view: z.enum(['last_anchor', 'full']).optional(),
+  /** Where views of its turns begin, unless a submission or a session says so, or the selector that makes their prompts (docs/views.md). */
+  view: z
+    .union([
+      z.enum(['last_anchor', 'full']),
+      z.strictObject({ selector: selectorNameSchema, from: z.enum(['last_anchor', 'full']).optional() }),
+    ])
+    .optional(),
 });
 export type Profile = z.infer<typeof profileSchema>;
 export type ProfileInput = z.input<typeof profileSchema>;

@@ -18,6 +18,8 @@ export type ViewSource =
       readonly contextLimit?: number;
     }
   | { readonly kind: 'notice'; readonly notice: ViewNotice }
+  /** Made by the turn's selector. */
+  | { readonly kind: 'selector' }
   | { readonly kind: 'tape'; readonly from: number; readonly to: number }
   | {
       readonly kind: 'context';
@@ -39,7 +41,8 @@ export interface MessageOrigin {
  * Why a card is not in a prompt: hidden by its metadata; shown before; older than the last anchor; the bootstrap
  * anchor; a result whose call is not shown before it, or hidden; a thought without words or calls; a
  * deliverable that repeats the text before it; its words, of which a compaction has left a reference. Of a card that is shown, what its
- * provider attached: because another model or another agent reads it, or because not all of its step is shown.
+ * provider attached: because another model or another agent reads it, or because not all of its step is shown. `not_selected`: the
+ * turn's selector does not show it, or not as it is.
  */
 export type OmissionReason =
   | 'hidden'
@@ -55,13 +58,20 @@ export type OmissionReason =
   | 'summarized'
   | 'other_agent'
   | 'other_model'
-  | 'step_split';
+  | 'step_split'
+  | 'not_selected';
 
 export interface Omission {
   readonly source: ViewSource;
   readonly cardId: CardId;
   readonly reason: OmissionReason;
 }
+
+/** The selector that made a prompt. */
+export type SelectorRef = {
+  readonly name: string;
+  readonly version: string;
+};
 
 export type ManifestRange = ViewSource & { readonly first: number; readonly count: number };
 export type OmittedRange = ViewSource & { readonly reason: OmissionReason };
@@ -77,6 +87,8 @@ export type ViewManifest = {
   readonly head: number;
   readonly messages: readonly ManifestRange[];
   readonly omitted: readonly OmittedRange[];
+  /** Absent: the prompt is the view as it is. */
+  readonly selector?: SelectorRef;
 };
 
 /**
@@ -120,7 +132,8 @@ const FOLDED_FROM = 16;
 /** The form in which a manifest is stored: its size follows what the turn itself was given. */
 export function foldManifest(view: FoldableView): StoredManifest {
   const { manifest, firstMessage, startPosition = 0, contextBoxId } = view;
-  if (startPosition <= manifest.anchor) return manifest;
+  // What a selector leaves out follows from its code, not from the rows before the turn.
+  if (startPosition <= manifest.anchor || manifest.selector !== undefined) return manifest;
   const isEarlier = (source: ViewSource): boolean =>
     source.kind === 'tape' ? source.to < startPosition : 'boxId' in source && source.boxId !== contextBoxId;
   const from = manifest.messages[0]?.kind === 'profile' ? 1 : 0;

@@ -17,7 +17,7 @@ import { anchorBody, isBlank, renderBody } from './view-render.js';
 
 /**
  * `instructions` to `result`: the words of a card, as they are or as JSON text. The others are fixed wordings around a
- * card's facts (`parent`: "Parent agent: …"), or without any card (`notice.*`).
+ * card's facts (`parent`: "Parent agent: …"), or without any card (`notice.*`). `selector`: the turn's selector wrote it.
  */
 export type PartRule =
   | 'instructions'
@@ -40,6 +40,7 @@ export type PartRule =
   | 'context_contract'
   | 'call_name'
   | 'call_id'
+  | 'selector'
   | `notice.${ViewNotice}`;
 
 /** Where in a message a part stands; `call` is the index of the tool call. */
@@ -145,6 +146,8 @@ function contentParts(
   if (source.kind === 'profile') return systemParts(content, source.contextLimit);
   if (source.kind === 'notice')
     return [{ field: CONTENT, text: content, rule: `notice.${source.notice}`, cardId: null, isOwn: false }];
+  if (source.kind === 'selector')
+    return [{ field: CONTENT, text: content, rule: 'selector', cardId: null, isOwn: false }];
   const [card] = cards;
   if (card === undefined) return [];
   if (origin.isReference === true)

@@ -301,7 +301,7 @@ function writeContext(writer: Writer, started: TurnStarted): void {
 /** What a message costs besides its words, in bytes; about four tokens. */
 const MESSAGE_BYTES = 16;
 
-function estimateMessages(messages: readonly Message[]): number {
+export function estimateMessages(messages: readonly Message[]): number {
   let bytes = 0;
   for (const message of messages) {
     bytes += MESSAGE_BYTES + Buffer.byteLength(message.content);

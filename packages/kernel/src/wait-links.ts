@@ -21,6 +21,7 @@ export type WaitLinkKind =
   | 'breaker'
   | 'budget'
   | 'approval'
+  | 'selector'
   | 'cycle'
   | 'given_up'
   | 'unread'
@@ -72,7 +73,7 @@ export interface WaitFactsBatch {
 
 /** What a suspended turn waits for that waits for no call. */
 export interface WaitFactsWait {
-  readonly kind: 'retry' | 'limit' | 'budget' | 'approval';
+  readonly kind: 'retry' | 'limit' | 'budget' | 'approval' | 'selector';
   readonly created_at: string;
   readonly due_at: string | null;
   readonly detail: JsonObject;
@@ -85,6 +86,17 @@ export interface WaitFactsWait {
     readonly max_concurrent: number | null;
     readonly requests_per_minute: number | null;
     readonly waiting: number;
+  } | null;
+  /** The selector it waits for, and the living workers of its pool that say that they have it. Absent: it waits for none. */
+  readonly selector?: {
+    readonly name: string;
+    /** Null: any version will do. */
+    readonly version: string | null;
+    readonly workers: readonly {
+      readonly worker_id: WorkerId;
+      readonly hostname: string | null;
+      readonly pid: number | null;
+    }[];
   } | null;
 }
 
@@ -229,6 +241,24 @@ export function describeTimer(
     }
     case 'approval':
       return { ...base, kind: 'approval', what: 'waits for a decision', is_live: false, next: null };
+    case 'selector': {
+      const { name = wordOf(detail.selector), version = null, workers = [] } = wait.selector ?? {};
+      const which = `selector '${name}'${version === null ? '' : ` version '${version}'`}`;
+      const has = workers.map(
+        ({ worker_id: id, hostname, pid }) =>
+          `${id}${hostname === null ? '' : ` (${hostname}, process ${pid ?? '?'})`}`,
+      );
+      return {
+        ...base,
+        kind: 'selector',
+        what: `waits for a worker with ${which}; ${has.length === 0 ? 'no living worker of its pool has it' : `of the living workers of its pool ${has.join(', ')} ${has.length === 1 ? 'has' : 'have'} it`}`,
+        is_live: isLive,
+        next:
+          has.length > 0
+            ? 'Such a worker takes it as soon as it has a free slot.'
+            : `Start a worker that registers it (runtime.registerSelector): boxcar worker --plugin <file>. Without one the turn ends as failed (selector_unknown)${due_at === null ? '' : ` at ${due_at}`}.`,
+      };
+    }
     default:
       return kind satisfies never;
   }

@@ -53,6 +53,7 @@ export {
   type TurnResult,
   type TurnScope,
 } from './runtime.js';
+export { type Selector, Selectors } from './selectors.js';
 export type { Accepted, SubmitOptions } from './submit/options.js';
 export type { EntryInput, EntryOptions } from './tape/entry-input.js';
 export type { TapeFolder } from './tape/export-tape.js';

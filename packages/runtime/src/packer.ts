@@ -52,6 +52,7 @@ import { uuidv7 } from 'uuidv7';
 import { findActor } from './find-actor.js';
 import { type ContextSpec, type PlanOptions, planContexts, type ResolvedSpec } from './pack-plan.js';
 import { type PackPreview, type PreviewOptions, previewPlan } from './preview.js';
+import type { Selectors } from './selectors.js';
 
 export const newId: NewId = <K extends string>() => parseId<K>(uuidv7(), 'id');
 
@@ -70,6 +71,7 @@ export interface PackerIo {
   readonly db: Queryable;
   readonly limits?: PackLimits;
   readonly strategies: PackingStrategies;
+  readonly selectors?: Selectors;
   write(submission: Submission, db: Queryable): Promise<void>;
 }
 
@@ -122,6 +124,7 @@ export class HandoverPacker {
   /**
    * @param options.db - A pool, or a client of the caller.
    * @param options.strategies - Beside the built-in ones, by name.
+   * @param options.selectors - For previews of profiles that have one.
    */
   constructor(
     options:
@@ -129,6 +132,7 @@ export class HandoverPacker {
           readonly db: Queryable;
           readonly limits?: PackLimits;
           readonly strategies?: PackingStrategies | Readonly<Record<string, PackingStrategy>>;
+          readonly selectors?: Selectors;
         }
       | PackerIo,
   ) {
@@ -174,7 +178,12 @@ export class HandoverPacker {
     const [plan] = await planContexts(db, specs, this.#planOptions);
     if (plan === undefined)
       throw new KernelError('internal_error', { message: 'Planning one context gave none.' });
-    return previewPlan(db, plan, { ...options, newId, notices: handoverNotices(request.handover) });
+    return previewPlan(db, plan, {
+      ...options,
+      newId,
+      notices: handoverNotices(request.handover),
+      selectors: this.#io.selectors,
+    });
   }
 
   /** Packs several context boxes of one project and actor at once; all or none. */

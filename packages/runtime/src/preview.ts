@@ -19,12 +19,15 @@ import {
   renderBody,
   type Segment,
   type SegmentRule,
+  selectorOfView,
   TURN_STARTED,
   toldLimitOf,
+  type View,
   type ViewRows,
 } from '@boxcar/kernel';
 import { loadCards, loadProfiles, type Queryable } from '@boxcar/store';
 import type { PlannedContext, ResolvedSpec } from './pack-plan.js';
+import { type Selectors, selectorUnknown } from './selectors.js';
 import { toContextCard } from './worker/loader.js';
 
 /** Counts tokens as the named model does, or nearly. */
@@ -94,6 +97,8 @@ export interface PackPreview {
     readonly messages: readonly PreviewMessage[];
     readonly tokens: number | null;
     readonly estimated_tokens: number;
+    /** Why there are no messages: the profile's selector makes them, and is not in this process or has failed. */
+    readonly unmade?: string;
   };
   /**
    * Rules of the handover that are skipped, and keys that are ignored: settings of a handler, or typing errors. With the field `prompt`:
@@ -229,19 +234,44 @@ function firstRows(
   };
 }
 
+/** The first prompt as the selector of the profile makes it, in the version that a first step here would have. */
+function selected(
+  view: View,
+  rows: ViewRows,
+  { profile, selectors }: { readonly profile: Profile; readonly selectors: Selectors | undefined },
+): View | KernelError {
+  const name = selectorOfView(profile.view);
+  if (name === null) return view;
+  const wanted = { name, version: null };
+  const ref = selectors?.find(wanted);
+  if (selectors === undefined || ref === undefined)
+    return selectorUnknown(wanted, 'makes the prompts of this profile, and this process does not have it');
+  try {
+    return selectors.apply(view, rows, ref);
+  } catch (error) {
+    if (error instanceof KernelError) return error;
+    throw error;
+  }
+}
+
 async function toPrompt(
   lines: readonly Line[],
-  of: { readonly profile: Profile; readonly counter: Counter; readonly newId: NewId },
+  of: {
+    readonly profile: Profile;
+    readonly counter: Counter;
+    readonly newId: NewId;
+    readonly selectors: Selectors | undefined;
+  },
 ): Promise<PackPreview['prompt']> {
   const isNew = new Set(lines.flatMap(({ card, isNew }) => (isNew && card !== undefined ? [card.id] : [])));
   const context = lines.flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
     card === undefined || reason !== undefined ? [] : [toContextCard({ card, rule, native: false })],
   );
   const profile = bindProfile(of.profile, context);
-  const view = buildView({
-    ...firstRows(context, { ...of, profile }),
-    contextLimit: toldLimitOf(of.profile),
-  });
+  const rows = { ...firstRows(context, { ...of, profile }), contextLimit: toldLimitOf(of.profile) };
+  const view = selected(buildView(rows), rows, of);
+  if (view instanceof KernelError)
+    return { messages: [], tokens: null, estimated_tokens: 0, unmade: view.message };
   const messages: PreviewMessage[] = [];
   for (const [index, message] of view.messages.entries()) {
     messages.push({
@@ -282,7 +312,11 @@ function promptNotices(prompt: PackPreview['prompt'], profile: Profile): readonl
 export async function previewPlan(
   db: Queryable,
   plan: PlannedContext<ResolvedSpec>,
-  options: PreviewOptions & { readonly newId: NewId; readonly notices: readonly HandoverNotice[] },
+  options: PreviewOptions & {
+    readonly newId: NewId;
+    readonly notices: readonly HandoverNotice[];
+    readonly selectors: Selectors | undefined;
+  },
 ): Promise<PackPreview> {
   const { spec, draft, packing } = plan;
   const stored = await loadCards(db, draft.inheritedIds, spec.projectId);
@@ -296,7 +330,12 @@ export async function previewPlan(
   const lines = linesOf(plan, stored);
   const cards: PreviewCard[] = [];
   for (const line of lines) cards.push(await toCard(line, counter));
-  const prompt = await toPrompt(lines, { profile, counter, newId: options.newId });
+  const prompt = await toPrompt(lines, {
+    profile,
+    counter,
+    newId: options.newId,
+    selectors: options.selectors,
+  });
   return {
     profile: {
       name: spec.profile.name,

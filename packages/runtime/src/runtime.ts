@@ -19,7 +19,9 @@ import {
   type Profile,
   parseProfile,
   type Ring,
+  type SelectorFinding,
   type SettingFinding,
+  selectorOfView,
   TAPE_HANDOFF,
   TOOL_NAME,
   type ToolFinding,
@@ -88,6 +90,7 @@ import {
   type ProfileScope,
   type ProfileVersion,
 } from './profiles.js';
+import { type Selector, Selectors } from './selectors.js';
 import { cutOffSilent } from './silent-connections.js';
 import { accept, warnAgain } from './submit/accept.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './submit/options.js';
@@ -148,6 +151,7 @@ export interface RuntimeCore {
   /** The first that knows a model counts. */
   readonly prices: readonly PriceTable[];
   readonly strategies: PackingStrategies;
+  readonly selectors: Selectors;
   readonly log: Log;
   readonly handlers: ReadonlyMap<string, Handler>;
   /** The handlers of the kernel. They take connections only through their tools. */
@@ -209,7 +213,7 @@ export interface TurnScope {
   readonly projectId?: string | undefined;
 }
 
-export type ProfileFinding = ToolFinding | SettingFinding;
+export type ProfileFinding = ToolFinding | SelectorFinding | SettingFinding;
 
 export interface AppliedProfile {
   readonly name: string;
@@ -231,6 +235,7 @@ export class Runtime implements RuntimeCore {
   readonly handlerTimeoutMs: number;
   readonly prices: readonly PriceTable[];
   readonly strategies = new PackingStrategies();
+  readonly selectors = new Selectors();
   readonly log: Log;
   readonly watcher: TurnWatcher;
   readonly builds: BuildWatch;
@@ -303,6 +308,7 @@ export class Runtime implements RuntimeCore {
       db: options.pool,
       limits: this.limits,
       strategies: this.strategies,
+      selectors: this.selectors,
     });
     this.#addHandler('delegate_async', delegateAsync);
     this.#addHandler('launch_principal', launchPrincipal);
@@ -386,6 +392,20 @@ export class Runtime implements RuntimeCore {
    */
   registerPackingStrategy(name: string, strategy: PackingStrategy): void {
     this.strategies.add(name, strategy);
+  }
+
+  /**
+   * Adds a selector, which makes the prompts of the turns that name it: `view: { selector: name }` of a submission, a delegation or a
+   * profile. It must be pure and synchronous; what it returns is checked as every prompt is (docs/views.md, "Selectors").
+   *
+   * Several versions of a name may be registered. A turn takes the one that was registered last when it makes its first step, and keeps
+   * it. Register selectors before the worker starts, which tells the others what it has.
+   *
+   * @throws KernelError `bad_request` for a name, version or function that is not valid, `conflict` for another function under a name
+   *   and version that are taken.
+   */
+  registerSelector(name: string, selector: Selector): void {
+    this.selectors.add(name, selector);
   }
 
   /** What a packing would make, without making it: `packer.preview`. */
@@ -498,7 +518,7 @@ export class Runtime implements RuntimeCore {
    */
   explainStep(turnId: string, options: TurnScope & StepChoice = {}): Promise<StepExplanation> {
     const { projectId: project = 'default', ...choice } = options;
-    return explainStep(this.pool, turnId, { project, ...choice });
+    return explainStep(this.pool, turnId, { project, ...choice, selectors: this.selectors });
   }
 
   /**
@@ -512,7 +532,7 @@ export class Runtime implements RuntimeCore {
     options: TurnScope & { readonly step?: number } = {},
   ): Promise<WhyAnswer> {
     const { projectId: project = 'default', step } = options;
-    return why(this.pool, turnId, { text, project, step });
+    return why(this.pool, turnId, { text, project, step, selectors: this.selectors });
   }
 
   /**
@@ -588,12 +608,20 @@ export class Runtime implements RuntimeCore {
       })),
       ...unlisted.map((tool) => ({ tool, message: 'must_end_with names it, and tools does not list it' })),
       ...(this.model.checkTools?.(model, schemas) ?? []),
+      ...this.#selectorFindings(profile),
     ];
     if (settings.temperature === undefined && settings.max_output_tokens === undefined) return tools;
     const answer = findAnswerFinding(profile);
     const sent = { ...settings, max_output_tokens: answerTokensOf(profile) };
     const others = (await this.model.checkSettings?.(model, sent)) ?? [];
     return [...tools, ...(answer === undefined ? [] : [answer]), ...others];
+  }
+
+  #selectorFindings({ view }: Profile): readonly SelectorFinding[] {
+    const selector = selectorOfView(view);
+    if (selector === null || this.selectors.has(selector)) return [];
+    const hint = meant(selector, this.selectors.names) || '; a plugin of the workers must bring it';
+    return [{ selector, message: `no selector of this name is registered${hint}` }];
   }
 
   async #storeProfile(profile: Profile, options: { readonly projectId?: string }): Promise<AppliedProfile> {

@@ -56,6 +56,8 @@ export interface ClaimedTurn {
   readonly isMember: boolean;
   /** Null when nothing limits what it spends. */
   readonly purse: Purse | null;
+  /** What makes its prompts; its version is null until its first step. */
+  readonly selector: { readonly name: string; readonly version: string | null } | null;
 }
 
 /** What a turn has been given by its accounts, and what it has spent. */
@@ -77,7 +79,7 @@ const claimedColumns = (
 ): string => `${of}.id, ${of}.project_id, ${of}.run_id, ${of}.agent_id, ${of}.profile_id, ${of}.epoch, ${of}.parent_turn_id, ${of}.parent_tool_call_id, ${of}.is_awaited, ${of}.primitive,
     ${of}.context_box_id, ${of}.output_box_id, ${of}.channel_id, ${of}.worker_target, ${of}.traceparent, ${of}.max_steps, ${of}.deadline_at, ${of}.step_count,
     ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses, ${of}.batch_ids is not null as is_member, coalesce(${of}.warm_turn_id = ${of}.id and ${of}.step_count = 0, false) as warms_cache,
-    ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8`;
+    ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8, ${of}.selector, ${of}.selector_version`;
 
 /** A given-up turn may only be ended. Written as a probe, because the table is nearly always empty. */
 const NOT_GIVEN_UP =
@@ -164,6 +166,8 @@ interface ClaimRow extends pg.QueryResultRow {
   allotted_steps: number | null;
   spent_tokens: number | null;
   spent_cost: number | null;
+  selector: string | null;
+  selector_version: string | null;
 }
 
 const toPurse = (row: ClaimRow): Purse | null =>
@@ -271,6 +275,7 @@ export async function claimOnce(
         warmsCache: row.warms_cache,
         isMember: row.is_member,
         purse: toPurse(row),
+        selector: row.selector === null ? null : { name: row.selector, version: row.selector_version },
       },
     };
   });

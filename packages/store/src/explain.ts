@@ -50,6 +50,8 @@ export interface ExplainedTurn {
   readonly stepCount: number;
   readonly maxSteps: number;
   readonly deliverableCardId: CardId | null;
+  /** What makes its prompts; the version is null until its first step. */
+  readonly selector: { readonly name: string; readonly version: string | null } | null;
   readonly profile: {
     readonly profileId: ProfileId;
     readonly name: string;
@@ -176,7 +178,7 @@ function readStored(row: StoredCardRow): StoredCard | null {
 
 const TURN = statement(`
   select t.id as turn_id, t.run_id, t.project_id, t.agent_id, a.name as agent_name, t.context_box_id, t.output_box_id, t.status, t.step_count, t.max_steps,
-    t.deliverable_card_id, t.profile_id, f.name as profile_name, f.version as profile_version, f.box_id as profile_box_id,
+    t.deliverable_card_id, t.selector, t.selector_version, t.profile_id, f.name as profile_name, f.version as profile_version, f.box_id as profile_box_id,
     c.content->'data' as profile, ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
   from boxcar.turns t join boxcar.agents a on a.id = t.agent_id join boxcar.profiles f on f.id = t.profile_id join boxcar.cards c on c.id = f.card_id
   where t.id = $1`);
@@ -193,6 +195,8 @@ interface TurnDbRow extends StoredCardRow {
   step_count: number;
   max_steps: number;
   deliverable_card_id: CardId | null;
+  selector: string | null;
+  selector_version: string | null;
   profile_id: ProfileId;
   profile_name: string;
   profile_version: number;
@@ -216,6 +220,7 @@ async function loadTurn(db: Queryable, turnId: TurnId): Promise<ExplainedTurn> {
     stepCount: row.step_count,
     maxSteps: row.max_steps,
     deliverableCardId: row.deliverable_card_id,
+    selector: row.selector === null ? null : { name: row.selector, version: row.selector_version },
     profile: {
       profileId: row.profile_id,
       name: row.profile_name,

@@ -173,7 +173,7 @@ const SUSPENDED = statement(`
 /** The turns that their holders at these epochs have suspended with a wait of this kind. */
 export async function findSuspended(
   tx: Tx,
-  kind: 'retry' | 'budget',
+  kind: 'retry' | 'budget' | 'selector',
   held: readonly { readonly turnId: TurnId; readonly epoch: number; readonly holderId: WorkerId }[],
 ): Promise<ReadonlySet<TurnId>> {
   const records = held.map(({ turnId, epoch }) => ({ turn_id: turnId, epoch }));

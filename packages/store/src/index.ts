@@ -322,6 +322,14 @@ export { findReachable, findTurnPolicy, type ReachableProfile } from './reach.js
 export { type EarlierCall, findRepeats } from './repeats.js';
 export type { PartReader } from './rights.js';
 export { tables } from './schema.js';
+export {
+  findUnselected,
+  fixSelector,
+  SELECTOR_PATIENCE_MS,
+  takeForSelectors,
+  type UnselectedTurn,
+  waitForSelector,
+} from './selector-waits.js';
 export { giveTape } from './session-agents.js';
 export {
   findSession,

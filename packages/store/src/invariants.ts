@@ -271,12 +271,12 @@ export const INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'wait-is-of-turn',
-    rule: 'a wait is of a suspended turn without open calls; one for a moment or for room at a provider says when it is looked at',
+    rule: 'a wait is of a suspended turn without open calls; one for a moment, for room at a provider or for a selector says when it is looked at',
     when: 'always',
     broken: `select w.turn_id as id, 'waits (' || w.kind || ') and is ' || coalesce(t.status, 'no turn') || ' with ' || coalesce(t.pending_calls, 0) || ' open calls, due '
         || coalesce(w.due_at::text, 'never') as what
       from boxcar.waits w left join boxcar.turns t on t.id = w.turn_id
-      where t.status is distinct from 'suspended' or t.pending_calls <> 0 or (w.due_at is null and w.kind in ('retry', 'limit'))`,
+      where t.status is distinct from 'suspended' or t.pending_calls <> 0 or (w.due_at is null and w.kind in ('retry', 'limit', 'selector'))`,
   },
   {
     name: 'live-cause',

@@ -9,7 +9,9 @@ import {
   type ProfileId,
   type ProjectId,
   type RunId,
+  selectorOfView,
   spellingsOf,
+  startOfView,
   type TurnId,
   type TurnStatus,
   tryParseId,
@@ -125,7 +127,7 @@ const openingsText = (hasParents: boolean): string => `
       (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id, 'awaited_batch_id', o.awaited_batch_id))
          from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys || r.own_keys
            || array(select '${AGENT_KEYS}' || s.id || ':' || k from source s cross join unnest(r.own_keys) as k where not s.is_operator))) as operations,
-      (select json_agg(json_build_object('profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags, 'worker_target', f.worker_target, 'max_steps', f.max_steps, 'is_capped', f.max_tokens is not null, 'is_full_view', f.view is not null))
+      (select json_agg(json_build_object('profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags, 'worker_target', f.worker_target, 'max_steps', f.max_steps, 'is_capped', f.max_tokens is not null, 'is_full_view', f.view is not null, 'selector', f.selector))
          from boxcar.profiles f where f.project_id = p.id and f.name = any (r.profile_names) and f.is_current) as profiles,
       ${hasParents ? PARENT_COLUMNS : 'null::json as parent, null::json as chain'}
     from p
@@ -303,6 +305,8 @@ export interface ProfileRow {
   readonly isCapped: boolean;
   /** True when views of its turns show the whole tape. */
   readonly isFullView: boolean;
+  /** The selector that makes the prompts of its turns. */
+  readonly selector: string | null;
 }
 
 interface ProfileDbRow extends pg.QueryResultRow {
@@ -315,10 +319,11 @@ interface ProfileDbRow extends pg.QueryResultRow {
   max_steps: number;
   is_capped: boolean;
   is_full_view: boolean;
+  selector: string | null;
 }
 
 const PROFILE_COLUMNS =
-  'f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps, f.max_tokens is not null as is_capped, f.view is not null as is_full_view';
+  'f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps, f.max_tokens is not null as is_capped, f.view is not null as is_full_view, f.selector';
 
 const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
   profileId: row.profile_id,
@@ -330,6 +335,7 @@ const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
   maxSteps: row.max_steps,
   isCapped: row.is_capped,
   isFullView: row.is_full_view,
+  selector: row.selector,
 });
 
 const FIND_PROFILES = statement(`
@@ -519,8 +525,8 @@ const INSERT_PROFILE = statement(`
   with old as (
     update boxcar.profiles set is_current = false where project_id = $1 and name = $2 and is_current returning version
   )
-  insert into boxcar.profiles (id, project_id, name, version, box_id, card_id, tags, worker_target, max_steps, max_tokens, view, is_current)
-  select $3, $1, $2, coalesce((select max(version) from boxcar.profiles where project_id = $1 and name = $2), 0) + 1, $4, $5, $6, $7, $8, $9, $10, true
+  insert into boxcar.profiles (id, project_id, name, version, box_id, card_id, tags, worker_target, max_steps, max_tokens, view, selector, is_current)
+  select $3, $1, $2, coalesce((select max(version) from boxcar.profiles where project_id = $1 and name = $2), 0) + 1, $4, $5, $6, $7, $8, $9, $10, $11, true
   from (select count(*) from old) after_old
   returning version`);
 
@@ -544,7 +550,8 @@ export async function insertProfile(tx: Queryable, profile: NewProfile): Promise
     profile.profile.worker_target,
     profile.profile.limits.max_steps,
     profile.profile.limits.tokens ?? null,
-    profile.profile.view === 'full' ? 'full' : null,
+    startOfView(profile.profile.view) === 'full' ? 'full' : null,
+    selectorOfView(profile.profile.view),
   ]);
   return row?.version ?? 0;
 }

@@ -216,6 +216,7 @@ const profiles = boxcar.table(
     /** `limits.tokens`: of one turn. */
     maxTokens: bigint('max_tokens', { mode: 'number' }),
     view: text('view').$type<'full'>(),
+    selector: text('selector'),
   },
   (table) => [unique().on(table.projectId, table.name, table.version)],
 );
@@ -327,6 +328,9 @@ const turns = boxcar.table('turns', {
   /** Where the view of its first step begins (turn-views.ts). */
   ownViewAnchor: integer('own_view_anchor'),
   ownViewPosition: integer('own_view_position'),
+  /** What makes its prompts (selector-waits.ts), and the version that its first step has fixed. */
+  selector: text('selector'),
+  selectorVersion: text('selector_version'),
   /** The child of its batch that fills the prompt cache first; its own id: it is that child (warm-cache.ts). */
   warmTurnId: uuid('warm_turn_id').$type<TurnId>(),
   deliverableCardId: uuid('deliverable_card_id').$type<CardId>(),

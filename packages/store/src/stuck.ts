@@ -78,7 +78,12 @@ const FACTS = statement(`
               select json_build_object('name', z.provider, 'open_until', p.open_until, 'failures', coalesce(p.failures, 0), 'max_concurrent', p.max_concurrent,
                 'requests_per_minute', p.requests_per_minute,
                 'waiting', (select count(*) from (select from boxcar.waits o where o.provider = z.provider limit ${WAITING_LIMIT}) o))
-              from (select 1) one left join boxcar.providers p on p.name = z.provider) end)
+              from (select 1) one left join boxcar.providers p on p.name = z.provider) end,
+            'selector', case when z.kind = 'selector' then (
+              select json_build_object('name', t.selector, 'version', t.selector_version, 'workers', coalesce(json_agg(json_build_object(
+                  'worker_id', w.id, 'hostname', w.info->>'hostname', 'pid', (w.info->>'pid')::int) order by w.id) filter (where w.id is not null), '[]'))
+              from (select 1) one left join boxcar.workers w on w.lease_until > now() and w.targets @> array[t.worker_target]
+                and case when t.selector_version is null then w.info->'selectors' ? t.selector else w.info->'selectors'->t.selector ? t.selector_version end) end)
           from boxcar.waits z where t.status = 'suspended' and z.turn_id = t.id),
         'project', case when t.status = 'queued' then (
           select json_build_object('name', j.name, 'max_concurrent', j.max_concurrent, 'active', j.active) from limited j where j.id = t.project_id) end,

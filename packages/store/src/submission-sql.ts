@@ -33,7 +33,7 @@ const SPAWN_COLUMNS = 'item int, run_id uuid, n int, max_turns int';
 const WAIT_COLUMNS = 'item int, tool_call_id uuid, batch_id uuid, deadline_ms float8';
 const FENCE_COLUMNS = 'item int, turn_id uuid, epoch int, holder_id uuid, is_ended boolean';
 const TURN_COLUMNS =
-  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint, is_waited_for boolean, is_woken boolean, own_view_anchor int, own_view_position int, warm_turn_id uuid';
+  'id uuid, project_id uuid, run_id uuid, agent_id uuid, profile_id uuid, parent_turn_id uuid, parent_tool_call_id uuid, is_awaited boolean, depth int, primitive text, channel_id text, max_steps int, context_box_id uuid, output_box_id uuid, worker_target text, deadline_ms float8, traceparent text, is_reuse boolean, batch_ids uuid[], priority smallint, budget_id uuid, allotted_tokens bigint, allotted_cost bigint, allotted_steps int, budget_deadline_at timestamptz, is_metered boolean, format smallint, is_waited_for boolean, is_woken boolean, own_view_anchor int, own_view_position int, selector text, warm_turn_id uuid';
 const TURN_NAMES = TURN_COLUMNS.replace(
   / (uuid\[\]|uuid|boolean|smallint|int|text|float8|bigint|timestamptz)/g,
   '',
@@ -187,13 +187,13 @@ function buildText(records: SubmissionRecords): string {
         and not (n.is_reuse and (${HAS_TURN})) and (n.project_id in (select id from limited)) is not true as is_ready
       from new_turns n join room r using (worker_target)),
     turns as (insert into boxcar.turns (id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent, batch_ids, priority, status, epoch, dispatched_at,
-        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies, is_woken, own_view_anchor, own_view_position, warm_turn_id)
+        budget_id, allotted_tokens, allotted_cost, allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies, is_woken, own_view_anchor, own_view_position, selector, warm_turn_id)
       select id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth, primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
         least(statement_timestamp() + deadline_ms * interval '1 millisecond', budget_deadline_at,
           case when is_waited_for then (select p.deadline_at from boxcar.turns p where p.id = decided.parent_turn_id) end), traceparent, batch_ids, coalesce(priority, 0),
         case when is_ready then 'dispatched' else 'queued' end, case when is_ready then 1 else 0 end, case when is_ready then statement_timestamp() end,
         budget_id, allotted_tokens, allotted_cost, allotted_steps, case when is_metered then 0 end, case when is_metered then 0 end, case when budget_id is not null then false end, coalesce(format, ${THIS_BUILD.turnFormat}),
-        case when is_reuse then (select true from boxcar.sessions s where s.agent_id = decided.agent_id and s.notifies and s.status = 'active') end, is_woken, own_view_anchor, own_view_position, warm_turn_id
+        case when is_reuse then (select true from boxcar.sessions s where s.agent_id = decided.agent_id and s.notifies and s.status = 'active') end, is_woken, own_view_anchor, own_view_position, selector, warm_turn_id
       from decided)`);
   }
   if (has('spawns')) {

@@ -110,6 +110,8 @@ export interface NewTurn {
   /** Where its view begins; absent: as its tape says. */
   readonly ownViewAnchor?: number;
   readonly ownViewPosition?: number;
+  /** What makes its prompts; absent: nothing but its view. */
+  readonly selector?: string;
   /** The turn whose first model call it waits for, to share its prompt cache; its own id: the others wait for it. */
   readonly warmTurnId?: TurnId;
 }

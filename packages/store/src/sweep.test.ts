@@ -51,6 +51,7 @@ const NOTHING = {
   long_waits: false,
   notices: false,
   left_forks: false,
+  selector_waits: false,
   failed_turns: false,
   lost_turns: false,
 };

@@ -51,7 +51,8 @@ const PROBE = statement(`
     ${hasFailedTurns} as failed_turns,
     ${hasLostTurns} as lost_turns,
     exists (${dueNotices(NOW)}) as notices,
-    exists (${leftForks(NOW)}) as left_forks`);
+    exists (${leftForks(NOW)}) as left_forks,
+    exists (select from boxcar.waits w where w.kind = 'selector') as selector_waits`);
 
 export interface SweepFindings {
   readonly lost_rings: boolean;
@@ -80,6 +81,8 @@ export interface SweepFindings {
   readonly notices: boolean;
   /** Open forks whose turn has ended. */
   readonly left_forks: boolean;
+  /** Turns wait for a worker with their selector. */
+  readonly selector_waits: boolean;
 }
 
 const NOTHING: SweepFindings = {
@@ -99,6 +102,7 @@ const NOTHING: SweepFindings = {
   lost_turns: false,
   notices: false,
   left_forks: false,
+  selector_waits: false,
 };
 
 /** Is there anything to do? One statement, the whole cost of an idle sweep. */

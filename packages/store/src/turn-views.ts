@@ -2,7 +2,7 @@
  * Where the view of a turn begins, when the turn says so itself. The position is in its row from its submission on; the first anchor that is
  * written after the turn began ends it. Source: docs/views.md, "Where a view begins".
  */
-import type { AgentId, BoxId, TurnView } from '@boxcar/kernel';
+import type { AgentId, BoxId, TurnViewStart } from '@boxcar/kernel';
 import { spellingsOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
@@ -85,7 +85,7 @@ const FIND = statement(`
 export interface ViewWish {
   readonly boxId: BoxId;
   /** `profile`: its profile shows the whole tape, which counts for agents that are no sessions. */
-  readonly view: TurnView | 'profile';
+  readonly view: TurnViewStart | 'profile';
 }
 
 /** What a turn's row says of its view. */

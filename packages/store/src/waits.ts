@@ -3,7 +3,8 @@
  *
  * V1  A wait row belongs to a suspended turn without open calls, and such a turn has one: both are written together.
  * V2  Whoever wakes a turn deletes its wait in the same statement, under the turn's lock, so it is woken once.
- * V3  A wait for room at a provider ends only by the provider's own books (providers.ts), in their order.
+ * V3  A wait for room at a provider ends only by the provider's own books (providers.ts), in their order; a wait for a selector by a
+ *     worker that has it (selector-waits.ts).
  */
 import type { ErrorBody, JsonObject, ProjectId, Ring, TurnId, WorkerId } from '@boxcar/kernel';
 import type pg from 'pg';
@@ -13,7 +14,7 @@ import { notSetAside } from './dead-letters.js';
 import { findSuspended, lockTurns } from './first-tries.js';
 import { hasStatus, toRing } from './turns.js';
 
-export type WaitKind = 'retry' | 'limit' | 'budget' | 'approval';
+export type WaitKind = 'retry' | 'limit' | 'budget' | 'approval' | 'selector';
 
 /** A wait for people to look at. */
 export interface WaitLine {
@@ -100,7 +101,7 @@ export const strayWaits = (ids: string): string => `strays as (
   )`;
 
 // The turn first, then its wait: as an end does. A wait that was ended meanwhile is not in `gone`, whatever `lk` saw.
-const wakeText = (which: string): string => `
+export const wakeText = (which: string): string => `
   with due as materialized (select array(${which}) as ids),
   ${strayWaits('(select ids from due)::uuid[]')},
   lk as (
@@ -112,7 +113,7 @@ const wakeText = (which: string): string => `
   returning t.id as turn_id, t.epoch, t.worker_target`;
 
 const NOW = 'coalesce($1::timestamptz, now())';
-const DUE = `from boxcar.waits w where w.due_at <= ${NOW} and w.kind <> 'limit' and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
+const DUE = `from boxcar.waits w where w.due_at <= ${NOW} and w.kind not in ('limit', 'selector') and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
 
 const DUE_WAITS = statement(`select w.turn_id, w.project_id ${DUE} order by w.due_at limit $2`);
 

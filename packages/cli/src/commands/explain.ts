@@ -7,9 +7,10 @@ import {
   type StepExplanation,
 } from '@boxcar/runtime';
 import { type Command, InvalidArgumentError } from 'commander';
-import { helpOf, type Run } from '../command.js';
+import { collect, helpOf, type Run, same } from '../command.js';
 import type { Context } from '../context.js';
 import { describeOffer, describeOmission, describePlace } from '../origin-text.js';
+import { withSelectors } from '../selectors.js';
 import { openReader } from '../stack.js';
 import { countOf, cut, formatCount, formatFields, formatTable, toLine, toPlain, wrap } from '../text.js';
 
@@ -67,7 +68,8 @@ const reasonOf = (card: CardOrigin): string => {
 function message(of: ExplainedMessage, isFull: boolean): string {
   const facts = [of.role, `${formatCount(of.tokens)} tokens`];
   if (of.name !== undefined) facts.push(`result of ${of.name}${of.is_error === true ? ', an error' : ''}`);
-  const reasons = of.notice === null ? of.cards.map(reasonOf) : [`notice: ${of.notice}`];
+  const made = of.source === 'selector' ? ['made by the selector of the turn'] : of.cards.map(reasonOf);
+  const reasons = of.notice === null ? made : [`notice: ${of.notice}`];
   const calls = (of.tool_calls ?? []).flatMap((call) =>
     body(`→ ${call.name} ${JSON.stringify(call.arguments)}`, isFull),
   );
@@ -142,16 +144,26 @@ interface Flags {
   readonly step?: number;
   readonly attempt?: number;
   readonly full?: boolean;
+  readonly plugin?: readonly string[];
 }
 
 /** `boxcar explain`: what a step's model saw, and why. */
 async function explain(context: Context, turn: string, flags: Flags): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
-  const explained = await explainStep(reader.pool, turn, {
-    project: flags.project ?? context.config.project,
-    step: flags.step,
-    attempt: flags.attempt,
-  });
+  const explained = await withSelectors(
+    context,
+    (selectors) =>
+      explainStep(reader.pool, turn, {
+        project: flags.project ?? context.config.project,
+        step: flags.step,
+        attempt: flags.attempt,
+        selectors,
+      }),
+    {
+      plugins: flags.plugin,
+      needs: ({ findings }) => findings.some(({ code }) => code === 'selector_unknown'),
+    },
+  );
   context.answer(explained, () => describeStep(explained, flags.full === true));
   return 0;
 }
@@ -165,6 +177,7 @@ export function addExplain(program: Command, run: Run): void {
     .option('--attempt <n>', 'which attempt at it (the one committed)', readStep)
     .option('--full', 'whole messages, as they are')
     .option('--project <name>', 'project, by id or name')
+    .option('--plugin <file>', 'a module that registers the selector of the turn, repeatable', collect(same))
     .addHelpText(
       'after',
       helpOf({

@@ -239,6 +239,8 @@ function describePreview(preview: PackPreview, flags: PackFlags): string {
   const parts = [cardTable(preview.cards), totals(preview)];
   if (preview.notices.length > 0)
     parts.push(preview.notices.map(({ field, message }) => toLine(`notice: ${field} ${message}`)).join('\n'));
+  const { unmade } = preview.prompt;
+  if (unmade !== undefined) parts.push(toLine(`no first prompt: ${unmade}`));
   if (flags.messages === true) parts.push(preview.prompt.messages.map(messageText).join('\n\n'));
   return parts.join('\n\n');
 }

@@ -90,7 +90,9 @@ export const describeFindings = (of: {
   readonly findings?: readonly ProfileFinding[];
 }): readonly string[] =>
   (of.findings ?? []).map((finding) =>
-    toPlain(`${of.name}: ${'tool' in finding ? `tool ${finding.tool}: ` : ''}${finding.message}`),
+    toPlain(
+      `${of.name}: ${'tool' in finding ? `tool ${finding.tool}: ` : 'selector' in finding ? `selector ${finding.selector}: ` : ''}${finding.message}`,
+    ),
   );
 
 /** What applying would do; nothing is written. */

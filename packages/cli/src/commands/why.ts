@@ -1,8 +1,17 @@
-import { type WhyAnswer, type WhyHint, type WhyPart, type WhyPlace, why } from '@boxcar/runtime';
+import { KernelError } from '@boxcar/kernel';
+import {
+  type Selectors,
+  type WhyAnswer,
+  type WhyHint,
+  type WhyPart,
+  type WhyPlace,
+  why,
+} from '@boxcar/runtime';
 import type { Command } from 'commander';
-import { EXIT, helpOf, type Run } from '../command.js';
+import { collect, EXIT, helpOf, type Run, same } from '../command.js';
 import type { Context } from '../context.js';
 import { cardFields, describeOffer, describeOmission, describePlace, describeRule } from '../origin-text.js';
+import { withSelectors } from '../selectors.js';
 import { openReader } from '../stack.js';
 import { countOf, cut, formatCount, formatFields, toLine } from '../text.js';
 import { readStep } from './explain.js';
@@ -137,14 +146,30 @@ function describeNotFound(answer: Extract<WhyAnswer, { outcome: 'not_found' }>):
 async function askWhy(
   context: Context,
   turn: string,
-  of: { readonly text: string; readonly project?: string; readonly step?: number },
+  of: {
+    readonly text: string;
+    readonly project?: string;
+    readonly step?: number;
+    readonly plugin?: readonly string[];
+  },
 ): Promise<number> {
   await using reader = await openReader(context.config, context.log('warn'));
-  const answer = await why(reader.pool, turn, {
-    text: of.text,
-    project: of.project ?? context.config.project,
-    step: of.step,
-  });
+  const ask = async (selectors: Selectors | undefined) => {
+    try {
+      return await why(reader.pool, turn, {
+        text: of.text,
+        project: of.project ?? context.config.project,
+        step: of.step,
+        selectors,
+      });
+    } catch (error) {
+      if (error instanceof KernelError && error.code === 'selector_unknown') return error;
+      throw error;
+    }
+  };
+  const needs = (found: WhyAnswer | KernelError) => found instanceof KernelError;
+  const answer = await withSelectors(context, ask, { plugins: of.plugin, needs });
+  if (answer instanceof KernelError) throw answer;
   context.answer(answer, () =>
     answer.outcome === 'found' ? describeFound(answer) : describeNotFound(answer),
   );
@@ -159,6 +184,7 @@ export function addWhy(program: Command, run: Run): void {
     .argument('<text>', 'any piece of any message or tool schema, as you see it')
     .option('--step <n>', 'only the prompt of this step', readStep)
     .option('--project <name>', 'project, by id or name')
+    .option('--plugin <file>', 'a module that registers the selector of the turn, repeatable', collect(same))
     .addHelpText(
       'after',
       helpOf({
@@ -172,7 +198,8 @@ export function addWhy(program: Command, run: Run): void {
         negative: 'no prompt of the turn shows the text; what comes close is printed',
       }),
     )
-    .action((turn: string, text: string, flags: { project?: string; step?: number }) =>
-      run((context) => askWhy(context, turn, { text, ...flags })),
+    .action(
+      (turn: string, text: string, flags: { project?: string; step?: number; plugin?: readonly string[] }) =>
+        run((context) => askWhy(context, turn, { text, ...flags })),
     );
 }

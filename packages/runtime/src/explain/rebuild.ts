@@ -10,18 +10,23 @@ import {
   canonicalJson,
   foldManifest,
   type JsonValue,
+  KernelError,
   promptHash,
   resultFieldsOf,
   type StoredManifest,
   sha256,
   type View,
+  type ViewRows,
 } from '@boxcar/kernel';
 import type { OfferedTool, StepRow, StoredCard, TurnRows } from '@boxcar/store';
+import { type Selectors, selectorUnknown } from '../selectors.js';
 import { toContextCard } from '../worker/loader.js';
 
 /** What keeps a rebuilt prompt from being proven equal to the one that was sent. */
 export interface Finding {
   readonly code:
+    | 'selector_unknown'
+    | 'selector_failed'
     | 'not_committed'
     | 'tools_unknown'
     | 'card_erased'
@@ -43,6 +48,8 @@ export interface RebuiltPrompt {
   /** True when messages and tools are, byte by byte, those that the step's row keeps the hash of. */
   readonly isVerified: boolean;
   readonly findings: readonly Finding[];
+  /** The selector that made it, and could not make it again here: nothing is shown of the messages. */
+  readonly unmade?: KernelError;
 }
 
 /** The cards a turn's prompts may show, by id. */
@@ -58,7 +65,7 @@ export function storedCards(rows: TurnRows): ReadonlyMap<CardId, StoredCard> {
 function buildStepView(
   rows: TurnRows,
   step: StepRow,
-): { readonly view: View; readonly hasResultFields: boolean } {
+): { readonly view: View; readonly viewRows: ViewRows; readonly hasResultFields: boolean } {
   const { turn } = rows;
   const profile = turn.profile.content;
   const contexts = new Map(
@@ -68,7 +75,7 @@ function buildStepView(
     ]),
   );
   const context = contexts.get(turn.contextBoxId) ?? [];
-  const view = buildView({
+  const viewRows: ViewRows = {
     turn,
     profile: bindProfile(profile, context),
     entries: rows.entries.flatMap(({ entry }) =>
@@ -77,8 +84,8 @@ function buildStepView(
     lastAnchorPosition: step.anchorPosition,
     contexts,
     contextLimit: toldLimit(step.manifest),
-  });
-  return { view, hasResultFields: resultFieldsOf(context) !== undefined };
+  };
+  return { view: buildView(viewRows), viewRows, hasResultFields: resultFieldsOf(context) !== undefined };
 }
 
 /** The limit that the agent was told of. */
@@ -168,12 +175,63 @@ function findDifferences(
   return findings;
 }
 
+/** The prompt of a step whose selector is not here, or fails here: the tools it offered, and no message. */
+function withoutMessages(
+  rows: TurnRows,
+  { step, view, error }: { readonly step: StepRow; readonly view: View; readonly error: KernelError },
+): Omit<RebuiltPrompt, 'hasResultFields'> {
+  const tools = step.toolsetHash === null ? null : (rows.toolsets.get(step.toolsetHash) ?? null);
+  const code = error.code === 'selector_failed' ? 'selector_failed' : 'selector_unknown';
+  return {
+    step,
+    view: { ...view, messages: [], origins: [], manifest: { ...view.manifest, messages: [], omitted: [] } },
+    tools,
+    hash: null,
+    isVerified: false,
+    findings: [{ code, message: error.message }],
+    unmade: error,
+  };
+}
+
+/** The selector that made the prompt of a step: the one that its manifest names, else the one of the turn. */
+function selectorOf(
+  { turn }: TurnRows,
+  { manifest }: StepRow,
+): { readonly name: string; readonly version: string | null } | null {
+  return manifest === null ? turn.selector : (manifest.selector ?? null);
+}
+
+/** @throws KernelError `selector_unknown`, `selector_failed`. */
+function select(
+  built: { readonly view: View; readonly viewRows: ViewRows },
+  wanted: { readonly name: string; readonly version: string | null },
+  selectors: Selectors | undefined,
+): View {
+  const { name, version } = wanted;
+  const cannot = (why: string): KernelError =>
+    selectorUnknown(wanted, `made this prompt, which cannot be rebuilt: ${why}`);
+  if (version === null) throw cannot('no step of the turn has fixed its version yet');
+  if (selectors?.find(wanted) === undefined) throw cannot('this process does not have it');
+  return selectors.apply(built.view, built.viewRows, { name, version });
+}
+
 export function rebuildPrompt(
   rows: TurnRows,
   step: StepRow,
   cards: ReadonlyMap<CardId, StoredCard> = storedCards(rows),
+  selectors?: Selectors,
 ): RebuiltPrompt {
-  const { view, hasResultFields } = buildStepView(rows, step);
+  const { hasResultFields, ...built } = buildStepView(rows, step);
+  let { view } = built;
+  const wanted = selectorOf(rows, step);
+  if (wanted !== null) {
+    try {
+      view = select(built, wanted, selectors);
+    } catch (error) {
+      if (!(error instanceof KernelError)) throw error;
+      return { ...withoutMessages(rows, { step, view, error }), hasResultFields };
+    }
+  }
   const tools = step.committedAt === null ? null : findTools(rows, step, view);
   const hash = tools === null ? null : promptHash(view.messages, tools);
   const isVerified = hash !== null && hash === step.promptHash;

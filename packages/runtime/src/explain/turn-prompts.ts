@@ -5,6 +5,7 @@
 import { type CardId, KernelError, parseJsonValue } from '@boxcar/kernel';
 import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store';
 import type pg from 'pg';
+import type { Selectors } from '../selectors.js';
 import { type CardOrigin, CardOrigins } from './card-origin.js';
 import {
   explainOmissions,
@@ -37,6 +38,11 @@ export interface StepChoice {
   readonly step?: number | undefined;
   /** Default: the committed attempt; without one, the latest. */
   readonly attempt?: number | undefined;
+}
+
+export interface SelectorsOption {
+  /** The selectors of this process. Without the one that made a prompt, the prompt cannot be rebuilt. */
+  readonly selectors?: Selectors | undefined;
 }
 
 /** Of each step the attempt that counts: the committed one, else the latest. */
@@ -82,6 +88,7 @@ export class TurnPrompts {
   readonly #rebuilt = new Map<StepRow, RebuiltPrompt>();
   readonly #texts = new Map<StepRow, PromptText>();
   readonly #mayKeep: boolean;
+  readonly #selectors: Selectors | undefined;
 
   /**
    * Reads the rows in a constant number of statements.
@@ -93,7 +100,7 @@ export class TurnPrompts {
   static async load(
     pool: pg.Pool,
     ref: string,
-    options: { readonly project: string } & StepChoice & { readonly allSteps?: boolean },
+    options: { readonly project: string } & StepChoice & SelectorsOption & { readonly allSteps?: boolean },
   ): Promise<TurnPrompts> {
     parseJsonValue(options.project, 'project_id');
     const rows = await loadTurnRows(pool, ref, {
@@ -103,10 +110,11 @@ export class TurnPrompts {
         return options.allSteps === true ? attemptsThatCount(steps) : [chosen];
       },
     });
-    return new TurnPrompts(rows);
+    return new TurnPrompts(rows, options.selectors);
   }
 
-  private constructor(rows: TurnRows) {
+  private constructor(rows: TurnRows, selectors: Selectors | undefined) {
+    this.#selectors = selectors;
     this.#rows = rows;
     this.#cards = storedCards(rows);
     this.#origins = new CardOrigins(rows);
@@ -124,11 +132,18 @@ export class TurnPrompts {
     return explainPrompt(this.#rows, this.#rebuild(step), this.#origins);
   }
 
-  /** @throws KernelError `bad_request` for a blank or very long text, `not_found` for a step that was not read. */
+  /**
+   * @throws KernelError `bad_request` for a blank or very long text, `not_found` for a step that was not read, `selector_unknown` or
+   *   `selector_failed` for a prompt that cannot be rebuilt.
+   */
   why(text: string, options: { readonly step?: number | undefined } = {}): WhyAnswer {
     checkText(text);
     const { turn, steps } = this.#rows;
     const chosen = options.step === undefined ? steps : [chooseStep(turn, steps, { step: options.step })];
+    for (const step of chosen) {
+      const { unmade } = this.#rebuild(step);
+      if (unmade !== undefined) throw unmade;
+    }
     const prompts = chosen.map((step) => this.#searched(step));
     const head = { turn_id: turn.turnId, text };
     const found = searchPrompts(prompts, text);
@@ -162,7 +177,7 @@ export class TurnPrompts {
   }
 
   #rebuild(step: StepRow): RebuiltPrompt {
-    const known = this.#rebuilt.get(step) ?? rebuildPrompt(this.#rows, step, this.#cards);
+    const known = this.#rebuilt.get(step) ?? rebuildPrompt(this.#rows, step, this.#cards, this.#selectors);
     if (this.#mayKeep) this.#rebuilt.set(step, known);
     return known;
   }
@@ -246,7 +261,7 @@ function checkText(text: string): void {
 export async function explainStep(
   pool: pg.Pool,
   turn: string,
-  options: { readonly project: string } & StepChoice,
+  options: { readonly project: string } & StepChoice & SelectorsOption,
 ): Promise<StepExplanation> {
   return (await TurnPrompts.load(pool, turn, options)).explain();
 }
@@ -255,9 +270,14 @@ export async function explainStep(
 export async function why(
   pool: pg.Pool,
   turn: string,
-  of: { readonly text: string; readonly project: string; readonly step?: number | undefined },
+  of: {
+    readonly text: string;
+    readonly project: string;
+    readonly step?: number | undefined;
+  } & SelectorsOption,
 ): Promise<WhyAnswer> {
   checkText(of.text);
-  const prompts = await TurnPrompts.load(pool, turn, { project: of.project, step: of.step, allSteps: true });
+  const { project, step, selectors } = of;
+  const prompts = await TurnPrompts.load(pool, turn, { project, step, selectors, allSteps: true });
   return prompts.why(of.text, { step: of.step });
 }

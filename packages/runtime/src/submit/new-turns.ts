@@ -6,6 +6,8 @@ import {
   checkReuse,
   KernelError,
   type RunId,
+  selectorOfView,
+  startOfView,
   type TurnId,
   type TurnView,
   turnViewSchema,
@@ -157,6 +159,9 @@ export class NewTurns {
     await this.#checkContexts(requests);
     const reused = made.filter(({ isReuse }) => isReuse);
     const views = await this.#findViews(made);
+    const selectors = made.map(({ view, profile }) =>
+      view === undefined ? profile.selector : selectorOfView(view),
+    );
     const rights = await this.#lockRights(requests);
     if (wait.isAwaited) for (const { turn } of reused) checkCycle(this.#gathering.ctx, turn.agentId);
     for (const profile of new Set(made.map((turn) => turn.profile))) await this.#checkProfile(profile);
@@ -233,7 +238,7 @@ export class NewTurns {
         traceparent: this.#gathering.ctx.traceparent,
         isReuse,
         ...(this.#gathering.isWoken ? { isWoken: true } : {}),
-        ...viewColumns(views[index], this.#gathering.runtime.builds.build),
+        ...viewColumns(views[index], selectors[index] ?? null, this.#gathering.runtime.builds.build),
         priority: priority ?? parent?.priority ?? 0,
       });
     }
@@ -256,10 +261,12 @@ export class NewTurns {
     }[],
   ): Promise<readonly (ViewStart | undefined)[]> {
     for (const { view } of made) checkView(view);
-    const wishes = made.flatMap(({ view, turn, profile, isReuse, argument }, index) => {
+    const wishes = made.flatMap(({ view: whole, turn, profile, isReuse, argument }, index) => {
+      const view = startOfView(whole);
       if (!isReuse && typeof view === 'object' && view.anchor !== BOOTSTRAP_ANCHOR)
         this.#refuseAnchor(view, turn, argument);
-      const wish: ViewWish['view'] | undefined = view ?? (profile.isFullView ? 'profile' : undefined);
+      const byProfile = whole === undefined && profile.isFullView ? 'profile' : undefined;
+      const wish: ViewWish['view'] | undefined = view ?? byProfile;
       // A fresh tape is seen whole.
       return wish === undefined || !isReuse ? [] : [{ boxId: turn.outputBoxId, view: wish, index }];
     });
@@ -442,7 +449,7 @@ const VIEWS_FORMAT = 29;
 function checkView(view: TurnView | undefined): void {
   if (view === undefined || turnViewSchema.safeParse(view).success) return;
   throw new KernelError('bad_request', {
-    message: 'submitTurn: view must be last_anchor, full or { anchor: name }.',
+    message: 'submitTurn: view must be last_anchor, full, { anchor: name } or { selector: name, from? }.',
     details: { field: 'view' },
   });
 }
@@ -466,8 +473,22 @@ function hiddenView(
   });
 }
 
-const viewColumns = (view: ViewStart | undefined, { turnFormat }: { readonly turnFormat: number }) =>
-  view === undefined ? { format: turnFormat } : { format: Math.max(turnFormat, VIEWS_FORMAT), ...view };
+/** The migration from which on builds know turns with a selector. */
+const SELECTORS_FORMAT = 30;
+
+const viewColumns = (
+  view: ViewStart | undefined,
+  selector: string | null,
+  { turnFormat }: { readonly turnFormat: number },
+) => ({
+  format: Math.max(
+    turnFormat,
+    view === undefined ? 0 : VIEWS_FORMAT,
+    selector === null ? 0 : SELECTORS_FORMAT,
+  ),
+  ...view,
+  ...(selector === null ? {} : { selector }),
+});
 
 const toAgent = (
   { profile, name, isShared = false, agentId = newId<'agent'>() }: NewAgentRequest,

@@ -17,6 +17,7 @@ import {
   KernelError,
   MAX_AUTO_HANDOFFS,
   type Message,
+  nameSelector,
   type Profile,
   planCompaction,
   providerDataBytes,
@@ -183,6 +184,23 @@ export class ContextKeeper {
     const { turn } = this.#held;
     const { rows, tools, step } = prompt;
     const before = cause.tokens;
+    const { selector } = prompt.view.manifest;
+    // A compaction would shorten what the selector is given, and nobody knows what it makes of that.
+    if (selector !== undefined)
+      return {
+        outcome: 'over',
+        error: {
+          ...cause.error,
+          code: 'context_overflow',
+          message: `${nameSelector(selector)} made a prompt that is too long, and such a prompt is not made shorter: ${cause.error.message}`,
+          details: {
+            ...cause.error.details,
+            tokens_before: before,
+            selector: selector.name,
+            selector_version: selector.version,
+          },
+        },
+      };
     const earlier = await countAnchorsOfTurn(this.#runtime.pool, turn.turnId, AUTO_HANDOFF_ANCHOR);
     const over = (more: Record<string, unknown>): Checked => ({
       outcome: 'over',

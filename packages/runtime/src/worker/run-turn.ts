@@ -49,6 +49,7 @@ import { StepBudget } from './step-budget.js';
 import { type OpenCalls, StepCalls } from './step-calls.js';
 import { CALLS_REMINDER, noticeCard } from './step-cards.js';
 import { TurnCommits } from './turn-commits.js';
+import { TurnSelector } from './turn-selector.js';
 
 /** Progress inside the loop; the rows hold the same. */
 interface Progress {
@@ -111,6 +112,7 @@ class TurnLoop {
   readonly #calls: StepCalls;
   readonly #commits: TurnCommits;
   readonly #context: ContextKeeper;
+  readonly #selector: TurnSelector;
 
   constructor(host: TurnHost, held: HeldTurn, { profile, price }: PricedProfile) {
     const { turn } = held;
@@ -124,6 +126,7 @@ class TurnLoop {
     this.#calls = new StepCalls(host, held, profile);
     this.#commits = new TurnCommits(host, held);
     this.#context = new ContextKeeper(host.runtime, held, profile);
+    this.#selector = new TurnSelector(host.runtime, held);
     this.#progress = {
       step: turn.stepCount,
       attempt: turn.attempt,
@@ -186,7 +189,11 @@ class TurnLoop {
 
   async #step(): Promise<TurnRun | 'next'> {
     const { turn } = this.#held;
-    const prompt = await this.#buildPrompt();
+    const found = await this.#selector.find();
+    if (found.outcome !== 'found') return found.outcome;
+    const built = await this.#buildPrompt();
+    const prompt = found.selector === undefined ? built : this.#selector.apply(built, found.selector);
+    if ('failed' in prompt) return this.#endShort('failed', prompt.failed);
     const checked = await this.#context.check(prompt);
     if (checked.outcome !== 'fits') return this.#afterCheck(checked);
     const unpaid = this.#budget === undefined ? undefined : await this.#pay(this.#budget, prompt);

@@ -31,6 +31,7 @@ import {
   findQueuedTargets,
   findRunFailures,
   findStaleRings,
+  findUnselected,
   findWaitingDoors,
   forgetSettledFailures,
   isServerTrouble,
@@ -44,15 +45,18 @@ import {
   type RingPlace,
   recordResults,
   ringAgain,
+  SELECTOR_PATIENCE_MS,
   type SweepFindings,
   type SweepKind,
   sqlStateOf,
   takeOver,
+  type UnselectedTurn,
   wakeDue,
   wakeForLeftovers,
 } from '@boxcar/store';
 import { type EndSubtrees, endAndAnnounce, endWaiting } from '../end-subtrees.js';
 import type { Runtime } from '../runtime.js';
+import { selectorUnknown } from '../selectors.js';
 import { fromCause, toCause } from './causes.js';
 import { buildResult } from './ending.js';
 import { finishBatch } from './finish-batch.js';
@@ -106,6 +110,8 @@ export interface SweeperOptions {
   readonly claimFromRows: (options?: { readonly isOnlyNewer: boolean }) => Promise<void>;
   /** Workers of older builds serve the same targets: rings of what they cannot read end with them. */
   readonly hasOlder?: () => boolean;
+  /** Takes turns that wait for a selector of this process. */
+  readonly takeForSelectors?: () => Promise<void>;
   /** Wakes who waits for a provider, as far as there is room. */
   readonly wakeProvider: (
     provider: string,
@@ -176,6 +182,8 @@ export class Sweeper {
     }
     const found = await probe(pool, { ...options, lostRingMs: this.#options.lostRingMs });
     if (!Object.values(found).some(Boolean)) return;
+    // Also when another worker is elected: each takes for itself.
+    if (found.selector_waits) await this.#options.takeForSelectors?.();
     await elected(pool, this.#halfLeaseMs, () => this.#sweepFound(found, options));
     // Also when another worker was elected: each finds out for itself that it cannot hear.
     if (found.lost_rings && !this.#isDeaf)
@@ -472,6 +480,11 @@ export class Sweeper {
       alone: (wait) => wakeDue(pool, { ...clock, turnIds: [wait.turn_id] }),
     });
     this.#runtime.ring(rings);
+    await this.#each('due_waits', clock, {
+      rows: await findUnselected(pool, clock),
+      key: 'turn_id',
+      work: (turn, limit) => this.#endUnselected(turn, limit),
+    });
     // The id of an account is that of a run or a turn, and a note of `due_waits` would end that turn.
     await this.#each('left_budgets', clock, {
       rows: await findLeftovers(pool, clock),
@@ -485,6 +498,15 @@ export class Sweeper {
         alone: (wait, limit) =>
           this.#wakeProvider(provider, { ...clock, ...limit, wakeOnly: [wait.turn_id] }),
       });
+  }
+
+  /** For a minute no worker has lived that has the selector. */
+  async #endUnselected(turn: UnselectedTurn, limit: LockLimit): Promise<void> {
+    const { turn_id, step_count, selector: name, selector_version: version } = turn;
+    const what = `makes the prompts of this turn, and for ${SELECTOR_PATIENCE_MS / 1000} s no worker of its pool had it`;
+    const body = selectorUnknown({ name, version }, what).toJSON();
+    const error = { ...body, details: { ...body.details, turn_id, step: step_count + 1 } };
+    await endAndAnnounce(this.#runtime, limit, (tx) => endWaiting(tx, turn, { status: 'failed', error }));
   }
 
   async #ringLost(clock: Clock): Promise<void> {

@@ -58,6 +58,7 @@ import {
   removeWorker,
   renewLease,
   type StepCommit,
+  takeForSelectors,
   type ViewedClaim,
   WORKERS_CHANNEL,
 } from '@boxcar/store';
@@ -347,6 +348,7 @@ export class Worker implements AsyncDisposable {
       leaseMs,
       claimFromRows: (which) => this.#claimFromRows(which),
       hasOlder: () => this.#hasOlder,
+      takeForSelectors: () => this.#takeForSelectors(),
       wakeProvider: (provider, options) => this.#modelWaits.gate.wake(provider, options),
     });
     this.#peerWatch = new PeerWatch({
@@ -429,7 +431,12 @@ export class Worker implements AsyncDisposable {
         targets: this.#options.targets,
         concurrency: this.#options.concurrency,
         leaseMs: this.#options.leaseMs,
-        info: { hostname: hostname(), pid: process.pid, primitives: primitiveHashes(this.#runtime.handlers) },
+        info: {
+          hostname: hostname(),
+          pid: process.pid,
+          primitives: primitiveHashes(this.#runtime.handlers),
+          selectors: this.#runtime.selectors.announced,
+        },
         schemaVersion: this.#runtime.builds.build.schemaVersion,
       });
       if (this.#isClosing) {
@@ -884,6 +891,10 @@ export class Worker implements AsyncDisposable {
       exceptIds: this.#locked.recent(),
     });
     if (options.isOnlyNewer === true) this.#hasMoreNewer = rings.length === limit;
+    this.#takeRows(rings);
+  }
+
+  #takeRows(rings: readonly Ring[]): void {
     for (const ring of rings) {
       if (this.#state !== 'running' || this.#isRunning(ring)) continue;
       if (!this.#slots.take()) break;
@@ -891,6 +902,19 @@ export class Worker implements AsyncDisposable {
       const handling = this.#handle(ring).finally(() => this.#fromRows.delete(handling));
       this.#fromRows.add(handling);
     }
+  }
+
+  /** Turns that other workers have handed back because they lack the selector. One that is not claimed after all is rung by the sweep. */
+  async #takeForSelectors(): Promise<void> {
+    const selectors = this.#runtime.selectors.refs;
+    if (this.#state !== 'running' || selectors.length === 0) return;
+    this.#takeRows(
+      await takeForSelectors(this.#runtime.pool, {
+        targets: this.#options.targets,
+        selectors,
+        limit: this.#slots.free,
+      }),
+    );
   }
 
   async #claimMoreNewer(): Promise<void> {
