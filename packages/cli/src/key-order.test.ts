@@ -1,6 +1,7 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { createWorker } from '@boxcar/runtime';
 import { testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Stack } from './stack.js';
@@ -115,4 +116,20 @@ test('a profile keeps the order of its file, JSON or YAML', async () => {
   const stored = (await contents('sys.profile')).filter((text) => text.includes('"by-'));
   expect(stored).toHaveLength(2);
   for (const text of stored) expect(text).toContain(`"arguments":${DATA}`);
+});
+
+test('arguments that a model writes keep its order, in the call and in what the call makes', async () => {
+  const args = `{"state":${DATA},"name":"by-model"}`;
+  const script = `[{"calls":[{"tool":"tape.handoff","raw":${JSON.stringify(args)}}]},{"say":"done"}]`;
+  const profile = `{"name":"hander","model":"scripted","instructions":"x","tools":["tape.handoff"],"script":${script}}`;
+  await run('profiles', 'apply', '-f', file('hander.json', profile));
+  await using _worker = await createWorker(stack.runtime, { sweepMs: 200 });
+  const to = ['--arg', 'target_strategy=new', '--arg', 'target_ref=hander', '--arg', 'instruction=x'];
+  const { agent_id: agent } = JSON.parse(await run('submit', 'delegate_async', ...to, '--wait', '--json'));
+  expect((await contents('tool.call')).filter((text) => text.includes(`"arguments":${args}`))).toHaveLength(
+    1,
+  );
+  expect((await contents('tape.anchor')).at(-1)).toBe(`{"kind":"json","data":${DATA}}`);
+  const shown = await run('tape', 'show', agent, '--messages', '--all', '--json');
+  expect(shown).toContain(JSON.stringify(args).slice(1, -1));
 });

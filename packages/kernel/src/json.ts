@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import { cutEcho, KernelError, toText } from './errors.js';
-import { jsonText, keysOf, parseJson, setKeyOrder } from './key-order.js';
+import { jsonText, keptOrderOf, parseJson, setKeyOrder } from './key-order.js';
 
 export type JsonValue = string | number | boolean | null | readonly JsonValue[] | JsonObject;
 export interface JsonObject {
@@ -68,9 +68,7 @@ export function parseJsonValue(value: unknown, path: string, depth = 0): JsonVal
   const prototype: unknown = Object.getPrototypeOf(value);
   if (prototype !== Object.prototype && prototype !== null) return refuse('is not a plain object');
   const result: Record<string, JsonValue> = {};
-  const keys = keysOf(value);
-  for (const key of keys) {
-    const member: unknown = Reflect.get(value, key);
+  for (const [key, member] of Object.entries(value)) {
     if (!isCleanText(key)) refuse('has a key with a NUL character or a lone surrogate');
     if (member === undefined) continue;
     Object.defineProperty(result, key, {
@@ -80,7 +78,8 @@ export function parseJsonValue(value: unknown, path: string, depth = 0): JsonVal
       writable: true,
     });
   }
-  setKeyOrder(result, keys);
+  const order = keptOrderOf(value);
+  if (order !== undefined) setKeyOrder(result, order);
   return result;
 }
 
@@ -143,14 +142,13 @@ export function sanitizeJson(value: unknown): Sanitized<JsonValue> {
       return TOO_DEEP;
     }
     if (Array.isArray(part)) return part.map((item) => clean(item, depth + 1));
-    const members = keysOf(part).map(
-      (key) => [clean(key, depth) as string, clean(Reflect.get(part, key), depth + 1)] as const,
+    const made = Object.fromEntries(
+      Object.entries(part).map(
+        ([key, member]) => [clean(key, depth) as string, clean(member, depth + 1)] as const,
+      ),
     );
-    const made = Object.fromEntries(members);
-    setKeyOrder(
-      made,
-      members.map(([key]) => key),
-    );
+    const order = keptOrderOf(part)?.map((key) => sanitizeText(key).value);
+    if (order !== undefined) setKeyOrder(made, order);
     return made;
   };
   return { value: clean(plain, 0), isChanged };

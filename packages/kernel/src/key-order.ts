@@ -25,11 +25,21 @@ export function keysOf(value: object): readonly string[] {
   return [...order.filter((key) => Object.hasOwn(value, key)), ...keys.filter((key) => !known.has(key))];
 }
 
+/** The order that is kept for an object; undefined where it is JavaScript's. */
+export const keptOrderOf = (value: object): readonly string[] | undefined => orders.get(value);
+
 /** Says in which order the writer of an object listed its keys. */
 export function setKeyOrder(value: object, order: readonly string[]): void {
-  orders.set(value, order);
   const keys = Object.keys(value);
-  if (keysOf(value).every((key, index) => key === keys[index])) orders.delete(value);
+  let inPlace = 0;
+  for (const key of order) {
+    if (key === keys[inPlace]) inPlace += 1;
+    else if (Object.hasOwn(value, key)) {
+      orders.set(value, order);
+      return;
+    }
+  }
+  orders.delete(value);
 }
 
 /** Gives what was made of an input the key order of the input, at any depth. */

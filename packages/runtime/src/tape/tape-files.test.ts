@@ -673,6 +673,20 @@ describe('a kind that is asked for', () => {
     }
   });
 
+  test('is not that of a line of calls or results that lists none: it is found without kinds', async () => {
+    const name = fresh();
+    const none = [
+      '{"id": 1, "kind": "tool_call", "payload": {"calls": []}, "meta": {}}',
+      '{"id": 2, "kind": "tool_result", "payload": {}, "meta": {}}',
+    ];
+    await load(name, none);
+    const tape = await h.runtime.tape(name);
+    expect((await tape.query().all()).map(({ kind }) => kind)).toEqual(['tool_call', 'tool_result']);
+    expect(await tape.query().kinds(['tool_call', 'tool_result']).all()).toEqual([]);
+    expect(await tape.query().kinds(['event']).all()).toEqual([]);
+    expect(await linesOf(tape)).toEqual(none);
+  });
+
   test('is asked for in a search, too', async () => {
     const name = fresh();
     await load(name, foreign);
