@@ -1,6 +1,8 @@
 /** Sessions by name: `{ workspace, session }` names a tape and its agent. */
 import { sessionTapeName, tapeName } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { statementsToAccept } from './testing/count-statements.js';
+import { harness } from './testing/harness.js';
 import { type SessionScene, sessionScene } from './testing/session-scene.js';
 
 let scene: SessionScene;
@@ -112,6 +114,60 @@ describe('a session by name', () => {
     const first = await ask(made, {}, key);
     expect(await ask(made, {}, key)).toEqual(first);
     expect(await agentsOf(session)).toHaveLength(1);
+  });
+
+  test('is made together with others in a constant number of statements, those with a tape too', async () => {
+    // Nobody works here, whose own statements would come between.
+    await using h = await harness();
+    await h.profile('lead', [{ say: 'never' }]);
+    const tasksFor = async (count: number, isKnown: boolean) => {
+      const names = Array.from({ length: count }, () => scene.fresh());
+      if (isKnown) for (const session of names) await h.runtime.tape({ workspace, session });
+      return names.map((session) => ({
+        target_strategy: 'reuse',
+        target_ref: { workspace, session, profile_name: 'lead' },
+        instruction: 'go',
+      }));
+    };
+    const accepted = async (count: number, isKnown: boolean) =>
+      statementsToAccept(h.database, 'fork_join', {
+        tasks: await tasksFor(count, isKnown),
+        wait: false,
+      });
+    await accepted(1, false);
+    const one = await accepted(1, false);
+    expect(await accepted(50, false)).toBe(one);
+    expect([await accepted(1, true), await accepted(20, true)]).toEqual([one, one]);
+  });
+
+  test('of several in one fork_join is made once by two of these at once, and named once', async () => {
+    const names = [scene.fresh(), scene.fresh(), scene.fresh()];
+    const task = (session: string, profile_name = 'lead') => ({
+      target_strategy: 'reuse',
+      target_ref: { workspace, session, profile_name },
+      instruction: 'go',
+    });
+    const fork = async (tasks: object[]) =>
+      (await scene.h.runtime.submit('fork_join', { tasks, wait: false })) as { batch_id: string };
+    const batches = await Promise.all([
+      fork(names.map((name) => task(name))),
+      fork(names.toReversed().map((name) => task(name))),
+    ]);
+    for (const { batch_id: id } of batches)
+      expect(await scene.h.runtime.waitForBatch(id, { timeoutMs: 60_000 })).toMatchObject({
+        status: 'success',
+      });
+    for (const name of names) expect(await agentsOf(name)).toHaveLength(1);
+    const fresh = scene.fresh();
+    await expect(fork([task(fresh), task(fresh)])).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: 'arguments.tasks.1.target_ref' },
+    });
+    await expect(fork([task(fresh), task(fresh, 'other')])).rejects.toMatchObject({
+      code: 'conflict',
+      details: { field: 'arguments.tasks.1.target_ref.profile_name' },
+    });
+    expect(await agentsOf(fresh)).toEqual([]);
   });
 
   test('takes over the tape that has its name: what was written or imported before is its history', async () => {

@@ -1,5 +1,5 @@
 export { type Activity, ActivityFeed } from './activity.js';
-export { changeAgent, takeAgentName } from './agents.js';
+export { changeAgent, takeAgentName, takeAgentNames } from './agents.js';
 export {
   addBatch,
   type BatchRow,
@@ -322,7 +322,7 @@ export { findReachable, findTurnPolicy, type ReachableProfile } from './reach.js
 export { type EarlierCall, findRepeats } from './repeats.js';
 export type { PartReader } from './rights.js';
 export { tables } from './schema.js';
-export { giveTape } from './session-agents.js';
+export { makeSessionAgents, type SessionAgent } from './session-agents.js';
 export {
   findSession,
   insertImportedSession,
