@@ -304,6 +304,7 @@ export {
   normalizeWorkspace,
   type SessionAddress,
   type SessionRef,
+  sessionAddressSchema,
   sessionTapeName,
 } from './session-address.js';
 export { suggest } from './suggest.js';

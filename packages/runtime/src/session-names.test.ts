@@ -238,6 +238,58 @@ describe('a session by name', () => {
     expect(await agentsOf(`${session}-2`)).toEqual([]);
   });
 
+  test('is a source agent, a grantee, a box, the tape of a tool, and an agent to provision', async () => {
+    const { runtime } = scene.h;
+    const [lead, reader] = [scene.fresh(), scene.fresh()].map((session) => ({ workspace, session }));
+    if (lead === undefined || reader === undefined) throw new Error('no sessions');
+    const provision = (args: object) => runtime.submit('provision_agent', { action: 'ensure', ...args });
+    await expect(provision({ agent_id: lead })).rejects.toMatchObject({
+      code: 'not_found',
+      details: { field: 'arguments.agent_id' },
+    });
+    const made = { agent_id: lead, profile_name: 'lead', shared: true };
+    const agent = await provision(made);
+    expect(agent).toMatchObject({
+      outcome: 'created',
+      name: tapeName(workspace, lead.session),
+      profile_name: 'lead',
+      shared: true,
+    });
+    expect(await provision(made)).toMatchObject({ ...(agent as object), outcome: 'unchanged' });
+    await expect(provision({ ...made, profile_name: 'other' })).rejects.toMatchObject({
+      code: 'conflict',
+      details: { field: 'arguments.agent_id.profile_name' },
+    });
+    await expect(provision({ ...made, action: 'create' })).rejects.toMatchObject({ code: 'bad_request' });
+    await provision({ agent_id: reader, profile_name: 'other' });
+    expect(await runtime.submit('provision_agent', { action: 'derive', derived_from: reader })).toMatchObject(
+      { profile_name: 'other' },
+    );
+
+    // A source agent, at the door of the library and, as JSON, at the queue's.
+    const asLead = { sourceAgentId: { ...lead, workspace: '/srv/x/../demo/' } };
+    const search = { name: 'phase', tape: reader };
+    await expect(runtime.submit('tape.handoff', search, asLead)).rejects.toMatchObject({
+      code: 'box_not_authorized',
+    });
+    expect(await runtime.submit('tape.handoff', { name: 'mine', tape: lead }, asLead)).toContain('mine');
+    await runtime.submit('grant_box', { box_id: reader, grantee: lead, mode: 'append' });
+    expect(await runtime.submit('tape.handoff', search, asLead)).toContain('phase');
+    const tape = await runtime.tape(reader, { create: false });
+    expect((await tape.anchors()).map(({ name }) => name)).toContain('phase');
+    for (const source of [
+      { ...lead, session: 'none' },
+      { ...lead, workspace: 'demo' },
+    ])
+      await expect(runtime.submit('tape.handoff', search, { sourceAgentId: source })).rejects.toMatchObject({
+        code: source.session === 'none' ? 'not_found' : 'bad_request',
+        message: expect.stringMatching(/^source_agent_id/),
+      });
+    await expect(
+      runtime.submit('grant_box', { box_id: reader, grantee: { ...lead, workspace: 'demo' } }),
+    ).rejects.toMatchObject({ details: { field: 'arguments.grantee.workspace' } });
+  });
+
   test('begins again under its name after a reset', async () => {
     const session = scene.fresh();
     const first = await ask({ workspace, session, profile_name: 'lead' });

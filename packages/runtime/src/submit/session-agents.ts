@@ -1,5 +1,5 @@
 /** Sessions by name among the targets of a primitive. Source: docs/tape.md, "Sessions by name". */
-import { type AgentId, type BoxId, KernelError, type SessionRef, sessionTapeName } from '@boxcar/kernel';
+import { type AgentId, type BoxId, KernelError, type SessionRef } from '@boxcar/kernel';
 import {
   type AgentRow,
   makeSessionAgents,
@@ -9,6 +9,7 @@ import {
 } from '@boxcar/store';
 import type { HandlerTools } from '../handler.js';
 import { newId } from '../packer.js';
+import { nameOfSession } from './session-name.js';
 
 interface Named {
   readonly name: string;
@@ -16,19 +17,6 @@ interface Named {
   /** What errors call it. */
   readonly field: string;
 }
-
-const nameOf = (ref: SessionRef, field: string): string => {
-  try {
-    return sessionTapeName(ref);
-  } catch (error) {
-    if (!(error instanceof KernelError)) throw error;
-    throw new KernelError(error.code, {
-      message: `${field}.${error.message.replace(` ${error.entry.next}`, '')}`,
-      details: { ...error.details, field: `${field}.${String(error.details.field)}` },
-      cause: error,
-    });
-  }
-};
 
 /** A session keeps the profile of its first use; later versions of it come by `provision_agent`. */
 function checkSameProfile({ ref, field }: Named, has: Pick<ProfileRow, 'name'>, agentId?: AgentId): void {
@@ -108,6 +96,7 @@ async function makeAgents(missing: readonly Named[], tools: HandlerTools): Promi
  * Puts the name of the agent in place of each session, and makes the agents that are missing, in the primitive's transaction.
  *
  * @param pathOf - The path of the nth target in the arguments, with a dot at its end; empty when there is but one.
+ * @param argument - What the caller calls a target.
  * @throws KernelError `bad_request` for a relative workspace; `not_found` for a session without an agent where no profile is given; `conflict`
  * for another profile than the agent has.
  */
@@ -115,11 +104,12 @@ export async function resolveSessions<T extends { readonly target_ref: string | 
   items: readonly T[],
   tools: HandlerTools,
   pathOf: (index: number) => string = () => '',
+  argument = 'target_ref',
 ): Promise<readonly (Omit<T, 'target_ref'> & { readonly target_ref: string })[]> {
   const named = items.map(({ target_ref: ref }, index): Named | undefined => {
     if (typeof ref === 'string') return undefined;
-    const field = `arguments.${pathOf(index)}target_ref`;
-    return { ref, field, name: nameOf(ref, field) };
+    const field = `arguments.${pathOf(index)}${argument}`;
+    return { ref, field, name: nameOfSession(ref, field) };
   });
   const sessions = named.filter((one) => one !== undefined);
   if (sessions.length > 0) {
