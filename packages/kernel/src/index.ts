@@ -317,6 +317,7 @@ export {
   normalizeWorkspace,
   type SessionAddress,
   type SessionRef,
+  sessionAddressSchema,
   sessionTapeName,
   workspacePrefix,
 } from './session-address.js';

@@ -8,7 +8,7 @@ import { budgetStrategySchema, budgetTokensSchema, hasBudgetForStrategy, NEEDS_B
 import { tryParseId } from './ids.js';
 import type { JsonValue } from './json.js';
 import { MAX_ANCHOR_NAME, nameSchema, selectorNameSchema } from './names.js';
-import { sessionRefSchema } from './session-address.js';
+import { sessionAddressSchema, sessionRefSchema } from './session-address.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().normalize('NFC').trim().min(1).max(200);
@@ -222,7 +222,8 @@ export const provisionAgentSchema = z
     action: provisionAction.describe(
       'ensure: the named agent, made when it is missing; create: a fresh agent of a profile; derive: a fresh agent after an existing one.',
     ),
-    agent_id: agentRef
+    agent_id: z
+      .union([agentRef, sessionAddressSchema])
       .optional()
       .describe('ensure: id or name of the agent. create, derive: a name for it, unique in the project.'),
     profile_name: name
@@ -234,7 +235,10 @@ export const provisionAgentSchema = z
       .describe(
         "The version of the profile: 'current' or a number. With ensure it also moves an existing agent to that version; without it the agent keeps its own.",
       ),
-    derived_from: name.optional().describe('derive only: id or name of the agent to start from.'),
+    derived_from: z
+      .union([name, sessionAddressSchema])
+      .optional()
+      .describe('derive only: id or name of the agent to start from.'),
     shared: z
       .boolean()
       .optional()
@@ -254,6 +258,8 @@ export const provisionAgentSchema = z
       refuse('derived_from', 'is required with action derive');
     if (input.action !== 'derive' && input.derived_from !== undefined)
       refuse('derived_from', 'is for action derive only');
+    if (input.action !== 'ensure' && typeof input.agent_id === 'object')
+      refuse('agent_id', 'is a session with action ensure only; it makes the agent of the session');
     if (input.action !== 'ensure' && typeof input.agent_id === 'string' && tryParseId(input.agent_id))
       refuse('agent_id', 'must be a name here: ids of new agents are made by the kernel');
   }, whenObject);
@@ -280,8 +286,8 @@ export const createBoxSchema = z
 export type CreateBox = z.infer<typeof createBoxSchema>;
 
 export const grantBoxSchema = z.strictObject({
-  box_id: z.string().min(1),
-  grantee: name.describe('An agent id or name.'),
+  box_id: z.union([z.string().min(1), sessionAddressSchema]),
+  grantee: z.union([name, sessionAddressSchema]).describe('An agent id or name.'),
   mode: z.enum(['read', 'append']).optional(),
   until: z.iso.datetime({ offset: true }).optional(),
 });

@@ -15,6 +15,11 @@ export interface SessionAddress {
   readonly session: string;
 }
 
+/** As an argument that names an agent or a tape which is there. */
+export const sessionAddressSchema = z
+  .strictObject({ workspace: z.string().min(1).max(4_096), session: z.string().min(1).max(512) })
+  .meta({ [FOR_PROGRAMS]: true });
+
 /** As an argument of primitives: with a profile, the agent is made when there is none. */
 export const sessionRefSchema = z
   .strictObject({

@@ -3,13 +3,12 @@
 import { z } from 'zod';
 import { type JsonObject, type JsonValue, jsonObjectSchema } from './json.js';
 import { copyKeyOrder, jsonText } from './key-order.js';
+import { sessionAddressSchema } from './session-address.js';
 import { ENTRY_KINDS } from './tape.js';
 import type { TapeRecord } from './tape-record.js';
 
 const tape = z
-  .string()
-  .trim()
-  .min(1)
+  .union([z.string().trim().min(1), sessionAddressSchema])
   .optional()
   .describe('Another tape, by its name or the id of its box, where it was granted. Default: your own.');
 

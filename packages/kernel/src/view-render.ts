@@ -3,6 +3,7 @@ import type { Card, CardContent, ContentOf, Field } from './card.js';
 import { isJsonObject, type JsonObject, type JsonValue } from './json.js';
 import { jsonText } from './key-order.js';
 import { pythonJson } from './python-json.js';
+import { FINAL_STATUSES } from './turn.js';
 
 /** Stands where a provider wants a user message and the rows have none. */
 export const CONTEXT_NOTICE = '[context]';
@@ -101,13 +102,20 @@ const named = (authorId: string, readerId: string): string =>
 export const quoteCall = (call: ContentOf<'tool_call'>, authorId: string, readerId: string): string =>
   `[${named(authorId, readerId)} called ${call.name}] ${jsonText(call.arguments)}`;
 
+/** How the work ended that a call waited for, a batch or a turn. The call itself is a success whenever it was answered. */
+function workStatus({ status, result }: ContentOf<'tool_result'>): string {
+  if (status !== 'success' || !isJsonObject(result)) return status;
+  const isOfWork = typeof result.batch_id === 'string' || typeof result.turn_id === 'string';
+  return isOfWork && FINAL_STATUSES.some((final) => final === result.status) ? String(result.status) : status;
+}
+
 export const quoteResult = (
   result: ContentOf<'tool_result'>,
   callerId: string | undefined,
   readerId: string,
 ): string => {
   const caller = callerId === undefined ? '' : ` for ${named(callerId, readerId)}`;
-  return `[result of ${result.name}${caller}: ${result.status}] ${renderResult(result)}`;
+  return `[result of ${result.name}${caller}: ${workStatus(result)}] ${renderResult(result)}`;
 };
 
 export function renderParent(content: CardContent): string {

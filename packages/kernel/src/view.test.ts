@@ -475,6 +475,24 @@ describe('steps', () => {
     ]);
   });
 
+  test('a quoted result says first how the work ended that its call waited for', () => {
+    const shown = (name: string, result: JsonValue): string | undefined => {
+      const { cards, tape } = setup();
+      tape.begin(1, [argument(cards.instruction('Go.')), native(cards.result('k9', name, result))]);
+      return linesOf(tape.rows()).find((text) => text.includes('[result of'));
+    };
+    const batch = { status: 'failed', batch_id: 'b', results: [{ task_index: 0, status: 'failed' }] };
+    expect(shown('fork_join', batch)).toBe(`user: [result of fork_join: failed] ${JSON.stringify(batch)}`);
+    const turn = { status: 'timeout', turn_id: 't', result: null };
+    expect(shown('delegate_async', turn)).toContain('[result of delegate_async: timeout] {');
+    expect(shown('fork_join', { ...batch, status: 'success' })).toContain('[result of fork_join: success] {');
+    expect(shown('fork_join', { status: 'accepted', batch_id: 'b' })).toContain(
+      '[result of fork_join: success] {',
+    );
+    // A status of a tool's own is not that of a turn.
+    expect(shown('deploy', { status: 'failed' })).toContain('[result of deploy: success] {');
+  });
+
   test("another agent's step is quoted on a tape that this agent goes on with, too", () => {
     const { cards, tape } = setup();
     const first = tape.begin(1, [argument(cards.instruction('First.'))]);

@@ -1,6 +1,8 @@
 /** Sessions by name: `{ workspace, session }` names a tape and its agent. */
 import { sessionTapeName, tapeName } from '@boxcar/kernel';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { statementsToAccept } from './testing/count-statements.js';
+import { harness } from './testing/harness.js';
 import { type SessionScene, sessionScene } from './testing/session-scene.js';
 
 let scene: SessionScene;
@@ -114,6 +116,60 @@ describe('a session by name', () => {
     expect(await agentsOf(session)).toHaveLength(1);
   });
 
+  test('is made together with others in a constant number of statements, those with a tape too', async () => {
+    // Nobody works here, whose own statements would come between.
+    await using h = await harness();
+    await h.profile('lead', [{ say: 'never' }]);
+    const tasksFor = async (count: number, isKnown: boolean) => {
+      const names = Array.from({ length: count }, () => scene.fresh());
+      if (isKnown) for (const session of names) await h.runtime.tape({ workspace, session });
+      return names.map((session) => ({
+        target_strategy: 'reuse',
+        target_ref: { workspace, session, profile_name: 'lead' },
+        instruction: 'go',
+      }));
+    };
+    const accepted = async (count: number, isKnown: boolean) =>
+      statementsToAccept(h.database, 'fork_join', {
+        tasks: await tasksFor(count, isKnown),
+        wait: false,
+      });
+    await accepted(1, false);
+    const one = await accepted(1, false);
+    expect(await accepted(50, false)).toBe(one);
+    expect([await accepted(1, true), await accepted(20, true)]).toEqual([one, one]);
+  });
+
+  test('of several in one fork_join is made once by two of these at once, and named once', async () => {
+    const names = [scene.fresh(), scene.fresh(), scene.fresh()];
+    const task = (session: string, profile_name = 'lead') => ({
+      target_strategy: 'reuse',
+      target_ref: { workspace, session, profile_name },
+      instruction: 'go',
+    });
+    const fork = async (tasks: object[]) =>
+      (await scene.h.runtime.submit('fork_join', { tasks, wait: false })) as { batch_id: string };
+    const batches = await Promise.all([
+      fork(names.map((name) => task(name))),
+      fork(names.toReversed().map((name) => task(name))),
+    ]);
+    for (const { batch_id: id } of batches)
+      expect(await scene.h.runtime.waitForBatch(id, { timeoutMs: 60_000 })).toMatchObject({
+        status: 'success',
+      });
+    for (const name of names) expect(await agentsOf(name)).toHaveLength(1);
+    const fresh = scene.fresh();
+    await expect(fork([task(fresh), task(fresh)])).rejects.toMatchObject({
+      code: 'bad_request',
+      details: { field: 'arguments.tasks.1.target_ref' },
+    });
+    await expect(fork([task(fresh), task(fresh, 'other')])).rejects.toMatchObject({
+      code: 'conflict',
+      details: { field: 'arguments.tasks.1.target_ref.profile_name' },
+    });
+    expect(await agentsOf(fresh)).toEqual([]);
+  });
+
   test('takes over the tape that has its name: what was written or imported before is its history', async () => {
     const session = scene.fresh();
     const tape = await scene.h.runtime.tape({ workspace, session });
@@ -212,6 +268,58 @@ describe('a session by name', () => {
       code: 'delegation_denied',
     });
     expect(await agentsOf(`${session}-2`)).toEqual([]);
+  });
+
+  test('is a source agent, a grantee, a box, the tape of a tool, and an agent to provision', async () => {
+    const { runtime } = scene.h;
+    const [lead, reader] = [scene.fresh(), scene.fresh()].map((session) => ({ workspace, session }));
+    if (lead === undefined || reader === undefined) throw new Error('no sessions');
+    const provision = (args: object) => runtime.submit('provision_agent', { action: 'ensure', ...args });
+    await expect(provision({ agent_id: lead })).rejects.toMatchObject({
+      code: 'not_found',
+      details: { field: 'arguments.agent_id' },
+    });
+    const made = { agent_id: lead, profile_name: 'lead', shared: true };
+    const agent = await provision(made);
+    expect(agent).toMatchObject({
+      outcome: 'created',
+      name: tapeName(workspace, lead.session),
+      profile_name: 'lead',
+      shared: true,
+    });
+    expect(await provision(made)).toMatchObject({ ...(agent as object), outcome: 'unchanged' });
+    await expect(provision({ ...made, profile_name: 'other' })).rejects.toMatchObject({
+      code: 'conflict',
+      details: { field: 'arguments.agent_id.profile_name' },
+    });
+    await expect(provision({ ...made, action: 'create' })).rejects.toMatchObject({ code: 'bad_request' });
+    await provision({ agent_id: reader, profile_name: 'other' });
+    expect(await runtime.submit('provision_agent', { action: 'derive', derived_from: reader })).toMatchObject(
+      { profile_name: 'other' },
+    );
+
+    // A source agent, at the door of the library and, as JSON, at the queue's.
+    const asLead = { sourceAgentId: { ...lead, workspace: '/srv/x/../demo/' } };
+    const search = { name: 'phase', tape: reader };
+    await expect(runtime.submit('tape.handoff', search, asLead)).rejects.toMatchObject({
+      code: 'box_not_authorized',
+    });
+    expect(await runtime.submit('tape.handoff', { name: 'mine', tape: lead }, asLead)).toContain('mine');
+    await runtime.submit('grant_box', { box_id: reader, grantee: lead, mode: 'append' });
+    expect(await runtime.submit('tape.handoff', search, asLead)).toContain('phase');
+    const tape = await runtime.tape(reader, { create: false });
+    expect((await tape.anchors()).map(({ name }) => name)).toContain('phase');
+    for (const source of [
+      { ...lead, session: 'none' },
+      { ...lead, workspace: 'demo' },
+    ])
+      await expect(runtime.submit('tape.handoff', search, { sourceAgentId: source })).rejects.toMatchObject({
+        code: source.session === 'none' ? 'not_found' : 'bad_request',
+        message: expect.stringMatching(/^source_agent_id/),
+      });
+    await expect(
+      runtime.submit('grant_box', { box_id: reader, grantee: { ...lead, workspace: 'demo' } }),
+    ).rejects.toMatchObject({ details: { field: 'arguments.grantee.workspace' } });
   });
 
   test('begins again under its name after a reset', async () => {

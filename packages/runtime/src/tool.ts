@@ -216,6 +216,10 @@ function readSchema(input: z.ZodType): { readonly [key: string]: JsonValue; read
 const notObject = (type: JsonValue): string =>
   `is a schema of type ${JSON.stringify(type)}; arguments are an object`;
 
+/** Whether a schema has an argument of this name. */
+export const hasArgument = ({ input }: { readonly input: z.ZodType }, name: string): boolean =>
+  input instanceof z.ZodObject && Object.hasOwn(input.shape, name);
+
 /** Where a schema of zod 3 is, as a path of members: '' is the schema itself. Schemas of zod 3 have a `typeName`. */
 function findZod3(input: unknown, path: readonly string[] = []): string | undefined {
   if (typeof input !== 'object' || input === null) return undefined;

@@ -2,32 +2,48 @@
 import { type AgentId, type ProfileId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
 
-const LOCK_AGENT_NAME = statement('select pg_advisory_xact_lock(hashtextextended($1, 8))');
-const HAS_NAME = statement(`
-  select exists (select from boxcar.agents where project_id = $1 and name = any ($2::text[])) as is_taken,
-    exists (select from boxcar.profiles where project_id = $1 and name = any ($2::text[]) and is_current)
-      and not exists (select from boxcar.projects where id = $1 and operator_agent_id = $3) as is_profile`);
+// One after the other, in the order of the array.
+const LOCK_AGENT_NAMES = statement(
+  'select count(pg_advisory_xact_lock(hashtextextended(u.key, 8))) from unnest($1::text[]) as u(key)',
+);
+const HAVE_NAMES = statement(`
+  select x.name, exists (select from boxcar.agents a where a.project_id = $1 and a.name = any (x.spellings)) as is_taken,
+    exists (select from boxcar.profiles p where p.project_id = $1 and p.name = any (x.spellings) and p.is_current)
+      and not exists (select from boxcar.projects p where p.id = $1 and p.operator_agent_id = $3) as is_profile
+  from json_to_recordset($2::json) as x(name text, spellings text[])`);
+
+/** `taken`: an agent has the name already, the operator included. `profile`: it is the name of a profile, which only the operator gives to an agent. */
+export type NameTaking = 'free' | 'taken' | 'profile';
 
 /**
- * Takes a name for an agent that this transaction will write; whoever wants the same name waits for its end.
- *
- * @returns `taken` when an agent has it already, the operator included; `profile` when it is the name of a profile, which only the
- * operator gives to an agent.
+ * Takes names for agents that this transaction will write, in two statements; another transaction that wants one of them waits for the end of this one. Names
+ * that are taken together by several callers must be in the same order for all of them.
  */
-export async function takeAgentName(
+export async function takeAgentNames(
   tx: Queryable,
   { projectId, makerId }: { readonly projectId: ProjectId; readonly makerId: AgentId },
-  name: string,
-): Promise<'free' | 'taken' | 'profile'> {
-  await run(tx, LOCK_AGENT_NAME, [`${projectId}/${name}`]);
+  names: readonly string[],
+): Promise<ReadonlyMap<string, NameTaking>> {
+  await run(tx, LOCK_AGENT_NAMES, [names.map((name) => `${projectId}/${name}`)]);
   // A statement of its own: the one that waited for the lock still sees what was before.
-  const [row] = await run<{ is_taken: boolean; is_profile: boolean }>(tx, HAS_NAME, [
+  const records = names.map((name) => ({ name, spellings: spellingsOf(name) }));
+  const rows = await run<{ name: string; is_taken: boolean; is_profile: boolean }>(tx, HAVE_NAMES, [
     projectId,
-    spellingsOf(name),
+    JSON.stringify(records),
     makerId,
   ]);
-  if (row?.is_taken === true) return 'taken';
-  return row?.is_profile === true ? 'profile' : 'free';
+  return new Map(
+    rows.map((row) => [row.name, row.is_taken ? 'taken' : row.is_profile ? 'profile' : 'free'] as const),
+  );
+}
+
+/** `takeAgentNames` for one name. */
+export async function takeAgentName(
+  tx: Queryable,
+  scope: { readonly projectId: ProjectId; readonly makerId: AgentId },
+  name: string,
+): Promise<NameTaking> {
+  return (await takeAgentNames(tx, scope, [name])).get(name) ?? 'taken';
 }
 
 const CHANGE_AGENT = statement(

@@ -1,5 +1,5 @@
 export { type Activity, ActivityFeed } from './activity.js';
-export { changeAgent, takeAgentName } from './agents.js';
+export { changeAgent, takeAgentName, takeAgentNames } from './agents.js';
 export {
   addBatch,
   type BatchRow,
@@ -330,7 +330,7 @@ export {
   type UnselectedTurn,
   waitForSelector,
 } from './selector-waits.js';
-export { giveTape } from './session-agents.js';
+export { makeSessionAgents, type SessionAgent } from './session-agents.js';
 export {
   findSession,
   insertImportedSession,

@@ -125,7 +125,8 @@ export async function findTape(
 const CREATE = statement(`
   with made as (
     insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count)
-    select $1, $2, 'tape', $3, $3, $4, coalesce((select max(b.incarnation) from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4), 0) + 1, 2, 1, 1, 1
+    select x.id, $1, 'tape', $2, $2, x.name, coalesce((select max(b.incarnation) from boxcar.boxes b where b.project_id = $1 and b.tape_name = x.name), 0) + 1, 2, 1, 1, 1
+    from json_to_recordset($3::json) as x(id uuid, name text)
     on conflict do nothing returning id, project_id, owner_agent_id
   )
   insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
@@ -133,12 +134,22 @@ const CREATE = statement(`
   from made n join boxcar.projects p on p.id = n.project_id join boxcar.cards c on c.id = p.bootstrap_card_id
   cross join (values (1, 'anchor', null, 'session/start'), (2, 'event', '{"name":"handoff","data":{"name":"session/start","state":{"owner":"human"}}}', null)) as e(position, kind, payload, anchor_name)`);
 
-/** Makes a tape of this name with its bootstrap, owned by the actor; nothing when there is one. */
-export async function createTape(
+/** Makes tapes of these names with their bootstrap, owned by the actor; none where there is one of that name. */
+export async function createTapes(
   db: Queryable,
-  tape: TapeActor & { readonly boxId: BoxId; readonly name: string },
+  { projectId, actorId }: TapeActor,
+  tapes: readonly { readonly boxId: BoxId; readonly name: string }[],
 ): Promise<void> {
-  await run(db, CREATE, [tape.boxId, tape.projectId, tape.actorId, tape.name]);
+  const records = tapes.map(({ boxId, name }) => ({ id: boxId, name }));
+  await run(db, CREATE, [projectId, actorId, JSON.stringify(records)]);
+}
+
+/** `createTapes` for one tape. */
+export function createTape(
+  db: Queryable,
+  { boxId, name, ...actor }: TapeActor & { readonly boxId: BoxId; readonly name: string },
+): Promise<void> {
+  return createTapes(db, actor, [{ boxId, name }]);
 }
 
 /** What is appended: one entry with a new card, with one that exists (`not_found` when it does not), or (events) with none. */

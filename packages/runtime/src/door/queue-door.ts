@@ -24,6 +24,7 @@ import {
   KernelError,
   parseJsonValue,
   safeParse,
+  sessionAddressSchema,
   sha256,
   type TurnId,
   toBadRequest,
@@ -53,7 +54,7 @@ import {
 const jobSchema = z.strictObject({
   project_id: z.string().trim().min(1),
   arguments: jsonObjectSchema,
-  source_agent_id: z.string().trim().min(1).optional(),
+  source_agent_id: z.union([z.string().trim().min(1), sessionAddressSchema]).optional(),
   parent_turn_id: z.string().trim().min(1).optional(),
   channel_id: z.string().trim().min(1).optional(),
   idempotency_key: z.string().min(1).max(500).optional(),

@@ -1,5 +1,6 @@
 import { type CreateBox, createBoxSchema, type GrantBox, grantBoxSchema } from '@boxcar/kernel';
 import type { Handler } from '../handler.js';
+import { nameOfSession } from '../submit/session-name.js';
 
 export const createBox: Handler<CreateBox> = {
   description: 'Make a sealed box of new cards and of existing ones, to be named as context later.',
@@ -17,12 +18,13 @@ export const createBox: Handler<CreateBox> = {
 export const grantBox: Handler<GrantBox> = {
   description: 'Let another agent read (or append to) a box.',
   input: grantBoxSchema,
-  handle: async (input, { packer, ctx }) => {
+  handle: async (input, { packer, ctx, tape }) => {
+    const { box_id: box, grantee } = input;
     await packer.grantBox({
       projectId: ctx.projectId,
       sourceAgentId: ctx.source.agentId,
-      boxId: input.box_id,
-      grantee: input.grantee,
+      boxId: typeof box === 'string' ? box : (await tape(box)).boxId,
+      grantee: typeof grantee === 'string' ? grantee : nameOfSession(grantee, 'arguments.grantee'),
       ...(input.mode === undefined ? {} : { mode: input.mode }),
       ...(input.until === undefined ? {} : { until: input.until }),
     });

@@ -1,14 +1,23 @@
 import {
+  isJsonObject,
   type JsonValue,
   KernelError,
   type ProvisionAgent,
   provisionAgentSchema,
+  type SessionAddress,
   tryParseId,
 } from '@boxcar/kernel';
 import { type AgentRow, changeAgent, findAgent, type ProfileRow } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
+import { resolveSessions } from '../submit/session-agents.js';
+import { nameOfSession } from '../submit/session-name.js';
 
 type Outcome = 'created' | 'updated' | 'unchanged';
+/** Its agents are named: a session by the name of its agent. */
+type Named = Omit<ProvisionAgent, 'agent_id' | 'derived_from'> & {
+  readonly agent_id?: string | undefined;
+  readonly derived_from?: string | undefined;
+};
 
 const answer = (agent: AgentRow, outcome: Outcome): JsonValue => ({
   status: 'accepted',
@@ -22,7 +31,7 @@ const answer = (agent: AgentRow, outcome: Outcome): JsonValue => ({
   shared: agent.isShared,
 });
 
-const sharing = ({ shared }: ProvisionAgent) => (shared === undefined ? {} : { isShared: shared });
+const sharing = ({ shared }: Named) => (shared === undefined ? {} : { isShared: shared });
 
 const checkReach = (tools: HandlerTools, { name, tags }: ProfileRow): void =>
   tools.checkDelegation({ profileName: name, tags });
@@ -41,7 +50,7 @@ const findExisting = (tools: HandlerTools, ref: string): Promise<AgentRow | unde
   );
 
 /** The agent exists: is it the one that is meant, and is it to move to another version? */
-async function keep(agent: AgentRow, input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
+async function keep(agent: AgentRow, input: Named, tools: HandlerTools): Promise<JsonValue> {
   checkReach(tools, agent.profile);
   if (input.profile_name !== undefined && input.profile_name !== agent.profile.name) {
     throw new KernelError('profile_mismatch', {
@@ -80,7 +89,7 @@ async function keep(agent: AgentRow, input: ProvisionAgent, tools: HandlerTools)
  */
 function checkMaker(
   { agentId, name, isOperatorMade, ownerAgentId }: AgentRow,
-  input: ProvisionAgent,
+  input: Named,
   tools: HandlerTools,
 ): void {
   const isById = tryParseId<'agent'>(input.agent_id ?? '') === agentId;
@@ -92,7 +101,7 @@ function checkMaker(
   });
 }
 
-async function ensure(input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
+async function ensure(input: Named, tools: HandlerTools): Promise<JsonValue> {
   const ref = input.agent_id ?? '';
   const known = await findExisting(tools, ref);
   if (known !== undefined) {
@@ -128,7 +137,7 @@ async function ensure(input: ProvisionAgent, tools: HandlerTools): Promise<JsonV
   });
 }
 
-async function derive(input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
+async function derive(input: Named, tools: HandlerTools): Promise<JsonValue> {
   const source = await tools.findAgent(input.derived_from ?? '');
   checkReach(tools, source.profile);
   const profile =
@@ -147,7 +156,7 @@ async function derive(input: ProvisionAgent, tools: HandlerTools): Promise<JsonV
   );
 }
 
-async function create(input: ProvisionAgent, tools: HandlerTools): Promise<JsonValue> {
+async function create(input: Named, tools: HandlerTools): Promise<JsonValue> {
   const profile = await findVersion(tools, input.profile_name ?? '', input.profile_version);
   checkReach(tools, profile);
   return answer(
@@ -160,6 +169,23 @@ async function create(input: ProvisionAgent, tools: HandlerTools): Promise<JsonV
   );
 }
 
+/** The agent of a session, made with its tape as the first task for it would; then as any agent. */
+async function ensureSession(session: SessionAddress, given: Named, tools: HandlerTools): Promise<JsonValue> {
+  const ref = nameOfSession(session, 'arguments.agent_id');
+  const input = { ...given, agent_id: ref };
+  const known = await findExisting(tools, ref);
+  if (known !== undefined) checkMaker(known, input, tools);
+  const { profile_name } = given;
+  await resolveSessions(
+    [{ target_ref: { ...session, ...(profile_name === undefined ? {} : { profile_name }) } }],
+    tools,
+    undefined,
+    'agent_id',
+  );
+  const kept = await keep(await tools.findAgent(ref), input, tools);
+  return known === undefined && isJsonObject(kept) ? { ...kept, outcome: 'created' } : kept;
+}
+
 const ACTIONS = { ensure, create, derive } as const;
 
 /** Makes agents, and moves them between versions of their profile. No turn begins. Rule: docs/primitives.md. */
@@ -168,5 +194,18 @@ export const provisionAgent: Handler<ProvisionAgent> = {
     'Make an agent without giving it a task, or make sure that one exists; later tasks reach it by delegate_async with target_strategy reuse.',
   input: provisionAgentSchema,
   namesProfiles: true,
-  handle: (input, tools) => ACTIONS[input.action](input, tools),
+  handle: ({ agent_id: agent, derived_from: origin, ...rest }, tools) => {
+    const input: Named = {
+      ...rest,
+      ...(origin === undefined
+        ? {}
+        : {
+            derived_from:
+              typeof origin === 'string' ? origin : nameOfSession(origin, 'arguments.derived_from'),
+          }),
+    };
+    // With another action the schema refuses a session.
+    if (typeof agent === 'object') return ensureSession(agent, input, tools);
+    return ACTIONS[input.action](agent === undefined ? input : { ...input, agent_id: agent }, tools);
+  },
 };

@@ -42,6 +42,7 @@ import {
 import { announceEnds, announceTries } from '../end-subtrees.js';
 import type { CallerContext } from '../handler.js';
 import type { RuntimeCore } from '../runtime.js';
+import { hasArgument } from '../tool.js';
 import { UnitOfWork } from '../unit-of-work.js';
 import { unlessAborted } from '../unless-aborted.js';
 import { answeredMeanwhile } from '../worker/call-result.js';
@@ -135,10 +136,13 @@ async function acceptWithin(
   return accepted;
 }
 
-const cannotWait = (primitive: string): KernelError =>
+/** @param canOmit - The primitive has an argument that says whether it waits. */
+const cannotWait = (primitive: string, canOmit: boolean): KernelError =>
   new KernelError('bad_request', {
-    message: `${primitive}: with tx nothing can be waited for, because the turns begin after your commit; give wait: false, and wait for turn_id (or batch_id) after the commit.`,
-    details: { primitive, field: 'wait' },
+    message: canOmit
+      ? `${primitive}: with tx nothing can be waited for, because the turns begin after your commit; give wait: false, and wait for turn_id (or batch_id) after the commit.`
+      : `${primitive}: it waits, which nothing can in a transaction of yours; submit it after the commit, without tx.`,
+    details: { primitive, field: canOmit ? 'wait' : 'tx' },
   });
 
 /** An answer that warns when `input` holds secrets. */
@@ -261,7 +265,8 @@ async function acceptOnce(
       };
     }
     const { awaited } = tools;
-    if (options.within !== undefined && awaited !== undefined) throw cannotWait(primitive);
+    if (options.within !== undefined && awaited !== undefined)
+      throw cannotWait(primitive, hasArgument(handler, 'wait'));
     const awaitedTurnId = awaited?.kind === 'turn' ? awaited.id : null;
     const awaitedBatchId = awaited?.kind === 'batch' ? awaited.id : null;
     const { call } = options;

@@ -1,5 +1,6 @@
 /** Submissions and packings in a transaction of the caller. */
 import type { AgentId, BoxId, TurnId } from '@boxcar/kernel';
+import type { CallerTx } from '@boxcar/store';
 import { waitFor } from '@boxcar/testkit';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import pg from 'pg';
@@ -14,6 +15,7 @@ interface Receipt {
   readonly turn_id: TurnId;
   readonly agent_id: AgentId;
   readonly context_box_id: BoxId;
+  readonly output_box_id: BoxId;
 }
 
 let h: Harness;
@@ -151,6 +153,8 @@ describe('a submission in a transaction of the caller', () => {
       await client.query('commit');
     });
     expect(await orders()).toBe(1);
+    // What comes next counts rows.
+    await end(first.turn_id);
   });
 
   test('is one at a time: what is accepted beside a refusal is there after the commit', async () => {
@@ -357,6 +361,118 @@ describe('a submission in a transaction of the caller', () => {
       [turn_id],
     );
     expect(rows).toEqual([{ losses: 0, step_count: 1 }]);
+  });
+});
+
+describe.each(['a pg client', 'drizzle'])('in a transaction of the caller, by %s,', (kind) => {
+  class Undone extends Error {}
+  /** Submits in a transaction that is rolled back, and then in one that is committed. */
+  async function both<T>(work: (tx: CallerTx) => Promise<T>, look: () => Promise<unknown>): Promise<T> {
+    const before = await rowCounts(h.database.pool);
+    const seen = await look();
+    const once = async (isKept: boolean): Promise<T | undefined> => {
+      if (kind === 'drizzle')
+        return drizzle(outside)
+          .transaction(async (tx) => {
+            const answer = await work(tx);
+            if (!isKept) throw new Undone();
+            return answer;
+          })
+          .catch((error: unknown) => {
+            if (error instanceof Undone) return undefined;
+            throw error;
+          });
+      return inside(async (client) => {
+        const answer = await work(client);
+        if (isKept) await client.query('commit');
+        return answer;
+      });
+    };
+    await once(false);
+    expect(await look()).toEqual(seen);
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+    const answer = await once(true);
+    if (answer === undefined) throw new Error('nothing was kept');
+    return answer;
+  }
+  const parked = async (budget: object = {}): Promise<Receipt & { run_id: string }> => {
+    await h.profile('parked', [{ say: 'late' }], { worker_target: 'nobody' });
+    const receipt = (await h.runtime.submit('launch_principal', {
+      profile_name: 'parked',
+      instruction: 'go',
+      ...budget,
+    })) as unknown as Receipt;
+    const [row] = await h.rows<{ run_id: string }>('select run_id from boxcar.turns where id = $1', [
+      receipt.turn_id,
+    ]);
+    return { ...receipt, run_id: row?.run_id ?? '' };
+  };
+
+  test('a cancel ends the turns with the commit, wakes who waits for them, and says nothing else', async () => {
+    const turn = await parked();
+    const status = async () => await h.rows('select status from boxcar.turns where id = $1', [turn.turn_id]);
+    const waiting = h.runtime.waitForTurn(turn.turn_id, { timeoutMs: 60_000 });
+    const answer = await both((tx) => h.runtime.submit('cancel', { turn_id: turn.turn_id }, { tx }), status);
+    expect(answer).toMatchObject({ status: 'canceled', turn_ids: [turn.turn_id] });
+    expect(await waiting).toMatchObject({ status: 'canceled' });
+    await inside(async (client) => {
+      await expect(
+        h.runtime.submit('cancel', { turn_id: turn.turn_id }, { tx: client }),
+      ).rejects.toMatchObject({ code: 'turn_ended' });
+      await client.query('insert into orders values (11)');
+      await client.query('commit');
+    });
+  });
+
+  test('a raise of a budget counts with the commit', async () => {
+    const { run_id: target } = await parked({ budget: { turns: 2 } });
+    const limits = async () => await h.rows('select limits from boxcar.budgets where id = $1', [target]);
+    await both((tx) => h.runtime.submit('raise_budget', { target, budget: { turns: 5 } }, { tx }), limits);
+    expect(await limits()).toEqual([{ limits: { turns: 5 } }]);
+  });
+
+  test('a context_handoff writes, grants and starts its turn with the commit', async () => {
+    await h.worker();
+    await h.profile('hander', [{ say: 'begun' }], { delegation_policy: { target_profiles: ['expert'] } });
+    const first = (await h.runtime.submit('launch_principal', {
+      ...LAUNCH,
+      profile_name: 'hander',
+    })) as unknown as Receipt;
+    await end(first.turn_id);
+    const args = {
+      target_ref: 'profile:expert',
+      tape_ref: `tape://default/${first.output_box_id}/entry/3`,
+      reason: 'done',
+      summary: 'all of it',
+      intention: { next_steps: 'go on' },
+    };
+    const receipt = await both(
+      (tx) => h.runtime.submit('context_handoff', args, { tx, sourceAgentId: first.agent_id }),
+      () => h.rows('select head_position from boxcar.boxes where owner_agent_id = $1', [first.agent_id]),
+    );
+    const { turn_id } = receipt as unknown as Receipt;
+    expect(await end(turn_id)).toMatchObject({ status: 'success', result: expect.stringContaining('go on') });
+  });
+
+  test('a collect is refused, since it waits, and says what to do', async () => {
+    const turn = await parked();
+    const before = await rowCounts(h.database.pool);
+    const refused = async (tx: CallerTx) =>
+      expect(h.runtime.submit('collect', { turn_ids: [turn.turn_id] }, { tx })).rejects.toMatchObject({
+        code: 'bad_request',
+        message: expect.stringMatching(/^collect: .*waits.*without tx/),
+        details: { primitive: 'collect', field: 'tx' },
+      });
+    if (kind === 'drizzle') await drizzle(outside).transaction(refused);
+    else
+      await inside(async (client) => {
+        await refused(client);
+        await client.query('commit');
+      });
+    expect(await rowCounts(h.database.pool)).toEqual(before);
+    expect(await h.rows('select batch_ids from boxcar.turns where id = $1', [turn.turn_id])).toEqual([
+      { batch_ids: null },
+    ]);
   });
 });
 

@@ -20,6 +20,7 @@ import type { RuntimeCore } from '../runtime.js';
 import { parseGiven } from '../tool.js';
 import { type RunningCode, runInScope } from '../worker/call-scope.js';
 import type { Accepted, DoorOptions, SubmitOptions } from './options.js';
+import { nameOfSession } from './session-name.js';
 
 function parseInput<I>(
   primitive: string,
@@ -110,15 +111,18 @@ export async function open(
   { key, isOwnKey, profileNames }: Begun['request'],
 ): Promise<Opened> {
   checkText(options.projectId, 'project_id', 200);
-  checkText(options.sourceAgentId, 'source_agent_id', 200);
+  const sourceAgent =
+    typeof options.sourceAgentId === 'object'
+      ? nameOfSession(options.sourceAgentId, 'source_agent_id')
+      : options.sourceAgentId;
+  checkText(sourceAgent, 'source_agent_id', 200);
   checkText(options.channelId, 'channel_id', 200);
   checkText(options.traceparent, 'traceparent', 200);
   const project = options.projectId ?? 'default';
   const request = {
     project: tryParseId(project) ?? project,
-    sourceAgentId:
-      options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
-    sourceAgentName: options.sourceAgentId,
+    sourceAgentId: sourceAgent === undefined ? undefined : tryParseId<'agent'>(sourceAgent),
+    sourceAgentName: sourceAgent,
     idempotencyKey: key,
     isOwnKey,
     profileNames,
@@ -140,8 +144,11 @@ export async function open(
   const { source } = opening;
   if (source === undefined) {
     throw new KernelError('not_found', {
-      message: `No agent '${options.sourceAgentId ?? ''}' in project '${project}'.`,
-      details: { source_agent_id: options.sourceAgentId, project_id: opening.projectId },
+      message:
+        typeof options.sourceAgentId === 'object'
+          ? `source_agent_id: no session '${options.sourceAgentId.session}' of workspace '${options.sourceAgentId.workspace}' in project '${project}'.`
+          : `No agent '${sourceAgent ?? ''}' in project '${project}'.`,
+      details: { source_agent_id: sourceAgent, project_id: opening.projectId },
     });
   }
   const parentTurnId = options.call?.turnId ?? options.wokenBy ?? options.parentTurnId;

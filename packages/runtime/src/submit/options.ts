@@ -1,5 +1,14 @@
 /** What a door hands over, and what it gets. */
-import type { BatchId, JsonValue, ProjectId, Ring, ToolCallId, TurnId, WorkerId } from '@boxcar/kernel';
+import type {
+  BatchId,
+  JsonValue,
+  ProjectId,
+  Ring,
+  SessionAddress,
+  ToolCallId,
+  TurnId,
+  WorkerId,
+} from '@boxcar/kernel';
 import type { CallerTransaction, CallerTx, Tx } from '@boxcar/store';
 import type { Begun } from './opening.js';
 
@@ -10,8 +19,8 @@ export const DEFAULT_WAIT_SECONDS = 3600;
 export interface SubmitOptions {
   /** Id or name; default `default`. */
   readonly projectId?: string | undefined;
-  /** Id or name of the agent in whose name it comes; default: the project's operator. */
-  readonly sourceAgentId?: string | undefined;
+  /** The agent in whose name it comes, by id, name or session; default: the project's operator. */
+  readonly sourceAgentId?: string | SessionAddress | undefined;
   /** The second submission under a key changes nothing and returns the first answer. */
   readonly idempotencyKey?: string | undefined;
   /** A turn under which new turns are filed: its run, its depth, its lineage. It must not have ended. */

@@ -1,6 +1,7 @@
 /** The tools that read a tape for a model: its own, or one that it was granted. Source: docs/tape.md, "Tools". */
 import {
   matchLine,
+  type SessionAddress,
   searchText,
   type TapeAnchors,
   type TapeSearchInput,
@@ -41,7 +42,7 @@ type Reading<I> = Pick<Tool<I>, 'name' | 'description' | 'input'> & {
 };
 
 export function tapeTools(): readonly Tool[] {
-  const toTool = <I extends { readonly tape?: string | undefined }>({
+  const toTool = <I extends { readonly tape?: string | SessionAddress | undefined }>({
     answer,
     ...rest
   }: Reading<I>): Tool => {

@@ -13,8 +13,9 @@ import type { EntryOptions } from './entry-input.js';
 /** A tape by its name, or the one of an agent (id or name), of a session in a workspace, or a box. */
 export type TapeTarget = string | { readonly agent: string } | { readonly box: string } | SessionAddress;
 
-/** What a model or a command line calls a tape: the id of its box, else its name. */
-export function toTarget(tape: string): TapeTarget {
+/** What a model, a program or a command line calls a tape: a session, the id of its box, else its name. */
+export function toTarget(tape: string | SessionAddress): TapeTarget {
+  if (typeof tape !== 'string') return tape;
   const box = tryParseId<'box'>(tape);
   return box === undefined ? tape : { box };
 }
