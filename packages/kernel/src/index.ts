@@ -137,7 +137,21 @@ export {
 } from './json.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
-export { isPlainName, MAX_ANCHOR_NAME, MAX_TAPE_NAME, PLAIN_NAME, spellingsOf, toName } from './names.js';
+export {
+  agentIdIn,
+  agentLabel,
+  agentNamesOf,
+  freshAgentName,
+  givenNames,
+  isGivenName,
+  isPlainName,
+  MAX_ANCHOR_NAME,
+  MAX_TAPE_NAME,
+  PLAIN_NAME,
+  readsAsReference,
+  spellingsOf,
+  toName,
+} from './names.js';
 export {
   AUTO_HANDOFF_ANCHOR,
   AUTO_HANDOFF_REASON,
@@ -411,7 +425,7 @@ export {
   type TurnEnd,
   type TurnStatus,
 } from './turn.js';
-export { buildView, type View, type ViewRows } from './view.js';
+export { agentsIn, buildView, type View, type ViewRows } from './view.js';
 export { bindProfile, type ContextCard, resultFieldsOf } from './view-context.js';
 export {
   type ContextRule,
@@ -423,7 +437,7 @@ export {
   type ViewSource,
 } from './view-manifest.js';
 export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
-export { askedText, isBlank, renderBody } from './view-render.js';
+export { askedText, isBlank, parentOf, renderBody } from './view-render.js';
 export {
   explainWait,
   type WaitFacts,

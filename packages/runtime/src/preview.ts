@@ -1,5 +1,6 @@
 /** What a child would see: the cards of a planned context with what each costs, and the first prompt made of them. */
 import {
+  agentsIn,
   type BoxId,
   bindProfile,
   buildView,
@@ -7,6 +8,7 @@ import {
   type CardId,
   type ContextCard,
   candidatesOf,
+  givenNames,
   type HandoverNotice,
   KernelError,
   type Message,
@@ -22,7 +24,7 @@ import {
   toldLimitOf,
   type ViewRows,
 } from '@boxcar/kernel';
-import { loadCards, loadProfiles, type Queryable } from '@boxcar/store';
+import { loadAgentNames, loadCards, loadProfiles, type Queryable } from '@boxcar/store';
 import type { PlannedContext, ResolvedSpec } from './pack-plan.js';
 import { toContextCard } from './worker/loader.js';
 
@@ -227,15 +229,22 @@ function firstRows(
 
 async function toPrompt(
   lines: readonly Line[],
-  of: { readonly profile: Profile; readonly counter: Counter; readonly newId: NewId },
+  of: {
+    readonly profile: Profile;
+    readonly counter: Counter;
+    readonly newId: NewId;
+    readonly namesOf: (ids: ReadonlySet<string>) => Promise<ReadonlyMap<string, string>>;
+  },
 ): Promise<PackPreview['prompt']> {
   const isNew = new Set(lines.flatMap(({ card, isNew }) => (isNew && card !== undefined ? [card.id] : [])));
   const context = lines.flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
     card === undefined || reason !== undefined ? [] : [toContextCard({ card, rule, native: false })],
   );
   const profile = bindProfile(of.profile, context);
+  const rows = firstRows(context, { ...of, profile });
   const view = buildView({
-    ...firstRows(context, { ...of, profile }),
+    ...rows,
+    names: await of.namesOf(agentsIn(rows)),
     contextLimit: toldLimitOf(of.profile),
   });
   const messages: PreviewMessage[] = [];
@@ -256,7 +265,7 @@ async function toPrompt(
   };
 }
 
-/** Describes a plan. Two statements: the contents of its cards, and the profile. */
+/** Describes a plan. Three statements: the contents of its cards, the profile, and the names of agents. */
 export async function previewPlan(
   db: Queryable,
   plan: PlannedContext<ResolvedSpec>,
@@ -294,7 +303,12 @@ export async function previewPlan(
     kept: sumOf(cards.filter((card) => card.is_kept)),
     cut: sumOf(cards.filter((card) => !card.is_kept)),
     segments: packing.box.segments,
-    prompt: await toPrompt(lines, { profile, counter, newId: options.newId }),
+    prompt: await toPrompt(lines, {
+      profile,
+      counter,
+      newId: options.newId,
+      namesOf: async (ids) => givenNames(await loadAgentNames(db, spec.projectId, ids)),
+    }),
     notices: options.notices,
   };
 }

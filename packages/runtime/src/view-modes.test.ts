@@ -18,7 +18,6 @@ beforeAll(async () => {
 
 afterAll(() => scene[Symbol.asyncDispose]());
 
-const OPERATOR = '00000000-0000-7000-8000-000000000002';
 type View = 'last_anchor' | 'full' | { readonly anchor: string };
 
 const submit = async (agent: string, instruction: string, view?: View): Promise<string> => {
@@ -72,8 +71,8 @@ async function conversation() {
 }
 
 const anchor = (name: string, state: string): string =>
-  `[anchor of agent ${OPERATOR}] [Anchor created: ${name}]: ${state}`;
-const parentLine = (): string => `Parent agent: ${OPERATOR}`;
+  `[anchor of agent:operator] [Anchor created: ${name}]: ${state}`;
+const parentLine = (): string => 'Parent agent: agent:operator';
 const turn = (instruction: string): readonly string[] => [parentLine(), instruction];
 const answer = (instruction: string): string => `answer to "${instruction}"`;
 

@@ -19,7 +19,9 @@ import type {
   TurnId,
   TurnStatus,
 } from '@boxcar/kernel';
+import { CARD_TYPES, parentOf } from '@boxcar/kernel';
 import type pg from 'pg';
+import { loadAgentNames } from './agents.js';
 import { LEAVES, SEGMENTS } from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
 import { beginOn } from './pool.js';
@@ -530,21 +532,6 @@ async function loadRights(
   );
 }
 
-const NAMES = statement(`
-  select a.id::text as id, a.name from boxcar.agents a where a.project_id = $1 and a.id = any ($2::uuid[])`);
-
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
-
-async function loadNames(
-  db: Queryable,
-  projectId: ProjectId,
-  ids: Iterable<string | null>,
-): Promise<ReadonlyMap<string, string>> {
-  const agents = [...new Set(ids)].filter((id): id is string => id !== null && UUID.test(id));
-  const rows = await run<{ id: string; name: string }>(db, NAMES, [projectId, agents]);
-  return new Map(rows.map((row) => [row.id, row.name]));
-}
-
 /** The context box that a `turn.started` event names. */
 function startedContext({ kind, payload }: TapeEntry): BoxId | undefined {
   if (kind !== 'event') return undefined;
@@ -597,6 +584,11 @@ export function loadTurnRows(
     const cuts = await loadCuts(db, contexts);
     const boxes = await loadBoxRows(db, [...contextIds]);
     const rights = await loadRights(db, boxes);
+    const parents = [...contexts.values()]
+      .flat()
+      .flatMap(({ stored: { card } }) =>
+        card.type === CARD_TYPES.parentPointer ? (parentOf(card.content) ?? []) : [],
+      );
     const authors = [
       ...entries.map(({ stored }) => stored?.card.authorId ?? null),
       ...[...contexts.values(), ...cuts.values()].flat().map(({ stored }) => stored.card.authorId),
@@ -609,9 +601,10 @@ export function loadTurnRows(
       cuts,
       boxes,
       rights,
-      agentNames: await loadNames(db, projectId, [
+      agentNames: await loadAgentNames(db, projectId, [
         turn.profile.card.card.authorId,
         ...authors,
+        ...parents,
         ...[...boxes.values()].flatMap((box) => [box.ownerAgentId, box.makerAgentId]),
         ...[...rights.values()].map((right) => right.grant?.source ?? null),
       ]),

@@ -9,6 +9,7 @@ import {
   type CardId,
   canonicalJson,
   foldManifest,
+  givenNames,
   type JsonValue,
   promptHash,
   resultFieldsOf,
@@ -76,10 +77,15 @@ function buildStepView(
     ),
     lastAnchorPosition: step.anchorPosition,
     contexts,
+    names: shownNames(rows, step),
     contextLimit: toldLimit(step.manifest),
   });
   return { view, hasResultFields: resultFieldsOf(context) !== undefined };
 }
+
+/** The names by which the prompt showed agents: they are in its manifest, and prompts of older builds showed none. */
+const shownNames = ({ agentNames }: TurnRows, { manifest }: StepRow): ReadonlyMap<string, string> =>
+  manifest === null ? givenNames(agentNames) : new Map(Object.entries(manifest.names ?? {}));
 
 /** The limit that the agent was told of. */
 function toldLimit(manifest: StoredManifest | null): number | undefined {

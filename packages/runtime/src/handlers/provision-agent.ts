@@ -1,9 +1,9 @@
 import {
+  agentIdIn,
   type JsonValue,
   KernelError,
   type ProvisionAgent,
   provisionAgentSchema,
-  tryParseId,
 } from '@boxcar/kernel';
 import { type AgentRow, changeAgent, findAgent, type ProfileRow } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
@@ -37,7 +37,7 @@ const findExisting = (tools: HandlerTools, ref: string): Promise<AgentRow | unde
   findAgent(
     tools.db,
     { projectId: tools.ctx.projectId, actorId: tools.ctx.source.agentId },
-    { id: tryParseId<'agent'>(ref), name: ref },
+    { id: agentIdIn(ref), name: ref },
   );
 
 /** The agent exists: is it the one that is meant, and is it to move to another version? */
@@ -83,7 +83,7 @@ function checkMaker(
   input: ProvisionAgent,
   tools: HandlerTools,
 ): void {
-  const isById = tryParseId<'agent'>(input.agent_id ?? '') === agentId;
+  const isById = agentIdIn(input.agent_id ?? '') === agentId;
   if (isOperatorMade || isById || input.profile_name === undefined || !tools.ctx.source.isOperator) return;
   throw new KernelError('agent_exists', {
     message: `Agent '${name}' was made by agent ${ownerAgentId}, which can read everything that it is told.`,
@@ -99,7 +99,7 @@ async function ensure(input: ProvisionAgent, tools: HandlerTools): Promise<JsonV
     checkMaker(known, input, tools);
     return keep(known, input, tools);
   }
-  if (tryParseId(ref) !== undefined || input.profile_name === undefined) {
+  if (agentIdIn(ref) !== undefined || input.profile_name === undefined) {
     const hint =
       input.profile_name === undefined
         ? 'give profile_name to have it made'

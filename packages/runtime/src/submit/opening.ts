@@ -1,5 +1,6 @@
 /** Whether a submission is well-formed, who it comes from, and what has been answered under its key. */
 import {
+  agentIdIn,
   isFinal,
   isJsonObject,
   isPlainName,
@@ -116,8 +117,7 @@ export async function open(
   const project = options.projectId ?? 'default';
   const request = {
     project: tryParseId(project) ?? project,
-    sourceAgentId:
-      options.sourceAgentId === undefined ? undefined : tryParseId<'agent'>(options.sourceAgentId),
+    sourceAgentId: options.sourceAgentId === undefined ? undefined : agentIdIn(options.sourceAgentId),
     sourceAgentName: options.sourceAgentId,
     idempotencyKey: key,
     isOwnKey,

@@ -3,6 +3,7 @@
  * committed under the turn's epoch before the next begins, so another worker can go on from any point.
  */
 import {
+  agentsIn,
   answerTokensOf,
   bindProfile,
   budgetExceeded,
@@ -241,7 +242,8 @@ class TurnLoop {
     const isLast = step >= turn.maxSteps;
     const tools = isLast ? toolbox.schemas.filter((tool) => enders.includes(tool.name)) : toolbox.schemas;
     const profile = bindProfile(this.#profile, context);
-    const viewRows: ViewRows = { ...rows, turn, profile, contextLimit: toldLimitOf(this.#profile) };
+    const names = await this.#host.loader.names(turn.projectId, agentsIn({ ...rows, turn }));
+    const viewRows: ViewRows = { ...rows, turn, profile, names, contextLimit: toldLimitOf(this.#profile) };
     return { rows: viewRows, view: buildView(viewRows), tools, step };
   }
 
