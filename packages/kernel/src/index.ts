@@ -53,7 +53,7 @@ export { checkMessages } from './check-messages.js';
 export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
 export { beginCommand, type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
-export { carryCompaction, EXPAND_TOOL, isCompacted, readCompaction } from './compaction.js';
+export { carryCompaction, EXPAND_TOOL, mayExpand, readCompaction, toReference } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';
 export {
   contextContract,

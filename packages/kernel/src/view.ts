@@ -28,7 +28,7 @@
  *     that gave the answer, and with all calls of it, since signatures belong to all of it. Else it is left out, and the manifest says why.
  */
 import { CARD_TYPES, type Card, estimateTokens } from './card.js';
-import { EXPAND_TOOL, isCompacted, placeCompaction } from './compaction.js';
+import { EXPAND_TOOL, mayExpand, placeCompaction } from './compaction.js';
 import { contextContract } from './context-contract.js';
 import { KernelError } from './errors.js';
 import { type AgentId, type BoxId, type TurnId, tryParseId } from './ids.js';
@@ -135,8 +135,8 @@ export function buildView(given: ViewRows): View {
     rows,
     prompt: startPrompt({ agentId: turn.agentId, model: rows.profile.model, names: rows.names }),
     steps: findSteps(entries, { ...turn, startPosition }),
-    // `expand` is offered while the last anchor is a compaction.
-    profileTools: new Set([...toolsOf(rows.profile), ...(isCompacted(rows) ? [EXPAND_TOOL] : [])]),
+    // `expand` is offered while something is left out that it reads.
+    profileTools: new Set([...toolsOf(rows.profile), ...(mayExpand(rows) ? [EXPAND_TOOL] : [])]),
     begunTurns: new Set(),
     hasBegun: false,
     firstMessage: undefined,
@@ -312,7 +312,9 @@ function writeContext(writer: Writer, started: TurnStarted): void {
   writer.begunTurns.add(started.turnId);
   writer.lastStep = undefined;
   const { contextBoxId: boxId, stepsLeft } = started;
-  writeContextCards(prompt, { boxId, stepsLeft, cards: contextOf(rows, boxId), profile: rows.profile });
+  const { profile } = rows;
+  const cards = contextOf(rows, boxId);
+  writeContextCards(prompt, { boxId, stepsLeft, cards, profile, tools: writer.profileTools });
   if (!isOwnTurn) return;
   writer.hasBegun = true;
   if (hasNoTurns(prompt)) pushNotice(prompt, CONTEXT_NOTICE, 'context');

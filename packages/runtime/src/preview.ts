@@ -238,7 +238,9 @@ async function toPrompt(
 ): Promise<PackPreview['prompt']> {
   const isNew = new Set(lines.flatMap(({ card, isNew }) => (isNew && card !== undefined ? [card.id] : [])));
   const context = lines.flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
-    card === undefined || reason !== undefined ? [] : [toContextCard({ card, rule, native: false })],
+    card === undefined || reason !== undefined
+      ? []
+      : [toContextCard({ card, rule, native: false, isReference: false, isExpandable: false })],
   );
   const profile = bindProfile(of.profile, context);
   const rows = firstRows(context, { ...of, profile });

@@ -4,6 +4,7 @@ import type {
   Card,
   CardId,
   ExpandedBox,
+  JsonObject,
   LeafRange,
   ProjectId,
   Segment,
@@ -22,12 +23,20 @@ import { viewAnchorOf, viewPositionOf } from './turn-views.js';
  * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
  * looked up by halves, where a list is read through for every card (9,000 cards of which half were duplicates: 0.4 s).
  */
-export const SEGMENTS = `
+const segmentsOf = (skipped: string): string => `
   select b.id as box_id, b.card_ids, b.card_tokens, s.ordinality as ord, x.*,
-    (select range_agg(int4range(v, v, '[]')) from unnest(x.skip) v) as skip_set
+    (select range_agg(int4range(v, v, '[]')) from unnest(${skipped}) v) as skip_set, ${['references', 'summaries', 'repeats'].map((mark) => `(select range_agg(int4range(v, v, '[]')) from unnest(x."${mark}") v) as ${mark}_set`).join(', ')}
   from want_boxes b, jsonb_array_elements(b.segments) with ordinality s,
-    jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean)
+    jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean, "references" int[], summaries int[], repeats int[])
   where b.kind = 'context'`;
+
+/** What the boxes list: each card once, where it came first. */
+export const SEGMENTS = segmentsOf('x.skip');
+
+/** What their readers are shown: with what they list elsewhere, where it is part of a clone's history. */
+export const SHOWN_SEGMENTS = segmentsOf(
+  'case when x.repeats is null then x.skip else array(select v from unnest(x.skip) v except select unnest(x.repeats)) end',
+);
 
 /**
  * The cards of the segments in `seg`, by leaf: own cards, those of another sealed box, those of a tape, those of the tapes it was
@@ -35,21 +44,21 @@ export const SEGMENTS = `
  * how many segments a box has, and would rather read all boxes.
  */
 export const LEAVES = `
-  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens
+  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens, null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat
   from seg g, unnest(g.card_ids[g."from":g."to"], g.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
   where g.source is null
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens
+  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens, (g."from" - 1 + u.n)::int <@ g.references_set as is_reference, (g."from" - 1 + u.n)::int <@ g.summaries_set as is_summary, (g."from" - 1 + u.n)::int <@ g.repeats_set as is_repeat
   from seg g cross join lateral (select b.card_ids, b.card_tokens from boxcar.boxes b where b.id = g.source and b.kind = 'context' offset 0) l,
     unnest(l.card_ids[g."from":g."to"], l.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
   where g.source is not null and (g.skip_set is null or not (g."from" - 1 + u.n)::int <@ g.skip_set)
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
+  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens, e.position <@ g.references_set as is_reference, e.position <@ g.summaries_set as is_summary, e.position <@ g.repeats_set as is_repeat
   from seg g cross join lateral (select t.position, t.card_id, t.tokens from boxcar.tape_entries t
       where t.box_id = g.source and t.position between g."from" and g."to" and t.card_id is not null offset 0) e
   where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
+  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens, e.position <@ g.references_set as is_reference, e.position <@ g.summaries_set as is_summary, e.position <@ g.repeats_set as is_repeat
   from seg g cross join lateral (select x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.line_boxes is not null offset 0) f
     cross join lateral ${lineEntriesOf('f', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)`;
@@ -89,7 +98,7 @@ const LOAD_BOXES = statement(`
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.id = any ($1::uuid[]) and b.project_id = $2
   ),
-  all_seg as (${SEGMENTS}),
+  all_seg as (${SHOWN_SEGMENTS}),
   pieces as (
     select b.*, r.n as piece, lower(r.piece) as "from", least(coalesce(upper(r.piece) - 1, b.head_position), b.head_position) as "to"
     from want_boxes b cross join lateral unnest(b.readable) with ordinality as r(piece, n) where b.kind = 'tape'
@@ -103,7 +112,7 @@ const LOAD_BOXES = statement(`
   seg as (select * from all_seg g where not exists (select from plain p where p.box_id = g.box_id and p.ord = g.ord)),
   leaf as (${LEAVES}
     union all
-    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
+    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean
     from pieces b cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: 'o.card_id is not null' })} e
   ),
   ranges as (
@@ -115,11 +124,11 @@ const LOAD_BOXES = statement(`
     select box_id, ord, null, card_ids, tokens from plain
   )
   select b.id as box_id, b.kind, b.is_own, b.readable <> '{}' as is_readable, b.granted, b.append_grant,
-    g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", r.positions, r.card_ids, r.tokens
+    g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", array_to_string(g."references", ',') as "references", array_to_string(g.summaries, ',') as summaries, array_to_string(g.repeats, ',') as repeats, r.positions, r.card_ids, r.tokens
   from want_boxes b left join (
-      select box_id, ord, rule, source, "from", "to", skip, "native" from all_seg
+      select box_id, ord, rule, source, "from", "to", skip, "native", "references", summaries, repeats from all_seg
       union all
-      select id, piece, null, null, "from", "to", null, null from pieces
+      select id, piece, null, null, "from", "to", null, null, null, null, null from pieces
     ) g on g.box_id = b.id
     left join ranges r on r.box_id = b.id and r.ord = g.ord
   order by b.id, g.ord`);
@@ -138,6 +147,9 @@ interface RangeRow extends pg.QueryResultRow {
   to: number | null;
   skip: string | null;
   native: boolean | null;
+  references: string | null;
+  summaries: string | null;
+  repeats: string | null;
   positions: string | null;
   card_ids: string | null;
   tokens: string | null;
@@ -151,12 +163,18 @@ function readRange(row: RangeRow): LoadedRange | undefined {
   const { from, to } = row;
   if (row.ord === null || from === null || to === null) return undefined;
   const cardIds = (row.card_ids === null || row.card_ids === '' ? [] : row.card_ids.split(',')) as CardId[];
+  const skip = numbers(row.skip);
+  const repeats = numbers(row.repeats);
+  const repeated = new Set(repeats);
   return {
     rule: row.rule ?? 'inherit',
     source: row.source ?? row.box_id,
     from,
     to,
-    skip: numbers(row.skip),
+    skip: repeats.length === 0 ? skip : skip.filter((position) => !repeated.has(position)),
+    ...(row.references === null ? {} : { references: numbers(row.references) }),
+    ...(row.summaries === null ? {} : { summaries: numbers(row.summaries) }),
+    ...(repeats.length === 0 ? {} : { repeats }),
     positions:
       row.positions === null ? cardIds.map((_cardId, index) => from + index) : numbers(row.positions),
     cardIds,
@@ -216,9 +234,9 @@ export async function findContextBoxes(
 
 const expand = (boxes: string): string => `
   with want_boxes as (${boxes}),
-  seg as (${SEGMENTS}),
+  seg as (${SHOWN_SEGMENTS}),
   leaf as (${LEAVES})
-  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
+  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c`;
 
 const EXPAND_CONTEXTS = statement(
@@ -238,22 +256,54 @@ const EXPAND_SHOWN = statement(`
       ) shown join boxcar.boxes b on b.id = shown.box_id
     ) s where s.shown_tokens <= $3 order by s.id`)}
   union all
-  select b.id, 0, 0, null, null, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
+  select b.id, 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
 
-export interface ExpandedCard {
+/** How a card of a context is shown. */
+export interface ShownAs {
+  readonly native: boolean;
+  /** As a reference to its words. */
+  readonly isReference: boolean;
+  /** Its reader may read it, or what it stands for, by `expand`. */
+  readonly isExpandable: boolean;
+}
+
+export interface ExpandedCard extends ShownAs {
   readonly card: Card;
   readonly rule: Segment['rule'];
-  readonly native: boolean;
   readonly sizeBytes: number;
 }
 
-interface ExpandedRow extends CardRow, pg.QueryResultRow {
+interface ExpandedRow extends CardRow, ShownColumns, pg.QueryResultRow {
   box_id: BoxId;
   ord: number;
   position: number;
   rule: Segment['rule'];
-  native: boolean | null;
   size_bytes: number;
+}
+
+/** The columns of a leaf that say how its card is shown. */
+export interface ShownColumns {
+  native: boolean | null;
+  is_reference: boolean | null;
+  is_summary: boolean | null;
+  is_repeat: boolean | null;
+}
+
+export const toShownAs = (row: ShownColumns): ShownAs => ({
+  native: row.native === true,
+  isReference: row.is_reference === true,
+  isExpandable: row.is_reference === true || row.is_summary === true,
+});
+
+/** Rows in stored order without those whose card is shown later, as part of a history. */
+export function inShownPlace<
+  R extends ShownColumns & { readonly box_id: BoxId; readonly card_id: CardId | null },
+>(rows: readonly R[]): readonly R[] {
+  const later = new Set(
+    rows.flatMap((row) => (row.is_repeat === true ? [`${row.box_id} ${row.card_id}`] : [])),
+  );
+  if (later.size === 0) return rows;
+  return rows.filter((row) => row.is_repeat === true || !later.has(`${row.box_id} ${row.card_id}`));
 }
 
 /**
@@ -262,12 +312,11 @@ interface ExpandedRow extends CardRow, pg.QueryResultRow {
  */
 function addExpanded(expanded: Map<BoxId, ExpandedCard[]>, rows: ExpandedRow[]): void {
   rows.sort((a, b) => a.ord - b.ord || a.position - b.position);
-  for (const row of rows) {
+  for (const row of inShownPlace(rows)) {
     const card = readCard(row);
     const cards = expanded.get(row.box_id) ?? [];
     expanded.set(row.box_id, cards);
-    if (card !== null)
-      cards.push({ card, rule: row.rule, native: row.native ?? false, sizeBytes: row.size_bytes });
+    if (card !== null) cards.push({ card, rule: row.rule, ...toShownAs(row), sizeBytes: row.size_bytes });
   }
 }
 
@@ -325,7 +374,7 @@ const READABLE_CARDS = statement(`
   seg as (${SEGMENTS} and (b.is_own or b.granted is not null)),
   leaf as (${LEAVES}
     union all
-    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
+    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean
     from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
     where b.kind = 'tape' and (b.is_own or ${readsEntry('e', 'b.id', '$3')})
   )
@@ -366,7 +415,7 @@ const SNAPSHOTS = statement(`
       from (select ${viewAnchorOf('o', 'b')} as at_head) a) v
   ),
   entries as (
-    select e.position, e.kind, e.card_id, e.tokens, e.payload,
+    select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id,
       exists (select from open_turn o join boxcar.tool_calls k on k.turn_id = o.id and k.step = o.step_count
         where e.turn_id = o.id and e.step = o.step_count
           and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
@@ -375,8 +424,10 @@ const SNAPSHOTS = statement(`
   )
   select b.id as tape_id, b.is_readable, b.is_ward, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
-    (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id
+    (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id, a.compaction
   from begun b left join entries e on true
+    left join lateral (select json_build_object('metadata', json_build_object('compaction', c.metadata->'compaction'), 'is_by_kernel', c.author_id = 'kernel', 'is_of_open_turn', e.turn_id in (select o.id from open_turn o)) as compaction
+      from boxcar.cards c where c.id = e.card_id and e.kind = 'anchor' and e.position = b.anchor_position and c.metadata ? 'compaction' and not w.is_full) a on true
   offset 0) s
   order by w.n, s.position`);
 
@@ -395,6 +446,13 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly is_open: boolean;
   readonly context_box_id: BoxId | null;
   readonly early_context_box_id: BoxId | null;
+  /** Of the anchor that the view begins with, when it is a compaction. */
+  readonly compaction?: {
+    readonly metadata: JsonObject;
+    readonly is_by_kernel: boolean;
+    /** It was written by the turn in progress, so it also says what of its context is shown. */
+    readonly is_of_open_turn: boolean;
+  } | null;
 }
 
 /** What an agent's snapshot is wanted of. */

@@ -22,7 +22,7 @@ import type {
 import { CARD_TYPES, parentOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import { loadAgentNames } from './agents.js';
-import { LEAVES, SEGMENTS } from './boxes.js';
+import { inShownPlace, LEAVES, SHOWN_SEGMENTS, type ShownAs, type ShownColumns, toShownAs } from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
 import { beginOn } from './pool.js';
 import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ } from './records.js';
@@ -89,7 +89,7 @@ export interface StoredEntry {
 export interface SourcedCard {
   readonly stored: StoredCard;
   readonly rule: Segment['rule'];
-  readonly isNative: boolean;
+  readonly shownAs: ShownAs;
   /** Index in the box's segments, from 0. */
   readonly segment: number;
   /** In the leaf: the box that holds the card itself. */
@@ -317,18 +317,17 @@ async function loadEntries(
 
 const CONTEXTS = statement(`
   with want_boxes as (select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'),
-  seg as (${SEGMENTS}),
+  seg as (${SHOWN_SEGMENTS}),
   leaf as (${LEAVES})
-  select l.box_id, l.rule, l."native", l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
+  select l.box_id, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
     ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);
 
-interface ContextDbRow extends StoredCardRow {
+interface ContextDbRow extends StoredCardRow, ShownColumns {
   box_id: BoxId;
   rule: Segment['rule'];
-  native: boolean | null;
   ord: number;
   position: number;
   entry_kind: TapeEntry['kind'] | null;
@@ -341,7 +340,7 @@ async function loadContexts(
   boxIds: readonly BoxId[],
 ): Promise<ReadonlyMap<BoxId, readonly SourcedCard[]>> {
   const contexts = new Map<BoxId, SourcedCard[]>(boxIds.map((id) => [id, []]));
-  for (const row of await run<ContextDbRow>(db, CONTEXTS, [boxIds])) {
+  for (const row of inShownPlace(await run<ContextDbRow>(db, CONTEXTS, [boxIds]))) {
     const sourced = toSourced(row);
     if (sourced !== null) contexts.get(row.box_id)?.push(sourced);
   }
@@ -355,7 +354,7 @@ function toSourced(row: ContextDbRow): SourcedCard | null {
   return {
     stored,
     rule: row.rule,
-    isNative: row.native ?? false,
+    shownAs: toShownAs(row),
     segment: row.ord - 1,
     position: row.position,
     entry: kind === null ? null : { kind, turnId: row.entry_turn_id, step: row.entry_step },
@@ -382,7 +381,7 @@ const CUTS = statement(`
     from cut g cross join lateral (select x.id, x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.kind = 'tape' offset 0) t
       cross join lateral ${entriesOf('t', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   )
-  select l.box_id, l.rule, l."native", l.ord::int, l.position::int, l.strategy, l.reason,
+  select l.box_id, l.rule, l."native", null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, l.ord::int, l.position::int, l.strategy, l.reason,
     te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true

@@ -65,7 +65,7 @@ function buildStepView(
   const contexts = new Map(
     [...rows.contexts].map(([boxId, cards]) => [
       boxId,
-      cards.map(({ stored, rule, isNative }) => toContextCard({ card: stored.card, rule, native: isNative })),
+      cards.map(({ stored, rule, shownAs }) => toContextCard({ card: stored.card, rule, ...shownAs })),
     ]),
   );
   const context = contexts.get(turn.contextBoxId) ?? [];

@@ -15,6 +15,7 @@ import {
   priceTables,
   profileSchema,
   resultFieldsOf,
+  toReference,
   type ViewRows,
 } from '@boxcar/kernel';
 import {
@@ -153,10 +154,13 @@ export const toContextCard = ({
   card,
   rule,
   native,
-}: Pick<ExpandedCard, 'card' | 'rule' | 'native'>): ContextCard => ({
-  card,
+  isReference,
+  isExpandable,
+}: Omit<ExpandedCard, 'sizeBytes'>): ContextCard => ({
+  card: isReference ? toReference(card) : card,
   rule: RULES[rule],
   ...(native ? { native: true } : {}),
+  ...(isExpandable ? { isExpandable: true } : {}),
 });
 
 /**

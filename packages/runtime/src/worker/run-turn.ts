@@ -13,12 +13,12 @@ import {
   estimatePrompt,
   findAnswerFinding,
   foldManifest,
-  isCompacted,
   type JsonValue,
   KernelError,
   ModelError,
   type ModelReply,
   type ModelUsage,
+  mayExpand,
   type NewCard,
   priceUnknown,
   providerOf,
@@ -237,7 +237,7 @@ class TurnLoop {
     const context = rows.contexts.get(turn.contextBoxId) ?? [];
     const { toolbox, enders } = this.#calls.bind({
       resultFields: resultFieldsOf(context),
-      canExpand: isCompacted(rows),
+      canExpand: mayExpand(rows),
     });
     const isLast = step >= turn.maxSteps;
     const tools = isLast ? toolbox.schemas.filter((tool) => enders.includes(tool.name)) : toolbox.schemas;
