@@ -48,6 +48,11 @@ export interface Segment {
    * shown them here, as part of its history.
    */
   readonly repeats?: readonly number[];
+  /**
+   * Positions of starts of turns on the tape at which the reader is shown what the turn was asked. The cards are in the context boxes that the
+   * starts name, not in this box, and are not counted.
+   */
+  readonly asked?: readonly number[];
   /** For readers of the manifest only; expanding a box does not need it. */
   readonly cut?: SegmentCut;
 }
@@ -64,8 +69,16 @@ export interface ContextBoxDraft {
 /** What a clone's view shows of its history in another form or at another place, by position. */
 export type ShownMarks = Pick<Segment, 'references' | 'summaries' | 'repeats'>;
 
+/** What a turn was asked, at the position of its start on the tape. */
+export interface Asked {
+  readonly position: number;
+  readonly cardIds: readonly CardId[];
+}
+
 /** One leaf range of a box, with its cards: three parallel lists in position order. Positions of events are in none of them. */
 export interface LeafRange extends ShownMarks {
+  /** What turns were asked that started in the range, as far as the packer may read it. */
+  readonly asked?: readonly Asked[];
   readonly source: BoxId;
   readonly from: number;
   readonly to: number;

@@ -1,5 +1,6 @@
 export { appendAutoHandoff, draftAutoHandoff } from './auto-handoff.js';
 export type {
+  Asked,
   ContextBoxDraft,
   ExpandedBox,
   LeafRange,

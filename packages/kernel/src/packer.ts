@@ -7,7 +7,15 @@
  * P3  Nothing enters that no rule named.
  * P4  A budget cuts inherited cards only; the manifest names each and why (packing-strategy.ts).
  */
-import type { ContextBoxDraft, ExpandedBox, LeafRange, Segment, SegmentRule, ShownMarks } from './box.js';
+import type {
+  Asked,
+  ContextBoxDraft,
+  ExpandedBox,
+  LeafRange,
+  Segment,
+  SegmentRule,
+  ShownMarks,
+} from './box.js';
 import {
   buildCard,
   CARD_TYPES,
@@ -96,6 +104,8 @@ export interface InheritedRange {
   readonly argument: string;
   readonly boxId: BoxId;
   readonly range: LeafRange;
+  /** What its turns were asked; nothing under a budget, which does not count it. */
+  readonly asked: readonly Asked[];
   /** Positions of cards that came before, in order. */
   readonly duplicates: readonly number[];
   /** Those of a clone's history that came before it, in a box that was named. */
@@ -167,7 +177,8 @@ export function draftPacking(input: PackInput): PackingDraft {
     for (const range of box.ranges) {
       const repeats = rule === 'snapshot' ? findRepeats(range, named ?? history, history) : [];
       const taken = takeNew(range, seen);
-      inherited.push({ rule, argument, boxId, range, repeats, ...taken });
+      const asked = config?.budget_tokens === undefined ? (range.asked ?? []) : [];
+      inherited.push({ rule, argument, boxId, range, asked, repeats, ...taken });
       tokens += taken.tokens;
     }
   }
@@ -294,7 +305,7 @@ export function sealPacking(draft: PackingDraft, cuts?: PackingCuts): Packing {
 
 /** The segment of an inherited range of which nothing is cut. */
 function wholeSegment(inherited: InheritedRange): Segment {
-  const { rule, argument, boxId, range, duplicates, repeats, count, tokens } = inherited;
+  const { rule, argument, boxId, range, duplicates, asked, repeats, count, tokens } = inherited;
   const skip = duplicates.length === 0 ? range.skip : [...range.skip, ...duplicates].sort((a, b) => a - b);
   return {
     rule,
@@ -311,6 +322,7 @@ function wholeSegment(inherited: InheritedRange): Segment {
     // A right to read what a summary stands for goes to clones alone: of others nobody has asked whether they may.
     ...listed('summaries', rule === 'snapshot' ? range.summaries : undefined),
     ...listed('repeats', repeats),
+    ...(asked.length === 0 ? {} : { asked: asked.map(({ position }) => position) }),
   };
 }
 

@@ -78,6 +78,7 @@ describe('an agent that was given a name', () => {
     );
     expect(promptOf(child)).toEqual([
       'system: You are reader.',
+      'user: go',
       'user: [agent:ada called look] {}',
       'user: [result of look for agent:ada: success] a wall',
       'user: [agent:ada called tape.handoff] {"name":"seen","state":{"n":1}}',

@@ -244,6 +244,9 @@ describe('a clone whose boxes name cards of its history', () => {
       { rule: 'snapshot', count: 0 },
     ]);
     for (const { skip, repeats } of repeated) expect(skip).toEqual(repeats);
+    // A tape alone names no question: that is in the history, and stays there.
+    const byTape = await clone(source.agent_id, { context_box_id: source.output_box_id });
+    expect(linesOf(byTape, 0)).toEqual([system, ...history]);
     // A clone of it sees what it saw.
     const second = await clone(named.agent_id);
     expect(linesOf(second, 0).slice(0, history.length + 1)).toEqual([

@@ -1,5 +1,6 @@
 import type {
   AgentId,
+  Asked,
   BoxId,
   Card,
   CardId,
@@ -16,7 +17,7 @@ import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { type CardRow, PACKED_CARD_BYTES, PACKED_CARD_READ, readCard } from './records.js';
 import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from './rights.js';
-import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
+import { entriesOf, entryAt, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 import { viewAnchorOf, viewPositionOf } from './turn-views.js';
 
 /**
@@ -27,7 +28,7 @@ const segmentsOf = (skipped: string): string => `
   select b.id as box_id, b.card_ids, b.card_tokens, s.ordinality as ord, x.*,
     (select range_agg(int4range(v, v, '[]')) from unnest(${skipped}) v) as skip_set, ${['references', 'summaries', 'repeats'].map((mark) => `(select range_agg(int4range(v, v, '[]')) from unnest(x."${mark}") v) as ${mark}_set`).join(', ')}
   from want_boxes b, jsonb_array_elements(b.segments) with ordinality s,
-    jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean, "references" int[], summaries int[], repeats int[])
+    jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean, "references" int[], summaries int[], repeats int[], asked int[])
   where b.kind = 'context'`;
 
 /** What the boxes list: each card once, where it came first. */
@@ -44,24 +45,50 @@ export const SHOWN_SEGMENTS = segmentsOf(
  * how many segments a box has, and would rather read all boxes.
  */
 export const LEAVES = `
-  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens, null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat
+  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens, null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, 0 as part
   from seg g, unnest(g.card_ids[g."from":g."to"], g.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
   where g.source is null
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens, (g."from" - 1 + u.n)::int <@ g.references_set as is_reference, (g."from" - 1 + u.n)::int <@ g.summaries_set as is_summary, (g."from" - 1 + u.n)::int <@ g.repeats_set as is_repeat
+  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens, (g."from" - 1 + u.n)::int <@ g.references_set as is_reference, (g."from" - 1 + u.n)::int <@ g.summaries_set as is_summary, (g."from" - 1 + u.n)::int <@ g.repeats_set as is_repeat, 0 as part
   from seg g cross join lateral (select b.card_ids, b.card_tokens from boxcar.boxes b where b.id = g.source and b.kind = 'context' offset 0) l,
     unnest(l.card_ids[g."from":g."to"], l.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
   where g.source is not null and (g.skip_set is null or not (g."from" - 1 + u.n)::int <@ g.skip_set)
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens, e.position <@ g.references_set as is_reference, e.position <@ g.summaries_set as is_summary, e.position <@ g.repeats_set as is_repeat
+  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens, e.position <@ g.references_set as is_reference, e.position <@ g.summaries_set as is_summary, e.position <@ g.repeats_set as is_repeat, 0 as part
   from seg g cross join lateral (select t.position, t.card_id, t.tokens from boxcar.tape_entries t
       where t.box_id = g.source and t.position between g."from" and g."to" and t.card_id is not null offset 0) e
   where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens, e.position <@ g.references_set as is_reference, e.position <@ g.summaries_set as is_summary, e.position <@ g.repeats_set as is_repeat
+  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens, e.position <@ g.references_set as is_reference, e.position <@ g.summaries_set as is_summary, e.position <@ g.repeats_set as is_repeat, 0 as part
   from seg g cross join lateral (select x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.line_boxes is not null offset 0) f
     cross join lateral ${lineEntriesOf('f', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)`;
+
+/** The packed arguments of the sealed box `q`, in order. */
+const PACKED_CARDS = `(
+    select i.card_id, i.tokens, (row_number() over (order by s.ord, i.n))::int as part
+    from jsonb_array_elements(q.segments) with ordinality s(value, ord)
+      cross join lateral unnest(q.card_ids[(s.value->>'from')::int:(s.value->>'to')::int], q.card_tokens[(s.value->>'from')::int:(s.value->>'to')::int]) with ordinality i(card_id, tokens, n)
+    where s.value->>'rule' = 'pack_arguments' and s.value->>'source' is null)`;
+
+/** Where a turn on a tape starts: its entry names the context box. */
+const startOf = (e: string): string => `(${e}.payload->'data'->>'context_box_id')::uuid`;
+const IS_START = "o.kind = 'event' and o.payload->>'name' = 'turn.started'";
+
+/** How many cards of what turns were asked the sealed box `b` shows beside those that it lists. */
+export const ASKED_COUNT = `(
+    select count(*) from jsonb_array_elements(b.segments) g(value) cross join lateral jsonb_array_elements_text(g.value->'asked') a(position)
+      cross join lateral ${entryAt("(g.value->>'source')::uuid", 'a.position::int')} e
+      cross join lateral (select x.card_ids, x.card_tokens, x.segments from boxcar.boxes x where x.id = ${startOf('e')} and x.kind = 'context' offset 0) q
+      cross join lateral ${PACKED_CARDS} u)`;
+
+/** The leaves with what turns were asked, at the positions of their starts. */
+export const SHOWN_LEAVES = `${LEAVES}
+  union all
+  select g.box_id, g.ord, g.rule, g.source, null::boolean, a.position, u.card_id, u.tokens, false, false, false, u.part
+  from seg g cross join lateral unnest(g.asked) as a(position) cross join lateral ${entryAt('g.source', 'a.position')} e
+    cross join lateral (select b.card_ids, b.card_tokens, b.segments from boxcar.boxes b where b.id = ${startOf('e')} and b.kind = 'context' offset 0) q
+    cross join lateral ${PACKED_CARDS} u`;
 
 export interface LoadBoxesOptions {
   readonly projectId: ProjectId;
@@ -112,7 +139,7 @@ const LOAD_BOXES = statement(`
   seg as (select * from all_seg g where not exists (select from plain p where p.box_id = g.box_id and p.ord = g.ord)),
   leaf as (${LEAVES}
     union all
-    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean
+    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean, 0
     from pieces b cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: 'o.card_id is not null' })} e
   ),
   ranges as (
@@ -122,9 +149,25 @@ const LOAD_BOXES = statement(`
     from leaf group by box_id, ord
     union all
     select box_id, ord, null, card_ids, tokens from plain
+  ),
+  starts as (
+    select b.id as box_id, b.piece as ord, e.position, ${startOf('e')} as context_id, false as is_given
+    from pieces b cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: IS_START })} e
+    union all
+    select g.box_id, g.ord, e.position, ${startOf('e')}, true
+    from all_seg g cross join lateral unnest(g.asked) as a(position) cross join lateral ${entryAt('g.source', 'a.position')} e
+  ),
+  questions as (
+    select s.box_id, s.ord, s.position, array_agg(u.card_id order by u.part) as card_ids
+    from starts s cross join lateral (
+        select b.card_ids, b.card_tokens, b.segments, ${HELD} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+        where b.id = s.context_id and b.project_id = $2 and b.kind = 'context' offset 0) q
+      cross join lateral ${PACKED_CARDS} u
+    where s.is_given or q.is_own or q.granted is not null group by s.box_id, s.ord, s.position
   )
   select b.id as box_id, b.kind, b.is_own, b.readable <> '{}' as is_readable, b.granted, b.append_grant,
-    g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", array_to_string(g."references", ',') as "references", array_to_string(g.summaries, ',') as summaries, array_to_string(g.repeats, ',') as repeats, r.positions, r.card_ids, r.tokens
+    g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", array_to_string(g."references", ',') as "references", array_to_string(g.summaries, ',') as summaries, array_to_string(g.repeats, ',') as repeats,
+    (select json_agg(json_build_object('position', q.position, 'cardIds', q.card_ids) order by q.position) from questions q where q.box_id = b.id and q.ord = g.ord) as asked, r.positions, r.card_ids, r.tokens
   from want_boxes b left join (
       select box_id, ord, rule, source, "from", "to", skip, "native", "references", summaries, repeats from all_seg
       union all
@@ -150,6 +193,7 @@ interface RangeRow extends pg.QueryResultRow {
   references: string | null;
   summaries: string | null;
   repeats: string | null;
+  asked: readonly Asked[] | null;
   positions: string | null;
   card_ids: string | null;
   tokens: string | null;
@@ -175,6 +219,7 @@ function readRange(row: RangeRow): LoadedRange | undefined {
     ...(row.references === null ? {} : { references: numbers(row.references) }),
     ...(row.summaries === null ? {} : { summaries: numbers(row.summaries) }),
     ...(repeats.length === 0 ? {} : { repeats }),
+    ...(row.asked === null ? {} : { asked: row.asked }),
     positions:
       row.positions === null ? cardIds.map((_cardId, index) => from + index) : numbers(row.positions),
     cardIds,
@@ -235,8 +280,8 @@ export async function findContextBoxes(
 const expand = (boxes: string): string => `
   with want_boxes as (${boxes}),
   seg as (${SHOWN_SEGMENTS}),
-  leaf as (${LEAVES})
-  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
+  leaf as (${SHOWN_LEAVES})
+  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.part, ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c`;
 
 const EXPAND_CONTEXTS = statement(
@@ -256,7 +301,7 @@ const EXPAND_SHOWN = statement(`
       ) shown join boxcar.boxes b on b.id = shown.box_id
     ) s where s.shown_tokens <= $3 order by s.id`)}
   union all
-  select b.id, 0, 0, null, null, null, null, null, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
+  select b.id, 0, 0, null, null, null, null, null, 0, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
 
 /** How a card of a context is shown. */
 export interface ShownAs {
@@ -277,12 +322,16 @@ interface ExpandedRow extends CardRow, ShownColumns, pg.QueryResultRow {
   box_id: BoxId;
   ord: number;
   position: number;
-  rule: Segment['rule'];
   size_bytes: number;
 }
 
 /** The columns of a leaf that say how its card is shown. */
 export interface ShownColumns {
+  readonly box_id: BoxId;
+  readonly card_id: CardId | null;
+  readonly rule: Segment['rule'];
+  /** Of several cards that a turn was asked, from 1; 0 for what the box lists. */
+  readonly part: number;
   native: boolean | null;
   is_reference: boolean | null;
   is_summary: boolean | null;
@@ -295,15 +344,20 @@ export const toShownAs = (row: ShownColumns): ShownAs => ({
   isExpandable: row.is_reference === true || row.is_summary === true,
 });
 
-/** Rows in stored order without those whose card is shown later, as part of a history. */
-export function inShownPlace<
-  R extends ShownColumns & { readonly box_id: BoxId; readonly card_id: CardId | null },
->(rows: readonly R[]): readonly R[] {
-  const later = new Set(
-    rows.flatMap((row) => (row.is_repeat === true ? [`${row.box_id} ${row.card_id}`] : [])),
+/** Rows in stored order, each card where it is shown: what is part of a history there, and not where it is listed or was asked. */
+export function inShownPlace<R extends ShownColumns>(rows: readonly R[]): readonly R[] {
+  const keyOf = ({ box_id, card_id }: R): string => `${box_id} ${card_id}`;
+  const isAsked = ({ part }: R): boolean => part > 0;
+  const repeated = new Set(rows.flatMap((row) => (row.is_repeat === true ? [keyOf(row)] : [])));
+  const history = new Set(
+    rows.some(isAsked)
+      ? rows.flatMap((row) => (row.rule === 'snapshot' && !isAsked(row) ? [keyOf(row)] : []))
+      : [],
   );
-  if (later.size === 0) return rows;
-  return rows.filter((row) => row.is_repeat === true || !later.has(`${row.box_id} ${row.card_id}`));
+  if (repeated.size + history.size === 0) return rows;
+  return rows.filter((row) =>
+    isAsked(row) ? !history.has(keyOf(row)) : row.is_repeat === true || !repeated.has(keyOf(row)),
+  );
 }
 
 /**
@@ -311,7 +365,7 @@ export function inShownPlace<
  * Postgres would sort them with their contents (9,000 cards: 30 ms more).
  */
 function addExpanded(expanded: Map<BoxId, ExpandedCard[]>, rows: ExpandedRow[]): void {
-  rows.sort((a, b) => a.ord - b.ord || a.position - b.position);
+  rows.sort((a, b) => a.ord - b.ord || a.position - b.position || a.part - b.part);
   for (const row of inShownPlace(rows)) {
     const card = readCard(row);
     const cards = expanded.get(row.box_id) ?? [];
@@ -374,7 +428,7 @@ const READABLE_CARDS = statement(`
   seg as (${SEGMENTS} and (b.is_own or b.granted is not null)),
   leaf as (${LEAVES}
     union all
-    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean
+    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean, 0
     from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
     where b.kind = 'tape' and (b.is_own or ${readsEntry('e', 'b.id', '$3')})
   )

@@ -22,7 +22,14 @@ import type {
 import { CARD_TYPES, parentOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import { loadAgentNames } from './agents.js';
-import { inShownPlace, LEAVES, SHOWN_SEGMENTS, type ShownAs, type ShownColumns, toShownAs } from './boxes.js';
+import {
+  inShownPlace,
+  SHOWN_LEAVES,
+  SHOWN_SEGMENTS,
+  type ShownAs,
+  type ShownColumns,
+  toShownAs,
+} from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
 import { beginOn } from './pool.js';
 import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ } from './records.js';
@@ -318,12 +325,12 @@ async function loadEntries(
 const CONTEXTS = statement(`
   with want_boxes as (select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'),
   seg as (${SHOWN_SEGMENTS}),
-  leaf as (${LEAVES})
-  select l.box_id, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
+  leaf as (${SHOWN_LEAVES})
+  select l.box_id, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.part, l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
     ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
-  order by l.box_id, l.ord, l.position`);
+  order by l.box_id, l.ord, l.position, l.part`);
 
 interface ContextDbRow extends StoredCardRow, ShownColumns {
   box_id: BoxId;
@@ -381,7 +388,7 @@ const CUTS = statement(`
     from cut g cross join lateral (select x.id, x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.kind = 'tape' offset 0) t
       cross join lateral ${entriesOf('t', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   )
-  select l.box_id, l.rule, l."native", null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, l.ord::int, l.position::int, l.strategy, l.reason,
+  select l.box_id, l.rule, l."native", null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, 0 as part, l.ord::int, l.position::int, l.strategy, l.reason,
     te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
