@@ -51,12 +51,18 @@ const fieldLines = (fields: readonly Field[]): readonly string[] =>
     return description === undefined ? line : `${line}: ${description}`;
   });
 
+/** The operator has a name; nobody gave one to the agents of a survey. */
+const nameOf = (agentId: string): string =>
+  agentId === '00000000-0000-7000-8000-000000000002' ? 'agent:operator' : agentId;
+
 /** What a rule words around the facts of a card, told once more: independent of how the view tells it. */
 function wordingOf({ rule }: WhyPart, content: JsonValue): string {
   if (!isJsonObject(content)) throw new Error(`the rule ${rule} has no card`);
   switch (rule) {
     case 'parent':
-      return isJsonObject(content.data) ? `Parent agent: ${String(content.data.parent_agent_id)}` : '';
+      return isJsonObject(content.data)
+        ? `Parent agent: ${nameOf(String(content.data.parent_agent_id))}`
+        : '';
     case 'fields':
       return fieldLines(content.fields as unknown as readonly Field[]).join('\n');
     case 'result_fields':

@@ -39,6 +39,20 @@ export interface Segment {
   readonly tokens: number;
   /** True when the cards are the reader's own history (a clone): calls and results keep their form. */
   readonly native?: true;
+  /** Positions of cards that the reader is shown as references: a compaction of whom it was cloned from has left them out. */
+  readonly references?: readonly number[];
+  /** Positions of summaries whose cards the reader may read by `expand`. */
+  readonly summaries?: readonly number[];
+  /**
+   * Skipped positions whose cards a box that was named before has too. The list of cards has them there, where they came first; the reader is
+   * shown them here, as part of its history.
+   */
+  readonly repeats?: readonly number[];
+  /**
+   * Positions of starts of turns on the tape at which the reader is shown what the turn was asked. The cards are in the context boxes that the
+   * starts name, not in this box, and are not counted.
+   */
+  readonly asked?: readonly number[];
   /** For readers of the manifest only; expanding a box does not need it. */
   readonly cut?: SegmentCut;
 }
@@ -52,8 +66,19 @@ export interface ContextBoxDraft {
   readonly tokens: number;
 }
 
+/** What a clone's view shows of its history in another form or at another place, by position. */
+export type ShownMarks = Pick<Segment, 'references' | 'summaries' | 'repeats'>;
+
+/** What a turn was asked, at the position of its start on the tape. */
+export interface Asked {
+  readonly position: number;
+  readonly cardIds: readonly CardId[];
+}
+
 /** One leaf range of a box, with its cards: three parallel lists in position order. Positions of events are in none of them. */
-export interface LeafRange {
+export interface LeafRange extends ShownMarks {
+  /** What turns were asked that started in the range, as far as the packer may read it. */
+  readonly asked?: readonly Asked[];
   readonly source: BoxId;
   readonly from: number;
   readonly to: number;

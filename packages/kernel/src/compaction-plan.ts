@@ -15,6 +15,7 @@ import { CARD_TYPES, type Card, estimateTokens } from './card.js';
 import { bodyBytes, EXPAND_TOOL, mayBeReferred, mayBeReferredInContext, toReference } from './compaction.js';
 import type { BoxId, CardId } from './ids.js';
 import { isJsonObject, type JsonValue } from './json.js';
+import { agentLabel } from './names.js';
 import { providerDataBytes } from './provider-data.js';
 import { BOOTSTRAP_ANCHOR, type TapeEntry, TURN_STARTED } from './tape.js';
 import type { ViewRows } from './view.js';
@@ -199,10 +200,10 @@ function droppedCards(
   return dropped;
 }
 
-function digestLine(card: Card): string {
+function digestLine(card: Card, names: ReadonlyMap<string, string>): string {
   const words = renderBody(card.content).replace(/\s+/g, ' ').trim();
   const preview = words.slice(0, card.type === CARD_TYPES.anchor ? ANCHOR_PREVIEW : LINE_PREVIEW);
-  return `\n- ${card.type} by ${card.authorId}: ${JSON.stringify(preview.toWellFormed())} (card ${card.id})`;
+  return `\n- ${card.type} by ${agentLabel(card.authorId, names) ?? card.authorId}: ${JSON.stringify(preview.toWellFormed())} (card ${card.id})`;
 }
 
 const TASK = '\n- the task was: ';
@@ -274,10 +275,12 @@ function writeDigest(
     tasks,
     summaryId,
     tokens,
+    names = new Map(),
   }: {
     readonly tasks: ReturnType<typeof writeTasks>;
     readonly summaryId: CardId;
     readonly tokens: number;
+    readonly names?: ReadonlyMap<string, string> | undefined;
   },
 ): string {
   const call = `${EXPAND_TOOL}(${JSON.stringify({ card_id: summaryId })})`;
@@ -288,7 +291,7 @@ function writeDigest(
   let left = tokens - estimateTokens(Buffer.byteLength(tasks.text));
   for (const card of cards.toReversed()) {
     if (written.has(card.id)) continue;
-    const line = digestLine(card);
+    const line = digestLine(card, names);
     left -= estimateTokens(Buffer.byteLength(line));
     if (left < 0) break;
     lines.unshift(line);
@@ -341,6 +344,6 @@ export function planCompaction(
     digest:
       dropped.length === 0 && tasks.text === ''
         ? undefined
-        : writeDigest(dropped, { tasks, summaryId, tokens: part }),
+        : writeDigest(dropped, { tasks, summaryId, tokens: part, names: rows.names }),
   };
 }

@@ -113,12 +113,10 @@ export const mayBeReferredInContext = ({ card, rule, native }: ContextCard): boo
   return native !== true || card.content.kind !== 'tool_call';
 };
 
-/** Whether their last anchor is a compaction: then the turn may `expand`. */
-export const isCompacted = ({
-  entries,
-  lastAnchorPosition,
-}: Pick<ViewRows, 'entries' | 'lastAnchorPosition'>): boolean =>
-  compactionOf({ entries, lastAnchorPosition }) !== undefined;
+/** Whether the turn may `expand`: its last anchor is a compaction, or a context shows what a compaction has left out for whom it was cloned from. */
+export const mayExpand = (rows: Pick<ViewRows, 'entries' | 'lastAnchorPosition' | 'contexts'>): boolean =>
+  compactionOf(rows) !== undefined ||
+  [...rows.contexts.values()].some((cards) => cards.some(({ isExpandable }) => isExpandable === true));
 
 function compactionOf({ entries, lastAnchorPosition }: Pick<ViewRows, 'entries' | 'lastAnchorPosition'>) {
   const anchor = entries.find(({ position, kind }) => position === lastAnchorPosition && kind === 'anchor');

@@ -3,11 +3,14 @@ import { CARD_TYPES } from './card.js';
 import type { Handover } from './handover.js';
 import type { AgentId } from './ids.js';
 import type { JsonObject } from './json.js';
+import { agentLabel } from './names.js';
 import type { ContextHandoff } from './primitive.js';
 
 export interface HandoffMessage {
   readonly from: AgentId;
   readonly to: AgentId;
+  /** Given names of agents, by id. */
+  readonly names?: ReadonlyMap<string, string>;
   readonly at: Date;
   /** With its frozen head. */
   readonly tapeRef: string;
@@ -16,7 +19,7 @@ export interface HandoffMessage {
 /** The content of the card: these fields in this order, an intention only where one was given. */
 export function buildHandoff(
   { reason, summary, intention, ownership = 'share' }: ContextHandoff,
-  { from, to, at, tapeRef }: HandoffMessage,
+  { from, to, at, tapeRef, names = new Map() }: HandoffMessage,
 ): JsonObject {
   const content: JsonObject = {
     reason,
@@ -27,8 +30,8 @@ export function buildHandoff(
   };
   return {
     type: CARD_TYPES.handoff,
-    from: `agent:${from}`,
-    to: `agent:${to}`,
+    from: agentLabel(from, names) ?? `agent:${from}`,
+    to: agentLabel(to, names) ?? `agent:${to}`,
     // To the second, as the format has it.
     timestamp: at.toISOString().replace(/\.\d+Z$/, 'Z'),
     content,

@@ -1,5 +1,6 @@
 export { appendAutoHandoff, draftAutoHandoff } from './auto-handoff.js';
 export type {
+  Asked,
   ContextBoxDraft,
   ExpandedBox,
   LeafRange,
@@ -53,7 +54,7 @@ export { checkMessages } from './check-messages.js';
 export { checkDuration, checkWait, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
 export { beginCommand, type CommaCommand, isCommaCommand, parseCommaCommand } from './comma-command.js';
 export { type CommandScan, scanCommands } from './command-scan.js';
-export { carryCompaction, EXPAND_TOOL, isCompacted, readCompaction } from './compaction.js';
+export { carryCompaction, EXPAND_TOOL, mayExpand, readCompaction, toReference } from './compaction.js';
 export { planCompaction } from './compaction-plan.js';
 export {
   contextContract,
@@ -139,10 +140,17 @@ export { copyKeyOrder, jsonText, parseJson, setKeyOrder } from './key-order.js';
 export { hashCall, hashContext, TurnNews } from './loop-guard.js';
 export type { Message, MessageToolCall, ToolSchema } from './message.js';
 export {
+  agentIdIn,
+  agentLabel,
+  agentNamesOf,
+  freshAgentName,
+  givenNames,
+  isGivenName,
   isPlainName,
   MAX_ANCHOR_NAME,
   MAX_TAPE_NAME,
   PLAIN_NAME,
+  readsAsReference,
   SELECTOR_NAME,
   spellingsOf,
   toName,
@@ -432,7 +440,7 @@ export {
   type TurnEnd,
   type TurnStatus,
 } from './turn.js';
-export { buildView, type View, type ViewRows } from './view.js';
+export { agentsIn, buildView, type View, type ViewRows } from './view.js';
 export { bindProfile, type ContextCard, resultFieldsOf } from './view-context.js';
 export {
   type ContextRule,
@@ -445,7 +453,7 @@ export {
   type ViewSource,
 } from './view-manifest.js';
 export { type MessagePart, messageParts, type PartField, type PartRule } from './view-parts.js';
-export { askedText, isBlank, renderBody } from './view-render.js';
+export { askedText, isBlank, parentOf, renderBody } from './view-render.js';
 export {
   nameSelector,
   type Select,

@@ -1,5 +1,6 @@
 /** Names are shown in tables, logs and prompts: they hold no character that moves, hides or turns what is around them. */
 import { z } from 'zod';
+import { type AgentId, tryParseId } from './ids.js';
 
 /** Control characters, separators of lines and paragraphs, and what sets the direction of writing. */
 const UNSEEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/u;
@@ -28,6 +29,43 @@ export const toName = (name: string): string => name.normalize('NFC');
  */
 export const spellingsOf = (name: string): readonly string[] => [
   ...new Set([name, toName(name), name.normalize('NFD')]),
+];
+
+/** The name of an agent that nobody named: its profile, and the end of its id. */
+export const freshAgentName = (profileName: string, agentId: string): string =>
+  `${profileName}-${agentId.slice(-12)}`;
+
+/** Whether somebody gave the agent its name. Names of agents never change. */
+export const isGivenName = (name: string, agentId: string): boolean =>
+  !name.endsWith(freshAgentName('', agentId));
+
+/** The given ones of agents' names, by id: the others say no more than the id. */
+export const givenNames = (names: Iterable<readonly [string, string]>): ReadonlyMap<string, string> =>
+  new Map([...names].filter(([id, name]) => isGivenName(name, id)));
+
+const AGENT_PREFIX = 'agent:';
+
+/** An agent as models and people see it: `agent:<name>`; undefined when nobody gave it a name. */
+export const agentLabel = (id: string, names: ReadonlyMap<string, string>): string | undefined => {
+  const name = names.get(id);
+  return name === undefined ? undefined : `${AGENT_PREFIX}${name}`;
+};
+
+/** True for names that read as a reference to an agent or a profile. */
+export const readsAsReference = (name: string): boolean => /^(agent|profile):/.test(name);
+
+const bareRef = (ref: string): string =>
+  ref.startsWith(AGENT_PREFIX) ? ref.slice(AGENT_PREFIX.length).trim() : ref;
+
+/** The id in a reference to an agent: its id, with or without `agent:` before it. */
+export const agentIdIn = (ref: string): AgentId | undefined => tryParseId<'agent'>(bareRef(ref));
+
+/**
+ * The names that a reference to an agent may mean, the preferred one first: what {@link agentLabel} shows means the agent of that name, even if
+ * another agent is called so with its prefix.
+ */
+export const agentNamesOf = (ref: string): readonly string[] => [
+  ...new Set([...spellingsOf(bareRef(ref)), ...spellingsOf(ref)]),
 ];
 
 /** A name of 1 to 200 characters. */

@@ -7,7 +7,15 @@
  * P3  Nothing enters that no rule named.
  * P4  A budget cuts inherited cards only; the manifest names each and why (packing-strategy.ts).
  */
-import type { ContextBoxDraft, ExpandedBox, LeafRange, Segment, SegmentRule } from './box.js';
+import type {
+  Asked,
+  ContextBoxDraft,
+  ExpandedBox,
+  LeafRange,
+  Segment,
+  SegmentRule,
+  ShownMarks,
+} from './box.js';
 import {
   buildCard,
   CARD_TYPES,
@@ -96,8 +104,12 @@ export interface InheritedRange {
   readonly argument: string;
   readonly boxId: BoxId;
   readonly range: LeafRange;
+  /** What its turns were asked; nothing under a budget, which does not count it. */
+  readonly asked: readonly Asked[];
   /** Positions of cards that came before, in order. */
   readonly duplicates: readonly number[];
+  /** Those of a clone's history that came before it, in a box that was named. */
+  readonly repeats: readonly number[];
   readonly count: number;
   readonly tokens: number;
 }
@@ -157,10 +169,16 @@ export function draftPacking(input: PackInput): PackingDraft {
   const seen = new Set<CardId>();
   const inherited: InheritedRange[] = [];
   let tokens = args.reduce((sum, { card }) => sum + card.tokenEstimate, 0);
+  // What a clone has as its history comes after the boxes that were named.
+  let named: ReadonlySet<CardId> | undefined;
+  const history = new Set<CardId>();
   for (const { argument, boxId, box, rule = 'inherit' } of input.inherited) {
+    if (rule === 'snapshot') named ??= new Set(seen);
     for (const range of box.ranges) {
+      const repeats = rule === 'snapshot' ? findRepeats(range, named ?? history, history) : [];
       const taken = takeNew(range, seen);
-      inherited.push({ rule, argument, boxId, range, ...taken });
+      const asked = config?.budget_tokens === undefined ? (range.asked ?? []) : [];
+      inherited.push({ rule, argument, boxId, range, asked, repeats, ...taken });
       tokens += taken.tokens;
     }
   }
@@ -190,6 +208,22 @@ export function draftPacking(input: PackInput): PackingDraft {
         ? undefined
         : { tokens: config.budget_tokens, strategy: config.budget_strategy ?? DEFAULT_STRATEGY },
   };
+}
+
+/** The positions of cards that were named before and are new to the history; the history has them then. */
+function findRepeats(
+  { cardIds, positions }: LeafRange,
+  named: ReadonlySet<CardId>,
+  history: Set<CardId>,
+): readonly number[] {
+  if (named.size === 0) return [];
+  const repeats: number[] = [];
+  for (const [index, id] of cardIds.entries()) {
+    if (!named.has(id) || history.has(id)) continue;
+    history.add(id);
+    repeats.push(positions[index] ?? 0);
+  }
+  return repeats;
 }
 
 /** Adds the cards of a range to `seen`, which keeps their order (P2). */
@@ -270,7 +304,8 @@ export function sealPacking(draft: PackingDraft, cuts?: PackingCuts): Packing {
 }
 
 /** The segment of an inherited range of which nothing is cut. */
-function wholeSegment({ rule, argument, boxId, range, duplicates, count, tokens }: InheritedRange): Segment {
+function wholeSegment(inherited: InheritedRange): Segment {
+  const { rule, argument, boxId, range, duplicates, asked, repeats, count, tokens } = inherited;
   const skip = duplicates.length === 0 ? range.skip : [...range.skip, ...duplicates].sort((a, b) => a - b);
   return {
     rule,
@@ -283,8 +318,16 @@ function wholeSegment({ rule, argument, boxId, range, duplicates, count, tokens 
     count,
     tokens,
     ...(range.native && rule === 'snapshot' ? { native: true as const } : {}),
+    ...listed('references', range.references),
+    // A right to read what a summary stands for goes to clones alone: of others nobody has asked whether they may.
+    ...listed('summaries', rule === 'snapshot' ? range.summaries : undefined),
+    ...listed('repeats', repeats),
+    ...(asked.length === 0 ? {} : { asked: asked.map(({ position }) => position) }),
   };
 }
+
+const listed = (name: keyof ShownMarks, positions: readonly number[] = []): ShownMarks =>
+  positions.length === 0 ? {} : { [name]: positions };
 
 function digestCard(input: PackInput, { text, cardIds }: NonNullable<PackingCuts['digest']>): OwnCard {
   const draft: CardDraft = {

@@ -683,3 +683,34 @@ describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
     });
   });
 });
+
+describe('the history of a clone under a budget', () => {
+  test('repeats what a named box keeps of it, and nothing that was cut', () => {
+    const [cut, kept, other] = [cardOf(1, 100), cardOf(2, 20), cardOf(3, 20)];
+    const world: World = {
+      boxes: [
+        [cut, kept],
+        [cut, kept, other],
+      ],
+      handover: { budget_tokens: PROTECTED + 50, budget_strategy: 'newest' },
+    };
+    const plain = draftOf(world);
+    const draft = draftPacking({
+      ...plain.input,
+      inherited: plain.input.inherited.map((box, index) => ({
+        ...box,
+        rule: index === 1 ? 'snapshot' : 'inherit',
+      })),
+    });
+    const history = ({ box }: Packing): Segment | undefined =>
+      box.segments.find(({ rule }) => rule === 'snapshot');
+    expect(history(sealPacking({ ...draft, budget: undefined }))).toMatchObject({
+      skip: [1, 2],
+      repeats: [1, 2],
+      count: 1,
+    });
+    const packing = sealPacking(draft, cutDraft(draft, factsOf(world), new PackingStrategies()));
+    expect(packing.attachedCardIds.slice(1, -1)).toEqual([kept.id, other.id]);
+    expect(history(packing)).toMatchObject({ repeats: [2], count: 1 });
+  });
+});

@@ -25,6 +25,8 @@ export function cutSegment(
 ): Segment {
   const { cuts, placed } = of;
   const { cardIds, positions, tokens } = of.range;
+  const repeated = new Set(whole.repeats);
+  const repeats: number[] = [];
   const parts = new Map<string, OpenPart>();
   const cutPositions: number[] = [];
   let first: number | undefined;
@@ -32,10 +34,17 @@ export function cutSegment(
   let lastReason: string | undefined;
   let cutTokens = 0;
   for (const [index, cardId] of cardIds.entries()) {
-    if (placed.has(cardId)) continue;
-    placed.add(cardId);
     const position = positions[index] ?? 0;
     const reason = cuts.reasons.get(cardId);
+    if (placed.has(cardId)) {
+      // A part of the history that is listed elsewhere.
+      if (reason !== undefined || !repeated.has(position)) continue;
+      repeats.push(position);
+      first ??= position;
+      last = position;
+      continue;
+    }
+    placed.add(cardId);
     if (reason === undefined) {
       first ??= position;
       last = position;
@@ -52,8 +61,10 @@ export function cutSegment(
     }
     lastReason = reason;
   }
-  if (cutPositions.length === 0) return whole;
-  const { skip: _skip, native, ...rest } = whole;
+  const { repeats: _repeats, ...unrepeated } = whole;
+  const marked = repeats.length === 0 ? unrepeated : { ...unrepeated, repeats };
+  if (cutPositions.length === 0) return marked;
+  const { skip: _skip, native, ...rest } = marked;
   // Only what lies between cards that stay has to be skipped.
   const from = first ?? whole.from;
   const to = first === undefined ? whole.from - 1 : last;

@@ -273,13 +273,17 @@ export const raiseBudgetSchema = z.strictObject({
 });
 export type RaiseBudget = z.infer<typeof raiseBudgetSchema>;
 
+/** A member may be of another kind here: its own finding says so. */
+const isGiven = (list: unknown): boolean =>
+  Array.isArray(list) ? list.length > 0 : list !== undefined && list !== null;
+
 export const createBoxSchema = z
   .strictObject({
     // How many, and how large together, is the packer's to say: its limits can be configured.
     cards: z.array(cardInputSchema).optional(),
     card_ids: z.array(z.string().min(1)).optional(),
   })
-  .refine(({ cards = [], card_ids: ids = [] }) => cards.length !== 0 || ids.length !== 0, {
+  .refine(({ cards, card_ids: ids }) => isGiven(cards) || isGiven(ids), {
     message: 'give cards or card_ids',
     ...whenObject,
   });

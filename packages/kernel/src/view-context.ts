@@ -28,6 +28,8 @@ export interface ContextCard {
   readonly rule: ContextRule;
   /** True for an inherited card that a clone's source saw as its own history: calls and results keep their form. */
   readonly native?: true;
+  /** The turn may read it, or what it stands for, by `expand`: whom it was cloned from was not shown it, either. */
+  readonly isExpandable?: true;
 }
 
 type ToolLists = Pick<Profile, 'tools' | 'must_end_with'>;
@@ -50,9 +52,11 @@ export function writeContextCards(
     readonly cards: readonly ContextCard[];
     readonly stepsLeft: number | null;
     readonly profile: ToolLists;
+    /** The tools that the turn is offered. */
+    readonly tools: ReadonlySet<string>;
   },
 ): void {
-  const { boxId, cards, stepsLeft, profile } = context;
+  const { boxId, cards, stepsLeft, profile, tools } = context;
   const byRule: Record<ContextRule, Placed[]> = { argument: [], inherited: [], parent: [] };
   for (const [index, { card, rule, native }] of cards.entries()) {
     const position = index + 1;
@@ -62,7 +66,6 @@ export function writeContextCards(
   for (const placed of byRule.inherited)
     if (placed.isNative === true && (isCall(placed) || isThought(placed)))
       prompt.ownAuthors.add(placed.card.authorId);
-  const tools = toolsOf(profile);
   for (const item of groupInherited(byRule.inherited)) {
     if ('card' in item && isBootstrap(item.card)) omit(prompt, item, 'bootstrap');
     else if ('card' in item) writeCard(prompt, item);

@@ -89,6 +89,8 @@ export type ViewManifest = {
   readonly omitted: readonly OmittedRange[];
   /** Absent: the prompt is the view as it is. */
   readonly selector?: SelectorRef;
+  /** The names of agents that the messages show, by id; none: by their ids alone. With them the prompt can be built again. */
+  readonly names?: Readonly<Record<string, string>>;
 };
 
 /**
@@ -205,7 +207,10 @@ const sourceOf = ({ source, to }: OpenRange): ViewSource => ('to' in source ? { 
 export function buildManifest(
   range: { readonly anchor: number; readonly head: number },
   origins: readonly MessageOrigin[],
-  omissions: readonly Omission[],
+  {
+    omissions,
+    names = new Map(),
+  }: { readonly omissions: readonly Omission[]; readonly names?: ReadonlyMap<string, string> },
 ): ViewManifest {
   const messages = compact(origins).map((open) => ({
     ...sourceOf(open),
@@ -215,5 +220,6 @@ export function buildManifest(
   const omitted = compact(omissions).flatMap((open) =>
     open.reason === undefined ? [] : [{ ...sourceOf(open), reason: open.reason }],
   );
-  return { v: 1, ...range, messages, omitted };
+  const shown = names.size === 0 ? {} : { names: Object.fromEntries(names) };
+  return { v: 1, ...range, messages, omitted, ...shown };
 }

@@ -5,6 +5,7 @@
 import { CARD_TYPES, type Card, type ContentOf } from './card.js';
 import type { AgentId, CardId } from './ids.js';
 import type { Message } from './message.js';
+import { agentLabel } from './names.js';
 import { type ProviderData, toProviderCallId } from './provider-data.js';
 import type { MessageOrigin, Omission, OmissionReason, ViewNotice, ViewSource } from './view-manifest.js';
 import {
@@ -13,6 +14,7 @@ import {
   callArguments,
   isBlank,
   KERNEL,
+  type Naming,
   NOT_AVAILABLE,
   quoteAnchor,
   quoteCall,
@@ -58,8 +60,10 @@ export interface Step {
   readonly calls: readonly StepCall[];
 }
 
-export interface Prompt {
+export interface Prompt extends Naming {
   readonly readerId: AgentId;
+  /** The names of agents that the messages show, by id. */
+  readonly shownNames: Map<string, string>;
   /** The model that will read it; undefined: none will. */
   readonly model: string | undefined;
   readonly messages: Message[];
@@ -76,16 +80,33 @@ export interface Prompt {
   lastAuthorId: string | undefined;
 }
 
-export const startPrompt = (readerId: AgentId, model?: string): Prompt => ({
-  readerId,
-  model,
+export interface PromptReader {
+  readonly agentId: AgentId;
+  /** Undefined: none will read it. */
+  readonly model?: string | undefined;
+  /** Given names of agents, by id. */
+  readonly names?: ReadonlyMap<string, string> | undefined;
+}
+
+export const startPrompt = (reader: PromptReader): Prompt => {
+  const { agentId: readerId, model, names = new Map() } = reader;
+  const shownNames = new Map<string, string>();
+  const labelOf = (id: string): string | undefined => {
+    const name = names.get(id);
+    if (name !== undefined) shownNames.set(id, name);
+    return agentLabel(id, names);
+  };
+  return { readerId, model, labelOf, shownNames, ...emptyPrompt(readerId) };
+};
+
+const emptyPrompt = (readerId: AgentId) => ({
   messages: [],
   origins: [],
   omissions: [],
-  shownCards: new Set(),
-  callIds: new Set(),
-  callers: new Map(),
-  ownAuthors: new Set([readerId]),
+  shownCards: new Set<CardId>(),
+  callIds: new Set<string>(),
+  callers: new Map<string, string>(),
+  ownAuthors: new Set<string>([readerId]),
   lastAuthorId: undefined,
 });
 
@@ -162,7 +183,7 @@ function writeAnchor(prompt: Prompt, placed: Placed): void {
   const isOwn = isByReader && card.isReference !== true;
   const message: Message = isOwn
     ? { role: 'assistant', content: renderAnchor(card, anchorName) }
-    : { role: 'user', content: quoteAnchor(card, anchorName) };
+    : { role: 'user', content: quoteAnchor(card, anchorName, prompt) };
   push(prompt, message, source, [card]);
 }
 
@@ -174,14 +195,15 @@ function userText(prompt: Prompt, placed: Placed): string | undefined {
     prompt.callers.set(content.tool_call_id, card.authorId);
     if (card.providerData !== undefined && !isPackedForOthers(placed))
       omit(prompt, placed, reasonQuoted(prompt, placed));
-    return quoteCall(content, card.authorId, prompt.readerId);
+    return quoteCall(content, card.authorId, prompt);
   }
   if (content.kind === 'tool_result') {
-    return quoteResult(content, prompt.callers.get(content.tool_call_id), prompt.readerId);
+    return quoteResult(content, prompt.callers.get(content.tool_call_id), prompt);
   }
   if (card.type === CARD_TYPES.parentPointer) {
     const isOwn = source.kind === 'context' && source.rule !== 'inherited';
-    return isOwn ? renderParent(content) : `[inherited] ${renderParent(content)}`;
+    const line = renderParent(content, prompt);
+    return isOwn ? line : `[inherited] ${line}`;
   }
   if (card.type === CARD_TYPES.resultFields && content.kind === 'fields_schema') {
     return renderForeignFields(content.fields);
@@ -191,7 +213,7 @@ function userText(prompt: Prompt, placed: Placed): string | undefined {
       return undefined;
     case 'system':
     case 'tool':
-      return renderNote(card.role, card);
+      return renderNote(card.role, card, prompt);
     case 'user':
     case null:
       return renderBody(content);

@@ -95,12 +95,19 @@ export const callArguments = (value: JsonValue): JsonObject =>
 /** The author of what the kernel writes on an agent's tape. */
 export const KERNEL = 'kernel';
 
-/** Names the author of a quoted call to the agent that reads it. */
-const named = (authorId: string, readerId: string): string =>
-  authorId === readerId ? 'you' : `agent ${authorId}`;
+/** The agents that a prompt names, as its reader knows them. */
+export interface Naming {
+  readonly readerId: string;
+  /** The name of an agent in the words of a prompt; undefined when it has none. */
+  readonly labelOf: (id: string) => string | undefined;
+}
 
-export const quoteCall = (call: ContentOf<'tool_call'>, authorId: string, readerId: string): string =>
-  `[${named(authorId, readerId)} called ${call.name}] ${jsonText(call.arguments)}`;
+/** Names the author of a quoted call to the agent that reads it. */
+const named = (authorId: string, { readerId, labelOf }: Naming): string =>
+  authorId === readerId ? 'you' : (labelOf(authorId) ?? `agent ${authorId}`);
+
+export const quoteCall = (call: ContentOf<'tool_call'>, authorId: string, naming: Naming): string =>
+  `[${named(authorId, naming)} called ${call.name}] ${jsonText(call.arguments)}`;
 
 /** How the work ended that a call waited for, a batch or a turn. The call itself is a success whenever it was answered. */
 function workStatus({ status, result }: ContentOf<'tool_result'>): string {
@@ -112,16 +119,22 @@ function workStatus({ status, result }: ContentOf<'tool_result'>): string {
 export const quoteResult = (
   result: ContentOf<'tool_result'>,
   callerId: string | undefined,
-  readerId: string,
+  naming: Naming,
 ): string => {
-  const caller = callerId === undefined ? '' : ` for ${named(callerId, readerId)}`;
+  const caller = callerId === undefined ? '' : ` for ${named(callerId, naming)}`;
   return `[result of ${result.name}${caller}: ${workStatus(result)}] ${renderResult(result)}`;
 };
 
-export function renderParent(content: CardContent): string {
+/** The agent that a parent pointer names; undefined for a card that names none. */
+export function parentOf(content: CardContent): string | undefined {
   const data = content.kind === 'json' ? content.data : null;
   const id = isJsonObject(data) ? data.parent_agent_id : undefined;
-  return `Parent agent: ${typeof id === 'string' && !isBlank(id) ? id : 'unknown'}`;
+  return typeof id === 'string' && !isBlank(id) ? id : undefined;
+}
+
+export function renderParent(content: CardContent, { labelOf }: Naming): string {
+  const id = parentOf(content);
+  return `Parent agent: ${id === undefined ? 'unknown' : (labelOf(id) ?? id)}`;
 }
 
 /** An anchor in the original's words, in prompts and for every reader. `state`: as {@link pythonJson} prints it. */
@@ -142,9 +155,12 @@ export const renderAnchor = (card: Card, anchorName: string | undefined): string
   anchorText(anchorName ?? nameOf(card), anchorBody(card));
 
 /** The anchor of another agent, as user text that names its author. */
-export const quoteAnchor = (card: Card, anchorName: string | undefined): string =>
-  `[anchor of ${card.authorId === KERNEL ? 'the kernel' : `agent ${card.authorId}`}] ${renderAnchor(card, anchorName)}`;
+export const quoteAnchor = (card: Card, anchorName: string | undefined, { labelOf }: Naming): string => {
+  const author =
+    card.authorId === KERNEL ? 'the kernel' : (labelOf(card.authorId) ?? `agent ${card.authorId}`);
+  return `[anchor of ${author}] ${renderAnchor(card, anchorName)}`;
+};
 
 /** A role that may not stand in the middle of a prompt, as user text that names it. */
-export const renderNote = (role: 'system' | 'tool', card: Card): string =>
-  `[${role} note from ${card.authorId}] ${renderBody(card.content)}`;
+export const renderNote = (role: 'system' | 'tool', card: Card, { labelOf }: Naming): string =>
+  `[${role} note from ${labelOf(card.authorId) ?? card.authorId}] ${renderBody(card.content)}`;

@@ -199,8 +199,12 @@ export function selectView(view: View, selector: SelectorRef, returned: unknown)
       ? []
       : [{ source, cardId, reason: 'not_selected' as const }];
   });
-  const { anchor, head, omitted } = view.manifest;
-  const manifest = buildManifest({ anchor, head }, origins, omissions);
+  const { anchor, head, omitted, names } = view.manifest;
+  const manifest = buildManifest({ anchor, head }, origins, {
+    omissions,
+    // The selector was given messages with these names.
+    ...(names === undefined ? {} : { names: new Map(Object.entries(names)) }),
+  });
   return {
     ...view,
     messages,

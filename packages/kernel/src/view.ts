@@ -28,7 +28,7 @@
  *     that gave the answer, and with all calls of it, since signatures belong to all of it. Else it is left out, and the manifest says why.
  */
 import { CARD_TYPES, type Card, estimateTokens } from './card.js';
-import { EXPAND_TOOL, isCompacted, placeCompaction } from './compaction.js';
+import { EXPAND_TOOL, mayExpand, placeCompaction } from './compaction.js';
 import { contextContract } from './context-contract.js';
 import { KernelError } from './errors.js';
 import { type AgentId, type BoxId, type TurnId, tryParseId } from './ids.js';
@@ -52,7 +52,7 @@ import {
   writeCard,
   writeStep,
 } from './view-prompt.js';
-import { CONTEXT_NOTICE, isBlank } from './view-render.js';
+import { CONTEXT_NOTICE, isBlank, parentOf } from './view-render.js';
 import { findSteps, isSplitAt, placeOnTape, type TapeStep } from './view-steps.js';
 
 /** The rows of a view, as the store loads them in one statement. */
@@ -70,8 +70,28 @@ export interface ViewRows {
   readonly lastAnchorPosition: number;
   /** The cards of this turn's context box and of each box a `turn.started` in `entries` names, in stored order. */
   readonly contexts: ReadonlyMap<BoxId, readonly ContextCard[]>;
+  /** Given names of agents, by id: authors and parents are shown by them, those without by their ids. */
+  readonly names?: ReadonlyMap<string, string> | undefined;
   /** Given: behind its instructions the agent is told how long its context may be. */
   readonly contextLimit?: number | undefined;
+}
+
+/** The agents that a view of these rows may name: authors of its cards, besides the reader, and parents. */
+export function agentsIn({
+  entries,
+  contexts,
+  turn,
+}: Pick<ViewRows, 'entries' | 'contexts' | 'turn'>): ReadonlySet<string> {
+  const ids = new Set<string>();
+  const add = (card: Card): void => {
+    ids.add(card.authorId);
+    const parent = card.type === CARD_TYPES.parentPointer ? parentOf(card.content) : undefined;
+    if (parent !== undefined) ids.add(parent);
+  };
+  for (const { card } of entries) if (card !== null) add(card);
+  for (const cards of contexts.values()) for (const { card } of cards) add(card);
+  ids.delete(turn.agentId);
+  return ids;
 }
 
 export interface View {
@@ -113,10 +133,10 @@ export function buildView(given: ViewRows): View {
   const startPosition = startOf(turn.turnId, entries);
   const writer: Writer = {
     rows,
-    prompt: startPrompt(turn.agentId, rows.profile.model),
+    prompt: startPrompt({ agentId: turn.agentId, model: rows.profile.model, names: rows.names }),
     steps: findSteps(entries, { ...turn, startPosition }),
-    // `expand` is offered while the last anchor is a compaction.
-    profileTools: new Set([...toolsOf(rows.profile), ...(isCompacted(rows) ? [EXPAND_TOOL] : [])]),
+    // `expand` is offered while something is left out that it reads.
+    profileTools: new Set([...toolsOf(rows.profile), ...(mayExpand(rows) ? [EXPAND_TOOL] : [])]),
     begunTurns: new Set(),
     hasBegun: false,
     firstMessage: undefined,
@@ -134,7 +154,7 @@ export function buildView(given: ViewRows): View {
   return {
     messages,
     origins,
-    manifest: buildManifest(range, origins, omissions),
+    manifest: buildManifest(range, origins, { omissions, names: prompt.shownNames }),
     estimateTokens: estimateMessages(messages),
     firstMessage: writer.firstMessage ?? messages.length,
     sharedMessages: findShared(origins, turn.contextBoxId),
@@ -292,7 +312,9 @@ function writeContext(writer: Writer, started: TurnStarted): void {
   writer.begunTurns.add(started.turnId);
   writer.lastStep = undefined;
   const { contextBoxId: boxId, stepsLeft } = started;
-  writeContextCards(prompt, { boxId, stepsLeft, cards: contextOf(rows, boxId), profile: rows.profile });
+  const { profile } = rows;
+  const cards = contextOf(rows, boxId);
+  writeContextCards(prompt, { boxId, stepsLeft, cards, profile, tools: writer.profileTools });
   if (!isOwnTurn) return;
   writer.hasBegun = true;
   if (hasNoTurns(prompt)) pushNotice(prompt, CONTEXT_NOTICE, 'context');

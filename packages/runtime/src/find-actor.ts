@@ -1,5 +1,12 @@
 /** In whose name something is asked: a project and an agent of it, by id or name. */
-import { type AgentId, KernelError, type ProjectId, parseJsonValue, tryParseId } from '@boxcar/kernel';
+import {
+  type AgentId,
+  agentIdIn,
+  KernelError,
+  type ProjectId,
+  parseJsonValue,
+  tryParseId,
+} from '@boxcar/kernel';
 import { findActor as findRow, type Queryable } from '@boxcar/store';
 
 export interface Actor {
@@ -15,7 +22,7 @@ export async function findActor(db: Queryable, project: string, agent: string): 
     project,
     projectId: tryParseId(project),
     agent,
-    agentId: tryParseId(agent),
+    agentId: agentIdIn(agent),
   });
   if (found === undefined)
     throw new KernelError('not_found', {

@@ -25,6 +25,7 @@ export interface CallerContext {
   readonly primitive: string;
   readonly source: {
     readonly agentId: AgentId;
+    readonly name: string;
     readonly isOperator: boolean;
     readonly policy: DelegationPolicy | undefined;
   };

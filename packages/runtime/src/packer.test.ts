@@ -249,7 +249,12 @@ describe('inherited boxes', () => {
     expect(entries.length).toBeGreaterThan(2);
     const packed = await pack({ boxes: tapeId });
     expect(packed.attachedCardIds).toEqual(entries.map(({ card_id }) => card_id));
-    expect(await cardsOf(packed.contextBoxId)).toEqual(packed.attachedCardIds);
+    // A view also shows what the turns were asked.
+    const shown = await cardsOf(packed.contextBoxId);
+    expect(shown.filter((id) => packed.attachedCardIds.includes(id))).toEqual(packed.attachedCardIds);
+    const asked = shown.filter((id) => !packed.attachedCardIds.includes(id));
+    const types = await h.rows('select type from boxcar.cards where id = any ($1)', [asked]);
+    expect(types).toEqual([{ type: 'task.instruction' }, { type: 'task.instruction' }]);
   });
 
   test('that inherit themselves are flattened: same cards, same order, segments that point to leaves', async () => {

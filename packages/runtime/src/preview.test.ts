@@ -342,10 +342,10 @@ describe('a preview', () => {
     const cost = async (work: () => Promise<unknown>) => (await statementsOf(h.database, work)).length;
     const tight = { budget_tokens: (await ownTokens()) + 300, budget_strategy: 'newest' };
     const roomy = { budget_tokens: 1_000_000, budget_strategy: 'newest' };
-    expect(await cost(() => h.runtime.preview(request([small])))).toBe(5);
-    expect(await cost(() => h.runtime.preview(request(boxes)))).toBe(5);
-    expect(await cost(() => h.runtime.preview(request(boxes, roomy)))).toBe(5);
-    expect(await cost(() => h.runtime.preview(request(boxes, tight)))).toBe(6);
+    expect(await cost(() => h.runtime.preview(request([small])))).toBe(6);
+    expect(await cost(() => h.runtime.preview(request(boxes)))).toBe(6);
+    expect(await cost(() => h.runtime.preview(request(boxes, roomy)))).toBe(6);
+    expect(await cost(() => h.runtime.preview(request(boxes, tight)))).toBe(7);
     const { packer } = h.runtime;
     expect(await cost(() => packer.packContext(request(boxes, roomy)))).toBe(4);
     expect(await cost(() => packer.packContext(request(boxes, tight)))).toBe(5);

@@ -1,5 +1,6 @@
 /** What a child would see: the cards of a planned context with what each costs, and the first prompt made of them. */
 import {
+  agentsIn,
   type BoxId,
   bindProfile,
   buildView,
@@ -8,6 +9,7 @@ import {
   type ContextCard,
   candidatesOf,
   contextLimitsOf,
+  givenNames,
   type HandoverNotice,
   KernelError,
   type Message,
@@ -25,7 +27,7 @@ import {
   type View,
   type ViewRows,
 } from '@boxcar/kernel';
-import { loadCards, loadProfiles, type Queryable } from '@boxcar/store';
+import { loadAgentNames, loadCards, loadProfiles, type Queryable } from '@boxcar/store';
 import type { PlannedContext, ResolvedSpec } from './pack-plan.js';
 import { type Selectors, selectorUnknown } from './selectors.js';
 import { toContextCard } from './worker/loader.js';
@@ -179,6 +181,43 @@ function linesOf(
   return lines;
 }
 
+const askedIn = ({ inherited }: PlannedContext['draft']): readonly CardId[] =>
+  inherited.flatMap(({ asked }) => asked.flatMap(({ cardIds }) => cardIds));
+
+/** The lines with what turns were asked, where a view shows it: at the starts of the turns on an inherited tape. */
+function withAsked(
+  lines: readonly Line[],
+  draft: PlannedContext['draft'],
+  stored: ReadonlyMap<CardId, Sized>,
+): readonly Line[] {
+  if (askedIn(draft).length === 0) return lines;
+  const inherited = new Set<CardId>(draft.inheritedIds);
+  const isInherited = ({ card, isNew }: Line): boolean =>
+    !isNew && card !== undefined && inherited.has(card.id);
+  const byCard = new Map(
+    lines.flatMap((line) => (isInherited(line) && line.card ? [[line.card.id, line]] : [])),
+  );
+  const shown = draft.inherited.flatMap(({ rule, argument, range, asked }) => {
+    const placed: { readonly position: number; readonly line: Line }[] = [];
+    for (const [index, cardId] of range.cardIds.entries()) {
+      const line = byCard.get(cardId);
+      if (line === undefined) continue;
+      byCard.delete(cardId);
+      placed.push({ position: range.positions[index] ?? 0, line });
+    }
+    for (const { position, cardIds } of asked)
+      for (const cardId of cardIds) {
+        const of = { rule, argument, source: range.source, position, tokens: 0 };
+        placed.push({ position, line: { card: stored.get(cardId), of, isNew: false, reason: undefined } });
+      }
+    return placed.sort((a, b) => a.position - b.position).map(({ line }) => line);
+  });
+  const first = lines.findIndex(isInherited);
+  const others = lines.filter((line) => !isInherited(line));
+  const at = first === -1 ? draft.args.length : first;
+  return [...others.slice(0, at), ...shown, ...others.slice(at)];
+}
+
 async function toCard({ card, of, isNew, reason }: Line, counter: Counter): Promise<PreviewCard> {
   return {
     card_id: card === undefined || isNew ? 'new' : card.id,
@@ -261,14 +300,25 @@ async function toPrompt(
     readonly counter: Counter;
     readonly newId: NewId;
     readonly selectors: Selectors | undefined;
+    readonly arrange: (lines: readonly Line[]) => readonly Line[];
+    readonly namesOf: (ids: ReadonlySet<string>) => Promise<ReadonlyMap<string, string>>;
   },
 ): Promise<PackPreview['prompt']> {
   const isNew = new Set(lines.flatMap(({ card, isNew }) => (isNew && card !== undefined ? [card.id] : [])));
-  const context = lines.flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
-    card === undefined || reason !== undefined ? [] : [toContextCard({ card, rule, native: false })],
-  );
+  const context = of
+    .arrange(lines)
+    .flatMap(({ card, of: { rule }, reason }): ContextCard[] =>
+      card === undefined || reason !== undefined
+        ? []
+        : [toContextCard({ card, rule, native: false, isReference: false, isExpandable: false })],
+    );
   const profile = bindProfile(of.profile, context);
-  const rows = { ...firstRows(context, { ...of, profile }), contextLimit: toldLimitOf(of.profile) };
+  const bare = firstRows(context, { ...of, profile });
+  const rows = {
+    ...bare,
+    names: await of.namesOf(agentsIn(bare)),
+    contextLimit: toldLimitOf(of.profile),
+  };
   const view = selected(buildView(rows), rows, of);
   if (view instanceof KernelError)
     return { messages: [], tokens: null, estimated_tokens: 0, unmade: view.message };
@@ -308,7 +358,7 @@ function promptNotices(prompt: PackPreview['prompt'], profile: Profile): readonl
   return [];
 }
 
-/** Describes a plan. Two statements: the contents of its cards, and the profile. */
+/** Describes a plan. Three statements: the contents of its cards, the profile, and the names of agents. */
 export async function previewPlan(
   db: Queryable,
   plan: PlannedContext<ResolvedSpec>,
@@ -319,7 +369,11 @@ export async function previewPlan(
   },
 ): Promise<PackPreview> {
   const { spec, draft, packing } = plan;
-  const stored = await loadCards(db, draft.inheritedIds, spec.projectId);
+  const stored = await loadCards(
+    db,
+    [...new Set([...draft.inheritedIds, ...askedIn(draft)])],
+    spec.projectId,
+  );
   const profile = (await loadProfiles(db, [spec.profile.profileId])).get(spec.profile.profileId);
   if (profile === undefined)
     throw new KernelError('internal_error', {
@@ -335,6 +389,8 @@ export async function previewPlan(
     counter,
     newId: options.newId,
     selectors: options.selectors,
+    arrange: (all) => withAsked(all, draft, stored),
+    namesOf: async (ids) => givenNames(await loadAgentNames(db, spec.projectId, ids)),
   });
   return {
     profile: {

@@ -1,4 +1,12 @@
-import { type AgentId, type BoxId, type InheritedBox, KernelError, type LeafRange } from '@boxcar/kernel';
+import {
+  type AgentId,
+  type BoxId,
+  type CardId,
+  type InheritedBox,
+  KernelError,
+  type LeafRange,
+  readCompaction,
+} from '@boxcar/kernel';
 import {
   type LoadedBox,
   type LoadedRange,
@@ -64,10 +72,113 @@ export async function takeSnapshots(
     distinct.map((wish, index) => {
       const entries = loaded[index] ?? [];
       const isOwn = wish.agentId === source.agentId || entries[0]?.is_ward === true;
-      return [keyOf(wish), assemble(entries, isOwn ? contexts : readable, { ...wish, rule: 'snapshot' })];
+      const mayReadAll = isOwn || source.isOperator;
+      return [
+        keyOf(wish),
+        assemble(entries, isOwn ? contexts : readable, { ...wish, rule: 'snapshot', mayReadAll }),
+      ];
     }),
   );
   return wishes.map((wish) => snapshots.get(keyOf(wish)) ?? []);
+}
+
+interface OpenRange {
+  readonly positions: number[];
+  readonly cardIds: CardId[];
+  readonly tokens: number[];
+  readonly skip: number[];
+  readonly references: number[];
+  readonly summaries: number[];
+  readonly from: number;
+  to: number;
+}
+
+const EMPTY_RANGE = (): Omit<OpenRange, 'from' | 'to'> => ({
+  positions: [],
+  cardIds: [],
+  tokens: [],
+  skip: [],
+  references: [],
+  summaries: [],
+});
+
+/** What a compaction has made of the view that it began: the entries in the order of the view, and how cards are shown. */
+interface Seen {
+  readonly entries: readonly SnapshotEntry[];
+  readonly references: ReadonlySet<CardId>;
+  readonly leftOut: ReadonlySet<CardId>;
+  /** The summary, when its heir may read what it stands for. */
+  readonly summary: CardId | undefined;
+  readonly isOfOpenTurn: boolean;
+}
+
+/** The view of an agent whose last anchor is a compaction, as the agent sees it (compaction.ts, X1); undefined for any other. */
+function readSeen(
+  entries: readonly SnapshotEntry[],
+  { mayReadAll = false }: { readonly mayReadAll?: boolean },
+): Seen | undefined {
+  const anchor = entries.find(({ compaction }) => compaction != null);
+  const compaction = anchor?.compaction == null ? undefined : readCompaction(anchor.compaction);
+  if (anchor?.compaction == null || anchor.position === null || compaction === undefined) return undefined;
+  const { position: at } = anchor;
+  const from = Math.min(compaction.keepFrom ?? at, at);
+  const placeIn = ({ position, card_id }: SnapshotEntry): number => {
+    if (position === null || position < from) return 0;
+    if (position === at) return 1;
+    return compaction.summary !== null && card_id === compaction.summary && position > at ? 2 : 3;
+  };
+  return {
+    entries: entries.toSorted((a, b) => placeIn(a) - placeIn(b)),
+    references: new Set(compaction.references),
+    leftOut: new Set(compaction.leftOut),
+    // Who may not read all that the agent saw gives no right to read what the summary stands for. Only the kernel's is such a right.
+    summary: mayReadAll && anchor.compaction.is_by_kernel ? (compaction.summary ?? undefined) : undefined,
+    isOfOpenTurn: anchor.compaction.is_of_open_turn,
+  };
+}
+
+/** A range of the context that a compaction was made of: without what it left out, and marked where it shows references. */
+function asSeen(range: LeafRange, { references, leftOut }: Seen): LeafRange {
+  const kept = range.cardIds.flatMap((id, index) => (leftOut.has(id) ? [] : [index]));
+  const at = <T>(list: readonly T[]): readonly T[] => kept.map((index) => list[index] as T);
+  const positions = at(range.positions);
+  const gone = range.positions.filter((_position, index) => leftOut.has(range.cardIds[index] as CardId));
+  const marked = new Set(range.references);
+  for (const index of kept)
+    if (references.has(range.cardIds[index] as CardId)) marked.add(range.positions[index] as number);
+  return {
+    ...range,
+    positions,
+    cardIds: at(range.cardIds),
+    tokens: at(range.tokens),
+    skip: [...range.skip, ...gone].sort((a, b) => a - b),
+    references: [...marked].sort((a, b) => a - b),
+  };
+}
+
+/** The ranges of a context without the cards that a later one shows as history. */
+function inShownPlace(ranges: readonly LoadedRange[]): readonly LoadedRange[] {
+  const later = new Set<CardId>();
+  for (const { repeats = [], positions, cardIds } of ranges) {
+    const repeated = new Set(repeats);
+    if (repeated.size === 0) continue;
+    for (const [index, id] of cardIds.entries()) if (repeated.has(positions[index] ?? 0)) later.add(id);
+  }
+  if (later.size === 0) return ranges;
+  return ranges.map((range) => {
+    const repeated = new Set(range.repeats);
+    const isElsewhere = (index: number): boolean =>
+      later.has(range.cardIds[index] as CardId) && !repeated.has(range.positions[index] ?? 0);
+    const gone = range.positions.filter((_position, index) => isElsewhere(index));
+    const stays = <T>(list: readonly T[]): readonly T[] => list.filter((_item, index) => !isElsewhere(index));
+    return {
+      ...range,
+      positions: stays(range.positions),
+      cardIds: stays(range.cardIds),
+      tokens: stays(range.tokens),
+      skip: [...range.skip, ...gone].sort((a, b) => a - b),
+    };
+  });
 }
 
 /** Entries of a tape as boxes to inherit, each context in its place; one that is not among `contexts` is left out. */
@@ -77,6 +188,8 @@ export function assemble(
   options: Pick<SnapshotWish, 'argument' | 'isFull'> & {
     /** `snapshot`: the history of the agent that is to read it. */
     readonly rule: 'inherit' | 'snapshot';
+    /** Whoever packs may read all that the agent has seen. */
+    readonly mayReadAll?: boolean;
   },
 ): readonly InheritedBox[] {
   const [first] = entries;
@@ -86,59 +199,60 @@ export function assemble(
     if (ranges.length > 0)
       parts.push({ argument: options.argument, boxId, rule: options.rule, box: { boxId, ranges } });
   };
+  const seen = readSeen(entries, options);
 
-  let open:
-    | {
-        positions: number[];
-        cardIds: LeafRange['cardIds'][number][];
-        tokens: number[];
-        skip: number[];
-        from: number;
-        to: number;
-      }
-    | undefined;
+  let open: OpenRange | undefined;
   const close = (): void => {
     if (open !== undefined) add(first.tape_id, [{ source: first.tape_id, native: true, ...open }]);
     open = undefined;
   };
-  const addContext = (boxId: BoxId | null): void => {
+  const addContext = (boxId: BoxId | null, isOfCompaction = false): void => {
     if (boxId === null) return;
     close();
     // In the order the model saw it: a clone's prompt begins with the bytes of its source's.
-    const ranges = contexts.get(boxId)?.ranges ?? [];
+    const ranges = inShownPlace(contexts.get(boxId)?.ranges ?? []).toSorted(
+      (a, b) => placeOf(a) - placeOf(b),
+    );
     add(
       boxId,
-      ranges.toSorted((a, b) => placeOf(a) - placeOf(b)),
+      ranges.map(({ summaries = [], ...range }) => ({
+        ...(isOfCompaction && seen !== undefined ? asSeen(range, seen) : range),
+        ...(options.mayReadAll === true ? { summaries } : {}),
+      })),
     );
   };
 
   const isBootstrap = first.last_anchor_position === 1;
   let needsEarlyContext = !options.isFull;
   let last = 0;
-  for (const entry of entries) {
+  for (const entry of seen?.entries ?? entries) {
     if (entry.position === null) continue;
     // A segment is read from its first position to its last. Entries that are missing here may not be read.
-    if (entry.position > last + 1) close();
+    if (entry.position !== last + 1) close();
+    const hasAnchor = last === first.last_anchor_position || entry.position > first.last_anchor_position;
     last = entry.position;
     // Entries before the anchor are only there because their step reaches over it; the anchor itself carries the state.
-    if (needsEarlyContext && entry.position > first.last_anchor_position) {
-      addContext(first.early_context_box_id);
+    if (needsEarlyContext && hasAnchor) {
+      addContext(first.early_context_box_id, seen?.isOfOpenTurn);
       needsEarlyContext = false;
     }
     if (entry.context_box_id !== null) addContext(entry.context_box_id);
     if (entry.card_id === null || (entry.kind === 'anchor' && isBootstrap && entry.position === 1)) continue;
-    open ??= { positions: [], cardIds: [], tokens: [], skip: [], from: entry.position, to: entry.position };
+    open ??= { ...EMPTY_RANGE(), from: entry.position, to: entry.position };
     open.to = entry.position;
     if (entry.is_open) {
       open.skip.push(entry.position);
-    } else {
-      open.positions.push(entry.position);
-      open.cardIds.push(entry.card_id);
-      open.tokens.push(entry.tokens);
+      continue;
     }
+    open.positions.push(entry.position);
+    open.cardIds.push(entry.card_id);
+    open.tokens.push(entry.tokens);
+    if (seen === undefined || entry.position === first.last_anchor_position) continue;
+    if (seen.references.has(entry.card_id)) open.references.push(entry.position);
+    if (seen.summary === entry.card_id) open.summaries.push(entry.position);
   }
   // The anchor is the last entry.
-  if (needsEarlyContext) addContext(first.early_context_box_id);
+  if (needsEarlyContext) addContext(first.early_context_box_id, seen?.isOfOpenTurn);
   close();
   return parts;
 }

@@ -18,7 +18,6 @@ beforeAll(async () => {
 
 afterAll(() => scene[Symbol.asyncDispose]());
 
-const OPERATOR = '00000000-0000-7000-8000-000000000002';
 type View = 'last_anchor' | 'full' | { readonly anchor: string };
 
 const submit = async (agent: string, instruction: string, view?: View): Promise<string> => {
@@ -72,8 +71,8 @@ async function conversation() {
 }
 
 const anchor = (name: string, state: string): string =>
-  `[anchor of agent ${OPERATOR}] [Anchor created: ${name}]: ${state}`;
-const parentLine = (): string => `Parent agent: ${OPERATOR}`;
+  `[anchor of agent:operator] [Anchor created: ${name}]: ${state}`;
+const parentLine = (): string => 'Parent agent: agent:operator';
 const turn = (instruction: string): readonly string[] => [parentLine(), instruction];
 const answer = (instruction: string): string => `answer to "${instruction}"`;
 
@@ -248,7 +247,7 @@ test('a session shows nothing of before its fork that who forked it may not read
       { sourceAgentId },
     ) as Promise<{ turn_id: string }>;
   for (const view of ['full', { anchor: 'phase' }] as const)
-    for (const source of [reader, OPERATOR]) await expect(go(view, source)).rejects.toMatchObject(refused);
+    for (const source of [reader, 'operator']) await expect(go(view, source)).rejects.toMatchObject(refused);
   // By way of the session, which the reader owns, it does not come to see more either.
   const own = await scene.h.runtime.tape({ agent: session.name }, { as: reader });
   await expect(own.forkSession(scene.fresh(), { view: 'full' })).rejects.toMatchObject(refused);

@@ -2,6 +2,27 @@
 import { type AgentId, type ProfileId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import { type Queryable, run, statement } from './db.js';
 
+const NAMES = statement(
+  'select a.id::text as id, a.name from boxcar.agents a where a.project_id = $1 and a.id = any ($2::uuid[])',
+);
+
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
+
+/** Whether an author may be an agent: others are tools, primitives and the kernel. */
+export const mayBeAgent = (id: string): boolean => UUID.test(id);
+
+/** The names of a project's agents by id; ids that are of no agent are left out. */
+export async function loadAgentNames(
+  db: Queryable,
+  projectId: ProjectId,
+  ids: Iterable<string | null>,
+): Promise<ReadonlyMap<string, string>> {
+  const agents = [...new Set(ids)].filter((id) => id !== null && mayBeAgent(id));
+  if (agents.length === 0) return new Map();
+  const rows = await run<{ id: string; name: string }>(db, NAMES, [projectId, agents]);
+  return new Map(rows.map((row) => [row.id, row.name]));
+}
+
 // One after the other, in the order of the array.
 const LOCK_AGENT_NAMES = statement(
   'select count(pg_advisory_xact_lock(hashtextextended(u.key, 8))) from unnest($1::text[]) as u(key)',

@@ -1,9 +1,11 @@
 import type {
   AgentId,
+  Asked,
   BoxId,
   Card,
   CardId,
   ExpandedBox,
+  JsonObject,
   LeafRange,
   ProjectId,
   Segment,
@@ -15,19 +17,27 @@ import { type Queryable, run, statement } from './db.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { type CardRow, PACKED_CARD_BYTES, PACKED_CARD_READ, readCard } from './records.js';
 import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from './rights.js';
-import { entriesOf, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
+import { entriesOf, entryAt, lastAnchorOf, lineEntriesOf, viewStartAt } from './tape-line.js';
 import { viewAnchorOf, viewPositionOf } from './turn-views.js';
 
 /**
  * The segments `s` of the boxes `b` in scope, one row each, with what expansion needs. What is skipped is a set of ranges:
  * looked up by halves, where a list is read through for every card (9,000 cards of which half were duplicates: 0.4 s).
  */
-export const SEGMENTS = `
+const segmentsOf = (skipped: string): string => `
   select b.id as box_id, b.card_ids, b.card_tokens, s.ordinality as ord, x.*,
-    (select range_agg(int4range(v, v, '[]')) from unnest(x.skip) v) as skip_set
+    (select range_agg(int4range(v, v, '[]')) from unnest(${skipped}) v) as skip_set, ${['references', 'summaries', 'repeats'].map((mark) => `(select range_agg(int4range(v, v, '[]')) from unnest(x."${mark}") v) as ${mark}_set`).join(', ')}
   from want_boxes b, jsonb_array_elements(b.segments) with ordinality s,
-    jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean)
+    jsonb_to_record(s.value) as x(rule text, argument text, via uuid, source uuid, "from" int, "to" int, skip int[], "native" boolean, "references" int[], summaries int[], repeats int[], asked int[])
   where b.kind = 'context'`;
+
+/** What the boxes list: each card once, where it came first. */
+export const SEGMENTS = segmentsOf('x.skip');
+
+/** What their readers are shown: with what they list elsewhere, where it is part of a clone's history. */
+export const SHOWN_SEGMENTS = segmentsOf(
+  'case when x.repeats is null then x.skip else array(select v from unnest(x.skip) v except select unnest(x.repeats)) end',
+);
 
 /**
  * The cards of the segments in `seg`, by leaf: own cards, those of another sealed box, those of a tape, those of the tapes it was
@@ -35,24 +45,50 @@ export const SEGMENTS = `
  * how many segments a box has, and would rather read all boxes.
  */
 export const LEAVES = `
-  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens
+  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n as position, u.card_id, u.tokens, null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, 0 as part
   from seg g, unnest(g.card_ids[g."from":g."to"], g.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
   where g.source is null
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens
+  select g.box_id, g.ord, g.rule, g.source, g."native", g."from" - 1 + u.n, u.card_id, u.tokens, (g."from" - 1 + u.n)::int <@ g.references_set as is_reference, (g."from" - 1 + u.n)::int <@ g.summaries_set as is_summary, (g."from" - 1 + u.n)::int <@ g.repeats_set as is_repeat, 0 as part
   from seg g cross join lateral (select b.card_ids, b.card_tokens from boxcar.boxes b where b.id = g.source and b.kind = 'context' offset 0) l,
     unnest(l.card_ids[g."from":g."to"], l.card_tokens[g."from":g."to"]) with ordinality as u(card_id, tokens, n)
   where g.source is not null and (g.skip_set is null or not (g."from" - 1 + u.n)::int <@ g.skip_set)
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
+  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens, e.position <@ g.references_set as is_reference, e.position <@ g.summaries_set as is_summary, e.position <@ g.repeats_set as is_repeat, 0 as part
   from seg g cross join lateral (select t.position, t.card_id, t.tokens from boxcar.tape_entries t
       where t.box_id = g.source and t.position between g."from" and g."to" and t.card_id is not null offset 0) e
   where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)
   union all
-  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens
+  select g.box_id, g.ord, g.rule, g.source, g."native", e.position, e.card_id, e.tokens, e.position <@ g.references_set as is_reference, e.position <@ g.summaries_set as is_summary, e.position <@ g.repeats_set as is_repeat, 0 as part
   from seg g cross join lateral (select x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.line_boxes is not null offset 0) f
     cross join lateral ${lineEntriesOf('f', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   where g.source is not null and (g.skip_set is null or not e.position <@ g.skip_set)`;
+
+/** The packed arguments of the sealed box `q`, in order. */
+const PACKED_CARDS = `(
+    select i.card_id, i.tokens, (row_number() over (order by s.ord, i.n))::int as part
+    from jsonb_array_elements(q.segments) with ordinality s(value, ord)
+      cross join lateral unnest(q.card_ids[(s.value->>'from')::int:(s.value->>'to')::int], q.card_tokens[(s.value->>'from')::int:(s.value->>'to')::int]) with ordinality i(card_id, tokens, n)
+    where s.value->>'rule' = 'pack_arguments' and s.value->>'source' is null)`;
+
+/** Where a turn on a tape starts: its entry names the context box. */
+const startOf = (e: string): string => `(${e}.payload->'data'->>'context_box_id')::uuid`;
+const IS_START = "o.kind = 'event' and o.payload->>'name' = 'turn.started'";
+
+/** How many cards of what turns were asked the sealed box `b` shows beside those that it lists. */
+export const ASKED_COUNT = `(
+    select count(*) from jsonb_array_elements(b.segments) g(value) cross join lateral jsonb_array_elements_text(g.value->'asked') a(position)
+      cross join lateral ${entryAt("(g.value->>'source')::uuid", 'a.position::int')} e
+      cross join lateral (select x.card_ids, x.card_tokens, x.segments from boxcar.boxes x where x.id = ${startOf('e')} and x.kind = 'context' offset 0) q
+      cross join lateral ${PACKED_CARDS} u)`;
+
+/** The leaves with what turns were asked, at the positions of their starts. */
+export const SHOWN_LEAVES = `${LEAVES}
+  union all
+  select g.box_id, g.ord, g.rule, g.source, null::boolean, a.position, u.card_id, u.tokens, false, false, false, u.part
+  from seg g cross join lateral unnest(g.asked) as a(position) cross join lateral ${entryAt('g.source', 'a.position')} e
+    cross join lateral (select b.card_ids, b.card_tokens, b.segments from boxcar.boxes b where b.id = ${startOf('e')} and b.kind = 'context' offset 0) q
+    cross join lateral ${PACKED_CARDS} u`;
 
 export interface LoadBoxesOptions {
   readonly projectId: ProjectId;
@@ -89,7 +125,7 @@ const LOAD_BOXES = statement(`
     from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
     where b.id = any ($1::uuid[]) and b.project_id = $2
   ),
-  all_seg as (${SEGMENTS}),
+  all_seg as (${SHOWN_SEGMENTS}),
   pieces as (
     select b.*, r.n as piece, lower(r.piece) as "from", least(coalesce(upper(r.piece) - 1, b.head_position), b.head_position) as "to"
     from want_boxes b cross join lateral unnest(b.readable) with ordinality as r(piece, n) where b.kind = 'tape'
@@ -103,7 +139,7 @@ const LOAD_BOXES = statement(`
   seg as (select * from all_seg g where not exists (select from plain p where p.box_id = g.box_id and p.ord = g.ord)),
   leaf as (${LEAVES}
     union all
-    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
+    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean, 0
     from pieces b cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: 'o.card_id is not null' })} e
   ),
   ranges as (
@@ -113,13 +149,29 @@ const LOAD_BOXES = statement(`
     from leaf group by box_id, ord
     union all
     select box_id, ord, null, card_ids, tokens from plain
+  ),
+  starts as (
+    select b.id as box_id, b.piece as ord, e.position, ${startOf('e')} as context_id, false as is_given
+    from pieces b cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: IS_START })} e
+    union all
+    select g.box_id, g.ord, e.position, ${startOf('e')}, true
+    from all_seg g cross join lateral unnest(g.asked) as a(position) cross join lateral ${entryAt('g.source', 'a.position')} e
+  ),
+  questions as (
+    select s.box_id, s.ord, s.position, array_agg(u.card_id order by u.part) as card_ids
+    from starts s cross join lateral (
+        select b.card_ids, b.card_tokens, b.segments, ${HELD} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+        where b.id = s.context_id and b.project_id = $2 and b.kind = 'context' offset 0) q
+      cross join lateral ${PACKED_CARDS} u
+    where s.is_given or q.is_own or q.granted is not null group by s.box_id, s.ord, s.position
   )
   select b.id as box_id, b.kind, b.is_own, b.readable <> '{}' as is_readable, b.granted, b.append_grant,
-    g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", r.positions, r.card_ids, r.tokens
+    g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", array_to_string(g."references", ',') as "references", array_to_string(g.summaries, ',') as summaries, array_to_string(g.repeats, ',') as repeats,
+    (select json_agg(json_build_object('position', q.position, 'cardIds', q.card_ids) order by q.position) from questions q where q.box_id = b.id and q.ord = g.ord) as asked, r.positions, r.card_ids, r.tokens
   from want_boxes b left join (
-      select box_id, ord, rule, source, "from", "to", skip, "native" from all_seg
+      select box_id, ord, rule, source, "from", "to", skip, "native", "references", summaries, repeats from all_seg
       union all
-      select id, piece, null, null, "from", "to", null, null from pieces
+      select id, piece, null, null, "from", "to", null, null, null, null, null from pieces
     ) g on g.box_id = b.id
     left join ranges r on r.box_id = b.id and r.ord = g.ord
   order by b.id, g.ord`);
@@ -138,6 +190,10 @@ interface RangeRow extends pg.QueryResultRow {
   to: number | null;
   skip: string | null;
   native: boolean | null;
+  references: string | null;
+  summaries: string | null;
+  repeats: string | null;
+  asked: readonly Asked[] | null;
   positions: string | null;
   card_ids: string | null;
   tokens: string | null;
@@ -151,12 +207,19 @@ function readRange(row: RangeRow): LoadedRange | undefined {
   const { from, to } = row;
   if (row.ord === null || from === null || to === null) return undefined;
   const cardIds = (row.card_ids === null || row.card_ids === '' ? [] : row.card_ids.split(',')) as CardId[];
+  const skip = numbers(row.skip);
+  const repeats = numbers(row.repeats);
+  const repeated = new Set(repeats);
   return {
     rule: row.rule ?? 'inherit',
     source: row.source ?? row.box_id,
     from,
     to,
-    skip: numbers(row.skip),
+    skip: repeats.length === 0 ? skip : skip.filter((position) => !repeated.has(position)),
+    ...(row.references === null ? {} : { references: numbers(row.references) }),
+    ...(row.summaries === null ? {} : { summaries: numbers(row.summaries) }),
+    ...(repeats.length === 0 ? {} : { repeats }),
+    ...(row.asked === null ? {} : { asked: row.asked }),
     positions:
       row.positions === null ? cardIds.map((_cardId, index) => from + index) : numbers(row.positions),
     cardIds,
@@ -216,9 +279,9 @@ export async function findContextBoxes(
 
 const expand = (boxes: string): string => `
   with want_boxes as (${boxes}),
-  seg as (${SEGMENTS}),
-  leaf as (${LEAVES})
-  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
+  seg as (${SHOWN_SEGMENTS}),
+  leaf as (${SHOWN_LEAVES})
+  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.part, ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c`;
 
 const EXPAND_CONTEXTS = statement(
@@ -238,22 +301,63 @@ const EXPAND_SHOWN = statement(`
       ) shown join boxcar.boxes b on b.id = shown.box_id
     ) s where s.shown_tokens <= $3 order by s.id`)}
   union all
-  select b.id, 0, 0, null, null, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
+  select b.id, 0, 0, null, null, null, null, null, 0, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
 
-export interface ExpandedCard {
+/** How a card of a context is shown. */
+export interface ShownAs {
+  readonly native: boolean;
+  /** As a reference to its words. */
+  readonly isReference: boolean;
+  /** Its reader may read it, or what it stands for, by `expand`. */
+  readonly isExpandable: boolean;
+}
+
+export interface ExpandedCard extends ShownAs {
   readonly card: Card;
   readonly rule: Segment['rule'];
-  readonly native: boolean;
   readonly sizeBytes: number;
 }
 
-interface ExpandedRow extends CardRow, pg.QueryResultRow {
+interface ExpandedRow extends CardRow, ShownColumns, pg.QueryResultRow {
   box_id: BoxId;
   ord: number;
   position: number;
-  rule: Segment['rule'];
-  native: boolean | null;
   size_bytes: number;
+}
+
+/** The columns of a leaf that say how its card is shown. */
+export interface ShownColumns {
+  readonly box_id: BoxId;
+  readonly card_id: CardId | null;
+  readonly rule: Segment['rule'];
+  /** Of several cards that a turn was asked, from 1; 0 for what the box lists. */
+  readonly part: number;
+  native: boolean | null;
+  is_reference: boolean | null;
+  is_summary: boolean | null;
+  is_repeat: boolean | null;
+}
+
+export const toShownAs = (row: ShownColumns): ShownAs => ({
+  native: row.native === true,
+  isReference: row.is_reference === true,
+  isExpandable: row.is_reference === true || row.is_summary === true,
+});
+
+/** Rows in stored order, each card where it is shown: what is part of a history there, and not where it is listed or was asked. */
+export function inShownPlace<R extends ShownColumns>(rows: readonly R[]): readonly R[] {
+  const keyOf = ({ box_id, card_id }: R): string => `${box_id} ${card_id}`;
+  const isAsked = ({ part }: R): boolean => part > 0;
+  const repeated = new Set(rows.flatMap((row) => (row.is_repeat === true ? [keyOf(row)] : [])));
+  const history = new Set(
+    rows.some(isAsked)
+      ? rows.flatMap((row) => (row.rule === 'snapshot' && !isAsked(row) ? [keyOf(row)] : []))
+      : [],
+  );
+  if (repeated.size + history.size === 0) return rows;
+  return rows.filter((row) =>
+    isAsked(row) ? !history.has(keyOf(row)) : row.is_repeat === true || !repeated.has(keyOf(row)),
+  );
 }
 
 /**
@@ -261,13 +365,12 @@ interface ExpandedRow extends CardRow, pg.QueryResultRow {
  * Postgres would sort them with their contents (9,000 cards: 30 ms more).
  */
 function addExpanded(expanded: Map<BoxId, ExpandedCard[]>, rows: ExpandedRow[]): void {
-  rows.sort((a, b) => a.ord - b.ord || a.position - b.position);
-  for (const row of rows) {
+  rows.sort((a, b) => a.ord - b.ord || a.position - b.position || a.part - b.part);
+  for (const row of inShownPlace(rows)) {
     const card = readCard(row);
     const cards = expanded.get(row.box_id) ?? [];
     expanded.set(row.box_id, cards);
-    if (card !== null)
-      cards.push({ card, rule: row.rule, native: row.native ?? false, sizeBytes: row.size_bytes });
+    if (card !== null) cards.push({ card, rule: row.rule, ...toShownAs(row), sizeBytes: row.size_bytes });
   }
 }
 
@@ -325,7 +428,7 @@ const READABLE_CARDS = statement(`
   seg as (${SEGMENTS} and (b.is_own or b.granted is not null)),
   leaf as (${LEAVES}
     union all
-    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens
+    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean, 0
     from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
     where b.kind = 'tape' and (b.is_own or ${readsEntry('e', 'b.id', '$3')})
   )
@@ -366,7 +469,7 @@ const SNAPSHOTS = statement(`
       from (select ${viewAnchorOf('o', 'b')} as at_head) a) v
   ),
   entries as (
-    select e.position, e.kind, e.card_id, e.tokens, e.payload,
+    select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id,
       exists (select from open_turn o join boxcar.tool_calls k on k.turn_id = o.id and k.step = o.step_count
         where e.turn_id = o.id and e.step = o.step_count
           and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
@@ -375,8 +478,10 @@ const SNAPSHOTS = statement(`
   )
   select b.id as tape_id, b.is_readable, b.is_ward, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
-    (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id
+    (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id, a.compaction
   from begun b left join entries e on true
+    left join lateral (select json_build_object('metadata', json_build_object('compaction', c.metadata->'compaction'), 'is_by_kernel', c.author_id = 'kernel', 'is_of_open_turn', e.turn_id in (select o.id from open_turn o)) as compaction
+      from boxcar.cards c where c.id = e.card_id and e.kind = 'anchor' and e.position = b.anchor_position and c.metadata ? 'compaction' and not w.is_full) a on true
   offset 0) s
   order by w.n, s.position`);
 
@@ -395,6 +500,13 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly is_open: boolean;
   readonly context_box_id: BoxId | null;
   readonly early_context_box_id: BoxId | null;
+  /** Of the anchor that the view begins with, when it is a compaction. */
+  readonly compaction?: {
+    readonly metadata: JsonObject;
+    readonly is_by_kernel: boolean;
+    /** It was written by the turn in progress, so it also says what of its context is shown. */
+    readonly is_of_open_turn: boolean;
+  } | null;
 }
 
 /** What an agent's snapshot is wanted of. */

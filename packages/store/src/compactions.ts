@@ -1,7 +1,9 @@
 /** What is read of the compactions of a turn's tape, and of what they no longer show. Line-aware: a fork reads those of its line. */
 import type { CardId, JsonObject, Profile, TurnId } from '@boxcar/kernel';
+import { LEAVES, SHOWN_SEGMENTS } from './boxes.js';
 import { type Queryable, run, statement } from './db.js';
 import { entriesOf } from './tape-line.js';
+import { viewPositionOf } from './turn-views.js';
 
 /** The anchors of a name, `$n`, that the tape `b` reads, a fork's line included; the kind as it stands in the index. */
 const anchorsOf = (name: string): string =>
@@ -56,6 +58,26 @@ const LINKED = statement(`
   where t.id = $1 and (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.id = $2::uuid or s.metadata->'summarizes' ? ($2::uuid)::text)
   order by is_summary desc limit 1`);
 
+// The same of what the turn was given as a clone: cards that its contexts show as references, and summaries with what they stand for.
+const GIVEN = statement(`
+  with shown as (
+    select t.context_box_id as box_id from boxcar.turns t where t.id = $1
+    union
+    select (e.payload->'data'->>'context_box_id')::uuid from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
+      cross join lateral ${entriesOf('b', { from: viewPositionOf('t', 'b'), to: 'b.head_position', where: "o.kind = 'event' and o.payload->>'name' = 'turn.started'" })} e
+    where t.id = $1
+  ),
+  want_boxes as materialized (select b.* from shown s join boxcar.boxes b on b.id = s.box_id),
+  seg as (${SHOWN_SEGMENTS} and (x."references" is not null or x.summaries is not null)),
+  leaf as (${LEAVES}),
+  link as (
+    select l.is_summary and l.card_id = $2::uuid as is_summary from leaf l left join boxcar.cards s on l.is_summary and s.id = l.card_id
+    where (l.card_id = $2::uuid and (l.is_reference or l.is_summary)) or s.metadata->'summarizes' ? ($2::uuid)::text
+  )
+  select p.content->'data' as profile, coalesce(k.is_summary, false) as is_summary
+  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id cross join link k
+  where t.id = $1 order by 2 desc limit 1`);
+
 /** By what a turn may read a card that it is not shown. */
 export interface CompactionLink {
   /** Of the turn. */
@@ -64,16 +86,15 @@ export interface CompactionLink {
   readonly isSummary: boolean;
 }
 
-/** Whether a card is one that a compaction of the turn's tape has left out and links; undefined: the turn may not read it. */
+/** Whether a card is one that a compaction has left out and links, of the turn's tape or of whom it was cloned from; undefined: the turn may not read it. */
 export async function findCompactionLink(
   db: Queryable,
   turnId: TurnId,
   of: { readonly cardId: CardId; readonly anchorName: string },
 ): Promise<CompactionLink | undefined> {
-  const [row] = await run<{ profile: Profile; is_summary: boolean }>(db, LINKED, [
-    turnId,
-    of.cardId,
-    of.anchorName,
-  ]);
+  type Row = { profile: Profile; is_summary: boolean };
+  const [linked] = await run<Row>(db, LINKED, [turnId, of.cardId, of.anchorName]);
+  const [given] = linked === undefined ? await run<Row>(db, GIVEN, [turnId, of.cardId]) : [];
+  const row = linked ?? given;
   return row && { profile: row.profile, isSummary: row.is_summary };
 }

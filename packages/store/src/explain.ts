@@ -19,8 +19,17 @@ import type {
   TurnId,
   TurnStatus,
 } from '@boxcar/kernel';
+import { CARD_TYPES, parentOf } from '@boxcar/kernel';
 import type pg from 'pg';
-import { LEAVES, SEGMENTS } from './boxes.js';
+import { loadAgentNames } from './agents.js';
+import {
+  inShownPlace,
+  SHOWN_LEAVES,
+  SHOWN_SEGMENTS,
+  type ShownAs,
+  type ShownColumns,
+  toShownAs,
+} from './boxes.js';
 import { checkOut, type Queryable, run, statement, toDatabaseError } from './db.js';
 import { beginOn } from './pool.js';
 import { type CardRow, PACKED_CARD_READ, readCard, VIEWED_CARD_READ } from './records.js';
@@ -89,7 +98,7 @@ export interface StoredEntry {
 export interface SourcedCard {
   readonly stored: StoredCard;
   readonly rule: Segment['rule'];
-  readonly isNative: boolean;
+  readonly shownAs: ShownAs;
   /** Index in the box's segments, from 0. */
   readonly segment: number;
   /** In the leaf: the box that holds the card itself. */
@@ -320,18 +329,17 @@ async function loadEntries(
 
 const CONTEXTS = statement(`
   with want_boxes as (select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'),
-  seg as (${SEGMENTS}),
-  leaf as (${LEAVES})
-  select l.box_id, l.rule, l."native", l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
+  seg as (${SHOWN_SEGMENTS}),
+  leaf as (${SHOWN_LEAVES})
+  select l.box_id, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.part, l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
     ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
-  order by l.box_id, l.ord, l.position`);
+  order by l.box_id, l.ord, l.position, l.part`);
 
-interface ContextDbRow extends StoredCardRow {
+interface ContextDbRow extends StoredCardRow, ShownColumns {
   box_id: BoxId;
   rule: Segment['rule'];
-  native: boolean | null;
   ord: number;
   position: number;
   entry_kind: TapeEntry['kind'] | null;
@@ -344,7 +352,7 @@ async function loadContexts(
   boxIds: readonly BoxId[],
 ): Promise<ReadonlyMap<BoxId, readonly SourcedCard[]>> {
   const contexts = new Map<BoxId, SourcedCard[]>(boxIds.map((id) => [id, []]));
-  for (const row of await run<ContextDbRow>(db, CONTEXTS, [boxIds])) {
+  for (const row of inShownPlace(await run<ContextDbRow>(db, CONTEXTS, [boxIds]))) {
     const sourced = toSourced(row);
     if (sourced !== null) contexts.get(row.box_id)?.push(sourced);
   }
@@ -358,7 +366,7 @@ function toSourced(row: ContextDbRow): SourcedCard | null {
   return {
     stored,
     rule: row.rule,
-    isNative: row.native ?? false,
+    shownAs: toShownAs(row),
     segment: row.ord - 1,
     position: row.position,
     entry: kind === null ? null : { kind, turnId: row.entry_turn_id, step: row.entry_step },
@@ -385,7 +393,7 @@ const CUTS = statement(`
     from cut g cross join lateral (select x.id, x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.kind = 'tape' offset 0) t
       cross join lateral ${entriesOf('t', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   )
-  select l.box_id, l.rule, l."native", l.ord::int, l.position::int, l.strategy, l.reason,
+  select l.box_id, l.rule, l."native", null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, 0 as part, l.ord::int, l.position::int, l.strategy, l.reason,
     te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
   from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
     left join lateral ${entryAt('l.source', 'l.position')} te on true
@@ -535,21 +543,6 @@ async function loadRights(
   );
 }
 
-const NAMES = statement(`
-  select a.id::text as id, a.name from boxcar.agents a where a.project_id = $1 and a.id = any ($2::uuid[])`);
-
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
-
-async function loadNames(
-  db: Queryable,
-  projectId: ProjectId,
-  ids: Iterable<string | null>,
-): Promise<ReadonlyMap<string, string>> {
-  const agents = [...new Set(ids)].filter((id): id is string => id !== null && UUID.test(id));
-  const rows = await run<{ id: string; name: string }>(db, NAMES, [projectId, agents]);
-  return new Map(rows.map((row) => [row.id, row.name]));
-}
-
 /** The context box that a `turn.started` event names. */
 function startedContext({ kind, payload }: TapeEntry): BoxId | undefined {
   if (kind !== 'event') return undefined;
@@ -602,6 +595,11 @@ export function loadTurnRows(
     const cuts = await loadCuts(db, contexts);
     const boxes = await loadBoxRows(db, [...contextIds]);
     const rights = await loadRights(db, boxes);
+    const parents = [...contexts.values()]
+      .flat()
+      .flatMap(({ stored: { card } }) =>
+        card.type === CARD_TYPES.parentPointer ? (parentOf(card.content) ?? []) : [],
+      );
     const authors = [
       ...entries.map(({ stored }) => stored?.card.authorId ?? null),
       ...[...contexts.values(), ...cuts.values()].flat().map(({ stored }) => stored.card.authorId),
@@ -614,9 +612,10 @@ export function loadTurnRows(
       cuts,
       boxes,
       rights,
-      agentNames: await loadNames(db, projectId, [
+      agentNames: await loadAgentNames(db, projectId, [
         turn.profile.card.card.authorId,
         ...authors,
+        ...parents,
         ...[...boxes.values()].flatMap((box) => [box.ownerAgentId, box.makerAgentId]),
         ...[...rights.values()].map((right) => right.grant?.source ?? null),
       ]),

@@ -1,5 +1,5 @@
 export { type Activity, ActivityFeed } from './activity.js';
-export { changeAgent, takeAgentName, takeAgentNames } from './agents.js';
+export { changeAgent, loadAgentNames, mayBeAgent, takeAgentName, takeAgentNames } from './agents.js';
 export {
   addBatch,
   type BatchRow,

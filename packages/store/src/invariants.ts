@@ -7,6 +7,7 @@
  */
 import { checkDuration } from '@boxcar/kernel';
 import type pg from 'pg';
+import { ASKED_COUNT } from './boxes.js';
 import { statementTimeoutOf, unlimited } from './connection-limits.js';
 import {
   onConnection,
@@ -468,7 +469,7 @@ export const INVARIANTS: readonly Invariant[] = [
         || ' from ' || coalesce(n."from"::text, '-') || ' to ' || coalesce(n."to"::text, '-') || coalesce(' of ' || n."boxId", '')
       from lines n left join boxcar.boxes b on b.id = n."boxId"
       where n.first <> n.before or n.count < 1 or n."from" > n."to" or (n.kind in ('tape', 'earlier') and n."to" > n.to_position)
-        or (n.kind = 'context' and (b.id is null or b.project_id <> n.project_id or n."to" > b.card_count
+        or (n.kind = 'context' and (b.id is null or b.project_id <> n.project_id or case when n."to" > b.card_count then n."to" > b.card_count + ${ASKED_COUNT} end
           or not (b.id = n.context_box_id or (n.output_box_id, b.id) in (select o.output_box_id, o.context_box_id from boxcar.turns o)
             or exists (select from boxcar.boxes f cross join lateral unnest(f.line_boxes) as l(id) where f.id = n.output_box_id
               and (l.id, b.id) in (select o.output_box_id, o.context_box_id from boxcar.turns o)))))`,

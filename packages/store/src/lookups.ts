@@ -1,5 +1,6 @@
 import {
   type AgentId,
+  agentNamesOf,
   type BatchId,
   type BoxId,
   type DelegationPolicy,
@@ -50,6 +51,7 @@ export interface Opening {
   readonly source:
     | {
         readonly agentId: AgentId;
+        readonly name: string;
         readonly isOperator: boolean;
         readonly policy: DelegationPolicy | undefined;
       }
@@ -116,7 +118,7 @@ const openingsText = (hasParents: boolean): string => `
       select * from boxcar.projects where id = r.project_id or name = r.project order by (id = r.project_id) desc nulls last limit 1
     ),
     source as (
-      select a.id, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
+      select a.id, a.name, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
       from p join boxcar.agents a on a.project_id = p.id
         and a.id = coalesce(r.source_id, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = any (r.source_names) order by array_position(r.source_names, n.name) limit 1), case when r.source_names is null then p.operator_agent_id end)
       left join boxcar.profiles f on f.id = a.profile_id
@@ -143,7 +145,7 @@ interface OpeningRow extends pg.QueryResultRow {
   limits: ProjectLimits;
   operator_agent_id: AgentId;
   erasures: number;
-  source: { id: AgentId; is_operator: boolean; policy: DelegationPolicy | null } | null;
+  source: { id: AgentId; name: string; is_operator: boolean; policy: DelegationPolicy | null } | null;
   operations:
     | {
         key: string;
@@ -200,7 +202,7 @@ function groupByCaller(requests: readonly OpeningRequest[]): {
       project: request.project,
       project_id: tryParseId<'project'>(request.project) ?? null,
       source_id: request.sourceAgentId ?? null,
-      source_names: request.sourceAgentName === undefined ? null : spellingsOf(request.sourceAgentName),
+      source_names: request.sourceAgentName === undefined ? null : agentNamesOf(request.sourceAgentName),
       parent_turn_id: request.parentTurnId ?? null,
       profile_names: request.profileNames,
     };
@@ -259,7 +261,12 @@ function readOpening(row: OpeningRow): {
     source:
       source === null
         ? undefined
-        : { agentId: source.id, isOperator: source.is_operator, policy: source.policy ?? undefined },
+        : {
+            agentId: source.id,
+            name: source.name,
+            isOperator: source.is_operator,
+            policy: source.policy ?? undefined,
+          },
     profiles: new Map((row.profiles ?? []).map((profile) => [profile.name, toProfileRow(profile)])),
     parent:
       parent === null
@@ -345,10 +352,11 @@ const FIND_PROFILES = statement(`
 export function byGivenName<T>(
   names: readonly string[],
   stored: ReadonlyMap<string, T>,
+  spellings: (name: string) => readonly string[] = spellingsOf,
 ): ReadonlyMap<string, T> {
   return new Map(
     names.flatMap((name) => {
-      const found = spellingsOf(name)
+      const found = spellings(name)
         .map((spelling) => stored.get(spelling))
         .find((value) => value !== undefined);
       return found === undefined ? [] : [[name, found] as const];
@@ -402,7 +410,7 @@ export async function findActor(
   const [row] = await run<{ project_id: ProjectId; operator_agent_id: AgentId; agent_id: AgentId | null }>(
     db,
     FIND_ACTOR,
-    [ref.projectId ?? null, ref.project, ref.agentId ?? null, spellingsOf(ref.agent)],
+    [ref.projectId ?? null, ref.project, ref.agentId ?? null, agentNamesOf(ref.agent)],
   );
   return row === undefined
     ? undefined
@@ -467,7 +475,7 @@ export async function findAgent(
   const [row] = await run<AgentDbRow>(db, FIND_AGENT, [
     projectId,
     ref.id ?? null,
-    spellingsOf(ref.name),
+    agentNamesOf(ref.name),
     actorId,
   ]);
   return row && toAgentRow(row);
@@ -517,7 +525,7 @@ export async function findAgents(
   refs: { readonly ids: readonly AgentId[]; readonly names: readonly string[] },
 ): Promise<readonly AgentRow[]> {
   return (
-    await run<AgentDbRow>(db, FIND_AGENTS, [projectId, refs.ids, refs.names.flatMap(spellingsOf), actorId])
+    await run<AgentDbRow>(db, FIND_AGENTS, [projectId, refs.ids, refs.names.flatMap(agentNamesOf), actorId])
   ).map(toAgentRow);
 }
 

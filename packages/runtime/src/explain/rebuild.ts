@@ -9,6 +9,7 @@ import {
   type CardId,
   canonicalJson,
   foldManifest,
+  givenNames,
   type JsonValue,
   KernelError,
   promptHash,
@@ -71,7 +72,7 @@ function buildStepView(
   const contexts = new Map(
     [...rows.contexts].map(([boxId, cards]) => [
       boxId,
-      cards.map(({ stored, rule, isNative }) => toContextCard({ card: stored.card, rule, native: isNative })),
+      cards.map(({ stored, rule, shownAs }) => toContextCard({ card: stored.card, rule, ...shownAs })),
     ]),
   );
   const context = contexts.get(turn.contextBoxId) ?? [];
@@ -83,10 +84,15 @@ function buildStepView(
     ),
     lastAnchorPosition: step.anchorPosition,
     contexts,
+    names: shownNames(rows, step),
     contextLimit: toldLimit(step.manifest),
   };
   return { view: buildView(viewRows), viewRows, hasResultFields: resultFieldsOf(context) !== undefined };
 }
+
+/** The names by which the prompt showed agents: they are in its manifest, and prompts of older builds showed none. */
+const shownNames = ({ agentNames }: TurnRows, { manifest }: StepRow): ReadonlyMap<string, string> =>
+  manifest === null ? givenNames(agentNames) : new Map(Object.entries(manifest.names ?? {}));
 
 /** The limit that the agent was told of. */
 function toldLimit(manifest: StoredManifest | null): number | undefined {

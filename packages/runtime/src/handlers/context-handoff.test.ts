@@ -88,7 +88,7 @@ describe('context_handoff from a turn', () => {
     });
     expect(promptOf(turnId)).toEqual([
       'system: You are security.',
-      `user: [inherited] Parent agent: 00000000-0000-7000-8000-000000000002`,
+      `user: [inherited] Parent agent: agent:operator`,
       'user: find the bug',
       'assistant: looking',
       `user: [agent ${first.agent_id} called look] {"at":"auth.py"}`,
@@ -234,8 +234,8 @@ describe('context_handoff by reference', () => {
     expect(card.data.content).toEqual({ ...WHY, tape_ref: ref, ownership: 'share' });
     expect(promptOf(made.turn_id)).toEqual([
       'system: You are target.',
-      `user: [anchor of agent 00000000-0000-7000-8000-000000000002] [Anchor created: phase/two]: {"goal": "ui"}`,
-      'user: Parent agent: 00000000-0000-7000-8000-000000000002',
+      `user: [anchor of agent:operator] [Anchor created: phase/two]: {"goal": "ui"}`,
+      'user: Parent agent: agent:operator',
       `user: ${JSON.stringify(card.data)}`,
     ]);
     expect(await grantsTo(result.agent_id, source.output_box_id)).toEqual([
@@ -252,8 +252,8 @@ describe('context_handoff by reference', () => {
     const made = await handOff({ target_ref: 'target', tape_ref: ref });
     await end(made.turn_id);
     expect(promptOf(made.turn_id).slice(1, 3)).toEqual([
-      `user: [anchor of agent 00000000-0000-7000-8000-000000000002] [Anchor created: phase/one]: {"n": 2}`,
-      `user: [anchor of agent 00000000-0000-7000-8000-000000000002] [Anchor created: phase/two]: {"n": 3}`,
+      `user: [anchor of agent:operator] [Anchor created: phase/one]: {"n": 2}`,
+      `user: [anchor of agent:operator] [Anchor created: phase/two]: {"n": 3}`,
     ]);
     const frozen = `${ref}?head=${head}`;
     expect((await cardOf(made.card_id)).data.content).toMatchObject({ tape_ref: frozen });
@@ -274,7 +274,7 @@ describe('context_handoff by reference', () => {
     const made = await handOff({ target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) });
     await end(made.turn_id);
     expect(promptOf(made.turn_id).slice(1, 4)).toEqual([
-      'user: [inherited] Parent agent: 00000000-0000-7000-8000-000000000002',
+      'user: [inherited] Parent agent: agent:operator',
       'user: the first task',
       'assistant: worked on the first task',
     ]);
@@ -282,7 +282,7 @@ describe('context_handoff by reference', () => {
 
   test('leaves out contexts that the caller may not read', async () => {
     const { source, head } = await cast();
-    const reader = await agent('reader', 'source');
+    await agent('reader', 'source');
     await submit('grant_box', { box_id: source.output_box_id, grantee: 'reader' });
     const made = await handOff(
       { target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) },
@@ -292,7 +292,7 @@ describe('context_handoff by reference', () => {
     expect(promptOf(made.turn_id).slice(1, 4)).toEqual([
       'user: [context]',
       'assistant: worked on the first task',
-      `user: Parent agent: ${reader.agent_id}`,
+      'user: Parent agent: agent:reader',
     ]);
   });
 
@@ -300,11 +300,11 @@ describe('context_handoff by reference', () => {
     const { source, head } = await cast();
     const args = { target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) };
     const before = await rowCounts(h.database.pool);
-    expect(await refusal(handOff({ ...args, budget_tokens: 150 }))).toMatchObject({
+    expect(await refusal(handOff({ ...args, budget_tokens: 135 }))).toMatchObject({
       code: 'context_budget_exceeded',
     });
     expect(await rowCounts(h.database.pool)).toEqual(before);
-    const made = await handOff({ ...args, budget_tokens: 150, budget_strategy: 'deliverables_only' });
+    const made = await handOff({ ...args, budget_tokens: 135, budget_strategy: 'deliverables_only' });
     await end(made.turn_id);
     expect(promptOf(made.turn_id)).toContain('assistant: worked on the first task');
     expect(promptOf(made.turn_id)).not.toContain('user: the first task');

@@ -1,10 +1,12 @@
 import {
   type AgentId,
+  agentIdIn,
   buildHandoff,
   CARD_TYPES,
   type CardId,
   type ContextHandoff,
   contextHandoffSchema,
+  givenNames,
   handoffHandover,
   type InheritedBox,
   type JsonValue,
@@ -62,7 +64,7 @@ async function findOperator(tools: HandlerTools, name: string): Promise<AgentId 
     project: projectId,
     projectId,
     agent: name,
-    agentId: tryParseId(name),
+    agentId: agentIdIn(name),
   });
   return found?.agentId === found?.operatorId ? found?.operatorId : undefined;
 }
@@ -266,6 +268,10 @@ async function handoff(asked: ContextHandoff, tools: HandlerTools): Promise<Json
   const message = buildHandoff(input, {
     from: ctx.source.agentId,
     to: target.agentId,
+    names: givenNames([
+      [ctx.source.agentId, ctx.source.name],
+      ...(target.turn?.kind === 'reuse' ? [[target.agentId, target.turn.agent.name] as const] : []),
+    ]),
     at: new Date(),
     tapeRef: found.resolved.ref,
   });

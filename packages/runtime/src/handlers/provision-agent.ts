@@ -1,11 +1,11 @@
 import {
+  agentIdIn,
   isJsonObject,
   type JsonValue,
   KernelError,
   type ProvisionAgent,
   provisionAgentSchema,
   type SessionAddress,
-  tryParseId,
 } from '@boxcar/kernel';
 import { type AgentRow, changeAgent, findAgent, type ProfileRow } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
@@ -46,7 +46,7 @@ const findExisting = (tools: HandlerTools, ref: string): Promise<AgentRow | unde
   findAgent(
     tools.db,
     { projectId: tools.ctx.projectId, actorId: tools.ctx.source.agentId },
-    { id: tryParseId<'agent'>(ref), name: ref },
+    { id: agentIdIn(ref), name: ref },
   );
 
 /** The agent exists: is it the one that is meant, and is it to move to another version? */
@@ -92,7 +92,7 @@ function checkMaker(
   input: Named,
   tools: HandlerTools,
 ): void {
-  const isById = tryParseId<'agent'>(input.agent_id ?? '') === agentId;
+  const isById = agentIdIn(input.agent_id ?? '') === agentId;
   if (isOperatorMade || isById || input.profile_name === undefined || !tools.ctx.source.isOperator) return;
   throw new KernelError('agent_exists', {
     message: `Agent '${name}' was made by agent ${ownerAgentId}, which can read everything that it is told.`,
@@ -108,7 +108,7 @@ async function ensure(input: Named, tools: HandlerTools): Promise<JsonValue> {
     checkMaker(known, input, tools);
     return keep(known, input, tools);
   }
-  if (tryParseId(ref) !== undefined || input.profile_name === undefined) {
+  if (agentIdIn(ref) !== undefined || input.profile_name === undefined) {
     const hint =
       input.profile_name === undefined
         ? 'give profile_name to have it made'

@@ -4,6 +4,7 @@ import {
   BOOTSTRAP_ANCHOR,
   type BudgetInput,
   checkReuse,
+  freshAgentName,
   KernelError,
   type RunId,
   selectorOfView,
@@ -495,7 +496,7 @@ const toAgent = (
   { agentId: ownerAgentId, isOperator }: CallerContext['source'],
 ): AgentRow => ({
   agentId,
-  name: name ?? `${profile.name}-${agentId.slice(-12)}`,
+  name: name ?? freshAgentName(profile.name, agentId),
   tapeBoxId: newId<'box'>(),
   profile,
   ownerAgentId,

@@ -1,5 +1,6 @@
 /** Whether a submission is well-formed, who it comes from, and what has been answered under its key. */
 import {
+  agentIdIn,
   isFinal,
   isJsonObject,
   isPlainName,
@@ -121,7 +122,7 @@ export async function open(
   const project = options.projectId ?? 'default';
   const request = {
     project: tryParseId(project) ?? project,
-    sourceAgentId: sourceAgent === undefined ? undefined : tryParseId<'agent'>(sourceAgent),
+    sourceAgentId: sourceAgent === undefined ? undefined : agentIdIn(sourceAgent),
     sourceAgentName: sourceAgent,
     idempotencyKey: key,
     isOwnKey,

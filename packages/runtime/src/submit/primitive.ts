@@ -1,5 +1,7 @@
 /** What a handler is given: it looks up, packs, and gathers the rows of what it makes. */
 import {
+  agentIdIn,
+  agentNamesOf,
   type BatchId,
   CARD_TYPES,
   checkDelegation,
@@ -11,6 +13,7 @@ import {
   maskSecrets,
   meant,
   type Ring,
+  readsAsReference,
   sanitizeJson,
   type TurnId,
   tryParseId,
@@ -150,7 +153,7 @@ export class Primitive implements HandlerTools {
   }
 
   readonly findAgent: HandlerTools['findAgent'] = async (ref) => {
-    const agent = await findAgent(this.db, this.#actor, { id: tryParseId<'agent'>(ref), name: ref });
+    const agent = await findAgent(this.db, this.#actor, { id: agentIdIn(ref), name: ref });
     if (agent === undefined)
       throw new KernelError('not_found', {
         message: `No agent '${ref}' in this project.`,
@@ -169,7 +172,7 @@ export class Primitive implements HandlerTools {
   };
 
   readonly findAgents: HandlerTools['findAgents'] = async (refs) => {
-    const ids = refs.map((ref) => tryParseId<'agent'>(ref));
+    const ids = refs.map(agentIdIn);
     if (refs.length === 0) return [];
     const found = await findAgents(this.db, this.#actor, {
       ids: ids.filter((id) => id !== undefined),
@@ -177,7 +180,7 @@ export class Primitive implements HandlerTools {
     });
     for (const agent of found) this.#turns.noteProfile(agent.profile);
     const byId = new Map(found.map((agent) => [agent.agentId, agent]));
-    const byName = byGivenName(refs, new Map(found.map((agent) => [agent.name, agent])));
+    const byName = byGivenName(refs, new Map(found.map((agent) => [agent.name, agent])), agentNamesOf);
     return refs.map((ref, index) => {
       const id = ids[index];
       return (id === undefined ? undefined : byId.get(id)) ?? byName.get(ref);
@@ -190,6 +193,11 @@ export class Primitive implements HandlerTools {
     if (name !== undefined && tryParseId(name) !== undefined)
       throw new KernelError('bad_request', {
         message: `name: '${name}' reads as an id, so nobody could tell which is meant.`,
+        details: { field: 'name' },
+      });
+    if (name !== undefined && readsAsReference(name))
+      throw new KernelError('bad_request', {
+        message: `name: '${name}' reads as a reference to an agent or a profile; leave out what is before the colon.`,
         details: { field: 'name' },
       });
     if (name !== undefined) await this.#takeName(name);

@@ -1,6 +1,7 @@
 /** References to places on tapes: found, checked against the rights of who asks, and frozen. Rule: docs/tape.md. */
 import {
   type AgentId,
+  agentIdIn,
   anchorNotFound,
   type BoxId,
   formatTapeRef,
@@ -167,7 +168,7 @@ export async function resolveTapeRef(
     project,
     projectId: tryParseId(project),
     agent: as ?? '',
-    agentId: as === undefined ? undefined : tryParseId(as),
+    agentId: as === undefined ? undefined : agentIdIn(as),
   });
   if (actor === undefined) throw notFound('project_id', `no project '${project}'`, { project_id: project });
   const actorId = as === undefined ? actor.operatorId : actor.agentId;

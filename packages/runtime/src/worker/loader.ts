@@ -3,6 +3,7 @@ import {
   type ContextCard,
   type Field,
   findPrice,
+  givenNames,
   isJsonObject,
   KernelError,
   type ModelPrice,
@@ -10,9 +11,11 @@ import {
   type PriceTable,
   type Profile,
   type ProfileId,
+  type ProjectId,
   priceTables,
   profileSchema,
   resultFieldsOf,
+  toReference,
   type ViewRows,
 } from '@boxcar/kernel';
 import {
@@ -21,8 +24,10 @@ import {
   expandContexts,
   type KnownTape,
   type LoadedView,
+  loadAgentNames,
   loadPricedProfiles,
   loadViews,
+  mayBeAgent,
   THIS_BUILD,
 } from '@boxcar/store';
 import type pg from 'pg';
@@ -30,6 +35,7 @@ import type { BuildWatch } from '../build-watch.js';
 import { Toolsets } from './toolsets.js';
 
 const MAX_PROFILES = 500;
+const MAX_NAMES = 10_000;
 
 export type ViewedTurn = Pick<ClaimedTurn, 'turnId' | 'contextBoxId' | 'outputBoxId'>;
 
@@ -42,6 +48,8 @@ export interface PricedProfile {
 /** Loads what a step needs. Profile versions never change, so they are kept. */
 export class TurnLoader {
   readonly #profiles = new Map<ProfileId, Promise<PricedProfile>>();
+  /** Of agents that others have read of; undefined: none was given. */
+  readonly #names = new Map<string, string | undefined>();
   readonly #pool: pg.Pool;
   readonly #prices: readonly PriceTable[];
   readonly #builds: BuildWatch | undefined;
@@ -80,6 +88,22 @@ export class TurnLoader {
     this.#profiles.set(id, loading);
     loading.catch(() => this.#profiles.delete(id));
     return loading;
+  }
+
+  /** The given names among those of these agents. Names never change, so they are kept; agents that are gone have none. */
+  async names(projectId: ProjectId, ids: ReadonlySet<string>): Promise<ReadonlyMap<string, string>> {
+    const unknown = [...ids].filter((id) => mayBeAgent(id) && !this.#names.has(id));
+    if (unknown.length > 0) {
+      const found = givenNames(await loadAgentNames(this.#pool, projectId, unknown));
+      if (this.#names.size + unknown.length > MAX_NAMES) this.#names.clear();
+      for (const id of unknown) this.#names.set(id, found.get(id));
+    }
+    return new Map(
+      [...ids].flatMap((id) => {
+        const name = this.#names.get(id);
+        return name === undefined ? [] : [[id, name] as const];
+      }),
+    );
   }
 
   /** Kinds of entries and contents that can be read. */
@@ -130,10 +154,13 @@ export const toContextCard = ({
   card,
   rule,
   native,
-}: Pick<ExpandedCard, 'card' | 'rule' | 'native'>): ContextCard => ({
-  card,
+  isReference,
+  isExpandable,
+}: Omit<ExpandedCard, 'sizeBytes'>): ContextCard => ({
+  card: isReference ? toReference(card) : card,
   rule: RULES[rule],
   ...(native ? { native: true } : {}),
+  ...(isExpandable ? { isExpandable: true } : {}),
 });
 
 /**

@@ -3,6 +3,7 @@
  * committed under the turn's epoch before the next begins, so another worker can go on from any point.
  */
 import {
+  agentsIn,
   answerTokensOf,
   bindProfile,
   budgetExceeded,
@@ -12,12 +13,12 @@ import {
   estimatePrompt,
   findAnswerFinding,
   foldManifest,
-  isCompacted,
   type JsonValue,
   KernelError,
   ModelError,
   type ModelReply,
   type ModelUsage,
+  mayExpand,
   type NewCard,
   priceUnknown,
   providerOf,
@@ -243,12 +244,13 @@ class TurnLoop {
     const context = rows.contexts.get(turn.contextBoxId) ?? [];
     const { toolbox, enders } = this.#calls.bind({
       resultFields: resultFieldsOf(context),
-      canExpand: isCompacted(rows),
+      canExpand: mayExpand(rows),
     });
     const isLast = step >= turn.maxSteps;
     const tools = isLast ? toolbox.schemas.filter((tool) => enders.includes(tool.name)) : toolbox.schemas;
     const profile = bindProfile(this.#profile, context);
-    const viewRows: ViewRows = { ...rows, turn, profile, contextLimit: toldLimitOf(this.#profile) };
+    const names = await this.#host.loader.names(turn.projectId, agentsIn({ ...rows, turn }));
+    const viewRows: ViewRows = { ...rows, turn, profile, names, contextLimit: toldLimitOf(this.#profile) };
     return { rows: viewRows, view: buildView(viewRows), tools, step };
   }
 
