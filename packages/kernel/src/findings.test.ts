@@ -2,7 +2,14 @@ import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
 import { findingsOf, findingWords, safeParse, toBadRequest } from './findings.js';
 import { parseHandover } from './handover.js';
-import { createBoxSchema, delegateAsyncSchema, forkJoinSchema, provisionAgentSchema } from './primitive.js';
+import {
+  cancelSchema,
+  collectSchema,
+  createBoxSchema,
+  delegateAsyncSchema,
+  forkJoinSchema,
+  provisionAgentSchema,
+} from './primitive.js';
 import { parseProfile, profileSchema } from './profile.js';
 import { suggest } from './suggest.js';
 
@@ -179,7 +186,7 @@ describe('a rule about several members is told beside the findings of the member
       provisionAgentSchema,
       { action: 'create', agent_id: 5, derived_from: 'x', shared: 'yes' },
       [
-        'agent_id: must be a string, not a number',
+        'agent_id: must be a string or an object, not a number',
         'shared: must be true or false, not a string',
         'profile_name: is required with action create',
         'derived_from: is for action derive only',
@@ -197,7 +204,7 @@ describe('a rule about several members is told beside the findings of the member
       { tasks: [{ ...TASK, instruction: 5 }], min_success: 2 },
       [
         'tasks.0.instruction: must be a string, not a number',
-        'min_success: is more than the 1 tasks there are',
+        'min_success: is more than the number of tasks (1)',
       ],
     ],
     [
@@ -228,6 +235,9 @@ describe('no finding has the words of the library', () => {
     ['delegate_async', delegateAsyncSchema, TASK],
     ['fork_join', forkJoinSchema, { tasks: [TASK] }],
     ['provision_agent', provisionAgentSchema, { action: 'create' }],
+    ['create_box', createBoxSchema, { card_ids: ['x'] }],
+    ['collect', collectSchema, { batch_id: 'x' }],
+    ['cancel', cancelSchema, { run_id: 'x' }],
     ['a profile', profileSchema, { name: 'a', instructions: '', model: 'scripted' }],
   ])('%s', (_name, schema, valid) => {
     const seen = new Set<string>();

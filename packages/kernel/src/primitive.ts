@@ -130,7 +130,7 @@ export const forkJoinSchema = z
       context.addIssue({
         code: 'custom',
         path: ['min_success'],
-        message: `is more than the ${tasks.length} tasks there are`,
+        message: `is more than the number of tasks (${tasks.length})`,
       });
   }, whenObject);
 export type ForkJoin = z.infer<typeof forkJoinSchema>;
