@@ -313,7 +313,13 @@ const SCENES: Readonly<Record<string, Play>> = {
     await s.run(agent, [[s.look()]], { view: 'full' });
     await s.clone(agent);
   },
-  // A scene with a selector is a line here: a profile or submission that names one, and `explain` of its steps.
+  'selector: the entries of the turn alone': async (s) => {
+    const agent = await talker(s);
+    const view = { selector: 'own' };
+    await s.run(agent, [[s.look(), s.look()], [s.look()]], { view });
+    await s.run(agent, [[s.look()]], { view: { ...view, from: 'full' } });
+    await s.run(agent, [[s.look()]]);
+  },
 };
 
 const scenes = Object.entries(SCENES).map(([name, play], index) => ({

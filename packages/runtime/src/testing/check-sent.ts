@@ -292,7 +292,12 @@ export async function checkSent(
     const choice = wasTriedAgain ? { step, attempt } : { allSteps: true };
     const known = wasTriedAgain ? undefined : loaded.get(turnId);
     const prompts =
-      known ?? (await TurnPrompts.load(stage.h.database.pool, turnId, { project: 'default', ...choice }));
+      known ??
+      (await TurnPrompts.load(stage.h.database.pool, turnId, {
+        project: 'default',
+        selectors: stage.h.runtime.selectors,
+        ...choice,
+      }));
     if (!wasTriedAgain) loaded.set(turnId, prompts);
     all.push({ call, prompts, explained: prompts.explain({ step, attempt }) });
   }

@@ -139,6 +139,10 @@ export async function sentStage(): Promise<SentStage> {
         }),
     },
   });
+  h.runtime.registerSelector('own', {
+    version: 1,
+    select: (entries) => entries.filter(({ isOwnTurn }) => isOwnTurn).flatMap(({ messages }) => messages),
+  });
   h.runtime.registerTool({
     name: 'look',
     description: 'Looks.',
