@@ -35,6 +35,8 @@ import {
   type EmbeddedPostgresOptions,
   startEmbeddedPostgres,
 } from './index.js';
+import { findServer } from './postmaster.js';
+import { commandOf, listProcesses } from './process.js';
 import { assertNoneOutOfSight } from './unseen-server.js';
 import { Membership } from './users.js';
 
@@ -190,6 +192,11 @@ describe('one process', () => {
     await killed;
     const [dead = ''] = drafts();
     expect(dead).not.toBe('');
+    // Its initdb outlives it for a moment, and writes to the draft.
+    await until(
+      () => findServer(join(dataDir, dead, 'data')) === undefined && !isMaking(dead),
+      'initdb has ended',
+    );
     const membership = Membership.join(dataDir);
     await mkdir(join(dataDir, `.cluster-${membership.id}`));
 
@@ -213,6 +220,10 @@ describe('one process', () => {
     expect(existsSync(server.dataDir)).toBe(false);
   });
 });
+
+/** Whether a process that was told of this draft runs. */
+const isMaking = (draft: string): boolean =>
+  listProcesses().some((pid) => commandOf(pid)?.includes(draft) === true);
 
 /** Ends the server without warning, and waits until its port is free. */
 async function kill({ pid }: { readonly pid: number }): Promise<void> {
