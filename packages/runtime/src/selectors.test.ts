@@ -268,6 +268,23 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
       /it took longer than 50 ms/,
     ],
     ['later', (async () => []) as never, /it returned a promise; a selector must be synchronous/],
+    [
+      'odder',
+      () => {
+        throw Object.create(null);
+      },
+      /it threw a value without words\./,
+    ],
+    [
+      'thenable',
+      (() => ({
+        // biome-ignore lint/suspicious/noThenProperty: that is what is tested
+        then: () => {
+          throw new Error('no');
+        },
+      })) as never,
+      /it returned a promise/,
+    ],
     ['nothing', () => [], /cannot be a prompt: the prompt holds no user message/],
     ['odd', () => [{ role: 'usr', content: 'x' }] as never, /cannot be a prompt: messages.*role/],
     [
