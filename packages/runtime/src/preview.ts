@@ -347,9 +347,14 @@ function promptNotices(prompt: PackPreview['prompt'], profile: Profile): readonl
   const notice = (what: string): readonly HandoverNotice[] => [
     { field: 'prompt', message: `has about ${tokens} tokens without its tools; ${what}` },
   ];
+  const hasSelector = selectorOfView(profile.view) !== null;
   if (tokens > promptTokens)
     return notice(
-      `the model takes ${limitTokens}, of which ${limitTokens - promptTokens} are left to its answer: before the first call large cards become references`,
+      `the model takes ${limitTokens}, of which ${limitTokens - promptTokens} are left to its answer: ${
+        hasSelector
+          ? 'it is not sent, and the turn ends as failed: the prompts of selectors are not made shorter'
+          : 'before the first call large cards become references'
+      }`,
     );
   if (reminderTokens !== undefined && tokens > reminderTokens)
     return notice(

@@ -70,6 +70,21 @@ async function run(...of: Parameters<typeof submit>) {
   return { turnId, result, requests: stage.server.requests.slice(before) };
 }
 
+const previewOf = (profile_name: string) =>
+  stage.h.runtime.preview({
+    projectId: 'default',
+    sourceAgentId: 'operator',
+    toolSuffix: 'test.preview',
+    arguments: { instruction: 'Look.' },
+    handover: {
+      target_profile_config: { profile_name },
+      context_packing_config: {
+        pack_arguments: [{ arg_key: 'instruction', as_card_type: 'task.instruction' }],
+        inherit_context: { include_parent: true },
+      },
+    },
+  });
+
 /** Role and text of each message, as the provider got them. */
 const sentBy = ({ body }: ProviderStage['server']['requests'][number]) =>
   (body as { messages: { role: string; content: string | null }[] }).messages.map(({ role, content }) => [
@@ -226,26 +241,12 @@ describe('what chooses it', () => {
     expect((await apply('newset')).findings).toEqual([
       { selector: 'newset', message: expect.stringMatching(/registered; did you mean 'newest'\?$/) },
     ]);
-    const preview = () =>
-      stage.h.runtime.preview({
-        projectId: 'default',
-        sourceAgentId: 'operator',
-        toolSuffix: 'test.preview',
-        arguments: { instruction: 'Look.' },
-        handover: {
-          target_profile_config: { profile_name: 'finds' },
-          context_packing_config: {
-            pack_arguments: [{ arg_key: 'instruction', as_card_type: 'task.instruction' }],
-            inherit_context: { include_parent: true },
-          },
-        },
-      });
-    expect((await preview()).prompt).toMatchObject({
+    expect((await previewOf('finds')).prompt).toMatchObject({
       messages: [],
       unmade: expect.stringContaining("Selector 'newset'"),
     });
     expect((await apply('newest')).findings).toBeUndefined();
-    const { prompt } = await preview();
+    const { prompt } = await previewOf('finds');
     expect(prompt.unmade).toBeUndefined();
     expect(prompt.messages[0]).toMatchObject({ message: say('[only the newest]'), card_ids: [] });
     await expect(apply('no name')).rejects.toMatchObject({ code: 'profile_invalid' });
@@ -268,6 +269,23 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
       /it took longer than 50 ms/,
     ],
     ['later', (async () => []) as never, /it returned a promise; a selector must be synchronous/],
+    [
+      'odder',
+      () => {
+        throw Object.create(null);
+      },
+      /it threw a value without words\./,
+    ],
+    [
+      'thenable',
+      (() => ({
+        // biome-ignore lint/suspicious/noThenProperty: that is what is tested
+        then: () => {
+          throw new Error('no');
+        },
+      })) as never,
+      /it returned a promise/,
+    ],
     ['nothing', () => [], /cannot be a prompt: the prompt holds no user message/],
     ['odd', () => [{ role: 'usr', content: 'x' }] as never, /cannot be a prompt: messages.*role/],
     [
@@ -348,8 +366,13 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
       version: 1,
       select: () => [say('x '.repeat(40_000))],
     });
-    const name = await agent({ limits: { context_tokens: 10_000 } });
-    const { result, turnId, requests } = await run(name, { selector: 'long' });
+    const name = await agent({ limits: { context_tokens: 10_000 }, view: { selector: 'long' } });
+    const { prompt, notices } = await previewOf(name);
+    expect(prompt.messages).toHaveLength(2);
+    expect(notices.map(({ message }) => message)).toEqual([
+      expect.stringMatching(/and the turn ends as failed: the prompts of selectors are not made shorter$/),
+    ]);
+    const { result, turnId, requests } = await run(name);
     expect(result).toMatchObject({ status: 'failed', error: { code: 'context_overflow' } });
     expect(result.error?.message).toMatch(/^Selector 'long' version '1' made a prompt that is too long/);
     expect(requests).toEqual([]);

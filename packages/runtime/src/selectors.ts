@@ -52,8 +52,16 @@ const isTimeout = (error: unknown): boolean =>
   error.code === 'ERR_SCRIPT_EXECUTION_TIMEOUT';
 const isPromise = (value: unknown): boolean =>
   typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
-const wordsOf = (error: unknown): string =>
-  (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+
+/** What is wrong with a selector that threw this. A thrown value is the selector's too, and need not have words. */
+function saysThrown(error: unknown, timeoutMs: number): string {
+  try {
+    if (isTimeout(error)) return `it took longer than ${timeoutMs} ms`;
+    return `it threw: ${(error instanceof Error ? error.message : String(error)).replace(/\.$/, '')}`;
+  } catch {
+    return 'it threw a value without words';
+  }
+}
 
 export class Selectors {
   /** By name, the versions in the order in which they were registered. */
@@ -134,22 +142,21 @@ export class Selectors {
     if (registered === undefined) throw selectorUnknown(ref, 'is not registered in this process');
     const { select, timeoutMs } = registered;
     const entries = structuredClone(selectorEntries(view, rows));
-    let returned: unknown;
+    let returned: { readonly messages: unknown } | 'promise';
     try {
       returned = runLimited(() => {
         const made: unknown = select(entries);
         // Getters of what it returns, and the like, are its code too.
-        return isPromise(made) ? made : structuredClone(made);
+        if (!isPromise(made)) return { messages: structuredClone(made) };
+        if (made instanceof Promise) made.then(undefined, () => undefined);
+        return 'promise';
       }, timeoutMs);
     } catch (error) {
-      const what = isTimeout(error) ? `it took longer than ${timeoutMs} ms` : `it threw: ${wordsOf(error)}`;
-      throw selectorFailed(ref, what, { cause: error });
+      throw selectorFailed(ref, saysThrown(error, timeoutMs), { cause: error });
     }
-    if (isPromise(returned)) {
-      (returned as Promise<unknown>).then(undefined, () => undefined);
+    if (returned === 'promise')
       throw selectorFailed(ref, 'it returned a promise; a selector must be synchronous');
-    }
-    return selectView(view, ref, returned);
+    return selectView(view, ref, returned.messages);
   }
 }
 

@@ -325,6 +325,7 @@ export { tables } from './schema.js';
 export {
   findUnselected,
   fixSelector,
+  putOffSelectorWaits,
   SELECTOR_PATIENCE_MS,
   takeForSelectors,
   type UnselectedTurn,

@@ -1,8 +1,8 @@
 /**
  * Turns whose worker lacks their selector wait for a worker that has it. Rules of waits: waits.ts; docs/views.md, "Selectors".
  *
- * L1  Such a turn is not rung: the workers that have its selector take it from the rows with their sweeps, so that it does not come
- *     back to a worker without the selector.
+ * L1  Such a turn is not rung: the workers that have its selector take it from the rows with their sweeps, and with their slots as these become
+ *     free while more such turns wait. So it does not come back to a worker without the selector.
  * L2  While a worker has it and no free slot for it, that worker puts off the end of the wait. So the end comes when no such worker has
  *     lived for that long.
  */
@@ -83,24 +83,33 @@ const PUT_OFF = statement(`
   )
   update boxcar.waits w set due_at = ${END} from lk where w.turn_id = lk.turn_id`);
 
+/** The selectors of a worker, and the targets that it serves. */
+export interface SelectorHolder {
+  readonly targets: readonly string[];
+  readonly selectors: readonly SelectorRef[];
+}
+
+const valuesOf = ({ targets, selectors }: SelectorHolder): unknown[] => [targets, JSON.stringify(selectors)];
+
 /**
  * Wakes turns that wait for selectors that the caller has, the oldest first, for the caller to claim. It is not to ring them.
  *
- * @param of.limit - How many it has room for; the others wait on.
+ * @param limit - How many it has room for; the others wait on.
  */
 export async function takeForSelectors(
   pool: pg.Pool,
-  of: {
-    readonly targets: readonly string[];
-    readonly selectors: readonly SelectorRef[];
-    readonly limit: number;
-  },
+  holder: SelectorHolder,
+  limit: number,
 ): Promise<readonly Ring[]> {
-  const values = [of.targets, JSON.stringify(of.selectors)];
-  const taken =
-    of.limit === 0 ? [] : await runRetrying<Parameters<typeof toRing>[0]>(pool, TAKE, [...values, of.limit]);
-  if (taken.length === of.limit) await runRetrying(pool, PUT_OFF, values);
-  return taken.map(toRing);
+  if (limit === 0) return [];
+  return (await runRetrying<Parameters<typeof toRing>[0]>(pool, TAKE, [...valuesOf(holder), limit])).map(
+    toRing,
+  );
+}
+
+/** Puts off the end of the waits for selectors that the caller has and has no room for (L2). */
+export async function putOffSelectorWaits(pool: pg.Pool, holder: SelectorHolder): Promise<void> {
+  await runRetrying(pool, PUT_OFF, valuesOf(holder));
 }
 
 export interface UnselectedTurn extends EndableTurn {

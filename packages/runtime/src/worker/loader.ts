@@ -48,7 +48,7 @@ export interface PricedProfile {
 /** Loads what a step needs. Profile versions never change, so they are kept. */
 export class TurnLoader {
   readonly #profiles = new Map<ProfileId, Promise<PricedProfile>>();
-  /** Of agents that others have read of; undefined: none was given. */
+  /** Of agents that others have read of, by project and id; undefined: none was given. */
   readonly #names = new Map<string, string | undefined>();
   readonly #pool: pg.Pool;
   readonly #prices: readonly PriceTable[];
@@ -90,20 +90,25 @@ export class TurnLoader {
     return loading;
   }
 
-  /** The given names among those of these agents. Names never change, so they are kept; agents that are gone have none. */
+  /**
+   * The given names among those of these agents of a project. Names never change, so they are kept; agents that are gone have none. Cards may
+   * have ids of other projects' agents, which have no name here.
+   */
   async names(projectId: ProjectId, ids: ReadonlySet<string>): Promise<ReadonlyMap<string, string>> {
-    const unknown = [...ids].filter((id) => mayBeAgent(id) && !this.#names.has(id));
+    const keyOf = (id: string): string => `${projectId}/${id}`;
+    const agents = [...ids].filter(mayBeAgent);
+    const isKnown = (id: string): boolean => this.#names.has(keyOf(id));
+    const names = new Map(agents.filter(isKnown).map((id) => [id, this.#names.get(keyOf(id))]));
+    const unknown = agents.filter((id) => !names.has(id));
     if (unknown.length > 0) {
       const found = givenNames(await loadAgentNames(this.#pool, projectId, unknown));
       if (this.#names.size + unknown.length > MAX_NAMES) this.#names.clear();
-      for (const id of unknown) this.#names.set(id, found.get(id));
+      for (const id of unknown) {
+        names.set(id, found.get(id));
+        this.#names.set(keyOf(id), found.get(id));
+      }
     }
-    return new Map(
-      [...ids].flatMap((id) => {
-        const name = this.#names.get(id);
-        return name === undefined ? [] : [[id, name] as const];
-      }),
-    );
+    return new Map([...names].flatMap(([id, name]) => (name === undefined ? [] : [[id, name] as const])));
   }
 
   /** Kinds of entries and contents that can be read. */

@@ -49,11 +49,16 @@ function open(versions: readonly string[], holds = false): OpenRuntime {
   return opened;
 }
 
-async function worker({ runtime }: OpenRuntime, target: string, concurrency = 4): Promise<Worker> {
+async function worker(
+  { runtime }: OpenRuntime,
+  target: string,
+  concurrency = 4,
+  sweepMs = 50,
+): Promise<Worker> {
   const started = await createWorker(runtime, {
     targets: [target],
     concurrency,
-    sweepMs: 50,
+    sweepMs,
     lostRingMs: 200,
     graceMs: 0,
   });
@@ -62,7 +67,7 @@ async function worker({ runtime }: OpenRuntime, target: string, concurrency = 4)
 }
 
 /** Submits to a pool of its own. */
-async function submit({ runtime }: OpenRuntime, target: string, view?: object): Promise<TurnId> {
+async function submit({ runtime }: OpenRuntime, target: string, view?: object | string): Promise<TurnId> {
   const name = `of-${target}`;
   await runtime.applyProfile({
     name,
@@ -243,6 +248,49 @@ describe('the end of the wait', () => {
     for (const gate of gates.splice(0)) gate();
     expect((await end(has, turnId)).status).toBe('success');
     expect((await end(has, first)).status).toBe('success');
+  });
+
+  test('a worker takes turn after turn with each slot that it has, not with its sweeps alone', async () => {
+    const target = `t${++targets}`;
+    const [without, has] = [open([]), open(['1'])];
+    const own = await worker(without, target);
+    const turnIds = await Promise.all([1, 2, 3].map(() => submit(without, target)));
+    for (const turnId of turnIds) await handedBack(turnId, 1);
+    await own.close({ graceMs: 0 });
+    // It sweeps once, when it starts.
+    await worker(has, target, 1, 3_600_000);
+    for (const turnId of turnIds) expect((await end(has, turnId)).status).toBe('success');
+  });
+
+  test('a worker whose queue is never empty takes them between the turns of its queue', async () => {
+    const target = `t${++targets}`;
+    const [without, has] = [open([]), open(['1'], true)];
+    await worker(has, target, 1);
+    const first = await submit(has, target);
+    await waitFor(() => gates.length > 0, { message: 'the only slot is taken' });
+    const other = await worker(without, target);
+    const turnId = await submit(has, target);
+    await handedBack(turnId, 1);
+    await other.close({ graceMs: 0 });
+    const queued = [];
+    for (let n = 0; n < 8; n++) queued.push(await submit(has, target, 'last_anchor'));
+    await rows("update boxcar.waits set due_at = now() + interval '5 seconds' where turn_id = $1", [turnId]);
+    const putOff = "select from boxcar.waits where turn_id = $1 and due_at > now() + interval '50 seconds'";
+    await waitFor(async () => (await rows(putOff, [turnId])).length === 1, {
+      message: 'the worker has seen that it has no room for the turn',
+    });
+    const all = [first, turnId, ...queued];
+    const endedAt =
+      'select id from boxcar.turns where id = any ($1) and ended_at is not null order by ended_at';
+    const order = await waitFor(
+      async () => {
+        for (const gate of gates.splice(0)) gate();
+        const ids = (await rows<{ id: TurnId }>(endedAt, [all])).map(({ id }) => id);
+        return ids.length === all.length ? ids : undefined;
+      },
+      { message: 'all have ended' },
+    );
+    expect(order.indexOf(turnId)).toBeLessThan(4);
   });
 
   test('a cancel ends the wait', async () => {

@@ -76,10 +76,14 @@ export class Slots {
     return true;
   }
 
+  /** All queues are known to be empty. */
+  get isIdle(): boolean {
+    return this.#members.every((member) => member.isEmpty && !member.isPaused);
+  }
+
   /** S3: takes a slot for an own ring. */
   takeOwn(): boolean {
-    const isIdle = this.#members.every((member) => member.isEmpty && !member.isPaused);
-    return isIdle && this.take();
+    return this.isIdle && this.take();
   }
 
   release(): void {

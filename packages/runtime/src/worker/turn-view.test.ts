@@ -112,3 +112,22 @@ test('a worker with little room still runs every turn, however large its context
   for (const turn of turns) expect(turn).toMatchObject({ status: 'success', result: 'read' });
   await checkPrompts(h.database.pool);
 });
+
+test('the names of agents in memory are of one project, and all found when more are asked for than are kept', async () => {
+  await using h = await harness();
+  await h.profile('lead', [{ say: 'x' }]);
+  const ada = { action: 'create', agent_id: 'ada', profile_name: 'lead' };
+  const { agent_id: id } = (await h.runtime.submit('provision_agent', ada)) as { agent_id: string };
+  const [own] = await h.rows<{ id: ProjectId }>("select id from boxcar.projects where name = 'default'");
+  const projectId = own?.id as ProjectId;
+  const other = newId<'project'>() as ProjectId;
+  const ids = new Set([id]);
+  const named = new Map([[id, 'ada']]);
+  const loader = new TurnLoader(h.database.pool);
+  // An id may be in a card of any project.
+  expect(await loader.names(other, ids)).toEqual(new Map());
+  expect(await loader.names(projectId, ids)).toEqual(named);
+  expect(await loader.names(other, ids)).toEqual(new Map());
+  const others = Array.from({ length: 10_000 }, () => newId<'agent'>() as string);
+  expect(await loader.names(projectId, new Set([id, ...others]))).toEqual(named);
+});

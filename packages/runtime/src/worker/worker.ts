@@ -52,6 +52,7 @@ import {
   type LimitedTry,
   limitByLease,
   parseWorkerNotice,
+  putOffSelectorWaits,
   type Renewal,
   registerWorker,
   releaseTurns,
@@ -251,6 +252,10 @@ export class Worker implements AsyncDisposable {
   #hasOlder = true;
   /** There was more of what only newer builds can read than there were slots. */
   #hasMoreNewer = false;
+  /** More turns waited for selectors of this process than there were slots. */
+  #hasMoreSelected = false;
+  /** Slots that became free while such turns waited and the queues were not empty. */
+  #sharedSlots = 0;
   #closing: Promise<void> | undefined;
   #watchdog: Watchdog | undefined;
   /** Why the process ends, when an error did that nothing caught: W7. */
@@ -762,6 +767,9 @@ export class Worker implements AsyncDisposable {
       if (isOurs && this.#claiming.get(ring.turnId) === ring.epoch) this.#claiming.delete(ring.turnId);
       this.#slots.release();
       if (this.#hasMoreNewer) void this.#claimMoreNewer();
+      // The queues keep every second slot, so neither waits for the end of the other.
+      if (this.#hasMoreSelected && (this.#slots.isIdle || ++this.#sharedSlots % 2 === 0))
+        void this.#takeMoreSelected();
     }
     return isAnswered;
   }
@@ -898,23 +906,51 @@ export class Worker implements AsyncDisposable {
     for (const ring of rings) {
       if (this.#state !== 'running' || this.#isRunning(ring)) continue;
       if (!this.#slots.take()) break;
-      this.#admitted.add(ring);
-      const handling = this.#handle(ring).finally(() => this.#fromRows.delete(handling));
-      this.#fromRows.add(handling);
+      this.#runRow(ring);
     }
   }
 
-  /** Turns that other workers have handed back because they lack the selector. One that is not claimed after all is rung by the sweep. */
-  async #takeForSelectors(): Promise<void> {
+  /** A slot is taken for it. */
+  #runRow(ring: Ring): void {
+    this.#admitted.add(ring);
+    const handling = this.#handle(ring).finally(() => this.#fromRows.delete(handling));
+    this.#fromRows.add(handling);
+  }
+
+  /**
+   * Turns that other workers have handed back because they lack the selector. Their slots are taken before they are woken: a turn that is not
+   * claimed after all is rung by the sweep, and may come back to a worker without the selector.
+   */
+  async #takeForSelectors({ isSweep = true } = {}): Promise<void> {
+    const { targets } = this.#options;
     const selectors = this.#runtime.selectors.refs;
     if (this.#state !== 'running' || selectors.length === 0) return;
-    this.#takeRows(
-      await takeForSelectors(this.#runtime.pool, {
-        targets: this.#options.targets,
-        selectors,
-        limit: this.#slots.free,
-      }),
-    );
+    let limit = 0;
+    while (this.#slots.take()) limit++;
+    let taken: readonly Ring[] = [];
+    let used = 0;
+    try {
+      taken = await takeForSelectors(this.#runtime.pool, { targets, selectors }, limit);
+      for (const ring of taken) {
+        if (this.#state !== 'running' || this.#isRunning(ring)) continue;
+        this.#runRow(ring);
+        used++;
+      }
+    } finally {
+      for (; used < limit; used++) this.#slots.release();
+    }
+    this.#hasMoreSelected = taken.length === limit;
+    if (this.#hasMoreSelected && isSweep)
+      await putOffSelectorWaits(this.#runtime.pool, { targets, selectors });
+  }
+
+  async #takeMoreSelected(): Promise<void> {
+    this.#hasMoreSelected = false;
+    try {
+      await this.#takeForSelectors({ isSweep: false });
+    } catch {
+      // The sweep looks again within a second.
+    }
   }
 
   async #claimMoreNewer(): Promise<void> {
