@@ -4,20 +4,12 @@ import { KernelError } from '@boxcar/kernel';
 /** By the name of an argument, or its whole path: the flag. */
 export type FlagNames = Readonly<Record<string, string>>;
 
-const toPattern = (text: string): string => text.replaceAll(/[.*+?^${}()|[\]\\]/g, '\\$&');
+/** A name or a path, not in quotes: those are words of the caller. */
+const PATHS = /(?<![\w.'])\w+(?:\.\w+)*/g;
 
-/** With an index, where an argument is a list. */
-function inWords(text: string, flags: FlagNames): string {
-  const longestFirst = Object.keys(flags).toSorted((a, b) => b.length - a.length);
-  return longestFirst.reduce(
-    (words, name) =>
-      words.replaceAll(
-        new RegExp(`(?<![\\w.'])${toPattern(name)}(\\.\\d+)*(?![\\w.]*\\w)`, 'g'),
-        flags[name] ?? name,
-      ),
-    text,
-  );
-}
+/** A path may end with indexes, where an argument is a list. */
+const inWords = (text: string, flags: FlagNames): string =>
+  text.replaceAll(PATHS, (path) => flags[path.replace(/(?:\.\d+)+$/, '')] ?? path);
 
 /** Does the work; an error that names an argument of `flags` names the flag. */
 export async function inFlags<T>(flags: FlagNames, work: () => Promise<T>): Promise<T> {

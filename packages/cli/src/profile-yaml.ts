@@ -19,7 +19,8 @@ export function toYaml(profile: JsonObject): string {
       if (
         isScalar(node) &&
         typeof node.value === 'string' &&
-        (node.value.search(HIDDEN) !== -1 || node.value.trim() === '')
+        // Without quotes, `<<` would merge.
+        (node.value.search(HIDDEN) !== -1 || node.value.trim() === '' || node.value === '<<')
       )
         node.type = Scalar.QUOTE_DOUBLE;
     },

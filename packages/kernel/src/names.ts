@@ -5,7 +5,8 @@ import { type AgentId, tryParseId } from './ids.js';
 /** Control characters, separators of lines and paragraphs, and what sets the direction of writing. */
 const UNSEEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/u;
 
-const ALL_UNSEEN = new RegExp(`(?:${UNSEEN.source}|\\s)+`, 'gu');
+/** The same, and space. */
+const ALL_UNSEEN = /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}\s]+/gu;
 
 /** A text in one line, without what names may not hold. */
 export const toPlainLine = (text: string): string => text.replaceAll(ALL_UNSEEN, ' ').trim();
