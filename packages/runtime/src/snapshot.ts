@@ -131,8 +131,11 @@ function readSeen(
     entries: entries.toSorted((a, b) => placeIn(a) - placeIn(b)),
     references: new Set(compaction.references),
     leftOut: new Set(compaction.leftOut),
-    // Who may not read all that the agent saw gives no right to read what the summary stands for. Only the kernel's is such a right.
-    summary: mayReadAll && anchor.compaction.is_by_kernel ? (compaction.summary ?? undefined) : undefined,
+    // Who may not read all that the agent saw, or what was before the fork of a session, gives no right to read what the summary stands for. Only the kernel's is such a right.
+    summary:
+      mayReadAll && anchor.compaction.is_by_kernel && !anchor.compaction.is_hidden
+        ? (compaction.summary ?? undefined)
+        : undefined,
     isOfOpenTurn: anchor.compaction.is_of_open_turn,
   };
 }

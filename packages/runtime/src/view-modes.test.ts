@@ -275,8 +275,10 @@ test('a clone of a session shows nothing of before its fork that who forked it m
   const foreign = await scene.h.runtime.tape({ agent }, { as: reader });
   const cloned = async (session: string, history: 'view' | 'full', sourceAgentId: string) => {
     const args = { target_strategy: 'clone', target_ref: session, instruction: 'cloned', history };
-    const { turn_id } = await scene.h.runtime.submit('delegate_async', args, { sourceAgentId });
-    return (await contentsOf(String(turn_id)))[0] ?? [];
+    const { turn_id } = (await scene.h.runtime.submit('delegate_async', args, { sourceAgentId })) as {
+      turn_id: string;
+    };
+    return (await contentsOf(turn_id))[0] ?? [];
   };
   const ofItself = async (session: string, history: 'view' | 'full') => {
     const args = { target_strategy: 'clone', target_ref: session, instruction: 'cloned', history };

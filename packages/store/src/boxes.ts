@@ -14,7 +14,7 @@ import type {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
-import { isHidden } from './hidden-contexts.js';
+import { hiddenContext, isHidden } from './hidden-contexts.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { type CardRow, PACKED_CARD_BYTES, PACKED_CARD_READ, readCard } from './records.js';
 import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from './rights.js';
@@ -453,7 +453,7 @@ export async function findReadableCards(
 const SNAPSHOTS = statement(`
   select w.n::int as n, s.* from unnest($1::uuid[], $4::boolean[]) with ordinality as w(agent_id, is_full, n) cross join lateral (
   with want_boxes as materialized (
-    select a.id as agent_id, a.owner_agent_id as maker_id, a.owner_agent_id = $3 as is_ward, b.*, ${ACCESS}
+    select a.id as agent_id, a.owner_agent_id as maker_id, a.owner_agent_id = $3 as is_ward, case when $3 = a.id then coalesce(a.owner_agent_id, a.id) else $3 end as reader_id, b.*, ${ACCESS}
     from boxcar.agents a join boxcar.boxes b on b.id = a.tape_box_id join boxcar.projects p on p.id = b.project_id
     where a.id = w.agent_id and a.project_id = $2
   ),
@@ -482,8 +482,8 @@ const SNAPSHOTS = statement(`
     case when e.kind = 'event' and e.payload->>'name' = 'turn.started' and not e.is_hidden then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
     (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id, a.compaction
   from begun b left join entries e on true
-    left join lateral (select json_build_object('metadata', json_build_object('compaction', c.metadata->'compaction'), 'is_by_kernel', c.author_id = 'kernel', 'is_of_open_turn', e.turn_id in (select o.id from open_turn o)) as compaction
-      from boxcar.cards c where c.id = e.card_id and e.kind = 'anchor' and e.position = b.anchor_position and c.metadata ? 'compaction' and not w.is_full) a on true
+    left join lateral (select json_build_object('metadata', json_build_object('compaction', c.metadata->'compaction'), 'is_by_kernel', c.author_id = 'kernel', 'is_hidden', ${hiddenContext('held', { from: '1', to: 'least(held.anchor_position, held.fork_position)', maker: 'held.reader_id' })} is not null, 'is_of_open_turn', e.turn_id in (select o.id from open_turn o)) as compaction
+      from boxcar.cards c cross join begun held where c.id = e.card_id and e.kind = 'anchor' and e.position = b.anchor_position and c.metadata ? 'compaction' and not w.is_full) a on true
   offset 0) s
   order by w.n, s.position`);
 
@@ -506,6 +506,8 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly compaction?: {
     readonly metadata: JsonObject;
     readonly is_by_kernel: boolean;
+    /** Of a session: it may stand for a context that who forked the session may not read. */
+    readonly is_hidden: boolean;
     /** It was written by the turn in progress, so it also says what of its context is shown. */
     readonly is_of_open_turn: boolean;
   } | null;

@@ -2,6 +2,7 @@
 import type { CardId, JsonObject, Profile, TurnId } from '@boxcar/kernel';
 import { LEAVES, SHOWN_SEGMENTS } from './boxes.js';
 import { type Queryable, run, statement } from './db.js';
+import { hiddenContext } from './hidden-contexts.js';
 import { entriesOf } from './tape-line.js';
 import { viewPositionOf } from './turn-views.js';
 
@@ -49,13 +50,19 @@ export async function findLastWords(db: Queryable, turnId: TurnId): Promise<stri
   return row?.text ?? null;
 }
 
+// Of a session, an anchor from before its fork may stand for contexts which who forked it may not read: then it links cards of entries alone.
+const IS_SHOWN = `(e.box_id = b.id or ${hiddenContext('held', { from: '1', to: 'anchor.position', maker: 'coalesce(held_by.owner_agent_id, t.agent_id)' })} is null)`;
+
 // What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else. Anchors of others may say what they like.
 const LINKED = statement(`
-  select p.content->'data' as profile, s.id is not distinct from $2::uuid as is_summary
+  select p.content->'data' as profile, s.id is not distinct from $2::uuid and shown.is_shown as is_summary
   from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
+    join boxcar.boxes held on held.id = b.id left join boxcar.agents held_by on held_by.id = held.owner_agent_id
     cross join lateral ${anchorsOf('$3')} e join boxcar.cards a on a.id = e.card_id and a.author_id = 'kernel'
+    cross join lateral (select e.position) anchor cross join lateral (select ${IS_SHOWN} as is_shown offset 0) shown
     left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
-  where t.id = $1 and (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.id = $2::uuid or s.metadata->'summarizes' ? ($2::uuid)::text)
+  where t.id = $1 and (s.id = $2::uuid or (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.metadata->'summarizes' ? ($2::uuid)::text)
+    and (shown.is_shown or exists (select from ${entriesOf('b', { from: '1', to: 'b.fork_position', where: 'o.card_id = $2::uuid' })} listed)))
   order by is_summary desc limit 1`);
 
 // The same of what the turn was given as a clone: cards that its contexts show as references, and summaries with what they stand for.
