@@ -122,6 +122,9 @@ describe('the files of a folder', () => {
     ['a. ', false],
     ['', false],
     ['Manifest.json', false],
+    ['manifest.JSON/a.jsonl', false],
+    ['Archived', false],
+    ['archived.jsonl', true],
     [`${'x'.repeat(201)}`, false],
     [`${'a/'.repeat(8)}b`, false],
   ])('%j may be the path of one: %s', (path, isAllowed) => {
@@ -134,6 +137,11 @@ describe('the files of a folder', () => {
     for (const path of ['a/b.jsonl', 'A/B.JSONL', 'a', 'a/b.jsonl/c']) expect(paths.take(path)).toBe(false);
     expect(paths.take('a/c\u0301')).toBe(true);
     expect(paths.take('a/\u0107')).toBe(false);
+  });
+
+  test('are as quickly told apart when there are many of them', { timeout: 5_000 }, () => {
+    const paths = new FilePaths();
+    for (let n = 0; n < 30_000; n += 1) expect(paths.take(`archived/main_${n}.jsonl`) || n).toBe(true);
   });
 
   test('are named by stems that are paths themselves, whatever a tape is called', () => {
@@ -169,6 +177,12 @@ describe('session graphs of several tapes', () => {
         { id: 'b', text: log },
       ]),
     ).toBe(log);
+  });
+
+  test('come together as quickly when there are many of them', { timeout: 5_000 }, () => {
+    const graphs = Array.from({ length: 10_000 }, (_, n) => ({ id: `s${n}`, text: line(`s${n}`, 'active') }));
+    const root = { id: 'p', text: graphs.map(({ text }) => text).join('') };
+    expect(joinSessionGraphs([root, ...graphs])).toBe(root.text);
   });
 
   test('end with what the graph of a tape says of itself', () => {
