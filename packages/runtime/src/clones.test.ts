@@ -248,6 +248,23 @@ describe('a clone of an agent whose view a compaction began', () => {
     const [reference, summary] = await answersOf(own.name, 'reuse', 'operator');
     expect(reference).toMatch(/"text":"beta beta/);
     expect(summary).toMatch(/"type":"task.instruction".*Read all files\./);
+
+    // Who may read the context of a clone is not the clone.
+    expands = [];
+    const copy = await clone(source.agent_id);
+    for (const box_id of [copy.output_box_id, copy.context_box_id])
+      await h.runtime.submit('grant_box', { box_id, grantee: guest });
+    expands = [anchor?.references[0] ?? '', anchor?.summary ?? ''];
+    for (const as of [guest, 'operator']) {
+      const tape = await h.runtime.tape({ agent: copy.agent_id }, { as });
+      const session = await tape.forkSession(`fork-${++forks}`, { view: 'full' });
+      for (const strategy of ['reuse', 'clone'] as const) {
+        const answers = await answersOf(session.name, strategy, as);
+        expect(answers[0]).toMatch(/"text":"beta beta/);
+        if (as === guest) expect(answers[1]).not.toContain('task.instruction');
+        else expect(answers[1]).toContain('task.instruction');
+      }
+    }
   });
 });
 

@@ -1,5 +1,5 @@
 /** Which contexts a forked tape would show whoever made the fork, who may not read them. Rule: docs/security.md, "Reading". */
-import { readsAll } from './rights.js';
+import { owns, readsAll } from './rights.js';
 import { entriesOf, viewStartAt } from './tape-line.js';
 
 /** Where the views of a session begin: its contexts from there on have been shown. Nothing for a tape that is no session's. */
@@ -37,3 +37,13 @@ export const isHidden = (tape: string, entry: string, actor: string): string => 
   (${entry}.box_id <> ${tape}.id and ${actor} in (${tape}.agent_id, ${tape}.maker_id) and exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id ${shownFrom(tape)}
     where b.id = (${entry}.payload->'data'->>'context_box_id')::uuid and not coalesce(${entry}.position >= seen.position, false)
       and not coalesce(${readsAll(`${tape}.maker_id`)}, false) and not ${readsAll(actor)}))`;
+
+/**
+ * SQL of whether the start `entry`, which a tape has inherited, names a context that `maker` may read at most: that is no right to what the
+ * summaries in it stand for.
+ *
+ * @param tapeId - Of the tape; in no expression may `b` or `p` be meant.
+ */
+export const isLent = (tapeId: string, entry: string, maker: string): string => `
+  (${entry}.box_id <> ${tapeId} and not exists (select from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+    where b.id = (${entry}.payload->'data'->>'context_box_id')::uuid and ${owns(maker)}))`;
