@@ -367,6 +367,10 @@ describe('a folder of several tapes', () => {
         code: 1,
         stderr: expect.stringContaining('nothing was imported'),
       });
+      // Each but the first keeps the lines of its own lineage alone.
+      const graph = (await (await elsewhere.runtime.tape(main ?? '')).folder()).sessionGraph;
+      expect(graph).toContain(main);
+      expect(graph).not.toContain('child-of-side');
       const back = join(folder, 'several-back');
       expect(await run('export', '--workspace', workspace, '--to', back)).toMatchObject({ code: 0 });
       expect(filesOf(back)).toEqual(filesOf(to));

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { KernelError } from './errors.js';
+import { shareSessionGraph } from './share-session-graph.js';
 import {
   FilePaths,
   fileStem,
@@ -183,6 +184,23 @@ describe('session graphs of several tapes', () => {
     const graphs = Array.from({ length: 10_000 }, (_, n) => ({ id: `s${n}`, text: line(`s${n}`, 'active') }));
     const root = { id: 'p', text: graphs.map(({ text }) => text).join('') };
     expect(joinSessionGraphs([root, ...graphs])).toBe(root.text);
+  });
+
+  test('are shared out: the first has all, each other its ancestors and descendants, in their order', () => {
+    const of = (id: string, parent: string | null, status = 'active'): string =>
+      formatSessionGraph([
+        { session_id: id, parent_session_id: parent, from_anchor: null, created_at: null, status },
+      ]);
+    const lines = [of('root', null), of('a', 'root'), of('b', 'root'), of('a', 'root', 'done'), of('c', 'a')];
+    const text = `\n${lines.join('')}`;
+    expect(shareSessionGraph(text, ['a'])).toEqual([text]);
+    const shared = shareSessionGraph(text, ['b', 'a', 'c', 'root', 'unknown']);
+    const [root, a, , done, c] = lines;
+    expect(shared).toEqual([text, `${root}${a}${done}${c}`, `${root}${a}${done}${c}`, lines.join(''), '']);
+    expect(joinSessionGraphs(['b', 'a', 'c'].map((id, n) => ({ id, text: shared[n] ?? '' })))).toBe(
+      lines.join(''),
+    );
+    expect(() => shareSessionGraph('{', ['a', 'b'])).toThrow(/no JSON/);
   });
 
   test('end with what the graph of a tape says of itself', () => {
