@@ -1,6 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import {
   cpSync,
+  existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -15,7 +16,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, join, relative } from 'node:path';
-import { tapeName } from '@boxcar/kernel';
+import { hashedStem, tapeName } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Stack } from './stack.js';
@@ -279,6 +280,26 @@ describe('a folder', () => {
     expect(read(to, 'tape/main.jsonl')).toBe(read(SESSION, 'tape/main.jsonl'));
   });
 
+  it('may call a file as the folder of archived tapes is called, which is not kept', async () => {
+    const from = join(folder, 'called-archived');
+    mkdirSync(from);
+    for (const file of ['main.jsonl', 'archived']) cpSync(join(SESSION, 'tape/main.jsonl'), join(from, file));
+    const entry = { id: 'x', head_id: 0, parent: null, anchors: {} };
+    const tapes = [
+      { ...entry, file: 'main.jsonl', archived: false },
+      { ...entry, file: 'archived', archived: true },
+    ];
+    writeFileSync(join(from, 'manifest.json'), JSON.stringify({ version: 1, tapes }));
+    const name = fresh();
+    await answer('import', from, name);
+    for (const archived of [1, 2]) {
+      const to = join(folder, `called-archived-${archived}`);
+      expect(await answer('export', name, '--to', to)).toMatchObject({ archived });
+      expect(readdirSync(join(to, 'tape/archived'))).toHaveLength(archived);
+      if (archived === 1) await answer('reset', name, '--archive', '--yes');
+    }
+  });
+
   it('that is not there is said by its path', async () => {
     expect(await refusal(join(folder, 'nowhere'))).toMatch(/^boxcar: bad_request: ENOENT: .*nowhere/);
   });
@@ -346,6 +367,10 @@ describe('a folder of several tapes', () => {
         code: 1,
         stderr: expect.stringContaining('nothing was imported'),
       });
+      // Each but the first keeps the lines of its own lineage alone.
+      const graph = (await (await elsewhere.runtime.tape(main ?? '')).folder()).sessionGraph;
+      expect(graph).toContain(main);
+      expect(graph).not.toContain('child-of-side');
       const back = join(folder, 'several-back');
       expect(await run('export', '--workspace', workspace, '--to', back)).toMatchObject({ code: 0 });
       expect(filesOf(back)).toEqual(filesOf(to));
@@ -370,6 +395,28 @@ describe('a folder of several tapes', () => {
     expect(files.filter((file) => file === 'archived/main_2026-02-20_a.jsonl')).toHaveLength(1);
     // One of them alone, under its own name or another.
     expect(await answer('import', to, '../up', '--append')).toMatchObject({ tape: '../up', lines: 12 });
+  });
+
+  it('gives each tape a file of its own, also where one is called as the file of another would be', async () => {
+    const names = [hashedStem('CLASH-2'), 'clash-2', 'CLASH-2'];
+    for (const name of names) await answer('import', join(SESSION, 'tape/main.jsonl'), name);
+    const to = join(folder, 'apart-too');
+    await answer('export', ...names, '--to', to);
+    const { tapes } = JSON.parse(read(to, 'tape/manifest.json')) as { tapes: { id: string; file: string }[] };
+    expect(tapes.map(({ id }) => id)).toEqual(names);
+    expect(new Set(tapes.map(({ file }) => file.toLowerCase())).size).toBe(3);
+  });
+
+  it('holds no two tapes of one name, because it could not be imported', async () => {
+    const name = fresh();
+    await answer('import', SESSION, name);
+    const { boxId } = await stack.runtime.tape(name, { create: false });
+    await answer('reset', name, '--archive', '--yes');
+    const to = join(folder, 'one-name');
+    const { code, stderr } = await tape('export', name, boxId, '--to', to);
+    expect({ code, stderr }).toEqual({ code: 1, stderr: expect.stringContaining(`two tapes '${name}'`) });
+    expect(existsSync(join(to, 'tape'))).toBe(false);
+    expect(await answer('export', boxId, '--to', to)).toMatchObject({ tape: name });
   });
 
   it('is there as a whole or not at all', async () => {

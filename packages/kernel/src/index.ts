@@ -329,6 +329,7 @@ export {
   sessionTapeName,
   workspacePrefix,
 } from './session-address.js';
+export { shareSessionGraph } from './share-session-graph.js';
 export { suggest } from './suggest.js';
 export {
   BOOTSTRAP_ANCHOR,

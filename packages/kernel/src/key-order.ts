@@ -21,8 +21,7 @@ export function keysOf(value: object): readonly string[] {
   const order = orders.get(value);
   const keys = Object.keys(value);
   if (order === undefined) return keys;
-  const known = new Set(order);
-  return [...order.filter((key) => Object.hasOwn(value, key)), ...keys.filter((key) => !known.has(key))];
+  return [...new Set([...order.filter((key) => Object.hasOwn(value, key)), ...keys])];
 }
 
 /** The order that is kept for an object; undefined where it is JavaScript's. */

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { KernelError } from './errors.js';
+import { shareSessionGraph } from './share-session-graph.js';
 import {
   FilePaths,
   fileStem,
@@ -122,6 +123,9 @@ describe('the files of a folder', () => {
     ['a. ', false],
     ['', false],
     ['Manifest.json', false],
+    ['manifest.JSON/a.jsonl', false],
+    ['Archived', false],
+    ['archived.jsonl', true],
     [`${'x'.repeat(201)}`, false],
     [`${'a/'.repeat(8)}b`, false],
   ])('%j may be the path of one: %s', (path, isAllowed) => {
@@ -134,6 +138,11 @@ describe('the files of a folder', () => {
     for (const path of ['a/b.jsonl', 'A/B.JSONL', 'a', 'a/b.jsonl/c']) expect(paths.take(path)).toBe(false);
     expect(paths.take('a/c\u0301')).toBe(true);
     expect(paths.take('a/\u0107')).toBe(false);
+  });
+
+  test('are as quickly told apart when there are many of them', { timeout: 5_000 }, () => {
+    const paths = new FilePaths();
+    for (let n = 0; n < 30_000; n += 1) expect(paths.take(`archived/main_${n}.jsonl`) || n).toBe(true);
   });
 
   test('are named by stems that are paths themselves, whatever a tape is called', () => {
@@ -169,6 +178,29 @@ describe('session graphs of several tapes', () => {
         { id: 'b', text: log },
       ]),
     ).toBe(log);
+  });
+
+  test('come together as quickly when there are many of them', { timeout: 5_000 }, () => {
+    const graphs = Array.from({ length: 10_000 }, (_, n) => ({ id: `s${n}`, text: line(`s${n}`, 'active') }));
+    const root = { id: 'p', text: graphs.map(({ text }) => text).join('') };
+    expect(joinSessionGraphs([root, ...graphs])).toBe(root.text);
+  });
+
+  test('are shared out: the first has all, each other its ancestors and descendants, in their order', () => {
+    const of = (id: string, parent: string | null, status = 'active'): string =>
+      formatSessionGraph([
+        { session_id: id, parent_session_id: parent, from_anchor: null, created_at: null, status },
+      ]);
+    const lines = [of('root', null), of('a', 'root'), of('b', 'root'), of('a', 'root', 'done'), of('c', 'a')];
+    const text = `\n${lines.join('')}`;
+    expect(shareSessionGraph(text, ['a'])).toEqual([text]);
+    const shared = shareSessionGraph(text, ['b', 'a', 'c', 'root', 'unknown']);
+    const [root, a, , done, c] = lines;
+    expect(shared).toEqual([text, `${root}${a}${done}${c}`, `${root}${a}${done}${c}`, lines.join(''), '']);
+    expect(joinSessionGraphs(['b', 'a', 'c'].map((id, n) => ({ id, text: shared[n] ?? '' })))).toBe(
+      lines.join(''),
+    );
+    expect(() => shareSessionGraph('{', ['a', 'b'])).toThrow(/no JSON/);
   });
 
   test('end with what the graph of a tape says of itself', () => {

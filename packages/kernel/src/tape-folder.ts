@@ -37,22 +37,30 @@ const MAX_LEVELS = 8;
 const isSafeName = (name: string): boolean =>
   name !== '' && !UNSAFE.test(name) && name.isWellFormed() && Buffer.byteLength(name) <= MAX_NAME_BYTES;
 
-/** Whether a file may be written at this path in the folder of a manifest, on every system: it leads nowhere else. */
+/** Whether a file may be written at this path in the folder of a manifest, on every system: it leads nowhere else, and is none of the folder's own. */
 export function isFilePath(path: string): boolean {
   const names = path.split('/');
-  return names.length <= MAX_LEVELS && names.every(isSafeName) && path.toLowerCase() !== 'manifest.json';
+  return (
+    names.length <= MAX_LEVELS &&
+    names.every(isSafeName) &&
+    names[0]?.toLowerCase() !== 'manifest.json' &&
+    path.toLowerCase() !== 'archived'
+  );
 }
 
 /** The names of the files of a folder: no two are one file on any system, and none is the folder of another. */
 export class FilePaths {
-  readonly #taken = new Set<string>();
+  readonly #files = new Set<string>();
+  readonly #folders = new Set<string>();
 
   /** @returns False when the path is not free; then nothing is taken. */
   take(path: string): boolean {
     const key = path.normalize('NFC').toLowerCase();
-    for (const taken of this.#taken)
-      if (taken === key || taken.startsWith(`${key}/`) || key.startsWith(`${taken}/`)) return false;
-    this.#taken.add(key);
+    const folders = key.split('/').map((_name, index, names) => names.slice(0, index).join('/'));
+    if (this.#files.has(key) || this.#folders.has(key) || folders.some((folder) => this.#files.has(folder)))
+      return false;
+    this.#files.add(key);
+    for (const folder of folders) this.#folders.add(folder);
     return true;
   }
 }
@@ -215,9 +223,13 @@ export function joinSessionGraphs(graphs: readonly { readonly id: string; readon
   const [first, ...others] = graphs;
   if (first === undefined || others.length === 0) return first?.text ?? '';
   const lines: string[] = [];
+  const known = new Set<string>();
   for (const { text } of graphs) {
-    const known = new Set(lines);
-    lines.push(...linesIn(text).filter((line) => !known.has(line)));
+    const fresh = linesIn(text).filter((line) => !known.has(line));
+    for (const line of fresh) {
+      lines.push(line);
+      known.add(line);
+    }
   }
   const joined = new Map(parseSessionGraph(lines.join('\n')).map((line) => [line.session_id, line]));
   const outdated = graphs.flatMap(({ id, text }): SessionLine[] => {

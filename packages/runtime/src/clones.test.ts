@@ -211,6 +211,61 @@ describe('a clone of an agent whose view a compaction began', () => {
     expect(answers[0]?.content).toMatch(/"text":"beta beta/);
     expect(answers[1]?.content).toMatch(/not_found/);
   });
+
+  test('nor may a session that was forked from it by such an agent, or a clone of that', async () => {
+    const source = await compacted('forked');
+    await h.profile('keeper', [{ say: 'x' }], { delegation_policy: { target_profiles: null } });
+    const args = { action: 'create', agent_id: 'guest-2', profile_name: 'keeper' };
+    const guest = (await submit('provision_agent', args)).agent_id;
+    await h.runtime.submit('grant_box', { box_id: source.output_box_id, grantee: guest });
+    let forks = 0;
+    const fork = async (as: string) =>
+      (await h.runtime.tape({ agent: source.agent_id }, { as })).forkSession(`fork-${++forks}`);
+    const answersOf = async (target_ref: string, strategy: 'reuse' | 'clone', as: string) => {
+      const args = { target_strategy: strategy, target_ref, instruction: 'clone it' };
+      const made = await submit('delegate_async', args, as);
+      await end(made);
+      return messagesOf(made)
+        .filter(({ role }) => role === 'tool')
+        .slice(-2)
+        .map(({ content }) => content);
+    };
+    const [anchor] = await h.rows<{ summary: string; references: readonly string[] }>(
+      `select c.metadata->'compaction'->>'summary' as summary, c.metadata->'compaction'->'references' as references from boxcar.tape_entries e
+        join boxcar.cards c on c.id = e.card_id where e.box_id = $1 and c.metadata ? 'compaction'`,
+      [source.output_box_id],
+    );
+    expands = [anchor?.references[0] ?? '', anchor?.summary ?? ''];
+    const foreign = await fork(guest);
+    for (const strategy of ['reuse', 'clone'] as const) {
+      const answers = await answersOf(foreign.name, strategy, guest);
+      expect(answers[0]).toMatch(/"text":"beta beta/);
+      // The words of the summary stand on the tape.
+      expect(answers[1]).toMatch(strategy === 'reuse' ? /"text":"\[The conversation/ : /not_found/);
+      expect(answers[1]).not.toContain('task.instruction');
+    }
+    const own = await fork('operator');
+    const [reference, summary] = await answersOf(own.name, 'reuse', 'operator');
+    expect(reference).toMatch(/"text":"beta beta/);
+    expect(summary).toMatch(/"type":"task.instruction".*Read all files\./);
+
+    // Who may read the context of a clone is not the clone.
+    expands = [];
+    const copy = await clone(source.agent_id);
+    for (const box_id of [copy.output_box_id, copy.context_box_id])
+      await h.runtime.submit('grant_box', { box_id, grantee: guest });
+    expands = [anchor?.references[0] ?? '', anchor?.summary ?? ''];
+    for (const as of [guest, 'operator']) {
+      const tape = await h.runtime.tape({ agent: copy.agent_id }, { as });
+      const session = await tape.forkSession(`fork-${++forks}`, { view: 'full' });
+      for (const strategy of ['reuse', 'clone'] as const) {
+        const answers = await answersOf(session.name, strategy, as);
+        expect(answers[0]).toMatch(/"text":"beta beta/);
+        if (as === guest) expect(answers[1]).not.toContain('task.instruction');
+        else expect(answers[1]).toContain('task.instruction');
+      }
+    }
+  });
 });
 
 describe('a clone whose boxes name cards of its history', () => {

@@ -131,8 +131,11 @@ function readSeen(
     entries: entries.toSorted((a, b) => placeIn(a) - placeIn(b)),
     references: new Set(compaction.references),
     leftOut: new Set(compaction.leftOut),
-    // Who may not read all that the agent saw gives no right to read what the summary stands for. Only the kernel's is such a right.
-    summary: mayReadAll && anchor.compaction.is_by_kernel ? (compaction.summary ?? undefined) : undefined,
+    // Who may not read all that the agent saw, or what was before the fork of a session, gives no right to read what the summary stands for. Only the kernel's is such a right.
+    summary:
+      mayReadAll && anchor.compaction.is_by_kernel && !anchor.compaction.is_hidden
+        ? (compaction.summary ?? undefined)
+        : undefined,
     isOfOpenTurn: anchor.compaction.is_of_open_turn,
   };
 }
@@ -206,7 +209,10 @@ export function assemble(
     if (open !== undefined) add(first.tape_id, [{ source: first.tape_id, native: true, ...open }]);
     open = undefined;
   };
-  const addContext = (boxId: BoxId | null, isOfCompaction = false): void => {
+  const addContext = (
+    boxId: BoxId | null,
+    { isOfCompaction = false, isLent = false }: { isOfCompaction?: boolean | undefined; isLent?: boolean },
+  ): void => {
     if (boxId === null) return;
     close();
     // In the order the model saw it: a clone's prompt begins with the bytes of its source's.
@@ -217,7 +223,7 @@ export function assemble(
       boxId,
       ranges.map(({ summaries = [], ...range }) => ({
         ...(isOfCompaction && seen !== undefined ? asSeen(range, seen) : range),
-        ...(options.mayReadAll === true ? { summaries } : {}),
+        ...(options.mayReadAll === true && !isLent ? { summaries } : {}),
       })),
     );
   };
@@ -233,10 +239,10 @@ export function assemble(
     last = entry.position;
     // Entries before the anchor are only there because their step reaches over it; the anchor itself carries the state.
     if (needsEarlyContext && hasAnchor) {
-      addContext(first.early_context_box_id, seen?.isOfOpenTurn);
+      addContext(first.early_context_box_id, { isOfCompaction: seen?.isOfOpenTurn });
       needsEarlyContext = false;
     }
-    if (entry.context_box_id !== null) addContext(entry.context_box_id);
+    if (entry.context_box_id !== null) addContext(entry.context_box_id, { isLent: entry.is_lent === true });
     if (entry.card_id === null || (entry.kind === 'anchor' && isBootstrap && entry.position === 1)) continue;
     open ??= { ...EMPTY_RANGE(), from: entry.position, to: entry.position };
     open.to = entry.position;
@@ -252,7 +258,7 @@ export function assemble(
     if (seen.summary === entry.card_id) open.summaries.push(entry.position);
   }
   // The anchor is the last entry.
-  if (needsEarlyContext) addContext(first.early_context_box_id, seen?.isOfOpenTurn);
+  if (needsEarlyContext) addContext(first.early_context_box_id, { isOfCompaction: seen?.isOfOpenTurn });
   close();
   return parts;
 }

@@ -268,6 +268,53 @@ test('a session shows nothing of before its fork that who forked it may not read
   expect((await contentsOf((await go('full')).turn_id))[0]).toEqual(expect.arrayContaining(['one', 'two']));
 });
 
+test('a clone of a session shows nothing of before its fork that who forked it may not read either', async () => {
+  const { agent, tape } = await conversation();
+  const { agent: reader } = await scene.parent();
+  await scene.h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: reader, mode: 'read' });
+  const foreign = await scene.h.runtime.tape({ agent }, { as: reader });
+  const cloned = async (session: string, history: 'view' | 'full', sourceAgentId: string) => {
+    const args = { target_strategy: 'clone', target_ref: session, instruction: 'cloned', history };
+    const { turn_id } = (await scene.h.runtime.submit('delegate_async', args, { sourceAgentId })) as {
+      turn_id: string;
+    };
+    return (await contentsOf(turn_id))[0] ?? [];
+  };
+  const ofItself = async (session: string, history: 'view' | 'full') => {
+    const args = { target_strategy: 'clone', target_ref: session, instruction: 'cloned', history };
+    const asked = await scene.run(session, `call delegate_async ${JSON.stringify(args)}`);
+    await contentsOf(asked.turn_id);
+    const [child] = await scene.h.rows<{ id: string }>(
+      'select id from boxcar.turns where parent_turn_id = $1',
+      [asked.turn_id],
+    );
+    return (await contentsOf(child?.id ?? ''))[0] ?? [];
+  };
+  // Its maker holds the contexts of its own turns, and a session forked from it those that were shown.
+  const first = await foreign.forkSession(scene.fresh());
+  await scene.runToEnd(first.name, 'since');
+  const held = await scene.h.runtime.tape({ agent: first.name }, { as: reader });
+  const second = await held.forkSession(scene.fresh());
+  for (const { name } of [first, second])
+    for (const history of ['view', 'full'] as const)
+      for (const shown of [await cloned(name, history, reader), await ofItself(name, history)]) {
+        expect(shown).toContain('since');
+        for (const hidden of ['one', 'two']) expect(shown).not.toContain(hidden);
+        expect(shown.includes(answer('one'))).toBe(history === 'full');
+      }
+  // Of what was granted, and of a session of the operator, all is shown.
+  const made = await tape.forkSession(scene.fresh());
+  expect(await ofItself(made.name, 'full')).toEqual(expect.arrayContaining(['one', 'two']));
+  const boxes = await scene.h.rows<{ id: string }>(
+    `select e.payload->'data'->>'context_box_id' as id from boxcar.tape_entries e where e.box_id = $1 and e.payload->>'name' = 'turn.started'`,
+    [tape.boxId],
+  );
+  for (const { id } of boxes)
+    await scene.h.runtime.submit('grant_box', { box_id: id, grantee: reader, mode: 'read' });
+  for (const shown of [await cloned(first.name, 'full', reader), await ofItself(first.name, 'full')])
+    expect(shown).toEqual(expect.arrayContaining(['one', 'two', 'since']));
+});
+
 test('a clone sees what its source sees: a turn with a view of its own while it is under way, the tape’s after it', async () => {
   const { agent } = await conversation();
   const clone = async () => {

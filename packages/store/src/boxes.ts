@@ -14,6 +14,7 @@ import type {
 } from '@boxcar/kernel';
 import type pg from 'pg';
 import { type Queryable, run, statement } from './db.js';
+import { hiddenContext, isHidden, isLent } from './hidden-contexts.js';
 import { UNKNOWN_PART } from './known-tapes.js';
 import { type CardRow, PACKED_CARD_BYTES, PACKED_CARD_READ, readCard } from './records.js';
 import { ACCESS, grantOf, HELD, READABLE, readsEntry, WRITTEN_BOXES } from './rights.js';
@@ -452,7 +453,7 @@ export async function findReadableCards(
 const SNAPSHOTS = statement(`
   select w.n::int as n, s.* from unnest($1::uuid[], $4::boolean[]) with ordinality as w(agent_id, is_full, n) cross join lateral (
   with want_boxes as materialized (
-    select a.id as agent_id, a.owner_agent_id = $3 as is_ward, b.*, ${ACCESS}
+    select a.id as agent_id, a.owner_agent_id as maker_id, a.owner_agent_id = $3 as is_ward, case when $3 = a.id then coalesce(a.owner_agent_id, a.id) else $3 end as reader_id, b.*, ${ACCESS}
     from boxcar.agents a join boxcar.boxes b on b.id = a.tape_box_id join boxcar.projects p on p.id = b.project_id
     where a.id = w.agent_id and a.project_id = $2
   ),
@@ -472,16 +473,18 @@ const SNAPSHOTS = statement(`
     select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id,
       exists (select from open_turn o join boxcar.tool_calls k on k.turn_id = o.id and k.step = o.step_count
         where e.turn_id = o.id and e.step = o.step_count
-          and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open
-    from begun b cross join lateral ${entriesOf('b', { from: 'case when w.is_full then 1 else b.from_position end', to: 'b.last_position' })} e
-    where e.position <@ b.reads
+          and not exists (select from boxcar.tape_entries done where done.box_id = e.box_id and done.turn_id = o.id and done.step = o.step_count and done.kind = 'tool_result')) as is_open,
+      case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then ${isHidden('held', 'e', '$3')} end as is_hidden,
+      case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then ${isLent('held.id', 'e', 'held.reader_id')} end as is_lent
+    from begun held cross join lateral ${entriesOf('held', { from: 'case when w.is_full then 1 else held.from_position end', to: 'held.last_position' })} e
+    where e.position <@ held.reads
   )
-  select b.id as tape_id, b.is_readable, b.is_ward, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open,
-    case when e.kind = 'event' and e.payload->>'name' = 'turn.started' then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
+  select b.id as tape_id, b.is_readable, b.is_ward, b.anchor_position as last_anchor_position, e.position, e.kind, e.card_id, e.tokens, e.is_open, e.is_lent,
+    case when e.kind = 'event' and e.payload->>'name' = 'turn.started' and not e.is_hidden then (e.payload->'data'->>'context_box_id')::uuid end as context_box_id,
     (select o.context_box_id from open_turn o where o.start_position < b.anchor_position and o.start_position <@ b.reads) as early_context_box_id, a.compaction
   from begun b left join entries e on true
-    left join lateral (select json_build_object('metadata', json_build_object('compaction', c.metadata->'compaction'), 'is_by_kernel', c.author_id = 'kernel', 'is_of_open_turn', e.turn_id in (select o.id from open_turn o)) as compaction
-      from boxcar.cards c where c.id = e.card_id and e.kind = 'anchor' and e.position = b.anchor_position and c.metadata ? 'compaction' and not w.is_full) a on true
+    left join lateral (select json_build_object('metadata', json_build_object('compaction', c.metadata->'compaction'), 'is_by_kernel', c.author_id = 'kernel', 'is_hidden', held.anchor_position <= held.fork_position and ${hiddenContext('held', { from: '1', to: 'held.fork_position', maker: 'held.reader_id' })} is not null, 'is_of_open_turn', e.turn_id in (select o.id from open_turn o)) as compaction
+      from boxcar.cards c cross join begun held where c.id = e.card_id and e.kind = 'anchor' and e.position = b.anchor_position and c.metadata ? 'compaction' and not w.is_full) a on true
   offset 0) s
   order by w.n, s.position`);
 
@@ -500,10 +503,14 @@ export interface SnapshotEntry extends pg.QueryResultRow {
   readonly is_open: boolean;
   readonly context_box_id: BoxId | null;
   readonly early_context_box_id: BoxId | null;
+  /** Of a session: the context was that of a turn before its fork, and who forked it has not made it. */
+  readonly is_lent?: boolean | null;
   /** Of the anchor that the view begins with, when it is a compaction. */
   readonly compaction?: {
     readonly metadata: JsonObject;
     readonly is_by_kernel: boolean;
+    /** Of a session: it may stand for a context that who forked the session may not read. */
+    readonly is_hidden: boolean;
     /** It was written by the turn in progress, so it also says what of its context is shown. */
     readonly is_of_open_turn: boolean;
   } | null;

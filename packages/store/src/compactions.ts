@@ -2,6 +2,7 @@
 import type { CardId, JsonObject, Profile, TurnId } from '@boxcar/kernel';
 import { LEAVES, SHOWN_SEGMENTS } from './boxes.js';
 import { type Queryable, run, statement } from './db.js';
+import { hiddenContext, isLent } from './hidden-contexts.js';
 import { entriesOf } from './tape-line.js';
 import { viewPositionOf } from './turn-views.js';
 
@@ -49,29 +50,37 @@ export async function findLastWords(db: Queryable, turnId: TurnId): Promise<stri
   return row?.text ?? null;
 }
 
+// Of a session, an anchor from before its fork may stand for contexts which who forked it may not read: while there is one, it links cards of entries alone.
+const SEES_ALL = `(case when held.fork_position is null then true
+      else ${hiddenContext('held', { from: '1', to: 'held.fork_position', maker: 'coalesce(held_by.owner_agent_id, t.agent_id)' })} is null end)`;
+
 // What a compaction of the turn's tape refers to, its summary, and what that stands for: nothing else. Anchors of others may say what they like.
 const LINKED = statement(`
-  select p.content->'data' as profile, s.id is not distinct from $2::uuid as is_summary
+  select p.content->'data' as profile, s.id is not distinct from $2::uuid and shown.is_shown as is_summary
   from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards p on p.id = f.card_id join boxcar.boxes b on b.id = t.output_box_id
+    join boxcar.boxes held on held.id = b.id left join boxcar.agents held_by on held_by.id = held.owner_agent_id
+    cross join lateral (select ${SEES_ALL} as sees_all offset 0) line
     cross join lateral ${anchorsOf('$3')} e join boxcar.cards a on a.id = e.card_id and a.author_id = 'kernel'
+    cross join lateral (select e.box_id = b.id or line.sees_all as is_shown) shown
     left join boxcar.cards s on s.id = (a.metadata->'compaction'->>'summary')::uuid
-  where t.id = $1 and (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.id = $2::uuid or s.metadata->'summarizes' ? ($2::uuid)::text)
+  where t.id = $1 and (s.id = $2::uuid or (a.metadata->'compaction'->'references' ? ($2::uuid)::text or s.metadata->'summarizes' ? ($2::uuid)::text)
+    and (shown.is_shown or exists (select from ${entriesOf('b', { from: '1', to: 'b.fork_position', where: 'o.card_id = $2::uuid' })} listed)))
   order by is_summary desc limit 1`);
 
 // The same of what the turn was given as a clone: cards that its contexts show as references, and summaries with what they stand for.
 const GIVEN = statement(`
   with shown as (
-    select t.context_box_id as box_id from boxcar.turns t where t.id = $1
+    select t.context_box_id as box_id, false as is_lent from boxcar.turns t where t.id = $1
     union
-    select (e.payload->'data'->>'context_box_id')::uuid from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id
+    select (e.payload->'data'->>'context_box_id')::uuid, ${isLent('t.output_box_id', 'e', 'coalesce(made.owner_agent_id, made.id)')} from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id join boxcar.agents made on made.id = t.agent_id
       cross join lateral ${entriesOf('b', { from: viewPositionOf('t', 'b'), to: 'b.head_position', where: "o.kind = 'event' and o.payload->>'name' = 'turn.started'" })} e
     where t.id = $1
   ),
-  want_boxes as materialized (select b.* from shown s join boxcar.boxes b on b.id = s.box_id),
+  want_boxes as materialized (select b.* from boxcar.boxes b where b.id in (select s.box_id from shown s)),
   seg as (${SHOWN_SEGMENTS} and (x."references" is not null or x.summaries is not null)),
-  leaf as (${LEAVES}),
+  leaf as (select l.*, l.is_summary and exists (select from shown s where s.box_id = l.box_id and not s.is_lent) as gives from (${LEAVES}) l),
   link as (
-    select l.is_summary and l.card_id = $2::uuid as is_summary from leaf l left join boxcar.cards s on l.is_summary and s.id = l.card_id
+    select l.gives and l.card_id = $2::uuid as is_summary from leaf l left join boxcar.cards s on l.gives and s.id = l.card_id
     where (l.card_id = $2::uuid and (l.is_reference or l.is_summary)) or s.metadata->'summarizes' ? ($2::uuid)::text
   )
   select p.content->'data' as profile, coalesce(k.is_summary, false) as is_summary

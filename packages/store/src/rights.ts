@@ -27,7 +27,7 @@ export const grantOf = (mode: 'read' | 'append', agent = '$3'): string => `
   (select json_build_object('upto', g.upto_position, 'until', g.expires_at) from boxcar.grants g where ${isGranted(mode, agent)})`;
 
 /** Whether `agent` owns or made box `b`, or is the operator of its project `p`. */
-const owns = (agent: string): string =>
+export const owns = (agent: string): string =>
   `(p.operator_agent_id = ${agent} or b.owner_agent_id = ${agent} or b.maker_agent_id = ${agent})`;
 
 export const OWNS = owns('$3');

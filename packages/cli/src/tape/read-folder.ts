@@ -2,7 +2,14 @@
 import { isUtf8 } from 'node:buffer';
 import { readdir, realpath, stat } from 'node:fs/promises';
 import { basename, isAbsolute, join, relative, resolve, sep } from 'node:path';
-import { KernelError, type ManifestTape, parseManifest, readRecord, toName } from '@boxcar/kernel';
+import {
+  KernelError,
+  type ManifestTape,
+  parseManifest,
+  readRecord,
+  shareSessionGraph,
+  toName,
+} from '@boxcar/kernel';
 import type { TapeFile, TapeSource } from '@boxcar/runtime';
 import { MAX_DATA_BYTES, readInput } from '../read-input.js';
 import { onDisk, readLines } from './lines.js';
@@ -81,8 +88,10 @@ async function archivedFile(path: string, file: string): Promise<Pick<TapeFile, 
 
 /** @throws KernelError `bad_request` where two of a manifest cannot both be imported. */
 function checkDistinct(folder: string, tapes: readonly ManifestTape[]): void {
-  const firstTwice = (names: readonly string[]): string | undefined =>
-    names.find((name, index) => names.indexOf(name) < index);
+  const firstTwice = (names: readonly string[]): string | undefined => {
+    const known = new Set<string>();
+    return names.find((name) => known.size === known.add(name).size);
+  };
   const file = firstTwice(tapes.map((tape) => resolve(folder, tape.file)));
   if (file !== undefined) throw badPath(`manifest.json names ${relative(folder, file)} twice.`);
   const id = firstTwice(tapes.filter(({ archived }) => !archived).map((tape) => toName(tape.id)));
@@ -144,15 +153,30 @@ async function readTapeFolder(folder: string, name: string | undefined): Promise
   }
   const { tapes } = parseManifest(text);
   checkDistinct(folder, tapes);
+  const archived = new Map<string, ManifestTape[]>();
+  for (const tape of tapes)
+    if (tape.archived) {
+      const older = archived.get(tape.id);
+      if (older === undefined) archived.set(tape.id, [tape]);
+      else older.push(tape);
+    }
   return Promise.all(
     pickTapes(tapes, name).map(async (tape) => ({
       name: tape.id,
       main: await fileOf(folder, tape),
-      archived: await Promise.all(
-        tapes.filter((other) => other.archived && other.id === tape.id).map((other) => fileOf(folder, other)),
-      ),
+      archived: await Promise.all((archived.get(tape.id) ?? []).map((other) => fileOf(folder, other))),
     })),
   );
+}
+
+/** The part of the session graph that is each tape's. A broken one is theirs as it is: its import says what is wrong. */
+function shareGraph(text: string | undefined, names: readonly string[]): readonly (string | undefined)[] {
+  if (text === undefined) return [];
+  try {
+    return shareSessionGraph(text, names);
+  } catch {
+    return names.map(() => text);
+  }
 }
 
 /**
@@ -171,9 +195,16 @@ export function findTapeFiles(path: string, name: string | undefined): Promise<r
     );
     const tapes = await readTapeFolder(isWorkspace ? within : path, name);
     const sessionGraph = isWorkspace ? await textIn(path, 'session_graph.jsonl') : undefined;
-    return tapes.map(({ name: found, ...files }) => ({
-      name: found,
-      source: { ...files, ...(sessionGraph === undefined ? {} : { sessionGraph }) },
-    }));
+    const graphs = shareGraph(
+      sessionGraph,
+      tapes.map((tape) => tape.name ?? ''),
+    );
+    return tapes.map(({ name: found, ...files }, index) => {
+      const graph = graphs[index];
+      return {
+        name: found,
+        source: { ...files, ...(graph === undefined ? {} : { sessionGraph: graph }) },
+      };
+    });
   });
 }

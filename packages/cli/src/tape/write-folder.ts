@@ -83,12 +83,15 @@ function archivedPath(
 function choosePaths(tapes: readonly Pick<Chosen, 'tape' | 'folder'>[]): readonly Chosen[] {
   const paths = new FilePaths();
   const stemOf = (id: string): string => {
-    if (tapes.length === 1) return 'main';
-    const stem = fileStem(id);
-    return paths.take(`${stem}.jsonl`) ? stem : hashedStem(id);
+    if (tapes.length === 1) {
+      paths.take('main.jsonl');
+      return 'main';
+    }
+    let stem = fileStem(id);
+    for (let n = 1; !paths.take(`${stem}.jsonl`); n += 1) stem = hashedStem(n === 1 ? id : `${id}/${n}`);
+    return stem;
   };
   const named = tapes.map((one) => ({ ...one, stem: stemOf(one.folder.id) }));
-  for (const { stem } of named) paths.take(`${stem}.jsonl`);
   const kept = named.map(({ folder }) =>
     folder.archived.map(({ path }) => (path !== undefined && paths.take(path) ? path : undefined)),
   );
@@ -127,6 +130,19 @@ async function writeOne(
   };
 }
 
+/** @throws KernelError `bad_request`: an import could not tell them apart. */
+function checkNames(folders: readonly TapeFolder[]): void {
+  const names = new Set<string>();
+  for (const { id } of folders) {
+    if (names.has(id))
+      throw new KernelError('bad_request', {
+        message: `tape: one folder cannot hold two tapes '${id}': export one of them, which brings what was archived before it.`,
+        details: { field: 'tape', tape: id },
+      });
+    names.add(id);
+  }
+}
+
 async function writeAll(
   runtime: Runtime,
   tapes: readonly Tape[],
@@ -135,6 +151,7 @@ async function writeAll(
   const { folder } = target;
   const found: Pick<Chosen, 'tape' | 'folder'>[] = [];
   for (const tape of tapes) found.push({ tape, folder: await tape.folder() });
+  checkNames(found.map((one) => one.folder));
   await mkdir(join(folder, 'tape/archived'), { recursive: true });
   const entries: ManifestTape[] = [];
   const written: WrittenTape[] = [];
