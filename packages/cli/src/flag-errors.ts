@@ -7,9 +7,14 @@ export type FlagNames = Readonly<Record<string, string>>;
 /** A name or a path, not in quotes: those are words of the caller. */
 const PATHS = /(?<![\w.'])\w+(?:\.\w+)*/g;
 
-/** A path may end with indexes, where an argument is a list. */
+/** A path without the indexes at its end, where an argument is a list. */
+function argumentOf(path: string): string {
+  const parts = path.split('.');
+  return parts.slice(0, parts.findLastIndex((part) => !/^\d+$/.test(part)) + 1).join('.');
+}
+
 const inWords = (text: string, flags: FlagNames): string =>
-  text.replaceAll(PATHS, (path) => flags[path.replace(/(?:\.\d+)+$/, '')] ?? path);
+  text.replaceAll(PATHS, (path) => flags[argumentOf(path)] ?? path);
 
 /** Does the work; an error that names an argument of `flags` names the flag. */
 export async function inFlags<T>(flags: FlagNames, work: () => Promise<T>): Promise<T> {
