@@ -608,6 +608,11 @@ describe.each(queueBackends())('a call of a queue tool, queues on %s', (kind) =>
 
   test('is answered at the door, once: later answers are duplicates that change nothing', async () => {
     const { turnId, call } = await place.start('desk');
+    // Its job is sent after the commit that the turn's status shows. A job that comes after the answer stays.
+    await waitFor(async () => (await place.queue('desk').getJobState(call.id)) !== 'unknown', {
+      message: 'the job is there',
+      ...SOON,
+    });
     const recorded = { status: 'recorded', tool_call_id: call.id, call_status: 'success' };
     const duplicate = { ...recorded, status: 'duplicate' };
     expect(await place.answer({ tool_call_id: call.id, project_id: 'default', result: { n: 1 } })).toEqual(

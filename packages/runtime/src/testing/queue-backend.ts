@@ -25,7 +25,7 @@ export interface TestBackend extends AsyncDisposable {
   readonly connection: QueueConnection;
   /** Fits `openRuntime`. */
   readonly urls: { readonly databaseUrl: string; readonly redisUrl?: string };
-  /** A bare BullMQ queue, as any client opens it. */
+  /** The BullMQ queue of this name, as any client opens it; closed with the backend. */
   queue(name: string): Queue;
   /** A bare BullMQ worker, as anyone runs one; closed with the backend. */
   worker(name: string, processor: Processor, options?: BareWorkerOptions): BareWorker;
@@ -94,11 +94,13 @@ export async function testBackend(kind: QueueBackend): Promise<TestBackend> {
   if (redis === undefined) await migrateQueues(database.url);
   const connection: QueueConnection =
     redis === undefined ? { kind: 'postgres', url: database.url } : { kind: 'redis', url: redis.url };
-  const queues: Queue[] = [];
+  /** One for each name: each has connections of its own. */
+  const queues = new Map<string, Queue>();
   const workers: BareWorker[] = [];
   const close = async (): Promise<void> => {
     await Promise.all(workers.splice(0).map((worker) => worker.close(true)));
-    await Promise.all(queues.splice(0).map((queue) => queue.close()));
+    await Promise.all([...queues.values()].map((queue) => queue.close()));
+    queues.clear();
     await redis?.close();
     await database.close();
   };
@@ -109,10 +111,12 @@ export async function testBackend(kind: QueueBackend): Promise<TestBackend> {
     connection,
     urls: { databaseUrl: database.url, ...(redis === undefined ? {} : { redisUrl: redis.url }) },
     queue: (name) => {
+      const known = queues.get(name);
+      if (known !== undefined) return known;
       const queue = openBareQueue(name, connection);
       // A server that a test has stopped.
       queue.on('error', () => undefined);
-      queues.push(queue);
+      queues.set(name, queue);
       return queue;
     },
     worker: (name, processor, options = {}) => {
