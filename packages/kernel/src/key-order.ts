@@ -122,6 +122,6 @@ function print(value: unknown): string | undefined {
   return `{${members.join(',')}}`;
 }
 
-/** `JSON.stringify` in the key order of whoever wrote the value. */
+/** `JSON.stringify` in the key order in which the value was written. */
 export const jsonText = (value: unknown): string =>
   (hasOrder(value) ? print(value) : JSON.stringify(value)) ?? 'null';

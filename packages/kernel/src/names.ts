@@ -36,7 +36,7 @@ export const spellingsOf = (name: string): readonly string[] => [
 export const freshAgentName = (profileName: string, agentId: string): string =>
   `${profileName}-${agentId.slice(-12)}`;
 
-/** Whether somebody gave the agent its name. Names of agents never change. */
+/** Whether the name was given, and not made by the kernel. Names of agents never change. */
 export const isGivenName = (name: string, agentId: string): boolean =>
   !name.endsWith(freshAgentName('', agentId));
 

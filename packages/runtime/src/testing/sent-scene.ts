@@ -38,7 +38,7 @@ export interface Scene extends Pick<SentStage, 'h' | 'word' | 'fresh' | 'plan'> 
   leftOut(turnId: string): Promise<string>;
   /** Erases the cards of these types that the turns of an agent wrote or were given. */
   erase(agent: string, ...types: string[]): Promise<void>;
-  /** What was sent until now is not compared: another scene does that. */
+  /** Leaves out of the comparison what was sent until now, because another scene compares the same. */
   skip(): void;
   /** Compares what was sent until now; see `check-sent.ts`. Gives the number of calls. */
   check(): Promise<number>;
