@@ -66,7 +66,7 @@ function findNode(major) {
   return found.stdout.trim();
 }
 
-// Tests that say nothing about a version: they measure, inject faults for minutes, or start their own Postgres. `outside.test.ts` runs
+// Tests that say nothing about a version: they measure, inject faults, wait for servers that are silent, or start their own Postgres. `outside.test.ts` runs
 // the packed command line on both versions.
 const ONCE = [
   'bench/**',
@@ -77,6 +77,11 @@ const ONCE = [
   '**/sweep-bounds.test.ts',
   '**/close.test.ts',
   '**/clock-skew.test.ts',
+  '**/left-turns.test.ts',
+  '**/queues.test.ts',
+  '**/connection-limits.test.ts',
+  '**/migrate-load.test.ts',
+  '**/page-sizes.test.ts',
   'packages/embedded/**',
   'packages/cli/**',
   'examples/**',

@@ -6,9 +6,11 @@ import { statementsOf } from './testing/count-statements.js';
 import { type Harness, harness } from './testing/harness.js';
 import { checkInvariants } from './testing/invariants.js';
 import { type RecordingModel, recordingModel } from './testing/recording-model.js';
+import type { Worker } from './worker/worker.js';
 
 let h: Harness;
 let model: RecordingModel;
+let worker: Worker;
 
 beforeAll(async () => {
   model = recordingModel({ echo: ({ turn }) => ({ text: `answer to ${String(turn.instruction)}` }) });
@@ -20,7 +22,7 @@ beforeAll(async () => {
       model: 'scripted:echo',
       delegation_policy: { target_profiles: null },
     });
-  await h.worker();
+  worker = await h.worker();
 });
 
 afterAll(async () => {
@@ -91,8 +93,13 @@ describe('an inherited tape', () => {
     expect(prompt.messages.map(({ message: { role, content } }) => `${role}: ${content}`)).toEqual(
       promptOf(made),
     );
-    const cost = async () =>
-      (await statementsOf(h.database, () => h.runtime.packer.packContext(request(box)))).length;
+    // Without a worker, whose statements would be counted too.
+    const cost = async () => {
+      await worker.close();
+      const { length } = await statementsOf(h.database, () => h.runtime.packer.packContext(request(box)));
+      worker = await h.worker();
+      return length;
+    };
     const before = await cost();
     await Promise.all(['three?', 'four?', 'five?'].map((question) => ask(agent, question)));
     expect(await cost()).toBe(before);

@@ -36,7 +36,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   const programs = mkdtempSync(join(tmpdir(), 'boxcar-test-programs-'));
   const [server, bundles] = await Promise.all([
     findServer(hasEngine),
-    bundlePrograms(project.config.root, programs),
+    bundlePrograms(project.config.root, programs, process.env.BOXCAR_TEST_BUILT === '1'),
   ]);
   const version = await withAdmin(server.adminUrl, readVersion);
   requireVersion('Postgres', version, process.env.BOXCAR_REQUIRE_POSTGRES);

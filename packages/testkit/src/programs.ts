@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -45,35 +46,42 @@ const ownPaths: Plugin = {
 };
 
 /**
- * Joins each program, the sources of the workspace that it imports and its dependencies into a few files.
+ * Joins each program, what it imports of the workspace and its dependencies into a few files.
  *
+ * @param isBuilt - Of what was built: a program of which nothing was built is joined from its source.
  * @returns The file to run instead of each program, by the path of its source.
  */
 export async function bundlePrograms(
   root: string,
   folder: string,
+  isBuilt: boolean,
 ): Promise<Readonly<Record<string, string>>> {
-  await build({
-    absWorkingDir: root,
-    entryPoints: PROGRAMS,
-    outbase: root,
-    outdir: folder,
-    outExtension: { '.js': '.mjs' },
-    bundle: true,
-    splitting: true,
-    platform: 'node',
-    format: 'esm',
-    target: 'node20',
-    conditions: ['@boxcar/source'],
-    define: OWN_PATHS,
-    plugins: [ownPaths],
-    banner: {
-      js: "import { createRequire as requireFrom } from 'node:module';\nconst require = requireFrom(import.meta.url);",
-    },
-    logLevel: 'error',
-  });
+  const builtOf = (program: string): string => program.replace('/src/', '/dist/').replace(/\.ts$/, '.js');
+  const built = isBuilt ? PROGRAMS.filter((program) => existsSync(join(root, builtOf(program)))) : [];
+  const sources = PROGRAMS.filter((program) => !built.includes(program));
+  const joinFiles = (entryPoints: readonly string[], conditions: string[]): Promise<unknown> =>
+    build({
+      absWorkingDir: root,
+      entryPoints: [...entryPoints],
+      outbase: root,
+      outdir: folder,
+      outExtension: { '.js': '.mjs' },
+      bundle: true,
+      splitting: true,
+      platform: 'node',
+      format: 'esm',
+      target: 'node20',
+      conditions,
+      define: OWN_PATHS,
+      plugins: [ownPaths],
+      banner: {
+        js: "import { createRequire as requireFrom } from 'node:module';\nconst require = requireFrom(import.meta.url);",
+      },
+      logLevel: 'error',
+    });
+  await Promise.all([joinFiles(sources, ['@boxcar/source']), joinFiles(built.map(builtOf), [])]);
   await stop();
-  return Object.fromEntries(
-    PROGRAMS.map((program) => [join(root, program), join(folder, program.replace(/\.ts$/, '.mjs'))]),
-  );
+  const fileOf = (program: string): string =>
+    (built.includes(program) ? builtOf(program) : program).replace(/\.[jt]s$/, '.mjs');
+  return Object.fromEntries(PROGRAMS.map((program) => [join(root, program), join(folder, fileOf(program))]));
 }

@@ -44,9 +44,9 @@ export function trackChild<C extends ChildProcess>(child: C): C {
 }
 
 /**
- * Runs a program in a process of its own: TypeScript from the sources of the workspace, so that no build is needed, joined to one
- * file where a test run has done so, which starts five times as fast; or, with `BOXCAR_TEST_BUILT` in the environment, from what was
- * built of it. A child that is still running when the test file ends is killed.
+ * Runs a program in a process of its own: TypeScript from the sources of the workspace, so that no build is needed, or, with
+ * `BOXCAR_TEST_BUILT` in the environment, what was built of it; joined to one file where a test run has done so, which starts five
+ * times as fast. A child that is still running when the test file ends is killed.
  *
  * @param script - Path or file URL.
  * @param env - Added to the environment of this process; `undefined` removes a variable.
@@ -131,12 +131,12 @@ export function spawnNode(
 /** What Node is given to run this file. */
 function toCommand(file: string, isJoined: boolean): string[] {
   if (!file.endsWith('.ts')) return [file];
+  const bundle = isJoined ? bundles[file] : undefined;
+  if (bundle !== undefined) return [bundle];
   if (process.env.BOXCAR_TEST_BUILT === '1') {
     const built = `${file.slice(0, -3).replace(/([\\/])src([\\/])/, '$1dist$2')}.js`;
     if (existsSync(built)) return [built];
   }
-  const bundle = isJoined ? bundles[file] : undefined;
-  if (bundle !== undefined) return [bundle];
   return ['--conditions=@boxcar/source', `--import=${loader}`, file];
 }
 

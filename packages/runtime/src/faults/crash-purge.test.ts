@@ -21,7 +21,8 @@ let h: Harness;
 let shared: string;
 
 beforeAll(async () => {
-  h = await harness();
+  // Each use may wait on a connection of its own, while turns go on.
+  h = await harness({ connections: 20 });
   await h.profile('child', [{ say: 'done' }]);
   await h.worker();
   shared = (await h.runtime.tape('shared')).boxId;
@@ -164,48 +165,57 @@ const uses: Readonly<Record<string, (old: Receipt) => Promise<() => Promise<unkn
   },
 };
 
-/** Runs `work` to its end, or to where it waits for the backend `pid`. */
-async function runUntilBlocked(work: Promise<unknown>, pid: number): Promise<void> {
-  let isDone = false;
-  work.then(
-    () => {
-      isDone = true;
-    },
-    () => {
-      isDone = true;
-    },
-  );
+/** Runs each of `works` to its end, or to where it waits for the backend `pid` or for one that waits for it. */
+async function runUntilBlocked(works: readonly Promise<unknown>[], pid: number): Promise<void> {
+  let left = works.length;
+  for (const work of works) {
+    const end = (): void => {
+      left -= 1;
+    };
+    work.then(end, end);
+  }
   await waitFor(
-    async () =>
-      isDone ||
-      (await h.rows('select from pg_stat_activity where $1 = any (pg_blocking_pids(pid))', [pid])).length > 0,
-    { message: 'it is done, or waits' },
+    async () => {
+      if (left === 0) return true;
+      const waiting = await h.rows(
+        `with recursive w as (
+           select pid from pg_stat_activity where $1 = any (pg_blocking_pids(pid))
+           union select a.pid from pg_stat_activity a join w on w.pid = any (pg_blocking_pids(a.pid)))
+         select from w`,
+        [pid],
+      );
+      return waiting.length >= left;
+    },
+    { message: 'each is done, or waits' },
   );
 }
+
+type Use = () => Promise<unknown>;
 
 /** @returns Whether the purge came to this statement. */
 async function dieAt(
   at: number,
-  prepare: () => Promise<() => Promise<unknown>>,
+  prepare: () => Promise<readonly Use[]>,
   purge: (pool: pg.Pool, before: Date) => Promise<unknown>,
 ): Promise<boolean> {
-  const use = await prepare();
+  const uses = await prepare();
   const before = await now();
-  let using: Promise<unknown> = Promise.resolve();
+  let using: readonly Promise<unknown>[] = [];
   const mortal = mortalPool({
     at,
     atDeath: async (pid) => {
-      using = use();
+      using = uses.map((use) => use());
       await runUntilBlocked(using, pid);
     },
   });
   const outcome = await purge(mortal.pool, before).catch((error: unknown) => error);
   if (mortal.isDead()) expect(outcome).toBeInstanceOf(Killed);
   await mortal.end();
-  await using.catch((error: unknown) => {
-    expect(error).toBeInstanceOf(KernelError);
-    if ((error as KernelError).code !== 'not_found') throw error;
-  });
+  for (const used of await Promise.allSettled(using)) {
+    if (used.status === 'fulfilled') continue;
+    expect(used.reason).toBeInstanceOf(KernelError);
+    if ((used.reason as KernelError).code !== 'not_found') throw used.reason;
+  }
   await checkInvariants(h.database.pool);
   // Marks of the dead one stop nobody.
   await purge(h.database.pool, await now());
@@ -220,9 +230,9 @@ async function dieEverywhere(...args: Parameters<typeof dieAt> extends [number, 
 }
 
 describe('a purge that is killed at each statement', { timeout: 600_000 }, () => {
-  test.each(Object.keys(uses))('while somebody is %s', async (name) => {
+  test(`of runs, while one is used for each of ${Object.keys(uses).join(', ')}`, async () => {
     const died = await dieEverywhere(
-      async () => (await uses[name]?.(await play())) ?? (() => Promise.reject(new Error(name))),
+      () => Promise.all(Object.values(uses).map(async (use) => use(await play()))),
       (pool, before) => purgeRuns(pool, { before }),
     );
     expect(died).toBeGreaterThan(40);
@@ -234,7 +244,7 @@ describe('a purge that is killed at each statement', { timeout: 600_000 }, () =>
       async () => {
         n += 1;
         const { boxId } = await h.runtime.importTape(`imported ${n}`, { main: { lines } });
-        return async () => (await h.runtime.tape({ box: boxId })).forkTape({ mergeBack: false });
+        return [async () => (await h.runtime.tape({ box: boxId })).forkTape({ mergeBack: false })];
       },
       (pool, before) => purgeTapes(pool, { before }),
     );

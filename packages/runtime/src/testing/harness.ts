@@ -23,9 +23,15 @@ export interface Harness extends AsyncDisposable {
 
 /** A runtime on a database of its own, with an in-process doorbell unless another is given. */
 export async function harness(
-  options: { readonly doorbell?: Doorbell; readonly model?: Model; readonly prices?: PriceTable } = {},
+  options: {
+    readonly doorbell?: Doorbell;
+    readonly model?: Model;
+    readonly prices?: PriceTable;
+    /** Of the pool that the runtime, its workers and `rows` share (4). */
+    readonly connections?: number;
+  } = {},
 ): Promise<Harness> {
-  const database = await testDatabase();
+  const database = await testDatabase(options.connections === undefined ? {} : { max: options.connections });
   const log: Harness['log'] = [];
   const write: Log = (_level, event, fields = {}) => void log.push({ event, fields });
   const runtime = new Runtime({
