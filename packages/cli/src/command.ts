@@ -1,23 +1,14 @@
 /** What the files in `commands/` share to put themselves on the program: `add…(program, run)` each. */
-import { findingsOf, safeParse } from '@boxcar/kernel';
+import { findingsOf, safeParse } from '@boxcar/kernel/base';
 import { InvalidArgumentError } from 'commander';
 import type { z } from 'zod';
 import type { Context } from './context.js';
 import { wrap } from './text.js';
 
+export { EXIT } from './exit.js';
+
 /** Hands a command its context, and its exit code to the process. */
 export type Run = (command: (context: Context) => Promise<number>) => Promise<void>;
-
-/** What scripts can rely on; {@link helpOf} prints it below every command. */
-export const EXIT = {
-  success: 0,
-  error: 1,
-  usage: 2,
-  /** The command did its work, and the answer is no. */
-  negative: 3,
-  /** As shells say it: ended by SIGINT. */
-  interrupted: 130,
-} as const;
 
 /** A flag that follows the same rule as the setting it overrides. */
 export const flag =

@@ -7,7 +7,7 @@ import { SHELLS, writeCompletion } from './completion.js';
 import { createProgram } from './run-cli.js';
 import { cliHere } from './testing/cli.js';
 
-const program = createProgram(async () => undefined);
+const program = await createProgram(async () => undefined);
 const leavesOf = (command: Command, path: readonly string[]): [string, Command][] =>
   command.commands.length === 0
     ? [[path.join(' '), command]]

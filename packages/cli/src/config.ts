@@ -1,19 +1,11 @@
 /** The settings of a process, from its environment: read once, every problem reported together, frozen. */
-import {
-  declareSecrets,
-  findingsOf,
-  findingWords,
-  isPlainName,
-  KernelError,
-  MAX_DURATION_MS,
-  PLAIN_NAME,
-  type PriceTable,
-  pricesSchema,
-  safeParse,
-} from '@boxcar/kernel';
-import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm';
-import type { LogLevel, PackLimits } from '@boxcar/runtime';
+import { findingsOf, findingWords, KernelError, MAX_DURATION_MS, safeParse } from '@boxcar/kernel/base';
+import { isPlainName, PLAIN_NAME, type PriceTable, pricesSchema } from '@boxcar/kernel/settings';
+import { type ModelSettings, modelEnvironment, toModelSettings } from '@boxcar/llm/settings';
+import type { PackLimits } from '@boxcar/runtime';
+import type { LogLevel } from '@boxcar/runtime/log';
 import { z } from 'zod';
+import { type Environment, processEnvironment } from './environment.js';
 import { readInputSync } from './read-input.js';
 
 export interface Config {
@@ -159,16 +151,6 @@ const environmentSchema = z
     when: () => true,
   });
 
-/** The environment of this process for a child of it, with other values for some variables; undefined removes one. */
-export const childEnvironment = (
-  other: Readonly<Record<string, string | undefined>>,
-): Record<string, string | undefined> => ({ ...process.env, ...other });
-
-/** Declares the secrets of an environment, which no error, log line or result of a tool shows while the answer is in use. */
-export const declareEnvironmentSecrets = (
-  env: Readonly<Record<string, string | undefined>> = process.env,
-): Disposable => declareSecrets(env);
-
 /** A URL with this password, whatever its characters, unless it has one of its own. */
 function withPassword(url: string | undefined, password: string | undefined): string | undefined {
   if (url === undefined || password === undefined) return url;
@@ -185,8 +167,11 @@ const isSet = (entry: [string, string | undefined]): boolean => entry[1] !== und
  *
  * @throws KernelError `bad_config` naming every wrong variable.
  */
-export function parseConfig(env: Readonly<Record<string, string | undefined>> = process.env): Config {
-  const parsed = safeParse(environmentSchema, Object.fromEntries(Object.entries(env).filter(isSet)));
+export function parseConfig(env?: Environment): Config {
+  const parsed = safeParse(
+    environmentSchema,
+    Object.fromEntries(Object.entries(env ?? processEnvironment()).filter(isSet)),
+  );
   if (!parsed.success) {
     const issues = findingsOf(parsed.error).map(({ path, message }) => ({
       path: path.split('.', 1)[0] ?? '',

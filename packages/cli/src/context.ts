@@ -1,7 +1,8 @@
-import { jsonText, KernelError } from '@boxcar/kernel';
-import { type Log, type LogLevel, writeLogLine } from '@boxcar/runtime';
+import { jsonText } from '@boxcar/kernel/base';
+import { type Log, type LogLevel, writeLogLine } from '@boxcar/runtime/log';
 import type { Config } from './config.js';
 import { createCliLog } from './log.js';
+import { writeOutput } from './output.js';
 import { wrap } from './text.js';
 
 const LEAD = 'boxcar: ';
@@ -40,24 +41,6 @@ export function createContext(of: {
     log: (level) => createCliLog(of.config.logLevel ?? level, { isJson: of.isJson }),
   };
 }
-
-/** @throws KernelError `output_failed` when stdout is a file that cannot be written; a pipe reports it by its event `error`. */
-export function writeOutput(text: string): void {
-  try {
-    process.stdout.write(text);
-  } catch (cause) {
-    throw outputFailed(cause);
-  }
-}
-
-export const outputFailed = (cause: unknown): KernelError =>
-  new KernelError('output_failed', {
-    message: `stdout cannot be written: ${cause instanceof Error ? cause.message : String(cause)}.`,
-    cause,
-  });
-
-/** How long a process that met a bug may take to hand back what it holds. */
-export const CRASH_GRACE_MS = 5_000;
 
 /** Settles when the process is asked to stop. */
 export const untilStopped = (stop: AbortSignal): Promise<void> =>

@@ -1,8 +1,8 @@
 /** Waits for a database that is being started or restarted. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { KernelError } from '@boxcar/kernel';
-import type { Log } from '@boxcar/runtime';
-import { toDatabaseError } from '@boxcar/store';
+import { KernelError } from '@boxcar/kernel/base';
+import type { Log } from '@boxcar/runtime/log';
+import { toDatabaseError } from '@boxcar/store/health';
 
 const PAUSE_MS = 100;
 const LONGEST_PAUSE_MS = 1_000;

@@ -1,4 +1,5 @@
-export { type Config, declareEnvironmentSecrets, parseConfig } from './config.js';
+export { type Config, parseConfig } from './config.js';
+export { declareEnvironmentSecrets } from './environment.js';
 export { reportError } from './report-error.js';
 export { type CliOptions, runCli } from './run-cli.js';
 export { openStack, type Stack, type StackOptions } from './stack.js';

@@ -1,5 +1,5 @@
-import { maskSecrets } from '@boxcar/kernel';
-import { createLog, type Log, type LogLevel, writeLogLine } from '@boxcar/runtime';
+import { maskSecrets } from '@boxcar/kernel/base';
+import { createLog, type Log, type LogLevel, writeLogLine } from '@boxcar/runtime/log';
 import { toLine } from './text.js';
 
 const RANK: Readonly<Record<LogLevel, number>> = { debug: 0, info: 1, warn: 2, error: 3 };

@@ -1,17 +1,23 @@
 /** The process around the command line: signals, and failures that nobody caught. */
 import { getEventListeners } from 'node:events';
 import { constants } from 'node:os';
-import { KernelError } from '@boxcar/kernel';
-import { failStrayCall } from '@boxcar/runtime';
-import { CRASH_GRACE_MS, outputFailed } from './context.js';
-import { reportError } from './report-error.js';
+import { KernelError } from '@boxcar/kernel/base';
+import { CRASH_GRACE_MS } from './exit.js';
+import { outputFailed } from './output.js';
 import { runCli } from './run-cli.js';
+import { strayCalls } from './stray-calls.js';
 
 /** How long connections may take to close after the command has ended. */
 const LEAVE_AFTER_MS = 500;
 
 const stop = new AbortController();
 let hasCrashed = false;
+
+/** Loads what it needs: a program that has nothing to report starts without it. */
+async function report(error: Error, withStack: boolean): Promise<void> {
+  const { reportError } = await import('./report-error.js');
+  reportError(error, { isJson: process.argv.includes('--json'), withStack });
+}
 
 /** Asks the command to finish; false when it does not listen, or has been asked before. */
 function askToStop(reason?: KernelError): boolean {
@@ -36,31 +42,29 @@ process.channel?.unref();
 // given back as lost, and the process ends as failed.
 for (const name of ['uncaughtException', 'unhandledRejection'] as const) {
   process.on(name, (reason: unknown) => {
-    if (failStrayCall(reason)) return;
+    if (strayCalls.fail(reason)) return;
     const isFirst = !hasCrashed;
     hasCrashed = true;
     process.exitCode = 1;
     const error = reason instanceof Error ? reason : new Error(String(reason));
     const kind = name === 'unhandledRejection' ? 'unhandled rejection' : 'uncaught exception';
     const message = `${kind}: ${error.message}`;
-    reportError(new Error(message, { cause: error }), {
-      isJson: process.argv.includes('--json'),
-      withStack: true,
-    });
+    const reported = report(new Error(message, { cause: error }), true).catch(() => undefined);
     if (!isFirst) return;
     const crash = new KernelError('worker_crashed', { message: `${message}.`, cause: error });
-    if (!askToStop(crash)) process.exit(1);
+    if (!askToStop(crash)) void reported.finally(() => process.exit(1));
     setTimeout(() => process.exit(1), CRASH_GRACE_MS).unref();
   });
 }
 
 // Whoever reads may stop reading: `boxcar show … | head`. A worker works on without a reader.
 const worksOn = process.argv.slice(2).find((word) => !word.startsWith('-')) === 'worker';
+let isCutOff = false;
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (worksOn) return;
-  if (error.code !== 'EPIPE')
-    reportError(outputFailed(error), { isJson: process.argv.includes('--json'), withStack: false });
-  process.exit(error.code === 'EPIPE' ? 0 : 1);
+  if (worksOn || isCutOff) return;
+  if (error.code === 'EPIPE') process.exit(0);
+  isCutOff = true;
+  void report(outputFailed(error), false).finally(() => process.exit(1));
 });
 
 const exitCode = await runCli(process.argv.slice(2), { stop: stop.signal });

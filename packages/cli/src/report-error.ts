@@ -1,6 +1,6 @@
-import { type ErrorBody, type ErrorCode, maskSecrets, toErrorBody } from '@boxcar/kernel';
-import { writeLogLine } from '@boxcar/runtime';
-import { toDatabaseError } from '@boxcar/store';
+import { type ErrorBody, type ErrorCode, maskSecrets, toErrorBody } from '@boxcar/kernel/base';
+import { writeLogLine } from '@boxcar/runtime/log';
+import { toDatabaseError } from '@boxcar/store/health';
 import { toLine } from './text.js';
 
 interface Finding {

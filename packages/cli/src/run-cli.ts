@@ -1,37 +1,14 @@
 import { readFileSync } from 'node:fs';
-import { Command, CommanderError } from 'commander';
-import { EXIT, type Run } from './command.js';
-import { addBox } from './commands/box.js';
-import { addBudget } from './commands/budget.js';
-import { addCancel } from './commands/cancel.js';
-import { addCompletion } from './commands/completion.js';
-import { addDev } from './commands/dev.js';
-import { addDoctor } from './commands/doctor.js';
-import { addErase } from './commands/erase.js';
-import { addExplain } from './commands/explain.js';
-import { addHealth } from './commands/health.js';
-import { addMigrate } from './commands/migrate.js';
-import { addPack } from './commands/pack.js';
-import { addPrices } from './commands/prices.js';
-import { addProfiles } from './commands/profiles.js';
-import { addProjects } from './commands/projects.js';
-import { addProviders } from './commands/providers.js';
-import { addPurge } from './commands/purge.js';
-import { addShow } from './commands/show.js';
-import { addSubmit } from './commands/submit.js';
-import { addTape } from './commands/tape.js';
-import { addTree } from './commands/tree.js';
-import { addWhy } from './commands/why.js';
-import { addWhyStuck } from './commands/why-stuck.js';
-import { addWorker } from './commands/worker.js';
-import { declareEnvironmentSecrets, parseConfig } from './config.js';
-import { createContext, writeOutput } from './context.js';
-import { reportError } from './report-error.js';
-import { nameSession } from './session-flags.js';
+import { Command, CommanderError, Help } from 'commander';
+import type { Run } from './command.js';
+import { COMMANDS } from './command-table.js';
+import { declareEnvironmentSecrets, type Environment } from './environment.js';
+import { EXIT } from './exit.js';
+import { writeOutput } from './output.js';
 
 export interface CliOptions {
   /** Default: the environment of the process. */
-  readonly env?: Readonly<Record<string, string | undefined>>;
+  readonly env?: Environment;
   /** Asks the command to finish. */
   readonly stop?: AbortSignal;
 }
@@ -90,45 +67,39 @@ const version = (): string => {
   return manifest.version;
 };
 
-/** Each puts itself on the program; the order is that of the help. */
-const COMMANDS: readonly ((program: Command, run: Run) => void)[] = [
-  addDev,
-  addWorker,
-  addSubmit,
-  addCancel,
-  addPack,
-  addTree,
-  addBudget,
-  addShow,
-  addExplain,
-  addWhy,
-  addWhyStuck,
-  addProfiles,
-  addProviders,
-  addBox,
-  addTape,
-  addPrices,
-  addProjects,
-  addErase,
-  addPurge,
-  addMigrate,
-  addHealth,
-  addDoctor,
-  addCompletion,
-];
+/** The word of a command line that names its command; of `help submit` it is the second. */
+const commandIn = (args: readonly string[]): string | undefined => {
+  const [first, second] = args.filter((word) => !word.startsWith('-'));
+  return first === 'help' ? second : first;
+};
 
-/** All commands, their help and options; `run` is what they do. */
-export function createProgram(run: Run): Command {
-  const program = new Command('boxcar')
+/**
+ * The program with its commands.
+ *
+ * @param run - What the commands do with their work.
+ * @param name - The command that is meant. The modules of the others are not loaded: they have a name and a description only.
+ * Without it all are loaded.
+ */
+export async function createProgram(run: Run, name?: string): Promise<Command> {
+  const program: Command = new Command('boxcar')
     .description('Multi-agent orchestration: turns are rows in Postgres, queues only ring the bell.')
     .version(version(), '--version')
     .option('--json', 'answers, logs and errors as JSON')
-    .configureHelp({ showGlobalOptions: true })
+    .configureHelp({
+      showGlobalOptions: true,
+      subcommandTerm: (command: Command): string =>
+        command.parent?.parent === null ? command.name() : Help.prototype.subcommandTerm(command),
+    })
     .addHelpText('after', `${EXIT_CODES}\n${ENVIRONMENT}`)
     // What is wrong is said once, in one line, where the error arrives.
     .configureOutput({ writeOut: writeOutput, outputError: () => undefined })
     .exitOverride();
-  for (const add of COMMANDS) add(program, run);
+  const needsAll = name === undefined || COMMANDS.some((one) => one.name === name && one.knowsAll === true);
+  for (const listed of COMMANDS) {
+    if (needsAll || listed.name === name) (await listed.load())(program, run);
+    else program.command(listed.name);
+    program.commands.find((command) => command.name() === listed.name)?.description(listed.description);
+  }
   return program;
 }
 
@@ -152,36 +123,54 @@ function helpFor(program: Command, args: readonly string[]): string {
  * @returns The exit code; failures have been reported on stderr.
  */
 export async function runCli(args: readonly string[], options: CliOptions = {}): Promise<number> {
-  using _secrets = declareEnvironmentSecrets(options.env);
+  const { env, stop = new AbortController().signal } = options;
+  using _secrets = declareEnvironmentSecrets(env);
   let exitCode = 0;
   let withStack = false;
   // Also when the command line cannot be read.
   const isJson = args.includes('--json');
-  const stop = options.stop ?? new AbortController().signal;
-  const program = createProgram(async (command) => {
-    const config = parseConfig(options.env);
-    withStack = config.logLevel === 'debug';
-    exitCode = await command(createContext({ config, isJson, stop }));
-  });
+  const name = commandIn(args);
+  const report = async (error: unknown, code?: 'bad_request'): Promise<void> => {
+    const { reportError } = await import('./report-error.js');
+    reportError(error, { isJson, withStack, ...(code === undefined ? {} : { code }) });
+  };
   try {
-    const group = program.commands.find((command) => command.name() === 'tape');
-    await program.parseAsync(nameSession(args, group), { from: 'user' });
-    return exitCode;
+    const program = await createProgram(async (command) => {
+      const { parseConfig } = await import('./config.js');
+      const { createContext } = await import('./context.js');
+      const config = parseConfig(env);
+      withStack = config.logLevel === 'debug';
+      exitCode = await command(createContext({ config, isJson, stop }));
+    }, name ?? '');
+    try {
+      await program.parseAsync(await withSession(args, name, program), { from: 'user' });
+      return exitCode;
+    } catch (error) {
+      if (!(error instanceof CommanderError)) throw error;
+      if (error.exitCode === 0) return EXIT.success;
+      // Without a command the help was printed, which says it all.
+      if (error.code !== 'commander.help') {
+        const message = error.message.replace(/^error: /, '').replace(/\.$/, '');
+        await report(new Error(`${message}; see ${helpFor(program, args)}`), 'bad_request');
+      }
+      return EXIT.usage;
+    }
   } catch (error) {
-    if (!(error instanceof CommanderError)) {
-      reportError(error, { isJson, withStack });
-      return EXIT.error;
-    }
-    if (error.exitCode === 0) return 0;
-    // Without a command the help was printed, which says it all.
-    if (error.code !== 'commander.help') {
-      const message = error.message.replace(/^error: /, '').replace(/\.$/, '');
-      reportError(new Error(`${message}; see ${helpFor(program, args)}`), {
-        isJson,
-        withStack,
-        code: 'bad_request',
-      });
-    }
-    return EXIT.usage;
+    await report(error);
+    return EXIT.error;
   }
+}
+
+/** The command line with the tape that `--session` names in its place. */
+async function withSession(
+  args: readonly string[],
+  name: string | undefined,
+  program: Command,
+): Promise<string[]> {
+  if (name !== 'tape') return [...args];
+  const { nameSession } = await import('./session-flags.js');
+  return nameSession(
+    args,
+    program.commands.find((command) => command.name() === name),
+  );
 }

@@ -1,19 +1,18 @@
-/** What a process runs on: the server it was told of or the embedded one, its schema, pool, queues and models. */
-import { startEmbeddedPostgres } from '@boxcar/embedded';
-import { KernelError, type Model } from '@boxcar/kernel';
-import { createModelRouter, type ModelRouterOptions } from '@boxcar/llm';
-import { type Log, migrateQueues, type OpenRuntime, openRuntime, silentLog } from '@boxcar/runtime';
-import {
-  checkSchemaVersion,
-  createPool,
-  endPool,
-  hasQueueTables,
-  type MigrateResult,
-  migrate,
-  type PoolOptions,
-} from '@boxcar/store';
+/**
+ * What a process runs on: the server it was told of or the embedded one, its schema, pool, queues and models. The packages that a case
+ * needs are loaded in that case: most commands read rows, and a health check starts every few seconds.
+ */
+
+import type { Model } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
+import type { ModelRouterOptions } from '@boxcar/llm';
+import type { OpenRuntime } from '@boxcar/runtime';
+import { type Log, silentLog } from '@boxcar/runtime/log';
+import type { MigrateResult } from '@boxcar/store';
+import { checkSchemaVersion, createPool, endPool, type PoolOptions } from '@boxcar/store/health';
 import type { Config } from './config.js';
 import { type DatabaseWait, untilReachable } from './database-wait.js';
+import { strayCalls } from './stray-calls.js';
 
 export interface Server extends AsyncDisposable {
   readonly databaseUrl: string;
@@ -41,6 +40,7 @@ export async function openServer(config: ServerConfig, log: Log): Promise<Server
       [Symbol.asyncDispose]: close,
     };
   }
+  const { startEmbeddedPostgres } = await import('@boxcar/embedded');
   const embedded = await startEmbeddedPostgres({
     log: (line) => log('info', 'database.embedded', { message: line }),
     ...(config.embeddedPort === undefined ? {} : { port: config.embeddedPort }),
@@ -61,6 +61,8 @@ export async function migrateServer(
   wait: DatabaseWait,
 ): Promise<MigrateResult> {
   const { log } = wait;
+  const { migrate } = await import('@boxcar/store');
+  const { migrateQueues } = await import('@boxcar/runtime');
   const result = await untilReachable(
     () =>
       migrate(server.directUrl, {
@@ -74,10 +76,11 @@ export async function migrateServer(
 
 /** @throws KernelError `schema_outdated` naming what is missing; the way out is `boxcar migrate`. */
 async function checkSchema(
-  pool: Parameters<typeof checkSchemaVersion>[0] & Parameters<typeof hasQueueTables>[0],
+  pool: ReturnType<typeof createPool>,
   config: Pick<Config, 'redisUrl'>,
 ): Promise<void> {
   await checkSchemaVersion(pool);
+  const { hasQueueTables } = await import('@boxcar/store');
   if (config.redisUrl === undefined && !(await hasQueueTables(pool))) {
     throw new KernelError('schema_outdated', { message: 'The database has no queue tables yet.' });
   }
@@ -107,6 +110,9 @@ export interface Stack extends OpenRuntime {
  */
 export async function openStack(config: Config, options: StackOptions = {}): Promise<Stack> {
   let log = options.log ?? silentLog;
+  const { failStrayCall, openRuntime } = await import('@boxcar/runtime');
+  const { createModelRouter } = await import('@boxcar/llm');
+  strayCalls.fail = failStrayCall;
   const server = await openServer(config, log);
   let opened: OpenRuntime | undefined;
   const close = async (): Promise<void> => {

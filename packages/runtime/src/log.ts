@@ -1,4 +1,4 @@
-import { maskSecrets } from '@boxcar/kernel';
+import { maskSecrets } from '@boxcar/kernel/base';
 
 /** Structured log lines; the default writes JSON to stderr, so that stdout stays for answers. */
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error';

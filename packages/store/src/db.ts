@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
 import pg from 'pg';
 import { beginOn, limitsOn, queryLimited, ROW_TYPES } from './pool.js';
 

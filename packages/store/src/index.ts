@@ -174,10 +174,8 @@ export {
   type CallLine,
   type CardLine,
   type EvidenceLine,
-  findLiveWorkers,
   hasQueueTables,
   inspectTurn,
-  type LiveWorker,
   type StepLine,
   type TurnLine,
   type TurnReport,
@@ -193,6 +191,7 @@ export {
 } from './invariants.js';
 export type { KnownTape, KnownTapes } from './known-tapes.js';
 export { findLateTargets, type LateTarget } from './late-queue-calls.js';
+export { findLiveWorkers, type LiveWorker } from './live-workers.js';
 export {
   announceWorker,
   askServer,

@@ -3,7 +3,8 @@ import { createModelRouter } from '@boxcar/llm';
 import { createWorker, InProcessDoorbell, Runtime } from '@boxcar/runtime';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { findLiveWorkers, hasQueueTables, inspectTurn } from './inspect.js';
+import { hasQueueTables, inspectTurn } from './inspect.js';
+import { findLiveWorkers } from './live-workers.js';
 import { createPool } from './pool.js';
 
 let database: TestDatabase;

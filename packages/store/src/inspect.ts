@@ -18,7 +18,7 @@ import {
   type TurnStatus,
   type WorkerId,
 } from '@boxcar/kernel';
-import { and, asc, count, DrizzleQueryError, eq, gt, type SQL, sql, sum } from 'drizzle-orm';
+import { asc, count, DrizzleQueryError, eq, type SQL, sql, sum } from 'drizzle-orm';
 import { drizzle, type NodePgDatabase } from 'drizzle-orm/node-postgres';
 import type pg from 'pg';
 import { type BudgetReport, loadBudgets } from './budgets.js';
@@ -29,7 +29,7 @@ import type { CallRouteKind } from './tool-calls.js';
 import { findTurnId } from './turn-ref.js';
 import type { WaitLine } from './waits.js';
 
-const { agents, boxes, cards, evidence, profiles, runs, steps, toolCalls, turns, waits, workers } = tables;
+const { agents, boxes, cards, evidence, profiles, runs, steps, toolCalls, turns, waits } = tables;
 
 const PREVIEW_LENGTH = 200;
 const LISTED_CARDS = 50;
@@ -491,45 +491,6 @@ export function inspectTurn(
       budgets: await loadBudgets(client, turn.runId),
     };
   });
-}
-
-export interface LiveWorker {
-  readonly worker_id: WorkerId;
-  readonly hostname: string | null;
-  readonly pid: number | null;
-  readonly targets: readonly string[];
-  readonly concurrency: number;
-  readonly lease_until: Date;
-}
-
-/** The workers whose lease lives, narrowed to a host, a process, or a target they serve. */
-export function findLiveWorkers(
-  pool: pg.Pool,
-  where: { readonly hostname?: string; readonly pid?: number; readonly target?: string } = {},
-): Promise<readonly LiveWorker[]> {
-  const hostname = sql<string | null>`${workers.info}->>'hostname'`;
-  const pid = sql<number | null>`(${workers.info}->>'pid')::int`;
-  return read(pool, (tx) =>
-    tx
-      .select({
-        worker_id: workers.id,
-        hostname,
-        pid,
-        targets: workers.targets,
-        concurrency: workers.concurrency,
-        lease_until: workers.leaseUntil,
-      })
-      .from(workers)
-      .where(
-        and(
-          gt(workers.leaseUntil, sql`now()`),
-          where.hostname === undefined ? undefined : eq(hostname, where.hostname),
-          where.pid === undefined ? undefined : eq(pid, where.pid),
-          where.target === undefined ? undefined : sql`${workers.targets} @> array[${where.target}]::text[]`,
-        ),
-      )
-      .orderBy(asc(workers.id)),
-  );
 }
 
 /** Whether BullMQ's tables stand in this database: `boxcar migrate` makes them. */

@@ -20,7 +20,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { checkDuration, KernelError } from '@boxcar/kernel';
+import { checkDuration, KernelError } from '@boxcar/kernel/base';
 import pg from 'pg';
 import { createDirectClient, endClient, unlimited } from './connection-limits.js';
 import { type Queryable, toDatabaseError } from './db.js';

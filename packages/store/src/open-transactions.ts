@@ -6,7 +6,7 @@
  * work for the whole process (batches, rings, promotions, watchers); such work runs outside of the handler.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { KernelError } from '@boxcar/kernel';
+import { KernelError } from '@boxcar/kernel/base';
 import type pg from 'pg';
 
 /** The transaction of one handler. Keep it small: connections that were opened inside it hold a reference to it. */

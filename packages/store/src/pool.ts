@@ -1,7 +1,7 @@
 /**
  * The pool of a process: the planner settings, the limits of its connections, and when the server last answered on them.
  */
-import { checkDuration, checkWholeNumber, parseJson } from '@boxcar/kernel';
+import { checkDuration, checkWholeNumber, parseJson } from '@boxcar/kernel/base';
 import pg from 'pg';
 import {
   CONNECT_MS,

@@ -344,7 +344,7 @@ const SOURCE = ['--source-agent <agent>', 'in whose name, by id or name (the ope
 const KEY = ['--key <key>', 'idempotency key: the second run changes nothing'] as const;
 
 export function addBox(program: Command, run: Run): void {
-  const box = program.command('box').description('Boxes of cards: make, look at and share them.');
+  const box = program.command('box');
   box
     .command('create')
     .description('Make a sealed box and print its id.')

@@ -69,7 +69,7 @@ const dollars = z
   .transform(Number);
 
 export function addBudget(program: Command, run: Run): void {
-  const group = program.command('budget').description('What a run may use, and what is left of it.');
+  const group = program.command('budget');
   group
     .command('show')
     .description('The budgets of a run: limits, use, what is set aside for turns under way, and the rest.')

@@ -53,7 +53,6 @@ async function runCancel(context: Context, ref: string, flags: CancelFlags): Pro
 export function addCancel(program: Command, run: Run): void {
   program
     .command('cancel')
-    .description('End a turn or a run with everything below it; running model calls are aborted.')
     .argument('<turn|run>', 'id of a turn or of a run, or at least the first 8 digits of it')
     .option('--reason <text>', 'why; shown to whoever waits for the turn')
     .option('--project <name>', 'project, by id or name')

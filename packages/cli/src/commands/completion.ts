@@ -5,7 +5,6 @@ import { SHELLS, type Shell, writeCompletion } from '../completion.js';
 export function addCompletion(program: Command, run: Run): void {
   program
     .command('completion')
-    .description('Print a script that completes commands and options in a shell.')
     .addArgument(new Argument('<shell>', 'which shell').choices(SHELLS))
     .addHelpText(
       'after',

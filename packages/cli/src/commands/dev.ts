@@ -8,11 +8,12 @@ import { ActivityFeed, createPool, endPool } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
-import { type Context, writeOutput } from '../context.js';
+import type { Context } from '../context.js';
 import { formatActivity } from '../dev/activity-text.js';
 import { startChild } from '../dev/child.js';
 import { codeFiles, findSources, profileFiles, type Sources, stampOf } from '../dev/sources.js';
 import { parseSaid, type Said, WorkerSupervisor } from '../dev/supervisor.js';
+import { writeOutput } from '../output.js';
 import { describeError, reportError } from '../report-error.js';
 import { migrateServer, openServer } from '../stack.js';
 import { countOf, toLine } from '../text.js';
@@ -303,7 +304,6 @@ async function runDev(context: Context, flags: DevFlags): Promise<number> {
 export function addDev(program: Command, run: Run): void {
   program
     .command('dev')
-    .description('All of it for development: database, worker, profiles and plugins that reload, a live log.')
     .option(
       '--profiles <path>',
       'a file or folder with profiles, repeatable (profiles.yaml, profiles/)',

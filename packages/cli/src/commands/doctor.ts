@@ -249,7 +249,6 @@ async function runDoctor(context: Context, flags: DoctorFlags): Promise<number> 
 export function addDoctor(program: Command, run: Run): void {
   program
     .command('doctor')
-    .description('Looks for what is wrong with database, queue, workers and rows, and says what to do.')
     .option(
       '--turns <n>',
       'how many of the newest turns the invariants are checked on (10000)',

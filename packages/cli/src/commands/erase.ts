@@ -76,7 +76,6 @@ async function runErase(context: Context, refs: readonly string[], flags: EraseF
 export function addErase(program: Command, run: Run): void {
   program
     .command('erase')
-    .description('Erase the content of cards and of late answers. Ids, hashes and manifests stay.')
     .argument('[card...]', 'card ids')
     .option(
       '--box <id>',

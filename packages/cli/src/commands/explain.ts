@@ -171,7 +171,6 @@ async function explain(context: Context, turn: string, flags: Flags): Promise<nu
 export function addExplain(program: Command, run: Run): void {
   program
     .command('explain')
-    .description('The exact prompt of a step: each message with its reason, the tools, what was left out.')
     .argument('<turn>', 'its id, or at least the first 8 digits of it')
     .option('--step <n>', 'which step (the last one committed)', readStep)
     .option('--attempt <n>', 'which attempt at it (the one committed)', readStep)

@@ -1,5 +1,5 @@
 import { hostname } from 'node:os';
-import { findLiveWorkers } from '@boxcar/store';
+import { findLiveWorkers } from '@boxcar/store/health';
 import type { Command } from 'commander';
 import { EXIT, flag, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
@@ -34,9 +34,6 @@ async function checkHealth(context: Context, flags: { readonly pid?: number }): 
 export function addHealth(program: Command, run: Run): void {
   program
     .command('health')
-    .description(
-      'Exit 0 when a worker of this host is alive, by its rows. For the health checks of containers.',
-    )
     .option('--pid <pid>', 'that very process', flag(settingSchemas.pid))
     .addHelpText(
       'after',

@@ -32,7 +32,6 @@ async function runMigrate(context: Context, { grantWorker: role }: MigrateFlags)
 export function addMigrate(program: Command, run: Run): void {
   program
     .command('migrate')
-    .description("Bring the database to this program's schema, the queue tables included.")
     .option('--grant-worker <role>', 'then grant this role what workers and doors need, and no more')
     .addHelpText(
       'after',

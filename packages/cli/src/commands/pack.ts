@@ -304,7 +304,6 @@ async function runPack(context: Context, flags: PackFlags): Promise<number> {
 export function addPack(program: Command, run: Run): void {
   program
     .command('pack')
-    .description('Pack a context box; with --dry-run say what a child would see, and write nothing.')
     .option('--dry-run', 'write nothing: list the cards, what each costs, and what a budget cuts')
     .option('--messages', 'with --dry-run: print the first prompt too')
     .option('--profile <name>', 'the profile of the child')

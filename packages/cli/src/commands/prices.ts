@@ -162,7 +162,7 @@ function modelName(text: string): string {
 const PROJECT = ['--project <name>', 'project, by id or name'] as const;
 
 export function addPrices(program: Command, run: Run): void {
-  const prices = program.command('prices').description('What calls of models cost.');
+  const prices = program.command('prices');
   prices
     .command('ls')
     .description('Lists prices, where they come from, and models of profiles without one.')

@@ -269,7 +269,7 @@ const PROJECT = ['--project <name>', 'project, by id or name'] as const;
 const PLUGIN = ['--plugin <file>', 'a module that registers what the profiles use, repeatable'] as const;
 
 export function addProfiles(program: Command, run: Run): void {
-  const profiles = program.command('profiles').description('Agent profiles.');
+  const profiles = program.command('profiles');
   profiles
     .command('apply')
     .description('Make the profiles of YAML or JSON files current: a new version of each that has changed.')

@@ -90,7 +90,7 @@ async function runSet(context: Context, ref: string, flags: SetFlags): Promise<n
 }
 
 export function addProjects(program: Command, run: Run): void {
-  const projects = program.command('projects').description('Projects and their limits.');
+  const projects = program.command('projects');
   projects
     .command('ls')
     .description('Lists the projects with their turns under way and their limits.')

@@ -90,7 +90,7 @@ function providerName(text: string): string {
 }
 
 export function addProviders(program: Command, run: Run): void {
-  const providers = program.command('providers').description('Limits of the providers of models.');
+  const providers = program.command('providers');
   providers
     .command('ls')
     .description('Providers with limits or failures: who calls, who waits.')

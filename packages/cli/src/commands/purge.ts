@@ -159,7 +159,6 @@ async function runPurge(context: Context, flags: PurgeFlags): Promise<number> {
 export function addPurge(program: Command, run: Run): void {
   program
     .command('purge')
-    .description('Remove what finished runs have left behind: turns, agents, boxes and cards.')
     .requiredOption('--older-than <age>', 'runs that ended so long ago: 12h, 30d, 8w')
     .option(
       '--tapes',

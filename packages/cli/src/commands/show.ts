@@ -302,7 +302,6 @@ async function showTurn(
 export function addShow(program: Command, run: Run): void {
   program
     .command('show')
-    .description('What became of a turn: steps, calls, context, deliverable.')
     .argument('<turn>', 'its id, or at least the first 8 digits of it')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(

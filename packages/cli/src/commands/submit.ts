@@ -252,7 +252,6 @@ async function runSubmit(
 export function addSubmit(program: Command, run: Run): void {
   program
     .command('submit')
-    .description('Submit a primitive. When the receipt is printed it is accepted and cannot get lost.')
     .argument(
       '<primitive>',
       'delegate_async, fork_join, collect, launch_principal, ask_expert, … or one of a plugin',

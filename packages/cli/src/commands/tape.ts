@@ -28,9 +28,7 @@ const takesTape = ({ registeredArguments, options }: Command): boolean =>
   registeredArguments[0]?.name() === 'tape' && options.every(({ long }) => long !== '--session');
 
 export function addTape(program: Command, run: Run): void {
-  const group = program
-    .command('tape')
-    .description('Tapes: anchors, entries, commands, and going on from them.');
+  const group = program.command('tape');
   for (const add of COMMANDS) add(group, run);
   for (const command of group.commands) if (takesTape(command)) addSessionFlags(command);
 }

@@ -89,7 +89,6 @@ async function showTree(context: Context, ref: string, flags: TreeFlags): Promis
 export function addTree(program: Command, run: Run): void {
   program
     .command('tree')
-    .description('The turns below a run or turn: who works on what, and what it waits for.')
     .argument('<run>', 'id of a run or of a turn, or at least the first 8 digits of it')
     .option('--watch', 'until all of it has ended (on a terminal without being asked)')
     .option('--no-watch', 'once')

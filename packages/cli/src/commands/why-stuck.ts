@@ -87,7 +87,6 @@ async function askWhyStuck(context: Context, ref: string, project: string | unde
 export function addWhyStuck(program: Command, run: Run): void {
   program
     .command('why-stuck')
-    .description('What a turn waits for, link by link, down to what will move it, or to nothing.')
     .argument('<turn>', 'its id, or at least the first 8 digits of it')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(

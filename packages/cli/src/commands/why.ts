@@ -179,7 +179,6 @@ async function askWhy(
 export function addWhy(program: Command, run: Run): void {
   program
     .command('why')
-    .description('Where a text of a prompt came from: card, box, packing rule, right, author, tokens.')
     .argument('<turn>', 'its id, or at least the first 8 digits of it')
     .argument('<text>', 'any piece of any message or tool schema, as you see it')
     .option('--step <n>', 'only the prompt of this step', readStep)

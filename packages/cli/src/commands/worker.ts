@@ -5,8 +5,9 @@ import type { Command } from 'commander';
 import { checkRedis } from '../check-redis.js';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
-import { type Context, CRASH_GRACE_MS, untilStopped } from '../context.js';
+import { type Context, untilStopped } from '../context.js';
 import { untilReachable } from '../database-wait.js';
+import { CRASH_GRACE_MS } from '../exit.js';
 import { reportError } from '../report-error.js';
 import { openStack, type Stack } from '../stack.js';
 
@@ -158,7 +159,6 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
 export function addWorker(program: Command, run: Run): void {
   program
     .command('worker')
-    .description('Run turns, and accept primitives from the queue boxcar-primitives, until told to stop.')
     .option('--concurrency <n>', 'turns at once', flag(settingSchemas.concurrency))
     .option(
       '--target <name>',

@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { childEnvironment } from '../config.js';
+import { childEnvironment } from '../environment.js';
 
 const MAIN = fileURLToPath(
   new URL(import.meta.url.endsWith('.ts') ? '../main.ts' : '../main.js', import.meta.url),

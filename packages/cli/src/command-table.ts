@@ -1,0 +1,136 @@
+/**
+ * The commands of the program, in the order of its help. A module of `commands/` is loaded when its command is run, completed or asked
+ * for its help; the help of the program needs this table alone.
+ */
+import type { Command } from 'commander';
+import type { Run } from './command.js';
+
+export interface ListedCommand {
+  readonly name: string;
+  /** Of the help of the program and of the command. */
+  readonly description: string;
+  /** Its work needs the modules of all commands. */
+  readonly knowsAll?: boolean;
+  /** Puts the command with this name on the program. */
+  load(): Promise<(program: Command, run: Run) => void>;
+}
+
+export const COMMANDS: readonly ListedCommand[] = [
+  {
+    name: 'dev',
+    description: 'All of it for development: database, worker, profiles and plugins that reload, a live log.',
+    load: async () => (await import('./commands/dev.js')).addDev,
+  },
+  {
+    name: 'worker',
+    description: 'Run turns, and accept primitives from the queue boxcar-primitives, until told to stop.',
+    load: async () => (await import('./commands/worker.js')).addWorker,
+  },
+  {
+    name: 'submit',
+    description: 'Submit a primitive. When the receipt is printed it is accepted and cannot get lost.',
+    load: async () => (await import('./commands/submit.js')).addSubmit,
+  },
+  {
+    name: 'cancel',
+    description: 'End a turn or a run with everything below it; running model calls are aborted.',
+    load: async () => (await import('./commands/cancel.js')).addCancel,
+  },
+  {
+    name: 'pack',
+    description: 'Pack a context box; with --dry-run say what a child would see, and write nothing.',
+    load: async () => (await import('./commands/pack.js')).addPack,
+  },
+  {
+    name: 'tree',
+    description: 'The turns below a run or turn: who works on what, and what it waits for.',
+    load: async () => (await import('./commands/tree.js')).addTree,
+  },
+  {
+    name: 'budget',
+    description: 'What a run may use, and what is left of it.',
+    load: async () => (await import('./commands/budget.js')).addBudget,
+  },
+  {
+    name: 'show',
+    description: 'What became of a turn: steps, calls, context, deliverable.',
+    load: async () => (await import('./commands/show.js')).addShow,
+  },
+  {
+    name: 'explain',
+    description: 'The exact prompt of a step: each message with its reason, the tools, what was left out.',
+    load: async () => (await import('./commands/explain.js')).addExplain,
+  },
+  {
+    name: 'why',
+    description: 'Where a text of a prompt came from: card, box, packing rule, right, author, tokens.',
+    load: async () => (await import('./commands/why.js')).addWhy,
+  },
+  {
+    name: 'why-stuck',
+    description: 'What a turn waits for, link by link, down to what will move it, or to nothing.',
+    load: async () => (await import('./commands/why-stuck.js')).addWhyStuck,
+  },
+  {
+    name: 'profiles',
+    description: 'Agent profiles.',
+    load: async () => (await import('./commands/profiles.js')).addProfiles,
+  },
+  {
+    name: 'providers',
+    description: 'Limits of the providers of models.',
+    load: async () => (await import('./commands/providers.js')).addProviders,
+  },
+  {
+    name: 'box',
+    description: 'Boxes of cards: make, look at and share them.',
+    load: async () => (await import('./commands/box.js')).addBox,
+  },
+  {
+    name: 'tape',
+    description: 'Tapes: anchors, entries, commands, and going on from them.',
+    load: async () => (await import('./commands/tape.js')).addTape,
+  },
+  {
+    name: 'prices',
+    description: 'What calls of models cost.',
+    load: async () => (await import('./commands/prices.js')).addPrices,
+  },
+  {
+    name: 'projects',
+    description: 'Projects and their limits.',
+    load: async () => (await import('./commands/projects.js')).addProjects,
+  },
+  {
+    name: 'erase',
+    description: 'Erase the content of cards and of late answers. Ids, hashes and manifests stay.',
+    load: async () => (await import('./commands/erase.js')).addErase,
+  },
+  {
+    name: 'purge',
+    description: 'Remove what finished runs have left behind: turns, agents, boxes and cards.',
+    load: async () => (await import('./commands/purge.js')).addPurge,
+  },
+  {
+    name: 'migrate',
+    description: "Bring the database to this program's schema, the queue tables included.",
+    load: async () => (await import('./commands/migrate.js')).addMigrate,
+  },
+  {
+    name: 'health',
+    description:
+      'Exit 0 when a worker of this host is alive, by its rows. For the health checks of containers.',
+    load: async () => (await import('./commands/health.js')).addHealth,
+  },
+  {
+    name: 'doctor',
+    description: 'Looks for what is wrong with database, queue, workers and rows, and says what to do.',
+    load: async () => (await import('./commands/doctor.js')).addDoctor,
+  },
+  {
+    name: 'completion',
+    knowsAll: true,
+    description: 'Print a script that completes commands and options in a shell.',
+    load: async () => (await import('./commands/completion.js')).addCompletion,
+  },
+];

@@ -1,0 +1,17 @@
+/** What a command says on stdout. */
+import { KernelError } from '@boxcar/kernel/base';
+
+/** @throws KernelError `output_failed` when stdout is a file that cannot be written; a pipe reports it by its event `error`. */
+export function writeOutput(text: string): void {
+  try {
+    process.stdout.write(text);
+  } catch (cause) {
+    throw outputFailed(cause);
+  }
+}
+
+export const outputFailed = (cause: unknown): KernelError =>
+  new KernelError('output_failed', {
+    message: `stdout cannot be written: ${cause instanceof Error ? cause.message : String(cause)}.`,
+    cause,
+  });

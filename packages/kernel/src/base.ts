@@ -1,0 +1,10 @@
+/**
+ * `@boxcar/kernel/base`: errors, secrets and the checks of plain values, without the rules and without zod. For programs that start
+ * often, such as health checks. The same names are in `@boxcar/kernel`.
+ */
+export { checkDuration, checkWholeNumber, MAX_DURATION_MS } from './check-number.js';
+export { type ErrorBody, type ErrorCode, KernelError, toErrorBody } from './errors.js';
+export { findingsOf, findingWords, safeParse } from './findings.js';
+export type { WorkerId } from './ids.js';
+export { jsonText, parseJson } from './key-order.js';
+export { declareSecrets, maskSecrets } from './secrets.js';
