@@ -10,8 +10,9 @@ const files = readdirSync(join(root, 'packages')).flatMap((pack) =>
     .map((path) => `packages/${pack}/src/${path}`),
 );
 
-/** `tape/fork.test.ts` is a file of any package, `cli/tape.test.ts` one of the package that is named. */
-const find = (name: string): readonly string[] => {
+/** `tape/fork.test.ts` is a file of any package, `cli/tape.test.ts` and `packages/cli/src/tape.test.ts` are of the package that is named. */
+const find = (path: string): readonly string[] => {
+  const name = path.replace(/^packages\/([^/]+)\/src\//, '$1/');
   const pattern = new RegExp(`^${name.replaceAll('.', '\\.').replaceAll('*', '[^/]*')}$`);
   return files.filter((file) => {
     const [, pack, , ...path] = file.split('/');
@@ -34,11 +35,13 @@ function names(source: string, title: string): boolean {
   );
 }
 
-const rows = readFileSync(join(root, 'docs/guarantees.md'), 'utf8')
-  .split('\n')
-  .filter((line) => line.startsWith('| '))
-  .map((line) => line.split(' | ').at(-1)?.replace(/ \|$/, '') ?? '')
-  .filter((cell) => cell.includes('.test.ts'));
+/** The last cells of the tables of a page that name tests. */
+const rowsOf = (page: string): readonly string[] =>
+  readFileSync(join(root, page), 'utf8')
+    .split('\n')
+    .filter((line) => line.startsWith('| '))
+    .map((line) => line.split(' | ').at(-1)?.replace(/ \|$/, '') ?? '')
+    .filter((cell) => cell.includes('.test.ts'));
 
 /** What a cell points to: files, and the parts of titles that are said of the file before them. */
 const pointers = (cell: string): { readonly file: string; readonly titles: readonly string[] }[] =>
@@ -50,8 +53,12 @@ const pointers = (cell: string): { readonly file: string; readonly titles: reado
       .filter((part) => part !== ''),
   }));
 
-describe('docs/guarantees.md', () => {
-  it('has its guarantees', () => expect(rows.length).toBeGreaterThan(40));
+describe.each([
+  ['docs/guarantees.md', 40],
+  ['docs/testing.md', 25],
+])('%s', (page, least) => {
+  const rows = rowsOf(page);
+  it('has its rows', () => expect(rows.length).toBeGreaterThan(least));
 
   it.each(rows)('points to tests that are there: %s', (cell) => {
     const found = pointers(cell);

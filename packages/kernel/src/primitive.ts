@@ -1,4 +1,7 @@
-/** The arguments of the built-in primitives: one schema each for queue, HTTP, CLI, MCP and the tools shown to models. */
+/**
+ * The arguments of the built-in primitives: one schema each, by which every door checks: library, queue, command line and calls of models.
+ * Models are shown a shorter form (`briefSchema`).
+ */
 import { z } from 'zod';
 import { FOR_PROGRAMS } from './brief-schema.js';
 import { budgetSchema } from './budget.js';

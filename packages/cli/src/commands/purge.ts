@@ -177,6 +177,7 @@ export function addPurge(program: Command, run: Run): void {
           'boxcar purge --older-than 30d --project default --yes --json',
           'boxcar purge --tapes --older-than 90d --dry-run',
         ],
+        negative: 'the answer was no',
       }),
     )
     .action((flags: PurgeFlags) => run((context) => runPurge(context, flags)));

@@ -130,7 +130,10 @@ export function addTapeShow(group: Command, run: Run): void {
       flag(settingSchemas.pageSize),
     )
     .option('--after <number>', 'only what follows this position', flag(settingSchemas.position))
-    .option('--messages', 'as the chat messages that a model would get; with --all or --from')
+    .option(
+      '--messages',
+      "as chat messages, the state of the anchor first; with --all or --from. A turn's prompt is shown by explain",
+    )
     .option(...PROJECT)
     .addHelpText(
       'after',
@@ -236,7 +239,7 @@ const runInfo = (context: Context, ref: string, flags: InfoFlags): Promise<numbe
 export function addTapeInfo(group: Command, run: Run): void {
   group
     .command('info')
-    .description('What is on a tape: how much, since when, and its last anchors.')
+    .description('What is on a tape: how much, and its last anchors.')
     .argument(...TAPE)
     .option('--before <position>', 'the last anchors before this position', flag(settingSchemas.position))
     .option(...PROJECT)

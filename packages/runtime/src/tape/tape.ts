@@ -276,8 +276,8 @@ export class Tape {
   }
 
   /**
-   * What a model would be shown of it, by the original's mapping: chat messages, the state of the anchor first. A turn's own
-   * prompt is made by stricter rules (docs/views.md).
+   * Chat messages of it by the original's mapping, the state of the anchor first. The prompt of a turn is another one: it is made by
+   * stricter rules, from the profile and the contexts too (docs/views.md).
    *
    * @throws KernelError `not_found` for a named anchor.
    */

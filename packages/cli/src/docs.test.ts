@@ -1,0 +1,125 @@
+/** What the pages say of the command line is what the program has: commands, flags, exit codes and variables. */
+import { readdirSync, readFileSync } from 'node:fs';
+import type { Command } from 'commander';
+import { describe, expect, it } from 'vitest';
+import { createProgram } from './run-cli.js';
+import { cliHere } from './testing/cli.js';
+
+const root = new URL('../../../', import.meta.url);
+const read = (path: string): string => readFileSync(new URL(path, root), 'utf8');
+const namesIn = (folder: string): readonly string[] => readdirSync(new URL(folder, root));
+
+const program = createProgram(async () => undefined);
+const leavesOf = (command: Command, path: readonly string[]): [string, Command][] =>
+  command.commands.length === 0
+    ? [[path.join(' '), command]]
+    : command.commands.flatMap((child) => leavesOf(child, [...path, child.name()]));
+const leaves = leavesOf(program, []);
+
+/** The history of decisions speaks of what is no more. */
+const pages = [
+  'README.md',
+  ...namesIn('docs')
+    .filter((name) => name.endsWith('.md') && name !== 'decisions.md')
+    .map((name) => `docs/${name}`),
+  ...['packages', 'examples'].flatMap((folder) =>
+    namesIn(folder).map((name) => `${folder}/${name}/README.md`),
+  ),
+];
+
+const FLAG = /(?<![\w-])--?[a-z][a-z-]*/g;
+
+describe('packages/cli/README.md', () => {
+  const rows = read('packages/cli/README.md')
+    .split('\n')
+    .filter((line) => line.startsWith('| `boxcar '));
+  /** Said once below the table. */
+  const COMMON = new Set(['--project', '--plugin', '--workspace', '--session']);
+
+  it.each(leaves)('lists the flags of boxcar %s, and no others', (path, command) => {
+    const row = rows.find((line) => new RegExp(`^\\| \`boxcar ${path}[ \`]`).test(line)) ?? '';
+    const listed = new Set(row.match(FLAG));
+    const has = (name: string | undefined): boolean => name !== undefined && listed.has(name);
+    const left = command.options
+      .filter(({ long, short }) => !has(long) && !has(short) && !COMMON.has(long ?? ''))
+      .map(({ long }) => long);
+    const known = new Set(
+      [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]),
+    );
+    expect({ left, unknown: [...listed].filter((name) => !known.has(name)) }).toEqual({
+      left: [],
+      unknown: [],
+    });
+  });
+});
+
+/** Command lines in a page: the words behind `boxcar`, to the end of the line or of the code. */
+const linesIn = (text: string): readonly string[] =>
+  [...text.replaceAll('\\\n', ' ').matchAll(/(?<![@/\w-])boxcar ([a-z][^\n`]*)/g)].map(
+    ([, line = '']) => line,
+  );
+
+/** Words that follow `boxcar` in sentences: they are no commands. */
+const WORDS = new Set(['processes', 'password']);
+
+it.each(pages)('the command lines of %s have the commands and flags of the program', (page) => {
+  const wrong = linesIn(read(page)).flatMap((line) => {
+    const [first = '', second = ''] = line.split(/[^a-z-]+/);
+    const group = program.commands.find((command) => command.name() === first);
+    if (group === undefined) return WORDS.has(first) || /^[a-z]+ role\b/.test(line) ? [] : [line];
+    const command =
+      group.commands.length === 0 ? group : group.commands.find((child) => child.name() === second);
+    // A group may be named without a command of it.
+    if (command === undefined) return second === '' || !/^[a-z-]+ [a-z]/.test(line) ? [] : [line];
+    const known = new Set(
+      [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]),
+    );
+    const said = line.replace(/'[^']*'|"[^"]*"/g, '').replace(/[|#&;].*$/, '');
+    return (said.match(/(?<=[\s(])--?[a-z][a-z-]*/g) ?? [])
+      .filter((name) => name !== '--help' && !known.has(name))
+      .map((name) => `${first}: ${name}`);
+  });
+  expect(wrong).toEqual([]);
+});
+
+describe('exit code 3', () => {
+  const answersNo = async (path: string): Promise<boolean> =>
+    /\n {2}3 {2}/.test((await cliHere([...path.split(' '), '--help'])).stdout);
+  const rowOf = (page: string): string =>
+    read(page)
+      .split('\n')
+      .find((line) => /^\s*\| 3 \|/.test(line)) ?? '';
+
+  it.each(['docs/cli.md', 'packages/cli/README.md'])(
+    '%s names the commands that answer with it',
+    async (page) => {
+      const said = new Set(
+        [...rowOf(page).matchAll(/`([a-z -]+)`/g)].map(([, name = '']) => name.replace(/ --.*/, '')),
+      );
+      const known: string[] = [];
+      for (const [path] of leaves) if (await answersNo(path)) known.push(path);
+      expect([...said].sort()).toEqual(known.sort());
+    },
+  );
+});
+
+it('variables that the pages name are those that boxcar --help lists', async () => {
+  const { stdout } = await cliHere(['--help']);
+  const listed = new Set(stdout.match(/\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|\bPGPASSWORD\b/g));
+  const settings = read('packages/cli/src/config.ts') + read('packages/llm/src/providers/settings.ts');
+  const taken = [...settings.matchAll(/^ {2,4}([A-Z][A-Z0-9]*_[A-Z0-9_]+|PGPASSWORD):/gm)].map(
+    ([, name]) => name,
+  );
+  expect(taken.filter((name) => !listed.has(name ?? ''))).toEqual([]);
+  // Of tests, of the example, of an example of a text, and of compose.
+  const OTHERS = /^(BOXCAR_(TEST|REQUIRE|FAULTS|KEEP|MODEL$|SURVEY)|TEST_|POSTGRES_PASSWORD$|LOCK_MS$)/;
+  for (const page of pages.filter((path) => !path.includes('testkit'))) {
+    const named = read(page).match(
+      /\b(?:[A-Z]+_)+(?:URL|KEY|PASSWORD|MS|SECONDS|BYTES|CARDS)\b|\bBOXCAR_[A-Z_]+[A-Z]\b/g,
+    );
+    expect([page, (named ?? []).filter((name) => !listed.has(name) && !OTHERS.test(name))]).toEqual([
+      page,
+      [],
+    ]);
+  }
+});

@@ -1,0 +1,140 @@
+/** What can be said of the pages without running the program: names, links and lists in them are those of the sources. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { dirname, join, normalize } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const read = (path: string): string => readFileSync(join(root, path), 'utf8');
+const LEFT_OUT = new Set(['node_modules', 'dist', '.git', '.turbo', 'wire']);
+
+function filesBelow(folder: string): string[] {
+  return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
+    const path = join(folder, entry.name);
+    if (entry.isDirectory()) return LEFT_OUT.has(entry.name) ? [] : filesBelow(path);
+    return entry.isFile() ? [path] : [];
+  });
+}
+
+const files = ['packages', 'services', 'examples', 'bench', 'scripts', 'migrations', 'docs', '.ci'].flatMap(
+  filesBelow,
+);
+/** The history of decisions speaks of what is no more. */
+const pages = ['README.md', ...files.filter((path) => path.endsWith('.md'))].filter(
+  (path) => path !== 'docs/decisions.md',
+);
+/** Tests say what is refused, too. */
+const source = files
+  .filter(
+    (path) => /\.(ts|mjs|js|sql|json|ya?ml)$|^\.ci|Dockerfile$/.test(path) && !path.endsWith('.test.ts'),
+  )
+  .concat('package.json', 'docker-compose.yml')
+  .map(read)
+  .concat(files)
+  .join('\n')
+  .replaceAll('\\n', ' ');
+const words = new Set(source.match(/\w+/g));
+
+/** Names of other programs and standards, of tests, and of examples. */
+const FOREIGN = new Set([
+  ...'_interval _count transaction_timeout TEMPORARY trimEvents psql createdb require_auth __md5 SuppressedError'.split(
+    ' ',
+  ),
+  ...'deprecated readOnly writeOnly contentEncoding contentMediaType'.split(' '),
+  ...['SCENES', 'SEED'],
+  ...'reviews_first migrtion clerk main_'.split(' '),
+]);
+
+const withoutBlocks = (text: string): string => text.replace(/```[\s\S]*?```/g, '');
+
+describe.each(pages)('%s', (page) => {
+  const text = read(page);
+
+  it('names in code nothing that is in no source', () => {
+    const code = [...withoutBlocks(text).matchAll(/`([^`\n]+)`/g)].map(([, inner = '']) => inner);
+    const names = code.flatMap(
+      (inner) => inner.match(/--[a-z][a-z-]+|(?<![\w-])[A-Za-z_]{3,}(?![\w…])/g) ?? [],
+    );
+    const unknown = names.filter((name) =>
+      name.startsWith('--') ? !source.includes(name) : !words.has(name) && !FOREIGN.has(name),
+    );
+    expect([...new Set(unknown)]).toEqual([]);
+  });
+
+  it('leads to files and headings that are there', () => {
+    const broken = [...withoutBlocks(text).matchAll(/\]\(([^)\s]+)\)/g)]
+      .map(([, link = '']) => link)
+      .filter((link) => !/^https?:/.test(link) && !leads(page, link));
+    expect(broken).toEqual([]);
+  });
+});
+
+/** A heading as GitHub makes an anchor of it. */
+const anchorOf = (heading: string): string =>
+  heading
+    .trim()
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}_ -]/gu, '')
+    .replaceAll(' ', '-');
+
+function leads(page: string, link: string): boolean {
+  const [path = '', anchor] = link.split('#');
+  const target = path === '' ? page : normalize(join(dirname(page), path));
+  if (!target.endsWith('.md'))
+    return (
+      files.some((file) => file === target || file.startsWith(`${target.replace(/\/$/, '')}/`)) ||
+      readsRoot(target)
+    );
+  if (!pages.includes(target) && target !== 'docs/decisions.md') return false;
+  const headings = withoutBlocks(read(target)).match(/^#+ .*$/gm) ?? [];
+  return anchor === undefined || headings.some((heading) => anchorOf(heading.replace(/^#+ /, '')) === anchor);
+}
+
+const readsRoot = (path: string): boolean => readdirSync(root).includes(path);
+
+/** The names in the first cells of the table behind a text. */
+function tableAfter(page: string, text: string): readonly string[] {
+  const rest = read(page).split(text)[1] ?? '';
+  const rows = /(?:^|\n)((?:\|.*\n)+)/.exec(rest)?.[1] ?? '';
+  return rows
+    .split('\n')
+    .slice(2, -1)
+    .map((row) => row.split(' | ')[0]?.replace(/^\| /, '') ?? '');
+}
+
+const codesIn = (cells: readonly string[]): string[] =>
+  cells.flatMap((cell) => [...cell.matchAll(/`([^`]+)`/g)].map(([, code = '']) => code)).sort();
+
+describe('lists', () => {
+  it('docs/operations.md has every check of doctor, and no other', () => {
+    const judged = read('packages/cli/src/doctor-findings.ts');
+    const asked = read('packages/cli/src/commands/doctor.ts');
+    const checks = new Set([
+      ...[...judged.matchAll(/\b(?:ok|warn|fail|late)\(\s*'([a-z ]+)'/g)].map(([, name]) => name),
+      ...[...asked.matchAll(/check: '([a-z ]+)'/g)].map(([, name]) => name),
+    ]);
+    const listed = tableAfter('docs/operations.md', '`{ status, findings:').flatMap((cell) =>
+      cell.split(', '),
+    );
+    expect([...listed].sort()).toEqual([...checks].sort());
+  });
+
+  it('docs/cli.md has every kind of link of why-stuck, and no other', () => {
+    const kinds = /WaitLinkKind =([^;]+);/.exec(read('packages/kernel/src/wait-links.ts'))?.[1] ?? '';
+    // Nothing waits for a decision yet.
+    const known = [...kinds.matchAll(/'(\w+)'/g)]
+      .map(([, kind]) => kind)
+      .filter((kind) => kind !== 'approval');
+    expect(
+      codesIn(tableAfter('docs/cli.md', 'Nothing that exists will move what is marked with !.')),
+    ).toEqual(known.sort());
+  });
+
+  it('docs/primitives.md has all that a handler gets', () => {
+    const tools =
+      /interface HandlerTools \{([\s\S]+?)\n\}/.exec(read('packages/runtime/src/handler.ts'))?.[1] ?? '';
+    const members = [...tools.matchAll(/^ {2}(?:readonly )?(\w+)[(:]/gm)].map(([, name]) => name);
+    const listed = /`handle` gets `\{ ([^}]+) \}`/.exec(read('docs/primitives.md'))?.[1] ?? '';
+    expect(listed.split(', ').sort()).toEqual(members.sort());
+  });
+});
