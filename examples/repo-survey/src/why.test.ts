@@ -113,8 +113,12 @@ test('every piece of every prompt of the example run has its source', async () =
       throw new Error(`${part.rule}: card '${cardId}' does not hold '${part.text}'`);
   }
 
-  function ask(prompts: TurnPrompts, request: ModelRequest, piece: string): WhyAnswer & { outcome: 'found' } {
-    const answer = prompts.why(piece, { step: request.turn.step });
+  async function ask(
+    prompts: TurnPrompts,
+    request: ModelRequest,
+    piece: string,
+  ): Promise<WhyAnswer & { outcome: 'found' }> {
+    const answer = await prompts.why(piece, { step: request.turn.step });
     if (answer.outcome !== 'found') throw new Error(`no source for '${piece}'`);
     asked.pieces += 1;
     expect(answer).toMatchObject({ match: 'exact', step: request.turn.step, verified: true });
@@ -141,14 +145,15 @@ test('every piece of every prompt of the example run has its source', async () =
         for (const piece of textsOf(message)
           .filter((text) => text !== '')
           .flatMap((text) => piecesOf(text, random))) {
-          const { places, place_count } = ask(prompts, request, piece);
+          const { places, place_count } = await ask(prompts, request, piece);
           const messages = places.flatMap(({ parts }) => parts.map((part) => part.message));
           if (place_count === places.length) expect(messages).toContain(index + 1);
         }
       }
       for (const tool of request.tools) {
         const texts = [tool.name, tool.description, JSON.stringify(tool.parameters)];
-        for (const piece of texts.flatMap((text) => piecesOf(text, random))) ask(prompts, request, piece);
+        for (const piece of texts.flatMap((text) => piecesOf(text, random)))
+          await ask(prompts, request, piece);
       }
     }
   }

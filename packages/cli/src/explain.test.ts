@@ -159,6 +159,20 @@ describe('boxcar why', () => {
     expect((await ask('why', turn, 'a\nb', '--json')).stdout).toContain('"match":"unescaped"');
   });
 
+  test('a signal ends it at once, without an answer, with the exit code of shells', async () => {
+    const stop = new AbortController();
+    let listeners = 0;
+    // It listens before it reads, so a signal is the command's to obey, not the process's.
+    const add = stop.signal.addEventListener.bind(stop.signal);
+    stop.signal.addEventListener = (...args: Parameters<typeof add>) => {
+      listeners += 1;
+      add(...args);
+      setImmediate(() => stop.abort());
+    };
+    const said = await cliHere(['why', turn, 'cats'], env, { stop: stop.signal });
+    expect([said, listeners]).toEqual([{ code: 130, stdout: '', stderr: '' }, 1]);
+  });
+
   test.each([
     ['what the turn delivered', 'One cat.', /in what the turn delivered/],
     ['a card that was left out', 'Nobody reads this', /step 1 left out holds it \(hidden\): note/],

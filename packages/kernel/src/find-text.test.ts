@@ -1,13 +1,39 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { SearchableText } from './find-text.js';
+import { TEXT_MATCHES, type TextMatch, type TextRange, WantedText } from './find-text.js';
+
+/** Does all of a search, and counts the characters that it says it has worked through. */
+function finish<T>(search: Generator<number, T>): { readonly value: T; readonly work: number } {
+  let work = 0;
+  for (;;) {
+    const step = search.next();
+    if (step.done === true) return { value: step.value, work };
+    work += step.value;
+  }
+}
+
+function rangesOf(text: string, wanted: string, match: TextMatch): readonly TextRange[] {
+  const ranges: TextRange[] = [];
+  const onFound = (range: TextRange): boolean => {
+    ranges.push(range);
+    return false;
+  };
+  finish(new WantedText(wanted).search(text, match, { onFound }));
+  return ranges;
+}
 
 const found = (text: string, wanted: string): readonly (string | undefined)[] => {
-  const searchable = new SearchableText(text);
-  const match = searchable.match(wanted);
+  const match = finish(new WantedText(wanted).match(text)).value;
   if (match === undefined) return [undefined];
-  return [match, ...searchable.find(wanted, match).map(({ start, end }) => text.slice(start, end))];
+  return [match, ...rangesOf(text, wanted, match).map(({ start, end }) => text.slice(start, end))];
 };
+
+const longestIn = (text: string, wanted: string): number =>
+  Math.max(
+    ...(['whitespace', 'unescaped'] as const).map(
+      (match) => finish(new WantedText(wanted).search(text, match, { onFound: () => true })).value,
+    ),
+  );
 
 describe('a text is found', () => {
   test.each<[string, string, string, readonly (string | undefined)[]]>([
@@ -49,18 +75,86 @@ describe('a text is found', () => {
         const start = from % text.length;
         const wanted = text.slice(start, start + 1 + (length % (text.length - start)));
         expect(found(text, wanted)).toContain(wanted);
-        const escaped = new SearchableText(JSON.stringify({ text }));
         if (wanted.trim() !== '' && wanted.isWellFormed() && !/[\\…\p{Cc}]/u.test(wanted))
-          expect(escaped.match(wanted)).toBeDefined();
+          expect(found(JSON.stringify({ text }), wanted)[0]).toBeDefined();
       }),
       { numRuns: 500 },
     );
   });
 });
 
+const scraps = fc.string({ unit: fc.constantFrom('a', 'b', ' ', '\n', '\\'), maxLength: 40 });
+
+test('where it is, is what the simplest search says, however often it repeats itself', () => {
+  fc.assert(
+    fc.property(scraps, fc.string({ unit: fc.constantFrom('a', 'b', ' '), minLength: 1 }), (text, wanted) => {
+      const starts: number[] = [];
+      for (let at = text.indexOf(wanted); at !== -1; at = text.indexOf(wanted, at + wanted.length))
+        starts.push(at);
+      expect(rangesOf(text, wanted, 'exact').map(({ start }) => start)).toEqual(starts);
+    }),
+    { numRuns: 500 },
+  );
+});
+
+test('it is found across every stride of a long text, in each way', () => {
+  const wanted = 'needle of "hay" and straw';
+  for (const [match, written] of [
+    ['exact', wanted],
+    ['whitespace', wanted.replaceAll(' ', '\n  ')],
+    ['unescaped', JSON.stringify(wanted).slice(1, -1)],
+  ] as const) {
+    for (let before = 8_192 - written.length - 1; before <= 8_193; before += 1) {
+      const text = `${'x'.repeat(before)}${written}${'y'.repeat(9_000)}`;
+      expect(rangesOf(text, wanted, match)).toEqual([{ start: before, end: before + written.length }]);
+    }
+  }
+});
+
 test('the longest beginning that is found', () => {
-  const text = new SearchableText('the quick brown fox');
-  expect(text.longestPrefix('the quick red fox')).toBe('the quick '.length);
-  expect(text.longestPrefix('zebra')).toBe(0);
-  expect(text.longestPrefix('the quick brown fox')).toBe(19);
+  const text = 'the quick brown fox';
+  expect(longestIn(text, 'the quick red fox')).toBe('the quick '.length);
+  expect(longestIn(text, 'zebra')).toBe(0);
+  expect(longestIn(text, 'the quick brown fox')).toBe(19);
+  expect(longestIn('{"a":"the\\nquick"}', 'the  quick\n\nred fox')).toBe('the  quick\n\n'.length);
+});
+
+test('the longest beginning is the longest that a search for it finds', () => {
+  const words = fc.string({ unit: fc.constantFrom('a', 'b', ' ', '\n'), minLength: 1, maxLength: 12 });
+  fc.assert(
+    fc.property(scraps, words, (text, wanted) => {
+      fc.pre(found(text, wanted)[0] === undefined);
+      let longest = wanted.length;
+      const isFound = (): boolean => {
+        const prefix = wanted.slice(0, longest);
+        return prefix.trim() === '' || found(text, prefix)[0] !== undefined;
+      };
+      while (!isFound()) longest -= 1;
+      // White space alone is found nowhere.
+      if (wanted.slice(0, longest).trim() === '') longest = 0;
+      expect(longestIn(text, wanted)).toBe(longest);
+    }),
+    { numRuns: 1_000 },
+  );
+});
+
+test('the work grows with the text alone: whatever is looked for, and however alike both are', () => {
+  const length = 200_000;
+  for (const unit of ['x', 'ab', ' ', '\\', '\n"', '\u0000a']) {
+    const text = unit.repeat(length / unit.length);
+    for (const wanted of [`q${text.slice(0, 50_000)}`, `${text.slice(0, 50_000)}q`, `${unit.repeat(60)}q`])
+      for (const match of TEXT_MATCHES) {
+        const search = new WantedText(wanted).search(text, match, { onFound: () => true });
+        expect(finish(search).work).toBeLessThanOrEqual(3 * length);
+      }
+  }
+});
+
+test('a search stops again and again, and never works through more than one stride at once', () => {
+  const text = 'some words of no great interest. '.repeat(5_000);
+  for (const match of TEXT_MATCHES) {
+    const steps = [...new WantedText('some other words').search(text, match, { onFound: () => true })];
+    expect(steps.length).toBeGreaterThan(15);
+    expect(Math.max(...steps)).toBeLessThan(10_000);
+  }
 });

@@ -1,6 +1,9 @@
 /**
  * Finds a text that a person copied: as it is, else without regard to white space (terminals wrap and indent), else also
  * without regard to JSON escapes (a quote or line end inside a tool's arguments or result).
+ *
+ * F1  The work grows with the length of what is searched, whatever is looked for: each character is looked at a bounded number of times.
+ * F2  A search stops every few thousand characters and says how far it has come, so that its caller can do something else in between.
  */
 export const TEXT_MATCHES = ['exact', 'whitespace', 'unescaped'] as const;
 export type TextMatch = (typeof TEXT_MATCHES)[number];
@@ -11,110 +14,232 @@ export interface TextRange {
   readonly end: number;
 }
 
-/** A text as it is compared, and, when asked for, the range that each of its characters stands for. */
-interface FoldedText {
-  readonly text: string;
-  readonly starts: readonly number[];
-  readonly ends: readonly number[];
-}
-
 const OTHER_SPACE = /\s/;
+const SPACE = 0x20;
+const BACKSLASH = 0x5c;
+const ELLIPSIS = 0x2026;
 
 /** White space, and control characters: terminals show them as such. */
-function isSpace(character: string): boolean {
-  const code = character.charCodeAt(0);
-  if (code <= 0x20) return true;
-  return code >= 0x7f && (code <= 0x9f || OTHER_SPACE.test(character));
+function isSpace(code: number): boolean {
+  if (code <= SPACE) return true;
+  return code >= 0x7f && (code <= 0x9f || OTHER_SPACE.test(String.fromCharCode(code)));
 }
 const ESCAPED_SPACE = new Set(['n', 'r', 't', 'b', 'f']);
 const HEX = /^[0-9a-fA-F]{4}$/;
 
 /** What an escape at `at` stands for, however often it was escaped again: a character, and where the escape ends. */
-function readEscape(text: string, at: number): { readonly value: string; readonly end: number } | undefined {
+function readEscape(text: string, at: number): { readonly code: number; readonly end: number } {
   let end = at;
-  while (text[end] === '\\') end += 1;
+  while (text.charCodeAt(end) === BACKSLASH) end += 1;
   const letter = text[end] ?? '';
-  if (ESCAPED_SPACE.has(letter)) return { value: ' ', end: end + 1 };
-  if (letter === '"' || letter === '/') return { value: letter, end: end + 1 };
+  if (ESCAPED_SPACE.has(letter)) return { code: SPACE, end: end + 1 };
+  if (letter === '"' || letter === '/') return { code: letter.charCodeAt(0), end: end + 1 };
   const code = text.slice(end + 1, end + 5);
-  if (letter === 'u' && HEX.test(code))
-    return { value: String.fromCharCode(Number.parseInt(code, 16)), end: end + 5 };
-  return { value: '\\', end };
+  if (letter === 'u' && HEX.test(code)) return { code: Number.parseInt(code, 16), end: end + 5 };
+  return { code: BACKSLASH, end };
 }
 
-function fold(text: string, isUnescaped: boolean, hasRanges = false): FoldedText {
-  let folded = '';
-  const starts: number[] = [];
-  const ends: number[] = [];
-  for (let at = 0; at < text.length; ) {
-    const character = text[at] ?? '';
-    const escaped = isUnescaped && character === '\\' ? readEscape(text, at) : undefined;
-    const end = escaped?.end ?? at + 1;
-    const value = escaped?.value ?? character;
-    const isBlank = isSpace(value);
-    if (isBlank && folded.endsWith(' ')) {
-      if (hasRanges) ends[ends.length - 1] = end;
-    } else {
-      folded += isBlank ? ' ' : value;
-      if (hasRanges) {
-        starts.push(at);
-        ends.push(end);
-      }
-    }
-    at = end;
+/** A text to look for, as it is compared: the codes of its characters, and where each of them ends in the text itself. */
+interface Needle {
+  readonly codes: Uint16Array;
+  readonly ends: Int32Array;
+  /** By a number of characters that agree: how many of them do after the shortest shift. */
+  readonly borders: Int32Array;
+}
+
+function toNeedle(codes: Uint16Array, ends: Int32Array): Needle {
+  const borders = new Int32Array(codes.length + 1);
+  for (let at = 1, border = 0; at < codes.length; at += 1) {
+    while (border > 0 && codes[border] !== codes[at]) border = borders[border] ?? 0;
+    if (codes[border] === codes[at]) border += 1;
+    borders[at + 1] = border;
   }
-  return { text: folded, starts, ends };
+  return { codes, ends, borders };
 }
 
-function allOf(text: string, wanted: string): readonly number[] {
-  const found: number[] = [];
-  if (wanted === '') return found;
-  for (let at = text.indexOf(wanted); at !== -1; at = text.indexOf(wanted, at + wanted.length))
-    found.push(at);
-  return found;
+function exactNeedle(text: string): Needle {
+  const codes = new Uint16Array(text.length);
+  for (let at = 0; at < text.length; at += 1) codes[at] = text.charCodeAt(at);
+  return toNeedle(codes, new Int32Array(0));
 }
 
-/**
- * A text to be searched, perhaps often. Its folded forms are made once, when they are asked for; where their characters
- * came from takes many times the room and is worked out again for each find.
- */
-export class SearchableText {
+function foldNeedle(text: string, isUnescaped: boolean): Needle {
+  const codes = new Uint16Array(text.length);
+  const ends = new Int32Array(text.length);
+  let count = 0;
+  for (let at = 0; at < text.length; ) {
+    const own = text.charCodeAt(at);
+    const { code, end } =
+      isUnescaped && own === BACKSLASH ? readEscape(text, at) : { code: own, end: at + 1 };
+    at = end;
+    const isBlank = isSpace(code);
+    // Blanks at the beginning are left out.
+    if (isBlank && count === 0) continue;
+    if (!isBlank || codes[count - 1] !== SPACE) count += 1;
+    codes[count - 1] = isBlank ? SPACE : code;
+    ends[count - 1] = end;
+  }
+  const dropSpace = (): void => {
+    if (codes[count - 1] === SPACE) count -= 1;
+  };
+  dropSpace();
+  // A cell of a table that was cut ends in an ellipsis.
+  if (codes[count - 1] === ELLIPSIS) count -= 1;
+  dropSpace();
+  return toNeedle(codes.subarray(0, count), ends.subarray(0, count));
+}
+
+const toNeedleOf = (text: string, match: TextMatch): Needle =>
+  match === 'exact' ? exactNeedle(text) : foldNeedle(text, match === 'unescaped');
+
+/** Characters between two stops. */
+const STRIDE = 8_192;
+/** A place that is found costs its finder as much as so many characters. */
+const FOUND_WORK = 64;
+/** So much of the beginning is looked for by the engine's own search, which is the quickest while it is short. */
+const HEAD = 16;
+
+export interface TextSearch {
+  /** Called for each place, in order and without overlaps; a search ends when it returns true. */
+  readonly onFound: (range: TextRange) => boolean;
+}
+
+/** A text that is looked for, perhaps in many texts. */
+export class WantedText {
   readonly text: string;
-  readonly #folded = new Map<TextMatch, string>();
+  readonly #needles = new Map<TextMatch, Needle>();
 
   constructor(text: string) {
     this.text = text;
   }
 
-  /** All places of `wanted`, in order and without overlaps. */
-  find(wanted: string, match: TextMatch): readonly TextRange[] {
-    if (match === 'exact')
-      return allOf(this.text, wanted).map((start) => ({ start, end: start + wanted.length }));
-    const isUnescaped = match === 'unescaped';
-    const folded = this.#folded.get(match) ?? fold(this.text, isUnescaped).text;
-    this.#folded.set(match, folded);
-    // A cell of a table that was cut ends in an ellipsis.
-    const needle = fold(wanted, isUnescaped).text.trim().replace(/…$/, '').trimEnd();
-    const found = allOf(folded, needle);
-    if (found.length === 0) return [];
-    const { starts, ends } = fold(this.text, isUnescaped, true);
-    return found.map((at) => ({ start: starts[at] ?? 0, end: ends[at + needle.length - 1] ?? 0 }));
-  }
-
-  /** The first way in which `wanted` is found at all. */
-  match(wanted: string): TextMatch | undefined {
-    return TEXT_MATCHES.find((match) => this.find(wanted, match).length > 0);
-  }
-
-  /** How many characters of `wanted`, from its beginning, stand here in one piece. */
-  longestPrefix(wanted: string): number {
-    let found = 0;
-    let missing = wanted.length + 1;
-    while (missing - found > 1) {
-      const length = (found + missing) >> 1;
-      if (this.match(wanted.slice(0, length)) === undefined) missing = length;
-      else found = length;
+  /**
+   * Looks for all places of the text in another one. It yields how many characters it has worked through since it last did.
+   *
+   * @returns How many characters of the wanted text, from its beginning, are there in one piece. Not told of an exact search: what is there exactly
+   *   is there without regard to white space.
+   */
+  *search(text: string, match: TextMatch, { onFound }: TextSearch): Generator<number, number> {
+    if (!this.#needles.has(match)) {
+      // A long text takes its time.
+      yield this.text.length;
+      this.#needles.set(match, toNeedleOf(this.text, match));
+      yield this.text.length;
     }
-    return found;
+    if (match === 'exact') {
+      yield* this.#searchExact(text, onFound);
+      return 0;
+    }
+    return yield* this.#searchFolded(text, match === 'unescaped', onFound);
+  }
+
+  /** The first way of {@link TEXT_MATCHES} in which the text is found at all. */
+  *match(text: string): Generator<number, TextMatch | undefined> {
+    for (const match of TEXT_MATCHES) {
+      let isFound = false;
+      const onFound = (): boolean => {
+        isFound = true;
+        return true;
+      };
+      yield* this.search(text, match, { onFound });
+      if (isFound) return match;
+    }
+    return undefined;
+  }
+
+  #needle(match: TextMatch): Needle {
+    const needle = this.#needles.get(match);
+    if (needle === undefined) throw new Error(`the text was not made ready for a search of kind ${match}`);
+    return needle;
+  }
+
+  *#searchExact(text: string, onFound: TextSearch['onFound']): Generator<number> {
+    const { codes, borders } = this.#needle('exact');
+    const { length } = codes;
+    if (length === 0) return;
+    const head = this.text.slice(0, HEAD);
+    let state = 0;
+    let work = 0;
+    for (let at = 0; at < text.length; ) {
+      if (state === 0) {
+        // From window to window, each with the beginning of the next: a head may lie across.
+        const found = text.slice(at, at + STRIDE + head.length - 1).indexOf(head);
+        const step = found === -1 ? Math.min(STRIDE, text.length - at) : found;
+        at += step;
+        work += step;
+        if (found !== -1) {
+          state = head.length;
+          at += head.length;
+          work += head.length;
+        }
+      } else {
+        const code = text.charCodeAt(at);
+        while (state > 0 && codes[state] !== code) state = borders[state] ?? 0;
+        if (codes[state] === code) state += 1;
+        at += 1;
+        work += 1;
+      }
+      if (state === length) {
+        state = 0;
+        work += FOUND_WORK;
+        if (onFound({ start: at - length, end: at })) return;
+      }
+      if (work >= STRIDE) {
+        yield work;
+        work = 0;
+      }
+    }
+    yield work;
+  }
+
+  *#searchFolded(
+    text: string,
+    isUnescaped: boolean,
+    onFound: TextSearch['onFound'],
+  ): Generator<number, number> {
+    const { codes, ends, borders } = this.#needle(isUnescaped ? 'unescaped' : 'whitespace');
+    const { length } = codes;
+    if (length === 0) return 0;
+    /** Where the last characters began, as many as are wanted, by their number. */
+    const starts = new Int32Array(length);
+    let count = 0;
+    let state = 0;
+    let longest = 0;
+    let wasBlank = false;
+    let work = 0;
+    for (let at = 0; at < text.length; ) {
+      const start = at;
+      let code = text.charCodeAt(at);
+      at += 1;
+      if (isUnescaped && code === BACKSLASH) {
+        const read = readEscape(text, start);
+        code = read.code;
+        at = read.end;
+      }
+      work += at - start;
+      const isBlank = isSpace(code);
+      if (!isBlank || !wasBlank) {
+        if (isBlank) code = SPACE;
+        starts[count % length] = start;
+        count += 1;
+        while (state > 0 && codes[state] !== code) state = borders[state] ?? 0;
+        if (codes[state] === code) state += 1;
+        if (state > longest) longest = state;
+        if (state === length) {
+          state = 0;
+          work += FOUND_WORK;
+          if (onFound({ start: starts[count % length] ?? 0, end: at })) break;
+        }
+      }
+      wasBlank = isBlank;
+      if (work >= STRIDE) {
+        yield work;
+        work = 0;
+      }
+    }
+    yield work;
+    // White space after it is as good as there.
+    if (codes[longest] === SPACE) longest += 1;
+    return longest === 0 ? 0 : (ends[longest - 1] ?? 0);
   }
 }

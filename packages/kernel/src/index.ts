@@ -78,7 +78,7 @@ export {
   toErrorBody,
 } from './errors.js';
 export { readCardPage, readSummaryPage } from './expand-page.js';
-export { SearchableText, TEXT_MATCHES, type TextMatch, type TextRange } from './find-text.js';
+export { TEXT_MATCHES, type TextMatch, type TextRange, WantedText } from './find-text.js';
 export { findingsOf, findingWords, meant, plainWords, safeParse, toBadRequest } from './findings.js';
 export { buildHandoff, handoffHandover, readHandoffTarget } from './handoff.js';
 export {

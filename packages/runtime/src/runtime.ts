@@ -522,17 +522,18 @@ export class Runtime implements RuntimeCore {
   }
 
   /**
-   * Where a text of a turn's prompts came from: card, box, packing rule, right, author and tokens.
+   * Where a text of a turn's prompts came from: card, box, packing rule, right, author and tokens. It works in slices of a few
+   * milliseconds; `signal` ends it with its reason.
    *
    * @throws KernelError `not_found` as `explainStep`; `bad_request` for a blank text.
    */
   why(
     turnId: string,
     text: string,
-    options: TurnScope & { readonly step?: number } = {},
+    options: TurnScope & { readonly step?: number; readonly signal?: AbortSignal } = {},
   ): Promise<WhyAnswer> {
-    const { projectId: project = 'default', step } = options;
-    return why(this.pool, turnId, { text, project, step, selectors: this.selectors });
+    const { projectId: project = 'default', step, signal } = options;
+    return why(this.pool, turnId, { text, project, step, signal, selectors: this.selectors });
   }
 
   /**

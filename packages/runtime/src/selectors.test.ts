@@ -404,7 +404,9 @@ test('a process without the selector, or without its version, says that the prom
   expect((await look()).explain({ step: 2 })).toMatchObject(missing);
   expect((await look()).explain({ step: 2 }).tools?.map(({ name }) => name)).toEqual(['look']);
   const prompts = await look();
-  expect(() => prompts.why('[only the newest]')).toThrow("Selector 'newest' version '1' made this prompt");
+  await expect(prompts.why('[only the newest]')).rejects.toThrow(
+    "Selector 'newest' version '1' made this prompt",
+  );
   others.add('newest', { version: 1, select: (entries) => newest(entries).slice(0, 1) });
   expect((await look()).explain({ step: 2 })).toMatchObject({
     verified: false,

@@ -154,6 +154,7 @@ export {
   type SourcedCard,
   type StepRow,
   type StoredCard,
+  type StoredEntry,
   type TurnRows,
 } from './explain.js';
 export {

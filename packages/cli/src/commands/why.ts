@@ -161,14 +161,17 @@ async function askWhy(
         project: of.project ?? context.config.project,
         step: of.step,
         selectors,
+        signal: context.stop,
       });
     } catch (error) {
+      if (context.stop.aborted) return 'stopped';
       if (error instanceof KernelError && error.code === 'selector_unknown') return error;
       throw error;
     }
   };
-  const needs = (found: WhyAnswer | KernelError) => found instanceof KernelError;
+  const needs = (found: WhyAnswer | KernelError | 'stopped') => found instanceof KernelError;
   const answer = await withSelectors(context, ask, { plugins: of.plugin, needs });
+  if (answer === 'stopped') return EXIT.interrupted;
   if (answer instanceof KernelError) throw answer;
   context.answer(answer, () =>
     answer.outcome === 'found' ? describeFound(answer) : describeNotFound(answer),

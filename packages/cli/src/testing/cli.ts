@@ -55,8 +55,12 @@ export async function cli(args: readonly string[], env: Env = {}): Promise<CliRe
   return { code, stdout: child.stdout, stderr: child.stderr };
 }
 
-/** The same command line in this process: a process of its own takes a second of the machine. */
-export async function cliHere(args: readonly string[], env: Env = {}): Promise<CliResult> {
+/** The same command line in this process: a process of its own takes a second of the machine. `stop` stands for a signal to it. */
+export async function cliHere(
+  args: readonly string[],
+  env: Env = {},
+  options: { readonly stop?: AbortSignal } = {},
+): Promise<CliResult> {
   const said = { stdout: '', stderr: '' };
   const spies = (['stdout', 'stderr'] as const).map((name) =>
     vi.spyOn(process[name], 'write').mockImplementation((text) => {
@@ -65,7 +69,7 @@ export async function cliHere(args: readonly string[], env: Env = {}): Promise<C
     }),
   );
   try {
-    const code = await runCli(args, { env });
+    const code = await runCli(args, { env, ...options });
     return { code, ...said };
   } finally {
     for (const spy of spies) spy.mockRestore();

@@ -11,7 +11,14 @@ import {
   type TurnId,
   type ViewSource,
 } from '@boxcar/kernel';
-import { type BoxRow, rightKey, type SourcedCard, type StoredCard, type TurnRows } from '@boxcar/store';
+import {
+  type BoxRow,
+  rightKey,
+  type SourcedCard,
+  type StoredCard,
+  type StoredEntry,
+  type TurnRows,
+} from '@boxcar/store';
 
 export interface Named {
   readonly id: string;
@@ -117,6 +124,19 @@ function noticeOf({ card }: StoredCard): CardOrigin['notice'] {
 const holds = (segment: Segment, position: number): boolean =>
   segment.from <= position && position <= segment.to && segment.skip?.includes(position) !== true;
 
+/** The entries at some positions: few of many, since each message of a prompt asks for its own. */
+function entriesIn(entries: readonly StoredEntry[], from: number, to: number): readonly StoredEntry[] {
+  let first = 0;
+  for (let end = entries.length; first < end; ) {
+    const middle = (first + end) >> 1;
+    if ((entries[middle]?.entry.position ?? to) < from) first = middle + 1;
+    else end = middle;
+  }
+  let last = first;
+  while ((entries[last]?.entry.position ?? Number.POSITIVE_INFINITY) <= to) last += 1;
+  return entries.slice(first, last);
+}
+
 /** Finds the origins of the cards of one turn; everything it says stands in the rows it was given. */
 export class CardOrigins {
   readonly #rows: TurnRows;
@@ -146,9 +166,8 @@ export class CardOrigins {
 
   #onTape(from: number, to: number): readonly CardOrigin[] {
     const { entries, turn } = this.#rows;
-    const first = entries[0]?.entry.position ?? 0;
-    return entries.slice(Math.max(from - first, 0)).flatMap(({ entry, stored }) => {
-      if (entry.position < from || entry.position > to || stored === null) return [];
+    return entriesIn(entries, from, to).flatMap(({ entry, stored }) => {
+      if (stored === null) return [];
       return this.#origin(stored, {
         kind: 'tape',
         box_id: turn.outputBoxId,
@@ -160,6 +179,17 @@ export class CardOrigins {
         step: entry.step,
       });
     });
+  }
+
+  /** The ids of the cards at the positions of a source. */
+  idsAt(source: ViewSource): readonly CardId[] {
+    if (source.kind === 'tape')
+      return entriesIn(this.#rows.entries, source.from, source.to).flatMap(
+        ({ stored }) => stored?.card.id ?? [],
+      );
+    if (source.kind !== 'context') return [];
+    const cards = this.#rows.contexts.get(source.boxId) ?? [];
+    return cards.slice(source.from - 1, source.to).map(({ stored }) => stored.card.id);
   }
 
   /** What a budget kept out of a context: each card with the place it was to come from, the strategy and its reason. */

@@ -5,11 +5,10 @@ import {
   messageParts,
   type PartField,
   type PartRule,
-  SearchableText,
   type TextRange,
 } from '@boxcar/kernel';
 import type { OfferedTool, StoredCard } from '@boxcar/store';
-import { cardsOf, type RebuiltPrompt } from './rebuild.js';
+import { type BuiltPrompt, cardsOf } from './rebuild.js';
 
 /** A stretch of a prompt that one card or one rule wrote. */
 export interface PromptPart {
@@ -24,26 +23,26 @@ export interface PromptPart {
   readonly tool: OfferedTool | null;
 }
 
-function partsOfMessages(
-  { view }: RebuiltPrompt,
+function partsOfMessage(
+  { view }: BuiltPrompt,
+  index: number,
   cards: ReadonlyMap<CardId, StoredCard>,
 ): readonly PromptPart[] {
-  return view.messages.flatMap((message, index) => {
-    const origin = view.origins[index];
-    if (origin === undefined) return [];
-    return messageParts(message, origin, cardsOf(origin.cardIds, cards)).map(
-      ({ text, rule, field, isOwn, cardId }): PromptPart => ({
-        text,
-        rule,
-        field: field.kind,
-        isOwn,
-        cardId,
-        message: index,
-        origin,
-        tool: null,
-      }),
-    );
-  });
+  const message = view.messages[index];
+  const origin = view.origins[index];
+  if (message === undefined || origin === undefined) return [];
+  return messageParts(message, origin, cardsOf(origin.cardIds, cards)).map(
+    ({ text, rule, field, isOwn, cardId }): PromptPart => ({
+      text,
+      rule,
+      field: field.kind,
+      isOwn,
+      cardId,
+      message: index,
+      origin,
+      tool: null,
+    }),
+  );
 }
 
 const partsOfTool = (tool: OfferedTool): readonly PromptPart[] =>
@@ -64,6 +63,9 @@ const partsOfTool = (tool: OfferedTool): readonly PromptPart[] =>
     tool,
   }));
 
+/** What the parts of a message cost beside their characters. */
+const PART_WORK = 100;
+
 /** Between fields, messages and tools. No card holds it, so only a search without regard to white space goes across. */
 const SEPARATOR = '\u0000';
 
@@ -77,6 +79,9 @@ function isJoined(before: PromptPart | undefined, part: PromptPart): boolean {
   );
 }
 
+const lengthOf = (parts: readonly PromptPart[]): number =>
+  parts.reduce((length, part) => length + part.text.length, PART_WORK);
+
 /** What one stretch of a prompt gave to a found text. */
 export interface FoundPart {
   readonly part: PromptPart;
@@ -84,17 +89,33 @@ export interface FoundPart {
 }
 
 export class PromptText {
-  readonly text: SearchableText;
+  readonly text: string;
   readonly #parts: readonly PromptPart[];
   readonly #starts: readonly number[];
 
-  constructor(prompt: RebuiltPrompt, cards: ReadonlyMap<CardId, StoredCard>) {
-    this.#parts = [...partsOfMessages(prompt, cards), ...(prompt.tools ?? []).flatMap(partsOfTool)];
+  /** Yields the length of each message and tool once it has its parts. */
+  static *of(prompt: BuiltPrompt, cards: ReadonlyMap<CardId, StoredCard>): Generator<number, PromptText> {
+    const parts: PromptPart[] = [];
+    for (const index of prompt.view.messages.keys()) {
+      const added = partsOfMessage(prompt, index, cards);
+      parts.push(...added);
+      yield lengthOf(added);
+    }
+    for (const tool of prompt.tools ?? []) {
+      const added = partsOfTool(tool);
+      parts.push(...added);
+      yield lengthOf(added);
+    }
+    return new PromptText(parts);
+  }
+
+  private constructor(parts: readonly PromptPart[]) {
+    this.#parts = parts;
     const pieces: string[] = [];
     const starts: number[] = [];
     let length = 0;
-    for (const [index, part] of this.#parts.entries()) {
-      if (index > 0 && !isJoined(this.#parts[index - 1], part)) {
+    for (const [index, part] of parts.entries()) {
+      if (index > 0 && !isJoined(parts[index - 1], part)) {
         pieces.push(SEPARATOR);
         length += 1;
       }
@@ -102,7 +123,7 @@ export class PromptText {
       pieces.push(part.text);
       length += part.text.length;
     }
-    this.text = new SearchableText(pieces.join(''));
+    this.text = pieces.join('');
     this.#starts = starts;
   }
 
@@ -121,7 +142,7 @@ export class PromptText {
 
   /** The text of a range, with some around it, for a reader. */
   around({ start, end }: TextRange, characters: number): string {
-    const around = this.text.text.slice(Math.max(start - characters, 0), end + characters);
+    const around = this.text.slice(Math.max(start - characters, 0), end + characters);
     return around.replaceAll(SEPARATOR, '\n').toWellFormed();
   }
 

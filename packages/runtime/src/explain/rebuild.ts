@@ -12,6 +12,7 @@ import {
   givenNames,
   type JsonValue,
   KernelError,
+  PromptHasher,
   promptHash,
   resultFieldsOf,
   type StoredManifest,
@@ -38,19 +39,23 @@ export interface Finding {
   readonly card_ids?: readonly CardId[];
 }
 
-export interface RebuiltPrompt {
+/** The prompt of a step as the rows give it, compared with nothing yet. */
+export interface BuiltPrompt {
   readonly step: StepRow;
   readonly view: View;
   /** Null when the rows do not tell which tools the step offered. */
   readonly tools: readonly OfferedTool[] | null;
   readonly hasResultFields: boolean;
+  /** The selector that made it, and could not make it again here: nothing is shown of the messages. */
+  readonly unmade?: KernelError;
+}
+
+export interface RebuiltPrompt extends BuiltPrompt {
   /** Hash of what was rebuilt; null when the tools are not known. */
   readonly hash: string | null;
   /** True when messages and tools are, byte by byte, those that the step's row keeps the hash of. */
   readonly isVerified: boolean;
   readonly findings: readonly Finding[];
-  /** The selector that made it, and could not make it again here: nothing is shown of the messages. */
-  readonly unmade?: KernelError;
 }
 
 /** The cards a turn's prompts may show, by id. */
@@ -185,16 +190,11 @@ function findDifferences(
 function withoutMessages(
   rows: TurnRows,
   { step, view, error }: { readonly step: StepRow; readonly view: View; readonly error: KernelError },
-): Omit<RebuiltPrompt, 'hasResultFields'> {
-  const tools = step.toolsetHash === null ? null : (rows.toolsets.get(step.toolsetHash) ?? null);
-  const code = error.code === 'selector_failed' ? 'selector_failed' : 'selector_unknown';
+): Omit<BuiltPrompt, 'hasResultFields'> {
   return {
     step,
     view: { ...view, messages: [], origins: [], manifest: { ...view.manifest, messages: [], omitted: [] } },
-    tools,
-    hash: null,
-    isVerified: false,
-    findings: [{ code, message: error.message }],
+    tools: step.toolsetHash === null ? null : (rows.toolsets.get(step.toolsetHash) ?? null),
     unmade: error,
   };
 }
@@ -221,12 +221,8 @@ function select(
   return selectors.apply(built.view, built.viewRows, { name, version });
 }
 
-export function rebuildPrompt(
-  rows: TurnRows,
-  step: StepRow,
-  cards: ReadonlyMap<CardId, StoredCard> = storedCards(rows),
-  selectors?: Selectors,
-): RebuiltPrompt {
+/** Builds the prompt of a step without comparing it. */
+export function buildPrompt(rows: TurnRows, step: StepRow, selectors?: Selectors): BuiltPrompt {
   const { hasResultFields, ...built } = buildStepView(rows, step);
   let { view } = built;
   const wanted = selectorOf(rows, step);
@@ -239,15 +235,46 @@ export function rebuildPrompt(
     }
   }
   const tools = step.committedAt === null ? null : findTools(rows, step, view);
+  return { step, view, tools, hasResultFields };
+}
+
+/** Characters of a prompt that are hashed between two stops. */
+const HASHED_AT_ONCE = 100_000;
+
+/** Whether messages and tools are, byte by byte, those that the step's row keeps the hash of. Yields the length of what it has hashed. */
+export function* verifyPrompt({ step, view, tools, unmade }: BuiltPrompt): Generator<number, boolean> {
+  if (tools === null || unmade !== undefined) return false;
+  const hasher = new PromptHasher();
+  let work = 0;
+  for (const [index, message] of view.messages.entries()) {
+    work += message.content.length;
+    if (work < HASHED_AT_ONCE) continue;
+    hasher.hash(view.messages.slice(0, index + 1), []);
+    yield work;
+    work = 0;
+  }
+  return hasher.hash(view.messages, tools) === step.promptHash;
+}
+
+/** The prompt of a step, and whether it is the one that was sent. */
+export function rebuildPrompt(
+  rows: TurnRows,
+  step: StepRow,
+  cards: ReadonlyMap<CardId, StoredCard> = storedCards(rows),
+  selectors?: Selectors,
+): RebuiltPrompt {
+  const built = buildPrompt(rows, step, selectors);
+  const { view, tools, unmade } = built;
+  if (unmade !== undefined) {
+    const code = unmade.code === 'selector_failed' ? 'selector_failed' : 'selector_unknown';
+    return { ...built, hash: null, isVerified: false, findings: [{ code, message: unmade.message }] };
+  }
   const hash = tools === null ? null : promptHash(view.messages, tools);
   const isVerified = hash !== null && hash === step.promptHash;
   const shown = (): readonly StoredCard[] =>
     view.origins.flatMap(({ cardIds }) => cardIds.flatMap((id) => cards.get(id) ?? []));
   return {
-    step,
-    view,
-    tools,
-    hasResultFields,
+    ...built,
     hash,
     isVerified,
     findings: isVerified ? [] : findDifferences(step, view, { hasTools: tools !== null, shown: shown() }),

@@ -2,22 +2,18 @@
  * The prompts of one turn, rebuilt from its rows: read once, asked often. `explain` tells what a step's model saw and why;
  * `why` finds where a text came from. Rule: docs/explain.md.
  */
-import { type CardId, KernelError, parseJsonValue } from '@boxcar/kernel';
+import { type CardId, KernelError, parseJsonValue, WantedText } from '@boxcar/kernel';
 import { loadTurnRows, type StepRow, type StoredCard, type TurnRows } from '@boxcar/store';
 import type pg from 'pg';
+import { inSlices } from '../in-slices.js';
 import type { Selectors } from '../selectors.js';
+import { unlessAborted } from '../unless-aborted.js';
 import { type CardOrigin, CardOrigins } from './card-origin.js';
-import {
-  explainOmissions,
-  explainPrompt,
-  explainTool,
-  originsOf,
-  type StepExplanation,
-} from './explain-step.js';
+import { explainPrompt, explainTool, originsOf, type StepExplanation } from './explain-step.js';
 import { type PromptPart, PromptText } from './prompt-text.js';
-import { type RebuiltPrompt, rebuildPrompt, storedCards } from './rebuild.js';
+import { type BuiltPrompt, buildPrompt, rebuildPrompt, storedCards, verifyPrompt } from './rebuild.js';
 import {
-  findNearest,
+  type HintCandidate,
   hintCards,
   placesOf,
   type SearchedPrompt,
@@ -30,8 +26,11 @@ import {
 /** Longer texts are refused: nobody asks for so much at once. */
 const MAX_WHY_CHARACTERS = 100_000;
 
-/** Prompts of longer turns are built again when they are looked at again: each is about as long as the turn so far. */
-const MAX_KEPT_PROMPTS = 50;
+/** Prompts that are longer together are built again when they are looked at again: each is about as long as the turn so far. */
+const MAX_KEPT_CHARACTERS = 4_000_000;
+
+/** What building a view costs beside its characters, for each of its entries. */
+const ENTRY_WORK = 20;
 
 export interface StepChoice {
   /** Default: the last committed step; without one, the one under way. */
@@ -81,13 +80,19 @@ function chooseStep(turn: TurnRows['turn'], steps: readonly StepRow[], choice: S
   );
 }
 
+/** A prompt with its text, to be searched. */
+interface ReadPrompt {
+  readonly prompt: BuiltPrompt;
+  readonly text: PromptText;
+}
+
 export class TurnPrompts {
   readonly #rows: TurnRows;
   readonly #cards: ReadonlyMap<CardId, StoredCard>;
   readonly #origins: CardOrigins;
-  readonly #rebuilt = new Map<StepRow, RebuiltPrompt>();
-  readonly #texts = new Map<StepRow, PromptText>();
-  readonly #mayKeep: boolean;
+  readonly #kept = new Map<StepRow, ReadPrompt>();
+  #keptCharacters = 0;
+  readonly #verified = new Map<StepRow, boolean>();
   readonly #selectors: Selectors | undefined;
 
   /**
@@ -118,7 +123,6 @@ export class TurnPrompts {
     this.#rows = rows;
     this.#cards = storedCards(rows);
     this.#origins = new CardOrigins(rows);
-    this.#mayKeep = rows.steps.length <= MAX_KEPT_PROMPTS;
   }
 
   /** The numbers of the steps that were read, in order. */
@@ -129,37 +133,48 @@ export class TurnPrompts {
   /** @throws KernelError `not_found` for a step that was not read. */
   explain(choice: StepChoice = {}): StepExplanation {
     const step = chooseStep(this.#rows.turn, this.#rows.steps, choice);
-    return explainPrompt(this.#rows, this.#rebuild(step), this.#origins);
+    const prompt = rebuildPrompt(this.#rows, step, this.#cards, this.#selectors);
+    return explainPrompt(this.#rows, prompt, this.#origins);
   }
 
   /**
+   * Works in slices, so that the process does other things in between.
+   *
+   * @param options.signal - Ends it between two slices, with its reason.
    * @throws KernelError `bad_request` for a blank or very long text, `not_found` for a step that was not read, `selector_unknown` or
    *   `selector_failed` for a prompt that cannot be rebuilt.
    */
-  why(text: string, options: { readonly step?: number | undefined } = {}): WhyAnswer {
+  async why(
+    text: string,
+    options: { readonly step?: number | undefined; readonly signal?: AbortSignal | undefined } = {},
+  ): Promise<WhyAnswer> {
     checkText(text);
     const { turn, steps } = this.#rows;
     const chosen = options.step === undefined ? steps : [chooseStep(turn, steps, { step: options.step })];
-    for (const step of chosen) {
-      const { unmade } = this.#rebuild(step);
-      if (unmade !== undefined) throw unmade;
-    }
-    const prompts = chosen.map((step) => this.#searched(step));
-    const head = { turn_id: turn.turnId, text };
-    const found = searchPrompts(prompts, text);
-    const first = found?.hits[0];
-    if (found === undefined || first === undefined) {
-      const hints = [...this.#otherSteps(chosen, text), ...this.#hints(chosen, text)];
-      const nearest = findNearest(prompts, text);
+    return inSlices(this.#why(new WantedText(text), chosen), options.signal);
+  }
+
+  *#why(wanted: WantedText, chosen: readonly StepRow[]): Generator<number, WhyAnswer> {
+    const { turn } = this.#rows;
+    const head = { turn_id: turn.turnId, text: wanted.text };
+    const found = yield* searchPrompts(
+      chosen.map((step) => this.#searched(step, { isAsked: true })),
+      wanted,
+    );
+    if (found.match === undefined) {
+      const others = yield* this.#otherSteps(chosen, wanted);
+      const hints = yield* this.#hints(chosen, wanted);
       return {
         ...head,
         outcome: 'not_found',
         searched_steps: chosen.map((step) => step.step),
-        hints: [...hints, ...(nearest === undefined ? [] : [nearest])],
+        hints: [...others, ...hints, ...(found.nearest === undefined ? [] : [found.nearest])],
       };
     }
-    const prompt = this.#rebuild(first.row);
-    const { places, count } = placesOf(first.read(), text, {
+    const [first] = found.hits;
+    if (first === undefined) throw new Error('a text was found in no prompt');
+    const { prompt, text } = yield* this.#read(first.row);
+    const { places, count } = yield* placesOf(text, wanted, {
       match: found.match,
       describe: (part, share) => this.#describe(prompt, part, share),
     });
@@ -169,29 +184,53 @@ export class TurnPrompts {
       match: found.match,
       step: first.step,
       attempt: first.attempt,
-      verified: prompt.isVerified,
+      verified: yield* this.#verify(first.row),
       steps: found.hits.map((hit) => hit.step),
       places,
       place_count: count,
     };
   }
 
-  #rebuild(step: StepRow): RebuiltPrompt {
-    const known = this.#rebuilt.get(step) ?? rebuildPrompt(this.#rows, step, this.#cards, this.#selectors);
-    if (this.#mayKeep) this.#rebuilt.set(step, known);
+  *#build(step: StepRow): Generator<number, BuiltPrompt> {
+    const prompt = buildPrompt(this.#rows, step, this.#selectors);
+    yield (step.toPosition - step.fromPosition + 1) * ENTRY_WORK;
+    return prompt;
+  }
+
+  *#read(step: StepRow): Generator<number, ReadPrompt> {
+    const known = this.#kept.get(step);
+    if (known !== undefined) return known;
+    const prompt = yield* this.#build(step);
+    const read = { prompt, text: yield* PromptText.of(prompt, this.#cards) };
+    const { length } = read.text.text;
+    if (this.#keptCharacters + length <= MAX_KEPT_CHARACTERS) {
+      this.#keptCharacters += length;
+      this.#kept.set(step, read);
+    }
+    return read;
+  }
+
+  *#verify(step: StepRow): Generator<number, boolean> {
+    const known = this.#verified.get(step) ?? (yield* verifyPrompt((yield* this.#read(step)).prompt));
+    this.#verified.set(step, known);
     return known;
   }
 
-  #searched(row: StepRow): SearchedPrompt & { readonly row: StepRow } {
-    const read = (): PromptText => {
-      const text = this.#texts.get(row) ?? new PromptText(this.#rebuild(row), this.#cards);
-      if (this.#mayKeep) this.#texts.set(row, text);
+  /** @throws KernelError when it is read, for a prompt that was asked for and that its selector cannot make again. */
+  #searched(
+    row: StepRow,
+    { isAsked }: { readonly isAsked: boolean },
+  ): SearchedPrompt & { readonly row: StepRow } {
+    const readRow = (): Generator<number, ReadPrompt> => this.#read(row);
+    function* read(): Generator<number, PromptText> {
+      const { prompt, text } = yield* readRow();
+      if (isAsked && prompt.unmade !== undefined) throw prompt.unmade;
       return text;
-    };
+    }
     return { step: row.step, attempt: row.attempt, row, read };
   }
 
-  #describe(prompt: RebuiltPrompt, part: PromptPart, text: string): WhyPart {
+  #describe(prompt: BuiltPrompt, part: PromptPart, text: string): WhyPart {
     const tool = part.tool === null ? null : explainTool(part.tool, this.#rows, prompt.hasResultFields);
     return {
       text,
@@ -216,38 +255,68 @@ export class TurnPrompts {
   }
 
   /** Cards that were left out of the prompts, then what came out of the turn and went into no prompt. */
-  #hints(steps: readonly StepRow[], text: string): readonly WhyHint[] {
-    return [
-      ...hintCards(this.#omitted(steps), this.#cards, text),
-      ...hintCards(this.#outputs(), this.#cards, text),
-    ];
+  *#hints(steps: readonly StepRow[], wanted: WantedText): Generator<number, readonly WhyHint[]> {
+    const candidates: HintCandidate[] = [];
+    const seen = new Set<CardId>();
+    for (const step of steps) {
+      const prompt = this.#kept.get(step)?.prompt ?? (yield* this.#build(step));
+      for (const candidate of this.#omitted(prompt)) {
+        yield 1;
+        // Each step leaves out what the step before did.
+        if (seen.has(candidate.cardId)) continue;
+        seen.add(candidate.cardId);
+        candidates.push(candidate);
+      }
+      if (step === steps[0]) candidates.push(...this.#cuts(step));
+    }
+    const omitted = yield* hintCards(candidates, this.#cards, wanted);
+    return [...omitted, ...(yield* hintCards(this.#outputs(), this.#cards, wanted))];
   }
 
-  *#omitted(steps: readonly StepRow[]): Iterable<Extract<WhyHint, { kind: 'omitted' }>> {
-    for (const step of steps) {
-      for (const omission of explainOmissions(this.#rows, this.#rebuild(step), this.#origins))
-        yield { kind: 'omitted', step: step.step, ...omission };
+  *#omitted({ step, view }: BuiltPrompt): Iterable<HintCandidate> {
+    const { step: number } = step;
+    for (const range of view.manifest.omitted) {
+      const { reason } = range;
+      for (const cardId of this.#origins.idsAt(range)) {
+        const hint = (): WhyHint | undefined => {
+          const card = this.#origins.at(range).find((origin) => origin.card_id === cardId);
+          return card && { kind: 'omitted', step: number, reason, cut: null, card };
+        };
+        yield { cardId, hint };
+      }
     }
   }
 
-  *#outputs(): Iterable<Extract<WhyHint, { kind: 'output' }>> {
+  #cuts({ step }: StepRow): readonly HintCandidate[] {
+    return this.#origins.cutFrom(this.#rows.turn.contextBoxId).map(({ card, cut }) => ({
+      cardId: card.card_id,
+      hint: () => ({ kind: 'omitted', step, reason: 'budget', cut, card }),
+    }));
+  }
+
+  *#outputs(): Iterable<HintCandidate> {
     const { entries, steps, turn } = this.#rows;
-    const head = Math.max(...steps.map((step) => step.toPosition));
-    for (const { entry } of entries) {
-      if (entry.position <= head || entry.turnId !== turn.turnId) continue;
-      for (const card of this.#origins.at({ kind: 'tape', from: entry.position, to: entry.position }))
-        yield { kind: 'output', is_deliverable: card.card_id === turn.deliverableCardId, card };
+    const head = steps.reduce((last, step) => Math.max(last, step.toPosition), 0);
+    for (const { entry, stored } of entries) {
+      if (entry.position <= head || entry.turnId !== turn.turnId || stored === null) continue;
+      const hint = (): WhyHint | undefined => {
+        const [card] = this.#origins.at({ kind: 'tape', from: entry.position, to: entry.position });
+        return card && { kind: 'output', is_deliverable: card.card_id === turn.deliverableCardId, card };
+      };
+      yield { cardId: stored.card.id, hint };
     }
   }
 
   /** Steps that were not asked for and show the text. */
-  #otherSteps(asked: readonly StepRow[], text: string): readonly WhyHint[] {
-    const others = this.#rows.steps.filter((step) => !asked.includes(step));
-    const found = searchPrompts(
-      others.map((step) => this.#searched(step)),
-      text,
+  *#otherSteps(asked: readonly StepRow[], wanted: WantedText): Generator<number, readonly WhyHint[]> {
+    const isAsked = new Set(asked);
+    const others = this.#rows.steps.filter((step) => !isAsked.has(step));
+    const found = yield* searchPrompts(
+      others.map((step) => this.#searched(step, { isAsked: false })),
+      wanted,
     );
-    return found === undefined ? [] : [{ kind: 'other_steps', steps: found.hits.map((hit) => hit.step) }];
+    if (found.match === undefined) return [];
+    return [{ kind: 'other_steps', steps: found.hits.map((hit) => hit.step) }];
   }
 }
 
@@ -266,7 +335,12 @@ export async function explainStep(
   return (await TurnPrompts.load(pool, turn, options)).explain();
 }
 
-/** Where a text of a turn's prompts came from. @throws KernelError `not_found`, `bad_request`. */
+/**
+ * Where a text of a turn's prompts came from.
+ *
+ * @param of.signal - Ends it with its reason.
+ * @throws KernelError `not_found`, `bad_request`.
+ */
 export async function why(
   pool: pg.Pool,
   turn: string,
@@ -274,10 +348,15 @@ export async function why(
     readonly text: string;
     readonly project: string;
     readonly step?: number | undefined;
+    readonly signal?: AbortSignal | undefined;
   } & SelectorsOption,
 ): Promise<WhyAnswer> {
   checkText(of.text);
-  const { project, step, selectors } = of;
-  const prompts = await TurnPrompts.load(pool, turn, { project, step, selectors, allSteps: true });
-  return prompts.why(of.text, { step: of.step });
+  const { project, step, selectors, signal } = of;
+  signal?.throwIfAborted();
+  const ask = async (): Promise<WhyAnswer> => {
+    const prompts = await TurnPrompts.load(pool, turn, { project, step, selectors, allSteps: true });
+    return prompts.why(of.text, { step, signal });
+  };
+  return signal === undefined ? ask() : unlessAborted(ask(), signal);
 }

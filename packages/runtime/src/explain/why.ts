@@ -5,11 +5,10 @@ import {
   type OmissionReason,
   type PartField,
   renderBody,
-  SearchableText,
-  TEXT_MATCHES,
   type TextMatch,
   type TextRange,
   type TurnId,
+  type WantedText,
 } from '@boxcar/kernel';
 import type { StoredCard } from '@boxcar/store';
 import type { BudgetCut, CardOrigin } from './card-origin.js';
@@ -89,7 +88,7 @@ const AROUND = 40;
 export interface SearchedPrompt {
   readonly step: number;
   readonly attempt: number;
-  read(): PromptText;
+  read(): Generator<number, PromptText>;
 }
 
 /** Lower is better. */
@@ -104,63 +103,119 @@ function rankOf(parts: readonly { readonly part: PromptPart }[]): number {
   return spread + (field === 'content' ? 0 : 1);
 }
 
-/** Finds the first way of matching under which any prompt shows the text, and all prompts that show it so. */
-export function searchPrompts<P extends SearchedPrompt>(
+/** The prompts that show a text, or the one that shows the longest beginning of it. */
+type SearchResult<P> =
+  | { readonly match: TextMatch; readonly hits: readonly P[] }
+  | { readonly match: undefined; readonly nearest: Extract<WhyHint, { kind: 'nearest' }> | undefined };
+
+/** Whether a prompt shows a text, and how much of its beginning. */
+function* look(
+  prompt: PromptText,
+  wanted: WantedText,
+  match: TextMatch,
+): Generator<number, { readonly isFound: boolean; readonly length: number }> {
+  let isFound = false;
+  const onFound = (): boolean => {
+    isFound = true;
+    return true;
+  };
+  const length = yield* wanted.search(prompt.text, match, { onFound });
+  return { isFound, length };
+}
+
+/** Finds the first way of matching under which any prompt shows the text, and all prompts that show it so. Each prompt is read twice at most. */
+export function* searchPrompts<P extends SearchedPrompt>(
   prompts: readonly P[],
-  text: string,
-): { readonly match: TextMatch; readonly hits: readonly P[] } | undefined {
-  for (const match of TEXT_MATCHES) {
-    const hits = prompts.filter((prompt) => prompt.read().text.find(text, match).length > 0);
-    if (hits.length > 0) return { match, hits };
+  wanted: WantedText,
+): Generator<number, SearchResult<P>> {
+  const hits: P[] = [];
+  for (const prompt of prompts)
+    if ((yield* look(yield* prompt.read(), wanted, 'exact')).isFound) hits.push(prompt);
+  if (hits.length > 0) return { match: 'exact', hits };
+  const unescaped: P[] = [];
+  let best: { step: number; length: number } | undefined;
+  for (const prompt of prompts) {
+    const text = yield* prompt.read();
+    const plain = yield* look(text, wanted, 'whitespace');
+    if (plain.isFound) hits.push(prompt);
+    if (hits.length > 0) continue;
+    const other = yield* look(text, wanted, 'unescaped');
+    if (other.isFound) unescaped.push(prompt);
+    const length = Math.max(plain.length, other.length);
+    if (length >= MIN_NEAREST && length > (best?.length ?? 0)) best = { step: prompt.step, length };
   }
-  return undefined;
+  if (hits.length > 0) return { match: 'whitespace', hits };
+  if (unescaped.length > 0) return { match: 'unescaped', hits: unescaped };
+  if (best === undefined) return { match: undefined, nearest: undefined };
+  const text = wanted.text.slice(0, best.length).trim().toWellFormed();
+  return { match: undefined, nearest: { kind: 'nearest', step: best.step, text } };
+}
+
+interface RankedPlace {
+  readonly range: TextRange;
+  readonly rank: number;
+}
+
+/** The best of the places that are shown one after the other, as many as are listed. */
+class BestPlaces {
+  readonly list: RankedPlace[] = [];
+
+  add(range: TextRange, rank: number): void {
+    const last = this.list.at(-1);
+    if (this.list.length >= MAX_PLACES && last !== undefined && last.rank <= rank) return;
+    // Later ones follow those of the same rank.
+    const after = this.list.findLastIndex((other) => other.rank <= rank);
+    this.list.splice(after + 1, 0, { range, rank });
+    this.list.length = Math.min(this.list.length, MAX_PLACES);
+  }
 }
 
 /** The places of a text in one prompt, the best first, as many as are listed. */
-export function placesOf(
+export function* placesOf(
   prompt: PromptText,
-  text: string,
+  wanted: WantedText,
   of: { readonly match: TextMatch; readonly describe: (part: PromptPart, text: string) => WhyPart },
-): { readonly places: readonly WhyPlace[]; readonly count: number } {
-  const ranges = prompt.text.find(text, of.match);
-  const ranked = ranges
-    .map((range: TextRange) => ({ range, parts: prompt.partsAt(range) }))
-    .map((place) => ({ ...place, rank: rankOf(place.parts) }))
-    .sort((a, b) => a.rank - b.rank || a.range.start - b.range.start);
-  const places = ranked.slice(0, MAX_PLACES).map(({ range, parts }) => ({
+): Generator<number, { readonly places: readonly WhyPlace[]; readonly count: number }> {
+  const best = new BestPlaces();
+  let count = 0;
+  const onFound = (range: TextRange): boolean => {
+    count += 1;
+    best.add(range, rankOf(prompt.partsAt(range)));
+    return false;
+  };
+  yield* wanted.search(prompt.text, of.match, { onFound });
+  const places = best.list.map(({ range }) => ({
     text: prompt.around(range, 0),
     excerpt: prompt.around(range, AROUND),
-    parts: parts.map(({ part, text: share }) => of.describe(part, share)),
+    parts: prompt.partsAt(range).map(({ part, text: share }) => of.describe(part, share)),
   }));
-  return { places, count: ranges.length };
+  return { places, count };
 }
 
-/** Those of the candidates whose card holds the text, each card once, the first few. */
-export function hintCards<T extends { readonly card: CardOrigin }>(
-  candidates: Iterable<T>,
+/** A card that may hold the text, and the hint to give when it does. */
+export interface HintCandidate {
+  readonly cardId: CardId;
+  readonly hint: () => WhyHint | undefined;
+}
+
+/** The hints of those candidates whose card holds the text, each card once, the first few. */
+export function* hintCards(
+  candidates: Iterable<HintCandidate>,
   cards: ReadonlyMap<CardId, StoredCard>,
-  text: string,
-): readonly T[] {
-  const found: T[] = [];
+  wanted: WantedText,
+): Generator<number, readonly WhyHint[]> {
+  const found: WhyHint[] = [];
   const seen = new Set<CardId>();
-  for (const candidate of candidates) {
+  for (const { cardId, hint } of candidates) {
     if (found.length >= MAX_HINTS) break;
-    const { card_id } = candidate.card;
-    const stored = cards.get(card_id);
-    if (seen.has(card_id) || stored === undefined) continue;
-    seen.add(card_id);
-    if (new SearchableText(renderBody(stored.card.content)).match(text) !== undefined) found.push(candidate);
+    yield 1;
+    const stored = cards.get(cardId);
+    if (seen.has(cardId) || stored === undefined) continue;
+    seen.add(cardId);
+    const body = renderBody(stored.card.content);
+    if ((yield* wanted.match(body)) === undefined) continue;
+    const given = hint();
+    if (given !== undefined) found.push(given);
   }
   return found;
-}
-
-/** The prompt that shows the longest beginning of the text; undefined when only a few characters of it stand anywhere. */
-export function findNearest(prompts: readonly SearchedPrompt[], text: string): WhyHint | undefined {
-  let best: { step: number; length: number } | undefined;
-  for (const prompt of prompts) {
-    const length = prompt.read().text.longestPrefix(text);
-    if (length >= MIN_NEAREST && length > (best?.length ?? 0)) best = { step: prompt.step, length };
-  }
-  if (best === undefined) return undefined;
-  return { kind: 'nearest', step: best.step, text: text.slice(0, best.length).trim().toWellFormed() };
 }

@@ -162,12 +162,12 @@ function placeOf({ card_id: id, place }: CardOrigin): string {
 }
 
 /** S2 */
-function checkText(
+async function checkText(
   text: string,
   of: { readonly prompts: TurnPrompts; readonly explained: StepExplanation; readonly contents: Contents },
-): void {
+): Promise<void> {
   const { prompts, explained, contents } = of;
-  const answer = prompts.why(text, { step: explained.step });
+  const answer = await prompts.why(text, { step: explained.step });
   if (answer.outcome !== 'found') throw new Error(`no card holds what was sent: ${text.slice(0, 300)}`);
   const named = new Set(explained.messages.flatMap(({ cards }) => cards.map((card) => card.card_id)));
   for (const part of answer.places[0]?.parts ?? []) {
@@ -250,7 +250,7 @@ async function checkCall(
   const names = wireNames(explained);
   for (const text of new Set(textsIn(JSON.parse(bytes) as JsonValue)))
     if (!attached.has(text) && !names.has(text))
-      checkText(text, { prompts, explained, contents: of.contents });
+      await checkText(text, { prompts, explained, contents: of.contents });
 
   for (const { cards, notice, content } of explained.messages)
     expect(cards.length > 0 || notice !== null, content).toBe(true);
