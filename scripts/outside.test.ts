@@ -1,58 +1,127 @@
-import { execFile, spawn } from 'node:child_process';
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { spawn } from 'node:child_process';
+import { cpSync, existsSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import { queueBackends, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { parse } from 'yaml';
+import {
+  findBrokenMaps,
+  importsOf,
+  makeOutsideProject,
+  reachableTypes,
+  readManifest,
+  root,
+  run,
+  SHIPPED,
+} from './outside-project.js';
 
-const run = promisify(execFile);
-const root = fileURLToPath(new URL('..', import.meta.url));
-const shipped = ['kernel', 'store', 'runtime', 'llm', 'embedded', 'cli'];
-const folder = mkdtempSync(join(tmpdir(), 'boxcar-outside-'));
+let folder: string;
+const installed = (name: string): string => join(folder, 'node_modules/@boxcar', name);
 
 /** The example, copied out of the workspace, with the packages installed from their tarballs. */
 beforeAll(async () => {
-  const { packageManager } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
-    packageManager: string;
-  };
-  await run(process.execPath, ['scripts/bootstrap.mjs'], { cwd: root });
-  const tarballs = join(folder, 'tarballs');
-  for (const name of shipped) {
-    const cwd = join(root, 'packages', name);
-    await run('npx', ['--yes', packageManager, 'pack', '--pack-destination', tarballs], { cwd });
-  }
+  folder = await makeOutsideProject();
   cpSync(join(root, 'examples/own-service'), folder, {
     recursive: true,
-    filter: (path) => !path.includes('node_modules'),
-  });
-  const { catalog } = parse(readFileSync(join(root, 'pnpm-workspace.yaml'), 'utf8')) as {
-    catalog: Record<string, string>;
-  };
-  const manifest = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as {
-    dependencies: Record<string, string>;
-  };
-  const outside = Object.keys(manifest.dependencies).filter((name) => !name.startsWith('@boxcar/'));
-  manifest.dependencies = {
-    ...Object.fromEntries(outside.map((name) => [name, catalog[name] ?? '*'])),
-    ...Object.fromEntries(
-      shipped.map((name) => {
-        const file = readdirSync(tarballs).find((entry) => entry.startsWith(`boxcar-${name}-`));
-        if (file === undefined)
-          throw new Error(`no tarball of ${name} in ${readdirSync(tarballs).join(', ')}`);
-        return [`@boxcar/${name}`, `file:tarballs/${file}`];
-      }),
-    ),
-  };
-  writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest));
-  await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', '--loglevel=error'], {
-    cwd: folder,
+    filter: (path) => !path.endsWith('node_modules') && !path.endsWith('package.json'),
   });
 }, 300_000);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+describe.each(SHIPPED)('the tarball of %s', (name) => {
+  test('has every entry of the workspace but those of sources and tests, each with its file', () => {
+    const manifest = readManifest(installed(name));
+    const { exports } = readManifest(join(root, 'packages', name));
+    const expected: Record<string, string | Readonly<Record<string, string>>> = {};
+    for (const [entry, target] of Object.entries(exports)) {
+      if (typeof target === 'string') expected[entry] = target;
+      else {
+        const { '@boxcar/source': _source, ...rest } = target;
+        if (Object.keys(rest).length > 0) expected[entry] = rest;
+      }
+    }
+    expect(manifest.exports).toEqual(expected);
+    const targets = Object.values(expected).flatMap((target) =>
+      typeof target === 'string' ? [target] : Object.values(target),
+    );
+    expect(targets.filter((target) => !existsSync(join(installed(name), target)))).toEqual([]);
+  });
+
+  test('declares types without drizzle, and names no map and no source that it lacks', () => {
+    const { exports } = readManifest(installed(name));
+    const types = Object.values(exports).flatMap((entry) =>
+      typeof entry === 'string' || entry.types === undefined ? [] : [join(installed(name), entry.types)],
+    );
+    const reached = types.flatMap((entry) => [...reachableTypes(entry)]);
+    expect(reached.length).toBeGreaterThan(3);
+    expect(reached.filter((file) => importsOf(file).some((id) => id.startsWith('drizzle-orm')))).toEqual([]);
+    expect(findBrokenMaps(join(installed(name), 'dist'))).toEqual([]);
+  });
+
+  test('says what it is for, and leaves the packages whose types it shares to the program', () => {
+    const manifest = readManifest(installed(name));
+    expect(manifest.keywords?.length).toBeGreaterThan(2);
+    const used = new Set(
+      Object.values(manifest.exports)
+        .flatMap((entry) => (typeof entry === 'string' ? [] : [join(installed(name), entry.types ?? '')]))
+        .flatMap((entry) => [...reachableTypes(entry)].flatMap(importsOf)),
+    );
+    const { dependencies = {}, peerDependencies = {} } = manifest;
+    const shared = SHARED.filter((id) => used.has(id));
+    expect(Object.keys(peerDependencies)).toEqual(expect.arrayContaining(shared));
+    expect(shared.filter((id) => id in dependencies)).toEqual([]);
+  });
+});
+
+/** Packages with classes that a program hands over: two copies of them do not know each other. */
+const SHARED = ['pg', 'zod'];
+
+const entryIds = (): string[] =>
+  SHIPPED.flatMap((name) =>
+    Object.keys(readManifest(installed(name)).exports).map((entry) => join('@boxcar', name, entry)),
+  );
+
+test('every entry of the tarballs is loaded by its name', async () => {
+  const program = entryIds().map(
+    (id) => `await import('${id}'${id.endsWith('.json') ? ", { with: { type: 'json' } }" : ''});`,
+  );
+  await run(process.execPath, ['--input-type=module', '--eval', program.join('')], { cwd: folder });
+});
+
+describe.each(['nodenext', 'bundler'])('a strict project, modules as %s', (resolution) => {
+  test('compiles with every entry, the types of the packages checked too', async () => {
+    const entries = entryIds().filter((id) => !id.endsWith('.json'));
+    writeFileSync(
+      join(folder, 'entries.ts'),
+      entries.map((id, n) => `export * as entry${n} from '${id}';\n`).join(''),
+    );
+    const config = {
+      compilerOptions: {
+        target: 'ES2023',
+        lib: ['ES2023', 'ESNext.Disposable'],
+        module: resolution === 'bundler' ? 'esnext' : resolution,
+        moduleResolution: resolution,
+        types: ['node'],
+        strict: true,
+        exactOptionalPropertyTypes: true,
+        noUncheckedIndexedAccess: true,
+        skipLibCheck: false,
+        noEmit: true,
+      },
+      files: ['entries.ts'],
+    };
+    const file = join(folder, `tsconfig.${resolution}.json`);
+    writeFileSync(file, JSON.stringify(config));
+    expect(await compile(file)).toEqual([]);
+  });
+});
+
+/** The errors of the compiler. */
+const compile = (config: string): Promise<string[]> =>
+  run(join(folder, 'node_modules/.bin/tsc'), ['-p', config], { cwd: folder, maxBuffer: 1e8 }).then(
+    () => [],
+    (error: { stdout: string }) => error.stdout.split('\n').filter((line) => line.includes('error TS')),
+  );
 
 interface Report {
   before: { cards: number; boxes: number };
@@ -73,9 +142,9 @@ describe.each(queueBackends())('a program outside the workspace, queues on %s', 
       DATABASE_DIRECT_URL: '',
     };
     const options = { cwd: folder, env };
-    await run('npx', ['boxcar', 'migrate'], options);
-    await run('npx', ['boxcar', 'profiles', 'apply', '-f', 'profiles.yaml'], options);
-    const bin = join(folder, 'node_modules/@boxcar/cli/bin/boxcar.mjs');
+    const bin = join(folder, 'node_modules/.bin/boxcar');
+    await run(bin, ['migrate'], options);
+    await run(bin, ['profiles', 'apply', '-f', 'profiles.yaml'], options);
     let printed = '';
     const workers = [1, 2].map(() => {
       const worker = spawn(process.execPath, [bin, 'worker', '--plugin', './plugin.js'], {

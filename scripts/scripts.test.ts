@@ -12,7 +12,15 @@ async function run(script: string, ...args: string[]): Promise<{ code: number | 
   return { code: (await child.exited).code, child };
 }
 
-const SCRIPTS = ['ci.mjs', 'db-dump.ts', 'db-open.ts', 'isolation-tests.mjs', 'test.mjs', 'verify.mjs'];
+const SCRIPTS = [
+  'ci.mjs',
+  'db-dump.ts',
+  'db-open.ts',
+  'isolation-tests.mjs',
+  'tarballs.mjs',
+  'test.mjs',
+  'verify.mjs',
+];
 
 it.each(SCRIPTS)('%s explains itself, and does nothing else', async (script) => {
   const { code, child } = await run(script, '--help');

@@ -321,7 +321,6 @@ export {
 export { findReachable, findTurnPolicy, type ReachableProfile } from './reach.js';
 export { type EarlierCall, findRepeats } from './repeats.js';
 export type { PartReader } from './rights.js';
-export { tables } from './schema.js';
 export {
   findUnselected,
   fixSelector,

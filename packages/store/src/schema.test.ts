@@ -1,6 +1,18 @@
+import type { RunId } from '@boxcar/kernel';
 import { type TestDatabase, testDatabase } from '@boxcar/testkit';
 import { getTableConfig, integer, type PgTable, pgSchema, text } from 'drizzle-orm/pg-core';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, beforeAll, expect, expectTypeOf, it } from 'vitest';
+import type {
+  BatchRow,
+  CallLine,
+  EvidenceLine,
+  LiveWorker,
+  ProjectLine,
+  ProviderLine,
+  StepLine,
+  StoredProfile,
+  TurnLine,
+} from './index.js';
 import { tables } from './schema.js';
 
 let database: TestDatabase;
@@ -69,4 +81,44 @@ it('the comparison sees a drift on either side', async () => {
   ]);
   const ours = new Set(declared(Object.values(tables).filter((table) => table !== tables.runs)));
   expect([...lines].filter((line) => !ours.has(line))).toContain('runs.root_turn_id uuid not null');
+});
+
+type Snake<Name extends string> = Name extends `${infer First}${infer Rest}`
+  ? `${First extends Lowercase<First> ? First : `_${Lowercase<First>}`}${Snake<Rest>}`
+  : '';
+
+/** The columns of a table, by their names in the database. */
+type Columns<Table extends PgTable> = {
+  readonly [Name in keyof Table['$inferSelect'] & string as Snake<Name>]: Table['$inferSelect'][Name];
+};
+
+/** The members of an exported row that are columns of the table. */
+type Read<Row, Table extends PgTable> = {
+  readonly [Name in keyof Row as string extends Name
+    ? never
+    : Name extends keyof Columns<Table>
+      ? Name
+      : never]: Row[Name];
+};
+
+it('what the package exports of a row has the types of its columns', () => {
+  expectTypeOf<Columns<typeof tables.batches>>().toExtend<Read<BatchRow, typeof tables.batches>>();
+  expectTypeOf<Columns<typeof tables.evidence>>().toExtend<Read<EvidenceLine, typeof tables.evidence>>();
+  expectTypeOf<Columns<typeof tables.profiles>>().toExtend<Read<StoredProfile, typeof tables.profiles>>();
+  expectTypeOf<Columns<typeof tables.projects>>().toExtend<Read<ProjectLine, typeof tables.projects>>();
+  expectTypeOf<Columns<typeof tables.toolCalls>>().toExtend<Read<CallLine, typeof tables.toolCalls>>();
+  expectTypeOf<Columns<typeof tables.turns>>().toExtend<Read<TurnLine, typeof tables.turns>>();
+  expectTypeOf<Columns<typeof tables.workers>>().toExtend<Read<LiveWorker, typeof tables.workers>>();
+  // Null in the table means the default, which the line shows.
+  type Provider = Omit<Read<ProviderLine, typeof tables.providers>, 'breaker_after'>;
+  expectTypeOf<Columns<typeof tables.providers>>().toExtend<Provider>();
+  // In hex.
+  type Step = Omit<Read<StepLine, typeof tables.steps>, 'prompt_hash'>;
+  expectTypeOf<Columns<typeof tables.steps>>().toExtend<Step>();
+
+  // The comparison sees a column of another type, and one that may be null.
+  expectTypeOf<Columns<typeof tables.batches>>().not.toExtend<Read<{ id: number }, typeof tables.batches>>();
+  expectTypeOf<Columns<typeof tables.batches>>().not.toExtend<
+    Read<{ run_id: RunId }, typeof tables.batches>
+  >();
 });

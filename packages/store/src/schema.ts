@@ -657,7 +657,11 @@ const sessions = boxcar.table(
   (table) => [unique().on(table.projectId, table.name)],
 );
 
-/** Every table of the schema, for reads with drizzle. Writes go through the functions of this package. */
+/**
+ * Every table of the schema, for reads with drizzle. Writes go through the functions of this package.
+ *
+ * @internal Not exported by the package: drizzle's types do not compile in a strict project that checks its libraries.
+ */
 export const tables = {
   schemaVersion,
   projects,

@@ -1,0 +1,100 @@
+/** A project outside the workspace, with the packages installed from their tarballs. */
+import { execFile } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { parse } from 'yaml';
+
+export const run = promisify(execFile);
+export const root = fileURLToPath(new URL('..', import.meta.url));
+export const SHIPPED = ['kernel', 'store', 'runtime', 'llm', 'embedded', 'cli'] as const;
+
+/** What a `package.json` says, as far as it is read here. */
+export interface Manifest {
+  readonly name: string;
+  readonly keywords?: readonly string[];
+  readonly exports: Readonly<Record<string, string | Readonly<Record<string, string>>>>;
+  readonly dependencies?: Readonly<Record<string, string>>;
+  readonly peerDependencies?: Readonly<Record<string, string>>;
+  readonly devDependencies?: Readonly<Record<string, string>>;
+}
+
+export const readManifest = (folder: string): Manifest =>
+  JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Manifest;
+
+/** Builds and packs by the command of the README, and installs the tarballs in an empty folder, beside what programs in TypeScript need. */
+export async function makeOutsideProject(): Promise<string> {
+  const folder = mkdtempSync(join(tmpdir(), 'boxcar-outside-'));
+  const tarballs = join(folder, 'tarballs');
+  await run('npm', ['run', 'tarballs', '--', tarballs], { cwd: root });
+  const { catalog } = parse(readFileSync(join(root, 'pnpm-workspace.yaml'), 'utf8')) as {
+    catalog: Record<string, string>;
+  };
+  const { devDependencies = {} } = readManifest(root);
+  const tools = Object.fromEntries(
+    ['typescript', '@types/node'].map((name) => [name, devDependencies[name] ?? '*']),
+  );
+  // The clients that the programs import themselves, in the versions of the workspace: a test asks no registry for newer ones.
+  const clients = Object.fromEntries(
+    ['bullmq', 'ioredis', 'pg', 'zod'].map((name) => [name, catalog[name] ?? '*']),
+  );
+  const packages = Object.fromEntries(
+    readdirSync(tarballs).map((file) => [
+      `@boxcar/${/^boxcar-([a-z]+)-/.exec(file)?.[1] ?? file}`,
+      `file:tarballs/${file}`,
+    ]),
+  );
+  writeFileSync(
+    join(folder, 'package.json'),
+    JSON.stringify({
+      private: true,
+      type: 'module',
+      dependencies: { ...packages, ...clients },
+      devDependencies: tools,
+    }),
+  );
+  await run('npm', ['install', '--no-audit', '--no-fund', '--prefer-offline', '--loglevel=error'], {
+    cwd: folder,
+  });
+  return folder;
+}
+
+/** The files that declare types and that an entry leads to, within its package. */
+export function reachableTypes(entry: string): Set<string> {
+  const found = new Set<string>();
+  const visit = (file: string): void => {
+    if (found.has(file)) return;
+    found.add(file);
+    for (const specifier of importsOf(file).filter((name) => name.startsWith('.')))
+      visit(join(dirname(file), specifier.replace(/\.js$/, '.d.ts')));
+  };
+  visit(entry);
+  return found;
+}
+
+/** What a file imports, in every form: declarations, re-exports and types of their own. */
+export const importsOf = (file: string): string[] =>
+  [...readFileSync(file, 'utf8').matchAll(/(?:\bfrom|\bimport\(|\bimport) ?['"]([^'"\n]+)['"]/g)].map(
+    ([, specifier]) => specifier ?? '',
+  );
+
+/** Names of maps without a file, and names of sources without a file, in a folder of compiled code. */
+export function findBrokenMaps(folder: string): string[] {
+  const files = readdirSync(folder, { recursive: true, encoding: 'utf8' });
+  return files.flatMap((name) => {
+    const file = join(folder, name);
+    if (name.endsWith('.map')) {
+      const { sources, sourcesContent } = JSON.parse(readFileSync(file, 'utf8')) as {
+        sources: string[];
+        sourcesContent?: string[];
+      };
+      if (sourcesContent !== undefined) return [];
+      return sources.filter((source) => !existsSync(join(dirname(file), source)));
+    }
+    if (!/\.(js|ts)$/.test(name)) return [];
+    const [, map] = /\/\/# sourceMappingURL=(.+)$/m.exec(readFileSync(file, 'utf8')) ?? [];
+    return map === undefined || existsSync(join(dirname(file), map)) ? [] : [`${name}: ${map}`];
+  });
+}

@@ -1,0 +1,26 @@
+// Packs every package that is shipped into one folder: what `npm install ./*.tgz` takes.
+import { spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { readScriptArguments } from './script-arguments.mjs';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const { packageManager } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+const USAGE = `Usage: npm run tarballs [-- <folder>]
+
+Packs the packages that a program needs, as npm installs them. Default folder: tarballs, in the root.`;
+const [given = 'tarballs'] = readScriptArguments(USAGE, { maxPositionals: 1 }).positionals;
+const folder = resolve(root, given);
+const windows = process.platform === 'win32';
+const { status } = spawnSync(
+  windows ? 'npx.cmd' : 'npx',
+  [
+    ...['--yes', packageManager, '--recursive', '--filter', './packages/*', '--filter', '!@boxcar/testkit'],
+    ...['pack', '--pack-destination', folder],
+  ],
+  { cwd: root, shell: windows, stdio: ['ignore', 2, 2] },
+);
+if (status === 0)
+  console.log(`packed into ${folder}; install them elsewhere by: npm install ${join(folder, '*.tgz')}`);
+process.exitCode = status ?? 1;
