@@ -9,7 +9,7 @@ const root = new URL('../../../', import.meta.url);
 const read = (path: string): string => readFileSync(new URL(path, root), 'utf8');
 const namesIn = (folder: string): readonly string[] => readdirSync(new URL(folder, root));
 
-const program = createProgram(async () => undefined);
+const program = await createProgram(async () => undefined);
 const leavesOf = (command: Command, path: readonly string[]): [string, Command][] =>
   command.commands.length === 0
     ? [[path.join(' '), command]]
