@@ -1,4 +1,12 @@
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type NodeChild, spawnNode } from '@boxcar/testkit';
@@ -61,3 +69,21 @@ it('a Postgres that is not installed is named, with the way to get it', async ()
   expect(await child.exited).toMatchObject({ code: 1 });
   expect(child.stderr).toContain('Postgres 1 is not installed: apt-get install postgresql-1');
 });
+
+it.each(readdirSync(new URL('../packages', import.meta.url)))(
+  'what %s ships has the entries of its sources',
+  (name) => {
+    const file = new URL(`../packages/${name}/package.json`, import.meta.url);
+    const { exports, publishConfig } = JSON.parse(readFileSync(file, 'utf8')) as {
+      exports: Record<string, string | Record<string, string>>;
+      publishConfig?: { exports: unknown };
+    };
+    if (publishConfig === undefined) return;
+    const shipped = Object.entries(exports).flatMap(([entry, target]) => {
+      if (typeof target === 'string') return [[entry, target]];
+      const { '@boxcar/source': _source, ...rest } = target;
+      return Object.keys(rest).length === 0 ? [] : [[entry, rest]];
+    });
+    expect(publishConfig.exports).toEqual(Object.fromEntries(shipped));
+  },
+);
