@@ -45,20 +45,56 @@ const FOREIGN = new Set([
   ...'reviews_first migrtion clerk main_'.split(' '),
 ]);
 
+const schema = read('migrations/schema.sql');
+const columns = new Map(
+  [...schema.matchAll(/create (?:unlogged )?table boxcar\.(\w+) \(([\s\S]*?)\n\)/gi)].map(
+    ([, table = '', body = '']) => [
+      table,
+      new Set([...body.matchAll(/^\s+(\w+) /gm)].map(([, name]) => name)),
+    ],
+  ),
+);
+/** What log lines begin with. `runtime.…` is the object, too. */
+const eventPrefixes = new Set(
+  [...source.matchAll(/\blog\(\s*'\w+',\s*'([a-z_]+)\./g)].map(([, prefix = '']) => prefix),
+);
+eventPrefixes.delete('runtime');
+const isSaid = (name: string): boolean =>
+  source.includes(`'${name}'`) || source.includes(`"${name}"`) || columns.has(name.split('.')[0] ?? '');
+
+const code = (text: string): readonly string[] =>
+  [...withoutBlocks(text).matchAll(/`([^`\n]+)`/g)].map(([, inner = '']) => inner);
+
 const withoutBlocks = (text: string): string => text.replace(/```[\s\S]*?```/g, '');
 
 describe.each(pages)('%s', (page) => {
   const text = read(page);
 
   it('names in code nothing that is in no source', () => {
-    const code = [...withoutBlocks(text).matchAll(/`([^`\n]+)`/g)].map(([, inner = '']) => inner);
-    const names = code.flatMap(
+    const names = code(text).flatMap(
       (inner) => inner.match(/--[a-z][a-z-]+|(?<![\w-])[A-Za-z_]{3,}(?![\w…])/g) ?? [],
     );
     const unknown = names.filter((name) =>
       name.startsWith('--') ? !source.includes(name) : !words.has(name) && !FOREIGN.has(name),
     );
     expect([...new Set(unknown)]).toEqual([]);
+  });
+
+  const dotted = code(text).filter(
+    (inner) => /^[a-z_]+\.[a-z_]+$/.test(inner) && !/\.(ts|mjs|js|ya?ml|json|md|env)$/.test(inner),
+  );
+
+  it('names tables and columns that the schema has', () => {
+    const unknown = dotted.filter((name) => {
+      const [table = '', column = ''] = name.split('.');
+      if (table === 'boxcar') return !schema.includes(`boxcar.${column}`);
+      return columns.has(table) && columns.get(table)?.has(column) !== true && !source.includes(`'${name}'`);
+    });
+    expect(unknown).toEqual([]);
+  });
+
+  it('names events that are logged or told', () => {
+    expect(dotted.filter((name) => eventPrefixes.has(name.split('.')[0] ?? '') && !isSaid(name))).toEqual([]);
   });
 
   it('leads to files and headings that are there', () => {
