@@ -5,6 +5,7 @@ import { COMMANDS } from './command-table.js';
 import { declareEnvironmentSecrets, type Environment } from './environment.js';
 import { EXIT } from './exit.js';
 import { writeOutput } from './output.js';
+import { isUsage } from './usage.js';
 
 export interface CliOptions {
   /** Default: the environment of the process. */
@@ -157,7 +158,7 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     }
   } catch (error) {
     await report(error);
-    return EXIT.error;
+    return isUsage(error) ? EXIT.usage : EXIT.error;
   }
 }
 

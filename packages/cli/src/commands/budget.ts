@@ -1,4 +1,4 @@
-import { type JsonObject, KernelError } from '@boxcar/kernel';
+import type { JsonObject } from '@boxcar/kernel';
 import { findNamed, loadBudgets, loadTurnStates } from '@boxcar/store';
 import type { Command } from 'commander';
 import { z } from 'zod';
@@ -7,6 +7,7 @@ import { EXIT, flag, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { openReader, openStack } from '../stack.js';
 import { countOf } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface BudgetFlags {
   readonly project?: string;
@@ -41,10 +42,10 @@ async function raiseBudget(context: Context, ref: string, flags: RaiseFlags): Pr
     ...(fanOut === undefined ? {} : { fan_out: fanOut }),
   };
   if (Object.keys(budget).length === 0)
-    throw new KernelError('bad_request', {
-      message: 'give a limit to raise: --tokens, --cost-usd, --turns, --steps, --depth or --fan-out.',
-      details: { field: 'budget' },
-    });
+    throw wrongUsage(
+      'give a limit to raise: --tokens, --cost-usd, --turns, --steps, --depth or --fan-out',
+      'budget',
+    );
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const answer = await stack.runtime.submit(
     'raise_budget',

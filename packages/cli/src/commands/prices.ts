@@ -2,7 +2,6 @@ import {
   findPrice,
   isFree,
   isPlainName,
-  KernelError,
   LISTED_PRICES,
   type ModelPrice,
   needsPrice,
@@ -16,6 +15,7 @@ import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { openReader, type Reader } from '../stack.js';
 import { formatTable } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface PriceLine {
   readonly model: string;
@@ -122,10 +122,7 @@ function priceOf(flags: SetFlags): ModelPrice | null {
   const given = [rates.length > 0, free, none].filter(Boolean).length;
   const isComplete = rates.length === 0 || (input !== undefined && output !== undefined);
   if (given !== 1 || !isComplete)
-    throw new KernelError('bad_request', {
-      message: 'give --input and --output, or --free, or --none.',
-      details: { field: 'price' },
-    });
+    throw wrongUsage('give --input and --output, or --free, or --none', 'price');
   if (none) return null;
   if (free) return { input: 0, output: 0 };
   return {
