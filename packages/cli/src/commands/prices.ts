@@ -159,7 +159,12 @@ function modelName(text: string): string {
 const PROJECT = ['--project <name>', 'project, by id or name'] as const;
 
 export function addPrices(program: Command, run: Run): void {
-  const prices = program.command('prices');
+  const prices = program
+    .command('prices')
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar prices ls', 'boxcar prices set openai:gpt-4.1 --input 2 --output 8'] }),
+    );
   prices
     .command('ls')
     .description('Lists prices, where they come from, and models of profiles without one.')

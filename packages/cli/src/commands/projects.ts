@@ -85,7 +85,12 @@ async function runSet(context: Context, ref: string, flags: SetFlags): Promise<n
 }
 
 export function addProjects(program: Command, run: Run): void {
-  const projects = program.command('projects');
+  const projects = program
+    .command('projects')
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar projects ls', 'boxcar projects set default --max-concurrent 20'] }),
+    );
   projects
     .command('ls')
     .description('Lists the projects with their turns under way and their limits.')

@@ -90,7 +90,12 @@ function providerName(text: string): string {
 }
 
 export function addProviders(program: Command, run: Run): void {
-  const providers = program.command('providers');
+  const providers = program
+    .command('providers')
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar providers ls', 'boxcar providers set openai --max-concurrent 50'] }),
+    );
   providers
     .command('ls')
     .description('Providers with limits or failures: who calls, who waits.')
