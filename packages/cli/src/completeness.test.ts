@@ -51,9 +51,8 @@ describe.each(leaves)('boxcar %s', (path, command) => {
   });
 
   it('shows in its examples no option that it does not have', async () => {
-    const known = new Set(
-      [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]),
-    );
+    const options = [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]);
+    const known = new Set([...options, '--help']);
     const examples = /\nExamples:\n([\s\S]*?)\n\n/.exec(await helpOf(path))?.[1] ?? '';
     const own = examples
       .replaceAll('\\\n', ' ')

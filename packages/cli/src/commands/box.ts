@@ -345,18 +345,16 @@ const SOURCE = ['--source-agent <agent>', 'in whose name, by id or name (the ope
 const KEY = ['--key <key>', 'idempotency key: the second run changes nothing'] as const;
 
 export function addBox(program: Command, run: Run): void {
-  const box = program
-    .command('box')
-    .addHelpText(
-      'after',
-      helpOf({
-        examples: [
-          'boxcar box create --file notes.md --role user',
-          'boxcar box show 0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f --cards',
-          'boxcar box grant 0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f reviewer',
-        ],
-      }),
-    );
+  const box = program.command('box').addHelpText(
+    'after',
+    helpOf({
+      examples: [
+        'boxcar box create --file notes.md --role user',
+        'boxcar box show 0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f --cards',
+        'boxcar box grant 0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f reviewer',
+      ],
+    }),
+  );
   box
     .command('create')
     .description('Make a sealed box and print its id.')

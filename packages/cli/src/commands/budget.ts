@@ -70,15 +70,13 @@ const dollars = z
   .transform(Number);
 
 export function addBudget(program: Command, run: Run): void {
-  const group = program
-    .command('budget')
-    .addHelpText(
-      'after',
-      helpOf({
-        examples: ['boxcar budget show 0198c1f2', 'boxcar budget raise 0198c1f2 --tokens 2000000'],
-        negative: 'show: the run has no budget',
-      }),
-    );
+  const group = program.command('budget').addHelpText(
+    'after',
+    helpOf({
+      examples: ['boxcar budget show 0198c1f2', 'boxcar budget raise 0198c1f2 --tokens 2000000'],
+      negative: 'show: the run has no budget',
+    }),
+  );
   group
     .command('show')
     .description('The budgets of a run: limits, use, what is set aside for turns under way, and the rest.')

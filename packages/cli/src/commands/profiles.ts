@@ -270,19 +270,17 @@ const PROJECT = ['--project <name>', 'project, by id or name'] as const;
 const PLUGIN = ['--plugin <file>', 'a module that registers what the profiles use, repeatable'] as const;
 
 export function addProfiles(program: Command, run: Run): void {
-  const profiles = program
-    .command('profiles')
-    .addHelpText(
-      'after',
-      helpOf({
-        examples: [
-          'boxcar profiles apply -f profiles.yaml',
-          'boxcar profiles ls',
-          'boxcar profiles diff writer',
-        ],
-        negative: 'diff: they differ',
-      }),
-    );
+  const profiles = program.command('profiles').addHelpText(
+    'after',
+    helpOf({
+      examples: [
+        'boxcar profiles apply -f profiles.yaml',
+        'boxcar profiles ls',
+        'boxcar profiles diff writer',
+      ],
+      negative: 'diff: they differ',
+    }),
+  );
   profiles
     .command('apply')
     .description('Make the profiles of YAML or JSON files current: a new version of each that has changed.')

@@ -264,7 +264,7 @@ export function addSubmit(program: Command, run: Run): void {
     .command('submit')
     .argument(
       '<primitive>',
-      'delegate_async, fork_join, collect, launch_principal, ask_expert, … or one of a plugin',
+      'delegate_async, fork_join, collect, launch_principal, ask_expert, … or one of a plugin; with --help its arguments are shown',
     )
     .argument('[-]', 'read the arguments from stdin, as JSON')
     .option('--arg <key=value>', 'one argument, repeatable: key=text or key:=json', collect(same))
@@ -297,6 +297,7 @@ export function addSubmit(program: Command, run: Run): void {
         examples: [
           'boxcar submit launch_principal --arg profile_name=writer \\',
           "      --arg instruction='A haiku' --wait",
+          'boxcar submit delegate_async --help',
           'boxcar submit delegate_async --file task.json --key order-4711',
           'boxcar submit delegate_async --workspace . --session main \\',
           "      --profile writer --arg instruction='What is left to do?' --wait",
