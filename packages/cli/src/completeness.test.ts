@@ -17,6 +17,23 @@ const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
 const helpOf = async (path: string): Promise<string> =>
   (await cliHere([...path.split(' '), '--help'])).stdout;
 
+const groups = program.commands.filter((command) => command.commands.length > 0);
+
+it.each(groups.map((group) => [group.name(), group] as const))(
+  'boxcar %s, without a command, shows its commands with examples and exit codes',
+  async (name, group) => {
+    const help = await helpOf(name);
+    const examples = /\nExamples:\n((?: {2}.*\n)+)/.exec(help)?.[1]?.trim().split('\n') ?? [];
+    const shown = examples.map((line) => new RegExp(`boxcar ${name} (\\S+)`).exec(line)?.[1]);
+    expect(shown.length).toBeGreaterThan(0);
+    expect(group.commands.map((command) => command.name())).toEqual(expect.arrayContaining(shown));
+    const exits = /\nExit codes:\n((?: {2}.*(?:\n|$))+)/.exec(help)?.[1] ?? '';
+    expect(exits.match(/^ {2}\d/gm)?.slice(0, 3)).toEqual(['  0', '  1', '  2']);
+    expect(help.split('\n').filter((line) => line.length > 80)).toEqual([]);
+    expect(group.description()).toMatch(/^[A-Z].*\.$/);
+  },
+);
+
 describe.each(leaves)('boxcar %s', (path, command) => {
   it('says what it is for, with examples, exit codes and --json, in lines of 80 columns', async () => {
     const help = await helpOf(path);
@@ -34,9 +51,8 @@ describe.each(leaves)('boxcar %s', (path, command) => {
   });
 
   it('shows in its examples no option that it does not have', async () => {
-    const known = new Set(
-      [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]),
-    );
+    const options = [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]);
+    const known = new Set([...options, '--help']);
     const examples = /\nExamples:\n([\s\S]*?)\n\n/.exec(await helpOf(path))?.[1] ?? '';
     const own = examples
       .replaceAll('\\\n', ' ')

@@ -90,6 +90,11 @@ export const settingSchemas = {
       (value) => value > 0 && value <= MAX_DURATION_MS / 1000,
       'must be more than 0 and at most 2592000 seconds (30 days)',
     ),
+  /** Which numbers are accepted is for the receiver to say. */
+  number: z
+    .string()
+    .regex(/^-?\d+(\.\d+)?$/, 'must be a number')
+    .transform(Number),
   pid: wholeNumber(1, 2 ** 31),
   turns: wholeNumber(1, 10_000_000),
   position: wholeNumber(0, 1_000_000_000),

@@ -1,6 +1,6 @@
 import { createInterface } from 'node:readline';
-import { KernelError } from '@boxcar/kernel';
 import type { Context } from './context.js';
+import { wrongUsage } from './usage.js';
 
 /**
  * Asks before something that cannot be taken back. `--yes` answers in advance; where nobody can be asked it must.
@@ -15,10 +15,7 @@ export async function confirm(
 ): Promise<boolean> {
   if (yes) return true;
   if (context.isJson || process.stdin.isTTY !== true)
-    throw new KernelError('bad_request', {
-      message: `${question} There is nobody to ask here: give --yes.`,
-      details: { field: 'yes' },
-    });
+    throw wrongUsage(`${question} There is nobody to ask here: give --yes`, 'yes');
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
   // At a terminal in raw mode Ctrl-C is a key: to the process it is a signal all the same.
   terminal.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));

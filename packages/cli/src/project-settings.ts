@@ -3,10 +3,10 @@ import { KernelError, type ProjectLimits } from '@boxcar/kernel';
 import { parse } from 'yaml';
 import { readInput } from './read-input.js';
 import { countOf } from './text.js';
+import { usage } from './usage.js';
 
-const refuse = (field: string, message: string, cause?: unknown): never => {
-  throw new KernelError('bad_request', { message: `${field}: ${message}`, details: { field }, cause });
-};
+const refused = (field: string, message: string, cause: unknown): KernelError =>
+  new KernelError('bad_request', { message: `${field}: ${message}`, details: { field }, cause });
 
 /**
  * @param text - The value itself, `@` and a file, or `none`, which removes the setting.
@@ -16,16 +16,20 @@ const refuse = (field: string, message: string, cause?: unknown): never => {
 export async function readSetting(text: string, field: string): Promise<unknown> {
   if (text === 'none') return undefined;
   const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));
-  const words = text.startsWith('@')
+  const isFile = text.startsWith('@');
+  const words = isFile
     ? await readInput(text.slice(1)).then(
         (bytes) => bytes.toString('utf8'),
-        (error: unknown) => refuse(field, reason(error), error),
+        (error: unknown) => {
+          throw refused(field, reason(error), error);
+        },
       )
     : text;
   try {
     return parse(words) as unknown;
   } catch (error) {
-    return refuse(field, `is neither YAML nor JSON: ${reason(error).split('\n', 1)[0]}`, error);
+    const unread = refused(field, `is neither YAML nor JSON: ${reason(error).split('\n', 1)[0]}`, error);
+    throw isFile ? unread : usage(unread);
   }
 }
 

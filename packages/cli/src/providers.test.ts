@@ -40,7 +40,7 @@ it.each([
 
 it('a set without a limit says which there are, and lists nobody', async () => {
   const { code, stderr } = await run('providers', 'set', 'mistral');
-  expect(code).toBe(1);
+  expect(code).toBe(2);
   expect(stderr).toMatch(/--max-concurrent, --requests-per-minute or --breaker-after/);
   expect((await run('providers', 'ls')).stdout).not.toContain('mistral');
 });

@@ -5,6 +5,7 @@ import { COMMANDS } from './command-table.js';
 import { declareEnvironmentSecrets, type Environment } from './environment.js';
 import { EXIT } from './exit.js';
 import { writeOutput } from './output.js';
+import { isUsage } from './usage.js';
 
 export interface CliOptions {
   /** Default: the environment of the process. */
@@ -135,14 +136,16 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     reportError(error, { isJson, withStack, ...(code === undefined ? {} : { code }) });
   };
   try {
-    const program = await createProgram(async (command) => {
+    const run: Run = async (command) => {
       const { parseConfig } = await import('./config.js');
       const { createContext } = await import('./context.js');
       const config = parseConfig(env);
       withStack = config.logLevel === 'debug';
       exitCode = await command(createContext({ config, isJson, stop }));
-    }, name ?? '');
+    };
+    const program = await createProgram(run, name ?? '');
     try {
+      if (await explainTopic(args, program, run)) return exitCode;
       await program.parseAsync(await withSession(args, name, program), { from: 'user' });
       return exitCode;
     } catch (error) {
@@ -157,7 +160,7 @@ export async function runCli(args: readonly string[], options: CliOptions = {}):
     }
   } catch (error) {
     await report(error);
-    return EXIT.error;
+    return isUsage(error) ? EXIT.usage : EXIT.error;
   }
 }
 
@@ -173,4 +176,17 @@ async function withSession(
     args,
     program.commands.find((command) => command.name() === name),
   );
+}
+
+/** `submit <primitive> --help` is about that primitive. @returns Whether it was asked for. */
+async function explainTopic(args: readonly string[], program: Command, run: Run): Promise<boolean> {
+  const words = args.filter((word) => !['--help', '-h', '--json'].includes(word));
+  const asksForHelp = args.includes('--help') || args.includes('-h');
+  if (!asksForHelp || commandIn(args) !== 'submit') return false;
+  const submit = program.commands.find((command) => command.name() === 'submit');
+  const [primitive] = submit?.parseOptions(words.slice(words.indexOf('submit') + 1)).operands ?? [];
+  if (submit === undefined || primitive === undefined) return false;
+  const { explainPrimitive } = await import('./primitive-help.js');
+  await run((context) => explainPrimitive(context, primitive, submit.opts<{ plugin?: string[] }>().plugin));
+  return true;
 }

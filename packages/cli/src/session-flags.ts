@@ -3,7 +3,7 @@ import { realpathSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { type SessionAddress, sessionTapeName } from '@boxcar/kernel';
 import type { Command } from 'commander';
-import { badFlag } from './tape/on-tape.js';
+import { readFlag, wrongUsage } from './usage.js';
 
 export interface SessionFlags {
   readonly workspace?: string;
@@ -35,7 +35,7 @@ export const workspaceOf = (folder: string): string => realPath(resolve(folder))
 export function sessionOf({ workspace, session }: SessionFlags): SessionAddress | undefined {
   if (session !== undefined) return { workspace: workspaceOf(workspace ?? '.'), session };
   if (workspace === undefined) return undefined;
-  throw badFlag('--workspace: is of a session; give --session too', 'session');
+  throw wrongUsage('--workspace: is of a session; give --session too', 'session');
 }
 
 /** The value of an option in the words of a command line; undefined when it is not there. */
@@ -64,5 +64,5 @@ export function nameSession(words: readonly string[], group: Command | undefined
     ...(session === undefined ? {} : { session }),
   });
   if (found === undefined || words.includes('--help')) return [...words];
-  return [...words.slice(0, at + 2), sessionTapeName(found), ...words.slice(at + 2)];
+  return [...words.slice(0, at + 2), readFlag(() => sessionTapeName(found)), ...words.slice(at + 2)];
 }

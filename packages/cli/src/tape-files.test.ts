@@ -457,14 +457,14 @@ describe('a folder of several tapes', () => {
   });
 
   it('needs tapes or a workspace, not both, and a workspace with a session', async () => {
-    const refused = async (message: string, ...args: string[]): Promise<void> =>
+    const refused = async (code: number, message: string, ...args: string[]): Promise<void> =>
       expect(await tape('export', '--to', join(folder, 'refused'), ...args)).toMatchObject({
-        code: 1,
+        code,
         stderr: expect.stringContaining(message),
       });
-    await refused('say which tape');
-    await refused('name tapes, or give --workspace', 'bike', '--workspace', folder);
-    await refused('No session of workspace', '--workspace', join(folder, 'empty'));
+    await refused(2, 'say which tape');
+    await refused(2, 'name tapes, or give --workspace', 'bike', '--workspace', folder);
+    await refused(1, 'No session of workspace', '--workspace', join(folder, 'empty'));
   });
 });
 

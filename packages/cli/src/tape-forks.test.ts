@@ -64,7 +64,8 @@ describe('boxcar tape fork', () => {
       ['merge', 'notes', '0199c6a0-0000-7000-8000-000000000000'],
     ]) {
       const { code, stdout, stderr } = await boxcar(...args);
-      expect([code, stdout], args.join(' ')).toEqual([1, '']);
+      const isUsage = args.some((word) => word === '--status' || word === '--next-steps');
+      expect([code, stdout], args.join(' ')).toEqual([isUsage ? 2 : 1, '']);
       expect(stderr).toMatch(/^boxcar: (bad_request|not_found): /m);
     }
     expect((await json('forks', 'notes')).forks).toHaveLength(before);

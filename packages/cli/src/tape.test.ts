@@ -136,7 +136,7 @@ describe('boxcar tape', () => {
   it('reset asks, and begins anew with the old tape still there', async () => {
     const tape = await stack.runtime.tape('worn');
     expect(await boxcar('reset', 'worn')).toMatchObject({
-      code: 1,
+      code: 2,
       stderr: expect.stringContaining('--yes'),
     });
     const { archived, box_id } = await json('reset', 'worn', '--archive', '--yes');
@@ -173,23 +173,23 @@ describe('boxcar tape', () => {
     [['show', 'nothing'], 'not_found', "No tape and no agent 'nothing'"],
     [['show', '0198c1f2-0000-7000-8000-000000000001'], 'not_found', 'No tape and no agent'],
     [['show', 'notes', '--from', 'phase-9'], 'not_found', "Anchor 'phase-9' was not found."],
-    [['show', 'notes', '--to', 'phase-1'], 'bad_request', '--from'],
-    [['show', 'notes', '--all', '--from', 'x'], 'bad_request', '--all'],
-    [['show', 'notes', '--kinds', 'k'.repeat(201)], 'bad_request', 'kinds'],
-    [['show', 'notes', '--since', '2026-02-30'], 'bad_request', 'Invalid ISO date or datetime'],
-    [['show', 'notes', '--since', '2026-02-02', '--until', '2026-02-01'], 'bad_request', 'Start date must'],
+    [['show', 'notes', '--to', 'phase-1'], 'usage', '--from'],
+    [['show', 'notes', '--all', '--from', 'x'], 'usage', '--all'],
+    [['show', 'notes', '--kinds', 'k'.repeat(201)], 'usage', 'kinds'],
+    [['show', 'notes', '--since', '2026-02-30'], 'usage', 'Invalid ISO date or datetime'],
+    [['show', 'notes', '--since', '2026-02-02', '--until', '2026-02-01'], 'usage', 'Start date must'],
     [['handoff', 'notes', ''], 'bad_request', 'name'],
-    [['handoff', 'notes', 'x', '--state', '[1]'], 'bad_request', '--state'],
-    [['handoff', 'notes', 'x', '--state', '{'], 'bad_request', '--state'],
-    [['show', 'notes', '--messages', '--limit', '5'], 'bad_request', '--limit: does not go with --messages'],
+    [['handoff', 'notes', 'x', '--state', '[1]'], 'usage', '--state'],
+    [['handoff', 'notes', 'x', '--state', '{'], 'usage', '--state'],
+    [['show', 'notes', '--messages', '--limit', '5'], 'usage', '--limit: does not go with --messages'],
     [
       ['show', 'notes', '--from', 'phase-1', '--to', 'phase-9'],
       'not_found',
       "Anchor 'phase-9' was not found.",
     ],
-    [['search', 'notes', 'x', '--since', '2026-02-02', '--until', '2026-02-01'], 'bad_request', 'Start date'],
-    [['search', 'notes', ' '], 'bad_request', 'query: must not be blank'],
-    [['search', 'notes', 'x', '--limit', '501'], 'bad_request', '--limit: must be at most 500'],
+    [['search', 'notes', 'x', '--since', '2026-02-02', '--until', '2026-02-01'], 'usage', 'Start date'],
+    [['search', 'notes', ' '], 'usage', 'query: must not be blank'],
+    [['search', 'notes', 'x', '--limit', '501'], 'usage', '--limit: must be at most 500'],
     [['handoff', 'notes', 'x', '--key', ''], 'bad_request', 'dedupKey'],
     [['handoff', 'notes', 'x', '--key', 'k'.repeat(501)], 'bad_request', 'dedupKey'],
     [['reset', 'nothing', '--yes'], 'not_found', "No tape and no agent 'nothing'"],
@@ -201,8 +201,11 @@ describe('boxcar tape', () => {
   ])('%j is refused with a code, and the tape stays as it was', async (args, code, message) => {
     const before = (await notes.info()).entries;
     const { code: exit, stderr } = await boxcar(...args, '--json');
-    expect(exit).toBe(1);
-    expect(JSON.parse(stderr).error).toMatchObject({ code, message: expect.stringContaining(message) });
+    expect(exit).toBe(code === 'usage' ? 2 : 1);
+    expect(JSON.parse(stderr).error).toMatchObject({
+      code: code === 'usage' ? 'bad_request' : code,
+      message: expect.stringContaining(message),
+    });
     expect((await notes.info()).entries).toBe(before);
   });
 });

@@ -30,6 +30,7 @@ export type {
   SubmitTurnRequest,
   TurnRef,
 } from './handler.js';
+export { BUILT_IN as builtInHandlers } from './handlers/built-in.js';
 export type { IsolatedTool } from './isolated-tool.js';
 export { createLog, type Log, type LogLevel, silentLog, writeLogLine } from './log.js';
 export { type OpenRuntime, type OpenRuntimeOptions, openRuntime } from './open.js';

@@ -22,7 +22,6 @@ import {
   type SelectorFinding,
   type SettingFinding,
   selectorOfView,
-  TAPE_HANDOFF,
   TOOL_NAME,
   type ToolFinding,
   type TurnId,
@@ -65,16 +64,7 @@ import { explainStep, type StepChoice, why } from './explain/turn-prompts.js';
 import type { WhyAnswer } from './explain/why.js';
 import type { Handler } from './handler.js';
 import { logPoolWaits } from './handler-slots.js';
-import { createBox, grantBox } from './handlers/boxes.js';
-import { cancel } from './handlers/cancel.js';
-import { collect } from './handlers/collect.js';
-import { contextHandoff } from './handlers/context-handoff.js';
-import { askExpert, delegateAsync, launchPrincipal } from './handlers/delegate.js';
-import { forkJoin } from './handlers/fork-join.js';
-import { provisionAgent } from './handlers/provision-agent.js';
-import { raiseBudget } from './handlers/raise-budget.js';
-import { submitResult } from './handlers/submit-result.js';
-import { tapeHandoff } from './handlers/tape-handoff.js';
+import { BUILT_IN } from './handlers/built-in.js';
 import { type IsolatedTool, toTool } from './isolated-tool.js';
 import { listProfilesTool } from './list-profiles.js';
 import { type Log, silentLog, withoutSecrets } from './log.js';
@@ -310,21 +300,9 @@ export class Runtime implements RuntimeCore {
       strategies: this.strategies,
       selectors: this.selectors,
     });
-    this.#addHandler('delegate_async', delegateAsync);
-    this.#addHandler('launch_principal', launchPrincipal);
-    this.#addHandler('ask_expert', askExpert);
-    this.#addHandler('fork_join', forkJoin);
-    this.#addHandler('collect', collect);
-    this.#addHandler('context_handoff', contextHandoff);
-    this.#addHandler('submit_result', submitResult);
-    this.#addHandler('provision_agent', provisionAgent);
-    this.#addHandler('cancel', cancel);
-    this.#addHandler('create_box', createBox);
-    this.#addHandler('grant_box', grantBox);
-    this.#addHandler('raise_budget', raiseBudget);
+    for (const [name, handler] of BUILT_IN) this.#addHandler(name, handler);
     this.registerTool(expandTool(options.pool));
     this.registerTool(listProfilesTool(options.pool));
-    this.#addHandler(TAPE_HANDOFF.name, tapeHandoff);
     this.ownHandlers = new Set(this.#handlers.values());
     for (const tool of tapeTools()) this.registerTool(tool);
   }

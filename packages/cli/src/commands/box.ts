@@ -17,6 +17,7 @@ import type { Context } from '../context.js';
 import { MAX_DATA_BYTES, readInput } from '../read-input.js';
 import { openReader, openStack } from '../stack.js';
 import { countOf, cut, formatCount, formatFields, formatTable, toLine, toPlain } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface SubmissionFlags {
   readonly project?: string;
@@ -99,12 +100,9 @@ async function submit(
 /** `boxcar box create`. */
 async function createBox(context: Context, flags: CreateFlags): Promise<number> {
   const stdins = [...(flags.file ?? []), ...(flags.cards ?? [])].filter((name) => name === '-');
-  if (stdins.length > 1) throw badInput('file', 'stdin can be read once only');
+  if (stdins.length > 1) throw wrongUsage('--file: stdin can be read once only', 'file');
   if ([flags.text, flags.file, flags.cards, flags.card].every((given) => given === undefined)) {
-    throw new KernelError('bad_request', {
-      message: 'a box needs cards: give --text, --file, --cards or --card.',
-      details: { field: 'cards' },
-    });
+    throw wrongUsage('a box needs cards: give --text, --file, --cards or --card', 'cards');
   }
   const answer = await submit(context, 'create_box', { args: await readBoxArguments(flags), flags });
   context.answer(answer, () => String(isJsonObject(answer) ? answer.box_id : ''));
@@ -122,7 +120,10 @@ function parseUntil(text: string): string {
   const isMoment = /^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$/i.test(text);
   const date = new Date(text);
   if ((isDay || isMoment) && !Number.isNaN(date.getTime())) return date.toISOString();
-  throw badInput('until', `'${text}' must be a day (2030-12-31) or a time with its zone (2030-12-31T18:00Z)`);
+  throw wrongUsage(
+    `--until: '${text}' must be a day (2030-12-31) or a time with its zone (2030-12-31T18:00Z)`,
+    'until',
+  );
 }
 
 /** `boxcar box grant`. */
@@ -344,7 +345,16 @@ const SOURCE = ['--source-agent <agent>', 'in whose name, by id or name (the ope
 const KEY = ['--key <key>', 'idempotency key: the second run changes nothing'] as const;
 
 export function addBox(program: Command, run: Run): void {
-  const box = program.command('box');
+  const box = program.command('box').addHelpText(
+    'after',
+    helpOf({
+      examples: [
+        'boxcar box create --file notes.md --role user',
+        'boxcar box show 0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f --cards',
+        'boxcar box grant 0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f reviewer',
+      ],
+    }),
+  );
   box
     .command('create')
     .description('Make a sealed box and print its id.')

@@ -1,4 +1,4 @@
-import { type JsonObject, KernelError } from '@boxcar/kernel';
+import type { JsonObject } from '@boxcar/kernel';
 import { findNamed, loadBudgets, loadTurnStates } from '@boxcar/store';
 import type { Command } from 'commander';
 import { z } from 'zod';
@@ -7,6 +7,7 @@ import { EXIT, flag, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { openReader, openStack } from '../stack.js';
 import { countOf } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface BudgetFlags {
   readonly project?: string;
@@ -41,10 +42,10 @@ async function raiseBudget(context: Context, ref: string, flags: RaiseFlags): Pr
     ...(fanOut === undefined ? {} : { fan_out: fanOut }),
   };
   if (Object.keys(budget).length === 0)
-    throw new KernelError('bad_request', {
-      message: 'give a limit to raise: --tokens, --cost-usd, --turns, --steps, --depth or --fan-out.',
-      details: { field: 'budget' },
-    });
+    throw wrongUsage(
+      'give a limit to raise: --tokens, --cost-usd, --turns, --steps, --depth or --fan-out',
+      'budget',
+    );
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const answer = await stack.runtime.submit(
     'raise_budget',
@@ -69,7 +70,13 @@ const dollars = z
   .transform(Number);
 
 export function addBudget(program: Command, run: Run): void {
-  const group = program.command('budget');
+  const group = program.command('budget').addHelpText(
+    'after',
+    helpOf({
+      examples: ['boxcar budget show 0198c1f2', 'boxcar budget raise 0198c1f2 --tokens 2000000'],
+      negative: 'show: the run has no budget',
+    }),
+  );
   group
     .command('show')
     .description('The budgets of a run: limits, use, what is set aside for turns under way, and the rest.')

@@ -17,6 +17,7 @@ import { writeOutput } from '../output.js';
 import { describeError, reportError } from '../report-error.js';
 import { migrateServer, openServer } from '../stack.js';
 import { countOf, toLine } from '../text.js';
+import { wrongUsage } from '../usage.js';
 import { describeFindings } from './profiles.js';
 
 const LOOK_MS = 300;
@@ -41,10 +42,7 @@ async function resetData(context: Context, flags: DevFlags): Promise<void> {
   const folder = defaultDataDir();
   if (flags.yes !== true) {
     if (!process.stdin.isTTY || context.isJson) {
-      throw new KernelError('bad_request', {
-        message: '--reset: there is no terminal to ask on; say --yes as well.',
-        details: { field: 'yes' },
-      });
+      throw wrongUsage('--reset: there is no terminal to ask on; say --yes as well', 'yes');
     }
     const lines = createInterface({ input: process.stdin, output: process.stderr });
     // Ctrl-C and the end of the input are answers too, which the question alone would wait for in vain.

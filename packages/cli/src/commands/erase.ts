@@ -1,4 +1,4 @@
-import { type CardId, KernelError, parseId } from '@boxcar/kernel';
+import { type CardId, parseId } from '@boxcar/kernel';
 import {
   type ErasedCard,
   type ErasedEvidence,
@@ -14,6 +14,7 @@ import { confirm } from '../confirm.js';
 import type { Context } from '../context.js';
 import { LONG_STATEMENT_MS, openReader } from '../stack.js';
 import { countOf, formatTable } from '../text.js';
+import { readFlag, wrongUsage } from '../usage.js';
 
 interface EraseFlags {
   readonly box?: string;
@@ -44,16 +45,18 @@ const describe = (cards: readonly ErasedCard[], evidence: readonly ErasedEvidenc
 
 /** `boxcar erase`: the content of cards and evidence, for good. */
 async function runErase(context: Context, refs: readonly string[], flags: EraseFlags): Promise<number> {
-  const named = refs.map((ref, index) => parseId<'card'>(ref, `cards.${index}`));
-  const boxId = flags.box === undefined ? undefined : parseId<'box'>(flags.box, 'box');
+  const named = refs.map((ref, index) => readFlag(() => parseId<'card'>(ref, `cards.${index}`)));
+  const boxId =
+    flags.box === undefined ? undefined : readFlag(() => parseId<'box'>(String(flags.box), 'box'));
   const late = [
-    ...new Set((flags.evidence ?? []).map((ref, index) => parseId<'evidence'>(ref, `evidence.${index}`))),
+    ...new Set(
+      (flags.evidence ?? []).map((ref, index) =>
+        readFlag(() => parseId<'evidence'>(ref, `evidence.${index}`)),
+      ),
+    ),
   ];
   if (named.length === 0 && boxId === undefined && late.length === 0)
-    throw new KernelError('bad_request', {
-      message: 'name the cards to erase, or give --box or --evidence.',
-      details: { field: 'cards' },
-    });
+    throw wrongUsage('name the cards to erase, or give --box or --evidence', 'cards');
   await using reader = await openReader(context.config, context.log('warn'), {
     statementMs: LONG_STATEMENT_MS,
   });

@@ -285,12 +285,13 @@ context_packing_config:
 });
 
 describe('what cannot be packed is said in one line', () => {
-  it.each([
-    [['--dry-run'], /give a handover by --handover, or a profile by --profile/],
-    [['--messages', '--profile', 'writer'], /--messages: is for --dry-run only/],
+  it.each<[args: string[], message: RegExp, exit?: number]>([
+    [['--dry-run'], /give a handover by --handover, or a profile by --profile/, 2],
+    [['--messages', '--profile', 'writer'], /--messages: is for --dry-run only/, 2],
     [
       ['--profile', 'writer', '--arg', 'x=1'],
       /--arg x: without --handover only instruction and result_fields/,
+      2,
     ],
     [['--profile', 'nobody'], /not_found: No profile 'nobody'/],
     [['--profile', 'writer', '--box', 'x'], /not_found: .*no box 'x'/],
@@ -298,10 +299,10 @@ describe('what cannot be packed is said in one line', () => {
     [['--profile', 'writer', '--budget', '1'], /context_budget_exceeded: .*never cut.*Raise --budget/],
     [['--profile', 'writer', '--source-agent', 'x'], /not_found: No agent 'x'/],
     [['--handover', '/nowhere.yaml'], /--handover \/nowhere\.yaml: ENOENT/],
-    [['--handover', '-', '--file', '-'], /cannot both be stdin/],
-  ])('%j', async (args, message) => {
+    [['--handover', '-', '--file', '-'], /cannot both be stdin/, 2],
+  ])('%j', async (args, message, exit = 1) => {
     const { code, stdout, stderr } = await pack(...args);
-    expect({ code, stdout }).toEqual({ code: 1, stdout: '' });
+    expect({ code, stdout }).toEqual({ code: exit, stdout: '' });
     expect(stderr).toMatch(message);
     expect(stderr.trimEnd().split('\n')).toHaveLength(1);
   });

@@ -23,6 +23,7 @@ import { type FlagNames, inFlags } from '../flag-errors.js';
 import { readInput } from '../read-input.js';
 import { openStack } from '../stack.js';
 import { countOf, formatCount, formatFields, formatTable, toLine, toPlain } from '../text.js';
+import { wrongUsage } from '../usage.js';
 import { readArguments } from './submit.js';
 
 interface PackFlags {
@@ -49,6 +50,8 @@ const wrong = (field: string, message: string, cause?: unknown): KernelError =>
     ...(cause === undefined ? {} : { cause }),
   });
 
+const wrongFlag = (field: string, message: string): KernelError => wrongUsage(message, field);
+
 const wordsOf = (error: unknown): string => toLine(error instanceof Error ? error.message : String(error));
 
 async function readHandover(name: string): Promise<HandoverInput> {
@@ -71,10 +74,10 @@ type Spec = Pick<PackRequest, 'arguments' | 'handover'>;
 /** The fixed recipe: `--profile`, `--arg instruction=…`, `--box`. */
 function recipe(flags: PackFlags, args: Record<string, unknown>): Spec {
   if (flags.profile === undefined)
-    throw wrong('profile', 'give a handover by --handover, or a profile by --profile');
+    throw wrongFlag('profile', 'give a handover by --handover, or a profile by --profile');
   const unknown = Object.keys(args).find((key) => !RECIPE_ARGUMENTS.has(key));
   if (unknown !== undefined)
-    throw wrong(
+    throw wrongFlag(
       `arguments.${unknown}`,
       `--arg ${toLine(unknown)}: without --handover only instruction and result_fields are packed`,
     );
@@ -84,13 +87,13 @@ function recipe(flags: PackFlags, args: Record<string, unknown>): Spec {
 
 async function readSpec(flags: PackFlags): Promise<Spec> {
   if (flags.handover === '-' && flags.file === '-')
-    throw wrong('file', '--handover and --file cannot both be stdin');
+    throw wrongFlag('file', '--handover and --file cannot both be stdin');
   const args = await readArguments(flags, undefined);
   let spec: Spec;
   if (flags.handover === undefined) spec = recipe(flags, args);
   else {
     if (flags.box !== undefined)
-      throw wrong(
+      throw wrongFlag(
         'box',
         '--box: with --handover boxes are named by the arguments its include_boxes_from_args lists',
       );
@@ -261,7 +264,7 @@ const flagNames = ({ handover, budget, strategy }: PackFlags): FlagNames => ({
 /** `boxcar pack`: packs a context and prints its ids; with `--dry-run` says what it would hold and writes nothing. */
 async function runPack(context: Context, flags: PackFlags): Promise<number> {
   if (flags.messages === true && flags.dryRun !== true)
-    throw wrong('messages', '--messages: is for --dry-run only');
+    throw wrongFlag('messages', '--messages: is for --dry-run only');
   const spec = await readSpec(flags);
   const { config } = context;
   await using stack = await openStack(config, { log: context.log('warn') });

@@ -2,7 +2,6 @@ import {
   findPrice,
   isFree,
   isPlainName,
-  KernelError,
   LISTED_PRICES,
   type ModelPrice,
   needsPrice,
@@ -16,6 +15,7 @@ import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { openReader, type Reader } from '../stack.js';
 import { formatTable } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface PriceLine {
   readonly model: string;
@@ -122,10 +122,7 @@ function priceOf(flags: SetFlags): ModelPrice | null {
   const given = [rates.length > 0, free, none].filter(Boolean).length;
   const isComplete = rates.length === 0 || (input !== undefined && output !== undefined);
   if (given !== 1 || !isComplete)
-    throw new KernelError('bad_request', {
-      message: 'give --input and --output, or --free, or --none.',
-      details: { field: 'price' },
-    });
+    throw wrongUsage('give --input and --output, or --free, or --none', 'price');
   if (none) return null;
   if (free) return { input: 0, output: 0 };
   return {
@@ -162,7 +159,12 @@ function modelName(text: string): string {
 const PROJECT = ['--project <name>', 'project, by id or name'] as const;
 
 export function addPrices(program: Command, run: Run): void {
-  const prices = program.command('prices');
+  const prices = program
+    .command('prices')
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar prices ls', 'boxcar prices set openai:gpt-4.1 --input 2 --output 8'] }),
+    );
   prices
     .command('ls')
     .description('Lists prices, where they come from, and models of profiles without one.')

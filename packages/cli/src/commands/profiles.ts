@@ -15,6 +15,7 @@ import { type ProfileText, type ReadProfile, readProfiles, readTexts } from '../
 import { diffProfiles, type ProfileSide, toYaml } from '../profile-yaml.js';
 import { openStack, type Stack } from '../stack.js';
 import { countOf, formatFields, formatTable, toPlain } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface ProjectFlags {
   readonly project?: string;
@@ -191,7 +192,7 @@ async function showProfile(
   flags: ProjectFlags & { readonly yaml?: boolean },
 ): Promise<number> {
   if (flags.yaml === true && context.isJson)
-    throw new KernelError('bad_request', { message: 'show: give --yaml or --json, not both.' });
+    throw wrongUsage('show: give --yaml or --json, not both', 'yaml');
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const { name, version } = parseRef(ref);
   const found = await stack.runtime.getProfile(name, { ...projectOf(context, flags), version });
@@ -253,7 +254,7 @@ async function diffVersions(
   flags: DiffFlags,
 ): Promise<number> {
   if (to !== undefined && flags.file !== undefined)
-    throw new KernelError('bad_request', { message: 'diff: give a second version or --file, not both.' });
+    throw wrongUsage('diff: give a second version or --file, not both', 'file');
   const texts = await readTexts(flags.file === undefined ? [] : [flags.file]);
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const [before, after] = await readSides(context, stack, { from, to, flags, texts });
@@ -269,7 +270,17 @@ const PROJECT = ['--project <name>', 'project, by id or name'] as const;
 const PLUGIN = ['--plugin <file>', 'a module that registers what the profiles use, repeatable'] as const;
 
 export function addProfiles(program: Command, run: Run): void {
-  const profiles = program.command('profiles');
+  const profiles = program.command('profiles').addHelpText(
+    'after',
+    helpOf({
+      examples: [
+        'boxcar profiles apply -f profiles.yaml',
+        'boxcar profiles ls',
+        'boxcar profiles diff writer',
+      ],
+      negative: 'diff: they differ',
+    }),
+  );
   profiles
     .command('apply')
     .description('Make the profiles of YAML or JSON files current: a new version of each that has changed.')

@@ -1,10 +1,4 @@
-import {
-  KernelError,
-  type ProjectLimits,
-  projectLimitsSchema,
-  safeParse,
-  toBadRequest,
-} from '@boxcar/kernel';
+import { type ProjectLimits, projectLimitsSchema, safeParse, toBadRequest } from '@boxcar/kernel';
 import { findProjectByRef, listProjects, type ProjectLine, setProjectLimits } from '@boxcar/store';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
@@ -12,6 +6,7 @@ import type { Context } from '../context.js';
 import { describeLimits, readSetting } from '../project-settings.js';
 import { openReader } from '../stack.js';
 import { formatCount, formatFields, formatTable } from '../text.js';
+import { usage, wrongUsage } from '../usage.js';
 
 const describe = (projects: readonly ProjectLine[]): string =>
   formatTable(
@@ -61,12 +56,12 @@ async function parseLimits(flags: SetFlags): Promise<Wanted> {
   for (const [name, text] of Object.entries({ run_budget: flags.runBudget, prices: flags.prices }))
     if (text !== undefined) given.push([name, await readSetting(text, `limits.${name}`)]);
   if (given.length === 0)
-    throw new KernelError('bad_request', {
-      message: 'give a limit to set: --max-concurrent, --max-depth, --max-fan-out, --run-budget or --prices.',
-      details: { field: 'limits' },
-    });
+    throw wrongUsage(
+      'give a limit to set: --max-concurrent, --max-depth, --max-fan-out, --run-budget or --prices',
+      'limits',
+    );
   const parsed = safeParse(projectLimitsSchema, Object.fromEntries(given));
-  if (!parsed.success) throw toBadRequest(parsed.error, 'limits');
+  if (!parsed.success) throw usage(toBadRequest(parsed.error, 'limits'));
   return Object.fromEntries(Object.entries(parsed.data).map(([name, value]) => [name, value ?? null]));
 }
 
@@ -90,7 +85,12 @@ async function runSet(context: Context, ref: string, flags: SetFlags): Promise<n
 }
 
 export function addProjects(program: Command, run: Run): void {
-  const projects = program.command('projects');
+  const projects = program
+    .command('projects')
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar projects ls', 'boxcar projects set default --max-concurrent 20'] }),
+    );
   projects
     .command('ls')
     .description('Lists the projects with their turns under way and their limits.')

@@ -1,10 +1,10 @@
-import { KernelError } from '@boxcar/kernel';
 import { listProviders, type ProviderLimits, type ProviderLine, setProviderLimits } from '@boxcar/store';
 import { type Command, InvalidArgumentError } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
 import { openReader } from '../stack.js';
 import { formatTable } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 const describeLimit = (limit: number | null): string => (limit === null ? 'none' : String(limit));
 
@@ -63,10 +63,10 @@ async function setLimits(context: Context, name: string, flags: SetFlags): Promi
     breakerAfter: limitFrom(flags.breakerAfter),
   };
   if (Object.keys(flags).length === 0)
-    throw new KernelError('bad_request', {
-      message: 'give a limit to set: --max-concurrent, --requests-per-minute or --breaker-after.',
-      details: { field: 'limits' },
-    });
+    throw wrongUsage(
+      'give a limit to set: --max-concurrent, --requests-per-minute or --breaker-after',
+      'limits',
+    );
   await using reader = await openReader(context.config, context.log('warn'));
   await setProviderLimits(reader.pool, name, limits);
   const lines = (await listProviders(reader.pool)).filter((line) => line.name === name);
@@ -90,7 +90,12 @@ function providerName(text: string): string {
 }
 
 export function addProviders(program: Command, run: Run): void {
-  const providers = program.command('providers');
+  const providers = program
+    .command('providers')
+    .addHelpText(
+      'after',
+      helpOf({ examples: ['boxcar providers ls', 'boxcar providers set openai --max-concurrent 50'] }),
+    );
   providers
     .command('ls')
     .description('Providers with limits or failures: who calls, who waits.')

@@ -16,6 +16,7 @@ import { confirm } from '../confirm.js';
 import type { Context } from '../context.js';
 import { LONG_STATEMENT_MS, openReader } from '../stack.js';
 import { countOf, formatCount } from '../text.js';
+import { usage } from '../usage.js';
 
 interface PurgeFlags {
   readonly olderThan: string;
@@ -110,7 +111,7 @@ function withKept(head: string, kept: readonly Kept[]): string {
 /** @throws KernelError `bad_request`. @returns Milliseconds. */
 function parseAge(text: string): number {
   const parsed = safeParse(settingSchemas.age, text);
-  if (!parsed.success) throw toBadRequest(parsed.error, 'older-than');
+  if (!parsed.success) throw usage(toBadRequest(parsed.error, 'older-than'));
   return parsed.data;
 }
 

@@ -11,6 +11,7 @@ import { MAX_DATA_BYTES, readInput } from '../read-input.js';
 import { type SessionFlags, sessionOf } from '../session-flags.js';
 import { openStack, type Stack } from '../stack.js';
 import { formatFields, toLine, toPlain } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface SubmitFlags extends SessionFlags {
   readonly profile?: string;
@@ -22,7 +23,7 @@ interface SubmitFlags extends SessionFlags {
   readonly parentTurn?: string;
   readonly channel?: string;
   readonly key?: string;
-  readonly priority?: string;
+  readonly priority?: number;
   readonly plugin?: readonly string[];
   readonly handlerTimeoutMs?: number;
   readonly wait?: boolean;
@@ -33,27 +34,36 @@ interface SubmitFlags extends SessionFlags {
 const badArgument = (message: string): KernelError =>
   new KernelError('bad_request', { message: `${message}.`, details: { field: 'arguments' } });
 
-function parseArguments(text: string, source: string): Record<string, unknown> {
+const wrongArgument = (message: string): KernelError => wrongUsage(message, 'arguments');
+
+/** @param refuse - How an error is made of words: input that is read is not the command line. */
+function parseArguments(
+  text: string,
+  source: string,
+  refuse: (message: string) => KernelError,
+): Record<string, unknown> {
   let value: unknown;
   try {
     value = parseJson(text);
   } catch (error) {
-    throw badArgument(`${source}: is no JSON (${error instanceof Error ? error.message : String(error)})`);
+    throw refuse(`${source}: is no JSON (${error instanceof Error ? error.message : String(error)})`);
   }
-  if (!isJsonObject(value)) throw badArgument(`${source}: must be a JSON object`);
+  if (!isJsonObject(value)) throw refuse(`${source}: must be a JSON object`);
   return { ...value };
 }
 
 /** `key=value` is text, `key:=json` is JSON. */
 function parsePair(pair: string): readonly [string, unknown] {
   const at = pair.indexOf('=');
-  if (at < 1 || pair.startsWith(':=')) throw badArgument(`--arg '${pair}': must be key=text or key:=json`);
+  if (at < 1 || pair.startsWith(':=')) throw wrongArgument(`--arg '${pair}': must be key=text or key:=json`);
   if (pair[at - 1] !== ':') return [pair.slice(0, at), pair.slice(at + 1)];
   const key = pair.slice(0, at - 1);
   try {
     return [key, parseJson(pair.slice(at + 1))];
   } catch (error) {
-    throw badArgument(`--arg ${key}: is no JSON (${error instanceof Error ? error.message : String(error)})`);
+    throw wrongArgument(
+      `--arg ${key}: is no JSON (${error instanceof Error ? error.message : String(error)})`,
+    );
   }
 }
 
@@ -63,19 +73,19 @@ export async function readArguments(
   source: string | undefined,
 ): Promise<Record<string, unknown>> {
   if (source !== undefined && source !== '-') {
-    throw badArgument(`'${source}': the only thing that may stand behind the primitive is -, for stdin`);
+    throw wrongArgument(`'${source}': the only thing that may stand behind the primitive is -, for stdin`);
   }
   const file = flags.file ?? source;
   if ([flags.jsonArgs, flags.file, source].filter((given) => given !== undefined).length > 1) {
-    throw badArgument('give the arguments by --json-args, --file or -, not by several of them');
+    throw wrongArgument('give the arguments by --json-args, --file or -, not by several of them');
   }
   let args: Record<string, unknown> = {};
-  if (flags.jsonArgs !== undefined) args = parseArguments(flags.jsonArgs, '--json-args');
+  if (flags.jsonArgs !== undefined) args = parseArguments(flags.jsonArgs, '--json-args', wrongArgument);
   else if (file !== undefined) {
     const bytes = await readInput(file, MAX_DATA_BYTES).catch((error: unknown) => {
       throw badArgument(`--file ${file}: ${error instanceof Error ? error.message : String(error)}`);
     });
-    args = parseArguments(bytes.toString('utf8'), file === '-' ? 'stdin' : file);
+    args = parseArguments(bytes.toString('utf8'), file === '-' ? 'stdin' : file, badArgument);
   }
   for (const [key, value] of (flags.arg ?? []).map(parsePair))
     Object.defineProperty(args, key, { value, enumerable: true, configurable: true, writable: true });
@@ -191,12 +201,13 @@ function addSession(
 ): void {
   const session = sessionOf(flags);
   if (session === undefined) {
-    if (flags.profile !== undefined) throw badArgument('--profile: is of a session; give --session too');
+    if (flags.profile !== undefined) throw wrongArgument('--profile: is of a session; give --session too');
     return;
   }
   if (!TO_SESSIONS.includes(primitive))
-    throw badArgument(`--session: is for ${TO_SESSIONS.join(' and ')}; ${primitive} takes none`);
-  if (args.target_ref !== undefined) throw badArgument('--session: says the target, so leave target_ref out');
+    throw wrongArgument(`--session: is for ${TO_SESSIONS.join(' and ')}; ${primitive} takes none`);
+  if (args.target_ref !== undefined)
+    throw wrongArgument('--session: says the target, so leave target_ref out');
   args.target_ref = { ...session, ...(flags.profile === undefined ? {} : { profile_name: flags.profile }) };
   if (primitive === 'delegate_async') args.target_strategy ??= 'reuse';
 }
@@ -217,8 +228,7 @@ async function runSubmit(
 ): Promise<number> {
   const args = await readArguments(flags, source);
   addSession(args, primitive, flags);
-  // Whether it is one is the primitive's to say.
-  if (flags.priority !== undefined) args.priority = Number(flags.priority);
+  if (flags.priority !== undefined) args.priority = flags.priority;
   const { config } = context;
   const handlerTimeoutMs = flags.handlerTimeoutMs ?? config.handlerTimeoutMs;
   await using stack = await openStack({ ...config, handlerTimeoutMs }, { log: context.log('warn') });
@@ -254,7 +264,7 @@ export function addSubmit(program: Command, run: Run): void {
     .command('submit')
     .argument(
       '<primitive>',
-      'delegate_async, fork_join, collect, launch_principal, ask_expert, … or one of a plugin',
+      'delegate_async, fork_join, collect, launch_principal, ask_expert, … or one of a plugin; with --help its arguments are shown',
     )
     .argument('[-]', 'read the arguments from stdin, as JSON')
     .option('--arg <key=value>', 'one argument, repeatable: key=text or key:=json', collect(same))
@@ -265,7 +275,11 @@ export function addSubmit(program: Command, run: Run): void {
     .option('--parent-turn <id>', 'file the new turn under this one')
     .option('--channel <name>', 'channel of the new turn')
     .option('--key <key>', 'idempotency key: the second submission under it changes nothing')
-    .option('--priority <n>', 'the argument priority: -100 to 100, the higher the sooner')
+    .option(
+      '--priority <n>',
+      'the argument priority: -100 to 100, the higher the sooner',
+      flag(settingSchemas.number),
+    )
     .option('--plugin <file>', 'a module that registers handlers, repeatable', collect(same))
     .option(
       '--handler-timeout-ms <ms>',
@@ -283,6 +297,7 @@ export function addSubmit(program: Command, run: Run): void {
         examples: [
           'boxcar submit launch_principal --arg profile_name=writer \\',
           "      --arg instruction='A haiku' --wait",
+          'boxcar submit delegate_async --help',
           'boxcar submit delegate_async --file task.json --key order-4711',
           'boxcar submit delegate_async --workspace . --session main \\',
           "      --profile writer --arg instruction='What is left to do?' --wait",

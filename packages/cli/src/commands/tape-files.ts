@@ -8,11 +8,12 @@ import type { Context } from '../context.js';
 import { workspaceOf } from '../session-flags.js';
 import { openStack } from '../stack.js';
 import { findTape, lookForTape } from '../tape/find-tape.js';
-import { AS, badFlag, PROJECT, projectOf, TAPE, type TapeFlags } from '../tape/on-tape.js';
+import { AS, PROJECT, projectOf, TAPE, type TapeFlags } from '../tape/on-tape.js';
 import { progressOf } from '../tape/progress.js';
 import { findTapeFiles } from '../tape/read-folder.js';
 import { writeTapeFolder } from '../tape/write-folder.js';
 import { countOf, toLine } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface ExportFlags extends TapeFlags {
   readonly to: string;
@@ -44,8 +45,6 @@ async function findTapes(
         details: { workspace: folder, project_id: projectId },
       });
   }
-  if (tapes.length === 0)
-    throw badFlag('say which tape, or give --workspace for all of its sessions', 'tape');
   return [...new Map(tapes.map((tape) => [tape.boxId, tape])).values()];
 }
 
@@ -53,7 +52,9 @@ async function findTapes(
 async function runExport(context: Context, refs: readonly string[], flags: ExportFlags): Promise<number> {
   const { to, as, workspace, session } = flags;
   if (refs.length > 0 && workspace !== undefined && session === undefined)
-    throw badFlag('--workspace: name tapes, or give --workspace for all of its sessions', 'workspace');
+    throw wrongUsage('--workspace: name tapes, or give --workspace for all of its sessions', 'workspace');
+  if (refs.length === 0 && workspace === undefined)
+    throw wrongUsage('say which tape, or give --workspace for all of its sessions', 'tape');
   await using stack = await openStack(context.config, { log: context.log('warn') });
   const { runtime } = stack;
   const tapes = await findTapes(runtime, refs, { project: projectOf(context, flags), as, workspace });
@@ -117,6 +118,10 @@ async function importOne(
   return made;
 }
 
+/** What the files or the database refuse. */
+const badImport = (message: string, field: string): KernelError =>
+  new KernelError('bad_request', { message: `${message}.`, details: { field } });
+
 /** Several tapes of a folder, one after the other: each is imported as a whole. */
 async function importAll(
   context: Context,
@@ -132,7 +137,7 @@ async function importAll(
       key === undefined &&
       (await lookForTape(runtime, name, { project, as }))
     )
-      throw badFlag(
+      throw badImport(
         `there is a tape '${name}': nothing was imported. Name one tape of the folder, or give --append`,
         'tape',
       );
@@ -165,8 +170,8 @@ async function runImport(
     if (called !== undefined && (ref !== undefined || tryParseId(called) === undefined))
       return { name: called, source };
     if (found.length === 1)
-      throw badFlag(`${path} does not name the tape: say what it shall be called`, 'tape');
-    throw badFlag(
+      throw badImport(`${path} does not name the tape: say what it shall be called`, 'tape');
+    throw badImport(
       `${path} calls a tape by an id, ${called}: import its file alone, and say what it shall be called`,
       'tape',
     );

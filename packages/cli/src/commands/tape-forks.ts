@@ -4,8 +4,9 @@ import type { ForkSummary } from '@boxcar/runtime';
 import type { Command } from 'commander';
 import { EXIT, helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
-import { badFlag, onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
+import { onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
 import { toPlain } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface ForkFlags extends TapeFlags {
   readonly session?: string;
@@ -23,12 +24,13 @@ const toFlag = (name: string): string =>
   `--${name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)}`;
 
 /** `boxcar tape fork`. */
-const runFork = (context: Context, ref: string, flags: ForkFlags): Promise<number> =>
-  onTape(context, ref, flags, async ({ tape, title }) => {
+async function runFork(context: Context, ref: string, flags: ForkFlags): Promise<number> {
+  const stray =
+    flags.session === undefined ? OF_SESSIONS.find((name) => flags[name] !== undefined) : undefined;
+  if (stray !== undefined) throw wrongUsage(`${toFlag(stray)}: goes with --session`, stray);
+  return onTape(context, ref, flags, async ({ tape, title }) => {
     const { session, fromAnchor, nextSteps, contextSummary, notifyParent, profile } = flags;
     if (session === undefined) {
-      const stray = OF_SESSIONS.find((name) => flags[name] !== undefined);
-      if (stray !== undefined) throw badFlag(`${toFlag(stray)}: goes with --session`, stray);
       const fork = await tape.forkTape();
       const { boxId } = fork.tape;
       context.answer({ fork_id: fork.id, box_id: boxId }, () => `Forked: ${fork.id}`);
@@ -50,6 +52,7 @@ const runFork = (context: Context, ref: string, flags: ForkFlags): Promise<numbe
     context.answer(answer, () => `Forked session: ${toPlain(made.name)} (agent ${made.agentId})`);
     return EXIT.success;
   });
+}
 
 export function addTapeFork(group: Command, run: Run): void {
   group
@@ -87,15 +90,16 @@ const forkLine = ({ fork_id, status, created_at, turn_id }: ForkSummary): string
   `${fork_id}  ${status.padEnd(9)}  ${created_at}${turn_id === null ? '' : `  for turn ${turn_id}`}`;
 
 /** `boxcar tape forks`. */
-const runForks = (context: Context, ref: string, flags: ForksFlags): Promise<number> =>
-  onTape(context, ref, flags, async ({ tape }) => {
-    const status = STATUSES.find((one) => one === flags.status);
-    if (flags.status !== undefined && status === undefined)
-      throw badFlag(`--status: must be ${STATUSES.join(', ')}`, 'status');
+async function runForks(context: Context, ref: string, flags: ForksFlags): Promise<number> {
+  const status = STATUSES.find((one) => one === flags.status);
+  if (flags.status !== undefined && status === undefined)
+    throw wrongUsage(`--status: must be ${STATUSES.join(', ')}`, 'status');
+  return onTape(context, ref, flags, async ({ tape }) => {
     const forks = await tape.forks(status === undefined ? {} : { status });
     context.answer({ forks }, () => (forks.length === 0 ? 'no forks' : forks.map(forkLine).join('\n')));
     return EXIT.success;
   });
+}
 
 export function addTapeForks(group: Command, run: Run): void {
   group

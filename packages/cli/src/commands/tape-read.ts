@@ -7,9 +7,10 @@ import { EXIT, flag, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import { openReader } from '../stack.js';
-import { badFlag, onTape, PROJECT, projectOf, TAPE, type TapeFlags } from '../tape/on-tape.js';
+import { onTape, PROJECT, projectOf, TAPE, type TapeFlags } from '../tape/on-tape.js';
 import { infoFields, recordTable, tapeTable } from '../tape/text.js';
 import { countOf, formatCount, toPlain } from '../text.js';
+import { readFlag, wrongUsage } from '../usage.js';
 
 interface ListFlags extends TapeFlags {
   readonly all?: boolean;
@@ -64,33 +65,37 @@ const NOT_OF_MESSAGES = ['to', 'since', 'until', 'kinds', 'text', 'limit', 'afte
 
 function sliceOf({ all, from, to }: ShowFlags): JsonObject {
   if (all === true && (from ?? to) !== undefined)
-    throw badFlag('--all: stands without --from and --to', 'all');
-  if (from === undefined && to !== undefined) throw badFlag('--to: needs --from beside it', 'to');
+    throw wrongUsage('--all: stands without --from and --to', 'all');
+  if (from === undefined && to !== undefined) throw wrongUsage('--to: needs --from beside it', 'to');
   if (all === true) return {};
   if (from === undefined) return { last_anchor: true };
   return { between_anchors: { start: from, ...(to === undefined ? {} : { end: to }) } };
 }
 
+const datesOf = ({ since, until }: SliceFlags): JsonObject =>
+  (since ?? until) === undefined
+    ? {}
+    : {
+        between_dates: {
+          ...(since === undefined ? {} : { start: since }),
+          ...(until === undefined ? {} : { end: until }),
+        },
+      };
+
 /** `boxcar tape show`: what follows the last anchor, or another part. */
 async function runShow(context: Context, ref: string, flags: ShowFlags): Promise<number> {
-  const { since, until, kinds, text, after, limit = DEFAULT_SHOWN } = flags;
+  const { kinds, text, after, limit = DEFAULT_SHOWN } = flags;
   const stray =
     flags.messages === true ? NOT_OF_MESSAGES.find((name) => flags[name] !== undefined) : undefined;
-  if (stray !== undefined) throw badFlag(`--${stray}: does not go with --messages`, stray);
-  const query = parseTapeQuery({
+  if (stray !== undefined) throw wrongUsage(`--${stray}: does not go with --messages`, stray);
+  const asked = {
     ...sliceOf(flags),
-    ...((since ?? until) === undefined
-      ? {}
-      : {
-          between_dates: {
-            ...(since === undefined ? {} : { start: since }),
-            ...(until === undefined ? {} : { end: until }),
-          },
-        }),
+    ...datesOf(flags),
     ...(kinds === undefined ? {} : { kinds: listOf(kinds) }),
     ...(text === undefined ? {} : { text }),
     limit,
-  });
+  };
+  const query = readFlag(() => parseTapeQuery(asked));
   return onTape(context, ref, flags, async ({ tape }) => {
     if (flags.messages === true) {
       const anchor = flags.all === true ? null : flags.from;
@@ -171,17 +176,19 @@ async function takeMatches(
 }
 
 /** `boxcar tape search`. */
-const runSearch = (context: Context, ref: string, query: string, flags: SliceFlags): Promise<number> =>
-  onTape(context, ref, flags, async ({ tape }) => {
-    const { since, until, kinds, limit } = flags;
-    if (query.trim() === '') throw badFlag('query: must not be blank', 'query');
-    if (limit !== undefined && limit > MAX_MATCHES)
-      throw badFlag(`--limit: must be at most ${MAX_MATCHES}`, 'limit');
+async function runSearch(context: Context, ref: string, query: string, flags: SliceFlags): Promise<number> {
+  const { since, until, limit } = flags;
+  if (query.trim() === '') throw wrongUsage('query: must not be blank', 'query');
+  if (limit !== undefined && limit > MAX_MATCHES)
+    throw wrongUsage(`--limit: must be at most ${MAX_MATCHES}`, 'limit');
+  const asked = { ...datesOf(flags), ...(flags.kinds === undefined ? {} : { kinds: listOf(flags.kinds) }) };
+  const { kinds } = readFlag(() => parseTapeQuery(asked));
+  return onTape(context, ref, flags, async ({ tape }) => {
     const { pages } = await tape.searchPages(query, {
       ...(since === undefined ? {} : { start: since }),
       ...(until === undefined ? {} : { end: until }),
       ...(limit === undefined ? {} : { limit }),
-      ...(kinds === undefined ? {} : { kinds: parseTapeQuery({ kinds: listOf(kinds) }).kinds }),
+      ...(kinds === undefined ? {} : { kinds }),
     });
     const { matches, isCut } = await takeMatches(pages);
     context.answer({ box_id: tape.boxId, matches, ...(isCut ? { has_more: true } : {}) }, () =>
@@ -191,6 +198,7 @@ const runSearch = (context: Context, ref: string, query: string, flags: SliceFla
       context.note(`shown: ${formatCount(matches.length)}, which have ${MAX_SHOWN_MIB} MiB; there are more`);
     return matches.length === 0 ? EXIT.negative : EXIT.success;
   });
+}
 
 export function addTapeSearch(group: Command, run: Run): void {
   group

@@ -5,10 +5,11 @@ import { EXIT, flag, helpOf, type Run } from '../command.js';
 import { settingSchemas } from '../config.js';
 import { confirm } from '../confirm.js';
 import type { Context } from '../context.js';
-import { badFlag, onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
+import { onTape, PROJECT, TAPE, type TapeFlags } from '../tape/on-tape.js';
 import { runRepl } from '../tape/repl.js';
 import { inline } from '../tape/text.js';
 import { toLine, toPlain } from '../text.js';
+import { wrongUsage } from '../usage.js';
 
 interface HandoffFlags extends TapeFlags {
   readonly summary?: string;
@@ -24,10 +25,13 @@ function readState(text: string): JsonObject {
   try {
     value = parseJson(text);
   } catch (error) {
-    throw badFlag(`--state: is no JSON (${error instanceof Error ? error.message : String(error)})`, 'state');
+    throw wrongUsage(
+      `--state: is no JSON (${error instanceof Error ? error.message : String(error)})`,
+      'state',
+    );
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
-    throw badFlag('--state: must be a JSON object', 'state');
+    throw wrongUsage('--state: must be a JSON object', 'state');
   return value as JsonObject;
 }
 

@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import type { Run } from '../command.js';
+import { helpOf, type Run } from '../command.js';
 import { addSessionFlags } from '../session-flags.js';
 import { addExport, addImport } from './tape-files.js';
 import { addTapeFork, addTapeForks, addTapeMerge } from './tape-forks.js';
@@ -28,7 +28,17 @@ const takesTape = ({ registeredArguments, options }: Command): boolean =>
   registeredArguments[0]?.name() === 'tape' && options.every(({ long }) => long !== '--session');
 
 export function addTape(program: Command, run: Run): void {
-  const group = program.command('tape');
+  const group = program.command('tape').addHelpText(
+    'after',
+    helpOf({
+      examples: [
+        'boxcar tape ls',
+        'boxcar tape show writer-1',
+        'boxcar tape search writer-1 "database migration"',
+      ],
+      negative: 'search: no entry has these words; reset: you said no',
+    }),
+  );
   for (const add of COMMANDS) add(group, run);
   for (const command of group.commands) if (takesTape(command)) addSessionFlags(command);
 }

@@ -1,5 +1,5 @@
 /** What the commands of `boxcar tape` share. */
-import { KernelError, type SessionAddress, sessionTapeName } from '@boxcar/kernel';
+import { type SessionAddress, sessionTapeName } from '@boxcar/kernel';
 import type { Context } from '../context.js';
 import { sessionOf } from '../session-flags.js';
 import { openStack } from '../stack.js';
@@ -47,8 +47,4 @@ export async function onTape<T extends TapeFlags & { readonly create?: boolean }
     }),
     stack,
   );
-}
-
-export function badFlag(message: string, field: string): KernelError {
-  return new KernelError('bad_request', { message: `${message}.`, details: { field } });
 }
