@@ -122,6 +122,16 @@ describe('boxcar explain', () => {
   });
 });
 
+test('boxcar tape show names the tool of each call and of each result', async () => {
+  const { agent } = JSON.parse((await ask('explain', turn, '--json')).stdout);
+  const shown = await ask('tape', 'show', agent.agent_id, '--all');
+  expect(shown.stdout).toMatch(/^ *\d+ {2}tool_call +\S+ \S+ +look \{\}$/m);
+  expect(shown.stdout).toMatch(/^ *\d+ {2}tool_result +\S+ \S+ +look \{"text":"red/m);
+  const { entries } = JSON.parse((await ask('tape', 'show', agent.agent_id, '--all', '--json')).stdout);
+  const results = entries.filter(({ kind }: { kind: string }) => kind === 'tool_result');
+  expect(results).toMatchObject([{ tools: ['look'] }]);
+});
+
 describe('boxcar why', () => {
   test('prints card, box, packing, author and tokens behind a text, in 80 columns', async () => {
     const said = await ask('why', turn, 'Count the cats');

@@ -8,7 +8,7 @@ import type {
   ReadRight,
   WhyPart,
 } from '@boxcar/runtime';
-import { countOf } from './text.js';
+import { countOf, toLine } from './text.js';
 
 const nameOf = ({ id, name }: Named): string => (name === null ? id : `${name} (${id})`);
 const shortName = ({ id, name }: Named): string => name ?? id;
@@ -93,6 +93,13 @@ const ofArgument = (argument: string | null): string => (argument === null ? '' 
 export const describeOmission = ({ reason, cut }: Pick<ExplainedOmission, 'reason' | 'cut'>): string =>
   cut === null ? reason : `${reason} (${cut.strategy}: ${cut.reason})`;
 
+/** Of an entry that belongs to no step. */
+const WRITERS: Readonly<Record<Extract<CardPlace, { kind: 'tape' }>['written_by'], string>> = {
+  agent: 'by the agent itself',
+  kernel: 'by the kernel',
+  outside: 'from outside',
+};
+
 /** The reason in a few words, for the head of a message. */
 export function describePlace(card: CardOrigin): string {
   const { place, notice } = card;
@@ -101,9 +108,10 @@ export function describePlace(card: CardOrigin): string {
     case 'profile':
       return `profile ${place.name}@${place.version}`;
     case 'tape': {
-      const step = place.step === null ? 'from outside' : `step ${place.step}`;
-      const turn = place.is_own_turn || place.turn_id === null ? '' : ` of turn ${place.turn_id}`;
-      return `tape ${place.position}: ${place.entry}, ${step}${turn}`;
+      const step = place.step === null ? WRITERS[place.written_by] : `step ${place.step}`;
+      const entry = place.anchor === null ? place.entry : `${place.entry} '${toLine(place.anchor)}'`;
+      const turn = place.is_own_turn || place.turn_id === null ? '' : ` in turn ${place.turn_id}`;
+      return `tape ${place.position}: ${entry}, ${step}${turn}`;
     }
     case 'context': {
       const from = place.path.length === 0 ? '' : ` from box …${place.first.box_id.slice(-12)}`;

@@ -49,8 +49,14 @@ it('the chain is printed down to the pool that nobody serves, with the command t
   const { code, stdout, stderr } = await cliHere(['why-stuck', turnId], env);
   expect([code, stderr]).toEqual([3, '']);
   expect(stdout).toMatch(new RegExp(`^turn ${turnId} is suspended\\n`));
-  expect(stdout).toMatch(/\n {4}call ask_expert waits for turn [0-9a-f-]{36}\n/);
-  expect(stdout).toMatch(/\n! {3}[0-9a-f-]{36}\n {6}is queued, and no living worker serves pool 'gpu'\n/);
+  const time = '[0-9-]{10}T[0-9:.]{12}Z';
+  for (const line of [
+    `\n  ${turnId} \\S+ \\(waiter@1\\)\n {4}call ask_expert waits for turn [0-9a-f-]{36}\n {4}\\(\\S+\\)\n`,
+    `\n {4}since ${time}, [0-9.]+ (ms|s|min .+) ago\n {4}until ${time}, in [0-9]+ (min .+|h .+)\n`,
+    `\n {4}call [0-9a-f-]{36} of ask_expert\n`,
+    `\n! {3}[0-9a-f-]{36} \\S+ \\(far@1\\)\n {6}is queued, and no living worker serves pool 'gpu'\n`,
+  ])
+    expect(stdout).toMatch(new RegExp(line));
   expect(stdout).toContain('→ Start a worker: boxcar worker --target gpu\n');
   expect(Math.max(...stdout.split('\n').map((line) => line.length))).toBeLessThanOrEqual(80);
 
@@ -64,11 +70,20 @@ it('the chain is printed down to the pool that nobody serves, with the command t
         kind: 'child',
         level: 0,
         turn_id: turnId,
+        agent: expect.any(String),
+        profile: 'waiter@1',
+        tool: 'ask_expert',
         is_live: true,
-        since: expect.any(String),
-        until: expect.any(String),
+        since: expect.stringMatching(/^.{23}Z$/),
+        until: expect.stringMatching(/^.{23}Z$/),
       },
-      { kind: 'window', level: 1, is_live: false, next: expect.stringContaining('--target gpu') },
+      {
+        kind: 'window',
+        level: 1,
+        profile: 'far@1',
+        is_live: false,
+        next: expect.stringContaining('--target gpu'),
+      },
     ],
   });
 });

@@ -123,6 +123,7 @@ test('calls of one step make one record, and so do its results; those of another
   expect(records[2]).toMatchObject({
     payload: { results: ['A', 'B'] },
     meta: { tool_call_ids: ['k1', 'k2'] },
+    tools: ['read', 'read'],
   });
 });
 

@@ -26,6 +26,8 @@ export interface TapeRecord {
   readonly meta: JsonObject;
   /** ISO 8601. Null: a line without a date, which counts as 1970-01-01. */
   readonly date: string | null;
+  /** Of results: the names of the tools that gave them, in their order. No part of a line. */
+  readonly tools?: readonly string[] | undefined;
   /** The text of the imported line, when this record is that whole line. */
   readonly line?: string | undefined;
 }
@@ -194,7 +196,7 @@ export function toRecord(entry: StoredEntry): TapeRecord {
   const mark = importOf(entry);
   if (mark !== undefined && 'line' in mark && mark.parts === 1) {
     const record = readRecord(mark.line);
-    if (!('fault' in record)) return { ...record, position };
+    if (!('fault' in record)) return { ...record, position, ...toolsOf(entry) };
   }
   return {
     position,
@@ -202,8 +204,12 @@ export function toRecord(entry: StoredEntry): TapeRecord {
     payload: payloadOf(entry),
     meta: metaOf(entry),
     date: pythonDate(entry.createdAt),
+    ...toolsOf(entry),
   };
 }
+
+const toolsOf = ({ card }: StoredEntry): Pick<TapeRecord, 'tools'> =>
+  card?.content.kind === 'tool_result' && card.content.name !== '' ? { tools: [card.content.name] } : {};
 
 /** How many entries from `at` on are the whole of one imported line; 0 when they are not. */
 function countLine(entries: readonly StoredEntry[], at: number): number {
@@ -270,8 +276,10 @@ function joinRecords(records: readonly TapeRecord[]): TapeRecord | undefined {
   if (first === undefined || records.length === 1) return first;
   const member = first.kind === 'tool_call' ? 'calls' : 'results';
   const ids = records.flatMap(({ meta }) => listOf(meta.tool_call_ids));
+  const tools = records.flatMap((record) => record.tools ?? []);
   return {
     ...first,
+    ...(tools.length === records.length ? { tools } : {}),
     payload: { [member]: records.flatMap(({ payload }) => listOf(payload[member])) },
     meta: { ...first.meta, ...(ids.length > 0 ? { tool_call_ids: ids } : {}) },
   };

@@ -19,6 +19,7 @@ const turn = (id: string, rest: Partial<WaitFactsTurn> = {}): WaitFactsTurn => (
   run_id: 'run' as RunId,
   agent_id: `agent-${id}` as AgentId,
   agent: id,
+  profile: `${id}-profile@1`,
   status: 'suspended',
   worker_target: '',
   created_at: EARLIER,

@@ -40,6 +40,8 @@ export interface WaitFactsTurn {
   readonly run_id: RunId;
   readonly agent_id: AgentId;
   readonly agent: string;
+  /** Name and version: `writer@2`. */
+  readonly profile: string;
   readonly status: TurnStatus;
   readonly worker_target: string;
   readonly created_at: string;
@@ -99,7 +101,14 @@ export interface WaitReport {
   readonly is_live: boolean;
 }
 
-type Blocker = (turn: WaitFactsTurn, facts: WaitFacts) => readonly Draft[];
+type TurnsById = ReadonlyMap<TurnId, WaitFactsTurn>;
+type Blocker = (turn: WaitFactsTurn, facts: WaitFacts & { readonly byId: TurnsById }) => readonly Draft[];
+
+/** A turn by its id, with the name of its agent where it was read. */
+function nameTurn(turnId: TurnId, { byId }: { readonly byId: TurnsById }): string {
+  const turn = byId.get(turnId);
+  return turn === undefined ? turnId : `${turnId} (${turn.agent})`;
+}
 
 const poolOf = (target: string): string => (target === '' ? 'the default pool' : `pool '${target}'`);
 const RETRY = 'See the error, mend its cause, then: boxcar doctor --retry-dead';
@@ -190,14 +199,14 @@ const BLOCKERS: readonly Blocker[] = [
         ];
   },
 
-  ({ status, behind_turn_id, created_at, deadline_at }) =>
+  ({ status, behind_turn_id, created_at, deadline_at }, facts) =>
     status !== 'queued' || behind_turn_id === null
       ? []
       : [
           {
             kind: 'agent_busy',
             on_turn_id: behind_turn_id,
-            what: `waits in the queue of its agent, behind turn ${behind_turn_id}`,
+            what: `waits in the queue of its agent, behind turn ${nameTurn(behind_turn_id, facts)}`,
             since: created_at,
             until: deadline_at,
             is_live: true,
@@ -206,13 +215,13 @@ const BLOCKERS: readonly Blocker[] = [
         ],
 
   // The timer ends it whatever becomes of the other turn, so that turn's own waits are not followed.
-  ({ held, created_at, live_workers, worker_target }) =>
+  ({ held, created_at, live_workers, worker_target }, facts) =>
     held === null
       ? []
       : [
           {
             kind: 'warm_cache',
-            what: `waits until the first model call of its sibling ${held.turn_id} has filled the prompt cache (warm_cache), for 10 s at most`,
+            what: `waits until the first model call of its sibling ${nameTurn(held.turn_id, facts)} has filled the prompt cache (warm_cache), for 10 s at most`,
             since: created_at,
             until: held.until,
             is_live: live_workers > 0,
@@ -285,10 +294,14 @@ const BLOCKERS: readonly Blocker[] = [
         ],
 ];
 
-function describeCall(call: WaitFactsCall, status: TurnStatus, facts: WaitFacts): Draft {
+function describeCall(
+  call: WaitFactsCall,
+  status: TurnStatus,
+  facts: WaitFacts & { readonly byId: TurnsById },
+): Draft {
   const { tool_call_id, name, created_at: since, deadline_at: until } = call;
   const isLate = until <= facts.at;
-  const base = { tool_call_id, since, until };
+  const base = { tool_call_id, tool: name, since, until };
   if (call.given_up !== null)
     return {
       ...base,
@@ -303,7 +316,7 @@ function describeCall(call: WaitFactsCall, status: TurnStatus, facts: WaitFacts)
       ...base,
       kind: 'child',
       on_turn_id: call.awaited_turn_id,
-      what: `call ${name} waits for turn ${call.awaited_turn_id}`,
+      what: `call ${name} waits for turn ${nameTurn(call.awaited_turn_id, facts)}`,
       is_live: true,
       next: null,
     };
@@ -361,7 +374,7 @@ export function explainWait(facts: WaitFacts): WaitReport | undefined {
     if (told.has(turnId)) continue;
     told.add(turnId);
     path.add(turnId);
-    const drafts = BLOCKERS.flatMap((blocker) => blocker(turn, facts));
+    const drafts = BLOCKERS.flatMap((blocker) => blocker(turn, { ...facts, byId }));
     open.push({ leave: turnId });
     for (const draft of drafts.toReversed()) {
       const awaited = draft.on_turn_ids ?? (draft.on_turn_id === undefined ? [] : [draft.on_turn_id]);
@@ -369,7 +382,7 @@ export function explainWait(facts: WaitFacts): WaitReport | undefined {
       const canSpare = draft.members !== undefined && draft.members.open > draft.members.needed;
       const back = canSpare ? undefined : awaited.find((id) => path.has(id));
       for (const id of awaited.toReversed()) if (!path.has(id)) open.push({ turnId: id, level: level + 1 });
-      const link = { ...draft, level, turn_id: turnId };
+      const link = { ...draft, level, turn_id: turnId, agent: turn.agent, profile: turn.profile };
       open.push({ link: back === undefined ? link : asCycle({ ...link, on_turn_id: back }, facts) });
     }
   }
@@ -398,6 +411,8 @@ const unread = (turnId: TurnId, level: number, facts: WaitFacts): WaitLink => ({
   kind: 'unread',
   level,
   turn_id: turnId,
+  agent: null,
+  profile: null,
   what: facts.has_more ? 'was not read: there are too many turns below' : 'is not there',
   since: null,
   until: null,

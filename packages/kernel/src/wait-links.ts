@@ -32,7 +32,12 @@ export interface WaitLink {
   /** How far below the turn in question. */
   readonly level: number;
   readonly turn_id: TurnId;
+  /** Names of the turn's agent and of its profile, with the version; null for a turn that was not read. */
+  readonly agent: string | null;
+  readonly profile: string | null;
   readonly tool_call_id?: ToolCallId;
+  /** Name of the tool that is called. */
+  readonly tool?: string;
   readonly worker_id?: WorkerId;
   readonly batch_id?: BatchId;
   readonly budget_id?: string;
@@ -44,6 +49,7 @@ export interface WaitLink {
   /** Of a batch: how many have not ended, and how many of those it still needs. */
   readonly members?: { readonly total: number; readonly open: number; readonly needed: number };
   readonly what: string;
+  /** ISO 8601 in UTC, as all times here. */
   readonly since: string | null;
   /** When it ends by itself at the latest. */
   readonly until: string | null;
@@ -52,7 +58,7 @@ export interface WaitLink {
   readonly next: string | null;
 }
 
-export type WaitDraft = Omit<WaitLink, 'level' | 'turn_id'>;
+export type WaitDraft = Omit<WaitLink, 'level' | 'turn_id' | 'agent' | 'profile'>;
 
 /** What an open call waits for when it waits for many turns. */
 export interface WaitFactsBatch {
@@ -125,7 +131,14 @@ export function describeBatch(
   const needed =
     batch.min_success === null ? remaining : Math.min(batch.min_success - batch.succeeded, remaining);
   const members = { total, open: remaining, needed: Math.max(needed, 0) };
-  const base = { tool_call_id: call.tool_call_id, batch_id, members, since: batch.created_at, until };
+  const base = {
+    tool_call_id: call.tool_call_id,
+    tool: call.name,
+    batch_id,
+    members,
+    since: batch.created_at,
+    until,
+  };
   if (batch.status !== 'running')
     return {
       ...base,

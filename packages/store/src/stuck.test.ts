@@ -71,6 +71,26 @@ test('a queued turn has its place: behind the older ones of its project, behind 
   ]);
 });
 
+test('times are in UTC, whatever zone the session has, so that they can be compared with the clock', async () => {
+  const holder = await world.worker();
+  const parent = await world.running({ profile, holder });
+  await waiting(parent);
+  const client = await world.pool.connect();
+  try {
+    await client.query("set timezone to 'Asia/Tokyo'");
+    const { at, turns } = await loadWaitFacts(client, parent.turnId);
+    const [turn] = turns;
+    const times = [at, turn?.created_at, turn?.calls[0]?.created_at, turn?.calls[0]?.deadline_at];
+    for (const time of times) expect(time).toBe(new Date(time ?? '').toISOString());
+    // A call that has its whole time before it is not late.
+    expect(explainWait({ at, turns, live_workers: 0, has_more: false })?.links).toMatchObject([
+      { kind: 'tool', profile: 'writer@1', tool: expect.any(String), is_live: true },
+    ]);
+  } finally {
+    client.release(true);
+  }
+});
+
 test('a turn that is not there has no chain', async () => {
   expect(explainWait(await loadWaitFacts(world.pool, newId<'turn'>()))).toBeUndefined();
 });

@@ -58,7 +58,7 @@ const FACTS = statement(`
   select now() as at, (select count(*)::int from boxcar.workers w where w.lease_until > now() and ${isWorker('w')}) as live_workers,
     (select count(*) > ${READ_LIMIT} from found) as has_more,
     (select coalesce(json_agg(json_build_object(
-        'turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'agent', (select a.name from boxcar.agents a where a.id = t.agent_id), 'status', t.status,
+        'turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'agent', (select a.name from boxcar.agents a where a.id = t.agent_id), 'profile', (select f.name || '@' || f.version from boxcar.profiles f where f.id = t.profile_id), 'status', t.status,
         'worker_target', t.worker_target, 'created_at', t.created_at, 'dispatched_at', t.dispatched_at, 'deadline_at', t.deadline_at, 'ended_at', t.ended_at,
         'step_opened_at', (select s.opened_at from boxcar.steps s where s.turn_id = t.id and s.committed_at is null and t.status = 'running' order by s.step desc, s.attempt desc limit 1),
         'holder', case when t.holder_id is not null then (
@@ -104,9 +104,20 @@ const FACTS = statement(`
           order by x.status = 'queued', x.id limit 1 offset 0) b on true
     ) as turns`);
 
+const TIME = /(?:^|_)(?:at|until)$/;
+
+/** Postgres words the times of its JSON in the zone of the session; everything else here compares and shows ISO 8601 in UTC. */
+function inUtc(value: unknown, key = ''): unknown {
+  if (typeof value === 'string') return TIME.test(key) ? new Date(value).toISOString() : value;
+  if (Array.isArray(value)) return value.map((item) => inUtc(item));
+  // What a wait notes of itself is not ours to read.
+  if (typeof value !== 'object' || value === null || key === 'detail') return value;
+  return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, inUtc(member, name)]));
+}
+
 /** What a turn waits for, and what that waits for, to the end of every chain. */
 export async function loadWaitFacts(db: Queryable, turnId: TurnId): Promise<WaitFacts> {
   const [row] = await run<Omit<WaitFacts, 'at'> & { at: Date }>(db, FACTS, [turnId]);
   if (row === undefined) throw new Error('the server gave no answer');
-  return { ...row, at: row.at.toISOString() };
+  return { ...row, turns: inUtc(row.turns) as WaitFacts['turns'], at: row.at.toISOString() };
 }

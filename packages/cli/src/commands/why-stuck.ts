@@ -10,25 +10,31 @@ const WIDTH = 80;
 /** Of a wide tree some chains say what all do. */
 const SHOWN_LINKS = 40;
 
-const agoOf = (time: string, at: string): string =>
-  `${formatDuration(Math.max(Date.parse(at) - Date.parse(time), 0))} ago`;
-
-function describeUntil(until: string, at: string): string {
-  const ms = Date.parse(until) - Date.parse(at);
-  return ms < 0 ? `until ${until}, which is over` : `until ${until}, in ${formatDuration(ms)}`;
+/** Every time here: as it is written everywhere, and how far it is from now. */
+function describeTime(time: string, at: string): string {
+  const ms = Date.parse(time) - Date.parse(at);
+  return `${time}, ${ms > 0 ? `in ${formatDuration(ms)}` : `${formatDuration(-ms)} ago`}`;
 }
+
+const namesOf = ({ agent, profile }: WaitLink): string =>
+  agent === null ? '' : ` ${toLine(agent)} (${profile})`;
 
 function describeLink(link: WaitLink, at: string): string[] {
   const indent = '  '.repeat(Math.min(link.level, 10));
-  const head = `${link.is_live ? ' ' : '!'} ${indent}${link.turn_id}`;
+  const lead = `${link.is_live ? ' ' : '!'} ${indent}`;
   const under = `    ${indent}`;
   const times = [
-    ...(link.since === null ? [] : [`since ${agoOf(link.since, at)}`]),
-    ...(link.until === null ? [] : [describeUntil(link.until, at)]),
-    ...(link.tool_call_id === undefined ? [] : [`call ${link.tool_call_id}`]),
+    ...(link.since === null ? [] : [`since ${describeTime(link.since, at)}`]),
+    ...(link.until === null ? [] : [`until ${describeTime(link.until, at)}`]),
+    ...(link.tool_call_id === undefined ? [] : [`call ${link.tool_call_id} of ${toLine(link.tool ?? '?')}`]),
   ];
   const text = [toLine(link.what), ...times, ...(link.next === null ? [] : [`→ ${link.next}`])];
-  return [head, ...text.flatMap((line) => wrap(line, WIDTH - under.length).map((part) => under + part))];
+  return [
+    ...wrap(`${link.turn_id}${namesOf(link)}`, WIDTH - under.length).map(
+      (part, index) => (index === 0 ? lead : under) + part,
+    ),
+    ...text.flatMap((line) => wrap(line, WIDTH - under.length).map((part) => under + part)),
+  ];
 }
 
 const VERDICTS: Readonly<Record<'ended' | 'live' | 'stuck', string>> = {

@@ -22,7 +22,29 @@ function eventText(payload: JsonObject): string {
   return `${wordsOf(payload, 'name')} ${JSON.stringify(asked)} ${jsonText(rest)}`;
 }
 
-function contentOf({ kind, payload }: TapeRecord): string {
+const listOf = (value: JsonValue | undefined): readonly JsonValue[] => (Array.isArray(value) ? value : []);
+const textOf = (value: JsonValue | undefined): string => (typeof value === 'string' ? value : '');
+
+/** A tool's name before what it was told or said; what an imported line words in another way is shown as it is. */
+const named = (name: string, value: JsonValue): string => `${name === '' ? '' : `${name} `}${inline(value)}`;
+
+/** The calls of a record, each by the tool that is called, with its arguments. */
+const callsText = ({ payload }: TapeRecord): string =>
+  listOf(payload.calls)
+    .map((call) => {
+      const called = isJsonObject(call) && isJsonObject(call.function) ? call.function : undefined;
+      return called === undefined ? inline(call) : named(textOf(called.name), called.arguments ?? null);
+    })
+    .join(' · ') || wordsOf(payload, 'calls');
+
+/** The results of a record, each by the tool that gave it. */
+const resultsText = ({ payload, tools }: TapeRecord): string =>
+  listOf(payload.results)
+    .map((result, index) => named(tools?.[index] ?? '', result))
+    .join(' · ') || wordsOf(payload, 'results');
+
+function contentOf(record: TapeRecord): string {
+  const { kind, payload } = record;
   switch (kind) {
     case 'message':
       return `${wordsOf(payload, 'role')}: ${wordsOf(payload, 'content')}`;
@@ -33,9 +55,9 @@ function contentOf({ kind, payload }: TapeRecord): string {
     case 'event':
       return eventText(payload);
     case 'tool_call':
-      return wordsOf(payload, 'calls');
+      return callsText(record);
     case 'tool_result':
-      return wordsOf(payload, 'results');
+      return resultsText(record);
     default:
       return inline(payload);
   }

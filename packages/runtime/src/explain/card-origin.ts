@@ -19,6 +19,7 @@ import {
   type StoredEntry,
   type TurnRows,
 } from '@boxcar/store';
+import { CONTEXT_REMINDER } from '../worker/step-cards.js';
 
 export interface Named {
   readonly id: string;
@@ -78,6 +79,8 @@ export type CardPlace =
       /** False for an entry of an earlier turn, or from outside. */
       readonly is_own_turn: boolean;
       readonly step: number | null;
+      /** Who wrote it: the agent of the turn, the kernel, or another agent, the operator or a program. */
+      readonly written_by: 'agent' | 'kernel' | 'outside';
     }
   | {
       readonly kind: 'context';
@@ -112,8 +115,6 @@ export interface CardOrigin {
   readonly notice: 'steps_left' | 'reminder' | 'context' | null;
   readonly place: CardPlace;
 }
-
-import { CONTEXT_REMINDER } from '../worker/step-cards.js';
 
 function noticeOf({ card }: StoredCard): CardOrigin['notice'] {
   if (card.type !== CARD_TYPES.notice || card.content.kind !== 'text') return null;
@@ -177,8 +178,14 @@ export class CardOrigins {
         turn_id: entry.turnId,
         is_own_turn: entry.turnId === turn.turnId,
         step: entry.step,
+        written_by: this.#writerOf(stored),
       });
     });
+  }
+
+  #writerOf({ card: { authorId } }: StoredCard): 'agent' | 'kernel' | 'outside' {
+    if (authorId === 'kernel') return 'kernel';
+    return authorId === this.#rows.turn.agentId ? 'agent' : 'outside';
   }
 
   /** The ids of the cards at the positions of a source. */

@@ -334,6 +334,27 @@ describe('explain', () => {
     expect(new Set(rights)).toEqual(new Set(['operator']));
   });
 
+  test("tells an agent's own anchor from one that came from outside", async () => {
+    const handoff = { tool: 'tape.handoff', arguments: { name: 'mine', summary: 'It is done.' } };
+    await h.profile('expert', [{ calls: [handoff] }, { say: 'ok' }], { tools: ['tape.handoff'] });
+    await h.profile('reader', [{ say: 'ok' }]);
+    await h.worker();
+    const own = await ended(await launch('expert'));
+    const { place } = cardWith(await h.runtime.explainStep(own.turn_id), 'It is done.');
+    expect(place).toMatchObject({ entry: 'anchor', anchor: 'mine', step: null, written_by: 'agent' });
+    const reader = await ended(await launch('reader'));
+    const tape = await h.runtime.tape({ box: reader.output_box_id });
+    await tape.handoff('theirs', { state: { summary: 'Begin here.' } });
+    const later = await receipt('delegate_async', {
+      target_strategy: 'reuse',
+      target_ref: reader.agent_id,
+      instruction: 'Go on.',
+    });
+    const card = cardWith(await h.runtime.explainStep((await ended(later)).turn_id), 'Begin here.');
+    expect(card.author.name).toBe('operator');
+    expect(card.place).toMatchObject({ entry: 'anchor', anchor: 'theirs', written_by: 'outside' });
+  });
+
   test('says of a rolling tape which entries are of earlier turns, and what an anchor and metadata leave out', async () => {
     await h.profile('expert', [{ say: 'Noted: {{instruction}}' }]);
     await h.worker();
