@@ -159,7 +159,7 @@ const environmentSchema = z
     when: () => true,
   });
 
-/** The environment of this process for a child of it, with other values for some variables; undefined removes one. */
+/** The environment of this process with other values for some variables, for a child of it or for settings given by a program; undefined removes one. */
 export const childEnvironment = (
   other: Readonly<Record<string, string | undefined>>,
 ): Record<string, string | undefined> => ({ ...process.env, ...other });
