@@ -5,7 +5,10 @@ export type Environment = Readonly<Record<string, string | undefined>>;
 
 export const processEnvironment = (): Environment => process.env;
 
-/** The environment of this process for a child of it, with other values for some variables; undefined removes one. */
+/**
+ * The environment of this process with other values for some variables, for a child of it or for settings given by a program; undefined
+ * removes one.
+ */
 export const childEnvironment = (other: Environment): Record<string, string | undefined> => ({
   ...process.env,
   ...other,
