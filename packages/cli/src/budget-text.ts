@@ -78,12 +78,12 @@ export function formatBudgets(budgets: readonly BudgetReport[]): string {
 }
 
 /** One line per account, for where there is little room. */
-export const budgetLines = (budgets: readonly BudgetReport[]): string[] =>
+export const budgetLines = (budgets: readonly BudgetReport[], idOf: (id: string) => string): string[] =>
   budgets.map((budget) => {
     const parts = linesOf(budget).map(
       ({ kind, limit, used, held, format }) =>
         `${kind} ${format(Math.max(0, limit - used - held))} of ${format(limit)} left`,
     );
     const paused = budget.paused_turns === 0 ? [] : [`${budget.paused_turns} waiting`];
-    return `budget ${budget.budget_id.slice(0, 8)}: ${[...parts, ...shapeOf(budget), ...paused].join(' · ')}`;
+    return `budget ${idOf(budget.budget_id)}: ${[...parts, ...shapeOf(budget), ...paused].join(' · ')}`;
   });

@@ -55,7 +55,9 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
     const result = await cli([...launch('boss', 'go'), '--wait'], env);
     expect(result.code).toBe(0);
     expect(result.stdout).toMatch(/^status +success\nturn_id +[0-9a-f-]{36}\n(.+\n)+\nHello world\n$/);
-    expect(result.stderr).toMatch(/^boxcar: accepted as turn [0-9a-f-]{36}; waiting for its end\n$/);
+    expect(result.stderr).toMatch(
+      /^boxcar: accepted as turn [0-9a-f-]{36} of run [0-9a-f-]{36}; waiting for its end\n$/,
+    );
   });
 
   it('a turn that does not end in success gives exit code 3 and its error', async () => {
@@ -132,6 +134,7 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
       card_id: expect.any(String),
       context_box_id: expect.any(String),
       turn_id: expect.any(String),
+      run_id: expect.any(String),
     });
     expect(anchors).toMatchObject({ status: 'success', output: '→ session/start' });
   });

@@ -59,9 +59,9 @@ describe('profile files', () => {
         `name: c\ninstructions: x\nmodel: scripted\ncolour: red\nscript:\n  - say: x\n`,
       ),
     ).toEqual([
-      '1.yaml:6:3 limits.max_steps: must be at least 1',
+      "1.yaml:6:3 profile 'a': limits.max_steps: must be at least 1",
       expect.stringMatching(
-        /^1\.yaml:10:1 model: no adapter serves 'nosuch:gpt'; known prefixes are .*scripted/,
+        /^1\.yaml:10:1 profile 'b': model: no adapter serves 'nosuch:gpt'; known prefixes are .*scripted/,
       ),
       expect.stringMatching(
         /^2\.yaml:4:1 unknown key 'colour'; known here are name, description, .*limits, view$/,

@@ -34,6 +34,8 @@ export interface ProfileFinding {
   readonly column: number;
   /** Path inside the profile; empty when the document itself is wrong. */
   readonly field: string;
+  /** Of a file with several documents: the name of the profile, if it has one. */
+  readonly profile?: string;
   readonly message: string;
 }
 
@@ -43,7 +45,7 @@ export interface ReadProfile {
   readonly line: number;
 }
 
-/** What only a model knows of a profile: its name, its script. */
+/** What only a runtime knows of a profile: what its model says of it, which tools there are, whether a card can hold it. */
 export type CheckProfile = (profile: Profile) => void;
 
 interface Source {
@@ -152,6 +154,12 @@ function findingsOf(error: unknown, document: Document, source: Source): Profile
     return at(offsetOf(document, parts), message);
   });
   return findings.toSorted((a, b) => a.line - b.line || a.column - b.column);
+}
+
+/** The name that a document gives its profile. */
+function nameOf({ contents }: Document): string | undefined {
+  const name: unknown = isMap(contents) ? contents.get('name') : undefined;
+  return typeof name === 'string' && name.trim() !== '' ? name : undefined;
 }
 
 /** Where an alias stands that cannot be expanded: the one without an anchor, else the first. */
@@ -328,7 +336,14 @@ export function readProfiles(files: readonly ProfileText[], check: CheckProfile)
     for (const document of filled) {
       const read = readDocument(document as Document, source, check);
       if ('findings' in read) {
-        findings.push(...read.findings);
+        const named = filled.length > 1 ? nameOf(document as Document) : undefined;
+        findings.push(
+          ...read.findings.map((finding) =>
+            named === undefined
+              ? finding
+              : { ...finding, profile: named, message: `profile '${cutText(named)}': ${finding.message}` },
+          ),
+        );
         continue;
       }
       const { profile, line } = read.profile;

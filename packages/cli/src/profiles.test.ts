@@ -207,11 +207,14 @@ describe('profiles apply --dry-run', () => {
     });
     expect(await json('profiles', 'ls')).toEqual(before);
     // What it foretold is what happens.
+    expect((await boxcar('profiles', 'apply', '-f', path)).stdout).toMatch(
+      /^profile +version\nnewcomer +1 +new\nwriter +2 +changed\npoet +2 +unchanged\n$/,
+    );
     expect(await json('profiles', 'apply', '-f', path)).toMatchObject({
       profiles: [
-        { name: 'newcomer', version: 1, changed: true },
-        { name: 'writer', version: 2, changed: true },
-        { name: 'poet', version: 2, changed: false },
+        { name: 'newcomer', version: 1, changed: false, change: 'unchanged' },
+        { name: 'writer', version: 2, changed: false, change: 'unchanged' },
+        { name: 'poet', version: 2, changed: false, change: 'unchanged' },
       ],
     });
   });
@@ -221,6 +224,54 @@ describe('profiles apply --dry-run', () => {
     const { code, stderr } = await boxcar('profiles', 'apply', '-f', path, '--dry-run');
     expect(code).toBe(1);
     expect(stderr).toContain(`${path}:2:1: unknown key 'instruction'; did you mean 'instructions'?`);
+  });
+});
+
+describe('profiles apply', () => {
+  const named = (name: string, rest = '') =>
+    `name: ${name}\ninstructions: x\nmodel: scripted\nscript: [{ say: x }]\n${rest}`;
+
+  it('names the file, the line and the profile that cannot be applied, and applies none', async () => {
+    const before = await json('profiles', 'ls');
+    const taken =
+      'tools:\n  - name: delegate_async\n    description: x\n    target: here\n    parameters: { type: object }\n';
+    const [good, bad] = [
+      file('good.yaml', named('good')),
+      file('declared.yaml', [named('fine'), named('clash', taken)].join('---\n')),
+    ];
+    for (const more of [[], ['--dry-run']]) {
+      const { code, stderr } = await boxcar('profiles', 'apply', '-f', good, bad, ...more);
+      expect(code).toBe(1);
+      expect(stderr).toMatch(
+        new RegExp(`^boxcar: profile_invalid: ${bad}:11:5: profile 'clash': tools.0.name: .*delegate_async`),
+      );
+    }
+    const large = file(
+      'large.yaml',
+      [named('fine'), named(`large`, `description: ${'x'.repeat(1_100_000)}\n`)].join('---\n'),
+    );
+    const refused = await boxcar('profiles', 'apply', '-f', good, large);
+    expect(refused.stderr).toContain(`${large}:6:1: profile 'large': The content of a sys.profile card has`);
+    expect(await json('profiles', 'ls')).toEqual(before);
+  });
+
+  it('writes all profiles of all files in one transaction, or none', async () => {
+    const before = await json('profiles', 'ls');
+    await stack.runtime.pool.query(`
+      create function boxcar.refuse_last() returns trigger language plpgsql as $$
+      begin if new.name = 'last' then raise exception 'no room'; end if; return new; end $$;
+      create trigger refuse_last before insert on boxcar.profiles for each row execute function boxcar.refuse_last()`);
+    const files = [file('one.yaml', named('first')), file('two.yaml', named('last'))];
+    const { code } = await boxcar('profiles', 'apply', '-f', ...files);
+    await stack.runtime.pool.query(
+      'drop trigger refuse_last on boxcar.profiles; drop function boxcar.refuse_last()',
+    );
+    expect(code).toBe(1);
+    expect(await json('profiles', 'ls')).toEqual(before);
+    expect((await json('profiles', 'apply', '-f', ...files)).profiles).toMatchObject([
+      { name: 'first', change: 'new' },
+      { name: 'last', change: 'new' },
+    ]);
   });
 });
 

@@ -35,6 +35,7 @@ const node = (id: string, parent: string | null, rest: Partial<TreeNode> = {}): 
 });
 
 const tree = (nodes: readonly TreeNode[], rest: Partial<BudgetedTree> = {}): BudgetedTree => ({
+  of: { kind: 'run', id: '0198c1f2-0000-7000-8000-000000000001' as BudgetedTree['run_id'] },
   run_id: '0198c1f2-0000-7000-8000-000000000001' as BudgetedTree['run_id'],
   root_turn_id: 'r' as BudgetedTree['root_turn_id'],
   roots: { by_status: {}, hidden: {} },
@@ -121,7 +122,7 @@ describe('a tree of turns', () => {
     );
     expect(free[1]).toContain('$0.00, 2 steps free');
     expect(lines[2]).toBe(
-      'budget 0198c1f2: tokens 4,000 of 10,000 left · cost $0.75 of $2.00 left · depth 3 · 1 waiting',
+      'budget 0198c1f2-0000-7000-8000-000000000001: tokens 4,000 of 10,000 left · cost $0.75 of $2.00 left · depth 3 · 1 waiting',
     );
     expect(lines[3]).toMatch(/^turn +status +steps +tokens +cost +time +waits for$/);
     expect(lines[4]).toMatch(/suspended +2 +1\.2k of 5\.0k +\$1\.25 +2\.3 ?s +budget paused: tokens$/);

@@ -1,6 +1,6 @@
 /** A tree of turns as lines for a terminal. */
 import { isFinal } from '@boxcar/kernel';
-import type { BudgetReport, TreeBatch, TreeNode, TurnTree, WaitLine } from '@boxcar/store';
+import type { BudgetReport, TreeBatch, TreeNode, TreeOf, TurnTree, WaitLine } from '@boxcar/store';
 import { budgetLines, describeCost, formatCost } from './budget-text.js';
 import {
   countOf,
@@ -12,8 +12,9 @@ import {
   toLine,
 } from './text.js';
 
-/** With the accounts of its run. */
+/** With what it is of, and the accounts of its run. */
 export interface BudgetedTree extends TurnTree {
+  readonly of: TreeOf;
   readonly budgets: readonly BudgetReport[];
 }
 
@@ -22,8 +23,10 @@ export interface TreeLayout {
   readonly width: number;
   /** Lines at most; what does not fit is counted in the last one. Default: all. */
   readonly height?: number;
-  /** The ids of the turns in place of their figures. */
+  /** The ids of the turns in place of their figures, and those of batches. */
   readonly withIds?: boolean;
+  /** Ids as they are printed. Default: in full. */
+  readonly ids?: ReadonlyMap<string, string>;
 }
 
 /** `scout-1 (writer) · ask_expert`; the profile only where the agent's name does not say it. */
@@ -87,6 +90,8 @@ interface Row {
   /** Undefined: a line for a batch, or for siblings that are not listed. */
   readonly node: TreeNode | undefined;
   readonly label: string;
+  /** Of the line of a batch. */
+  readonly batchId?: TreeBatch['batch_id'];
 }
 
 const describeCounts = (counts: Counts): string =>
@@ -191,7 +196,12 @@ function rowsOf({ families, isOpenBelow }: ReturnType<typeof familiesOf>, most: 
     if (family === undefined) continue;
     const folded = fold(family, most, isOpenBelow);
     const next = [
-      ...folded.batches.map((batch) => ({ of: batch, node: undefined, label: describeBatch(batch) })),
+      ...folded.batches.map((batch) => ({
+        of: batch,
+        node: undefined,
+        label: describeBatch(batch),
+        batchId: batch.batch_id,
+      })),
       ...folded.nodes.map((node) => ({ of: node, node, label: labelOf(node) })),
       ...(Object.keys(folded.hidden).length === 0
         ? []
@@ -219,12 +229,13 @@ function fittingRows(tree: TurnTree, room: number | undefined): Row[] {
   }
 }
 
-/** What all of it comes to, listed or not. */
-function totalsOf(tree: TurnTree): string[] {
-  const { totals } = tree;
+/** Whose tree it is, and what all of it comes to, listed or not. */
+function totalsOf(tree: BudgetedTree): string[] {
+  const { totals, of } = tree;
   const { input_tokens: input, output_tokens: output } = totals.usage;
   return [
     `run ${tree.run_id}`,
+    ...(of.kind === 'run' ? [] : [`${of.kind} ${of.id} and what is below it`]),
     [
       countOf(totals.turns, 'turn'),
       countOf(totals.steps, 'step'),
@@ -242,14 +253,15 @@ const leadOf = (lead: string, width: number): string =>
 /** The lines of a tree, none wider than the terminal and no more than it has room for. */
 export function formatTree(tree: BudgetedTree, layout: TreeLayout): string[] {
   const { width, height, withIds = false } = layout;
-  const head = [...totalsOf(tree), ...budgetLines(tree.budgets)].map((line) => cut(line, width));
+  const idOf = (id: string): string => layout.ids?.get(id) ?? id;
+  const head = [...totalsOf(tree), ...budgetLines(tree.budgets, idOf)].map((line) => cut(line, width));
   const rows = fittingRows(tree, height === undefined ? undefined : height - head.length - 1);
   const hasCosts = tree.totals.cost_micros > 0;
   const labelWidth = Math.max(24, width - (hasCosts ? 60 : 50));
   const cells = rows.flatMap(({ node, lead, label }) => {
     if (node === undefined) return [];
     const text = cut(`${leadOf(lead, Math.floor(labelWidth / 2))}${toLine(label)}`, labelWidth);
-    if (withIds) return [[text, node.status, node.turn_id]];
+    if (withIds) return [[text, node.status, idOf(node.turn_id)]];
     const { subtree, usage } = node;
     const own = formatShortCount(usage.input_tokens + usage.output_tokens);
     const all = formatShortCount(subtree.input_tokens + subtree.output_tokens);
@@ -274,9 +286,10 @@ export function formatTree(tree: BudgetedTree, layout: TreeLayout): string[] {
   ];
   const [titles = '', ...table] = formatTable(columns, cells, { width, keepSpace: true }).split('\n');
   // What stands for a batch or for siblings takes the whole line.
-  const body = rows.map(({ node, lead, label }) =>
-    node === undefined ? cut(`${lead}${label}`, width) : (table.shift() ?? ''),
-  );
+  const body = rows.map(({ node, lead, label, batchId }) => {
+    if (node !== undefined) return table.shift() ?? '';
+    return cut(`${lead}${label}${withIds && batchId !== undefined ? `, batch ${idOf(batchId)}` : ''}`, width);
+  });
   const lines = [...head, titles, ...body];
   if (height === undefined || lines.length <= height) return lines;
   const kept = lines.slice(0, Math.max(height - 1, 0));

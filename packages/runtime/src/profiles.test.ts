@@ -1,5 +1,5 @@
 import { KernelError } from '@boxcar/kernel';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from './packer.js';
 import { statementsOf } from './testing/count-statements.js';
 import { type Harness, harness } from './testing/harness.js';
@@ -80,4 +80,58 @@ test('lists and looks cost two statements, however many profiles and agents ther
   expect(await cost(() => h.runtime.listProfiles())).toBe(2);
   expect(await cost(() => h.runtime.getProfile('b'))).toBe(2);
   expect(await cost(() => h.runtime.findProfileVersions(names))).toBe(2);
+});
+
+describe('several profiles at once', () => {
+  const named = (name: string, rest: object = {}) => ({
+    name,
+    instructions: 'x',
+    model: 'scripted',
+    script: [{ say: 'x' }],
+    ...rest,
+  });
+
+  test('cost as many statements as one, and each gets a version of its own', async () => {
+    const many = Array.from({ length: 30 }, (_, n) => named(`lot-${String(n).padStart(2, '0')}`));
+    const first = await statementsOf(h.database, () => h.runtime.applyProfiles(many.slice(0, 1)));
+    const rest = await statementsOf(h.database, () => h.runtime.applyProfiles(many));
+    expect(rest).toHaveLength(first.length);
+    const changed = many.map((one, n) => (n % 2 === 0 ? one : { ...one, instructions: 'y' }));
+    const applied = await h.runtime.applyProfiles(changed);
+    expect(applied.map(({ name }) => name)).toEqual(many.map(({ name }) => name));
+    expect(applied.map(({ change, version }) => [change, version])).toEqual(
+      many.map((_, n) => (n % 2 === 0 ? ['unchanged', 1] : ['changed', 2])),
+    );
+    const stored = await h.runtime.findProfileVersions(many.map(({ name }) => ({ name })));
+    expect(stored.map(({ version, is_current }) => [version, is_current])).toEqual(
+      many.map((_, n) => [n % 2 === 0 ? 1 : 2, true]),
+    );
+    expect(await h.runtime.applyProfiles([])).toEqual([]);
+  });
+
+  test('the one that is wrong is named, and none is applied', async () => {
+    const before = await h.runtime.listProfiles();
+    const error = await h.runtime
+      .applyProfiles([named('fine'), named('wrong', { limits: { max_steps: 0 } })])
+      .catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject({
+      code: 'profile_invalid',
+      message: expect.stringMatching(/^profiles\.1 \('wrong'\): limits\.max_steps/),
+      details: { profile_name: 'wrong', profile_index: 1 },
+    });
+    expect(await codeOf(h.runtime.applyProfiles([named('same'), named('same')]))).toBe('profile_invalid');
+    expect(await h.runtime.listProfiles()).toEqual(before);
+  });
+
+  test('two that apply the same profiles in another order both do, one after the other', async () => {
+    const sets = [1, 2].map((n) =>
+      Array.from({ length: 8 }, (_, i) => named(`race-${i}`, { instructions: `${n}` })),
+    );
+    const applied = await Promise.all(
+      Array.from({ length: 6 }, (_, n) =>
+        h.runtime.applyProfiles(n % 2 === 0 ? (sets[0] ?? []) : (sets[1] ?? []).toReversed()),
+      ),
+    );
+    for (const one of applied) expect(new Set(one.map(({ version }) => version)).size).toBe(1);
+  });
 });

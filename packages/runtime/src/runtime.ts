@@ -2,8 +2,6 @@ import {
   answerTokensOf,
   type BatchId,
   BUILT_IN_PRICES,
-  buildCard,
-  CARD_TYPES,
   checkDuration,
   type Doorbell,
   type ErrorBody,
@@ -31,14 +29,10 @@ import {
 import {
   type Build,
   type CommitResult,
-  emptySubmission,
   findDoorsOf,
-  findProfileHash,
   findWarmedTargets,
-  insertProfile,
   loadOpenings,
   loadTurnStates,
-  lockProfileName,
   type Opening,
   type OpeningRequest,
   outsideHandlers,
@@ -50,11 +44,17 @@ import {
   type SubmissionResult,
   THIS_BUILD,
   type TurnState,
-  transaction,
   writeSubmission,
   writeSubmissions,
 } from '@boxcar/store';
 import type pg from 'pg';
+import {
+  buildProfileCard,
+  checkNamesDiffer,
+  nameProfile,
+  type StoredVersion,
+  storeProfiles,
+} from './apply-profiles.js';
 import { Batcher } from './batcher.js';
 import { BuildWatch } from './build-watch.js';
 import { deliverableOf } from './deliverable.js';
@@ -73,7 +73,6 @@ import { HandoverPacker, newId, type PackLimits, type PackRequest } from './pack
 import type { PackPreview, PreviewOptions } from './preview.js';
 import {
   findProfileVersions,
-  findProject,
   getProfile,
   listProfiles,
   type ProfileRef,
@@ -205,13 +204,7 @@ export interface TurnScope {
 
 export type ProfileFinding = ToolFinding | SelectorFinding | SettingFinding;
 
-export interface AppliedProfile {
-  readonly name: string;
-  readonly version: number;
-  readonly profile_id: string;
-  readonly profile_box_id: string;
-  /** False when the current version already had this content. */
-  readonly changed: boolean;
+export interface AppliedProfile extends StoredVersion {
   /** What `findProfileFindings` says of its tools and settings. Absent: nothing. */
   readonly findings?: readonly ProfileFinding[];
 }
@@ -332,7 +325,14 @@ export class Runtime implements RuntimeCore {
         continue;
       throw new KernelError('profile_invalid', {
         message: `tools.${index}.name: '${tool.name}' is a ${this.#tools.has(tool.name) ? 'registered tool' : 'primitive'}.`,
-        details: { issues: [{ path: `tools.${index}.name`, message: 'is registered already' }] },
+        details: {
+          issues: [
+            {
+              path: `tools.${index}.name`,
+              message: `'${tool.name}' is a ${this.#tools.has(tool.name) ? 'registered tool' : 'primitive'}, so the profile cannot declare it`,
+            },
+          ],
+        },
       });
     }
   }
@@ -562,12 +562,56 @@ export class Runtime implements RuntimeCore {
    * @throws KernelError `profile_invalid` naming every wrong field, `not_found` for the project.
    */
   async applyProfile(input: unknown, options: { readonly projectId?: string } = {}): Promise<AppliedProfile> {
+    const [applied] = await this.#applyChecked([this.checkProfile(input)], options);
+    if (applied === undefined) throw new KernelError('internal_error');
+    return applied;
+  }
+
+  /**
+   * As `applyProfile` for each, in one transaction: all of them or none.
+   *
+   * @returns One for each, in order.
+   * @throws KernelError as `applyProfile`, with `profile_index` and `profile_name` in the details; `profile_invalid` when two have one name.
+   */
+  async applyProfiles(
+    inputs: readonly unknown[],
+    options: { readonly projectId?: string } = {},
+  ): Promise<readonly AppliedProfile[]> {
+    const profiles = inputs.map((input, index) => {
+      try {
+        return this.checkProfile(input);
+      } catch (error) {
+        throw nameProfile(error, { index, input });
+      }
+    });
+    checkNamesDiffer(profiles);
+    return this.#applyChecked(profiles, options);
+  }
+
+  async #applyChecked(
+    profiles: readonly Profile[],
+    options: { readonly projectId?: string },
+  ): Promise<readonly AppliedProfile[]> {
+    const findings: (readonly ProfileFinding[])[] = [];
+    for (const profile of profiles) findings.push(await this.findProfileFindings(profile));
+    const stored = await storeProfiles(this.pool, profiles, options);
+    return stored.map((version, index) => {
+      const found = findings[index] ?? [];
+      return found.length === 0 ? version : { ...version, findings: found };
+    });
+  }
+
+  /**
+   * A profile as `applyProfile` would store it; nothing is written.
+   *
+   * @throws KernelError `profile_invalid` naming every wrong field; `payload_too_large` for one that no card can hold.
+   */
+  checkProfile(input: unknown): Profile {
     const profile: Profile = parseProfile(input);
     this.#checkDeclared(profile);
     this.model.checkProfile?.(profile);
-    const findings = await this.findProfileFindings(profile);
-    const applied = await this.#storeProfile(profile, options);
-    return findings.length === 0 ? applied : { ...applied, findings };
+    buildProfileCard(profile, { projectId: newId<'project'>(), authorId: 'operator' });
+    return profile;
   }
 
   /**
@@ -601,50 +645,6 @@ export class Runtime implements RuntimeCore {
     if (selector === null || this.selectors.has(selector)) return [];
     const hint = meant(selector, this.selectors.names) || '; a plugin of the workers must bring it';
     return [{ selector, message: `no selector of this name is registered${hint}` }];
-  }
-
-  async #storeProfile(profile: Profile, options: { readonly projectId?: string }): Promise<AppliedProfile> {
-    const { projectId, operatorId } = await findProject(this.pool, options.projectId);
-    return transaction(this.pool, async (tx) => {
-      await lockProfileName(tx, projectId, profile.name);
-      const card = buildCard(
-        {
-          type: CARD_TYPES.profile,
-          role: 'system',
-          content: { kind: 'json', data: profile as unknown as JsonValue },
-          authorId: operatorId,
-        },
-        { id: newId<'card'>(), projectId },
-      );
-      const current = await findProfileHash(tx, projectId, profile.name);
-      if (current?.contentHash === card.contentHash) {
-        return {
-          name: profile.name,
-          version: current.version,
-          profile_id: current.profileId,
-          profile_box_id: current.boxId,
-          changed: false,
-        };
-      }
-      const boxId = newId<'box'>();
-      const id = newId<'profile'>();
-      const submission = emptySubmission();
-      submission.cards.push(card);
-      submission.contextBoxes.push({
-        id: boxId,
-        projectId,
-        ownerAgentId: operatorId,
-        makerAgentId: operatorId,
-        cardIds: [card.id],
-        cardTokens: [card.tokenEstimate],
-        segments: [{ rule: 'create_box', from: 1, to: 1, count: 1, tokens: card.tokenEstimate }],
-        count: 1,
-        tokens: card.tokenEstimate,
-      });
-      await writeSubmission(tx, submission);
-      const version = await insertProfile(tx, { id, projectId, boxId, cardId: card.id, profile });
-      return { name: profile.name, version, profile_id: id, profile_box_id: boxId, changed: true };
-    });
   }
 
   /** The current profiles of a project by name, or those of them with a tag. @throws KernelError `not_found`. */

@@ -230,12 +230,13 @@ export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
 }
 
 const JOINABLE = statement(`
-  select c.id as turn_id, c.output_box_id, coalesce(${KNOWS_END}, false) as is_readable
+  select c.id as turn_id, c.run_id, c.output_box_id, coalesce(${KNOWS_END}, false) as is_readable
   from boxcar.turns c join boxcar.projects p on p.id = c.project_id join boxcar.boxes b on b.id = c.output_box_id
   where c.id = any ($1::uuid[]) and c.project_id = $2`);
 
 export interface JoinableTurn extends pg.QueryResultRow {
   readonly turn_id: TurnId;
+  readonly run_id: RunId;
   readonly output_box_id: string;
   /** The actor's own children, and turns whose tape it may read: to their end. */
   readonly is_readable: boolean;

@@ -212,14 +212,14 @@ export {
   findActor,
   findAgent,
   findAgents,
-  findProfileHash,
+  findProfileHashes,
   findProfiles,
   findProfileVersion,
   hasProfile,
-  insertProfile,
+  insertProfiles,
   loadOpenings,
   lockAgents,
-  lockProfileName,
+  lockProfileNames,
   type Opening,
   type OpeningRequest,
   type ProfileRow,
@@ -479,16 +479,8 @@ export {
   settleCalls,
 } from './tool-calls.js';
 export { findToldProfiles, type OfferedTool, writeToolset } from './toolsets.js';
-export {
-  findNamed,
-  findTreeRoot,
-  findTreeRoots,
-  loadTree,
-  type OpenCall,
-  type TreeBatch,
-  type TreeNode,
-  type TurnTree,
-} from './tree.js';
+export { loadTree, type OpenCall, type TreeBatch, type TreeNode, type TurnTree } from './tree.js';
+export { findIdsNextTo, findNamed, findTree, type TreeOf } from './tree-ref.js';
 export { findTurnId, findTurnOrRun } from './turn-ref.js';
 export { findViewStarts, type HiddenView, type ViewStart, type ViewWish } from './turn-views.js';
 export { type HeldAt, loadTurnStates, releaseNoted, releaseTurns, type TurnState } from './turns.js';

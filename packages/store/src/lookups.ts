@@ -529,58 +529,82 @@ export async function findAgents(
   ).map(toAgentRow);
 }
 
-const INSERT_PROFILE = statement(`
-  with old as (
-    update boxcar.profiles set is_current = false where project_id = $1 and name = $2 and is_current returning version
+// The old versions give way first: of one name one version is current.
+const INSERT_PROFILES = statement(`
+  with wanted as materialized (
+    select x.* from json_to_recordset($2) as x(id uuid, name text, box_id uuid, card_id uuid, tags text[], worker_target text, max_steps int, max_tokens bigint, view text, selector text)
+  ),
+  latest as materialized (
+    select w.name, (select max(p.version) from boxcar.profiles p where p.project_id = $1 and p.name = w.name) as version from wanted w
+  ),
+  old as (
+    update boxcar.profiles set is_current = false where project_id = $1 and name = any (array(select name from wanted)) and is_current returning version
   )
   insert into boxcar.profiles (id, project_id, name, version, box_id, card_id, tags, worker_target, max_steps, max_tokens, view, selector, is_current)
-  select $3, $1, $2, coalesce((select max(version) from boxcar.profiles where project_id = $1 and name = $2), 0) + 1, $4, $5, $6, $7, $8, $9, $10, $11, true
-  from (select count(*) from old) after_old
-  returning version`);
+  select w.id, $1, w.name, coalesce(l.version, 0) + 1, w.box_id, w.card_id, w.tags, w.worker_target, w.max_steps, w.max_tokens, w.view, w.selector, true
+  from wanted w join latest l on l.name = w.name cross join (select count(*) from old) after_old
+  returning name, version`);
 
 export interface NewProfile {
   readonly id: ProfileId;
-  readonly projectId: ProjectId;
   readonly boxId: BoxId;
   readonly cardId: string;
   readonly profile: Profile;
 }
 
-/** Makes a profile the current version of its name; its box and card must be written in the same transaction. */
-export async function insertProfile(tx: Queryable, profile: NewProfile): Promise<number> {
-  const [row] = await run<{ version: number }>(tx, INSERT_PROFILE, [
-    profile.projectId,
-    profile.profile.name,
-    profile.id,
-    profile.boxId,
-    profile.cardId,
-    profile.profile.tags,
-    profile.profile.worker_target,
-    profile.profile.limits.max_steps,
-    profile.profile.limits.tokens ?? null,
-    startOfView(profile.profile.view) === 'full' ? 'full' : null,
-    selectorOfView(profile.profile.view),
+/**
+ * Makes profiles the current versions of their names; their boxes and cards must be written in the same transaction. One statement.
+ *
+ * @param profiles - Each of another name.
+ * @returns The new version of each name.
+ */
+export async function insertProfiles(
+  tx: Queryable,
+  projectId: ProjectId,
+  profiles: readonly NewProfile[],
+): Promise<ReadonlyMap<string, number>> {
+  const records = profiles.map(({ id, boxId, cardId, profile }) => ({
+    id,
+    name: profile.name,
+    box_id: boxId,
+    card_id: cardId,
+    tags: profile.tags,
+    worker_target: profile.worker_target,
+    max_steps: profile.limits.max_steps,
+    max_tokens: profile.limits.tokens ?? null,
+    view: startOfView(profile.view) === 'full' ? 'full' : null,
+    selector: selectorOfView(profile.view),
+  }));
+  const rows = await run<{ name: string; version: number }>(tx, INSERT_PROFILES, [
+    projectId,
+    JSON.stringify(records),
   ]);
-  return row?.version ?? 0;
+  return new Map(rows.map((row) => [row.name, row.version]));
 }
 
-const CURRENT_PROFILE = statement(`
+const CURRENT_PROFILES = statement(`
   select ${PROFILE_COLUMNS}, encode(c.content_hash, 'hex') as content_hash
-  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.project_id = $1 and f.name = $2 and f.is_current`);
+  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
 
-/** The current version with the hash of its content, for "new version on change". */
-export async function findProfileHash(
+/** The current versions of these names with the hash of their content, for "new version on change". */
+export async function findProfileHashes(
   db: Queryable,
   projectId: ProjectId,
-  name: string,
-): Promise<(ProfileRow & { readonly contentHash: string }) | undefined> {
-  const [row] = await run<ProfileDbRow & { content_hash: string }>(db, CURRENT_PROFILE, [projectId, name]);
-  return row === undefined ? undefined : { ...toProfileRow(row), contentHash: row.content_hash };
+  names: readonly string[],
+): Promise<ReadonlyMap<string, ProfileRow & { readonly contentHash: string }>> {
+  const rows = await run<ProfileDbRow & { content_hash: string }>(db, CURRENT_PROFILES, [projectId, names]);
+  return new Map(rows.map((row) => [row.name, { ...toProfileRow(row), contentHash: row.content_hash }]));
 }
 
-const LOCK_PROFILE_NAME = statement('select pg_advisory_xact_lock(hashtextextended($1, 7))');
+const LOCK_PROFILE_NAMES = statement(
+  'select pg_advisory_xact_lock(hashtextextended(n, 7)) from unnest($1::text[]) as n',
+);
 
-/** Serialises versions of one profile name until the transaction ends. */
-export async function lockProfileName(tx: Queryable, projectId: ProjectId, name: string): Promise<void> {
-  await run(tx, LOCK_PROFILE_NAME, [`${projectId}/${name}`]);
+/** Serialises versions of profile names until the transaction ends, in one order for all that ask. */
+export async function lockProfileNames(
+  tx: Queryable,
+  projectId: ProjectId,
+  names: readonly string[],
+): Promise<void> {
+  await run(tx, LOCK_PROFILE_NAMES, [names.map((name) => `${projectId}/${name}`).toSorted()]);
 }

@@ -2,7 +2,8 @@ import type { RunId, TurnId, WorkerId } from '@boxcar/kernel';
 import { beforeEach, describe, expect, test } from 'vitest';
 import { commitSteps } from './commits.js';
 import { newId, type TestProfile, World } from './testing/world.js';
-import { findTreeRoot, loadTree } from './tree.js';
+import { loadTree } from './tree.js';
+import { findTreeRoot } from './tree-ref.js';
 
 let world: World;
 let profile: TestProfile;

@@ -14,14 +14,11 @@ import {
   type ToolCallId,
   type TurnId,
   type TurnStatus,
-  tryParseId,
 } from '@boxcar/kernel';
 import type pg from 'pg';
-import { type Queryable, run, runRetrying, statement } from './db.js';
+import { runRetrying, statement } from './db.js';
 import type { TurnCost, Usage } from './inspect.js';
 import type { WaitLine } from './waits.js';
-
-const MIN_PREFIX = 8;
 
 /** A call without a result, and what it waits for. */
 export interface OpenCall {
@@ -119,103 +116,6 @@ export interface TurnTree {
   readonly nodes: readonly TreeNode[];
   /** By age. */
   readonly batches: readonly TreeBatch[];
-}
-
-/** The least and the greatest id that begin so; undefined where none can. */
-const rangeOf = (ref: string): (string | undefined)[] =>
-  ['0', 'f'].map((fill) => tryParseId<'turn'>(ref.toLowerCase().replaceAll('-', '').padEnd(32, fill)));
-
-const FIND = statement(`
-  with p as (select id from boxcar.projects where name = $1 or id = $2 order by id = $2 desc limit 1)
-  select (select id from p) as project_id, (
-    select json_agg(turn_id) from (
-      (select t.id as turn_id from boxcar.turns t where t.project_id = (select id from p) and t.id between $3 and $4 order by t.id limit 4)
-      union
-      (select r.root_turn_id from boxcar.runs r where r.project_id = (select id from p) and r.id between $3 and $4 order by r.id limit 4)
-    ) found) as turn_ids`);
-
-/**
- * The turn that a run or turn id names: a run stands for its root turn.
- *
- * @param ref - The id, or at least the first eight digits of it.
- * @throws KernelError `not_found`; `bad_request` when it is no id, or fits several turns.
- */
-export async function findTreeRoot(
-  db: Queryable,
-  ref: string,
-  options: { readonly project: string },
-): Promise<TurnId> {
-  const digits = ref.replaceAll('-', '');
-  const [from, to] = rangeOf(ref);
-  if (digits.length < MIN_PREFIX || from === undefined || to === undefined) {
-    throw new KernelError('bad_request', {
-      message: `'${ref.slice(0, 80)}' is no id of a run or turn and no beginning of one (${MIN_PREFIX} hex digits at least).`,
-      details: { field: 'run' },
-    });
-  }
-  const { project } = options;
-  const [row] = await run<{ project_id: string | null; turn_ids: TurnId[] | null }>(db, FIND, [
-    project,
-    tryParseId<'project'>(project) ?? null,
-    from,
-    to,
-  ]);
-  if (row === undefined || row.project_id === null) {
-    throw new KernelError('not_found', {
-      message: `No project '${project}'.`,
-      details: { project_id: project },
-    });
-  }
-  const [first, ...others] = row.turn_ids ?? [];
-  if (first === undefined) {
-    throw new KernelError('not_found', {
-      message: `No run or turn '${ref}' in project '${project}'.`,
-      details: { turn_id: ref, project_id: row.project_id },
-    });
-  }
-  if (others.length > 0) {
-    throw new KernelError('bad_request', {
-      message: `'${ref}' is the beginning of several ids (${[first, ...others].slice(0, 3).join(', ')}${others.length > 2 ? ', …' : ''}); give more digits.`,
-      details: { field: 'run', turn_ids: [first, ...others] },
-    });
-  }
-  return first;
-}
-
-const RUN = statement('select r.id from boxcar.runs r where r.root_turn_id = $1 and r.id between $2 and $3');
-
-/**
- * What a run or turn id names: the turn, which is the first root of a run, and the run if its id begins so too.
- *
- * @throws KernelError as `findTreeRoot`.
- */
-export async function findNamed(
-  db: Queryable,
-  ref: string,
-  options: { readonly project: string },
-): Promise<{ readonly turnId: TurnId; readonly runId: RunId | undefined }> {
-  const turnId = await findTreeRoot(db, ref, options);
-  const [found] = await run<{ id: RunId }>(db, RUN, [turnId, ...rangeOf(ref)]);
-  return { turnId, runId: found?.id };
-}
-
-const ROOTS = statement(
-  'select t.id from boxcar.turns t where t.run_id = $1 and t.parent_turn_id is null order by t.id',
-);
-
-/**
- * What a run or turn id names: all roots of the run, or the turn.
- *
- * @throws KernelError as `findTreeRoot`.
- */
-export async function findTreeRoots(
-  db: Queryable,
-  ref: string,
-  options: { readonly project: string },
-): Promise<readonly TurnId[]> {
-  const { turnId, runId } = await findNamed(db, ref, options);
-  if (runId === undefined) return [turnId];
-  return (await run<{ id: TurnId }>(db, ROOTS, [runId])).map((row) => row.id);
 }
 
 // The planner settings of the pool lead it by keys; `offset 0` keeps each look-up one. `between`: of `=` Postgres expects the children of
@@ -327,6 +227,7 @@ type Place = BatchId | TurnId | 'top';
 function listNodes(
   rootIds: ReadonlySet<TurnId>,
   row: TreeRow,
+  ownBatchId: BatchId | undefined,
 ): Pick<TurnTree, 'nodes' | 'batches'> & { readonly hiddenRoots: Counts } {
   const hidden = new Map<Place, Counts>();
   for (const [parentId, batchId, status, n] of row.children ?? []) {
@@ -357,7 +258,10 @@ function listNodes(
       hidden: hiddenAt(node.turn_id),
     })),
     batches: (row.batches ?? [])
-      .filter(({ turn_id: turnId }) => turnId === null || rootIds.has(turnId) || listed.has(turnId))
+      .filter(
+        ({ turn_id: turnId, batch_id: batchId }) =>
+          turnId === null || rootIds.has(turnId) || listed.has(turnId) || batchId === ownBatchId,
+      )
       .map((batch) => ({ ...batch, hidden: hiddenAt(batch.batch_id) })),
     hiddenRoots: hiddenAt('top'),
   };
@@ -367,6 +271,7 @@ function listNodes(
  * Looks at the tree below a turn, or at the trees below the roots of a run. One statement.
  *
  * @param roots - Turns of one run, none below another.
+ * @param options.batchId - The batch that the roots are of; it is listed above them.
  * @param options.siblings - Children of one parent that are listed at most. Default 20.
  * @param options.nodes - Nodes that are listed at most. Default 500.
  * @throws KernelError `not_found`.
@@ -374,7 +279,7 @@ function listNodes(
 export async function loadTree(
   pool: pg.Pool,
   roots: TurnId | readonly TurnId[],
-  options: { readonly siblings?: number; readonly nodes?: number } = {},
+  options: { readonly batchId?: BatchId; readonly siblings?: number; readonly nodes?: number } = {},
 ): Promise<TurnTree> {
   const rootIds = typeof roots === 'string' ? [roots] : roots;
   const [row] = await runRetrying<TreeRow>(pool, TREE, [
@@ -385,7 +290,7 @@ export async function loadTree(
   const [rootId] = rootIds;
   if (row === undefined || row.run_id === null || rootId === undefined)
     throw new KernelError('not_found', { message: `No turn '${rootId}'.`, details: { turn_id: rootId } });
-  const { nodes, batches, hiddenRoots } = listNodes(new Set(rootIds), row);
+  const { nodes, batches, hiddenRoots } = listNodes(new Set(rootIds), row, options.batchId);
   const byStatus: Counts = {};
   for (const [parentId, , status, n] of row.children ?? [])
     if (parentId === null) byStatus[status] = (byStatus[status] ?? 0) + n;

@@ -1,12 +1,6 @@
 import { resolve } from 'node:path';
 import { canonicalJson, type JsonObject, KernelError } from '@boxcar/kernel';
-import {
-  type AppliedProfile,
-  loadPlugins,
-  type ProfileFinding,
-  type ProfileRef,
-  type ProfileVersion,
-} from '@boxcar/runtime';
+import { loadPlugins, type ProfileFinding, type ProfileRef, type ProfileVersion } from '@boxcar/runtime';
 import type { ProfileLine } from '@boxcar/store';
 import type { Command } from 'commander';
 import { collect, EXIT, helpOf, type Run, same } from '../command.js';
@@ -55,7 +49,7 @@ async function parseWithPlugins(
     stack.runtime,
     (of.flags.plugin ?? context.config.plugins).map((path) => resolve(path)),
   );
-  return readProfiles(of.texts, (profile) => stack.runtime.model.checkProfile?.(profile));
+  return readProfiles(of.texts, (profile) => void stack.runtime.checkProfile(profile));
 }
 
 /** `boxcar profiles apply`: all profiles of all files, or none when one of them is wrong. */
@@ -66,18 +60,15 @@ async function applyProfiles(context: Context, flags: ApplyFlags): Promise<numbe
   // Awaited here: the stack is closed when this function is left.
   if (flags.dryRun === true)
     return await previewApply(context, stack, { read, ...projectOf(context, flags) });
-  const applied: AppliedProfile[] = [];
-  for (const { profile } of read)
-    applied.push(await stack.runtime.applyProfile(profile, projectOf(context, flags)));
+  const applied = await stack.runtime.applyProfiles(
+    read.map(({ profile }) => profile),
+    projectOf(context, flags),
+  );
   context.answer({ profiles: applied }, () =>
     [
       formatTable(
         [{ title: 'profile', max: 50 }, { title: 'version', align: 'right' }, { title: '' }],
-        applied.map(({ name, version, changed }) => [
-          name,
-          String(version),
-          changed ? 'changed' : 'unchanged',
-        ]),
+        applied.map(({ name, version, change }) => [name, String(version), change]),
       ),
       ...applied.flatMap(describeFindings),
     ].join('\n'),

@@ -133,6 +133,9 @@ function awaitedOf({ answer, awaitedTurnId, awaitedBatchId }: Accepted): Awaited
   return undefined;
 }
 
+const runOf = (receipt: JsonValue): string | undefined =>
+  isJsonObject(receipt) && typeof receipt.run_id === 'string' ? receipt.run_id : undefined;
+
 /** Says so when nobody is there to run the turn: the commonest reason why a wait seems to hang. */
 export async function warnWithoutWorker(
   context: Context,
@@ -145,9 +148,14 @@ export async function warnWithoutWorker(
 async function waitFor(
   context: Context,
   stack: Stack,
-  of: Awaited & { readonly projectId: string; readonly timeoutSeconds: number | undefined },
+  of: Awaited & {
+    readonly projectId: string;
+    /** Receipts of older builds name no run. */
+    readonly runId: string | undefined;
+    readonly timeoutSeconds: number | undefined;
+  },
 ): Promise<number> {
-  const { kind, id, projectId, timeoutSeconds } = of;
+  const { kind, id, projectId, runId, timeoutSeconds } = of;
   const { runtime } = stack;
   const options = {
     projectId,
@@ -156,7 +164,8 @@ async function waitFor(
   };
   const isOver = kind === 'turn' && isFinal((await runtime.getTurn(id, { projectId })).status);
   if (!isOver) {
-    context.note(`accepted as ${kind} ${id}; waiting for its end`);
+    const run = runId === undefined ? '' : ` of run ${runId}`;
+    context.note(`accepted as ${kind} ${id}${run}; waiting for its end`);
     await warnWithoutWorker(context, runtime);
   }
   const look = kind === 'turn' ? `boxcar show ${id}` : `boxcar submit collect --arg batch_id=${id} --wait`;
@@ -255,6 +264,7 @@ async function runSubmit(
   return await waitFor(context, stack, {
     ...awaited,
     projectId: accepted.projectId,
+    runId: runOf(accepted.answer),
     timeoutSeconds: flags.timeout,
   });
 }

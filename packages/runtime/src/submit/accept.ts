@@ -17,6 +17,7 @@ import {
   sanitizeJson,
   sha256,
   type TurnId,
+  tryParseId,
   warnOfSecrets,
 } from '@boxcar/kernel';
 import {
@@ -145,6 +146,18 @@ const cannotWait = (primitive: string, canOmit: boolean): KernelError =>
     details: { primitive, field: canOmit ? 'wait' : 'tx' },
   });
 
+/**
+ * A receipt for a caller outside names the run of the turn or batch that it names. A turn that calls is of the same run, so its prompt does
+ * not repeat it.
+ */
+function withRun(answer: JsonValue, tools: Pick<Primitive, 'runOf'>, { call }: DoorOptions): JsonValue {
+  if (call !== undefined || !isJsonObject(answer) || 'run_id' in answer) return answer;
+  const ids = [answer.batch_id, answer.turn_id, answer.turn_ids].flat(1).slice(0, 3);
+  const named = ids.flatMap((id) => (typeof id === 'string' ? (tryParseId<'turn'>(id) ?? []) : []));
+  const runId = named.map((id) => tools.runOf(id)).find((found) => found !== undefined);
+  return runId === undefined ? answer : { ...answer, run_id: runId };
+}
+
 /** An answer that warns when `input` holds secrets. */
 function withWarnings(answer: JsonValue, input: JsonValue): JsonValue {
   const warnings = warnOfSecrets(input);
@@ -248,7 +261,8 @@ async function acceptOnce(
     });
     if (given instanceof FirstAnswer) return given.accepted;
     const clean = sanitizeJson(given).value;
-    const answer = withWarnings(isOwn ? clean : maskSecrets(clean), plain);
+    const receipt = withRun(isOwn ? clean : maskSecrets(clean), tools, options);
+    const answer = withWarnings(receipt, plain);
     if (tools.ending !== null) {
       if (!unit.isEmpty)
         throw new KernelError('internal_error', {

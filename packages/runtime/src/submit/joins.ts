@@ -1,5 +1,5 @@
 /** Batches: several turns whose ends are one answer. Source: docs/primitives.md. */
-import { type BatchId, isFinal, KernelError, type TurnId, type TurnStatus } from '@boxcar/kernel';
+import { type BatchId, isFinal, KernelError, type RunId, type TurnId, type TurnStatus } from '@boxcar/kernel';
 import { addBatch, findJoinable, findWaitCycle, lockMembers, type NewBatch } from '@boxcar/store';
 import type { JoinRequest } from '../handler.js';
 import { newId } from '../packer.js';
@@ -10,7 +10,7 @@ import { checkCycle, waitingChain } from './waiting-chain.js';
 
 type Counters = Pick<NewBatch, 'remaining' | 'succeeded' | 'failed'>;
 
-/** Gathers a batch of turns that this primitive makes, or of earlier ones. @returns Also whether all of them have ended. */
+/** Gathers a batch of turns that this primitive makes, or of earlier ones. */
 export async function joinTurns(
   gathering: Gathering,
   {
@@ -22,7 +22,14 @@ export async function joinTurns(
     readonly turnIds: readonly TurnId[];
     readonly request: JoinRequest & { readonly wait: boolean };
   },
-): Promise<{ readonly batchId: BatchId; readonly deadlineMs: number | null; readonly isDue: boolean }> {
+): Promise<{
+  readonly batchId: BatchId;
+  readonly deadlineMs: number | null;
+  /** All of them have ended. */
+  readonly isDue: boolean;
+  /** The runs of the turns, each once. */
+  readonly runIds: readonly RunId[];
+}> {
   const { ctx, unit, call } = gathering;
   const made = turnIds.flatMap((id) => turns.made.get(id) ?? []);
   const isOwn = made.length > 0;
@@ -38,13 +45,16 @@ export async function joinTurns(
   const batchId = newId<'batch'>();
   if (isOwn && isWaitingCall)
     for (const { agentId, isReuse, argument } of made) if (isReuse) checkCycle(ctx, agentId, argument);
-  const members = isOwn
-    ? addToBatch(unit, {
-        turnIds,
-        batchId,
-        isWaitingCall,
-        warmTurnId: request.warmsCache === true ? chooseWarmer(turns, turnIds) : undefined,
-      })
+  const { runIds, ...members } = isOwn
+    ? {
+        ...addToBatch(unit, {
+          turnIds,
+          batchId,
+          isWaitingCall,
+          warmTurnId: request.warmsCache === true ? chooseWarmer(turns, turnIds) : undefined,
+        }),
+        runIds: made.map(({ runId }) => runId),
+      }
     : await joinEarlier(gathering, turnIds, batchId, {
         isWaitingCall,
         argumentOf: request.argumentOf ?? ((index) => `turn_ids.${index}`),
@@ -63,7 +73,7 @@ export async function joinTurns(
     failFast: isOwn && (request.isFailFast ?? false),
     deadlineMs,
   });
-  return { batchId, deadlineMs, isDue: members.remaining === 0 };
+  return { batchId, deadlineMs, isDue: members.remaining === 0, runIds: [...new Set(runIds)] };
 }
 
 /** The member that fills the prompt cache: an agent that exists may be busy, so a fresh one if there is one. One member alone fills it for nobody. */
@@ -105,7 +115,7 @@ async function joinEarlier(
   turnIds: readonly TurnId[],
   batchId: BatchId,
   options: { readonly isWaitingCall: boolean; readonly argumentOf: (index: number) => string },
-): Promise<Counters> {
+): Promise<Counters & { readonly runIds: readonly RunId[] }> {
   const { ctx, unit, call } = gathering;
   const { parent, projectId, source } = ctx;
   const found = new Map(
@@ -146,6 +156,7 @@ async function joinEarlier(
   const count = (isCounted: (status: TurnStatus | undefined) => boolean): number =>
     turnIds.filter((id) => isCounted(statuses.get(id))).length;
   return {
+    runIds: turnIds.flatMap((id) => found.get(id)?.run_id ?? []),
     remaining: open.length,
     succeeded: count((status) => status === 'success'),
     failed: count((status) => status === 'failed' || status === 'timeout' || status === 'canceled'),

@@ -13,6 +13,7 @@ import {
   maskSecrets,
   meant,
   type Ring,
+  type RunId,
   readsAsReference,
   sanitizeJson,
   type TurnId,
@@ -59,6 +60,8 @@ export class Primitive implements HandlerTools {
   readonly #maxCardBytes: number | undefined;
   /** The handler is the kernel's own. */
   readonly #isOwn: boolean;
+  /** Of batches whose turns are all of one run. */
+  readonly #batchRuns = new Map<BatchId, RunId>();
   readonly ctx: CallerContext;
   readonly signal: AbortSignal;
   readonly packer: HandoverPacker;
@@ -96,6 +99,11 @@ export class Primitive implements HandlerTools {
 
   get #actor() {
     return { projectId: this.ctx.projectId, actorId: this.ctx.source.agentId };
+  }
+
+  /** The run of a turn or batch that this primitive makes. Undefined for a batch of turns of several runs. */
+  runOf(id: TurnId | BatchId): RunId | undefined {
+    return this.#turns.made.get(id as TurnId)?.runId ?? this.#batchRuns.get(id as BatchId);
   }
 
   get db(): Queryable {
@@ -288,11 +296,13 @@ export class Primitive implements HandlerTools {
     if (request.deadlineMs !== undefined) checkDuration(request.deadlineMs, 'deadlineMs');
     if (request.minSuccess !== undefined)
       checkWholeNumber(request.minSuccess, 'minSuccess', { min: 1, max: turnIds.length });
-    const { batchId, deadlineMs, isDue } = await joinTurns(this.#gathering, {
+    const { batchId, deadlineMs, isDue, runIds } = await joinTurns(this.#gathering, {
       turns: this.#turns,
       turnIds,
       request: { ...request, wait },
     });
+    const [runId, ...others] = runIds;
+    if (runId !== undefined && others.length === 0) this.#batchRuns.set(batchId, runId);
     if (isDue) this.dueBatchIds.push(batchId);
     if (wait)
       this.awaited = { kind: 'batch', id: batchId, deadlineMs: deadlineMs ?? DEFAULT_WAIT_SECONDS * 1000 };

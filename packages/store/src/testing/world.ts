@@ -23,7 +23,7 @@ import type pg from 'pg';
 import { type ClaimedTurn, claim } from '../claims.js';
 import { commitSteps, type NewEntry, type StepCommit } from '../commits.js';
 import { transaction } from '../db.js';
-import { insertProfile, lockAgents } from '../lookups.js';
+import { insertProfiles, lockAgents } from '../lookups.js';
 import { emptySubmission, type NewTurn, type Submission, writeSubmission } from '../submission.js';
 import type { CallSettlement } from '../tool-calls.js';
 import { releaseTurns } from '../turns.js';
@@ -179,7 +179,7 @@ export class World implements AsyncDisposable {
         cards: [profileCard],
         contextBoxes: [this.listedBox([profileCard], { id: boxId, projectId })],
       });
-      await insertProfile(tx, { id, projectId, boxId, cardId: profileCard.id, profile });
+      await insertProfiles(tx, projectId, [{ id, boxId, cardId: profileCard.id, profile }]);
     });
     return { id, projectId, name, boxId, workerTarget };
   }
