@@ -43,7 +43,7 @@ export const COMMANDS: readonly ListedCommand[] = [
   },
   {
     name: 'tree',
-    description: 'The turns of a run, below a turn, or of a batch: who works on what, and what it waits for.',
+    description: 'The turns of a run, turn or batch: who works on what, what it waits for.',
     load: async () => (await import('./commands/tree.js')).addTree,
   },
   {

@@ -74,7 +74,7 @@ it('on the embedded server, Ctrl-C hands back the turns, stops the server and en
     DATABASE_DIRECT_URL: undefined,
     REDIS_URL: undefined,
   };
-  await using program = spawnNode(join(import.meta.dirname, 'testing/own-program.ts'), [], env);
+  await using program = spawnNode(new URL('testing/own-program.ts', import.meta.url), [], env);
   await program.line(/^running postgres:\/\/boxcar_app/, { deadlineMs: 90_000 });
   await program.kill('SIGINT');
   expect(await program.exited).toEqual({ code: 130, signal: null });

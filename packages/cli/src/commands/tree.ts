@@ -137,8 +137,7 @@ export function addTree(program: Command, run: Run): void {
           'boxcar tree 0198c1f2-7d3e --ids --no-watch',
           "boxcar tree 0198c1f2-7d3e --watch --json | jq '.totals.by_status'",
         ],
-        negative:
-          'the turn, or every root of the run or turn of the batch, has ended, and not all in success',
+        negative: 'all that was asked for has ended, and not all of it in success',
       }),
     )
     .action((ref: string, flags: TreeFlags) => run((context) => showTree(context, ref, flags)));
