@@ -5,7 +5,7 @@
  * Q2  Bad input and refusals fail the job at once, with `code: message` as the reason; an error on our side never does.
  * Q3  A job that waits for a turn holds no slot: it is delayed, and promoted when the turn ends.
  *     If the kernel has given up the turn because its end cannot be written, the job fails with the cause.
- * Q4  A job of a primitive that this process does not know is handed back, 20 times and for 15 minutes, while a living worker or door knows it:
+ * Q4  A job of a primitive that this process does not know is handed back, at least 20 times and for at least 15 minutes, while a living worker or door knows it:
  *     a plugin may be in only some processes of a pool. So is a job whose arguments this process refuses, while one that takes other
  *     arguments lives: its plugin may be of another version.
  * Q5  A delayed job returns after all waiting jobs. A `cancel` that meets an error on our side keeps its slot for a while instead, so
