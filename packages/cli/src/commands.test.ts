@@ -180,7 +180,7 @@ describe('without a worker', () => {
       );
     write('one');
     expect((await cli(['profiles', 'apply', '-f', file], env)).stdout).toBe(
-      'profile  version\np              1  changed\n',
+      'profile  version\np              1  new\n',
     );
     write('two');
     const apply = () => answerOf<{ profiles: object[] }>(['profiles', 'apply', '-f', file, PROFILES], env);
@@ -202,8 +202,8 @@ describe('without a worker', () => {
     const { code, stdout, stderr } = await cli(['profiles', 'apply', '-f', good, '-f', bad], env);
     expect({ code, stdout }).toEqual({ code: 1, stdout: '' });
     expect(stderr.trimEnd().split('\n')).toEqual([
-      `boxcar: profile_invalid: ${bad}:2:1: instructions: must be a string, not a number`,
-      `boxcar: profile_invalid: ${bad}:8:1: instructions: is missing; it must be a string`,
+      `boxcar: profile_invalid: ${bad}:2:1: profile 'bad': instructions: must be a string, not a number`,
+      `boxcar: profile_invalid: ${bad}:8:1: profile 'worse': instructions: is missing; it must be a string`,
     ]);
     const { rows } = await database.pool.query(`select from boxcar.profiles where name in ('good', 'bad')`);
     expect(rows).toHaveLength(0);

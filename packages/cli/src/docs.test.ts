@@ -43,9 +43,10 @@ describe('packages/cli/README.md', () => {
     const left = command.options
       .filter(({ long, short }) => !has(long) && !has(short) && !COMMON.has(long ?? ''))
       .map(({ long }) => long);
-    const known = new Set(
-      [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]),
-    );
+    const known = new Set([
+      ...[...command.options, ...program.options].flatMap(({ long, short }) => [long, short]),
+      '--help',
+    ]);
     expect({ left, unknown: [...listed].filter((name) => !known.has(name)) }).toEqual({
       left: [],
       unknown: [],
