@@ -1,6 +1,7 @@
 import { type ErrorBody, type ErrorCode, maskSecrets, toErrorBody } from '@boxcar/kernel/base';
 import { writeLogLine } from '@boxcar/runtime/log';
 import { toDatabaseError } from '@boxcar/store/health';
+import { detailsOf } from './error-text.js';
 import { toLine } from './text.js';
 
 interface Finding {
@@ -25,12 +26,12 @@ const stackOf = (error: unknown): string[] => {
   return lines;
 };
 
-/** `<code>: message`, a line for each finding that has a place. */
+/** `<code>: message`, and the details that it points at below; or a line for each finding that has a place. */
 export function describeError(body: ErrorBody): string[] {
   const findings = findingsOf(body);
   return findings.length > 0
     ? findings.map(({ place, message }) => `${body.code}: ${place}: ${toLine(message)}`)
-    : [`${body.code}: ${toLine(body.message)}`];
+    : [`${body.code}: ${toLine(body.message)}`, ...detailsOf(body).map((line) => `  ${line}`)];
 }
 
 /** `boxcar: <code>: message` on stderr, or one JSON object; stacks of it and its causes only when asked for. */

@@ -1,8 +1,9 @@
-import { isJsonObject, type JsonValue } from '@boxcar/kernel';
+import { type ErrorBody, isJsonObject, type JsonValue } from '@boxcar/kernel';
 import { findTurnOrRun } from '@boxcar/store';
 import type { Command } from 'commander';
 import { helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
+import { errorLine } from '../error-text.js';
 import { openStack } from '../stack.js';
 import { countOf } from '../text.js';
 
@@ -16,7 +17,7 @@ const countTurns = (answer: JsonValue): number =>
 
 interface Unended {
   readonly turn_id: string;
-  readonly error: { readonly code: string; readonly message: string };
+  readonly error: ErrorBody;
   readonly next: string;
 }
 
@@ -42,9 +43,7 @@ async function runCancel(context: Context, ref: string, flags: CancelFlags): Pro
   context.answer(answer, () =>
     [
       `canceled ${found.kind} ${found.id}: ${countOf(countTurns(answer), 'turn')} ended`,
-      ...unended.map(
-        ({ turn_id: id, error, next }) => `not ended: ${id}: ${error.code}: ${error.message}\n  ${next}`,
-      ),
+      ...unended.map(({ turn_id: id, error, next }) => `not ended: ${id}: ${errorLine(error)}\n  ${next}`),
     ].join('\n'),
   );
   return unended.length === 0 ? 0 : 1;

@@ -31,6 +31,7 @@ import {
   judgeWork,
   worstOf,
 } from '../doctor-findings.js';
+import { errorLine } from '../error-text.js';
 import { createProgress } from '../progress.js';
 import { openReader, openServer, openStack, type Reader, type Server } from '../stack.js';
 import { countOf, formatCount, wrap } from '../text.js';
@@ -69,7 +70,7 @@ function failed(check: string, thrown: unknown): Finding {
   return {
     check,
     level: 'fail',
-    message: `${error.code}: ${error.message}`,
+    message: errorLine(error),
     ...(isPooler ? { next: POOLER_NEXT } : {}),
   };
 }

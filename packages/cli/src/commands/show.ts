@@ -11,6 +11,7 @@ import type { Command } from 'commander';
 import { describeCost, formatBudgets } from '../budget-text.js';
 import { helpOf, type Run } from '../command.js';
 import type { Context } from '../context.js';
+import { errorLine } from '../error-text.js';
 import { openReader } from '../stack.js';
 import { countOf, formatCount, formatDuration, formatFields, formatTable, toPlain } from '../text.js';
 import { describeWait } from '../tree-text.js';
@@ -66,7 +67,7 @@ function head(report: TurnReport): string {
     fields.splice(2, 0, ['waits for', `${describeWait(report.wait)}${until}`]);
     if (typeof detail.message === 'string') fields.splice(3, 0, ['', detail.message]);
   }
-  if (report.error !== null) fields.splice(2, 0, ['error', `${report.error.code}: ${report.error.message}`]);
+  if (report.error !== null) fields.splice(2, 0, ['error', errorLine(report.error)]);
   return formatFields(fields);
 }
 
@@ -84,7 +85,7 @@ const lineage = (report: TurnReport): string =>
 function stepRow(step: StepLine): string[] {
   const outcome =
     step.error !== null
-      ? `${step.error.code}: ${step.error.message}`
+      ? errorLine(step.error)
       : (step.finish_reason ?? (step.committed_at === null ? 'not committed' : ''));
   return [
     String(step.step),
@@ -120,7 +121,7 @@ const callRow = (call: CallLine): string[] => [
   call.target === null ? call.name : `${call.name} (${call.target})`,
   call.status,
   call.duration_ms === null ? '' : formatCount(call.duration_ms),
-  call.error === null ? call.arguments_preview : `${call.error.code}: ${call.error.message}`,
+  call.error === null ? call.arguments_preview : errorLine(call.error),
 ];
 
 const calls = (report: TurnReport): string =>

@@ -6,6 +6,7 @@ import type { Command } from 'commander';
 import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
+import { errorLine } from '../error-text.js';
 import { type FlagNames, inFlags } from '../flag-errors.js';
 import { MAX_DATA_BYTES, readInput } from '../read-input.js';
 import { type SessionFlags, sessionOf } from '../session-flags.js';
@@ -115,7 +116,7 @@ function describeResult(result: TurnResult): string {
     ['agent_id', result.agent_id],
     ['output_box_id', result.output_box_id],
   ];
-  if (result.error !== undefined) fields.push(['error', `${result.error.code}: ${result.error.message}`]);
+  if (result.error !== undefined) fields.push(['error', errorLine(result.error)]);
   return `${formatFields(fields)}\n\n${show(result.result)}`;
 }
 

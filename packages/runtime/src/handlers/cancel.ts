@@ -1,4 +1,11 @@
-import { type Cancel, cancelSchema, type JsonValue, KernelError, parseId } from '@boxcar/kernel';
+import {
+  type Cancel,
+  cancelSchema,
+  type JsonValue,
+  KernelError,
+  parseId,
+  sanitizeJson,
+} from '@boxcar/kernel';
 import { findSubtreeRoot, hasDueNotices, type SubtreeRoot } from '@boxcar/store';
 import type { Handler, HandlerTools } from '../handler.js';
 
@@ -93,9 +100,13 @@ async function handle(input: Cancel, tools: HandlerTools): Promise<JsonValue> {
     ...(unended.length === 0
       ? {}
       : {
-          not_ended: unended.map(({ turnId, error: { code, message } }) => ({
+          not_ended: unended.map(({ turnId, error: { code, message, details } }) => ({
             turn_id: turnId,
-            error: { code, message },
+            error: {
+              code,
+              message,
+              ...(details === undefined ? {} : { details: sanitizeJson(details).value }),
+            },
             next: NOT_ENDED,
           })),
         }),
