@@ -135,8 +135,46 @@ describe('boxcar dev', () => {
     expect(isAlive(pid)).toBe(true);
   });
 
+  it('an edit is taken up while a worker or a check of profiles never ends, and does not listen', async () => {
+    const applied = (): number => lines().filter((line) => line.event === 'profiles.applied').length;
+    const [flag, mark] = [path('hang.txt'), path('hangs.txt')];
+    const hanging = (): Promise<number> =>
+      waitFor(() => Number(readFileSync(mark, { encoding: 'utf8', flag: 'a+' })) || undefined, {
+        message: 'the plugin hangs',
+        deadlineMs: 60_000,
+      });
+    const release = (): void => {
+      for (const file of [flag, mark]) rmSync(file);
+    };
+    writeFileSync(flag, '');
+    writeFileSync(
+      path('plugin.mjs'),
+      `import { existsSync, writeFileSync } from 'node:fs';
+if (existsSync('${flag}')) {
+  process.removeAllListeners('SIGTERM').on('SIGTERM', () => undefined);
+  writeFileSync('${mark}', String(process.pid));
+  setInterval(() => undefined, 1_000);
+  await new Promise(() => undefined);
+}
+${readFileSync(PLUGIN, 'utf8')}`,
+    );
+    const worker = await hanging();
+    release();
+    const before = applied();
+    edit('plugin.mjs', '1_000', '2_000');
+    await said('worker.ready', 4);
+    await said('profiles.applied', before + 1);
+    writeFileSync(flag, '');
+    edit('profiles.yaml', 'You write well.', 'You write better.');
+    const check = await hanging();
+    release();
+    edit('profiles.yaml', 'You write better.', 'You write best.');
+    await said('profiles.applied', before + 2);
+    expect([worker, check].filter(isAlive)).toEqual([]);
+  });
+
   it('asked to stop it takes its worker with it, and exits 0', async () => {
-    const { pid } = await said('worker.ready', 3);
+    const { pid } = await said('worker.ready', 4);
     await dev.kill('SIGINT');
     expect(await dev.exited).toEqual({ code: 0, signal: null });
     expect(lines().at(-1)?.event).toBe('dev.stopped');

@@ -8,7 +8,7 @@ import { runCli } from './run-cli.js';
 import { strayCalls } from './stray-calls.js';
 
 /** How long connections may take to close after the command has ended. */
-const LEAVE_AFTER_MS = 500;
+const LEAVE_AFTER_MS = 100;
 
 const stop = new AbortController();
 let hasCrashed = false;
@@ -70,7 +70,8 @@ process.stdout.on('error', (error: NodeJS.ErrnoException) => {
 const exitCode = await runCli(process.argv.slice(2), { stop: stop.signal });
 process.exitCode = hasCrashed ? 1 : exitCode;
 
-// A connection may still wait for a server that is away; the command has ended, so the process exits anyway.
+// A connection may still wait for a server that is away, or a plugin may hold a timer, a socket or a pool. The command has ended, so the
+// process exits anyway, once its answer is written.
 const leave = (): void => {
   const isWritten = process.stdout.writableLength + process.stderr.writableLength === 0;
   if (isWritten) process.exit();

@@ -89,7 +89,9 @@ export function wrap(text: string, width: number): string[] {
       lines.push(line);
       line = '';
     }
-    for (; rest.length > width; rest = rest.slice(width)) lines.push(rest.slice(0, width).join(''));
+    let from = 0;
+    for (; rest.length - from > width; from += width) lines.push(rest.slice(from, from + width).join(''));
+    if (from > 0) rest = rest.slice(from);
     line = line === '' ? rest.join('') : `${line} ${rest.join('')}`;
   }
   return [...lines, line];

@@ -10,7 +10,7 @@ import { collect, EXIT, flag, helpOf, type Run, same } from '../command.js';
 import { settingSchemas } from '../config.js';
 import type { Context } from '../context.js';
 import { formatActivity } from '../dev/activity-text.js';
-import { startChild } from '../dev/child.js';
+import { GIVEN_UP_MS, startChild } from '../dev/child.js';
 import { codeFiles, findSources, profileFiles, type Sources, stampOf } from '../dev/sources.js';
 import { parseSaid, type Said, WorkerSupervisor } from '../dev/supervisor.js';
 import { writeOutput } from '../output.js';
@@ -21,6 +21,10 @@ import { wrongUsage } from '../usage.js';
 import { describeFindings } from './profiles.js';
 
 const LOOK_MS = 300;
+/** A child that takes longer, beyond its wait for the database, is ended. */
+const CHILD_MS = 60_000;
+
+type GivenUp = 'saved' | 'late';
 
 interface DevFlags {
   readonly profiles?: readonly string[];
@@ -75,7 +79,7 @@ async function findSyntaxError(files: readonly string[]): Promise<string | undef
   const { execFile } = await import('node:child_process');
   for (const file of files.filter((path) => /\.[cm]?js$/.test(path))) {
     const said = await new Promise<string>((settle) => {
-      execFile(process.execPath, ['--check', file], (error, _stdout, stderr) =>
+      execFile(process.execPath, ['--check', file], { timeout: 10_000 }, (error, _stdout, stderr) =>
         settle(error === null ? '' : stderr),
       );
     });
@@ -146,8 +150,32 @@ class DevServer {
     }
   }
 
+  /** Runs a child, which is given up when a file of these is saved meanwhile, or when it takes too long: no edit waits for a child. */
+  async #watching<T>(
+    filesOf: (sources: Sources) => readonly string[],
+    work: (giveUp: AbortSignal) => Promise<T>,
+  ): Promise<T> {
+    const giveUp = new AbortController();
+    const seen = stampOf(filesOf(this.#sources));
+    const endsAt = performance.now() + this.#context.config.databaseWaitMs + CHILD_MS;
+    const timer = setInterval(() => {
+      const given: GivenUp | undefined =
+        stampOf(filesOf(this.#findSources())) === seen
+          ? performance.now() < endsAt
+            ? undefined
+            : 'late'
+          : 'saved';
+      if (given !== undefined) giveUp.abort(given);
+    }, LOOK_MS);
+    try {
+      return await work(giveUp.signal);
+    } finally {
+      clearInterval(timer);
+    }
+  }
+
   /** Applies the profiles as they are now, in a process that has the plugins as they are now. */
-  async #applyProfiles(): Promise<void> {
+  async #applyProfiles(giveUp: AbortSignal): Promise<void> {
     const files = profileFiles(this.#sources);
     if (files.length === 0) return;
     let answer: unknown;
@@ -165,12 +193,15 @@ class DevServer {
         },
       },
     );
-    const abort = (): void => void child.stop(0);
-    this.#context.stop.addEventListener('abort', abort, { once: true });
+    const abort = (): void => void child.stop(0, GIVEN_UP_MS);
+    const signal = AbortSignal.any([this.#context.stop, giveUp]);
+    signal.addEventListener('abort', abort, { once: true });
+    if (signal.aborted) abort();
     await child.exited;
-    this.#context.stop.removeEventListener('abort', abort);
+    signal.removeEventListener('abort', abort);
     if (answer === undefined) {
-      if (!this.#context.stop.aborted) this.#context.note('the profiles stay as they were');
+      this.#sayLate(giveUp, 'profiles.late', 'the profiles were not applied in time');
+      if (!signal.aborted || giveUp.reason === 'late') this.#context.note('the profiles stay as they were');
       return;
     }
     const { profiles } = answer as {
@@ -188,9 +219,15 @@ class DevServer {
         this.#say('profiles.finding', { profile: profile.name, ...profile.findings?.[index] }, line);
   }
 
-  async #exchangeWorker(): Promise<boolean> {
-    if (await this.#worker.exchange()) return true;
-    if (this.#context.stop.aborted) return false;
+  #sayLate({ reason }: AbortSignal, event: string, words: string): void {
+    if (reason === ('late' satisfies GivenUp)) this.#say(event, {}, words);
+  }
+
+  async #exchangeWorker(giveUp: AbortSignal): Promise<boolean> {
+    if (await this.#worker.exchange(giveUp)) return true;
+    // What was saved is taken up at once.
+    if (this.#context.stop.aborted || giveUp.reason === ('saved' satisfies GivenUp)) return false;
+    this.#sayLate(giveUp, 'worker.late', 'the worker did not get ready in time');
     const place = await findSyntaxError(codeFiles(this.#sources));
     if (place !== undefined) this.#say('plugin.syntax_error', { place }, place);
     this.#context.note(
@@ -221,9 +258,13 @@ class DevServer {
       const hasNewProfiles = profiles !== profileStamp || hasNewCode;
       profileStamp = profiles;
       codeStamp = code;
-      if (hasNewCode) isCodeGood = await this.#exchangeWorker();
+      if (hasNewCode) isCodeGood = await this.#watching(codeFiles, (giveUp) => this.#exchangeWorker(giveUp));
       // With code that cannot be loaded profiles cannot be checked; they are when it is mended.
-      if (hasNewProfiles && isCodeGood && !stop.aborted) await this.#applyProfiles();
+      if (hasNewProfiles && isCodeGood && !stop.aborted)
+        await this.#watching(
+          (sources) => [...codeFiles(sources), ...profileFiles(sources)],
+          (giveUp) => this.#applyProfiles(giveUp),
+        );
       await delay(LOOK_MS, undefined, { signal: stop }).catch(() => undefined);
     }
   }

@@ -9,13 +9,17 @@ const MAIN = fileURLToPath(
 );
 /** Beyond the patience it has itself. */
 const KILL_AFTER_MS = 5_000;
+/** The same, for a child that nobody waits for any more. */
+export const GIVEN_UP_MS = 1_000;
+/** How long its outputs may stay open after its end: what it has started may hold them. */
+const LAST_LINES_MS = 1_000;
 
 export interface Child {
   readonly pid: number | undefined;
   readonly exited: Promise<{ readonly code: number | null; readonly signal: NodeJS.Signals | null }>;
   readonly isRunning: boolean;
-  /** Asks it to finish, and ends it when it does not. */
-  stop(graceMs: number): Promise<void>;
+  /** Asks it to finish, and ends it when it does not. A child with nothing in hand needs no patience. */
+  stop(graceMs: number, killAfterMs?: number): Promise<void>;
 }
 
 /**
@@ -50,6 +54,12 @@ export function startChild(
       isRunning = false;
       settle({ code, signal });
     });
+    child.once('exit', () => {
+      setTimeout(() => {
+        child.stdout?.destroy();
+        child.stderr?.destroy();
+      }, LAST_LINES_MS).unref();
+    });
   });
   return {
     pid: child.pid,
@@ -57,10 +67,10 @@ export function startChild(
     get isRunning() {
       return isRunning;
     },
-    stop: async (graceMs) => {
+    stop: async (graceMs, killAfterMs = KILL_AFTER_MS) => {
       if (!isRunning) return;
       child.kill('SIGTERM');
-      const timer = setTimeout(() => child.kill('SIGKILL'), graceMs + KILL_AFTER_MS);
+      const timer = setTimeout(() => child.kill('SIGKILL'), graceMs + killAfterMs);
       await exited;
       clearTimeout(timer);
     },

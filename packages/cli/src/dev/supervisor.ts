@@ -8,7 +8,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ErrorBody } from '@boxcar/kernel';
 import { z } from 'zod';
-import { type Child, startChild } from './child.js';
+import { type Child, GIVEN_UP_MS, startChild } from './child.js';
 
 const RESTART_MIN_MS = 500;
 const RESTART_MAX_MS = 10_000;
@@ -72,8 +72,13 @@ export class WorkerSupervisor {
     return this.#current?.isRunning === true;
   }
 
-  /** Starts a worker and lets the one before it go. False: it did not get ready, and the one before it goes on. */
-  async exchange(): Promise<boolean> {
+  /**
+   * Starts a worker and lets the one before it go.
+   *
+   * @param giveUp - Ends the wait for it.
+   * @returns False: it did not get ready, and the one before it goes on.
+   */
+  async exchange(giveUp: AbortSignal = this.#stop.signal): Promise<boolean> {
     let ready: (isReady: boolean) => void = () => undefined;
     const isReady = new Promise<boolean>((settle) => {
       ready = settle;
@@ -96,11 +101,12 @@ export class WorkerSupervisor {
       void this.#restart();
     });
     const abort = (): void => ready(false);
-    this.#stop.signal.addEventListener('abort', abort, { once: true });
+    for (const signal of [this.#stop.signal, giveUp]) signal.addEventListener('abort', abort, { once: true });
+    if (giveUp.aborted) abort();
     const wasReady = await isReady;
-    this.#stop.signal.removeEventListener('abort', abort);
+    for (const signal of [this.#stop.signal, giveUp]) signal.removeEventListener('abort', abort);
     if (!wasReady) {
-      await child.stop(0);
+      await child.stop(0, GIVEN_UP_MS);
       return false;
     }
     const before = this.#current;
